@@ -1,0 +1,50 @@
+"""glassformer: attention and the Transformer you can see through, at full speed.
+
+The public names below load their module, and torch, when first used.
+"""
+
+from importlib import import_module
+from importlib.metadata import version
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from glassformer.attention.attend import attend
+    from glassformer.attention.multihead import MultiheadAttention
+    from glassformer.generation.translator import Translation, Translator
+    from glassformer.training.config import TrainConfig
+    from glassformer.training.loop import train
+    from glassformer.transformer.config import ModelConfig
+    from glassformer.transformer.model import Transformer
+
+_HOME = {
+    "ModelConfig": "transformer.config",
+    "MultiheadAttention": "attention.multihead",
+    "TrainConfig": "training.config",
+    "Transformer": "transformer.model",
+    "Translation": "generation.translator",
+    "Translator": "generation.translator",
+    "attend": "attention.attend",
+    "train": "training.loop",
+}
+
+__version__ = version("glassformer")
+__all__ = [  # sorted; pinned by tests/test_public.py
+    "ModelConfig",
+    "MultiheadAttention",
+    "TrainConfig",
+    "Transformer",
+    "Translation",
+    "Translator",
+    "attend",
+    "train",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module 'glassformer' has no attribute {name!r}")
+    return getattr(import_module(f"glassformer.{_HOME[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *__all__])

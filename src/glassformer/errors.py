@@ -1,0 +1,21 @@
+"""What glassformer raises when the caller can mend it. The command line prints these as one line and exits with 2."""
+
+
+class GlassformerError(Exception):
+    """Base of every error that glassformer raises on purpose."""
+
+
+class ConfigError(GlassformerError, ValueError):
+    """A setting or argument that cannot work; the message says which, what was expected and what came."""
+
+
+class DataError(GlassformerError, ValueError):
+    """A text file or corpus that cannot be used; the message names the file and, where there is one, the line."""
+
+
+class RunError(GlassformerError):
+    """A run folder that is missing, damaged, foreign, in the way, or of a newer format."""
+
+
+class DivergedError(GlassformerError):
+    """Training produced a loss that is not a number; the message says which settings to lower."""

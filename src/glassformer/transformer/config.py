@@ -1,0 +1,113 @@
+"""The size and shape of a model."""
+
+from dataclasses import asdict, dataclass, fields, replace
+from typing import Any, Self
+
+from glassformer.errors import ConfigError
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelConfig:
+    """Sizes of a Transformer. The defaults are the base model of Vaswani et al. 2017, table 3.
+
+    Token ids: `</s>` = 0, `<unk>` = 1, `<pad>` = the last id of each vocabulary.
+    """
+
+    source_vocab_size: int
+    """Number of source token ids, `<pad>` included."""
+    target_vocab_size: int
+    """Number of target token ids, `<pad>` included."""
+    shared_vocab: bool = True
+    """One vocabulary, and so one embedding matrix, for source, target and output."""
+    d_model: int = 512
+    """Width of every position's vector."""
+    heads: int = 8
+    """Attention heads; each is d_model / heads wide."""
+    encoder_layers: int = 6
+    decoder_layers: int = 6
+    d_ff: int = 2048
+    """Width of the feed-forward layers."""
+    dropout: float = 0.1
+    """Probability of dropping a number at the end of a sub-layer and after the embeddings."""
+    attention_dropout: float = 0.0
+    """Probability of dropping an attention weight."""
+
+    def __post_init__(self) -> None:
+        for name in ("source_vocab_size", "target_vocab_size", "d_model", "heads", "encoder_layers", "decoder_layers"):
+            _check_positive(name, getattr(self, name))
+        _check_positive("d_ff", self.d_ff)
+        if min(self.source_vocab_size, self.target_vocab_size) < 4:
+            raise ConfigError(
+                "a vocabulary needs at least 4 ids (</s>, <unk>, one token, <pad>), got "
+                f"source_vocab_size {self.source_vocab_size}, target_vocab_size {self.target_vocab_size}"
+            )
+        if self.d_model % self.heads:
+            fits = [h for h in range(1, self.d_model + 1) if self.d_model % h == 0]
+            near = min(fits, key=lambda h: abs(h - self.heads))
+            raise ConfigError(
+                f"d_model must be a multiple of heads, got d_model {self.d_model} and heads {self.heads}: "
+                f"{near} heads of width {self.d_model // near} would fit"
+            )
+        for name in ("dropout", "attention_dropout"):
+            if not 0.0 <= getattr(self, name) < 1.0:
+                raise ConfigError(f"{name} must be at least 0 and less than 1, got {getattr(self, name)}")
+        if self.shared_vocab and self.source_vocab_size != self.target_vocab_size:
+            raise ConfigError(
+                "a shared vocabulary has one size, got source_vocab_size "
+                f"{self.source_vocab_size} and target_vocab_size {self.target_vocab_size}"
+            )
+
+    @classmethod
+    def tiny(cls, **changes: Any) -> Self:
+        """4+4 layers of width 128, 4 heads: tens of thousands of pairs, trained on a laptop (Wu et al. 2021)."""
+        sizes = dict(d_model=128, heads=4, encoder_layers=4, decoder_layers=4, d_ff=256, dropout=0.3)
+        return cls(**{**sizes, **changes})
+
+    @classmethod
+    def small(cls, **changes: Any) -> Self:
+        """4+4 layers of width 256, 4 heads: hundreds of thousands of pairs."""
+        sizes = dict(d_model=256, heads=4, encoder_layers=4, decoder_layers=4, d_ff=1024, dropout=0.2)
+        return cls(**{**sizes, **changes})
+
+    @classmethod
+    def base(cls, **changes: Any) -> Self:
+        """The base model of Vaswani et al. 2017, table 3: 6+6 layers of width 512, 8 heads."""
+        return cls(**changes)
+
+    @classmethod
+    def big(cls, **changes: Any) -> Self:
+        """The big model of Vaswani et al. 2017, table 3: 6+6 layers of width 1024, 16 heads."""
+        return cls(**{**dict(d_model=1024, heads=16, d_ff=4096, dropout=0.3), **changes})
+
+    @classmethod
+    def preset(cls, name: str, **changes: Any) -> Self:
+        """The preset of this name (`PRESETS`), with changes."""
+        if name not in PRESETS:
+            raise ConfigError(f"preset must be one of {', '.join(PRESETS)}, got {name!r}")
+        return getattr(cls, name)(**changes)
+
+    def with_changes(self, **changes: Any) -> Self:
+        """A copy in which every value of `changes` that is not None replaces this one's."""
+        return replace(self, **{name: value for name, value in changes.items() if value is not None})
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, values: dict[str, Any]) -> Self:
+        """The inverse of `to_json`; unknown or missing names are an error."""
+        known = {field.name for field in fields(cls)}
+        if unknown := sorted(set(values) - known):
+            raise ConfigError(f"unknown model settings {', '.join(unknown)}: written by a newer glassformer?")
+        try:
+            return cls(**values)
+        except TypeError as error:
+            raise ConfigError(f"incomplete model settings: {error}") from None
+
+
+PRESETS = ("tiny", "small", "base", "big")
+
+
+def _check_positive(name: str, value: int) -> None:
+    if value < 1:
+        raise ConfigError(f"{name} must be at least 1, got {value}")

@@ -1,0 +1,76 @@
+"""Encoder and decoder layers: LayerNorm(x + Dropout(sublayer(x))) (Vaswani et al. 2017, section 3.1)."""
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+
+from glassformer.attention.multihead import MultiheadAttention
+from glassformer.transformer.cache import LayerCache
+from glassformer.transformer.dropout import Dropout
+
+Hidden = Float[Tensor, "batch length d_model"]
+
+
+class FeedForward(nn.Module):
+    """max(0, x W_1 + b_1) W_2 + b_2 (section 3.3)."""
+
+    def __init__(self, d_model: int, d_ff: int) -> None:
+        super().__init__()
+        self.inner = nn.Linear(d_model, d_ff)
+        self.outer = nn.Linear(d_ff, d_model)
+
+    def forward(self, x: Hidden) -> Hidden:
+        return self.outer(self.inner(x).relu_())
+
+
+class EncoderLayer(nn.Module):
+    """Self-attention, then feed-forward."""
+
+    def __init__(self, d_model: int, heads: int, d_ff: int, dropout: float, attention_dropout: float) -> None:
+        super().__init__()
+        self.self_attention = MultiheadAttention(d_model, heads, attention_dropout, batch_first=True)
+        self.self_attention_norm = nn.LayerNorm(d_model)
+        self.feed_forward = FeedForward(d_model, d_ff)
+        self.feed_forward_norm = nn.LayerNorm(d_model)
+        self.dropout = Dropout(dropout)
+
+    def forward(self, x: Hidden, keep: Bool[Tensor, "batch 1 1 length"] | None) -> Hidden:
+        q, k, v = self.self_attention.project(x)
+        x = self.self_attention_norm(x + self.dropout(self.self_attention.look(q, k, v, keep=keep)))
+        return self.feed_forward_norm(x + self.dropout(self.feed_forward(x)))
+
+
+class DecoderLayer(nn.Module):
+    """Self-attention over what is written so far, attention over the source, then feed-forward."""
+
+    def __init__(self, d_model: int, heads: int, d_ff: int, dropout: float, attention_dropout: float) -> None:
+        super().__init__()
+        self.self_attention = MultiheadAttention(d_model, heads, attention_dropout, batch_first=True)
+        self.self_attention_norm = nn.LayerNorm(d_model)
+        self.source_attention = MultiheadAttention(d_model, heads, attention_dropout, batch_first=True)
+        self.source_attention_norm = nn.LayerNorm(d_model)
+        self.feed_forward = FeedForward(d_model, d_ff)
+        self.feed_forward_norm = nn.LayerNorm(d_model)
+        self.dropout = Dropout(dropout)
+
+    def start(self, memory: Float[Tensor, "sources source_len d_model"]) -> LayerCache:
+        """A cache with the source's keys and values and nothing written yet."""
+        return LayerCache(*self.source_attention.project_memory(memory))
+
+    def forward(
+        self, x: Hidden, cache: LayerCache, memory_keep: Bool[Tensor, "sources 1 1 source_len"] | None
+    ) -> tuple[Hidden, LayerCache]:
+        """The next positions, given the cache of the earlier ones; returns the cache with these added."""
+        q, k, v = self.self_attention.project(x)
+        if cache.keys is not None and cache.values is not None:
+            k, v = torch.cat([cache.keys, k], dim=2), torch.cat([cache.values, v], dim=2)
+        x = self.self_attention_norm(x + self.dropout(self.self_attention.look(q, k, v, causal=True)))
+
+        # Hypotheses of one source are further queries over its one copy of keys and values.
+        sources = cache.memory_keys.shape[0]
+        q = self.source_attention.project_query(x.reshape(sources, -1, x.shape[2]))
+        seen = self.source_attention.look(q, cache.memory_keys, cache.memory_values, keep=memory_keep)
+        x = self.source_attention_norm(x + self.dropout(seen.view(x.shape)))
+
+        x = self.feed_forward_norm(x + self.dropout(self.feed_forward(x)))
+        return x, LayerCache(cache.memory_keys, cache.memory_values, k, v)

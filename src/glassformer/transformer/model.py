@@ -1,0 +1,106 @@
+"""The encoder-decoder Transformer (Vaswani et al. 2017)."""
+
+import math
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+
+from glassformer.attention.masks import keep_from_ids
+from glassformer.transformer.cache import Cache
+from glassformer.transformer.config import ModelConfig
+from glassformer.transformer.dropout import Dropout
+from glassformer.transformer.layers import DecoderLayer, EncoderLayer
+from glassformer.transformer.positions import Positions
+
+Ids = Int[Tensor, "batch length"]
+Hidden = Float[Tensor, "batch length d_model"]
+
+
+class Transformer(nn.Module):
+    """softmax(decode(target so far, encode(source)) Eᵀ), E the target embeddings.
+
+    Conventions of the Marian layout: embeddings times sqrt(d_model), plus sinusoids; post-norm layers, no final
+    norm; the decoder starts from the padding id. The embedding of padding is zero and stays so, and padding, the
+    last id, is never predicted: logits are target_vocab_size - 1 wide. Source padding comes last in a row.
+
+        model = Transformer(ModelConfig.tiny(source_vocab_size=100, target_vocab_size=100))
+        memory = model.encode(source, keep)              # keep: (batch, 1, 1, source_len), True = may look
+        states, cache = model.decode(target_so_far, model.start(memory, keep))
+        next_token = model.logits(states[:, -1]).argmax(-1)
+    """
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        c = self.config = config
+        self.source_pad = c.source_vocab_size - 1
+        self.target_pad = c.target_vocab_size - 1
+        self.target_embedding = nn.Embedding(c.target_vocab_size, c.d_model, padding_idx=self.target_pad)
+        self.source_embedding = (
+            self.target_embedding
+            if c.shared_vocab
+            else nn.Embedding(c.source_vocab_size, c.d_model, padding_idx=self.source_pad)
+        )
+        self.positions = Positions(c.d_model)
+        sizes = (c.d_model, c.heads, c.d_ff, c.dropout, c.attention_dropout)
+        self.encoder = nn.ModuleList(EncoderLayer(*sizes) for _ in range(c.encoder_layers))
+        self.decoder = nn.ModuleList(DecoderLayer(*sizes) for _ in range(c.decoder_layers))
+        self.dropout = Dropout(c.dropout)
+        self._initialise()
+
+    def forward(self, source: Ids, target_in: Ids) -> Float[Tensor, "batch target_len predictable"]:
+        """Logits of the token that follows each position of `target_in`, a target shifted by its start (padding)."""
+        keep = keep_from_ids(source, self.source_pad)
+        states, _ = self.decode(target_in, self.start(self.encode(source, keep), keep))
+        return self.logits(states)
+
+    def encode(self, source: Ids, keep: Bool[Tensor, "batch 1 1 length"] | None = None) -> Hidden:
+        """What the encoder makes of the source ids; `keep` is False on padding."""
+        x = self._embed(source, self.source_embedding, start=0)
+        for layer in self.encoder:
+            x = layer(x, keep)
+        return x
+
+    def start(self, memory: Hidden, keep: Bool[Tensor, "batch 1 1 length"] | None = None) -> Cache:
+        """The cache from which decoding starts: every layer's keys and values of the source."""
+        return Cache(tuple(layer.start(memory) for layer in self.decoder), keep)
+
+    def decode(
+        self, target_in: Int[Tensor, "rows length"], cache: Cache
+    ) -> tuple[Float[Tensor, "rows length d_model"], Cache]:
+        """States of the next positions and the cache with them added; rows may be several per source.
+
+        Teacher forcing decodes all positions at once, generation one after the other; both give the same states.
+        """
+        x = self._embed(target_in, self.target_embedding, start=cache.length)
+        layers = []
+        for layer, layer_cache in zip(self.decoder, cache.layers, strict=True):
+            x, layer_cache = layer(x, layer_cache, cache.memory_keep)
+            layers.append(layer_cache)
+        return x, Cache(tuple(layers), cache.memory_keep)
+
+    @property
+    def output_weight(self) -> Float[Tensor, "predictable d_model"]:
+        """The target embeddings of every id but padding: the output projection."""
+        return self.target_embedding.weight[: self.target_pad]
+
+    def logits(self, states: Float[Tensor, "*batch d_model"]) -> Float[Tensor, "*batch predictable"]:
+        """Unnormalised log-probabilities of every id but padding."""
+        return F.linear(states, self.output_weight)
+
+    def _embed(self, ids: Ids, embedding: nn.Embedding, start: int) -> Hidden:
+        scaled = embedding(ids) * math.sqrt(self.config.d_model)
+        return self.dropout(self.positions(scaled, start))
+
+    @torch.no_grad()
+    def _initialise(self) -> None:
+        """Xavier uniform for every matrix, normal(0, d_model^-0.5) for embeddings, whose padding row is zero."""
+        for name, parameter in self.named_parameters():
+            if "embedding" in name:
+                nn.init.normal_(parameter, std=self.config.d_model**-0.5)
+                parameter[-1] = 0.0
+            elif parameter.dim() == 2:
+                nn.init.xavier_uniform_(parameter)
+            elif name.endswith("bias"):
+                nn.init.zeros_(parameter)

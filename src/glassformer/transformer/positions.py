@@ -1,0 +1,37 @@
+"""Sinusoidal positions (Vaswani et al. 2017, section 3.5)."""
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+
+def sinusoids(length: int, d_model: int, *, start: int = 0) -> Float[Tensor, "{length} {d_model}"]:
+    """sin(p / 10000^(2i/d_model)) for every i, then cos of the same: positions start .. start + length - 1.
+
+    The paper interleaves sine and cosine; here, as in the Marian layout, all sines come before all cosines, which
+    is the same up to a permutation of the width. float32.
+    """
+    position = torch.arange(start, start + length, dtype=torch.float64)[:, None]
+    even = torch.arange(0, d_model, 2, dtype=torch.float64)
+    angle = position / 10000 ** (even / d_model)
+    return torch.cat([angle.sin(), angle[:, : d_model // 2].cos()], dim=1).float()
+
+
+class Positions(nn.Module):
+    """Adds sinusoids. The first `ready` positions are kept as a buffer (not saved); later ones are computed."""
+
+    table: Tensor
+
+    def __init__(self, d_model: int, ready: int = 1024) -> None:
+        super().__init__()
+        self.d_model = d_model
+        self.register_buffer("table", sinusoids(ready, d_model), persistent=False)
+
+    def forward(
+        self, x: Float[Tensor, "batch length d_model"], start: int = 0
+    ) -> Float[Tensor, "batch length d_model"]:
+        """x at positions start .. start + length - 1."""
+        end = start + x.shape[1]
+        if end <= self.table.shape[0]:
+            return x + self.table[start:end].to(x.dtype)
+        return x + sinusoids(x.shape[1], self.d_model, start=start).to(x)
