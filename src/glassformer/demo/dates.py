@@ -1,7 +1,8 @@
 """Dates as people write them, in sixteen languages, each with its ISO 8601 form: the demonstration's data.
 
 The phrases come from CLDR through Babel, so nothing is downloaded. The task is well-posed: a phrase alone,
-without its language, names one date. Month names, written-out numerals and each country's order make it a real one.
+without its language, names one date. Month names, written-out numerals and each country's order of day and
+month make it a real one.
 """
 
 import random
@@ -38,8 +39,8 @@ def make_dates(*, seed: int = 0, train: int = 40_000, valid: int = 500, test: in
     """Draw dates from 1900 to 2099 and write each once, in one language and one style.
 
     In each split the languages take turns, and a language's styles are equally likely. A numeric phrase whose
-    day and month could be exchanged never occurs. `test` and `valid` do not depend on the size of `train`, and
-    a smaller `train` is the beginning of a larger one.
+    day and month could be exchanged never occurs. `test` and `valid` do not depend on the size of `train`,
+    and a smaller `train` is the beginning of a larger one.
 
     Raises:
         ValueError: a size is below 1, or the three sum to more than there are dates in those years (73,049).
@@ -198,8 +199,8 @@ def _devanagari(day: date) -> str:
     return f"'{of_month}' MMMM '{year}'"
 
 
-# Styles that CLDR lacks. "plain" is the long form with points and small words left out, or spaced another way;
-# "prose" is the long form as it stands within a sentence.
+# Styles that CLDR lacks. "plain" is the long form with points and small words left out, spaced another way or
+# in another country's order; "prose" is the long form as it stands within a sentence.
 _BY_HAND: dict[str, dict[str, tuple[_Pattern, ...]]] = {
     "en": {
         "plain": ("d MMMM y", "d MMM y"),

@@ -37,10 +37,8 @@ class Transformer(nn.Module):
         self.source_pad = c.source_vocab_size - 1
         self.target_pad = c.target_vocab_size - 1
         self.target_embedding = nn.Embedding(c.target_vocab_size, c.d_model, padding_idx=self.target_pad)
-        self.source_embedding = (
-            self.target_embedding
-            if c.shared_vocab
-            else nn.Embedding(c.source_vocab_size, c.d_model, padding_idx=self.source_pad)
+        self.source_embedding = (  # None: the target's serves both
+            None if c.shared_vocab else nn.Embedding(c.source_vocab_size, c.d_model, padding_idx=self.source_pad)
         )
         self.positions = Positions(c.d_model)
         sizes = (c.d_model, c.heads, c.d_ff, c.dropout, c.attention_dropout)
@@ -57,7 +55,7 @@ class Transformer(nn.Module):
 
     def encode(self, source: Ids, keep: Bool[Tensor, "batch 1 1 length"] | None = None) -> Hidden:
         """What the encoder makes of the source ids; `keep` is False on padding."""
-        x = self._embed(source, self.source_embedding, start=0)
+        x = self._embed(source, self.source_embedding or self.target_embedding, start=0)
         for layer in self.encoder:
             x = layer(x, keep)
         return x

@@ -1,0 +1,38 @@
+"""Where and in which precision to compute."""
+
+import torch
+
+from glassformer.errors import ConfigError
+
+DEVICES = ("auto", "cpu", "cuda", "mps")
+PRECISIONS = ("auto", "float32", "bfloat16")
+
+
+def pick_device(name: str) -> torch.device:
+    """The device of this name; `auto` takes CUDA, else MPS, else the CPU."""
+    available = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
+    if name == "auto":
+        return torch.device(next(device for device in ("cuda", "mps", "cpu") if available[device]))
+    if name.split(":")[0] not in available:
+        raise ConfigError(f"device must be one of {', '.join(DEVICES)}, got {name!r}")
+    if not available[name.split(":")[0]]:
+        usable = ", ".join(device for device, there in available.items() if there)
+        raise ConfigError(f"device {name} is not available on this machine: choose one of auto, {usable}")
+    return torch.device(name)
+
+
+def pick_precision(name: str, device: torch.device) -> torch.dtype:
+    """The type of training's matrix products; `auto` is bfloat16 where the processor has instructions for it.
+
+    On a CPU those are AVX512_BF16 or AMX; on a GPU what torch reports; elsewhere float32.
+    """
+    if name not in PRECISIONS:
+        raise ConfigError(f"precision must be one of {', '.join(PRECISIONS)}, got {name!r}")
+    if name == "auto":
+        if device.type == "cpu":
+            has = torch.cpu.get_capabilities()
+            fast = bool(has.get("avx512_bf16") or has.get("amx_bf16"))
+        else:
+            fast = device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
+        return torch.bfloat16 if fast else torch.float32
+    return torch.bfloat16 if name == "bfloat16" else torch.float32

@@ -1,0 +1,129 @@
+"""The run folder: what training leaves and every other tool starts from.
+
+    config.json          format version, sizes of the model, names of the tokenizer files, how it was trained
+    model.safetensors    the weights
+    source.* target.*    tokenizers: .spm (sentencepiece) or .symbols (one symbol a line)
+    metrics.jsonl        one line per report and validation
+    resume/              while training is unfinished: what it needs to go on
+
+Nothing in it is a pickle.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor
+
+from glassformer.errors import GlassformerError, RunError
+from glassformer.files import write_json, write_tensors
+from glassformer.text.tokenizer import Tokenizer, load_tokenizer
+from glassformer.transformer.config import ModelConfig
+from glassformer.transformer.model import Transformer
+
+FORMAT = 1
+CONFIG, WEIGHTS, METRICS, RESUME = "config.json", "model.safetensors", "metrics.jsonl", "resume"
+
+
+@dataclass(frozen=True)
+class Run:
+    """A trained model with its tokenizers, and the settings it was trained with."""
+
+    model: Transformer
+    source_tokenizer: Tokenizer
+    target_tokenizer: Tokenizer
+    training: Mapping[str, Any]
+
+
+def write_config(
+    folder: Path,
+    model: ModelConfig,
+    source_tokenizer: Tokenizer,
+    target_tokenizer: Tokenizer,
+    training: Mapping[str, Any],
+) -> None:
+    """The tokenizers and config.json of a run folder."""
+    values = {
+        "format": FORMAT,
+        "model": model.to_json(),
+        "source_tokenizer": source_tokenizer.save(folder / "source").name,
+        "target_tokenizer": target_tokenizer.save(folder / "target").name,
+        "training": training,
+    }
+    write_json(folder / CONFIG, values)
+
+
+def write_weights(folder: Path, weights: Mapping[str, Tensor]) -> None:
+    """model.safetensors of a run folder."""
+    write_tensors(folder / WEIGHTS, weights, {"format": "pt"})
+
+
+def load_run(folder: Path, device: torch.device | str = "cpu") -> Run:
+    """Read a run folder; RunError says what is missing or wrong in it."""
+    config = read_config(folder)
+    model = Transformer(ModelConfig.from_json(config["model"]))
+    if not (folder / WEIGHTS).exists():
+        unfinished = (folder / RESUME).exists()
+        fix = (
+            "its training has not reached a first validation" if unfinished else "copy it again from where it was trained"
+        )
+        raise RunError(f"{folder / WEIGHTS} is missing: {fix}")
+    load_weights(model, read_weights(folder / WEIGHTS), folder / WEIGHTS)
+    return Run(
+        model.to(device).eval(),
+        load_tokenizer(folder / config["source_tokenizer"]),
+        load_tokenizer(folder / config["target_tokenizer"]),
+        config["training"],
+    )
+
+
+def read_config(folder: Path) -> dict[str, Any]:
+    """config.json of a run folder, checked."""
+    if not folder.is_dir():
+        raise RunError(f"{folder}: no such run folder")
+    path = folder / CONFIG
+    if not path.exists():
+        raise RunError(f"{folder} is not a run folder: it has no {CONFIG} (glassformer train --out makes one)")
+    try:
+        config = json.loads(path.read_text(encoding="utf-8"))
+        version = config["format"]
+    except (ValueError, KeyError, TypeError):
+        raise RunError(f"{path} was not written by glassformer, or is damaged") from None
+    if not isinstance(version, int) or version > FORMAT:
+        raise RunError(
+            f"{path} has format version {version}, this glassformer reads up to {FORMAT}: upgrade glassformer"
+        )
+    if missing := {"model", "source_tokenizer", "target_tokenizer", "training"} - set(config):
+        raise RunError(f"{path} is damaged: {', '.join(sorted(missing))} missing")
+    return config
+
+
+def read_weights(path: Path) -> dict[str, Tensor]:
+    """The tensors of a safetensors file; RunError if it is damaged."""
+    try:
+        return load_file(path)
+    except (SafetensorError, OSError, ValueError) as error:
+        raise RunError(f"{path} is damaged ({error}): copy it again, or go back to an earlier one") from None
+
+
+def load_weights(model: Transformer, weights: Mapping[str, Tensor], path: Path) -> None:
+    """Put `weights` into the model; RunError if they belong to another one."""
+    try:
+        model.load_state_dict(dict(weights), strict=True)
+    except RuntimeError as error:
+        first = next((line.strip() for line in str(error).splitlines()[1:]), str(error))
+        raise RunError(f"{path} does not fit the model of {CONFIG}: {first}") from None
+
+
+def is_run_folder(folder: Path) -> bool:
+    """Whether a folder looks like one that training wrote, finished or not."""
+    try:
+        read_config(folder)
+    except GlassformerError:
+        return (folder / RESUME).is_dir()
+    return True

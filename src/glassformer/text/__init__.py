@@ -1,0 +1,1 @@
+"""Text to token ids, files to token arrays, token arrays to batches."""

@@ -1,0 +1,103 @@
+"""Pairs of text from files: two parallel files, or one of tab-separated values; plain or .gz; UTF-8."""
+
+import gzip
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import zip_longest
+from pathlib import Path
+
+from glassformer.errors import DataError
+
+Pair = tuple[str, str]
+
+
+@dataclass(frozen=True)
+class PairFiles:
+    """Where pairs are: line n of `source` belongs to line n of `target`; without `target`, `source` is a TSV file
+    whose first two columns are the pair (further columns are ignored)."""
+
+    source: Path
+    target: Path | None = None
+
+    def __iter__(self) -> Iterator[Pair]:
+        return self._tsv() if self.target is None else self._parallel(self.target)
+
+    def check(self) -> None:
+        """Raise DataError unless the files exist, are UTF-8, hold at least one pair and as many lines as each other."""
+        if not any(True for _ in self):
+            raise DataError(f"{self.source} is empty: at least one pair is needed")
+
+    def _parallel(self, target: Path) -> Iterator[Pair]:
+        count = 0
+        left, right = read_lines(self.source), read_lines(target)
+        for source, translation in zip_longest(left, right):
+            if source is None or translation is None:
+                n_source = count + (0 if source is None else 1 + sum(1 for _ in left))
+                n_target = count + (0 if translation is None else 1 + sum(1 for _ in right))
+                raise DataError(
+                    f"source and target must have as many lines as each other: {self.source} has {n_source}, "
+                    f"{target} has {n_target}"
+                )
+            count += 1
+            yield source, translation
+
+    def _tsv(self) -> Iterator[Pair]:
+        for number, line in enumerate(read_lines(self.source), start=1):
+            columns = line.split("\t")
+            if len(columns) < 2:
+                raise DataError(
+                    f"{self.source}, line {number}: expected source<tab>target, found no tab; "
+                    "for two parallel files give the target file as well"
+                )
+            yield columns[0], columns[1]
+
+
+def read_lines(path: Path) -> Iterator[str]:
+    """The lines of a UTF-8 file (.gz is unpacked), without their ends; only a newline ends a line."""
+    if not path.exists():
+        raise DataError(f"{path}: no such file")
+    if path.is_dir():
+        raise DataError(f"{path} is a folder, a text file was expected")
+    opener = gzip.open if path.suffix == ".gz" else open
+    try:
+        with opener(path, "rb") as file:
+            for number, raw in enumerate(file, start=1):
+                yield decode_line(raw, number, str(path))
+    except (gzip.BadGzipFile, EOFError) as error:
+        raise DataError(f"{path} is not a complete gzip file: {error}") from None
+    except PermissionError:
+        raise DataError(f"{path}: permission denied") from None
+
+
+def decode_line(raw: bytes, number: int, name: str) -> str:
+    """One line of bytes as text without its end; `number` and `name` say where it stands if it isn't UTF-8."""
+    try:
+        text = raw.decode("utf-8-sig" if number == 1 else "utf-8")
+    except UnicodeDecodeError as error:
+        raise DataError(
+            f"{name}, line {number}: not UTF-8 (byte 0x{raw[error.start]:02x} at column {error.start + 1}); "
+            "convert it, for example with: iconv -f latin1 -t utf-8"
+        ) from None
+    return text.rstrip("\r\n")
+
+
+@dataclass(frozen=True)
+class HeldOut:
+    """Splits one collection of pairs in two: `valid` yields about `count` of `total` pairs, the rest is for training.
+
+    All pairs with the same source fall on the same side, so that validation sees new sources.
+    """
+
+    files: PairFiles
+    count: int
+    total: int
+    seed: int
+    valid: bool
+
+    def __iter__(self) -> Iterator[Pair]:
+        share = self.count / self.total
+        for source, target in self.files:
+            held_out = random.Random(f"{self.seed}:{source}").random() < share
+            if held_out == self.valid:
+                yield source, target

@@ -1,0 +1,114 @@
+"""How good translations are: BLEU, chrF, exact match, word and symbol error rate, all in percent."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib.util import find_spec
+from typing import Any
+
+from glassformer.errors import ConfigError, DataError
+
+METRICS = ("bleu", "chrf", "exact", "wer", "ser")
+LOWER_IS_BETTER = ("wer", "ser")
+
+
+@dataclass(frozen=True)
+class Score:
+    """One figure in percent, with the signature that says how it was computed."""
+
+    name: str
+    value: float
+    signature: str
+
+    def __str__(self) -> str:
+        return f"{self.name} {self.value:.2f}  ({self.signature})"
+
+
+def score(
+    hypotheses: Sequence[str],
+    references: Sequence[str],
+    metric: str,
+    *,
+    tokenize: str = "auto",
+    symbols: bool = False,
+) -> Score:
+    """One metric of `METRICS` over lines and their references.
+
+    `bleu`, `chrf`: corpus scores of sacreBLEU (Post 2018); `tokenize` is its BLEU tokenizer; "auto" picks one
+    by the script of the references (`pick_bleu_tokenizer`). `exact`: share of lines equal to their reference.
+    `wer`, `ser`: edits per word (split at spaces) and per character. With `symbols`, where a line is a sequence of
+    symbols split at spaces (phones), `wer` is the share of lines that are wrong and `ser` counts edits per symbol,
+    as in the SIGMORPHON tasks (Gorman et al. 2020).
+    """
+    if metric not in METRICS:
+        raise ConfigError(f"metric must be one of {', '.join(METRICS)}, got {metric!r}")
+    if len(hypotheses) != len(references):
+        raise DataError(f"{len(hypotheses)} hypotheses do not match {len(references)} references")
+    if not references:
+        raise DataError("nothing to score: there are no references")
+    if metric in ("bleu", "chrf"):
+        return _sacrebleu(hypotheses, references, metric, tokenize)
+    if metric == "exact":
+        return Score("exact match", _exact(hypotheses, references), "share of equal lines")
+    if metric == "wer" and symbols:
+        return Score("word error rate", 100 - _exact(hypotheses, references), "share of wrong lines")
+    by_word = metric == "wer" or symbols
+    edits = total = 0
+    for hypothesis, reference in zip(hypotheses, references, strict=True):
+        left, right = (hypothesis.split(), reference.split()) if by_word else (hypothesis, reference)
+        edits += edit_distance(left, right)
+        total += len(right)
+    unit = "symbol" if symbols else "word" if by_word else "character"
+    name = "word error rate" if metric == "wer" else "symbol error rate"
+    return Score(name, 100 * edits / max(total, 1), f"edits per reference {unit}")
+
+
+def score_all(
+    hypotheses: Sequence[str], references: Sequence[str], *, tokenize: str = "auto", symbols: bool = False
+) -> list[Score]:
+    """Every metric of `METRICS`."""
+    return [score(hypotheses, references, metric, tokenize=tokenize, symbols=symbols) for metric in METRICS]
+
+
+def edit_distance(left: Sequence[Any], right: Sequence[Any]) -> int:
+    """Fewest insertions, deletions and substitutions that turn one sequence into the other (Levenshtein 1966)."""
+    row = list(range(len(right) + 1))
+    for i, a in enumerate(left, start=1):
+        diagonal, row[0] = row[0], i
+        for j, b in enumerate(right, start=1):
+            diagonal, row[j] = row[j], min(row[j] + 1, row[j - 1] + 1, diagonal + (a != b))
+    return row[-1]
+
+
+def pick_bleu_tokenizer(references: Sequence[str]) -> str:
+    """`zh` where a third of the characters are Han, `ja-mecab` where kana stand (`char` if MeCab isn't installed),
+    else `13a`."""
+    text = "".join(references[:1000])
+    kana = sum("぀" <= character <= "ヿ" for character in text)
+    han = sum("一" <= character <= "鿿" or "㐀" <= character <= "䶿" for character in text)
+    if kana > 0.05 * len(text):
+        return "ja-mecab" if find_spec("MeCab") else "char"
+    return "zh" if 3 * han > len(text) else "13a"
+
+
+def _exact(hypotheses: Sequence[str], references: Sequence[str]) -> float:
+    return 100 * sum(h == r for h, r in zip(hypotheses, references, strict=True)) / len(references)
+
+
+def _sacrebleu(hypotheses: Sequence[str], references: Sequence[str], metric: str, tokenize: str) -> Score:
+    from sacrebleu.metrics import BLEU, CHRF
+
+    if metric == "chrf":
+        scorer = CHRF()
+    else:
+        name = pick_bleu_tokenizer(references) if tokenize == "auto" else tokenize
+        if name not in BLEU.TOKENIZERS:
+            raise ConfigError(f"tokenize must be auto or one of {', '.join(BLEU.TOKENIZERS)}, got {name!r}")
+        try:
+            scorer = BLEU(tokenize=name)
+        except (ImportError, RuntimeError):
+            raise ConfigError(
+                f'the BLEU tokenizer {name} is not installed: pip install "glassformer[ja]" for Japanese, '
+                "or choose --tokenize char"
+            ) from None
+    result = scorer.corpus_score(list(hypotheses), [list(references)])
+    return Score("BLEU" if metric == "bleu" else "chrF", result.score, str(scorer.get_signature()))

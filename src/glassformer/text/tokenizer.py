@@ -1,0 +1,227 @@
+"""Text <-> token ids: sentencepiece models trained from the user's text, or symbols split at spaces.
+
+Ids follow the Marian layout: `</s>` = 0, `<unk>` = 1, `<pad>` = the last.
+"""
+
+import io
+import re
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Protocol, Self
+
+import sentencepiece
+
+from glassformer.errors import ConfigError, DataError, RunError
+
+EOS, UNK = 0, 1
+UNKNOWN = "⁇"
+SUBWORD_KINDS = ("unigram", "bpe", "char", "word")
+KINDS = (*SUBWORD_KINDS, "symbols")
+
+
+class Tokenizer(Protocol):
+    """Text <-> ids of one side. `vocab_size` counts every id, `<pad>` included."""
+
+    @property
+    def vocab_size(self) -> int: ...
+
+    @property
+    def pad(self) -> int: ...
+
+    def encode(self, lines: Sequence[str]) -> list[list[int]]:
+        """Ids of each line, without `</s>`."""
+        ...
+
+    def decode(self, ids: Sequence[Sequence[int]]) -> list[str]:
+        """The text of each sequence; ids of `</s>` and `<pad>` are left out, an unknown token reads ⁇."""
+        ...
+
+    def tokens(self, ids: Sequence[int]) -> list[str]:
+        """The token of each id, as it stands in the vocabulary."""
+        ...
+
+    def save(self, stem: Path) -> Path:
+        """Write the tokenizer to `stem` with its own ending; returns the path."""
+        ...
+
+
+class SubwordTokenizer:
+    """A sentencepiece model (Kudo and Richardson 2018).
+
+    Round trip: `decode(encode(text))` is `text` with runs of spaces made one and those at the ends removed, if every
+    character stood in the training text. Reserved by sentencepiece: U+2581 (▁) stands for the space and reads back
+    as one; U+0000 is not kept. A .model file of the user's may normalise more (often NFKC).
+    """
+
+    suffix = ".spm"
+
+    def __init__(self, proto: bytes) -> None:
+        self._proto = proto
+        self._processor = sentencepiece.SentencePieceProcessor()
+        try:
+            self._processor.LoadFromSerializedProto(proto)
+        except RuntimeError as error:
+            raise DataError(f"not a sentencepiece model: {error}") from None
+        if (self._processor.eos_id(), self._processor.unk_id()) != (EOS, UNK):
+            raise DataError(
+                f"a sentencepiece model must have </s> = {EOS} and <unk> = {UNK}, this one has "
+                f"{self._processor.eos_id()} and {self._processor.unk_id()}: train it with --eos_id=0 --unk_id=1 "
+                "--bos_id=-1 --pad_id=-1"
+            )
+        self.pad = self._processor.get_piece_size()
+        self.vocab_size = self.pad + 1
+
+    @classmethod
+    def train(
+        cls, lines: Iterable[str], *, kind: str, vocab_size: int | None, seed: int, coverage: float = 1.0
+    ) -> Self:
+        """Learn a vocabulary of `vocab_size` ids, or with None as many as the text gives, at most 8,000.
+
+        From up to two million lines, sampled. `coverage` is the share of characters that get ids of their own.
+        """
+        size = 8000 if vocab_size is None else vocab_size
+        if size < 4:
+            raise ConfigError(f"vocab_size must be at least 4 (</s>, <unk>, one token, <pad>), got {size}")
+        model = io.BytesIO()
+        sentencepiece.set_random_generator_seed(seed)
+        try:
+            sentencepiece.SentencePieceTrainer.train(
+                sentence_iterator=(line for line in lines if line.strip()),
+                model_writer=model,
+                model_type=kind,
+                vocab_size=size - 1,  # <pad> is ours
+                hard_vocab_limit=vocab_size is not None and kind != "char",
+                eos_id=EOS,
+                unk_id=UNK,
+                bos_id=-1,
+                pad_id=-1,
+                unk_surface=f" {UNKNOWN} ",
+                normalization_rule_name="identity",
+                character_coverage=coverage,
+                max_sentence_length=1 << 16,
+                input_sentence_size=2_000_000,
+                shuffle_input_sentence=True,
+                num_threads=2,  # part of the result: fixed, not the machine's
+                minloglevel=2,
+            )
+        except RuntimeError as error:
+            raise _vocabulary_error(kind, size, str(error)) from None
+        tokenizer = cls(model.getvalue())
+        if vocab_size is not None and tokenizer.vocab_size < vocab_size:
+            raise ConfigError(
+                f"vocab_size {vocab_size} is larger than this text allows for a {kind} tokenizer: "
+                f"give at most {tokenizer.vocab_size}, or leave it out"
+            )
+        return tokenizer
+
+    def encode(self, lines: Sequence[str]) -> list[list[int]]:
+        return self._processor.encode(list(lines))
+
+    def decode(self, ids: Sequence[Sequence[int]]) -> list[str]:
+        kept = [[i for i in row if i not in (EOS, self.pad)] for row in ids]
+        return [text.strip(" ") for text in self._processor.decode(kept)]
+
+    def tokens(self, ids: Sequence[int]) -> list[str]:
+        return ["<pad>" if i == self.pad else self._processor.id_to_piece(i) for i in ids]
+
+    def save(self, stem: Path) -> Path:
+        path = stem.with_suffix(self.suffix)
+        path.write_bytes(self._proto)
+        return path
+
+
+class SymbolTokenizer:
+    """Symbols split at white space, such as phones: `K AE T` is three tokens. Order of ids: by frequency."""
+
+    suffix = ".symbols"
+
+    def __init__(self, symbols: Sequence[str]) -> None:
+        self._symbols = ["</s>", "<unk>", *symbols, "<pad>"]
+        self._ids = {symbol: UNK + 1 + i for i, symbol in enumerate(symbols)}
+        self.vocab_size = len(self._symbols)
+        self.pad = self.vocab_size - 1
+
+    @classmethod
+    def train(cls, lines: Iterable[str], *, vocab_size: int | None) -> Self:
+        """Every symbol of the text, or with `vocab_size` the most frequent ones."""
+        counts = Counter(symbol for line in lines for symbol in line.split())
+        symbols = [symbol for symbol, _ in sorted(counts.items(), key=lambda item: (-item[1], item[0]))]
+        if vocab_size is not None:
+            if vocab_size > len(symbols) + 3:
+                raise ConfigError(
+                    f"vocab_size {vocab_size} is larger than this text allows for a symbols tokenizer: "
+                    f"give at most {len(symbols) + 3}, or leave it out"
+                )
+            symbols = symbols[: vocab_size - 3]
+        return cls(symbols)
+
+    def encode(self, lines: Sequence[str]) -> list[list[int]]:
+        return [[self._ids.get(symbol, UNK) for symbol in line.split()] for line in lines]
+
+    def decode(self, ids: Sequence[Sequence[int]]) -> list[str]:
+        return [" ".join(self._surface(i) for i in row if i not in (EOS, self.pad)) for row in ids]
+
+    def tokens(self, ids: Sequence[int]) -> list[str]:
+        return [self._symbols[i] for i in ids]
+
+    def save(self, stem: Path) -> Path:
+        path = stem.with_suffix(self.suffix)
+        path.write_text("".join(f"{symbol}\n" for symbol in self._symbols[UNK + 1 : -1]), encoding="utf-8")
+        return path
+
+    def _surface(self, i: int) -> str:
+        return UNKNOWN if i == UNK else self._symbols[i]
+
+
+def train_tokenizer(
+    lines: Iterable[str], *, kind: str, vocab_size: int | None, seed: int, coverage: float = 1.0
+) -> Tokenizer:
+    """A tokenizer of this kind (`KINDS`) learned from `lines`; a kind that ends in .model is the path of a ready one."""
+    if kind.endswith(".model"):
+        return load_tokenizer(Path(kind))
+    if kind == "symbols":
+        return SymbolTokenizer.train(lines, vocab_size=vocab_size)
+    check_kind(kind)
+    return SubwordTokenizer.train(lines, kind=kind, vocab_size=vocab_size, seed=seed, coverage=coverage)
+
+
+def check_kind(kind: str) -> None:
+    """Raise unless `kind` is one of `KINDS` or the path of a .model file that exists."""
+    if kind.endswith(".model"):
+        if not Path(kind).exists():
+            raise DataError(f"{kind}: no such sentencepiece model")
+    elif kind not in KINDS:
+        raise ConfigError(f"tokenizer must be one of {', '.join(KINDS)}, or the path of a .model file, got {kind!r}")
+
+
+def load_tokenizer(path: Path) -> Tokenizer:
+    """Read what `Tokenizer.save` wrote, or any sentencepiece .model with </s> = 0 and <unk> = 1."""
+    if not path.exists():
+        raise RunError(f"{path}: the tokenizer file is missing")
+    if path.suffix == SymbolTokenizer.suffix:
+        return SymbolTokenizer(path.read_text(encoding="utf-8").split("\n")[:-1])
+    try:
+        return SubwordTokenizer(path.read_bytes())
+    except DataError as error:
+        raise DataError(f"{path}: {error}") from None
+
+
+
+
+def _vocabulary_error(kind: str, size: int, reason: str) -> Exception:
+    if found := re.search(r"set it to a value <= (\d+)", reason):
+        most = int(found[1]) + 1
+        return ConfigError(
+            f"vocab_size {size} is larger than this text allows for a {kind} tokenizer: give at most {most}, "
+            "or leave it out"
+        )
+    if found := re.search(r"smaller than required_chars. \d+ vs (\d+)", reason):
+        least = int(found[1]) + 1
+        return ConfigError(
+            f"vocab_size {size} cannot hold every character of this text: give at least {least}, "
+            "or lower character_coverage below 1"
+        )
+    if "sentences_.empty()" in reason:
+        return DataError("no text to learn a tokenizer from: every line is empty or longer than 65,536 bytes")
+    return DataError(f"sentencepiece could not learn a {kind} tokenizer: {reason}")

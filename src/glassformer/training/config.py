@@ -1,0 +1,158 @@
+"""Everything a training run can be told, with defaults that work. One flag each on the command line."""
+
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from glassformer.errors import ConfigError
+from glassformer.text.pairs import PairFiles
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainConfig:
+    """Train a Transformer on pairs of text and leave it in a run folder."""
+
+    source: Path
+    """Training sources, one a line, UTF-8, plain or .gz; without --target a TSV file of source<tab>target."""
+    out: Path
+    """The run folder to write."""
+    target: Path | None = None
+    """Training targets, line by line the counterparts of the sources."""
+    valid_source: Path | None = None
+    """Validation sources (or a TSV file). Left out, up to 1,000 training pairs are held out."""
+    valid_target: Path | None = None
+    """Validation targets."""
+    overwrite: bool = False
+    """Replace the run in the output folder."""
+    resume: bool = False
+    """Continue the unfinished run in the output folder, with the settings it was started with."""
+
+    tokenizer: str = "unigram"
+    """How text becomes tokens: unigram, bpe, char, word (sentencepiece, learned from the text), symbols (split at
+    spaces), or the path of a sentencepiece .model file."""
+    source_tokenizer: str | None = None
+    """The source's own kind of tokenizer; source and target then have separate vocabularies."""
+    target_tokenizer: str | None = None
+    """The target's own kind of tokenizer; source and target then have separate vocabularies."""
+    vocab_size: int | None = None
+    """Number of token ids. Left out: what the text gives, at most 8,000."""
+    source_vocab_size: int | None = None
+    """The source's own number of token ids; source and target then have separate vocabularies."""
+    target_vocab_size: int | None = None
+    """The target's own number of token ids; source and target then have separate vocabularies."""
+    separate_vocab: bool = False
+    """Separate vocabularies for source and target, for languages that share no words."""
+    character_coverage: float = 1.0
+    """Share of the text's characters that get ids of their own; the rest become <unk>."""
+    max_tokens: int = 256
+    """Training pairs with a longer side are left out (tokens, with </s>)."""
+    max_ratio: float = 9.0
+    """Training pairs whose lengths in tokens differ by a larger factor are left out."""
+
+    preset: str = "tiny"
+    """Size of the model: tiny (2.3M parameters with 8,000 ids), small, base or big (Vaswani et al. 2017)."""
+    d_model: int | None = None
+    """Width, instead of the preset's."""
+    heads: int | None = None
+    """Attention heads, instead of the preset's."""
+    encoder_layers: int | None = None
+    """Encoder layers, instead of the preset's."""
+    decoder_layers: int | None = None
+    """Decoder layers, instead of the preset's."""
+    d_ff: int | None = None
+    """Width of the feed-forward layers, instead of the preset's."""
+    dropout: float | None = None
+    """Dropout probability, instead of the preset's."""
+    attention_dropout: float | None = None
+    """Probability of dropping an attention weight, instead of the preset's."""
+
+    batch_tokens: int = 4096
+    """Most source and most target tokens in a batch, padding included."""
+    accumulate: int = 1
+    """Batches per update."""
+    learning_rate: float = 2e-3
+    """Highest learning rate, reached after the warm-up; then it falls with 1 / sqrt(update)."""
+    warmup: int = 1000
+    """Updates over which the learning rate rises."""
+    label_smoothing: float = 0.1
+    """Share of the probability that the loss spreads over the whole vocabulary."""
+    clip_norm: float = 1.0
+    """Largest norm of the gradient; 0 leaves it as it is."""
+    max_epochs: int = 100
+    """Stop after this many passes over the training pairs."""
+    max_updates: int | None = None
+    """Stop after this many updates."""
+    max_minutes: float | None = None
+    """Stop after this many minutes of training."""
+    patience: int = 10
+    """Stop after this many validations without a better score; 0 never does."""
+
+    validate_every: int = 500
+    """Updates between validations, each of which keeps the weights for averaging."""
+    metric: str = "bleu"
+    """Score by which models are compared: bleu, chrf, exact, wer, ser."""
+    tokenize: str = "auto"
+    """sacreBLEU tokenizer for the bleu metric: auto, 13a, zh, ja-mecab, char, ..."""
+    score_pairs: int = 500
+    """Validation pairs that are translated (greedily) for the score; the loss takes all of them."""
+    average: int = 10
+    """Checkpoints whose mean becomes the final model; 1 takes the best one."""
+
+    seed: int = 1
+    """Seed of everything random: the same seed gives the same weights on the same machine and versions."""
+    device: str = "auto"
+    """Where to train: auto, cpu, cuda or mps."""
+    precision: str = "auto"
+    """Type of the matrix products: float32, bfloat16, or auto: bfloat16 where the processor is fast in it."""
+    threads: int | None = None
+    """CPU threads; left out, torch's choice."""
+
+    def __post_init__(self) -> None:
+        at_least_one = ("batch_tokens", "accumulate", "warmup", "max_epochs", "validate_every", "score_pairs", "average")
+        optional = ("vocab_size", "source_vocab_size", "target_vocab_size", "max_updates", "threads")
+        for name in at_least_one + optional:
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ConfigError(f"{name} must be at least 1, got {value}")
+        if self.learning_rate <= 0:
+            raise ConfigError(f"learning_rate must be above 0, got {self.learning_rate}")
+        if self.max_minutes is not None and self.max_minutes <= 0:
+            raise ConfigError(f"max_minutes must be above 0, got {self.max_minutes}")
+        for name in ("clip_norm", "patience"):
+            if getattr(self, name) < 0:
+                raise ConfigError(f"{name} must be at least 0 (0 turns it off), got {getattr(self, name)}")
+        if not 0 <= self.label_smoothing < 1:
+            raise ConfigError(f"label_smoothing must be at least 0 and less than 1, got {self.label_smoothing}")
+        if not 0 < self.character_coverage <= 1:
+            raise ConfigError(f"character_coverage must be above 0 and at most 1, got {self.character_coverage}")
+        if (self.target is None) != (self.valid_target is None) and self.valid_source is not None:
+            raise ConfigError(
+                "training and validation pairs must come in the same form: two files each, or one TSV file each"
+            )
+        if self.valid_target is not None and self.valid_source is None:
+            raise ConfigError("valid_target is given without valid_source: give both, or neither")
+        if self.overwrite and self.resume:
+            raise ConfigError("overwrite and resume exclude each other: one replaces the run, the other continues it")
+
+    @property
+    def pairs(self) -> PairFiles:
+        return PairFiles(self.source, self.target)
+
+    @property
+    def valid_pairs(self) -> PairFiles | None:
+        return None if self.valid_source is None else PairFiles(self.valid_source, self.valid_target)
+
+    @property
+    def shares_vocab(self) -> bool:
+        """One vocabulary for both sides, unless a side has a setting of its own."""
+        own = (self.source_tokenizer, self.target_tokenizer, self.source_vocab_size, self.target_vocab_size)
+        return not self.separate_vocab and all(value is None for value in own)
+
+    def to_json(self) -> dict[str, Any]:
+        return {name: str(value) if isinstance(value, Path) else value for name, value in asdict(self).items()}
+
+    @classmethod
+    def from_json(cls, values: dict[str, Any]) -> "TrainConfig":
+        """The inverse of `to_json`."""
+        paths = ("source", "target", "out", "valid_source", "valid_target")
+        return cls(**{k: Path(v) if k in paths and v is not None else v for k, v in values.items()})
