@@ -4,9 +4,6 @@ import torch
 
 from glassformer.errors import ConfigError
 
-DEVICES = ("auto", "cpu", "cuda", "mps")
-PRECISIONS = ("auto", "float32", "bfloat16")
-
 
 def pick_device(name: str) -> torch.device:
     """The device of this name; `auto` takes CUDA, else MPS, else the CPU."""
@@ -14,7 +11,7 @@ def pick_device(name: str) -> torch.device:
     if name == "auto":
         return torch.device(next(device for device in ("cuda", "mps", "cpu") if available[device]))
     if name.split(":")[0] not in available:
-        raise ConfigError(f"device must be one of {', '.join(DEVICES)}, got {name!r}")
+        raise ConfigError(f"device must be one of auto, cpu, cuda, mps, got {name!r}")
     if not available[name.split(":")[0]]:
         usable = ", ".join(device for device, there in available.items() if there)
         raise ConfigError(f"device {name} is not available on this machine: choose one of auto, {usable}")
@@ -26,8 +23,6 @@ def pick_precision(name: str, device: torch.device) -> torch.dtype:
 
     On a CPU those are AVX512_BF16 or AMX; on a GPU what torch reports; elsewhere float32.
     """
-    if name not in PRECISIONS:
-        raise ConfigError(f"precision must be one of {', '.join(PRECISIONS)}, got {name!r}")
     if name == "auto":
         if device.type == "cpu":
             has = torch.cpu.get_capabilities()
@@ -35,4 +30,7 @@ def pick_precision(name: str, device: torch.device) -> torch.dtype:
         else:
             fast = device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
         return torch.bfloat16 if fast else torch.float32
-    return torch.bfloat16 if name == "bfloat16" else torch.float32
+    types = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+    if name not in types:
+        raise ConfigError(f"precision must be one of auto, {', '.join(types)}, got {name!r}")
+    return types[name]

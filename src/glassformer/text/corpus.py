@@ -11,25 +11,9 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from glassformer.errors import ConfigError, DataError
+from glassformer.errors import DataError
 from glassformer.text.pairs import Pair
 from glassformer.text.tokenizer import EOS, Tokenizer
-
-
-@dataclass(frozen=True, kw_only=True)
-class Filters:
-    """Which pairs are left out of training."""
-
-    max_tokens: int = 256
-    """Longest source or target, in tokens with `</s>`."""
-    max_ratio: float = 9.0
-    """Largest ratio of the two lengths, either way."""
-
-    def __post_init__(self) -> None:
-        if self.max_tokens < 2:
-            raise ConfigError(f"max_tokens must be at least 2 (one token and </s>), got {self.max_tokens}")
-        if self.max_ratio < 1:
-            raise ConfigError(f"max_ratio must be at least 1, got {self.max_ratio}")
 
 
 @dataclass
@@ -92,10 +76,16 @@ class Corpus:
         folder: Path,
         source_tokenizer: Tokenizer,
         target_tokenizer: Tokenizer,
-        filters: Filters,
+        *,
+        max_tokens: int,
+        max_ratio: float,
         progress: Callable[[int], None] = lambda pairs_read: None,
     ) -> tuple[Self, Counts]:
-        """Tokenise `pairs` into `folder`, leaving out what the filters catch; says what became of them."""
+        """Tokenise `pairs` into `folder` and say what became of them.
+
+        Left out are pairs with an empty side, with a side of more than `max_tokens` tokens (`</s>` counted), and
+        those whose two lengths differ by more than the factor `max_ratio`.
+        """
         folder.mkdir(parents=True, exist_ok=True)
         counts = Counts()
         with _Writer(folder / "source") as source, _Writer(folder / "target") as target:
@@ -104,7 +94,7 @@ class Corpus:
                 sources = source_tokenizer.encode([pair[0] for pair in chunk])
                 targets = target_tokenizer.encode([pair[1] for pair in chunk])
                 for left, right in zip(sources, targets, strict=True):
-                    if _passes(len(left), len(right), filters, counts):
+                    if _passes(len(left), len(right), max_tokens, max_ratio, counts):
                         source.append([*left, EOS])
                         target.append([*right, EOS])
                 progress(len(chunk))
@@ -114,14 +104,14 @@ class Corpus:
         return cls(folder), counts
 
 
-def _passes(source: int, target: int, filters: Filters, counts: Counts) -> bool:
+def _passes(source: int, target: int, max_tokens: int, max_ratio: float, counts: Counts) -> bool:
     """Whether a pair of these lengths (without `</s>`) is kept; counts why not."""
     counts.read += 1
     if not source or not target:
         counts.empty += 1
-    elif max(source, target) + 1 > filters.max_tokens:
+    elif max(source, target) + 1 > max_tokens:
         counts.too_long += 1
-    elif max(source, target) > filters.max_ratio * min(source, target):
+    elif max(source, target) > max_ratio * min(source, target):
         counts.bad_ratio += 1
     else:
         counts.kept += 1

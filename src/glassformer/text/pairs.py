@@ -23,11 +23,6 @@ class PairFiles:
     def __iter__(self) -> Iterator[Pair]:
         return self._tsv() if self.target is None else self._parallel(self.target)
 
-    def check(self) -> None:
-        """Raise DataError unless the files exist, are UTF-8, hold at least one pair and as many lines as each other."""
-        if not any(True for _ in self):
-            raise DataError(f"{self.source} is empty: at least one pair is needed")
-
     def _parallel(self, target: Path) -> Iterator[Pair]:
         count = 0
         left, right = read_lines(self.source), read_lines(target)

@@ -1,21 +1,26 @@
 """Everything a training run can be told, with defaults that work. One flag each on the command line."""
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from glassformer.errors import ConfigError
 from glassformer.text.pairs import PairFiles
+from glassformer.text.scores import METRICS
+from glassformer.transformer.config import ModelConfig
+
+DEVICES = ("auto", "cpu", "cuda", "mps")
+PRECISIONS = ("auto", "float32", "bfloat16")
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrainConfig:
     """Train a Transformer on pairs of text and leave it in a run folder."""
 
-    source: Path
-    """Training sources, one a line, UTF-8, plain or .gz; without --target a TSV file of source<tab>target."""
     out: Path
     """The run folder to write."""
+    source: Path | None = None
+    """Training sources, one a line, UTF-8, plain or .gz; without --target a TSV file of source<tab>target."""
     target: Path | None = None
     """Training targets, line by line the counterparts of the sources."""
     valid_source: Path | None = None
@@ -123,8 +128,16 @@ class TrainConfig:
                 raise ConfigError(f"{name} must be at least 0 (0 turns it off), got {getattr(self, name)}")
         if not 0 <= self.label_smoothing < 1:
             raise ConfigError(f"label_smoothing must be at least 0 and less than 1, got {self.label_smoothing}")
+        if self.max_tokens < 2:
+            raise ConfigError(f"max_tokens must be at least 2 (one token and </s>), got {self.max_tokens}")
+        if self.max_ratio < 1:
+            raise ConfigError(f"max_ratio must be at least 1, got {self.max_ratio}")
         if not 0 < self.character_coverage <= 1:
             raise ConfigError(f"character_coverage must be above 0 and at most 1, got {self.character_coverage}")
+        for name, values in (("metric", METRICS), ("device", DEVICES), ("precision", PRECISIONS)):
+            if getattr(self, name) not in values:
+                raise ConfigError(f"{name} must be one of {', '.join(values)}, got {getattr(self, name)!r}")
+        self.model_config(source_vocab_size=4, target_vocab_size=4)  # refuses sizes that cannot work, at once
         if (self.target is None) != (self.valid_target is None) and self.valid_source is not None:
             raise ConfigError(
                 "training and validation pairs must come in the same form: two files each, or one TSV file each"
@@ -134,8 +147,21 @@ class TrainConfig:
         if self.overwrite and self.resume:
             raise ConfigError("overwrite and resume exclude each other: one replaces the run, the other continues it")
 
+    def model_config(self, source_vocab_size: int, target_vocab_size: int) -> ModelConfig:
+        """The preset with this config's changes, for vocabularies of these sizes."""
+        own = ("d_model", "heads", "encoder_layers", "decoder_layers", "d_ff", "dropout", "attention_dropout")
+        return ModelConfig.preset(
+            self.preset,
+            source_vocab_size=source_vocab_size,
+            target_vocab_size=target_vocab_size,
+            shared_vocab=self.shares_vocab,
+            **{name: getattr(self, name) for name in own if getattr(self, name) is not None},
+        )
+
     @property
     def pairs(self) -> PairFiles:
+        if self.source is None:
+            raise ConfigError("source is missing: give the file of training sources (or --resume to continue a run)")
         return PairFiles(self.source, self.target)
 
     @property
@@ -147,6 +173,10 @@ class TrainConfig:
         """One vocabulary for both sides, unless a side has a setting of its own."""
         own = (self.source_tokenizer, self.target_tokenizer, self.source_vocab_size, self.target_vocab_size)
         return not self.separate_vocab and all(value is None for value in own)
+
+    def at(self, folder: Path) -> "TrainConfig":
+        """The same settings for a run that now stands in `folder`."""
+        return replace(self, out=folder, overwrite=False)
 
     def to_json(self) -> dict[str, Any]:
         return {name: str(value) if isinstance(value, Path) else value for name, value in asdict(self).items()}

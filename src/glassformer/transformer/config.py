@@ -1,6 +1,6 @@
 """The size and shape of a model."""
 
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, fields
 from typing import Any, Self
 
 from glassformer.errors import ConfigError
@@ -85,10 +85,6 @@ class ModelConfig:
         if name not in PRESETS:
             raise ConfigError(f"preset must be one of {', '.join(PRESETS)}, got {name!r}")
         return getattr(cls, name)(**changes)
-
-    def with_changes(self, **changes: Any) -> Self:
-        """A copy in which every value of `changes` that is not None replaces this one's."""
-        return replace(self, **{name: value for name, value in changes.items() if value is not None})
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)

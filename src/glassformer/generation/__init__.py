@@ -1,0 +1,1 @@
+"""From a source to its translations: search over ids, and the translator around it."""

@@ -1,0 +1,63 @@
+"""How translations are searched for."""
+
+from dataclasses import dataclass
+
+from glassformer.errors import ConfigError
+
+STOPPING = ("exact", "first")
+PENALTIES = ("wu", "plain")
+
+
+@dataclass(frozen=True, kw_only=True)
+class SearchConfig:
+    """Beam search (greedy with a beam of 1), or sampling."""
+
+    beam: int = 5
+    """Hypotheses kept at each step; 1 is greedy search."""
+    n_best: int = 1
+    """Translations returned for each source, best first; at most the beam."""
+    length_penalty: float = 1.0
+    """Exponent alpha by which long translations are favoured: log-probability / penalty; 0 compares sums."""
+    penalty: str = "plain"
+    """plain: length^alpha. wu: ((5 + length) / 6)^alpha (Wu et al. 2016, section 7). Length counts </s>."""
+    stopping: str = "exact"
+    """exact: until no open hypothesis can still win. first: once as many as the beam have finished."""
+    sample: bool = False
+    """Draw each token from the model's distribution instead of searching; n_best draws for each source."""
+    temperature: float = 1.0
+    """Sampling: below 1 sharpens the distribution, above 1 flattens it."""
+    top_k: int = 0
+    """Sampling: draw from the k likeliest tokens; 0 from all."""
+    top_p: float = 1.0
+    """Sampling: draw from the likeliest tokens that together reach this probability (Holtzman et al. 2020)."""
+    seed: int = 1
+    """Sampling: the seed."""
+    max_length: int = 256
+    """Longest translation in tokens; also at most 3 tokens for each source token, plus 50."""
+    max_source_tokens: int = 1024
+    """A longer source is cut, with a warning."""
+    batch_tokens: int = 4096
+    """Most source tokens translated at once, padding included."""
+
+    def __post_init__(self) -> None:
+        for name in ("beam", "n_best", "max_length", "max_source_tokens", "batch_tokens"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"{name} must be at least 1, got {getattr(self, name)}")
+        if self.n_best > self.beam and not self.sample:
+            raise ConfigError(f"n_best must be at most the beam, got n_best {self.n_best} and beam {self.beam}")
+        if self.length_penalty < 0:
+            raise ConfigError(f"length_penalty must be at least 0, got {self.length_penalty}")
+        for name, values in (("penalty", PENALTIES), ("stopping", STOPPING)):
+            if getattr(self, name) not in values:
+                raise ConfigError(f"{name} must be one of {', '.join(values)}, got {getattr(self, name)!r}")
+        if self.temperature <= 0:
+            raise ConfigError(f"temperature must be above 0, got {self.temperature}")
+        if self.top_k < 0:
+            raise ConfigError(f"top_k must be at least 0, got {self.top_k}")
+        if not 0 < self.top_p <= 1:
+            raise ConfigError(f"top_p must be above 0 and at most 1, got {self.top_p}")
+
+    def normaliser(self, length: int) -> float:
+        """What a log-probability over `length` tokens is divided by to become a score."""
+        base = length if self.penalty == "plain" else (5 + length) / 6
+        return base**self.length_penalty

@@ -1,0 +1,130 @@
+"""Text in, text out: batches by length, searches, restores the order."""
+
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+import torch
+
+from glassformer.device import pick_device
+from glassformer.generation.config import SearchConfig
+from glassformer.generation.search import Hypothesis, beam_search, greedy, sample
+from glassformer.run import load_run
+from glassformer.text.batching import pad_source
+from glassformer.text.tokenizer import EOS, Tokenizer
+from glassformer.transformer.model import Transformer
+
+
+@dataclass(frozen=True)
+class Translation:
+    """One translation of a line, and how likely the model finds it."""
+
+    text: str
+    score: float
+    """Log-probability divided by the length penalty; higher is better."""
+    log_prob: float
+    """Sum of the tokens' log-probabilities, in nats."""
+
+
+class Translator:
+    """A trained model with its tokenizers.
+
+    >>> translator = Translator.load("runs/en-de")            # doctest: +SKIP
+    >>> translator.translate(["Two dogs run.", "A man sings."])  # doctest: +SKIP
+    ['Zwei Hunde rennen.', 'Ein Mann singt.']
+    """
+
+    def __init__(self, model: Transformer, source_tokenizer: Tokenizer, target_tokenizer: Tokenizer) -> None:
+        self.model = model
+        self.source_tokenizer = source_tokenizer
+        self.target_tokenizer = target_tokenizer
+
+    @classmethod
+    def load(cls, folder: str | Path, device: str = "auto") -> Self:
+        """The translator of a run folder."""
+        run = load_run(Path(folder), pick_device(device))
+        return cls(run.model, run.source_tokenizer, run.target_tokenizer)
+
+    def translate(
+        self,
+        lines: Sequence[str],
+        config: SearchConfig | None = None,
+        progress: Callable[[int], None] = lambda lines_done: None,
+    ) -> list[str]:
+        """The best translation of each line, in order. An empty line stays empty."""
+        return [best[0].text for best in self.translate_n_best(lines, config, progress)]
+
+    def translate_n_best(
+        self,
+        lines: Sequence[str],
+        config: SearchConfig | None = None,
+        progress: Callable[[int], None] = lambda lines_done: None,
+    ) -> list[list[Translation]]:
+        """Up to `config.n_best` translations of each line with their scores, best first."""
+        config = config or SearchConfig()
+        sources = [self._encode(line, ids, config) for line, ids in zip(lines, self._ids(lines), strict=True)]
+        results = [[Translation("", 0.0, 0.0)] for _ in lines]
+        generator = torch.Generator(self._device).manual_seed(config.seed)
+        training = self.model.training
+        self.model.eval()
+        try:
+            for batch in _batches_by_length(sources, config.batch_tokens):
+                found = self._search([sources[i] for i in batch], config, generator)
+                for i, hypotheses in zip(batch, found, strict=True):
+                    results[i] = self._texts(hypotheses)
+                progress(len(batch))
+        finally:
+            self.model.train(training)
+        return results
+
+    @property
+    def _device(self) -> torch.device:
+        return self.model.target_embedding.weight.device
+
+    def _ids(self, lines: Sequence[str]) -> list[list[int]]:
+        return self.source_tokenizer.encode(lines)
+
+    def _encode(self, line: str, ids: list[int], config: SearchConfig) -> list[int]:
+        if len(ids) >= config.max_source_tokens:
+            warnings.warn(
+                f"a source of {len(ids):,} tokens is cut to its first {config.max_source_tokens - 1:,}: {line[:40]!r}…",
+                stacklevel=4,
+            )
+            ids = ids[: config.max_source_tokens - 1]
+        return [*ids, EOS] if ids else []
+
+    def _search(
+        self, sources: list[list[int]], config: SearchConfig, generator: torch.Generator
+    ) -> list[list[Hypothesis]]:
+        source, keep = pad_source([torch.tensor(ids) for ids in sources], self.model.source_pad)
+        source, keep = source.to(self._device), keep.to(self._device)
+        limits = [min(config.max_length, 3 * len(ids) + 50) for ids in sources]
+        if config.sample:
+            draws = [
+                sample(self.model, source, keep, limits, config, generator) for _ in range(config.n_best)
+            ]
+            return [sorted(drawn, key=lambda hypothesis: -hypothesis.score) for drawn in zip(*draws, strict=True)]
+        if config.beam == 1:
+            return [[found] for found in greedy(self.model, source, keep, limits, config)]
+        return beam_search(self.model, source, keep, limits, config)
+
+    def _texts(self, hypotheses: list[Hypothesis]) -> list[Translation]:
+        texts = self.target_tokenizer.decode([hypothesis.ids for hypothesis in hypotheses])
+        return [
+            Translation(text, hypothesis.score, hypothesis.log_prob)
+            for text, hypothesis in zip(texts, hypotheses, strict=True)
+        ]
+
+
+def _batches_by_length(sources: list[list[int]], batch_tokens: int) -> list[list[int]]:
+    """Indices of the sources that aren't empty, longest first, in batches of at most so many padded tokens."""
+    order = sorted((i for i, ids in enumerate(sources) if ids), key=lambda i: -len(sources[i]))
+    batches: list[list[int]] = []
+    for i in order:
+        if batches and len(sources[batches[-1][0]]) * (len(batches[-1]) + 1) <= batch_tokens:
+            batches[-1].append(i)
+        else:
+            batches.append([i])
+    return batches
