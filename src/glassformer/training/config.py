@@ -75,10 +75,11 @@ class TrainConfig:
     """Most source and most target tokens in a batch, padding included."""
     accumulate: int = 1
     """Batches per update."""
-    learning_rate: float = 2e-3
-    """Highest learning rate, reached after the warm-up; then it falls with 1 / sqrt(update)."""
-    warmup: int = 1000
-    """Updates over which the learning rate rises."""
+    learning_rate: float | None = None
+    """Highest learning rate, reached after the warm-up; then it falls with 1 / sqrt(update). Left out:
+    1 / sqrt(d_model * warm-up) (Vaswani et al. 2017, equation 3)."""
+    warmup: int | None = None
+    """Updates over which the learning rate rises. Left out: 8 * d_model."""
     label_smoothing: float = 0.1
     """Share of the probability that the loss spreads over the whole vocabulary."""
     clip_norm: float = 1.0
@@ -89,10 +90,10 @@ class TrainConfig:
     """Stop after this many updates."""
     max_minutes: float | None = None
     """Stop after this many minutes of training."""
-    patience: int = 10
+    patience: int = 20
     """Stop after this many validations without a better score; 0 never does."""
 
-    validate_every: int = 500
+    validate_every: int = 250
     """Updates between validations, each of which keeps the weights for averaging."""
     metric: str = "bleu"
     """Score by which models are compared: bleu, chrf, exact, wer, ser."""
@@ -100,7 +101,7 @@ class TrainConfig:
     """sacreBLEU tokenizer for the bleu metric: auto, 13a, zh, ja-mecab, char, ..."""
     score_pairs: int = 500
     """Validation pairs that are translated (greedily) for the score; the loss takes all of them."""
-    average: int = 10
+    average: int = 5
     """Checkpoints whose mean becomes the final model; 1 takes the best one."""
 
     seed: int = 1
@@ -113,13 +114,13 @@ class TrainConfig:
     """CPU threads; left out, torch's choice."""
 
     def __post_init__(self) -> None:
-        at_least_one = ("batch_tokens", "accumulate", "warmup", "max_epochs", "validate_every", "score_pairs", "average")
-        optional = ("vocab_size", "source_vocab_size", "target_vocab_size", "max_updates", "threads")
+        at_least_one = ("batch_tokens", "accumulate", "max_epochs", "validate_every", "score_pairs", "average")
+        optional = ("warmup", "vocab_size", "source_vocab_size", "target_vocab_size", "max_updates", "threads")
         for name in at_least_one + optional:
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ConfigError(f"{name} must be at least 1, got {value}")
-        if self.learning_rate <= 0:
+        if self.learning_rate is not None and self.learning_rate <= 0:
             raise ConfigError(f"learning_rate must be above 0, got {self.learning_rate}")
         if self.max_minutes is not None and self.max_minutes <= 0:
             raise ConfigError(f"max_minutes must be above 0, got {self.max_minutes}")

@@ -42,23 +42,29 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
         grad_weight = torch.zeros_like(weight, dtype=exact) if needs_grad else None
         loss = torch.zeros((), dtype=exact, device=states.device)
         nll = torch.zeros_like(loss)
+        rest = smoothing / classes
         with torch.autocast(states.device.type, enabled=False):
             for begin in range(0, len(states), max(1, _CHUNK_ELEMENTS // classes)):
                 rows = slice(begin, begin + max(1, _CHUNK_ELEMENTS // classes))
-                chunk, target = states[rows].to(dtype), targets[rows, None]
+                chunk = states[rows].to(dtype)
                 logits = (chunk @ product_weight.T).to(exact)
-                normaliser = logits.logsumexp(dim=1, keepdim=True)
-                chunk_nll = (normaliser - logits.gather(1, target)).sum()
-                nll += chunk_nll
-                loss += (1 - smoothing) * chunk_nll
-                loss += smoothing * (normaliser.sum() - logits.mean(dim=1).sum())
-                if grad_states is None or grad_weight is None:
-                    continue
-                grad = logits.sub_(normaliser).exp_().sub_(smoothing / classes)
-                grad.scatter_add_(1, target, grad.new_full(target.shape, smoothing - 1))
-                grad = grad.to(dtype)
-                grad_states[rows] = grad @ product_weight
-                grad_weight += grad.T @ chunk
+                picked = logits.gather(1, targets[rows, None]).sum()
+                everything = logits.sum() if smoothing else picked
+                peak = logits.amax(dim=1, keepdim=True)
+                probabilities = logits.sub_(peak).exp_()
+                total = probabilities.sum(dim=1, keepdim=True)
+                normaliser = (peak + total.log()).sum()
+                nll += normaliser - picked
+                loss += normaliser - (1 - smoothing) * picked - rest * everything
+                if grad_states is not None and grad_weight is not None:
+                    product = probabilities.div_(total).to(dtype)
+                    grad_states[rows] = product @ product_weight
+                    grad_weight += product.T @ chunk
+            if grad_states is not None and grad_weight is not None:
+                # d loss / d logits = p - (1 - smoothing) [target] - smoothing / classes; the last two, exactly:
+                grad_states -= (1 - smoothing) * weight[targets] + rest * weight.sum(dim=0)
+                grad_weight.index_add_(0, targets, states.to(exact), alpha=smoothing - 1)
+                grad_weight -= rest * states.to(exact).sum(dim=0)
         ctx.mark_non_differentiable(nll)
         ctx.save_for_backward(grad_states, grad_weight)
         return loss, nll

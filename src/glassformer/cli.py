@@ -1,0 +1,203 @@
+"""The command line: one function per command, flags from the dataclasses. torch loads when a command runs."""
+
+import errno
+import sys
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import tyro
+from tyro.conf import FlagCreatePairsOff, OmitArgPrefixes, Positional
+
+from glassformer.errors import ConfigError, GlassformerError
+from glassformer.generation.config import SearchConfig
+from glassformer.training.config import TrainConfig
+
+if TYPE_CHECKING:
+    from glassformer.generation.translator import Translation
+
+LINES_AT_ONCE = 2048
+
+
+@dataclass(frozen=True, kw_only=True)
+class TranslateCommand:
+    """Translate lines, from standard input to standard output or from file to file, as a stream.
+
+    Each line of output belongs to the line of input at its place; empty lines stay empty. With --n-best above 1
+    every line gives up to so many lines: its number, a tab, the translation.
+    """
+
+    run: Positional[Path]
+    """The run folder that training left."""
+    input: Path | None = None
+    """File to translate, UTF-8, plain or .gz. Left out: standard input."""
+    output: Path | None = None
+    """File to write, complete or not at all. Left out: standard output."""
+    scores: bool = False
+    """Put the score (log-probability / length penalty) and a tab before each translation."""
+    device: str = "auto"
+    """Where to compute: auto, cpu, cuda or mps."""
+    search: OmitArgPrefixes[SearchConfig] = field(default_factory=SearchConfig)
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvaluateCommand:
+    """Score a run's translations, or a file of translations, against references.
+
+    Prints sacreBLEU's BLEU and chrF with their signatures, exact match, word and symbol error rate.
+    """
+
+    run: Positional[Path | None] = None
+    """The run folder whose model translates --source. Left out: --hypotheses are scored as they are."""
+    source: Path | None = None
+    """Sources, one a line; without --target a TSV file of source<tab>reference."""
+    target: Path | None = None
+    """References, one a line."""
+    hypotheses: Path | None = None
+    """Translations to score instead of a run's own."""
+    output: Path | None = None
+    """Where to write the run's translations."""
+    tokenize: str = "auto"
+    """sacreBLEU tokenizer for BLEU: auto (by the script of the references), 13a, zh, ja-mecab, char, ..."""
+    symbols: bool = False
+    """Lines are symbols split at spaces (phones): error rates as in the SIGMORPHON tasks. A run knows this itself."""
+    device: str = "auto"
+    """Where to compute: auto, cpu, cuda or mps."""
+    search: OmitArgPrefixes[SearchConfig] = field(default_factory=SearchConfig)
+
+
+@dataclass(frozen=True, kw_only=True)
+class DemoCommand:
+    """Train a model, in about two minutes, that reads dates in 16 languages and writes them as ISO 8601."""
+
+    out: Path = Path("runs/dates")
+    """The run folder to write; one of an earlier demo is replaced."""
+    seed: int = 1
+    """Seed of the data and the training."""
+
+
+def train(config: TrainConfig) -> int:
+    from glassformer.training.loop import train as run_training
+
+    result = run_training(config)
+    if not result.finished:
+        print(f"saved at update {result.updates:,}; continue with:\n  glassformer train --resume --out {config.out}")
+        return 130
+    minutes = result.seconds / 60
+    print(f"{result.folder}: {result.updates:,} updates in {minutes:.1f} min, {config.metric} {result.score:.2f}")
+    print(f"translate with:\n  glassformer translate {result.folder} < FILE")
+    return 0
+
+
+def translate(command: TranslateCommand) -> int:
+    from glassformer.files import replacing
+    from glassformer.generation.translator import Translator
+    from glassformer.text.stream import chunks_of_file, chunks_of_stream, counting
+
+    translator = Translator.load(command.run, command.device)
+    chunks = (
+        chunks_of_stream(sys.stdin.buffer, LINES_AT_ONCE)
+        if command.input is None
+        else counting(chunks_of_file(command.input, LINES_AT_ONCE), "translating", "lines")
+    )
+    written = (
+        line
+        for first, lines in chunks
+        for line in _format(translator.translate_n_best(lines, command.search), first, command)
+    )
+    if command.output is None:
+        for line in written:
+            sys.stdout.buffer.write(line)
+        sys.stdout.buffer.flush()
+        return 0
+    with replacing(command.output) as file:
+        file.writelines(written)
+    return 0
+
+
+def _format(translations: Sequence[Sequence["Translation"]], first: int, command: TranslateCommand) -> Iterator[bytes]:
+    """The lines of output for sources number `first` onwards."""
+    for number, best in enumerate(translations, start=first):
+        for translation in best:
+            columns = [str(number)] if command.search.n_best > 1 else []
+            columns += [f"{translation.score:.4f}"] if command.scores else []
+            yield ("\t".join([*columns, translation.text]) + "\n").encode()
+
+
+def evaluate(command: EvaluateCommand) -> int:
+    from glassformer.files import replacing
+    from glassformer.generation.translator import Translator
+    from glassformer.text.pairs import PairFiles, read_lines
+    from glassformer.text.scores import score_all
+    from glassformer.text.stream import counting, in_chunks
+    from glassformer.text.tokenizer import SymbolTokenizer
+
+    symbols = command.symbols
+    if command.hypotheses is not None:
+        if command.run is not None or command.target is None:
+            raise ConfigError("--hypotheses are scored against --target, without a run folder")
+        hypotheses, references = list(read_lines(command.hypotheses)), list(read_lines(command.target))
+    else:
+        if command.run is None or command.source is None:
+            raise ConfigError("give a run folder and --source (and --target), or --hypotheses and --target")
+        pairs = list(PairFiles(command.source, command.target))
+        translator = Translator.load(command.run, command.device)
+        symbols = symbols or isinstance(translator.target_tokenizer, SymbolTokenizer)
+        chunks = counting(in_chunks((source for source, _ in pairs), LINES_AT_ONCE), "translating", "lines")
+        hypotheses = [text for _, lines in chunks for text in translator.translate(lines, command.search)]
+        references = [reference for _, reference in pairs]
+        if command.output is not None:
+            with replacing(command.output) as file:
+                file.writelines(f"{line}\n".encode() for line in hypotheses)
+    for figure in score_all(hypotheses, references, tokenize=command.tokenize, symbols=symbols):
+        print(figure)
+    return 0
+
+
+def demo(command: DemoCommand) -> int:
+    from glassformer.demo.demonstration import demonstrate
+
+    demonstrate(command.out, command.seed)
+    return 0
+
+
+COMMANDS: dict[str, tuple[type, Callable[[Any], int]]] = {
+    "train": (TrainConfig, train),
+    "translate": (TranslateCommand, translate),
+    "evaluate": (EvaluateCommand, evaluate),
+    "demo": (DemoCommand, demo),
+}
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the command line; exits with 0, 2 after an error that the user can mend, 130 after Ctrl-C."""
+    warnings.showwarning = lambda message, *_: print(f"glassformer: warning: {message}", file=sys.stderr)
+    try:
+        chosen = tyro.extras.subcommand_cli_from_dict(
+            {name: kind for name, (kind, _) in COMMANDS.items()},
+            prog="glassformer",
+            description="From pairs of text to a trained Transformer and its translations, one command each.",
+            args=arguments,
+            config=(FlagCreatePairsOff,),
+        )
+        run = next(function for kind, function in COMMANDS.values() if type(chosen) is kind)
+        sys.exit(run(chosen))
+    except GlassformerError as error:
+        _fail(str(error))
+    except ImportError as error:  # a missing extra; the message says which
+        _fail(str(error))
+    except BrokenPipeError:
+        sys.stderr.close()  # whoever read our output has left
+        sys.exit(0)
+    except OSError as error:
+        full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+        _fail(f"{error}: free some space, or write elsewhere" if full else str(error))
+    except KeyboardInterrupt:
+        _fail("interrupted", code=130)
+
+
+def _fail(message: str, code: int = 2) -> None:
+    print(f"glassformer: error: {' '.join(message.split())}", file=sys.stderr)
+    sys.exit(code)
