@@ -70,7 +70,9 @@ def load_run(folder: Path, device: torch.device | str = "cpu") -> Run:
     if not (folder / WEIGHTS).exists():
         unfinished = (folder / RESUME).exists()
         fix = (
-            "its training has not reached a first validation" if unfinished else "copy it again from where it was trained"
+            "its training has not reached a first validation"
+            if unfinished
+            else "copy it again from where it was trained"
         )
         raise RunError(f"{folder / WEIGHTS} is missing: {fix}")
     load_weights(model, read_weights(folder / WEIGHTS), folder / WEIGHTS)

@@ -18,9 +18,7 @@ def keep_from_lengths(lengths: Int[Tensor, " batch"], k_len: int) -> Bool[Tensor
     return (torch.arange(k_len, device=lengths.device) < lengths[:, None])[:, None, None, :]
 
 
-def causal(
-    q_len: int, k_len: int, device: torch.device | str | None = None
-) -> Bool[Tensor, "1 1 {q_len} {k_len}"]:
+def causal(q_len: int, k_len: int, device: torch.device | str | None = None) -> Bool[Tensor, "1 1 {q_len} {k_len}"]:
     """A query may look at its own position and what came before it.
 
     The queries are the last `q_len` of the `k_len` positions, as when earlier ones are in a cache: query i looks

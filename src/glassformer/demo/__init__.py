@@ -1,0 +1,1 @@
+"""The demonstration: dates in many languages to ISO 8601."""

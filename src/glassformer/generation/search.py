@@ -54,9 +54,7 @@ def sample(
     return _roll_out(model, source, keep, limits, config, draw)
 
 
-def truncated(
-    logits: Float[Tensor, "rows classes"], top_k: int, top_p: float
-) -> Float[Tensor, "rows classes"]:
+def truncated(logits: Float[Tensor, "rows classes"], top_k: int, top_p: float) -> Float[Tensor, "rows classes"]:
     """softmax of `logits` over the `top_k` likeliest classes (0: all), of these the likeliest that reach `top_p`."""
     if 0 < top_k < logits.shape[1]:
         least = logits.topk(top_k).values[:, -1:]

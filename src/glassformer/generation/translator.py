@@ -4,7 +4,6 @@ import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Self
 
 import torch
 
@@ -42,7 +41,7 @@ class Translator:
         self.target_tokenizer = target_tokenizer
 
     @classmethod
-    def load(cls, folder: str | Path, device: str = "auto") -> Self:
+    def load(cls, folder: str | Path, device: str = "auto") -> "Translator":
         """The translator of a run folder."""
         run = load_run(Path(folder), pick_device(device))
         return cls(run.model, run.source_tokenizer, run.target_tokenizer)
@@ -102,9 +101,7 @@ class Translator:
         source, keep = source.to(self._device), keep.to(self._device)
         limits = [min(config.max_length, 3 * len(ids) + 50) for ids in sources]
         if config.sample:
-            draws = [
-                sample(self.model, source, keep, limits, config, generator) for _ in range(config.n_best)
-            ]
+            draws = [sample(self.model, source, keep, limits, config, generator) for _ in range(config.n_best)]
             return [sorted(drawn, key=lambda hypothesis: -hypothesis.score) for drawn in zip(*draws, strict=True)]
         if config.beam == 1:
             return [[found] for found in greedy(self.model, source, keep, limits, config)]

@@ -1,7 +1,6 @@
 """Token arrays to batches: similar lengths together, a budget of tokens each, in an order given by a seed."""
 
 from dataclasses import dataclass
-from typing import Self
 
 import torch
 from jaxtyping import Bool, Int
@@ -26,7 +25,7 @@ class Batch:
     """Number of target tokens to predict."""
 
     @classmethod
-    def of(cls, corpus: Corpus, indices: list[int], source_pad: int, target_pad: int) -> Self:
+    def of(cls, corpus: Corpus, indices: list[int], source_pad: int, target_pad: int) -> "Batch":
         """The batch of these pairs of the corpus."""
         targets = [corpus.target[i] for i in indices]
         target_out = pad_sequence(targets, batch_first=True, padding_value=target_pad).long()
@@ -38,7 +37,7 @@ class Batch:
             sum(len(target) for target in targets),
         )
 
-    def to(self, device: torch.device) -> Self:
+    def to(self, device: torch.device) -> "Batch":
         return type(self)(
             self.source.to(device, non_blocking=True),
             self.source_keep.to(device, non_blocking=True),

@@ -5,7 +5,6 @@ from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Self
 
 import torch
 from jaxtyping import Int
@@ -31,7 +30,11 @@ class Counts:
     def __str__(self) -> str:
         dropped = [
             f"{count:,} {what}"
-            for count, what in ((self.empty, "empty"), (self.too_long, "too long"), (self.bad_ratio, "length ratio"))
+            for count, what in (
+                (self.empty, "empty"),
+                (self.too_long, "too long"),
+                (self.bad_ratio, "length ratio"),
+            )
             if count
         ]
         left_out = f", left out {', '.join(dropped)}" if dropped else ""
@@ -80,7 +83,7 @@ class Corpus:
         max_tokens: int,
         max_ratio: float,
         progress: Callable[[int], None] = lambda pairs_read: None,
-    ) -> tuple[Self, Counts]:
+    ) -> tuple["Corpus", Counts]:
         """Tokenise `pairs` into `folder` and say what became of them.
 
         Left out are pairs with an empty side, with a side of more than `max_tokens` tokens (`</s>` counted), and
@@ -127,7 +130,7 @@ class _Writer:
         self._offsets = stem.with_suffix(".offsets").open("wb")
         self.written = 0
 
-    def __enter__(self) -> Self:
+    def __enter__(self) -> "_Writer":
         array("q", [0]).tofile(self._offsets)
         return self
 

@@ -24,9 +24,8 @@ class PairFiles:
         return self._tsv() if self.target is None else self._parallel(self.target)
 
     def _parallel(self, target: Path) -> Iterator[Pair]:
-        count = 0
         left, right = read_lines(self.source), read_lines(target)
-        for source, translation in zip_longest(left, right):
+        for count, (source, translation) in enumerate(zip_longest(left, right)):
             if source is None or translation is None:
                 n_source = count + (0 if source is None else 1 + sum(1 for _ in left))
                 n_target = count + (0 if translation is None else 1 + sum(1 for _ in right))
@@ -34,7 +33,6 @@ class PairFiles:
                     f"source and target must have as many lines as each other: {self.source} has {n_source}, "
                     f"{target} has {n_target}"
                 )
-            count += 1
             yield source, translation
 
     def _tsv(self) -> Iterator[Pair]:

@@ -95,7 +95,8 @@ def _exact(hypotheses: Sequence[str], references: Sequence[str]) -> float:
 
 
 def _sacrebleu(hypotheses: Sequence[str], references: Sequence[str], metric: str, tokenize: str) -> Score:
-    from sacrebleu.metrics import BLEU, CHRF
+    from sacrebleu.metrics.bleu import BLEU
+    from sacrebleu.metrics.chrf import CHRF
 
     if metric == "chrf":
         scorer = CHRF()

@@ -49,7 +49,9 @@ def chunks_of_stream(stream: BinaryIO, size: int) -> Iterator[Chunk]:
         except Empty:
             pass
         ended = raws[-1] is None
-        lines = [decode_line(raw, number, "standard input") for number, raw in enumerate(raws, first) if raw is not None]
+        lines = [
+            decode_line(raw, number, "standard input") for number, raw in enumerate(raws, first) if raw is not None
+        ]
         if lines:
             yield first, lines
         first += len(lines)

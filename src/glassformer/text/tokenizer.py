@@ -5,10 +5,10 @@ Ids follow the Marian layout: `</s>` = 0, `<unk>` = 1, `<pad>` = the last.
 
 import io
 import re
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Protocol, Self
 
 import sentencepiece
 
@@ -20,33 +20,32 @@ SUBWORD_KINDS = ("unigram", "bpe", "char", "word")
 KINDS = (*SUBWORD_KINDS, "symbols")
 
 
-class Tokenizer(Protocol):
-    """Text <-> ids of one side. `vocab_size` counts every id, `<pad>` included."""
+class Tokenizer(ABC):
+    """Text <-> ids of one side."""
 
-    @property
-    def vocab_size(self) -> int: ...
+    vocab_size: int
+    """Number of ids, `<pad>` included."""
+    pad: int
+    """The id of `<pad>`, the last."""
 
-    @property
-    def pad(self) -> int: ...
-
+    @abstractmethod
     def encode(self, lines: Sequence[str]) -> list[list[int]]:
         """Ids of each line, without `</s>`."""
-        ...
 
+    @abstractmethod
     def decode(self, ids: Sequence[Sequence[int]]) -> list[str]:
         """The text of each sequence; ids of `</s>` and `<pad>` are left out, an unknown token reads ⁇."""
-        ...
 
+    @abstractmethod
     def tokens(self, ids: Sequence[int]) -> list[str]:
         """The token of each id, as it stands in the vocabulary."""
-        ...
 
+    @abstractmethod
     def save(self, stem: Path) -> Path:
         """Write the tokenizer to `stem` with its own ending; returns the path."""
-        ...
 
 
-class SubwordTokenizer:
+class SubwordTokenizer(Tokenizer):
     """A sentencepiece model (Kudo and Richardson 2018).
 
     Round trip: `decode(encode(text))` is `text` with runs of spaces made one and those at the ends removed, if every
@@ -75,7 +74,7 @@ class SubwordTokenizer:
     @classmethod
     def train(
         cls, lines: Iterable[str], *, kind: str, vocab_size: int | None, seed: int, coverage: float = 1.0
-    ) -> Self:
+    ) -> "SubwordTokenizer":
         """Learn a vocabulary of `vocab_size` ids, or with None as many as the text gives, at most 8,000.
 
         From up to two million lines, sampled. `coverage` is the share of characters that get ids of their own.
@@ -131,7 +130,7 @@ class SubwordTokenizer:
         return path
 
 
-class SymbolTokenizer:
+class SymbolTokenizer(Tokenizer):
     """Symbols split at white space, such as phones: `K AE T` is three tokens. Order of ids: by frequency."""
 
     suffix = ".symbols"
@@ -143,7 +142,7 @@ class SymbolTokenizer:
         self.pad = self.vocab_size - 1
 
     @classmethod
-    def train(cls, lines: Iterable[str], *, vocab_size: int | None) -> Self:
+    def train(cls, lines: Iterable[str], *, vocab_size: int | None) -> "SymbolTokenizer":
         """Every symbol of the text, or with `vocab_size` the most frequent ones."""
         counts = Counter(symbol for line in lines for symbol in line.split())
         symbols = [symbol for symbol, _ in sorted(counts.items(), key=lambda item: (-item[1], item[0]))]
@@ -177,7 +176,7 @@ class SymbolTokenizer:
 def train_tokenizer(
     lines: Iterable[str], *, kind: str, vocab_size: int | None, seed: int, coverage: float = 1.0
 ) -> Tokenizer:
-    """A tokenizer of this kind (`KINDS`) learned from `lines`; a kind that ends in .model is the path of a ready one."""
+    """A tokenizer of this kind (`KINDS`) learned from `lines`; a kind ending in .model is a path."""
     if kind.endswith(".model"):
         return load_tokenizer(Path(kind))
     if kind == "symbols":
@@ -205,8 +204,6 @@ def load_tokenizer(path: Path) -> Tokenizer:
         return SubwordTokenizer(path.read_bytes())
     except DataError as error:
         raise DataError(f"{path}: {error}") from None
-
-
 
 
 def _vocabulary_error(kind: str, size: int, reason: str) -> Exception:

@@ -1,7 +1,7 @@
 """What training needs to go on where it stopped, and the weights it averages. All of it safetensors.
 
-    resume/state.safetensors          weights, optimizer and counters of the last save
-    resume/snapshot-<update>.safetensors   weights at each of the last validations
+resume/state.safetensors          weights, optimizer and counters of the last save
+resume/snapshot-<update>.safetensors   weights at each of the last validations
 """
 
 import json

@@ -114,8 +114,22 @@ class TrainConfig:
     """CPU threads; left out, torch's choice."""
 
     def __post_init__(self) -> None:
-        at_least_one = ("batch_tokens", "accumulate", "max_epochs", "validate_every", "score_pairs", "average")
-        optional = ("warmup", "vocab_size", "source_vocab_size", "target_vocab_size", "max_updates", "threads")
+        at_least_one = (
+            "batch_tokens",
+            "accumulate",
+            "max_epochs",
+            "validate_every",
+            "score_pairs",
+            "average",
+        )
+        optional = (
+            "warmup",
+            "vocab_size",
+            "source_vocab_size",
+            "target_vocab_size",
+            "max_updates",
+            "threads",
+        )
         for name in at_least_one + optional:
             value = getattr(self, name)
             if value is not None and value < 1:
@@ -186,4 +200,5 @@ class TrainConfig:
     def from_json(cls, values: dict[str, Any]) -> "TrainConfig":
         """The inverse of `to_json`."""
         paths = ("source", "target", "out", "valid_source", "valid_target")
-        return cls(**{k: Path(v) if k in paths and v is not None else v for k, v in values.items()})
+        typed: dict[str, Any] = {k: Path(v) if k in paths and v is not None else v for k, v in values.items()}
+        return cls(**typed)

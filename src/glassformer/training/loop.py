@@ -193,7 +193,12 @@ class _Training:
         save_snapshot(self.resume, weights, position.update, keep=self.config.average)
         if best:
             write_weights(self.folder, weights)
-        figures = {"update": position.update, "valid_loss": loss, "metric": self.config.metric, "score": value}
+        figures = {
+            "update": position.update,
+            "valid_loss": loss,
+            "metric": self.config.metric,
+            "score": value,
+        }
         self.display.validated(figures, best=best)
 
     def _evaluate(self) -> tuple[float, float]:
@@ -202,7 +207,11 @@ class _Training:
         self.model.eval()
         nll = tokens = 0.0
         plan = plan_batches(
-            corpus.source.lengths, corpus.target.lengths, batch_tokens=config.batch_tokens, seed=config.seed, epoch=0
+            corpus.source.lengths,
+            corpus.target.lengths,
+            batch_tokens=config.batch_tokens,
+            seed=config.seed,
+            epoch=0,
         )
         with torch.no_grad():
             for indices in plan:

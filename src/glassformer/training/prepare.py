@@ -25,7 +25,9 @@ def prepare_run(config: TrainConfig, say: Say) -> None:
     """
     if config.out.exists() and not config.overwrite:
         unfinished = (config.out / RESUME).is_dir()
-        advice = "continue it with --resume, or replace it with --overwrite" if unfinished else "--overwrite replaces it"
+        advice = (
+            "continue it with --resume, or replace it with --overwrite" if unfinished else "--overwrite replaces it"
+        )
         raise RunError(f"{config.out} exists: {advice}, or choose another --out")
     if config.out.exists() and not is_run_folder(config.out):
         raise RunError(f"{config.out} is not a run folder: --overwrite replaces only those, choose another --out")
@@ -60,7 +62,11 @@ def _fill(config: TrainConfig, folder: Path, total: int, say: Say) -> None:
     source_tokenizer, target_tokenizer = _tokenizers(config, training)
     sizes = (source_tokenizer.vocab_size, target_tokenizer.vocab_size)
     model = config.model_config(*sizes)
-    say(f"vocabulary: {sizes[0]:,} ids, shared" if model.shared_vocab else f"vocabulary: {sizes[0]:,} + {sizes[1]:,} ids")
+    say(
+        f"vocabulary: {sizes[0]:,} ids, shared"
+        if model.shared_vocab
+        else f"vocabulary: {sizes[0]:,} + {sizes[1]:,} ids"
+    )
 
     def prepare(name: str, pairs: Iterable[Pair], max_tokens: int, max_ratio: float) -> Counts:
         part = folder / RESUME / name

@@ -3,7 +3,7 @@
 import json
 import time
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
@@ -16,13 +16,16 @@ class TrainingDisplay:
         self._metrics = metrics
         self._console = Console(stderr=True, highlight=False, soft_wrap=True)
         self._progress = Progress(
-            TextColumn("{task.description}"), BarColumn(bar_width=24), TextColumn("{task.fields[facts]}"), console=self._console
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=24),
+            TextColumn("{task.fields[facts]}"),
+            console=self._console,
         )
         self._task = self._progress.add_task("training", total=1.0, facts="")
         self._score = ""
         self._last_line = time.monotonic()
 
-    def __enter__(self) -> Self:
+    def __enter__(self) -> "TrainingDisplay":
         if self._console.is_terminal:
             self._progress.start()
         return self

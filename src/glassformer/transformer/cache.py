@@ -4,23 +4,23 @@ Caches are passed in and returned, never kept on a module, and never changed in 
 """
 
 from dataclasses import dataclass
-from typing import Self
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-Heads = Float[Tensor, "batch heads length d_head"]
+SourceHeads = Float[Tensor, "sources heads source_len d_head"]
+TargetHeads = Float[Tensor, "rows heads target_len d_head"]
 
 
 @dataclass(frozen=True)
 class LayerCache:
-    """One decoder layer's keys and values. Rows of `keys` may be several per row of `memory_keys`: beams."""
+    """One decoder layer's keys and values. Rows of the target may be several per source: beams."""
 
-    memory_keys: Heads
-    memory_values: Heads
-    keys: Heads | None = None
-    values: Heads | None = None
+    memory_keys: SourceHeads
+    memory_values: SourceHeads
+    keys: TargetHeads | None = None
+    values: TargetHeads | None = None
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class Cache:
         keys = self.layers[0].keys
         return 0 if keys is None else keys.shape[2]
 
-    def take(self, rows: Int[Tensor, " rows"]) -> Self:
+    def take(self, rows: Int[Tensor, " rows"]) -> "Cache":
         """The cache whose target rows are these rows of the present one; the sources stay."""
         layers = tuple(
             LayerCache(
@@ -53,7 +53,7 @@ class Cache:
         )
         return type(self)(layers, self.memory_keep)
 
-    def take_sources(self, sources: Int[Tensor, " sources"]) -> Self:
+    def take_sources(self, sources: Int[Tensor, " sources"]) -> "Cache":
         """The cache of these sources alone, with all their hypotheses."""
         layers = []
         for layer in self.layers:

@@ -1,7 +1,7 @@
 """The size and shape of a model."""
 
 from dataclasses import asdict, dataclass, fields
-from typing import Any, Self
+from typing import Any
 
 from glassformer.errors import ConfigError
 
@@ -33,7 +33,14 @@ class ModelConfig:
     """Probability of dropping an attention weight."""
 
     def __post_init__(self) -> None:
-        for name in ("source_vocab_size", "target_vocab_size", "d_model", "heads", "encoder_layers", "decoder_layers"):
+        for name in (
+            "source_vocab_size",
+            "target_vocab_size",
+            "d_model",
+            "heads",
+            "encoder_layers",
+            "decoder_layers",
+        ):
             _check_positive(name, getattr(self, name))
         _check_positive("d_ff", self.d_ff)
         if min(self.source_vocab_size, self.target_vocab_size) < 4:
@@ -58,29 +65,29 @@ class ModelConfig:
             )
 
     @classmethod
-    def tiny(cls, **changes: Any) -> Self:
+    def tiny(cls, **changes: Any) -> "ModelConfig":
         """4+4 layers of width 128, 4 heads: tens of thousands of pairs, trained on a laptop (Wu et al. 2021)."""
         sizes = dict(d_model=128, heads=4, encoder_layers=4, decoder_layers=4, d_ff=256, dropout=0.3)
         return cls(**{**sizes, **changes})
 
     @classmethod
-    def small(cls, **changes: Any) -> Self:
+    def small(cls, **changes: Any) -> "ModelConfig":
         """4+4 layers of width 256, 4 heads: hundreds of thousands of pairs."""
         sizes = dict(d_model=256, heads=4, encoder_layers=4, decoder_layers=4, d_ff=1024, dropout=0.2)
         return cls(**{**sizes, **changes})
 
     @classmethod
-    def base(cls, **changes: Any) -> Self:
+    def base(cls, **changes: Any) -> "ModelConfig":
         """The base model of Vaswani et al. 2017, table 3: 6+6 layers of width 512, 8 heads."""
         return cls(**changes)
 
     @classmethod
-    def big(cls, **changes: Any) -> Self:
+    def big(cls, **changes: Any) -> "ModelConfig":
         """The big model of Vaswani et al. 2017, table 3: 6+6 layers of width 1024, 16 heads."""
         return cls(**{**dict(d_model=1024, heads=16, d_ff=4096, dropout=0.3), **changes})
 
     @classmethod
-    def preset(cls, name: str, **changes: Any) -> Self:
+    def preset(cls, name: str, **changes: Any) -> "ModelConfig":
         """The preset of this name (`PRESETS`), with changes."""
         if name not in PRESETS:
             raise ConfigError(f"preset must be one of {', '.join(PRESETS)}, got {name!r}")
@@ -90,7 +97,7 @@ class ModelConfig:
         return asdict(self)
 
     @classmethod
-    def from_json(cls, values: dict[str, Any]) -> Self:
+    def from_json(cls, values: dict[str, Any]) -> "ModelConfig":
         """The inverse of `to_json`; unknown or missing names are an error."""
         known = {field.name for field in fields(cls)}
         if unknown := sorted(set(values) - known):

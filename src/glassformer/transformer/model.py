@@ -1,6 +1,8 @@
 """The encoder-decoder Transformer (Vaswani et al. 2017)."""
 
 import math
+from collections.abc import Iterable
+from typing import cast
 
 import torch
 import torch.nn.functional as F
@@ -62,7 +64,8 @@ class Transformer(nn.Module):
 
     def start(self, memory: Hidden, keep: Bool[Tensor, "batch 1 1 length"] | None = None) -> Cache:
         """The cache from which decoding starts: every layer's keys and values of the source."""
-        return Cache(tuple(layer.start(memory) for layer in self.decoder), keep)
+        layers = cast(Iterable[DecoderLayer], self.decoder)
+        return Cache(tuple(layer.start(memory) for layer in layers), keep)
 
     def decode(
         self, target_in: Int[Tensor, "rows length"], cache: Cache

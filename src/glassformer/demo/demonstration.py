@@ -1,0 +1,98 @@
+"""Make the dates, train on them, and show how well dates never seen are read."""
+
+import tempfile
+from collections import defaultdict
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from glassformer.demo.dates import DatePhrase, make_dates
+from glassformer.files import replacing
+from glassformer.generation.config import SearchConfig
+from glassformer.generation.translator import Translator
+from glassformer.training.config import TrainConfig
+from glassformer.training.loop import TrainResult, train
+
+EXAMPLES = 5
+
+
+def demonstrate(out: Path, seed: int) -> None:
+    """Train the dates model into the run folder `out` and print what it does on held-out dates.
+
+    The test's dates and phrases are not in training (see `make_dates`). The last line is `exact match NN.N %`.
+    """
+    console = Console(highlight=False, soft_wrap=True)
+    splits = make_dates(seed=seed, train=60_000)
+    console.print(f"{len(splits.train):,} dates to learn from, for example [b]{splits.train[0].phrase}[/b]")
+    with tempfile.TemporaryDirectory() as folder:
+        source, valid = Path(folder, "train.tsv"), Path(folder, "valid.tsv")
+        write_phrases(source, splits.train)
+        write_phrases(valid, splits.valid)
+        result = train(settings(source, valid, out, seed))
+    if not result.finished:
+        console.print("The demonstration was interrupted; run it again for its results.")
+        return
+    found = Translator.load(out).translate([date.phrase for date in splits.test], SearchConfig(beam=1))
+    _report(console, splits.test, found, result)
+
+
+def settings(source: Path, valid: Path, out: Path, seed: int) -> TrainConfig:
+    """How the dates model is trained: characters, two encoder layers, one decoder layer."""
+    return TrainConfig(
+        source=source,
+        valid_source=valid,
+        out=out,
+        overwrite=True,
+        tokenizer="char",
+        encoder_layers=2,
+        decoder_layers=1,
+        dropout=0.05,
+        learning_rate=3e-3,
+        warmup=300,
+        max_updates=1300,
+        max_minutes=2.25,
+        validate_every=100,
+        average=3,
+        metric="exact",
+        seed=seed,
+    )
+
+
+def write_phrases(path: Path, dates: Sequence[DatePhrase]) -> None:
+    """The dates as a TSV file that `glassformer train --source` takes."""
+    with replacing(path) as file:
+        file.writelines(f"{date.phrase}\t{date.iso}\n".encode() for date in dates)
+
+
+def _report(console: Console, dates: Sequence[DatePhrase], found: Sequence[str], result: TrainResult) -> None:
+    right: dict[str, list[bool]] = defaultdict(list)
+    by_style: dict[str, list[bool]] = defaultdict(list)
+    for date, iso in zip(dates, found, strict=True):
+        right[date.language].append(iso == date.iso)
+        by_style[date.style].append(iso == date.iso)
+    for title, groups in (("language", right), ("style", by_style)):
+        table = Table(title=f"Held-out dates by {title}")
+        table.add_column(title)
+        table.add_column("dates", justify="right")
+        table.add_column("exact match", justify="right")
+        for name, hits in sorted(groups.items()):
+            table.add_row(name, str(len(hits)), f"{100 * sum(hits) / len(hits):.1f} %")
+        console.print(table)
+
+    console.print(
+        f"\nTrained for {result.seconds:.0f} s, {result.updates:,} updates. Five held-out dates and what it made of them:"
+    )
+    for i in range(0, len(dates), len(dates) // EXAMPLES)[:EXAMPLES]:
+        mark = "" if found[i] == dates[i].iso else f"   (wrong: {dates[i].iso})"
+        console.print(f"  {dates[i].language:<12} {dates[i].phrase:<36} {found[i]}{mark}", markup=False)
+    command = f"glassformer translate {result.folder}"
+    console.print(
+        f'\nTry one of your own:     echo "le 14 juillet 1989" | {command}\n'
+        "Train on your own pairs: glassformer train --source FILE.tsv --out runs/mine\n"
+        "                         (one source<tab>target a line; two parallel files with --source and --target)\n"
+        "More:                    glassformer train --help\n"
+    )
+    total = sum(map(sum, right.values()))
+    console.print(f"exact match {100 * total / len(dates):.1f} %")
