@@ -8,6 +8,8 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 
+from glassformer.files import replacing
+
 
 class TrainingDisplay:
     """A progress display that also appends to metrics.jsonl."""
@@ -65,10 +67,18 @@ class TrainingDisplay:
 
 
 def drop_metrics_after(path: Path, update: int) -> None:
-    """Remove the lines of metrics.jsonl that a continued run will write again."""
-    if path.exists():
-        lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
-        path.write_text("".join(line for line in lines if json.loads(line)["update"] <= update), encoding="utf-8")
+    """Remove the lines of metrics.jsonl that a continued run will write again, and one that was cut off."""
+    if not path.exists():
+        return
+    kept = []
+    for line in path.read_text(encoding="utf-8").splitlines(keepends=True):
+        try:
+            if json.loads(line)["update"] <= update:
+                kept.append(line)
+        except ValueError:  # the disk was full, or the process was killed while writing
+            break
+    with replacing(path) as file:
+        file.write("".join(kept).encode())
 
 
 def _clock(seconds: float) -> str:

@@ -1,0 +1,14 @@
+"""Dates in sixteen languages to ISO 8601: at least 99 % exact match after two minutes of training on two cores.
+
+    python recipes/dates.py [--out runs/dates] [--seed 1]
+
+The same as `make demo`: it makes the data (`glassformer.demo.dates`, from CLDR through Babel, nothing is
+downloaded), trains with the settings of `glassformer.demo.demonstration.settings`, and prints a table.
+"""
+
+import tyro
+
+from glassformer.cli import DemoCommand, demo
+
+if __name__ == "__main__":
+    demo(tyro.cli(DemoCommand))
