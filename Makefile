@@ -13,7 +13,7 @@ demo: $(READY)
 	$(BIN)/glassformer demo
 
 test: $(READY)
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n auto
 
 check: $(READY)
 	$(BIN)/ruff check .

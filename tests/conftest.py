@@ -1,8 +1,11 @@
-"""Checks every shape annotation while the tests run, and keeps them off the network."""
+"""Checks every shape annotation while the tests run, keeps them off the network, and on one thread each.
+
+The models here are tiny: a second thread gains nothing, and two of them on busy cores wait for each other.
+"""
 
 import os
 
-os.environ |= {"HF_HUB_OFFLINE": "1", "RAY_USAGE_STATS_ENABLED": "0"}
+os.environ |= {"HF_HUB_OFFLINE": "1", "RAY_USAGE_STATS_ENABLED": "0", "OMP_NUM_THREADS": "1"}
 
 from jaxtyping import install_import_hook
 

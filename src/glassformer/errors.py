@@ -5,11 +5,11 @@ class GlassformerError(Exception):
     """Base of every error that glassformer raises on purpose."""
 
 
-class ConfigError(GlassformerError, ValueError):
+class ConfigError(GlassformerError):
     """A setting or argument that cannot work; the message says which, what was expected and what came."""
 
 
-class DataError(GlassformerError, ValueError):
+class DataError(GlassformerError):
     """A text file or corpus that cannot be used; the message names the file and, where there is one, the line."""
 
 

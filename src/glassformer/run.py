@@ -20,7 +20,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
-from glassformer.errors import GlassformerError, RunError
+from glassformer.errors import RunError
 from glassformer.files import write_json, write_tensors
 from glassformer.text.tokenizer import Tokenizer, load_tokenizer
 from glassformer.transformer.config import ModelConfig
@@ -123,9 +123,9 @@ def load_weights(model: Transformer, weights: Mapping[str, Tensor], path: Path) 
 
 
 def is_run_folder(folder: Path) -> bool:
-    """Whether a folder looks like one that training wrote, finished or not."""
+    """Whether training wrote this folder, finished or not."""
     try:
         read_config(folder)
-    except GlassformerError:
-        return (folder / RESUME).is_dir()
+    except RunError:
+        return False
     return True

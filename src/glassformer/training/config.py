@@ -77,9 +77,9 @@ class TrainConfig:
     """Batches per update."""
     learning_rate: float | None = None
     """Highest learning rate, reached after the warm-up; then it falls with 1 / sqrt(update). Left out:
-    1 / sqrt(d_model * warm-up) (Vaswani et al. 2017, equation 3)."""
+    1 / (4 * d_model), which is 5e-4 for the base model."""
     warmup: int | None = None
-    """Updates over which the learning rate rises. Left out: 8 * d_model."""
+    """Updates over which the learning rate rises. Left out: 4 * d_model."""
     label_smoothing: float = 0.1
     """Share of the probability that the loss spreads over the whole vocabulary."""
     clip_norm: float = 1.0

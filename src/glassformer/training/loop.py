@@ -12,7 +12,7 @@ from threading import current_thread, main_thread
 
 import torch
 
-from glassformer.device import keep_freed_memory, pick_device, pick_precision
+from glassformer.device import pick_device, pick_precision, tame_memory
 from glassformer.errors import ConfigError, DivergedError, RunError
 from glassformer.generation.config import SearchConfig
 from glassformer.generation.translator import Translator
@@ -54,7 +54,7 @@ def train(config: TrainConfig) -> TrainResult:
     """
     if config.threads is not None:
         torch.set_num_threads(config.threads)
-    keep_freed_memory()
+    tame_memory()
     display = TrainingDisplay(config.out / METRICS)
     if config.resume:
         config = _settings_of_unfinished(config.out)
@@ -76,8 +76,8 @@ class _Training:
         saved = read_config(self.folder)
         torch.manual_seed(config.seed)
         self.model = Transformer(ModelConfig.from_json(saved["model"])).to(self.device)
-        self.warmup = config.warmup or 8 * self.model.config.d_model
-        self.peak = config.learning_rate or (self.model.config.d_model * self.warmup) ** -0.5
+        self.warmup = config.warmup or 4 * self.model.config.d_model
+        self.peak = config.learning_rate or 1 / (4 * self.model.config.d_model)
         self.optimizer = torch.optim.Adam(self.model.parameters(), betas=(0.9, 0.98), eps=1e-9, fused=True)
         self.position = load_state(self.resume, self.model, self.optimizer)
         drop_metrics_after(self.folder / METRICS, self.position.update)

@@ -72,8 +72,8 @@ class ModelConfig:
 
     @classmethod
     def small(cls, **changes: Any) -> "ModelConfig":
-        """4+4 layers of width 256, 4 heads: hundreds of thousands of pairs."""
-        sizes = dict(d_model=256, heads=4, encoder_layers=4, decoder_layers=4, d_ff=1024, dropout=0.2)
+        """3+3 layers of width 256, 4 heads: learns more from each pass than tiny, at twice its cost."""
+        sizes = dict(d_model=256, heads=4, encoder_layers=3, decoder_layers=3, d_ff=512, dropout=0.2)
         return cls(**{**sizes, **changes})
 
     @classmethod

@@ -1,0 +1,370 @@
+import itertools
+import math
+from collections.abc import Callable, Iterator
+
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+from torch.testing import assert_close
+
+from glassformer.attention.attend import attend, weigh
+
+B, H, Q, K, D, V = 2, 3, 5, 7, 11, 13  # distinct primes: a swapped axis cannot pass
+
+TOLERANCE = {
+    torch.float64: dict(rtol=1e-12, atol=1e-12),
+    torch.float32: dict(rtol=1e-5, atol=1e-6),
+    torch.float16: dict(rtol=4e-3, atol=4e-3),
+    torch.bfloat16: dict(rtol=3e-2, atol=3e-2),
+}
+DTYPES = list(TOLERANCE)
+BROADCASTS = list(itertools.product((1, B), (1, H), (1, Q)))
+
+
+def heads(q_len: int = Q, k_len: int = K, dtype: torch.dtype = torch.float64, d_value: int = D) -> list[Tensor]:
+    shapes = [(q_len, D), (k_len, D), (k_len, d_value)]
+    return [torch.randn(B, H, *shape, dtype=torch.float64).to(dtype) for shape in shapes]
+
+
+def open_at_first(*shape: int) -> Tensor:
+    """A random keep mask; every row may look at the first key."""
+    keep = torch.rand(shape) < 0.5
+    keep[..., 0] = True
+    return keep
+
+
+def past(q_len: int, k_len: int) -> Tensor:
+    """Query i of the last q_len positions sits at position i + k_len - q_len."""
+    return torch.tensor([[key <= query + k_len - q_len for key in range(k_len)] for query in range(q_len)])
+
+
+def explicit_weights(q: Tensor, k: Tensor, allowed: Tensor) -> Tensor:
+    """The definition, in float64: e^score over the allowed keys, divided by their sum; else zero."""
+    scores = torch.einsum("bhqd,bhkd->bhqk", q.double(), k.double()) / math.sqrt(q.shape[-1])
+    exponentials = scores.exp() * allowed
+    total = exponentials.sum(-1, keepdim=True)
+    return exponentials / total.where(total > 0, 1.0)
+
+
+def explicit(q: Tensor, k: Tensor, v: Tensor, allowed: Tensor) -> Tensor:
+    return torch.einsum("bhqk,bhkd->bhqd", explicit_weights(q, k, allowed), v.double())
+
+
+MASKS = ["none", "keep", "padding", "causal", "causal and keep"]
+
+
+def masked(kind: str) -> tuple[dict, Tensor]:
+    """Arguments of attend, and what they allow as one mask."""
+    match kind:
+        case "none":
+            return {}, torch.ones(1, 1, Q, K, dtype=torch.bool)
+        case "causal":
+            return {"causal": True}, past(Q, K)[None, None]
+        case "causal and keep":
+            keep = open_at_first(B, 1, Q, K)
+            return {"causal": True, "keep": keep}, keep & past(Q, K)
+    keep = open_at_first(B, H, Q, K) if kind == "keep" else open_at_first(B, 1, 1, K)
+    return {"keep": keep}, keep
+
+
+@pytest.fixture(params=["fused", "products"])
+def path(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """Attend takes this path whatever the sizes."""
+    calls = count_fused(monkeypatch)
+    products = request.param == "products"
+    monkeypatch.setattr("glassformer.attention.attend._products_are_faster", lambda q, k: products)
+    yield request.param
+    assert bool(calls) is not products
+
+
+def count_fused(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    calls: list[int] = []
+    kernel = F.scaled_dot_product_attention
+
+    def counted(*args: Tensor, **kwargs: object) -> Tensor:
+        calls.append(1)
+        return kernel(*args, **kwargs)
+
+    monkeypatch.setattr(F, "scaled_dot_product_attention", counted)
+    return calls
+
+
+# Values
+
+
+def test_hand_computed_weights_and_output():
+    # Scores (2 ln 3) * 1 / sqrt(4) = ln 3 and 0: weights 3/4 and 1/4, output 3/4 * (8, 0) + 1/4 * (0, 4).
+    q = torch.tensor([2 * math.log(3), 0.0, 0.0, 0.0]).view(1, 1, 1, 4)
+    k = torch.tensor([[1.0, 0.0, 0.0, 0.0], [0.0, 5.0, 5.0, 5.0]]).view(1, 1, 2, 4)
+    v = torch.tensor([[8.0, 0.0], [0.0, 4.0]]).view(1, 1, 2, 2)
+    assert_close(weigh(q, k), torch.tensor([[[[0.75, 0.25]]]]))
+    assert_close(attend(q, k, v), torch.tensor([[[[6.0, 1.0]]]]))
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("mask", MASKS)
+def test_attend_equals_explicit_softmax_in_every_dtype(path, mask, dtype):
+    q, k, v = heads(dtype=dtype)
+    arguments, allowed = masked(mask)
+    output = attend(q, k, v, **arguments)
+    assert output.dtype == dtype
+    assert_close(output.double(), explicit(q, k, v, allowed), **TOLERANCE[dtype])
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_weigh_equals_explicit_weights_in_every_dtype(dtype):
+    q, k, _ = heads(dtype=dtype)
+    keep = open_at_first(B, H, Q, K)
+    for mask, allowed in ((None, torch.ones(K, dtype=torch.bool)), (keep, keep)):
+        weights = weigh(q, k, keep=mask)
+        assert weights.dtype == dtype
+        assert_close(weights.double(), explicit_weights(q, k, allowed), **TOLERANCE[dtype])
+        assert (weights.masked_select(~allowed) == 0).all()
+
+
+@pytest.mark.parametrize("mask", MASKS)
+def test_attend_equals_weigh_times_values(path, mask):
+    q, k, v = heads()
+    arguments, allowed = masked(mask)
+    assert_close(attend(q, k, v, **arguments), weigh(q, k, keep=allowed) @ v)
+
+
+@pytest.mark.parametrize("broadcast", BROADCASTS, ids=str)
+def test_keep_broadcasts_over_batch_heads_and_queries(path, broadcast):
+    q, k, v = heads()
+    keep = open_at_first(*broadcast, K)
+    expected = explicit(q, k, v, keep.expand(B, H, Q, K))
+    assert_close(attend(q, k, v, keep=keep), expected)
+    assert_close(weigh(q, k, keep=keep) @ v, expected)
+    both = keep & past(Q, K)
+    assert_close(attend(q, k, v, keep=keep, causal=True), explicit(q, k, v, both))
+
+
+@pytest.mark.parametrize(("q_len", "k_len"), [(K, K), (Q, K), (1, K), (1, 1)])
+def test_causal_queries_are_the_last_positions(path, q_len, k_len):
+    q, k, v = heads(q_len, k_len)
+    output = attend(q, k, v, causal=True)
+    for query in range(q_len):
+        seen = query + k_len - q_len + 1
+        alone = q[:, :, query, None], k[:, :, :seen], v[:, :, :seen]
+        assert_close(output[:, :, query, None], explicit(*alone, torch.ones(seen, dtype=torch.bool)))
+
+
+def test_causal_refuses_more_queries_than_keys():
+    q, k, v = heads(K, Q)
+    with pytest.raises(ValueError, match=r"needs q_len <= k_len .*, got q_len 7 and k_len 5"):
+        attend(q, k, v, causal=True)
+
+
+def test_width_of_values_may_differ_from_width_of_keys(path):
+    q, k, v = heads(d_value=V)
+    keep = open_at_first(B, 1, Q, K)
+    keep[0, 0, 1] = False
+    output = attend(q, k, v, keep=keep)
+    assert output.shape == (B, H, Q, V)
+    assert_close(output, explicit(q, k, v, keep))
+
+
+def test_attend_takes_strided_heads_and_masks(path):
+    q, k, v = (torch.randn(B, length, H, D, dtype=torch.float64).transpose(1, 2) for length in (Q, K, K))
+    keep = open_at_first(B, 1, Q, 2 * K)[..., ::2]
+    assert_close(attend(q, k, v, keep=keep), explicit(q, k, v, keep))
+
+
+@settings(max_examples=40, deadline=None)
+@given(data=st.data())
+def test_any_mask_gives_explicit_output_and_weights(data):
+    shape = data.draw(st.sampled_from(BROADCASTS))
+    size = math.prod(shape) * K
+    keep = torch.tensor(data.draw(st.lists(st.booleans(), min_size=size, max_size=size))).view(*shape, K)
+    causal = data.draw(st.booleans())
+    torch.manual_seed(data.draw(st.integers(0, 1000)))
+    q, k, v = heads()
+    allowed = keep & past(Q, K) if causal else keep
+    assert_close(attend(q, k, v, keep=keep, causal=causal), explicit(q, k, v, allowed))
+    weights = weigh(q, k, keep=allowed)
+    assert_close(weights, explicit_weights(q, k, allowed))
+    assert_close(weights.sum(-1), allowed.any(-1).double().expand(B, H, Q))
+
+
+# Gradients
+
+
+@pytest.mark.parametrize("mask", MASKS)
+def test_gradients_equal_those_of_explicit_math(path, mask):
+    inputs = heads()
+    arguments, allowed = masked(mask)
+    towards = torch.randn(B, H, Q, D, dtype=torch.float64)
+    found = gradients(lambda q, k, v: attend(q, k, v, **arguments), inputs, towards)
+    expected = gradients(lambda q, k, v: explicit(q, k, v, allowed), inputs, towards)
+    for one, other in zip(found, expected, strict=True):
+        assert_close(one, other)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("mask", MASKS)
+def test_gradients_in_lower_precision_are_near_those_in_float64(path, mask, dtype):
+    inputs = heads(dtype=dtype)
+    arguments, allowed = masked(mask)
+    towards = torch.randn(B, H, Q, D).to(dtype)
+    found = gradients(lambda q, k, v: attend(q, k, v, **arguments), inputs, towards)
+    exact = [x.double() for x in inputs]
+    expected = gradients(lambda q, k, v: explicit(q, k, v, allowed), exact, towards.double())
+    for one, other in zip(found, expected, strict=True):
+        assert one.dtype == dtype
+        assert_close(one.double(), other, **TOLERANCE[dtype])
+
+
+def test_single_query_gradients_equal_those_of_explicit_math():
+    inputs = heads(q_len=1)
+    keep = open_at_first(B, 1, 1, K)
+    towards = torch.randn(B, H, 1, D, dtype=torch.float64)
+    found = gradients(lambda q, k, v: attend(q, k, v, keep=keep, causal=True), inputs, towards)
+    expected = gradients(lambda q, k, v: explicit(q, k, v, keep), inputs, towards)
+    for one, other in zip(found, expected, strict=True):
+        assert_close(one, other)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_gradcheck(path, causal):
+    q, k, v = (x[:1, :2, :3, :5].clone().requires_grad_() for x in heads())
+    keep = torch.tensor([[True, False, True], [False, False, False], [True, True, False]]).view(1, 1, 3, 3)
+    assert torch.autograd.gradcheck(lambda *qkv: attend(*qkv, keep=keep, causal=causal), (q, k, v))
+    assert torch.autograd.gradcheck(lambda *qkv: attend(*qkv, causal=causal), (q, k, v))
+
+
+def gradients(function: Callable[..., Tensor], inputs: list[Tensor], towards: Tensor) -> list[Tensor]:
+    leaves = [x.detach().clone().requires_grad_() for x in inputs]
+    function(*leaves).backward(towards)
+    return [leaf.grad for leaf in leaves]
+
+
+# Queries that may look nowhere
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.5])
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_query_with_nothing_to_see_is_exactly_zero_with_zero_gradient(path, dtype, dropout):
+    keep = torch.ones(B, 1, Q, K, dtype=torch.bool)
+    keep[0, 0, 2] = False  # one query of the first sentence
+    keep[1] = False  # all of the second
+    nothing = ~keep.any(-1).expand(B, H, Q)
+    q, k, v = (x.requires_grad_() for x in heads(dtype=dtype))
+    output = attend(q, k, v, keep=keep, dropout=dropout)
+    assert (output[nothing] == 0).all()
+    assert (output[~nothing] != 0).any(-1).any()
+    output.backward(torch.randn_like(output))
+    assert q.grad is not None
+    assert k.grad is not None
+    assert v.grad is not None
+    for grad in (q.grad, k.grad, v.grad):
+        assert grad.isfinite().all()
+        assert grad[0].any()
+    assert (q.grad[nothing] == 0).all()
+    assert (k.grad[1] == 0).all()
+    assert (v.grad[1] == 0).all()
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("q_len", [1, Q])
+def test_whole_batch_with_nothing_to_see_is_zero(path, q_len, dtype):
+    q, k, v = (x.requires_grad_() for x in heads(q_len, dtype=dtype))
+    keep = torch.zeros(B, 1, 1, K, dtype=torch.bool)
+    output = attend(q, k, v, keep=keep)
+    assert (output == 0).all()
+    output.sum().backward()
+    for x in (q, k, v):
+        assert x.grad is not None
+        assert (x.grad == 0).all()
+    assert (weigh(q, k, keep=keep) == 0).all()
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_query_with_nothing_to_see_weighs_exactly_zero_with_zero_gradient(dtype):
+    keep = torch.ones(B, 1, Q, K, dtype=torch.bool)
+    keep[0, 0, 2] = False
+    q, k, _ = (x.requires_grad_() for x in heads(dtype=dtype))
+    weights = weigh(q, k, keep=keep)
+    assert (weights[0, :, 2] == 0).all()
+    weights.square().sum().backward()
+    assert q.grad is not None
+    assert k.grad is not None
+    assert k.grad.isfinite().all()
+    assert (q.grad[0, :, 2] == 0).all()
+    assert q.grad[0, :, 1].any()
+
+
+def test_query_with_nothing_to_see_is_not_a_nan_on_the_way_either(path):
+    # Anomaly detection, which people turn on to find their own NaN, must not stop at ours.
+    q, k, v = (x.requires_grad_() for x in heads())
+    keep = torch.zeros(B, 1, 1, K, dtype=torch.bool)
+    keep[0] = True
+    with torch.autograd.set_detect_anomaly(True):
+        attend(q, k, v, keep=keep).sum().backward()
+
+
+def test_causal_and_keep_together_can_leave_a_query_nothing(path):
+    q, k, v = heads(K, K)
+    keep = torch.ones(1, 1, 1, K, dtype=torch.bool)
+    keep[..., :2] = False  # the first two queries see only what keep blocks
+    output = attend(q, k, v, keep=keep, causal=True)
+    assert (output[:, :, :2] == 0).all()
+    assert_close(output, explicit(q, k, v, keep & past(K, K)))
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_blocked_values_have_no_influence_however_large(path, dtype):
+    q, k, v = heads(dtype=dtype)
+    keep = torch.ones(B, 1, 1, K, dtype=torch.bool)
+    keep[..., -1] = False
+    expected = attend(q, k, v, keep=keep)
+    k[:, :, -1], v[:, :, -1] = 100.0, 1000.0
+    assert_close(attend(q, k, v, keep=keep), expected, rtol=0, atol=0)
+
+
+# Dropout
+
+
+@pytest.mark.parametrize("p", [0.1, 0.5])
+@pytest.mark.parametrize("causal", [False, True])
+def test_dropout_zeroes_weights_at_its_rate_and_scales_the_rest(path, causal, p):
+    # With the identity as values the output is the weights.
+    n = 101
+    q, k = torch.randn(2, B, H, n, D)
+    identity = torch.eye(n).expand(B, H, n, n)
+    allowed = past(n, n) if causal else torch.ones(n, n, dtype=torch.bool)
+    weights = weigh(q, k, keep=allowed[None, None])
+    dropped = attend(q, k, identity, causal=causal, dropout=p)
+    zero = (dropped == 0)[:, :, allowed]
+    sigma = math.sqrt(p * (1 - p) / zero.numel())
+    assert abs(zero.float().mean().item() - p) < 5 * sigma
+    assert_close(dropped, torch.where(dropped != 0, weights / (1 - p), 0.0))
+
+
+# Which path
+
+
+@pytest.mark.parametrize(
+    ("q_len", "k_len", "dtype", "grad", "fused"),
+    [
+        (Q, K, torch.float32, True, True),
+        (Q, K, torch.float32, False, True),
+        (Q, K, torch.bfloat16, False, True),
+        (Q, K, torch.bfloat16, True, False),
+        (Q, K, torch.float16, True, False),
+        (1, K, torch.float32, False, False),
+        (1, K, torch.bfloat16, False, False),
+        (131, 127, torch.bfloat16, True, True),
+    ],
+)
+def test_products_serve_single_queries_and_short_training_in_half_precision(
+    monkeypatch, q_len, k_len, dtype, grad, fused
+):
+    calls = count_fused(monkeypatch)
+    q, k, v = (x.requires_grad_(grad) for x in heads(q_len, k_len, dtype))
+    output = attend(q, k, v)
+    assert bool(calls) is fused
+    assert_close(output.double(), explicit(q, k, v, torch.ones(k_len, dtype=torch.bool)), **TOLERANCE[dtype])

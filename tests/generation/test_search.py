@@ -1,0 +1,489 @@
+import math
+from collections import Counter
+from itertools import product
+
+import pytest
+import torch
+from torch import Tensor
+from torch.testing import assert_close
+
+from glassformer.errors import ConfigError
+from glassformer.generation.config import SearchConfig
+from glassformer.generation.search import Hypothesis, beam_search, greedy, sample, truncated
+from glassformer.text.batching import pad_source
+from glassformer.text.tokenizer import EOS
+from glassformer.transformer.config import ModelConfig
+from glassformer.transformer.model import Transformer
+
+SOURCE_VOCAB = 11
+SCORINGS = [(penalty, alpha) for penalty in ("plain", "wu") for alpha in (0.0, 0.6, 1.0, 2.0)]
+
+
+def random_model(seed: int, target_vocab: int = 7) -> Transformer:
+    """A tiny model in float64 whose distributions are peaked and differ from prefix to prefix."""
+    torch.manual_seed(seed)
+    config = ModelConfig.tiny(
+        source_vocab_size=SOURCE_VOCAB,
+        target_vocab_size=target_vocab,
+        shared_vocab=False,
+        d_model=8,
+        heads=2,
+        encoder_layers=1,
+        decoder_layers=1,
+        d_ff=13,
+        dropout=0.0,
+    )
+    model = Transformer(config).double().eval()
+    last_norm = model.decoder[-1].feed_forward_norm
+    with torch.no_grad():
+        model.positions.table *= 2  # what comes next depends on the place,
+        last_norm.weight.normal_(std=2)  # and isn't the last token again, as with tied embeddings and a random model
+        last_norm.bias.copy_(0.5 * model.target_embedding.weight[EOS])
+    return model
+
+
+def random_sources(seed: int, lengths: list[int]) -> list[list[int]]:
+    generator = torch.Generator().manual_seed(seed)
+    return [[*torch.randint(1, SOURCE_VOCAB - 1, (n - 1,), generator=generator).tolist(), EOS] for n in lengths]
+
+
+def padded(sources: list[list[int]]) -> tuple[Tensor, Tensor]:
+    return pad_source([torch.tensor(ids) for ids in sources], SOURCE_VOCAB - 1)
+
+
+@torch.no_grad()
+def next_log_probs(model: Transformer, source: list[int], prefixes: list[list[int]]) -> Tensor:
+    """Log-probabilities after every position of prefixes of one length: teacher forcing, no cache, no padding."""
+    target_in = torch.tensor([[model.target_pad, *prefix] for prefix in prefixes])
+    memory = model.encode(torch.tensor([source] * len(prefixes)))
+    return model.logits(model.decode(target_in, model.start(memory))[0]).log_softmax(-1)
+
+
+def log_prob_of(model: Transformer, source: list[int], ids: list[int], limit: int) -> float:
+    """Log-probability of a translation, with `</s>` if it ended before its limit."""
+    expected = [*ids, EOS] if len(ids) < limit else ids
+    steps = next_log_probs(model, source, [ids])[0]
+    return sum(steps[t, token].item() for t, token in enumerate(expected))
+
+
+def normaliser(length: int, penalty: str, alpha: float) -> float:
+    return length**alpha if penalty == "plain" else ((5 + length) / 6) ** alpha
+
+
+def all_translations(
+    model: Transformer, source: list[int], limit: int, penalty: str, alpha: float
+) -> dict[tuple[int, ...], tuple[float, float]]:
+    """Score and log-probability of every translation there is: those ended by `</s>` within `limit` tokens, and those
+    of `limit` tokens that have not ended. Best first."""
+    found = {}
+    for length in range(limit + 1):
+        prefixes = [list(ids) for ids in product(range(1, model.target_pad), repeat=length)]
+        log_probs = next_log_probs(model, source, prefixes)
+        for ids, steps in zip(prefixes, log_probs, strict=True):
+            log_prob = sum(steps[t, token].item() for t, token in enumerate(ids))
+            if length < limit:
+                log_prob += steps[length, EOS].item()
+            found[tuple(ids)] = (log_prob / normaliser(min(length + 1, limit), penalty, alpha), log_prob)
+    return dict(sorted(found.items(), key=lambda item: -item[1][0]))
+
+
+def plain_beam_search(
+    model: Transformer, source: list[int], limit: int, width: int, penalty: str, alpha: float, stopping: str
+) -> list[tuple[float, list[int]]]:
+    """Beam search as its docstring says it, without cache or batch; with "exact" it never stops before the limit."""
+    open_, finished = [(0.0, [])], []
+    for length in range(1, limit + 1):
+        steps = next_log_probs(model, source, [ids for _, ids in open_])[:, -1]
+        candidates = [
+            (log_prob + steps[row, token].item(), [*ids, token])
+            for row, (log_prob, ids) in enumerate(open_)
+            for token in range(model.target_pad)
+        ]
+        candidates.sort(key=lambda candidate: -candidate[0])
+        for log_prob, ids in candidates[:width]:
+            if ids[-1] == EOS:
+                finished.append((log_prob / normaliser(length, penalty, alpha), ids[:-1]))
+        open_ = [candidate for candidate in candidates[: 2 * width] if candidate[1][-1] != EOS][:width]
+        if length == limit:
+            finished += [(log_prob / normaliser(limit, penalty, alpha), ids) for log_prob, ids in open_]
+        elif stopping == "first" and len(finished) >= width:
+            break
+    return sorted(finished, key=lambda hypothesis: -hypothesis[0])
+
+
+def assert_same(found: list[Hypothesis], expected: list[Hypothesis]) -> None:
+    assert [hypothesis.ids for hypothesis in found] == [hypothesis.ids for hypothesis in expected]
+    for ours, theirs in zip(found, expected, strict=True):
+        assert (ours.score, ours.log_prob) == pytest.approx((theirs.score, theirs.log_prob), abs=1e-5)
+
+
+SOURCES = random_sources(3, [2, 7, 1, 5, 3])
+LIMITS = [9, 5, 1, 12, 3]
+SEEDS = (2, 34, 58)  # models whose translations differ and end at different lengths
+
+
+# Beam search
+
+
+@pytest.mark.parametrize(("penalty", "alpha"), SCORINGS)
+@pytest.mark.parametrize(("seed", "target_vocab", "limit"), [(1, 6, 4), (2, 8, 3), (5, 5, 5)])
+def test_a_beam_wide_enough_finds_what_trying_everything_finds(penalty, alpha, seed, target_vocab, limit):
+    model = random_model(seed, target_vocab)
+    [source] = random_sources(seed, [5])
+    expected = all_translations(model, source, limit, penalty, alpha)
+    config = SearchConfig(beam=len(expected), n_best=7, penalty=penalty, length_penalty=alpha)
+    [found] = beam_search(model, *padded([source]), [limit], config)
+    assert [tuple(hypothesis.ids) for hypothesis in found] == list(expected)[:7]
+    for hypothesis in found:
+        score, log_prob = expected[tuple(hypothesis.ids)]
+        assert (hypothesis.score, hypothesis.log_prob) == pytest.approx((score, log_prob), abs=1e-5)
+
+
+def test_every_translation_is_found_once_where_all_are_asked_for():
+    model, [source], limit = random_model(3, 5), random_sources(3, [5]), 3
+    expected = all_translations(model, source, limit, "plain", 1.0)
+    assert len(expected) == 1 + 3 + 9 + 27
+    assert sum(math.exp(log_prob) for _, log_prob in expected.values()) == pytest.approx(1.0), "the oracle is whole"
+    [found] = beam_search(model, *padded([source]), [limit], SearchConfig(beam=len(expected), n_best=len(expected)))
+    assert sorted(tuple(hypothesis.ids) for hypothesis in found) == sorted(expected)
+    assert [hypothesis.score for hypothesis in found] == pytest.approx(
+        [score for score, _ in expected.values()], abs=1e-5
+    )
+
+
+@pytest.mark.parametrize("stopping", ["exact", "first"])
+@pytest.mark.parametrize(("penalty", "alpha"), [("plain", 0.0), ("plain", 1.0), ("plain", 2.0), ("wu", 0.6)])
+@pytest.mark.parametrize("width", [1, 2, 5])
+def test_a_narrow_beam_finds_what_the_search_without_shortcuts_finds(width, penalty, alpha, stopping):
+    for seed in SEEDS:
+        model = random_model(seed)
+        config = SearchConfig(beam=width, n_best=width, penalty=penalty, length_penalty=alpha, stopping=stopping)
+        found = beam_search(model, *padded(SOURCES), LIMITS, config)
+        for hypotheses, source, limit in zip(found, SOURCES, LIMITS, strict=True):
+            expected = plain_beam_search(model, source, limit, width, penalty, alpha, stopping)[:width]
+            assert [hypothesis.ids for hypothesis in hypotheses] == [ids for _, ids in expected]
+            assert [hypothesis.score for hypothesis in hypotheses] == pytest.approx(
+                [score for score, _ in expected], abs=1e-5
+            )
+
+
+def test_the_random_models_give_searches_something_to_decide():
+    """Else the comparisons above would say little: translations end early or at the limit, and the beam matters."""
+    ended, moved = Counter(), 0
+    for seed in SEEDS:
+        model = random_model(seed)
+        source, keep = padded(SOURCES)
+        for alpha in (0.0, 2.0):
+            wide = beam_search(model, source, keep, LIMITS, SearchConfig(beam=5, length_penalty=alpha))
+            narrow = beam_search(model, source, keep, LIMITS, SearchConfig(beam=1, length_penalty=alpha))
+            moved += sum(a[0].ids != b[0].ids for a, b in zip(wide, narrow, strict=True))
+            ended.update(len(best[0].ids) < limit for best, limit in zip(wide, LIMITS, strict=True))
+    assert min(ended[True], ended[False]) >= 10
+    assert moved >= 10
+
+
+@pytest.mark.parametrize("width", [1, 3])
+def test_exact_stopping_is_never_worse_than_stopping_at_the_first(width):
+    better = 0
+    for seed in SEEDS:
+        model = random_model(seed)
+        for penalty, alpha in SCORINGS:
+            exact, first = (
+                beam_search(
+                    model,
+                    *padded(SOURCES),
+                    LIMITS,
+                    SearchConfig(beam=width, penalty=penalty, length_penalty=alpha, stopping=stopping),
+                )
+                for stopping in ("exact", "first")
+            )
+            gains = [e[0].score - f[0].score for e, f in zip(exact, first, strict=True)]
+            assert min(gains) >= -1e-6
+            better += sum(gain > 1e-4 for gain in gains)
+    assert better, "and somewhere it is better"
+
+
+def steps_taken(model: Transformer, monkeypatch) -> list[int]:
+    """Rows of each decoding step that will be taken."""
+    rows: list[int] = []
+    decode = model.decode
+
+    def counted(target_in: Tensor, cache):
+        rows.append(len(target_in))
+        return decode(target_in, cache)
+
+    monkeypatch.setattr(model, "decode", counted)
+    return rows
+
+
+def test_first_stopping_stops_once_as_many_as_the_beam_have_finished(monkeypatch):
+    model, limit, width = random_model(34), 7, 2
+    [source] = random_sources(3, [5])
+    rows = steps_taken(model, monkeypatch)
+    config = SearchConfig(beam=width, n_best=width, stopping="first", length_penalty=0.0)
+    [found] = beam_search(model, *padded([source]), [limit], config)
+    assert len(found) == width
+    ends = [len(hypothesis.ids) + 1 for hypothesis in found]
+    assert max(ends) < limit, "both finished by themselves"
+    assert rows == [width] * max(ends), "and no step was taken after the second"
+
+
+def test_exact_stopping_takes_no_step_once_nothing_open_can_win(monkeypatch):
+    model = random_model(34)
+    rows = steps_taken(model, monkeypatch)
+    source, keep = padded(random_sources(3, [5]))
+    [[best]] = beam_search(model, source, keep, [200], SearchConfig(beam=3, length_penalty=0.0))
+    assert len(best.ids) < 20
+    assert len(rows) < 50, "sums only fall: far before the limit nothing can catch up"
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize(("penalty", "alpha", "stopping"), [("plain", 0.0, "exact"), ("wu", 0.6, "first")])
+def test_a_beam_of_one_that_stops_at_the_first_is_greedy(seed, penalty, alpha, stopping):
+    # With a length penalty, exact stopping goes on after </s>: a longer translation may still score higher.
+    model = random_model(seed)
+    config = SearchConfig(beam=1, penalty=penalty, length_penalty=alpha, stopping=stopping)
+    found = beam_search(model, *padded(SOURCES), LIMITS, config)
+    assert_same([best for [best] in found], greedy(model, *padded(SOURCES), LIMITS, config))
+
+
+@pytest.mark.parametrize("width", [2, 5, 11])
+def test_translations_come_best_first_and_different(width):
+    for seed in SEEDS:
+        config = SearchConfig(beam=width, n_best=width, length_penalty=0.6)
+        for hypotheses in beam_search(random_model(seed), *padded(SOURCES), LIMITS, config):
+            scores = [hypothesis.score for hypothesis in hypotheses]
+            assert scores == sorted(scores, reverse=True)
+            assert len({tuple(hypothesis.ids) for hypothesis in hypotheses}) == len(hypotheses) <= width
+
+
+def test_a_beam_wider_than_the_choices_returns_what_there_is():
+    # One step, five ids that can be predicted: the empty translation and four of one token.
+    model = random_model(1, target_vocab=6)
+    [found] = beam_search(model, *padded([[3, EOS]]), [1], SearchConfig(beam=13, n_best=13))
+    assert sorted(hypothesis.ids for hypothesis in found) == [[], [1], [2], [3], [4]]
+    assert sum(math.exp(hypothesis.log_prob) for hypothesis in found) == pytest.approx(1.0)
+
+
+# Greedy search
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_greedy_with_a_cache_is_greedy_without(seed):
+    model, limit = random_model(seed), 9
+    for source in SOURCES:
+        ids: list[int] = []
+        while len(ids) < limit:
+            token = int(next_log_probs(model, source, [ids])[0, -1].argmax())
+            if token == EOS:
+                break
+            ids.append(token)
+        [found] = greedy(model, *padded([source]), [limit], SearchConfig(beam=1))
+        assert found.ids == ids
+
+
+# What holds for every search
+
+
+def searched(model: Transformer, sources: list[list[int]], limits: list[int], how: str) -> list[list[Hypothesis]]:
+    source, keep = padded(sources)
+    if how == "greedy":
+        return [[found] for found in greedy(model, source, keep, limits, SearchConfig(beam=1))]
+    if how == "sample":
+        generator = torch.Generator().manual_seed(7)
+        config = SearchConfig(beam=1, sample=True, temperature=1.5)
+        return [[found] for found in sample(model, source, keep, limits, config, generator)]
+    width = int(how.removeprefix("beam "))
+    return beam_search(model, source, keep, limits, SearchConfig(beam=width, n_best=width))
+
+
+@pytest.mark.parametrize("how", ["greedy", "beam 1", "beam 2", "beam 5"])
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_batch_of_different_lengths_and_limits_is_each_source_alone(seed, how):
+    model = random_model(seed)
+    for hypotheses, source, limit in zip(searched(model, SOURCES, LIMITS, how), SOURCES, LIMITS, strict=True):
+        assert_same(hypotheses, searched(model, [source], [limit], how)[0])
+
+
+@pytest.mark.parametrize("how", ["greedy", "beam 3"])
+def test_the_order_of_a_batch_does_not_matter(how):
+    model = random_model(34)
+    forward, backward = searched(model, SOURCES, LIMITS, how), searched(model, SOURCES[::-1], LIMITS[::-1], how)
+    for ours, theirs in zip(forward, reversed(backward), strict=True):
+        assert_same(ours, theirs)
+
+
+@pytest.mark.parametrize("how", ["greedy", "sample", "beam 2"])
+def test_finished_sources_leave_the_batch(monkeypatch, how):
+    model, width = random_model(34), 2 if how == "beam 2" else 1
+    rows = steps_taken(model, monkeypatch)
+    searched(model, SOURCES, LIMITS, how)
+    assert rows[0] == len(SOURCES) * width
+    for step, decoded in enumerate(rows):
+        assert decoded <= width * sum(limit > step for limit in LIMITS)
+    assert rows == sorted(rows, reverse=True)
+
+
+@pytest.mark.parametrize("how", ["greedy", "sample", "beam 1", "beam 5"])
+@pytest.mark.parametrize("seed", SEEDS)
+def test_log_prob_is_the_models_of_these_tokens_and_score_divides_it_by_the_length(seed, how):
+    model = random_model(seed)
+    for hypotheses, source, limit in zip(searched(model, SOURCES, LIMITS, how), SOURCES, LIMITS, strict=True):
+        for hypothesis in hypotheses:
+            log_prob = log_prob_of(model, source, hypothesis.ids, limit)
+            assert hypothesis.log_prob == pytest.approx(log_prob, abs=1e-5)
+            assert hypothesis.score == pytest.approx(log_prob / min(len(hypothesis.ids) + 1, limit), abs=1e-5)
+
+
+@pytest.mark.parametrize("how", ["greedy", "sample", "beam 1", "beam 5"])
+def test_neither_padding_nor_the_end_stands_in_a_translation_nor_is_it_longer_than_its_limit(how):
+    for seed in SEEDS:
+        model = random_model(seed)
+        for hypotheses, limit in zip(searched(model, SOURCES, LIMITS, how), LIMITS, strict=True):
+            for hypothesis in hypotheses:
+                assert len(hypothesis.ids) <= limit
+                assert all(EOS < token < model.target_pad for token in hypothesis.ids)
+
+
+# Sampling
+
+
+def by_hand(probabilities: list[float], top_k: int, top_p: float) -> list[float]:
+    """top_k, then top_p, one probability at a time."""
+    order = sorted(range(len(probabilities)), key=lambda i: -probabilities[i])[: top_k or None]
+    whole = sum(probabilities[i] for i in order)
+    kept: dict[int, float] = {}
+    for i in order:
+        if sum(kept.values()) >= top_p:
+            break
+        kept[i] = probabilities[i] / whole
+    return [kept.get(i, 0.0) / sum(kept.values()) for i in range(len(probabilities))]
+
+
+@pytest.mark.parametrize(
+    ("top_k", "top_p", "expected"),
+    [
+        (0, 1.0, [0.15, 0.5, 0.1, 0.25]),
+        (4, 1.0, [0.15, 0.5, 0.1, 0.25]),
+        (9, 1.0, [0.15, 0.5, 0.1, 0.25]),
+        (1, 1.0, [0.0, 1.0, 0.0, 0.0]),
+        (2, 1.0, [0.0, 2 / 3, 0.0, 1 / 3]),
+        (3, 1.0, [3 / 18, 10 / 18, 0.0, 5 / 18]),
+        (0, 0.01, [0.0, 1.0, 0.0, 0.0]),
+        (0, 0.49, [0.0, 1.0, 0.0, 0.0]),
+        (0, 0.51, [0.0, 2 / 3, 0.0, 1 / 3]),
+        (0, 0.76, [3 / 18, 10 / 18, 0.0, 5 / 18]),
+        (0, 0.91, [0.15, 0.5, 0.1, 0.25]),
+        (3, 0.8, [0.0, 2 / 3, 0.0, 1 / 3]),  # of the three, two reach 15/18 = 0.83; without top_k it takes three
+        (2, 0.6, [0.0, 1.0, 0.0, 0.0]),  # of the two, one reaches 2/3
+    ],
+)
+def test_top_k_and_top_p_by_hand(top_k, top_p, expected):
+    probabilities = [0.15, 0.5, 0.1, 0.25]
+    assert by_hand(probabilities, top_k, top_p) == pytest.approx(expected), "the oracle for the next test"
+    rows = torch.tensor([probabilities, probabilities[::-1]]).log() + torch.tensor([[3.0], [-5.0]])
+    found = truncated(rows, top_k, top_p)
+    found = found / found.sum(-1, keepdim=True)  # whoever draws from them normalises
+    assert_close(found, torch.tensor([expected, expected[::-1]]))
+
+
+@pytest.mark.parametrize(
+    ("temperature", "top_k", "top_p"), [(1.0, 0, 1.0), (0.7, 0, 1.0), (1.5, 3, 1.0), (1.0, 0, 0.8), (1.3, 4, 0.9)]
+)
+def test_samples_are_as_frequent_as_they_are_likely(temperature, top_k, top_p):
+    model, [source], limit, draws = random_model(2, 6), random_sources(5, [5]), 2, 5_000
+
+    def chances(prefix: list[int]) -> list[float]:
+        steps = next_log_probs(model, source, [prefix])[0, -1]
+        return by_hand((steps / temperature).softmax(-1).tolist(), top_k, top_p)
+
+    first = chances([])
+    expected = {(): first[EOS]}
+    for a in range(1, model.target_pad):
+        second = chances([a])
+        expected[a,] = first[a] * second[EOS]
+        expected |= {(a, b): first[a] * second[b] for b in range(1, model.target_pad)}
+    assert sum(expected.values()) == pytest.approx(1.0)
+
+    config = SearchConfig(sample=True, temperature=temperature, top_k=top_k, top_p=top_p)
+    ids, keep = padded([source] * draws)
+    drawn = sample(model, ids, keep, [limit] * draws, config, torch.Generator().manual_seed(1))
+    seen = Counter(tuple(hypothesis.ids) for hypothesis in drawn)
+    assert all(expected[ids] > 0 for ids in seen), "nothing that was truncated away"
+
+    # Pearson's chi-square over the outcomes expected at least five times, the others together as one.
+    common = {ids: draws * chance for ids, chance in expected.items() if draws * chance >= 5}
+    cells = [(seen[ids], count) for ids, count in common.items()]
+    cells.append((draws - sum(a for a, _ in cells), max(draws - sum(common.values()), 1.0)))
+    square = sum((a - b) ** 2 / b for a, b in cells)
+    freedom = len(cells) - 1
+    assert freedom >= 3
+    assert square < freedom + 4 * math.sqrt(2 * freedom)
+
+
+def test_samples_repeat_with_the_seed_and_differ_with_another():
+    model = random_model(34)
+
+    def drawn(seed: int) -> list[list[int]]:
+        generator = torch.Generator().manual_seed(seed)
+        found = sample(model, *padded(SOURCES * 3), LIMITS * 3, SearchConfig(sample=True, temperature=2.0), generator)
+        return [hypothesis.ids for hypothesis in found]
+
+    assert drawn(1) == drawn(1)
+    assert drawn(1) != drawn(2)
+
+
+@pytest.mark.parametrize("settings", [dict(top_k=1), dict(top_p=1e-6), dict(temperature=1e-4)], ids=str)
+def test_sampling_from_the_likeliest_token_alone_is_greedy(settings):
+    model = random_model(34)
+    config = SearchConfig(sample=True, **settings)
+    found = sample(model, *padded(SOURCES), LIMITS, config, torch.Generator().manual_seed(3))
+    assert_same(found, greedy(model, *padded(SOURCES), LIMITS, config))
+
+
+# Settings
+
+
+@pytest.mark.parametrize(
+    ("penalty", "alpha", "length", "expected"),
+    [
+        ("plain", 1.0, 7, 7.0),
+        ("plain", 0.5, 4, 2.0),
+        ("plain", 2.0, 3, 9.0),
+        ("plain", 0.0, 5, 1.0),
+        ("wu", 1.0, 7, 2.0),
+        ("wu", 0.6, 1, 1.0),
+        ("wu", 2.0, 13, 9.0),
+        ("wu", 0.5, 19, 2.0),
+        ("wu", 0.0, 5, 1.0),
+    ],
+)
+def test_normaliser_by_hand(penalty, alpha, length, expected):
+    assert SearchConfig(penalty=penalty, length_penalty=alpha).normaliser(length) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        (dict(beam=0), "beam must be at least 1, got 0"),
+        (dict(n_best=0), "n_best must be at least 1, got 0"),
+        (dict(max_length=-3), "max_length must be at least 1, got -3"),
+        (dict(max_source_tokens=0), "max_source_tokens must be at least 1, got 0"),
+        (dict(batch_tokens=0), "batch_tokens must be at least 1, got 0"),
+        (dict(beam=2, n_best=3), "n_best must be at most the beam, got n_best 3 and beam 2"),
+        (dict(length_penalty=-0.1), "length_penalty must be at least 0, got -0.1"),
+        (dict(penalty="wo"), "penalty must be one of wu, plain, got 'wo'"),
+        (dict(stopping="last"), "stopping must be one of exact, first, got 'last'"),
+        (dict(temperature=0.0), "temperature must be above 0, got 0.0"),
+        (dict(top_k=-1), "top_k must be at least 0, got -1"),
+        (dict(top_p=0.0), "top_p must be above 0 and at most 1, got 0.0"),
+        (dict(top_p=1.1), "top_p must be above 0 and at most 1, got 1.1"),
+    ],
+)
+def test_a_setting_that_cannot_work_says_which_and_what_came(settings, message):
+    with pytest.raises(ConfigError, match=f"^{message}$"):
+        SearchConfig(**settings)
+
+
+def test_draws_may_be_more_than_the_beam():
+    assert SearchConfig(sample=True, beam=1, n_best=7).n_best == 7

@@ -1,0 +1,156 @@
+"""The rules of the house, read from the source itself: which way imports point, and what is never used."""
+
+import ast
+import re
+import sys
+import tomllib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+SOURCE = ROOT / "src" / "glassformer"
+MODULES = {path.relative_to(SOURCE).as_posix(): ast.parse(path.read_bytes()) for path in sorted(SOURCE.rglob("*.py"))}
+LAYERS = ["attention", "transformer", "text", "run", "generation", "training", "demo", "cli"]
+LEAVES = ["errors", "files", "device"]
+
+
+@dataclass(frozen=True)
+class Import:
+    """`name` is what is imported, with dots; `guarded` if an ImportError of it is caught and explained."""
+
+    module: str
+    name: str
+    line: int
+    guarded: bool
+    typing_only: bool
+
+    @property
+    def top(self) -> str:
+        return self.name.split(".")[0]
+
+    def __str__(self) -> str:
+        return f"{self.module}:{self.line} imports {self.name}"
+
+
+def imports(module: str) -> Iterator[Import]:
+    """Every import of a module, wherever it stands."""
+
+    def walk(node: ast.AST, guarded: bool, typing_only: bool) -> Iterator[Import]:
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield Import(module, alias.name, node.lineno, guarded, typing_only)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{module}:{node.lineno} is a relative import"
+            assert node.module is not None
+            for alias in node.names:
+                yield Import(module, f"{node.module}.{alias.name}", node.lineno, guarded, typing_only)
+        elif isinstance(node, ast.Try):
+            caught = any("ImportError" in ast.unparse(handler.type) for handler in node.handlers if handler.type)
+            for child in node.body:
+                yield from walk(child, guarded or caught, typing_only)
+            for child in (*node.handlers, *node.orelse, *node.finalbody):
+                yield from walk(child, guarded, typing_only)
+        else:
+            typing_only = typing_only or (isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING")
+            for child in ast.iter_child_nodes(node):
+                yield from walk(child, guarded, typing_only)
+
+    yield from walk(MODULES[module], False, False)
+
+
+ALL = [found for module in MODULES for found in imports(module)]
+
+
+def place(module: str) -> str:
+    """The layer or leaf of a module: `text/pairs.py` -> text, `run.py` -> run."""
+    return module.removesuffix(".py").split("/")[0]
+
+
+def test_every_module_has_its_place():
+    places = {place(module) for module in MODULES} - {"__init__"}
+    assert places <= {*LAYERS, *LEAVES}, "a new part of the library: give it its place in LAYERS or LEAVES"
+    assert len(MODULES) > 20
+
+
+@pytest.mark.parametrize("module", [module for module in MODULES if module != "__init__.py"])
+def test_imports_point_one_way(module):
+    here = place(module)
+    for found in imports(module):
+        if found.top != "glassformer":
+            continue
+        there = found.name.split(".")[1]
+        assert there in (*LAYERS, *LEAVES), f"{found}: import from the module that defines it"
+        if here in LEAVES:
+            assert there in LEAVES, f"{found}, but {here} is a leaf"
+        elif there in LAYERS:
+            assert LAYERS.index(there) <= LAYERS.index(here), f"{found}, which stands above it"
+
+
+def test_the_package_itself_imports_nothing_but_the_standard_library():
+    for found in imports("__init__.py"):
+        assert found.typing_only or found.top in sys.stdlib_module_names, found
+
+
+def names(requirements: list[str]) -> set[str]:
+    """What `requirements` are imported as: here, their own names."""
+    return {re.split(r"[\[<>=!~; ]", requirement)[0].lower().replace("-", "_") for requirement in requirements}
+
+
+def test_third_party_imports_are_declared():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    needed = names(project["dependencies"])
+    extra = names([r for name, extra in project["optional-dependencies"].items() if name != "dev" for r in extra])
+    third_party = [found for found in ALL if found.top not in {*sys.stdlib_module_names, "glassformer"}]
+    assert {found.top for found in third_party} >= {"torch", "tyro", "babel"}  # the walk sees them
+    for found in third_party:
+        assert found.top in needed or (found.guarded and found.top in extra), (
+            f"{found}, which pyproject.toml doesn't list; an extra's import stands in a try that explains its absence"
+        )
+
+
+def mentioned(tree: ast.AST) -> set[str]:
+    """Every name and attribute in a module's code."""
+    nodes = list(ast.walk(tree))
+    found = {node.attr for node in nodes if isinstance(node, ast.Attribute)}
+    found |= {node.id for node in nodes if isinstance(node, ast.Name)}
+    return found | {
+        alias.name for node in nodes if isinstance(node, ast.Import | ast.ImportFrom) for alias in node.names
+    }
+
+
+def test_nothing_is_pickled():
+    assert [str(found) for found in ALL if found.top in {"pickle", "cPickle", "dill", "cloudpickle", "shelve"}] == []
+    uses = [
+        f"{module}:{node.lineno} {ast.unparse(node)}"
+        for module, tree in MODULES.items()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Attribute) and ast.unparse(node) in {"torch.load", "torch.save"}
+    ]
+    assert uses == []
+    assert [str(found) for found in ALL if found.name in {"torch.load", "torch.save"}] == []
+
+
+def test_one_file_calls_fused_attention():
+    callers = {
+        module
+        for module, tree in MODULES.items()
+        if any(re.search(r"scaled_dot_product|flash_attention|efficient_attention", name) for name in mentioned(tree))
+    }
+    assert callers == {"attention/attend.py"}
+
+
+def test_no_module_is_longer_than_500_lines():
+    lengths = {module: (SOURCE / module).read_bytes().count(b"\n") for module in MODULES}
+    assert {module: length for module, length in lengths.items() if length > 500} == {}
+
+
+def test_no_lazy_annotations():
+    # jaxtyping's shapes must be objects, or the tests' hook checks nothing.
+    assert [str(found) for found in ALL if found.name == "__future__.annotations"] == []
+
+
+def test_every_module_says_what_it_is():
+    assert [module for module, tree in MODULES.items() if not ast.get_docstring(tree)] == []

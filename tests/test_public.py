@@ -1,0 +1,70 @@
+"""The public names, and that they load torch only when used."""
+
+import subprocess
+import sys
+import tomllib
+from importlib.metadata import version
+from pathlib import Path
+
+import pytest
+
+import glassformer
+
+NAMES = [
+    "ModelConfig",
+    "MultiheadAttention",
+    "TrainConfig",
+    "Transformer",
+    "Translation",
+    "Translator",
+    "attend",
+    "train",
+]
+
+
+def test_public_names_are_these():
+    assert glassformer.__all__ == NAMES == sorted(NAMES)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_public_name_can_be_imported(name):
+    value = getattr(glassformer, name)
+    assert value.__name__ == name
+    assert value.__module__.startswith("glassformer.")
+    assert value.__doc__
+
+
+def test_star_import_gives_them_all():
+    names: dict[str, object] = {}
+    exec("from glassformer import *", names)  # the statement itself is under test
+    assert set(NAMES) <= set(names)
+
+
+def test_dir_lists_them():
+    assert set(NAMES) <= set(dir(glassformer))
+    assert dir(glassformer) == sorted(set(dir(glassformer)))
+
+
+def test_other_names_are_refused():
+    with pytest.raises(AttributeError, match="module 'glassformer' has no attribute 'transfomer'"):
+        _ = glassformer.transfomer
+
+
+def test_version_is_that_of_the_package():
+    project = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    assert glassformer.__version__ == version("glassformer") == project["version"]
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "import glassformer",
+        "import glassformer; dir(glassformer)",
+        "import glassformer.cli",
+        "from glassformer import TrainConfig",
+        "from glassformer import ModelConfig",
+    ],
+)
+def test_torch_is_not_loaded_by(statement):
+    code = f"import sys; {statement}; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], timeout=60).returncode == 0

@@ -1,0 +1,105 @@
+"""The wheel that users install, in an environment of its own."""
+
+import email
+import os
+import random
+import subprocess
+import sys
+import sysconfig
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from glassformer.training.config import TrainConfig
+from glassformer.training.loop import train
+
+ROOT = Path(__file__).parents[1]
+
+
+def run(*command: object, **options) -> str:
+    """Its output; a failure shows both streams."""
+    ours = {"PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV"}
+    environment = {name: value for name, value in os.environ.items() if name not in ours} | {"OMP_NUM_THREADS": "1"}
+    done = subprocess.run(list(map(str, command)), capture_output=True, text=True, env=environment, **options)
+    assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("wheel")
+    run(sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", folder, cwd=ROOT)
+    (built,) = folder.iterdir()
+    return built
+
+
+@pytest.fixture(scope="module")
+def scripts(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The scripts of a fresh environment with the wheel; third-party packages are lent by the present one."""
+    environment = tmp_path_factory.mktemp("environment")
+    run(sys.executable, "-m", "venv", "--without-pip", environment)
+    folder = environment / ("Scripts" if os.name == "nt" else "bin")
+    packages = Path(run(folder / "python", "-c", "import sysconfig; print(sysconfig.get_path('purelib'))").strip())
+    (packages / "lent.pth").write_text(f"{sysconfig.get_path('purelib')}\n", encoding="utf-8")
+    install = ("install", "--quiet", "--no-deps", "--no-index", "--no-compile", "--disable-pip-version-check")
+    run(sys.executable, "-m", "pip", "--python", folder / "python", *install, wheel)
+    return folder
+
+
+def test_holds_every_module_and_nothing_else(wheel):
+    files = {path.relative_to(ROOT / "src").as_posix() for path in (ROOT / "src").rglob("*") if path.is_file()}
+    expected = {name for name in files if "__pycache__" not in name}
+    with zipfile.ZipFile(wheel) as archive:
+        held = {name for name in archive.namelist() if ".dist-info/" not in name}
+    assert "glassformer/py.typed" in held
+    assert held == expected
+
+
+def test_metadata(wheel):
+    with zipfile.ZipFile(wheel) as archive:
+        names = {Path(name).name: name for name in archive.namelist() if ".dist-info/" in name}
+        assert "LICENSE" in names
+        metadata = email.message_from_bytes(archive.read(names["METADATA"]))
+    assert metadata["Name"] == "glassformer"
+    assert metadata["Requires-Python"] == ">=3.11"
+    assert "# glassformer" in metadata.get_payload()
+
+
+def test_its_own_package_is_imported(scripts, wheel, tmp_path):
+    code = "import glassformer, glassformer.cli; print(glassformer.__file__, glassformer.__version__)"
+    path, version = run(scripts / "python", "-c", code, cwd=tmp_path).split()
+    assert Path(path).is_relative_to(scripts.parent)
+    assert wheel.name == f"glassformer-{version}-py3-none-any.whl"
+
+
+def test_its_command_answers(scripts, tmp_path):
+    help_text = run(scripts / "glassformer", "--help", cwd=tmp_path)
+    assert "usage: glassformer" in help_text
+    assert "translate" in help_text
+
+
+def test_its_command_translates(scripts, tmp_path):
+    draw = random.Random(1)
+    lines = [" ".join(draw.choices("abcdefg", k=5)) for _ in range(40)]
+    (tmp_path / "pairs.tsv").write_text("".join(f"{line}\t{line}\n" for line in lines), encoding="utf-8")
+    config = TrainConfig(
+        out=tmp_path / "run",
+        source=tmp_path / "pairs.tsv",
+        valid_source=tmp_path / "pairs.tsv",
+        tokenizer="symbols",
+        d_model=16,
+        heads=2,
+        encoder_layers=1,
+        decoder_layers=1,
+        d_ff=16,
+        max_updates=3,
+        device="cpu",
+    )
+    train(config)
+    out = run(scripts / "glassformer", "translate", "run", "--max-length", "7", cwd=tmp_path, input="a b c\n\ng f\n")
+    translated = out.split("\n")
+    assert len(translated) == 4
+    assert translated[1] == translated[3] == ""
+    assert translated[0]
+    assert translated[2]

@@ -1,0 +1,172 @@
+import re
+from functools import cache
+from importlib.util import find_spec
+
+import pytest
+import sacrebleu
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from glassformer.errors import ConfigError, DataError
+from glassformer.text import scores
+from glassformer.text.scores import METRICS, edit_distance, pick_bleu_tokenizer, score, score_all
+
+ENGLISH = (
+    ["the cat sat on the mat .", "a man, who sings, walks in the park", "two dogs"],
+    ["the cat sat on a mat .", "a man who sings walks in a park", "two dogs run fast"],
+)
+CHINESE = (
+    ["今天的天气很好，我们去公园。", "他在2023年来到北京"],
+    ["今天天气很好，我们去公园吧。", "他于2023年来到了北京"],
+)
+JAPANESE = (["今日はとても良い天気ですね", "公園へ行きました"], ["今日は良い天気です", "公園に行きましょう"])
+PHONES = (["K AE T", "D AO G", "B ER D"], ["K AE T S", "D AO G", "B AH R"])
+
+
+def test_bleu_is_sacrebleus():
+    found = score(*ENGLISH, "bleu")
+    assert found.value == sacrebleu.corpus_bleu(ENGLISH[0], [ENGLISH[1]], tokenize="13a").score
+    assert 0 < found.value < 100
+    assert found.name == "BLEU"
+    assert found.signature == f"nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:{sacrebleu.__version__}"
+
+
+def test_chrf_is_sacrebleus():
+    found = score(*ENGLISH, "chrf")
+    assert found.value == sacrebleu.corpus_chrf(ENGLISH[0], [ENGLISH[1]]).score
+    assert 0 < found.value < 100
+    assert found.name == "chrF"
+    assert found.signature == f"nrefs:1|case:mixed|eff:yes|nc:6|nw:0|space:no|version:{sacrebleu.__version__}"
+
+
+def test_chinese_is_scored_by_the_chinese_tokenizer():
+    found = score(*CHINESE, "bleu")
+    expected = sacrebleu.corpus_bleu(CHINESE[0], [CHINESE[1]], tokenize="zh").score
+    assert found.value == expected != sacrebleu.corpus_bleu(CHINESE[0], [CHINESE[1]], tokenize="13a").score
+    assert "|tok:zh|" in found.signature
+
+
+def test_japanese_is_scored_by_character_without_mecab(monkeypatch):
+    monkeypatch.setattr(scores, "find_spec", lambda name: None)
+    found = score(*JAPANESE, "bleu")
+    assert found.value == sacrebleu.corpus_bleu(JAPANESE[0], [JAPANESE[1]], tokenize="char").score > 0
+    assert "|tok:char|" in found.signature
+
+
+def test_a_tokenizer_given_by_name_is_used():
+    found = score(*ENGLISH, "bleu", tokenize="char")
+    assert found.value == sacrebleu.corpus_bleu(ENGLISH[0], [ENGLISH[1]], tokenize="char").score
+    assert "|tok:char|" in found.signature
+
+
+@pytest.mark.parametrize(
+    ("references", "name"),
+    [
+        (ENGLISH[1], "13a"),
+        (["Grüße aus Köln", "Добрый день", "مرحبا بالعالم", "안녕하세요"], "13a"),
+        (CHINESE[1], "zh"),
+        (["使用 GPU 训练模型"], "zh"),
+        (["GPU training, once called 训练, is fast"], "13a"),
+        ([""], "13a"),
+    ],
+)
+def test_the_script_of_the_references_picks_the_tokenizer(references, name):
+    assert pick_bleu_tokenizer(references) == name
+
+
+def test_mecab_is_picked_for_japanese_where_it_is_installed(monkeypatch):
+    monkeypatch.setattr(scores, "find_spec", lambda name: object() if name == "MeCab" else None)
+    assert pick_bleu_tokenizer(JAPANESE[1]) == "ja-mecab"
+    assert pick_bleu_tokenizer(["カタカナ"]) == "ja-mecab"
+    assert pick_bleu_tokenizer(CHINESE[1]) == "zh"
+    monkeypatch.setattr(scores, "find_spec", lambda name: None)
+    assert pick_bleu_tokenizer(JAPANESE[1]) == "char"
+
+
+@pytest.mark.skipif(find_spec("MeCab") is not None, reason="MeCab is installed")
+def test_a_tokenizer_that_is_not_installed_names_the_extra():
+    with pytest.raises(ConfigError, match=re.escape('ja-mecab is not installed: pip install "glassformer[ja]"')):
+        score(*JAPANESE, "bleu", tokenize="ja-mecab")
+
+
+def test_exact_match_is_the_share_of_equal_lines():
+    found = score(["a b", "c", "d ", ""], ["a b", "C", "d", ""], "exact")
+    assert (found.value, found.name) == (50.0, "exact match")
+
+
+def test_word_error_rate_by_hand():
+    # one word missing of four, two wrong of two, one too many of one: 4 edits over 7 reference words
+    found = score(["the cat sat", "b a", "x y"], ["the cat sat down", "a b", "x"], "wer")
+    assert found.value == pytest.approx(100 * 4 / 7)
+    assert (found.name, found.signature) == ("word error rate", "edits per reference word")
+
+
+def test_symbol_error_rate_counts_characters():
+    # kitten -> sitting: 3 edits; "a b" -> "ab": the space is a character
+    found = score(["kitten", "a b"], ["sitting", "ab"], "ser")
+    assert found.value == pytest.approx(100 * 4 / 9)
+    assert (found.name, found.signature) == ("symbol error rate", "edits per reference character")
+
+
+def test_with_symbols_rates_are_those_of_the_sigmorphon_tasks():
+    # WER: share of words with any mistake, 2 of 3. SER: edits per reference phone, (1 + 0 + 2) of (4 + 3 + 3).
+    wer, ser = (score(*PHONES, metric, symbols=True) for metric in ("wer", "ser"))
+    assert wer.value == pytest.approx(100 * 2 / 3)
+    assert wer.signature == "share of wrong lines"
+    assert ser.value == pytest.approx(30.0)
+    assert ser.signature == "edits per reference symbol"
+
+
+@pytest.mark.parametrize("metric", METRICS)
+def test_a_perfect_translation_scores_best(metric):
+    best = 0 if metric in scores.LOWER_IS_BETTER else 100
+    assert score(ENGLISH[1], ENGLISH[1], metric).value == pytest.approx(best)
+    assert score(ENGLISH[0], ENGLISH[1], metric).value != pytest.approx(best)
+
+
+def test_score_all_is_every_metric_in_order():
+    assert score_all(*PHONES, symbols=True) == [score(*PHONES, metric, symbols=True) for metric in METRICS]
+    assert score_all(*ENGLISH, tokenize="char") == [score(*ENGLISH, metric, tokenize="char") for metric in METRICS]
+
+
+def test_a_score_reads_as_one_line():
+    assert str(score(["a", "b", "c"], ["a", "b", "d"], "exact")) == "exact match 66.67  (share of equal lines)"
+
+
+def slow_distance(left, right) -> int:
+    """Levenshtein's distance by its definition: try every edit at the front."""
+
+    @cache
+    def distance(i: int, j: int) -> int:
+        if i == len(left) or j == len(right):
+            return len(left) - i + len(right) - j
+        if left[i] == right[j]:
+            return distance(i + 1, j + 1)
+        return 1 + min(distance(i + 1, j), distance(i, j + 1), distance(i + 1, j + 1))
+
+    return distance(0, 0)
+
+
+@settings(max_examples=100, deadline=None)
+@given(left=st.text("abc", max_size=9), right=st.text("abc", max_size=9))
+def test_edit_distance_is_the_fewest_edits(left, right):
+    assert edit_distance(left, right) == slow_distance(left, right)
+    assert edit_distance(left.split("a"), right.split("a")) == slow_distance(left.split("a"), right.split("a"))
+
+
+def test_edit_distance_by_hand():
+    assert edit_distance("kitten", "sitting") == 3
+    assert edit_distance(["new", "york"], ["york"]) == 1
+    assert edit_distance("", "abc") == edit_distance("abc", "") == 3
+    assert edit_distance("", "") == 0
+
+
+def test_errors():
+    with pytest.raises(ConfigError, match="metric must be one of bleu, chrf, exact, wer, ser, got 'blue'"):
+        score(["a"], ["a"], "blue")
+    with pytest.raises(DataError, match="2 hypotheses do not match 3 references"):
+        score(["a", "b"], ["a", "b", "c"], "exact")
+    with pytest.raises(DataError, match="nothing to score: there are no references"):
+        score([], [], "bleu")
+    with pytest.raises(ConfigError, match=r"tokenize must be auto or one of .*13a.*, got '14a'"):
+        score(["a"], ["a"], "bleu", tokenize="14a")

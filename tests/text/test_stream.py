@@ -1,0 +1,161 @@
+import io
+import os
+import threading
+from collections.abc import Callable, Iterator
+from itertools import chain
+from queue import Queue
+from typing import BinaryIO
+
+import pytest
+
+from glassformer.errors import DataError
+from glassformer.text.stream import chunks_of_file, chunks_of_stream, counting, in_chunks
+
+
+@pytest.fixture
+def pipe() -> Iterator[tuple[BinaryIO, BinaryIO]]:
+    """The reading and the writing end; what is written arrives at once."""
+    reading, writing = os.pipe()
+    with os.fdopen(reading, "rb") as reader, os.fdopen(writing, "wb", buffering=0) as writer:
+        yield reader, writer
+        writer.close()  # lets the thread that reads come to its end
+
+
+def within(seconds: float, call: Callable):
+    """What `call` returns or raises; a failure, not a test that hangs, if it takes longer."""
+    outcome: Queue = Queue()
+
+    def run() -> None:
+        try:
+            outcome.put((call(), None))
+        except BaseException as error:
+            outcome.put((None, error))
+
+    threading.Thread(target=run, daemon=True).start()
+    value, error = outcome.get(timeout=seconds)
+    if error is not None:
+        raise error
+    return value
+
+
+def joined(chunks) -> list[str]:
+    """All lines of the chunks, checked to be numbered without a gap."""
+    lines: list[str] = []
+    for first, chunk in chunks:
+        assert first == len(lines) + 1
+        lines += chunk
+    return lines
+
+
+def test_lines_in_chunks_with_the_number_of_their_first():
+    assert list(in_chunks("abcdefg", 3)) == [(1, ["a", "b", "c"]), (4, ["d", "e", "f"]), (7, ["g"])]
+    assert list(in_chunks("abcdef", 3)) == [(1, ["a", "b", "c"]), (4, ["d", "e", "f"])]
+    assert list(in_chunks([], 3)) == []
+
+
+def test_chunks_are_taken_as_they_are_asked_for():
+    def lines() -> Iterator[str]:
+        yield from "abc"
+        raise AssertionError("read further than needed")
+
+    assert next(in_chunks(lines(), 3)) == (1, ["a", "b", "c"])
+
+
+def test_chunks_of_a_file(tmp_path):
+    path = tmp_path / "lines.txt"
+    path.write_bytes("\ufeffone\r\ntwo\u2028\n\nfour".encode())
+    assert list(chunks_of_file(path, 3)) == [(1, ["one", "two\u2028", ""]), (4, ["four"])]
+    with pytest.raises(DataError, match="no such file"):
+        list(chunks_of_file(tmp_path / "no.txt", 3))
+
+
+def test_a_line_is_delivered_without_waiting_for_more(pipe):
+    reader, writer = pipe
+    chunks = chunks_of_stream(reader, size=100)
+    for number, line in enumerate(["one", "two", "three"], start=1):
+        writer.write(f"{line}\n".encode())
+        assert within(10, lambda: next(chunks)) == (number, [line])
+    writer.close()
+    assert within(10, lambda: list(chunks)) == []
+
+
+@pytest.mark.parametrize("size", [1, 7, 5_000])
+def test_everything_arrives_in_order_however_it_was_cut(pipe, size):
+    reader, writer = pipe
+    lines = [f"line {i} " + "x" * (i * 7 % 50) for i in range(2_000)]
+    content = "".join(f"{line}\n" for line in lines).encode()
+
+    def write() -> None:
+        for start in range(0, len(content), 997):
+            writer.write(content[start : start + 997])
+        writer.close()
+
+    threading.Thread(target=write, daemon=True).start()
+    chunks = within(30, lambda: list(chunks_of_stream(reader, size)))
+    assert joined(chunks) == lines
+    assert all(1 <= len(chunk) <= size for _, chunk in chunks)
+
+
+def test_lines_that_have_arrived_come_together(pipe):
+    reader, writer = pipe
+    writer.write(b"line\n" * 500)
+    writer.close()
+    chunks = within(10, lambda: list(chunks_of_stream(reader, 100)))
+    assert joined(chunks) == ["line"] * 500
+    assert len(chunks) < 500
+
+
+@pytest.mark.parametrize(
+    ("content", "lines"),
+    [
+        (b"", []),
+        (b"one\ntwo", ["one", "two"]),
+        (b"\n\n", ["", ""]),
+        ("\ufeffone\r\ntwo\u2028three\n".encode(), ["one", "two\u2028three"]),
+    ],
+    ids=["nothing", "no last newline", "empty lines", "BOM, CRLF and U+2028"],
+)
+def test_lines_of_a_stream_are_lines_of_a_file(pipe, content, lines):
+    reader, writer = pipe
+    writer.write(content)
+    writer.close()
+    assert joined(within(10, lambda: list(chunks_of_stream(reader, 7)))) == lines
+
+
+def test_bytes_that_are_not_utf8_are_named_with_their_line(pipe):
+    reader, writer = pipe
+    chunks = chunks_of_stream(reader, size=2)
+    writer.write(b"one\ntwo\nthree\ncaf\xe9\n")
+    writer.close()
+    with pytest.raises(DataError, match=r"standard input, line 4: not UTF-8 \(byte 0xe9 at column 4\)"):
+        within(10, lambda: list(chunks))
+
+
+class Failing(io.RawIOBase):
+    """Gives one line, then fails, as a terminal does that went away."""
+
+    mode, given = "rb", False
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer) -> int:
+        if self.given:
+            raise OSError("input/output error")
+        self.given = True
+        buffer[:4] = b"one\n"
+        return 4
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_stream_that_fails_is_an_error_not_a_wait_without_end():
+    chunks = chunks_of_stream(io.BufferedReader(Failing()), 7)
+    assert within(3, lambda: next(chunks)) == (1, ["one"])
+    with pytest.raises((OSError, DataError), match="input/output error"):
+        within(3, lambda: next(chunks))
+
+
+def test_counting_passes_every_chunk_on():
+    chunks = list(in_chunks(map(str, range(10)), 3))
+    assert list(counting(iter(chunks), "translating", "lines")) == chunks
+    assert list(chain.from_iterable(lines for _, lines in chunks)) == list(map(str, range(10)))

@@ -1,0 +1,344 @@
+import io
+import re
+from pathlib import Path
+
+import pytest
+import sentencepiece
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from glassformer.errors import ConfigError, DataError, RunError
+from glassformer.text.tokenizer import (
+    EOS,
+    KINDS,
+    SUBWORD_KINDS,
+    UNK,
+    SubwordTokenizer,
+    SymbolTokenizer,
+    Tokenizer,
+    check_kind,
+    load_tokenizer,
+    train_tokenizer,
+)
+
+TEXT = [
+    "the cat sat on the mat",
+    "the dog sat on the log, and 42 more <unk> </s>",
+    "Grüße aus Köln; naïve façade",
+    "cafe\u0301 re\u0301sume\u0301",  # combining marks, not the composed letters
+    "早上好，世界！今天是星期三。",
+    "مرحبا بالعالم، كيف حالك؟",
+    "😀 👩‍👩‍👧 ok 🇩🇪",
+    "ＡＢＣ！？ ｱｲｳ ½ ﬁ ² №",  # all of it would be changed by NFKC
+    "tab\there\u00a0no break\u3000wide",
+    "< > / u n k s",
+]
+CHARACTERS = sorted(set("".join(TEXT)))
+WORDS = sorted({word for line in TEXT for word in line.split(" ")} - {"<unk>", "</s>"})
+
+
+def train(kind: str, vocab_size: int | None = None, text: list[str] = TEXT, seed: int = 1) -> Tokenizer:
+    return train_tokenizer(text, kind=kind, vocab_size=vocab_size, seed=seed)
+
+
+@pytest.fixture(scope="module")
+def tokenizers() -> dict[str, Tokenizer]:
+    return {kind: train(kind) for kind in KINDS}
+
+
+def one_space(text: str) -> str:
+    return re.sub(" +", " ", text).strip(" ")
+
+
+@pytest.mark.parametrize("kind", ["unigram", "bpe", "char"])
+@settings(max_examples=60, deadline=None)
+@given(text=st.text(st.sampled_from([*CHARACTERS, " ", " "]), max_size=40))
+def test_text_of_known_characters_comes_back_but_for_surplus_spaces(tokenizers, kind, text):
+    tokenizer = tokenizers[kind]
+    [ids] = tokenizer.encode([text])
+    assert UNK not in ids
+    assert tokenizer.decode([ids]) == [one_space(text)]
+
+
+@settings(max_examples=60, deadline=None)
+@given(words=st.lists(st.sampled_from(WORDS), max_size=10), gaps=st.lists(st.integers(1, 3), min_size=11, max_size=11))
+def test_text_of_known_words_comes_back_from_word_tokens(tokenizers, words, gaps):
+    text = "".join(word + " " * gap for word, gap in zip(words, gaps, strict=False))
+    [ids] = tokenizers["word"].encode([text])
+    assert len(ids) == len(words)
+    assert UNK not in ids
+    assert tokenizers["word"].decode([ids]) == [" ".join(words)]
+
+
+@settings(max_examples=60, deadline=None)
+@given(symbols=st.lists(st.sampled_from(sorted({s for line in TEXT for s in line.split()})), max_size=10))
+def test_known_symbols_come_back_one_token_each(tokenizers, symbols):
+    [ids] = tokenizers["symbols"].encode(["  \t ".join(symbols)])
+    assert len(ids) == len(symbols)
+    assert UNK not in ids
+    assert tokenizers["symbols"].decode([ids]) == [" ".join(symbols)]
+
+
+@pytest.mark.parametrize("kind", SUBWORD_KINDS)
+def test_every_training_line_comes_back_without_unicode_normalisation(kind):
+    text = [line for line in TEXT if "<unk>" not in line]
+    tokenizer = train(kind, text=text)
+    assert tokenizer.decode(tokenizer.encode(text)) == text
+
+
+@pytest.mark.parametrize("kind", ["unigram", "bpe", "char"])
+def test_the_sign_that_stands_for_the_space_reads_back_as_one(tokenizers, kind):
+    tokenizer = tokenizers[kind]
+    assert tokenizer.encode(["the▁cat"]) == tokenizer.encode(["the cat"])
+    assert tokenizer.decode(tokenizer.encode(["the▁cat"])) == ["the cat"]
+
+
+@pytest.mark.parametrize("kind", ["unigram", "bpe", "char"])
+def test_every_character_but_the_reserved_ones_comes_back(kind):
+    # U+2581 and U+0000 are stated to be reserved, surrogates aren't characters, and a newline ends a line.
+    odd = ["\t", "\r", "\x1c", "\x7f", "\x85", "\xa0", "\u200b", "\u2028", "\u202e", "\u3000", "\ufeff", "\ufffd", "⁇"]
+    blocks = [chr(c) for c in range(0x2580, 0x25A0) if c != 0x2581]
+    text = [f"a{c}b" for c in (*odd, *blocks, "\U0010ffff")]
+    tokenizer = train(kind, text=text)
+    back = tokenizer.decode(tokenizer.encode(text))
+    changed = {f"U+{ord(a[1]):04X}": b for a, b in zip(text, back, strict=True) if a != b}
+    assert not changed
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_ids_follow_the_marian_layout(tokenizers, kind):
+    tokenizer = tokenizers[kind]
+    assert tokenizer.tokens([EOS, UNK, tokenizer.pad]) == ["</s>", "<unk>", "<pad>"]
+    assert (EOS, UNK, tokenizer.pad) == (0, 1, tokenizer.vocab_size - 1)
+    ids = [i for row in tokenizer.encode(TEXT) for i in row]
+    assert min(ids) >= UNK
+    assert max(ids) < tokenizer.pad
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_end_and_padding_are_left_out_of_the_text(tokenizers, kind):
+    tokenizer = tokenizers[kind]
+    [ids] = tokenizer.encode(["the cat sat"])
+    assert tokenizer.decode([[tokenizer.pad, *ids, EOS, tokenizer.pad], [EOS], []]) == ["the cat sat", "", ""]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_nothing_encodes_to_nothing(tokenizers, kind):
+    assert tokenizers[kind].encode(["", "   ", "the"])[:2] == [[], []]
+    assert tokenizers[kind].encode([]) == []
+    assert tokenizers[kind].decode([]) == []
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_unknown_encodes_to_unk_and_reads_as_double_question_marks(tokenizers, kind):
+    tokenizer = tokenizers[kind]
+    [ids] = tokenizer.encode(["the ЖЖ cat"])
+    assert ids.count(UNK) == 1, "one token for a run of unknown characters"
+    assert tokenizer.decode([ids])[0].split() == ["the", "⁇", "cat"]
+
+
+@pytest.mark.parametrize("kind", ["unigram", "bpe", "char", "symbols"])
+def test_markup_in_the_text_is_text(tokenizers, kind):
+    tokenizer = tokenizers[kind]
+    [ids] = tokenizer.encode(["<unk> </s>"])
+    assert EOS not in ids
+    assert UNK not in ids
+    assert tokenizer.decode([ids]) == ["<unk> </s>"]
+
+
+def test_character_tokens_are_characters():
+    tokenizer = train("char", text=["abc ab a"])
+    assert [tokenizer.tokens(ids) for ids in tokenizer.encode(["ab c"])] == [["▁", "a", "b", "▁", "c"]]
+    assert tokenizer.vocab_size == len(["</s>", "<unk>", "▁", "a", "b", "c", "<pad>"])
+
+
+def test_word_tokens_are_words():
+    tokenizer = train("word", text=["abc ab abc"])
+    assert [tokenizer.tokens(ids) for ids in tokenizer.encode(["ab  abc"])] == [["▁ab", "▁abc"]]
+
+
+def test_bpe_merges_the_most_frequent_pairs_first():
+    # Of "▁a a b" counted over the text, "ab" stands 5 times, "▁c" twice: with one merge allowed it must be "ab".
+    tokenizer = train("bpe", 9, text=["dab dab dab cab cab"])
+    assert set(tokenizer.tokens(range(9))) == {"</s>", "<unk>", "<pad>", "ab", "▁", "a", "b", "c", "d"}
+
+
+def test_coverage_below_one_leaves_rare_characters_unknown():
+    text = ["ab" * 50] * 20 + ["z"]
+    assert UNK not in train("char", text=text).encode(["z"])[0]
+    rare = train_tokenizer(text, kind="char", vocab_size=None, seed=1, coverage=0.99)
+    assert UNK in rare.encode(["z"])[0]
+    assert UNK not in rare.encode(["ab"])[0]
+
+
+def test_symbols_are_ordered_by_frequency_then_by_name():
+    tokenizer = train("symbols", text=["K AE T", "B AE T", "AE"])
+    assert tokenizer.tokens(range(7)) == ["</s>", "<unk>", "AE", "T", "B", "K", "<pad>"]
+    assert tokenizer.encode(["K AE T", "T\u3000K"]) == [[5, 2, 3], [3, 5]]
+
+
+def test_a_symbol_outside_the_most_frequent_is_unknown():
+    tokenizer = train("symbols", 5, text=["K AE T", "B AE T", "AE"])
+    assert tokenizer.vocab_size == 5
+    assert tokenizer.encode(["K AE T"]) == [[UNK, 2, 3]]
+    assert tokenizer.decode([[UNK, 2, 3]]) == ["⁇ AE T"]
+
+
+def test_symbols_may_be_named_like_special_tokens():
+    tokenizer = train("symbols", text=["<pad> </s> <unk> ⁇"])
+    [ids] = tokenizer.encode(["</s> <pad> <unk> ⁇"])
+    assert not {EOS, UNK, tokenizer.pad} & set(ids)
+    assert tokenizer.decode([ids]) == ["</s> <pad> <unk> ⁇"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_saved_and_loaded_it_is_the_same_tokenizer(tokenizers, tmp_path, kind):
+    path = tokenizers[kind].save(tmp_path / "source")
+    assert path == tmp_path / ("source.symbols" if kind == "symbols" else "source.spm")
+    loaded = load_tokenizer(path)
+    assert (loaded.vocab_size, loaded.pad) == (tokenizers[kind].vocab_size, tokenizers[kind].pad)
+    ids = loaded.encode([*TEXT, "ЖЖ"])
+    assert ids == tokenizers[kind].encode([*TEXT, "ЖЖ"])
+    assert loaded.decode(ids) == tokenizers[kind].decode(ids)
+    assert loaded.tokens(range(loaded.vocab_size)) == tokenizers[kind].tokens(range(loaded.vocab_size))
+    assert loaded.save(tmp_path / "again").read_bytes() == path.read_bytes()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_trained_twice_it_is_the_same_file(tmp_path, kind):
+    first, second = (train(kind).save(tmp_path / name).read_bytes() for name in ("first", "second"))
+    assert first == second
+
+
+def named(pattern: str, kind: str, vocab_size: int, text: list[str]) -> int:
+    """The number that the error for this vocab_size names."""
+    with pytest.raises(ConfigError, match=pattern) as caught:
+        train(kind, vocab_size, text)
+    assert f"vocab_size {vocab_size} " in str(caught.value)
+    return int(re.search(pattern, str(caught.value))[1])
+
+
+SENTENCES = [f"{a} {b} the {c}" for a in ("one", "two") for b in ("old", "new") for c in ("house", "horse", "nurse")]
+
+
+@pytest.mark.parametrize("text", [TEXT, SENTENCES, ["ab"]], ids=["many scripts", "English", "one word"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_vocabulary_too_large_names_the_most_it_can_be(kind, text):
+    most = named(rf"larger than this text allows for a {kind} tokenizer: give at most (\d+)", kind, 5000, text)
+    assert train(kind, most, text).vocab_size == most
+    assert named(r"give at most (\d+)", kind, most + 1, text) == most
+
+
+@pytest.mark.parametrize("text", [TEXT, SENTENCES], ids=["many scripts", "English"])
+@pytest.mark.parametrize("kind", ["unigram", "bpe"])
+def test_a_vocabulary_too_small_for_the_characters_names_the_least_it_can_be(kind, text):
+    least = named(r"cannot hold every character of this text: give at least (\d+)", kind, 5, text)
+    tokenizer = train(kind, least, text)
+    assert tokenizer.vocab_size == least
+    assert not any(UNK in ids for ids in tokenizer.encode(text))
+    assert named(r"give at least (\d+)", kind, least - 1, text) == least
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_vocabulary_needs_four_ids(kind):
+    for vocab_size in (-1, 0, 1, 2, 3):
+        with pytest.raises(ConfigError, match=f"vocab_size must be at least 4 .*, got {vocab_size}$"):
+            train(kind, vocab_size)
+
+
+@pytest.mark.parametrize("kind", ["char", "word", "symbols"])
+def test_a_small_vocabulary_holds_the_most_frequent_tokens(kind):
+    tokenizer = train(kind, 4, ["aaa b aaa", "aaa"])
+    assert tokenizer.vocab_size == 4
+    assert tokenizer.tokens([2]) == [{"char": "a", "word": "▁aaa", "symbols": "aaa"}[kind]]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_vocabulary_has_exactly_the_size_asked_for(kind):
+    most = train(kind, None, SENTENCES).vocab_size
+    least = 16 if kind in ("unigram", "bpe") else 4
+    for size in range(least, min(most, least + 20) + 1):
+        assert train(kind, size, SENTENCES).vocab_size == size
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("text", [["a"], ["ab ab"], ["a", "", "b"], ["早"]])
+def test_without_a_size_any_text_however_short_will_do(kind, text):
+    tokenizer = train(kind, text=text)
+    assert tokenizer.vocab_size >= 4
+    assert tokenizer.decode(tokenizer.encode(text)) == text
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("text", [[], ["", "   "]], ids=["no line", "empty lines"])
+def test_no_text_is_an_error(kind, text):
+    with pytest.raises(DataError, match="no text to learn a tokenizer from"):
+        train(kind, text=text)
+
+
+def test_lines_may_come_from_a_generator():
+    assert train_tokenizer((line for line in TEXT), kind="bpe", vocab_size=None, seed=1).encode(TEXT) == train(
+        "bpe"
+    ).encode(TEXT)
+
+
+def users_model(path: Path, **options) -> Path:
+    """What a person gets who trains with sentencepiece's own trainer."""
+    model = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(SENTENCES), model_writer=model, vocab_size=20, minloglevel=2, **options
+    )
+    path.write_bytes(model.getvalue())
+    return path
+
+
+def test_a_model_of_the_users_is_taken_as_it_is(tmp_path):
+    path = users_model(tmp_path / "mine.model", eos_id=0, unk_id=1, bos_id=-1, pad_id=-1)
+    tokenizer = train(str(path))
+    theirs = sentencepiece.SentencePieceProcessor(model_file=str(path))
+    assert tokenizer.vocab_size == 21
+    assert tokenizer.encode(SENTENCES) == theirs.encode(SENTENCES)
+    assert tokenizer.decode(tokenizer.encode(SENTENCES)) == SENTENCES
+    # Its own normalisation is kept: NFKC by default, which makes a full-width letter plain.
+    assert tokenizer.encode(["ｏｎｅ"]) == tokenizer.encode(["one"])
+    assert load_tokenizer(tokenizer.save(tmp_path / "source")).encode(SENTENCES) == theirs.encode(SENTENCES)
+
+
+def test_a_model_with_other_ids_is_refused_with_the_options_to_train_it_with(tmp_path):
+    path = users_model(tmp_path / "mine.model")
+    message = r"must have </s> = 0 and <unk> = 1, this one has 2 and 0: train it with --eos_id=0 --unk_id=1"
+    with pytest.raises(DataError, match=f"{re.escape(str(path))}: .*{message}"):
+        train(str(path))
+
+
+@pytest.mark.parametrize("content", [b"", b"this is no model\n", bytes(range(256))], ids=["empty", "text", "bytes"])
+def test_a_file_that_is_not_a_model_is_refused(tmp_path, content):
+    path = tmp_path / "mine.model"
+    path.write_bytes(content)
+    with pytest.raises(DataError, match=re.escape(f"{path}: not a sentencepiece model: ")):
+        load_tokenizer(path)
+
+
+def test_a_missing_tokenizer_file_is_named(tmp_path):
+    with pytest.raises(RunError, match=re.escape(f"{tmp_path}/source.spm: the tokenizer file is missing")):
+        load_tokenizer(tmp_path / "source.spm")
+
+
+def test_an_unknown_kind_names_the_known_ones():
+    message = r"tokenizer must be one of unigram, bpe, char, word, symbols, or the path of a .model file, got 'bpc'"
+    with pytest.raises(ConfigError, match=message):
+        train("bpc")
+    with pytest.raises(ConfigError, match=message):
+        check_kind("bpc")
+
+
+def test_check_kind_wants_a_model_file_to_exist(tmp_path):
+    for kind in (*KINDS, str(users_model(tmp_path / "mine.model"))):
+        check_kind(kind)
+    with pytest.raises(DataError, match=re.escape(f"{tmp_path}/no.model: no such sentencepiece model")):
+        check_kind(str(tmp_path / "no.model"))
+
+
+def test_kinds_make_the_two_classes():
+    assert isinstance(train("symbols"), SymbolTokenizer)
+    assert all(isinstance(train(kind), SubwordTokenizer) for kind in SUBWORD_KINDS)

@@ -1,0 +1,454 @@
+"""What training leaves, when it stops, and that stopping and going on changes nothing."""
+
+import json
+import math
+import pickle
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch.testing import assert_close
+
+from glassformer.errors import ConfigError, DataError, DivergedError, RunError
+from glassformer.generation.translator import Translator
+from glassformer.run import load_run
+from glassformer.text.corpus import Corpus
+from glassformer.text.scores import Score
+from glassformer.text.tokenizer import load_tokenizer
+from glassformer.training import loop
+from glassformer.training.config import TrainConfig
+from glassformer.training.loop import train
+from glassformer.training.prepare import read_valid_pairs
+
+FINISHED = {"config.json", "metrics.jsonl", "model.safetensors", "source.symbols", "target.symbols"}
+
+
+def names(folder: Path) -> set[str]:
+    return {path.name for path in folder.iterdir()}
+
+
+def weights(folder: Path) -> bytes:
+    return (folder / "model.safetensors").read_bytes()
+
+
+def metrics(folder: Path) -> list[dict]:
+    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
+
+
+def reports(folder: Path) -> list[tuple[str, int]]:
+    """Kind and update of every line of metrics.jsonl."""
+    return [("validation" if "valid_loss" in line else "training", line["update"]) for line in metrics(folder)]
+
+
+def resume(folder: Path) -> loop.TrainResult:
+    return train(TrainConfig(out=folder, resume=True))
+
+
+# What is left
+
+
+def test_a_finished_run_folder_holds_this_and_nothing_else(settings):
+    result = train(settings(max_updates=30))
+    assert (result.finished, result.updates) == (True, 30)
+    assert result.score is not None
+    assert names(result.folder) == FINISHED
+    assert [path.name for path in result.folder.parent.iterdir()] == ["run"]
+    assert reports(result.folder) == [
+        ("validation", 10),
+        ("training", 20),
+        ("validation", 20),
+        ("validation", 30),
+    ]
+
+
+def test_config_json_says_how_it_was_trained(settings):
+    config = settings(max_updates=2)
+    train(config)
+    saved = json.loads((config.out / "config.json").read_text(encoding="utf-8"))
+    assert TrainConfig.from_json(saved["training"]["settings"]) == config
+    assert saved["training"]["pairs"]["train"]["kept"] == 200
+    assert saved["training"]["pairs"]["valid"]["kept"] == 20
+
+
+def test_the_figures_of_training_are_recorded(settings):
+    config = settings(max_updates=20, learning_rate=None, warmup=None)
+    train(config)
+    line = next(line for line in metrics(config.out) if "loss" in line)
+    # The defaults: up to 1 / (4 d_model) over 4 d_model updates.
+    assert line["learning_rate"] == pytest.approx(1 / (4 * 16) * 20 / (4 * 16))
+    assert line["epoch"] == 2
+    assert 0 < line["loss"] < 2 * math.log(10)
+    assert line["tokens_per_second"] > 0
+    assert line["seconds"] > 0
+
+
+@pytest.mark.parametrize("separate", [False, True])
+def test_the_embedding_of_padding_is_exactly_zero(settings, separate):
+    config = settings(max_updates=20, separate_vocab=separate)
+    train(config)
+    saved = load_file(config.out / "model.safetensors")
+    embeddings = {name: tensor for name, tensor in saved.items() if "embedding" in name}
+    assert len(embeddings) == 1 + separate
+    for tensor in embeddings.values():
+        assert torch.equal(tensor[-1], torch.zeros(16))
+        assert tensor[:-1].abs().amax(1).min() > 0
+    assert all(tensor.dtype == torch.float32 and tensor.isfinite().all() for tensor in saved.values())
+
+
+def test_both_precisions_train(settings):
+    saved = {}
+    for precision in ("float32", "bfloat16"):
+        config = settings(precision, precision=precision, max_updates=20)
+        train(config)
+        saved[precision] = load_file(config.out / "model.safetensors")
+    for tensor in saved["bfloat16"].values():
+        assert tensor.dtype == torch.float32
+        assert tensor.isfinite().all()
+    assert any(not torch.equal(saved["float32"][name], saved["bfloat16"][name]) for name in saved["float32"])
+
+
+def test_each_side_its_own_tokenizer(settings, tmp_path):
+    path = tmp_path / "words.tsv"
+    path.write_text("".join(f"{'abcdefg'[: n % 7 + 1]}\t{' '.join('ABCDEFG'[: n % 7 + 1])}\n" for n in range(60)))
+    config = settings(source=path, valid_source=path, source_tokenizer="char", max_updates=10)
+    train(config)
+    assert names(config.out) == FINISHED - {"source.symbols"} | {"source.spm"}
+    run = load_run(config.out)
+    assert not run.model.config.shared_vocab
+    assert run.target_tokenizer.vocab_size == 7 + 3
+    assert set(" ".join(Translator.load(config.out, "cpu").translate(["abc", "gfe"]))) <= set("ABCDEFG ⁇")
+
+
+# Validation pairs
+
+
+def test_without_validation_files_pairs_with_sources_of_their_own_are_held_out(settings, interrupting):
+    config = settings(valid_source=None, max_updates=30)
+    with interrupting(1):
+        train(config)
+    counts = json.loads((config.out / "config.json").read_text(encoding="utf-8"))["training"]["pairs"]
+    assert counts["train"]["kept"] + counts["valid"]["kept"] == 200
+    assert 1 <= counts["valid"]["kept"] <= 20  # a twentieth, give or take
+    tokenizer = load_tokenizer(config.out / "source.symbols")
+    corpora = (Corpus(config.out / "resume" / part) for part in ("train", "valid"))
+    trained, valid = ({tuple(corpus.source[i].tolist()) for i in range(len(corpus))} for corpus in corpora)
+    assert trained.isdisjoint(valid)
+    assert {tokenizer.decode([list(ids)])[0] for ids in valid} >= {source for source, _ in read_valid_pairs(config.out)}
+
+
+def test_too_few_pairs_to_hold_some_out(settings, tmp_path):
+    (tmp_path / "one.tsv").write_text("a b\tb a\n")
+    config = settings(source=tmp_path / "one.tsv", valid_source=None)
+    with pytest.raises(
+        DataError, match=r"one.tsv has too few pairs \(1\) to hold some out for validation: give --valid-source"
+    ):
+        train(config)
+    assert names(tmp_path) == {"one.tsv"}
+
+
+def test_validation_pairs_that_are_all_empty_are_named_as_such(settings, tmp_path):
+    (tmp_path / "v.tsv").write_text("\t\n\ta\n")
+    with pytest.raises(DataError, match=r"valid.*0 of 2 pairs, left out 2 empty"):
+        train(settings(valid_source=tmp_path / "v.tsv"))
+
+
+# Reproducible
+
+
+def test_the_same_seed_gives_the_same_weights_another_seed_others(settings):
+    changes = dict(max_updates=25, dropout=0.2)
+    a, b, c = settings("a", **changes), settings("b", **changes), settings("c", **changes, seed=2)
+    for config in (a, b, c):
+        train(config)
+    assert weights(a.out) == weights(b.out)
+    assert weights(a.out) != weights(c.out)
+
+
+# Interrupted and continued
+
+LENGTH = dict(max_updates=25, dropout=0.2, validate_every=10)
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(tiny, tmp_path_factory) -> Path:
+    """The folder of a run of this LENGTH that nothing disturbed."""
+    folder = tmp_path_factory.mktemp("uninterrupted") / "run"
+    train(tiny(folder, **LENGTH))
+    return folder
+
+
+@pytest.mark.parametrize(
+    "updates",
+    [(1,), (7,), (10,), (13,), (25,), (5, 5, 9)],
+    ids=["first", "before a validation", "at a validation", "after one", "last", "three times"],
+)
+def test_interrupted_and_continued_is_as_if_uninterrupted(settings, interrupting, uninterrupted, updates):
+    config = settings(**LENGTH)
+    done = 0
+    for count in updates:
+        with interrupting(count):
+            result = resume(config.out) if done else train(config)
+        done += count
+        assert (result.finished, result.updates, result.score) == (False, done, None)
+        assert "resume" in names(config.out)
+    result = resume(config.out)
+    assert (result.finished, result.updates) == (True, 25)
+    assert names(config.out) == FINISHED
+    assert weights(config.out) == weights(uninterrupted)
+    assert reports(config.out) == reports(uninterrupted)
+
+
+def test_continued_in_an_epoch_of_more_batches_than_epochs_allowed(settings, interrupting):
+    changes = dict(max_epochs=2, validate_every=100)
+    undisturbed, config = settings("undisturbed", **changes), settings(**changes)
+    expected = train(undisturbed)
+    with interrupting(5):
+        train(config)
+    result = resume(config.out)
+    assert result.updates == expected.updates > 30
+    assert weights(config.out) == weights(undisturbed.out)
+
+
+def test_interrupted_at_the_end_of_an_epoch(settings, interrupting):
+    config = settings(max_epochs=2, validate_every=100)
+    total = train(config).updates
+    again = settings("again", max_epochs=2, validate_every=100)
+    with interrupting(total // 2):
+        train(again)
+    assert resume(again.out).updates == total
+    assert weights(again.out) == weights(config.out)
+
+
+def test_a_lost_process_continues_from_its_last_save(settings, crashing, uninterrupted):
+    config = settings(**LENGTH)
+    with crashing(24), pytest.raises(SystemError, match="lost"):
+        train(config)
+    with (config.out / "metrics.jsonl").open("a", encoding="utf-8") as file:
+        file.write('{"update": 24, "lo')  # it was lost in the middle of a line
+    assert resume(config.out).updates == 25
+    assert weights(config.out) == weights(uninterrupted)
+    assert reports(config.out) == reports(uninterrupted)
+
+
+def test_continues_with_the_threads_it_was_started_with(settings, interrupting):
+    before = torch.get_num_threads()
+    try:
+        config = settings(threads=1, max_updates=12)
+        with interrupting(11):
+            train(config)
+        torch.set_num_threads(2)
+        resume(config.out)
+        assert torch.get_num_threads() == 1
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_a_run_moved_to_another_folder_continues_there(settings, interrupting, tmp_path, uninterrupted):
+    config = settings(**LENGTH)
+    with interrupting(13):
+        train(config)
+    moved = config.out.rename(tmp_path / "moved")
+    assert resume(moved).folder == moved
+    assert weights(moved) == weights(uninterrupted)
+    assert names(tmp_path) == {"moved"}
+
+
+def test_nothing_is_pickled(settings, interrupting, monkeypatch):
+    def refuse(*_: object, **__: object) -> None:
+        raise AssertionError("pickle was used")
+
+    for name in ("load", "loads", "dump", "dumps", "Unpickler", "Pickler"):
+        monkeypatch.setattr(pickle, name, refuse)
+    monkeypatch.setattr(torch, "load", refuse)
+    monkeypatch.setattr(torch, "save", refuse)
+    config = settings(max_updates=20)
+    with interrupting(12):
+        train(config)
+    left = {path.suffix for path in config.out.rglob("*") if path.is_file()}
+    assert left == {".json", ".jsonl", ".safetensors", ".symbols", ".ids", ".offsets"}
+    resume(config.out)
+    assert len(Translator.load(config.out, "cpu").translate(["a b c"])) == 1
+
+
+@pytest.mark.parametrize(
+    ("spoil", "error", "message"),
+    [
+        (lambda run: shutil.rmtree(run / "resume"), RunError, "the training of .* is complete: .*nothing to resume"),
+        (lambda run: (run / "config.json").unlink(), RunError, "is not a run folder"),
+        (lambda run: shutil.rmtree(run), RunError, "no such run folder"),
+        (
+            lambda run: (run / "resume" / "state.safetensors").write_bytes(b"12345678"),
+            RunError,
+            "state.safetensors is damaged",
+        ),
+        (
+            lambda run: (run / "config.json").write_text(
+                (run / "config.json").read_text().replace('"accumulate"', '"hurry"')
+            ),
+            ConfigError,
+            "do not fit this version of glassformer: .*hurry",
+        ),
+    ],
+    ids=["finished", "no config", "no folder", "damaged state", "settings of another version"],
+)
+def test_what_cannot_be_continued(settings, interrupting, spoil, error, message):
+    config = settings(max_updates=20)
+    with interrupting(1):
+        train(config)
+    spoil(config.out)
+    with pytest.raises(error, match=message):
+        resume(config.out)
+
+
+# When it stops
+
+
+def test_max_epochs_is_passes_over_the_pairs(settings, tmp_path):
+    (tmp_path / "even.tsv").write_text("a b c d\td c b a\n" * 16)
+    # 16 pairs of 5 tokens, 8 in a batch: 2 updates an epoch
+    config = settings(source=tmp_path / "even.tsv", batch_tokens=40, max_epochs=3)
+    assert train(config).updates == 6
+
+
+def test_max_minutes(settings):
+    result = train(settings(max_minutes=0.002))
+    assert result.finished
+    assert 1 <= result.updates < 500
+
+
+def scripted(monkeypatch, *scores: float) -> None:
+    """Validations score these numbers, one after the other."""
+    rest = iter(scores)
+    monkeypatch.setattr(loop, "score", lambda *_, **__: Score("scripted", float(next(rest)), ""))
+
+
+def test_patience_counts_validations_without_a_better_score(settings, monkeypatch):
+    scripted(monkeypatch, 10, 30, 20, 25, 29, 0)
+    result = train(settings(patience=3))
+    assert result.updates == 50  # the best at 20, then three more
+    assert result.score == 30
+
+
+def test_without_patience_it_goes_on(settings, monkeypatch):
+    scripted(monkeypatch, 5, 4, 3, 2, 1, 0)
+    assert train(settings(patience=0, max_updates=50)).updates == 50
+
+
+# What is kept
+
+
+def single(tiny, folder: Path, updates: int, **changes) -> dict[str, torch.Tensor]:
+    """The weights after so many updates."""
+    config = tiny(folder / str(updates), max_updates=updates, validate_every=updates, average=1, **changes)
+    train(config)
+    return load_file(config.out / "model.safetensors")
+
+
+def test_the_best_single_weights_are_kept_where_the_mean_is_worse(settings, tiny, tmp_path, monkeypatch):
+    config = settings(max_updates=30, average=3)
+    with monkeypatch.context() as patch:
+        scripted(patch, 10, 30, 20, 29)
+        assert train(config).score == 30
+    assert_close(load_file(config.out / "model.safetensors"), single(tiny, tmp_path, 20), rtol=0, atol=0)
+
+
+def test_the_mean_of_the_last_weights_is_kept_where_it_is_better(settings, tiny, tmp_path, monkeypatch):
+    config = settings(max_updates=30, average=2)
+    with monkeypatch.context() as patch:
+        scripted(patch, 10, 30, 20, 31)
+        assert train(config).score == 31
+    a, b = single(tiny, tmp_path, 20), single(tiny, tmp_path, 30)
+    mean = {name: ((a[name].double() + b[name].double()) / 2).float() for name in a}
+    assert_close(load_file(config.out / "model.safetensors"), mean, rtol=0, atol=0)
+
+
+def test_lower_is_better_for_error_rates(settings, tiny, tmp_path, monkeypatch):
+    config = settings(max_updates=30, metric="wer", average=2)
+    with monkeypatch.context() as patch:
+        scripted(patch, 90, 40, 60, 41)
+        assert train(config).score == 40
+    assert_close(load_file(config.out / "model.safetensors"), single(tiny, tmp_path, 20), rtol=0, atol=0)
+
+
+def test_average_of_one_takes_the_best(settings, tiny, tmp_path, monkeypatch):
+    config = settings(max_updates=30, average=1)
+    with monkeypatch.context() as patch:
+        scripted(patch, 10, 30, 20)
+        assert train(config).score == 30
+    assert_close(load_file(config.out / "model.safetensors"), single(tiny, tmp_path, 20), rtol=0, atol=0)
+
+
+def test_accumulated_halves_train_like_the_whole(settings, tmp_path):
+    (tmp_path / "even.tsv").write_text("".join(f"{a} {b} c d\td c {b} {a}\n" for a in "abcd" for b in "efgh"))
+    changes = dict(source=tmp_path / "even.tsv", max_epochs=10, dropout=0.0)  # 16 pairs of 5 tokens
+    whole, halves = settings("whole", **changes, batch_tokens=80), settings(**changes, batch_tokens=40, accumulate=2)
+    assert train(whole).updates == train(halves).updates == 10
+    expected, got = (metrics(config.out)[-1]["valid_loss"] for config in (whole, halves))
+    assert got == pytest.approx(expected, rel=1e-4)
+
+
+# What goes wrong
+
+
+def test_a_loss_that_is_not_a_number(settings):
+    config = settings(learning_rate=1e6, clip_norm=0.0, max_updates=100)
+    with pytest.raises(DivergedError, match=r"the loss is nan at update \d+: lower --learning-rate or raise --warmup"):
+        train(config)
+
+
+def test_weights_that_are_not_numbers_never_become_the_model(settings):
+    config = settings(learning_rate=1e6, clip_norm=0.0, max_updates=12)
+    with pytest.raises(DivergedError, match="lower --learning-rate"):
+        train(config)
+    model = config.out / "model.safetensors"
+    assert not model.exists() or all(tensor.isfinite().all() for tensor in load_file(model).values())
+
+
+@pytest.mark.parametrize("exception", [KeyboardInterrupt, RuntimeError])
+def test_stopped_while_preparing_leaves_nothing(settings, monkeypatch, exception):
+    def stop(*_: object, **__: object) -> None:
+        raise exception
+
+    monkeypatch.setattr(Corpus, "prepare", stop)
+    config = settings()
+    with pytest.raises(exception):
+        train(config)
+    assert list(config.out.parent.iterdir()) == []
+
+
+def test_folders_made_on_the_way_go_with_what_failed(settings, tmp_path):
+    with pytest.raises(ConfigError, match="vocab_size"):
+        train(settings("new/folders/run", vocab_size=5000))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_overwrite_replaces_a_run(settings):
+    first, second = settings(max_updates=20), settings(overwrite=True, max_updates=10, d_ff=29)
+    train(first)
+    train(second)
+    assert names(second.out) == FINISHED
+    assert [path.name for path in second.out.parent.iterdir()] == ["run"]
+    assert reports(second.out) == [("validation", 10)]
+    assert load_run(second.out).model.config.d_ff == 29
+
+
+def test_overwrite_that_fails_to_prepare_leaves_the_old_run(settings):
+    config = settings(max_updates=10)
+    train(config)
+    before = {path.name: path.read_bytes() for path in config.out.iterdir()}
+    with pytest.raises(ConfigError, match="vocab_size 5000 is larger"):
+        train(settings(overwrite=True, vocab_size=5000))
+    assert {path.name: path.read_bytes() for path in config.out.iterdir()} == before
+    assert [path.name for path in config.out.parent.iterdir()] == ["run"]
+
+
+@pytest.mark.parametrize("seed", [-1, 10**19])
+def test_any_seed_trains_or_is_refused_at_once(settings, seed):
+    try:
+        config = settings(seed=seed, max_updates=2)
+    except ConfigError as error:
+        assert "seed must be" in str(error)  # noqa: PT017
+        return
+    assert train(config).finished

@@ -1,0 +1,144 @@
+"""Settings are refused at once, by name, with what came; and survive JSON."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from glassformer.errors import ConfigError
+from glassformer.training.config import TrainConfig
+
+
+def config(**changes) -> TrainConfig:
+    return TrainConfig(**{"out": Path("runs/x"), "source": Path("t.tsv"), **changes})
+
+
+SIZES = (
+    "batch_tokens",
+    "accumulate",
+    "max_epochs",
+    "validate_every",
+    "score_pairs",
+    "average",
+    "warmup",
+    "vocab_size",
+    "source_vocab_size",
+    "target_vocab_size",
+    "max_updates",
+    "threads",
+    "d_model",
+    "heads",
+    "encoder_layers",
+    "decoder_layers",
+    "d_ff",
+)
+
+
+@pytest.mark.parametrize("value", [0, -3])
+@pytest.mark.parametrize("name", SIZES)
+def test_sizes_start_at_one(name, value):
+    with pytest.raises(ConfigError, match=rf"^{name} must be at least 1, got {value}$"):
+        config(**{name: value})
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (dict(learning_rate=0.0), "learning_rate must be above 0, got 0.0"),
+        (dict(learning_rate=-1e-3), "learning_rate must be above 0, got -0.001"),
+        (dict(max_minutes=0.0), "max_minutes must be above 0, got 0.0"),
+        (dict(clip_norm=-1.0), r"clip_norm must be at least 0 \(0 turns it off\), got -1.0"),
+        (dict(patience=-1), r"patience must be at least 0 \(0 turns it off\), got -1"),
+        (dict(label_smoothing=1.0), "label_smoothing must be at least 0 and less than 1, got 1.0"),
+        (dict(label_smoothing=-0.1), "label_smoothing must be at least 0 and less than 1, got -0.1"),
+        (dict(max_tokens=1), r"max_tokens must be at least 2 \(one token and </s>\), got 1"),
+        (dict(max_ratio=0.5), "max_ratio must be at least 1, got 0.5"),
+        (dict(character_coverage=0.0), "character_coverage must be above 0 and at most 1, got 0.0"),
+        (dict(character_coverage=1.1), "character_coverage must be above 0 and at most 1, got 1.1"),
+        (dict(dropout=1.0), "dropout must be at least 0 and less than 1, got 1.0"),
+        (dict(attention_dropout=-0.1), "attention_dropout must be at least 0 and less than 1, got -0.1"),
+        (dict(preset="huge"), "preset must be one of tiny, small, base, big, got 'huge'"),
+        (dict(metric="rouge"), "metric must be one of bleu, chrf, exact, wer, ser, got 'rouge'"),
+        (dict(device="tpu"), "device must be one of auto, cpu, cuda, mps, got 'tpu'"),
+        (dict(precision="int8"), "precision must be one of auto, float32, bfloat16, got 'int8'"),
+        (dict(d_model=128, heads=3), "d_model must be a multiple of heads, got d_model 128 and heads 3: 2 heads"),
+        (dict(overwrite=True, resume=True), "overwrite and resume exclude each other"),
+        (dict(target=Path("t.de"), valid_target=Path("v.de")), "valid_target is given without valid_source"),
+        (dict(target=Path("t.de"), valid_source=Path("v.tsv")), "must come in the same form"),
+        (dict(valid_source=Path("v.en"), valid_target=Path("v.de")), "must come in the same form"),
+    ],
+    ids=str,
+)
+def test_refused(changes, message):
+    with pytest.raises(ConfigError, match=message):
+        config(**changes)
+
+
+@pytest.mark.parametrize("name", ["learning_rate", "max_minutes", "clip_norm", "label_smoothing", "max_ratio"])
+def test_not_a_number_is_refused(name):
+    with pytest.raises(ConfigError, match=rf"^{name} must be .*got nan$"):
+        config(**{name: float("nan")})
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        dict(),
+        dict(label_smoothing=0.0, clip_norm=0.0, patience=0),
+        dict(target=Path("t.de")),
+        dict(target=Path("t.de"), valid_source=Path("v.en"), valid_target=Path("v.de")),
+        dict(valid_source=Path("v.tsv")),
+        dict(character_coverage=1.0, max_ratio=1.0, max_tokens=2),
+    ],
+    ids=str,
+)
+def test_allowed(changes):
+    config(**changes)
+
+
+def test_source_is_asked_for_when_it_is_used():
+    with pytest.raises(ConfigError, match=r"source is missing: .*--resume"):
+        _ = config(source=None).pairs
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        dict(separate_vocab=True),
+        dict(source_tokenizer="char"),
+        dict(target_tokenizer="char"),
+        dict(source_vocab_size=100),
+        dict(target_vocab_size=100),
+    ],
+    ids=str,
+)
+def test_a_setting_of_one_side_separates_the_vocabularies(changes):
+    assert config().shares_vocab
+    assert not config(**changes).shares_vocab
+
+
+def test_model_config_is_the_preset_with_changes():
+    model = config(preset="base", d_model=64, dropout=0.0).model_config(97, 97)
+    assert (model.d_model, model.heads, model.encoder_layers, model.d_ff, model.dropout) == (64, 8, 6, 2048, 0.0)
+    assert (model.source_vocab_size, model.target_vocab_size, model.shared_vocab) == (97, 97, True)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        dict(),
+        dict(target=Path("ünï code.de"), valid_source=Path("/v.en"), valid_target=Path("v.de"), max_minutes=2.25),
+        dict(learning_rate=3e-3, heads=2, source_tokenizer="char", overwrite=True),
+    ],
+    ids=str,
+)
+def test_json_round_trip(changes):
+    before = config(**changes)
+    after = TrainConfig.from_json(json.loads(json.dumps(before.to_json())))
+    assert after == before
+    assert isinstance(after.out, Path)
+
+
+def test_at_moves_the_run_and_forgets_overwrite():
+    moved = config(overwrite=True, seed=7).at(Path("elsewhere"))
+    assert (moved.out, moved.overwrite, moved.seed) == (Path("elsewhere"), False, 7)

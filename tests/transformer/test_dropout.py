@@ -1,0 +1,172 @@
+import math
+
+import pytest
+import torch
+from torch import Tensor
+from torch.testing import assert_close
+
+from glassformer.transformer.dropout import Dropout
+
+N = 1_000_003  # prime: the last word of random bytes is used in part
+SIGMAS = 5  # with the fixed seed these tests are deterministic; a right generator fails one seed in a million
+
+# p, and the number of a byte's 256 values that drop: 256 p rounded, at least 1.
+RATES = [(1e-6, 1), (0.001, 1), (0.01, 3), (0.1, 26), (0.3, 77), (0.5, 128), (0.9, 230), (0.999, 255)]
+
+
+def kept(p: float, n: int = N) -> Tensor:
+    """1 where a number was kept."""
+    return (Dropout(p)(torch.ones(n)) != 0).float()
+
+
+def spread(rate: float, n: int) -> float:
+    """Standard deviation of the share of n independent draws."""
+    return math.sqrt(rate * (1 - rate) / n)
+
+
+# How many, and how scaled
+
+
+@pytest.mark.parametrize(("p", "of_256"), RATES)
+def test_share_of_zeros_is_p_to_the_nearest_256th(p, of_256):
+    rate = of_256 / 256
+    assert abs(rate - p) <= 1 / 256
+    found = 1 - kept(p).mean().item()
+    assert abs(found - rate) < SIGMAS * spread(rate, N)
+
+
+@pytest.mark.parametrize(("p", "of_256"), RATES)
+def test_rest_is_scaled_so_that_the_mean_stays(p, of_256):
+    scale = 256 / (256 - of_256)
+    x = torch.randn(N)
+    output = Dropout(p)(x)
+    assert_close(output, torch.where(output != 0, x * scale, 0.0))
+    mean = Dropout(p)(torch.ones(N)).double().mean().item()
+    assert abs(mean - 1) < SIGMAS * scale * spread(of_256 / 256, N)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float16, torch.bfloat16], ids=str)
+def test_other_dtypes_are_scaled_to_the_last_digit(dtype):
+    x = torch.randn(1009).to(dtype).requires_grad_()
+    output = Dropout(0.3)(x)
+    assert output.dtype == dtype
+    zero = output == 0
+    assert 0.2 < zero.float().mean() < 0.4
+    ulp = dict(rtol=torch.finfo(dtype).eps, atol=0)
+    scaled = (x.detach().double() * (256 / 179)).to(dtype)
+    assert_close(output, scaled.masked_fill(zero, 0.0), **ulp)
+    output.sum().backward()
+    assert x.grad is not None
+    assert_close(x.grad, torch.full_like(x, 256 / 179).masked_fill(zero, 0.0), **ulp)
+
+
+# Independence
+
+
+@pytest.mark.parametrize("p", [0.1, 0.5])
+def test_all_eight_bytes_of_a_word_drop_at_the_same_rate(p):
+    words = 125_003
+    rate = round(256 * p) / 256
+    shares = 1 - kept(p, 8 * words).view(words, 8).mean(0)
+    assert (shares - rate).abs().max().item() < SIGMAS * spread(rate, words)
+
+
+@pytest.mark.parametrize("p", [0.1, 0.5])
+@pytest.mark.parametrize("lag", [1, 2, 3, 4, 7, 8, 16, 64, 512])
+def test_neighbours_are_independent(p, lag):
+    mask = kept(p)
+    mask = (mask - mask.mean()) / mask.std()
+    correlation = (mask[:-lag] * mask[lag:]).mean().item()
+    assert abs(correlation) < SIGMAS / math.sqrt(N - lag)
+
+
+def test_masks_of_two_calls_are_independent():
+    dropout, x = Dropout(0.5), torch.ones(N)
+    first, second = ((dropout(x) != 0).float() for _ in range(2))
+    agree = (first == second).float().mean().item()
+    assert abs(agree - 0.5) < SIGMAS * spread(0.5, N)
+
+
+def test_all_256_values_of_a_byte_occur_equally():
+    # At p = t / 256 the bytes below t drop, so from one seed the shares for t and t + 1 differ by that of byte t.
+    n, shares = 100_003, [0.0]
+    for threshold in range(1, 256):
+        torch.manual_seed(3)
+        shares.append(1 - kept(threshold / 256, n).double().mean().item())
+    shares.append(1.0)
+    each = torch.tensor(shares).diff()
+    assert (each - 1 / 256).abs().max().item() < SIGMAS * spread(1 / 256, n)
+
+
+# Seed
+
+
+def test_reproducible_from_torchs_seed():
+    dropout, x = Dropout(0.3), torch.randn(7, 11, 13)
+    torch.manual_seed(5)
+    first, second = dropout(x), dropout(x)
+    torch.manual_seed(5)
+    assert torch.equal(dropout(x), first)
+    assert torch.equal(dropout(x), second)
+    assert not torch.equal(first, second)
+    torch.manual_seed(7)
+    assert not torch.equal(dropout(x), first)
+
+
+# Gradient
+
+
+def test_gradient_is_the_mask_times_the_scale():
+    x = torch.randn(7, 11, 13, requires_grad=True)
+    output = Dropout(0.3)(x)
+    towards = torch.randn_like(output)
+    output.backward(towards)
+    assert_close(x.grad, torch.where(output != 0, towards * 256 / 179, 0.0))
+    assert (x.grad == 0).any()
+
+
+def test_gradcheck():
+    def drop(x: Tensor) -> Tensor:
+        torch.manual_seed(5)
+        return Dropout(0.5)(x) ** 2
+
+    x = torch.randn(3, 5, dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradcheck(drop, (x,))
+    assert torch.autograd.gradgradcheck(drop, (x,))
+
+
+def test_input_is_left_as_it_was():
+    x = torch.randn(7, 11)
+    before = x.clone()
+    Dropout(0.5)(x)
+    assert torch.equal(x, before)
+
+
+# Shapes and modes
+
+
+@pytest.mark.parametrize("shape", [(), (1,), (7,), (8,), (9,), (0, 3), (2, 3, 5, 7)])
+def test_any_shape_keeps_its_shape(shape):
+    assert Dropout(0.5)(torch.ones(shape)).shape == shape
+
+
+def test_strided_input_is_dropped_in_place_of_each_number():
+    x = torch.randn(7, 2 * 11)[:, ::2].T
+    output = Dropout(0.5)(x)
+    assert_close(output, torch.where(output != 0, 2 * x, 0.0))
+    assert 0 < (output == 0).sum() < x.numel()
+
+
+@pytest.mark.parametrize("p", [0.0, 0.5])
+def test_evaluation_gives_back_the_input_itself(p):
+    x = torch.randn(3, 5)
+    assert Dropout(p).eval()(x) is x
+
+
+def test_zero_probability_gives_back_the_input_itself():
+    x = torch.randn(3, 5)
+    assert Dropout(0.0)(x) is x
+
+
+def test_it_shows_its_probability():
+    assert repr(Dropout(0.25)) == "Dropout(p=0.25)"

@@ -1,0 +1,536 @@
+import copy
+import itertools
+import math
+from contextlib import nullcontext
+
+import pytest
+import safetensors.torch
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+from torch.testing import assert_close
+
+from glassformer.attention.masks import keep_from_ids
+from glassformer.attention.multihead import MultiheadAttention
+from glassformer.training.loss import smoothed_cross_entropy
+from glassformer.transformer.cache import Cache
+from glassformer.transformer.config import ModelConfig
+from glassformer.transformer.dropout import Dropout
+from glassformer.transformer.model import Transformer
+
+B, H, T, S, D, FF = 2, 3, 5, 7, 11, 13  # distinct primes: a swapped axis cannot pass
+E = H * D
+WIDTH = 3  # hypotheses of each source
+SOURCE_VOCAB, TARGET_VOCAB = 17, 19
+SOURCE_PAD, TARGET_PAD = SOURCE_VOCAB - 1, TARGET_VOCAB - 1
+EXACT = dict(rtol=0, atol=1e-12)
+
+
+def make(*, shared: bool = False, dropout: float = 0.0, attention_dropout: float = 0.0) -> Transformer:
+    """A small model; biases and norms too are drawn, so that losing one shows."""
+    config = ModelConfig(
+        source_vocab_size=TARGET_VOCAB if shared else SOURCE_VOCAB,
+        target_vocab_size=TARGET_VOCAB,
+        shared_vocab=shared,
+        d_model=E,
+        heads=H,
+        encoder_layers=2,
+        decoder_layers=3,
+        d_ff=FF,
+        dropout=dropout,
+        attention_dropout=attention_dropout,
+    )
+    model = Transformer(config)
+    for parameter in model.parameters():
+        if parameter.dim() == 1:
+            nn.init.normal_(parameter)
+    return model
+
+
+@pytest.fixture
+def exact() -> Transformer:
+    return make().double().eval()
+
+
+def source_ids(lengths: list[int], pad: int = SOURCE_PAD) -> Tensor:
+    ids = torch.randint(0, pad, (len(lengths), max(lengths)))
+    return ids.where(torch.arange(max(lengths)) < torch.tensor(lengths)[:, None], pad)
+
+
+def target_ids(rows: int = B, length: int = T) -> Tensor:
+    """Shifted right: starts with padding."""
+    ids = torch.randint(0, TARGET_PAD, (rows, length))
+    ids[:, 0] = TARGET_PAD
+    return ids
+
+
+def start(model: Transformer, source: Tensor) -> Cache:
+    keep = keep_from_ids(source, model.source_pad)
+    return model.start(model.encode(source, keep), keep)
+
+
+# The same model written out: one sentence at a time, without padding, masks, caches or batches
+
+
+def plain_logits(weights: dict[str, Tensor], source: list[int], target_in: list[int]) -> Tensor:
+    memory = plain_embed(weights["source_embedding.weight"], source)
+    for layer in range(2):
+        w = part(weights, f"encoder.{layer}")
+        memory = plain_norm(w, "self_attention_norm", memory + plain_attention(w, "self_attention", memory, memory))
+        memory = plain_norm(w, "feed_forward_norm", memory + plain_feed_forward(w, memory))
+    x = plain_embed(weights["target_embedding.weight"], target_in)
+    for layer in range(3):
+        w = part(weights, f"decoder.{layer}")
+        x = plain_norm(w, "self_attention_norm", x + plain_attention(w, "self_attention", x, x, causal=True))
+        x = plain_norm(w, "source_attention_norm", x + plain_attention(w, "source_attention", x, memory))
+        x = plain_norm(w, "feed_forward_norm", x + plain_feed_forward(w, x))
+    return x @ weights["target_embedding.weight"][:TARGET_PAD].T
+
+
+def part(weights: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    return {name.removeprefix(f"{prefix}."): w for name, w in weights.items() if name.startswith(f"{prefix}.")}
+
+
+def plain_embed(table: Tensor, ids: list[int]) -> Tensor:
+    rows = []
+    for position, token in enumerate(ids):
+        angles = [position / 10000 ** (2 * i / E) for i in range((E + 1) // 2)]
+        sinusoid = [math.sin(a) for a in angles] + [math.cos(a) for a in angles[: E // 2]]
+        # Sinusoids are kept in float32.
+        rows.append(table[token] * math.sqrt(E) + torch.tensor(sinusoid, dtype=torch.float32).double())
+    return torch.stack(rows)
+
+
+def plain_attention(w: dict[str, Tensor], name: str, x: Tensor, memory: Tensor, *, causal: bool = False) -> Tensor:
+    projections, biases = w[f"{name}.in_proj_weight"].split(E), w[f"{name}.in_proj_bias"].split(E)
+    q, k, v = (
+        seen @ projection.T + bias
+        for seen, projection, bias in zip((x, memory, memory), projections, biases, strict=True)
+    )
+    rows = []
+    for query in range(len(x)):
+        heads = []
+        for h in range(H):
+            columns = slice(h * D, (h + 1) * D)
+            last = query + 1 if causal else len(memory)
+            scores = [q[query, columns] @ k[key, columns] / math.sqrt(D) for key in range(last)]
+            exponentials = [score.exp() for score in scores]
+            total = sum(exponentials)
+            heads.append(sum(e / total * v[key, columns] for key, e in enumerate(exponentials)))
+        rows.append(torch.cat(heads))
+    return torch.stack(rows) @ w[f"{name}.out_proj.weight"].T + w[f"{name}.out_proj.bias"]
+
+
+def plain_feed_forward(w: dict[str, Tensor], x: Tensor) -> Tensor:
+    inner = x @ w["feed_forward.inner.weight"].T + w["feed_forward.inner.bias"]
+    return inner.clamp(min=0) @ w["feed_forward.outer.weight"].T + w["feed_forward.outer.bias"]
+
+
+def plain_norm(w: dict[str, Tensor], name: str, x: Tensor) -> Tensor:
+    centred = x - x.mean(-1, keepdim=True)
+    return centred / (centred.square().mean(-1, keepdim=True) + 1e-5).sqrt() * w[f"{name}.weight"] + w[f"{name}.bias"]
+
+
+@pytest.mark.parametrize("grad", [True, False])
+def test_logits_are_those_of_the_model_written_out(exact, grad):
+    lengths = [S, 3]
+    source, target_in = source_ids(lengths), target_ids()
+    with torch.set_grad_enabled(grad):
+        logits = exact(source, target_in)
+    for b, length in enumerate(lengths):
+        expected = plain_logits(exact.state_dict(), source[b, :length].tolist(), target_in[b].tolist())
+        assert_close(logits[b], expected, **EXACT)
+
+
+def test_gradients_are_those_of_the_model_written_out():
+    model = make().double()
+    lengths = [3, S]
+    source, target_in = source_ids(lengths), target_ids()
+    towards = torch.randn(B, T, TARGET_PAD, dtype=torch.float64)
+    model(source, target_in).backward(towards)
+    weights = {name: p.detach().clone().requires_grad_() for name, p in model.named_parameters()}
+    for b, length in enumerate(lengths):
+        plain_logits(weights, source[b, :length].tolist(), target_in[b].tolist()).backward(towards[b])
+    for name, parameter in model.named_parameters():
+        expected = weights[name].grad
+        if name == "target_embedding.weight":  # the model starts from padding and yet leaves its embedding alone
+            assert (parameter.grad[TARGET_PAD] == 0).all()
+            assert expected[TARGET_PAD].any()
+            expected[TARGET_PAD] = 0.0
+        assert_close(parameter.grad, expected, rtol=1e-9, atol=1e-11)
+
+
+def test_shared_vocabulary_is_the_separate_one_with_equal_embeddings():
+    shared = make(shared=True).double().eval()
+    config = ModelConfig.from_json({**shared.config.to_json(), "shared_vocab": False})
+    separate = Transformer(config).double().eval()
+    weights = shared.state_dict()
+    separate.load_state_dict({**weights, "source_embedding.weight": weights["target_embedding.weight"]})
+    source, target_in = source_ids([S, 3], TARGET_PAD), target_ids()
+    assert torch.equal(shared(source, target_in), separate(source, target_in))
+
+
+# Decoding step by step
+
+
+COMPOSITIONS = [
+    tuple(b - a for a, b in itertools.pairwise((0, *cuts, T)))
+    for count in range(T)
+    for cuts in itertools.combinations(range(1, T), count)
+]
+
+
+@pytest.mark.parametrize("grad", [True, False])
+@pytest.mark.parametrize("steps", COMPOSITIONS, ids=str)
+def test_states_are_the_same_in_any_number_of_steps(exact, steps, grad):
+    source, target_in = source_ids([S, 3]), target_ids()
+    with torch.set_grad_enabled(grad):
+        expected, whole = exact.decode(target_in, start(exact, source))
+        cache, states = start(exact, source), []
+        for part in target_in.split(steps, dim=1):
+            state, cache = exact.decode(part, cache)
+            states.append(state)
+    assert cache.length == whole.length == T
+    assert_close(torch.cat(states, dim=1), expected, **EXACT)
+    for one, other in zip(cache.layers, whole.layers, strict=True):
+        assert_close(one.keys, other.keys, **EXACT)
+        assert_close(one.values, other.values, **EXACT)
+
+
+@torch.no_grad()
+def test_decoding_leaves_the_cache_it_was_given_unchanged(exact):
+    source, target_in = source_ids([S, 3]), target_ids()
+    _, cache = exact.decode(target_in[:, :2], start(exact, source))
+    before = copy.deepcopy(cache)
+    first, _ = exact.decode(target_in[:, 2:], cache)
+    again, _ = exact.decode(target_in[:, 2:], cache)
+    assert torch.equal(first, again)
+    assert cache.length == 2
+    for one, other in zip(cache.layers, before.layers, strict=True):
+        for name in ("keys", "values", "memory_keys", "memory_values"):
+            assert torch.equal(getattr(one, name), getattr(other, name))
+
+
+def test_hypotheses_of_a_source_share_its_memory(exact):
+    # Row b * WIDTH + w; each equals its own decoding, alone with its source.
+    lengths = [S, 3]
+    source, target_in = source_ids(lengths), target_ids(B * WIDTH)
+    first, cache = exact.decode(target_in[:, :2], start(exact, source))
+    rest, cache = exact.decode(target_in[:, 2:], cache)
+    found = torch.cat([first, rest], dim=1)
+    assert cache.layers[0].memory_keys.shape[0] == B
+    for row in range(B * WIDTH):
+        b = row // WIDTH
+        alone = start(exact, source[b : b + 1, : lengths[b]])
+        expected, _ = exact.decode(target_in[row : row + 1], alone)
+        assert_close(found[row], expected[0], **EXACT)
+
+
+def test_reordered_hypotheses_continue_as_if_written_so(exact):
+    source, target_in = source_ids([S, 3]), target_ids(B * WIDTH)
+    _, cache = exact.decode(target_in[:, :3], start(exact, source))
+    rows = torch.tensor([2, 2, 0, 4, 3, 3])  # each from its own source
+    found, _ = exact.decode(target_in[:, 3:], cache.take(rows))
+    rewritten = torch.cat([target_in[rows, :3], target_in[:, 3:]], dim=1)
+    expected, _ = exact.decode(rewritten, start(exact, source))
+    assert_close(found, expected[:, 3:], **EXACT)
+
+
+def test_one_hypothesis_fans_out_to_several(exact):
+    source, target_in = source_ids([S, 3]), target_ids(B * WIDTH)
+    _, cache = exact.decode(target_in[::WIDTH, :1], start(exact, source))
+    found, _ = exact.decode(target_in[:, 1:], cache.take(torch.arange(B).repeat_interleave(WIDTH)))
+    expected, _ = exact.decode(target_in, start(exact, source))
+    assert_close(found, expected[:, 1:], **EXACT)
+
+
+def test_remaining_sources_continue_as_before(exact):
+    source, target_in = source_ids([S, 3, 5]), target_ids(3 * WIDTH)
+    _, cache = exact.decode(target_in[:, :2], start(exact, source))
+    expected, _ = exact.decode(target_in[:, 2:], cache)
+    rows = torch.tensor([6, 7, 8, 3, 4, 5])
+    found, _ = exact.decode(target_in[rows, 2:], cache.take_sources(torch.tensor([2, 1])))
+    assert_close(found, expected[rows], **EXACT)
+
+
+def test_example_of_the_docstring():
+    model = Transformer(ModelConfig.tiny(source_vocab_size=100, target_vocab_size=100)).eval()
+    source = source_ids([S, 3], pad=99)
+    keep = keep_from_ids(source, 99)
+    target_so_far = torch.full((B, 1), 99)
+    memory = model.encode(source, keep)
+    states, cache = model.decode(target_so_far, model.start(memory, keep))
+    next_token = model.logits(states[:, -1]).argmax(-1)
+    assert next_token.shape == (B,)
+    assert cache.length == 1
+    assert torch.equal(next_token, model(source, target_so_far)[:, -1].argmax(-1))
+
+
+# Padding and the future
+
+
+@settings(max_examples=20, deadline=None)
+@given(lengths=st.lists(st.integers(1, S), min_size=1, max_size=4), seed=st.integers(0, 1000))
+def test_padded_in_a_batch_or_alone_is_the_same(lengths, seed):
+    torch.manual_seed(seed)
+    model = make().double().eval()
+    source, target_in = source_ids(lengths), target_ids(len(lengths))
+    memory, logits = model.encode(source, keep_from_ids(source, SOURCE_PAD)), model(source, target_in)
+    for b, length in enumerate(lengths):
+        assert_close(memory[b, :length], model.encode(source[b : b + 1, :length])[0], **EXACT)
+        assert_close(logits[b], model(source[b : b + 1, :length], target_in[b : b + 1])[0], **EXACT)
+
+
+def test_what_stands_on_blocked_source_positions_does_not_matter(exact):
+    source, target_in = source_ids([S, 3]), target_ids()
+    keep = keep_from_ids(source, SOURCE_PAD)
+    other = source.where(keep[:, 0, 0], torch.randint(0, SOURCE_PAD, source.shape))
+    assert not torch.equal(source, other)
+    results = [exact.decode(target_in, exact.start(exact.encode(ids, keep), keep))[0] for ids in (source, other)]
+    assert_close(*results, **EXACT)
+
+
+def test_empty_source_is_finite_and_leaves_the_others_alone(exact):
+    source, target_in = source_ids([S, 3]), target_ids()
+    expected = exact(source, target_in)
+    source[1] = SOURCE_PAD
+    found = exact(source, target_in)
+    assert_close(found[0], expected[0], **EXACT)
+    assert found.isfinite().all()
+
+
+@pytest.mark.parametrize("seen", range(1, T))
+@pytest.mark.parametrize("grad", [True, False])
+def test_future_target_tokens_do_not_influence_earlier_states(exact, seen, grad):
+    source, target_in = source_ids([S, 3]), target_ids()
+    other = target_in.clone()
+    other[:, seen:] = (other[:, seen:] + 1) % TARGET_PAD
+    with torch.set_grad_enabled(grad):
+        one, another = (exact.decode(ids, start(exact, source))[0] for ids in (target_in, other))
+    assert_close(one[:, :seen], another[:, :seen], **EXACT)
+    assert (one[:, seen:] - another[:, seen:]).abs().amax(-1).min() > 1e-6
+
+
+def test_rows_of_a_batch_do_not_influence_each_other(exact):
+    source, target_in = source_ids([S, S]), target_ids()
+    expected = exact(source, target_in)[0]
+    source[1], target_in[1, 1:] = source[1].flip(0), target_in[1, 1:].flip(0)
+    assert_close(exact(source, target_in)[0], expected, **EXACT)
+
+
+# Embeddings and output
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_logits_are_over_every_id_but_padding(shared):
+    model = make(shared=shared)
+    source, target_in = source_ids([S, 3], model.source_pad), target_ids()
+    logits = model(source, target_in)
+    assert logits.shape == (B, T, TARGET_VOCAB - 1)
+    states, _ = model.decode(target_in, start(model, source))
+    assert torch.equal(model.logits(states), logits)
+    assert_close(logits, states @ model.target_embedding.weight[:-1].T)
+    assert model.output_weight.shape == (TARGET_VOCAB - 1, E)
+    assert model.output_weight.data_ptr() == model.target_embedding.weight.data_ptr()
+
+
+def test_separate_vocabularies_have_their_own_embeddings_and_padding():
+    model = make(shared=False)
+    assert (model.source_pad, model.target_pad) == (SOURCE_VOCAB - 1, TARGET_VOCAB - 1)
+    assert model.source_embedding.weight.shape == (SOURCE_VOCAB, E)
+    assert model.target_embedding.weight.shape == (TARGET_VOCAB, E)
+    shared = make(shared=True)
+    assert shared.source_embedding is None
+    assert shared.source_pad == shared.target_pad == TARGET_VOCAB - 1
+
+
+def test_first_weights():
+    config = ModelConfig(source_vocab_size=499, target_vocab_size=503, shared_vocab=False, d_model=64, heads=4, d_ff=96)
+    model = Transformer(config)
+    for embedding in (model.source_embedding, model.target_embedding):
+        weight = embedding.weight
+        assert (weight[-1] == 0).all()
+        assert abs(weight[:-1].std().item() * 8 - 1) < 0.02  # d_model^-0.5 = 1 / 8
+        assert abs(weight[:-1].mean().item()) < 0.01
+    for name, parameter in model.named_parameters():
+        if name.endswith("norm.weight"):
+            assert (parameter == 1).all(), name
+        elif name.endswith("bias"):
+            assert (parameter == 0).all(), name
+        elif "embedding" not in name:
+            # Xavier uniform; the widest of some thousand draws comes close to the limit.
+            limit = math.sqrt(6 / sum(parameter.shape))
+            assert 0.99 * limit < parameter.abs().max() <= limit, name
+
+
+# Training
+
+
+def batch(model: Transformer) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Source, its keep mask, target in and out, all with padding."""
+    source = source_ids([S, 3], model.source_pad)
+    target_out = torch.randint(0, TARGET_PAD, (B, T))
+    target_out[0, 2:] = TARGET_PAD
+    target_in = torch.cat([torch.full((B, 1), TARGET_PAD), target_out[:, :-1]], dim=1)
+    return source, keep_from_ids(source, model.source_pad), target_in, target_out
+
+
+def loss_of(
+    model: Transformer, source: Tensor, keep: Tensor, target_in: Tensor, target_out: Tensor, half: bool
+) -> Tensor:
+    """As the training loop does it."""
+    with torch.autocast("cpu", torch.bfloat16) if half else nullcontext():
+        states, _ = model.decode(target_in, model.start(model.encode(source, keep), keep))
+    real = (target_out != model.target_pad).flatten().nonzero().squeeze(1)
+    states, targets = states.flatten(0, 1)[real], target_out.flatten()[real]
+    dtype = torch.bfloat16 if half else None
+    return smoothed_cross_entropy(states, model.output_weight, targets, smoothing=0.1, dtype=dtype)[0]
+
+
+@pytest.mark.parametrize("half", [False, True])
+@pytest.mark.parametrize("shared", [True, False])
+def test_padding_rows_of_embeddings_stay_exactly_zero_while_the_others_learn(shared, half):
+    model = make(shared=shared, dropout=0.1, attention_dropout=0.1)
+    optimizer = torch.optim.Adam(model.parameters(), betas=(0.9, 0.98), eps=1e-9, fused=True)
+    before = copy.deepcopy(model)
+    for _ in range(3):
+        loss_of(model, *batch(model), half).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    for name in ("target_embedding",) if shared else ("source_embedding", "target_embedding"):
+        weight, first = getattr(model, name).weight, getattr(before, name).weight
+        assert (weight[-1] == 0).all(), name
+        changed = (weight != first).any(-1)
+        assert changed.sum() > (TARGET_VOCAB - 2 if name == "target_embedding" else S), name
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_padding_embedding_has_no_gradient_even_where_padding_may_be_looked_at(shared):
+    model = make(shared=shared)
+    source, _, target_in, _ = batch(model)
+    states, _ = model.decode(target_in, model.start(model.encode(source)))
+    states.square().sum().backward()
+    for embedding in (model.target_embedding, model.source_embedding or model.target_embedding):
+        assert (embedding.weight.grad[-1] == 0).all()
+        assert embedding.weight.grad[:-1].any()
+
+
+@pytest.mark.parametrize("half", [False, True])
+@pytest.mark.parametrize("shared", [True, False])
+def test_every_parameter_receives_a_finite_gradient(shared, half):
+    model = make(shared=shared, dropout=0.1, attention_dropout=0.1)
+    source, keep, target_in, target_out = batch(model)
+    loss_of(model, source, keep, target_in, target_out, half).backward()
+    for name, parameter in model.named_parameters():
+        assert parameter.grad is not None, name
+        assert parameter.grad.isfinite().all(), name
+        assert parameter.grad.any(), name
+
+
+@pytest.mark.parametrize("half", [False, True])
+def test_empty_source_leaves_gradients_finite(half):
+    model = make()
+    source, _, target_in, target_out = batch(model)
+    source[1] = model.source_pad
+    loss_of(model, source, keep_from_ids(source, model.source_pad), target_in, target_out, half).backward()
+    assert all(parameter.grad.isfinite().all() for parameter in model.parameters())
+
+
+def test_loss_of_the_loop_is_cross_entropy_of_the_logits():
+    model = make().double()
+    source, keep, target_in, target_out = batch(model)
+    logits = model(source, target_in)
+    real = target_out != TARGET_PAD
+    expected = nn.functional.cross_entropy(logits[real], target_out[real], label_smoothing=0.1, reduction="sum")
+    assert_close(loss_of(model, source, keep, target_in, target_out, False), expected)
+
+
+def test_half_precision_is_near_single():
+    model = make().eval()
+    source, target_in = source_ids([S, 3]), target_ids()
+    expected = model(source, target_in)
+    scale = expected.std()
+    with torch.autocast("cpu", torch.bfloat16):
+        autocast = model(source, target_in)
+    half = model.bfloat16()(source, target_in)
+    assert half.dtype == torch.bfloat16
+    for found in (autocast, half):
+        assert (found.float() - expected).std() < 0.03 * scale
+
+
+# Dropout
+
+
+def test_without_dropout_training_is_evaluation():
+    model = make()
+    source, target_in = source_ids([S, 3]), target_ids()
+    assert torch.equal(model.train()(source, target_in), model.eval()(source, target_in))
+
+
+@pytest.mark.parametrize("rates", [{"dropout": 0.3}, {"attention_dropout": 0.3}])
+def test_dropout_acts_in_training_only_and_follows_the_seed(rates):
+    model = make(**rates)
+    source, target_in = source_ids([S, 3]), target_ids()
+    torch.manual_seed(5)
+    first = model(source, target_in)
+    assert not torch.equal(model(source, target_in), first)
+    torch.manual_seed(5)
+    assert torch.equal(model(source, target_in), first)
+    model.eval()
+    without = make().eval()
+    without.load_state_dict(model.state_dict())
+    assert torch.equal(model(source, target_in), without(source, target_in))
+
+
+def test_dropout_rates_reach_every_layer():
+    model = make(dropout=0.3, attention_dropout=0.2)
+    assert [m.p for m in model.modules() if isinstance(m, Dropout)] == [0.3] * 6
+    assert [m.dropout for m in model.modules() if isinstance(m, MultiheadAttention)] == [0.2] * (2 + 2 * 3)
+
+
+def test_embeddings_are_dropped_after_positions_are_added(exact):
+    # With all of it dropped, neither ids nor positions are left to tell.
+    exact.dropout.register_forward_hook(lambda module, inputs, output: torch.zeros_like(output))
+    memory = exact.encode(source_ids([S, S]))
+    assert_close(memory, memory[:1, :1].expand(B, S, E), **EXACT)
+    states, _ = exact.decode(target_ids(), exact.start(memory))
+    assert_close(states, states[:1, :1].expand(B, T, E), **EXACT)
+
+
+# Weights
+
+
+def test_weights_follow_the_seed():
+    torch.manual_seed(5)
+    first = make().state_dict()
+    torch.manual_seed(5)
+    again = make().state_dict()
+    other = make().state_dict()
+    assert all(torch.equal(first[name], again[name]) for name in first)
+    assert not any(torch.equal(first[name], other[name]) for name in first)
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_state_dict_holds_every_weight_once_and_goes_through_safetensors(shared):
+    model = make(shared=shared).eval()
+    weights = model.state_dict()
+    assert set(weights) == {name for name, _ in model.named_parameters()}
+    assert ("source_embedding.weight" in weights) is not shared
+    assert len({w.untyped_storage().data_ptr() for w in weights.values()}) == len(weights)
+    again = make(shared=shared).eval()
+    again.load_state_dict(safetensors.torch.load(safetensors.torch.save(weights)), strict=True)
+    source, target_in = source_ids([S, 3], model.source_pad), target_ids()
+    assert torch.equal(again(source, target_in), model(source, target_in))
+
+
+def test_nothing_is_left_behind_on_modules(exact):
+    def tensors_held() -> list[str]:
+        return [
+            f"{n}.{k}" for n, m in exact.named_modules() for k, v in vars(m).items() if isinstance(v, Tensor | Cache)
+        ]
+
+    attributes = {name: set(vars(module)) for name, module in exact.named_modules()}
+    exact(source_ids([S, 3]), target_ids())
+    assert tensors_held() == []
+    assert {name: set(vars(module)) for name, module in exact.named_modules()} == attributes

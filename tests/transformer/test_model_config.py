@@ -1,0 +1,153 @@
+import dataclasses
+import json
+import re
+
+import pytest
+
+from glassformer.errors import ConfigError, GlassformerError
+from glassformer.transformer.config import PRESETS, ModelConfig
+
+VOCAB = {"source_vocab_size": 101, "target_vocab_size": 101}
+
+
+def sizes(config: ModelConfig) -> tuple:
+    return (
+        config.encoder_layers,
+        config.decoder_layers,
+        config.d_model,
+        config.d_ff,
+        config.heads,
+        config.dropout,
+        config.attention_dropout,
+    )
+
+
+# Presets: Vaswani et al. 2017, table 3 (N, N, d_model, d_ff, h, P_drop; no dropout of attention weights there)
+
+
+def test_base_is_the_papers_and_the_default():
+    assert sizes(ModelConfig.base(**VOCAB)) == (6, 6, 512, 2048, 8, 0.1, 0.0)
+    assert ModelConfig(**VOCAB) == ModelConfig.base(**VOCAB)
+
+
+def test_big_is_the_papers():
+    assert sizes(ModelConfig.big(**VOCAB)) == (6, 6, 1024, 4096, 16, 0.3, 0.0)
+
+
+def test_presets_grow():
+    widths = [ModelConfig.preset(name, **VOCAB).d_model for name in PRESETS]
+    assert widths == [128, 256, 512, 1024]
+    assert all(
+        sizes(ModelConfig.preset(name, **VOCAB)) == sizes(getattr(ModelConfig, name)(**VOCAB)) for name in PRESETS
+    )
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_presets_take_changes(name):
+    config = ModelConfig.preset(name, **VOCAB, d_model=96, heads=6, dropout=0.25)
+    assert (config.d_model, config.heads, config.dropout) == (96, 6, 0.25)
+    rest = ("encoder_layers", "decoder_layers", "d_ff", "attention_dropout", "shared_vocab")
+    preset = ModelConfig.preset(name, **VOCAB)
+    assert [getattr(config, field) for field in rest] == [getattr(preset, field) for field in rest]
+
+
+def test_unknown_preset_is_refused_with_the_choice():
+    with pytest.raises(ConfigError, match="preset must be one of tiny, small, base, big, got 'huge'"):
+        ModelConfig.preset("huge", **VOCAB)
+    with pytest.raises(ConfigError, match="got 'from_json'"):  # a name of the class, but no preset
+        ModelConfig.preset("from_json", **VOCAB)
+
+
+# What is refused
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"d_model": 512, "heads": 7}, "got d_model 512 and heads 7: 8 heads of width 64 would fit"),
+        ({"d_model": 100, "heads": 8}, "got d_model 100 and heads 8: 10 heads of width 10 would fit"),
+        ({"d_model": 8, "heads": 16}, "got d_model 8 and heads 16: 8 heads of width 1 would fit"),
+        ({"d_model": 0}, "d_model must be at least 1, got 0"),
+        ({"heads": 0}, "heads must be at least 1, got 0"),
+        ({"heads": -8}, "heads must be at least 1, got -8"),
+        ({"encoder_layers": 0}, "encoder_layers must be at least 1, got 0"),
+        ({"decoder_layers": -6}, "decoder_layers must be at least 1, got -6"),
+        ({"d_ff": 0}, "d_ff must be at least 1, got 0"),
+        ({"dropout": 1.0}, "dropout must be at least 0 and less than 1, got 1.0"),
+        ({"dropout": -0.1}, "dropout must be at least 0 and less than 1, got -0.1"),
+        ({"attention_dropout": 1.0}, "attention_dropout must be at least 0 and less than 1, got 1.0"),
+        ({"dropout": float("nan")}, "dropout must be at least 0 and less than 1, got nan"),
+        ({"source_vocab_size": 0}, "source_vocab_size must be at least 1, got 0"),
+        (
+            {"source_vocab_size": 3, "target_vocab_size": 3},
+            "at least 4 ids (</s>, <unk>, one token, <pad>), got source_vocab_size 3, target_vocab_size 3",
+        ),
+        (
+            {"target_vocab_size": 3, "shared_vocab": False},
+            "at least 4 ids (</s>, <unk>, one token, <pad>), got source_vocab_size 101, target_vocab_size 3",
+        ),
+        (
+            {"target_vocab_size": 103},
+            "a shared vocabulary has one size, got source_vocab_size 101 and target_vocab_size 103",
+        ),
+    ],
+)
+def test_impossible_sizes_are_refused_with_the_numbers(changes, message):
+    with pytest.raises(ConfigError, match=re.escape(message)):
+        ModelConfig(**{**VOCAB, **changes})
+
+
+def test_limits_themselves_are_allowed():
+    least = dict.fromkeys(("d_model", "heads", "encoder_layers", "decoder_layers", "d_ff"), 1)
+    ModelConfig(source_vocab_size=4, target_vocab_size=4, dropout=0.0, **least)
+    ModelConfig(source_vocab_size=4, target_vocab_size=5, shared_vocab=False, dropout=0.999, **least)
+
+
+def test_config_error_is_a_value_error_and_ours():
+    assert issubclass(ConfigError, ValueError)
+    assert issubclass(ConfigError, GlassformerError)
+
+
+# JSON
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_json_round_trip(name):
+    config = ModelConfig.preset(name, source_vocab_size=101, target_vocab_size=103, shared_vocab=False, dropout=0.25)
+    assert ModelConfig.from_json(json.loads(json.dumps(config.to_json()))) == config
+    assert set(config.to_json()) == {field.name for field in dataclasses.fields(ModelConfig)}
+
+
+def test_unknown_settings_are_refused_by_name():
+    values = ModelConfig.tiny(**VOCAB).to_json() | {"rotary": True, "experts": 8}
+    with pytest.raises(ConfigError, match="unknown model settings experts, rotary: written by a newer glassformer"):
+        ModelConfig.from_json(values)
+
+
+def test_missing_vocabulary_is_refused_by_name():
+    values = ModelConfig.tiny(**VOCAB).to_json()
+    del values["target_vocab_size"]
+    with pytest.raises(ConfigError, match="target_vocab_size"):
+        ModelConfig.from_json(values)
+
+
+def test_any_missing_setting_is_refused():
+    # "unknown or missing names are an error": a size left out must not become the base model's.
+    values = ModelConfig.tiny(**VOCAB).to_json()
+    del values["d_ff"]
+    with pytest.raises(ConfigError, match="d_ff"):
+        ModelConfig.from_json(values)
+
+
+def test_json_values_are_checked_like_any():
+    values = ModelConfig.tiny(**VOCAB).to_json() | {"heads": 7}
+    with pytest.raises(ConfigError, match="got d_model 128 and heads 7: 8 heads of width 16 would fit"):
+        ModelConfig.from_json(values)
+
+
+def test_config_is_frozen_and_keyword_only():
+    config = ModelConfig.tiny(**VOCAB)
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        config.heads = 8
+    with pytest.raises(TypeError):
+        ModelConfig(101, 101)
