@@ -1,11 +1,14 @@
 """The command line: one function per command, flags from the dataclasses. torch loads when a command runs."""
 
 import errno
+import os
 import sys
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Any
 
 import tyro
@@ -83,51 +86,48 @@ def train(config: TrainConfig) -> int:
 
     result = run_training(config)
     if not result.finished:
-        print(f"saved at update {result.updates:,}; continue with:\n  glassformer train --resume --out {config.out}")
+        print(f"saved at update {result.updates:,}; continue with:")
+        print(f"  glassformer train --resume --out {quote(str(config.out))}")
         return 130
     minutes = result.seconds / 60
     print(f"{result.folder}: {result.updates:,} updates in {minutes:.1f} min, {config.metric} {result.score:.2f}")
-    print(f"translate with:\n  glassformer translate {result.folder} < FILE")
+    print(f"translate with:\n  glassformer translate {quote(str(result.folder))} < FILE")
     return 0
 
 
 def translate(command: TranslateCommand) -> int:
-    from glassformer.files import replacing
+    from glassformer.files import check_writable, replacing
     from glassformer.generation.translator import Translator
     from glassformer.text.stream import chunks_of_file, chunks_of_stream, counting
 
+    if command.output is not None:
+        check_writable(command.output)
     translator = Translator.load(command.run, command.device)
     chunks = (
         chunks_of_stream(sys.stdin.buffer, LINES_AT_ONCE)
         if command.input is None
         else counting(chunks_of_file(command.input, LINES_AT_ONCE), "translating", "lines")
     )
-    written = (
-        line
-        for first, lines in chunks
-        for line in _format(translator.translate_n_best(lines, command.search), first, command)
-    )
-    if command.output is None:
-        for line in written:
-            sys.stdout.buffer.write(line)
-        sys.stdout.buffer.flush()
-        return 0
-    with replacing(command.output) as file:
-        file.writelines(written)
+    with nullcontext(sys.stdout.buffer) if command.output is None else replacing(command.output) as file:
+        for first, lines in chunks:
+            file.write(_format(translator.translate_n_best(lines, command.search), first, command))
+            file.flush()
     return 0
 
 
-def _format(translations: Sequence[Sequence["Translation"]], first: int, command: TranslateCommand) -> Iterator[bytes]:
+def _format(translations: Sequence[Sequence["Translation"]], first: int, command: TranslateCommand) -> bytes:
     """The lines of output for sources number `first` onwards."""
+    lines = []
     for number, best in enumerate(translations, start=first):
         for translation in best:
             columns = [str(number)] if command.search.n_best > 1 else []
             columns += [f"{translation.score:.4f}"] if command.scores else []
-            yield ("\t".join([*columns, translation.text]) + "\n").encode()
+            lines.append("\t".join([*columns, translation.text]) + "\n")
+    return "".join(lines).encode()
 
 
 def evaluate(command: EvaluateCommand) -> int:
-    from glassformer.files import replacing
+    from glassformer.files import check_writable, replacing
     from glassformer.generation.translator import Translator
     from glassformer.text.pairs import PairFiles, read_lines
     from glassformer.text.scores import score_all
@@ -136,12 +136,14 @@ def evaluate(command: EvaluateCommand) -> int:
 
     symbols = command.symbols
     if command.hypotheses is not None:
-        if command.run is not None or command.target is None:
-            raise ConfigError("--hypotheses are scored against --target, without a run folder")
+        if command.run is not None or command.source is not None or command.target is None:
+            raise ConfigError("--hypotheses are scored against --target, without a run folder and --source")
         hypotheses, references = list(read_lines(command.hypotheses)), list(read_lines(command.target))
     else:
         if command.run is None or command.source is None:
             raise ConfigError("give a run folder and --source (and --target), or --hypotheses and --target")
+        if command.output is not None:
+            check_writable(command.output)
         pairs = list(PairFiles(command.source, command.target))
         translator = Translator.load(command.run, command.device)
         symbols = symbols or isinstance(translator.target_tokenizer, SymbolTokenizer)
@@ -183,19 +185,27 @@ def main(arguments: Sequence[str] | None = None) -> None:
             config=(FlagCreatePairsOff,),
         )
         run = next(function for kind, function in COMMANDS.values() if type(chosen) is kind)
-        sys.exit(run(chosen))
+        status = run(chosen)
+        sys.stdout.flush()
+        sys.exit(status)
     except GlassformerError as error:
         _fail(str(error))
     except ImportError as error:  # a missing extra; the message says which
         _fail(str(error))
-    except BrokenPipeError:
-        sys.stderr.close()  # whoever read our output has left
+    except BrokenPipeError:  # whoever read our output has left
+        _drop_output()
         sys.exit(0)
     except OSError as error:
+        _drop_output()
         full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
         _fail(f"{error}: free some space, or write elsewhere" if full else str(error))
     except KeyboardInterrupt:
         _fail("interrupted", code=130)
+
+
+def _drop_output() -> None:
+    """Let go of what standard output can't take, so that the interpreter doesn't try once more at its end."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _fail(message: str, code: int = 2) -> None:

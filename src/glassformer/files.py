@@ -10,10 +10,21 @@ from typing import Any, BinaryIO
 from safetensors.torch import save
 from torch import Tensor
 
+from glassformer.errors import DataError
+
+
+def check_writable(path: Path) -> None:
+    """Raise DataError where no file can be written to `path`: to be called before long work."""
+    if path.is_dir():
+        raise DataError(f"{path} is a folder: give the name of a file to write")
+    if not path.parent.is_dir():
+        raise DataError(f"{path.parent}: no such folder to write {path.name} to")
+
 
 @contextmanager
 def replacing(path: Path) -> Iterator[BinaryIO]:
     """A file to write to, which takes the place of `path` when all went well and is removed when it didn't."""
+    check_writable(path)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         with temporary.open("wb") as file:

@@ -76,12 +76,14 @@ def load_run(folder: Path, device: torch.device | str = "cpu") -> Run:
         )
         raise RunError(f"{folder / WEIGHTS} is missing: {fix}")
     load_weights(model, read_weights(folder / WEIGHTS), folder / WEIGHTS)
-    return Run(
-        model.to(device).eval(),
-        load_tokenizer(folder / config["source_tokenizer"]),
-        load_tokenizer(folder / config["target_tokenizer"]),
-        config["training"],
-    )
+    source, target = (load_tokenizer(folder / config[f"{side}_tokenizer"]) for side in ("source", "target"))
+    sizes = model.config.source_vocab_size, model.config.target_vocab_size
+    if (source.vocab_size, target.vocab_size) != sizes:
+        raise RunError(
+            f"{folder}: {config['source_tokenizer']} and {config['target_tokenizer']} have {source.vocab_size} and "
+            f"{target.vocab_size} ids, the model {sizes[0]} and {sizes[1]}: these files are not of one run"
+        )
+    return Run(model.to(device).eval(), source, target, config["training"])
 
 
 def read_config(folder: Path) -> dict[str, Any]:
@@ -102,6 +104,8 @@ def read_config(folder: Path) -> dict[str, Any]:
         )
     if missing := {"model", "source_tokenizer", "target_tokenizer", "training"} - set(config):
         raise RunError(f"{path} is damaged: {', '.join(sorted(missing))} missing")
+    if not isinstance(config["model"], dict) or not isinstance(config["training"], dict):
+        raise RunError(f"{path} is damaged: model and training must be objects")
     return config
 
 

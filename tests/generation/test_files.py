@@ -6,6 +6,7 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import load_file
 
+from glassformer.errors import DataError
 from glassformer.files import replacing, write_json, write_tensors
 
 
@@ -65,8 +66,8 @@ def test_two_files_of_one_folder_may_be_written_at_once(tmp_path):
     assert ((tmp_path / "a").read_bytes(), (tmp_path / "b").read_bytes()) == (b"of a", b"of b")
 
 
-def test_a_folder_that_is_not_there_is_an_error_of_the_system(tmp_path):
-    with pytest.raises(FileNotFoundError), replacing(tmp_path / "no" / "file"):
+def test_a_folder_that_is_not_there_is_an_error_that_names_it(tmp_path):
+    with pytest.raises(DataError, match="no: no such folder to write file to"), replacing(tmp_path / "no" / "file"):
         pass
 
 

@@ -99,7 +99,7 @@ def test_counts_as_json_are_their_fields():
     ids=["no pairs", "all left out"],
 )
 def test_no_pair_left_is_an_error_that_says_why(tmp_path, pairs, counts):
-    with pytest.raises(DataError, match=f"no pair is left to train on: {counts}"):
+    with pytest.raises(DataError, match=f"no pair is left: {counts}"):
         prepare(pairs, tmp_path, max_tokens=5, max_ratio=1.5)
 
 

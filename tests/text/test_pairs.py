@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from glassformer.errors import DataError
-from glassformer.text.pairs import HeldOut, PairFiles, decode_line, read_lines
+from glassformer.text.pairs import PairFiles, decode_line, hold_out, read_lines
 
 
 def write(path: Path, content: bytes) -> Path:
@@ -147,7 +147,8 @@ def files(tmp_path) -> PairFiles:
 
 
 def halves(files: PairFiles, count: int = 100, seed: int = 3) -> tuple[list, list]:
-    return tuple(list(HeldOut(files, count, 1000, seed, valid)) for valid in (False, True))
+    train, valid = hold_out(files, count, seed)
+    return list(train), list(valid)
 
 
 def test_held_out_and_training_pairs_together_are_all_pairs(files):
@@ -173,10 +174,15 @@ def test_held_out_depends_on_the_seed_and_nothing_else(files):
     assert halves(files, seed=3)[1] != halves(files, seed=5)[1]
 
 
-def test_about_as_many_are_held_out_as_asked_for(files):
-    # 500 sources, each held out with probability 1/10 and counted twice: mean 100, standard deviation 13.4.
-    for seed in range(5):
-        assert 100 - 5 * 13.4 < len(halves(files, seed=seed)[1]) < 100 + 5 * 13.4
+def test_as_many_are_held_out_as_asked_for(files):
+    for count in (2, 50, 100, 998):
+        assert len(halves(files, count=count)[1]) == count
+    assert len(halves(files, count=51)[1]) == 52  # both pairs of the last source
+
+
+def test_nothing_left_to_train_on_is_refused(files):
+    with pytest.raises(DataError, match="too few pairs with different sources"):
+        hold_out(files, 1000, seed=1)
 
 
 def test_a_source_held_out_of_few_is_held_out_of_more(files):

@@ -141,9 +141,7 @@ def test_without_validation_files_pairs_with_sources_of_their_own_are_held_out(s
 def test_too_few_pairs_to_hold_some_out(settings, tmp_path):
     (tmp_path / "one.tsv").write_text("a b\tb a\n")
     config = settings(source=tmp_path / "one.tsv", valid_source=None)
-    with pytest.raises(
-        DataError, match=r"one.tsv has too few pairs \(1\) to hold some out for validation: give --valid-source"
-    ):
+    with pytest.raises(DataError, match=r"one.tsv has too few pairs with different sources .*: give --valid-source"):
         train(config)
     assert names(tmp_path) == {"one.tsv"}
 
@@ -394,7 +392,7 @@ def test_accumulated_halves_train_like_the_whole(settings, tmp_path):
 
 def test_a_loss_that_is_not_a_number(settings):
     config = settings(learning_rate=1e6, clip_norm=0.0, max_updates=100)
-    with pytest.raises(DivergedError, match=r"the loss is nan at update \d+: lower --learning-rate or raise --warmup"):
+    with pytest.raises(DivergedError, match=r"the loss is nan at update \d+: lower --learning-rate, raise --warmup"):
         train(config)
 
 

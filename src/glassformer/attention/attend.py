@@ -56,7 +56,7 @@ def weigh(
     if keep is None:
         weights = scores.softmax(-1)
     else:
-        # The lowest finite number, not -inf: a row with nothing to see would be NaN, forward and backward.
+        # The lowest finite number, not -inf, so that a row with nothing to see is never NaN on its way to zero.
         blocked = ~keep
         lowest = torch.finfo(scores.dtype).min
         weights = scores.masked_fill(blocked, lowest).softmax(-1).masked_fill(blocked, 0.0)

@@ -82,7 +82,8 @@ def _report(console: Console, dates: Sequence[DatePhrase], found: Sequence[str],
         console.print(table)
 
     console.print(
-        f"\nTrained for {result.seconds:.0f} s, {result.updates:,} updates. Five held-out dates and what it made of them:"
+        f"\nTrained for {result.seconds:.0f} s, {result.updates:,} updates. "
+        "Five held-out dates and what it made of them:"
     )
     for i in range(0, len(dates), len(dates) // EXAMPLES)[:EXAMPLES]:
         mark = "" if found[i] == dates[i].iso else f"   (wrong: {dates[i].iso})"

@@ -45,12 +45,14 @@ class SearchConfig:
                 raise ConfigError(f"{name} must be at least 1, got {getattr(self, name)}")
         if self.n_best > self.beam and not self.sample:
             raise ConfigError(f"n_best must be at most the beam, got n_best {self.n_best} and beam {self.beam}")
-        if self.length_penalty < 0:
+        if not 0 <= self.seed < 1 << 32:
+            raise ConfigError(f"seed must be at least 0 and less than 2^32, got {self.seed}")
+        if not self.length_penalty >= 0:
             raise ConfigError(f"length_penalty must be at least 0, got {self.length_penalty}")
         for name, values in (("penalty", PENALTIES), ("stopping", STOPPING)):
             if getattr(self, name) not in values:
                 raise ConfigError(f"{name} must be one of {', '.join(values)}, got {getattr(self, name)!r}")
-        if self.temperature <= 0:
+        if not self.temperature > 0:
             raise ConfigError(f"temperature must be above 0, got {self.temperature}")
         if self.top_k < 0:
             raise ConfigError(f"top_k must be at least 0, got {self.top_k}")

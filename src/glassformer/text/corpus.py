@@ -102,7 +102,7 @@ class Corpus:
                         target.append([*right, EOS])
                 progress(len(chunk))
         if not counts.kept:
-            raise DataError(f"no pair is left to train on: {counts}")
+            raise DataError(f"no pair is left: {counts}")
         counts.source_tokens, counts.target_tokens = source.written, target.written
         return cls(folder), counts
 

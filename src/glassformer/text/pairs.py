@@ -1,7 +1,10 @@
 """Pairs of text from files: two parallel files, or one of tab-separated values; plain or .gz; UTF-8."""
 
+import codecs
 import gzip
-import random
+import hashlib
+import heapq
+import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import zip_longest
@@ -57,7 +60,7 @@ def read_lines(path: Path) -> Iterator[str]:
         with opener(path, "rb") as file:
             for number, raw in enumerate(file, start=1):
                 yield decode_line(raw, number, str(path))
-    except (gzip.BadGzipFile, EOFError) as error:
+    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
         raise DataError(f"{path} is not a complete gzip file: {error}") from None
     except PermissionError:
         raise DataError(f"{path}: permission denied") from None
@@ -65,32 +68,48 @@ def read_lines(path: Path) -> Iterator[str]:
 
 def decode_line(raw: bytes, number: int, name: str) -> str:
     """One line of bytes as text without its end; `number` and `name` say where it stands if it isn't UTF-8."""
+    if number == 1:
+        raw = raw.removeprefix(codecs.BOM_UTF8)
     try:
-        text = raw.decode("utf-8-sig" if number == 1 else "utf-8")
+        return raw.decode().rstrip("\r\n")
     except UnicodeDecodeError as error:
         raise DataError(
             f"{name}, line {number}: not UTF-8 (byte 0x{raw[error.start]:02x} at column {error.start + 1}); "
             "convert it, for example with: iconv -f latin1 -t utf-8"
         ) from None
-    return text.rstrip("\r\n")
 
 
 @dataclass(frozen=True)
-class HeldOut:
-    """Splits one collection of pairs in two: `valid` yields about `count` of `total` pairs, the rest is for training.
+class Part:
+    """The pairs of some files on one side of a split that `hold_out` made."""
+
+    files: PairFiles
+    seed: int
+    threshold: int
+    held_out: bool
+
+    def __iter__(self) -> Iterator[Pair]:
+        for source, target in self.files:
+            if (_rank(source, self.seed) <= self.threshold) == self.held_out:
+                yield source, target
+
+
+def hold_out(files: PairFiles, count: int, seed: int) -> tuple[Part, Part]:
+    """Split pairs in two, chosen by the seed: those for training, and `count` others (or a few more) for validation.
 
     All pairs with the same source fall on the same side, so that validation sees new sources.
     """
+    ranks = heapq.nsmallest(count, (_rank(source, seed) for source, _ in files))
+    parts = Part(files, seed, ranks[-1], held_out=False), Part(files, seed, ranks[-1], held_out=True)
+    if not any(True for _ in parts[0]):
+        raise DataError(
+            f"{files.source} has too few pairs with different sources to hold some out for validation: "
+            "give --valid-source (and --valid-target)"
+        )
+    return parts
 
-    files: PairFiles
-    count: int
-    total: int
-    seed: int
-    valid: bool
 
-    def __iter__(self) -> Iterator[Pair]:
-        share = self.count / self.total
-        for source, target in self.files:
-            held_out = random.Random(f"{self.seed}:{source}").random() < share
-            if held_out == self.valid:
-                yield source, target
+def _rank(source: str, seed: int) -> int:
+    """A number that looks random and depends on nothing but the source and the seed."""
+    digest = hashlib.blake2b(source.encode(), digest_size=8, key=seed.to_bytes(8, "little"))
+    return int.from_bytes(digest.digest(), "little")

@@ -90,26 +90,31 @@ def pick_bleu_tokenizer(references: Sequence[str]) -> str:
     return "zh" if 3 * han > len(text) else "13a"
 
 
+def bleu_scorer(tokenize: str) -> Any:
+    """sacreBLEU's BLEU with this tokenizer; ConfigError if there is none of this name, or it isn't installed."""
+    from sacrebleu.metrics.bleu import BLEU
+
+    if tokenize not in BLEU.TOKENIZERS:
+        raise ConfigError(f"tokenize must be auto or one of {', '.join(BLEU.TOKENIZERS)}, got {tokenize!r}")
+    try:
+        return BLEU(tokenize=tokenize)
+    except (ImportError, RuntimeError):
+        raise ConfigError(
+            f'the BLEU tokenizer {tokenize} is not installed: pip install "glassformer[ja]" for Japanese, '
+            "or choose --tokenize char"
+        ) from None
+
+
 def _exact(hypotheses: Sequence[str], references: Sequence[str]) -> float:
     return 100 * sum(h == r for h, r in zip(hypotheses, references, strict=True)) / len(references)
 
 
 def _sacrebleu(hypotheses: Sequence[str], references: Sequence[str], metric: str, tokenize: str) -> Score:
-    from sacrebleu.metrics.bleu import BLEU
     from sacrebleu.metrics.chrf import CHRF
 
     if metric == "chrf":
         scorer = CHRF()
     else:
-        name = pick_bleu_tokenizer(references) if tokenize == "auto" else tokenize
-        if name not in BLEU.TOKENIZERS:
-            raise ConfigError(f"tokenize must be auto or one of {', '.join(BLEU.TOKENIZERS)}, got {name!r}")
-        try:
-            scorer = BLEU(tokenize=name)
-        except (ImportError, RuntimeError):
-            raise ConfigError(
-                f'the BLEU tokenizer {name} is not installed: pip install "glassformer[ja]" for Japanese, '
-                "or choose --tokenize char"
-            ) from None
+        scorer = bleu_scorer(pick_bleu_tokenizer(references) if tokenize == "auto" else tokenize)
     result = scorer.corpus_score(list(hypotheses), [list(references)])
     return Score("BLEU" if metric == "bleu" else "chrF", result.score, str(scorer.get_signature()))

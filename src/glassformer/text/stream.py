@@ -1,11 +1,10 @@
 """Lines as they come, in chunks, so that a file of any length takes the same memory."""
 
+import os
 import sys
 from collections.abc import Iterable, Iterator
 from itertools import islice
 from pathlib import Path
-from queue import Empty, Queue
-from threading import Thread
 from typing import BinaryIO
 
 from rich.console import Console
@@ -13,6 +12,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from glassformer.text.pairs import decode_line, read_lines
 
+STANDARD_INPUT = "standard input"
 Chunk = tuple[int, list[str]]
 """Number of the first line, from 1, and the lines."""
 
@@ -32,29 +32,15 @@ def chunks_of_file(path: Path, size: int) -> Iterator[Chunk]:
 
 def chunks_of_stream(stream: BinaryIO, size: int) -> Iterator[Chunk]:
     """The lines of a stream, at most `size` at a time: whatever has arrived, so that nobody waits for a full chunk."""
-    arrived: Queue[bytes | None] = Queue(maxsize=size)
-
-    def read() -> None:
-        for raw in stream:
-            arrived.put(raw)
-        arrived.put(None)
-
-    Thread(target=read, daemon=True).start()
-    first, ended = 1, False
-    while not ended:
-        raws = [arrived.get()]
-        try:
-            while raws[-1] is not None and len(raws) < size:
-                raws.append(arrived.get_nowait())
-        except Empty:
-            pass
-        ended = raws[-1] is None
-        lines = [
-            decode_line(raw, number, "standard input") for number, raw in enumerate(raws, first) if raw is not None
-        ]
-        if lines:
-            yield first, lines
-        first += len(lines)
+    first, rest = 1, b""
+    while block := os.read(stream.fileno(), 1 << 17):  # returns what is there, and waits only where nothing is
+        *raws, rest = (rest + block).split(b"\n")
+        for begin in range(0, len(raws), size):
+            chunk = raws[begin : begin + size]
+            yield first, [decode_line(raw, number, STANDARD_INPUT) for number, raw in enumerate(chunk, first)]
+            first += len(chunk)
+    if rest:
+        yield first, [decode_line(rest, first, STANDARD_INPUT)]
 
 
 def counting(chunks: Iterable[Chunk], what: str, unit: str) -> Iterator[Chunk]:

@@ -50,7 +50,8 @@ class SubwordTokenizer(Tokenizer):
 
     Round trip: `decode(encode(text))` is `text` with runs of spaces made one and those at the ends removed, if every
     character stood in the training text. Reserved by sentencepiece: U+2581 (▁) stands for the space and reads back
-    as one; U+0000 is not kept. A .model file of the user's may normalise more (often NFKC).
+    as one; U+2585 (▅), its own mark of the unknown, and U+0000 are not kept. A user's .model file may normalise more
+    (often NFKC).
     """
 
     suffix = ".spm"
@@ -80,8 +81,6 @@ class SubwordTokenizer(Tokenizer):
         From up to two million lines, sampled. `coverage` is the share of characters that get ids of their own.
         """
         size = 8000 if vocab_size is None else vocab_size
-        if size < 4:
-            raise ConfigError(f"vocab_size must be at least 4 (</s>, <unk>, one token, <pad>), got {size}")
         model = io.BytesIO()
         sentencepiece.set_random_generator_seed(seed)
         try:
@@ -145,6 +144,8 @@ class SymbolTokenizer(Tokenizer):
     def train(cls, lines: Iterable[str], *, vocab_size: int | None) -> "SymbolTokenizer":
         """Every symbol of the text, or with `vocab_size` the most frequent ones."""
         counts = Counter(symbol for line in lines for symbol in line.split())
+        if not counts:
+            raise DataError("no text to learn a tokenizer from: every line is empty")
         symbols = [symbol for symbol, _ in sorted(counts.items(), key=lambda item: (-item[1], item[0]))]
         if vocab_size is not None:
             if vocab_size > len(symbols) + 3:
@@ -178,7 +179,11 @@ def train_tokenizer(
 ) -> Tokenizer:
     """A tokenizer of this kind (`KINDS`) learned from `lines`; a kind ending in .model is a path."""
     if kind.endswith(".model"):
+        if vocab_size is not None:
+            raise ConfigError(f"vocab_size {vocab_size} can't be chosen for {kind}, which has a size: leave it out")
         return load_tokenizer(Path(kind))
+    if vocab_size is not None and vocab_size < 4:
+        raise ConfigError(f"vocab_size must be at least 4 (</s>, <unk>, one token, <pad>), got {vocab_size}")
     if kind == "symbols":
         return SymbolTokenizer.train(lines, vocab_size=vocab_size)
     check_kind(kind)

@@ -31,6 +31,8 @@ class Position:
     """Time spent training and validating."""
     best: list[float] | None = None
     """The best validation so far: score (its sign such that higher is better) and minus the loss."""
+    validated: int = 0
+    """The update of the last validation."""
     since_best: int = 0
     """Validations since then."""
 

@@ -1,5 +1,6 @@
 """Everything a training run can be told, with defaults that work. One flag each on the command line."""
 
+import math
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -134,18 +135,20 @@ class TrainConfig:
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ConfigError(f"{name} must be at least 1, got {value}")
-        if self.learning_rate is not None and self.learning_rate <= 0:
+        if self.learning_rate is not None and not 0 < self.learning_rate < math.inf:
             raise ConfigError(f"learning_rate must be above 0, got {self.learning_rate}")
-        if self.max_minutes is not None and self.max_minutes <= 0:
+        if self.max_minutes is not None and not self.max_minutes > 0:
             raise ConfigError(f"max_minutes must be above 0, got {self.max_minutes}")
         for name in ("clip_norm", "patience"):
-            if getattr(self, name) < 0:
+            if not getattr(self, name) >= 0:
                 raise ConfigError(f"{name} must be at least 0 (0 turns it off), got {getattr(self, name)}")
+        if not 0 <= self.seed < 1 << 32:
+            raise ConfigError(f"seed must be at least 0 and less than 2^32, got {self.seed}")
         if not 0 <= self.label_smoothing < 1:
             raise ConfigError(f"label_smoothing must be at least 0 and less than 1, got {self.label_smoothing}")
         if self.max_tokens < 2:
             raise ConfigError(f"max_tokens must be at least 2 (one token and </s>), got {self.max_tokens}")
-        if self.max_ratio < 1:
+        if not self.max_ratio >= 1:
             raise ConfigError(f"max_ratio must be at least 1, got {self.max_ratio}")
         if not 0 < self.character_coverage <= 1:
             raise ConfigError(f"character_coverage must be above 0 and at most 1, got {self.character_coverage}")

@@ -52,8 +52,6 @@ def train(config: TrainConfig) -> TrainResult:
 
     Shows progress on standard error. Ctrl-C saves and returns with `finished` False.
     """
-    if config.threads is not None:
-        torch.set_num_threads(config.threads)
     tame_memory()
     display = TrainingDisplay(config.out / METRICS)
     if config.resume:
@@ -61,6 +59,8 @@ def train(config: TrainConfig) -> TrainResult:
     else:
         pick_device(config.device)  # refused before any work is done
         prepare_run(config, display.say)
+    if config.threads is not None:
+        torch.set_num_threads(config.threads)
     with display, _interruption() as interrupted:
         return _Training(config, display).run(interrupted)
 
@@ -93,7 +93,7 @@ class _Training:
 
     def run(self, interrupted: Callable[[], bool]) -> TrainResult:
         """Update after update until a limit is reached, then put the best weights into the run folder."""
-        position, validated_at = self.position, self.position.update
+        position = self.position
         clock = time.monotonic() - position.seconds
         loss_sum, tokens, since = torch.zeros((), device=self.device), 0, time.monotonic()
         for batches in self._groups():
@@ -101,11 +101,7 @@ class _Training:
             tokens += sum(batch.tokens for batch in batches)
             position.seconds = time.monotonic() - clock
             if position.update % REPORT_EVERY == 0:
-                loss = loss_sum.item() / tokens
-                if not math.isfinite(loss):
-                    raise DivergedError(
-                        f"the loss is {loss} at update {position.update}: lower --learning-rate or raise --warmup"
-                    )
+                loss = self._finite(loss_sum.item() / tokens)
                 now = time.monotonic()
                 figures = {"update": position.update, "epoch": position.epoch + 1, "loss": loss}
                 figures |= {"tokens_per_second": tokens / (now - since), "seconds": position.seconds}
@@ -114,7 +110,6 @@ class _Training:
                 loss_sum, tokens, since = torch.zeros_like(loss_sum), 0, now
             if position.update % self.config.validate_every == 0:
                 self._validate()
-                validated_at = position.update
                 position.seconds, since = time.monotonic() - clock, time.monotonic()
                 save_state(self.resume, self.model, self.optimizer, position)
             if interrupted():
@@ -122,7 +117,7 @@ class _Training:
                 return TrainResult(self.folder, False, position.update, position.seconds, None)
             if self._is_over():
                 break
-        if validated_at != position.update or not snapshots(self.resume):
+        if position.validated != position.update:
             self._validate()
         final = self._finish()
         return TrainResult(self.folder, True, position.update, time.monotonic() - clock, final)
@@ -187,6 +182,7 @@ class _Training:
         loss, value = self._evaluate()
         sign = -1 if self.config.metric in LOWER_IS_BETTER else 1
         rank = [sign * value, -loss]  # equal scores: the lower loss
+        position.validated = position.update
         best = position.best is None or rank > position.best
         position.best, position.since_best = (rank, 0) if best else (position.best, position.since_best + 1)
         weights = self.model.state_dict()
@@ -222,7 +218,13 @@ class _Training:
         self.model.train()
         references = [target for _, target in self.valid_text]
         value = score(found, references, config.metric, tokenize=config.tokenize, symbols=self.symbols).value
-        return nll / tokens, value
+        return self._finite(nll / tokens), value
+
+    def _finite(self, loss: float) -> float:
+        if not math.isfinite(loss):
+            at = f"the loss is {loss} at update {self.position.update}"
+            raise DivergedError(f"{at}: lower --learning-rate, raise --warmup, or set --clip-norm")
+        return loss
 
     def _finish(self) -> float:
         """Choose between the averaged and the best single weights, and remove what only continuing needs."""
@@ -247,7 +249,7 @@ class _Training:
     def _limits(self) -> Iterator[float]:
         """How much of each limit is used up."""
         config, position = self.config, self.position
-        yield (position.epoch + position.batch / self.batches_per_epoch) / config.max_epochs
+        yield position.epoch / config.max_epochs
         if config.max_updates is not None:
             yield position.update / config.max_updates
         if config.max_minutes is not None:
@@ -255,7 +257,9 @@ class _Training:
 
     def _fraction(self) -> float:
         """How much of the training is done, patience left aside."""
-        return min(1.0, max(self._limits()))
+        within = self.position.batch / self.batches_per_epoch / self.config.max_epochs
+        epochs, *others = self._limits()
+        return min(1.0, max([epochs + within, *others]))
 
     def _is_over(self) -> bool:
         config = self.config

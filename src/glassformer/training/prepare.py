@@ -9,7 +9,8 @@ from glassformer.errors import DataError, RunError
 from glassformer.files import write_json
 from glassformer.run import RESUME, is_run_folder, write_config
 from glassformer.text.corpus import Corpus, Counts
-from glassformer.text.pairs import HeldOut, Pair, PairFiles
+from glassformer.text.pairs import Pair, PairFiles, hold_out
+from glassformer.text.scores import bleu_scorer
 from glassformer.text.tokenizer import Tokenizer, check_kind, train_tokenizer
 from glassformer.training.config import TrainConfig
 
@@ -21,7 +22,7 @@ Say = Callable[[str], None]
 def prepare_run(config: TrainConfig, say: Say) -> None:
     """Make the run folder `config.out` with tokenizers, config.json and, in resume/, the token arrays.
 
-    Everything is made in a folder beside it and moved there when complete, so a failure leaves what was there.
+    Everything is made in a hidden folder near it and moved there when complete, so a failure leaves what was there.
     """
     if config.out.exists() and not config.overwrite:
         unfinished = (config.out / RESUME).is_dir()
@@ -31,21 +32,28 @@ def prepare_run(config: TrainConfig, say: Say) -> None:
         raise RunError(f"{config.out} exists: {advice}, or choose another --out")
     if config.out.exists() and not is_run_folder(config.out):
         raise RunError(f"{config.out} is not a run folder: --overwrite replaces only those, choose another --out")
+    out = config.out.resolve()
+    if out in (Path.cwd(), *Path.cwd().parents):
+        raise RunError(f"{config.out} is the current folder: go out of it to replace it, or choose another --out")
     for kind in (config.tokenizer, config.source_tokenizer, config.target_tokenizer):
         if kind is not None:
             check_kind(kind)
+    if config.tokenize != "auto":
+        bleu_scorer(config.tokenize)
     total = _count(config.pairs)
     if config.valid_pairs is not None:
         _count(config.valid_pairs)
 
-    building = config.out.with_name(f".{config.out.name}.preparing")
+    there = next(folder for folder in out.parents if folder.exists())
+    building = there / f".{out.name}.preparing"
     shutil.rmtree(building, ignore_errors=True)
     try:
-        building.mkdir(parents=True)
+        building.mkdir()
         _fill(config, building, total, say)
-        if config.out.exists():
-            shutil.rmtree(config.out)
-        building.replace(config.out)
+        if out.exists():
+            shutil.rmtree(out)
+        out.parent.mkdir(parents=True, exist_ok=True)
+        building.replace(out)
     finally:
         shutil.rmtree(building, ignore_errors=True)
 
@@ -69,10 +77,12 @@ def _fill(config: TrainConfig, folder: Path, total: int, say: Say) -> None:
     )
 
     def prepare(name: str, pairs: Iterable[Pair], max_tokens: int, max_ratio: float) -> Counts:
+        limits = {"max_tokens": max_tokens, "max_ratio": max_ratio}
         part = folder / RESUME / name
-        _, counts = Corpus.prepare(
-            pairs, part, source_tokenizer, target_tokenizer, max_tokens=max_tokens, max_ratio=max_ratio
-        )
+        try:
+            _, counts = Corpus.prepare(pairs, part, source_tokenizer, target_tokenizer, **limits)
+        except DataError as error:
+            raise DataError(f"{name}: {error}") from None
         say(f"{name}: {counts}")
         return counts
 
@@ -89,14 +99,7 @@ def _split(config: TrainConfig, total: int) -> tuple[Iterable[Pair], Iterable[Pa
     """Training and validation pairs: the user's validation files, or some of the training pairs held out."""
     if config.valid_pairs is not None:
         return config.pairs, config.valid_pairs
-    count = min(MOST_HELD_OUT, max(1, total // 20))
-    valid = HeldOut(config.pairs, count, total, config.seed, valid=True)
-    if not any(True for _ in valid):
-        raise DataError(
-            f"{config.source} has too few pairs ({total}) to hold some out for validation: "
-            "give --valid-source (and --valid-target)"
-        )
-    return HeldOut(config.pairs, count, total, config.seed, valid=False), valid
+    return hold_out(config.pairs, min(MOST_HELD_OUT, max(1, total // 20)), config.seed)
 
 
 def _tokenizers(config: TrainConfig, pairs: Iterable[Pair]) -> tuple[Tokenizer, Tokenizer]:

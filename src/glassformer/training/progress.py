@@ -33,7 +33,8 @@ class TrainingDisplay:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._progress.stop()
+        if self._console.is_terminal:
+            self._progress.stop()
 
     def say(self, text: str) -> None:
         self._console.print(text, markup=False)

@@ -102,10 +102,14 @@ class ModelConfig:
         known = {field.name for field in fields(cls)}
         if unknown := sorted(set(values) - known):
             raise ConfigError(f"unknown model settings {', '.join(unknown)}: written by a newer glassformer?")
-        try:
-            return cls(**values)
-        except TypeError as error:
-            raise ConfigError(f"incomplete model settings: {error}") from None
+        if missing := sorted(known - set(values)):
+            raise ConfigError(f"model settings without {', '.join(missing)}")
+        for name, example in asdict(cls(source_vocab_size=4, target_vocab_size=4)).items():
+            if not isinstance(values[name], (int, float) if isinstance(example, float) else type(example)):
+                raise ConfigError(
+                    f"the model setting {name} must be of type {type(example).__name__}, got {values[name]!r}"
+                )
+        return cls(**values)
 
 
 PRESETS = ("tiny", "small", "base", "big")

@@ -24,7 +24,7 @@ class FeedForward(nn.Module):
 
 
 class EncoderLayer(nn.Module):
-    """ "EncoderLayer"-attention, then feed-forward."""
+    """Self-attention, then feed-forward."""
 
     def __init__(self, d_model: int, heads: int, d_ff: int, dropout: float, attention_dropout: float) -> None:
         super().__init__()
@@ -41,7 +41,7 @@ class EncoderLayer(nn.Module):
 
 
 class DecoderLayer(nn.Module):
-    """ "DecoderLayer"-attention over what is written so far, attention over the source, then feed-forward."""
+    """Self-attention over what is written so far, attention over the source, then feed-forward."""
 
     def __init__(self, d_model: int, heads: int, d_ff: int, dropout: float, attention_dropout: float) -> None:
         super().__init__()

@@ -49,7 +49,9 @@ class Transformer(nn.Module):
         self.dropout = Dropout(c.dropout)
         self._initialise()
 
-    def forward(self, source: Ids, target_in: Ids) -> Float[Tensor, "batch target_len predictable"]:
+    def forward(
+        self, source: Int[Tensor, "batch source_len"], target_in: Int[Tensor, "batch target_len"]
+    ) -> Float[Tensor, "batch target_len predictable"]:
         """Logits of the token that follows each position of `target_in`, a target shifted by its start (padding)."""
         keep = keep_from_ids(source, self.source_pad)
         states, _ = self.decode(target_in, self.start(self.encode(source, keep), keep))
@@ -74,6 +76,11 @@ class Transformer(nn.Module):
 
         Teacher forcing decodes all positions at once, generation one after the other; both give the same states.
         """
+        sources = cache.layers[0].memory_keys.shape[0]
+        if target_in.shape[0] % sources:
+            raise ValueError(
+                f"target_in must have a multiple of the cache's {sources} sources as rows, got {target_in.shape[0]}"
+            )
         x = self._embed(target_in, self.target_embedding, start=cache.length)
         layers = []
         for layer, layer_cache in zip(self.decoder, cache.layers, strict=True):
