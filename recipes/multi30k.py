@@ -45,6 +45,7 @@ def main(data: Path, out: Path = Path("runs/multi30k"), minutes: float = 45.0, s
         valid_target=data / "val.de",
         out=out,
         overwrite=True,
+        warmup=500,
         max_minutes=minutes,
         seed=seed,
     )

@@ -71,6 +71,11 @@ def test_a_folder_that_is_not_there_is_an_error_that_names_it(tmp_path):
         pass
 
 
+def test_a_folder_is_not_written_over(tmp_path):
+    with pytest.raises(DataError, match="is a folder: give the name of a file to write"), replacing(tmp_path):
+        pass
+
+
 def test_json_is_written_to_be_read(tmp_path):
     value = {"text": "Grüße 世界", "list": [1, 2.5, None], "nested": {"a": True}}
     write_json(tmp_path / "file.json", value)

@@ -1,4 +1,5 @@
 import math
+import re
 from collections import Counter
 from itertools import product
 
@@ -472,16 +473,20 @@ def test_normaliser_by_hand(penalty, alpha, length, expected):
         (dict(batch_tokens=0), "batch_tokens must be at least 1, got 0"),
         (dict(beam=2, n_best=3), "n_best must be at most the beam, got n_best 3 and beam 2"),
         (dict(length_penalty=-0.1), "length_penalty must be at least 0, got -0.1"),
+        (dict(length_penalty=math.nan), "length_penalty must be at least 0, got nan"),
+        (dict(seed=-1), "seed must be at least 0 and less than 2^32, got -1"),
+        (dict(seed=1 << 32), "seed must be at least 0 and less than 2^32, got 4294967296"),
         (dict(penalty="wo"), "penalty must be one of wu, plain, got 'wo'"),
         (dict(stopping="last"), "stopping must be one of exact, first, got 'last'"),
         (dict(temperature=0.0), "temperature must be above 0, got 0.0"),
+        (dict(temperature=math.nan), "temperature must be above 0, got nan"),
         (dict(top_k=-1), "top_k must be at least 0, got -1"),
         (dict(top_p=0.0), "top_p must be above 0 and at most 1, got 0.0"),
         (dict(top_p=1.1), "top_p must be above 0 and at most 1, got 1.1"),
     ],
 )
 def test_a_setting_that_cannot_work_says_which_and_what_came(settings, message):
-    with pytest.raises(ConfigError, match=f"^{message}$"):
+    with pytest.raises(ConfigError, match=f"^{re.escape(message)}$"):
         SearchConfig(**settings)
 
 

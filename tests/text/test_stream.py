@@ -78,6 +78,24 @@ def test_a_line_is_delivered_without_waiting_for_more(pipe):
     assert within(10, lambda: list(chunks)) == []
 
 
+def test_a_line_that_comes_in_pieces_is_delivered_when_it_is_whole(pipe):
+    reader, writer = pipe
+    chunks = chunks_of_stream(reader, size=100)
+    line = "\ufeffGrüße 世界 😀"
+    for byte in f"{line}\r\n".encode():  # cut within characters, the byte order mark and the line end
+        writer.write(bytes([byte]))
+    assert within(10, lambda: next(chunks)) == (1, [line.removeprefix("\ufeff")])
+    writer.write(b"half a")
+    waiting = threading.Thread(target=lambda: arrived.append(next(chunks)), daemon=True)
+    arrived: list = []
+    waiting.start()
+    waiting.join(0.2)
+    assert not arrived
+    writer.write(b" line\n")
+    waiting.join(10)
+    assert arrived == [(2, ["half a line"])]
+
+
 @pytest.mark.parametrize("size", [1, 7, 5_000])
 def test_everything_arrives_in_order_however_it_was_cut(pipe, size):
     reader, writer = pipe

@@ -55,8 +55,8 @@ class TrainConfig:
     max_ratio: float = 9.0
     """Training pairs whose lengths in tokens differ by a larger factor are left out."""
 
-    preset: str = "tiny"
-    """Size of the model: tiny (2.3M parameters with 8,000 ids), small, base or big (Vaswani et al. 2017)."""
+    preset: str = "small"
+    """Size of the model: tiny (2.3M parameters with 8,000 ids), small (6.0M), base or big (Vaswani et al. 2017)."""
     d_model: int | None = None
     """Width, instead of the preset's."""
     heads: int | None = None
@@ -72,7 +72,7 @@ class TrainConfig:
     attention_dropout: float | None = None
     """Probability of dropping an attention weight, instead of the preset's."""
 
-    batch_tokens: int = 4096
+    batch_tokens: int = 2048
     """Most source and most target tokens in a batch, padding included."""
     accumulate: int = 1
     """Batches per update."""
