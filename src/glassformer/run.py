@@ -121,6 +121,8 @@ def load_weights(model: Transformer, weights: Mapping[str, Tensor], path: Path) 
     """Put `weights` into the model; RunError if they belong to another one."""
     try:
         model.load_state_dict(dict(weights), strict=True)
+        if not all(tensor.isfinite().all() for tensor in weights.values()):
+            raise RunError(f"{path} holds numbers that are not finite: train again with a lower --learning-rate")
     except RuntimeError as error:
         first = next((line.strip() for line in str(error).splitlines()[1:]), str(error))
         raise RunError(f"{path} does not fit the model of {CONFIG}: {first}") from None

@@ -469,7 +469,7 @@ def test_normaliser_by_hand(penalty, alpha, length, expected):
         (dict(beam=0), "beam must be at least 1, got 0"),
         (dict(n_best=0), "n_best must be at least 1, got 0"),
         (dict(max_length=-3), "max_length must be at least 1, got -3"),
-        (dict(max_source_tokens=0), "max_source_tokens must be at least 1, got 0"),
+        (dict(max_source_tokens=0), "max_source_tokens must be at least 2 (with </s>), got 0"),
         (dict(batch_tokens=0), "batch_tokens must be at least 1, got 0"),
         (dict(beam=2, n_best=3), "n_best must be at most the beam, got n_best 3 and beam 2"),
         (dict(length_penalty=-0.1), "length_penalty must be at least 0, got -0.1"),

@@ -86,8 +86,8 @@ def test_a_line_that_comes_in_pieces_is_delivered_when_it_is_whole(pipe):
         writer.write(bytes([byte]))
     assert within(10, lambda: next(chunks)) == (1, [line.removeprefix("\ufeff")])
     writer.write(b"half a")
-    waiting = threading.Thread(target=lambda: arrived.append(next(chunks)), daemon=True)
     arrived: list = []
+    waiting = threading.Thread(target=lambda: arrived.append(next(chunks)), daemon=True)
     waiting.start()
     waiting.join(0.2)
     assert not arrived

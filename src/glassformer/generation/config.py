@@ -37,10 +37,12 @@ class SearchConfig:
     max_source_tokens: int = 1024
     """A longer source is cut, with a warning."""
     batch_tokens: int = 4096
-    """Most source tokens translated at once, padding included."""
+    """Most source tokens, times the beam, translated at once, padding included."""
 
     def __post_init__(self) -> None:
-        for name in ("beam", "n_best", "max_length", "max_source_tokens", "batch_tokens"):
+        if self.max_source_tokens < 2:
+            raise ConfigError(f"max_source_tokens must be at least 2 (with </s>), got {self.max_source_tokens}")
+        for name in ("beam", "n_best", "max_length", "batch_tokens"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name} must be at least 1, got {getattr(self, name)}")
         if self.n_best > self.beam and not self.sample:

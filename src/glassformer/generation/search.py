@@ -55,7 +55,10 @@ def sample(
 
 
 def truncated(logits: Float[Tensor, "rows classes"], top_k: int, top_p: float) -> Float[Tensor, "rows classes"]:
-    """softmax of `logits` over the `top_k` likeliest classes (0: all), of these the likeliest that reach `top_p`."""
+    """softmax of `logits` over the `top_k` likeliest classes (0: all), of these the likeliest that reach `top_p`.
+
+    Rows are weights for a draw: with `top_p` they sum to less than 1.
+    """
     if 0 < top_k < logits.shape[1]:
         least = logits.topk(top_k).values[:, -1:]
         logits = logits.masked_fill(logits < least, -torch.inf)

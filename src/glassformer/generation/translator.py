@@ -65,11 +65,13 @@ class Translator:
         config = config or SearchConfig()
         sources = [self._encode(line, ids, config) for line, ids in zip(lines, self._ids(lines), strict=True)]
         results = [[Translation("", 0.0, 0.0)] for _ in lines]
+        if empty := sum(not ids for ids in sources):
+            progress(empty)
         generator = torch.Generator(self._device).manual_seed(config.seed)
         training = self.model.training
         self.model.eval()
         try:
-            for batch in _batches_by_length(sources, config.batch_tokens):
+            for batch in _batches_by_length(sources, config.batch_tokens // (1 if config.sample else config.beam)):
                 found = self._search([sources[i] for i in batch], config, generator)
                 for i, hypotheses in zip(batch, found, strict=True):
                     results[i] = self._texts(hypotheses)
@@ -89,7 +91,7 @@ class Translator:
         if len(ids) >= config.max_source_tokens:
             warnings.warn(
                 f"a source of {len(ids):,} tokens is cut to its first {config.max_source_tokens - 1:,}: {line[:40]!r}…",
-                stacklevel=4,
+                stacklevel=2,
             )
             ids = ids[: config.max_source_tokens - 1]
         return [*ids, EOS] if ids else []

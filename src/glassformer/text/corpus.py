@@ -126,8 +126,10 @@ class _Writer:
     """Appends sequences to the two files of a `Ragged`."""
 
     def __init__(self, stem: Path) -> None:
-        self._ids = stem.with_suffix(".ids").open("wb")
-        self._offsets = stem.with_suffix(".offsets").open("wb")
+        paths = stem.with_suffix(".ids"), stem.with_suffix(".offsets")
+        for path in paths:
+            path.unlink(missing_ok=True)  # not truncated: an earlier file may be mapped into memory
+        self._ids, self._offsets = (path.open("wb") for path in paths)
         self.written = 0
 
     def __enter__(self) -> "_Writer":

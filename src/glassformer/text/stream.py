@@ -32,14 +32,20 @@ def chunks_of_file(path: Path, size: int) -> Iterator[Chunk]:
 
 def chunks_of_stream(stream: BinaryIO, size: int) -> Iterator[Chunk]:
     """The lines of a stream, at most `size` at a time: whatever has arrived, so that nobody waits for a full chunk."""
-    first, rest = 1, b""
+    first = 1
+    begun: list[bytes] = []  # the parts of a line whose end has not arrived
     while block := os.read(stream.fileno(), 1 << 17):  # returns what is there, and waits only where nothing is
-        *raws, rest = (rest + block).split(b"\n")
+        head, newline, tail = block.rpartition(b"\n")
+        if not newline:
+            begun.append(block)
+            continue
+        raws = b"".join([*begun, head]).split(b"\n")
+        begun = [tail]
         for begin in range(0, len(raws), size):
             chunk = raws[begin : begin + size]
             yield first, [decode_line(raw, number, STANDARD_INPUT) for number, raw in enumerate(chunk, first)]
             first += len(chunk)
-    if rest:
+    if rest := b"".join(begun):
         yield first, [decode_line(rest, first, STANDARD_INPUT)]
 
 
