@@ -28,14 +28,17 @@ SHA256 = {
 }
 
 
-def main(data: Path, out: Path = Path("runs/multi30k"), minutes: float = 45.0, seed: int = 1) -> None:
+def main(
+    data: Path, out: Path = Path("runs/multi30k"), minutes: float = 45.0, seed: int = 1, overwrite: bool = False
+) -> None:
     """Train on Multi30k and score the test set.
 
     Args:
         data: Folder of the raw text.
-        out: The run folder to write; an earlier one is replaced.
+        out: The run folder to write.
         minutes: Time for training.
         seed: Seed of everything random.
+        overwrite: Replace the run in the output folder.
     """
     check(data)
     settings = TrainConfig(
@@ -44,7 +47,7 @@ def main(data: Path, out: Path = Path("runs/multi30k"), minutes: float = 45.0, s
         valid_source=data / "val.en",
         valid_target=data / "val.de",
         out=out,
-        overwrite=True,
+        overwrite=overwrite,
         warmup=500,
         max_minutes=minutes,
         seed=seed,

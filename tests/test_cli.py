@@ -339,6 +339,21 @@ def test_train_takes_parallel_files_and_overwrites(here, capfd):
     assert "run: 3 updates" in capfd.readouterr().out
 
 
+def test_overwrite_keeps_files_that_training_did_not_write(here, capfd):
+    shutil.copy(here / "pairs.tsv", here / "run" / "mine.tsv")
+    before = tree(here)
+    assert run_command(f"train {TINY} --source run/mine.tsv --out run --overwrite --max-updates 3") == 2
+    assert "run also holds mine.tsv: move that away" in complaint(capfd.readouterr().err)
+    assert tree(here) == before
+
+
+def test_resume_takes_new_limits_and_no_other_settings(here, capfd):
+    assert run_command("train --resume --out unfinished --seed 5") == 2
+    assert "leave out seed" in complaint(capfd.readouterr().err)
+    assert run_command("train --resume --out unfinished --max-updates 11") == 0
+    assert "unfinished: 11 updates" in capfd.readouterr().out
+
+
 def test_resume_finishes(here, capfd):
     assert run_command("train --resume --out unfinished") == 0
     assert "unfinished: 20 updates" in capfd.readouterr().out

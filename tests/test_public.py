@@ -11,9 +11,12 @@ import pytest
 import glassformer
 
 NAMES = [
+    "GlassformerError",
     "ModelConfig",
     "MultiheadAttention",
+    "SearchConfig",
     "TrainConfig",
+    "TrainResult",
     "Transformer",
     "Translation",
     "Translator",

@@ -10,16 +10,21 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from glassformer.attention.attend import attend
     from glassformer.attention.multihead import MultiheadAttention
+    from glassformer.errors import GlassformerError
+    from glassformer.generation.config import SearchConfig
     from glassformer.generation.translator import Translation, Translator
     from glassformer.training.config import TrainConfig
-    from glassformer.training.loop import train
+    from glassformer.training.loop import TrainResult, train
     from glassformer.transformer.config import ModelConfig
     from glassformer.transformer.model import Transformer
 
 _HOME = {
+    "GlassformerError": "errors",
     "ModelConfig": "transformer.config",
     "MultiheadAttention": "attention.multihead",
+    "SearchConfig": "generation.config",
     "TrainConfig": "training.config",
+    "TrainResult": "training.loop",
     "Transformer": "transformer.model",
     "Translation": "generation.translator",
     "Translator": "generation.translator",
@@ -29,9 +34,12 @@ _HOME = {
 
 __version__ = version("glassformer")
 __all__ = [  # sorted; pinned by tests/test_public.py
+    "GlassformerError",
     "ModelConfig",
     "MultiheadAttention",
+    "SearchConfig",
     "TrainConfig",
+    "TrainResult",
     "Transformer",
     "Translation",
     "Translator",

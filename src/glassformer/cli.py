@@ -106,8 +106,10 @@ def translate(command: TranslateCommand) -> int:
     chunks = (
         chunks_of_stream(sys.stdin.buffer, LINES_AT_ONCE)
         if command.input is None
-        else counting(chunks_of_file(command.input, LINES_AT_ONCE), "translating", "lines")
+        else chunks_of_file(command.input, LINES_AT_ONCE)
     )
+    if command.output is not None or not sys.stdout.isatty():
+        chunks = counting(chunks, "translating", "lines")
     with nullcontext(sys.stdout.buffer) if command.output is None else replacing(command.output) as file:
         for first, lines in chunks:
             file.write(_format(translator.translate_n_best(lines, command.search), first, command))
@@ -130,11 +132,13 @@ def evaluate(command: EvaluateCommand) -> int:
     from glassformer.files import check_writable, replacing
     from glassformer.generation.translator import Translator
     from glassformer.text.pairs import PairFiles, read_lines
-    from glassformer.text.scores import score_all
+    from glassformer.text.scores import bleu_scorer, score_all
     from glassformer.text.stream import counting, in_chunks
     from glassformer.text.tokenizer import SymbolTokenizer
 
     symbols = command.symbols
+    if command.tokenize != "auto":
+        bleu_scorer(command.tokenize)
     if command.hypotheses is not None:
         if command.run is not None or command.source is not None or command.target is None:
             raise ConfigError("--hypotheses are scored against --target, without a run folder and --source")
@@ -161,8 +165,7 @@ def evaluate(command: EvaluateCommand) -> int:
 def demo(command: DemoCommand) -> int:
     from glassformer.demo.demonstration import demonstrate
 
-    demonstrate(command.out, command.seed)
-    return 0
+    return 0 if demonstrate(command.out, command.seed) else 130
 
 
 COMMANDS: dict[str, tuple[type, Callable[[Any], int]]] = {

@@ -19,7 +19,13 @@ def pick_device(name: str) -> torch.device:
     if not available[name.split(":")[0]]:
         usable = ", ".join(device for device, there in available.items() if there)
         raise ConfigError(f"device {name} is not available on this machine: choose one of auto, {usable}")
-    return torch.device(name)
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        raise ConfigError(f"device must be auto, cpu, mps, cuda, or cuda:N for the N-th GPU, got {name!r}") from None
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        raise ConfigError(f"device {name} is not there: this machine has {torch.cuda.device_count()} GPUs, from cuda:0")
+    return device
 
 
 def pick_precision(name: str, device: torch.device) -> torch.dtype:

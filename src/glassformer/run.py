@@ -106,6 +106,8 @@ def read_config(folder: Path) -> dict[str, Any]:
         raise RunError(f"{path} is damaged: {', '.join(sorted(missing))} missing")
     if not isinstance(config["model"], dict) or not isinstance(config["training"], dict):
         raise RunError(f"{path} is damaged: model and training must be objects")
+    if not all(isinstance(config[f"{side}_tokenizer"], str) for side in ("source", "target")):
+        raise RunError(f"{path} is damaged: the tokenizers must be names of files")
     return config
 
 

@@ -1,4 +1,5 @@
 import gzip
+import os
 import re
 from collections import Counter
 from pathlib import Path
@@ -177,12 +178,29 @@ def test_held_out_depends_on_the_seed_and_nothing_else(files):
 def test_as_many_are_held_out_as_asked_for(files):
     for count in (2, 50, 100, 998):
         assert len(halves(files, count=count)[1]) == count
-    assert len(halves(files, count=51)[1]) == 52  # both pairs of the last source
+    assert len(halves(files, count=51)[1]) == 50  # both pairs of a source, or none
 
 
-def test_nothing_left_to_train_on_is_refused(files):
+def test_a_source_too_frequent_to_be_held_out_stays_in_training(tmp_path):
+    rows = ["frequent\tx\n"] * 200 + [f"rare {i}\ty\n" for i in range(100)]
+    files = PairFiles(write(tmp_path / "pairs.tsv", "".join(rows).encode()))
+    for seed in range(60):
+        train, valid = halves(files, count=15, seed=seed)
+        assert 14 <= len(valid) <= 15
+        assert len(train) + len(valid) == 300
+        assert ("frequent", "x") not in valid
+
+
+def test_nothing_left_to_train_on_is_refused(tmp_path):
+    files = PairFiles(write(tmp_path / "pairs.tsv", b"one\ttwo\n"))
     with pytest.raises(DataError, match="too few pairs with different sources"):
-        hold_out(files, 1000, seed=1)
+        hold_out(files, 1, seed=1)
+
+
+def test_a_pipe_is_refused_because_it_is_read_several_times(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(DataError, match="pipe is a pipe or device"):
+        PairFiles(tmp_path / "pipe").check()
 
 
 def test_a_source_held_out_of_few_is_held_out_of_more(files):

@@ -304,11 +304,28 @@ def test_a_model_of_the_users_is_taken_as_it_is(tmp_path):
     assert load_tokenizer(tokenizer.save(tmp_path / "source")).encode(SENTENCES) == theirs.encode(SENTENCES)
 
 
-def test_a_model_with_other_ids_is_refused_with_the_options_to_train_it_with(tmp_path):
+def test_a_model_with_sentencepieces_own_ids_gets_ours(tmp_path):
     path = users_model(tmp_path / "mine.model")
-    message = r"must have </s> = 0 and <unk> = 1, this one has 2 and 0: train it with --eos_id=0 --unk_id=1"
-    with pytest.raises(DataError, match=f"{re.escape(str(path))}: .*{message}"):
+    theirs = sentencepiece.SentencePieceProcessor(model_file=str(path))
+    assert (theirs.unk_id(), theirs.bos_id(), theirs.eos_id()) == (0, 1, 2)
+    ours = train(str(path))
+    assert ours.tokens([0, 1, ours.pad]) == ["</s>", "<unk>", "<pad>"]
+    assert ours.vocab_size == theirs.get_piece_size()  # without <s>, with <pad>
+    for line in [*SENTENCES, "☃ unseen"]:
+        assert ours.tokens(ours.encode([line])[0]) == [theirs.id_to_piece(i) for i in theirs.encode(line)]
+    assert ours.decode(ours.encode(SENTENCES)) == theirs.decode(theirs.encode(SENTENCES))
+
+
+def test_a_model_without_an_end_is_refused(tmp_path):
+    path = users_model(tmp_path / "mine.model", eos_id=-1)
+    with pytest.raises(DataError, match=f"{re.escape(str(path))}: .*must have the piece </s>"):
         train(str(path))
+
+
+def test_vocab_size_of_a_ready_model_cannot_be_chosen(tmp_path):
+    path = users_model(tmp_path / "mine.model")
+    with pytest.raises(ConfigError, match="vocab_size 100 can't be chosen for .*mine.model"):
+        train(str(path), 100)
 
 
 @pytest.mark.parametrize("content", [b"", b"this is no model\n", bytes(range(256))], ids=["empty", "text", "bytes"])

@@ -139,6 +139,14 @@ def test_json_round_trip(changes):
     assert isinstance(after.out, Path)
 
 
-def test_at_moves_the_run_and_forgets_overwrite():
-    moved = config(overwrite=True, seed=7).at(Path("elsewhere"))
-    assert (moved.out, moved.overwrite, moved.seed) == (Path("elsewhere"), False, 7)
+def test_a_run_continues_where_it_stands_now_with_new_limits():
+    asked = TrainConfig(out=Path("elsewhere"), resume=True, max_updates=11, threads=1)
+    continued = config(overwrite=True, seed=7, max_updates=5).continued(asked)
+    assert (continued.out, continued.overwrite, continued.seed) == (Path("elsewhere"), False, 7)
+    assert (continued.max_updates, continued.threads) == (11, 1)
+
+
+def test_other_settings_cannot_be_changed_by_continuing():
+    asked = TrainConfig(out=Path("elsewhere"), resume=True, seed=3, d_model=64, max_updates=11)
+    with pytest.raises(ConfigError, match=r"leave out d_model, seed .only max_epochs, .*threads can be changed"):
+        config().continued(asked)

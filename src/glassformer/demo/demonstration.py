@@ -1,6 +1,7 @@
 """Make the dates, train on them, and show how well dates never seen are read."""
 
-import tempfile
+import shutil
+import sys
 from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,39 +13,44 @@ from glassformer.demo.dates import DatePhrase, make_dates
 from glassformer.files import replacing
 from glassformer.generation.config import SearchConfig
 from glassformer.generation.translator import Translator
+from glassformer.run import is_run_folder, read_config
 from glassformer.training.config import TrainConfig
 from glassformer.training.loop import TrainResult, train
 
 EXAMPLES = 5
 
 
-def demonstrate(out: Path, seed: int) -> None:
+def demonstrate(out: Path, seed: int) -> bool:
     """Train the dates model into the run folder `out` and print what it does on held-out dates.
 
-    The test's dates and phrases are not in training (see `make_dates`). The last line is `exact match NN.N %`.
+    The test's dates and phrases are not in training (see `make_dates`). The dates themselves are left beside the run,
+    in `<out>-data`; a run made from them is replaced, another one is not. The last line is `exact match NN.N %`.
+    Returns False if it was interrupted.
     """
     console = Console(highlight=False, soft_wrap=True)
     splits = make_dates(seed=seed, train=60_000)
     console.print(f"{len(splits.train):,} dates to learn from, for example [b]{splits.train[0].phrase}[/b]")
-    with tempfile.TemporaryDirectory() as folder:
-        source, valid = Path(folder, "train.tsv"), Path(folder, "valid.tsv")
-        write_phrases(source, splits.train)
-        write_phrases(valid, splits.valid)
-        result = train(settings(source, valid, out, seed))
+    data = out.with_name(f"{out.name}-data")
+    data.mkdir(parents=True, exist_ok=True)
+    for name, dates in (("train", splits.train), ("valid", splits.valid), ("test", splits.test)):
+        write_phrases(data / f"{name}.tsv", dates)
+    mine = is_run_folder(out) and read_config(out)["training"]["settings"]["source"] == str(data / "train.tsv")
+    result = train(settings(data, out, seed, overwrite=mine))
     if not result.finished:
         console.print("The demonstration was interrupted; run it again for its results.")
-        return
+        return False
     found = Translator.load(out).translate([date.phrase for date in splits.test], SearchConfig(beam=1))
     _report(console, splits.test, found, result)
+    return True
 
 
-def settings(source: Path, valid: Path, out: Path, seed: int) -> TrainConfig:
+def settings(data: Path, out: Path, seed: int, *, overwrite: bool) -> TrainConfig:
     """How the dates model is trained: characters, two encoder layers, one decoder layer."""
     return TrainConfig(
-        source=source,
-        valid_source=valid,
+        source=data / "train.tsv",
+        valid_source=data / "valid.tsv",
         out=out,
-        overwrite=True,
+        overwrite=overwrite,
         tokenizer="char",
         preset="tiny",
         encoder_layers=2,
@@ -90,12 +96,13 @@ def _report(console: Console, dates: Sequence[DatePhrase], found: Sequence[str],
     for i in range(0, len(dates), len(dates) // EXAMPLES)[:EXAMPLES]:
         mark = "" if found[i] == dates[i].iso else f"   (wrong: {dates[i].iso})"
         console.print(f"  {dates[i].language:<12} {dates[i].phrase:<36} {found[i]}{mark}", markup=False)
-    command = f"glassformer translate {result.folder}"
+    program = "glassformer" if shutil.which("glassformer") else sys.argv[0]
+    command = f"{program} translate {result.folder}"
     console.print(
         f'\nTry one of your own:     echo "le 14 juillet 1989" | {command}\n'
-        "Train on your own pairs: glassformer train --source FILE.tsv --out runs/mine\n"
+        f"Train on your own pairs: {program} train --source FILE.tsv --out runs/mine\n"
         "                         (one source<tab>target a line; two parallel files with --source and --target)\n"
-        "More:                    glassformer train --help\n"
+        f"More:                    {program} train --help\n"
     )
     total = sum(map(sum, right.values()))
     console.print(f"exact match {100 * total / len(dates):.1f} %")

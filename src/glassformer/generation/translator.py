@@ -15,6 +15,8 @@ from glassformer.text.batching import pad_source
 from glassformer.text.tokenizer import EOS, Tokenizer
 from glassformer.transformer.model import Transformer
 
+MOST_LOGITS = 1 << 23
+
 
 @dataclass(frozen=True)
 class Translation:
@@ -62,6 +64,8 @@ class Translator:
         progress: Callable[[int], None] = lambda lines_done: None,
     ) -> list[list[Translation]]:
         """Up to `config.n_best` translations of each line with their scores, best first."""
+        if isinstance(lines, str):
+            raise TypeError("lines must be a sequence of lines, got one str: pass [line]")
         config = config or SearchConfig()
         sources = [self._encode(line, ids, config) for line, ids in zip(lines, self._ids(lines), strict=True)]
         results = [[Translation("", 0.0, 0.0)] for _ in lines]
@@ -71,7 +75,7 @@ class Translator:
         training = self.model.training
         self.model.eval()
         try:
-            for batch in _batches_by_length(sources, config.batch_tokens // (1 if config.sample else config.beam)):
+            for batch in _batches_by_length(sources, *self._batch_limits(config)):
                 found = self._search([sources[i] for i in batch], config, generator)
                 for i, hypotheses in zip(batch, found, strict=True):
                     results[i] = self._texts(hypotheses)
@@ -83,6 +87,12 @@ class Translator:
     @property
     def _device(self) -> torch.device:
         return self.model.target_embedding.weight.device
+
+    def _batch_limits(self, config: SearchConfig) -> tuple[int, int]:
+        """Most padded source tokens and most sources at once, such that the logits of one step stay small."""
+        width = 1 if config.sample else config.beam
+        logits_each = width * self.model.config.target_vocab_size
+        return max(1, config.batch_tokens // width), max(1, MOST_LOGITS // logits_each)
 
     def _ids(self, lines: Sequence[str]) -> list[list[int]]:
         return self.source_tokenizer.encode(lines)
@@ -117,12 +127,13 @@ class Translator:
         ]
 
 
-def _batches_by_length(sources: list[list[int]], batch_tokens: int) -> list[list[int]]:
+def _batches_by_length(sources: list[list[int]], most_tokens: int, most_sources: int) -> list[list[int]]:
     """Indices of the sources that aren't empty, longest first, in batches of at most so many padded tokens."""
     order = sorted((i for i, ids in enumerate(sources) if ids), key=lambda i: -len(sources[i]))
     batches: list[list[int]] = []
     for i in order:
-        if batches and len(sources[batches[-1][0]]) * (len(batches[-1]) + 1) <= batch_tokens:
+        size = len(batches[-1]) + 1 if batches else 0
+        if batches and size <= most_sources and len(sources[batches[-1][0]]) * size <= most_tokens:
             batches[-1].append(i)
         else:
             batches.append([i])

@@ -5,6 +5,7 @@ import gzip
 import hashlib
 import heapq
 import zlib
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import zip_longest
@@ -22,6 +23,12 @@ class PairFiles:
 
     source: Path
     target: Path | None = None
+
+    def check(self) -> None:
+        """Raise DataError unless the files can be read several times, as training does."""
+        for path in (self.source, self.target):
+            if path is not None and path.exists() and not path.is_file() and not path.is_dir():
+                raise DataError(f"{path} is a pipe or device, and is read several times: save it to a file first")
 
     def __iter__(self) -> Iterator[Pair]:
         return self._tsv() if self.target is None else self._parallel(self.target)
@@ -85,28 +92,47 @@ class Part:
 
     files: PairFiles
     seed: int
-    threshold: int
+    chosen: frozenset[int]
     held_out: bool
 
     def __iter__(self) -> Iterator[Pair]:
         for source, target in self.files:
-            if (_rank(source, self.seed) <= self.threshold) == self.held_out:
+            if (_rank(source, self.seed) in self.chosen) == self.held_out:
                 yield source, target
 
 
 def hold_out(files: PairFiles, count: int, seed: int) -> tuple[Part, Part]:
-    """Split pairs in two, chosen by the seed: those for training, and `count` others (or a few more) for validation.
+    """Split pairs in two, chosen by the seed: those for training, and at most `count` others for validation.
 
-    All pairs with the same source fall on the same side, so that validation sees new sources.
+    All pairs with the same source fall on the same side, so that validation sees new sources; a source that is too
+    frequent to fit stays in training.
     """
-    ranks = heapq.nsmallest(count, (_rank(source, seed) for source, _ in files))
-    parts = Part(files, seed, ranks[-1], held_out=False), Part(files, seed, ranks[-1], held_out=True)
-    if not any(True for _ in parts[0]):
+    frequency: Counter[int] = Counter()  # of the `count` sources of lowest rank
+    highest: list[int] = []  # their negated ranks, as a heap
+    total = 0
+    for source, _ in files:
+        total += 1
+        rank = _rank(source, seed)
+        if rank not in frequency:
+            if len(highest) < count:
+                heapq.heappush(highest, -rank)
+            elif rank < -highest[0]:
+                del frequency[-heapq.heapreplace(highest, -rank)]
+            else:
+                continue
+        frequency[rank] += 1
+    chosen, left = [], min(count, total - 1)
+    for rank in sorted(frequency):
+        if frequency[rank] <= left:
+            chosen.append(rank)
+            left -= frequency[rank]
+    if not chosen:
         raise DataError(
             f"{files.source} has too few pairs with different sources to hold some out for validation: "
             "give --valid-source (and --valid-target)"
         )
-    return parts
+    split = frozenset(chosen)
+    return Part(files, seed, split, held_out=False), Part(files, seed, split, held_out=True)
 
 
 def _rank(source: str, seed: int) -> int:

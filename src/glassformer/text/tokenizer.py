@@ -18,6 +18,7 @@ EOS, UNK = 0, 1
 UNKNOWN = "⁇"
 SUBWORD_KINDS = ("unigram", "bpe", "char", "word")
 KINDS = (*SUBWORD_KINDS, "symbols")
+ENDINGS = (".spm", ".symbols")
 
 
 class Tokenizer(ABC):
@@ -63,13 +64,14 @@ class SubwordTokenizer(Tokenizer):
             self._processor.LoadFromSerializedProto(proto)
         except RuntimeError as error:
             raise DataError(f"not a sentencepiece model: {error}") from None
-        if (self._processor.eos_id(), self._processor.unk_id()) != (EOS, UNK):
-            raise DataError(
-                f"a sentencepiece model must have </s> = {EOS} and <unk> = {UNK}, this one has "
-                f"{self._processor.eos_id()} and {self._processor.unk_id()}: train it with --eos_id=0 --unk_id=1 "
-                "--bos_id=-1 --pad_id=-1"
-            )
-        self.pad = self._processor.get_piece_size()
+        if self._processor.eos_id() < 0:
+            raise DataError("a sentencepiece model must have the piece </s>: train it without --eos_id=-1")
+        # Models that glassformer learned have our ids already; others may have <unk> = 0, <s> = 1, </s> = 2.
+        first = [self._processor.eos_id(), self._processor.unk_id()]
+        left_out = {*first, self._processor.bos_id(), self._processor.pad_id()}
+        self._pieces = first + [i for i in range(self._processor.get_piece_size()) if i not in left_out]
+        self._ids = {piece: i for i, piece in enumerate(self._pieces)}
+        self.pad = len(self._pieces)
         self.vocab_size = self.pad + 1
 
     @classmethod
@@ -114,14 +116,14 @@ class SubwordTokenizer(Tokenizer):
         return tokenizer
 
     def encode(self, lines: Sequence[str]) -> list[list[int]]:
-        return self._processor.encode(list(lines))
+        return [[self._ids[piece] for piece in pieces] for pieces in self._processor.encode(list(lines))]
 
     def decode(self, ids: Sequence[Sequence[int]]) -> list[str]:
-        kept = [[i for i in row if i not in (EOS, self.pad)] for row in ids]
+        kept = [[self._pieces[i] for i in row if i not in (EOS, self.pad)] for row in ids]
         return [text.strip(" ") for text in self._processor.decode(kept)]
 
     def tokens(self, ids: Sequence[int]) -> list[str]:
-        return ["<pad>" if i == self.pad else self._processor.id_to_piece(i) for i in ids]
+        return ["<pad>" if i == self.pad else self._processor.id_to_piece(self._pieces[i]) for i in ids]
 
     def save(self, stem: Path) -> Path:
         path = stem.with_suffix(self.suffix)
@@ -200,7 +202,7 @@ def check_kind(kind: str) -> None:
 
 
 def load_tokenizer(path: Path) -> Tokenizer:
-    """Read what `Tokenizer.save` wrote, or any sentencepiece .model with </s> = 0 and <unk> = 1."""
+    """Read what `Tokenizer.save` wrote, or any sentencepiece .model; its ids are put into our order."""
     if not path.exists():
         raise RunError(f"{path}: the tokenizer file is missing")
     if path.suffix == SymbolTokenizer.suffix:

@@ -1,7 +1,7 @@
 """Everything a training run can be told, with defaults that work. One flag each on the command line."""
 
 import math
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,8 @@ from glassformer.transformer.config import ModelConfig
 
 DEVICES = ("auto", "cpu", "cuda", "mps")
 PRECISIONS = ("auto", "float32", "bfloat16")
+CHANGEABLE = ("max_epochs", "max_updates", "max_minutes", "patience", "device", "precision", "threads")
+"""Settings that `resume` may change."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,7 +33,8 @@ class TrainConfig:
     overwrite: bool = False
     """Replace the run in the output folder."""
     resume: bool = False
-    """Continue the unfinished run in the output folder, with the settings it was started with."""
+    """Continue the unfinished run in the output folder, with the settings it was started with; limits,
+    device, precision and threads may be given anew."""
 
     tokenizer: str = "unigram"
     """How text becomes tokens: unigram, bpe, char, word (sentencepiece, learned from the text), symbols (split at
@@ -153,7 +156,7 @@ class TrainConfig:
         if not 0 < self.character_coverage <= 1:
             raise ConfigError(f"character_coverage must be above 0 and at most 1, got {self.character_coverage}")
         for name, values in (("metric", METRICS), ("device", DEVICES), ("precision", PRECISIONS)):
-            if getattr(self, name) not in values:
+            if getattr(self, name).partition(":")[0] not in values:
                 raise ConfigError(f"{name} must be one of {', '.join(values)}, got {getattr(self, name)!r}")
         self.model_config(source_vocab_size=4, target_vocab_size=4)  # refuses sizes that cannot work, at once
         if (self.target is None) != (self.valid_target is None) and self.valid_source is not None:
@@ -192,9 +195,17 @@ class TrainConfig:
         own = (self.source_tokenizer, self.target_tokenizer, self.source_vocab_size, self.target_vocab_size)
         return not self.separate_vocab and all(value is None for value in own)
 
-    def at(self, folder: Path) -> "TrainConfig":
-        """The same settings for a run that now stands in `folder`."""
-        return replace(self, out=folder, overwrite=False)
+    def continued(self, asked: "TrainConfig") -> "TrainConfig":
+        """These settings for a run that continues in `asked.out`, with the limits and the device that `asked` names."""
+        plain = TrainConfig(out=asked.out, resume=True)
+        names = (field.name for field in fields(self))
+        changes = {name: getattr(asked, name) for name in names if getattr(asked, name) != getattr(plain, name)}
+        if fixed := sorted(set(changes) - set(CHANGEABLE)):
+            raise ConfigError(
+                f"a run continues with the settings it was started with: leave out {', '.join(fixed)} "
+                f"(only {', '.join(CHANGEABLE)} can be changed)"
+            )
+        return replace(self, out=asked.out, overwrite=False, **changes)
 
     def to_json(self) -> dict[str, Any]:
         return {name: str(value) if isinstance(value, Path) else value for name, value in asdict(self).items()}

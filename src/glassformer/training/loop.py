@@ -1,6 +1,7 @@
 """The training loop."""
 
 import math
+import os
 import shutil
 import signal
 import time
@@ -16,7 +17,7 @@ from glassformer.device import pick_device, pick_precision, tame_memory
 from glassformer.errors import ConfigError, DivergedError, RunError
 from glassformer.generation.config import SearchConfig
 from glassformer.generation.translator import Translator
-from glassformer.run import METRICS, RESUME, WEIGHTS, load_weights, read_config, write_weights
+from glassformer.run import CONFIG, METRICS, RESUME, WEIGHTS, load_weights, read_config, write_weights
 from glassformer.text.batching import Batch, plan_batches
 from glassformer.text.corpus import Corpus
 from glassformer.text.scores import LOWER_IS_BETTER, score
@@ -50,12 +51,13 @@ class TrainResult:
 def train(config: TrainConfig) -> TrainResult:
     """Train a model on pairs of text and leave it in the run folder `config.out` (Vaswani et al. 2017, section 5).
 
-    Shows progress on standard error. Ctrl-C saves and returns with `finished` False.
+    Shows progress on standard error. Ctrl-C saves and returns with `finished` False. Changes torch's global seed,
+    its number of threads if `config.threads` is given, and how the process keeps memory (`device.tame_memory`).
     """
     tame_memory()
     display = TrainingDisplay(config.out / METRICS)
     if config.resume:
-        config = _settings_of_unfinished(config.out)
+        config = _settings_of_unfinished(config)
     else:
         pick_device(config.device)  # refused before any work is done
         prepare_run(config, display.say)
@@ -231,8 +233,8 @@ class _Training:
         assert self.position.best is not None
         sign = -1 if self.config.metric in LOWER_IS_BETTER else 1
         value = sign * self.position.best[0]
-        if self.config.average > 1:
-            kept = snapshots(self.resume)
+        kept = snapshots(self.resume)
+        if len(kept) > 1:
             load_weights(self.model, average(kept), self.folder / WEIGHTS)
             loss, averaged = self._evaluate()
             better = [sign * averaged, -loss] >= self.position.best
@@ -267,16 +269,18 @@ class _Training:
         return patience_is_over or any(used >= 1 for used in self._limits())
 
 
-def _settings_of_unfinished(folder: Path) -> TrainConfig:
-    """The settings with which the unfinished run in `folder` was started."""
-    settings = read_config(folder)["training"]["settings"]
+def _settings_of_unfinished(config: TrainConfig) -> TrainConfig:
+    """The settings with which the unfinished run in `config.out` was started, with those changes that may be made."""
+    folder = config.out
+    settings = read_config(folder)["training"].get("settings")
     if not (folder / RESUME).is_dir():
         raise RunError(f"the training of {folder} is complete: there is nothing to resume")
+    if not isinstance(settings, dict):
+        raise RunError(f"{folder / CONFIG} is damaged: it has no settings of the training")
     try:
-        config = TrainConfig.from_json(settings)
+        return TrainConfig.from_json(settings).continued(config)
     except TypeError as error:
         raise ConfigError(f"the settings in {folder} do not fit this version of glassformer: {error}") from None
-    return config.at(folder)
 
 
 @contextmanager
@@ -288,6 +292,8 @@ def _interruption() -> Iterator[Callable[[], bool]]:
         nonlocal received
         received = True
         signal.signal(signal.SIGINT, signal.default_int_handler)
+        # Straight to the file: a signal may come in the middle of a print.
+        os.write(2, b"\nsaving after this update; Ctrl-C again stops at once\n")
 
     if current_thread() is not main_thread():
         yield lambda: False

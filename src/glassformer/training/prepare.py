@@ -2,16 +2,17 @@
 
 import json
 import shutil
+import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 from glassformer.errors import DataError, RunError
 from glassformer.files import write_json
-from glassformer.run import RESUME, is_run_folder, write_config
+from glassformer.run import CONFIG, METRICS, RESUME, WEIGHTS, is_run_folder, write_config
 from glassformer.text.corpus import Corpus, Counts
 from glassformer.text.pairs import Pair, PairFiles, hold_out
 from glassformer.text.scores import bleu_scorer
-from glassformer.text.tokenizer import Tokenizer, check_kind, train_tokenizer
+from glassformer.text.tokenizer import ENDINGS, Tokenizer, check_kind, train_tokenizer
 from glassformer.training.config import TrainConfig
 
 MOST_HELD_OUT = 1000
@@ -32,6 +33,7 @@ def prepare_run(config: TrainConfig, say: Say) -> None:
         raise RunError(f"{config.out} exists: {advice}, or choose another --out")
     if config.out.exists() and not is_run_folder(config.out):
         raise RunError(f"{config.out} is not a run folder: --overwrite replaces only those, choose another --out")
+    _check_nothing_is_lost(config)
     out = config.out.resolve()
     if out in (Path.cwd(), *Path.cwd().parents):
         raise RunError(f"{config.out} is the current folder: go out of it to replace it, or choose another --out")
@@ -45,10 +47,9 @@ def prepare_run(config: TrainConfig, say: Say) -> None:
         _count(config.valid_pairs)
 
     there = next(folder for folder in out.parents if folder.exists())
-    building = there / f".{out.name}.preparing"
-    shutil.rmtree(building, ignore_errors=True)
+    building = Path(tempfile.mkdtemp(prefix=f".{out.name}.", suffix=".preparing", dir=there))
     try:
-        building.mkdir()
+        building.chmod(0o755)
         _fill(config, building, total, say)
         if out.exists():
             shutil.rmtree(out)
@@ -56,6 +57,15 @@ def prepare_run(config: TrainConfig, say: Say) -> None:
         building.replace(out)
     finally:
         shutil.rmtree(building, ignore_errors=True)
+
+
+def _check_nothing_is_lost(config: TrainConfig) -> None:
+    """Raise RunError where replacing the run would remove files that training did not write."""
+    if not config.out.exists():
+        return
+    ours = {CONFIG, WEIGHTS, METRICS, RESUME} | {f"{side}{end}" for side in ("source", "target") for end in ENDINGS}
+    if foreign := sorted(path.name for path in config.out.iterdir() if path.name not in ours):
+        raise RunError(f"{config.out} also holds {', '.join(foreign[:3])}: move that away, or choose another --out")
 
 
 def read_valid_pairs(folder: Path) -> list[Pair]:
@@ -78,9 +88,16 @@ def _fill(config: TrainConfig, folder: Path, total: int, say: Say) -> None:
 
     def prepare(name: str, pairs: Iterable[Pair], max_tokens: int, max_ratio: float) -> Counts:
         limits = {"max_tokens": max_tokens, "max_ratio": max_ratio}
-        part = folder / RESUME / name
+        part, read = folder / RESUME / name, 0
+
+        def progress(more: int) -> None:
+            nonlocal read
+            read += more
+            if read // 500_000 > (read - more) // 500_000:
+                say(f"{name}: {read:,} pairs read")
+
         try:
-            _, counts = Corpus.prepare(pairs, part, source_tokenizer, target_tokenizer, **limits)
+            _, counts = Corpus.prepare(pairs, part, source_tokenizer, target_tokenizer, **limits, progress=progress)
         except DataError as error:
             raise DataError(f"{name}: {error}") from None
         say(f"{name}: {counts}")
@@ -123,6 +140,7 @@ def _tokenizers(config: TrainConfig, pairs: Iterable[Pair]) -> tuple[Tokenizer, 
 
 def _count(files: PairFiles) -> int:
     """How many pairs the files hold; raises DataError if they can't be used."""
+    files.check()
     total = sum(1 for _ in files)
     if not total:
         raise DataError(f"{files.source} is empty: at least one pair is needed")

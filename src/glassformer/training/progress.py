@@ -44,7 +44,7 @@ class TrainingDisplay:
         left = seconds * (1 - fraction) / fraction if fraction else 0.0
         facts = (
             f"epoch {figures['epoch']}  update {figures['update']:,}  loss {figures['loss']:.3f}{self._score}  "
-            f"{figures['tokens_per_second']:,.0f} tokens/s  {_clock(left)} left"
+            f"{figures['tokens_per_second']:,.0f} tokens/s  at most {_clock(left)} left"
         )
         self._record(figures)
         if self._console.is_terminal:

@@ -33,16 +33,18 @@ class ModelConfig:
     """Probability of dropping an attention weight."""
 
     def __post_init__(self) -> None:
-        for name in (
+        sizes = (
             "source_vocab_size",
             "target_vocab_size",
             "d_model",
             "heads",
             "encoder_layers",
             "decoder_layers",
-        ):
-            _check_positive(name, getattr(self, name))
-        _check_positive("d_ff", self.d_ff)
+            "d_ff",
+        )
+        for name in sizes:
+            if getattr(self, name) < 1:
+                raise ConfigError(f"{name} must be at least 1, got {getattr(self, name)}")
         if min(self.source_vocab_size, self.target_vocab_size) < 4:
             raise ConfigError(
                 "a vocabulary needs at least 4 ids (</s>, <unk>, one token, <pad>), got "
@@ -113,8 +115,3 @@ class ModelConfig:
 
 
 PRESETS = ("tiny", "small", "base", "big")
-
-
-def _check_positive(name: str, value: int) -> None:
-    if value < 1:
-        raise ConfigError(f"{name} must be at least 1, got {value}")
