@@ -324,7 +324,7 @@ def test_a_model_without_an_end_is_refused(tmp_path):
 
 def test_vocab_size_of_a_ready_model_cannot_be_chosen(tmp_path):
     path = users_model(tmp_path / "mine.model")
-    with pytest.raises(ConfigError, match="vocab_size 100 can't be chosen for .*mine.model"):
+    with pytest.raises(ConfigError, match=r"vocab_size 100 can't be chosen for .*mine.model"):
         train(str(path), 100)
 
 
