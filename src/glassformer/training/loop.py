@@ -237,7 +237,8 @@ class _Training:
         if len(kept) > 1:
             load_weights(self.model, average(kept), self.folder / WEIGHTS)
             loss, averaged = self._evaluate()
-            better = [sign * averaged, -loss] >= self.position.best
+            # The best of many scores is high by luck as well: the mean goes only where its loss is worse too.
+            better = sign * averaged >= self.position.best[0] or -loss >= self.position.best[1]
             self.display.say(
                 f"mean of the last {len(kept)} checkpoints: validation loss {loss:.4f}  {self.config.metric} "
                 f"{averaged:.2f}, {'kept' if better else f'the best single one ({value:.2f}) is kept'}"
