@@ -324,7 +324,7 @@ def scripted(monkeypatch, *scores: float) -> None:
 
 def test_patience_counts_validations_without_a_better_score(settings, monkeypatch):
     scripted(monkeypatch, 10, 30, 20, 25, 29, 0)
-    result = train(settings(patience=3))
+    result = train(settings(patience=3, average=1))
     assert result.updates == 50  # the best at 20, then three more
     assert result.score == 30
 
@@ -362,8 +362,18 @@ def test_the_mean_of_the_last_weights_is_kept_where_it_is_better(settings, tiny,
     assert_close(load_file(config.out / "model.safetensors"), mean, rtol=0, atol=0)
 
 
+def test_the_mean_is_kept_where_its_loss_is_better_though_its_score_is_not(settings, tiny, tmp_path, monkeypatch):
+    config = settings(max_updates=30, average=2)
+    with monkeypatch.context() as patch:
+        scripted(patch, 10, 30, 20, 29)  # the best of several scores is high by luck too
+        assert train(config).score == 29
+    a, b = single(tiny, tmp_path, 20), single(tiny, tmp_path, 30)
+    mean = {name: ((a[name].double() + b[name].double()) / 2).float() for name in a}
+    assert_close(load_file(config.out / "model.safetensors"), mean, rtol=0, atol=0)
+
+
 def test_lower_is_better_for_error_rates(settings, tiny, tmp_path, monkeypatch):
-    config = settings(max_updates=30, metric="wer", average=2)
+    config = settings(max_updates=30, metric="wer", average=3)  # the mean's loss is worse: the first weights are raw
     with monkeypatch.context() as patch:
         scripted(patch, 90, 40, 60, 41)
         assert train(config).score == 40
