@@ -304,6 +304,7 @@ def test_query_with_nothing_to_see_is_not_a_nan_on_the_way_either(path):
     keep[0] = True
     with torch.autograd.set_detect_anomaly(True):
         attend(q, k, v, keep=keep).sum().backward()
+    assert all(x.grad is not None and x.grad.isfinite().all() for x in (q, k, v))
 
 
 def test_causal_and_keep_together_can_leave_a_query_nothing(path):

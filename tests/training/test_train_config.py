@@ -93,7 +93,8 @@ def test_not_a_number_is_refused(name):
     ids=str,
 )
 def test_allowed(changes):
-    config(**changes)
+    allowed = config(**changes)
+    assert {name: getattr(allowed, name) for name in changes} == changes
 
 
 def test_source_is_asked_for_when_it_is_used():

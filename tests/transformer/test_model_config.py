@@ -99,8 +99,9 @@ def test_impossible_sizes_are_refused_with_the_numbers(changes, message):
 
 def test_limits_themselves_are_allowed():
     least = dict.fromkeys(("d_model", "heads", "encoder_layers", "decoder_layers", "d_ff"), 1)
-    ModelConfig(source_vocab_size=4, target_vocab_size=4, dropout=0.0, **least)
-    ModelConfig(source_vocab_size=4, target_vocab_size=5, shared_vocab=False, dropout=0.999, **least)
+    shared = ModelConfig(source_vocab_size=4, target_vocab_size=4, dropout=0.0, **least)
+    separate = ModelConfig(source_vocab_size=4, target_vocab_size=5, shared_vocab=False, dropout=0.999, **least)
+    assert (shared.d_model, shared.dropout, separate.heads, separate.dropout) == (1, 0.0, 1, 0.999)
 
 
 def test_config_error_is_one_of_ours():
