@@ -67,7 +67,8 @@ class Translator:
         if isinstance(lines, str):
             raise TypeError("lines must be a sequence of lines, got one str: pass [line]")
         config = config or SearchConfig()
-        sources = [self._encode(line, ids, config) for line, ids in zip(lines, self._ids(lines), strict=True)]
+        encoded = self.source_tokenizer.encode(lines)
+        sources = [_ended(ids, line, config.max_source_tokens) for line, ids in zip(lines, encoded, strict=True)]
         results = [[Translation("", 0.0, 0.0)] for _ in lines]
         if empty := sum(not ids for ids in sources):
             progress(empty)
@@ -94,18 +95,6 @@ class Translator:
         logits_each = width * self.model.config.target_vocab_size
         return max(1, config.batch_tokens // width), max(1, MOST_LOGITS // logits_each)
 
-    def _ids(self, lines: Sequence[str]) -> list[list[int]]:
-        return self.source_tokenizer.encode(lines)
-
-    def _encode(self, line: str, ids: list[int], config: SearchConfig) -> list[int]:
-        if len(ids) >= config.max_source_tokens:
-            warnings.warn(
-                f"a source of {len(ids):,} tokens is cut to its first {config.max_source_tokens - 1:,}: {line[:40]!r}…",
-                stacklevel=2,
-            )
-            ids = ids[: config.max_source_tokens - 1]
-        return [*ids, EOS] if ids else []
-
     def _search(
         self, sources: list[list[int]], config: SearchConfig, generator: torch.Generator
     ) -> list[list[Hypothesis]]:
@@ -125,6 +114,14 @@ class Translator:
             Translation(text, hypothesis.score, hypothesis.log_prob)
             for text, hypothesis in zip(texts, hypotheses, strict=True)
         ]
+
+
+def _ended(ids: list[int], line: str, most: int) -> list[int]:
+    """The ids of a line with `</s>`, cut with a warning to `most`; an empty line has none."""
+    if len(ids) >= most:
+        cut = f"a source of {len(ids):,} tokens is cut to its first {most - 1:,}: {line[:40]!r}…"
+        warnings.warn(cut, stacklevel=2)
+    return [*ids[: most - 1], EOS] if ids else []
 
 
 def _batches_by_length(sources: list[list[int]], most_tokens: int, most_sources: int) -> list[list[int]]:

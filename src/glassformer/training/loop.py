@@ -88,6 +88,7 @@ class _Training:
         self.valid_text = read_valid_pairs(self.folder)
         source, target = (load_tokenizer(self.folder / saved[f"{side}_tokenizer"]) for side in ("source", "target"))
         self.translator = Translator(self.model, source, target)
+        self.sign = -1 if config.metric in LOWER_IS_BETTER else 1  # makes a higher score the better one
         self.symbols = isinstance(target, SymbolTokenizer)
         size = sum(parameter.numel() for parameter in self.model.parameters())
         number = str(self.dtype).removeprefix("torch.")
@@ -182,8 +183,7 @@ class _Training:
         """Score the present weights, keep them for averaging, and in the run folder if they are the best so far."""
         position = self.position
         loss, value = self._evaluate()
-        sign = -1 if self.config.metric in LOWER_IS_BETTER else 1
-        rank = [sign * value, -loss]  # equal scores: the lower loss
+        rank = [self.sign * value, -loss]  # equal scores: the lower loss
         position.validated = position.update
         best = position.best is None or rank > position.best
         position.best, position.since_best = (rank, 0) if best else (position.best, position.since_best + 1)
@@ -191,12 +191,7 @@ class _Training:
         save_snapshot(self.resume, weights, position.update, keep=self.config.average)
         if best:
             write_weights(self.folder, weights)
-        figures = {
-            "update": position.update,
-            "valid_loss": loss,
-            "metric": self.config.metric,
-            "score": value,
-        }
+        figures = {"update": position.update, "valid_loss": loss, "metric": self.config.metric, "score": value}
         self.display.validated(figures, best=best)
 
     def _evaluate(self) -> tuple[float, float]:
@@ -231,14 +226,13 @@ class _Training:
     def _finish(self) -> float:
         """Choose between the averaged and the best single weights, and remove what only continuing needs."""
         assert self.position.best is not None
-        sign = -1 if self.config.metric in LOWER_IS_BETTER else 1
-        value = sign * self.position.best[0]
+        value = self.sign * self.position.best[0]
         kept = snapshots(self.resume)
         if len(kept) > 1:
             load_weights(self.model, average(kept), self.folder / WEIGHTS)
             loss, averaged = self._evaluate()
             # The best of many scores is high by luck as well: the mean goes only where its loss is worse too.
-            better = sign * averaged >= self.position.best[0] or -loss >= self.position.best[1]
+            better = self.sign * averaged >= self.position.best[0] or -loss >= self.position.best[1]
             self.display.say(
                 f"mean of the last {len(kept)} checkpoints: validation loss {loss:.4f}  {self.config.metric} "
                 f"{averaged:.2f}, {'kept' if better else f'the best single one ({value:.2f}) is kept'}"
