@@ -19,3 +19,11 @@ class RunError(GlassformerError):
 
 class DivergedError(GlassformerError):
     """Training produced a loss that is not a number; the message says which settings to lower."""
+
+
+class ArgumentError(GlassformerError, ValueError, AssertionError, RuntimeError):
+    """An argument of the wrong shape or type; the message says which, what was expected, what came, and the fix.
+
+    `torch.nn.MultiheadAttention` raises AssertionError for some of these and RuntimeError for others: code that catches
+    either keeps working.
+    """

@@ -97,8 +97,7 @@ def plain_embed(table: Tensor, ids: list[int]) -> Tensor:
     for position, token in enumerate(ids):
         angles = [position / 10000 ** (2 * i / E) for i in range((E + 1) // 2)]
         sinusoid = [math.sin(a) for a in angles] + [math.cos(a) for a in angles[: E // 2]]
-        # Sinusoids are kept in float32.
-        rows.append(table[token] * math.sqrt(E) + torch.tensor(sinusoid, dtype=torch.float32).double())
+        rows.append(table[token] * math.sqrt(E) + torch.tensor(sinusoid, dtype=torch.float64))
     return torch.stack(rows)
 
 

@@ -3,9 +3,14 @@
 torch's `nn.MultiheadAttention` means the opposite (True = ignore); `keep_from_torch` is the way in.
 """
 
+import warnings
+
 import torch
-from jaxtyping import Bool, Int
+import torch.nn.functional as F
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
+
+from glassformer.errors import ArgumentError
 
 
 def keep_from_ids(ids: Int[Tensor, "batch k_len"], pad: int) -> Bool[Tensor, "batch 1 1 k_len"]:
@@ -31,8 +36,30 @@ def causal(q_len: int, k_len: int, device: torch.device | str | None = None) -> 
     return torch.ones(q_len, k_len, dtype=torch.bool, device=device).tril(k_len - q_len)[None, None]
 
 
+def causal_from_start(
+    q_len: int, k_len: int, device: torch.device | str | None = None
+) -> Bool[Tensor, "1 1 {q_len} {k_len}"]:
+    """The causal mask when queries and keys both start at position 0: query i looks at keys 0 .. i."""
+    return torch.ones(q_len, k_len, dtype=torch.bool, device=device).tril()[None, None]
+
+
+def keep_from_scores(mask: Float[Tensor, "..."]) -> Bool[Tensor, "..."]:
+    """The keep mask that an additive mask of 0 and -inf stands for.
+
+    Any other number is an error: it changes weights without blocking, which only an additive `bias` can say.
+    """
+    keep = mask == 0
+    other = mask[~keep & (mask != -torch.inf)]
+    if other.numel():
+        raise ArgumentError(
+            f"mask must hold only 0 (may look) and -inf (blocked), got {other[0].item():g} among its numbers: pass it "
+            "as bias=, or, if a large negative number is meant to block, pass keep = mask > -1e4"
+        )
+    return keep
+
+
 def keep_from_torch(
-    key_padding_mask: Bool[Tensor, "batch k_len"] | None,
+    key_padding_mask: Tensor | None,
     attn_mask: Tensor | None,
     *,
     batch: int,
@@ -45,29 +72,97 @@ def keep_from_torch(
     Shapes: `key_padding_mask` (batch, k_len); `attn_mask` (q_len, k_len), or (batch * heads, q_len, k_len) with
     the heads of one sentence next to each other.
     """
-    keep = None
+    for name, mask in (("key_padding_mask", key_padding_mask), ("attn_mask", attn_mask)):
+        if mask is not None and mask.dtype not in (torch.bool, torch.uint8):
+            raise ArgumentError(
+                f"{name} must be boolean (True = may not look), got {mask.dtype}: for an additive mask of 0 and -inf, "
+                f"pass ~keep_from_scores({name})"
+            )
+    return masks_from_torch(key_padding_mask, attn_mask, batch=batch, heads=heads, q_len=q_len, k_len=k_len)[0]
+
+
+def masks_from_torch(
+    key_padding_mask: Tensor | None,
+    attn_mask: Tensor | None,
+    *,
+    batch: int,
+    heads: int,
+    q_len: int,
+    k_len: int,
+) -> tuple[Tensor | None, Tensor | None]:
+    """All that `torch.nn.MultiheadAttention` takes as masks, as `keep` and `bias`, which broadcast to
+    (batch, heads, q_len, k_len): boolean masks (True = may not look) become keep, floating-point ones are added up.
+
+    A uint8 mask counts as boolean, with a DeprecationWarning.
+    """
+    keep = bias = None
     if key_padding_mask is not None:
-        _check_mask("key_padding_mask", key_padding_mask, {"(batch, key_len)": (batch, k_len)})
-        keep = ~key_padding_mask[:, None, None, :]
+        shape = {"(batch, key_len)": (batch, k_len)}
+        mask = _check_mask("key_padding_mask", key_padding_mask, shape)[:, None, None, :]
+        keep, bias = (~mask, None) if mask.dtype == torch.bool else (None, mask)
     if attn_mask is not None:
-        per_head = (batch * heads, q_len, k_len)
-        _check_mask(
-            "attn_mask",
-            attn_mask,
-            {"(query_len, key_len)": (q_len, k_len), "(batch * heads, query_len, key_len)": per_head},
+        shapes = {
+            "(query_len, key_len)": (q_len, k_len),
+            "(batch * heads, query_len, key_len)": (batch * heads, q_len, k_len),
+        }
+        mask = _check_mask("attn_mask", attn_mask, shapes)
+        mask = mask[None, None] if mask.dim() == 2 else mask.unflatten(0, (batch, heads))
+        if mask.dtype == torch.bool:
+            keep = ~mask if keep is None else keep & ~mask
+        else:
+            bias = mask if bias is None else bias + mask
+    return keep, bias
+
+
+def add_open_columns(keep: Tensor | None, bias: Tensor | None, columns: int) -> tuple[Tensor | None, Tensor | None]:
+    """The masks with further keys at the end that every query may look at (torch's add_bias_kv and add_zero_attn)."""
+    if not columns:
+        return keep, bias
+    return (
+        None if keep is None else F.pad(keep, (0, columns), value=True),
+        None if bias is None else F.pad(bias, (0, columns)),
+    )
+
+
+def fit_bias(bias: Tensor, given: torch.dtype, computed: torch.dtype, *, float32_too: bool) -> Tensor:
+    """An additive mask in the dtype that the scores are computed in, without a finite number becoming -inf.
+
+    `given` is the query's dtype, which the mask must have, or, with `float32_too`, float32; under autocast any.
+    """
+    allowed = (given, torch.float32) if float32_too else (given,)
+    if bias.dtype not in allowed and not torch.is_autocast_enabled(bias.device.type):
+        raise ArgumentError(
+            f"a floating-point mask must have the query's dtype {given}, got {bias.dtype}: pass mask.to(query)"
         )
-        open_ = ~(attn_mask[None, None] if attn_mask.dim() == 2 else attn_mask.view(batch, heads, q_len, k_len))
-        keep = open_ if keep is None else keep & open_
-    return keep
+    if computed != torch.float16:
+        return bias.to(computed)
+    # Half of float16's lowest number, so that adding a score doesn't reach -inf either.
+    lowest = torch.finfo(torch.float16).min / 2
+    return bias.clamp(min=lowest).masked_fill(bias == -torch.inf, -torch.inf).to(computed)
 
 
-def _check_mask(name: str, mask: Tensor, allowed: dict[str, tuple[int, ...]]) -> None:
-    if mask.dtype != torch.bool:
-        raise ValueError(f"{name} must be boolean (True = may not look), got {mask.dtype}: pass {name}.bool()")
+def open_blocked_rows(mask: Tensor) -> tuple[Tensor, Bool[Tensor, "..."]]:
+    """A keep mask or bias in which rows with every key blocked look everywhere, and which rows these are."""
+    if mask.dtype == torch.bool:
+        blocked = ~mask.any(-1, keepdim=True)
+        return mask | blocked, blocked
+    blocked = (mask == -torch.inf).all(-1, keepdim=True)
+    return mask.masked_fill(blocked, 0.0), blocked
+
+
+def _check_mask(name: str, mask: Tensor, allowed: dict[str, tuple[int, ...]]) -> Tensor:
+    if mask.dtype == torch.uint8:
+        warnings.warn(f"uint8 for {name} is deprecated: pass {name}.bool()", DeprecationWarning, stacklevel=2)
+        mask = mask.bool()
+    if mask.dtype != torch.bool and not mask.is_floating_point():
+        raise ArgumentError(
+            f"only bool and floating types of {name} are supported (bool: True = may not look; floating: added to the "
+            f"scores), got {mask.dtype}: pass {name}.bool()"
+        )
     shape = tuple(mask.shape)
     if shape in allowed.values():
-        return
+        return mask
     expected = " or ".join(f"{words} = {sizes}" for words, sizes in allowed.items())
     transposed = shape[:-2] + shape[:-3:-1] in allowed.values()
-    hint = ": it looks transposed, pass mask.mT" if transposed else ""
-    raise ValueError(f"{name} must be {expected}, got {shape}{hint}")
+    hint = f": it looks transposed, pass {name}.mT" if transposed else ""
+    raise ArgumentError(f"{name} must be {expected}, got {shape}{hint}")

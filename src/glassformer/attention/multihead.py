@@ -1,25 +1,42 @@
-"""Multi-head attention with torch's parameter names (Vaswani et al. 2017, section 3.2.2)."""
+"""`torch.nn.MultiheadAttention`, argument for argument and weight for weight (Vaswani et al. 2017, section 3.2.2)."""
+
+from typing import Any
 
 import torch
-import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from glassformer.attention.attend import attend, weigh
-from glassformer.attention.masks import causal, keep_from_torch
+from glassformer.attention.attend import attend, small_self_attention
+from glassformer.attention.functional import multi_head_attention_forward, on_each
+from glassformer.attention.products import linear
+from glassformer.errors import ArgumentError
 
 Heads = Float[Tensor, "batch heads length d_head"]
 
 
 class MultiheadAttention(nn.Module):
-    """Concat(head_1 .. head_h) W_o, head_i = attend(x_q W_q, x_k W_k, x_v W_v).
+    """Concat(head_1 .. head_h) W_o, head_i = softmax(q_i k_iᵀ / sqrt(d_head) + mask) v_i.
 
-    Parameters are named, shaped and initialised as in `torch.nn.MultiheadAttention`: `in_proj_weight` (3E, E),
-    `in_proj_bias` (3E), `out_proj`. `forward` takes torch's arguments; the Transformer's layers call the parts
-    (`project`, `project_query`, `project_memory`, `look`), so that keys and values can be cached.
+    A drop-in for `torch.nn.MultiheadAttention`: the same arguments, parameters, initial values and results.
+    Parameters: `in_proj_weight` (3E, E), or `q_proj_weight` (E, E), `k_proj_weight` (E, kdim) and `v_proj_weight` (E,
+    vdim) where kdim or vdim differ from embed_dim; `in_proj_bias` (3E); `out_proj`; with `add_bias_kv`, `bias_k` and
+    `bias_v` (1, 1, E). `dropout` acts on the weights, in training only. `add_zero_attn` adds a key and value of
+    zeros.
 
-    Differs from torch: a query that may look nowhere gets weights and attention output of exactly zero, not NaN.
+    Differs from torch: a query that may look nowhere gets weights and attention output of exactly zero, not NaN; uint8
+    masks count as boolean, with a DeprecationWarning; added keys stay visible under `is_causal`.
+
+    The Transformer's layers call its parts (`project`, `project_query`, `project_memory`, `look`), so that keys and
+    values can be cached.
     """
+
+    # Layers of torch.nn that find True here compute attention themselves, from our weights, without calling us.
+    _qkv_same_embed_dim = False
+
+    in_proj_weight: Tensor | None
+    in_proj_bias: Tensor | None
+    bias_k: Tensor | None
+    bias_v: Tensor | None
 
     def __init__(
         self,
@@ -27,81 +44,216 @@ class MultiheadAttention(nn.Module):
         num_heads: int,
         dropout: float = 0.0,
         bias: bool = True,
-        *,
+        add_bias_kv: bool = False,
+        add_zero_attn: bool = False,
+        kdim: int | None = None,
+        vdim: int | None = None,
         batch_first: bool = False,
-        device: torch.device | str | None = None,
+        device: torch.device | str | int | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
         if embed_dim <= 0 or num_heads <= 0 or embed_dim % num_heads:
-            raise ValueError(
-                f"embed_dim must be a positive multiple of num_heads, got embed_dim {embed_dim}, num_heads {num_heads}"
+            hint = ": were they swapped?" if embed_dim > 0 and num_heads > embed_dim else ""
+            raise ArgumentError(
+                "embed_dim must be a positive multiple of num_heads, "
+                f"got embed_dim {embed_dim}, num_heads {num_heads}{hint}"
             )
         self.embed_dim = embed_dim
+        self.kdim = embed_dim if kdim is None else kdim
+        self.vdim = embed_dim if vdim is None else vdim
         self.num_heads = num_heads
         self.head_dim = embed_dim // num_heads
         self.dropout = dropout
         self.batch_first = batch_first
-        self.in_proj_weight = nn.Parameter(torch.empty(3 * embed_dim, embed_dim, device=device, dtype=dtype))
-        self.in_proj_bias = nn.Parameter(torch.zeros(3 * embed_dim, device=device, dtype=dtype)) if bias else None
+        self.add_zero_attn = add_zero_attn
+
+        def parameter(*shape: int) -> nn.Parameter:
+            return nn.Parameter(torch.empty(shape, device=device, dtype=dtype))
+
+        packed = self.kdim == self.vdim == embed_dim
+        self.register_parameter("q_proj_weight", None if packed else parameter(embed_dim, embed_dim))
+        self.register_parameter("k_proj_weight", None if packed else parameter(embed_dim, self.kdim))
+        self.register_parameter("v_proj_weight", None if packed else parameter(embed_dim, self.vdim))
+        self.register_parameter("in_proj_weight", parameter(3 * embed_dim, embed_dim) if packed else None)
+        self.register_parameter("in_proj_bias", parameter(3 * embed_dim) if bias else None)
+        self.register_parameter("bias_k", parameter(1, 1, embed_dim) if add_bias_kv else None)
+        self.register_parameter("bias_v", parameter(1, 1, embed_dim) if add_bias_kv else None)
         self.out_proj = nn.Linear(embed_dim, embed_dim, bias=bias, device=device, dtype=dtype)
-        nn.init.xavier_uniform_(self.in_proj_weight)
-        if bias:
+        self._reset_parameters()
+
+    def _reset_parameters(self) -> None:
+        for weight in (self.in_proj_weight,) if self.in_proj_weight is not None else self._projections():
+            nn.init.xavier_uniform_(weight)
+        if self.in_proj_bias is not None:
+            nn.init.zeros_(self.in_proj_bias)
             nn.init.zeros_(self.out_proj.bias)
+        for key in (self.bias_k, self.bias_v):
+            if key is not None:
+                nn.init.xavier_normal_(key)
+
+    def _projections(self) -> tuple[Tensor, Tensor, Tensor]:
+        return self.q_proj_weight, self.k_proj_weight, self.v_proj_weight
+
+    # Code that finds _qkv_same_embed_dim False reads these: where the weights are packed they are its thirds.
+    q_proj_weight = property(lambda self: self._projection("q_proj_weight", 0))
+    k_proj_weight = property(lambda self: self._projection("k_proj_weight", 1))
+    v_proj_weight = property(lambda self: self._projection("v_proj_weight", 2))
+
+    def _projection(self, name: str, third: int) -> Tensor:
+        weight = self._parameters.get(name)
+        if weight is not None:
+            return weight
+        packed = getattr(self, "in_proj_weight", None)
+        if packed is None:
+            raise AttributeError(f"{name} is not there yet")
+        return packed.chunk(3)[third]
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Also of pickles of torch's module, of any age."""
+        state = {"batch_first": False, **state}
+        state.pop("_qkv_same_embed_dim", None)
+        super().__setstate__(state)
 
     def forward(
         self,
-        query: Float[Tensor, "..."],
-        key: Float[Tensor, "..."],
-        value: Float[Tensor, "..."],
-        key_padding_mask: Bool[Tensor, "batch k_len"] | None = None,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        key_padding_mask: Tensor | None = None,
         need_weights: bool = True,
         attn_mask: Tensor | None = None,
         average_attn_weights: bool = True,
         is_causal: bool = False,
     ) -> tuple[Tensor, Tensor | None]:
-        """torch's call: (batch, length, embed_dim) with `batch_first`, else (length, batch, embed_dim).
+        """Shapes: `query` (L, N, E), `key` (S, N, kdim), `value` (S, N, vdim); with `batch_first` (N, L, E) and so
+        on; or without N. Masks: `key_padding_mask` (N, S), `attn_mask` (L, S) or (N * num_heads, L, S); boolean, True
+        = may not look, or floating-point, added to the scores.
 
-        Masks are torch's, boolean, True = may not look. Returns the output and, with `need_weights`, the weights:
-        (batch, q_len, k_len) averaged over the heads, or (batch, heads, q_len, k_len).
+        Returns the output, shaped as `query`, and with `need_weights` the weights after dropout: (N, L, S) averaged
+        over the heads, or (N, num_heads, L, S). `is_causal` says that `attn_mask` is the causal mask.
         """
-        if not self.batch_first:
-            query, key, value = query.transpose(0, 1), key.transpose(0, 1), value.transpose(0, 1)
-        w_q, w_k, w_v = self.in_proj_weight.chunk(3)
-        b_q, b_k, b_v = (None, None, None) if self.in_proj_bias is None else self.in_proj_bias.chunk(3)
-        q = self._split(F.linear(query, w_q, b_q))
-        k = self._split(F.linear(key, w_k, b_k))
-        v = self._split(F.linear(value, w_v, b_v))
-        sizes = {"batch": q.shape[0], "heads": self.num_heads, "q_len": q.shape[2], "k_len": k.shape[2]}
-        keep = keep_from_torch(key_padding_mask, attn_mask, **sizes)
-        weights = None
-        if need_weights:
-            if is_causal:
-                triangle = causal(q.shape[2], k.shape[2], q.device)
-                keep = triangle if keep is None else keep & triangle
-            weights = weigh(q, k, keep=keep, dropout=self.dropout if self.training else 0.0)
-            output = self._merge(weights @ v)
-            weights = weights.mean(dim=1) if average_attn_weights else weights
-        else:
-            output = self.look(q, k, v, keep=keep, causal=is_causal)
-        return (output if self.batch_first else output.transpose(0, 1)), weights
+        if query.is_nested or key.is_nested or value.is_nested:
+            return self._forward_nested(
+                query, key, value, key_padding_mask, need_weights, attn_mask, average_attn_weights, is_causal
+            )
+        in_proj_weight, out_proj = self.in_proj_weight, self.out_proj
+        separate = in_proj_weight is None
+        swap = self.batch_first and query.dim() == 3
+        if swap and query is key and key is value:
+            in_proj_bias = self.in_proj_bias
+            inferring = not (torch.is_grad_enabled() or self.training or self.add_zero_attn or self.bias_k is not None)
+            plain = need_weights and attn_mask is None and not is_causal
+            if inferring and plain and in_proj_weight is not None and in_proj_bias is not None:
+                projections = (in_proj_weight, in_proj_bias, out_proj.weight, out_proj.bias)
+                seen = small_self_attention(query, self.num_heads, projections, key_padding_mask, average_attn_weights)
+                if seen is not None:
+                    return seen
+            query = key = value = query.transpose(0, 1)
+        elif swap:
+            query, key, value = on_each(_swap_first_two, query, key, value)
+        output, weights = multi_head_attention_forward(
+            query,
+            key,
+            value,
+            self.embed_dim,
+            self.num_heads,
+            in_proj_weight,
+            self.in_proj_bias,
+            self.bias_k,
+            self.bias_v,
+            self.add_zero_attn,
+            self.dropout,
+            out_proj.weight,
+            out_proj.bias,
+            training=self.training,
+            key_padding_mask=key_padding_mask,
+            need_weights=need_weights,
+            attn_mask=attn_mask,
+            use_separate_proj_weight=separate,
+            q_proj_weight=self.q_proj_weight if separate else None,
+            k_proj_weight=self.k_proj_weight if separate else None,
+            v_proj_weight=self.v_proj_weight if separate else None,
+            average_attn_weights=average_attn_weights,
+            is_causal=is_causal,
+        )
+        return (output.transpose(0, 1) if swap else output), weights
+
+    def _forward_nested(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        key_padding_mask: Tensor | None,
+        need_weights: bool,
+        attn_mask: Tensor | None,
+        average_attn_weights: bool,
+        is_causal: bool,
+    ) -> tuple[Tensor, Tensor | None]:
+        """What `nn.TransformerEncoder` passes in inference in place of padding: sequences of a nested tensor."""
+        reasons = {
+            "query, key and value are not the same tensor": not (query is key and key is value),
+            "batch_first is not set": not self.batch_first,
+            "masks were passed as well": key_padding_mask is not None or attn_mask is not None or is_causal,
+            "training is enabled": self.training,
+            "its layout is not strided": query.layout != torch.strided,
+            "grad is enabled and at least one of query or the projection weights or biases requires_grad": (
+                torch.is_grad_enabled() and any(x.requires_grad for x in (query, *self.parameters()))
+            ),
+        }
+        if any(reasons.values()):
+            reason = next(words for words, true in reasons.items() if true)
+            raise ArgumentError(
+                "MultiheadAttention does not support NestedTensor outside of its fast path, which is self-attention in "
+                f"inference, but {reason}: pass a padded tensor and key_padding_mask"
+            )
+        lengths = [len(x) for x in query.unbind()]
+        x = query.to_padded_tensor(0.0)
+        inside = torch.arange(x.shape[1], device=x.device) < torch.tensor(lengths, device=x.device)[:, None]
+        # Padded queries, too, look nowhere, so that their weights are zero.
+        blocked = ~(inside[:, :, None] & inside[:, None, :])
+        output, weights = self.forward(
+            x,
+            x,
+            x,
+            attn_mask=blocked.repeat_interleave(self.num_heads, dim=0),
+            need_weights=need_weights,
+            average_attn_weights=average_attn_weights,
+        )
+        return torch.nested.as_nested_tensor([row[:n] for row, n in zip(output, lengths, strict=True)]), weights
+
+    def merge_masks(
+        self, attn_mask: Tensor | None, key_padding_mask: Tensor | None, query: Tensor
+    ) -> tuple[Tensor | None, int | None]:
+        """Both masks, floating-point, as one, and torch's number for its kind: 1 padding alone (N, S), 2 any other
+        (N or 1, num_heads, L, S). For code that calls this method of torch's module."""
+        if attn_mask is None:
+            return key_padding_mask, None if key_padding_mask is None else 1
+        batch, length, _ = query.shape
+        merged = (
+            attn_mask.view(batch, -1, length, length) if attn_mask.dim() == 3 else attn_mask.view(1, 1, length, length)
+        )
+        merged = merged.expand(batch, self.num_heads, -1, -1)
+        if key_padding_mask is not None:
+            merged = merged + key_padding_mask.view(batch, 1, 1, length)
+        return merged, 2
 
     def project(self, x: Float[Tensor, "batch length d_model"]) -> tuple[Heads, Heads, Heads]:
         """Queries, keys and values of a sequence that looks at itself, in one product."""
-        q, k, v = F.linear(x, self.in_proj_weight, self.in_proj_bias).chunk(3, dim=-1)
+        q, k, v = linear(x, self._packed(), self.in_proj_bias).chunk(3, dim=-1)
         return self._split(q), self._split(k), self._split(v)
 
     def project_query(self, x: Float[Tensor, "batch q_len d_model"]) -> Heads:
         """Queries alone, for a sequence that looks at another one."""
         width = self.embed_dim
         bias = None if self.in_proj_bias is None else self.in_proj_bias[:width]
-        return self._split(F.linear(x, self.in_proj_weight[:width], bias))
+        return self._split(linear(x, self._packed()[:width], bias))
 
     def project_memory(self, memory: Float[Tensor, "batch k_len d_model"]) -> tuple[Heads, Heads]:
         """Keys and values of the sequence that is looked at."""
         width = self.embed_dim
         bias = None if self.in_proj_bias is None else self.in_proj_bias[width:]
-        k, v = F.linear(memory, self.in_proj_weight[width:], bias).chunk(2, dim=-1)
+        k, v = linear(memory, self._packed()[width:], bias).chunk(2, dim=-1)
         return self._split(k), self._split(v)
 
     def look(
@@ -115,12 +267,18 @@ class MultiheadAttention(nn.Module):
     ) -> Float[Tensor, "batch length d_model"]:
         """Attention over projected heads, then the output projection."""
         dropout = self.dropout if self.training else 0.0
-        return self._merge(attend(q, k, v, keep=keep, causal=causal, dropout=dropout))
+        heads = attend(q, k, v, keep=keep, causal=causal, dropout=dropout)
+        return linear(heads.transpose(1, 2).flatten(2), self.out_proj.weight, self.out_proj.bias)
+
+    def _packed(self) -> Tensor:
+        if self.in_proj_weight is None:
+            raise ArgumentError(f"the parts need one width, got kdim {self.kdim} and vdim {self.vdim}: call the module")
+        return self.in_proj_weight
 
     def _split(self, x: Tensor) -> Heads:
         batch, length, _ = x.shape
         return x.view(batch, length, self.num_heads, self.head_dim).transpose(1, 2)
 
-    def _merge(self, heads: Heads) -> Tensor:
-        batch, _, length, _ = heads.shape
-        return self.out_proj(heads.transpose(1, 2).reshape(batch, length, self.embed_dim))
+
+def _swap_first_two(x: Tensor) -> Tensor:
+    return x.transpose(0, 1) if x.dim() == 3 else x  # another number is an error, which the called function explains

@@ -5,16 +5,18 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 
-def sinusoids(length: int, d_model: int, *, start: int = 0) -> Float[Tensor, "{length} {d_model}"]:
+def sinusoids(
+    length: int, d_model: int, *, start: int = 0, dtype: torch.dtype = torch.float32
+) -> Float[Tensor, "{length} {d_model}"]:
     """sin(p / 10000^(2i/d_model)) for every i, then cos of the same: positions start .. start + length - 1.
 
     The paper interleaves sine and cosine; here, as in the Marian layout, all sines come before all cosines, which
-    is the same up to a permutation of the width. float32.
+    is the same up to a permutation of the width.
     """
     position = torch.arange(start, start + length, dtype=torch.float64)[:, None]
     even = torch.arange(0, d_model, 2, dtype=torch.float64)
     angle = position / 10000 ** (even / d_model)
-    return torch.cat([angle.sin(), angle[:, : d_model // 2].cos()], dim=1).float()
+    return torch.cat([angle.sin(), angle[:, : d_model // 2].cos()], dim=1).to(dtype)
 
 
 class Positions(nn.Module):
@@ -32,6 +34,8 @@ class Positions(nn.Module):
     ) -> Float[Tensor, "batch length d_model"]:
         """x at positions start .. start + length - 1."""
         end = start + x.shape[1]
+        if x.dtype == torch.float64:  # the table's float32 would be the least exact number of the model
+            return x + sinusoids(x.shape[1], self.d_model, start=start, dtype=x.dtype).to(x.device)
         if end <= self.table.shape[0]:
             return x + self.table[start:end].to(x.dtype)
         return x + sinusoids(x.shape[1], self.d_model, start=start).to(x)

@@ -1,0 +1,241 @@
+"""Attention on the CPU a block of queries at a time, so that a block's weights stay in the processor's cache.
+
+Exact: a block sees all keys, so its softmax is the ordinary one. The backward pass computes each block's weights again
+(Rabe and Staats 2021, arXiv:2112.05682), so that training, too, never holds all of them.
+
+B batch, H heads, L query length, S key length, D width of one head, G heads of all the batch entries in a block.
+"""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from glassformer.attention.products import RightFactor, is_eager
+from glassformer.attention.weigh import weigh
+
+Weights = Literal["none", "mean", "heads"]
+
+_BLOCK_BYTES = 8 << 20  # of weights held at once; measured best of 1 to 32 MiB (benchmarks/LOG.md)
+_FROM_SCORES = 1 << 16  # below, one block holds everything, and plain operations have less to do
+
+
+def blocks_are_faster(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None) -> bool:
+    """On the CPU, for all but small inputs. A bias that learns, compiling and tracing take the plain operations."""
+    return (
+        q.shape[0] * q.shape[1] * q.shape[2] * k.shape[2] >= _FROM_SCORES
+        and q.device.type == "cpu"
+        and not (bias is not None and bias.requires_grad)
+        and q.dtype == k.dtype == v.dtype
+        and is_eager(q, k, v)
+    )
+
+
+def attend_in_blocks(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    keep: Tensor | None = None,
+    bias: Tensor | None = None,
+    dropout: float = 0.0,
+    weights: Weights = "none",
+) -> tuple[Tensor, Tensor | None]:
+    """softmax(q kᵀ / sqrt(D) + bias) v, and its weights: none, their mean over the heads (B, L, S), or all (B, H, L,
+    S)."""
+    blocked = None if keep is None else ~keep
+    # One draw from the global generator seeds all of a call's random numbers: the backward pass repeats them.
+    seed = int(torch.empty((), dtype=torch.int64).random_()) if dropout else 0
+    settings = _Settings(blocked, bias, dropout, seed, weights)
+    if torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad):
+        return _Attend.apply(q, k, v, settings)
+    return _forward(q, k, v, settings)
+
+
+@dataclass(frozen=True)
+class _Settings:
+    """Everything but the numbers that gradients flow to. `blocked` and `bias` broadcast to (B, H, L, S)."""
+
+    blocked: Tensor | None
+    bias: Tensor | None
+    dropout: float
+    seed: int
+    weights: Weights
+
+    @property
+    def scale(self) -> float:
+        """What dropout multiplies the weights that stay with."""
+        return 1 / (1 - self.dropout)
+
+
+class _Attend(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, settings: _Settings) -> tuple[Tensor, Tensor | None]:
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(q, k, v)
+        ctx.settings = settings
+        return _forward(q, k, v, settings)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
+        q, k, v = ctx.saved_tensors
+        backward = _differentiable_backward if torch.is_grad_enabled() else _backward
+        return *backward(q, k, v, ctx.settings, *grads), None
+
+
+@torch.no_grad()
+@torch.autocast("cpu", enabled=False)
+def _forward(q: Tensor, k: Tensor, v: Tensor, settings: _Settings) -> tuple[Tensor, Tensor | None]:
+    batch, heads, q_len, _ = q.shape
+    output = v.new_empty(batch, q_len, heads, v.shape[3]).transpose(1, 2)  # so that the heads are merged by a view
+    shape = {"none": None, "mean": (batch, q_len, k.shape[2]), "heads": (batch, heads, q_len, k.shape[2])}[
+        settings.weights
+    ]
+    weights = None if shape is None else q.new_empty(shape)
+    drop = _Dropper(settings)
+    for group in _groups(q, k, v):
+        values = RightFactor(group.v)
+        for rows in group.blocks():
+            p = group.weigh(rows, settings)
+            if settings.dropout:
+                p.mul_(drop.next(p))
+            if weights is not None:
+                by_head = p.unflatten(0, (-1, heads))
+                part = weights[group.entries, ..., rows, :]
+                part.copy_(by_head.mean(1) if settings.weights == "mean" else by_head)
+                if settings.dropout:
+                    part.mul_(settings.scale)
+            seen = p.new_empty(*p.shape[:2], v.shape[3])
+            values.multiply(p, out=seen)
+            output[group.entries, :, rows] = seen.mul_(settings.scale).unflatten(0, (-1, heads))
+    return output, weights
+
+
+@torch.autocast("cpu", enabled=False)
+def _backward(
+    q: Tensor, k: Tensor, v: Tensor, settings: _Settings, grad_output: Tensor | None, grad_weights: Tensor | None
+) -> tuple[Tensor, Tensor, Tensor]:
+    """With P the weights and P' what dropout leaves of them: dV = P'ᵀ dO, dP' = dO Vᵀ + dP'(from the weights returned),
+    dS = P (dP - Σ P dP) (softmax, per row), dQ = dS K / sqrt(D), dK = dSᵀ Q / sqrt(D)."""
+    heads = q.shape[1]
+    grad_q, grad_k, grad_v = q.new_empty(q.shape), k.new_empty(k.shape), v.new_empty(v.shape)
+    drop = _Dropper(settings)
+    for group in _groups(q, k, v):
+        keys, values_transposed = RightFactor(group.k), RightFactor(group.v.mT)
+        dk, dv = torch.zeros_like(group.k), torch.zeros_like(group.v)
+        for rows in group.blocks():
+            p = group.weigh(rows, settings)
+            kept = drop.next(p) if settings.dropout else None
+            dp = torch.empty_like(p)
+            if grad_output is None:
+                dp.zero_()
+            else:
+                do = grad_output[group.entries, :, rows].flatten(0, 1) * settings.scale
+                after_dropout = p if kept is None else torch.mul(p, kept, out=dp)
+                RightFactor(do).multiply(after_dropout.mT, out=dv, add=True)
+                values_transposed.multiply(do, out=dp)
+            if grad_weights is not None:
+                part = grad_weights[group.entries, ..., rows, :]
+                part = part[:, None] / heads if settings.weights == "mean" else part
+                dp.unflatten(0, (-1, heads)).add_(part, alpha=settings.scale)
+            if kept is not None:
+                dp.mul_(kept)
+            ds = torch.ops.aten._softmax_backward_data(dp, p, -1, p.dtype)
+            dq = p.new_empty(*p.shape[:2], q.shape[3])
+            keys.multiply(ds, out=dq)
+            grad_q[group.entries, :, rows] = dq.mul_(group.factor).unflatten(0, (-1, heads))
+            RightFactor(group.q[:, rows]).multiply(ds.mT, out=dk, add=True)
+        grad_k[group.entries] = dk.unflatten(0, (-1, heads))
+        grad_v[group.entries] = dv.unflatten(0, (-1, heads))
+    return grad_q, grad_k, grad_v
+
+
+def _differentiable_backward(
+    q: Tensor, k: Tensor, v: Tensor, settings: _Settings, *grads: Tensor | None
+) -> list[Tensor | None]:
+    """The same gradients from plain operations on all the weights, for gradients of gradients."""
+    weights = weigh(q, k, keep=None if settings.blocked is None else ~settings.blocked, bias=settings.bias)
+    if settings.dropout:
+        drop = _Dropper(settings)
+        kept = torch.empty_like(weights, dtype=torch.bool)
+        for group in _groups(q, k, v):
+            for rows in group.blocks():
+                part = kept[group.entries, :, rows]
+                part.copy_(drop.next(part.flatten(0, 1)).view_as(part))
+        weights = weights * kept * settings.scale
+    outputs = [weights @ v, weights.mean(1) if settings.weights == "mean" else weights]
+    used = [n for n, grad in enumerate(grads) if grad is not None]
+    inputs = [x for x in (q, k, v) if x.requires_grad]
+    found = iter(torch.autograd.grad([outputs[n] for n in used], inputs, [grads[n] for n in used], create_graph=True))
+    return [next(found) if x.requires_grad else None for x in (q, k, v)]
+
+
+class _Group:
+    """Some entries of the batch, with their heads side by side: q (scaled), k, v: (G, length, width)."""
+
+    def __init__(self, q: Tensor, k: Tensor, v: Tensor, entries: slice, scores: Tensor) -> None:
+        self.entries = entries
+        self.heads = q.shape[1]
+        self.factor = 1 / math.sqrt(q.shape[3])
+        self.q = (q[entries] * self.factor).flatten(0, 1)
+        self.k, self.v = k[entries].flatten(0, 1), v[entries].flatten(0, 1)
+        self._keys_transposed = RightFactor(self.k.mT)
+        self._scores = scores
+        self._rows = scores.numel() // (self.q.shape[0] * k.shape[2])
+
+    def blocks(self) -> Iterator[slice]:
+        q_len = self.q.shape[1]
+        return (slice(start, min(start + self._rows, q_len)) for start in range(0, q_len, self._rows))
+
+    def weigh(self, rows: slice, settings: _Settings) -> Tensor:
+        """softmax of the scores of a block of queries (G, rows, S), in memory that the next block reuses."""
+        q = self.q[:, rows]
+        shape = (*q.shape[:2], self.k.shape[1])
+        p = self._scores[: math.prod(shape)].view(shape)
+        self._keys_transposed.multiply(q, out=p)
+        by_head = p.unflatten(0, (-1, self.heads))
+        bias, blocked = self._part(settings.bias, rows), self._part(settings.blocked, rows)
+        if bias is not None:
+            by_head.add_(bias)
+        if blocked is not None:
+            by_head.masked_fill_(blocked, -math.inf)
+        torch.softmax(p, -1, out=p)
+        if (bias is not None or blocked is not None) and p[..., 0].isnan().any():
+            # Rows with every key blocked came out as NaN. Only they become zeros: a NaN of the input's stays.
+            nowhere = torch.zeros(shape[-1], dtype=torch.bool) if blocked is None else blocked
+            nowhere = nowhere if bias is None else nowhere | (bias == -math.inf)
+            by_head.masked_fill_(nowhere.all(-1, keepdim=True), 0.0)
+        return p
+
+    def _part(self, mask: Tensor | None, rows: slice) -> Tensor | None:
+        """What a mask that broadcasts to (B, H, L, S) says of a block."""
+        if mask is None:
+            return None
+        mask = mask[self.entries] if mask.shape[0] > 1 else mask
+        return mask[:, :, rows] if mask.shape[2] > 1 else mask
+
+
+def _groups(q: Tensor, k: Tensor, v: Tensor) -> Iterator[_Group]:
+    """Short sequences share a block; of long ones a block is some rows."""
+    batch, heads, q_len, _ = q.shape
+    row_bytes = heads * k.shape[2] * q.element_size()
+    rows = max(1, _BLOCK_BYTES // row_bytes)
+    entries = min(batch, max(1, rows // q_len))
+    scores = q.new_empty(entries * min(rows, q_len) * heads * k.shape[2])
+    for start in range(0, batch, entries):
+        yield _Group(q, k, v, slice(start, min(start + entries, batch)), scores)
+
+
+class _Dropper:
+    """Which weights stay, block after block: 16 random bits decide for each, so p is rounded to 1/65536."""
+
+    def __init__(self, settings: _Settings) -> None:
+        self._generator = torch.Generator().manual_seed(settings.seed)
+        self._from = round(settings.dropout * 2**16) - 2**15
+
+    def next(self, p: Tensor) -> Tensor:
+        words = torch.empty((p.numel() + 3) // 4, dtype=torch.int64).random_(-(2**63), None, generator=self._generator)
+        return (words.view(torch.int16)[: p.numel()] >= self._from).view(p.shape)

@@ -1,0 +1,121 @@
+"""Matrix products through whichever of torch's two CPU libraries is faster on this processor.
+
+torch sends float32 products to MKL, which on processors that aren't Intel's leaves up to half of the speed unused
+(Zen 5: 200 GFLOP/s against oneDNN's 475); on Intel's the two are equal. torch reaches oneDNN for float32 only through
+the private operator `mkldnn._linear_pointwise`. This file alone names it; without it everything goes through MKL.
+"""
+
+import platform
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.autograd.forward_ad as forward_ad
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor
+
+_ONEDNN_FROM_OPERATIONS = 2 * 64**3  # below, its calls cost more than they save: 22 us against MKL's 5
+
+
+def linear(
+    x: Float[Tensor, "... width_in"],
+    weight: Float[Tensor, "width_out width_in"],
+    bias: Tensor | None,
+) -> Float[Tensor, "... width_out"]:
+    """x weightᵀ + bias, as `torch.nn.functional.linear`, differentiable twice."""
+    if not _through_onednn(x, weight, columns=weight.shape[0]):
+        return F.linear(x, weight, bias)
+    if torch.is_grad_enabled() and (
+        x.requires_grad or weight.requires_grad or (bias is not None and bias.requires_grad)
+    ):
+        return _Linear.apply(x, weight, bias)
+    return _onednn_linear(x, weight, bias)
+
+
+class RightFactor:
+    """The b of many products a b (each of a batch), laid out once as the faster library likes it. No gradients."""
+
+    def __init__(self, b: Float[Tensor, "batch inner columns"]) -> None:
+        # oneDNN's operator multiplies by a transposed weight, and is a thousand times slower if that is strided.
+        self._through_onednn = _through_onednn(b, b, columns=b.shape[1])
+        self._b = b.mT.contiguous() if self._through_onednn else b.contiguous()
+
+    def multiply(
+        self, a: Float[Tensor, "batch rows inner"], out: Float[Tensor, "batch rows columns"], *, add: bool = False
+    ) -> None:
+        """out = a b; with `add`, out += a b."""
+        if not self._through_onednn:
+            torch.baddbmm(out, a, self._b, beta=float(add), out=out)
+            return
+        for left, right, result in zip(a, self._b, out, strict=True):
+            product = _onednn_linear(left, right, None)
+            result.add_(product) if add else result.copy_(product)
+
+
+def is_eager(*tensors: Tensor | None) -> bool:
+    """True where code may look at values and write in place: no compiling, tracing, transforms or tensor subclasses."""
+    return not (
+        torch.compiler.is_compiling()
+        or torch._C._get_tracing_state()
+        or torch._C._are_functorch_transforms_active()
+        or torch._C._len_torch_dispatch_stack()
+        or forward_ad._current_level >= 0
+    ) and all(x is None or type(x) is Tensor or type(x) is torch.nn.Parameter for x in tensors)
+
+
+class _Linear(torch.autograd.Function):
+    """`linear` whose three products all go through oneDNN."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        ctx.save_for_backward(x, weight)
+        return _onednn_linear(x, weight, bias)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+        x, weight = ctx.saved_tensors
+        (grad,) = grads
+        rows, grad_rows = x.flatten(0, -2), grad.flatten(0, -2)
+        product = F.linear if torch.is_grad_enabled() else _onednn_linear  # a gradient of the gradient is wanted
+        return (
+            product(grad, weight.mT.contiguous(), None) if ctx.needs_input_grad[0] else None,
+            product(grad_rows.mT.contiguous(), rows.mT.contiguous(), None) if ctx.needs_input_grad[1] else None,
+            grad_rows.sum(0) if ctx.needs_input_grad[2] else None,
+        )
+
+
+def _onednn_linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    return torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
+
+
+def _through_onednn(left: Tensor, right: Tensor, columns: int) -> bool:
+    return (
+        _onednn_beats_mkl()
+        and left.device.type == "cpu"
+        and left.dtype == right.dtype == torch.float32
+        and 2 * left.numel() * columns >= _ONEDNN_FROM_OPERATIONS
+        and torch.backends.mkldnn.enabled
+        and not torch.is_autocast_enabled("cpu")
+        and is_eager(left, right)
+    )
+
+
+@cache
+def _onednn_beats_mkl() -> bool:
+    """On x86 processors that aren't Intel's, where torch has both libraries. Decided once, so that runs repeat
+    exactly."""
+    return (
+        torch.backends.mkldnn.is_available()
+        and torch.backends.mkl.is_available()
+        and hasattr(torch.ops.mkldnn, "_linear_pointwise")
+        and "GenuineIntel" not in _processor()
+    )
+
+
+def _processor() -> str:
+    try:
+        return Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
+    except OSError:  # not Linux
+        return platform.processor()

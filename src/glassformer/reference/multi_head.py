@@ -1,0 +1,94 @@
+"""Multi-head attention step by step, sequence first. A subclass can replace each step."""
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+
+class PrepareForMultiHeadAttention(nn.Module):
+    """x W + b, then the last axis split into heads: (..., d_model) -> (..., heads, d_k).
+
+    Any number of leading axes: (10, 32, 512) with 8 heads of 64 -> (10, 32, 8, 64).
+    """
+
+    def __init__(self, d_model: int, heads: int, d_k: int, bias: bool) -> None:
+        super().__init__()
+        self.linear = nn.Linear(d_model, heads * d_k, bias=bias)
+        self.heads = heads
+        self.d_k = d_k
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.linear(x).unflatten(-1, (self.heads, self.d_k))
+
+
+class MultiHeadAttention(nn.Module):
+    """Concat(head_1 .. head_h) W_o, head_i = softmax(Q_i K_iᵀ / sqrt(d_k)) V_i (Vaswani et al. 2017, section 3.2.2).
+
+    Heads come first among the arguments: MultiHeadAttention(8, 512). d_k = d_model / heads. Queries and keys are
+    projected with `bias` or without, values always with it. `attn` holds the last weights (seq_q, seq_k, batch, heads),
+    detached, after dropout, to be looked at; None before the first call.
+    """
+
+    def __init__(self, heads: int, d_model: int, dropout_prob: float = 0.1, bias: bool = True) -> None:
+        super().__init__()
+        if heads < 1 or d_model < 1 or d_model % heads:
+            hint = (
+                f": heads come first, was MultiHeadAttention({d_model}, {heads}) meant?" if heads > d_model > 0 else ""
+            )
+            raise ValueError(
+                f"d_model must be a positive multiple of heads, got heads {heads}, d_model {d_model}{hint}"
+            )
+        self.heads = heads
+        self.d_k = d_model // heads
+        self.query = PrepareForMultiHeadAttention(d_model, heads, self.d_k, bias=bias)
+        self.key = PrepareForMultiHeadAttention(d_model, heads, self.d_k, bias=bias)
+        self.value = PrepareForMultiHeadAttention(d_model, heads, self.d_k, bias=True)
+        self.softmax = nn.Softmax(dim=1)  # over the keys
+        self.output = nn.Linear(d_model, d_model)
+        self.dropout = nn.Dropout(dropout_prob)
+        self.scale = 1 / math.sqrt(self.d_k)
+        self.attn: Tensor | None = None
+
+    def get_score(self, query: Tensor, key: Tensor) -> Tensor:
+        """Dot products of every query with every key: (i, b, h, d), (j, b, h, d) -> (i, j, b, h)."""
+        return torch.einsum("ibhd,jbhd->ijbh", query, key)
+
+    def prepare_mask(self, mask: Tensor, query_shape: torch.Size, key_shape: torch.Size) -> Tensor:
+        """(seq_q or 1, seq_k, batch or 1), exactly 0 = blocked, checked axis by axis -> the same with an axis for
+        heads.
+
+        Padding is (1, seq_k, batch), a causal mask (seq, seq, 1).
+        """
+        if mask.dim() != 3:
+            raise ValueError(
+                f"mask must have 3 axes (seq_q or 1, seq_k, batch or 1), got {mask.dim()}: {tuple(mask.shape)}"
+            )
+        axes = (
+            ("0 (query)", {1, query_shape[0]}, f"1 or seq_q = {query_shape[0]}"),
+            ("1 (key)", {key_shape[0]}, f"seq_k = {key_shape[0]}"),
+            ("2 (batch)", {1, query_shape[1]}, f"1 or batch = {query_shape[1]}"),
+        )
+        for (axis, allowed, words), size in zip(axes, mask.shape, strict=True):
+            if size not in allowed:
+                raise ValueError(f"mask axis {axis} must be {words}, got {size} in {tuple(mask.shape)}")
+        return mask.unsqueeze(-1)
+
+    def forward(self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None) -> Tensor:
+        """query (seq_q, batch, d_model), key and value (seq_k, batch, d_model) -> (seq_q, batch, d_model).
+
+        Of a query that may look nowhere the weights are 0, and the result is the output's bias alone.
+        """
+        query_shape, key_shape = query.shape, key.shape
+        query, key, value = self.query(query), self.key(key), self.value(value)
+        scores = self.get_score(query, key) * self.scale
+        if mask is None:
+            weights = self.softmax(scores)
+        else:
+            blocked = self.prepare_mask(mask, query_shape, key_shape) == 0
+            lowest = torch.finfo(scores.dtype).min  # not -inf: see softmax.masked_softmax
+            weights = self.softmax(scores.masked_fill(blocked, lowest)).masked_fill(blocked, 0.0)
+        weights = self.dropout(weights)
+        self.attn = weights.detach()
+        x = torch.einsum("ijbh,jbhd->ibhd", weights, value)
+        return self.output(x.flatten(-2))

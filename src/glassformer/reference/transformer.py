@@ -1,0 +1,284 @@
+"""The encoder-decoder Transformer step by step (Vaswani et al. 2017). Masks are boolean, True = blocked.
+
+The base model: N = 6 layers, d_model 512, h = 8 heads of d_k = 64. Encoder and decoder return hidden states; `greedy`
+shows how a decoder predicts word by word.
+"""
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+from glassformer.reference.softmax import masked_softmax
+
+
+class ScaledDotProductAttention(nn.Module):
+    """softmax(q kᵀ / sqrt(d_k)) v (section 3.2.1)."""
+
+    def __init__(self, d_k: int) -> None:
+        super().__init__()
+        self.d_k = d_k
+
+    def forward(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None) -> Tensor:
+        """q (batch, q_len, d), k and v (batch, k_len, d) -> (batch, q_len, d).
+
+        `mask` (batch or 1, q_len or 1, k_len), True = blocked. A query that may look nowhere gets zeros.
+        """
+        scores = q @ k.transpose(1, 2) / math.sqrt(self.d_k)
+        if mask is not None:
+            _check_mask(mask, scores.shape)
+        return masked_softmax(scores, mask, dim=-1) @ v
+
+
+class MultiHeadAttention(nn.Module):
+    """Concat(head_1 .. head_h) W_o + b, head_i = attention(q W_q[i], k W_k[i], v W_v[i]) (section 3.2.2).
+
+    One projection matrix per head, (h, d_model, d_k), without bias. d_model comes first: MultiHeadAttention(512, 8).
+    """
+
+    def __init__(self, d_model: int, h: int) -> None:
+        super().__init__()
+        if d_model < 1 or h < 1 or d_model % h:
+            hint = f": d_model comes first, was MultiHeadAttention({h}, {d_model}) meant?" if h > d_model > 0 else ""
+            raise ValueError(f"d_model must be a positive multiple of h, got d_model {d_model}, h {h}{hint}")
+        self.h = h
+        self.d_k = d_model // h
+        self.W_q = nn.Parameter(torch.empty(h, d_model, self.d_k))
+        self.W_k = nn.Parameter(torch.empty(h, d_model, self.d_k))
+        self.W_v = nn.Parameter(torch.empty(h, d_model, self.d_k))
+        # Xavier for the projection to all heads, d_model -> h d_k: of the stacked tensor it would see other sizes.
+        bound = math.sqrt(6 / (d_model + h * self.d_k))
+        for weight in (self.W_q, self.W_k, self.W_v):
+            nn.init.uniform_(weight, -bound, bound)
+        self.attention = ScaledDotProductAttention(self.d_k)
+        self.output = nn.Linear(d_model, d_model)
+
+    def forward(self, q: Tensor, k: Tensor, v: Tensor, mask_3d: Tensor | None = None) -> Tensor:
+        """q (batch, q_len, d_model), k and v (batch, k_len, d_model) -> (batch, q_len, d_model).
+
+        `mask_3d` (batch or 1, q_len or 1, k_len), True = blocked, serves all heads.
+        """
+        batch = q.shape[0]
+        if mask_3d is not None:
+            _check_mask(mask_3d, torch.Size((batch, q.shape[1], k.shape[1])))
+            mask_3d = mask_3d.expand(batch, -1, -1).repeat(self.h, 1, 1)
+        # Heads are folded into the batch, head-major: row i * batch + n is head i of entry n.
+        q, k, v = (
+            torch.einsum("nld,hdk->hnlk", x, weight).flatten(0, 1)
+            for x, weight in ((q, self.W_q), (k, self.W_k), (v, self.W_v))
+        )
+        heads = self.attention(q, k, v, mask_3d)
+        return self.output(torch.cat(heads.split(batch), dim=-1))
+
+
+class FFN(nn.Module):
+    """max(0, x W_1 + b_1) W_2 + b_2 (section 3.3)."""
+
+    def __init__(self, d_model: int, d_ff: int) -> None:
+        super().__init__()
+        self.linear1 = nn.Linear(d_model, d_ff)
+        self.linear2 = nn.Linear(d_ff, d_model)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.linear2(self.linear1(x).relu())
+
+
+class Embedding(nn.Module):
+    """One vector per token id; that of `pad_idx` is zero and stays so. Not scaled: sqrt(d_model) is part of the
+    vectors."""
+
+    def __init__(self, vocab_size: int, d_model: int, pad_idx: int) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(vocab_size, d_model, padding_idx=pad_idx)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        """(batch, length) -> (batch, length, d_model)."""
+        return self.embedding(ids)
+
+
+class AddPositionalEncoding(nn.Module):
+    """x[p, 2i] + sin(p / 10000^(2i/d_model)), x[p, 2i+1] + cos of the same (section 3.5)."""
+
+    table: Tensor
+
+    def __init__(self, d_model: int, max_len: int, device: torch.device | str = "cpu") -> None:
+        super().__init__()
+        angle = torch.arange(max_len)[:, None] / 10000 ** (torch.arange(0, d_model, 2, dtype=torch.float64) / d_model)
+        table = torch.empty(max_len, d_model, dtype=torch.float64)
+        table[:, 0::2] = angle.sin()
+        table[:, 1::2] = angle.cos()[:, : d_model // 2]
+        self.register_buffer("table", table.to(device, torch.get_default_dtype()), persistent=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x (batch, length, d_model), at most max_len long."""
+        if x.shape[1] > len(self.table):
+            raise ValueError(f"x must be at most max_len = {len(self.table)} long, got length {x.shape[1]}")
+        return x + self.table[: x.shape[1]]
+
+
+class TransformerEncoderLayer(nn.Module):
+    """LayerNorm(x + Dropout(sublayer(x))) with self-attention, then feed-forward (section 3.1)."""
+
+    def __init__(self, d_model: int, d_ff: int, heads_num: int, dropout_rate: float, layer_norm_eps: float) -> None:
+        super().__init__()
+        self.self_attention = MultiHeadAttention(d_model, heads_num)
+        self.self_attention_norm = nn.LayerNorm(d_model, eps=layer_norm_eps)
+        self.ffn = FFN(d_model, d_ff)
+        self.ffn_norm = nn.LayerNorm(d_model, eps=layer_norm_eps)
+        self.dropout = nn.Dropout(dropout_rate)
+
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        """x (batch, length, d_model); `mask` (batch or 1, length or 1, length)."""
+        x = self.self_attention_norm(x + self.dropout(self.self_attention(x, x, x, mask)))
+        return self.ffn_norm(x + self.dropout(self.ffn(x)))
+
+
+class TransformerEncoder(nn.Module):
+    """Embedding, positions, N layers; no final norm."""
+
+    def __init__(
+        self,
+        vocab_size: int,
+        max_len: int,
+        pad_idx: int,
+        d_model: int,
+        N: int,
+        d_ff: int,
+        heads_num: int,
+        dropout_rate: float,
+        layer_norm_eps: float,
+        device: torch.device | str = "cpu",
+    ) -> None:
+        super().__init__()
+        self.embedding = Embedding(vocab_size, d_model, pad_idx)
+        self.positions = AddPositionalEncoding(d_model, max_len, device)
+        self.layers = nn.ModuleList(
+            TransformerEncoderLayer(d_model, d_ff, heads_num, dropout_rate, layer_norm_eps) for _ in range(N)
+        )
+        self.to(device)
+
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        """ids (batch, src_len) -> hidden states (batch, src_len, d_model)."""
+        x = self.positions(self.embedding(x))
+        for layer in self.layers:
+            x = layer(x, mask)
+        return x
+
+
+class TransformerDecoderLayer(nn.Module):
+    """As the encoder's layer, with attention to the source between its two sub-layers."""
+
+    def __init__(self, d_model: int, d_ff: int, heads_num: int, dropout_rate: float, layer_norm_eps: float) -> None:
+        super().__init__()
+        self.self_attention = MultiHeadAttention(d_model, heads_num)
+        self.self_attention_norm = nn.LayerNorm(d_model, eps=layer_norm_eps)
+        self.source_attention = MultiHeadAttention(d_model, heads_num)
+        self.source_attention_norm = nn.LayerNorm(d_model, eps=layer_norm_eps)
+        self.ffn = FFN(d_model, d_ff)
+        self.ffn_norm = nn.LayerNorm(d_model, eps=layer_norm_eps)
+        self.dropout = nn.Dropout(dropout_rate)
+
+    def forward(self, tgt: Tensor, src: Tensor, mask_src_tgt: Tensor | None, mask_self: Tensor | None) -> Tensor:
+        """tgt (batch, tgt_len, d_model), src (batch, src_len, d_model); `mask_self` (.., tgt_len, tgt_len),
+        `mask_src_tgt` (.., tgt_len or 1, src_len)."""
+        tgt = self.self_attention_norm(tgt + self.dropout(self.self_attention(tgt, tgt, tgt, mask_self)))
+        tgt = self.source_attention_norm(tgt + self.dropout(self.source_attention(tgt, src, src, mask_src_tgt)))
+        return self.ffn_norm(tgt + self.dropout(self.ffn(tgt)))
+
+
+class TransformerDecoder(nn.Module):
+    """Embedding, positions, N layers; no final norm. `logits` is the output layer, tied to the embedding (section
+    3.4)."""
+
+    def __init__(
+        self,
+        tgt_vocab_size: int,
+        max_len: int,
+        pad_idx: int,
+        d_model: int,
+        N: int,
+        d_ff: int,
+        heads_num: int,
+        dropout_rate: float,
+        layer_norm_eps: float,
+        device: torch.device | str = "cpu",
+    ) -> None:
+        super().__init__()
+        self.pad_idx = pad_idx
+        self.embedding = Embedding(tgt_vocab_size, d_model, pad_idx)
+        self.positions = AddPositionalEncoding(d_model, max_len, device)
+        self.layers = nn.ModuleList(
+            TransformerDecoderLayer(d_model, d_ff, heads_num, dropout_rate, layer_norm_eps) for _ in range(N)
+        )
+        self.to(device)
+
+    def forward(self, tgt: Tensor, src: Tensor, mask_src_tgt: Tensor | None, mask_self: Tensor | None) -> Tensor:
+        """ids (batch, tgt_len) and the encoder's output (batch, src_len, d_model) -> (batch, tgt_len, d_model)."""
+        x = self.positions(self.embedding(tgt))
+        for layer in self.layers:
+            x = layer(x, src, mask_src_tgt, mask_self)
+        return x
+
+    def logits(self, states: Tensor) -> Tensor:
+        """(batch, tgt_len, d_model) -> (batch, tgt_len, vocabulary): -inf for padding, which is never predicted.
+
+        The weights are the embeddings divided by sqrt(d_model): the paper shares one matrix and multiplies it by
+        sqrt(d_model) where it embeds; here that factor is part of the embeddings.
+        """
+        weight = self.embedding.embedding.weight
+        logits = states @ weight.T / math.sqrt(weight.shape[1])
+        logits[..., self.pad_idx] = -math.inf
+        return logits
+
+
+def padding_mask(ids: Tensor, pad_idx: int) -> Tensor:
+    """(batch, length) -> (batch, 1, length), True = blocked: nobody looks at padding."""
+    return (ids == pad_idx)[:, None, :]
+
+
+def causal_mask(length: int, device: torch.device | str = "cpu") -> Tensor:
+    """(1, length, length), True = blocked: nobody looks at what comes later."""
+    return torch.ones(length, length, dtype=torch.bool, device=device).triu(1)[None]
+
+
+def decoder_mask(ids: Tensor, pad_idx: int) -> Tensor:
+    """(batch, length) -> (batch, length, length): causal, and no padding but at position 0, where it means the
+    start."""
+    padding = padding_mask(ids, pad_idx)
+    padding[:, :, 0] = False
+    return padding | causal_mask(ids.shape[1], ids.device)
+
+
+@torch.no_grad()
+def greedy(
+    encoder: TransformerEncoder, decoder: TransformerDecoder, src: Tensor, *, src_pad: int, end: int, max_len: int
+) -> Tensor:
+    """Starting from padding, the likeliest next token, again and again, until all have `end` or `max_len` tokens.
+
+    src (batch, src_len) -> (batch, at most max_len); after `end` comes padding.
+    """
+    mask = padding_mask(src, src_pad)
+    memory = encoder(src, mask)
+    tgt = src.new_full((len(src), 1), decoder.pad_idx)
+    finished = torch.zeros(len(src), dtype=torch.bool, device=src.device)
+    while tgt.shape[1] <= max_len and not finished.all():
+        states = decoder(tgt, memory, mask, decoder_mask(tgt, decoder.pad_idx))
+        token = decoder.logits(states[:, -1]).argmax(-1).masked_fill(finished, decoder.pad_idx)
+        tgt = torch.cat([tgt, token[:, None]], dim=1)
+        finished |= token == end
+    return tgt[:, 1:]
+
+
+def _check_mask(mask: Tensor, scores: torch.Size) -> None:
+    """Boolean, with the axes of the scores, each equal or 1."""
+    if mask.dim() != len(scores):
+        raise ValueError(
+            f"mask must have as many axes as the scores, {len(scores)} {tuple(scores)}, "
+            f"got {mask.dim()} {tuple(mask.shape)}"
+        )
+    if mask.dtype != torch.bool:
+        raise ValueError(f"mask must be boolean, True = blocked, got {mask.dtype}")
+    if any(size not in (1, full) for size, full in zip(mask.shape, scores, strict=True)):
+        raise ValueError(
+            f"mask must broadcast to the scores (batch, q_len, k_len) = {tuple(scores)}, got {tuple(mask.shape)}"
+        )

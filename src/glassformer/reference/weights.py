@@ -1,0 +1,235 @@
+"""The weights of the step-by-step forms and of the fast ones, each way. What the target can't hold is a ValueError.
+
+"Fast" is any module with the parameters of `torch.nn.MultiheadAttention`; of whole models, `glassformer.Transformer`.
+Each function fills its second argument in place.
+"""
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from glassformer.reference import multi_head, self_attention, transformer
+
+
+@torch.no_grad()
+def self_attention_to_fast(source: self_attention.SelfAttention, target: Any) -> None:
+    """One head, and an output projection that changes nothing."""
+    width = target.embed_dim
+    if not source.dim_q == source.dim_k == source.dim_v == width:
+        raise ValueError(
+            f"dim_q, dim_k and dim_v must all be the target's embed_dim = {width}: queries, keys and values of another "
+            f"width than the input can't be held, got {source.dim_q}, {source.dim_k}, {source.dim_v}"
+        )
+    if target.num_heads != 1:
+        raise ValueError(f"target must have 1 head, as SelfAttention has, got {target.num_heads}")
+    weights = [source.linear_q.weight, source.linear_k.weight, source.linear_v.weight]
+    _fill(target, weights, [], torch.eye(width), None)
+
+
+@torch.no_grad()
+def self_attention_from_fast(source: Any, target: self_attention.SelfAttention) -> None:
+    if source.num_heads != 1:
+        raise ValueError(f"source must have 1 head: SelfAttention would lose the other {source.num_heads - 1}")
+    weights, biases, output, output_bias = _read(source)
+    if not torch.equal(output, torch.eye(len(output)).to(output)):
+        raise ValueError("source has an output projection (out_proj.weight isn't the identity): SelfAttention has none")
+    _must_be_zero("in_proj_bias", biases, "SelfAttention's projections have no bias")
+    _must_be_zero("out_proj.bias", [output_bias], "SelfAttention has no output projection")
+    for linear, weight in zip((target.linear_q, target.linear_k, target.linear_v), weights, strict=True):
+        _copy(linear.weight, weight)
+
+
+@torch.no_grad()
+def multi_head_to_fast(source: multi_head.MultiHeadAttention, target: Any) -> None:
+    """Where queries and keys have no bias it is zero."""
+    if source.heads != target.num_heads:
+        raise ValueError(f"target must have {source.heads} heads, got {target.num_heads}")
+    linears = [source.query.linear, source.key.linear, source.value.linear]
+    biases = [torch.zeros(len(x.weight)) if x.bias is None else x.bias for x in linears]
+    _fill(target, [x.weight for x in linears], biases, source.output.weight, source.output.bias)
+
+
+@torch.no_grad()
+def multi_head_from_fast(source: Any, target: multi_head.MultiHeadAttention) -> None:
+    if source.num_heads != target.heads:
+        raise ValueError(f"target must have {source.num_heads} heads, got {target.heads}")
+    weights, biases, output, output_bias = _read(source)
+    if target.query.linear.bias is None:
+        _must_be_zero("in_proj_bias of queries and keys", biases[:2], "target has none: make it with bias=True")
+    linears = [target.query.linear, target.key.linear, target.value.linear]
+    for linear, weight, bias in zip(linears, weights, biases, strict=True):
+        _copy(linear.weight, weight)
+        if linear.bias is not None:
+            _copy(linear.bias, bias)
+    _copy(target.output.weight, output)
+    _copy(target.output.bias, output_bias)
+
+
+@torch.no_grad()
+def per_head_to_fast(source: transformer.MultiHeadAttention, target: Any) -> None:
+    """The matrices of all heads side by side; the projections' biases are zero."""
+    if source.h != target.num_heads:
+        raise ValueError(f"target must have {source.h} heads, got {target.num_heads}")
+    weights = [w.permute(0, 2, 1).flatten(0, 1) for w in (source.W_q, source.W_k, source.W_v)]
+    _fill(target, weights, [], source.output.weight, source.output.bias)
+
+
+@torch.no_grad()
+def per_head_from_fast(source: Any, target: transformer.MultiHeadAttention) -> None:
+    if source.num_heads != target.h:
+        raise ValueError(f"target must have {source.num_heads} heads, got {target.h}")
+    weights, biases, output, output_bias = _read(source)
+    _must_be_zero("in_proj_bias", biases, "the per-head projections have no bias")
+    for parameter, weight in zip((target.W_q, target.W_k, target.W_v), weights, strict=True):
+        _copy(parameter, weight.unflatten(0, (target.h, -1)).permute(0, 2, 1))
+    _copy(target.output.weight, output)
+    _copy(target.output.bias, output_bias)
+
+
+@torch.no_grad()
+def transformer_to_fast(
+    encoder: transformer.TransformerEncoder, decoder: transformer.TransformerDecoder, target: Any
+) -> None:
+    """`target` is a `glassformer.Transformer`. Embeddings are divided by sqrt(d_model), which it multiplies by, and the
+    width is reordered, since its sinusoids aren't interleaved."""
+    order = _order(target.config.d_model)
+    scale = math.sqrt(target.config.d_model)
+    source_table, target_table = encoder.embedding.embedding.weight, decoder.embedding.embedding.weight
+    if target.source_embedding is None and not torch.equal(source_table, target_table):
+        raise ValueError(
+            "encoder and decoder have different embeddings, and target shares one between both: make it with "
+            "shared_vocab=False"
+        )
+    _copy(target.target_embedding.weight, target_table[:, order] / scale)
+    if target.source_embedding is not None:
+        _copy(target.source_embedding.weight, source_table[:, order] / scale)
+    for ours, theirs in _layer_pairs(encoder, decoder, target):
+        for ours_attention, theirs_attention in _attention_pairs(ours, theirs):
+            per_head_to_fast(ours_attention, theirs_attention)
+            _reorder_attention(theirs_attention, order)
+        for ours_norm, theirs_norm in _norm_pairs(ours, theirs):
+            if ours_norm.eps != theirs_norm.eps:
+                raise ValueError(f"layer_norm_eps must be the target's {theirs_norm.eps}, got {ours_norm.eps}")
+            _copy(theirs_norm.weight, ours_norm.weight[order])
+            _copy(theirs_norm.bias, ours_norm.bias[order])
+        _copy(theirs.feed_forward.inner.weight, ours.ffn.linear1.weight[:, order])
+        _copy(theirs.feed_forward.inner.bias, ours.ffn.linear1.bias)
+        _copy(theirs.feed_forward.outer.weight, ours.ffn.linear2.weight[order])
+        _copy(theirs.feed_forward.outer.bias, ours.ffn.linear2.bias[order])
+
+
+@torch.no_grad()
+def transformer_from_fast(
+    source: Any, encoder: transformer.TransformerEncoder, decoder: transformer.TransformerDecoder
+) -> None:
+    """`source` is a `glassformer.Transformer`; sqrt(d_model) becomes part of the embeddings."""
+    order = _order(source.config.d_model)
+    back = order.argsort()
+    scale = math.sqrt(source.config.d_model)
+    target_table = source.target_embedding.weight
+    source_table = target_table if source.source_embedding is None else source.source_embedding.weight
+    _copy(decoder.embedding.embedding.weight, target_table[:, back] * scale)
+    _copy(encoder.embedding.embedding.weight, source_table[:, back] * scale)
+    for ours, theirs in _layer_pairs(encoder, decoder, source):
+        for ours_attention, theirs_attention in _attention_pairs(ours, theirs):
+            per_head_from_fast(theirs_attention, ours_attention)
+            for weight in (ours_attention.W_q, ours_attention.W_k, ours_attention.W_v):
+                weight.copy_(weight[:, back])
+            ours_attention.output.weight.copy_(ours_attention.output.weight[back])
+            ours_attention.output.bias.copy_(ours_attention.output.bias[back])
+        for ours_norm, theirs_norm in _norm_pairs(ours, theirs):
+            if ours_norm.eps != theirs_norm.eps:
+                raise ValueError(f"layer_norm_eps must be the source's {theirs_norm.eps}, got {ours_norm.eps}")
+            _copy(ours_norm.weight, theirs_norm.weight[back])
+            _copy(ours_norm.bias, theirs_norm.bias[back])
+        _copy(ours.ffn.linear1.weight, theirs.feed_forward.inner.weight[:, back])
+        _copy(ours.ffn.linear1.bias, theirs.feed_forward.inner.bias)
+        _copy(ours.ffn.linear2.weight, theirs.feed_forward.outer.weight[back])
+        _copy(ours.ffn.linear2.bias, theirs.feed_forward.outer.bias[back])
+
+
+def _order(d_model: int) -> Tensor:
+    """Where each number of the fast model's width stands in the reference's: all sines, then all cosines."""
+    return torch.cat([torch.arange(0, d_model, 2), torch.arange(1, d_model, 2)])
+
+
+def _reorder_attention(attention: Any, order: Tensor) -> None:
+    attention.in_proj_weight.copy_(attention.in_proj_weight[:, order])
+    attention.out_proj.weight.copy_(attention.out_proj.weight[order])
+    if attention.out_proj.bias is not None:
+        attention.out_proj.bias.copy_(attention.out_proj.bias[order])
+
+
+def _layer_pairs(
+    encoder: transformer.TransformerEncoder, decoder: transformer.TransformerDecoder, fast: Any
+) -> Iterator[tuple[Any, Any]]:
+    for name, ours, theirs in (("encoder", encoder.layers, fast.encoder), ("decoder", decoder.layers, fast.decoder)):
+        if len(ours) != len(theirs):
+            raise ValueError(f"{name} must have as many layers as the other model's, got {len(ours)} and {len(theirs)}")
+        yield from zip(ours, theirs, strict=True)
+
+
+def _attention_pairs(ours: Any, theirs: Any) -> Iterator[tuple[Any, Any]]:
+    for name in ("self_attention", "source_attention"):
+        if hasattr(ours, name):
+            yield getattr(ours, name), getattr(theirs, name)
+
+
+def _norm_pairs(ours: Any, theirs: Any) -> Iterator[tuple[Any, Any]]:
+    for name, other in (
+        ("self_attention_norm", "self_attention_norm"),
+        ("source_attention_norm", "source_attention_norm"),
+        ("ffn_norm", "feed_forward_norm"),
+    ):
+        if hasattr(ours, name):
+            yield getattr(ours, name), getattr(theirs, other)
+
+
+def _read(fast: Any) -> tuple[list[Tensor], list[Tensor], Tensor, Tensor]:
+    """Projections of queries, keys and values, their biases, the output's weight and bias; zeros where it has none."""
+    if fast.bias_k is not None or fast.add_zero_attn:
+        raise ValueError("source adds keys (add_bias_kv or add_zero_attn), which the step-by-step forms don't have")
+    if fast.in_proj_weight is None:
+        raise ValueError(f"source has kdim {fast.kdim} and vdim {fast.vdim}: the step-by-step forms have one width")
+    output = fast.out_proj.weight
+    biases = output.new_zeros(3 * fast.embed_dim) if fast.in_proj_bias is None else fast.in_proj_bias
+    output_bias = output.new_zeros(fast.embed_dim) if fast.out_proj.bias is None else fast.out_proj.bias
+    return list(fast.in_proj_weight.chunk(3)), list(biases.chunk(3)), output, output_bias
+
+
+def _fill(fast: Any, weights: list[Tensor], biases: list[Tensor], output: Tensor, output_bias: Tensor | None) -> None:
+    """The parts of `_read` into a fast module; biases not given are zero."""
+    if fast.bias_k is not None or fast.add_zero_attn:
+        raise ValueError("target must not add keys (add_bias_kv, add_zero_attn): the step-by-step forms don't")
+    if fast.in_proj_weight is None:
+        raise ValueError(f"target must have one width, got kdim {fast.kdim} and vdim {fast.vdim}")
+    if fast.in_proj_bias is None:
+        _must_be_zero("biases of the projections", biases, "target has none: make it with bias=True")
+        _must_be_zero(
+            "output.bias", [] if output_bias is None else [output_bias], "target has none: make it with bias=True"
+        )
+    else:
+        fast.in_proj_bias.zero_()
+        fast.out_proj.bias.zero_()
+        if biases:
+            _copy(fast.in_proj_bias, torch.cat([x.to(fast.in_proj_bias) for x in biases]))
+        if output_bias is not None:
+            _copy(fast.out_proj.bias, output_bias)
+    _copy(fast.in_proj_weight, torch.cat(weights))
+    _copy(fast.out_proj.weight, output)
+
+
+def _must_be_zero(name: str, biases: list[Tensor], why: str) -> None:
+    if any(x.count_nonzero() for x in biases):
+        raise ValueError(f"{name} holds numbers that would be lost: {why}")
+
+
+def _copy(into: Tensor, values: Tensor) -> None:
+    if into.shape != values.shape:
+        raise ValueError(
+            f"the sizes differ: a parameter of shape {tuple(values.shape)} can't be held by {tuple(into.shape)}"
+        )
+    into.copy_(values)

@@ -1,0 +1,223 @@
+"""The drop-in against `torch.nn.MultiheadAttention` itself, over its whole argument space.
+
+The default profile draws 200 cases; `HYPOTHESIS_PROFILE=long` 2,000.
+"""
+
+import copy
+import os
+import warnings
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+from torch.testing import assert_close
+
+from glassformer.attention import blocks
+from glassformer.attention.functional import multi_head_attention_forward
+from glassformer.attention.multihead import MultiheadAttention
+
+CASES = 2000 if os.environ.get("HYPOTHESIS_PROFILE") == "long" else 200
+TOLERANCE = {torch.float64: 1e-10, torch.float32: 2e-5}
+
+sizes = st.sampled_from([1, 2, 3, 5, 7])
+flags = st.booleans()
+
+
+@st.composite
+def cases(draw: st.DrawFn) -> dict[str, Any]:
+    """One call: constructor, inputs, masks, mode."""
+    heads = draw(st.sampled_from([1, 2, 3, 5]))
+    width = heads * draw(st.sampled_from([1, 2, 4]))
+    odd = draw(st.sampled_from([None, None, 3, 6]))
+    return {
+        "width": width,
+        "heads": heads,
+        "batch": draw(sizes),
+        "q_len": draw(sizes),
+        "k_len": draw(sizes),
+        "kdim": odd,
+        "vdim": odd and draw(st.sampled_from([odd, 5])),
+        "bias": draw(flags),
+        "add_bias_kv": draw(flags),
+        "add_zero_attn": draw(flags),
+        "batch_first": draw(flags),
+        "batched": draw(st.sampled_from([True, True, True, False])),
+        "inputs": draw(st.sampled_from(["different", "same", "key is value"])),
+        "dtype": draw(st.sampled_from([torch.float64, torch.float64, torch.float32, torch.bfloat16, torch.float16])),
+        "padding": draw(st.sampled_from([None, None, "bool", "float"])),
+        "mask": draw(st.sampled_from([None, "bool", "float", "bool per head", "float per head", "causal"])),
+        "mask_dtype": draw(st.sampled_from([None, None, None, torch.float32, torch.float64, torch.bfloat16])),
+        "share_blocked": draw(st.sampled_from([0.0, 0.3, 0.9])),
+        "need_weights": draw(flags),
+        "average": draw(flags),
+        "is_causal": draw(st.sampled_from([False, False, True])),
+        "grad": draw(flags),
+        "training": draw(flags),
+        "block_rows": draw(st.sampled_from([None, 1, 2, 3])),
+        "seed": draw(st.integers(0, 2**31)),
+    }
+
+
+def mask_of(kind: str, shape: tuple[int, ...], case: dict[str, Any], dtype: torch.dtype) -> Tensor:
+    if kind == "causal":
+        return torch.ones(shape, dtype=torch.bool).triu(1)
+    blocked = torch.rand(shape) < case["share_blocked"]
+    if kind.startswith("bool"):
+        return blocked
+    return torch.randn(shape, dtype=dtype).masked_fill_(blocked, -torch.inf)
+
+
+def build(case: dict[str, Any]) -> tuple[nn.Module, MultiheadAttention, list[Tensor], dict[str, Any]]:
+    torch.manual_seed(case["seed"])
+    arguments = {name: case[name] for name in ("bias", "add_bias_kv", "add_zero_attn", "kdim", "vdim", "batch_first")}
+    theirs = nn.MultiheadAttention(case["width"], case["heads"], dtype=case["dtype"], **arguments)
+    for parameter in theirs.parameters():
+        nn.init.normal_(parameter, std=0.5)
+    ours = MultiheadAttention(case["width"], case["heads"], dtype=case["dtype"], **arguments)
+    ours.load_state_dict(theirs.state_dict(), strict=True)
+
+    batch, q_len, k_len = case["batch"] if case["batched"] else 1, case["q_len"], case["k_len"]
+    same = case["inputs"] == "same" and case["kdim"] is None
+    k_len = q_len if same else k_len
+
+    def sequence(length: int, width: int) -> Tensor:
+        shape = (length, width)
+        if case["batched"]:
+            shape = (batch, length, width) if case["batch_first"] else (length, batch, width)
+        return torch.randn(shape, dtype=case["dtype"], requires_grad=case["grad"])
+
+    query = sequence(q_len, case["width"])
+    key = query if same else sequence(k_len, theirs.kdim)
+    shared = case["inputs"] == "key is value" and theirs.kdim == theirs.vdim
+    value = key if same or shared else sequence(k_len, theirs.vdim)
+
+    call: dict[str, Any] = {"need_weights": case["need_weights"], "average_attn_weights": case["average"]}
+    dtype = case["mask_dtype"] or case["dtype"]
+    if case["padding"]:
+        call["key_padding_mask"] = mask_of(case["padding"], (batch, k_len) if case["batched"] else (k_len,), case, dtype)
+    if case["mask"]:
+        per_head = case["mask"].endswith("per head")
+        shape = (batch * case["heads"], q_len, k_len) if per_head else (q_len, k_len)
+        call["attn_mask"] = mask_of(case["mask"], shape, case, dtype)
+    call["is_causal"] = case["is_causal"]
+    ours.train(case["training"])
+    theirs.train(case["training"])
+    return theirs, ours, [query, key, value], call
+
+
+def outcome(module: nn.Module, inputs: list[Tensor], call: dict[str, Any], grad: bool) -> Any:
+    with warnings.catch_warnings(), torch.set_grad_enabled(grad):
+        warnings.simplefilter("ignore")  # torch's, of masks of two types
+        try:
+            return module(*inputs, **call)
+        except (AssertionError, RuntimeError) as error:
+            return error
+
+
+def assert_no_worse(found: Tensor, theirs: Tensor, exact: Tensor) -> None:
+    """In half precision torch's own error, against float64, is the measure."""
+    scale = max(1.0, exact.abs().max().item())
+    error, allowed = (found - exact).abs().max().item(), (theirs - exact).abs().max().item()
+    assert error <= 3 * allowed + 4 * torch.finfo(found.dtype).eps * scale
+
+
+def in_double(
+    module: nn.Module, inputs: list[Tensor], call: dict[str, Any]
+) -> tuple[nn.Module, list[Tensor], dict[str, Any]]:
+    numbers = {n: x.double() if isinstance(x, Tensor) and x.is_floating_point() else x for n, x in call.items()}
+    return copy.deepcopy(module).double(), [x.double() for x in inputs], numbers
+
+
+def open_rows(case: dict[str, Any], call: dict[str, Any], shape: tuple[int, int, int, int]) -> Tensor:
+    """Which rows (batch, heads, q_len) may look at some key: what torch returns for the others is its NaN or zeros."""
+    batch, heads, q_len, k_len = shape
+    blocked = torch.zeros(shape, dtype=torch.bool)
+    for name in ("key_padding_mask", "attn_mask"):
+        mask = call.get(name)
+        if mask is None:
+            continue
+        mask = mask if mask.dtype == torch.bool else mask == -torch.inf
+        if name == "key_padding_mask":
+            mask = mask.view(batch, 1, 1, k_len)
+        elif mask.dim() == 3:
+            mask = mask.view(batch, heads, q_len, k_len)
+        blocked = blocked | mask
+    added = case["add_bias_kv"] or case["add_zero_attn"]
+    return torch.ones(shape[:3], dtype=torch.bool) if added else ~blocked.all(-1)
+
+
+@settings(max_examples=CASES, deadline=None, suppress_health_check=list(HealthCheck))
+@given(case=cases())
+def test_same_results_and_same_errors_as_torch(case):
+    theirs, ours, inputs, call = build(case)
+    heads, width = case["heads"], case["width"]
+    batch = case["batch"] if case["batched"] else 1
+    query, key = inputs[0], inputs[1]
+    axis = 1 if case["batched"] and case["batch_first"] else 0
+    shape = (batch, heads, query.shape[axis], key.shape[axis])
+    hinted = case["is_causal"] and not case["need_weights"] and not case["padding"]
+    if hinted and (case["add_bias_kv"] or case["add_zero_attn"]):
+        return  # a listed departure, tested below: torch hides the added columns
+    torch.backends.mha.set_fastpath_enabled(False)  # which never reads is_causal, and differs from torch itself
+    try:
+        expected = outcome(theirs, inputs, call, case["grad"])
+    finally:
+        torch.backends.mha.set_fastpath_enabled(True)
+
+    # Small inputs take the plain operations: let blocks of a few rows have their turn.
+    sizes = (blocks._FROM_SCORES, blocks._BLOCK_BYTES)
+    if case["block_rows"] is not None:
+        blocks._FROM_SCORES = 0
+        blocks._BLOCK_BYTES = case["block_rows"] * heads * (shape[3] + 2) * query.element_size()
+    try:
+        found = outcome(ours, inputs, call, case["grad"])
+    finally:
+        blocks._FROM_SCORES, blocks._BLOCK_BYTES = sizes
+
+    if isinstance(expected, Exception):
+        assert isinstance(found, type(expected)), f"torch raised {expected!r}, we returned {found!r}"
+        return
+    assert not isinstance(found, Exception), f"torch returned, we raised {found!r}"
+    output, weights = found
+    expected_output, expected_weights = expected
+    assert output.shape == expected_output.shape
+    assert output.dtype == expected_output.dtype
+    assert (weights is None) == (expected_weights is None)
+    seeing = torch.ones(shape[:3], dtype=torch.bool) if hinted else open_rows(case, call, shape)
+    everywhere = seeing.all(1)  # (batch, q_len): rows in which every head sees something
+    rows = everywhere if case["batch_first"] else everywhere.T
+    rows = rows if case["batched"] else everywhere[0]
+    chosen = everywhere if case["average"] else seeing
+    chosen = chosen if case["batched"] else chosen[0]
+    assert output.isfinite().all()
+    if weights is not None:
+        assert weights.shape == expected_weights.shape
+        if not case["average"]:
+            assert (weights[~chosen] == 0).all()
+    if case["dtype"] not in TOLERANCE:
+        exact, exact_weights = outcome(*in_double(theirs, inputs, call), case["grad"])
+        if rows.any():
+            assert_no_worse(output[rows], expected_output[rows], exact[rows])
+        if weights is not None and chosen.any():
+            assert_no_worse(weights[chosen], expected_weights[chosen], exact_weights[chosen])
+        return
+    tolerance = TOLERANCE[case["dtype"]]
+    close = {"atol": tolerance, "rtol": tolerance}
+    assert_close(output[rows], expected_output[rows], **close)
+    if weights is not None:
+        assert_close(weights[chosen], expected_weights[chosen], **close)
+    if case["grad"] and everywhere.all():
+        towards = torch.randn_like(output)
+        shared = [*{id(x): x for x in inputs}.values()]
+        found_grads = torch.autograd.grad((output * towards).sum(), [*ours.parameters(), *shared], allow_unused=True)
+        expected_grads = torch.autograd.grad(
+            (expected_output * towards).sum(), [*theirs.parameters(), *shared], allow_unused=True
+        )
+        for ours_grad, theirs_grad in zip(found_grads, expected_grads, strict=True):
+            assert (ours_grad is None) == (theirs_grad is None)
+            if ours_grad is not None:
+                assert_close(ours_grad, theirs_grad, atol=10 * tolerance * width, rtol=10 * tolerance)
