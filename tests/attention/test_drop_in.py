@@ -8,6 +8,7 @@ import os
 import warnings
 from typing import Any
 
+import jaxtyping
 import pytest
 import torch
 import torch.nn.functional as F
@@ -22,6 +23,33 @@ from glassformer.attention.multihead import MultiheadAttention
 
 CASES = 2000 if os.environ.get("HYPOTHESIS_PROFILE") == "long" else 200
 TOLERANCE = {torch.float64: 1e-10, torch.float32: 2e-5}
+
+# Ways to call it wrongly: what each does to inputs and masks.
+SPOILS = {
+    "transposed padding": lambda inputs, call: call.update(key_padding_mask=turned(call.get("key_padding_mask"))),
+    "transposed mask": lambda inputs, call: call.update(attn_mask=turned(call.get("attn_mask"))),
+    "integer padding": lambda inputs, call: call.update(key_padding_mask=integers(call.get("key_padding_mask"))),
+    "integer mask": lambda inputs, call: call.update(attn_mask=integers(call.get("attn_mask"))),
+    "mask of one axis": lambda inputs, call: call.update(attn_mask=torch.zeros(3, dtype=torch.bool)),
+    "mask of four axes": lambda inputs, call: call.update(attn_mask=torch.zeros(1, 1, 2, 2, dtype=torch.bool)),
+    "padding of three axes": lambda inputs, call: call.update(key_padding_mask=torch.zeros(1, 1, 3, dtype=torch.bool)),
+    "key too narrow": lambda inputs, call: inputs.__setitem__(1, inputs[1][..., 1:]),
+    "value too short": lambda inputs, call: inputs.__setitem__(2, inputs[2][1:]),
+    "key of another rank": lambda inputs, call: inputs.__setitem__(1, inputs[1][None]),
+    "query of another rank": lambda inputs, call: inputs.__setitem__(0, inputs[0][None, None]),
+    "query too narrow": lambda inputs, call: inputs.__setitem__(0, inputs[0][..., 1:]),
+    "another batch": lambda inputs, call: inputs.__setitem__(slice(1, 3), [torch.cat([x, x], 1) for x in inputs[1:]]),
+    "another type": lambda inputs, call: inputs.__setitem__(1, inputs[1].to(torch.complex64)),
+}
+
+
+def turned(mask: Tensor | None) -> Tensor | None:
+    return None if mask is None else mask.mT if mask.dim() > 1 else mask[:-1]
+
+
+def integers(mask: Tensor | None) -> Tensor | None:
+    return None if mask is None else torch.zeros(mask.shape, dtype=torch.int64)
+
 
 sizes = st.sampled_from([1, 2, 3, 5, 7])
 flags = st.booleans()
@@ -50,13 +78,14 @@ def cases(draw: st.DrawFn) -> dict[str, Any]:
         "dtype": draw(st.sampled_from([torch.float64, torch.float64, torch.float32, torch.bfloat16, torch.float16])),
         "padding": draw(st.sampled_from([None, None, "bool", "float"])),
         "mask": draw(st.sampled_from([None, "bool", "float", "bool per head", "float per head", "causal"])),
-        "mask_dtype": draw(st.sampled_from([None, None, None, torch.float32, torch.float64, torch.bfloat16])),
+        "mask_dtype": draw(st.sampled_from([None] * 12 + [torch.float32, torch.float64, torch.bfloat16])),
         "share_blocked": draw(st.sampled_from([0.0, 0.3, 0.9])),
         "need_weights": draw(flags),
         "average": draw(flags),
-        "is_causal": draw(st.sampled_from([False, False, True])),
+        "is_causal": draw(st.sampled_from([False] * 4 + [True])),
         "grad": draw(flags),
         "training": draw(flags),
+        "spoil": draw(st.sampled_from([None] * 80 + list(SPOILS))),
         "block_rows": draw(st.sampled_from([None, 1, 2, 3])),
         "seed": draw(st.integers(0, 2**31)),
     }
@@ -98,7 +127,9 @@ def build(case: dict[str, Any]) -> tuple[nn.Module, MultiheadAttention, list[Ten
     call: dict[str, Any] = {"need_weights": case["need_weights"], "average_attn_weights": case["average"]}
     dtype = case["mask_dtype"] or case["dtype"]
     if case["padding"]:
-        call["key_padding_mask"] = mask_of(case["padding"], (batch, k_len) if case["batched"] else (k_len,), case, dtype)
+        call["key_padding_mask"] = mask_of(
+            case["padding"], (batch, k_len) if case["batched"] else (k_len,), case, dtype
+        )
     if case["mask"]:
         per_head = case["mask"].endswith("per head")
         shape = (batch * case["heads"], q_len, k_len) if per_head else (q_len, k_len)
@@ -156,9 +187,9 @@ def test_same_results_and_same_errors_as_torch(case):
     theirs, ours, inputs, call = build(case)
     heads, width = case["heads"], case["width"]
     batch = case["batch"] if case["batched"] else 1
+    if case["spoil"]:
+        SPOILS[case["spoil"]](inputs, call)
     query, key = inputs[0], inputs[1]
-    axis = 1 if case["batched"] and case["batch_first"] else 0
-    shape = (batch, heads, query.shape[axis], key.shape[axis])
     hinted = case["is_causal"] and not case["need_weights"] and not case["padding"]
     if hinted and (case["add_bias_kv"] or case["add_zero_attn"]):
         return  # a listed departure, tested below: torch hides the added columns
@@ -172,16 +203,20 @@ def test_same_results_and_same_errors_as_torch(case):
     sizes = (blocks._FROM_SCORES, blocks._BLOCK_BYTES)
     if case["block_rows"] is not None:
         blocks._FROM_SCORES = 0
-        blocks._BLOCK_BYTES = case["block_rows"] * heads * (shape[3] + 2) * query.element_size()
+        blocks._BLOCK_BYTES = case["block_rows"] * heads * (case["k_len"] + 2) * query.element_size()
+    jaxtyping.config.update("jaxtyping_disable", True)  # the module's own checks, not the test suite's
     try:
         found = outcome(ours, inputs, call, case["grad"])
     finally:
+        jaxtyping.config.update("jaxtyping_disable", False)
         blocks._FROM_SCORES, blocks._BLOCK_BYTES = sizes
 
     if isinstance(expected, Exception):
         assert isinstance(found, type(expected)), f"torch raised {expected!r}, we returned {found!r}"
         return
     assert not isinstance(found, Exception), f"torch returned, we raised {found!r}"
+    axis = 1 if case["batched"] and case["batch_first"] else 0
+    shape = (batch, heads, query.shape[axis], key.shape[axis])
     output, weights = found
     expected_output, expected_weights = expected
     assert output.shape == expected_output.shape

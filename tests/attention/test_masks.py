@@ -6,7 +6,18 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.testing import assert_close
 
-from glassformer.attention.masks import causal, keep_from_ids, keep_from_lengths, keep_from_torch
+from glassformer.attention.masks import (
+    add_open_columns,
+    causal,
+    causal_from_start,
+    fit_bias,
+    keep_from_ids,
+    keep_from_lengths,
+    keep_from_scores,
+    keep_from_torch,
+    masks_from_torch,
+    open_blocked_rows,
+)
 from glassformer.attention.multihead import MultiheadAttention
 
 B, H, Q, K, D = 2, 3, 5, 7, 11  # distinct primes: a swapped axis cannot pass
@@ -127,19 +138,93 @@ def draw_torch_masks(data: st.DataObject) -> tuple[Tensor | None, Tensor | None]
     return padding, None if attn_mask is None else draw(*attn_mask)
 
 
+# Additive masks
+
+
+def test_keep_from_scores_is_where_nothing_is_subtracted():
+    mask = torch.tensor([[0.0, -torch.inf, -0.0], [-torch.inf, -torch.inf, 0.0]])
+    assert keep_from_scores(mask).tolist() == [[True, False, True], [False, False, True]]
+
+
+@pytest.mark.parametrize("number", [-1e9, 1.0, torch.inf, torch.nan, torch.finfo(torch.float32).min])
+def test_keep_from_scores_refuses_what_a_keep_mask_cannot_say(number):
+    with pytest.raises(ValueError, match=r"mask must hold only 0 .* and -inf .*, got .*: pass it as bias="):
+        keep_from_scores(torch.tensor([0.0, number]))
+
+
+def test_floating_masks_are_added_up_and_boolean_ones_stay_apart():
+    padding, scores = torch.randn(B, K), torch.randn(B * H, Q, K)
+    keep, bias = masks_from_torch(padding, scores, **SIZES)
+    assert keep is None
+    assert_close(bias, padding[:, None, None] + scores.view(B, H, Q, K))
+    keep, bias = masks_from_torch(padding > 0, scores, **SIZES)
+    assert torch.equal(keep, (padding <= 0)[:, None, None])
+    assert torch.equal(bias, scores.view(B, H, Q, K))
+
+
+def test_open_columns_are_open_in_both():
+    keep, bias = add_open_columns(torch.zeros(B, 1, 1, K, dtype=torch.bool), torch.full((1, 1, Q, K), -torch.inf), 2)
+    assert keep.shape == (B, 1, 1, K + 2)
+    assert bias.shape == (1, 1, Q, K + 2)
+    assert keep[..., K:].all()
+    assert not keep[..., :K].any()
+    assert (bias[..., K:] == 0).all()
+    assert (bias[..., :K] == -torch.inf).all()
+
+
+def test_a_bias_fits_float16_without_blocking_what_was_not_blocked():
+    bias = torch.tensor([[[[0.0, -1e9, -torch.inf]]]])
+    fitted = fit_bias(bias, torch.float16, torch.float16, float32_too=True)
+    assert fitted.dtype == torch.float16
+    assert fitted.isinf().flatten().tolist() == [False, False, True]
+    lowest_score = torch.tensor(-30000.0, dtype=torch.float16)
+    assert (fitted[..., 1] + lowest_score).isfinite().all()
+
+
+@pytest.mark.parametrize(("dtype", "float32_too"), [(torch.float32, False), (torch.float64, True)])
+def test_a_bias_of_another_dtype_is_refused(dtype, float32_too):
+    with pytest.raises(ValueError, match=rf"must have the query's dtype torch\.bfloat16, got {dtype}: pass mask\.to"):
+        fit_bias(torch.zeros(1, 1, Q, K, dtype=dtype), torch.bfloat16, torch.bfloat16, float32_too=float32_too)
+
+
+@pytest.mark.parametrize("boolean", [True, False])
+def test_rows_with_nothing_open_are_opened_and_named(boolean):
+    keep = torch.tensor([[True, False], [False, False], [True, True]])
+    mask = keep if boolean else torch.zeros(3, 2).masked_fill(~keep, -torch.inf)
+    opened, blocked = open_blocked_rows(mask)
+    assert blocked.flatten().tolist() == [False, True, False]
+    assert torch.equal(opened if boolean else opened == 0, keep | blocked)
+
+
+def test_causal_from_start_aligns_the_first_positions():
+    assert causal_from_start(2, 3)[0, 0].tolist() == [[True, False, False], [True, True, False]]
+    assert causal_from_start(3, 2)[0, 0].tolist() == [[True, False], [True, True], [True, True]]
+
+
 # Errors
 
 
-@pytest.mark.usefixtures("_as_shipped")
-@pytest.mark.parametrize("dtype", [torch.float32, torch.uint8, torch.int64])
-def test_masks_must_be_boolean(dtype):
-    name = str(dtype)
-    with pytest.raises(
-        ValueError, match=rf"key_padding_mask must be boolean .* got {name}: pass key_padding_mask.bool"
-    ):
-        keep_from_torch(torch.zeros(B, K, dtype=dtype), None, **SIZES)
-    with pytest.raises(ValueError, match=rf"attn_mask must be boolean .* got {name}: pass attn_mask.bool"):
-        keep_from_torch(None, torch.zeros(Q, K, dtype=dtype), **SIZES)
+@pytest.mark.parametrize(("dtype", "fix"), [(torch.float32, "keep_from_scores"), (torch.int64, "keep_from_scores")])
+@pytest.mark.parametrize("name", ["key_padding_mask", "attn_mask"])
+def test_keep_from_torch_takes_boolean_masks(name, dtype, fix):
+    masks = {"key_padding_mask": None, "attn_mask": None, name: torch.zeros(B if name[0] == "k" else Q, K, dtype=dtype)}
+    with pytest.raises(ValueError, match=rf"^{name} must be boolean \(True = may not look\), got {dtype}: .*{fix}"):
+        keep_from_torch(**masks, **SIZES)
+
+
+@pytest.mark.parametrize("name", ["key_padding_mask", "attn_mask"])
+def test_uint8_counts_as_boolean_and_is_deprecated(name):
+    blocked = torch.rand(B if name[0] == "k" else Q, K) < 0.5
+    masks = {"key_padding_mask": None, "attn_mask": None}
+    with pytest.warns(DeprecationWarning, match=rf"uint8 for {name} is deprecated: pass {name}\.bool\(\)"):
+        keep = keep_from_torch(**{**masks, name: blocked.to(torch.uint8)}, **SIZES)
+    assert torch.equal(keep, keep_from_torch(**{**masks, name: blocked}, **SIZES))
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.complex64])
+def test_masks_are_boolean_or_floating(dtype):
+    with pytest.raises(ValueError, match=rf"only bool and floating types of attn_mask are supported .* got {dtype}"):
+        masks_from_torch(None, torch.zeros(Q, K, dtype=dtype), **SIZES)
 
 
 def test_shape_error_of_key_padding_mask_has_the_numbers():
@@ -164,9 +249,9 @@ def test_attn_mask_of_another_rank_is_refused(shape):
 
 
 def test_transposed_masks_are_recognised():
-    with pytest.raises(ValueError, match=r"got \(7, 2\): it looks transposed, pass mask\.mT"):
+    with pytest.raises(ValueError, match=r"got \(7, 2\): it looks transposed, pass (key_padding|attn)_mask\.mT"):
         keep_from_torch(torch.zeros(K, B, dtype=torch.bool), None, **SIZES)
-    with pytest.raises(ValueError, match=r"got \(7, 5\): it looks transposed, pass mask\.mT"):
+    with pytest.raises(ValueError, match=r"got \(7, 5\): it looks transposed, pass (key_padding|attn)_mask\.mT"):
         keep_from_torch(None, torch.zeros(K, Q, dtype=torch.bool), **SIZES)
-    with pytest.raises(ValueError, match=r"got \(6, 7, 5\): it looks transposed, pass mask\.mT"):
+    with pytest.raises(ValueError, match=r"got \(6, 7, 5\): it looks transposed, pass (key_padding|attn)_mask\.mT"):
         keep_from_torch(None, torch.zeros(B * H, K, Q, dtype=torch.bool), **SIZES)

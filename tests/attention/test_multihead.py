@@ -114,7 +114,9 @@ def test_causal_is_torchs_causal_mask(need_weights):
     padding = torch.zeros(B, K, dtype=torch.bool)
     padding[1, -2:] = True
     expected, expected_weights = theirs(x, x, x, key_padding_mask=padding, attn_mask=future)
-    output, weights = ours(x, x, x, key_padding_mask=padding, is_causal=True, need_weights=need_weights)
+    output, weights = ours(
+        x, x, x, key_padding_mask=padding, attn_mask=future, is_causal=True, need_weights=need_weights
+    )
     assert_close(output, expected)
     if need_weights:
         assert_close(weights, expected_weights)
@@ -166,7 +168,8 @@ def test_parts_agree_with_each_other_and_with_the_whole(bias):
     assert_close(memory_k, k)
     assert_close(memory_v, v)
     assert_close(ours.look(q, k, v), ours(x, x, x)[0])
-    assert_close(ours.look(q, k, v, causal=True), ours(x, x, x, is_causal=True)[0])
+    future = torch.ones(K, K, dtype=torch.bool).triu(1)
+    assert_close(ours.look(q, k, v, causal=True), ours(x, x, x, attn_mask=future)[0])
 
 
 def test_head_h_is_the_h_th_slice_of_the_width():
@@ -223,7 +226,7 @@ def test_dropout_zeroes_weights_at_its_rate_and_scales_the_rest():
 
 @pytest.mark.parametrize(("width", "heads"), [(32, 3), (0, 3), (33, 0), (33, -3)])
 def test_width_must_be_a_positive_multiple_of_heads(width, heads):
-    message = f"embed_dim must be a positive multiple of num_heads, got embed_dim {width}, num_heads {heads}$"
+    message = f"embed_dim must be a positive multiple of num_heads, got embed_dim {width}, num_heads {heads}"
     with pytest.raises(ValueError, match=message):
         MultiheadAttention(width, heads)
 
@@ -234,5 +237,7 @@ def test_wrong_masks_are_explained(monkeypatch):
     query, key, value = (x.float() for x in sequences(batch_first=True))
     with pytest.raises(ValueError, match=r"key_padding_mask must be .* = \(2, 7\), got \(7, 2\): it looks transposed"):
         module(query, key, value, key_padding_mask=torch.zeros(K, B, dtype=torch.bool))
-    with pytest.raises(ValueError, match=r"attn_mask must be boolean .* got torch\.float32"):
-        module(query, key, value, attn_mask=torch.zeros(Q, K))
+    with pytest.raises(
+        ValueError, match=r"attn_mask must be .* = \(5, 7\) or .* = \(6, 5, 7\), got \(7, 5\): .* pass attn_mask\.mT"
+    ):
+        module(query, key, value, attn_mask=torch.zeros(K, Q))

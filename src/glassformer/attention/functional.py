@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.overrides import handle_torch_function, has_torch_function
 
 from glassformer.attention.attend import attend, attend_with_weights
-from glassformer.attention.masks import add_open_columns, causal_from_start, fit_bias, masks_from_torch
+from glassformer.attention.masks import add_open_columns, causal_from_start, check_type, fit_bias, masks_from_torch
 from glassformer.attention.products import linear
 from glassformer.errors import ArgumentError
 
@@ -110,6 +110,8 @@ def multi_head_attention_forward(
 
     dropout = dropout_p if training else 0.0
     hinted = is_causal and key_padding_mask is None and not need_weights
+    if hinted and attn_mask is not None:
+        check_type("attn_mask", attn_mask)
     if hinted and q.shape[2] == keys and not further:
         output, weights = attend(q, k, v, causal=True, dropout=dropout), None
     else:

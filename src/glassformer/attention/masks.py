@@ -98,14 +98,17 @@ def masks_from_torch(
     keep = bias = None
     if key_padding_mask is not None:
         shape = {"(batch, key_len)": (batch, k_len)}
-        mask = _check_mask("key_padding_mask", key_padding_mask, shape)[:, None, None, :]
+        mask = check_type("key_padding_mask", key_padding_mask)
+        _check_shape("key_padding_mask", mask, shape)
+        mask = mask[:, None, None, :]
         keep, bias = (~mask, None) if mask.dtype == torch.bool else (None, mask)
     if attn_mask is not None:
         shapes = {
             "(query_len, key_len)": (q_len, k_len),
             "(batch * heads, query_len, key_len)": (batch * heads, q_len, k_len),
         }
-        mask = _check_mask("attn_mask", attn_mask, shapes)
+        mask = check_type("attn_mask", attn_mask)
+        _check_shape("attn_mask", mask, shapes)
         mask = mask[None, None] if mask.dim() == 2 else mask.unflatten(0, (batch, heads))
         if mask.dtype == torch.bool:
             keep = ~mask if keep is None else keep & ~mask
@@ -150,7 +153,8 @@ def open_blocked_rows(mask: Tensor) -> tuple[Tensor, Bool[Tensor, "..."]]:
     return mask.masked_fill(blocked, 0.0), blocked
 
 
-def _check_mask(name: str, mask: Tensor, allowed: dict[str, tuple[int, ...]]) -> Tensor:
+def check_type(name: str, mask: Tensor) -> Tensor:
+    """A mask of torch's, boolean or floating-point; uint8 becomes boolean, with a DeprecationWarning."""
     if mask.dtype == torch.uint8:
         warnings.warn(f"uint8 for {name} is deprecated: pass {name}.bool()", DeprecationWarning, stacklevel=2)
         mask = mask.bool()
@@ -159,9 +163,13 @@ def _check_mask(name: str, mask: Tensor, allowed: dict[str, tuple[int, ...]]) ->
             f"only bool and floating types of {name} are supported (bool: True = may not look; floating: added to the "
             f"scores), got {mask.dtype}: pass {name}.bool()"
         )
+    return mask
+
+
+def _check_shape(name: str, mask: Tensor, allowed: dict[str, tuple[int, ...]]) -> None:
     shape = tuple(mask.shape)
     if shape in allowed.values():
-        return mask
+        return
     expected = " or ".join(f"{words} = {sizes}" for words, sizes in allowed.items())
     transposed = shape[:-2] + shape[:-3:-1] in allowed.values()
     hint = f": it looks transposed, pass {name}.mT" if transposed else ""

@@ -1,0 +1,1 @@
+"""Other libraries: models of torch.nn with our attention in them."""

@@ -1,0 +1,126 @@
+import pytest
+import torch
+import torch.autograd.forward_ad as forward_ad
+import torch.nn.functional as F
+from torch import Tensor
+from torch.testing import assert_close
+from torch.utils.flop_counter import FlopCounterMode
+
+from glassformer.attention import products
+from glassformer.attention.products import RightFactor, is_eager, linear
+
+B, M, N, K = 3, 37, 53, 71
+
+
+@pytest.fixture(params=["MKL", "oneDNN"])
+def library(request, monkeypatch) -> str:
+    monkeypatch.setattr(products, "_onednn_beats_mkl", lambda: request.param == "oneDNN")
+    monkeypatch.setattr(products, "_ONEDNN_FROM_OPERATIONS", 0)
+    return request.param
+
+
+@pytest.fixture
+def calls(monkeypatch) -> list[Tensor]:
+    """What went through oneDNN's operator."""
+    seen: list[Tensor] = []
+    original = products._onednn_linear
+    monkeypatch.setattr(products, "_onednn_linear", lambda *a: seen.append(a[0]) or original(*a))
+    return seen
+
+
+def test_torch_still_has_the_operators_we_name():
+    """Each is private: without it we are slower, not wrong. If this fails, look for its successor."""
+    assert hasattr(torch, "_native_multi_head_attention")
+    assert torch.ops.aten._softmax_backward_data
+    if torch.backends.mkldnn.is_available():
+        assert torch.ops.mkldnn._linear_pointwise
+
+
+@pytest.mark.parametrize("bias", [True, False])
+def test_linear_is_torchs(library, calls, bias):
+    x, w = torch.randn(B, M, K, requires_grad=True), torch.randn(N, K, requires_grad=True)
+    b = torch.randn(N, requires_grad=True) if bias else None
+    with torch.no_grad():
+        assert_close(linear(x, w, b), F.linear(x, w, b))
+    assert len(calls) == (library == "oneDNN")
+    learnt = [x, w] if b is None else [x, w, b]
+    towards = torch.randn(B, M, N)
+    found = torch.autograd.grad(linear(x, w, b), learnt, towards)
+    expected = torch.autograd.grad(F.linear(x, w, b), learnt, towards)
+    assert_close(found, expected, atol=1e-4, rtol=1e-5)
+    assert len(calls) == (4 if library == "oneDNN" else 0)
+
+
+@pytest.mark.usefixtures("library")
+def test_linear_of_a_frozen_weight_has_the_gradient_of_its_input_alone():
+    x, w = torch.randn(M, K, requires_grad=True), torch.randn(N, K)
+    linear(x, w, None).sum().backward()
+    assert_close(x.grad, w.sum(0).expand(M, K), atol=1e-4, rtol=1e-5)
+    w.requires_grad_()
+    linear(x.detach(), w, None).sum().backward()
+    assert_close(w.grad, x.detach().sum(0).expand(N, K), atol=1e-4, rtol=1e-5)
+
+
+@pytest.mark.usefixtures("library")
+def test_linear_has_gradients_of_gradients():
+    x, w = torch.randn(M, K, requires_grad=True), torch.randn(N, K, requires_grad=True)
+
+    def penalty(function) -> Tensor:
+        (grad,) = torch.autograd.grad(function(x, w, None).pow(2).sum(), x, create_graph=True)
+        return torch.autograd.grad(grad.sum(), w)[0]
+
+    assert_close(penalty(linear), penalty(F.linear), atol=1e-2, rtol=1e-4)
+
+
+@pytest.mark.usefixtures("library")
+@pytest.mark.parametrize("transposed", [True, False])
+def test_right_factor_multiplies_and_adds(transposed):
+    a = torch.randn(B, K, M).mT if transposed else torch.randn(B, M, K)
+    b = torch.randn(B, N, K).mT if transposed else torch.randn(B, K, N)
+    out = torch.full((B, M, N), torch.nan)
+    factor = RightFactor(b)
+    factor.multiply(a, out=out)
+    assert_close(out, a @ b, atol=1e-4, rtol=1e-5)
+    factor.multiply(a, out=out, add=True)
+    assert_close(out, 2 * (a @ b), atol=1e-4, rtol=1e-5)
+
+
+def test_onednn_is_for_float32_of_some_size_where_torch_computes_eagerly(calls, monkeypatch):
+    monkeypatch.setattr(products, "_onednn_beats_mkl", lambda: True)
+    x, w = torch.randn(64, 64), torch.randn(64, 64)
+    linear(x, w, None)
+    assert len(calls) == 1
+    linear(x[:8], w, None)  # small
+    linear(x.double(), w.double(), None)
+    linear(x.bfloat16(), w.bfloat16(), None)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert linear(x, w, None).dtype == torch.bfloat16
+    torch.vmap(lambda y: linear(y, w, None))(x[None])
+    with FlopCounterMode(display=False) as counter:
+        linear(x, w, None)
+    assert counter.get_total_flops() == 2 * 64**3
+    torch._C._set_mkldnn_enabled(False)  # as torch.backends.mkldnn.flags, which warns of TF32
+    try:
+        linear(x, w, None)
+    finally:
+        torch._C._set_mkldnn_enabled(True)
+    assert len(calls) == 1
+
+
+def test_is_eager_sees_what_is_not():
+    x = torch.randn(3)
+    assert is_eager(x, torch.nn.Parameter(x), None)
+    assert not is_eager(x.as_subclass(type("Subclass", (Tensor,), {})))
+    assert torch.vmap(lambda y: torch.tensor(not is_eager(y)))(x).all()
+    with forward_ad.dual_level():
+        assert not is_eager(x)
+    with pytest.warns(DeprecationWarning, match="torch.jit.trace"):
+        traced = torch.jit.trace(lambda y: y + (5 if is_eager(y) else 0), x, check_trace=False)
+    assert torch.equal(traced(x), x)
+
+
+@pytest.mark.parametrize(("vendor", "expected"), [("AuthenticAMD", True), ("GenuineIntel", False)])
+def test_the_processors_vendor_decides(vendor, expected, monkeypatch):
+    monkeypatch.setattr(products, "_processor", lambda: f"processor : 0\nvendor_id : {vendor}\n")
+    both = torch.backends.mkldnn.is_available() and torch.backends.mkl.is_available()
+    assert products._onednn_beats_mkl.__wrapped__() == (expected and both)
