@@ -9,16 +9,13 @@ import warnings
 from typing import Any
 
 import jaxtyping
-import pytest
 import torch
-import torch.nn.functional as F
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.testing import assert_close
 
 from glassformer.attention import blocks
-from glassformer.attention.functional import multi_head_attention_forward
 from glassformer.attention.multihead import MultiheadAttention
 
 CASES = 2000 if os.environ.get("HYPOTHESIS_PROFILE") == "long" else 200

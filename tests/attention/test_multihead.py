@@ -1,9 +1,18 @@
+import copy
+import inspect
+import itertools
 import math
+import pickle
+import warnings
 
 import jaxtyping
 import pytest
 import torch
+import torch.nn.utils.parametrizations
+import torch.nn.utils.prune
+import torch.utils.checkpoint
 from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.testing import assert_close
 
 from glassformer.attention.attend import attend
@@ -219,6 +228,200 @@ def test_dropout_zeroes_weights_at_its_rate_and_scales_the_rest():
     zero = dropped == 0
     assert abs(zero.double().mean().item() - 0.3) < 5 * math.sqrt(0.3 * 0.7 / zero.numel())
     assert_close(dropped[~zero], (weights / 0.7)[~zero])
+
+
+# What torch lets people do with a module
+
+
+SETTINGS = [{}, {"kdim": 13, "vdim": 17}, {"add_bias_kv": True, "add_zero_attn": True, "bias": False}]
+
+
+def call(module: nn.Module) -> Tensor:
+    torch.manual_seed(3)
+    query, key, value = torch.randn(Q, B, E), torch.randn(K, B, module.kdim), torch.randn(K, B, module.vdim)
+    return module(query, key, value)[0]
+
+
+@pytest.mark.parametrize("settings", SETTINGS, ids=str)
+def test_constructor_draws_what_torchs_draws(settings):
+    torch.manual_seed(5)
+    theirs = nn.MultiheadAttention(E, H, **settings)
+    torch.manual_seed(5)
+    ours = MultiheadAttention(E, H, **settings)
+    assert list(ours.state_dict()) == list(theirs.state_dict())
+    for name, tensor in theirs.state_dict().items():
+        assert torch.equal(ours.state_dict()[name], tensor), name
+    assert_close(call(ours), call(theirs))
+    theirs.load_state_dict(ours.state_dict(), strict=True)
+
+
+def test_signatures_are_torchs():
+    for name in ("__init__", "forward"):
+        ours = inspect.signature(getattr(MultiheadAttention, name)).parameters
+        theirs = inspect.signature(getattr(nn.MultiheadAttention, name)).parameters
+        assert {n: p.default for n, p in ours.items()} == {n: p.default for n, p in theirs.items()}
+        assert list(ours) == list(theirs)
+
+
+@pytest.mark.parametrize("settings", SETTINGS, ids=str)
+def test_pickle_and_deepcopy(settings):
+    module = MultiheadAttention(E, H, **settings).eval()
+    for again in (pickle.loads(pickle.dumps(module)), copy.deepcopy(module)):
+        assert torch.equal(call(again), call(module))
+        assert next(again.parameters()) is not next(module.parameters())
+
+
+@pytest.mark.parametrize("missing", [[], ["_qkv_same_embed_dim"], ["_qkv_same_embed_dim", "batch_first"]])
+def test_what_torchs_pickles_hold_becomes_ours(missing):
+    theirs = nn.MultiheadAttention(E, H)
+    state = {name: value for name, value in theirs.__dict__.items() if name not in missing}
+    ours = MultiheadAttention.__new__(MultiheadAttention)
+    ours.__setstate__(state)
+    assert_close(call(ours), call(theirs))
+    assert not ours._qkv_same_embed_dim
+
+
+@pytest.mark.parametrize("settings", SETTINGS[:2], ids=str)
+def test_projections_can_be_read_apart(settings):
+    module = MultiheadAttention(E, H, **settings)
+    apart = [module.q_proj_weight, module.k_proj_weight, module.v_proj_weight]
+    assert [tuple(w.shape) for w in apart] == [(E, E), (E, module.kdim), (E, module.vdim)]
+    if module.in_proj_weight is None:
+        assert all(isinstance(w, nn.Parameter) for w in apart)
+    else:
+        assert torch.equal(torch.cat(apart), module.in_proj_weight)
+        assert not any("q_proj" in name for name in module.state_dict())
+
+
+@pytest.mark.parametrize("parametrized", [True, False])
+def test_weights_may_be_parametrized_or_pruned(parametrized):
+    module, plain = MultiheadAttention(E, H), MultiheadAttention(E, H)
+    plain.load_state_dict(module.state_dict())
+    if parametrized:
+        nn.utils.parametrizations.weight_norm(module, "in_proj_weight")
+    else:
+        nn.utils.prune.identity(module, "in_proj_weight")
+    assert_close(call(module), call(plain))
+    assert_close(module.q_proj_weight, plain.q_proj_weight)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("masked", [True, False])
+def test_autocast(dtype, masked):
+    ours, theirs = MultiheadAttention(E, H, batch_first=True), nn.MultiheadAttention(E, H, batch_first=True)
+    ours.load_state_dict(theirs.state_dict())
+    x = torch.randn(B, K, E)
+    given = {"attn_mask": torch.randn(K, K), "key_padding_mask": torch.randn(B, K)} if masked else {}
+    for need_weights in (True, False):
+        with torch.autocast("cpu", dtype=dtype):
+            output, weights = ours(x, x, x, need_weights=need_weights, **given)
+            expected, expected_weights = theirs(x, x, x, need_weights=need_weights, **given)
+        assert output.dtype == expected.dtype == dtype
+        assert_close(output, expected, atol=2e-2, rtol=2e-2)
+        if need_weights:
+            assert_close(weights.float(), expected_weights.float(), atol=2e-2, rtol=2e-2)
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit.script")  # torch's forward differentiation uses it
+@pytest.mark.parametrize("length", [K, 200])
+def test_function_transforms(length):
+    module = MultiheadAttention(E, H, batch_first=True).eval()
+    x = torch.randn(B, length, E)
+
+    def run(y: Tensor) -> Tensor:
+        return module(y, y, y)[0]
+
+    assert_close(torch.vmap(run)(x[:, None])[:, 0], run(x))
+    _, slope = torch.func.jvp(run, (x,), (x,))
+    step = 1e-6
+    module.double()
+    x = x.double()
+    assert_close(slope.double(), (run(x * (1 + step)) - run(x * (1 - step))) / (2 * step), atol=1e-4, rtol=1e-3)
+    parameters = dict(module.named_parameters())
+    found = torch.func.grad(lambda p: torch.func.functional_call(module, p, (x, x, x))[0].sum())(parameters)
+    expected = torch.autograd.grad(run(x).sum(), list(parameters.values()))
+    assert_close(list(found.values()), list(expected))
+
+
+def test_checkpointing_drops_the_same_weights_again():
+    module = MultiheadAttention(64, 8, dropout=0.3, batch_first=True)
+    x = torch.randn(2, 128, 64, requires_grad=True)  # long enough for blocks
+
+    def gradient(function) -> Tensor:
+        torch.manual_seed(1)
+        return torch.autograd.grad(function(x).sum(), x)[0]
+
+    def run(y: Tensor) -> Tensor:
+        return module(y, y, y)[0]
+
+    assert_close(gradient(lambda y: torch.utils.checkpoint.checkpoint(run, y, use_reentrant=False)), gradient(run))
+
+
+def test_meta_and_fake_tensors_have_the_right_shapes():
+    for batch_first, need_weights, grad in itertools.product([True, False], repeat=3):
+        with FakeTensorMode(), torch.set_grad_enabled(grad):
+            module = MultiheadAttention(64, 8, batch_first=batch_first).eval()
+            for length in (4, 128):
+                x = torch.empty((2, length, 64) if batch_first else (length, 2, 64))
+                output, weights = module(x, x, x, need_weights=need_weights)
+                assert output.shape == x.shape
+                assert weights is None or weights.shape == (2, length, length)
+    module = MultiheadAttention(64, 8, device="meta")
+    x = torch.empty(128, 2, 64, device="meta")
+    assert module(x, x, x)[0].shape == x.shape
+
+
+# Nested tensors, which nn.TransformerEncoder makes of padding
+
+
+def nested(*lengths: int) -> Tensor:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch calls them a prototype
+        return torch.nested.nested_tensor([torch.randn(n, 12) for n in lengths])
+
+
+@pytest.mark.parametrize("average", [True, False])
+def test_nested_self_attention_in_inference_is_torchs(average):
+    theirs = nn.MultiheadAttention(12, 2, batch_first=True).eval()
+    ours = MultiheadAttention(12, 2, batch_first=True).eval()
+    ours.load_state_dict(theirs.state_dict())
+    x = nested(5, 2, 7)
+    with torch.no_grad():
+        output, weights = ours(x, x, x, average_attn_weights=average)
+        expected, expected_weights = theirs(x, x, x, average_attn_weights=average)
+        assert ours(x, x, x, need_weights=False)[1] is None
+    assert output.is_nested
+    for row, expected_row in zip(output.unbind(), expected.unbind(), strict=True):
+        assert_close(row, expected_row)
+    for n, found, exact in zip((5, 2, 7), weights, expected_weights, strict=True):
+        assert_close(found[..., :n, :n], exact[..., :n, :n])
+        assert found.sum().item() == pytest.approx(n if average else 2 * n)
+
+
+def test_other_nested_calls_are_refused_as_torch_refuses_them():
+    module = MultiheadAttention(12, 2, batch_first=True).eval()
+    x, y = nested(5, 2), nested(5, 2)
+    refused = r"^MultiheadAttention does not support NestedTensor outside of its fast path.*"
+    with pytest.raises(AssertionError, match=refused + "grad is enabled and.*or biases requires_grad"):
+        module(x, x, x)
+    with torch.no_grad():
+        with pytest.raises(AssertionError, match=refused + "not the same tensor"):
+            module(x, y, y)
+        with pytest.raises(AssertionError, match=refused + "masks were passed"):
+            module(x, x, x, key_padding_mask=torch.zeros(2, 5, dtype=torch.bool))
+        with pytest.raises(AssertionError, match=refused + "batch_first is not set"):
+            MultiheadAttention(12, 2).eval()(x, x, x)
+        with pytest.raises(AssertionError, match=refused + "training is enabled"):
+            module.train()(x, x, x)
+
+
+def test_merge_masks_is_torchs():
+    ours, theirs = pair(batch_first=True)
+    x = torch.randn(B, K, E)
+    padding = torch.randn(B, K)
+    for mask in (None, torch.randn(K, K), torch.randn(B * H, K, K)):
+        for given in (None, padding):
+            assert_close(ours.merge_masks(mask, given, x), theirs.merge_masks(mask, given, x))
 
 
 # Errors

@@ -94,11 +94,11 @@ def small_self_attention(
     """
     batch, length, _ = x.shape
     if (
-        batch * heads * length * length > _ONE_CALL_UP_TO_SCORES
+        not is_eager(x, *projections)
+        or batch * heads * length * length > _ONE_CALL_UP_TO_SCORES
         or any(p.dtype != x.dtype for p in projections)
         or not length
         or x.device.type != "cpu"
-        or not is_eager(x, *projections)
         or torch.is_autocast_enabled("cpu")
         or not torch.backends.mha.get_fastpath_enabled()
         or not hasattr(torch, "_native_multi_head_attention")
@@ -122,6 +122,8 @@ def _with_causal(keep: Tensor | None, causal: bool, q: Tensor, k: Tensor) -> Ten
 
 def _products_are_faster(q: Tensor, k: Tensor) -> bool:
     """On the CPU: when gradients are needed in half precision on short sequences, and for single queries."""
+    if torch.compiler.is_compiling():  # what it sees compared becomes a condition of the graph
+        return False
     if q.device.type != "cpu" or q.shape[-2] * k.shape[-2] > _PRODUCTS_UP_TO_SCORES:
         return False
     training = torch.is_grad_enabled() and (q.requires_grad or k.requires_grad)

@@ -6,7 +6,6 @@ the private operator `mkldnn._linear_pointwise`. This file alone names it; witho
 """
 
 import platform
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -92,25 +91,23 @@ def _onednn_linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
 
 def _through_onednn(left: Tensor, right: Tensor, columns: int) -> bool:
     return (
-        _onednn_beats_mkl()
+        _ONEDNN_BEATS_MKL
+        and is_eager(left, right)
         and left.device.type == "cpu"
         and left.dtype == right.dtype == torch.float32
         and 2 * left.numel() * columns >= _ONEDNN_FROM_OPERATIONS
         and torch.backends.mkldnn.enabled
         and not torch.is_autocast_enabled("cpu")
-        and is_eager(left, right)
     )
 
 
-@cache
-def _onednn_beats_mkl() -> bool:
-    """On x86 processors that aren't Intel's, where torch has both libraries. Decided once, so that runs repeat
-    exactly."""
+def _onednn_beats_mkl(processor: str) -> bool:
+    """On x86 processors that aren't Intel's, where torch has both libraries."""
     return (
         torch.backends.mkldnn.is_available()
         and torch.backends.mkl.is_available()
         and hasattr(torch.ops.mkldnn, "_linear_pointwise")
-        and "GenuineIntel" not in _processor()
+        and "GenuineIntel" not in processor
     )
 
 
@@ -119,3 +116,6 @@ def _processor() -> str:
         return Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
     except OSError:  # not Linux
         return platform.processor()
+
+
+_ONEDNN_BEATS_MKL = _onednn_beats_mkl(_processor())  # once, so that results repeat exactly

@@ -1,0 +1,54 @@
+"""Run by test_compiled.py, in a process without the shape checks of the test suite, which torch.compile can't trace."""
+
+import warnings
+
+import torch
+from torch import nn
+from torch.testing import assert_close
+
+from glassformer.attention.multihead import MultiheadAttention
+from glassformer.interop.torch_nn import replace_attention
+
+B, L, E, H = 2, 5, 12, 3
+warnings.simplefilter("ignore")  # torch's own, of its compiler
+
+module = MultiheadAttention(E, H, dropout=0.5, batch_first=True).eval()
+x = torch.randn(B, L, E)
+masks = {"key_padding_mask": torch.arange(L).expand(B, L) > 3, "attn_mask": torch.ones(L, L, dtype=torch.bool).triu(1)}
+
+for need_weights in (True, False):
+    for grad in (True, False):
+        with torch.set_grad_enabled(grad):
+            compiled = torch.compile(module, fullgraph=True, backend="aot_eager")
+            found = compiled(x, x, x, need_weights=need_weights, **masks)
+            assert_close(found, module(x, x, x, need_weights=need_weights, **masks))
+    exported = torch.export.export(module, (x, x, x), {"need_weights": need_weights, **masks}).module()
+    found = exported(x, x, x, need_weights=need_weights, **masks)
+    assert_close(found, module(x, x, x, need_weights=need_weights, **masks))
+print("masks: compiled and exported")
+
+free = {0: torch.export.Dim("batch", min=2, max=64), 1: torch.export.Dim("length", min=2, max=512)}
+for strict in (True, False):
+    exported = torch.export.export(module, (x, x, x), dynamic_shapes=(free, free, free), strict=strict).module()
+    longer = torch.randn(3, 300, E)
+    assert_close(exported(longer, longer, longer), module(longer, longer, longer))
+print("dynamic shapes: exported")
+
+traced = torch.jit.trace(module, (x, x, x))
+assert_close(traced(longer, longer, longer), module(longer, longer, longer))
+print("traced")
+
+long = torch.randn(1, 256, E, requires_grad=True)  # where, eagerly, blocks would be taken
+compiled = torch.compile(module.train(), fullgraph=True, backend="aot_eager")
+output, weights = compiled(long, long, long)
+(output.sum() + weights.square().sum()).backward()
+assert (weights == 0).any()
+assert long.grad is not None
+assert long.grad.isfinite().all()
+print("training: compiled")
+
+model = replace_attention(nn.Transformer(E, H, 1, 1, 16, batch_first=True)).eval()
+compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
+assert_close(compiled(x, x), model(x, x))
+assert_close(torch.export.export(model, (x, x)).module()(x, x), model(x, x))
+print("nn.Transformer: compiled and exported")

@@ -1,0 +1,16 @@
+import subprocess
+import sys
+from pathlib import Path
+
+
+def test_compile_and_export():
+    script = Path(__file__).parent / "compiled.py"
+    found = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=300)
+    assert found.returncode == 0, found.stderr
+    assert found.stdout.splitlines() == [
+        "masks: compiled and exported",
+        "dynamic shapes: exported",
+        "traced",
+        "training: compiled",
+        "nn.Transformer: compiled and exported",
+    ]
