@@ -197,16 +197,16 @@ def test_same_results_and_same_errors_as_torch(case):
         torch.backends.mha.set_fastpath_enabled(True)
 
     # Small inputs take the plain operations: let blocks of a few rows have their turn.
-    sizes = (blocks._FROM_SCORES, blocks._BLOCK_BYTES)
+    sizes = (blocks._FROM_SCORES, blocks._BLOCK_BYTES, blocks._BLOCK_ROWS)
     if case["block_rows"] is not None:
-        blocks._FROM_SCORES = 0
+        blocks._FROM_SCORES, blocks._BLOCK_ROWS = 0, 1
         blocks._BLOCK_BYTES = case["block_rows"] * heads * (case["k_len"] + 2) * query.element_size()
     jaxtyping.config.update("jaxtyping_disable", True)  # the module's own checks, not the test suite's
     try:
         found = outcome(ours, inputs, call, case["grad"])
     finally:
         jaxtyping.config.update("jaxtyping_disable", False)
-        blocks._FROM_SCORES, blocks._BLOCK_BYTES = sizes
+        blocks._FROM_SCORES, blocks._BLOCK_BYTES, blocks._BLOCK_ROWS = sizes
 
     if isinstance(expected, Exception):
         assert isinstance(found, type(expected)), f"torch raised {expected!r}, we returned {found!r}"

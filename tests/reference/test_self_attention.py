@@ -132,7 +132,8 @@ def test_a_query_that_may_look_nowhere_gets_zeros(dtype, training):
     assert nowhere.sum() >= L + 1
     assert (weights[nowhere] == 0).all()
     assert (attended[nowhere] == 0).all()
-    attended.sum().backward()
+    with torch.autograd.set_detect_anomaly(True):  # no NaN on the way, either
+        attended.sum().backward()
     for gradient in (x.grad, *(parameter.grad for parameter in attention.parameters())):
         assert gradient.isfinite().all()
         assert (gradient != 0).any()

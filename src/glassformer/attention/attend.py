@@ -85,8 +85,10 @@ def small_self_attention(
     heads: int,
     projections: tuple[Tensor, Tensor, Tensor, Tensor],
     padding: Bool[Tensor, "batch length"] | None,
+    *,
+    need_weights: bool,
     average: bool,
-) -> tuple[Tensor, Tensor] | None:
+) -> tuple[Tensor, Tensor | None] | None:
     """Projections, attention and weights of a small input in one call of torch's, or None where that can't be had.
 
     At 1 x 8 x 64 the calls themselves are the time: this one operator takes 26 us, our nine of them 60. Without
@@ -110,7 +112,8 @@ def small_self_attention(
         return None  # with nothing to see it would return NaN; wrong masks are explained elsewhere
     kind = None if padding is None else 1
     one_call = torch._native_multi_head_attention  # pyright: ignore[reportPrivateImportUsage]
-    return one_call(x, x, x, x.shape[2], heads, *projections, padding, True, average, kind)
+    output, weights = one_call(x, x, x, x.shape[2], heads, *projections, padding, need_weights, average, kind)
+    return output, weights if need_weights else None
 
 
 def _with_causal(keep: Tensor | None, causal: bool, q: Tensor, k: Tensor) -> Tensor | None:

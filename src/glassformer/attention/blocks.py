@@ -19,7 +19,11 @@ from glassformer.attention.weigh import weigh
 
 Weights = Literal["none", "mean", "heads"]
 
-_BLOCK_BYTES = 8 << 20  # of weights held at once; measured best of 1 to 32 MiB (benchmarks/LOG.md)
+# A block's weights fill about this much, or more, so that a block of long rows has some of them: products of few rows
+# are slow. Measured best of 1 to 32 MiB (benchmarks/LOG.md).
+_BLOCK_BYTES = 4 << 20
+_BLOCK_ROWS = 64
+_MOST_BLOCK_BYTES = 16 << 20
 _FROM_SCORES = 1 << 16  # below, one block holds everything, and plain operations have less to do
 
 
@@ -106,9 +110,10 @@ def _forward(q: Tensor, k: Tensor, v: Tensor, settings: _Settings) -> tuple[Tens
             if weights is not None:
                 by_head = p.unflatten(0, (-1, heads))
                 part = weights[group.entries, ..., rows, :]
-                part.copy_(by_head.mean(1) if settings.weights == "mean" else by_head)
-                if settings.dropout:
-                    part.mul_(settings.scale)
+                if settings.weights == "heads":
+                    part.copy_(by_head).mul_(settings.scale)
+                else:  # a mean in bfloat16 takes eight times as long as a sum
+                    torch.mul(by_head.sum(1), settings.scale / heads, out=part)
             seen = p.new_empty(*p.shape[:2], v.shape[3])
             values.multiply(p, out=seen)
             output[group.entries, :, rows] = seen.mul_(settings.scale).unflatten(0, (-1, heads))
@@ -223,7 +228,7 @@ def _groups(q: Tensor, k: Tensor, v: Tensor) -> Iterator[_Group]:
     """Short sequences share a block; of long ones a block is some rows."""
     batch, heads, q_len, _ = q.shape
     row_bytes = heads * k.shape[2] * q.element_size()
-    rows = max(1, _BLOCK_BYTES // row_bytes)
+    rows = max(1, _BLOCK_BYTES // row_bytes, min(_BLOCK_ROWS, _MOST_BLOCK_BYTES // row_bytes))
     entries = min(batch, max(1, rows // q_len))
     scores = q.new_empty(entries * min(rows, q_len) * heads * k.shape[2])
     for start in range(0, batch, entries):

@@ -143,10 +143,17 @@ class MultiheadAttention(nn.Module):
         if swap and query is key and key is value:
             in_proj_bias = self.in_proj_bias
             inferring = not (torch.is_grad_enabled() or self.training or self.add_zero_attn or self.bias_k is not None)
-            plain = need_weights and attn_mask is None and not is_causal
+            plain = attn_mask is None and not is_causal
             if inferring and plain and in_proj_weight is not None and in_proj_bias is not None:
                 projections = (in_proj_weight, in_proj_bias, out_proj.weight, out_proj.bias)
-                seen = small_self_attention(query, self.num_heads, projections, key_padding_mask, average_attn_weights)
+                seen = small_self_attention(
+                    query,
+                    self.num_heads,
+                    projections,
+                    key_padding_mask,
+                    need_weights=need_weights,
+                    average=average_attn_weights,
+                )
                 if seen is not None:
                     return seen
             query = key = value = query.transpose(0, 1)

@@ -1,0 +1,236 @@
+"""glassformer.MultiheadAttention against torch.nn.MultiheadAttention: time, memory, and on a GPU the kernels by hand.
+
+    python benchmarks/attention.py [--only infer train tiny half memory gpu] [--seconds 2]
+
+Width 512, 8 heads. Both sides get the same inputs, weights and threads, run in turn, and are checked to agree first.
+Torch runs with its fast path on, in both layouts: batch_first, where the fast path is taken, and the default. Prints the
+lowest ratio (torch's time over ours) of each part last, and appends everything to benchmarks/results/attention.jsonl.
+"""
+
+import itertools
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import bench
+import torch
+import torch.nn.functional as F
+import tyro
+from torch import Tensor, nn
+from torch.testing import assert_close
+
+from glassformer import MultiheadAttention
+
+WIDTH, HEADS = 512, 8
+SIZES = [(32, 64), (4, 512), (1, 2048), (1, 4096)]  # batch x length
+PARTS = ["infer", "train", "tiny", "half", "memory", "gpu"]
+
+
+def main(only: tuple[str, ...] = tuple(PARTS), seconds: float = 2.0, threads: int | None = None) -> None:
+    """Measure the parts named by `only`.
+
+    Args:
+        only: infer (float32), train (float32, dropout 0.1), tiny (1 x 8, width 64), half (bfloat16, float16), memory, gpu.
+        seconds: How long to repeat each pair.
+        threads: Threads of both sides; torch's own number if not given.
+    """
+    if threads:
+        torch.set_num_threads(threads)
+    print(f"{bench.machine()}\n{'':58}{'torch':>9} {'':5}{'ours':>6}")
+    measured: dict[str, Any] = {}
+    for part in only:
+        measured[part] = MEASURE[part](seconds)
+    bench.keep("attention", measured)
+    for part, rows in measured.items():
+        print(f"{part}: {summary(rows)}")
+
+
+def summary(rows: Any) -> str:
+    if isinstance(rows, str):
+        return rows
+    worst = min(rows, key=lambda row: row["ratio"])
+    return f"lowest ratio {worst['ratio']:.2f} ({worst['case']})"
+
+
+def pair_of(width: int, heads: int, batch_first: bool, dtype: torch.dtype, dropout: float = 0.0, device: str = "cpu"):
+    theirs = nn.MultiheadAttention(width, heads, dropout, batch_first=batch_first, dtype=dtype, device=device)
+    ours = MultiheadAttention(width, heads, dropout, batch_first=batch_first, dtype=dtype, device=device)
+    ours.load_state_dict(theirs.state_dict())
+    return ours, theirs
+
+
+def inputs(batch: int, length: int, width: int, batch_first: bool, dtype: torch.dtype, padded: bool):
+    x = torch.randn((batch, length, width) if batch_first else (length, batch, width), dtype=dtype)
+    padding = None
+    if padded:  # a quarter of every sequence but the first
+        padding = torch.arange(length).expand(batch, length) >= 3 * length // 4
+        padding = padding.clone()
+        padding[0] = padding[0] & (batch == 1)
+    return x, padding
+
+
+def infer(seconds: float, dtypes: tuple[torch.dtype, ...] = (torch.float32,)) -> list[dict[str, Any]]:
+    rows = []
+    cases = itertools.product(dtypes, (True, False), SIZES, (True, False), (False, True))
+    for dtype, batch_first, (batch, length), need_weights, padded in cases:
+        ours, theirs = (module.eval() for module in pair_of(WIDTH, HEADS, batch_first, dtype))
+        x, padding = inputs(batch, length, WIDTH, batch_first, dtype, padded)
+        call = {"need_weights": need_weights, "key_padding_mask": padding}
+        with torch.inference_mode():
+            tolerance = 1e-5 if dtype == torch.float32 else 2e-2
+            assert_close(ours(x, x, x, **call), theirs(x, x, x, **call), atol=tolerance, rtol=1e-2)
+            found = bench.in_turn(partial(ours, x, x, x, **call), partial(theirs, x, x, x, **call), seconds=seconds)
+        rows.append(row(name(dtype, batch_first, batch, length, need_weights, padded), found))
+    return rows
+
+
+def half(seconds: float) -> list[dict[str, Any]]:
+    return infer(seconds, (torch.bfloat16, torch.float16))
+
+
+def train(seconds: float) -> list[dict[str, Any]]:
+    """Forward and backward; dropout draws differ, so the sides are compared without it, then timed with it."""
+    rows = []
+    cases = itertools.product((True, False), SIZES, (True, False), (False, True))
+    for batch_first, (batch, length), need_weights, padded in cases:
+        ours, theirs = pair_of(WIDTH, HEADS, batch_first, torch.float32, dropout=0.1)
+        x, padding = inputs(batch, length, WIDTH, batch_first, torch.float32, padded)
+        x.requires_grad_()
+        towards = torch.randn_like(x)
+
+        def step(module: nn.Module, x=x, towards=towards, need_weights=need_weights, padding=padding) -> list[Tensor]:
+            output, _ = module(x, x, x, need_weights=need_weights, key_padding_mask=padding)
+            return list(torch.autograd.grad(output, [x, *module.parameters()], towards))
+
+        ours.dropout = theirs.dropout = 0.0
+        assert_close(step(ours), step(theirs), atol=1e-2, rtol=1e-3)
+        ours.dropout = theirs.dropout = 0.1
+        found = bench.in_turn(partial(step, ours), partial(step, theirs), seconds=seconds, least=3)
+        rows.append(row(name(torch.float32, batch_first, batch, length, need_weights, padded), found))
+    return rows
+
+
+def tiny(seconds: float) -> list[dict[str, Any]]:
+    rows = []
+    for batch_first, need_weights, padded, grad in itertools.product((True, False), repeat=4):
+        ours, theirs = (module.eval() for module in pair_of(64, HEADS, batch_first, torch.float32))
+        x, padding = inputs(1, 8, 64, batch_first, torch.float32, padded)
+        call = {"need_weights": need_weights, "key_padding_mask": padding}
+        with torch.set_grad_enabled(grad):
+            assert_close(ours(x, x, x, **call), theirs(x, x, x, **call))
+            found = bench.in_turn(
+                lambda: [ours(x, x, x, **call) for _ in range(20)],
+                lambda: [theirs(x, x, x, **call) for _ in range(20)],
+                seconds=seconds,
+            )
+        rows.append(
+            row(name(torch.float32, batch_first, 1, 8, need_weights, padded) + (", grad" if grad else ""), found)
+        )
+    return rows
+
+
+def often(side: Callable[[], object]) -> None:
+    for _ in range(20):
+        side()
+
+
+def memory(seconds: float) -> list[dict[str, Any]]:
+    """Peak of resident memory beyond what was there before, with head-averaged weights at 1 x 4096, in a process each."""
+    del seconds
+    rows = []
+    for batch_first in (True, False):
+        peaks = {}
+        for side in ("ours", "theirs"):
+            command = [sys.executable, __file__, "--only", f"{side}-{batch_first}"]
+            peaks[side] = float(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+        case = f"{'batch first' if batch_first else 'length first'}, 1x4096, weights"
+        print(f"{case:56} {peaks['theirs']:6.0f} MiB {peaks['ours']:6.0f} MiB")
+        rows.append({"case": case, **peaks, "ratio": peaks["theirs"] / peaks["ours"]})
+    return rows
+
+
+def peak(side: str, batch_first: bool) -> None:
+    """What `memory` runs in a process of its own."""
+    ours, theirs = (module.eval() for module in pair_of(WIDTH, HEADS, batch_first, torch.float32))
+    module = ours if side == "ours" else theirs
+    x, _ = inputs(1, 4096, WIDTH, batch_first, torch.float32, padded=False)
+    status, clear = Path("/proc/self/status"), Path("/proc/self/clear_refs")
+    with torch.inference_mode():
+        small = x[:, :256].contiguous() if batch_first else x[:256].contiguous()
+        module(small, small, small)  # libraries loaded, threads started
+        clear.write_text("5")  # the peak starts from here
+        before = int(re.findall(r"VmHWM:\s*(\d+)", status.read_text())[0])
+        kept = module(x, x, x)
+        print((int(re.findall(r"VmHWM:\s*(\d+)", status.read_text())[0]) - before) / 1024)
+    del kept
+
+
+def gpu(seconds: float) -> list[dict[str, Any]] | str:
+    """Against the same projections and SDPA written out by hand: what the module adds around the kernels."""
+    if not torch.cuda.is_available():
+        return "not measured, no GPU here"
+    rows = []
+    print(torch.cuda.get_device_name())
+    for dtype, length, causal in itertools.product(
+        (torch.bfloat16, torch.float16), (64, 256, 1024, 4096, 16384, 32768), (False, True)
+    ):
+        batch = max(1, 16384 // length)
+        ours, _ = pair_of(1024, 16, True, dtype, device="cuda")
+        ours.eval()
+        x = torch.randn(batch, length, 1024, dtype=dtype, device="cuda")
+        mask = (
+            torch.empty(length, length, dtype=torch.bool, device="meta" if length > 4096 else "cuda")
+            if causal
+            else None
+        )
+        if causal and length <= 4096:
+            mask = torch.ones(length, length, dtype=torch.bool, device="cuda").triu(1)
+
+        def by_hand(x=x, ours=ours, causal=causal) -> Tensor:
+            q, k, v = F.linear(x, ours.in_proj_weight, ours.in_proj_bias).unflatten(-1, (3, 16, 64)).unbind(2)
+            q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
+            heads = F.scaled_dot_product_attention(q, k, v, is_causal=causal)
+            return ours.out_proj(heads.transpose(1, 2).flatten(2))
+
+        def through_module(x=x, ours=ours, causal=causal, mask=mask) -> Tensor:
+            return ours(x, x, x, need_weights=False, attn_mask=mask, is_causal=causal)[0]
+
+        with torch.inference_mode():
+            assert_close(through_module(), by_hand(), atol=2e-2, rtol=2e-2)
+            found = bench.in_turn(synchronised(through_module), synchronised(by_hand), seconds=seconds, least=20)
+        kind = f"{str(dtype).removeprefix('torch.')}, {batch}x{length}{', causal' if causal else ''}"
+        rows.append(row(kind, found))
+    return rows
+
+
+def synchronised(side):
+    def run() -> None:
+        side()
+        torch.cuda.synchronize()
+
+    return run
+
+
+def name(dtype: torch.dtype, batch_first: bool, batch: int, length: int, need_weights: bool, padded: bool) -> str:
+    layout = "batch first" if batch_first else "length first"
+    kind = str(dtype).removeprefix("torch.")
+    return f"{kind}, {layout}, {batch}x{length}{', weights' if need_weights else ''}{', padding' if padded else ''}"
+
+
+def row(case: str, found: bench.Pair) -> dict[str, Any]:
+    print(f"{case:56} {found}", flush=True)
+    return {"case": case, **vars(found)}
+
+
+MEASURE = {"infer": infer, "train": train, "tiny": tiny, "half": half, "memory": memory, "gpu": gpu}
+
+if __name__ == "__main__":
+    if len(sys.argv) == 3 and "-" in sys.argv[2]:
+        side, batch_first = sys.argv[2].split("-")
+        peak(side, batch_first == "True")
+    else:
+        tyro.cli(main)

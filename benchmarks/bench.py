@@ -1,0 +1,68 @@
+"""What the benchmarks share: two sides timed in turn, and results kept with what they were measured on."""
+
+import json
+import platform
+import statistics
+import subprocess
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+RESULTS = Path(__file__).parent / "results"
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Times of two sides, in milliseconds: medians, and the ratios (theirs / ours) of neighbouring runs."""
+
+    ours: float
+    theirs: float
+    ratio: float
+    lowest: float
+    highest: float
+
+    def __str__(self) -> str:
+        spread = f"{self.lowest:.2f} to {self.highest:.2f}"
+        return f"{self.theirs:9.2f} ms {self.ours:9.2f} ms   ratio {self.ratio:5.2f} ({spread})"
+
+
+def in_turn(ours: Callable[[], object], theirs: Callable[[], object], *, seconds: float, least: int = 7) -> Pair:
+    """A B A B ... for about `seconds`, at least `least` times each, after warming both up."""
+    for side in (ours, theirs, ours, theirs):
+        side()
+    times: tuple[list[float], list[float]] = ([], [])
+    began = time.perf_counter()
+    while len(times[0]) < least or time.perf_counter() - began < seconds:
+        for side, kept in zip((ours, theirs), times, strict=True):
+            start = time.perf_counter()
+            side()
+            kept.append(1e3 * (time.perf_counter() - start))
+    ratios = sorted(b / a for a, b in zip(*times, strict=True))
+    quarter = len(ratios) // 4
+    medians = [statistics.median(kept) for kept in times]
+    return Pair(*medians, statistics.median(ratios), ratios[quarter], ratios[-1 - quarter])
+
+
+def keep(name: str, measured: dict[str, Any]) -> None:
+    """Appends a measurement to results/NAME.jsonl, with machine, versions and commit."""
+    commit = subprocess.run(["git", "describe", "--always", "--dirty"], capture_output=True, text=True).stdout.strip()
+    record = {**measured, "machine": machine(), "torch": torch.__version__, "python": platform.python_version()}
+    RESULTS.mkdir(exist_ok=True)
+    with (RESULTS / f"{name}.jsonl").open("a", encoding="utf-8") as file:
+        file.write(json.dumps({**record, "commit": commit}) + "\n")
+
+
+def machine() -> str:
+    """The processor, as far as it tells, and the number of threads."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        lines = []
+    named = {key.strip(): value.strip() for key, _, value in (line.partition(":") for line in lines)}
+    name = named.get("model name") or platform.processor() or platform.machine()
+    features = [flag for flag in ("avx2", "avx512f", "amx_bf16") if flag in named.get("flags", "").split()]
+    return ", ".join([name, *features, f"{torch.get_num_threads()} threads"])
