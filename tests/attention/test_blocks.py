@@ -204,3 +204,23 @@ def test_all_weights_never_exist_at_once(mode):
     # They would be 8 x 4096 x 4096 floats: 512 MiB.
     found = subprocess.run([sys.executable, "-c", MEMORY, mode], capture_output=True, text=True, check=True)
     assert 0 < int(found.stdout) < 100
+
+
+@pytest.mark.parametrize("p", [0.996, 0.999, 1.0])
+def test_dropout_of_nearly_everything_takes_plain_operations(p, monkeypatch):
+    monkeypatch.setattr(blocks, "_FROM_SCORES", 0)
+    q, k, v = heads()
+    assert blocks_are_faster(q, k, v, None, 255 / 256)
+    for dropped in (0.997, p):
+        assert blocks_are_faster(q, k, v, None, dropped) == (dropped <= 255 / 256)
+    output, weights = attend_with_weights(q, k, v, dropout=p, average=False)
+    assert output.isfinite().all()
+    assert (weights == 0).double().mean() > 0.9
+
+
+@pytest.mark.parametrize("p", [1 / 256, 0.1, 0.5, 255 / 256])
+def test_dropout_at_the_ends_of_what_a_byte_decides(p):
+    q, k, v = (torch.randn(2, 4, 128, 8) for _ in range(3))
+    _, dropped = attend_in_blocks(q, k, v, dropout=p, weights="heads")
+    zero = (dropped == 0).double()
+    assert abs(zero.mean().item() - p) < 5 * math.sqrt(p * (1 - p) / zero.numel())

@@ -41,7 +41,7 @@ def attend(
     if _products_are_faster(q, k):
         weights = weigh(q, k, keep=_with_causal(keep, causal, q, k), bias=bias, dropout=dropout)
         return weights.to(v.dtype) @ v
-    if dropout and blocks_are_faster(q, k, v, bias):
+    if dropout and blocks_are_faster(q, k, v, bias, dropout):
         return attend_in_blocks(q, k, v, keep=_with_causal(keep, causal, q, k), bias=bias, dropout=dropout)[0]
     if causal and keep is None and bias is None and q.shape[-2] == k.shape[-2]:
         return F.scaled_dot_product_attention(q, k, v, is_causal=True, dropout_p=dropout)
@@ -68,7 +68,7 @@ def attend_with_weights(
 
     On the CPU never more than a block of queries' weights exists at once, besides what is returned.
     """
-    if blocks_are_faster(q, k, v, bias):
+    if blocks_are_faster(q, k, v, bias, dropout):
         output, weights = attend_in_blocks(
             q, k, v, keep=keep, bias=bias, dropout=dropout, weights="mean" if average else "heads"
         )

@@ -24,10 +24,11 @@ Weights = Literal["none", "mean", "heads"]
 _BLOCK_BYTES = 4 << 20
 _BLOCK_ROWS = 64
 _MOST_BLOCK_BYTES = 16 << 20
+_MOST_DROPOUT = 255 / 256  # above, a byte can't decide
 _FROM_SCORES = 1 << 16  # below, one block holds everything, and plain operations have less to do
 
 
-def blocks_are_faster(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None) -> bool:
+def blocks_are_faster(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, dropout: float = 0.0) -> bool:
     """On the CPU, for all but small inputs. A bias that learns, compiling and tracing take the plain operations."""
     return (
         not torch.compiler.is_compiling()  # first: what it sees compared becomes a condition of the graph
@@ -35,6 +36,7 @@ def blocks_are_faster(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None) -> b
         and q.device.type == "cpu"
         and not (bias is not None and bias.requires_grad)
         and q.dtype == k.dtype == v.dtype
+        and dropout <= _MOST_DROPOUT
         and is_eager(q, k, v)
     )
 
@@ -124,32 +126,33 @@ def _forward(q: Tensor, k: Tensor, v: Tensor, settings: _Settings) -> tuple[Tens
 def _backward(
     q: Tensor, k: Tensor, v: Tensor, settings: _Settings, grad_output: Tensor | None, grad_weights: Tensor | None
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """With P the weights and P' what dropout leaves of them: dV = P'ᵀ dO, dP' = dO Vᵀ + dP'(from the weights returned),
-    dS = P (dP - Σ P dP) (softmax, per row), dQ = dS K / sqrt(D), dK = dSᵀ Q / sqrt(D)."""
+    """With P the weights, P' what dropout leaves of them, O the output and W the weights returned:
+    dV = P'ᵀ dO, dP' = dO Vᵀ + dW, dS = P (dP - Σ P dP) for each row, dQ = dS K / sqrt(D), dK = dSᵀ Q / sqrt(D)."""
     heads = q.shape[1]
     grad_q, grad_k, grad_v = q.new_empty(q.shape), k.new_empty(k.shape), v.new_empty(v.shape)
     drop = _Dropper(settings)
+    scratch = _Scratch(q), _Scratch(q)
     for group in _groups(q, k, v):
         keys, values_transposed = RightFactor(group.k), RightFactor(group.v.mT)
-        dk, dv = torch.zeros_like(group.k), torch.zeros_like(group.v)
+        dk, dv = k.new_zeros(group.k.shape), v.new_zeros(group.v.shape)
         for rows in group.blocks():
             p = group.weigh(rows, settings)
-            kept = drop.next(p) if settings.dropout else None
-            dp = torch.empty_like(p)
+            stays = drop.next(p) if settings.dropout else None
+            dp, ds = (s.shaped(p.shape) for s in scratch)
             if grad_output is None:
                 dp.zero_()
             else:
                 do = grad_output[group.entries, :, rows].flatten(0, 1) * settings.scale
-                after_dropout = p if kept is None else torch.mul(p, kept, out=dp)
+                after_dropout = p if stays is None else torch.mul(p, stays, out=dp)
                 RightFactor(do).multiply(after_dropout.mT, out=dv, add=True)
                 values_transposed.multiply(do, out=dp)
             if grad_weights is not None:
                 part = grad_weights[group.entries, ..., rows, :]
                 part = part[:, None] / heads if settings.weights == "mean" else part
                 dp.unflatten(0, (-1, heads)).add_(part, alpha=settings.scale)
-            if kept is not None:
-                dp.mul_(kept)
-            ds = torch.ops.aten._softmax_backward_data(dp, p, -1, p.dtype)
+            if stays is not None:
+                dp.mul_(stays)
+            torch.ops.aten._softmax_backward_data.out(dp, p, -1, p.dtype, grad_input=ds)
             dq = p.new_empty(*p.shape[:2], q.shape[3])
             keys.multiply(ds, out=dq)
             grad_q[group.entries, :, rows] = dq.mul_(group.factor).unflatten(0, (-1, heads))
@@ -166,12 +169,12 @@ def _differentiable_backward(
     weights = weigh(q, k, keep=None if settings.blocked is None else ~settings.blocked, bias=settings.bias)
     if settings.dropout:
         drop = _Dropper(settings)
-        kept = torch.empty_like(weights, dtype=torch.bool)
+        stays = torch.empty_like(weights)
         for group in _groups(q, k, v):
             for rows in group.blocks():
-                part = kept[group.entries, :, rows]
+                part = stays[group.entries, :, rows]
                 part.copy_(drop.next(part.flatten(0, 1)).view_as(part))
-        weights = weights * kept * settings.scale
+        weights = weights * stays * settings.scale
     outputs = [weights @ v, weights.mean(1) if settings.weights == "mean" else weights]
     used = [n for n, grad in enumerate(grads) if grad is not None]
     inputs = [x for x in (q, k, v) if x.requires_grad]
@@ -179,18 +182,30 @@ def _differentiable_backward(
     return [next(found) if x.requires_grad else None for x in (q, k, v)]
 
 
+class _Scratch:
+    """Memory that each block uses anew: fresh memory costs as much as computing in it."""
+
+    def __init__(self, like: Tensor) -> None:
+        self._memory = like.new_empty(0)
+
+    def shaped(self, shape: torch.Size | tuple[int, ...]) -> Tensor:
+        if self._memory.numel() < math.prod(shape):
+            self._memory = self._memory.new_empty(math.prod(shape))
+        return self._memory[: math.prod(shape)].view(shape)
+
+
 class _Group:
     """Some entries of the batch, with their heads side by side: q (scaled), k, v: (G, length, width)."""
 
-    def __init__(self, q: Tensor, k: Tensor, v: Tensor, entries: slice, scores: Tensor) -> None:
+    def __init__(self, q: Tensor, k: Tensor, v: Tensor, entries: slice, rows: int, scratch: _Scratch) -> None:
         self.entries = entries
         self.heads = q.shape[1]
         self.factor = 1 / math.sqrt(q.shape[3])
         self.q = (q[entries] * self.factor).flatten(0, 1)
         self.k, self.v = k[entries].flatten(0, 1), v[entries].flatten(0, 1)
         self._keys_transposed = RightFactor(self.k.mT)
-        self._scores = scores
-        self._rows = scores.numel() // (self.q.shape[0] * k.shape[2])
+        self._rows = rows
+        self._scratch = scratch
 
     def blocks(self) -> Iterator[slice]:
         q_len = self.q.shape[1]
@@ -199,8 +214,7 @@ class _Group:
     def weigh(self, rows: slice, settings: _Settings) -> Tensor:
         """softmax of the scores of a block of queries (G, rows, S), in memory that the next block reuses."""
         q = self.q[:, rows]
-        shape = (*q.shape[:2], self.k.shape[1])
-        p = self._scores[: math.prod(shape)].view(shape)
+        p = self._scratch.shaped((*q.shape[:2], self.k.shape[1]))
         self._keys_transposed.multiply(q, out=p)
         by_head = p.unflatten(0, (-1, self.heads))
         bias, blocked = self._part(settings.bias, rows), self._part(settings.blocked, rows)
@@ -211,7 +225,7 @@ class _Group:
         torch.softmax(p, -1, out=p)
         if (bias is not None or blocked is not None) and p[..., 0].isnan().any():
             # Rows with every key blocked came out as NaN. Only they become zeros: a NaN of the input's stays.
-            nowhere = torch.zeros(shape[-1], dtype=torch.bool) if blocked is None else blocked
+            nowhere = torch.zeros(p.shape[-1], dtype=torch.bool) if blocked is None else blocked
             nowhere = nowhere if bias is None else nowhere | (bias == -math.inf)
             by_head.masked_fill_(nowhere.all(-1, keepdim=True), 0.0)
         return p
@@ -230,18 +244,28 @@ def _groups(q: Tensor, k: Tensor, v: Tensor) -> Iterator[_Group]:
     row_bytes = heads * k.shape[2] * q.element_size()
     rows = max(1, _BLOCK_BYTES // row_bytes, min(_BLOCK_ROWS, _MOST_BLOCK_BYTES // row_bytes))
     entries = min(batch, max(1, rows // q_len))
-    scores = q.new_empty(entries * min(rows, q_len) * heads * k.shape[2])
+    scratch = _Scratch(q)
     for start in range(0, batch, entries):
-        yield _Group(q, k, v, slice(start, min(start + entries, batch)), scores)
+        yield _Group(q, k, v, slice(start, min(start + entries, batch)), rows, scratch)
 
 
 class _Dropper:
-    """Which weights stay, block after block: 16 random bits decide for each, so p is rounded to 1/65536."""
+    """Which weights stay (1) or not (0), block after block.
+
+    One random byte decides for each, against a threshold drawn for each row from the two whole numbers around 256 p, so
+    that each is dropped with probability p exactly.
+    """
 
     def __init__(self, settings: _Settings) -> None:
         self._generator = torch.Generator().manual_seed(settings.seed)
-        self._from = round(settings.dropout * 2**16) - 2**15
+        self._below = math.floor(256 * settings.dropout)
+        self._more_often = 256 * settings.dropout - self._below
+        self._scratch: _Scratch | None = None
 
     def next(self, p: Tensor) -> Tensor:
-        words = torch.empty((p.numel() + 3) // 4, dtype=torch.int64).random_(-(2**63), None, generator=self._generator)
-        return (words.view(torch.int16)[: p.numel()] >= self._from).view(p.shape)
+        """Like p, in memory that the next block reuses: as numbers, which products with booleans would copy them to."""
+        self._scratch = self._scratch or _Scratch(p)
+        more = torch.rand(*p.shape[:2], 1, generator=self._generator) < self._more_often
+        words = torch.empty((p.numel() + 7) // 8, dtype=torch.int64).random_(-(2**63), None, generator=self._generator)
+        bytes_ = words.view(torch.uint8)[: p.numel()].view(p.shape)
+        return torch.ge(bytes_, more.to(torch.uint8).add_(self._below), out=self._scratch.shaped(p.shape))
