@@ -1,10 +1,12 @@
-"""glassformer.MultiheadAttention against torch.nn.MultiheadAttention: time, memory, and on a GPU the kernels by hand.
+"""glassformer.MultiheadAttention against torch.nn.MultiheadAttention: time and memory; on a GPU, the kernels by hand.
 
     python benchmarks/attention.py [--only infer train tiny half memory gpu] [--seconds 2]
 
 Width 512, 8 heads. Both sides get the same inputs, weights and threads, run in turn, and are checked to agree first.
-Torch runs with its fast path on, in both layouts: batch_first, where the fast path is taken, and the default. Prints the
+Torch runs with its fast path on, in both layouts: batch_first, where that is taken, and the default. Prints the
 lowest ratio (torch's time over ours) of each part last, and appends everything to benchmarks/results/attention.jsonl.
+Beside each float32 time stands what the products alone would take at the processor's measured peak: no float32
+implementation can be faster than that.
 """
 
 import itertools
@@ -12,7 +14,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +36,7 @@ def main(only: tuple[str, ...] = tuple(PARTS), seconds: float = 2.0, threads: in
     """Measure the parts named by `only`.
 
     Args:
-        only: infer (float32), train (float32, dropout 0.1), tiny (1 x 8, width 64), half (bfloat16, float16), memory, gpu.
+        only: infer, train (both float32), tiny (1 x 8, width 64), half (bfloat16 and float16), memory, gpu.
         seconds: How long to repeat each pair.
         threads: Threads of both sides; torch's own number if not given.
     """
@@ -84,7 +86,8 @@ def infer(seconds: float, dtypes: tuple[torch.dtype, ...] = (torch.float32,)) ->
             tolerance = 1e-5 if dtype == torch.float32 else 2e-2
             assert_close(ours(x, x, x, **call), theirs(x, x, x, **call), atol=tolerance, rtol=1e-2)
             found = bench.in_turn(partial(ours, x, x, x, **call), partial(theirs, x, x, x, **call), seconds=seconds)
-        rows.append(row(name(dtype, batch_first, batch, length, need_weights, padded), found))
+        floor = products(batch, length) / peak_rate() if dtype == torch.float32 else None
+        rows.append(row(name(dtype, batch_first, batch, length, need_weights, padded), found, floor))
     return rows
 
 
@@ -110,7 +113,8 @@ def train(seconds: float) -> list[dict[str, Any]]:
         assert_close(step(ours), step(theirs), atol=1e-2, rtol=1e-3)
         ours.dropout = theirs.dropout = 0.1
         found = bench.in_turn(partial(step, ours), partial(step, theirs), seconds=seconds, least=3)
-        rows.append(row(name(torch.float32, batch_first, batch, length, need_weights, padded), found))
+        floor = 3 * products(batch, length) / peak_rate()
+        rows.append(row(name(torch.float32, batch_first, batch, length, need_weights, padded), found, floor))
     return rows
 
 
@@ -122,14 +126,10 @@ def tiny(seconds: float) -> list[dict[str, Any]]:
         call = {"need_weights": need_weights, "key_padding_mask": padding}
         with torch.set_grad_enabled(grad):
             assert_close(ours(x, x, x, **call), theirs(x, x, x, **call))
-            found = bench.in_turn(
-                lambda: [ours(x, x, x, **call) for _ in range(20)],
-                lambda: [theirs(x, x, x, **call) for _ in range(20)],
-                seconds=seconds,
-            )
-        rows.append(
-            row(name(torch.float32, batch_first, 1, 8, need_weights, padded) + (", grad" if grad else ""), found)
-        )
+            sides = [partial(often, partial(module, x, x, x, **call)) for module in (ours, theirs)]
+            found = bench.in_turn(*sides, seconds=seconds)
+        case = name(torch.float32, batch_first, 1, 8, need_weights, padded)
+        rows.append(row(case + (", with grad" if grad else ""), found))
     return rows
 
 
@@ -139,7 +139,7 @@ def often(side: Callable[[], object]) -> None:
 
 
 def memory(seconds: float) -> list[dict[str, Any]]:
-    """Peak of resident memory beyond what was there before, with head-averaged weights at 1 x 4096, in a process each."""
+    """Peak of memory beyond what was there before, with head-averaged weights at 1 x 4096, in a process each."""
     del seconds
     rows = []
     for batch_first in (True, False):
@@ -215,15 +215,34 @@ def synchronised(side):
     return run
 
 
+def products(batch: int, length: int) -> float:
+    """Operations of the matrix products of one call: four projections, q kᵀ and the weights times v."""
+    return batch * length * (8.0 * WIDTH * WIDTH + 4.0 * length * WIDTH)
+
+
+@cache
+def peak_rate() -> float:
+    """Operations a millisecond of the fastest float32 product found, through either library."""
+    x, weight = torch.randn(4096, WIDTH), torch.randn(3 * WIDTH, WIDTH)
+    rates = []
+    for product in (F.linear, lambda x, w: torch.ops.mkldnn._linear_pointwise(x, w, None, "none", [], "")):
+        with torch.inference_mode():
+            found = bench.in_turn(partial(product, x, weight), partial(product, x, weight), seconds=0.5)
+        rates.append(2.0 * x.numel() * weight.shape[0] / min(found.ours, found.theirs))
+    print(f"peak of float32 products: MKL {rates[0] / 1e6:.0f}, oneDNN {rates[1] / 1e6:.0f} GFLOP/s")
+    return max(rates)
+
+
 def name(dtype: torch.dtype, batch_first: bool, batch: int, length: int, need_weights: bool, padded: bool) -> str:
     layout = "batch first" if batch_first else "length first"
     kind = str(dtype).removeprefix("torch.")
     return f"{kind}, {layout}, {batch}x{length}{', weights' if need_weights else ''}{', padding' if padded else ''}"
 
 
-def row(case: str, found: bench.Pair) -> dict[str, Any]:
-    print(f"{case:56} {found}", flush=True)
-    return {"case": case, **vars(found)}
+def row(case: str, found: bench.Pair, floor: float | None = None) -> dict[str, Any]:
+    most = "" if floor is None else f"   products alone {floor:7.2f} ms: at most {found.theirs / floor:.2f}"
+    print(f"{case:56} {found}{most}", flush=True)
+    return {"case": case, **vars(found)} | ({} if floor is None else {"products": floor})
 
 
 MEASURE = {"infer": infer, "train": train, "tiny": tiny, "half": half, "memory": memory, "gpu": gpu}

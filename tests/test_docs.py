@@ -12,7 +12,9 @@ from glassformer.demo.dates import DatePhrase, make_dates
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-EXECUTED = re.compile(r"<!-- executed by tests/test_docs.py -->\n```(sh|python)\n(.*?)```", re.DOTALL)
+EXECUTED = re.compile(
+    r"<!-- executed by tests/test_docs.py -->\n```(sh|python)\n(.*?)```(?:\n\n```text\n(.*?)```)?", re.DOTALL
+)
 EXAMPLES = [(page.name, *match) for page in PAGES for match in EXECUTED.findall(page.read_text(encoding="utf-8"))]
 
 
@@ -38,12 +40,16 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize(("page", "language", "example"), EXAMPLES)
-def test_example_runs_as_it_stands(page: str, language: str, example: str, folder: Path) -> None:
+@pytest.mark.parametrize(("page", "language", "example", "output"), EXAMPLES)
+def test_example_runs_as_it_stands_and_prints_what_follows(
+    page: str, language: str, example: str, output: str, folder: Path
+) -> None:
     command = ["bash", "-euo", "pipefail", "-c", example] if language == "sh" else [sys.executable, "-c", example]
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     done = subprocess.run(command, cwd=folder, env={**os.environ, "PATH": path}, capture_output=True, text=True)
     assert done.returncode == 0, f"{page}:\n{example}\n{done.stdout}\n{done.stderr}"
+    if output:
+        assert done.stdout == output
 
 
 def test_readme_has_executed_examples() -> None:

@@ -21,6 +21,9 @@ NAMES = [
     "Translation",
     "Translator",
     "attend",
+    "attend_with_weights",
+    "multi_head_attention_forward",
+    "replace_attention",
     "train",
 ]
 

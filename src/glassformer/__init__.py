@@ -8,11 +8,13 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from glassformer.attention.attend import attend
+    from glassformer.attention.attend import attend, attend_with_weights
+    from glassformer.attention.functional import multi_head_attention_forward
     from glassformer.attention.multihead import MultiheadAttention
     from glassformer.errors import GlassformerError
     from glassformer.generation.config import SearchConfig
     from glassformer.generation.translator import Translation, Translator
+    from glassformer.interop.torch_nn import replace_attention
     from glassformer.training.config import TrainConfig
     from glassformer.training.loop import TrainResult, train
     from glassformer.transformer.config import ModelConfig
@@ -29,6 +31,9 @@ _HOME = {
     "Translation": "generation.translator",
     "Translator": "generation.translator",
     "attend": "attention.attend",
+    "attend_with_weights": "attention.attend",
+    "multi_head_attention_forward": "attention.functional",
+    "replace_attention": "interop.torch_nn",
     "train": "training.loop",
 }
 
@@ -44,6 +49,9 @@ __all__ = [  # sorted; pinned by tests/test_public.py
     "Translation",
     "Translator",
     "attend",
+    "attend_with_weights",
+    "multi_head_attention_forward",
+    "replace_attention",
     "train",
 ]
 

@@ -1,5 +1,6 @@
 import copy
 import math
+import re
 
 import pytest
 import torch
@@ -374,6 +375,7 @@ def test_results_weights_and_gradients_are_the_fast_forms(dtype, close, form, bi
     [
         (512, 8, r"heads 512, d_model 8: heads come first, was MultiHeadAttention\(8, 512\) meant\?"),
         (3, 10, "heads 3, d_model 10"),
+        (10, 3, "heads 10, d_model 3"),  # swapped they don't fit, either: no hint
         (0, 8, "heads 0, d_model 8"),
         (8, 0, "heads 8, d_model 0"),
         (-2, 8, "heads -2, d_model 8"),
@@ -387,5 +389,24 @@ def test_sizes_that_do_not_fit_are_refused(heads, d_model, words):
 def test_heads_come_first():
     module = MultiHeadAttention(8, 512)
     assert (module.heads, module.d_k) == (8, 64)
-    with pytest.raises(ValueError, match=r"got heads 10, d_model 3: heads come first"):
-        MultiHeadAttention(10, 3)
+    with pytest.raises(ValueError, match=r"got heads 33, d_model 3: heads come first, was .*\(3, 33\) meant\?$"):
+        MultiHeadAttention(E, H)
+
+
+@pytest.mark.parametrize(
+    ("query", "key", "value"),
+    [
+        ((Q, 3, E), (K, B, E), (K, B, E)),
+        ((Q, 1, E), (K, B, E), (K, B, E)),  # a 1 would broadcast
+        ((Q, B, E), (K, 1, E), (K, 1, E)),
+        ((Q, B, E), (K, B, E), (K, 1, E)),
+        ((Q, B, E), (K, B, E), (Q, B, E)),
+        ((Q, B, E), (K, B, E), (1, B, E)),
+        ((Q, B, E), (1, B, E), (K, B, E)),
+    ],
+)
+def test_batch_sizes_and_lengths_must_be_the_same(query, key, value):
+    shapes = re.escape(f"{query}, {key}, {value}")
+    message = rf"^query, key and value must have one batch size, and key and value one length, got {shapes}$"
+    with pytest.raises(ValueError, match=message):
+        MultiHeadAttention(H, E)(torch.zeros(query), torch.zeros(key), torch.zeros(value))

@@ -111,6 +111,12 @@ def test_a_mask_may_have_any_dtype(form, dtype):
     assert torch.equal(attended, attention(x, mask)[0])
 
 
+@pytest.mark.parametrize("shape", [(), (1,), (L, 1), (1, L), (B, 1, 1), (B, L, 1), (1, L, L)])
+def test_a_mask_may_have_any_shape_that_broadcasts(shape):
+    attention, mask = SelfAttention(X, D, V).double(), torch.rand(shape) < 0.5
+    assert torch.equal(attention(sequence(), mask)[1] > 0, expanded(mask))
+
+
 def test_whatever_is_not_zero_looks_and_nothing_is_added():
     attention, x = SelfAttention(X, D, V).double(), torch.randn(B, 7, X, dtype=torch.float64)
     numbers = torch.tensor([0.0, -0.0, 1e-30, -1.0, -1e9, -math.inf, math.nan])
@@ -209,6 +215,22 @@ def test_results_weights_and_gradients_are_the_fast_forms(dtype, close, form):
 def test_an_input_of_another_width_or_rank_is_refused(shape, got):
     with pytest.raises(ValueError, match=rf"^x must be \(batch, seq, dim_q\) with dim_q = 11, got {got}$"):
         SelfAttention(X, D, V)(torch.zeros(shape))
+
+
+@pytest.mark.parametrize(
+    ("shape", "got"),
+    [
+        ((B, L), r"\(2, 5\)"),  # padding without its axis of queries
+        ((3,), r"\(3,\)"),
+        ((3, L, L), r"\(3, 5, 5\)"),
+        ((B, 3, L), r"\(2, 3, 5\)"),
+        ((B, L, 3), r"\(2, 5, 3\)"),
+        ((1, B, L, L), r"\(1, 2, 5, 5\)"),
+    ],
+)
+def test_a_mask_that_does_not_broadcast_is_refused(shape, got):
+    with pytest.raises(ValueError, match=rf"^mask must broadcast to \(batch, query, key\) = \(2, 5, 5\), got {got}$"):
+        SelfAttention(X, D, V).double()(sequence(), torch.ones(shape))
 
 
 @pytest.mark.parametrize("name", ["dim_q", "dim_k", "dim_v"])

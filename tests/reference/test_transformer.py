@@ -317,6 +317,16 @@ def test_the_vector_of_padding_is_zero_and_not_learned(pad):
     assert (embedding.embedding.weight.grad != 0).any(1).nonzero().flatten().tolist() == [5, 7]
 
 
+@pytest.mark.parametrize("pad", [-1, WORDS])
+def test_padding_is_one_of_the_vocabulary(pad):
+    message = rf"^pad_idx must be one of the 17 ids, got {pad}$"
+    with pytest.raises(ValueError, match=message):
+        Embedding(WORDS, E, pad)
+    for kind in (TransformerEncoder, TransformerDecoder):
+        with pytest.raises(ValueError, match=message):
+            kind(WORDS, LONGEST, pad, E, 1, FF, H, 0.0, EPS)
+
+
 def test_sines_and_cosines_alternate():
     positions = AddPositionalEncoding(4, 3).double()
     # 10000 ** (0 / 4) = 1, 10000 ** (2 / 4) = 100
@@ -774,6 +784,7 @@ def test_greedy_finds_what_the_fast_search_finds():
     [
         (8, 512, r"d_model 8, h 512: d_model comes first, was MultiHeadAttention\(512, 8\) meant\?"),
         (10, 3, "d_model 10, h 3"),
+        (3, 10, "d_model 3, h 10"),  # swapped they don't fit, either: no hint
         (0, 8, "d_model 0, h 8"),
         (8, 0, "d_model 8, h 0"),
         (8, -2, "d_model 8, h -2"),
@@ -787,8 +798,8 @@ def test_sizes_that_do_not_fit_are_refused(d_model, h, words):
 def test_d_model_comes_first():
     module = MultiHeadAttention(512, 8)
     assert (module.h, module.d_k) == (8, 64)
-    with pytest.raises(ValueError, match=r"got d_model 3, h 10: d_model comes first"):
-        MultiHeadAttention(3, 10)
+    with pytest.raises(ValueError, match=r"got d_model 3, h 33: d_model comes first, was .*\(33, 3\) meant\?$"):
+        MultiHeadAttention(H, E)
 
 
 # Learned: sequences in reverse

@@ -19,7 +19,15 @@ from glassformer.attention.weigh import weigh
 # Measured with torch 2.13 on a Zen 4 CPU at 160 x 4 heads x 25 x 25: the CPU's fused kernel takes 22 ms forward and
 # backward in bfloat16, the plain products 5 ms; the gain holds while the scores of one head stay small.
 _PRODUCTS_UP_TO_SCORES = 128 * 128
-_ONE_CALL_UP_TO_SCORES = 1 << 14
+# Up to how many scores torch's one operator for all of self-attention is at least as fast as its parts: (with weights,
+# without). In half precision its products are few and large; a mask doubles its time.
+_ONE_CALL_UP_TO_SCORES = {
+    torch.float32: (1 << 14, 1 << 14),
+    torch.float64: (1 << 14, 1 << 14),
+    torch.bfloat16: (1 << 23, 1 << 14),
+    torch.float16: (1 << 23, 1 << 14),
+}
+_ONE_CALL_WITH_MASK_UP_TO_SCORES = 1 << 14
 
 
 def attend(
@@ -89,15 +97,19 @@ def small_self_attention(
     need_weights: bool,
     average: bool,
 ) -> tuple[Tensor, Tensor | None] | None:
-    """Projections, attention and weights of a small input in one call of torch's, or None where that can't be had.
+    """Projections, attention and weights of a small input in one call of torch's; None where its parts do better.
 
     At 1 x 8 x 64 the calls themselves are the time: this one operator takes 26 us, our nine of them 60. Without
     gradients, on the CPU; `projections` are in_proj and out_proj, weight and bias each; `padding` True = may not look.
     """
+    if not is_eager(x, *projections):
+        return None
     batch, length, _ = x.shape
+    most = _ONE_CALL_UP_TO_SCORES.get(x.dtype, (0, 0))[not need_weights]
+    if padding is not None:
+        most = min(most, _ONE_CALL_WITH_MASK_UP_TO_SCORES)
     if (
-        not is_eager(x, *projections)
-        or batch * heads * length * length > _ONE_CALL_UP_TO_SCORES
+        batch * heads * length * length > most
         or any(p.dtype != x.dtype for p in projections)
         or not length
         or x.device.type != "cpu"

@@ -21,7 +21,7 @@ Weights = Literal["none", "mean", "heads"]
 
 # A block's weights fill about this much, or more, so that a block of long rows has some of them: products of few rows
 # are slow. Measured best of 1 to 32 MiB (benchmarks/LOG.md).
-_BLOCK_BYTES = 4 << 20
+_BLOCK_BYTES = 8 << 20
 _BLOCK_ROWS = 64
 _MOST_BLOCK_BYTES = 16 << 20
 _MOST_DROPOUT = 255 / 256  # above, a byte can't decide

@@ -1,1 +1,1 @@
-"""Attention and the Transformer written out step by step; the fast forms are tested against them. Imports torch only."""
+"""Attention and the Transformer step by step: what the fast forms are tested against. Imports torch only."""

@@ -33,9 +33,8 @@ class MultiHeadAttention(nn.Module):
     def __init__(self, heads: int, d_model: int, dropout_prob: float = 0.1, bias: bool = True) -> None:
         super().__init__()
         if heads < 1 or d_model < 1 or d_model % heads:
-            hint = (
-                f": heads come first, was MultiHeadAttention({d_model}, {heads}) meant?" if heads > d_model > 0 else ""
-            )
+            fits = heads > d_model > 0 and heads % d_model == 0
+            hint = f": heads come first, was MultiHeadAttention({d_model}, {heads}) meant?" if fits else ""
             raise ValueError(
                 f"d_model must be a positive multiple of heads, got heads {heads}, d_model {d_model}{hint}"
             )
@@ -58,7 +57,8 @@ class MultiHeadAttention(nn.Module):
         """(seq_q or 1, seq_k, batch or 1), exactly 0 = blocked, checked axis by axis -> the same with an axis for
         heads.
 
-        Padding is (1, seq_k, batch), a causal mask (seq, seq, 1).
+        Padding is (1, seq_k, batch), a causal mask (seq, seq, 1). With batch = seq a mask laid out as (batch, seq_k,
+        seq_q) has the right sizes too: that it means something else can't be seen from here.
         """
         if mask.dim() != 3:
             raise ValueError(
@@ -79,6 +79,11 @@ class MultiHeadAttention(nn.Module):
 
         Of a query that may look nowhere the weights are 0, and the result is the output's bias alone.
         """
+        if query.shape[1] != key.shape[1] or key.shape[:2] != value.shape[:2]:
+            raise ValueError(
+                "query, key and value must have one batch size, and key and value one length, got "
+                f"{tuple(query.shape)}, {tuple(key.shape)}, {tuple(value.shape)}"
+            )
         query_shape, key_shape = query.shape, key.shape
         query, key, value = self.query(query), self.key(key), self.value(value)
         scores = self.get_score(query, key) * self.scale

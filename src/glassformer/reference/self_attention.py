@@ -34,7 +34,15 @@ class SelfAttention(nn.Module):
         """
         if x.dim() != 3 or x.shape[2] != self.dim_q:
             raise ValueError(f"x must be (batch, seq, dim_q) with dim_q = {self.dim_q}, got {tuple(x.shape)}")
+        if mask is not None:
+            self._check_mask(mask, (x.shape[0], x.shape[1], x.shape[1]))
         q, k, v = self.linear_q(x), self.linear_k(x), self.linear_v(x)
         scores = q @ k.transpose(1, 2) / math.sqrt(self.dim_k)
         weights = masked_softmax(scores, None if mask is None else mask == 0, dim=-1)
         return weights @ v, weights
+
+    @staticmethod
+    def _check_mask(mask: Tensor, scores: tuple[int, int, int]) -> None:
+        sizes = (1,) * (3 - mask.dim()) + tuple(mask.shape)
+        if len(sizes) > 3 or any(size not in (1, full) for size, full in zip(sizes, scores, strict=True)):
+            raise ValueError(f"mask must broadcast to (batch, query, key) = {scores}, got {tuple(mask.shape)}")

@@ -39,7 +39,8 @@ class MultiHeadAttention(nn.Module):
     def __init__(self, d_model: int, h: int) -> None:
         super().__init__()
         if d_model < 1 or h < 1 or d_model % h:
-            hint = f": d_model comes first, was MultiHeadAttention({h}, {d_model}) meant?" if h > d_model > 0 else ""
+            fits = h > d_model > 0 and h % d_model == 0
+            hint = f": d_model comes first, was MultiHeadAttention({h}, {d_model}) meant?" if fits else ""
             raise ValueError(f"d_model must be a positive multiple of h, got d_model {d_model}, h {h}{hint}")
         self.h = h
         self.d_k = d_model // h
@@ -89,6 +90,8 @@ class Embedding(nn.Module):
 
     def __init__(self, vocab_size: int, d_model: int, pad_idx: int) -> None:
         super().__init__()
+        if not 0 <= pad_idx < vocab_size:
+            raise ValueError(f"pad_idx must be one of the {vocab_size} ids, got {pad_idx}")
         self.embedding = nn.Embedding(vocab_size, d_model, padding_idx=pad_idx)
 
     def forward(self, ids: Tensor) -> Tensor:
@@ -255,7 +258,7 @@ def greedy(
 ) -> Tensor:
     """Starting from padding, the likeliest next token, again and again, until all have `end` or `max_len` tokens.
 
-    src (batch, src_len) -> (batch, at most max_len); after `end` comes padding.
+    src (batch, src_len) -> (batch, at most max_len); after `end` comes padding. Both models in eval mode.
     """
     mask = padding_mask(src, src_pad)
     memory = encoder(src, mask)

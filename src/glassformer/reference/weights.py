@@ -95,6 +95,7 @@ def transformer_to_fast(
 ) -> None:
     """`target` is a `glassformer.Transformer`. Embeddings are divided by sqrt(d_model), which it multiplies by, and the
     width is reordered, since its sinusoids aren't interleaved."""
+    _check_models(encoder, decoder, target)
     order = _order(target.config.d_model)
     scale = math.sqrt(target.config.d_model)
     source_table, target_table = encoder.embedding.embedding.weight, decoder.embedding.embedding.weight
@@ -111,8 +112,6 @@ def transformer_to_fast(
             per_head_to_fast(ours_attention, theirs_attention)
             _reorder_attention(theirs_attention, order)
         for ours_norm, theirs_norm in _norm_pairs(ours, theirs):
-            if ours_norm.eps != theirs_norm.eps:
-                raise ValueError(f"layer_norm_eps must be the target's {theirs_norm.eps}, got {ours_norm.eps}")
             _copy(theirs_norm.weight, ours_norm.weight[order])
             _copy(theirs_norm.bias, ours_norm.bias[order])
         _copy(theirs.feed_forward.inner.weight, ours.ffn.linear1.weight[:, order])
@@ -126,6 +125,11 @@ def transformer_from_fast(
     source: Any, encoder: transformer.TransformerEncoder, decoder: transformer.TransformerDecoder
 ) -> None:
     """`source` is a `glassformer.Transformer`; sqrt(d_model) becomes part of the embeddings."""
+    _check_models(encoder, decoder, source)
+    for _, theirs in _layer_pairs(encoder, decoder, source):
+        for name in ("self_attention", "source_attention"):
+            if hasattr(theirs, name):
+                _must_be_zero("in_proj_bias", _read(getattr(theirs, name))[1], "the per-head projections have no bias")
     order = _order(source.config.d_model)
     back = order.argsort()
     scale = math.sqrt(source.config.d_model)
@@ -141,14 +145,36 @@ def transformer_from_fast(
             ours_attention.output.weight.copy_(ours_attention.output.weight[back])
             ours_attention.output.bias.copy_(ours_attention.output.bias[back])
         for ours_norm, theirs_norm in _norm_pairs(ours, theirs):
-            if ours_norm.eps != theirs_norm.eps:
-                raise ValueError(f"layer_norm_eps must be the source's {theirs_norm.eps}, got {ours_norm.eps}")
             _copy(ours_norm.weight, theirs_norm.weight[back])
             _copy(ours_norm.bias, theirs_norm.bias[back])
         _copy(ours.ffn.linear1.weight, theirs.feed_forward.inner.weight[:, back])
         _copy(ours.ffn.linear1.bias, theirs.feed_forward.inner.bias)
         _copy(ours.ffn.linear2.weight, theirs.feed_forward.outer.weight[back])
         _copy(ours.ffn.linear2.bias, theirs.feed_forward.outer.bias[back])
+
+
+def _check_models(encoder: transformer.TransformerEncoder, decoder: transformer.TransformerDecoder, fast: Any) -> None:
+    """Everything that must agree, before anything is copied."""
+    config = fast.config
+    for name, model, vocab, pad in (
+        ("encoder", encoder, config.source_vocab_size, fast.source_pad),
+        ("decoder", decoder, config.target_vocab_size, fast.target_pad),
+    ):
+        table = model.embedding.embedding
+        found = {"vocab_size": table.num_embeddings, "d_model": table.embedding_dim, "pad_idx": table.padding_idx}
+        for size, other in (("vocab_size", vocab), ("d_model", config.d_model), ("pad_idx", pad)):
+            if found[size] != other:
+                raise ValueError(f"{size} of the {name} must be the other model's {other}, got {found[size]}")
+    for ours, theirs in _layer_pairs(encoder, decoder, fast):
+        if ours.self_attention.h != theirs.self_attention.num_heads:
+            raise ValueError(
+                f"heads_num must be the other model's {theirs.self_attention.num_heads}, got {ours.self_attention.h}"
+            )
+        if ours.ffn.linear1.out_features != config.d_ff:
+            raise ValueError(f"d_ff must be the other model's {config.d_ff}, got {ours.ffn.linear1.out_features}")
+        for ours_norm, theirs_norm in _norm_pairs(ours, theirs):
+            if ours_norm.eps != theirs_norm.eps:
+                raise ValueError(f"layer_norm_eps must be the other model's {theirs_norm.eps}, got {ours_norm.eps}")
 
 
 def _order(d_model: int) -> Tensor:
