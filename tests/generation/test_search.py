@@ -37,8 +37,7 @@ def random_model(seed: int, target_vocab: int = 7) -> Transformer:
     model = Transformer(config).double().eval()
     last_norm = model.decoder[-1].feed_forward_norm
     with torch.no_grad():
-        model.positions.table *= 2  # what comes next depends on the place,
-        last_norm.weight.normal_(std=2)  # and isn't the last token again, as with tied embeddings and a random model
+        last_norm.weight.normal_(std=2)  # so that it isn't the last token again, as with tied embeddings at random
         last_norm.bias.copy_(0.5 * model.target_embedding.weight[EOS])
     return model
 
