@@ -2,6 +2,7 @@ import itertools
 import math
 from collections.abc import Callable, Iterator
 
+import jaxtyping
 import pytest
 import torch
 import torch.nn.functional as F
@@ -10,7 +11,10 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.testing import assert_close
 
-from glassformer.attention.attend import attend, weigh
+from glassformer.attention import attend as attend_module
+from glassformer.attention import blocks
+from glassformer.attention.attend import attend, attend_with_weights, small_self_attention
+from glassformer.attention.weigh import weigh
 
 B, H, Q, K, D, V = 2, 3, 5, 7, 11, 13  # distinct primes: a swapped axis cannot pass
 
@@ -369,3 +373,117 @@ def test_products_serve_single_queries_and_short_training_in_half_precision(
     output = attend(q, k, v)
     assert bool(calls) is fused
     assert_close(output.double(), explicit(q, k, v, torch.ones(k_len, dtype=torch.bool)), **TOLERANCE[dtype])
+
+
+# Additive masks
+
+
+@pytest.mark.parametrize("keep", ["none", "keep", "causal", "causal and keep"])
+def test_a_bias_is_added_to_the_scores(path, keep):
+    q, k, v = heads(K, K)
+    masks, allowed = {}, torch.ones(K, K, dtype=torch.bool)
+    if "keep" in keep:
+        masks["keep"] = open_at_first(B, 1, 1, K)
+        allowed = allowed & masks["keep"]
+    if "causal" in keep:
+        masks["causal"] = True
+        allowed = allowed & past(K, K)
+    bias = torch.randn(1, H, K, K, dtype=torch.float64)
+    scores = (torch.einsum("bhqd,bhkd->bhqk", q, k) / math.sqrt(D) + bias).masked_fill(~allowed, -torch.inf)
+    assert_close(attend(q, k, v, bias=bias, **masks), scores.softmax(-1) @ v)
+
+
+def test_minus_infinity_in_a_bias_blocks_as_keep_does(path):
+    q, k, v = heads()
+    keep = torch.rand(B, H, Q, K) < 0.5
+    keep[0, 0, 0] = False
+    bias = torch.zeros(B, H, Q, K, dtype=torch.float64).masked_fill(~keep, -torch.inf)
+    assert_close(attend(q, k, v, bias=bias), attend(q, k, v, keep=keep))
+    assert not attend(q, k, v, bias=bias)[0, 0, 0].any()
+
+
+@pytest.mark.parametrize("average", [True, False])
+@pytest.mark.parametrize("way", ["plain operations", "blocks"])
+def test_attend_with_weights_returns_both(way, average, monkeypatch):
+    monkeypatch.setattr(blocks, "_FROM_SCORES", 0 if way == "blocks" else 10**9)
+    q, k, v = heads()
+    keep, bias = open_at_first(B, 1, 1, K), torch.randn(1, 1, Q, K, dtype=torch.float64)
+    output, weights = attend_with_weights(q, k, v, keep=keep, bias=bias, average=average)
+    exact = weigh(q, k, keep=keep, bias=bias)
+    assert_close(output, exact @ v)
+    assert_close(weights, exact.mean(1) if average else exact)
+
+
+def test_long_heads_are_copied_and_give_the_same(monkeypatch):
+    monkeypatch.setattr(attend_module, "_COPIES_FROM_SCORES", 0)
+    q, k, v = (x.float().transpose(1, 2).contiguous().transpose(1, 2) for x in heads())
+    assert_close(attend(q, k, v), weigh(q, k) @ v)
+
+
+WRONG = {
+    r"keep must be boolean \(True = may look\), got torch.float32: .*scores as bias=": {
+        "keep": torch.zeros(B, 1, 1, K)
+    },
+    r"bias must be floating-point .* got torch.bool: .* as keep=": {"bias": torch.ones(B, 1, 1, K, dtype=torch.bool)},
+    r"keep must broadcast to .* = \(2, 3, 5, 7\), got \(1, 1, 7, 5\): it looks transposed, pass keep.mT": {
+        "keep": torch.ones(1, 1, K, Q, dtype=torch.bool)
+    },
+    r"got \(5, 7\): pass keep\[None, None\]": {"keep": torch.ones(Q, K, dtype=torch.bool)},
+    r"got \(2, 7\): pass keep\[:, None, None, :\]": {"keep": torch.ones(B, K, dtype=torch.bool)},
+    r"bias must broadcast to .*, got \(1, 1, 5, 6\)$": {"bias": torch.zeros(1, 1, Q, K - 1)},
+}
+
+
+@pytest.mark.parametrize("message", WRONG)
+@pytest.mark.parametrize("function", [attend, attend_with_weights])
+def test_wrong_masks_are_explained(function, message, monkeypatch):
+    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)  # our own checks, not the test suite's
+    with pytest.raises(ValueError, match=message):
+        function(*heads(dtype=torch.float32), **WRONG[message])
+
+
+# Small inputs in one call
+
+
+def projections(dtype: torch.dtype = torch.float32) -> tuple[Tensor, ...]:
+    return tuple(torch.randn(shape, dtype=dtype) for shape in ((3 * 12, 12), (3 * 12,), (12, 12), (12,)))
+
+
+@pytest.mark.parametrize("need_weights", [True, False])
+@pytest.mark.parametrize("padded", [True, False])
+def test_one_call_is_its_parts(padded, need_weights):
+    x, parts = torch.randn(B, K, 12), projections()
+    padding = torch.arange(K).expand(B, K) > 4 if padded else None
+    with torch.no_grad():
+        found = small_self_attention(x, H, parts, padding, need_weights=need_weights, average=False)
+    assert found is not None
+    q, k, v = F.linear(x, *parts[:2]).view(B, K, 3, H, 4).permute(2, 0, 3, 1, 4)
+    weights = weigh(q, k, keep=None if padding is None else ~padding[:, None, None])
+    assert_close(found[0], F.linear((weights @ v).transpose(1, 2).flatten(2), *parts[2:]), atol=1e-4, rtol=1e-4)
+    if need_weights:
+        assert_close(found[1], weights, atol=1e-5, rtol=1e-4)
+    else:
+        assert found[1] is None
+
+
+def test_one_call_is_for_what_it_does_right():
+    def taken(x: Tensor, padding: Tensor | None = None, dtype: torch.dtype = torch.float32) -> bool:
+        found = small_self_attention(x, H, projections(dtype), padding, need_weights=True, average=True)
+        return found is not None
+
+    x = torch.randn(B, K, 12)
+    with torch.no_grad():
+        assert taken(x)
+        assert not taken(x.double())  # of another dtype than the weights
+        assert not taken(x, torch.ones(B, K, dtype=torch.bool))  # it would give NaN
+        assert not taken(x, torch.zeros(B, K))
+        assert not taken(x, torch.zeros(B, Q, dtype=torch.bool))
+        assert not taken(torch.randn(B, 600, 12))
+        assert not taken(torch.randn(B, 0, 12))
+        with torch.autocast("cpu"):
+            assert not taken(x)
+        torch.backends.mha.set_fastpath_enabled(False)
+        try:
+            assert not taken(x)
+        finally:
+            torch.backends.mha.set_fastpath_enabled(True)

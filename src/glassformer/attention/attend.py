@@ -12,7 +12,7 @@ from torch import Tensor
 
 from glassformer.attention.blocks import attend_in_blocks, blocks_are_faster
 from glassformer.attention.masks import causal as causal_keep
-from glassformer.attention.masks import open_blocked_rows
+from glassformer.attention.masks import check_masks, open_blocked_rows
 from glassformer.attention.products import is_eager
 from glassformer.attention.weigh import weigh
 
@@ -47,6 +47,7 @@ def attend(
     `dropout` is the probability with which a weight is dropped; pass 0 outside training. A query that may look
     nowhere returns zeros, with finite gradients.
     """
+    check_masks(keep, bias, q, k)
     if _products_are_faster(q, k):
         weights = weigh(q, k, keep=_with_causal(keep, causal, q, k), bias=bias, dropout=dropout)
         return weights.to(v.dtype) @ v
@@ -79,6 +80,7 @@ def attend_with_weights(
 
     On the CPU never more than a block of queries' weights exists at once, besides what is returned.
     """
+    check_masks(keep, bias, q, k)
     if blocks_are_faster(q, k, v, bias, dropout):
         output, weights = attend_in_blocks(
             q, k, v, keep=keep, bias=bias, dropout=dropout, weights="mean" if average else "heads"

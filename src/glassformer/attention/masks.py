@@ -144,6 +144,42 @@ def fit_bias(bias: Tensor, given: torch.dtype, computed: torch.dtype, *, float32
     return bias.clamp(min=lowest).masked_fill(bias == -torch.inf, -torch.inf).to(computed)
 
 
+def check_masks(keep: Tensor | None, bias: Tensor | None, q: Tensor, k: Tensor) -> None:
+    """That `keep` is boolean, `bias` floating-point, and both broadcast to the scores of q and k."""
+    if keep is not None:
+        if keep.dtype != torch.bool:
+            raise ArgumentError(
+                f"keep must be boolean (True = may look), got {keep.dtype}: pass keep.bool(), or what is added to the "
+                "scores as bias="
+            )
+        _check_broadcast("keep", keep, (*q.shape[:3], k.shape[2]))
+    if bias is not None:
+        if not bias.is_floating_point():
+            raise ArgumentError(
+                f"bias must be floating-point (added to the scores), got {bias.dtype}: pass a boolean mask as keep="
+            )
+        _check_broadcast("bias", bias, (*q.shape[:3], k.shape[2]))
+
+
+def _check_broadcast(name: str, mask: Tensor, scores: tuple[int, ...]) -> None:
+    def fits(shape: tuple[int, ...]) -> bool:
+        return (
+            len(shape) == 4 and shape[3] == scores[3] and all(a in (1, b) for a, b in zip(shape, scores, strict=True))
+        )
+
+    shape = tuple(mask.shape)
+    if fits(shape):
+        return
+    hint = ""
+    if fits((*shape[:-2], *shape[:-3:-1])):
+        hint = f": it looks transposed, pass {name}.mT"
+    elif len(shape) == 2 and fits((1, 1, *shape)):
+        hint = f": pass {name}[None, None]"
+    elif len(shape) == 2 and fits((shape[0], 1, 1, shape[1])):
+        hint = f": pass {name}[:, None, None, :]"
+    raise ArgumentError(f"{name} must broadcast to (batch, heads, query_len, key_len) = {scores}, got {shape}{hint}")
+
+
 def open_blocked_rows(mask: Tensor) -> tuple[Tensor, Bool[Tensor, "..."]]:
     """A keep mask or bias in which rows with every key blocked look everywhere, and which rows these are."""
     if mask.dtype == torch.bool:
