@@ -48,7 +48,6 @@ def integers(mask: Tensor | None) -> Tensor | None:
     return None if mask is None else torch.zeros(mask.shape, dtype=torch.int64)
 
 
-sizes = st.sampled_from([1, 2, 3, 5, 7])
 flags = st.booleans()
 
 
@@ -61,9 +60,9 @@ def cases(draw: st.DrawFn) -> dict[str, Any]:
     return {
         "width": width,
         "heads": heads,
-        "batch": draw(sizes),
-        "q_len": draw(sizes),
-        "k_len": draw(sizes),
+        "batch": draw(st.sampled_from([1, 2, 3, 5, 7, 0])),
+        "q_len": draw(st.sampled_from([1, 2, 3, 5, 7, 0])),
+        "k_len": draw(st.sampled_from([1, 2, 3, 5, 7, 0])),
         "kdim": odd,
         "vdim": odd and draw(st.sampled_from([odd, 5])),
         "bias": draw(flags),
@@ -208,6 +207,8 @@ def test_same_results_and_same_errors_as_torch(case):
         jaxtyping.config.update("jaxtyping_disable", False)
         blocks._FROM_SCORES, blocks._BLOCK_BYTES, blocks._BLOCK_ROWS = sizes
 
+    if "unspecified dimension size -1" in str(expected):
+        return  # torch stumbles over empty inputs in some calls; ours are tested in test_multihead.py
     if isinstance(expected, Exception):
         assert isinstance(found, type(expected)), f"torch raised {expected!r}, we returned {found!r}"
         return

@@ -415,6 +415,38 @@ def test_other_nested_calls_are_refused_as_torch_refuses_them():
             module.train()(x, x, x)
 
 
+@pytest.mark.parametrize(("batch", "q_len", "k_len"), [(0, Q, K), (B, 0, K), (B, Q, 0), (B, 0, 0), (0, 0, 0)])
+@pytest.mark.parametrize("masked", [True, False])
+def test_empty_inputs(batch, q_len, k_len, masked):
+    module = MultiheadAttention(12, 2, batch_first=True)
+    query, key = torch.randn(batch, q_len, 12, requires_grad=True), torch.randn(batch, k_len, 12)
+    masks = {"key_padding_mask": torch.zeros(batch, k_len, dtype=torch.bool), "attn_mask": torch.zeros(q_len, k_len)}
+    for need_weights in (True, False):
+        output, weights = module(query, key, key, need_weights=need_weights, **(masks if masked else {}))
+        assert output.shape == query.shape
+        assert torch.equal(output, module.out_proj.bias.expand_as(output)) or k_len
+        assert weights is None or weights.shape == (batch, q_len, k_len)
+        output.sum().backward()
+        assert query.grad.isfinite().all()
+
+
+def test_an_empty_nested_tensor_is_an_error():
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        x = torch.nested.nested_tensor([])
+    with pytest.raises(AssertionError, match="query should be unbatched 2D or batched 3D tensor but received 1-D"):
+        MultiheadAttention(12, 2, batch_first=True).eval()(x, x, x)
+
+
+def test_a_bias_of_another_dtype_is_added():
+    module = MultiheadAttention(12, 2, batch_first=True, dtype=torch.float64)
+    nn.init.normal_(module.in_proj_bias)
+    other = copy.deepcopy(module)
+    other.in_proj_bias = nn.Parameter(module.in_proj_bias.half())
+    x = torch.randn(B, K, 12, dtype=torch.float64)
+    assert_close(other(x, x, x)[0], module(x, x, x)[0], atol=1e-2, rtol=1e-2)
+
+
 def test_merge_masks_is_torchs():
     ours, theirs = pair(batch_first=True)
     x = torch.randn(B, K, E)

@@ -33,7 +33,7 @@ def blocks_are_faster(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, drop
     """On the CPU, for all but small inputs. A bias that learns, compiling and tracing take the plain operations."""
     return (
         not torch.compiler.is_compiling()  # first: what it sees compared becomes a condition of the graph
-        and q.shape[0] * q.shape[1] * q.shape[2] * k.shape[2] >= _FROM_SCORES
+        and q.shape[0] * q.shape[1] * q.shape[2] * k.shape[2] >= max(1, _FROM_SCORES)
         and q.device.type == "cpu"
         and not (bias is not None and bias.requires_grad)
         and q.dtype == k.dtype == v.dtype

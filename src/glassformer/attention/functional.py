@@ -181,8 +181,8 @@ def _linear_heads(x: Tensor, weight: Tensor, bias: Tensor | None, heads: int, pa
     """x (length, N, width) times `parts` weights stacked; each part as (N, heads, length, d_head), a view."""
     batch_major = _is_batch_major(x)
     y = linear(x.transpose(0, 1) if batch_major else x, weight, bias)
-    first, second, _ = y.shape
-    y = y.view(first, second, parts, heads, -1)
+    first, second, width = y.shape
+    y = y.view(first, second, parts, heads, width // (parts * heads))
     return (y.permute(2, 0, 3, 1, 4) if batch_major else y.permute(2, 1, 3, 0, 4)).unbind(0)
 
 

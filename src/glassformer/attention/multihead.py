@@ -133,7 +133,7 @@ class MultiheadAttention(nn.Module):
         Returns the output, shaped as `query`, and with `need_weights` the weights after dropout: (N, L, S) averaged
         over the heads, or (N, num_heads, L, S). `is_causal` says that `attn_mask` is the causal mask.
         """
-        if query.is_nested or key.is_nested or value.is_nested:
+        if (query.is_nested or key.is_nested or value.is_nested) and query.dim() == 3:
             return self._forward_nested(
                 query, key, value, key_padding_mask, need_weights, attn_mask, average_attn_weights, is_causal
             )

@@ -24,6 +24,8 @@ def linear(
     bias: Tensor | None,
 ) -> Float[Tensor, "... width_out"]:
     """x weightᵀ + bias, as `torch.nn.functional.linear`, differentiable twice."""
+    if bias is not None and bias.dtype != weight.dtype:  # torch.nn.functional.linear takes it for some layouts only
+        return F.linear(x, weight) + bias
     if not _through_onednn(x, weight, columns=weight.shape[0]):
         return F.linear(x, weight, bias)
     if torch.is_grad_enabled() and (
