@@ -4,10 +4,12 @@ import itertools
 import math
 import pickle
 import warnings
+import weakref
 
 import jaxtyping
 import pytest
 import torch
+import torch.ao.quantization
 import torch.nn.utils.parametrizations
 import torch.nn.utils.prune
 import torch.utils.checkpoint
@@ -15,7 +17,7 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.testing import assert_close
 
-from glassformer.attention.attend import attend
+from glassformer.attention.attend import attend, attend_with_weights
 from glassformer.attention.multihead import MultiheadAttention
 
 B, H, Q, K, D = 2, 3, 5, 7, 11  # distinct primes: a swapped axis cannot pass
@@ -476,3 +478,163 @@ def test_wrong_masks_are_explained(monkeypatch):
         ValueError, match=r"attn_mask must be .* = \(5, 7\) or .* = \(6, 5, 7\), got \(7, 5\): .* pass attn_mask\.mT"
     ):
         module(query, key, value, attn_mask=torch.zeros(K, Q))
+
+
+# What a review found: each was wrong once, in the block form, with which inputs of this length are computed
+
+LONG = 128
+
+
+def long_pair(**settings) -> tuple[MultiheadAttention, nn.MultiheadAttention, Tensor]:
+    theirs = nn.MultiheadAttention(64, 4, batch_first=True, **settings)
+    ours = MultiheadAttention(64, 4, batch_first=True, **settings)
+    ours.load_state_dict(theirs.state_dict())
+    return ours, theirs, torch.randn(2, LONG, 64, requires_grad=True)
+
+
+def test_a_mask_may_be_changed_between_forward_and_backward():
+    ours, theirs, x = long_pair()
+    found = []
+    for module in (ours, theirs):
+        mask = torch.randn(LONG, LONG)
+        mask.copy_(torch.arange(LONG * LONG).view(LONG, LONG) % 7)
+        output, _ = module(x, x, x, attn_mask=mask)
+        mask.zero_()
+        found.append(torch.autograd.grad(output.square().sum(), x)[0])
+    assert_close(found[0], found[1], atol=1e-4, rtol=1e-4)
+
+
+def test_masks_are_freed_after_the_backward_pass():
+    ours, _, x = long_pair()
+    mask = torch.zeros(LONG, LONG)
+    reference = weakref.ref(mask)
+    output, _ = ours(x, x, x, attn_mask=mask)
+    output.sum().backward()
+    del mask
+    assert reference() is None
+
+
+@pytest.mark.parametrize("length", [K, LONG])
+@pytest.mark.parametrize("need_weights", [True, False])
+def test_the_lowest_number_of_a_float_mask_does_not_block(length, need_weights):
+    # As Hugging Face pads on the left: rows whose open keys all carry the lowest number share their weight among those.
+    ours, theirs = pair(batch_first=True)
+    ours, theirs = ours.float(), theirs.float()
+    x = torch.randn(B, length, E)
+    padding = torch.zeros(B, length)
+    padding[:, : length // 2] = torch.finfo(torch.float32).min
+    future = torch.ones(length, length, dtype=torch.bool).triu(1)
+    call = {"key_padding_mask": padding, "attn_mask": future, "need_weights": need_weights}
+    with pytest.warns(UserWarning, match="mismatched"):  # torch's
+        expected = theirs(x, x, x, **call)
+    assert_close(ours(x, x, x, **call), expected, atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("p", [-0.1, 1.5])
+@pytest.mark.parametrize("length", [K, LONG])
+def test_dropout_must_be_a_probability(p, length):
+    ours, _, _ = long_pair(dropout=p)
+    x = torch.randn(2, length, 64)
+    with pytest.raises(ValueError, match="dropout probability has to be between 0 and 1"):
+        ours(x, x, x)
+
+
+@pytest.mark.parametrize("wanted", ["output", "weights", "both"])
+@pytest.mark.parametrize("learns", ["all", "query", "value"])
+def test_gradients_of_gradients_of_either_result(wanted, learns):
+    ours, theirs, _ = long_pair()
+    if wanted == "weights" and learns == "value":
+        return  # they don't depend on values
+    query, key, value = (
+        torch.randn(1, LONG, 64, requires_grad=learns in ("all", n)) for n in ("query", "key", "value")
+    )
+    found = []
+    for module in (ours.requires_grad_(False), theirs.requires_grad_(False)):
+        output, weights = module(query, key, value)
+        assert weights.requires_grad == (learns != "value")
+        loss = (output.square().sum() if wanted != "weights" else 0) + (
+            weights.square().sum() if wanted != "output" else 0
+        )
+        inputs = [x for x in (query, key, value) if x.requires_grad]
+        first = torch.autograd.grad(loss, inputs, create_graph=True, allow_unused=True)
+        total = sum(x.square().sum() for x in first if x is not None)
+        found.append(torch.autograd.grad(total, inputs, allow_unused=True))
+    for ours_grad, theirs_grad in zip(*found, strict=True):
+        if theirs_grad is None:
+            assert ours_grad is None or not ours_grad.any()
+        else:
+            assert_close(ours_grad, theirs_grad, atol=1e-4, rtol=1e-3)
+
+
+@pytest.mark.parametrize("length", [K, LONG])
+def test_many_gradients_at_once(length):
+    ours, theirs, _ = long_pair()
+    x = torch.randn(1, length, 64, requires_grad=True)
+    towards = torch.randn(3, 1, length, 64)
+    found, expected = (
+        torch.autograd.grad(module(x, x, x)[0], x, towards, is_grads_batched=True)[0] for module in (ours, theirs)
+    )
+    assert_close(found, expected, atol=1e-4, rtol=1e-4)
+
+
+def test_output_is_contiguous_in_the_layout_asked_for():
+    for batch_first in (True, False):
+        module = MultiheadAttention(E, H, batch_first=batch_first)
+        for x in (torch.randn(B, K, E), torch.randn(K, B, E).transpose(0, 1)):
+            assert module(x, x, x)[0].is_contiguous() == ((batch_first and x.is_contiguous()) or not batch_first)
+
+
+@pytest.mark.parametrize("settings", SETTINGS[:2], ids=str)
+def test_projections_may_be_pruned_and_replicated(settings):
+    module = MultiheadAttention(E, H, **settings)
+    name = "in_proj_weight" if module.in_proj_weight is not None else "q_proj_weight"
+    plain = call(module)
+    replica = module._replicate_for_data_parallel()
+    for key, parameter in module._parameters.items():
+        if parameter is None:
+            replica._parameters[key] = None
+        else:
+            setattr(replica, key, parameter.detach().clone())
+    for key, part in module._modules.items():
+        replica._modules[key] = part
+    assert_close(call(replica), plain)
+    nn.utils.prune.l1_unstructured(module, name, 0.5)
+    assert (getattr(module, name) == 0).double().mean() > 0.4
+    assert not torch.allclose(call(module), plain)
+    nn.utils.prune.remove(module, name)
+    assert isinstance(getattr(module, name), nn.Parameter)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning")  # torch's, of its quantization
+def test_quantizing_all_linear_layers_leaves_it_alone():
+    model = nn.Sequential(nn.Linear(12, 12))
+    model.attention = MultiheadAttention(12, 2)
+    quantized = torch.ao.quantization.quantize_dynamic(model, {nn.Linear})
+    x = torch.randn(K, B, 12)
+    assert_close(quantized.attention(x, x, x), model.attention(x, x, x))
+
+
+def test_another_default_device_does_not_matter():
+    ours, _, x = long_pair(dropout=0.1)
+    blocked = torch.zeros(LONG, LONG)
+    blocked[0] = -torch.inf
+    with torch.device("meta"):
+        q, k, v = ours.project(x)
+        assert attend(q, k, v, dropout=0.1).device.type == "cpu"
+        assert attend_with_weights(q, k, v, bias=blocked[None, None])[1][:, 0].eq(0).all()
+        assert ours(x, x, x, attn_mask=blocked)[0].isfinite().all()
+
+
+def test_a_wrong_width_is_explained_in_inference_too():
+    module = MultiheadAttention(16, 2, batch_first=True).eval()
+    x = torch.randn(2, 5, 18)
+    with torch.no_grad(), pytest.raises(AssertionError, match="query must be embed_dim = 16 wide, got shape"):
+        module(x, x, x)
+
+
+def test_the_warning_about_uint8_is_the_callers():
+    module = MultiheadAttention(E, H, batch_first=True)
+    x = torch.randn(B, K, E)
+    with pytest.warns(DeprecationWarning, match="uint8") as caught:
+        module(x, x, x, attn_mask=torch.zeros(K, K, dtype=torch.uint8))
+    assert [warning.filename for warning in caught] == [__file__]

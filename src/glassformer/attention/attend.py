@@ -116,6 +116,7 @@ def small_self_attention(
     if (
         batch * heads * length * length > most
         or any(p.dtype != x.dtype for p in projections)
+        or x.shape[2] != projections[0].shape[1]
         or not length
         or x.device.type != "cpu"
         or torch.is_autocast_enabled("cpu")

@@ -14,7 +14,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from glassformer.attention.products import RightFactor, is_eager
+from glassformer.attention.products import RightFactor, is_batched, is_eager
 from glassformer.attention.weigh import weigh
 
 Weights = Literal["none", "mean", "heads"]
@@ -37,7 +37,7 @@ def blocks_are_faster(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, drop
         and q.device.type == "cpu"
         and not (bias is not None and bias.requires_grad)
         and q.dtype == k.dtype == v.dtype
-        and dropout <= _MOST_DROPOUT
+        and 0 <= dropout <= _MOST_DROPOUT
         and is_eager(q, k, v)
     )
 
@@ -56,19 +56,16 @@ def attend_in_blocks(
     S)."""
     blocked = None if keep is None else ~keep
     # One draw from the global generator seeds all of a call's random numbers: the backward pass repeats them.
-    seed = int(torch.empty((), dtype=torch.int64).random_()) if dropout else 0
-    settings = _Settings(blocked, bias, dropout, seed, weights)
+    seed = int(torch.empty((), dtype=torch.int64, device="cpu").random_()) if dropout else 0
+    settings = _Settings(dropout, seed, weights)
     if torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad):
-        return _Attend.apply(q, k, v, settings)
-    return _forward(q, k, v, settings)
+        # The backward pass reads the bias again, and its owner may change it before.
+        return _Attend.apply(q, k, v, blocked, None if bias is None else bias.clone(), settings)
+    return _forward(q, k, v, blocked, bias, settings)
 
 
 @dataclass(frozen=True)
 class _Settings:
-    """Everything but the numbers that gradients flow to. `blocked` and `bias` broadcast to (B, H, L, S)."""
-
-    blocked: Tensor | None
-    bias: Tensor | None
     dropout: float
     seed: int
     weights: Weights
@@ -81,22 +78,31 @@ class _Settings:
 
 class _Attend(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, settings: _Settings) -> tuple[Tensor, Tensor | None]:
+    def forward(
+        ctx: Any, q: Tensor, k: Tensor, v: Tensor, blocked: Tensor | None, bias: Tensor | None, settings: _Settings
+    ) -> tuple[Tensor, Tensor | None]:
         ctx.set_materialize_grads(False)
-        ctx.save_for_backward(q, k, v)
+        ctx.save_for_backward(q, k, v, blocked, bias)
         ctx.settings = settings
-        return _forward(q, k, v, settings)
+        output, weights = _forward(q, k, v, blocked, bias, settings)
+        if weights is not None and not (q.requires_grad or k.requires_grad):
+            ctx.mark_non_differentiable(weights)
+        return output, weights
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
-        q, k, v = ctx.saved_tensors
-        backward = _differentiable_backward if torch.is_grad_enabled() else _backward
-        return *backward(q, k, v, ctx.settings, *grads), None
+        # Gradients of gradients, and many gradients at once, come from plain operations.
+        plain = torch.is_grad_enabled() or not is_eager(*grads) or any(map(is_batched, grads))
+        q, k, v, blocked, bias = ctx.saved_tensors
+        backward = _plain_backward if plain else _backward
+        return *backward(q, k, v, blocked, bias, ctx.settings, grads[0], grads[1]), None, None, None
 
 
 @torch.no_grad()
 @torch.autocast("cpu", enabled=False)
-def _forward(q: Tensor, k: Tensor, v: Tensor, settings: _Settings) -> tuple[Tensor, Tensor | None]:
+def _forward(
+    q: Tensor, k: Tensor, v: Tensor, blocked: Tensor | None, bias: Tensor | None, settings: _Settings
+) -> tuple[Tensor, Tensor | None]:
     batch, heads, q_len, _ = q.shape
     output = v.new_empty(batch, q_len, heads, v.shape[3]).transpose(1, 2)  # so that the heads are merged by a view
     shape = {"none": None, "mean": (batch, q_len, k.shape[2]), "heads": (batch, heads, q_len, k.shape[2])}[
@@ -107,7 +113,7 @@ def _forward(q: Tensor, k: Tensor, v: Tensor, settings: _Settings) -> tuple[Tens
     for group in _groups(q, k, v):
         values = RightFactor(group.v)
         for rows in group.blocks():
-            p = group.weigh(rows, settings)
+            p = group.weigh(rows, blocked, bias)
             if settings.dropout:
                 p.mul_(drop.next(p))
             if weights is not None:
@@ -125,7 +131,14 @@ def _forward(q: Tensor, k: Tensor, v: Tensor, settings: _Settings) -> tuple[Tens
 
 @torch.autocast("cpu", enabled=False)
 def _backward(
-    q: Tensor, k: Tensor, v: Tensor, settings: _Settings, grad_output: Tensor | None, grad_weights: Tensor | None
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    blocked: Tensor | None,
+    bias: Tensor | None,
+    settings: _Settings,
+    grad_output: Tensor | None,
+    grad_weights: Tensor | None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """With P the weights, P' what dropout leaves of them, O the output and W the weights returned:
     dV = P'ᵀ dO, dP' = dO Vᵀ + dW, dS = P (dP - Σ P dP) for each row, dQ = dS K / sqrt(D), dK = dSᵀ Q / sqrt(D)."""
@@ -137,7 +150,7 @@ def _backward(
         keys, values_transposed = RightFactor(group.k), RightFactor(group.v.mT)
         dk, dv = k.new_zeros(group.k.shape), v.new_zeros(group.v.shape)
         for rows in group.blocks():
-            p = group.weigh(rows, settings)
+            p = group.weigh(rows, blocked, bias)
             stays = drop.next(p) if settings.dropout else None
             dp, ds = (s.shaped(p.shape) for s in scratch)
             if grad_output is None:
@@ -163,24 +176,38 @@ def _backward(
     return grad_q, grad_k, grad_v
 
 
-def _differentiable_backward(
-    q: Tensor, k: Tensor, v: Tensor, settings: _Settings, *grads: Tensor | None
+def _plain_backward(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    blocked: Tensor | None,
+    bias: Tensor | None,
+    settings: _Settings,
+    *grads: Tensor | None,
 ) -> list[Tensor | None]:
-    """The same gradients from plain operations on all the weights, for gradients of gradients."""
-    weights = weigh(q, k, keep=None if settings.blocked is None else ~settings.blocked, bias=settings.bias)
-    if settings.dropout:
-        drop = _Dropper(settings)
-        stays = torch.empty_like(weights)
-        for group in _groups(q, k, v):
-            for rows in group.blocks():
-                part = stays[group.entries, :, rows]
-                part.copy_(drop.next(part.flatten(0, 1)).view_as(part))
-        weights = weights * stays * settings.scale
-    outputs = [weights @ v, weights.mean(1) if settings.weights == "mean" else weights]
-    used = [n for n, grad in enumerate(grads) if grad is not None]
+    """The same gradients from plain operations on all the weights."""
+    with torch.enable_grad():
+        weights = weigh(q, k, keep=None if blocked is None else ~blocked, bias=bias)
+        if settings.dropout:
+            drop = _Dropper(settings)
+            stays = torch.empty_like(weights)
+            for group in _groups(q.detach(), k.detach(), v.detach()):
+                for rows in group.blocks():
+                    part = stays[group.entries, :, rows]
+                    part.copy_(drop.next(part.flatten(0, 1)).view_as(part))
+            weights = weights * stays.detach() * settings.scale
+        outputs = [weights @ v, weights.mean(1) if settings.weights == "mean" else weights]
+    used = [n for n, grad in enumerate(grads) if grad is not None and outputs[n].requires_grad]
     inputs = [x for x in (q, k, v) if x.requires_grad]
-    found = iter(torch.autograd.grad([outputs[n] for n in used], inputs, [grads[n] for n in used], create_graph=True))
-    return [next(found) if x.requires_grad else None for x in (q, k, v)]
+    found = torch.autograd.grad(
+        [outputs[n] for n in used],
+        inputs,
+        [grads[n] for n in used],
+        create_graph=torch.is_grad_enabled(),
+        allow_unused=True,
+    )
+    by_input = iter(found)
+    return [next(by_input) if x.requires_grad else None for x in (q, k, v)]
 
 
 class _Scratch:
@@ -214,13 +241,13 @@ class _Group:
         q_len = self.q.shape[1]
         return (slice(start, min(start + self._rows, q_len)) for start in range(0, q_len, self._rows))
 
-    def weigh(self, rows: slice, settings: _Settings) -> Tensor:
+    def weigh(self, rows: slice, blocked: Tensor | None, bias: Tensor | None) -> Tensor:
         """softmax of the scores of a block of queries (G, rows, S), in memory that the next block reuses."""
         q = self.q[:, rows]
         p = self._scratch.shaped((*q.shape[:2], self.k.shape[1]))
         self._keys_transposed.multiply(q, out=p)
         by_head = p.unflatten(0, (-1, self.heads))
-        bias, blocked = self._part(settings.bias, rows), self._part(settings.blocked, rows)
+        bias, blocked = self._part(bias, rows), self._part(blocked, rows)
         if bias is not None:
             by_head.add_(bias)
         if blocked is not None:
@@ -228,7 +255,7 @@ class _Group:
         torch.softmax(p, -1, out=p)
         if (bias is not None or blocked is not None) and p[..., 0].isnan().any():
             # Rows with every key blocked came out as NaN. Only they become zeros: a NaN of the input's stays.
-            nowhere = torch.zeros(p.shape[-1], dtype=torch.bool) if blocked is None else blocked
+            nowhere = p.new_zeros(p.shape[-1], dtype=torch.bool) if blocked is None else blocked
             nowhere = nowhere if bias is None else nowhere | (bias == -math.inf)
             by_head.masked_fill_(nowhere.all(-1, keepdim=True), 0.0)
         return p
@@ -260,7 +287,7 @@ class _Dropper:
     """
 
     def __init__(self, settings: _Settings) -> None:
-        self._generator = torch.Generator().manual_seed(settings.seed)
+        self._generator = torch.Generator("cpu").manual_seed(settings.seed)
         self._below = math.floor(256 * settings.dropout)
         self._more_often = 256 * settings.dropout - self._below
         self._scratch: _Scratch | None = None
@@ -268,7 +295,9 @@ class _Dropper:
     def next(self, p: Tensor) -> Tensor:
         """Like p, in memory that the next block reuses: as numbers, which products with booleans would copy them to."""
         self._scratch = self._scratch or _Scratch(p)
-        more = torch.rand(*p.shape[:2], 1, generator=self._generator) < self._more_often
-        words = torch.empty((p.numel() + 7) // 8, dtype=torch.int64).random_(-(2**63), None, generator=self._generator)
+        generator = self._generator
+        more = torch.rand(*p.shape[:2], 1, generator=generator, device="cpu") < self._more_often
+        words = torch.empty((p.numel() + 7) // 8, dtype=torch.int64, device="cpu")
+        words.random_(-(2**63), None, generator=generator)
         bytes_ = words.view(torch.uint8)[: p.numel()].view(p.shape)
         return torch.ge(bytes_, more.to(torch.uint8).add_(self._below), out=self._scratch.shaped(p.shape))

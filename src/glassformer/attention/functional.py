@@ -88,6 +88,65 @@ def multi_head_attention_forward(
             average_attn_weights=average_attn_weights,
             is_causal=is_causal,
         )
+    output, weights = forward_in_memory_order(
+        query,
+        key,
+        value,
+        embed_dim_to_check,
+        num_heads,
+        in_proj_weight,
+        in_proj_bias,
+        bias_k,
+        bias_v,
+        add_zero_attn,
+        dropout_p,
+        out_proj_weight,
+        out_proj_bias,
+        training=training,
+        key_padding_mask=key_padding_mask,
+        need_weights=need_weights,
+        attn_mask=attn_mask,
+        use_separate_proj_weight=use_separate_proj_weight,
+        q_proj_weight=q_proj_weight,
+        k_proj_weight=k_proj_weight,
+        v_proj_weight=v_proj_weight,
+        static_k=static_k,
+        static_v=static_v,
+        average_attn_weights=average_attn_weights,
+        is_causal=is_causal,
+    )
+    return output.contiguous(), weights
+
+
+def forward_in_memory_order(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    embed_dim_to_check: int,
+    num_heads: int,
+    in_proj_weight: Tensor | None,
+    in_proj_bias: Tensor | None,
+    bias_k: Tensor | None,
+    bias_v: Tensor | None,
+    add_zero_attn: bool,
+    dropout_p: float,
+    out_proj_weight: Tensor,
+    out_proj_bias: Tensor | None,
+    *,
+    training: bool,
+    key_padding_mask: Tensor | None,
+    need_weights: bool,
+    attn_mask: Tensor | None,
+    use_separate_proj_weight: bool,
+    q_proj_weight: Tensor | None,
+    k_proj_weight: Tensor | None,
+    v_proj_weight: Tensor | None,
+    static_k: Tensor | None = None,
+    static_v: Tensor | None = None,
+    average_attn_weights: bool,
+    is_causal: bool,
+) -> tuple[Tensor, Tensor | None]:
+    """`multi_head_attention_forward`, but the output lies in memory as the query does: batch-major where that is."""
     batched = query.dim() == 3
     _check_dimensions(query, key, value, key_padding_mask, attn_mask, num_heads)
     if not batched:
@@ -222,7 +281,7 @@ def _check_dimensions(
     if key.dim() != n or value.dim() != n:
         raise ArgumentError(
             f"{of_query}, expected `key` and `value` to be {n}-D but found {key.dim()}-D and {value.dim()}-D tensors "
-            "respectively"
+            "respectively: pass all three with a batch axis, or none"
         )
     if key_padding_mask is not None and key_padding_mask.dim() != n - 1:
         shape = "(batch, key_len)" if n == 3 else "(key_len,)"
@@ -238,7 +297,10 @@ def _check_dimensions(
     if attn_mask is not None and attn_mask.dim() == 3 and n == 2:
         expected = (heads, query.shape[0], key.shape[0])
         if tuple(attn_mask.shape) != expected:
-            raise ArgumentError(f"Expected `attn_mask` shape to be {expected} but got {tuple(attn_mask.shape)}")
+            raise ArgumentError(
+                f"Expected `attn_mask` shape to be {expected} (num_heads, query_len, key_len) but got "
+                f"{tuple(attn_mask.shape)}: for all heads alike pass (query_len, key_len)"
+            )
 
 
 def _check_sizes(
@@ -299,7 +361,9 @@ def _check_further_keys(
         if static is None:
             continue
         if bias_k is not None:
-            raise ArgumentError(f"bias cannot be added to static {name}.")
+            raise ArgumentError(
+                f"bias cannot be added to static {name}: pass bias_k and bias_v, or static ones, not both"
+            )
         rows, width = query.shape[1] * heads, query.shape[2] // heads
         if static.dim() != 3 or static.shape[0] != rows or static.shape[2] != width:
             raise ArgumentError(

@@ -3,6 +3,7 @@
 torch's `nn.MultiheadAttention` means the opposite (True = ignore); `keep_from_torch` is the way in.
 """
 
+import sys
 import warnings
 
 import torch
@@ -11,6 +12,8 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from glassformer.errors import ArgumentError
+
+_NOT_THE_CALLER = ("glassformer", "torch", "jaxtyping", "beartype")  # the last two where annotations are checked
 
 
 def keep_from_ids(ids: Int[Tensor, "batch k_len"], pad: int) -> Bool[Tensor, "batch 1 1 k_len"]:
@@ -192,7 +195,12 @@ def open_blocked_rows(mask: Tensor) -> tuple[Tensor, Bool[Tensor, "..."]]:
 def check_type(name: str, mask: Tensor) -> Tensor:
     """A mask of torch's, boolean or floating-point; uint8 becomes boolean, with a DeprecationWarning."""
     if mask.dtype == torch.uint8:
-        warnings.warn(f"uint8 for {name} is deprecated: pass {name}.bool()", DeprecationWarning, stacklevel=2)
+        if not torch.compiler.is_compiling():
+            # As the caller's of glassformer: Python shows its users only what is said to happen in their own code.
+            frame, level = sys._getframe(), 1
+            while frame.f_back and frame.f_globals.get("__name__", "").split(".")[0] in _NOT_THE_CALLER:
+                frame, level = frame.f_back, level + 1
+            warnings.warn(f"uint8 for {name} is deprecated: pass {name}.bool()", DeprecationWarning, stacklevel=level)
         mask = mask.bool()
     if mask.dtype != torch.bool and not mask.is_floating_point():
         raise ArgumentError(

@@ -5,13 +5,42 @@ from typing import Any
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
+from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
+from torch.overrides import has_torch_function
 
 from glassformer.attention.attend import attend, small_self_attention
-from glassformer.attention.functional import multi_head_attention_forward, on_each
+from glassformer.attention.functional import forward_in_memory_order, multi_head_attention_forward, on_each
 from glassformer.attention.products import linear
 from glassformer.errors import ArgumentError
 
 Heads = Float[Tensor, "batch heads length d_head"]
+
+
+class _Projection:
+    """A projection weight: the parameter of its name, what stands in for it (pruned, replicated), or a packed third."""
+
+    def __init__(self, third: int) -> None:
+        self._third = third
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = name
+
+    def __get__(self, module: Any, owner: type) -> Any:
+        if module is None:
+            return self
+        for place in (module.__dict__, module._parameters):
+            if place.get(self._name) is not None:
+                return place[self._name]
+        packed = getattr(module, "in_proj_weight", None)
+        if packed is None:
+            raise AttributeError(f"{owner.__name__} has no {self._name} yet")
+        return packed.chunk(3)[self._third]
+
+    def __set__(self, module: Any, value: Any) -> None:
+        module.__dict__[self._name] = value
+
+    def __delete__(self, module: Any) -> None:
+        del module.__dict__[self._name]
 
 
 class MultiheadAttention(nn.Module):
@@ -79,7 +108,8 @@ class MultiheadAttention(nn.Module):
         self.register_parameter("in_proj_bias", parameter(3 * embed_dim) if bias else None)
         self.register_parameter("bias_k", parameter(1, 1, embed_dim) if add_bias_kv else None)
         self.register_parameter("bias_v", parameter(1, 1, embed_dim) if add_bias_kv else None)
-        self.out_proj = nn.Linear(embed_dim, embed_dim, bias=bias, device=device, dtype=dtype)
+        # As torch's: quantization of all nn.Linear must leave it alone, since its weight is read, not its call used.
+        self.out_proj = NonDynamicallyQuantizableLinear(embed_dim, embed_dim, bias=bias, device=device, dtype=dtype)
         self._reset_parameters()
 
     def _reset_parameters(self) -> None:
@@ -96,18 +126,9 @@ class MultiheadAttention(nn.Module):
         return self.q_proj_weight, self.k_proj_weight, self.v_proj_weight
 
     # Code that finds _qkv_same_embed_dim False reads these: where the weights are packed they are its thirds.
-    q_proj_weight = property(lambda self: self._projection("q_proj_weight", 0))
-    k_proj_weight = property(lambda self: self._projection("k_proj_weight", 1))
-    v_proj_weight = property(lambda self: self._projection("v_proj_weight", 2))
-
-    def _projection(self, name: str, third: int) -> Tensor:
-        weight = self._parameters.get(name)
-        if weight is not None:
-            return weight
-        packed = getattr(self, "in_proj_weight", None)
-        if packed is None:
-            raise AttributeError(f"{name} is not there yet")
-        return packed.chunk(3)[third]
+    q_proj_weight = _Projection(0)
+    k_proj_weight = _Projection(1)
+    v_proj_weight = _Projection(2)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Also of pickles of torch's module, of any age."""
@@ -159,7 +180,9 @@ class MultiheadAttention(nn.Module):
             query = key = value = query.transpose(0, 1)
         elif swap:
             query, key, value = on_each(_swap_first_two, query, key, value)
-        output, weights = multi_head_attention_forward(
+        tensors = (query, key, value, in_proj_weight, self.in_proj_bias, out_proj.weight, out_proj.bias)
+        function = multi_head_attention_forward if has_torch_function(tensors) else forward_in_memory_order
+        output, weights = function(
             query,
             key,
             value,
@@ -184,7 +207,7 @@ class MultiheadAttention(nn.Module):
             average_attn_weights=average_attn_weights,
             is_causal=is_causal,
         )
-        return (output.transpose(0, 1) if swap else output), weights
+        return output.transpose(0, 1) if swap else output.contiguous(), weights
 
     def _forward_nested(
         self,

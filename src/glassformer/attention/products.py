@@ -14,6 +14,7 @@ import torch.autograd.forward_ad as forward_ad
 import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
+from torch._C._functorch import is_legacy_batchedtensor
 
 _ONEDNN_FROM_OPERATIONS = 2 * 64**3  # below, its calls cost more than they save: 22 us against MKL's 5
 
@@ -67,23 +68,31 @@ def is_eager(*tensors: Tensor | None) -> bool:
     ) and all(x is None or type(x) is Tensor or type(x) is torch.nn.Parameter for x in tensors)
 
 
+def is_batched(x: Tensor | None) -> bool:
+    """True for what torch.autograd.grad(is_grads_batched=True) passes through a backward pass."""
+    return x is not None and is_legacy_batchedtensor(x)
+
+
 class _Linear(torch.autograd.Function):
     """`linear` whose three products all go through oneDNN."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        ctx.save_for_backward(x, weight)
+        # Only what a gradient needs, so that the rest is freed, and may be changed in place.
+        ctx.save_for_backward(x if ctx.needs_input_grad[1] else None, weight if ctx.needs_input_grad[0] else None)
         return _onednn_linear(x, weight, bias)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
         x, weight = ctx.saved_tensors
         (grad,) = grads
-        rows, grad_rows = x.flatten(0, -2), grad.flatten(0, -2)
-        product = F.linear if torch.is_grad_enabled() else _onednn_linear  # a gradient of the gradient is wanted
+        plain = torch.is_grad_enabled() or not is_eager(grad) or is_batched(grad)
+        product = F.linear if plain else _onednn_linear
+        grad_rows = grad.reshape(-1, grad.shape[-1])
+        rows = None if x is None else x.reshape(-1, x.shape[-1])
         return (
-            product(grad, weight.mT.contiguous(), None) if ctx.needs_input_grad[0] else None,
-            product(grad_rows.mT.contiguous(), rows.mT.contiguous(), None) if ctx.needs_input_grad[1] else None,
+            None if weight is None else product(grad, weight.mT.contiguous(), None),
+            None if rows is None else product(grad_rows.mT.contiguous(), rows.mT.contiguous(), None),
             grad_rows.sum(0) if ctx.needs_input_grad[2] else None,
         )
 

@@ -2,7 +2,6 @@
 
 import math
 
-import torch
 import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor
@@ -30,7 +29,7 @@ def weigh(
     if blocked is None:
         weights = scores.softmax(-1)
     else:
-        # The lowest finite number, not -inf, so that a row with nothing to see is never NaN on its way to zero.
-        lowest = torch.finfo(scores.dtype).min
-        weights = scores.masked_fill(blocked, lowest).softmax(-1).masked_fill(blocked, 0.0)
+        # A row with nothing to see gets finite scores, so that it is never NaN on its way to zero.
+        nowhere = blocked.all(-1, keepdim=True)
+        weights = scores.masked_fill(blocked, -math.inf).masked_fill(nowhere, 0.0).softmax(-1).masked_fill(nowhere, 0.0)
     return F.dropout(weights, dropout) if dropout else weights
