@@ -25,8 +25,8 @@ _COPIES_FROM_SCORES = 512 * 512
 _ONE_CALL_UP_TO_SCORES = {
     torch.float32: (1 << 20, 1 << 14),
     torch.float64: (1 << 14, 1 << 14),
-    torch.bfloat16: (1 << 23, 1 << 14),
-    torch.float16: (1 << 23, 1 << 14),
+    torch.bfloat16: (1 << 23, 1 << 20),
+    torch.float16: (1 << 23, 1 << 20),
 }
 _ONE_CALL_WITH_MASK_UP_TO_SCORES = 1 << 14
 

@@ -2,6 +2,7 @@
 
 import math
 
+import torch
 import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor
@@ -21,15 +22,18 @@ def weigh(
     exactly zero.
     """
     scores = (q * (1 / math.sqrt(q.shape[-1]))) @ k.mT
-    blocked = None if keep is None else ~keep
-    if bias is not None:
-        scores = scores + bias
-        infinite = bias == -math.inf
-        blocked = infinite if blocked is None else blocked | infinite
-    if blocked is None:
+    if keep is None and bias is None:
         weights = scores.softmax(-1)
+    elif bias is None:
+        assert keep is not None
+        # The lowest finite number, not -inf, so that a row with nothing to see is never NaN on its way to zero.
+        blocked = ~keep
+        lowest = torch.finfo(scores.dtype).min
+        weights = scores.masked_fill(blocked, lowest).softmax(-1).masked_fill(blocked, 0.0)
     else:
-        # A row with nothing to see gets finite scores, so that it is never NaN on its way to zero.
+        # Here a score may itself be that low, so it is -inf, and a row with nothing to see gets scores of its own.
+        blocked = bias == -math.inf if keep is None else (bias == -math.inf) | ~keep
         nowhere = blocked.all(-1, keepdim=True)
-        weights = scores.masked_fill(blocked, -math.inf).masked_fill(nowhere, 0.0).softmax(-1).masked_fill(nowhere, 0.0)
+        scores = (scores + bias).masked_fill(blocked, -math.inf).masked_fill(nowhere, 0.0)
+        weights = scores.softmax(-1).masked_fill(nowhere, 0.0)
     return F.dropout(weights, dropout) if dropout else weights
