@@ -410,3 +410,10 @@ def test_batch_sizes_and_lengths_must_be_the_same(query, key, value):
     message = rf"^query, key and value must have one batch size, and key and value one length, got {shapes}$"
     with pytest.raises(ValueError, match=message):
         MultiHeadAttention(H, E)(torch.zeros(query), torch.zeros(key), torch.zeros(value))
+
+
+@pytest.mark.parametrize("shape", [(5, 2, 10), (5, 8), (5,)])
+def test_other_widths_and_ranks_are_explained(shape):
+    x, wrong = torch.randn(5, 2, 8), torch.randn(shape)
+    with pytest.raises(ValueError, match=r"must be \(seq, batch, d_model\) with d_model = 8, got \(5, 2, 8\)"):
+        MultiHeadAttention(2, 8)(x, wrong, wrong)

@@ -838,3 +838,12 @@ def test_learns_to_reverse():
     found = greedy(encoder, decoder, source, src_pad=pad, end=end, max_len=length + 1)
     right = (found == target[:, : found.shape[1]]).all(1).double().mean()
     assert right >= 0.95
+
+
+@pytest.mark.parametrize("h", [1, 2])
+def test_batches_of_different_size_are_refused(h):
+    q, k = torch.randn(2, 3, 8), torch.randn(1, 5, 8)
+    with pytest.raises(
+        ValueError, match=r"must have one batch size, and k and v one length, got \(2, 3, 8\), \(1, 5, 8\)"
+    ):
+        MultiHeadAttention(8, h)(q, k, k)

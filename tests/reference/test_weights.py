@@ -442,3 +442,20 @@ def test_a_bias_anywhere_in_the_model_is_refused(name):
     fast.get_submodule(name).in_proj_bias.data[0] = 1e-30
     message = "in_proj_bias holds numbers that would be lost: the per-head projections have no bias"
     assert_refused(transformer_from_fast, message, fast, *reference_model())
+
+
+def test_a_single_attention_that_does_not_fit_is_left_as_it_was():
+    fast = MultiheadAttention(66, 3, batch_first=True)
+    torch.nn.init.normal_(fast.in_proj_bias)
+    before = {name: value.clone() for name, value in fast.state_dict().items()}
+    with pytest.raises(ValueError, match="the sizes differ"):
+        per_head_to_fast(transformer.MultiHeadAttention(33, 3), fast)
+    assert all(torch.equal(value, before[name]) for name, value in fast.state_dict().items())
+
+    single = self_attention.SelfAttention(33, 33, 11)
+    kept = {name: value.clone() for name, value in single.state_dict().items()}
+    source = MultiheadAttention(33, 1, bias=False)
+    torch.nn.init.eye_(source.out_proj.weight)
+    with pytest.raises(ValueError, match="the sizes differ"):
+        self_attention_from_fast(source, single)
+    assert all(torch.equal(value, kept[name]) for name, value in single.state_dict().items())

@@ -79,6 +79,12 @@ class MultiHeadAttention(nn.Module):
 
         Of a query that may look nowhere the weights are 0, and the result is the output's bias alone.
         """
+        d_model = self.heads * self.d_k
+        if any(x.dim() != 3 or x.shape[2] != d_model for x in (query, key, value)):
+            raise ValueError(
+                f"query, key and value must be (seq, batch, d_model) with d_model = {d_model}, got "
+                f"{tuple(query.shape)}, {tuple(key.shape)}, {tuple(value.shape)}"
+            )
         if query.shape[1] != key.shape[1] or key.shape[:2] != value.shape[:2]:
             raise ValueError(
                 "query, key and value must have one batch size, and key and value one length, got "

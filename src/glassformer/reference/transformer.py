@@ -60,6 +60,11 @@ class MultiHeadAttention(nn.Module):
         `mask_3d` (batch or 1, q_len or 1, k_len), True = blocked, serves all heads.
         """
         batch = q.shape[0]
+        if k.shape[0] != batch or k.shape[:2] != v.shape[:2]:
+            raise ValueError(
+                "q, k and v must have one batch size, and k and v one length, got "
+                f"{tuple(q.shape)}, {tuple(k.shape)}, {tuple(v.shape)}"
+            )
         if mask_3d is not None:
             _check_mask(mask_3d, torch.Size((batch, q.shape[1], k.shape[1])))
             mask_3d = mask_3d.expand(batch, -1, -1).repeat(self.h, 1, 1)

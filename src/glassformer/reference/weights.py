@@ -5,7 +5,7 @@ Each function fills its second argument in place.
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
@@ -38,8 +38,8 @@ def self_attention_from_fast(source: Any, target: self_attention.SelfAttention) 
         raise ValueError("source has an output projection (out_proj.weight isn't the identity): SelfAttention has none")
     _must_be_zero("in_proj_bias", biases, "SelfAttention's projections have no bias")
     _must_be_zero("out_proj.bias", [output_bias], "SelfAttention has no output projection")
-    for linear, weight in zip((target.linear_q, target.linear_k, target.linear_v), weights, strict=True):
-        _copy(linear.weight, weight)
+    into = [target.linear_q.weight, target.linear_k.weight, target.linear_v.weight]
+    _copy_all(zip(into, weights, strict=True))
 
 
 @torch.no_grad()
@@ -60,12 +60,9 @@ def multi_head_from_fast(source: Any, target: multi_head.MultiHeadAttention) -> 
     if target.query.linear.bias is None:
         _must_be_zero("in_proj_bias of queries and keys", biases[:2], "target has none: make it with bias=True")
     linears = [target.query.linear, target.key.linear, target.value.linear]
-    for linear, weight, bias in zip(linears, weights, biases, strict=True):
-        _copy(linear.weight, weight)
-        if linear.bias is not None:
-            _copy(linear.bias, bias)
-    _copy(target.output.weight, output)
-    _copy(target.output.bias, output_bias)
+    pairs = [(linear.weight, weight) for linear, weight in zip(linears, weights, strict=True)]
+    pairs += [(x.bias, bias) for x, bias in zip(linears, biases, strict=True) if x.bias is not None]
+    _copy_all([*pairs, (target.output.weight, output), (target.output.bias, output_bias)])
 
 
 @torch.no_grad()
@@ -83,10 +80,9 @@ def per_head_from_fast(source: Any, target: transformer.MultiHeadAttention) -> N
         raise ValueError(f"target must have {source.num_heads} heads, got {target.h}")
     weights, biases, output, output_bias = _read(source)
     _must_be_zero("in_proj_bias", biases, "the per-head projections have no bias")
-    for parameter, weight in zip((target.W_q, target.W_k, target.W_v), weights, strict=True):
-        _copy(parameter, weight.unflatten(0, (target.h, -1)).permute(0, 2, 1))
-    _copy(target.output.weight, output)
-    _copy(target.output.bias, output_bias)
+    by_head = [weight.unflatten(0, (target.h, -1)).permute(0, 2, 1) for weight in weights]
+    pairs = zip((target.W_q, target.W_k, target.W_v), by_head, strict=True)
+    _copy_all([*pairs, (target.output.weight, output), (target.output.bias, output_bias)])
 
 
 @torch.no_grad()
@@ -237,15 +233,14 @@ def _fill(fast: Any, weights: list[Tensor], biases: list[Tensor], output: Tensor
         _must_be_zero(
             "output.bias", [] if output_bias is None else [output_bias], "target has none: make it with bias=True"
         )
-    else:
-        fast.in_proj_bias.zero_()
-        fast.out_proj.bias.zero_()
-        if biases:
-            _copy(fast.in_proj_bias, torch.cat([x.to(fast.in_proj_bias) for x in biases]))
-        if output_bias is not None:
-            _copy(fast.out_proj.bias, output_bias)
-    _copy(fast.in_proj_weight, torch.cat(weights))
-    _copy(fast.out_proj.weight, output)
+    pairs = [(fast.in_proj_weight, torch.cat(weights)), (fast.out_proj.weight, output)]
+    if fast.in_proj_bias is not None:
+        in_bias, out_bias = torch.zeros_like(fast.in_proj_bias), torch.zeros_like(fast.out_proj.bias)
+        pairs += [
+            (fast.in_proj_bias, torch.cat([x.to(in_bias) for x in biases]) if biases else in_bias),
+            (fast.out_proj.bias, out_bias if output_bias is None else output_bias),
+        ]
+    _copy_all(pairs)
 
 
 def _must_be_zero(name: str, biases: list[Tensor], why: str) -> None:
@@ -254,8 +249,16 @@ def _must_be_zero(name: str, biases: list[Tensor], why: str) -> None:
 
 
 def _copy(into: Tensor, values: Tensor) -> None:
-    if into.shape != values.shape:
-        raise ValueError(
-            f"the sizes differ: a parameter of shape {tuple(values.shape)} can't be held by {tuple(into.shape)}"
-        )
-    into.copy_(values)
+    _copy_all([(into, values)])
+
+
+def _copy_all(pairs: Iterable[tuple[Tensor, Tensor]]) -> None:
+    """All of them or, if one doesn't fit, none."""
+    pairs = list(pairs)
+    for into, values in pairs:
+        if into.shape != values.shape:
+            raise ValueError(
+                f"the sizes differ: a parameter of shape {tuple(values.shape)} can't be held by {tuple(into.shape)}"
+            )
+    for into, values in pairs:
+        into.copy_(values)
