@@ -1,7 +1,7 @@
 """`torch.nn.functional.multi_head_attention_forward`, argument for argument (Vaswani et al. 2017, section 3.2.2)."""
 
 from collections.abc import Callable
-from typing import cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -58,50 +58,8 @@ def multi_head_attention_forward(
     ArgumentError, which is what torch raises (AssertionError, RuntimeError) and a ValueError.
     """
     tensors = (query, key, value, in_proj_weight, in_proj_bias, bias_k, bias_v, out_proj_weight, out_proj_bias)
-    if has_torch_function(tensors):
-        return handle_torch_function(
-            multi_head_attention_forward,
-            tensors,
-            query,
-            key,
-            value,
-            embed_dim_to_check,
-            num_heads,
-            in_proj_weight,
-            in_proj_bias,
-            bias_k,
-            bias_v,
-            add_zero_attn,
-            dropout_p,
-            out_proj_weight,
-            out_proj_bias,
-            training=training,
-            key_padding_mask=key_padding_mask,
-            need_weights=need_weights,
-            attn_mask=attn_mask,
-            use_separate_proj_weight=use_separate_proj_weight,
-            q_proj_weight=q_proj_weight,
-            k_proj_weight=k_proj_weight,
-            v_proj_weight=v_proj_weight,
-            static_k=static_k,
-            static_v=static_v,
-            average_attn_weights=average_attn_weights,
-            is_causal=is_causal,
-        )
-    output, weights = forward_in_memory_order(
-        query,
-        key,
-        value,
-        embed_dim_to_check,
-        num_heads,
-        in_proj_weight,
-        in_proj_bias,
-        bias_k,
-        bias_v,
-        add_zero_attn,
-        dropout_p,
-        out_proj_weight,
-        out_proj_bias,
+    arguments = (*tensors[:3], embed_dim_to_check, num_heads, *tensors[3:7], add_zero_attn, dropout_p, *tensors[7:])
+    settings: dict[str, Any] = dict(
         training=training,
         key_padding_mask=key_padding_mask,
         need_weights=need_weights,
@@ -115,6 +73,9 @@ def multi_head_attention_forward(
         average_attn_weights=average_attn_weights,
         is_causal=is_causal,
     )
+    if has_torch_function(tensors):
+        return handle_torch_function(multi_head_attention_forward, tensors, *arguments, **settings)
+    output, weights = forward_in_memory_order(*arguments, **settings)
     return output.contiguous(), weights
 
 
