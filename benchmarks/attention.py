@@ -16,7 +16,7 @@ import sys
 from collections.abc import Callable
 from functools import cache, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args
 
 import bench
 import torch
@@ -29,10 +29,10 @@ from glassformer import MultiheadAttention
 
 WIDTH, HEADS = 512, 8
 SIZES = [(32, 64), (4, 512), (1, 2048), (1, 4096)]  # batch x length
-PARTS = ["infer", "train", "tiny", "half", "memory", "gpu"]
+Part = Literal["infer", "train", "tiny", "half", "memory", "gpu"]
 
 
-def main(only: tuple[str, ...] = tuple(PARTS), seconds: float = 2.0, threads: int | None = None) -> None:
+def main(only: tuple[Part, ...] = get_args(Part), seconds: float = 2.0, threads: int | None = None) -> None:
     """Measure the parts named by `only`.
 
     Args:
