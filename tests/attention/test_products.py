@@ -29,11 +29,17 @@ def calls(monkeypatch) -> list[Tensor]:
 
 
 def test_torch_still_has_the_operators_we_name():
-    """Each is private: without it we are slower, not wrong. If this fails, look for its successor."""
+    """Each is private. If this fails, look for its successor."""
+    assert torch._C._are_functorch_transforms_active() is False
+    assert torch._C._len_torch_dispatch_stack() == 0
+    assert torch._C._get_tracing_state() is None
+    assert forward_ad._current_level == -1
+    assert torch._C._functorch.is_legacy_batchedtensor(torch.zeros(1)) is False
+    # Without these two we are slower, not wrong.
     assert hasattr(torch, "_native_multi_head_attention")
-    assert torch.ops.aten._softmax_backward_data
     if torch.backends.mkldnn.is_available():
         assert torch.ops.mkldnn._linear_pointwise
+    assert torch.ops.aten._softmax_backward_data.out
 
 
 @pytest.mark.parametrize("bias", [True, False])
