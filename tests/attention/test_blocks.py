@@ -119,12 +119,32 @@ def test_dropout_follows_the_global_seed():
 def test_a_nan_of_the_input_is_not_hidden():
     q, k, v = heads()
     q[0, 0, 0, 0] = torch.nan
-    keep = mask("padding")
+    keep = mask("each")
     keep[1] = False
     output, weights = attend_in_blocks(q, k, v, keep=keep, weights="heads")
     assert weights[0, 0, 0].isnan().all()
     assert output[0, 0, 0].isnan().all()
     assert (weights[1] == 0).all()
+
+
+@pytest.mark.usefixtures("_rows")
+@pytest.mark.parametrize("weights", ["none", "mean", "heads"])
+def test_keys_that_nobody_may_look_at_are_left_out_of_the_products(weights):
+    q, k, v = (x.requires_grad_() for x in heads())
+    keep = torch.zeros(B, 1, 1, K, dtype=torch.bool)
+    keep[0, ..., 2:5] = True
+    keep[1, ..., 4] = True
+    output, seen = attend_in_blocks(q, k, v, keep=keep, weights=weights)
+    p = weigh(q, k, keep=keep)
+    expected = [p @ v] if seen is None else [p @ v, p.mean(1) if weights == "mean" else p]
+    found = [output] if seen is None else [output, seen]
+    assert_close(found, expected)
+    towards = [torch.randn_like(x) for x in found]
+    assert_close(torch.autograd.grad(found, (q, k, v), towards), torch.autograd.grad(expected, (q, k, v), towards))
+    # What is left out may be anything.
+    spoilt = k.detach().clone()
+    spoilt[:, :, :2] = torch.nan
+    assert_close(attend_in_blocks(q.detach(), spoilt, v.detach(), keep=keep)[0], output.detach())
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)

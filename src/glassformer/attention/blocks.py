@@ -110,7 +110,7 @@ def _forward(
     ]
     weights = None if shape is None else q.new_empty(shape)
     drop = _Dropper(settings)
-    for group in _groups(q, k, v):
+    for group in _groups(q, k, v, blocked):
         values = RightFactor(group.v)
         for rows in group.blocks():
             p = group.weigh(rows, blocked, bias)
@@ -119,6 +119,9 @@ def _forward(
             if weights is not None:
                 by_head = p.unflatten(0, (-1, heads))
                 part = weights[group.entries, ..., rows, :]
+                if p.shape[-1] < part.shape[-1]:
+                    part.zero_()
+                part = part[..., group.keys]
                 if settings.weights == "heads":
                     part.copy_(by_head).mul_(settings.scale)
                 else:  # a mean in bfloat16 takes eight times as long as a sum
@@ -146,7 +149,7 @@ def _backward(
     grad_q, grad_k, grad_v = q.new_empty(q.shape), k.new_empty(k.shape), v.new_empty(v.shape)
     drop = _Dropper(settings)
     scratch = _Scratch(q), _Scratch(q)
-    for group in _groups(q, k, v):
+    for group in _groups(q, k, v, blocked):
         keys, values_transposed = RightFactor(group.k), RightFactor(group.v.mT)
         dk, dv = k.new_zeros(group.k.shape), v.new_zeros(group.v.shape)
         for rows in group.blocks():
@@ -161,7 +164,7 @@ def _backward(
                 RightFactor(do).multiply(after_dropout.mT, out=dv, add=True)
                 values_transposed.multiply(do, out=dp)
             if grad_weights is not None:
-                part = grad_weights[group.entries, ..., rows, :]
+                part = grad_weights[group.entries, ..., rows, group.keys]
                 part = part[:, None] / heads if settings.weights == "mean" else part
                 dp.unflatten(0, (-1, heads)).add_(part, alpha=settings.scale)
             if stays is not None:
@@ -171,8 +174,9 @@ def _backward(
             keys.multiply(ds, out=dq)
             grad_q[group.entries, :, rows] = dq.mul_(group.factor).unflatten(0, (-1, heads))
             RightFactor(group.q[:, rows]).multiply(ds.mT, out=dk, add=True)
-        grad_k[group.entries] = dk.unflatten(0, (-1, heads))
-        grad_v[group.entries] = dv.unflatten(0, (-1, heads))
+        for grad, found in ((grad_k, dk), (grad_v, dv)):
+            grad[group.entries] = 0.0
+            grad[group.entries, :, group.keys] = found.unflatten(0, (-1, heads))
     return grad_q, grad_k, grad_v
 
 
@@ -190,10 +194,10 @@ def _plain_backward(
         weights = weigh(q, k, keep=None if blocked is None else ~blocked, bias=bias)
         if settings.dropout:
             drop = _Dropper(settings)
-            stays = torch.empty_like(weights)
-            for group in _groups(q.detach(), k.detach(), v.detach()):
+            stays = torch.zeros_like(weights)
+            for group in _groups(q.detach(), k.detach(), v.detach(), blocked):
                 for rows in group.blocks():
-                    part = stays[group.entries, :, rows]
+                    part = stays[group.entries, :, rows, group.keys]
                     part.copy_(drop.next(part.flatten(0, 1)).view_as(part))
             weights = weights * stays.detach() * settings.scale
         outputs = [weights @ v, weights.mean(1) if settings.weights == "mean" else weights]
@@ -223,15 +227,19 @@ class _Scratch:
 
 
 class _Group:
-    """Some entries of the batch, with their heads side by side: q (scaled), k, v: (G, length, width)."""
+    """Some entries of the batch, their heads side by side: q (scaled), k, v: (G, length, width); of the keys, those
+    from the first to the last that any of the entries may look at."""
 
-    def __init__(self, q: Tensor, k: Tensor, v: Tensor, entries: slice, rows: int, scratch: _Scratch) -> None:
+    def __init__(
+        self, q: Tensor, k: Tensor, v: Tensor, entries: slice, keys: slice, rows: int, scratch: _Scratch
+    ) -> None:
         self.entries = entries
+        self.keys = keys
         self.heads = q.shape[1]
         self.factor = 1 / math.sqrt(q.shape[3])
         self.q = (q[entries] * self.factor).flatten(0, 1)
-        self.k, self.v = k[entries].flatten(0, 1), v[entries].flatten(0, 1)
-        if k.shape[2] >= _COPY_FROM_KEYS:
+        self.k, self.v = k[entries, :, keys].flatten(0, 1), v[entries, :, keys].flatten(0, 1)
+        if self.k.shape[1] >= _COPY_FROM_KEYS:
             self.k, self.v = self.k.contiguous(), self.v.contiguous()
         self._keys_transposed = RightFactor(self.k.mT)
         self._rows = rows
@@ -264,11 +272,11 @@ class _Group:
         """What a mask that broadcasts to (B, H, L, S) says of a block."""
         if mask is None:
             return None
-        mask = mask[self.entries] if mask.shape[0] > 1 else mask
+        mask = (mask[self.entries] if mask.shape[0] > 1 else mask)[..., self.keys]
         return mask[:, :, rows] if mask.shape[2] > 1 else mask
 
 
-def _groups(q: Tensor, k: Tensor, v: Tensor) -> Iterator[_Group]:
+def _groups(q: Tensor, k: Tensor, v: Tensor, blocked: Tensor | None) -> Iterator[_Group]:
     """Short sequences share a block; of long ones a block is some rows."""
     batch, heads, q_len, _ = q.shape
     row_bytes = heads * k.shape[2] * q.element_size()
@@ -276,7 +284,17 @@ def _groups(q: Tensor, k: Tensor, v: Tensor) -> Iterator[_Group]:
     entries = min(batch, max(1, rows // q_len))
     scratch = _Scratch(q)
     for start in range(0, batch, entries):
-        yield _Group(q, k, v, slice(start, min(start + entries, batch)), rows, scratch)
+        part = slice(start, min(start + entries, batch))
+        yield _Group(q, k, v, part, _open_keys(blocked, part, k.shape[2]), rows, scratch)
+
+
+def _open_keys(blocked: Tensor | None, entries: slice, k_len: int) -> slice:
+    """Without the padding before and after all that these entries may look at; at least one key."""
+    if blocked is None or blocked.shape[1] > 1 or blocked.shape[2] > 1:
+        return slice(0, k_len)
+    part = blocked[entries] if blocked.shape[0] > 1 else blocked
+    open_keys = (~part.reshape(-1, k_len).all(0)).nonzero().flatten().tolist()
+    return slice(open_keys[0], open_keys[-1] + 1) if open_keys else slice(0, 1)
 
 
 class _Dropper:
