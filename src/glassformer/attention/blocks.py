@@ -20,7 +20,7 @@ from glassformer.attention.weigh import weigh
 Weights = Literal["none", "mean", "heads"]
 
 # A block's weights fill about this much, or more, so that a block of long rows has some of them: products of few rows
-# are slow. Measured best of 1 to 32 MiB (benchmarks/LOG.md).
+# are slow. Of 1 to 32 MiB the one that is near the best at every size (benchmarks/LOG.md).
 _BLOCK_BYTES = 8 << 20
 _BLOCK_ROWS = 64
 _MOST_BLOCK_BYTES = 16 << 20
@@ -52,8 +52,7 @@ def attend_in_blocks(
     dropout: float = 0.0,
     weights: Weights = "none",
 ) -> tuple[Tensor, Tensor | None]:
-    """softmax(q kᵀ / sqrt(D) + bias) v, and its weights: none, their mean over the heads (B, L, S), or all (B, H, L,
-    S)."""
+    """softmax(q kᵀ / sqrt(D) + bias) v, and its weights: none, the heads' mean (B, L, S), or all (B, H, L, S)."""
     blocked = None if keep is None else ~keep
     # One draw from the global generator seeds all of a call's random numbers: the backward pass repeats them.
     seed = int(torch.empty((), dtype=torch.int64, device="cpu").random_()) if dropout else 0
@@ -146,7 +145,7 @@ def _backward(
     """With P the weights, P' what dropout leaves of them, O the output and W the weights returned:
     dV = P'ᵀ dO, dP' = dO Vᵀ + dW, dS = P (dP - Σ P dP) for each row, dQ = dS K / sqrt(D), dK = dSᵀ Q / sqrt(D)."""
     heads = q.shape[1]
-    grad_q, grad_k, grad_v = q.new_empty(q.shape), k.new_empty(k.shape), v.new_empty(v.shape)
+    grad_q, grad_k, grad_v = q.new_empty(q.shape), k.new_zeros(k.shape), v.new_zeros(v.shape)
     drop = _Dropper(settings)
     scratch = _Scratch(q), _Scratch(q)
     for group in _groups(q, k, v, blocked):
@@ -174,9 +173,8 @@ def _backward(
             keys.multiply(ds, out=dq)
             grad_q[group.entries, :, rows] = dq.mul_(group.factor).unflatten(0, (-1, heads))
             RightFactor(group.q[:, rows]).multiply(ds.mT, out=dk, add=True)
-        for grad, found in ((grad_k, dk), (grad_v, dv)):
-            grad[group.entries] = 0.0
-            grad[group.entries, :, group.keys] = found.unflatten(0, (-1, heads))
+        grad_k[group.entries, :, group.keys] = dk.unflatten(0, (-1, heads))
+        grad_v[group.entries, :, group.keys] = dv.unflatten(0, (-1, heads))
     return grad_q, grad_k, grad_v
 
 

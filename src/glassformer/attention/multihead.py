@@ -113,7 +113,8 @@ class MultiheadAttention(nn.Module):
         self._reset_parameters()
 
     def _reset_parameters(self) -> None:
-        for weight in (self.in_proj_weight,) if self.in_proj_weight is not None else self._projections():
+        separate = (self.q_proj_weight, self.k_proj_weight, self.v_proj_weight)
+        for weight in separate if self.in_proj_weight is None else (self.in_proj_weight,):
             nn.init.xavier_uniform_(weight)
         if self.in_proj_bias is not None:
             nn.init.zeros_(self.in_proj_bias)
@@ -121,9 +122,6 @@ class MultiheadAttention(nn.Module):
         for key in (self.bias_k, self.bias_v):
             if key is not None:
                 nn.init.xavier_normal_(key)
-
-    def _projections(self) -> tuple[Tensor, Tensor, Tensor]:
-        return self.q_proj_weight, self.k_proj_weight, self.v_proj_weight
 
     # Code that finds _qkv_same_embed_dim False reads these: where the weights are packed they are its thirds.
     q_proj_weight = _Projection(0)

@@ -42,7 +42,7 @@ class RightFactor:
     def __init__(self, b: Float[Tensor, "batch inner columns"]) -> None:
         # oneDNN's operator multiplies by a transposed weight, and is a thousand times slower if that is strided. MKL
         # takes any strides, but many columns a fifth faster if they lie in rows.
-        self._through_onednn = _through_onednn(b, b, columns=b.shape[1])
+        self._through_onednn = _through_onednn(b, b, columns=b.shape[1])  # whatever a will be
         self._b = b.mT.contiguous() if self._through_onednn else b.contiguous() if b.shape[2] >= 1024 else b
 
     def multiply(

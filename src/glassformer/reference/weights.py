@@ -107,13 +107,8 @@ def transformer_to_fast(
         for ours_attention, theirs_attention in _attention_pairs(ours, theirs):
             per_head_to_fast(ours_attention, theirs_attention)
             _reorder_attention(theirs_attention, order)
-        for ours_norm, theirs_norm in _norm_pairs(ours, theirs):
-            _copy(theirs_norm.weight, ours_norm.weight[order])
-            _copy(theirs_norm.bias, ours_norm.bias[order])
-        _copy(theirs.feed_forward.inner.weight, ours.ffn.linear1.weight[:, order])
-        _copy(theirs.feed_forward.inner.bias, ours.ffn.linear1.bias)
-        _copy(theirs.feed_forward.outer.weight, ours.ffn.linear2.weight[order])
-        _copy(theirs.feed_forward.outer.bias, ours.ffn.linear2.bias[order])
+        for mine, other, axis in _rest_of_layer(ours, theirs):
+            _copy(other, mine if axis is None else mine.index_select(axis, order))
 
 
 @torch.no_grad()
@@ -122,10 +117,9 @@ def transformer_from_fast(
 ) -> None:
     """`source` is a `glassformer.Transformer`; sqrt(d_model) becomes part of the embeddings."""
     _check_models(encoder, decoder, source)
-    for _, theirs in _layer_pairs(encoder, decoder, source):
-        for name in ("self_attention", "source_attention"):
-            if hasattr(theirs, name):
-                _must_be_zero("in_proj_bias", _read(getattr(theirs, name))[1], "the per-head projections have no bias")
+    for layers in _layer_pairs(encoder, decoder, source):
+        for _, attention in _attention_pairs(*layers):
+            _must_be_zero("in_proj_bias", _read(attention)[1], "the per-head projections have no bias")
     order = _order(source.config.d_model)
     back = order.argsort()
     scale = math.sqrt(source.config.d_model)
@@ -140,13 +134,8 @@ def transformer_from_fast(
                 weight.copy_(weight[:, back])
             ours_attention.output.weight.copy_(ours_attention.output.weight[back])
             ours_attention.output.bias.copy_(ours_attention.output.bias[back])
-        for ours_norm, theirs_norm in _norm_pairs(ours, theirs):
-            _copy(ours_norm.weight, theirs_norm.weight[back])
-            _copy(ours_norm.bias, theirs_norm.bias[back])
-        _copy(ours.ffn.linear1.weight, theirs.feed_forward.inner.weight[:, back])
-        _copy(ours.ffn.linear1.bias, theirs.feed_forward.inner.bias)
-        _copy(ours.ffn.linear2.weight, theirs.feed_forward.outer.weight[back])
-        _copy(ours.ffn.linear2.bias, theirs.feed_forward.outer.bias[back])
+        for mine, other, axis in _rest_of_layer(ours, theirs):
+            _copy(mine, other if axis is None else other.index_select(axis, back))
 
 
 def _check_models(encoder: transformer.TransformerEncoder, decoder: transformer.TransformerDecoder, fast: Any) -> None:
@@ -208,6 +197,17 @@ def _norm_pairs(ours: Any, theirs: Any) -> Iterator[tuple[Any, Any]]:
     ):
         if hasattr(ours, name):
             yield getattr(ours, name), getattr(theirs, other)
+
+
+def _rest_of_layer(ours: Any, theirs: Any) -> Iterator[tuple[Tensor, Tensor, int | None]]:
+    """All of a layer but attention: the parameter in either model, and which of its axes has the model's width."""
+    for ours_norm, theirs_norm in _norm_pairs(ours, theirs):
+        yield ours_norm.weight, theirs_norm.weight, 0
+        yield ours_norm.bias, theirs_norm.bias, 0
+    yield ours.ffn.linear1.weight, theirs.feed_forward.inner.weight, 1
+    yield ours.ffn.linear1.bias, theirs.feed_forward.inner.bias, None
+    yield ours.ffn.linear2.weight, theirs.feed_forward.outer.weight, 0
+    yield ours.ffn.linear2.bias, theirs.feed_forward.outer.bias, 0
 
 
 def _read(fast: Any) -> tuple[list[Tensor], list[Tensor], Tensor, Tensor]:
