@@ -8,9 +8,12 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from glassformer.attention.attend import attend, attend_with_weights
+    from glassformer.attention.attend import attend
     from glassformer.attention.functional import multi_head_attention_forward
     from glassformer.attention.multihead import MultiheadAttention
+    from glassformer.attention.observation import Observation
+    from glassformer.attention.observe import observe
+    from glassformer.attention.want import Want
     from glassformer.errors import GlassformerError
     from glassformer.generation.config import SearchConfig
     from glassformer.generation.translator import Translation, Translator
@@ -24,15 +27,17 @@ _HOME = {
     "GlassformerError": "errors",
     "ModelConfig": "transformer.config",
     "MultiheadAttention": "attention.multihead",
+    "Observation": "attention.observation",
     "SearchConfig": "generation.config",
     "TrainConfig": "training.config",
     "TrainResult": "training.loop",
     "Transformer": "transformer.model",
     "Translation": "generation.translator",
     "Translator": "generation.translator",
+    "Want": "attention.want",
     "attend": "attention.attend",
-    "attend_with_weights": "attention.attend",
     "multi_head_attention_forward": "attention.functional",
+    "observe": "attention.observe",
     "replace_attention": "interop.torch_nn",
     "train": "training.loop",
 }
@@ -42,15 +47,17 @@ __all__ = [  # sorted; pinned by tests/test_public.py
     "GlassformerError",
     "ModelConfig",
     "MultiheadAttention",
+    "Observation",
     "SearchConfig",
     "TrainConfig",
     "TrainResult",
     "Transformer",
     "Translation",
     "Translator",
+    "Want",
     "attend",
-    "attend_with_weights",
     "multi_head_attention_forward",
+    "observe",
     "replace_attention",
     "train",
 ]

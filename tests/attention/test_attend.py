@@ -12,8 +12,8 @@ from torch import Tensor
 from torch.testing import assert_close
 
 from glassformer.attention import attend as attend_module
-from glassformer.attention import blocks
-from glassformer.attention.attend import attend, attend_with_weights, small_self_attention
+from glassformer.attention.attend import attend, small_self_attention
+from glassformer.attention.observe import observe
 from glassformer.attention.weigh import weigh
 
 B, H, Q, K, D, V = 2, 3, 5, 7, 11, 13  # distinct primes: a swapped axis cannot pass
@@ -134,6 +134,13 @@ def test_attend_equals_weigh_times_values(path, mask):
     q, k, v = heads()
     arguments, allowed = masked(mask)
     assert_close(attend(q, k, v, **arguments), weigh(q, k, keep=allowed) @ v)
+
+
+def test_weigh_takes_a_scale():
+    q, k, _ = heads()
+    everything = torch.ones(K, dtype=torch.bool)
+    assert_close(weigh(q, k, scale=0.3), explicit_weights(q * 0.3 * math.sqrt(D), k, everything))
+    assert_close(weigh(q, k, scale=0.0), torch.full((B, H, Q, K), 1 / K, dtype=torch.float64))
 
 
 @pytest.mark.parametrize("broadcast", BROADCASTS, ids=str)
@@ -402,18 +409,6 @@ def test_minus_infinity_in_a_bias_blocks_as_keep_does(path):
     assert not attend(q, k, v, bias=bias)[0, 0, 0].any()
 
 
-@pytest.mark.parametrize("average", [True, False])
-@pytest.mark.parametrize("way", ["plain operations", "blocks"])
-def test_attend_with_weights_returns_both(way, average, monkeypatch):
-    monkeypatch.setattr(blocks, "_FROM_SCORES", 0 if way == "blocks" else 10**9)
-    q, k, v = heads()
-    keep, bias = open_at_first(B, 1, 1, K), torch.randn(1, 1, Q, K, dtype=torch.float64)
-    output, weights = attend_with_weights(q, k, v, keep=keep, bias=bias, average=average)
-    exact = weigh(q, k, keep=keep, bias=bias)
-    assert_close(output, exact @ v)
-    assert_close(weights, exact.mean(1) if average else exact)
-
-
 def test_long_heads_are_copied_and_give_the_same(monkeypatch):
     monkeypatch.setattr(attend_module, "_COPIES_FROM_SCORES", 0)
     q, k, v = (x.float().transpose(1, 2).contiguous().transpose(1, 2) for x in heads())
@@ -435,7 +430,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize("message", WRONG)
-@pytest.mark.parametrize("function", [attend, attend_with_weights])
+@pytest.mark.parametrize("function", [attend, observe])
 def test_wrong_masks_are_explained(function, message, monkeypatch):
     monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)  # our own checks, not the test suite's
     with pytest.raises(ValueError, match=message):

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.testing import assert_close
 
 from glassformer.attention import attend as attend_module
-from glassformer.attention import blocks
+from glassformer.attention import blockwise
 from glassformer.attention.multihead import MultiheadAttention
 
 B, H, Q, K, D = 2, 3, 5, 7, 4
@@ -51,7 +51,7 @@ def masks(kind: str, dtype: torch.dtype) -> tuple[dict[str, Tensor], Tensor]:
 
 @pytest.fixture(params=["plain operations", "blocks", "products"])
 def _way(request, monkeypatch) -> None:
-    monkeypatch.setattr(blocks, "_FROM_SCORES", 0 if request.param == "blocks" else 10**9)
+    monkeypatch.setattr(blockwise, "_FROM_SCORES", 0 if request.param == "blocks" else 10**9)
     monkeypatch.setattr(attend_module, "_products_are_faster", lambda q, k: request.param == "products")
 
 

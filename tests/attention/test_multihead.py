@@ -17,8 +17,11 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.testing import assert_close
 
-from glassformer.attention.attend import attend, attend_with_weights
+from glassformer.attention import functional
+from glassformer.attention.attend import attend
 from glassformer.attention.multihead import MultiheadAttention
+from glassformer.attention.observe import observe, see
+from glassformer.attention.want import Want
 
 B, H, Q, K, D = 2, 3, 5, 7, 11  # distinct primes: a swapped axis cannot pass
 E = H * D
@@ -108,6 +111,21 @@ def test_output_and_weights_are_torchs(masks, batch_first, grad):
         output, weights = ours(query, key, value, need_weights=False, **given)
         assert weights is None
         assert_close(output, expected)
+
+
+@pytest.mark.parametrize(("average", "wanted"), [(True, Want(head_mean=True)), (False, Want(weights=True))])
+def test_weights_are_what_observe_sees(average, wanted, monkeypatch):
+    calls = []
+    monkeypatch.setattr(functional, "see", lambda *a, **s: calls.append(s["want"]) or see(*a, **s))
+    ours, _ = pair(batch_first=True)
+    query, key, value = sequences(batch_first=True)
+    _, weights = ours(query, key, value, average_attn_weights=average)
+    assert calls == [wanted]
+    assert ours(query, key, value, need_weights=False)[1] is None
+    assert calls == [wanted]
+    memory = ours.project_memory(key)
+    _, seen = observe(ours.project_query(query), *memory, want=wanted)
+    assert_close(weights, getattr(seen, *wanted.asked))
 
 
 @pytest.mark.parametrize("need_weights", [True, False])
@@ -621,7 +639,14 @@ def test_another_default_device_does_not_matter():
     with torch.device("meta"):
         q, k, v = ours.project(x)
         assert attend(q, k, v, dropout=0.1).device.type == "cpu"
-        assert attend_with_weights(q, k, v, bias=blocked[None, None])[1][:, 0].eq(0).all()
+        everything = Want(
+            entropy=True, received=True, distance=True, lse=True, top=3, rows=(0,), pooled=8, weights=True
+        )
+        _, seen = observe(q, k, v, bias=blocked[None, None], dropout=0.1, want=everything)
+        assert seen.weights[:, :, 0].eq(0).all()
+        assert {x.device.type for x in (*(getattr(seen, n) for n in everything.asked if n != "top"), *seen.top)} == {
+            "cpu"
+        }
         assert ours(x, x, x, attn_mask=blocked)[0].isfinite().all()
 
 

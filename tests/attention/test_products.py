@@ -91,6 +91,23 @@ def test_right_factor_multiplies_and_adds(transposed):
     assert_close(out, 2 * (a @ b), atol=1e-4, rtol=1e-5)
 
 
+@pytest.mark.usefixtures("library")
+@pytest.mark.parametrize("transposed", [True, False])
+@pytest.mark.parametrize("number", [1, 29, N])
+def test_part_of_a_right_factor_is_one_too(number, transposed):
+    b = torch.randn(B, N, K).mT if transposed else torch.randn(B, K, N)
+    whole = RightFactor(b)
+    a = torch.randn(B, M, K)
+    out = torch.empty(B, M, number)
+    whole.columns(number).multiply(a, out=out)
+    assert_close(out, a @ b[..., :number], atol=1e-4, rtol=1e-5)
+    out = torch.empty(B, M, N)
+    whole.inner(number).multiply(a[..., :number], out=out)
+    assert_close(out, a[..., :number] @ b[:, :number], atol=1e-4, rtol=1e-5)
+    whole.multiply(a, out=out)  # it is as it was
+    assert_close(out, a @ b, atol=1e-4, rtol=1e-5)
+
+
 def test_onednn_is_for_float32_of_some_size_where_torch_computes_eagerly(calls, monkeypatch):
     monkeypatch.setattr(products, "_ONEDNN_BEATS_MKL", True)
     x, w = torch.randn(64, 64), torch.randn(64, 64)

@@ -10,9 +10,10 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from glassformer.attention.blocks import attend_in_blocks, blocks_are_faster
+from glassformer.attention.blocks import Problem
+from glassformer.attention.blockwise import attend_in_blocks, blocks_are_faster
 from glassformer.attention.masks import causal as causal_keep
-from glassformer.attention.masks import check_masks, open_blocked_rows
+from glassformer.attention.masks import check_causal, check_masks, open_blocked_rows
 from glassformer.attention.products import is_eager
 from glassformer.attention.weigh import weigh
 
@@ -48,11 +49,14 @@ def attend(
     nowhere returns zeros, with finite gradients.
     """
     check_masks(keep, bias, q, k)
+    if causal:
+        check_causal(q.shape[-2], k.shape[-2])
     if _products_are_faster(q, k):
         weights = weigh(q, k, keep=_with_causal(keep, causal, q, k), bias=bias, dropout=dropout)
         return weights.to(v.dtype) @ v
-    if dropout and blocks_are_faster(q, k, v, bias, dropout):
-        return attend_in_blocks(q, k, v, keep=_with_causal(keep, causal, q, k), bias=bias, dropout=dropout)[0]
+    if dropout and q.device.type == "cpu" and blocks_are_faster(q, k, v, dropout):
+        of = Problem(q, k, v, keep, bias, causal, 1 / math.sqrt(q.shape[-1]), q.dtype)
+        return attend_in_blocks(of, dropout)[0]
     if _copies_are_faster(q, k):
         q, k, v = q.contiguous(), k.contiguous(), v.contiguous()
     if causal and keep is None and bias is None and q.shape[-2] == k.shape[-2]:
@@ -64,33 +68,6 @@ def attend(
     # Not every GPU kernel returns zeros for a row with every key blocked: such rows look everywhere, then are cleared.
     mask, blocked = open_blocked_rows(mask)
     return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=dropout).masked_fill(blocked, 0.0)
-
-
-def attend_with_weights(
-    q: Float[Tensor, "batch heads q_len d_head"],
-    k: Float[Tensor, "batch heads k_len d_head"],
-    v: Float[Tensor, "batch heads k_len d_value"],
-    *,
-    keep: Bool[Tensor, "#batch #heads #q_len k_len"] | None = None,
-    bias: Float[Tensor, "#batch #heads #q_len k_len"] | None = None,
-    dropout: float = 0.0,
-    average: bool = True,
-) -> tuple[Float[Tensor, "batch heads q_len d_value"], Float[Tensor, "batch ... q_len k_len"]]:
-    """As `attend`, and the weights: their mean over the heads, (batch, q_len, k_len), or each head's own.
-
-    On the CPU never more than a block of queries' weights exists at once, besides what is returned.
-    """
-    check_masks(keep, bias, q, k)
-    if blocks_are_faster(q, k, v, bias, dropout):
-        output, weights = attend_in_blocks(
-            q, k, v, keep=keep, bias=bias, dropout=dropout, weights="mean" if average else "heads"
-        )
-        assert weights is not None
-        return output, weights
-    weights = weigh(q, k, keep=keep, bias=bias, dropout=dropout)
-    if weights.dtype != v.dtype:  # under autocast
-        weights = weights.to(v.dtype)
-    return weights @ v, weights.mean(dim=1) if average else weights
 
 
 def small_self_attention(

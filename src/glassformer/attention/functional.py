@@ -7,10 +7,14 @@ import torch
 from torch import Tensor
 from torch.overrides import handle_torch_function, has_torch_function
 
-from glassformer.attention.attend import attend, attend_with_weights
+from glassformer.attention.attend import attend
 from glassformer.attention.masks import add_open_columns, causal_from_start, check_type, fit_bias, masks_from_torch
+from glassformer.attention.observe import see
 from glassformer.attention.products import linear
+from glassformer.attention.want import Want
 from glassformer.errors import ArgumentError
+
+_HEAD_MEAN, _WEIGHTS = Want(head_mean=True), Want(weights=True)
 
 
 def multi_head_attention_forward(
@@ -146,9 +150,9 @@ def forward_in_memory_order(
                 bias = fit_bias(bias.to(dtype), query.dtype, q.dtype, float32_too=not need_weights)
         keep, bias = add_open_columns(keep, bias, further)
         if need_weights:
-            output, weights = attend_with_weights(
-                q, k, v, keep=keep, bias=bias, dropout=dropout, average=average_attn_weights
-            )
+            want = _HEAD_MEAN if average_attn_weights else _WEIGHTS
+            output, found = see(q, k, v, keep=keep, bias=bias, dropout=dropout, want=want)
+            (weights,) = found.values()
         else:
             output, weights = attend(q, k, v, keep=keep, bias=bias, dropout=dropout), None
 

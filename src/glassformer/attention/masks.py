@@ -32,11 +32,16 @@ def causal(q_len: int, k_len: int, device: torch.device | str | None = None) -> 
     The queries are the last `q_len` of the `k_len` positions, as when earlier ones are in a cache: query i looks
     at keys 0 .. i + k_len - q_len. With q_len = k_len this is the usual lower triangle.
     """
+    check_causal(q_len, k_len)
+    return torch.ones(q_len, k_len, dtype=torch.bool, device=device).tril(k_len - q_len)[None, None]
+
+
+def check_causal(q_len: int, k_len: int) -> None:
+    """That the queries can be the last of the keys' positions."""
     if q_len > k_len:
-        raise ValueError(
+        raise ArgumentError(
             f"causal needs q_len <= k_len (queries are the last positions), got q_len {q_len} and k_len {k_len}"
         )
-    return torch.ones(q_len, k_len, dtype=torch.bool, device=device).tril(k_len - q_len)[None, None]
 
 
 def causal_from_start(

@@ -6,6 +6,7 @@ the private operator `mkldnn._linear_pointwise`. This file alone names it; witho
 """
 
 import platform
+from copy import copy
 from pathlib import Path
 from typing import Any
 
@@ -45,12 +46,33 @@ class RightFactor:
         self._through_onednn = _through_onednn(b, b, columns=b.shape[1])  # whatever a will be
         self._b = b.mT.contiguous() if self._through_onednn else b.contiguous() if b.shape[2] >= 1024 else b
 
+    def columns(self, number: int) -> "RightFactor":
+        """The first columns of b."""
+        return self._cut(-1, number)
+
+    def inner(self, number: int) -> "RightFactor":
+        """The first rows of b."""
+        return self._cut(-2, number)
+
+    def _cut(self, axis: int, number: int) -> "RightFactor":
+        axis = -3 - axis if self._through_onednn else axis
+        if number == self._b.shape[axis]:
+            return self
+        part = copy(self)
+        part._b = self._b.narrow(axis, 0, number)
+        if self._through_onednn and axis == -1:
+            part._b = part._b.contiguous()
+        return part
+
     def multiply(
         self, a: Float[Tensor, "batch rows inner"], out: Float[Tensor, "batch rows columns"], *, add: bool = False
     ) -> None:
-        """out = a b; with `add`, out += a b."""
+        """out = a b; with `add`, out += a b, where out may be more precise than a and b."""
         if not self._through_onednn:
-            torch.baddbmm(out, a, self._b, beta=float(add), out=out)
+            if add and (out.dtype != a.dtype or not out.is_contiguous()):
+                out += torch.bmm(a, self._b)  # into strided memory it would take one product of the batch at a time
+            else:
+                torch.baddbmm(out, a, self._b, beta=float(add), out=out)
             return
         for left, right, result in zip(a, self._b, out, strict=True):
             product = _onednn_linear(left, right, None)

@@ -2,7 +2,6 @@
 
 import math
 
-import torch
 import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor
@@ -14,26 +13,37 @@ def weigh(
     *,
     keep: Bool[Tensor, "#batch #heads #q_len k_len"] | None = None,
     bias: Float[Tensor, "#batch #heads #q_len k_len"] | None = None,
+    scale: float | None = None,
     dropout: float = 0.0,
 ) -> Float[Tensor, "batch heads q_len k_len"]:
-    """The attention weights themselves: softmax(q kᵀ / sqrt(d_head) + bias) over the keys, explicit.
+    """The attention weights themselves: softmax(q kᵀ scale + bias) over the keys, explicit; scale 1 / sqrt(d_head).
 
     Holds batch x heads x q_len x k_len numbers. Blocked keys, and all keys of a query that may look nowhere, weigh
     exactly zero.
     """
-    scores = (q * (1 / math.sqrt(q.shape[-1]))) @ k.mT
-    if keep is None and bias is None:
-        weights = scores.softmax(-1)
-    elif bias is None:
-        assert keep is not None
-        # The lowest finite number, not -inf, so that a row with nothing to see is never NaN on its way to zero.
-        blocked = ~keep
-        lowest = torch.finfo(scores.dtype).min
-        weights = scores.masked_fill(blocked, lowest).softmax(-1).masked_fill(blocked, 0.0)
-    else:
-        # Here a score may itself be that low, so it is -inf, and a row with nothing to see gets scores of its own.
-        blocked = bias == -math.inf if keep is None else (bias == -math.inf) | ~keep
-        nowhere = blocked.all(-1, keepdim=True)
-        scores = (scores + bias).masked_fill(blocked, -math.inf).masked_fill(nowhere, 0.0)
-        weights = scores.softmax(-1).masked_fill(nowhere, 0.0)
+    scores, nowhere = score(q, k, keep=keep, bias=bias, scale=scale)
+    weights = scores.softmax(-1)
+    if nowhere is not None:
+        weights = weights.masked_fill(nowhere, 0.0)
     return F.dropout(weights, dropout) if dropout else weights
+
+
+def score(
+    q: Float[Tensor, "batch heads q_len d_head"],
+    k: Float[Tensor, "batch heads k_len d_head"],
+    *,
+    keep: Bool[Tensor, "#batch #heads #q_len k_len"] | None = None,
+    bias: Float[Tensor, "#batch #heads #q_len k_len"] | None = None,
+    scale: float | None = None,
+) -> tuple[Float[Tensor, "batch heads q_len k_len"], Bool[Tensor, "#batch #heads #q_len 1"] | None]:
+    """The scores, -inf where blocked, and which queries may look nowhere: these have scores of 0, never NaN."""
+    scores = (q * (1 / math.sqrt(q.shape[-1]) if scale is None else scale)) @ k.mT
+    if bias is not None:
+        scores = scores + bias
+        blocked = bias == -math.inf if keep is None else (bias == -math.inf) | ~keep
+    elif keep is not None:
+        blocked = ~keep
+    else:
+        return scores, None
+    nowhere = blocked.all(-1, keepdim=True)
+    return scores.masked_fill(blocked, -math.inf).masked_fill(nowhere, 0.0), nowhere

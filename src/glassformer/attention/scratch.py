@@ -1,0 +1,20 @@
+"""Memory that each block uses anew: fresh memory costs as much as computing in it."""
+
+import math
+
+import torch
+from torch import Tensor
+
+
+class Scratch:
+    """A tensor of any shape, in memory that grows to the largest asked for. What was in it before is gone."""
+
+    def __init__(self, dtype: torch.dtype, device: torch.device) -> None:
+        self.device = device
+        self._memory = torch.empty(0, dtype=dtype, device=device)
+
+    def shaped(self, shape: torch.Size | tuple[int, ...]) -> Tensor:
+        if self._memory.numel() < math.prod(shape):
+            self._memory = self._memory.new_empty(0)  # freed before the larger one is taken
+            self._memory = self._memory.new_empty(math.prod(shape))
+        return self._memory[: math.prod(shape)].view(shape)

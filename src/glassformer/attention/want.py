@@ -1,0 +1,80 @@
+"""What to say of the attention weights."""
+
+from dataclasses import dataclass, fields
+
+from glassformer.errors import ArgumentError
+
+
+@dataclass(frozen=True, kw_only=True)
+class Want:
+    """Which facts about the weights `observe` returns. With p the weights of a query over the keys, s its scores:"""
+
+    entropy: bool = False
+    """-Σ p log p of each query, in nats: (batch, heads, q_len)."""
+
+    received: bool = False
+    """What each key receives, summed over the queries: (batch, heads, k_len)."""
+
+    distance: bool = False
+    """Σ p |i - j|, how far a query looks on average, in positions: (batch, heads, q_len)."""
+
+    lse: bool = False
+    """log Σ exp(s), the softmax's normaliser: p = exp(s - lse). (batch, heads, q_len); -inf where nothing is seen."""
+
+    top: int = 0
+    """The so many largest weights of each query and the keys they fall on: twice (batch, heads, q_len, top)."""
+
+    rows: tuple[int, ...] = ()
+    """All weights of these queries: (batch, heads, len(rows), k_len)."""
+
+    row_heads: tuple[int, ...] | None = None
+    """The heads whose `rows` are wanted, in place of all."""
+
+    pooled: int = 0
+    """The mean over the heads, summed into at most pooled x pooled tiles: (batch, tiles, tiles). See `tile_sizes`."""
+
+    pooled_heads: int = 0
+    """The same of each head: (batch, heads, tiles, tiles)."""
+
+    head_mean: bool = False
+    """The mean over the heads of all weights: (batch, q_len, k_len)."""
+
+    weights: bool = False
+    """All weights of each head: (batch, heads, q_len, k_len). The one wish that takes that much memory."""
+
+    def __post_init__(self) -> None:
+        for name in ("rows", "row_heads"):
+            given = getattr(self, name)
+            if given is not None:
+                object.__setattr__(self, name, tuple(int(n) for n in ([given] if isinstance(given, int) else given)))
+        for name in ("top", "pooled", "pooled_heads"):
+            number = getattr(self, name)
+            if isinstance(number, bool) or not isinstance(number, int) or number < 0:
+                raise ArgumentError(f"{name} must be a number, 0 or more, got {number!r}: {name}=8, say")
+        if self.row_heads is not None and not self.rows:
+            raise ArgumentError("row_heads says whose rows, but rows is empty: name the queries, rows=(0, 5)")
+
+    def check(self, heads: int, q_len: int, k_len: int) -> None:
+        """That it fits attention of this size."""
+        if self.top > k_len:
+            raise ArgumentError(f"top must be at most the number of keys, {k_len}, got {self.top}")
+        for name, chosen, most in (("rows", self.rows, q_len), ("row_heads", self.row_heads or (), heads)):
+            for n in chosen:
+                if not -most <= n < most:
+                    of = "queries" if name == "rows" else "heads"
+                    raise ArgumentError(f"{name} must be among the {most} {of}, 0 to {most - 1}, got {n}")
+
+    @property
+    def asked(self) -> tuple[str, ...]:
+        """The names of what is wanted."""
+        names = (field.name for field in fields(self) if field.name != "row_heads")
+        return tuple(name for name in names if getattr(self, name))
+
+
+SUMMARY = Want(entropy=True, received=True, distance=True, lse=True)
+NOTHING = Want()
+
+
+def tile_size(length: int, tiles: int) -> int:
+    """How many neighbours share a tile, so that there are at most `tiles` of them."""
+    return max(1, -(-length // max(1, tiles)))

@@ -1,0 +1,282 @@
+import builtins
+import copy
+import math
+import pickle
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+from torch.testing import assert_close
+
+from glassformer.attention.observation import Observation, Top
+from glassformer.attention.observe import observe
+from glassformer.attention.want import SUMMARY, Want
+from glassformer.errors import ArgumentError
+
+B, H, Q, K, D, M = 2, 3, 5, 7, 11, 2  # distinct primes: a swapped axis cannot pass
+WANT = Want(
+    entropy=True,
+    received=True,
+    distance=True,
+    lse=True,
+    top=M,
+    rows=(1,),
+    pooled=3,
+    pooled_heads=4,
+    head_mean=True,
+    weights=True,
+)
+SHAPES = {
+    "entropy": (B, H, Q),
+    "received": (B, H, K),
+    "distance": (B, H, Q),
+    "lse": (B, H, Q),
+    "top": (B, H, Q, M),
+    "top_keys": (B, H, Q, M),
+    "rows": (B, H, 1, K),
+    "pooled": (B, 3, 3),
+    "pooled_heads": (B, H, 3, 4),
+    "head_mean": (B, Q, K),
+    "weights": (B, H, Q, K),
+}
+
+
+def see(want: Want = WANT, dtype: torch.dtype = torch.float32, **given: object) -> Observation:
+    q, k, v = (torch.randn(B, H, n, D, dtype=dtype, requires_grad=True) for n in (Q, K, K))
+    return observe(q, k, v, want=want, **given)[1]
+
+
+def tensors(seen: Observation) -> dict[str, Tensor]:
+    found = {name: getattr(seen, name) for name in seen.want.asked}
+    top = found.pop("top", None)
+    return found if top is None else {**found, "top": top.weights, "top_keys": top.keys}
+
+
+def test_each_fact_is_a_tensor_of_its_name():
+    seen = see()
+    assert {name: tuple(x.shape) for name, x in tensors(seen).items()} == SHAPES
+    assert isinstance(seen.top, Top)
+    assert seen.top.keys.dtype == torch.int64
+    assert seen.want is WANT
+
+
+# Indexing by batch
+
+
+@pytest.mark.parametrize("entry", [0, 1, -1, -2])
+def test_one_entry_has_no_batch_axis(entry):
+    seen = see()
+    one = seen[entry]
+    assert isinstance(one, Observation)
+    assert one.batch is None
+    for name, x in tensors(one).items():
+        assert torch.equal(x, tensors(seen)[name][entry])
+
+
+@pytest.mark.parametrize(
+    "entries", [slice(1, None), slice(None, None, 2), slice(0, 0), [1, 0, 1], torch.tensor([1])], ids=str
+)
+def test_several_entries_keep_it(entries):
+    seen = see()
+    some = seen[entries]
+    assert len(some) == some.batch == len(torch.arange(B)[entries])
+    for name, x in tensors(some).items():
+        assert torch.equal(x, tensors(seen)[name][entries])
+
+
+@pytest.mark.parametrize("want", [Want(**{n: getattr(WANT, n)}) for n in WANT.asked], ids=lambda want: want.asked[0])
+def test_the_batch_is_known_from_any_fact(want):
+    seen = see(want)
+    assert len(seen) == seen.batch == B
+    assert seen[0].batch is None
+
+
+def test_iteration_goes_through_the_batch():
+    seen = see()
+    entries = list(seen)
+    assert len(entries) == B
+    for n, one in enumerate(entries):
+        assert torch.equal(one.entropy, seen.entropy[n])
+
+
+@pytest.mark.parametrize("entry", [B, -B - 1])
+def test_entries_that_do_not_exist_are_an_index_error(entry):
+    with pytest.raises(IndexError, match=f"entry {entry} of a batch of 2"):
+        see()[entry]
+
+
+@pytest.mark.parametrize("entries", [0, slice(0, 1), [0]], ids=str)
+def test_one_entry_cannot_be_indexed(entries):
+    # Its first axis is the heads of one fact and the tiles of another.
+    with pytest.raises(ArgumentError, match="this is the Observation of one entry already: index its tensors"):
+        see()[0][entries]
+
+
+def test_one_entry_has_no_length():
+    with pytest.raises(TypeError, match="the Observation of one entry has no length"):
+        len(see()[0])
+    with pytest.raises(TypeError, match="no length"):
+        list(see()[0])
+
+
+# What wasn't asked for
+
+
+@pytest.mark.parametrize(
+    ("name", "wish"),
+    [
+        ("entropy", "entropy=True"),
+        ("received", "received=True"),
+        ("top", "top=8"),
+        ("rows", r"rows=\(0,\)"),
+        ("pooled", "pooled=8"),
+        ("pooled_heads", "pooled_heads=8"),
+        ("weights", "weights=True"),
+    ],
+)
+def test_a_fact_not_asked_for_says_how_to_ask(name, wish):
+    seen = see(Want(lse=True))
+    with pytest.raises(AttributeError, match=rf"^{name} was not asked for: observe\(..., want=Want\({wish}\)\)$"):
+        getattr(seen, name)
+    assert not hasattr(seen, name)
+
+
+@pytest.mark.parametrize("name", ["entropie", "row_heads"])
+def test_another_name_says_which_there_are(name):
+    with pytest.raises(AttributeError, match=f"an Observation has no '{name}'; this one has entropy, lse$"):
+        getattr(see(Want(entropy=True, lse=True)), name)
+
+
+# Elsewhere
+
+
+def test_detached_it_has_no_graph():
+    seen = see()
+    assert all(x.requires_grad for name, x in tensors(seen).items() if name != "top_keys")
+    detached = seen.detach()
+    for name, x in tensors(detached).items():
+        assert not x.requires_grad
+        assert torch.equal(x, tensors(seen)[name])
+
+
+def test_to_another_device():
+    moved = see().to("meta")
+    assert {x.device.type for x in tensors(moved).values()} == {"meta"}
+    assert {name: tuple(x.shape) for name, x in tensors(moved).items()} == SHAPES
+
+
+@pytest.mark.parametrize("again", [copy.copy, copy.deepcopy, lambda x: pickle.loads(pickle.dumps(x))])
+def test_copy_and_pickle(again):
+    seen = see().detach()
+    other = again(seen)
+    assert other.want == WANT
+    for name, x in tensors(other).items():
+        assert torch.equal(x, tensors(seen)[name])
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16, torch.bfloat16], ids=str)
+def test_to_numpy(dtype):
+    seen = see(dtype=dtype)
+    found = seen.to_numpy()
+    assert {name: x.shape for name, x in found.items()} == SHAPES
+    maps = {torch.float64: np.float64, torch.float16: np.float16}.get(dtype, np.float32)
+    numbers = np.float64 if dtype == torch.float64 else np.float32
+    for name, x in found.items():
+        expected = np.int64 if name == "top_keys" else maps if name in ("head_mean", "weights") else numbers
+        assert x.dtype == expected
+        np.testing.assert_array_equal(x, tensors(seen)[name].detach().double().numpy())
+
+
+def test_to_pandas():
+    pytest.importorskip("pandas", reason="needs pandas: pip install 'glassformer[pandas]'")
+    seen = see()
+    tables = seen.to_pandas()
+    assert set(tables) == {"queries", "keys"}
+    queries, keys = tables["queries"], tables["keys"]
+    assert list(queries.columns) == ["entropy", "distance", "lse", "top_1", "top_2", "top_keys_1", "top_keys_2"]
+    assert list(keys.columns) == ["received"]
+    assert list(queries.index.names) == ["entry", "head", "query"]
+    assert list(keys.index.names) == ["entry", "head", "key"]
+    assert len(queries) == B * H * Q
+    assert len(keys) == B * H * K
+    for b, h, n in ((0, 0, 0), (1, 2, 4), (0, 2, 1)):
+        row = queries.loc[(b, h, n)]
+        assert row["entropy"] == pytest.approx(seen.entropy[b, h, n].item())
+        assert row["distance"] == pytest.approx(seen.distance[b, h, n].item())
+        assert row["lse"] == pytest.approx(seen.lse[b, h, n].item())
+        assert row["top_2"] == pytest.approx(seen.top.weights[b, h, n, 1].item())
+        assert row["top_keys_2"] == seen.top.keys[b, h, n, 1].item()
+        assert keys.loc[(b, h, n + 2), "received"] == pytest.approx(seen.received[b, h, n + 2].item())
+    assert_close(torch.tensor(queries.groupby("head")["entropy"].mean().to_numpy()), seen.entropy.detach().mean((0, 2)))
+
+
+def test_to_pandas_of_one_entry_and_of_maps():
+    pytest.importorskip("pandas", reason="needs pandas: pip install 'glassformer[pandas]'")
+    seen = see()
+    queries = seen[1].to_pandas()["queries"]
+    assert queries.index.get_level_values("entry").unique().tolist() == [0]
+    assert queries["entropy"].tolist() == pytest.approx(seen.entropy[1].flatten().tolist())
+    assert set(see(Want(received=True)).to_pandas()) == {"keys"}
+    assert see(Want(weights=True, pooled=2)).to_pandas() == {}
+
+
+def test_without_pandas_the_extra_is_named(monkeypatch):
+    original = builtins.__import__
+
+    def refuse(name: str, *rest: object) -> object:
+        if name == "pandas":
+            raise ImportError(name)
+        return original(name, *rest)
+
+    seen = see()
+    monkeypatch.setattr(builtins, "__import__", refuse)
+    with pytest.raises(ImportError, match=r"to_pandas needs pandas: pip install 'glassformer\[pandas\]'"):
+        seen.to_pandas()
+
+
+# As text
+
+
+def by_hand() -> Observation:
+    """2 heads, 2 queries, 3 keys; query 1 of head 1 sees nothing."""
+    found = {
+        "entropy": torch.tensor([[[0.5, 1.0], [0.25, 0.0]]]),
+        "received": torch.tensor([[[0.5, 1.0, 0.5], [0.0, 0.25, 0.75]]]),
+        "distance": torch.tensor([[[1.0, 1.0], [2.0, 0.0]]]),
+        "lse": torch.tensor([[[-1.5, 2.0], [1.0, -math.inf]]]),
+        "top": torch.tensor([[[[0.5, 0.25], [0.75, 0.125]], [[0.75, 0.25], [0.0, 0.0]]]]),
+        "top_keys": torch.tensor([[[[0, 1], [1, 2]], [[2, 1], [-1, -1]]]]),
+        "pooled": torch.zeros(1, 2, 3),
+    }
+    return Observation(found, Want(entropy=True, received=True, distance=True, lse=True, top=2, pooled=3))
+
+
+def test_its_text_is_a_line_for_each_fact():
+    assert repr(by_hand()).splitlines() == [
+        "Observation of a batch of 1",
+        "  entropy      0.44 nats on average; head 1 0.12, head 0 0.75  (1 x 2 x 2)",
+        "  received     most by key 1 of head 0: 50.0% of that head's attention  (1 x 2 x 3)",
+        "  distance     1.00 positions on average; head 0 1.00, head 0 1.00  (1 x 2 x 2)",
+        "  lse          -1.50 to 2.00  (1 x 2 x 2)",
+        "  top          the first 50.0%, all 2 65.6% of a query's weight  (1 x 2 x 2 x 2)",
+        "  pooled       1 x 2 x 3",
+    ]
+    assert repr(by_hand()[0]).splitlines()[:2] == [
+        "Observation of one entry",
+        "  entropy      0.44 nats on average; head 1 0.12, head 0 0.75  (2 x 2)",
+    ]
+
+
+def test_its_text_has_every_fact_that_was_wanted():
+    seen = see()
+    for of, first in ((seen, "a batch of 2"), (seen[0], "one entry"), (seen[0:0], "a batch of 0")):
+        lines = repr(of).splitlines()
+        assert lines[0] == f"Observation of {first}"
+        assert sorted(line.split()[0] for line in lines[1:]) == sorted(WANT.asked)
+
+
+def test_its_text_where_nothing_is_seen_or_wanted():
+    keep = torch.zeros(1, 1, 1, K, dtype=torch.bool)
+    assert "lse          nothing seen" in repr(see(SUMMARY, keep=keep))
+    assert repr(see(Want())) == "Observation of nothing: want=Want() asks for nothing"

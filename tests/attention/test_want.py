@@ -1,0 +1,84 @@
+import dataclasses
+import math
+
+import jaxtyping
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from glassformer.attention.want import NOTHING, SUMMARY, Want, tile_size
+from glassformer.errors import ArgumentError
+
+EVERYTHING = Want(
+    entropy=True,
+    received=True,
+    distance=True,
+    lse=True,
+    top=2,
+    rows=(0,),
+    pooled=3,
+    pooled_heads=5,
+    head_mean=True,
+    weights=True,
+)
+
+
+def test_nothing_is_wanted_unless_asked():
+    assert Want() == NOTHING
+    assert NOTHING.asked == ()
+    assert SUMMARY.asked == ("entropy", "received", "distance", "lse")
+    assert EVERYTHING.asked == (*SUMMARY.asked, "top", "rows", "pooled", "pooled_heads", "head_mean", "weights")
+
+
+@pytest.fixture
+def _unchecked(monkeypatch) -> None:
+    """Our own checks, not the test suite's."""
+    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
+
+
+@pytest.mark.usefixtures("_unchecked")
+@pytest.mark.parametrize("rows", [[3, 1], (3, 1), torch.tensor([3, 1]), range(3, 0, -2)], ids=repr)
+def test_rows_may_come_in_any_sequence(rows):
+    want = Want(rows=rows, row_heads=rows)
+    assert want.rows == want.row_heads == (3, 1)
+    assert want.asked == ("rows",)
+    assert hash(want) == hash(Want(rows=(3, 1), row_heads=(3, 1)))
+
+
+@pytest.mark.usefixtures("_unchecked")
+def test_one_row_may_be_a_number():
+    assert Want(rows=0, row_heads=-1) == Want(rows=(0,), row_heads=(-1,))
+
+
+def test_a_want_does_not_change():
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        NOTHING.entropy = True  # pyright: ignore
+
+
+@pytest.mark.usefixtures("_unchecked")
+@pytest.mark.parametrize("name", ["top", "pooled", "pooled_heads"])
+@pytest.mark.parametrize("number", [-1, True, 2.5, None, "3"])
+def test_numbers_are_checked(name, number):
+    with pytest.raises(ArgumentError, match=f"{name} must be a number, 0 or more, got {number!r}: {name}=8, say"):
+        Want(**{name: number})
+
+
+def test_heads_of_no_rows_are_an_error():
+    with pytest.raises(ArgumentError, match=r"row_heads says whose rows, but rows is empty: .* rows=\(0, 5\)"):
+        Want(row_heads=(0,))
+
+
+def test_what_exists_passes_the_check():
+    want = Want(top=7, rows=(-5, 4), row_heads=(-3, 2))
+    want.check(heads=3, q_len=5, k_len=7)
+    for sizes in ((2, 5, 7), (3, 4, 7), (3, 5, 6)):
+        with pytest.raises(ArgumentError):
+            want.check(*sizes)
+
+
+@given(length=st.integers(0, 10**6), tiles=st.integers(1, 10**4))
+def test_tiles_are_the_smallest_of_which_there_are_few_enough(length, tiles):
+    size = tile_size(length, tiles)
+    assert math.ceil(length / size) <= tiles
+    assert size == 1 or math.ceil(length / (size - 1)) > tiles
