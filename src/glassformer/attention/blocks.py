@@ -18,7 +18,7 @@ from glassformer.attention.scratch import Scratch
 _BLOCK_BYTES = {"cpu": 16 << 20, "cuda": 256 << 20}
 _BLOCK_ROWS = 128
 _COPY_FROM_KEYS = 1024  # then reading keys a head at a time pays for the copy: 248 -> 206 ms at 1 x 4096
-BLOCKS_IN_BUDGET = 4  # how many times a block's size the backward pass holds, at most
+BLOCKS_IN_BUDGET = 8  # how many times a block's size the backward pass holds, at most
 
 
 @dataclass(frozen=True, eq=False)

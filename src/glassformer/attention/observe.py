@@ -40,8 +40,8 @@ def observe(
     `scale` is 1 / sqrt(d_head) if not given; with fewer key heads than heads, each serves heads / key_heads of them.
     With `dropout` (0 outside training) all is said of the weights that made the output, those left by dropout, except
     entropy and lse, which are of the softmax. Positions are indices; under `causal`, where the queries are the last,
-    those of queries count from k_len - q_len. `budget` is how many bytes the blocks may take, in place of what is
-    fastest (a single query of a single head is the least).
+    those of queries count from k_len - q_len. `budget` is the most bytes that blocks may take, for less than what is
+    fastest, which is 128 MiB on a CPU; a single query of a single head is the least.
 
     A query that may look nowhere has zero output, weights, entropy and distance, and an lse of -inf. Of half-precision
     inputs everything is computed and given in float32, but output, head_mean and weights have their dtype.

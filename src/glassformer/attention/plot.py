@@ -1,5 +1,6 @@
 """Pictures of an Observation."""
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from torch import Tensor
@@ -83,7 +84,7 @@ def _draw_by_head(axes: Axes, name: str, x: Tensor) -> None:
     axes.figure.colorbar(image, ax=axes)
 
 
-def _draw_rows(axes: Axes, rows: Tensor, queries: tuple[int, ...]) -> None:
+def _draw_rows(axes: Axes, rows: Tensor, queries: Sequence[int]) -> None:
     for n, query in enumerate(queries[:8]):
         axes.plot(rows[:, n].mean(0).numpy(), label=f"query {query}", linewidth=1)
     axes.set(title="weights of single queries, mean of heads", xlabel="key", ylabel="weight")

@@ -5,7 +5,7 @@ gradient of w is what `push` adds to dw. B batch, H heads, L query length, S key
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -147,7 +147,7 @@ class Rows(Statistic):
 
     name = "rows"
 
-    def __init__(self, of: Sizes, queries: tuple[int, ...], heads: tuple[int, ...] | None) -> None:
+    def __init__(self, of: Sizes, queries: Sequence[int], heads: Sequence[int] | None) -> None:
         super().__init__(of)
         self._heads = [h % of.heads for h in (range(of.heads) if heads is None else heads)]
         self._queries = [q % of.q_len for q in queries]

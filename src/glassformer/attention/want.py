@@ -1,6 +1,8 @@
 """What to say of the attention weights."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
+from operator import index
 
 from glassformer.errors import ArgumentError
 
@@ -24,10 +26,10 @@ class Want:
     top: int = 0
     """The so many largest weights of each query and the keys they fall on: twice (batch, heads, q_len, top)."""
 
-    rows: tuple[int, ...] = ()
+    rows: Sequence[int] = ()
     """All weights of these queries: (batch, heads, len(rows), k_len)."""
 
-    row_heads: tuple[int, ...] | None = None
+    row_heads: Sequence[int] | None = None
     """The heads whose `rows` are wanted, in place of all."""
 
     pooled: int = 0
@@ -45,8 +47,15 @@ class Want:
     def __post_init__(self) -> None:
         for name in ("rows", "row_heads"):
             given = getattr(self, name)
-            if given is not None:
-                object.__setattr__(self, name, tuple(int(n) for n in ([given] if isinstance(given, int) else given)))
+            if given is None:
+                continue
+            try:
+                object.__setattr__(self, name, tuple(index(n) for n in ([given] if isinstance(given, int) else given)))
+            except TypeError:
+                raise ArgumentError(f"{name} must be positions, such as (0, 5), got {given!r}") from None
+        for name in ("entropy", "received", "distance", "lse", "head_mean", "weights"):
+            if not isinstance(getattr(self, name), bool):
+                raise ArgumentError(f"{name} must be True or False, got {getattr(self, name)!r}: is it wanted or not?")
         for name in ("top", "pooled", "pooled_heads"):
             number = getattr(self, name)
             if isinstance(number, bool) or not isinstance(number, int) or number < 0:
