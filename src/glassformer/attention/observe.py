@@ -86,9 +86,8 @@ def see(
 
 
 def _dtype(q: Tensor, want: Want) -> torch.dtype:
-    if q.dtype.itemsize >= 4 or _MAPS.issuperset(want.asked):
-        return q.dtype
-    return torch.float32
+    half = q.dtype in (torch.bfloat16, torch.float16)
+    return torch.float32 if half and not _MAPS.issuperset(want.asked) else q.dtype
 
 
 def _check_heads(q: Tensor, k: Tensor, v: Tensor) -> None:

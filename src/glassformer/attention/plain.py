@@ -4,13 +4,12 @@ understands, what is fastest for small inputs, and what the other forms are test
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.amp.autocast_mode import is_autocast_available
 
 from glassformer.attention.blocks import Problem
 from glassformer.attention.masks import causal
 from glassformer.attention.statistics import Found
 from glassformer.attention.want import Want, tile_size
-from glassformer.attention.weigh import score
+from glassformer.attention.weigh import score, weigh
 
 
 def observe_plainly(of: Problem, want: Want, stays: Tensor | None = None, dropout: float = 0.0) -> tuple[Tensor, Found]:
@@ -19,34 +18,25 @@ def observe_plainly(of: Problem, want: Want, stays: Tensor | None = None, dropou
     `stays` is what dropout multiplies the weights with; without it, it is drawn with probability `dropout`.
     """
     device = of.q.device.type
-    if is_autocast_available(device) and torch.is_autocast_enabled(device):
+    if device in ("cpu", "cuda") and torch.is_autocast_enabled(device):
         with torch.autocast(device, enabled=False):
             return observe_plainly(of, want, stays, dropout)
-    q, k, v, keep = of.q, of.k, of.v, of.keep
+    q, k, v, keep, bias = of.q, of.k, of.v, of.keep, of.bias
     q_len, k_len = q.shape[2], k.shape[2]
     if k.shape[1] != q.shape[1]:
         k, v = k[:, of.key_heads], v[:, of.key_heads]
     if of.causal:
         triangle = causal(q_len, k_len, q.device)
         keep = triangle if keep is None else keep & triangle
-    bias = of.bias if of.bias is None or of.bias.dtype != torch.float64 else of.bias.to(of.dtype)
-    scores, nowhere = score(q.to(of.dtype), k.to(of.dtype), keep=keep, bias=bias, scale=of.scale)
-    if not k_len:
-        nowhere = torch.ones(1, 1, 1, 1, dtype=torch.bool, device=q.device)
-    w = scores.softmax(-1)
-    w = w if nowhere is None else w.masked_fill(nowhere, 0.0)
+    if q.dtype != of.dtype:
+        q, k = q.to(of.dtype), k.to(of.dtype)
+    if bias is not None and bias.dtype == torch.float64:
+        bias = bias.to(of.dtype)
     found: Found = {}
     if want.lse or want.entropy:
-        # Counted from the largest, so that large scores lose no digits.
-        largest = scores.detach().amax(-1, keepdim=True) if k_len else scores.new_zeros(1)
-        below = scores - largest
-        normaliser = below.logsumexp(-1)
-        if want.lse:
-            lse = normaliser + largest[..., 0]
-            found["lse"] = lse if nowhere is None else lse.masked_fill(nowhere[..., 0], -torch.inf)
-        if want.entropy:
-            entropy = normaliser - (w * below.masked_fill(below == -torch.inf, 0.0)).sum(-1)
-            found["entropy"] = entropy if nowhere is None else entropy.masked_fill(nowhere[..., 0], 0.0)
+        w = _weigh_with_normaliser(q, k, keep, bias, of.scale, want, found)
+    else:
+        w = weigh(q, k, keep=keep, bias=bias, scale=of.scale)
     if stays is not None:
         w = w * stays
     elif dropout:
@@ -68,10 +58,32 @@ def observe_plainly(of: Problem, want: Want, stays: Tensor | None = None, dropou
     if want.pooled_heads:
         found["pooled_heads"] = _tiles(w, want.pooled_heads)
     if want.head_mean:
-        found["head_mean"] = w.mean(1).to(q.dtype)
+        found["head_mean"] = w.mean(1).to(of.q.dtype)
     if want.weights:
-        found["weights"] = w.to(q.dtype)
-    return w.to(v.dtype) @ v, found
+        found["weights"] = w.to(of.q.dtype)
+    return (w if w.dtype == v.dtype else w.to(v.dtype)) @ v, found
+
+
+def _weigh_with_normaliser(
+    q: Tensor, k: Tensor, keep: Tensor | None, bias: Tensor | None, scale: float, want: Want, found: Found
+) -> Tensor:
+    """The weights; what is wanted of lse and entropy goes to `found`."""
+    scores, nowhere = score(q, k, keep=keep, bias=bias, scale=scale)
+    if not k.shape[2]:
+        nowhere = torch.ones(1, 1, 1, 1, dtype=torch.bool, device=q.device)
+    w = scores.softmax(-1)
+    w = w if nowhere is None else w.masked_fill(nowhere, 0.0)
+    # Counted from the largest, so that large scores lose no digits.
+    largest = scores.detach().amax(-1, keepdim=True) if k.shape[2] else scores.new_zeros(1)
+    below = scores - largest
+    normaliser = below.logsumexp(-1)
+    if want.lse:
+        lse = normaliser + largest[..., 0]
+        found["lse"] = lse if nowhere is None else lse.masked_fill(nowhere[..., 0], -torch.inf)
+    if want.entropy:
+        entropy = normaliser - (w * below.masked_fill(below == -torch.inf, 0.0)).sum(-1)
+        found["entropy"] = entropy if nowhere is None else entropy.masked_fill(nowhere[..., 0], 0.0)
+    return w
 
 
 def _tiles(w: Tensor, most: int) -> Tensor:

@@ -2,6 +2,7 @@
 
 import math
 
+import torch
 import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor
@@ -21,10 +22,15 @@ def weigh(
     Holds batch x heads x q_len x k_len numbers. Blocked keys, and all keys of a query that may look nowhere, weigh
     exactly zero.
     """
-    scores, nowhere = score(q, k, keep=keep, bias=bias, scale=scale)
-    weights = scores.softmax(-1)
-    if nowhere is not None:
-        weights = weights.masked_fill(nowhere, 0.0)
+    if bias is None and keep is not None:
+        # The lowest finite number, not -inf, so that a row with nothing to see is never NaN on its way to zero.
+        scores, blocked = _product(q, k, scale), ~keep
+        weights = scores.masked_fill(blocked, torch.finfo(scores.dtype).min).softmax(-1).masked_fill(blocked, 0.0)
+    else:
+        scores, nowhere = score(q, k, keep=keep, bias=bias, scale=scale)
+        weights = scores.softmax(-1)
+        if nowhere is not None:
+            weights = weights.masked_fill(nowhere, 0.0)
     return F.dropout(weights, dropout) if dropout else weights
 
 
@@ -37,7 +43,7 @@ def score(
     scale: float | None = None,
 ) -> tuple[Float[Tensor, "batch heads q_len k_len"], Bool[Tensor, "#batch #heads #q_len 1"] | None]:
     """The scores, -inf where blocked, and which queries may look nowhere: these have scores of 0, never NaN."""
-    scores = (q * (1 / math.sqrt(q.shape[-1]) if scale is None else scale)) @ k.mT
+    scores = _product(q, k, scale)
     if bias is not None:
         scores = scores + bias
         blocked = bias == -math.inf if keep is None else (bias == -math.inf) | ~keep
@@ -47,3 +53,7 @@ def score(
         return scores, None
     nowhere = blocked.all(-1, keepdim=True)
     return scores.masked_fill(blocked, -math.inf).masked_fill(nowhere, 0.0), nowhere
+
+
+def _product(q: Tensor, k: Tensor, scale: float | None) -> Tensor:
+    return (q * (1 / math.sqrt(q.shape[-1]) if scale is None else scale)) @ k.mT
