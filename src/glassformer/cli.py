@@ -9,7 +9,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from shlex import quote
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 from tyro.conf import FlagCreatePairsOff, OmitArgPrefixes, Positional
@@ -69,6 +69,31 @@ class EvaluateCommand:
     device: str = "auto"
     """Where to compute: auto, cpu, cuda or mps."""
     search: OmitArgPrefixes[SearchConfig] = field(default_factory=SearchConfig)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImportCommand:
+    """Make a run folder of a trained Hugging Face Marian model, such as those of OPUS-MT.
+
+    Reads config.json, model.safetensors, source.spm, target.spm and vocab.json of a folder; needs no other library.
+    """
+
+    from_: Annotated[Path, tyro.conf.arg(name="from")]
+    """The folder of the model."""
+    out: Path
+    """The run folder to write."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExportCommand:
+    """Write a run's model in the layout of another library."""
+
+    run: Positional[Path]
+    """The run folder."""
+    to: Literal["huggingface"]
+    """huggingface: a Marian model, for transformers and whatever reads its files."""
+    out: Path
+    """The folder to write."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -162,6 +187,33 @@ def evaluate(command: EvaluateCommand) -> int:
     return 0
 
 
+def import_model(command: ImportCommand) -> int:
+    from glassformer.interop.huggingface import import_marian
+
+    check_new_folder(command.out)
+    run = import_marian(command.from_, command.out)
+    parameters = sum(parameter.numel() for parameter in run.model.parameters())
+    print(f"{command.out}: {parameters / 1e6:.1f} million parameters")
+    print(f"translate with:\n  glassformer translate {quote(str(command.out))} < FILE")
+    return 0
+
+
+def export_model(command: ExportCommand) -> int:
+    from glassformer.interop.huggingface import export_marian
+    from glassformer.run import load_run
+
+    check_new_folder(command.out)
+    export_marian(load_run(command.run), command.out)
+    print(f"{command.out}: load it with transformers.MarianMTModel.from_pretrained({str(command.out)!r})")
+    return 0
+
+
+def check_new_folder(path: Path) -> None:
+    """Raise unless `path` is a folder that may be written: none yet, or an empty one."""
+    if path.exists() and (not path.is_dir() or any(path.iterdir())):
+        raise ConfigError(f"--out {path} is already there: give a new name, or remove it first")
+
+
 def demo(command: DemoCommand) -> int:
     from glassformer.demo.demonstration import demonstrate
 
@@ -172,6 +224,8 @@ COMMANDS: dict[str, tuple[type, Callable[[Any], int]]] = {
     "train": (TrainConfig, train),
     "translate": (TranslateCommand, translate),
     "evaluate": (EvaluateCommand, evaluate),
+    "import": (ImportCommand, import_model),
+    "export": (ExportCommand, export_model),
     "demo": (DemoCommand, demo),
 }
 

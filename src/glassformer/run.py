@@ -2,7 +2,8 @@
 
     config.json          format version, sizes of the model, names of the tokenizer files, how it was trained
     model.safetensors    the weights
-    source.* target.*    tokenizers: .spm (sentencepiece) or .symbols (one symbol a line)
+    source.* target.*    tokenizers: .spm (sentencepiece; with .vocab.json if its ids are an imported model's) or
+                         .symbols (one symbol a line)
     metrics.jsonl        one line per report and validation
     resume/              while training is unfinished: what it needs to go on
 
@@ -20,9 +21,10 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
-from glassformer.errors import RunError
+from glassformer.errors import DataError, RunError
 from glassformer.files import write_json, write_tensors
 from glassformer.text.tokenizer import Tokenizer, load_tokenizer
+from glassformer.text.vocabulary import VOCABULARY, VocabularyTokenizer, read_vocabulary
 from glassformer.transformer.config import ModelConfig
 from glassformer.transformer.model import Transformer
 
@@ -76,7 +78,7 @@ def load_run(folder: Path, device: torch.device | str = "cpu") -> Run:
         )
         raise RunError(f"{folder / WEIGHTS} is missing: {fix}")
     load_weights(model, read_weights(folder / WEIGHTS), folder / WEIGHTS)
-    source, target = (load_tokenizer(folder / config[f"{side}_tokenizer"]) for side in ("source", "target"))
+    source, target = (_load_tokenizer(folder / config[f"{side}_tokenizer"]) for side in ("source", "target"))
     sizes = model.config.source_vocab_size, model.config.target_vocab_size
     if (source.vocab_size, target.vocab_size) != sizes:
         raise RunError(
@@ -84,6 +86,16 @@ def load_run(folder: Path, device: torch.device | str = "cpu") -> Run:
             f"{target.vocab_size} ids, the model {sizes[0]} and {sizes[1]}: these files are not of one run"
         )
     return Run(model.to(device).eval(), source, target, config["training"])
+
+
+def _load_tokenizer(path: Path) -> Tokenizer:
+    vocabulary = path.with_suffix(VOCABULARY)
+    if not vocabulary.exists() or not path.exists():
+        return load_tokenizer(path)
+    try:
+        return VocabularyTokenizer(path.read_bytes(), read_vocabulary(vocabulary))
+    except DataError as error:
+        raise RunError(f"{path}: {error}") from None
 
 
 def read_config(folder: Path) -> dict[str, Any]:

@@ -5,6 +5,8 @@ from typing import Any
 
 from glassformer.errors import ConfigError
 
+ACTIVATIONS = ("relu", "swish", "gelu")
+
 
 @dataclass(frozen=True, kw_only=True)
 class ModelConfig:
@@ -31,6 +33,14 @@ class ModelConfig:
     """Probability of dropping a number at the end of a sub-layer and after the embeddings."""
     attention_dropout: float = 0.0
     """Probability of dropping an attention weight."""
+    activation: str = "relu"
+    """Of the feed-forward layers: relu, swish (x sigmoid(x)) or gelu."""
+    scale_embedding: bool = True
+    """Multiply embeddings by sqrt(d_model)."""
+    tied_output: bool = True
+    """The target embeddings are the output projection too."""
+    output_bias: bool = False
+    """Add a number of its own to each predicted token's logit."""
 
     def __post_init__(self) -> None:
         sizes = (
@@ -60,6 +70,8 @@ class ModelConfig:
         for name in ("dropout", "attention_dropout"):
             if not 0.0 <= getattr(self, name) < 1.0:
                 raise ConfigError(f"{name} must be at least 0 and less than 1, got {getattr(self, name)}")
+        if self.activation not in ACTIVATIONS:
+            raise ConfigError(f"activation must be one of {', '.join(ACTIVATIONS)}, got {self.activation!r}")
         if self.shared_vocab and self.source_vocab_size != self.target_vocab_size:
             raise ConfigError(
                 "a shared vocabulary has one size, got source_vocab_size "

@@ -1,6 +1,7 @@
 """Encoder and decoder layers: LayerNorm(x + Dropout(sublayer(x))) (Vaswani et al. 2017, section 3.1)."""
 
 import torch
+import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
@@ -11,26 +12,42 @@ from glassformer.transformer.dropout import Dropout
 Hidden = Float[Tensor, "batch length d_model"]
 
 
-class FeedForward(nn.Module):
-    """max(0, x W_1 + b_1) W_2 + b_2 (section 3.3)."""
+def _relu(x: Tensor) -> Tensor:
+    return x.relu_()
 
-    def __init__(self, d_model: int, d_ff: int) -> None:
+
+_ACTIVATIONS = {"relu": _relu, "swish": F.silu, "gelu": F.gelu}
+
+
+class FeedForward(nn.Module):
+    """max(0, x W_1 + b_1) W_2 + b_2 (section 3.3), or with another activation in place of the maximum."""
+
+    def __init__(self, d_model: int, d_ff: int, activation: str = "relu") -> None:
         super().__init__()
         self.inner = nn.Linear(d_model, d_ff)
         self.outer = nn.Linear(d_ff, d_model)
+        self.activation = activation
 
     def forward(self, x: Hidden) -> Hidden:
-        return self.outer(self.inner(x).relu_())
+        return self.outer(_ACTIVATIONS[self.activation](self.inner(x)))
 
 
 class EncoderLayer(nn.Module):
     """Self-attention, then feed-forward."""
 
-    def __init__(self, d_model: int, heads: int, d_ff: int, dropout: float, attention_dropout: float) -> None:
+    def __init__(
+        self,
+        d_model: int,
+        heads: int,
+        d_ff: int,
+        dropout: float,
+        attention_dropout: float,
+        activation: str = "relu",
+    ) -> None:
         super().__init__()
         self.self_attention = MultiheadAttention(d_model, heads, attention_dropout, batch_first=True)
         self.self_attention_norm = nn.LayerNorm(d_model)
-        self.feed_forward = FeedForward(d_model, d_ff)
+        self.feed_forward = FeedForward(d_model, d_ff, activation)
         self.feed_forward_norm = nn.LayerNorm(d_model)
         self.dropout = Dropout(dropout)
 
@@ -43,13 +60,21 @@ class EncoderLayer(nn.Module):
 class DecoderLayer(nn.Module):
     """Self-attention over what is written so far, attention over the source, then feed-forward."""
 
-    def __init__(self, d_model: int, heads: int, d_ff: int, dropout: float, attention_dropout: float) -> None:
+    def __init__(
+        self,
+        d_model: int,
+        heads: int,
+        d_ff: int,
+        dropout: float,
+        attention_dropout: float,
+        activation: str = "relu",
+    ) -> None:
         super().__init__()
         self.self_attention = MultiheadAttention(d_model, heads, attention_dropout, batch_first=True)
         self.self_attention_norm = nn.LayerNorm(d_model)
         self.source_attention = MultiheadAttention(d_model, heads, attention_dropout, batch_first=True)
         self.source_attention_norm = nn.LayerNorm(d_model)
-        self.feed_forward = FeedForward(d_model, d_ff)
+        self.feed_forward = FeedForward(d_model, d_ff, activation)
         self.feed_forward_norm = nn.LayerNorm(d_model)
         self.dropout = Dropout(dropout)
 

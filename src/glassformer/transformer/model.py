@@ -43,10 +43,13 @@ class Transformer(nn.Module):
             None if c.shared_vocab else nn.Embedding(c.source_vocab_size, c.d_model, padding_idx=self.source_pad)
         )
         self.positions = Positions(c.d_model)
-        sizes = (c.d_model, c.heads, c.d_ff, c.dropout, c.attention_dropout)
+        sizes = (c.d_model, c.heads, c.d_ff, c.dropout, c.attention_dropout, c.activation)
         self.encoder = nn.ModuleList(EncoderLayer(*sizes) for _ in range(c.encoder_layers))
         self.decoder = nn.ModuleList(DecoderLayer(*sizes) for _ in range(c.decoder_layers))
         self.dropout = Dropout(c.dropout)
+        predictable = c.target_vocab_size - 1
+        self.output = None if c.tied_output else nn.Linear(c.d_model, predictable, bias=False)
+        self.output_bias = nn.Parameter(torch.zeros(predictable)) if c.output_bias else None
         self._initialise()
 
     def forward(
@@ -90,16 +93,18 @@ class Transformer(nn.Module):
 
     @property
     def output_weight(self) -> Float[Tensor, "predictable d_model"]:
-        """The target embeddings of every id but padding: the output projection."""
-        return self.target_embedding.weight[: self.target_pad]
+        """The output projection of every id but padding: mostly the target embeddings."""
+        return self.target_embedding.weight[: self.target_pad] if self.output is None else self.output.weight
 
     def logits(self, states: Float[Tensor, "*batch d_model"]) -> Float[Tensor, "*batch predictable"]:
         """Unnormalised log-probabilities of every id but padding."""
-        return F.linear(states, self.output_weight)
+        return F.linear(states, self.output_weight, self.output_bias)
 
     def _embed(self, ids: Ids, embedding: nn.Embedding, start: int) -> Hidden:
-        scaled = embedding(ids) * math.sqrt(self.config.d_model)
-        return self.dropout(self.positions(scaled, start))
+        x = embedding(ids)
+        if self.config.scale_embedding:
+            x = x * math.sqrt(self.config.d_model)
+        return self.dropout(self.positions(x, start))
 
     @torch.no_grad()
     def _initialise(self) -> None:

@@ -1,0 +1,330 @@
+"""The Marian layout of Hugging Face (MarianMTModel; the OPUS-MT models are in it): read into a run, written from one.
+
+A folder of config.json, model.safetensors, source.spm, target.spm and vocab.json; with separate vocabularies also
+target_vocab.json. Only JSON, safetensors and sentencepiece: transformers isn't needed.
+"""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from glassformer.errors import DataError, RunError
+from glassformer.files import write_json, write_tensors
+from glassformer.run import Run, load_run, read_weights, write_config, write_weights
+from glassformer.text.tokenizer import EOS, SubwordTokenizer, Tokenizer
+from glassformer.text.vocabulary import VocabularyTokenizer, read_vocabulary
+from glassformer.transformer.config import ModelConfig
+from glassformer.transformer.model import Transformer
+
+CONFIG, WEIGHTS, PICKLED = "config.json", "model.safetensors", "pytorch_model.bin"
+_ACTIVATIONS = {"relu": "relu", "swish": "swish", "silu": "swish", "gelu": "gelu"}
+_SOURCE_EMBEDDING, _TARGET_EMBEDDING = "model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight"
+_NEVER = -1e4  # added to the logit of an id that fills a vocabulary up; float16 holds it
+# Of each layer: ours and theirs. The projections of an attention are one matrix with us.
+_ENCODER = {"self_attention": "self_attn", "feed_forward.inner": "fc1", "feed_forward.outer": "fc2"}
+_ENCODER_NORMS = {"self_attention_norm": "self_attn_layer_norm", "feed_forward_norm": "final_layer_norm"}
+_DECODER = {**_ENCODER, "source_attention": "encoder_attn"}
+_DECODER_NORMS = {**_ENCODER_NORMS, "source_attention_norm": "encoder_attn_layer_norm"}
+
+
+def import_marian(folder: Path, out: Path) -> Run:
+    """Writes a run folder `out` from a Marian model in `folder`, and returns the run."""
+    config = _read_config(folder)
+    if not (folder / WEIGHTS).exists():
+        raise _no_weights(folder)
+    source_vocabulary = read_vocabulary(folder / "vocab.json")
+    shared = bool(config.get("share_encoder_decoder_embeddings", True))
+    target_vocabulary = source_vocabulary if shared else read_vocabulary(folder / "target_vocab.json")
+    source, target = (
+        _tokenizer(folder / f"{side}.spm", vocabulary)
+        for side, vocabulary in (("source", source_vocabulary), ("target", target_vocabulary))
+    )
+    weights = read_weights(folder / WEIGHTS)
+    model_config = _model_config(config, folder, weights)
+    sizes = model_config.source_vocab_size, model_config.target_vocab_size
+    if (source.vocab_size, target.vocab_size) != sizes:
+        raise RunError(
+            f"{folder}: the vocabularies have {source.vocab_size:,} and {target.vocab_size:,} ids, the model "
+            f"{sizes[0]:,} and {sizes[1]:,}: these files are not of one model"
+        )
+    ours = _ours(weights, model_config, folder)
+    if bad := [name for name, tensor in ours.items() if not tensor.isfinite().all()]:
+        raise RunError(f"{folder / WEIGHTS} holds numbers that are not finite, first in {bad[0]}")
+    out.mkdir(parents=True, exist_ok=True)
+    write_weights(out, ours)
+    write_config(out, model_config, source, target, {"imported": "huggingface marian"})
+    return load_run(out)
+
+
+def export_marian(run: Run, out: Path) -> None:
+    """Writes `run` to the folder `out` in the Marian layout; RunError says what keeps it from that."""
+    model, config = run.model, run.model.config
+    size = max(config.source_vocab_size, config.target_vocab_size)
+    source, target = (
+        _vocabulary(tokenizer, size, side)
+        for tokenizer, side in ((run.source_tokenizer, "source"), (run.target_tokenizer, "target"))
+    )
+    if config.shared_vocab and source != target:
+        raise RunError("this run's source and target share embeddings but not their vocabulary: it can't be exported")
+    out.mkdir(parents=True, exist_ok=True)
+    write_tensors(out / WEIGHTS, _theirs(model, size), {"format": "pt"})
+    write_json(out / "vocab.json", source)
+    if not config.shared_vocab:
+        write_json(out / "target_vocab.json", target)
+    for tokenizer, side in ((run.source_tokenizer, "source"), (run.target_tokenizer, "target")):
+        tokenizer.save(out / side)
+        (out / f"{side}.vocab.json").unlink(missing_ok=True)  # the layout has its own
+    write_json(out / CONFIG, _their_config(config, size))
+    write_json(
+        out / "tokenizer_config.json",
+        {
+            "tokenizer_class": "MarianTokenizer",
+            "separate_vocabs": not config.shared_vocab,
+            "model_max_length": 512,
+            "source_lang": None,
+            "target_lang": None,
+        },
+    )
+    write_json(
+        out / "generation_config.json",
+        {
+            "bad_words_ids": [[size - 1]],
+            "decoder_start_token_id": size - 1,
+            "eos_token_id": EOS,
+            "forced_eos_token_id": EOS,
+            "max_length": 512,
+            "num_beams": 5,
+            "pad_token_id": size - 1,
+        },
+    )
+
+
+def _read_config(folder: Path) -> dict[str, Any]:
+    if not folder.is_dir():
+        raise RunError(f"{folder}: no such folder")
+    path = folder / CONFIG
+    try:
+        config = json.loads(path.read_text(encoding="utf-8"))
+    except OSError:
+        raise RunError(f"{folder} has no {CONFIG}: give the folder of a Hugging Face Marian model") from None
+    except ValueError as error:
+        raise RunError(f"{path} is damaged: {error}") from None
+    if not isinstance(config, dict) or config.get("model_type") != "marian":
+        kind = config.get("model_type") if isinstance(config, dict) else None
+        what = "a glassformer run folder, which needs no import" if kind is None and "format" in config else repr(kind)
+        raise RunError(f"{path} must be of model_type 'marian', got {what}: only Marian models (OPUS-MT) are read")
+    return config
+
+
+def _no_weights(folder: Path) -> RunError:
+    if (folder / PICKLED).exists():
+        return RunError(
+            f"{folder} has its weights in {PICKLED}, a pickle, which can run code when loaded and is not read. If you "
+            'trust it, convert it once: python -c "from transformers import MarianMTModel as M; '
+            f"M.from_pretrained('{folder}').save_pretrained('{folder}')\""
+        )
+    return RunError(f"{folder} has no {WEIGHTS}: download it again, complete")
+
+
+def _tokenizer(path: Path, vocabulary: Mapping[str, int]) -> VocabularyTokenizer:
+    if not path.exists():
+        raise RunError(f"{path} is missing: download the model again, complete")
+    try:
+        return VocabularyTokenizer(path.read_bytes(), vocabulary)
+    except DataError as error:
+        raise RunError(f"{path.parent}: {error}") from None
+
+
+def _model_config(config: Mapping[str, Any], folder: Path, weights: Mapping[str, Tensor]) -> ModelConfig:
+    """Ours, from theirs; RunError for what our model has not."""
+    path = folder / CONFIG
+
+    def get(name: str, default: object = None) -> Any:
+        if name not in config and default is None:
+            raise RunError(f"{path} is damaged: {name} is missing")
+        return config.get(name, default)
+
+    for name, expected in (
+        ("decoder_ffn_dim", get("encoder_ffn_dim")),
+        ("decoder_attention_heads", get("encoder_attention_heads")),
+        ("normalize_before", False),
+        ("normalize_embedding", False),
+        ("add_final_layer_norm", False),
+        ("static_position_embeddings", True),
+    ):
+        if get(name, expected) != expected:
+            raise RunError(f"{path}: {name} must be {expected}, got {get(name)}: such a Marian model can't be read")
+    activation = get("activation_function")
+    if activation not in _ACTIVATIONS:
+        raise RunError(f"{path}: activation_function must be one of {', '.join(_ACTIVATIONS)}, got {activation!r}")
+    size = get("vocab_size")
+    shared = bool(get("share_encoder_decoder_embeddings", True))
+    target_size = size if shared else config.get("decoder_vocab_size") or size
+    for name, expected in (
+        ("eos_token_id", EOS),
+        ("pad_token_id", size - 1),
+        ("decoder_start_token_id", target_size - 1),
+    ):
+        if get(name, expected) != expected:
+            raise RunError(f"{path}: {name} must be {expected}, got {get(name)}: such a Marian model can't be read")
+    bias = weights.get("final_logits_bias")
+    if shared and _SOURCE_EMBEDDING in weights and _TARGET_EMBEDDING in weights:  # of one vocabulary, yet not tied
+        shared = torch.equal(weights[_SOURCE_EMBEDDING], weights[_TARGET_EMBEDDING])
+    return ModelConfig(
+        source_vocab_size=size,
+        target_vocab_size=target_size,
+        shared_vocab=shared,
+        d_model=get("d_model"),
+        heads=get("encoder_attention_heads"),
+        encoder_layers=get("encoder_layers"),
+        decoder_layers=get("decoder_layers"),
+        d_ff=get("encoder_ffn_dim"),
+        dropout=float(get("dropout", 0.1)),
+        attention_dropout=float(get("attention_dropout", 0.0)),
+        activation=_ACTIVATIONS[activation],
+        scale_embedding=bool(get("scale_embedding", False)),
+        tied_output=bool(get("tie_word_embeddings", True)),
+        output_bias=bias is not None and bool(bias.any()),
+    )
+
+
+def _ours(theirs: Mapping[str, Tensor], config: ModelConfig, folder: Path) -> dict[str, Tensor]:
+    """The weights under our names, in float32."""
+
+    def take(*names: str) -> Tensor:
+        for name in names:
+            if name in theirs:
+                return theirs[name].float()
+        raise RunError(f"{folder / WEIGHTS} is no Marian model, or cut short: {names[0]} is missing")
+
+    ours: dict[str, Tensor] = {}
+    ours["target_embedding.weight"] = take(_TARGET_EMBEDDING, "model.shared.weight", "lm_head.weight")
+    if not config.shared_vocab:
+        ours["source_embedding.weight"] = take(_SOURCE_EMBEDDING)
+    for side, layers, parts, norms in (
+        ("encoder", config.encoder_layers, _ENCODER, _ENCODER_NORMS),
+        ("decoder", config.decoder_layers, _DECODER, _DECODER_NORMS),
+    ):
+        for n in range(layers):
+            here, there = f"{side}.{n}.", f"model.{side}.layers.{n}."
+            for our, their in (parts | norms).items():
+                for kind in ("weight", "bias"):
+                    if not our.endswith("attention"):
+                        ours[f"{here}{our}.{kind}"] = take(f"{there}{their}.{kind}")
+                        continue
+                    packed = [take(f"{there}{their}.{x}_proj.{kind}") for x in "qkv"]
+                    ours[f"{here}{our}.in_proj_{kind}"] = torch.cat(packed)
+                    ours[f"{here}{our}.out_proj.{kind}"] = take(f"{there}{their}.out_proj.{kind}")
+    if not config.tied_output:
+        ours["output.weight"] = take("lm_head.weight")[:-1]
+    if config.output_bias:
+        ours["output_bias"] = take("final_logits_bias").flatten()[:-1]
+    _check_shapes(ours, config, folder)
+    return ours
+
+
+def _check_shapes(ours: Mapping[str, Tensor], config: ModelConfig, folder: Path) -> None:
+    with torch.device("meta"):
+        expected = Transformer(config).state_dict()
+    for name, tensor in expected.items():
+        if ours[name].shape != tensor.shape:
+            raise RunError(
+                f"{folder}: {WEIGHTS} does not fit {CONFIG}: {name} must be {tuple(tensor.shape)}, "
+                f"got {tuple(ours[name].shape)}"
+            )
+
+
+def _vocabulary(tokenizer: Tokenizer, size: int, side: str) -> dict[str, int]:
+    """Its pieces and ids, filled up to `size` before `<pad>`."""
+    if not isinstance(tokenizer, SubwordTokenizer | VocabularyTokenizer):
+        raise RunError(
+            f"the {side} tokenizer of this run splits symbols at spaces, and the Marian layout holds sentencepiece "
+            f"models only: train with --{side}-tokenizer unigram, bpe, char or word to export"
+        )
+    pieces = tokenizer.tokens(range(tokenizer.vocab_size - 1))
+    fill = [f"<unused_{n}>" for n in range(size - tokenizer.vocab_size)]
+    vocabulary = {piece: i for i, piece in enumerate([*pieces, *fill, "<pad>"])}
+    if len(vocabulary) < size:
+        raise RunError(f"the {side} vocabulary has a piece twice: it can't be exported")
+    return vocabulary
+
+
+def _theirs(model: Transformer, size: int) -> dict[str, Tensor]:
+    """The weights under their names; vocabularies filled up to `size`."""
+    config, ours = model.config, model.state_dict()
+
+    def filled(embedding: Tensor) -> Tensor:
+        missing = embedding.new_zeros(size - len(embedding), embedding.shape[1])
+        return torch.cat([embedding[:-1], missing, embedding[-1:]])
+
+    bias = torch.zeros(1, size)
+    predictable = config.target_vocab_size - 1
+    if model.output_bias is not None:
+        bias[0, :predictable] = model.output_bias.detach()
+    bias[0, predictable:-1] = _NEVER
+    theirs = {"final_logits_bias": bias}
+    target = filled(ours["target_embedding.weight"])
+    if config.shared_vocab:
+        theirs["model.shared.weight"] = target
+    else:
+        theirs[_TARGET_EMBEDDING] = target
+        theirs[_SOURCE_EMBEDDING] = filled(ours["source_embedding.weight"])
+    if not config.tied_output:
+        if config.shared_vocab:  # without tying theirs has three copies
+            theirs |= {_SOURCE_EMBEDDING: target.clone(), _TARGET_EMBEDDING: target.clone()}
+        output = ours["output.weight"]
+        theirs["lm_head.weight"] = torch.cat([output, output.new_zeros(size - len(output), output.shape[1])])
+    for side, layers, parts, norms in (
+        ("encoder", config.encoder_layers, _ENCODER, _ENCODER_NORMS),
+        ("decoder", config.decoder_layers, _DECODER, _DECODER_NORMS),
+    ):
+        for n in range(layers):
+            here, there = f"{side}.{n}.", f"model.{side}.layers.{n}."
+            for our, their in (parts | norms).items():
+                for kind in ("weight", "bias"):
+                    if not our.endswith("attention"):
+                        theirs[f"{there}{their}.{kind}"] = ours[f"{here}{our}.{kind}"]
+                        continue
+                    for x, part in zip("qkv", ours[f"{here}{our}.in_proj_{kind}"].chunk(3), strict=True):
+                        theirs[f"{there}{their}.{x}_proj.{kind}"] = part.clone()
+                    theirs[f"{there}{their}.out_proj.{kind}"] = ours[f"{here}{our}.out_proj.{kind}"]
+    return theirs
+
+
+def _their_config(config: ModelConfig, size: int) -> dict[str, Any]:
+    return {
+        "architectures": ["MarianMTModel"],
+        "model_type": "marian",
+        "activation_function": config.activation,
+        "activation_dropout": 0.0,
+        "attention_dropout": config.attention_dropout,
+        "bad_words_ids": [[size - 1]],
+        "d_model": config.d_model,
+        "decoder_attention_heads": config.heads,
+        "decoder_ffn_dim": config.d_ff,
+        "decoder_layers": config.decoder_layers,
+        "decoder_start_token_id": size - 1,
+        "decoder_vocab_size": size,
+        "dropout": config.dropout,
+        "encoder_attention_heads": config.heads,
+        "encoder_ffn_dim": config.d_ff,
+        "encoder_layers": config.encoder_layers,
+        "eos_token_id": EOS,
+        "forced_eos_token_id": EOS,
+        "is_encoder_decoder": True,
+        "max_position_embeddings": 512,
+        "normalize_before": False,
+        "normalize_embedding": False,
+        "pad_token_id": size - 1,
+        "scale_embedding": config.scale_embedding,
+        "share_encoder_decoder_embeddings": config.shared_vocab,
+        "static_position_embeddings": True,
+        "tie_word_embeddings": config.tied_output,
+        "torch_dtype": "float32",
+        "use_cache": True,
+        "vocab_size": size,
+    }

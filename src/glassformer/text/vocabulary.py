@@ -1,0 +1,92 @@
+"""Sentencepiece models whose pieces have ids in a vocabulary file of their own: the Marian layout."""
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import sentencepiece
+
+from glassformer.errors import DataError
+from glassformer.files import write_json
+from glassformer.text.tokenizer import EOS, UNK, UNKNOWN, Tokenizer
+
+VOCABULARY = ".vocab.json"
+
+
+class VocabularyTokenizer(Tokenizer):
+    """A sentencepiece model and a vocabulary: piece -> id. `</s>` = 0, `<unk>` = 1, `<pad>` = the last.
+
+    Of multilingual models a line may begin with the code of the language to translate into, `>>deu<< ...`, if the
+    vocabulary has that code.
+    """
+
+    suffix = ".spm"
+
+    def __init__(self, proto: bytes, vocabulary: Mapping[str, int]) -> None:
+        self._proto = proto
+        self._processor = sentencepiece.SentencePieceProcessor()
+        try:
+            self._processor.LoadFromSerializedProto(proto)
+        except RuntimeError as error:
+            raise DataError(f"not a sentencepiece model: {error}") from None
+        self._ids = dict(vocabulary)
+        self.vocab_size = len(self._ids)
+        self.pad = self.vocab_size - 1
+        self._pieces = [""] * self.vocab_size
+        for piece, i in self._ids.items():
+            if not isinstance(i, int) or not 0 <= i < self.vocab_size or self._pieces[i]:
+                raise DataError(f"a vocabulary must number its {self.vocab_size:,} pieces from 0, got {piece!r}: {i!r}")
+            self._pieces[i] = piece
+        for piece, i in (("</s>", EOS), ("<unk>", UNK), ("<pad>", self.pad)):
+            if self._ids.get(piece) != i:
+                raise DataError(f"a vocabulary must have {piece} = {i}, got {self._ids.get(piece)}")
+        self.languages = [piece for piece in self._pieces if piece.startswith(">>") and piece.endswith("<<")]
+
+    def encode(self, lines: Sequence[str]) -> list[list[int]]:
+        """Ids of each line, without `</s>`; a language code at the beginning is one."""
+        split = [self._split_code(line) for line in lines]
+        found = self._processor.encode([text for _, text in split], out_type=str)
+        return [
+            [*code, *(self._ids.get(piece, UNK) for piece in pieces)]
+            for (code, _), pieces in zip(split, found, strict=True)
+        ]
+
+    def _split_code(self, line: str) -> tuple[list[int], str]:
+        if not line.startswith(">>") or "<<" not in line:
+            return [], line
+        end = line.index("<<") + 2
+        code = line[:end]
+        if code in self._ids:
+            return [self._ids[code]], line[end:]
+        if not self.languages:
+            return [], line
+        some = " ".join(self.languages[:10])
+        raise DataError(f"the model knows no language {code}, but {some}{' ...' if len(self.languages) > 10 else ''}")
+
+    def decode(self, ids: Sequence[Sequence[int]]) -> list[str]:
+        special = {EOS, self.pad}
+        texts = []
+        for row in ids:
+            pieces = [UNKNOWN if i == UNK else self._pieces[i] for i in row if i not in special]
+            texts.append(self._processor.decode_pieces(pieces).replace("\u2581", " ").strip())
+        return texts
+
+    def tokens(self, ids: Sequence[int]) -> list[str]:
+        return [self._pieces[i] for i in ids]
+
+    def save(self, stem: Path) -> Path:
+        path = stem.with_suffix(self.suffix)
+        path.write_bytes(self._proto)
+        write_json(stem.with_suffix(VOCABULARY), self._ids)
+        return path
+
+
+def read_vocabulary(path: Path) -> dict[str, int]:
+    """The pieces of a JSON file and their ids."""
+    try:
+        vocabulary = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise DataError(f"{path} is no vocabulary: {error}") from None
+    if not isinstance(vocabulary, dict) or not vocabulary:
+        raise DataError(f"{path} is no vocabulary: it must be an object of pieces and their ids")
+    return vocabulary

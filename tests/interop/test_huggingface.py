@@ -1,0 +1,334 @@
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from torch.testing import assert_close
+
+from glassformer.errors import DataError, RunError
+from glassformer.generation.config import SearchConfig
+from glassformer.generation.translator import Translator
+from glassformer.interop.huggingface import export_marian, import_marian
+from glassformer.run import load_run, write_config, write_weights
+from glassformer.text.batching import pad_source
+from glassformer.text.tokenizer import SubwordTokenizer, SymbolTokenizer
+from glassformer.text.vocabulary import VocabularyTokenizer
+from glassformer.transformer.config import ModelConfig
+from glassformer.transformer.model import Transformer
+
+transformers = pytest.importorskip("transformers", reason="pip install 'glassformer[huggingface]'")
+
+TEXT = [
+    "two dogs run over the green grass",
+    "a man sings a song",
+    "the dogs sing",
+    "a green man runs over two songs",
+] * 5
+OTHER = ["zwei Hunde laufen über das Gras", "ein Mann singt ein Lied", "die Hunde singen", "ein grüner Mann läuft"] * 5
+
+
+def learn(lines: list[str]) -> SubwordTokenizer:
+    return SubwordTokenizer.train(lines, kind="unigram", vocab_size=None, seed=1)
+
+
+@pytest.fixture(scope="module")
+def sides() -> tuple[SubwordTokenizer, SubwordTokenizer]:
+    return learn(TEXT), learn(OTHER)
+
+
+def joint(*tokenizers: SubwordTokenizer, codes: tuple[str, ...] = ()) -> dict[str, int]:
+    """One vocabulary of both sides' pieces, as OPUS-MT's models have it."""
+    pieces = [p for t in tokenizers for p in t.tokens(range(2, t.vocab_size - 1))]
+    pieces = list(dict.fromkeys(["</s>", "<unk>", *codes, *pieces, "<pad>"]))
+    return {piece: i for i, piece in enumerate(pieces)}
+
+
+def marian(folder: Path, sides, dtype=torch.float32, codes: tuple[str, ...] = (), **changes):
+    """A random Marian model of transformers, saved with its tokenizers as its own code saves them."""
+    vocabulary = joint(*sides, codes=codes)
+    size = len(vocabulary)
+    settings = dict(
+        vocab_size=size,
+        decoder_vocab_size=size,
+        d_model=24,
+        encoder_layers=2,
+        decoder_layers=3,
+        encoder_attention_heads=3,
+        decoder_attention_heads=3,
+        encoder_ffn_dim=40,
+        decoder_ffn_dim=40,
+        activation_function="swish",
+        scale_embedding=True,
+        pad_token_id=size - 1,
+        decoder_start_token_id=size - 1,
+        eos_token_id=0,
+        forced_eos_token_id=0,
+        max_position_embeddings=64,
+        init_std=0.3,
+        static_position_embeddings=True,
+        normalize_before=False,
+    )
+    torch.manual_seed(3)
+    model = transformers.MarianMTModel(transformers.MarianConfig(**{**settings, **changes})).eval()
+    with torch.no_grad():
+        model.final_logits_bias.normal_(std=0.5)
+    folder.mkdir(parents=True, exist_ok=True)
+    model.save_pretrained(folder)
+    for tokenizer, side in zip(sides, ("source", "target"), strict=True):
+        tokenizer.save(folder / side)
+    (folder / "vocab.json").write_text(json.dumps(vocabulary), encoding="utf-8")
+    return model.to(dtype)
+
+
+def ids_of(size: int) -> tuple[torch.Tensor, torch.Tensor]:
+    source, keep = pad_source([torch.tensor([5, 9, 4, 7, 0]), torch.tensor([3, 0])], size - 1)
+    return source, keep
+
+
+def logits_of_both(theirs, ours: Transformer, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
+    source, keep = ids_of(ours.config.source_vocab_size)
+    target = torch.tensor([[ours.target_pad, 6, 3, 8], [ours.target_pad, 2, 2, 5]])
+    ours, theirs = ours.to(dtype), theirs.to(dtype)
+    if dtype == torch.float64:  # theirs stay float32 whatever the model is
+        for part in (theirs.model.encoder, theirs.model.decoder):
+            positions = part.embed_positions
+            table = ours.positions(torch.zeros(1, positions.weight.shape[0], ours.config.d_model, dtype=dtype))[0]
+            positions.weight = torch.nn.Parameter(table, requires_grad=False)
+    with torch.no_grad():
+        expected = theirs(input_ids=source, attention_mask=keep[:, 0, 0].long(), decoder_input_ids=target).logits
+        found = ours(source, target)
+    return found, expected[..., :-1]
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"activation_function": "relu", "scale_embedding": False},
+        {"activation_function": "gelu", "tie_word_embeddings": False},
+    ],
+    ids=["opus", "relu", "untied"],
+)
+def test_imported_logits_are_theirs(changes, dtype, sides, tmp_path):
+    theirs = marian(tmp_path / "marian", sides, **changes)
+    ours = import_marian(tmp_path / "marian", tmp_path / "run").model
+    found, expected = logits_of_both(theirs, ours, dtype)
+    close = 1e-9 if dtype == torch.float64 else 1e-4 * expected.abs().max().item()
+    assert_close(found, expected, atol=close, rtol=0)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@pytest.mark.parametrize(
+    ("shared", "changes"),
+    [(True, {}), (False, {}), (True, {"tied_output": False, "activation": "gelu"}), (False, {"tied_output": False})],
+)
+def test_exported_logits_are_ours(shared, changes, dtype, sides, tmp_path):
+    run = trained(tmp_path / "run", sides, shared, **changes)
+    export_marian(run, tmp_path / "marian")
+    theirs = transformers.MarianMTModel.from_pretrained(tmp_path / "marian").eval()
+    source, keep = ids_of(run.model.config.source_vocab_size)
+    size = theirs.config.vocab_size
+    assert size == max(run.model.config.source_vocab_size, run.model.config.target_vocab_size)
+    target = torch.tensor([[run.model.target_pad, 6, 3, 8], [run.model.target_pad, 2, 2, 5]])
+    theirs = theirs.to(dtype)
+    ours = run.model.to(dtype)
+    if dtype == torch.float64:
+        for part in (theirs.model.encoder, theirs.model.decoder):
+            table = ours.positions(torch.zeros(1, 512, ours.config.d_model, dtype=dtype))[0]
+            part.embed_positions.weight = torch.nn.Parameter(table, requires_grad=False)
+    with torch.no_grad():
+        found = theirs(
+            input_ids=source.masked_fill(source == run.model.source_pad, size - 1),
+            attention_mask=keep[:, 0, 0].long(),
+            decoder_input_ids=target.masked_fill(target == run.model.target_pad, size - 1),
+        ).logits
+        expected = ours(source, target)
+    predictable = expected.shape[-1]
+    close = 1e-9 if dtype == torch.float64 else 1e-4 * expected.abs().max().item()
+    assert_close(found[..., :predictable], expected, atol=close, rtol=0)
+    assert (found[..., predictable:-1] < -5000).all()  # what fills the vocabulary up is never predicted
+
+
+def trained(folder: Path, sides, shared: bool, **changes):
+    """A run as training leaves it, its model random."""
+    source, target = (sides[0], sides[0]) if shared else sides
+    torch.manual_seed(4)
+    config = ModelConfig(
+        source_vocab_size=source.vocab_size,
+        target_vocab_size=target.vocab_size,
+        shared_vocab=shared,
+        d_model=24,
+        heads=3,
+        encoder_layers=2,
+        decoder_layers=2,
+        d_ff=40,
+        **changes,
+    )
+    model = Transformer(config).eval()
+    folder.mkdir(parents=True)
+    with torch.no_grad():
+        for norm in (layer.feed_forward_norm for layer in model.decoder):
+            norm.weight.normal_(std=1.5)
+    write_weights(folder, model.state_dict())
+    write_config(folder, config, source, target, {})
+    return load_run(folder)
+
+
+def test_there_and_back_is_the_same_run(sides, tmp_path):
+    run = trained(tmp_path / "run", sides, shared=True)
+    export_marian(run, tmp_path / "marian")
+    again = import_marian(tmp_path / "marian", tmp_path / "again")
+    assert_close(dict(again.model.state_dict()), dict(run.model.state_dict()), rtol=0, atol=0)
+    for tokenizer in (again.source_tokenizer, again.target_tokenizer):
+        assert tokenizer.encode(TEXT) == run.source_tokenizer.encode(TEXT)
+        assert tokenizer.decode(tokenizer.encode(TEXT)) == TEXT
+
+
+@pytest.mark.parametrize("beam", [1, 4])
+@pytest.mark.parametrize("direction", ["import", "export"])
+def test_translations_are_the_same_ids(beam, direction, sides, tmp_path):
+    if direction == "import":
+        theirs = marian(tmp_path / "marian", sides)
+        run = import_marian(tmp_path / "marian", tmp_path / "run")
+    else:
+        run = trained(tmp_path / "run", sides, shared=True)
+        export_marian(run, tmp_path / "marian")
+        theirs = transformers.MarianMTModel.from_pretrained(tmp_path / "marian").eval()
+    pad = run.model.source_pad
+    generator = torch.Generator().manual_seed(5)
+    sources = [[*torch.randint(2, pad, (n,), generator=generator).tolist(), 0] for n in (1, 3, 5, 8, 13)]
+    translator = Translator(run.model, run.source_tokenizer, run.target_tokenizer)
+    config = SearchConfig(beam=beam, length_penalty=1.0, max_length=20)
+    for ids in sources:
+        found = translator._search([ids], config, torch.Generator())[0][0].ids
+        expected = theirs.generate(
+            input_ids=torch.tensor([ids]),
+            attention_mask=torch.ones(1, len(ids), dtype=torch.long),
+            num_beams=beam,
+            length_penalty=1.0,
+            early_stopping="never",
+            do_sample=False,
+            max_length=21,
+            forced_eos_token_id=None,
+            bad_words_ids=[[pad]],
+        )[0].tolist()
+        assert [i for i in expected if i not in (0, pad)] == found
+
+
+@pytest.mark.filterwarnings("ignore:Recommended. pip install sacremoses")
+def test_text_becomes_their_ids(sides, tmp_path):
+    marian(tmp_path / "marian", sides, codes=(">>deu<<", ">>nld<<"))
+    run = import_marian(tmp_path / "marian", tmp_path / "run")
+    theirs = transformers.MarianTokenizer(
+        str(tmp_path / "marian/source.spm"), str(tmp_path / "marian/target.spm"), str(tmp_path / "marian/vocab.json")
+    )
+    lines = [*TEXT[:4], ">>deu<< two dogs", ">>nld<<a man", "an unseen Ωmega", "a  double space "]
+    assert [[*ids, 0] for ids in run.source_tokenizer.encode(lines)] == theirs(lines)["input_ids"]
+    ids = run.target_tokenizer.encode(OTHER)
+    assert run.target_tokenizer.decode(ids) == OTHER
+    assert run.target_tokenizer.decode([[*ids[0], 0, run.target_tokenizer.pad], []]) == [OTHER[0], ""]
+    with pytest.raises(DataError, match=r"the model knows no language >>fra<<, but >>deu<< >>nld<<$"):
+        run.source_tokenizer.encode([">>fra<< two dogs"])
+
+
+def test_a_run_of_symbols_cannot_be_exported(sides, tmp_path):
+    source, target = sides[0], SymbolTokenizer(["a", "b"])
+    config = ModelConfig.tiny(
+        source_vocab_size=source.vocab_size, target_vocab_size=target.vocab_size, shared_vocab=False, d_model=8, heads=2
+    )
+    (tmp_path / "run").mkdir()
+    write_weights(tmp_path / "run", Transformer(config).state_dict())
+    write_config(tmp_path / "run", config, source, target, {})
+    with pytest.raises(RunError, match="the target tokenizer of this run splits symbols at spaces"):
+        export_marian(load_run(tmp_path / "run"), tmp_path / "marian")
+    assert not (tmp_path / "marian").exists()
+
+
+def edit(path: Path, **changes) -> None:
+    path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (lambda f: (f / "config.json").unlink(), "has no config.json: give the folder of a Hugging Face Marian model"),
+        (lambda f: (f / "config.json").write_text("{"), "config.json is damaged"),
+        (lambda f: edit(f / "config.json", model_type="bart"), "must be of model_type 'marian', got 'bart'"),
+        (lambda f: edit(f / "config.json", normalize_before=True), "normalize_before must be False, got True"),
+        (lambda f: edit(f / "config.json", decoder_ffn_dim=41), "decoder_ffn_dim must be 40, got 41"),
+        (lambda f: edit(f / "config.json", activation_function="tanh"), "activation_function must be one of relu, "),
+        (lambda f: edit(f / "config.json", pad_token_id=1), "pad_token_id must be "),
+        (lambda f: edit(f / "config.json", encoder_layers=3), "is missing"),
+        (lambda f: (f / "source.spm").unlink(), "source.spm is missing"),
+        (lambda f: (f / "source.spm").write_bytes(b"x"), "not a sentencepiece model"),
+        (lambda f: edit(f / "vocab.json", further=9999), "a vocabulary must number its"),
+        (lambda f: (f / "vocab.json").write_text("[1"), "vocab.json is no vocabulary"),
+        (lambda f: cut(f / "model.safetensors"), "model.safetensors is damaged"),
+        (lambda f: pickled(f), "in pytorch_model.bin, a pickle, which can run code"),
+        (lambda f: (f / "model.safetensors").unlink(), "has no model.safetensors"),
+    ],
+)
+def test_a_damaged_or_foreign_folder_is_refused(damage, message, sides, tmp_path):
+    marian(tmp_path / "marian", sides)
+    damage(tmp_path / "marian")
+    with pytest.raises((RunError, DataError), match=message):
+        import_marian(tmp_path / "marian", tmp_path / "run")
+    assert not (tmp_path / "run" / "config.json").exists()
+
+
+def cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-100])
+
+
+def pickled(folder: Path) -> None:
+    (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
+
+
+def test_a_vocabulary_of_another_size_is_refused(sides, tmp_path):
+    marian(tmp_path / "marian", sides)
+    vocabulary = joint(*sides, codes=(">>xyz<<",))
+    (tmp_path / "marian/vocab.json").write_text(json.dumps(vocabulary))
+    with pytest.raises(RunError, match="these files are not of one model"):
+        import_marian(tmp_path / "marian", tmp_path / "run")
+
+
+def test_weights_that_are_not_finite_are_refused(sides, tmp_path):
+    model = marian(tmp_path / "marian", sides)
+    with torch.no_grad():
+        model.model.encoder.layers[0].fc1.weight[0, 0] = torch.nan
+    model.save_pretrained(tmp_path / "marian")
+    with pytest.raises(RunError, match=r"not finite, first in encoder\.0\.feed_forward\.inner\.weight"):
+        import_marian(tmp_path / "marian", tmp_path / "run")
+
+
+def test_vocabulary_tokenizer_needs_the_reserved_ids():
+    proto = learn(TEXT)._proto
+    with pytest.raises(DataError, match="a vocabulary must have <pad> = 2, got None"):
+        VocabularyTokenizer(proto, {"</s>": 0, "<unk>": 1, "a": 2})
+
+
+def test_the_command_line_imports_and_exports(sides, tmp_path, capsys, monkeypatch):
+    from glassformer.cli import main
+
+    def call(*arguments: str | Path) -> tuple[int, str]:
+        with pytest.raises(SystemExit) as left:
+            main([str(argument) for argument in arguments])
+        said = capsys.readouterr()
+        return left.value.code, said.out + said.err
+
+    marian(tmp_path / "marian", sides, max_position_embeddings=512)
+    code, said = call("import", "--from", tmp_path / "marian", "--out", tmp_path / "run")
+    assert (code, "translate with:" in said) == (0, True)
+    code, said = call("export", tmp_path / "run", "--to", "huggingface", "--out", tmp_path / "again")
+    assert (code, "MarianMTModel.from_pretrained" in said) == (0, True)
+    first, again = (
+        transformers.MarianMTModel.from_pretrained(tmp_path / name).state_dict() for name in ("marian", "again")
+    )
+    # Padding is never predicted: its logit's bias isn't kept.
+    first["final_logits_bias"][0, -1] = 0.0
+    assert_close(dict(again), dict(first), rtol=0, atol=0)
+    code, said = call("export", tmp_path / "run", "--to", "huggingface", "--out", tmp_path / "again")
+    assert (code, "is already there: give a new name, or remove it first" in " ".join(said.split())) == (2, True)
+    code, said = call("import", "--from", tmp_path / "run", "--out", tmp_path / "other")
+    assert (code, "a glassformer run folder, which needs no import" in said) == (2, True)
