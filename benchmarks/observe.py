@@ -162,7 +162,9 @@ def curve(seconds: float) -> dict[str, Any]:
     ends = [next(x for x in found["observe"] if x["length"] == length) for length in (32_768, 65_536)]
     per_position = (ends[1]["MiB"] - ends[0]["MiB"]) / 32_768 * 1024
     slope = math.log2(ends[1]["MiB"] / ends[0]["MiB"])
-    return {**found, "summary": f"memory grows by {per_position:.1f} KiB a position; slope at the end {slope:.2f}"}
+    constant = ends[1]["MiB"] - 65_536 * per_position / 1024
+    summary = f"memory is {constant:.0f} MiB and {per_position:.1f} KiB a position (slope at the end {slope:.2f})"
+    return {**found, "summary": summary}
 
 
 def draw(found: dict[str, list[dict[str, float]]]) -> None:

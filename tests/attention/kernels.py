@@ -21,7 +21,7 @@ B, H, G, L, S, D, E = 2, 4, 2, 19, 37, 11, 5  # G heads share a key head
 HALF = torch.bfloat16 if DEVICE == "cuda" else torch.float16
 torch.manual_seed(0)
 if DEVICE == "cpu":
-    gpu._BLOCKS = {2: (16, 16), 4: (16, 16)}  # several blocks each way
+    gpu._BLOCKS = {(2, 16): (16, 16, 4), (4, 16): (16, 16, 4)}  # several blocks each way
 
 
 def heads(heads: int, length: int, width: int, dtype: torch.dtype) -> Tensor:
@@ -35,6 +35,7 @@ def random_keep(*shape: int, share: float) -> Tensor:
 
 def check(case: str, want: Want, dtype: torch.dtype = torch.float32, causal: bool = False, **masks: Tensor) -> None:
     q, k, v = heads(H, L, D, dtype), heads(H // G, S, D, dtype), heads(H // G, S, E, dtype)
+    q = masks.get("q", q)
     keep, bias = masks.get("keep"), masks.get("bias")
     of = Problem(q, k, v, keep, bias, causal, 0.4, torch.float32)
     assert gpu.fits_kernels(of, want, dropout=0.0)
@@ -91,3 +92,24 @@ bias = torch.randn(B, 1, L, S, device=DEVICE).masked_fill(~random_keep(B, 1, L, 
 check("bias and padding", linear, bias=bias, keep=random_keep(B, 1, 1, S, share=0.5))
 check("half precision", Want(entropy=True, received=True, distance=True, lse=True, head_mean=True), dtype=HALF)
 check("output alone", Want())
+
+# What all keys of a query have in common doesn't count, however large; the lowest number is a number, -inf blocks.
+bias = torch.zeros(1, 1, L, S, device=DEVICE)
+bias[:, :, 0], bias[:, :, 1, :20], bias[:, :, 2, :9] = -1e9, torch.finfo(torch.float32).min, -2e38
+check("huge scores", everything, bias=bias, q=heads(H, L, D, torch.float32) * 0)
+
+if DEVICE == "cpu":
+    gpu._MOST_OF_A_TILE = 8
+check("tiles of several programs", Want(pooled=1, pooled_heads=2))
+
+q, k, v = heads(H, L, D, torch.float32), heads(H, S, D, torch.float32), heads(H, S, E, torch.float32)
+k[:, 1, 5] = torch.nan
+without_top = Want(entropy=True, received=True, distance=True, lse=True, head_mean=True, rows=(3,))
+output, found = gpu.attend_with_kernels(Problem(q, k, v, None, None, False, 0.4, torch.float32), without_top)
+assert output[:, 1].isnan().all()
+assert output[:, [0, 2, 3]].isfinite().all()
+for name in ("entropy", "received", "distance", "lse", "rows"):
+    assert found[name][:, 1].isnan().all(), name
+    assert found[name][:, [0, 2, 3]].isfinite().all(), name
+assert found["head_mean"].isnan().all()
+print("a NaN stays in its head")

@@ -1,4 +1,6 @@
 import importlib.util
+import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -22,7 +24,23 @@ def test_kernels_agree_with_explicit_weights_in_float64():
         "bias and padding",
         "half precision",
         "output alone",
+        "huge scores",
+        "tiles of several programs",
+        "a NaN stays in its head",
     ]
+
+
+@pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="Triton isn't installed (it runs on Linux)")
+def test_kernels_compile_and_fit_into_a_gpus_shared_memory(tmp_path):
+    script = Path(__file__).parent / "kernels_compiled.py"
+    environment = {**os.environ, "TRITON_CACHE_DIR": str(tmp_path)}
+    found = subprocess.run(
+        [sys.executable, str(script)], capture_output=True, text=True, timeout=300, env=environment, check=False
+    )
+    assert found.returncode == 0, found.stderr
+    taken = json.loads(found.stdout)
+    assert len(taken) == 6
+    assert {name: size for name, size in taken.items() if size > 99 << 10} == {}  # Ada has the least
 
 
 @pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="Triton isn't installed (it runs on Linux)")
@@ -39,3 +57,4 @@ def test_what_the_kernels_leave_to_the_blocks():
     assert not fits_kernels(problem(), Want(weights=True), dropout=0.0)
     assert not fits_kernels(problem(torch.float64), Want(entropy=True), dropout=0.0)
     assert not fits_kernels(problem(width=512), Want(entropy=True), dropout=0.0)
+    assert not fits_kernels(problem(), Want(top=65), dropout=0.0)

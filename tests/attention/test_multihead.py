@@ -116,7 +116,7 @@ def test_output_and_weights_are_torchs(masks, batch_first, grad):
 @pytest.mark.parametrize(("average", "wanted"), [(True, Want(head_mean=True)), (False, Want(weights=True))])
 def test_weights_are_what_observe_sees(average, wanted, monkeypatch):
     calls = []
-    monkeypatch.setattr(functional, "see", lambda *a, **s: calls.append(s["want"]) or see(*a, **s))
+    monkeypatch.setattr(functional, "see", lambda of, want, dropout: calls.append(want) or see(of, want, dropout))
     ours, _ = pair(batch_first=True)
     query, key, value = sequences(batch_first=True)
     _, weights = ours(query, key, value, average_attn_weights=average)

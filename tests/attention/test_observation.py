@@ -3,6 +3,7 @@ import copy
 import math
 import pickle
 
+import jaxtyping
 import numpy as np
 import pytest
 import torch
@@ -249,22 +250,22 @@ def by_hand() -> Observation:
         "top_keys": torch.tensor([[[[0, 1], [1, 2]], [[2, 1], [-1, -1]]]]),
         "pooled": torch.zeros(1, 2, 3),
     }
-    return Observation(found, Want(entropy=True, received=True, distance=True, lse=True, top=2, pooled=3))
+    return Observation(found, Want(entropy=True, received=True, distance=True, lse=True, top=2, pooled=3), batch=1)
 
 
 def test_its_text_is_a_line_for_each_fact():
     assert repr(by_hand()).splitlines() == [
         "Observation of a batch of 1",
-        "  entropy      0.44 nats on average; head 1 0.12, head 0 0.75  (1 x 2 x 2)",
+        "  entropy      0.58 nats on average; head 1 0.25, head 0 0.75  (1 x 2 x 2)",
         "  received     most by key 1 of head 0: 50.0% of that head's attention  (1 x 2 x 3)",
-        "  distance     1.00 positions on average; head 0 1.00, head 0 1.00  (1 x 2 x 2)",
+        "  distance     1.33 positions on average; head 0 1.00, head 1 2.00  (1 x 2 x 2)",
         "  lse          -1.50 to 2.00  (1 x 2 x 2)",
         "  top          the first 50.0%, all 2 65.6% of a query's weight  (1 x 2 x 2 x 2)",
         "  pooled       1 x 2 x 3",
     ]
     assert repr(by_hand()[0]).splitlines()[:2] == [
         "Observation of one entry",
-        "  entropy      0.44 nats on average; head 1 0.12, head 0 0.75  (2 x 2)",
+        "  entropy      0.58 nats on average; head 1 0.25, head 0 0.75  (2 x 2)",
     ]
 
 
@@ -280,3 +281,21 @@ def test_its_text_where_nothing_is_seen_or_wanted():
     keep = torch.zeros(1, 1, 1, K, dtype=torch.bool)
     assert "lse          nothing seen" in repr(see(SUMMARY, keep=keep))
     assert repr(see(Want())) == "Observation of nothing: want=Want() asks for nothing"
+
+
+@pytest.mark.parametrize("entries", [(0, 1), None, Ellipsis, 1.0, True, torch.zeros(2, 2, dtype=torch.long)], ids=repr)
+def test_only_entries_index_it(entries, monkeypatch):
+    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)  # our own checks, not the test suite's
+    with pytest.raises(ArgumentError, match="an Observation is indexed by an entry, a slice or a list of them, got"):
+        see()[entries]
+
+
+def test_a_name_is_no_index(monkeypatch):
+    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
+    with pytest.raises(ArgumentError, match=r"facts are attributes: \.entropy$"):
+        see()["entropy"]
+
+
+def test_facts_complete_in_a_shell():
+    assert {"entropy", "top", "plot"} <= set(dir(see(Want(entropy=True, top=2))))
+    assert "received" not in dir(see(Want(entropy=True)))

@@ -966,7 +966,7 @@ WRONG = {
     r"dropout must be a probability, 0 to 1, got -0.1": lambda q, k, v: {"dropout": -0.1},
     r"dropout must be a probability, 0 to 1, got 1.5": lambda q, k, v: {"dropout": 1.5},
     r"dropout must be a probability, 0 to 1, got nan": lambda q, k, v: {"dropout": math.nan},
-    r"budget must be a number of bytes above 0, got 0: 2\*\*28 is 256 MiB": lambda q, k, v: {"budget": 0},
+    r"budget must be a whole number of bytes above 0, got 0: 2\*\*28 is 256 MiB": lambda q, k, v: {"budget": 0},
     r"top must be at most the number of keys, 13, got 14": lambda q, k, v: {"want": Want(top=14)},
     r"rows must be among the 11 queries, 0 to 10, got 11": lambda q, k, v: {"want": Want(rows=(0, 11))},
     r"rows must be among the 11 queries, 0 to 10, got -12": lambda q, k, v: {"want": Want(rows=-12)},
@@ -982,3 +982,66 @@ def test_wrong_arguments_are_explained(message, monkeypatch):
     q, k, v = (given.pop(name) for name in "qkv")
     with pytest.raises(ArgumentError, match=message):
         observe(q, k, v, **given)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("want", [NOTHING, Want(head_mean=True)], ids=["output", "head mean"])
+def test_half_precision_takes_a_bias_beyond_its_range(either, dtype, want):
+    q, k, v = heads(dtype=dtype)
+    bias = torch.zeros(1, 1, Q, K)
+    bias[:, :, 2] = -1e9 if dtype == torch.float16 else torch.finfo(torch.float32).min
+    output, seen = observe(q, k, v, bias=bias, want=want)
+    assert output.isfinite().all()
+    if want.head_mean:
+        assert_close(seen.head_mean.sum(-1).float(), torch.ones(B, Q), atol=0.02, rtol=0)
+
+
+def test_a_loss_that_leaves_blind_queries_out_has_finite_gradients(either):
+    q, k, v = (x.requires_grad_() for x in heads())
+    keep = torch.ones(1, 1, Q, K, dtype=torch.bool)
+    keep[:, :, 4] = False
+    _, seen = observe(q, k, v, keep=keep, want=Want(lse=True))
+    torch.where(seen.lse > -torch.inf, seen.lse.square(), 0.0).sum().backward()
+    assert q.grad.isfinite().all()
+    assert k.grad.isfinite().all()
+
+
+def test_an_expanded_bias_is_kept_as_small_as_it_is(monkeypatch):
+    monkeypatch.setattr(blockwise, "_FROM_SCORES", 0)
+    q, k, v = (x.requires_grad_() for x in heads())
+    bias = torch.randn(1, 1, 1, K, dtype=torch.float64).expand(B, H, Q, K)
+    kept = []
+    with torch.autograd.graph.saved_tensors_hooks(lambda x: kept.append(x.numel()) or x, lambda x: x):
+        observe(q, k, v, bias=bias, want=NOTHING)
+    assert K in kept
+    assert B * H * Q * K not in kept
+
+
+@pytest.mark.parametrize("learns", ["q", "k", "v"])
+def test_a_gradient_that_nobody_needs_is_not_computed(learns, either):
+    inputs = dict(zip("qkv", heads(), strict=True))
+    inputs[learns].requires_grad_()
+    output, seen = observe(*inputs.values(), want=LINEAR)
+    total = output.sum() + (seen.entropy.sum() if learns != "v" else 0)
+    (found,) = torch.autograd.grad(total, inputs[learns])
+    output, exact = (lambda f: (f["output"], f))(explicit(*inputs.values(), LINEAR))
+    total = output.sum() + (exact["entropy"].sum() if learns != "v" else 0)
+    assert_close(found, torch.autograd.grad(total, inputs[learns])[0])
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"scale": torch.nn.Parameter(torch.ones(()))}, "scale must be a number, got Parameter: one that learns can"),
+        ({"want": "entropy"}, "want must be a Want, got 'entropy'"),
+        ({"budget": 1e6}, "budget must be a whole number of bytes above 0, got 1000000.0"),
+        (
+            {"keep": torch.ones(1, 1, 1, K, dtype=torch.bool, device="meta")},
+            "keep must be where q is, on cpu, got meta",
+        ),
+    ],
+)
+def test_other_wrong_arguments_are_explained(given, message, monkeypatch):
+    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)  # our own checks, not the test suite's
+    with pytest.raises(ArgumentError, match=message):
+        observe(*heads(), **given)

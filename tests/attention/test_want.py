@@ -82,3 +82,10 @@ def test_tiles_are_the_smallest_of_which_there_are_few_enough(length, tiles):
     size = tile_size(length, tiles)
     assert math.ceil(length / size) <= tiles
     assert size == 1 or math.ceil(length / (size - 1)) > tiles
+
+
+@pytest.mark.usefixtures("_unchecked")
+@pytest.mark.parametrize("name", ["rows", "row_heads", "top", "pooled"])
+def test_true_is_no_number(name):
+    with pytest.raises(ArgumentError, match=f"{name} must be "):
+        Want(**{"rows": (0,), name: True})

@@ -94,7 +94,7 @@ class Group:
     def blocks(self) -> Iterator[Block]:
         q_len, k_len = self.q.shape[1], self.of.k.shape[2]
         offset = k_len - q_len if self.of.causal else 0
-        for start in range(0, q_len, self._rows):
+        for start in reversed(range(0, q_len, self._rows)):  # the widest first, so that scratch needn't grow
             rows = slice(start, min(start + self._rows, q_len))
             stop = self.keys.stop
             if self.of.causal:  # at least one key, though it may be blocked
@@ -125,10 +125,11 @@ class Group:
         p = torch.softmax(s, -1, out=out)
         # Rows with every key blocked come out as NaN. Only they become zeros: a NaN of the input's stays.
         if self.of.masked and (p.device.type != "cpu" or p[..., 0].isnan().any()):
-            p.masked_fill_(self._nowhere(block, p), 0.0)
+            p.masked_fill_(self.nowhere(block, p), 0.0)
         return p
 
-    def _nowhere(self, block: Block, like: Tensor) -> Tensor:
+    def nowhere(self, block: Block, like: Tensor) -> Tensor:
+        """Which queries of a block may look nowhere: (G, rows, 1)."""
         blocked = like.new_zeros((1, 1, 1, like.shape[-1]), dtype=torch.bool)
         bias, keep = _part(self.of.bias, block), _part(self.of.keep, block)
         if bias is not None:

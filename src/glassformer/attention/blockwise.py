@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cache, partial, wraps
 from importlib.util import find_spec
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
@@ -79,8 +79,7 @@ class _Attend(torch.autograd.Function):
     ) -> tuple[Tensor, ...]:
         ctx.set_materialize_grads(False)
         output, found = _forward(of, settings)
-        # The backward pass reads the bias again, and its owner may change it before.
-        bias = bias.clone() if bias is not None and not bias.requires_grad else bias
+        bias = _own(bias) if bias is not None and not bias.requires_grad else bias
         ctx.save_for_backward(q, k, v, of.keep, bias, found.get("top_keys"))
         ctx.settings = settings
         ctx.problem = partial(Problem, causal=of.causal, scale=of.scale, dtype=of.dtype, budget=of.budget)
@@ -101,7 +100,8 @@ class _Attend(torch.autograd.Function):
         if torch.is_grad_enabled() or not is_eager(*grads) or any(map(is_batched, grads)):
             return *_plain_backward(of, ctx.settings, grads[0], by_name), None, None, None
         found = {} if top_keys is None else {"top_keys": top_keys}
-        return *_backward(of, ctx.settings, grads[0], by_name, found), None, None, None
+        learns = _Learns(*ctx.needs_input_grad[:4])
+        return *_backward(of, ctx.settings, learns, grads[0], by_name, found), None, None, None
 
 
 def _without_autocast(function: Callable[..., _T]) -> Callable[..., _T]:
@@ -117,11 +117,14 @@ def _without_autocast(function: Callable[..., _T]) -> Callable[..., _T]:
 @_without_autocast
 def _forward(of: Problem, settings: _Settings) -> tuple[Tensor, Found]:
     if of.q.device.type == "cuda" and _triton_is_there():
-        from glassformer.attention.gpu import attend_with_kernels, fits_kernels
+        from glassformer.attention.gpu import OutOfResources, attend_with_kernels, fits_kernels
 
         if fits_kernels(of, settings.want, settings.dropout):
-            with torch.cuda.device(of.q.device):
-                return attend_with_kernels(of, settings.want)
+            try:
+                with torch.cuda.device(of.q.device):
+                    return attend_with_kernels(of, settings.want)
+            except OutOfResources:  # a GPU with less shared memory than any that the kernels were made for
+                pass
     want = settings.want
     batch, heads, q_len, _ = of.q.shape
     width = of.v.shape[3]
@@ -160,17 +163,28 @@ def _forward(of: Problem, settings: _Settings) -> tuple[Tensor, Found]:
     return output, found
 
 
+class _Learns(NamedTuple):
+    """Which inputs need a gradient."""
+
+    q: bool
+    k: bool
+    v: bool
+    bias: bool
+
+
 @_without_autocast
 def _backward(
-    of: Problem, settings: _Settings, grad_output: Tensor | None, grads: Found, found: Found
+    of: Problem, settings: _Settings, learns: _Learns, grad_output: Tensor | None, grads: Found, found: Found
 ) -> tuple[Tensor | None, ...]:
     """With s the scores, p the weights, w what dropout leaves of them, o the output, m = w / p:
     dv = wᵀ do, dw = do vᵀ + what the statistics push, dp = m dw - s d(entropy),
     ds = p (dp - Σ p dp) + p d(lse), where the sum is over a query's keys; dq = ds k scale, dk = dsᵀ q scale."""
     # What several blocks add to is summed in float32 or better.
     exact = _exact(of)
-    grad_q, grad_k, grad_v = torch.empty_like(of.q), _zeros_like(of.k, exact), _zeros_like(of.v, exact)
-    grad_bias = _zeros_like(of.bias, exact) if of.bias is not None and of.bias.requires_grad else None
+    grad_q = torch.empty_like(of.q) if learns.q else None
+    grad_k = _zeros_like(of.k, exact) if learns.k else None
+    grad_v = _zeros_like(of.v, exact) if learns.v and grad_output is not None else None
+    grad_bias = _zeros_like(of.bias, exact) if learns.bias and of.bias is not None else None
     pushing = [statistic for statistic in _wanted(of, settings.want) if statistic.name in grads]
     drop = settings.dropper(of)
     for_scores, for_weights, for_dw, for_ds = (_scratch(of) for _ in range(4))
@@ -183,13 +197,16 @@ def _backward(
             p = group.softmax(block, s, out=for_weights.shaped(s.shape) if "entropy" in grads else s)
             seen = p.shape[-1]
             stays = None if drop is None else drop.next(p)
-            dw, ds = for_dw.shaped(p.shape), for_ds.shaped(p.shape)
-            if grad_output is None:
-                dw.zero_()
-            else:
-                do = grad_output[place].to(of.dtype).flatten(0, 1)
+            dw = for_dw.shaped(p.shape)
+            do = None if grad_output is None else grad_output[place].to(of.dtype).flatten(0, 1)
+            if grad_v is not None and do is not None:
                 w = p if stays is None else torch.mul(p, stays, out=dw)
                 RightFactor(do).multiply(w.mT, out=dv[:, :seen], add=True)
+            if not (learns.q or learns.k or learns.bias):
+                continue
+            if do is None:
+                dw.zero_()
+            else:
                 values_transposed.columns(seen).multiply(do, out=dw)
             for statistic in pushing:
                 statistic.push(block, grads[statistic.name], dw, found)
@@ -198,21 +215,29 @@ def _backward(
             if "entropy" in grads:
                 _centre(s, _normaliser(s, p)[0], of.masked)
                 dw.addcmul_(s, _by_query(grads["entropy"], block, dw), value=-1)
+            ds = for_ds.shaped(p.shape)
             torch.ops.aten._softmax_backward_data.out(dw, p, -1, p.dtype, grad_input=ds)
             if "lse" in grads:
-                ds.addcmul_(p, _by_query(grads["lse"], block, dw))
+                by_query = _by_query(grads["lse"], block, dw)
+                if of.masked:  # their lse is -inf, and so may be what was made of it
+                    by_query = by_query.masked_fill(group.nowhere(block, p), 0.0)
+                ds.addcmul_(p, by_query)
             if grad_bias is not None:
                 _add_reduced(block.by_head(ds), grad_bias[where_in(grad_bias, block)])
-            dq = p.new_empty(*p.shape[:2], of.q.shape[3])
-            keys.inner(seen).multiply(ds, out=dq)
-            grad_q[place] = block.by_head(dq.mul_(of.scale))
-            RightFactor(group.q[:, block.rows]).multiply(ds.mT, out=dk[:, :seen], add=True)
-        group.spread(dk, grad_k)
-        group.spread(dv, grad_v)
+            if grad_q is not None:
+                dq = p.new_empty(*p.shape[:2], of.q.shape[3])
+                keys.inner(seen).multiply(ds, out=dq)
+                grad_q[place] = block.by_head(dq.mul_(of.scale))
+            if grad_k is not None:
+                RightFactor(group.q[:, block.rows]).multiply(ds.mT, out=dk[:, :seen], add=True)
+        if grad_k is not None:
+            group.spread(dk, grad_k)
+        if grad_v is not None:
+            group.spread(dv, grad_v)
     return (
         grad_q,
-        grad_k.to(of.k.dtype),
-        grad_v.to(of.v.dtype),
+        None if grad_k is None else grad_k.to(of.k.dtype),
+        None if grad_v is None else grad_v.to(of.v.dtype),
         None if grad_bias is None or of.bias is None else grad_bias.to(of.bias.dtype),
     )
 
@@ -267,6 +292,13 @@ def _wanted(of: Problem, want: Want) -> list[Statistic]:
 def _exact(of: Problem) -> torch.dtype:
     """What facts are given in: numbers, not weights, which may be half precision."""
     return torch.promote_types(of.dtype, torch.float32)
+
+
+def _own(bias: Tensor) -> Tensor:
+    """A copy, as its owner may change a mask before the backward pass; not of axes along which it was expanded."""
+    for axis, stride in enumerate(bias.stride()):
+        bias = bias if stride else bias[(slice(None),) * axis + (slice(0, 1),)]
+    return bias.clone()
 
 
 def _zeros_like(x: Tensor, dtype: torch.dtype) -> Tensor:

@@ -1,5 +1,6 @@
 """`torch.nn.functional.multi_head_attention_forward`, argument for argument (Vaswani et al. 2017, section 3.2.2)."""
 
+import math
 from collections.abc import Callable
 from typing import Any, cast
 
@@ -8,6 +9,7 @@ from torch import Tensor
 from torch.overrides import handle_torch_function, has_torch_function
 
 from glassformer.attention.attend import attend
+from glassformer.attention.blocks import Problem
 from glassformer.attention.masks import add_open_columns, causal_from_start, check_type, fit_bias, masks_from_torch
 from glassformer.attention.observe import see
 from glassformer.attention.products import linear
@@ -151,7 +153,8 @@ def forward_in_memory_order(
         keep, bias = add_open_columns(keep, bias, further)
         if need_weights:
             want = _HEAD_MEAN if average_attn_weights else _WEIGHTS
-            output, found = see(q, k, v, keep=keep, bias=bias, dropout=dropout, want=want)
+            of = Problem(q, k, v, keep, bias, False, 1 / math.sqrt(q.shape[3]), q.dtype)
+            output, found = see(of, want, dropout)
             (weights,) = found.values()
         else:
             output, weights = attend(q, k, v, keep=keep, bias=bias, dropout=dropout), None

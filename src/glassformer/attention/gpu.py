@@ -8,12 +8,24 @@ from torch import Tensor
 
 from glassformer.attention.blocks import Problem
 from glassformer.attention.statistics import Found
+from glassformer.attention.triton import OutOfResources as OutOfResources  # what a too small GPU raises
 from glassformer.attention.triton import attend, average, pool, rank, receive
 from glassformer.attention.want import NOTHING, Want, tile_size
 
 _LOG2_E = math.log2(math.e)
-_MOST_WIDTH = 256
-_BLOCKS = {2: (128, 64), 4: (64, 32)}  # queries x keys of a program, by bytes of a number
+_LOWEST = -3.0e38  # as in the kernels
+_MOST_TOP = 64  # the kernel keeps them in registers
+_MOST_OF_A_TILE = 256  # rows and keys of a tile that one program sums
+# Queries and keys that a program holds, and its warps, by bytes of a number and width: what fits into the shared memory
+# of Ampere, Ada and Hopper with every mask.
+_BLOCKS = {
+    (2, 64): (128, 64, 8),
+    (2, 128): (64, 64, 8),
+    (2, 256): (64, 32, 8),
+    (4, 64): (64, 32, 8),
+    (4, 128): (32, 32, 4),
+    (4, 256): (32, 16, 4),
+}
 
 
 def fits_kernels(of: Problem, want: Want, dropout: float) -> bool:
@@ -21,101 +33,92 @@ def fits_kernels(of: Problem, want: Want, dropout: float) -> bool:
     return (
         not dropout
         and of.q.dtype in (torch.float32, torch.bfloat16, torch.float16)
-        and max(of.q.shape[3], of.v.shape[3]) <= _MOST_WIDTH
+        and max(of.q.shape[3], of.v.shape[3]) <= max(width for _, width in _BLOCKS)
         and not want.weights
+        and want.top <= _MOST_TOP
     )
 
 
 def attend_with_kernels(of: Problem, want: Want = NOTHING) -> tuple[Tensor, Found]:
-    """softmax(q kᵀ scale + bias) v, and what is wanted of its weights."""
+    """softmax(q kᵀ scale + bias) v, and what is wanted of its weights. Raises OutOfResources on a GPU too small."""
     batch, heads, q_len, _ = of.q.shape
     k_len = of.k.shape[2]
     output = of.v.new_empty(batch, q_len, heads, of.v.shape[3]).transpose(1, 2)
 
-    def per_query() -> Tensor:
-        return torch.empty(batch, heads, q_len, dtype=torch.float32, device=of.q.device)
+    def numbers(*shape: int) -> Tensor:
+        return torch.empty(shape, dtype=torch.float32, device=of.q.device)
 
-    lse = per_query()
-    found = {name: per_query() for name in ("entropy", "distance") if getattr(want, name)}
-    block = _BLOCKS[of.q.element_size()]
-    common = _Common(of, block)
-    unused = lse  # in place of what isn't wanted
-    _launch(
-        attend,
-        (_blocks(q_len, block[0]), batch * heads),
-        *common.inputs,
-        of.v,
-        *of.v.stride(),
-        output,
-        *output.stride(),
-        lse,
-        found.get("entropy", unused),
-        found.get("distance", unused),
-        **common.settings,
-        E=of.v.shape[3],
-        WIDTH_E=_width(of.v.shape[3]),
-        ENTROPY=want.entropy,
-        DISTANCE=want.distance,
-    )
+    per_query = (batch, heads, q_len)
+    peak, tilt = numbers(*per_query), numbers(*per_query)
+    found = {name: numbers(*per_query) for name in ("entropy", "distance") if getattr(want, name)}
+    inputs, settings = _common(of)
+    down, across = _parts(q_len, settings["M"]), _parts(k_len, settings["N"])
+    facts = (found.get("entropy", peak), found.get("distance", peak))  # peak: not written to
+    values = (of.v, *of.v.stride(), output, *output.stride())
+    width = {"E": of.v.shape[3], "WIDTH_E": _width(of.v.shape[3])}
+    asked = {"ENTROPY": want.entropy, "DISTANCE": want.distance}
+    _launch(attend, down * batch * heads, *inputs, *values, peak, tilt, *facts, **settings, **width, **asked)
+    inputs = (*inputs, peak, tilt)
     if want.received:
-        received = torch.empty(batch, heads, k_len, dtype=torch.float32, device=of.q.device)
-        _launch(receive, (_blocks(k_len, block[1]), batch * heads), *common.inputs, lse, received, **common.settings)
-        found["received"] = received
+        found["received"] = numbers(batch, heads, k_len)
+        _launch(receive, across * batch * heads, *inputs, found["received"], **settings)
     if want.head_mean:
-        mean = torch.empty(batch, q_len, k_len, dtype=of.q.dtype, device=of.q.device)
-        grid = (_blocks(q_len, block[0]), _blocks(k_len, block[1]), batch)
-        _launch(average, grid, *common.inputs, lse, mean, **common.settings)
-        found["head_mean"] = mean
-    for name in ("pooled", "pooled_heads"):
-        if tiles := getattr(want, name):
-            found[name] = _pooled(of, lse, tiles, by_head=name == "pooled_heads")
+        found["head_mean"] = torch.empty(batch, q_len, k_len, dtype=of.q.dtype, device=of.q.device)
+        _launch(average, down * across * batch, *inputs, found["head_mean"], **settings)
+    if want.pooled:
+        found["pooled"] = _pooled(of, inputs, settings, want.pooled, groups=(batch,))
+    if want.pooled_heads:
+        found["pooled_heads"] = _pooled(of, inputs, settings, want.pooled_heads, groups=(batch, heads))
     if want.top:
-        top = torch.empty(batch, heads, q_len, want.top, dtype=torch.float32, device=of.q.device)
+        top = numbers(*per_query, want.top)
         keys = torch.empty(top.shape, dtype=torch.int64, device=of.q.device)
         slots = _power_of_2(max(2, want.top))
-        grid = (_blocks(q_len, block[0]), batch * heads)
-        _launch(rank, grid, *common.inputs, lse, top, keys, **common.settings, K=want.top, SLOTS=slots)
+        _launch(rank, down * batch * heads, *inputs, top, keys, **settings, K=want.top, SLOTS=slots)
         found["top"], order = top.sort(-1, descending=True)
         found["top_keys"] = keys.gather(-1, order).masked_fill_(found["top"] == 0, -1)
     if want.rows:
-        found["rows"] = _rows(of, lse, want)
+        found["rows"] = _rows(of, peak, tilt, want)
     if want.lse:
-        found["lse"] = lse.mul_(1 / _LOG2_E)
+        found["lse"] = (peak + tilt) / _LOG2_E
     return output, found
 
 
-class _Common:
+def _common(of: Problem) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """The arguments that all kernels begin with, and those they name."""
+    q, k = of.q, of.k
+    shape = (*q.shape[:3], k.shape[2])
+    keep = q if of.keep is None else of.keep.expand(shape)
+    bias = q if of.bias is None else of.bias.expand(shape)
+    size = q.element_size()
+    width = max(_width(q.shape[3]), _width(of.v.shape[3]))
+    m, n, warps = _BLOCKS[size, min(w for s, w in _BLOCKS if s == size and w >= width)]
+    exact = q.dtype == torch.float32 and not torch.backends.cuda.matmul.allow_tf32
+    settings = dict(
+        rate=of.scale * _LOG2_E,
+        H=q.shape[1],
+        G=q.shape[1] // k.shape[1],
+        L=q.shape[2],
+        S=k.shape[2],
+        offset=k.shape[2] - q.shape[2] if of.causal else 0,
+        D=q.shape[3],
+        WIDTH_D=_width(q.shape[3]),
+        KEEP=of.keep is not None,
+        BIAS=of.bias is not None,
+        CAUSAL=of.causal,
+        PRECISION="ieee" if exact else "tf32",  # without effect on half precision
+        M=m,
+        N=n,
+        num_warps=warps,
+        num_stages=2,
+    )
+    return (q, *q.stride(), k, *k.stride(), keep, *keep.stride(), bias, *bias.stride()), settings
 
-    def __init__(self, of: Problem, block: tuple[int, int]) -> None:
-        q, k = of.q, of.k
-        shape = (*q.shape[:3], k.shape[2])
-        keep = q if of.keep is None else of.keep.expand(shape)
-        bias = q if of.bias is None else of.bias.expand(shape)
-        self.inputs = (q, *q.stride(), k, *k.stride(), keep, *keep.stride(), bias, *bias.stride())
-        self.settings = dict(
-            rate=of.scale * _LOG2_E,
-            H=q.shape[1],
-            G=q.shape[1] // k.shape[1],
-            L=q.shape[2],
-            S=k.shape[2],
-            offset=k.shape[2] - q.shape[2] if of.causal else 0,
-            D=q.shape[3],
-            WIDTH_D=_width(q.shape[3]),
-            KEEP=of.keep is not None,
-            BIAS=of.bias is not None,
-            CAUSAL=of.causal,
-            PRECISION="ieee" if q.dtype == torch.float32 else "tf32",  # tf32 has no effect on half precision
-            M=block[0],
-            N=block[1],
-        )
+
+def _launch(kernel: Any, programs: int, *arguments: object, **settings: object) -> None:
+    kernel[(programs,)](*arguments, **settings)
 
 
-def _launch(kernel: Any, grid: tuple[int, ...], *arguments: object, **settings: object) -> None:
-    kernel[grid](*arguments, **settings)
-
-
-def _blocks(length: int, size: int) -> int:
+def _parts(length: int, size: int) -> int:
     return -(-length // size)
 
 
@@ -128,40 +131,45 @@ def _width(d: int) -> int:
     return max(16, _power_of_2(d))
 
 
-def _pooled(of: Problem, lse: Tensor, most: int, by_head: bool) -> Tensor:
-    batch, heads, q_len, _ = of.q.shape
-    k_len = of.k.shape[2]
-    rows, keys = tile_size(q_len, most), tile_size(k_len, most)
-    tiles = _blocks(q_len, rows), _blocks(k_len, keys)
-    block = tuple(min(side, max(16, _power_of_2(n))) for side, n in zip((64, 64), (rows, keys), strict=True))
-    common = _Common(of, (block[0], block[1]))
-    shape = (batch, heads, *tiles) if by_head else (batch, *tiles)
+def _pooled(
+    of: Problem, inputs: tuple[Any, ...], settings: dict[str, Any], most: int, groups: tuple[int, ...]
+) -> Tensor:
+    """Tiles of each group of heads: of an entry's, their mean, or of single ones. A large tile has several programs."""
+    lengths = of.q.shape[2], of.k.shape[2]
+    rows, keys = (tile_size(length, most) for length in lengths)
+    tiles = [_parts(length, size) for length, size in zip(lengths, (rows, keys), strict=True)]
+    parts = [_parts(size, _MOST_OF_A_TILE) for size in (rows, keys)]
+    shape = (math.prod(groups), tiles[0], parts[0], tiles[1], parts[1])
     pooled = torch.empty(shape, dtype=torch.float32, device=of.q.device)
-    grid = (tiles[0], tiles[1], batch * heads if by_head else batch)
-    _launch(
-        pool, grid, *common.inputs, lse, pooled, **common.settings, ROWS=rows, KEYS=keys, HEADS=1 if by_head else heads
-    )
-    return pooled
+    small = {name: max(16, min(settings[name], _power_of_2(n))) for name, n in (("M", rows), ("N", keys))}
+    tile = dict(ROWS=rows, KEYS=keys, MOST_ROWS=_MOST_OF_A_TILE, MOST_KEYS=_MOST_OF_A_TILE)
+    heads = math.prod(of.q.shape[:2]) // math.prod(groups)
+    _launch(pool, pooled.numel(), *inputs, pooled, **{**settings, **small}, **tile, HEADS=heads)
+    return pooled.sum((2, 4)).view(*groups, *tiles)
 
 
-def _rows(of: Problem, lse: Tensor, want: Want) -> Tensor:
+def _rows(of: Problem, peak: Tensor, tilt: Tensor, want: Want) -> Tensor:
     """The weights of a few queries, in torch's operations."""
     heads, k_len = of.q.shape[1], of.k.shape[2]
     shape = (*of.q.shape[:3], k_len)
-    chosen = list(range(heads) if want.row_heads is None else (h % heads for h in want.row_heads))
-    queries = torch.tensor([n % of.q.shape[2] for n in want.rows], device=of.q.device)
+    device = of.q.device
+    chosen = torch.arange(heads, device=device)
+    if want.row_heads is not None:
+        chosen = chosen[list(want.row_heads)]
+    queries = torch.arange(of.q.shape[2], device=device)[list(want.rows)]
 
     def cut(x: Tensor) -> Tensor:
-        return x[:, chosen][:, :, queries]
+        return x[:, chosen[:, None], queries]  # in one step: a mask expanded to all heads isn't copied
 
-    keys = of.k[:, of.key_heads[chosen]].float()
-    s = cut(of.q).float() @ keys.mT * of.scale
-    if of.bias is not None:
-        s += cut(of.bias.expand(shape))
+    s = cut(of.q).float() @ of.k[:, of.key_heads[chosen]].float().mT * (of.scale * _LOG2_E)
     blocked = torch.zeros_like(s, dtype=torch.bool)
+    if of.bias is not None:
+        bias = cut(of.bias.expand(shape)).float()
+        blocked |= bias == -math.inf
+        s += (bias * _LOG2_E).clamp(min=_LOWEST)
     if of.keep is not None:
         blocked |= ~cut(of.keep.expand(shape))
     if of.causal:
-        blocked |= torch.arange(k_len, device=s.device) > (queries + k_len - of.q.shape[2])[:, None]
-    lse = cut(lse)[..., None] / _LOG2_E
-    return (s - lse).exp().masked_fill(blocked | (lse == -math.inf), 0.0)
+        blocked |= torch.arange(k_len, device=device) > (queries + k_len - of.q.shape[2])[:, None]
+    largest = cut(peak).masked_fill(cut(peak) == -math.inf, 0.0)
+    return (s - largest[..., None] - cut(tilt)[..., None]).exp2().masked_fill(blocked, 0.0)

@@ -35,21 +35,25 @@ class Observation:
     head_mean: Tensor
     weights: Tensor
 
-    def __init__(self, found: dict[str, Tensor], want: Want) -> None:
-        self._found = {name: found[name] for name in _AXES if name in found}
+    def __init__(self, found: dict[str, Tensor], want: Want, batch: int | None) -> None:
+        self._found = {name: found[name] for name in _ORDER if name in found}
         self.want = want
+        self.batch = batch
+        """How many entries; None of what was indexed by one."""
 
     if not TYPE_CHECKING:  # else no misspelt name would be found
 
         def __getattr__(self, name: str) -> Tensor:
-            if name in ("_found", "want"):  # a copy in the making has nothing yet
+            if name in ("_found", "want", "batch"):  # a copy in the making has nothing yet
                 raise AttributeError(name)
             if name in self._found:
                 return self._found[name]
             if name in Want.__dataclass_fields__ and name != "row_heads":
                 value = {"rows": "(0,)"}.get(name, "True" if isinstance(getattr(Want, name), bool) else "8")
                 raise AttributeError(f"{name} was not asked for: observe(..., want=Want({name}={value}))")
-            raise AttributeError(f"an Observation has no {name!r}; this one has {', '.join(self.want.asked)}")
+            raise AttributeError(
+                f"an Observation has no {name!r}; this one has {', '.join(self.want.asked) or 'nothing'}"
+            )
 
     @property
     def top(self) -> Top:
@@ -62,9 +66,19 @@ class Observation:
         """Of one entry of the batch, without its axis, or of several."""
         if self.batch is None:
             raise ArgumentError("this is the Observation of one entry already: index its tensors")
-        if isinstance(entries, int) and not -self.batch <= entries < self.batch:
-            raise IndexError(f"entry {entries} of a batch of {self.batch}")
-        return Observation({name: x[entries] for name, x in self._found.items()}, self.want)
+        if isinstance(entries, str):
+            raise ArgumentError(
+                f"an Observation is indexed by entries of the batch; its facts are attributes: .{entries}"
+            )
+        if isinstance(entries, int) and not isinstance(entries, bool):
+            if not -self.batch <= entries < self.batch:
+                raise IndexError(f"entry {entries} of a batch of {self.batch}")
+            return Observation({name: x[entries] for name, x in self._found.items()}, self.want, None)
+        if not isinstance(entries, slice | list) and not (isinstance(entries, Tensor) and entries.dim() == 1):
+            raise ArgumentError(f"an Observation is indexed by an entry, a slice or a list of them, got {entries!r}")
+        chosen = torch.arange(self.batch)[entries]
+        found = {name: x[entries] for name, x in self._found.items()}
+        return Observation(found, self.want, len(chosen))
 
     def __len__(self) -> int:
         if self.batch is None:
@@ -74,21 +88,14 @@ class Observation:
     def __iter__(self) -> Iterator["Observation"]:
         return (self[n] for n in range(len(self)))
 
-    @property
-    def batch(self) -> int | None:
-        """How many entries; None of what was indexed by one."""
-        for name, x in self._found.items():
-            if x.dim() == _AXES[name]:
-                return x.shape[0]
-        return None
-
     def detach(self) -> "Observation":
         """The same numbers without their graph."""
-        return Observation({name: x.detach() for name, x in self._found.items()}, self.want)
+        return Observation({name: x.detach() for name, x in self._found.items()}, self.want, self.batch)
 
     def to(self, device: torch.device | str) -> "Observation":
         """The same numbers on another device."""
-        return Observation({name: x.to(device) for name, x in self._found.items()}, self.want)
+        device = torch.device(device)
+        return Observation({name: x.to(device) for name, x in self._found.items()}, self.want, self.batch)
 
     def tensors(self) -> dict[str, Tensor]:
         """Every tensor by its name; top as top and top_keys."""
@@ -139,6 +146,9 @@ class Observation:
 
         return plot(self)
 
+    def __dir__(self) -> list[str]:
+        return sorted({*super().__dir__(), *self._found} - {"top_keys"})
+
     def __repr__(self) -> str:
         if not self._found:
             return "Observation of nothing: want=Want() asks for nothing"
@@ -147,19 +157,19 @@ class Observation:
         return f"Observation of {of}\n" + "\n".join(f"  {name:12} {words}" for name, words in said.items())
 
 
-_AXES = {
-    "entropy": 3,
-    "received": 3,
-    "distance": 3,
-    "lse": 3,
-    "top": 4,
-    "top_keys": 4,
-    "rows": 4,
-    "pooled": 3,
-    "pooled_heads": 4,
-    "head_mean": 3,
-    "weights": 4,
-}
+_ORDER = (
+    "entropy",
+    "received",
+    "distance",
+    "lse",
+    "top",
+    "top_keys",
+    "rows",
+    "pooled",
+    "pooled_heads",
+    "head_mean",
+    "weights",
+)
 
 
 def _said(name: str, found: dict[str, Tensor]) -> str:
@@ -170,10 +180,12 @@ def _said(name: str, found: dict[str, Tensor]) -> str:
         return size
     if name in ("entropy", "distance"):
         unit = "nats" if name == "entropy" else "positions"
-        by_head = x.mean(-1) if x.dim() == 2 else x.mean((0, -1))
-        low, high = int(by_head.argmin()), int(by_head.argmax())
+        if "lse" in found:  # queries that look nowhere say nothing
+            x = x.masked_fill(found["lse"] == -torch.inf, torch.nan)
+        by_head = x.nanmean(-1) if x.dim() == 2 else x.nanmean((0, -1))
+        low, high = int(by_head.nan_to_num(torch.inf).argmin()), int(by_head.nan_to_num(-torch.inf).argmax())
         range_ = f"head {low} {by_head[low]:.2f}, head {high} {by_head[high]:.2f}"
-        return f"{x.mean():.2f} {unit} on average; {range_}  ({size})"
+        return f"{x.nanmean():.2f} {unit} on average; {range_}  ({size})"
     if name == "received":
         by_head = x if x.dim() == 2 else x.mean(0)
         head, key = divmod(int(by_head.argmax()), x.shape[-1])

@@ -15,8 +15,6 @@ from glassformer.attention.statistics import Found
 from glassformer.attention.want import SUMMARY, Want
 from glassformer.errors import ArgumentError
 
-_MAPS = {"head_mean", "weights"}  # made of the weights as they are; all else is computed in float32 or better
-
 
 def observe(
     q: Float[Tensor, "batch heads q_len d_head"],
@@ -35,6 +33,8 @@ def observe(
 
     Exact, in one pass over blocks of queries (Rabe and Staats 2021, arXiv:2112.05682): no fact but `weights` takes
     batch x heads x q_len x k_len numbers, neither here nor in the backward pass. Everything is differentiable.
+    (Under torch.compile, tracing and function transforms, for gradients of gradients, and on devices other than CPU
+    and CUDA, the plain operations that torch understands are used, which do hold all weights.)
 
     `keep` (True = may look), `bias` (added to the scores; -inf blocks) and `causal` (see `masks.causal`) combine;
     `scale` is 1 / sqrt(d_head) if not given; with fewer key heads than heads, each serves heads / key_heads of them.
@@ -49,50 +49,37 @@ def observe(
     Raises ArgumentError for shapes or dtypes that don't fit, and for queries, heads or a `top` that don't exist.
     """
     _check_heads(q, k, v)
+    for name, x in (("k", k), ("v", v), ("keep", keep), ("bias", bias)):
+        if x is not None and x.device != q.device:
+            raise ArgumentError(f"{name} must be where q is, on {q.device}, got {x.device}: pass {name}.to(q.device)")
     check_masks(keep, bias, q, k)
+    if scale is not None and (isinstance(scale, bool) or not isinstance(scale, int | float)):
+        raise ArgumentError(f"scale must be a number, got {type(scale).__name__}: one that learns can multiply q")
+    if not isinstance(want, Want):
+        raise ArgumentError(f"want must be a Want, got {want!r}: want=Want(entropy=True), say")
     if causal:
         check_causal(q.shape[2], k.shape[2])
     if not 0 <= dropout <= 1:
         raise ArgumentError(f"dropout must be a probability, 0 to 1, got {dropout}")
-    if budget is not None and budget <= 0:
-        raise ArgumentError(f"budget must be a number of bytes above 0, got {budget}: 2**28 is 256 MiB")
+    if budget is not None and (not isinstance(budget, int) or budget <= 0):
+        raise ArgumentError(f"budget must be a whole number of bytes above 0, got {budget!r}: 2**28 is 256 MiB")
     want.check(q.shape[1], q.shape[2], k.shape[2])
-    output, found = see(
-        q, k, v, keep=keep, bias=bias, causal=causal, scale=scale, dropout=dropout, want=want, budget=budget
-    )
-    return output, Observation(found, want)
+    scale = 1 / math.sqrt(q.shape[3]) if scale is None else scale
+    dtype = torch.promote_types(q.dtype, torch.float32)
+    output, found = see(Problem(q, k, v, keep, bias, causal, scale, dtype, budget), want, dropout)
+    return output, Observation(found, want, batch=q.shape[0])
 
 
-def see(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    *,
-    keep: Tensor | None = None,
-    bias: Tensor | None = None,
-    causal: bool = False,
-    scale: float | None = None,
-    dropout: float = 0.0,
-    want: Want,
-    budget: int | None = None,
-) -> tuple[Tensor, Found]:
+def see(of: Problem, want: Want, dropout: float) -> tuple[Tensor, Found]:
     """`observe` of checked arguments, as plain tensors by name, in whichever form is fastest."""
-    of = Problem(
-        q, k, v, keep, bias, causal, 1 / math.sqrt(q.shape[3]) if scale is None else scale, _dtype(q, want), budget
-    )
-    if blocks_are_faster(q, k, v, dropout):
+    if blocks_are_faster(of.q, of.k, of.v, dropout):
         return attend_in_blocks(of, dropout, want)
     return observe_plainly(of, want, dropout=dropout)
 
 
-def _dtype(q: Tensor, want: Want) -> torch.dtype:
-    half = q.dtype in (torch.bfloat16, torch.float16)
-    return torch.float32 if half and not _MAPS.issuperset(want.asked) else q.dtype
-
-
 def _check_heads(q: Tensor, k: Tensor, v: Tensor) -> None:
     for name, x in (("q", q), ("k", k), ("v", v)):
-        if x.dim() != 4 or not x.is_floating_point():
+        if x.dim() != 4 or not x.is_floating_point() or not x.shape[3]:
             raise ArgumentError(
                 f"{name} must be floating-point, (batch, heads, length, width), got {x.dtype} {tuple(x.shape)}: of "
                 "one head or entry, pass x[None]"

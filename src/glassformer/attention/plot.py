@@ -35,11 +35,16 @@ def plot(seen: "Observation") -> Figure:
 
     Colours of maps are of the weight's square root, those of `received` logarithmic: weights differ by magnitudes.
     """
+    if seen.batch == 0:
+        raise ArgumentError("there is nothing to plot: the batch is empty")
     entry = seen if seen.batch is None else seen[0]
     found = {name: x.detach().float().cpu() for name, x in entry.tensors().items()}
     maps = [(title, found[name]) for name, title in _MAPS.items() if name in found]
+    left_out = False
     for name, title in _MAPS_BY_HEAD.items():
-        maps += [(title.format(n), head) for n, head in enumerate(found.get(name, ())) if n < _MOST_HEADS]
+        heads = found.get(name, ())
+        maps += [(title.format(n), head) for n, head in enumerate(heads) if n < _MOST_HEADS]
+        left_out = left_out or len(heads) > _MOST_HEADS
     lines = [name for name in _BY_HEAD if name in found]
     rows = 1 if "rows" in found else 0
     if not (maps or lines or rows):
@@ -56,14 +61,15 @@ def plot(seen: "Observation") -> Figure:
         _draw_by_head(figure.add_subplot(grid[bands + n, :]), name, found[name])
     if rows:
         _draw_rows(figure.add_subplot(grid[bands + len(lines), :]), found["rows"], entry.want.rows)
-    if seen.batch is not None and seen.batch > 1:
-        figure.suptitle(f"entry 0 of {seen.batch}")
+    shown = [f"entry 0 of {seen.batch}"] if seen.batch is not None and seen.batch > 1 else []
+    shown += [f"maps of the first {_MOST_HEADS} heads"] if left_out else []
+    figure.suptitle(", ".join(shown))
     return figure
 
 
 def _draw_map(axes: Axes, title: str, weights: Tensor) -> None:
     image = axes.imshow(weights.numpy(), cmap="magma", norm=PowerNorm(0.5, vmin=0.0), aspect="auto")
-    tiled = "tiles" in title
+    tiled = title.endswith("tiles")
     axes.set(title=title, xlabel="tile of keys" if tiled else "key", ylabel="tile of queries" if tiled else "query")
     _whole_ticks(axes)
     axes.figure.colorbar(image, ax=axes)

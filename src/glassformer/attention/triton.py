@@ -4,20 +4,33 @@ from the log-sum-exp, what needs the finished weights: received, the heads' mean
 
 b entry of the batch, H heads, G heads that share a key head, L query length, S key length, D and E widths of keys and
 values, M x N the block of queries and keys that a program holds. Pointers come with their strides: q[b, h, i, d] ...
-Scores and log-sum-exp are in base 2: exp2 is what the hardware has.
+Scores are in base 2, as exp2 is what the hardware has. A query's log-sum-exp is kept as its largest score, `peak`, and
+what is to be added to that, `tilt`: where scores are huge their sum would lose the second. Programs are counted along
+one axis, the only one with room for all.
 """
 
 try:
     import triton
     import triton.language as tl
+    from triton.runtime.errors import OutOfResources as OutOfResources
 except ImportError as error:
     raise ImportError("the GPU kernels need triton: pip install 'glassformer[triton]'") from error
+
+
+_LOG2_E = tl.constexpr(1.4426950408889634)
+_LOWEST = tl.constexpr(-3.0e38)  # about the lowest float32: a bias of that size must not become -inf, which blocks
 
 
 @triton.jit
 def _load_q(q, q_b, q_h, q_i, q_d, b, h, rows, L, D, WIDTH_D: tl.constexpr):
     d = tl.arange(0, WIDTH_D)
-    at = q + b.to(tl.int64) * q_b + h.to(tl.int64) * q_h + rows.to(tl.int64)[:, None] * q_i + d[None, :] * q_d
+    at = (
+        q
+        + b.to(tl.int64) * q_b
+        + h.to(tl.int64) * q_h
+        + rows.to(tl.int64)[:, None] * q_i
+        + d.to(tl.int64)[None, :] * q_d
+    )
     return tl.load(at, mask=(rows[:, None] < L) & (d[None, :] < D), other=0.0)
 
 
@@ -29,14 +42,21 @@ def _score(
 ):  # fmt: skip
     """The scores of queries x (M, D) and keys, in base 2: (M, N), -inf where a query may not look."""
     d = tl.arange(0, WIDTH_D)
-    at = k + b.to(tl.int64) * k_b + (h // G).to(tl.int64) * k_h + keys.to(tl.int64)[None, :] * k_j + d[:, None] * k_d
+    at = (
+        k
+        + b.to(tl.int64) * k_b
+        + (h // G).to(tl.int64) * k_h
+        + keys.to(tl.int64)[None, :] * k_j
+        + d.to(tl.int64)[:, None] * k_d
+    )
     y = tl.load(at, mask=(keys[None, :] < S) & (d[:, None] < D), other=0.0)
     s = tl.dot(x, y, input_precision=PRECISION) * rate
     looks = (rows[:, None] < L) & (keys[None, :] < S)
     b, h, i, j = b.to(tl.int64), h.to(tl.int64), rows.to(tl.int64)[:, None], keys.to(tl.int64)[None, :]
     if BIAS:
         added = tl.load(bias + b * bias_b + h * bias_h + i * bias_i + j * bias_j, mask=looks, other=0.0)
-        s += added.to(tl.float32) * 1.4426950408889634
+        added = added.to(tl.float32)
+        s += tl.where(added == float("-inf"), added, tl.maximum(added * _LOG2_E, _LOWEST))
     if KEEP:
         looks &= tl.load(keep + b * keep_b + h * keep_h + i * keep_i + j * keep_j, mask=looks, other=0) != 0
     if CAUSAL:
@@ -45,20 +65,22 @@ def _score(
 
 
 @triton.jit
-def _weigh(s, lse):
-    """Weights from scores. Queries that look nowhere have an lse of -inf, and only scores of -inf."""
-    return tl.exp2(s - tl.where(lse == float("-inf"), 0.0, lse)[:, None])
+def _weigh(s, peak, tilt):
+    """Weights from scores. Queries that look nowhere have a peak of -inf, and only scores of -inf."""
+    return tl.exp2(s - tl.where(peak == float("-inf"), 0.0, peak)[:, None] - tilt[:, None])
 
 
 @triton.jit
 def attend(
     q, q_b, q_h, q_i, q_d, k, k_b, k_h, k_j, k_d, keep, keep_b, keep_h, keep_i, keep_j, bias, bias_b, bias_h, bias_i,
-    bias_j, v, v_b, v_h, v_j, v_e, output, o_b, o_h, o_i, o_e, lse, entropy, distance, rate, H, G, L, S, offset, D, E,
+    bias_j, v, v_b, v_h, v_j, v_e, output, o_b, o_h, o_i, o_e, peak, tilt, entropy,
+    distance, rate, H, G, L, S, offset, D, E,
     WIDTH_D: tl.constexpr, WIDTH_E: tl.constexpr, KEEP: tl.constexpr, BIAS: tl.constexpr, CAUSAL: tl.constexpr,
     PRECISION: tl.constexpr, ENTROPY: tl.constexpr, DISTANCE: tl.constexpr, M: tl.constexpr, N: tl.constexpr,
 ):  # fmt: skip
-    b, h = tl.program_id(1) // H, tl.program_id(1) % H
-    rows = tl.program_id(0) * M + tl.arange(0, M)
+    block, head = tl.program_id(0) % tl.cdiv(L, M), tl.program_id(0) // tl.cdiv(L, M)
+    b, h = head // H, head % H
+    rows = block * M + tl.arange(0, M)
     e = tl.arange(0, WIDTH_E)
     x = _load_q(q, q_b, q_h, q_i, q_d, b, h, rows, L, D, WIDTH_D)
     largest = tl.full([M], float("-inf"), tl.float32)
@@ -68,7 +90,7 @@ def attend(
     o = tl.zeros([M, WIDTH_E], tl.float32)
     stop = S
     if CAUSAL:
-        stop = tl.minimum(S, (tl.program_id(0) + 1) * M + offset)
+        stop = tl.minimum(S, (block + 1) * M + offset)
     for start in range(0, stop, N):
         keys = start + tl.arange(0, N)
         s = _score(
@@ -81,8 +103,8 @@ def attend(
         p = tl.exp2(s - shift[:, None])
         if ENTROPY:
             # Counted from the largest, whatever that is now, so that large scores lose no digits.
-            rise = tl.where(before == float("-inf"), 0.0, before - shift)
-            score_sum = (score_sum + total * rise) * shrink
+            rise = tl.where(shrink == 0.0, 0.0, before - shift)
+            score_sum = score_sum * shrink + total * shrink * rise
             score_sum += tl.sum(p * tl.where(s == float("-inf"), 0.0, s - shift[:, None]), 1)
         total = total * shrink + tl.sum(p, 1)
         if DISTANCE:
@@ -91,17 +113,17 @@ def attend(
         at = v + b.to(tl.int64) * v_b + (h // G).to(tl.int64) * v_h + keys.to(tl.int64)[:, None] * v_j + e[None] * v_e
         y = tl.load(at, mask=(keys[:, None] < S) & (e[None] < E), other=0.0)
         o = o * shrink[:, None] + tl.dot(p.to(y.dtype), y, input_precision=PRECISION)
-    sees = total > 0
+    sees = total != 0.0  # so that NaN stays NaN
     total = tl.where(sees, total, 1.0)
     at = output + b.to(tl.int64) * o_b + h.to(tl.int64) * o_h + rows.to(tl.int64)[:, None] * o_i + e[None] * o_e
     o = o / total[:, None]
     tl.store(at, o.to(output.dtype.element_ty), mask=(rows[:, None] < L) & (e[None] < E))
-    at = tl.program_id(1).to(tl.int64) * L + rows
-    normaliser = tl.where(sees, largest + tl.log2(total), float("-inf"))
-    tl.store(lse + at, normaliser, mask=rows < L)
-    if ENTROPY:  # of base 2, to nats
-        bits = tl.where(sees, tl.log2(total) - score_sum / total, 0.0)
-        tl.store(entropy + at, bits * 0.6931471805599453, mask=rows < L)
+    at = head.to(tl.int64) * L + rows
+    added = tl.log2(total)  # 0 for queries that look nowhere
+    tl.store(peak + at, tl.where(sees, largest, float("-inf")), mask=rows < L)
+    tl.store(tilt + at, added, mask=rows < L)
+    if ENTROPY:  # in nats
+        tl.store(entropy + at, tl.where(sees, added - score_sum / total, 0.0) / _LOG2_E, mask=rows < L)
     if DISTANCE:
         tl.store(distance + at, distance_sum / total, mask=rows < L)
 
@@ -109,16 +131,17 @@ def attend(
 @triton.jit
 def receive(
     q, q_b, q_h, q_i, q_d, k, k_b, k_h, k_j, k_d, keep, keep_b, keep_h, keep_i, keep_j, bias, bias_b, bias_h, bias_i,
-    bias_j, lse, received, rate, H, G, L, S, offset, D, WIDTH_D: tl.constexpr, KEEP: tl.constexpr, BIAS: tl.constexpr,
-    CAUSAL: tl.constexpr, PRECISION: tl.constexpr, M: tl.constexpr, N: tl.constexpr,
+    bias_j, peak, tilt, received, rate, H, G, L, S, offset, D, WIDTH_D: tl.constexpr, KEEP: tl.constexpr,
+    BIAS: tl.constexpr, CAUSAL: tl.constexpr, PRECISION: tl.constexpr, M: tl.constexpr, N: tl.constexpr,
 ):  # fmt: skip
     """One block of keys over all queries: no two programs add to one number."""
-    b, h = tl.program_id(1) // H, tl.program_id(1) % H
-    keys = tl.program_id(0) * N + tl.arange(0, N)
+    block, head = tl.program_id(0) % tl.cdiv(S, N), tl.program_id(0) // tl.cdiv(S, N)
+    b, h = head // H, head % H
+    keys = block * N + tl.arange(0, N)
     sum_ = tl.zeros([N], tl.float32)
     first = 0
     if CAUSAL:
-        first = tl.maximum(0, tl.program_id(0) * N - offset) // M * M
+        first = tl.maximum(0, block * N - offset) // M * M
     for start in range(first, L, M):
         rows = start + tl.arange(0, M)
         x = _load_q(q, q_b, q_h, q_i, q_d, b, h, rows, L, D, WIDTH_D)
@@ -126,21 +149,22 @@ def receive(
             x, k, k_b, k_h, k_j, k_d, keep, keep_b, keep_h, keep_i, keep_j, bias, bias_b, bias_h, bias_i, bias_j, b,
             h, rows, keys, rate, G, L, S, offset, D, WIDTH_D, KEEP, BIAS, CAUSAL, PRECISION,
         )  # fmt: skip
-        at = tl.program_id(1).to(tl.int64) * L + rows
-        p = _weigh(s, tl.load(lse + at, mask=rows < L, other=float("-inf")))
-        sum_ += tl.sum(p, 0)
-    tl.store(received + tl.program_id(1).to(tl.int64) * S + keys, sum_, mask=keys < S)
+        at = head.to(tl.int64) * L + rows
+        largest = tl.load(peak + at, mask=rows < L, other=float("-inf"))
+        sum_ += tl.sum(_weigh(s, largest, tl.load(tilt + at, mask=rows < L, other=0.0)), 0)
+    tl.store(received + head.to(tl.int64) * S + keys, sum_, mask=keys < S)
 
 
 @triton.jit
 def average(
     q, q_b, q_h, q_i, q_d, k, k_b, k_h, k_j, k_d, keep, keep_b, keep_h, keep_i, keep_j, bias, bias_b, bias_h, bias_i,
-    bias_j, lse, mean, rate, H, G, L, S, offset, D, WIDTH_D: tl.constexpr, KEEP: tl.constexpr, BIAS: tl.constexpr,
-    CAUSAL: tl.constexpr, PRECISION: tl.constexpr, M: tl.constexpr, N: tl.constexpr,
+    bias_j, peak, tilt, mean, rate, H, G, L, S, offset, D, WIDTH_D: tl.constexpr, KEEP: tl.constexpr,
+    BIAS: tl.constexpr, CAUSAL: tl.constexpr, PRECISION: tl.constexpr, M: tl.constexpr, N: tl.constexpr,
 ):  # fmt: skip
     """The mean over the heads of one block of the map."""
-    b = tl.program_id(2)
-    rows, keys = tl.program_id(0) * M + tl.arange(0, M), tl.program_id(1) * N + tl.arange(0, N)
+    across = tl.cdiv(S, N)
+    b, place = tl.program_id(0) // (tl.cdiv(L, M) * across), tl.program_id(0) % (tl.cdiv(L, M) * across)
+    rows, keys = place // across * M + tl.arange(0, M), place % across * N + tl.arange(0, N)
     sum_ = tl.zeros([M, N], tl.float32)
     for head in range(0, H):
         h = b * 0 + head  # a tensor, also in the interpreter, whose loops count in Python's numbers
@@ -150,7 +174,8 @@ def average(
             h, rows, keys, rate, G, L, S, offset, D, WIDTH_D, KEEP, BIAS, CAUSAL, PRECISION,
         )  # fmt: skip
         at = (b * H + h).to(tl.int64) * L + rows
-        sum_ += _weigh(s, tl.load(lse + at, mask=rows < L, other=float("-inf")))
+        largest = tl.load(peak + at, mask=rows < L, other=float("-inf"))
+        sum_ += _weigh(s, largest, tl.load(tilt + at, mask=rows < L, other=0.0))
     at = mean + (b.to(tl.int64) * L + rows.to(tl.int64))[:, None] * S + keys[None, :]
     tl.store(at, (sum_ / H).to(mean.dtype.element_ty), mask=(rows[:, None] < L) & (keys[None, :] < S))
 
@@ -158,52 +183,62 @@ def average(
 @triton.jit
 def pool(
     q, q_b, q_h, q_i, q_d, k, k_b, k_h, k_j, k_d, keep, keep_b, keep_h, keep_i, keep_j, bias, bias_b, bias_h, bias_i,
-    bias_j, lse, pooled, rate, H, G, L, S, offset, D, WIDTH_D: tl.constexpr, KEEP: tl.constexpr, BIAS: tl.constexpr,
-    CAUSAL: tl.constexpr, PRECISION: tl.constexpr, M: tl.constexpr, N: tl.constexpr, ROWS, KEYS, HEADS,
+    bias_j, peak, tilt, pooled, rate, H, G, L, S, offset, D, WIDTH_D: tl.constexpr, KEEP: tl.constexpr,
+    BIAS: tl.constexpr, CAUSAL: tl.constexpr, PRECISION: tl.constexpr, M: tl.constexpr, N: tl.constexpr, ROWS, KEYS,
+    MOST_ROWS, MOST_KEYS, HEADS,
 ):  # fmt: skip
-    """One tile of ROWS x KEYS, of HEADS heads' mean, in blocks of M x N."""
-    first_head = tl.program_id(2) * HEADS
-    row, key = tl.program_id(0) * ROWS, tl.program_id(1) * KEYS
+    """One part, at most MOST_ROWS x MOST_KEYS, of a tile of ROWS x KEYS of HEADS heads' mean, in blocks of M x N.
+
+    pooled: (groups of heads, tiles, parts, tiles, parts)."""
+    down, across = tl.cdiv(L, ROWS) * tl.cdiv(ROWS, MOST_ROWS), tl.cdiv(S, KEYS) * tl.cdiv(KEYS, MOST_KEYS)
+    group, place = tl.program_id(0) // (down * across), tl.program_id(0) % (down * across)
+    tile, part = place // across // tl.cdiv(ROWS, MOST_ROWS), place // across % tl.cdiv(ROWS, MOST_ROWS)
+    row = tile * ROWS + part * MOST_ROWS
+    last_row = tl.minimum(tl.minimum(row + MOST_ROWS, (tile + 1) * ROWS), L)
+    tile, part = place % across // tl.cdiv(KEYS, MOST_KEYS), place % across % tl.cdiv(KEYS, MOST_KEYS)
+    key = tile * KEYS + part * MOST_KEYS
+    last_key = tl.minimum(tl.minimum(key + MOST_KEYS, (tile + 1) * KEYS), S)
     sum_ = tl.zeros([M, N], tl.float32)
     for n in range(0, HEADS):
-        b, h = (first_head + n) // H, (first_head + n) % H
-        for start in range(row, tl.minimum(row + ROWS, L), M):
+        head = group * HEADS + n
+        b, h = head // H, head % H
+        for start in range(row, last_row, M):
             rows = start + tl.arange(0, M)
             x = _load_q(q, q_b, q_h, q_i, q_d, b, h, rows, L, D, WIDTH_D)
-            at = (first_head + n).to(tl.int64) * L + rows
-            normaliser = tl.load(lse + at, mask=rows < L, other=float("-inf"))
-            for begin in range(key, tl.minimum(key + KEYS, S), N):
+            at = head.to(tl.int64) * L + rows
+            largest = tl.load(peak + at, mask=rows < L, other=float("-inf"))
+            added = tl.load(tilt + at, mask=rows < L, other=0.0)
+            for begin in range(key, last_key, N):
                 keys = begin + tl.arange(0, N)
                 s = _score(
                     x, k, k_b, k_h, k_j, k_d, keep, keep_b, keep_h, keep_i, keep_j, bias, bias_b, bias_h, bias_i,
                     bias_j, b, h, rows, keys, rate, G, L, S, offset, D, WIDTH_D, KEEP, BIAS, CAUSAL, PRECISION,
                 )  # fmt: skip
-                inside = (rows < row + ROWS)[:, None] & (keys < key + KEYS)[None, :]
-                sum_ += tl.where(inside, _weigh(s, normaliser), 0.0)
-    at = (tl.program_id(2).to(tl.int64) * tl.num_programs(0) + tl.program_id(0)) * tl.num_programs(1)
-    tl.store(pooled + at + tl.program_id(1), tl.sum(tl.sum(sum_, 1), 0) / HEADS)
+                inside = (rows < last_row)[:, None] & (keys < last_key)[None, :]
+                sum_ += tl.where(inside, _weigh(s, largest, added), 0.0)
+    tl.store(pooled + tl.program_id(0), tl.sum(tl.sum(sum_, 1), 0) / HEADS)
 
 
 @triton.jit
 def rank(
     q, q_b, q_h, q_i, q_d, k, k_b, k_h, k_j, k_d, keep, keep_b, keep_h, keep_i, keep_j, bias, bias_b, bias_h, bias_i,
-    bias_j, lse, top, top_keys, rate, H, G, L, S, offset, D, WIDTH_D: tl.constexpr, KEEP: tl.constexpr,
+    bias_j, peak, tilt, top, top_keys, rate, H, G, L, S, offset, D, WIDTH_D: tl.constexpr, KEEP: tl.constexpr,
     BIAS: tl.constexpr, CAUSAL: tl.constexpr, PRECISION: tl.constexpr, M: tl.constexpr, N: tl.constexpr,
     K: tl.constexpr, SLOTS: tl.constexpr,
 ):  # fmt: skip
     """The K largest weights of each query, unsorted: a larger one takes the place of the smallest kept."""
-    b, h = tl.program_id(1) // H, tl.program_id(1) % H
-    rows = tl.program_id(0) * M + tl.arange(0, M)
+    block, head = tl.program_id(0) % tl.cdiv(L, M), tl.program_id(0) // tl.cdiv(L, M)
+    b, h = head // H, head % H
+    rows = block * M + tl.arange(0, M)
     slots = tl.arange(0, SLOTS)
     x = _load_q(q, q_b, q_h, q_i, q_d, b, h, rows, L, D, WIDTH_D)
-    at = tl.program_id(1).to(tl.int64) * L + rows
-    normaliser = tl.load(lse + at, mask=rows < L, other=float("-inf"))
+    at = head.to(tl.int64) * L + rows
     # Slots beyond K hold infinity, so that nothing takes their place.
     best = tl.zeros([M, SLOTS], tl.float32) + tl.where(slots < K, float("-inf"), float("inf"))[None, :]
     found = tl.zeros([M, SLOTS], tl.int32)
     stop = S
     if CAUSAL:
-        stop = tl.minimum(S, (tl.program_id(0) + 1) * M + offset)
+        stop = tl.minimum(S, (block + 1) * M + offset)
     for start in range(0, stop, N):
         columns = tl.arange(0, N)
         s = _score(
@@ -222,7 +257,8 @@ def rank(
             s = tl.where(enters[:, None] & (columns[None, :] == where[:, None]), float("-inf"), s)
             largest = tl.max(s, 1)
             smallest = tl.min(best, 1)
-    weights = _weigh(best, normaliser)
+    largest = tl.load(peak + at, mask=rows < L, other=float("-inf"))
+    weights = _weigh(best, largest, tl.load(tilt + at, mask=rows < L, other=0.0))
     at = at[:, None] * K + slots[None, :]
     inside = (rows[:, None] < L) & (slots[None, :] < K)
     tl.store(top + at, weights, mask=inside)

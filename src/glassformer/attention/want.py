@@ -1,6 +1,6 @@
 """What to say of the attention weights."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
 from operator import index
 
@@ -33,7 +33,7 @@ class Want:
     """The heads whose `rows` are wanted, in place of all."""
 
     pooled: int = 0
-    """The mean over the heads, summed into at most pooled x pooled tiles: (batch, tiles, tiles). See `tile_sizes`."""
+    """The mean over the heads, summed into at most pooled x pooled tiles: (batch, tiles, tiles). See `tile_size`."""
 
     pooled_heads: int = 0
     """The same of each head: (batch, heads, tiles, tiles)."""
@@ -50,7 +50,11 @@ class Want:
             if given is None:
                 continue
             try:
-                object.__setattr__(self, name, tuple(index(n) for n in ([given] if isinstance(given, int) else given)))
+                if isinstance(given, bool):
+                    raise TypeError
+                object.__setattr__(
+                    self, name, tuple(index(n) for n in (given if isinstance(given, Iterable) else [given]))
+                )
             except TypeError:
                 raise ArgumentError(f"{name} must be positions, such as (0, 5), got {given!r}") from None
         for name in ("entropy", "received", "distance", "lse", "head_mean", "weights"):
@@ -58,8 +62,12 @@ class Want:
                 raise ArgumentError(f"{name} must be True or False, got {getattr(self, name)!r}: is it wanted or not?")
         for name in ("top", "pooled", "pooled_heads"):
             number = getattr(self, name)
-            if isinstance(number, bool) or not isinstance(number, int) or number < 0:
-                raise ArgumentError(f"{name} must be a number, 0 or more, got {number!r}: {name}=8, say")
+            try:
+                if isinstance(number, bool) or index(number) < 0:
+                    raise TypeError
+                object.__setattr__(self, name, index(number))
+            except TypeError:
+                raise ArgumentError(f"{name} must be a number, 0 or more, got {number!r}: {name}=8, say") from None
         if self.row_heads is not None and not self.rows:
             raise ArgumentError("row_heads says whose rows, but rows is empty: name the queries, rows=(0, 5)")
 
