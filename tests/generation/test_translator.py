@@ -3,9 +3,10 @@ import re
 import pytest
 import torch
 
+from glassformer.errors import ConfigError
 from glassformer.generation.config import SearchConfig
 from glassformer.generation.translator import Translation, Translator
-from glassformer.text.tokenizer import SymbolTokenizer, Tokenizer, train_tokenizer
+from glassformer.text.tokenizer import EOS, SymbolTokenizer, Tokenizer, train_tokenizer
 from glassformer.transformer.config import ModelConfig
 from glassformer.transformer.model import Transformer
 
@@ -214,3 +215,40 @@ def test_a_warning_shows_the_beginning_of_a_line_only(translator):
     config = SearchConfig(beam=1, max_length=3, max_source_tokens=5)
     with pytest.warns(UserWarning, match=re.escape(f"{'on ' * 13 + 'o'!r}…")):
         translator.translate(["on " * 50], config)
+
+
+def test_a_score_is_the_sum_of_the_targets_log_probabilities(translator):
+    sources = ["the cat", "a", "on the mat and the dog", "", "b"]
+    targets = ["A B", "", "C", "A A", "E D C B A E D C B A"]
+    model = translator.model
+    expected = []
+    for source, target in zip(sources, targets, strict=True):
+        (source_ids,), (target_ids,) = (
+            tokenizer.encode([line])
+            for tokenizer, line in ((translator.source_tokenizer, source), (translator.target_tokenizer, target))
+        )
+        ids = [*target_ids, EOS]
+        with torch.no_grad():
+            logits = model(torch.tensor([[*source_ids, EOS]]), torch.tensor([[model.target_pad, *target_ids]]))
+        expected.append(sum(row[i].item() for row, i in zip(logits[0].log_softmax(-1), ids, strict=True)))
+    for batch_tokens in (1, 20, 4096):
+        found = translator.score(sources, targets, SearchConfig(batch_tokens=batch_tokens))
+        assert found == pytest.approx(expected, abs=1e-9)
+
+
+def test_scores_count_their_progress_and_leave_the_mode_as_it_was():
+    translator = make_translator(dropout=0.5)
+    translator.model.train()
+    done: list[int] = []
+    first = translator.score(["cat", "a", "b"], ["A", "B C", "D"], progress=done.append)
+    assert sum(done) == 3
+    assert translator.score(["cat", "a", "b"], ["A", "B C", "D"]) == first
+    assert translator.model.training
+    assert translator.score([], []) == []
+
+
+def test_scores_need_pairs(translator):
+    with pytest.raises(ConfigError, match="score needs a target for each source, got 2 sources, 1 targets"):
+        translator.score(["a", "b"], ["a"])
+    with pytest.raises(TypeError, match=r"sources and targets must be sequences of lines, got one str: pass \[line\]"):
+        translator.score("a", "b")

@@ -8,6 +8,7 @@ from pathlib import Path
 import torch
 
 from glassformer.device import pick_device
+from glassformer.errors import ConfigError
 from glassformer.generation.config import SearchConfig
 from glassformer.generation.search import Hypothesis, beam_search, greedy, sample
 from glassformer.run import load_run
@@ -84,6 +85,63 @@ class Translator:
         finally:
             self.model.train(training)
         return results
+
+    @torch.inference_mode()
+    def score(
+        self,
+        sources: Sequence[str],
+        targets: Sequence[str],
+        config: SearchConfig | None = None,
+        progress: Callable[[int], None] = lambda pairs_done: None,
+    ) -> list[float]:
+        """log p(target | source) of each pair, in nats: the sum over the target's tokens and `</s>`.
+
+        The two are cut, with a warning, where `config` cuts sources. Pairs go through the model in batches of
+        `config.batch_tokens`; an empty target is worth the probability of ending at once.
+        """
+        if isinstance(sources, str) or isinstance(targets, str):
+            raise TypeError("sources and targets must be sequences of lines, got one str: pass [line]")
+        if len(sources) != len(targets):
+            raise ConfigError(
+                f"score needs a target for each source, got {len(sources)} sources, {len(targets)} targets"
+            )
+        config = config or SearchConfig()
+        pairs = [
+            tuple(
+                _ended(ids, line, config.max_source_tokens) or [EOS] for line, ids in zip(lines, encoded, strict=True)
+            )
+            for lines, encoded in (
+                (sources, self.source_tokenizer.encode(sources)),
+                (targets, self.target_tokenizer.encode(targets)),
+            )
+        ]
+        found = [0.0] * len(sources)
+        longest = [max(source, target, key=len) for source, target in zip(*pairs, strict=True)]
+        most_logits = max(1, MOST_LOGITS // self.model.config.target_vocab_size)
+        training = self.model.training
+        self.model.eval()
+        try:
+            for batch in _batches_by_length(longest, min(config.batch_tokens, most_logits), len(sources)):
+                scores = self._score([pairs[0][i] for i in batch], [pairs[1][i] for i in batch])
+                for i, score in zip(batch, scores, strict=True):
+                    found[i] = score
+                progress(len(batch))
+        finally:
+            self.model.train(training)
+        return found
+
+    def _score(self, sources: list[list[int]], targets: list[list[int]]) -> list[float]:
+        source, keep = pad_source([torch.tensor(ids) for ids in sources], self.model.source_pad)
+        target, inside = pad_source([torch.tensor(ids) for ids in targets], self.model.target_pad)
+        target, inside = target.to(self._device), inside[:, 0, 0].to(self._device)
+        keep = keep.to(self._device)
+        start = target.new_full((len(target), 1), self.model.target_pad)
+        memory = self.model.encode(source.to(self._device), keep)
+        states, _ = self.model.decode(torch.cat([start, target[:, :-1]], dim=1), self.model.start(memory, keep))
+        logits = self.model.logits(states)
+        log_probs = logits.to(torch.promote_types(logits.dtype, torch.float32)).log_softmax(-1)
+        picked = log_probs.gather(2, target.masked_fill(~inside, EOS)[:, :, None]).squeeze(2)
+        return picked.masked_fill(~inside, 0.0).double().sum(1).tolist()
 
     @property
     def _device(self) -> torch.device:
