@@ -11,9 +11,9 @@ from glassformer.attention.statistics import Found
 from glassformer.attention.triton import OutOfResources as OutOfResources  # what a too small GPU raises
 from glassformer.attention.triton import attend, average, pool, rank, receive
 from glassformer.attention.want import NOTHING, Want, tile_size
+from glassformer.attention.weigh import weigh
 
 _LOG2_E = math.log2(math.e)
-_LOWEST = -3.0e38  # as in the kernels
 _MOST_TOP = 64  # the kernel keeps them in registers
 _MOST_OF_A_TILE = 256  # rows and keys of a tile that one program sums
 # Queries and keys that a program holds, and its warps, by bytes of a number and width: what fits into the shared memory
@@ -77,7 +77,7 @@ def attend_with_kernels(of: Problem, want: Want = NOTHING) -> tuple[Tensor, Foun
         found["top"], order = top.sort(-1, descending=True)
         found["top_keys"] = keys.gather(-1, order).masked_fill_(found["top"] == 0, -1)
     if want.rows:
-        found["rows"] = _rows(of, peak, tilt, want)
+        found["rows"] = _rows(of, want)
     if want.lse:
         found["lse"] = (peak + tilt) / _LOG2_E
     return output, found
@@ -148,12 +148,11 @@ def _pooled(
     return pooled.sum((2, 4)).view(*groups, *tiles)
 
 
-def _rows(of: Problem, peak: Tensor, tilt: Tensor, want: Want) -> Tensor:
+def _rows(of: Problem, want: Want) -> Tensor:
     """The weights of a few queries, in torch's operations."""
-    heads, k_len = of.q.shape[1], of.k.shape[2]
+    device, k_len = of.q.device, of.k.shape[2]
     shape = (*of.q.shape[:3], k_len)
-    device = of.q.device
-    chosen = torch.arange(heads, device=device)
+    chosen = torch.arange(of.q.shape[1], device=device)
     if want.row_heads is not None:
         chosen = chosen[list(want.row_heads)]
     queries = torch.arange(of.q.shape[2], device=device)[list(want.rows)]
@@ -161,15 +160,10 @@ def _rows(of: Problem, peak: Tensor, tilt: Tensor, want: Want) -> Tensor:
     def cut(x: Tensor) -> Tensor:
         return x[:, chosen[:, None], queries]  # in one step: a mask expanded to all heads isn't copied
 
-    s = cut(of.q).float() @ of.k[:, of.key_heads[chosen]].float().mT * (of.scale * _LOG2_E)
-    blocked = torch.zeros_like(s, dtype=torch.bool)
-    if of.bias is not None:
-        bias = cut(of.bias.expand(shape)).float()
-        blocked |= bias == -math.inf
-        s += (bias * _LOG2_E).clamp(min=_LOWEST)
-    if of.keep is not None:
-        blocked |= ~cut(of.keep.expand(shape))
+    keep = None if of.keep is None else cut(of.keep.expand(shape))
     if of.causal:
-        blocked |= torch.arange(k_len, device=device) > (queries + k_len - of.q.shape[2])[:, None]
-    largest = cut(peak).masked_fill(cut(peak) == -math.inf, 0.0)
-    return (s - largest[..., None] - cut(tilt)[..., None]).exp2().masked_fill(blocked, 0.0)
+        before = torch.arange(k_len, device=device) <= (queries + k_len - of.q.shape[2])[:, None]
+        keep = before[None, None] if keep is None else keep & before
+    bias = None if of.bias is None else cut(of.bias.expand(shape)).float()
+    keys = of.k[:, of.key_heads[chosen]].float()
+    return weigh(cut(of.q).float(), keys, keep=keep, bias=bias, scale=of.scale)

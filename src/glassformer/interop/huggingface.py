@@ -5,7 +5,7 @@ target_vocab.json. Only JSON, safetensors and sentencepiece: transformers isn't 
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -24,11 +24,19 @@ CONFIG, WEIGHTS, PICKLED = "config.json", "model.safetensors", "pytorch_model.bi
 _ACTIVATIONS = {"relu": "relu", "swish": "swish", "silu": "swish", "gelu": "gelu"}
 _SOURCE_EMBEDDING, _TARGET_EMBEDDING = "model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight"
 _NEVER = -1e4  # added to the logit of an id that fills a vocabulary up; float16 holds it
-# Of each layer: ours and theirs. The projections of an attention are one matrix with us.
-_ENCODER = {"self_attention": "self_attn", "feed_forward.inner": "fc1", "feed_forward.outer": "fc2"}
-_ENCODER_NORMS = {"self_attention_norm": "self_attn_layer_norm", "feed_forward_norm": "final_layer_norm"}
-_DECODER = {**_ENCODER, "source_attention": "encoder_attn"}
-_DECODER_NORMS = {**_ENCODER_NORMS, "source_attention_norm": "encoder_attn_layer_norm"}
+# The parts of a layer, ours and theirs. The projections of an attention are one matrix with us.
+_ENCODER_LAYER = {
+    "self_attention": "self_attn",
+    "self_attention_norm": "self_attn_layer_norm",
+    "feed_forward.inner": "fc1",
+    "feed_forward.outer": "fc2",
+    "feed_forward_norm": "final_layer_norm",
+}
+_DECODER_LAYER = {
+    **_ENCODER_LAYER,
+    "source_attention": "encoder_attn",
+    "source_attention_norm": "encoder_attn_layer_norm",
+}
 
 
 def import_marian(folder: Path, out: Path) -> Run:
@@ -205,26 +213,30 @@ def _ours(theirs: Mapping[str, Tensor], config: ModelConfig, folder: Path) -> di
     ours["target_embedding.weight"] = take(_TARGET_EMBEDDING, "model.shared.weight", "lm_head.weight")
     if not config.shared_vocab:
         ours["source_embedding.weight"] = take(_SOURCE_EMBEDDING)
-    for side, layers, parts, norms in (
-        ("encoder", config.encoder_layers, _ENCODER, _ENCODER_NORMS),
-        ("decoder", config.decoder_layers, _DECODER, _DECODER_NORMS),
-    ):
-        for n in range(layers):
-            here, there = f"{side}.{n}.", f"model.{side}.layers.{n}."
-            for our, their in (parts | norms).items():
-                for kind in ("weight", "bias"):
-                    if not our.endswith("attention"):
-                        ours[f"{here}{our}.{kind}"] = take(f"{there}{their}.{kind}")
-                        continue
-                    packed = [take(f"{there}{their}.{x}_proj.{kind}") for x in "qkv"]
-                    ours[f"{here}{our}.in_proj_{kind}"] = torch.cat(packed)
-                    ours[f"{here}{our}.out_proj.{kind}"] = take(f"{there}{their}.out_proj.{kind}")
+    for our, their in _parts(config):
+        for kind in ("weight", "bias"):
+            if our.endswith("attention"):
+                ours[f"{our}.in_proj_{kind}"] = torch.cat([take(f"{their}.{x}_proj.{kind}") for x in "qkv"])
+                ours[f"{our}.out_proj.{kind}"] = take(f"{their}.out_proj.{kind}")
+            else:
+                ours[f"{our}.{kind}"] = take(f"{their}.{kind}")
     if not config.tied_output:
         ours["output.weight"] = take("lm_head.weight")[:-1]
     if config.output_bias:
         ours["output_bias"] = take("final_logits_bias").flatten()[:-1]
     _check_shapes(ours, config, folder)
     return ours
+
+
+def _parts(config: ModelConfig) -> Iterator[tuple[str, str]]:
+    """The names of every part of every layer, ours and theirs."""
+    for side, layers, parts in (
+        ("encoder", config.encoder_layers, _ENCODER_LAYER),
+        ("decoder", config.decoder_layers, _DECODER_LAYER),
+    ):
+        for n in range(layers):
+            for our, their in parts.items():
+                yield f"{side}.{n}.{our}", f"model.{side}.layers.{n}.{their}"
 
 
 def _check_shapes(ours: Mapping[str, Tensor], config: ModelConfig, folder: Path) -> None:
@@ -278,20 +290,14 @@ def _theirs(model: Transformer, size: int) -> dict[str, Tensor]:
             theirs |= {_SOURCE_EMBEDDING: target.clone(), _TARGET_EMBEDDING: target.clone()}
         output = ours["output.weight"]
         theirs["lm_head.weight"] = torch.cat([output, output.new_zeros(size - len(output), output.shape[1])])
-    for side, layers, parts, norms in (
-        ("encoder", config.encoder_layers, _ENCODER, _ENCODER_NORMS),
-        ("decoder", config.decoder_layers, _DECODER, _DECODER_NORMS),
-    ):
-        for n in range(layers):
-            here, there = f"{side}.{n}.", f"model.{side}.layers.{n}."
-            for our, their in (parts | norms).items():
-                for kind in ("weight", "bias"):
-                    if not our.endswith("attention"):
-                        theirs[f"{there}{their}.{kind}"] = ours[f"{here}{our}.{kind}"]
-                        continue
-                    for x, part in zip("qkv", ours[f"{here}{our}.in_proj_{kind}"].chunk(3), strict=True):
-                        theirs[f"{there}{their}.{x}_proj.{kind}"] = part.clone()
-                    theirs[f"{there}{their}.out_proj.{kind}"] = ours[f"{here}{our}.out_proj.{kind}"]
+    for our, their in _parts(config):
+        for kind in ("weight", "bias"):
+            if our.endswith("attention"):
+                for x, part in zip("qkv", ours[f"{our}.in_proj_{kind}"].chunk(3), strict=True):
+                    theirs[f"{their}.{x}_proj.{kind}"] = part.clone()
+                theirs[f"{their}.out_proj.{kind}"] = ours[f"{our}.out_proj.{kind}"]
+            else:
+                theirs[f"{their}.{kind}"] = ours[f"{our}.{kind}"]
     return theirs
 
 
