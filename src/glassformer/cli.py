@@ -190,7 +190,7 @@ def evaluate(command: EvaluateCommand) -> int:
 def import_model(command: ImportCommand) -> int:
     from glassformer.interop.huggingface import import_marian
 
-    check_new_folder(command.out)
+    _check_new_folder(command.out)
     run = import_marian(command.from_, command.out)
     parameters = sum(parameter.numel() for parameter in run.model.parameters())
     print(f"{command.out}: {parameters / 1e6:.1f} million parameters")
@@ -202,13 +202,13 @@ def export_model(command: ExportCommand) -> int:
     from glassformer.interop.huggingface import export_marian
     from glassformer.run import load_run
 
-    check_new_folder(command.out)
+    _check_new_folder(command.out)
     export_marian(load_run(command.run), command.out)
     print(f"{command.out}: load it with transformers.MarianMTModel.from_pretrained({str(command.out)!r})")
     return 0
 
 
-def check_new_folder(path: Path) -> None:
+def _check_new_folder(path: Path) -> None:
     """Raise unless `path` is a folder that may be written: none yet, or an empty one."""
     if path.exists() and (not path.is_dir() or any(path.iterdir())):
         raise ConfigError(f"--out {path} is already there: give a new name, or remove it first")

@@ -252,3 +252,10 @@ def test_scores_need_pairs(translator):
         translator.score(["a", "b"], ["a"])
     with pytest.raises(TypeError, match=r"sources and targets must be sequences of lines, got one str: pass \[line\]"):
         translator.score("a", "b")
+
+
+def test_a_cut_target_says_that_it_is_one(translator):
+    config = SearchConfig(max_source_tokens=5)
+    with pytest.warns(UserWarning, match="^a target of 6 tokens is cut to its first 4: 'A B C D E A'"):
+        found = translator.score(["b"], ["A B C D E A"], config)
+    assert found == translator.score(["b"], ["A B C D"], config)

@@ -297,7 +297,7 @@ def reference_model(
     return parts
 
 
-def fast_model(*, shared: bool = False) -> Transformer:
+def fast_model(*, shared: bool = False, **changes) -> Transformer:
     """Without biases of projections, which the reference has no place for."""
     config = ModelConfig(
         source_vocab_size=WORDS if shared else SOURCE_WORDS,
@@ -308,6 +308,7 @@ def fast_model(*, shared: bool = False) -> Transformer:
         encoder_layers=2,
         decoder_layers=3,
         d_ff=FF,
+        **changes,
     )
     model = drawn(Transformer(config))
     for name, parameter in model.named_parameters():
@@ -418,6 +419,21 @@ def test_vocabularies_of_another_size_cannot_be_shared():
 )
 def test_a_setting_of_another_value_is_refused_both_ways(part, setting, message):
     assert_refused_both_ways(message, reference_model(**{part: setting}), fast_model())
+
+
+@pytest.mark.parametrize(
+    ("setting", "only"),
+    [
+        ({"activation": "swish"}, "relu"),
+        ({"scale_embedding": False}, True),
+        ({"tied_output": False}, True),
+        ({"output_bias": True}, False),
+    ],
+)
+def test_what_the_reference_has_not_is_refused_both_ways(setting, only):
+    ((name, value),) = setting.items()
+    message = f"{name} must be {only}, which the reference always has, got {value}"
+    assert_refused_both_ways(message, reference_model(), fast_model(**setting))
 
 
 @pytest.mark.parametrize(

@@ -117,7 +117,8 @@ def _without_autocast(function: Callable[..., _T]) -> Callable[..., _T]:
 @_without_autocast
 def _forward(of: Problem, settings: _Settings) -> tuple[Tensor, Found]:
     if of.q.device.type == "cuda" and _triton_is_there():
-        from glassformer.attention.gpu import OutOfResources, attend_with_kernels, fits_kernels
+        from glassformer.attention.gpu import attend_with_kernels, fits_kernels
+        from glassformer.attention.triton import OutOfResources
 
         if fits_kernels(of, settings.want, settings.dropout):
             try:
@@ -190,7 +191,8 @@ def _backward(
     for_scores, for_weights, for_dw, for_ds = (_scratch(of) for _ in range(4))
     for group in groups(of):
         keys, values_transposed = RightFactor(group.k), RightFactor(group.v.mT)
-        dk, dv = _zeros_like(group.k, exact), _zeros_like(group.v, exact)
+        dk = None if grad_k is None else _zeros_like(group.k, exact)
+        dv = None if grad_v is None else _zeros_like(group.v, exact)
         for block in group.blocks():
             place = (block.entries, block.heads, block.rows)
             s = group.score(block, for_scores)
@@ -199,7 +201,7 @@ def _backward(
             stays = None if drop is None else drop.next(p)
             dw = for_dw.shaped(p.shape)
             do = None if grad_output is None else grad_output[place].to(of.dtype).flatten(0, 1)
-            if grad_v is not None and do is not None:
+            if dv is not None and do is not None:
                 w = p if stays is None else torch.mul(p, stays, out=dw)
                 RightFactor(do).multiply(w.mT, out=dv[:, :seen], add=True)
             if not (learns.q or learns.k or learns.bias):
@@ -228,12 +230,11 @@ def _backward(
                 dq = p.new_empty(*p.shape[:2], of.q.shape[3])
                 keys.inner(seen).multiply(ds, out=dq)
                 grad_q[place] = block.by_head(dq.mul_(of.scale))
-            if grad_k is not None:
+            if dk is not None:
                 RightFactor(group.q[:, block.rows]).multiply(ds.mT, out=dk[:, :seen], add=True)
-        if grad_k is not None:
-            group.spread(dk, grad_k)
-        if grad_v is not None:
-            group.spread(dv, grad_v)
+        for grad, whole in ((dk, grad_k), (dv, grad_v)):
+            if grad is not None and whole is not None:
+                group.spread(grad, whole)
     return (
         grad_q,
         None if grad_k is None else grad_k.to(of.k.dtype),

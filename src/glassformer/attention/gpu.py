@@ -8,9 +8,8 @@ from torch import Tensor
 
 from glassformer.attention.blocks import Problem
 from glassformer.attention.statistics import Found
-from glassformer.attention.triton import OutOfResources as OutOfResources  # what a too small GPU raises
 from glassformer.attention.triton import attend, average, pool, rank, receive
-from glassformer.attention.want import NOTHING, Want, tile_size
+from glassformer.attention.want import Want, tile_size
 from glassformer.attention.weigh import weigh
 
 _LOG2_E = math.log2(math.e)
@@ -39,7 +38,7 @@ def fits_kernels(of: Problem, want: Want, dropout: float) -> bool:
     )
 
 
-def attend_with_kernels(of: Problem, want: Want = NOTHING) -> tuple[Tensor, Found]:
+def attend_with_kernels(of: Problem, want: Want) -> tuple[Tensor, Found]:
     """softmax(q kᵀ scale + bias) v, and what is wanted of its weights. Raises OutOfResources on a GPU too small."""
     batch, heads, q_len, _ = of.q.shape
     k_len = of.k.shape[2]

@@ -1,7 +1,8 @@
 """Text in, text out: batches by length, searches, restores the order."""
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -69,21 +70,17 @@ class Translator:
             raise TypeError("lines must be a sequence of lines, got one str: pass [line]")
         config = config or SearchConfig()
         encoded = self.source_tokenizer.encode(lines)
-        sources = [_ended(ids, line, config.max_source_tokens) for line, ids in zip(lines, encoded, strict=True)]
+        sources = _ended(encoded, lines, config.max_source_tokens, "source")
         results = [[Translation("", 0.0, 0.0)] for _ in lines]
         if empty := sum(not ids for ids in sources):
             progress(empty)
         generator = torch.Generator(self._device).manual_seed(config.seed)
-        training = self.model.training
-        self.model.eval()
-        try:
+        with self._evaluating():
             for batch in _batches_by_length(sources, *self._batch_limits(config)):
                 found = self._search([sources[i] for i in batch], config, generator)
                 for i, hypotheses in zip(batch, found, strict=True):
                     results[i] = self._texts(hypotheses)
                 progress(len(batch))
-        finally:
-            self.model.train(training)
         return results
 
     @torch.inference_mode()
@@ -96,7 +93,7 @@ class Translator:
     ) -> list[float]:
         """log p(target | source) of each pair, in nats: the sum over the target's tokens and `</s>`.
 
-        The two are cut, with a warning, where `config` cuts sources. Pairs go through the model in batches of
+        Both are cut, with a warning, to `config.max_source_tokens`. Pairs go through the model in batches of
         `config.batch_tokens`; an empty target is worth the probability of ending at once.
         """
         if isinstance(sources, str) or isinstance(targets, str):
@@ -106,29 +103,33 @@ class Translator:
                 f"score needs a target for each source, got {len(sources)} sources, {len(targets)} targets"
             )
         config = config or SearchConfig()
-        pairs = [
-            tuple(
-                _ended(ids, line, config.max_source_tokens) or [EOS] for line, ids in zip(lines, encoded, strict=True)
+        source_ids, target_ids = (
+            [ids or [EOS] for ids in _ended(tokenizer.encode(lines), lines, config.max_source_tokens, side)]
+            for tokenizer, lines, side in (
+                (self.source_tokenizer, sources, "source"),
+                (self.target_tokenizer, targets, "target"),
             )
-            for lines, encoded in (
-                (sources, self.source_tokenizer.encode(sources)),
-                (targets, self.target_tokenizer.encode(targets)),
-            )
-        ]
+        )
         found = [0.0] * len(sources)
-        longest = [max(source, target, key=len) for source, target in zip(*pairs, strict=True)]
+        longest = [max(pair, key=len) for pair in zip(source_ids, target_ids, strict=True)]
         most_logits = max(1, MOST_LOGITS // self.model.config.target_vocab_size)
-        training = self.model.training
-        self.model.eval()
-        try:
+        with self._evaluating():
             for batch in _batches_by_length(longest, min(config.batch_tokens, most_logits), len(sources)):
-                scores = self._score([pairs[0][i] for i in batch], [pairs[1][i] for i in batch])
+                scores = self._score([source_ids[i] for i in batch], [target_ids[i] for i in batch])
                 for i, score in zip(batch, scores, strict=True):
                     found[i] = score
                 progress(len(batch))
+        return found
+
+    @contextmanager
+    def _evaluating(self) -> Iterator[None]:
+        """Without dropout; then in the mode that the model was in."""
+        training = self.model.training
+        self.model.eval()
+        try:
+            yield
         finally:
             self.model.train(training)
-        return found
 
     def _score(self, sources: list[list[int]], targets: list[list[int]]) -> list[float]:
         source, keep = pad_source([torch.tensor(ids) for ids in sources], self.model.source_pad)
@@ -174,12 +175,13 @@ class Translator:
         ]
 
 
-def _ended(ids: list[int], line: str, most: int) -> list[int]:
-    """The ids of a line with `</s>`, cut with a warning to `most`; an empty line has none."""
-    if len(ids) >= most:
-        cut = f"a source of {len(ids):,} tokens is cut to its first {most - 1:,}: {line[:40]!r}…"
-        warnings.warn(cut, stacklevel=2)
-    return [*ids[: most - 1], EOS] if ids else []
+def _ended(encoded: list[list[int]], lines: Sequence[str], most: int, side: str) -> list[list[int]]:
+    """The ids of each line with `</s>`, cut with a warning to `most`; an empty line has none."""
+    for ids, line in zip(encoded, lines, strict=True):
+        if len(ids) >= most:
+            cut = f"a {side} of {len(ids):,} tokens is cut to its first {most - 1:,}: {line[:40]!r}…"
+            warnings.warn(cut, stacklevel=3)
+    return [[*ids[: most - 1], EOS] if ids else [] for ids in encoded]
 
 
 def _batches_by_length(sources: list[list[int]], most_tokens: int, most_sources: int) -> list[list[int]]:

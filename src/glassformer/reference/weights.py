@@ -141,6 +141,16 @@ def transformer_from_fast(
 def _check_models(encoder: transformer.TransformerEncoder, decoder: transformer.TransformerDecoder, fast: Any) -> None:
     """Everything that must agree, before anything is copied."""
     config = fast.config
+    for setting, only in (
+        ("activation", "relu"),
+        ("scale_embedding", True),
+        ("tied_output", True),
+        ("output_bias", False),
+    ):
+        if getattr(config, setting) != only:
+            raise ValueError(
+                f"{setting} must be {only}, which the reference always has, got {getattr(config, setting)}"
+            )
     for name, model, vocab, pad in (
         ("encoder", encoder, config.source_vocab_size, fast.source_pad),
         ("decoder", decoder, config.target_vocab_size, fast.target_pad),

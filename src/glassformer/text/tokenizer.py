@@ -59,11 +59,7 @@ class SubwordTokenizer(Tokenizer):
 
     def __init__(self, proto: bytes) -> None:
         self._proto = proto
-        self._processor = sentencepiece.SentencePieceProcessor()
-        try:
-            self._processor.LoadFromSerializedProto(proto)
-        except RuntimeError as error:
-            raise DataError(f"not a sentencepiece model: {error}") from None
+        self._processor = read_sentencepiece(proto)
         if self._processor.eos_id() < 0:
             raise DataError("a sentencepiece model must have the piece </s>: train it without --eos_id=-1")
         # Models that glassformer learned have our ids already; others may have <unk> = 0, <s> = 1, </s> = 2.
@@ -190,6 +186,16 @@ def train_tokenizer(
         return SymbolTokenizer.train(lines, vocab_size=vocab_size)
     check_kind(kind)
     return SubwordTokenizer.train(lines, kind=kind, vocab_size=vocab_size, seed=seed, coverage=coverage)
+
+
+def read_sentencepiece(proto: bytes) -> sentencepiece.SentencePieceProcessor:
+    """The sentencepiece model in the bytes of a file."""
+    processor = sentencepiece.SentencePieceProcessor()
+    try:
+        processor.LoadFromSerializedProto(proto)
+    except RuntimeError as error:
+        raise DataError(f"not a sentencepiece model: {error}") from None
+    return processor
 
 
 def check_kind(kind: str) -> None:

@@ -4,11 +4,9 @@ import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-import sentencepiece
-
 from glassformer.errors import DataError
 from glassformer.files import write_json
-from glassformer.text.tokenizer import EOS, UNK, UNKNOWN, Tokenizer
+from glassformer.text.tokenizer import EOS, UNK, UNKNOWN, Tokenizer, read_sentencepiece
 
 VOCABULARY = ".vocab.json"
 
@@ -24,11 +22,7 @@ class VocabularyTokenizer(Tokenizer):
 
     def __init__(self, proto: bytes, vocabulary: Mapping[str, int]) -> None:
         self._proto = proto
-        self._processor = sentencepiece.SentencePieceProcessor()
-        try:
-            self._processor.LoadFromSerializedProto(proto)
-        except RuntimeError as error:
-            raise DataError(f"not a sentencepiece model: {error}") from None
+        self._processor = read_sentencepiece(proto)
         self._ids = dict(vocabulary)
         self.vocab_size = len(self._ids)
         self.pad = self.vocab_size - 1
