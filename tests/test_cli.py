@@ -17,6 +17,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -24,12 +25,12 @@ from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from glassformer import cli
 from glassformer.generation.config import SearchConfig
-from glassformer.generation.translator import Translator
+from glassformer.generation.translator import Translation, Translator
 from glassformer.text.corpus import Corpus
 from glassformer.text.scores import score_all
 from glassformer.training import loop
@@ -241,6 +242,11 @@ BAD = {
     "translate run --input seven.txt --device cpu --beam 0": "beam must be at least 1, got 0",
     "translate run --input seven.txt --device cpu --max-length -1": "max_length must be at least 1, got -1",
     "translate run --input seven.txt --device tpu": "device must be one of auto, cpu, cuda, mps, got 'tpu'",
+    f"translate run --resume {SHORT}": "--resume needs --input and --output",
+    f"translate run --resume --input seven.txt {SHORT}": "--resume needs --input and --output",
+    f"translate run --resume --output new.txt {SHORT}": "--resume needs --input and --output",
+    f"translate run --resume --input seven.txt --output source.txt {SHORT}": "source.txt is there and source.txt.part",
+    f"translate new --resume --input seven.txt --output new.txt {SHORT}": "new: no such run folder",
     # scoring
     "evaluate": "give a run folder and --source .*or --hypotheses and --target",
     "evaluate run": "give a run folder and --source",
@@ -395,7 +401,7 @@ def test_the_current_folder_as_run_folder(here, monkeypatch, capfd):
 
 @pytest.fixture(scope="module")
 def translator(samples: Path) -> Translator:
-    return Translator.load(samples / "run", "cpu")
+    return Translator.load(samples / "run", "cpu", "float32")  # whose results don't depend on how lines are chunked
 
 
 SEARCH = SearchConfig(beam=2, max_length=7)
@@ -425,7 +431,7 @@ def test_translates_from_file_to_file(here, capfd, translator, name):
 def test_scores_and_n_best_with_line_numbers(here, capfd, translator, monkeypatch):
     monkeypatch.setattr(cli, "LINES_AT_ONCE", 3)  # numbers go on from chunk to chunk
     lines = (here / "seven.txt").read_text(encoding="utf-8").splitlines()
-    assert run_command(f"translate run --input seven.txt --n-best 2 --scores {SHORT}") == 0
+    assert run_command(f"translate run --input seven.txt --n-best 2 --scores --precision float32 {SHORT}") == 0
     found = translator.translate_n_best(lines, SearchConfig(beam=2, n_best=2, max_length=7))
     expected = [
         (str(number), f"{best.score:.4f}", best.text) for number, bests in enumerate(found, 1) for best in bests
@@ -440,6 +446,91 @@ def test_scores_alone_have_no_line_number(here, capfd, translator):
     columns = [line.split("\t") for line in capfd.readouterr().out.splitlines()]
     assert [len(line) for line in columns] == [2] * 7
     assert all(float(score) < 0 for score, _ in columns)
+
+
+@contextmanager
+def failing(chunk: int, error: type[BaseException]) -> Iterator[None]:
+    """Something stops the translation of this chunk."""
+    chunks = 0
+
+    def translate(self: Translator, lines: list[str], config: SearchConfig) -> list[list[Translation]]:
+        nonlocal chunks
+        chunks += 1
+        if chunks == chunk:
+            raise error
+        return whole(self, lines, config)
+
+    whole = Translator.translate_n_best
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Translator, "translate_n_best", translate)
+        yield
+
+
+@pytest.mark.parametrize(
+    "options",
+    [SHORT, f"{SHORT} --n-best 2 --scores", "--device cpu --sample --seed 3 --n-best 2 --max-length 7"],
+    ids=["beam", "n-best", "sampled"],
+)
+def test_a_stopped_translation_is_resumed_to_the_same_bytes(options, here, capfd, monkeypatch):
+    monkeypatch.setattr(cli, "LINES_AT_ONCE", 7)
+    command = f"translate run --input source.txt {options}"
+    assert run_command(f"{command} --output whole.txt") == 0
+    before = tree(here)
+    with failing(1, KeyboardInterrupt):
+        assert run_command(f"{command} --output out.txt") == 130
+    assert complaint(capfd.readouterr().err) == "glassformer: error: interrupted"
+    assert tree(here) == before
+    for done, resume in ((14, ""), (28, "--resume")):
+        with failing(3, KeyboardInterrupt):
+            assert run_command(f"{command} --output out.txt {resume}") == 130
+        kept, interrupted = capfd.readouterr().err.splitlines()
+        assert kept == f"out.txt.partial has the translations of {done} lines: the same command with --resume goes on"
+        assert interrupted == "glassformer: error: interrupted"
+        assert (here / "whole.txt").read_bytes().startswith((here / "out.txt.partial").read_bytes())
+    assert run_command(f"{command} --output out.txt") == 2
+    assert "out.txt.partial has the output for 28 lines" in complaint(capfd.readouterr().err)
+    # How to compute may change, what not.
+    assert run_command(f"{command} --output out.txt --resume") == 0
+    assert tree(here) == {**before, "out.txt": before["whole.txt"]}
+
+
+def test_what_to_translate_may_not_change_on_the_way(here, capfd, monkeypatch):
+    monkeypatch.setattr(cli, "LINES_AT_ONCE", 7)
+    shutil.copytree(here / "run", here / "same")
+    shutil.copytree(here / "run", here / "other")
+    weights = load_file(here / "run" / "model.safetensors")
+    save_file({name: -weight for name, weight in weights.items()}, here / "other" / "model.safetensors")
+    with failing(3, KeyboardInterrupt):
+        assert run_command(f"translate run --input source.txt --output out.txt {SHORT}") == 130
+    capfd.readouterr()
+    for command, message in {
+        "translate run --input target.txt": "target.txt doesn't begin with the 14 lines whose output is in out.txt.par",
+        "translate run --input seven.txt": "seven.txt doesn't begin with the 14 lines whose output is in out.txt.par",
+        "translate run --input source.txt --penalty wu": "begun with penalty plain, and is to be gone on with penal",
+        "translate run --input source.txt --scores": "begun with scores False, and is to be gone on with scores True",
+        "translate other --input source.txt": "out.txt.partial was begun with run folder (digest) ",
+        "translate new --input source.txt": "new: no such run folder",
+    }.items():
+        before = tree(here)
+        assert run_command(f"{command} --output out.txt --resume {SHORT}") == 2
+        assert message in complaint(capfd.readouterr().err)
+        assert tree(here) == before
+    shutil.copy(here / "source.txt", here / "moved.txt")
+    assert run_command(f"translate same --input moved.txt --output out.txt --resume {SHORT}") == 0
+    assert run_command(f"translate run --input source.txt --output whole.txt {SHORT}") == 0
+    assert (here / "out.txt").read_bytes() == (here / "whole.txt").read_bytes()
+
+
+def test_a_bad_line_far_on_leaves_what_came_before_it(here, capfd, monkeypatch):
+    monkeypatch.setattr(cli, "LINES_AT_ONCE", 2)
+    assert run_command(f"translate run --input latin1.tsv --output out.txt {SHORT}") == 2
+    kept, error = capfd.readouterr().err.splitlines()
+    assert kept.startswith("out.txt.partial has the translations of 2 lines")
+    assert "latin1.tsv, line 3: not UTF-8" in error
+    (here / "mended.tsv").write_text((here / "latin1.tsv").read_text(encoding="latin1"), encoding="utf-8")
+    assert run_command(f"translate run --input mended.tsv --output out.txt --resume {SHORT}") == 0
+    assert run_command(f"translate run --input mended.tsv --output whole.txt {SHORT}") == 0
+    assert (here / "out.txt").read_bytes() == (here / "whole.txt").read_bytes()
 
 
 def test_odd_lines_keep_their_neighbours_and_order(here, stdin, capfd, translator):
@@ -590,6 +681,32 @@ def test_ctrl_c_while_training_and_the_command_it_prints(here):
     assert name == "glassformer"
     assert run_command(shlex.join(arguments)) == 0
     assert not (here / "new" / "resume").exists()
+
+
+def test_killed_and_interrupted_it_is_resumed_to_the_same_bytes(here):
+    with (here / "source.txt").open() as file:
+        lines = list(file)
+    (here / "long.txt").write_text("".join(lines * 250), encoding="utf-8")
+    command = "translate run --input long.txt --device cpu --beam 1 --max-length 2"
+    record = here / "out.txt.partial.json"
+    done = 0
+    for sent, code, resume in ((signal.SIGKILL, -signal.SIGKILL, []), (signal.SIGINT, 130, ["--resume"])):
+        with process(GLASSFORMER, *command.split(), "--output", "out.txt", *resume) as translate:
+            while translate.poll() is None and (not record.exists() or json.loads(record.read_text())["lines"] <= done):
+                time.sleep(0.002)
+            translate.send_signal(sent)
+            err = translate.communicate(timeout=60)[1].decode()
+        assert translate.returncode == code, err
+        done = json.loads(record.read_text())["lines"]
+        assert 0 < done < 15_000
+        assert done % cli.LINES_AT_ONCE == 0
+    kept, interrupted = err.splitlines()
+    assert kept == f"out.txt.partial has the translations of {done:,} lines: the same command with --resume goes on"
+    assert interrupted == "glassformer: error: interrupted"
+    assert run_command(f"{command} --output out.txt --resume") == 0
+    assert run_command(f"{command} --output whole.txt") == 0
+    assert (here / "out.txt").read_bytes() == (here / "whole.txt").read_bytes()
+    assert not record.exists()
 
 
 LIMITED = (

@@ -23,6 +23,7 @@ NAMES = [
     "Translator",
     "Want",
     "attend",
+    "from_torch",
     "multi_head_attention_forward",
     "observe",
     "replace_attention",

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from glassformer.errors import GlassformerError
     from glassformer.generation.config import SearchConfig
     from glassformer.generation.translator import Translation, Translator
-    from glassformer.interop.torch_nn import replace_attention
+    from glassformer.interop.torch_nn import from_torch, replace_attention
     from glassformer.training.config import TrainConfig
     from glassformer.training.loop import TrainResult, train
     from glassformer.transformer.config import ModelConfig
@@ -36,6 +36,7 @@ _HOME = {
     "Translator": "generation.translator",
     "Want": "attention.want",
     "attend": "attention.attend",
+    "from_torch": "interop.torch_nn",
     "multi_head_attention_forward": "attention.functional",
     "observe": "attention.observe",
     "replace_attention": "interop.torch_nn",
@@ -56,6 +57,7 @@ __all__ = [  # sorted; pinned by tests/test_public.py
     "Translator",
     "Want",
     "attend",
+    "from_torch",
     "multi_head_attention_forward",
     "observe",
     "replace_attention",

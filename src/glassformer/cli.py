@@ -1,12 +1,13 @@
 """The command line: one function per command, flags from the dataclasses. torch loads when a command runs."""
 
 import errno
+import hashlib
 import os
 import sys
 import warnings
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -29,7 +30,8 @@ class TranslateCommand:
     """Translate lines, from standard input to standard output or from file to file, as a stream.
 
     Each line of output belongs to the line of input at its place; empty lines stay empty. With --n-best above 1
-    every line gives up to so many lines: its number, a tab, the translation.
+    every line gives up to so many lines: its number, a tab, the translation. Stopped on the way from file to file, it
+    keeps what is done, and the same command with --resume goes on; only --device may differ.
     """
 
     run: Positional[Path]
@@ -37,11 +39,15 @@ class TranslateCommand:
     input: Path | None = None
     """File to translate, UTF-8, plain or .gz. Left out: standard input."""
     output: Path | None = None
-    """File to write, complete or not at all. Left out: standard output."""
+    """File to write; it appears when it is complete. Left out: standard output."""
+    resume: bool = False
+    """Go on from OUTPUT.partial, where the same command was stopped, to the same bytes as without the stop."""
     scores: bool = False
     """Put the score (log-probability / length penalty) and a tab before each translation."""
     device: str = "auto"
     """Where to compute: auto, cpu, cuda or mps."""
+    precision: str = "auto"
+    """float32, bfloat16, float16, or auto: what this processor is fastest in (bfloat16 and int8 on recent CPUs)."""
     search: OmitArgPrefixes[SearchConfig] = field(default_factory=SearchConfig)
 
 
@@ -68,6 +74,8 @@ class EvaluateCommand:
     """Lines are symbols split at spaces (phones): error rates as in the SIGMORPHON tasks. A run knows this itself."""
     device: str = "auto"
     """Where to compute: auto, cpu, cuda or mps."""
+    precision: str = "auto"
+    """float32, bfloat16, float16, or auto: what this processor is fastest in (bfloat16 and int8 on recent CPUs)."""
     search: OmitArgPrefixes[SearchConfig] = field(default_factory=SearchConfig)
 
 
@@ -90,10 +98,13 @@ class ExportCommand:
 
     run: Positional[Path]
     """The run folder."""
-    to: Literal["huggingface"]
-    """huggingface: a Marian model, for transformers and whatever reads its files."""
+    to: Literal["huggingface", "ctranslate2"]
+    """huggingface: a Marian model, for transformers and whatever reads its files. ctranslate2: for CTranslate2."""
     out: Path
     """The folder to write."""
+    quantization: str | None = None
+    """With --to ctranslate2: store the weights as int8, int8_float32, int8_float16, int8_bfloat16, int16, float16,
+    bfloat16 or float32. Left out: as they are, in float32."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -121,25 +132,76 @@ def train(config: TrainConfig) -> int:
 
 
 def translate(command: TranslateCommand) -> int:
+    from glassformer.device import tame_memory
     from glassformer.files import check_writable, replacing
     from glassformer.generation.translator import Translator
-    from glassformer.text.stream import chunks_of_file, chunks_of_stream, counting
+    from glassformer.text.stream import chunks_of_file, chunks_of_stream, count_lines, counting
 
+    tame_memory()
+    if command.input is not None and command.output is not None:
+        return _translate_file(command, command.input, command.output)
+    if command.resume:
+        raise ConfigError("--resume needs --input and --output: a stream can't be read from its beginning again")
     if command.output is not None:
         check_writable(command.output)
-    translator = Translator.load(command.run, command.device)
+    translator = Translator.load(command.run, command.device, command.precision)
     chunks = (
         chunks_of_stream(sys.stdin.buffer, LINES_AT_ONCE)
         if command.input is None
         else chunks_of_file(command.input, LINES_AT_ONCE)
     )
     if command.output is not None or not sys.stdout.isatty():
-        chunks = counting(chunks, "translating", "lines")
+        chunks = counting(chunks, "translating", "lines", count_lines(command.input) if command.input else None)
     with nullcontext(sys.stdout.buffer) if command.output is None else replacing(command.output) as file:
         for first, lines in chunks:
             file.write(_format(translator.translate_n_best(lines, command.search), first, command))
             file.flush()
     return 0
+
+
+def _translate_file(command: TranslateCommand, source: Path, output: Path) -> int:
+    """From file to file, keeping what is done at a stop. Chunks begin at the same lines, stopped or not."""
+    from glassformer.generation.translator import Translator
+    from glassformer.text.pairs import read_lines
+    from glassformer.text.partial import partial_output
+    from glassformer.text.stream import count_lines, counting, in_chunks
+
+    settings = {
+        "run folder (digest)": _digest_of_run(command.run),
+        "precision": command.precision,
+        "scores": command.scores,
+        **asdict(command.search),
+    }
+    with partial_output(output, settings, resume=command.resume) as partial:
+        translator = Translator.load(command.run, command.device, command.precision)
+        lines = read_lines(source)
+        partial.skip(lines, source)
+        chunks = in_chunks(lines, LINES_AT_ONCE, first=partial.lines + 1)
+        try:
+            for first, chunk in counting(chunks, "translating", "lines", count_lines(source)):
+                partial.append(chunk, _format(translator.translate_n_best(chunk, command.search), first, command))
+        except BaseException:
+            if partial.lines:
+                kept = f"{partial.path} has the translations of {partial.lines:,} lines"
+                print(f"{kept}: the same command with --resume goes on", file=sys.stderr)
+            raise
+    return 0
+
+
+def _digest_of_run(folder: Path) -> str:
+    """Of the files of a run folder that translations depend on."""
+    from glassformer.run import CONFIG, WEIGHTS, read_config
+    from glassformer.text.vocabulary import VOCABULARY
+
+    config = read_config(folder)
+    names = [CONFIG, WEIGHTS, config["source_tokenizer"], config["target_tokenizer"]]
+    names += [str(Path(name).with_suffix(VOCABULARY)) for name in names[2:]]
+    digest = hashlib.blake2b(digest_size=6)
+    for path in (folder / name for name in names):
+        if path.exists():
+            with path.open("rb") as file:
+                digest.update(hashlib.file_digest(file, "blake2b").digest())
+    return digest.hexdigest()
 
 
 def _format(translations: Sequence[Sequence["Translation"]], first: int, command: TranslateCommand) -> bytes:
@@ -154,6 +216,7 @@ def _format(translations: Sequence[Sequence["Translation"]], first: int, command
 
 
 def evaluate(command: EvaluateCommand) -> int:
+    from glassformer.device import tame_memory
     from glassformer.files import check_writable, replacing
     from glassformer.generation.translator import Translator
     from glassformer.text.pairs import PairFiles, read_lines
@@ -173,10 +236,11 @@ def evaluate(command: EvaluateCommand) -> int:
             raise ConfigError("give a run folder and --source (and --target), or --hypotheses and --target")
         if command.output is not None:
             check_writable(command.output)
+        tame_memory()
         pairs = list(PairFiles(command.source, command.target))
-        translator = Translator.load(command.run, command.device)
+        translator = Translator.load(command.run, command.device, command.precision)
         symbols = symbols or isinstance(translator.target_tokenizer, SymbolTokenizer)
-        chunks = counting(in_chunks((source for source, _ in pairs), LINES_AT_ONCE), "translating", "lines")
+        chunks = counting(in_chunks((source for source, _ in pairs), LINES_AT_ONCE), "translating", "lines", len(pairs))
         hypotheses = [text for _, lines in chunks for text in translator.translate(lines, command.search)]
         references = [reference for _, reference in pairs]
         if command.output is not None:
@@ -199,12 +263,24 @@ def import_model(command: ImportCommand) -> int:
 
 
 def export_model(command: ExportCommand) -> int:
+    from glassformer.interop.ctranslate2 import export_ctranslate2
     from glassformer.interop.huggingface import export_marian
     from glassformer.run import load_run
 
     _check_new_folder(command.out)
-    export_marian(load_run(command.run), command.out)
-    print(f"{command.out}: load it with transformers.MarianMTModel.from_pretrained({str(command.out)!r})")
+    if command.to == "huggingface":
+        if command.quantization is not None:
+            raise ConfigError("--quantization is for --to ctranslate2: leave it out with --to huggingface")
+        export_marian(load_run(command.run), command.out)
+        print(f"{command.out}: load it with transformers.MarianMTModel.from_pretrained({str(command.out)!r})")
+    else:
+        export_ctranslate2(load_run(command.run), command.out, command.quantization)
+        source, target = (str(command.out / f"{side}.spm") for side in ("source", "target"))
+        print(f"{command.out}: translate a line with:")
+        print(f"  pieces = sentencepiece.SentencePieceProcessor({source!r}).encode(line, out_type=str)")
+        print(f"  translator = ctranslate2.Translator({str(command.out)!r})")
+        print('  best = translator.translate_batch([[*pieces, "</s>"]], beam_size=5)[0].hypotheses[0]')
+        print(f"  print(sentencepiece.SentencePieceProcessor({target!r}).decode(best))")
     return 0
 
 

@@ -47,7 +47,7 @@ def pick_precision(name: str, device: torch.device) -> torch.dtype:
 
 
 def tame_memory() -> None:
-    """Set the process's memory up for training on the CPU; to be called before the first computation.
+    """Set the process's memory up for work on the CPU; to be called before the first computation.
 
     oneDNN keeps a compiled product for each of the last 1,024 shapes, and batches come in thousands of shapes: that
     is gigabytes for a tiny model. 64 take the same time. And glibc maps every block above 128 kB anew; a fifth of a

@@ -11,13 +11,13 @@ Nothing in it is a pickle.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file
 from torch import Tensor
 
@@ -26,7 +26,7 @@ from glassformer.files import write_json, write_tensors
 from glassformer.text.tokenizer import Tokenizer, load_tokenizer
 from glassformer.text.vocabulary import VOCABULARY, VocabularyTokenizer, read_vocabulary
 from glassformer.transformer.config import ModelConfig
-from glassformer.transformer.model import Transformer
+from glassformer.transformer.model import Transformer, weight_shapes
 
 FORMAT = 1
 CONFIG, WEIGHTS, METRICS, RESUME = "config.json", "model.safetensors", "metrics.jsonl", "resume"
@@ -40,6 +40,56 @@ class Run:
     source_tokenizer: Tokenizer
     target_tokenizer: Tokenizer
     training: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class OpenRun:
+    """A run whose weights are still on disk."""
+
+    model: ModelConfig
+    weights: Mapping[str, Tensor]
+    source_tokenizer: Tokenizer
+    target_tokenizer: Tokenizer
+    training: Mapping[str, Any]
+
+
+class WeightFile(Mapping[str, Tensor]):
+    """The tensors of a safetensors file, each read when it is asked for and not kept."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        with self._open() as file:
+            self._shapes = {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
+
+    def check(self, model: ModelConfig) -> None:
+        """Raise RunError unless the names and shapes are those of this model's weights."""
+        expected = weight_shapes(model)
+        for name in sorted(expected.keys() | self._shapes.keys()):
+            if expected.get(name) != self._shapes.get(name):
+                raise RunError(
+                    f"{self._path} does not fit the model of {CONFIG}: {name} must be "
+                    f"{expected.get(name, 'left out')}, got {self._shapes.get(name, 'none')}"
+                )
+
+    def __getitem__(self, name: str) -> Tensor:
+        # Opened for each tensor: what an open file has read counts as the process's memory until it is closed.
+        with self._open() as file:
+            tensor = file.get_tensor(name)
+        if not tensor.isfinite().all():
+            raise RunError(f"{self._path} holds numbers that are not finite: train again with a lower --learning-rate")
+        return tensor
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._shapes)
+
+    def __len__(self) -> int:
+        return len(self._shapes)
+
+    def _open(self) -> Any:
+        try:
+            return safe_open(self._path, framework="pt")
+        except (SafetensorError, OSError, ValueError) as error:
+            raise RunError(f"{self._path} is damaged ({error}): copy it again, or go back to an earlier one") from None
 
 
 def write_config(
@@ -67,8 +117,16 @@ def write_weights(folder: Path, weights: Mapping[str, Tensor]) -> None:
 
 def load_run(folder: Path, device: torch.device | str = "cpu") -> Run:
     """Read a run folder; RunError says what is missing or wrong in it."""
+    run = open_run(folder)
+    model = Transformer(run.model)
+    model.load_state_dict(dict(run.weights))
+    return Run(model.to(device).eval(), run.source_tokenizer, run.target_tokenizer, run.training)
+
+
+def open_run(folder: Path) -> "OpenRun":
+    """Read a run folder but its weights, which are read when asked for; RunError says what is missing or wrong."""
     config = read_config(folder)
-    model = Transformer(ModelConfig.from_json(config["model"]))
+    model = ModelConfig.from_json(config["model"])
     if not (folder / WEIGHTS).exists():
         unfinished = (folder / RESUME).exists()
         fix = (
@@ -77,15 +135,16 @@ def load_run(folder: Path, device: torch.device | str = "cpu") -> Run:
             else "copy it again from where it was trained"
         )
         raise RunError(f"{folder / WEIGHTS} is missing: {fix}")
-    load_weights(model, read_weights(folder / WEIGHTS), folder / WEIGHTS)
+    weights = WeightFile(folder / WEIGHTS)
+    weights.check(model)
     source, target = (_load_tokenizer(folder / config[f"{side}_tokenizer"]) for side in ("source", "target"))
-    sizes = model.config.source_vocab_size, model.config.target_vocab_size
+    sizes = model.source_vocab_size, model.target_vocab_size
     if (source.vocab_size, target.vocab_size) != sizes:
         raise RunError(
             f"{folder}: {config['source_tokenizer']} and {config['target_tokenizer']} have {source.vocab_size} and "
             f"{target.vocab_size} ids, the model {sizes[0]} and {sizes[1]}: these files are not of one run"
         )
-    return Run(model.to(device).eval(), source, target, config["training"])
+    return OpenRun(model, weights, source, target, config["training"])
 
 
 def _load_tokenizer(path: Path) -> Tokenizer:

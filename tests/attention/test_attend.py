@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.testing import assert_close
 
 from glassformer.attention import attend as attend_module
-from glassformer.attention.attend import attend, small_self_attention
+from glassformer.attention.attend import attend, attend_step, small_self_attention
 from glassformer.attention.observe import observe
 from glassformer.attention.weigh import weigh
 
@@ -435,6 +435,33 @@ def test_wrong_masks_are_explained(function, message, monkeypatch):
     monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)  # our own checks, not the test suite's
     with pytest.raises(ValueError, match=message):
         function(*heads(dtype=torch.float32), **WRONG[message])
+
+
+# A step of generation
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("q_len", [1, Q])
+@pytest.mark.parametrize("shape", [None, (B, 1, 1), (B, 1, None), (1, H, None)], ids=str)
+def test_a_step_is_attend_where_every_query_sees_something(shape, q_len, dtype):
+    q, k, v = heads(q_len, dtype=dtype, d_value=V)
+    bias, allowed = None, torch.ones(K, dtype=torch.bool)
+    if shape is not None:
+        allowed = open_at_first(*(q_len if size is None else size for size in shape), K)
+        bias = torch.zeros(allowed.shape, dtype=dtype).masked_fill(~allowed, -torch.inf)
+    with torch.inference_mode():
+        found = attend_step(q, k, v, bias)
+    assert found.dtype == dtype
+    assert_close(found, attend(q, k, v, bias=bias), **TOLERANCE[dtype])
+    assert_close(found.double(), explicit(q, k, v, allowed.expand(B, H, q_len, K)), **TOLERANCE[dtype])
+
+
+def test_a_step_takes_keys_and_values_out_of_more_room():
+    q, _, _ = heads()
+    slots = torch.randn(2, B, H, 2 * K, D, dtype=torch.float64)
+    keys, values = slots.narrow(3, 0, K).unbind(0)
+    everything = torch.ones(K, dtype=torch.bool)
+    assert_close(attend_step(q, keys, values), explicit(q, keys, values, everything))
 
 
 # Small inputs in one call

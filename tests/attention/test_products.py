@@ -7,7 +7,7 @@ from torch.testing import assert_close
 from torch.utils.flop_counter import FlopCounterMode
 
 from glassformer.attention import products
-from glassformer.attention.products import RightFactor, is_eager, linear
+from glassformer.attention.products import PackedLinear, RightFactor, is_eager, linear
 
 B, M, N, K = 3, 37, 53, 71
 
@@ -39,6 +39,9 @@ def test_torch_still_has_the_operators_we_name():
     assert hasattr(torch, "_native_multi_head_attention")
     if torch.backends.mkldnn.is_available():
         assert torch.ops.mkldnn._linear_pointwise
+        assert torch.ops.mkldnn._linear_pointwise.binary
+        assert torch.ops.mkldnn._reorder_linear_weight
+        assert isinstance(torch.ops.mkldnn._is_mkldnn_bf16_supported(), bool)
     assert torch.ops.aten._softmax_backward_data.out
 
 
@@ -140,6 +143,81 @@ def test_is_eager_sees_what_is_not():
     with pytest.warns(DeprecationWarning, match="torch.jit.trace"):
         traced = torch.jit.trace(lambda y: y + (5 if is_eager(y) else 0), x, check_trace=False)
     assert torch.equal(traced(x), x)
+
+
+@pytest.fixture(params=["packed", "plain"])
+def packing(request, monkeypatch) -> str:
+    if request.param == "plain":
+        monkeypatch.setattr(products, "_can_pack", lambda weight: False)
+    elif not products._can_pack(torch.zeros(1)):
+        pytest.skip("this torch has no oneDNN")
+    return request.param
+
+
+CLOSE = {
+    torch.float32: dict(atol=1e-4, rtol=1e-5),
+    torch.bfloat16: dict(atol=0.1, rtol=2e-2),
+    torch.float64: dict(atol=1e-12, rtol=1e-12),
+    torch.float16: dict(atol=2e-2, rtol=4e-3),
+}
+ACTIVATIONS = {"relu": F.relu, "swish": F.silu, "gelu": F.gelu}
+
+
+@pytest.mark.usefixtures("packing")
+@pytest.mark.parametrize("dtype", CLOSE, ids=str)
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("rows", [(1,), (M,), (B, 7)], ids=str)
+def test_packed_linear_is_torchs_linear_with_an_activation_or_a_sum(rows, bias, dtype):
+    x, w, to = (torch.randn(*shape).to(dtype) for shape in ((*rows, K), (N, K), (*rows, N)))
+    b = torch.randn(N).to(dtype) if bias else None
+    given = [None if tensor is None else tensor.clone() for tensor in (x, w, b, to)]
+    packed = PackedLinear(w, b)
+    expected = F.linear(x.double(), w.double(), None if b is None else b.double())
+    found = {"": packed(x), "added": packed.added(x, to)}
+    found |= {name: packed.activated(x, name) for name in ACTIVATIONS}
+    wanted = {"": expected, "added": to.double() + expected}
+    wanted |= {name: activation(expected) for name, activation in ACTIVATIONS.items()}
+    for name, value in found.items():
+        assert (value.dtype, value.shape) == (dtype, (*rows, N))
+        assert_close(value.double(), wanted[name], **CLOSE[dtype])
+    assert_close([x, w, to], [given[0], given[1], given[3]], rtol=0, atol=0)
+
+
+@pytest.mark.usefixtures("packing")
+def test_packed_linear_takes_strided_inputs_and_part_of_a_weight():
+    x, w, b = torch.randn(K, M).mT, torch.randn(3 * N, K), torch.randn(3 * N)
+    packed = PackedLinear(w[N : 2 * N], b[N : 2 * N])
+    expected = x @ w[N : 2 * N].mT + b[N : 2 * N]
+    assert_close(packed(x), expected, atol=1e-4, rtol=1e-5)
+    to = torch.randn(N, M).mT
+    assert_close(packed.added(x, to), to + expected, atol=1e-4, rtol=1e-5)
+
+
+@pytest.mark.usefixtures("packing")
+def test_a_bias_of_minus_infinity_stays_what_it_is():
+    b = torch.randn(N).index_fill_(0, torch.tensor([5, N - 1]), -torch.inf)
+    found = PackedLinear(torch.randn(N, K), b)(torch.randn(M, K))
+    assert torch.equal(found == -torch.inf, (b == -torch.inf).expand(M, N))
+    assert not found.isnan().any()
+
+
+def test_what_onednn_multiplies_at_full_speed_is_packed(monkeypatch):
+    weight = torch.zeros(N, K)
+    if not torch.backends.mkldnn.is_available():
+        assert not products._can_pack(weight)
+        return
+    assert products._can_pack(weight)
+    for supported in (True, False):
+        monkeypatch.setattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", lambda supported=supported: supported)
+        assert products._can_pack(weight.bfloat16()) is supported
+    assert not products._can_pack(weight.double())
+    assert not products._can_pack(weight.half())
+    assert not products._can_pack(weight.to("meta"))
+    torch._C._set_mkldnn_enabled(False)
+    try:
+        assert not products._can_pack(weight)
+    finally:
+        torch._C._set_mkldnn_enabled(True)
 
 
 @pytest.mark.parametrize(("vendor", "expected"), [("AuthenticAMD", True), ("GenuineIntel", False)])

@@ -7,11 +7,11 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from glassformer.errors import GlassformerError, RunError
+from glassformer.errors import ConfigError, GlassformerError, RunError
 from glassformer.files import write_tensors
 from glassformer.generation.config import SearchConfig
 from glassformer.generation.translator import Translator
-from glassformer.run import is_run_folder, load_run, write_config, write_weights
+from glassformer.run import is_run_folder, load_run, open_run, write_config, write_weights
 from glassformer.text.tokenizer import SymbolTokenizer, Tokenizer, train_tokenizer
 from glassformer.transformer.config import ModelConfig
 from glassformer.transformer.model import Transformer
@@ -38,7 +38,7 @@ def make_run(folder: Path, *, shared: bool = False, d_model: int = 8) -> Transla
     folder.mkdir(exist_ok=True)
     write_config(folder, config, source, target, {"settings": {"note": "Grüße"}})
     write_weights(folder, model.state_dict())
-    return Translator(model, source, target)
+    return Translator(model, source, target, precision="float32")
 
 
 @pytest.fixture
@@ -53,10 +53,22 @@ def test_a_loaded_run_translates_as_before(tmp_path, shared):
     expected = before.translate_n_best(LINES, SEARCH)
     assert len({translations[0].text for translations in expected}) > 2
     for folder in (tmp_path / "run", str(tmp_path / "run")):
-        loaded = Translator.load(folder, device="cpu")
+        loaded = Translator.load(folder, device="cpu", precision="float32")
         assert loaded.translate_n_best(LINES, SEARCH) == expected
-        assert loaded.model.config == before.model.config
-        assert not loaded.model.training
+        assert loaded.engine.config == before.engine.config
+        assert str(loaded.precision) == "float32"
+
+
+def test_auto_is_the_same_precision_for_a_run_and_for_its_model(folder):
+    run, loaded = load_run(folder), Translator.load(folder, device="cpu")
+    translator = Translator(run.model, run.source_tokenizer, run.target_tokenizer)
+    assert loaded.precision == translator.precision
+    assert loaded.translate_n_best(LINES, SEARCH) == translator.translate_n_best(LINES, SEARCH)
+
+
+def test_a_precision_that_there_is_none_of_is_named(folder):
+    with pytest.raises(ConfigError, match=r"precision must be one of auto, float32, bfloat16, float16, got 'int4'"):
+        Translator.load(folder, precision="int4")
 
 
 def test_a_run_has_all_that_was_written(folder):
@@ -99,6 +111,11 @@ def change_config(folder: Path, **changes) -> None:
     path = folder / "config.json"
     values = {**json.loads(path.read_text(encoding="utf-8")), **changes}
     path.write_text(json.dumps({key: value for key, value in values.items() if value is not ...}), encoding="utf-8")
+
+
+def weights_of(folder: Path) -> tuple[Path, dict[str, torch.Tensor]]:
+    path = folder / "model.safetensors"
+    return path, load_file(path)
 
 
 @edit("no config.json")
@@ -195,7 +212,47 @@ def _(folder: Path) -> str:
 def _(folder: Path) -> str:
     path = folder / "model.safetensors"
     write_tensors(path, {"something.else": torch.zeros(2)})
-    return f"{path} does not fit the model of config.json: Missing key(s) in state_dict: "
+    return f"{path} does not fit the model of config.json: decoder.0.feed_forward.inner.bias must be (13,), got none"
+
+
+@edit("a weight too few")
+def _(folder: Path) -> str:
+    path, weights = weights_of(folder)
+    name = "encoder.0.self_attention.out_proj.weight"
+    del weights[name]
+    write_tensors(path, weights)
+    return f"{path} does not fit the model of config.json: {name} must be (8, 8), got none"
+
+
+@edit("a weight too many")
+def _(folder: Path) -> str:
+    path, weights = weights_of(folder)
+    write_tensors(path, {**weights, "output_bias": torch.zeros(7)})
+    return f"{path} does not fit the model of config.json: output_bias must be left out, got (7,)"
+
+
+@edit("a transposed weight")
+def _(folder: Path) -> str:
+    path, weights = weights_of(folder)
+    name = "decoder.0.feed_forward.outer.weight"
+    write_tensors(path, {**weights, name: weights[name].T})
+    return f"{path} does not fit the model of config.json: {name} must be (8, 13), got (13, 8)"
+
+
+@edit("a weight that is not finite")
+def _(folder: Path) -> str:
+    path, weights = weights_of(folder)
+    weights["decoder.0.feed_forward.outer.weight"][3, 5] = torch.nan
+    write_tensors(path, weights)
+    return f"{path} holds numbers that are not finite: train again with a lower --learning-rate"
+
+
+@edit("an infinite bias")
+def _(folder: Path) -> str:
+    path, weights = weights_of(folder)
+    weights["encoder.0.self_attention.in_proj_bias"][-1] = -torch.inf
+    write_tensors(path, weights)
+    return f"{path} holds numbers that are not finite: train again with a lower --learning-rate"
 
 
 @edit("no source tokenizer")
@@ -272,3 +329,18 @@ def test_tensors_of_a_run_are_never_unpickled(folder):
     torch.save({"weight": torch.zeros(3)}, path)
     with pytest.raises(RunError, match="is damaged"):
         load_run(folder)
+    with pytest.raises(RunError, match="is damaged"):
+        Translator.load(folder)
+
+
+def test_weights_are_read_from_the_file_as_they_are_asked_for(folder):
+    run = open_run(folder)
+    weights = load_file(folder / "model.safetensors")
+    assert (len(run.weights), set(run.weights)) == (len(weights), set(weights))
+    assert all(torch.equal(run.weights[name], tensor) for name, tensor in weights.items())
+    name = "decoder.0.feed_forward.outer.bias"
+    write_tensors(folder / "model.safetensors", {**weights, name: torch.full((8,), 0.5)})
+    assert torch.equal(run.weights[name], torch.full((8,), 0.5))
+    (folder / "model.safetensors").unlink()
+    with pytest.raises(RunError, match="is damaged"):
+        run.weights[name]

@@ -1,7 +1,9 @@
+import functools
 import math
 import re
 from collections import Counter
-from itertools import product
+from itertools import combinations, product
+from typing import Any
 
 import pytest
 import torch
@@ -10,7 +12,8 @@ from torch.testing import assert_close
 
 from glassformer.errors import ConfigError
 from glassformer.generation.config import SearchConfig
-from glassformer.generation.search import Hypothesis, beam_search, greedy, sample, truncated
+from glassformer.generation.engine import Engine
+from glassformer.generation.search import Hypothesis, beam_search, greedy, sample, stream, truncated
 from glassformer.text.batching import pad_source
 from glassformer.text.tokenizer import EOS
 from glassformer.transformer.config import ModelConfig
@@ -20,7 +23,8 @@ SOURCE_VOCAB = 11
 SCORINGS = [(penalty, alpha) for penalty in ("plain", "wu") for alpha in (0.0, 0.6, 1.0, 2.0)]
 
 
-def random_model(seed: int, target_vocab: int = 7) -> Transformer:
+@functools.cache
+def random_model(seed: int, target_vocab: int = 7, decoder_layers: int = 1) -> Transformer:
     """A tiny model in float64 whose distributions are peaked and differ from prefix to prefix."""
     torch.manual_seed(seed)
     config = ModelConfig.tiny(
@@ -30,7 +34,7 @@ def random_model(seed: int, target_vocab: int = 7) -> Transformer:
         d_model=8,
         heads=2,
         encoder_layers=1,
-        decoder_layers=1,
+        decoder_layers=decoder_layers,
         d_ff=13,
         dropout=0.0,
     )
@@ -57,6 +61,22 @@ def next_log_probs(model: Transformer, source: list[int], prefixes: list[list[in
     target_in = torch.tensor([[model.target_pad, *prefix] for prefix in prefixes])
     memory = model.encode(torch.tensor([source] * len(prefixes)))
     return model.logits(model.decode(target_in, model.start(memory))[0]).log_softmax(-1)
+
+
+def source_attention(model: Transformer, source: list[int], prefixes: list[list[int]]) -> Tensor:
+    """Weights of the last layer's attention to the source, mean of its heads: (prefix, position, source position)."""
+    attention, seen = model.decoder[-1].source_attention, []
+    look = attention.look
+
+    def noted(q: Tensor, k: Tensor, v: Tensor, **masks):
+        seen.append((q, k))
+        return look(q, k, v, **masks)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(attention, "look", noted)
+        next_log_probs(model, source, prefixes)
+    [(q, k)] = seen
+    return (q @ k.mT / math.sqrt(q.shape[-1])).softmax(-1).mean(1)
 
 
 def log_prob_of(model: Transformer, source: list[int], ids: list[int], limit: int) -> float:
@@ -87,17 +107,33 @@ def all_translations(
     return dict(sorted(found.items(), key=lambda item: -item[1][0]))
 
 
+@functools.cache
+def next_of(seed: int, source: tuple[int, ...], prefix: tuple[int, ...], target_vocab: int = 7) -> list[float]:
+    """Log-probabilities that a random model gives each token after a prefix; remembered, as searches ask it often."""
+    return next_log_probs(random_model(seed, target_vocab), [*source], [[*prefix]])[0, -1].tolist()
+
+
 def plain_beam_search(
-    model: Transformer, source: list[int], limit: int, width: int, penalty: str, alpha: float, stopping: str
+    seed: int,
+    source: list[int],
+    limit: int,
+    width: int,
+    penalty: str,
+    alpha: float,
+    stopping: str,
+    target_vocab: int = 7,
 ) -> list[tuple[float, list[int]]]:
-    """Beam search as its docstring says it, without cache or batch; with "exact" it never stops before the limit."""
+    """Beam search as its docstring says it, without cache or batch; with "exact" it never stops before the limit.
+
+    With "heuristic" as transformers' `_beam_search` does with early_stopping=False: once `width` have finished and the
+    worst of the best `width` of them scores at least what the best open one would if it ended here.
+    """
     open_, finished = [(0.0, [])], []
     for length in range(1, limit + 1):
-        steps = next_log_probs(model, source, [ids for _, ids in open_])[:, -1]
         candidates = [
-            (log_prob + steps[row, token].item(), [*ids, token])
-            for row, (log_prob, ids) in enumerate(open_)
-            for token in range(model.target_pad)
+            (log_prob + gain, [*ids, token])
+            for log_prob, ids in open_
+            for token, gain in enumerate(next_of(seed, tuple(source), tuple(ids), target_vocab))
         ]
         candidates.sort(key=lambda candidate: -candidate[0])
         for log_prob, ids in candidates[:width]:
@@ -106,8 +142,14 @@ def plain_beam_search(
         open_ = [candidate for candidate in candidates[: 2 * width] if candidate[1][-1] != EOS][:width]
         if length == limit:
             finished += [(log_prob / normaliser(limit, penalty, alpha), ids) for log_prob, ids in open_]
-        elif stopping == "first" and len(finished) >= width:
+        elif len(finished) < width:
+            continue
+        elif stopping == "first":
             break
+        elif stopping == "heuristic":
+            worst = sorted(score for score, _ in finished)[-width]
+            if worst >= open_[0][0] / normaliser(length, penalty, alpha):
+                break
     return sorted(finished, key=lambda hypothesis: -hypothesis[0])
 
 
@@ -132,7 +174,7 @@ def test_a_beam_wide_enough_finds_what_trying_everything_finds(penalty, alpha, s
     [source] = random_sources(seed, [5])
     expected = all_translations(model, source, limit, penalty, alpha)
     config = SearchConfig(beam=len(expected), n_best=7, penalty=penalty, length_penalty=alpha)
-    [found] = beam_search(model, *padded([source]), [limit], config)
+    [found] = beam_search(Engine.of(model), *padded([source]), [limit], config)
     assert [tuple(hypothesis.ids) for hypothesis in found] == list(expected)[:7]
     for hypothesis in found:
         score, log_prob = expected[tuple(hypothesis.ids)]
@@ -144,27 +186,43 @@ def test_every_translation_is_found_once_where_all_are_asked_for():
     expected = all_translations(model, source, limit, "plain", 1.0)
     assert len(expected) == 1 + 3 + 9 + 27
     assert sum(math.exp(log_prob) for _, log_prob in expected.values()) == pytest.approx(1.0), "the oracle is whole"
-    [found] = beam_search(model, *padded([source]), [limit], SearchConfig(beam=len(expected), n_best=len(expected)))
+    [found] = beam_search(
+        Engine.of(model), *padded([source]), [limit], SearchConfig(beam=len(expected), n_best=len(expected))
+    )
     assert sorted(tuple(hypothesis.ids) for hypothesis in found) == sorted(expected)
     assert [hypothesis.score for hypothesis in found] == pytest.approx(
         [score for score, _ in expected.values()], abs=1e-5
     )
 
 
-@pytest.mark.parametrize("stopping", ["exact", "first"])
+@pytest.mark.parametrize("stopping", ["exact", "heuristic", "first"])
 @pytest.mark.parametrize(("penalty", "alpha"), [("plain", 0.0), ("plain", 1.0), ("plain", 2.0), ("wu", 0.6)])
 @pytest.mark.parametrize("width", [1, 2, 5])
 def test_a_narrow_beam_finds_what_the_search_without_shortcuts_finds(width, penalty, alpha, stopping):
     for seed in SEEDS:
-        model = random_model(seed)
         config = SearchConfig(beam=width, n_best=width, penalty=penalty, length_penalty=alpha, stopping=stopping)
-        found = beam_search(model, *padded(SOURCES), LIMITS, config)
+        found = beam_search(Engine.of(random_model(seed)), *padded(SOURCES), LIMITS, config)
         for hypotheses, source, limit in zip(found, SOURCES, LIMITS, strict=True):
-            expected = plain_beam_search(model, source, limit, width, penalty, alpha, stopping)[:width]
+            expected = plain_beam_search(seed, source, limit, width, penalty, alpha, stopping)[:width]
             assert [hypothesis.ids for hypothesis in hypotheses] == [ids for _, ids in expected]
             assert [hypothesis.score for hypothesis in hypotheses] == pytest.approx(
                 [score for score, _ in expected], abs=1e-5
             )
+
+
+def test_many_classes_of_many_rows():
+    """So many that they are looked through in blocks, some rows after the others."""
+    target_vocab, width, limit = 4357, 3, 3
+    sources = random_sources(7, [1 + n % 5 for n in range(67)])
+    engine = Engine.of(random_model(2, target_vocab))
+    for least in (0, 3):
+        config = SearchConfig(beam=width, n_best=width, min_length=least)
+        found = beam_search(engine, *padded(sources), [limit] * len(sources), config)
+        for n in (0, 34, 66):
+            expected = plain_beam_search(2, sources[n], limit, width, "plain", 1.0, "exact", target_vocab)
+            expected = [(score, ids) for score, ids in expected if len(ids) >= least][:width]
+            assert [hypothesis.ids for hypothesis in found[n]] == [ids for _, ids in expected]
+            assert [hypothesis.score for hypothesis in found[n]] == pytest.approx([score for score, _ in expected])
 
 
 def test_the_random_models_give_searches_something_to_decide():
@@ -174,23 +232,33 @@ def test_the_random_models_give_searches_something_to_decide():
         model = random_model(seed)
         source, keep = padded(SOURCES)
         for alpha in (0.0, 2.0):
-            wide = beam_search(model, source, keep, LIMITS, SearchConfig(beam=5, length_penalty=alpha))
-            narrow = beam_search(model, source, keep, LIMITS, SearchConfig(beam=1, length_penalty=alpha))
+            wide = beam_search(Engine.of(model), source, keep, LIMITS, SearchConfig(beam=5, length_penalty=alpha))
+            narrow = beam_search(Engine.of(model), source, keep, LIMITS, SearchConfig(beam=1, length_penalty=alpha))
             moved += sum(a[0].ids != b[0].ids for a, b in zip(wide, narrow, strict=True))
             ended.update(len(best[0].ids) < limit for best, limit in zip(wide, LIMITS, strict=True))
     assert min(ended[True], ended[False]) >= 10
     assert moved >= 10
 
 
+def test_the_three_ways_to_stop_stop_at_different_translations():
+    lists: dict[str, list[list[list[int]]]] = {}
+    for stopping in ("exact", "heuristic", "first"):
+        config = SearchConfig(beam=2, n_best=2, length_penalty=2.0, stopping=stopping)
+        found = [beam_search(Engine.of(random_model(seed)), *padded(SOURCES), LIMITS, config) for seed in SEEDS]
+        lists[stopping] = [[hypothesis.ids for hypothesis in best] for batch in found for best in batch]
+    for one, other in combinations(lists.values(), 2):
+        assert one != other
+
+
 @pytest.mark.parametrize("width", [1, 3])
 def test_exact_stopping_is_never_worse_than_stopping_at_the_first(width):
     better = 0
     for seed in SEEDS:
-        model = random_model(seed)
+        engine = Engine.of(random_model(seed))
         for penalty, alpha in SCORINGS:
             exact, first = (
                 beam_search(
-                    model,
+                    engine,
                     *padded(SOURCES),
                     LIMITS,
                     SearchConfig(beam=width, penalty=penalty, length_penalty=alpha, stopping=stopping),
@@ -203,25 +271,25 @@ def test_exact_stopping_is_never_worse_than_stopping_at_the_first(width):
     assert better, "and somewhere it is better"
 
 
-def steps_taken(model: Transformer, monkeypatch) -> list[int]:
+def steps_taken(engine: Engine, monkeypatch) -> list[int]:
     """Rows of each decoding step that will be taken."""
     rows: list[int] = []
-    decode = model.decode
+    step = engine.step
 
-    def counted(target_in: Tensor, cache):
-        rows.append(len(target_in))
-        return decode(target_in, cache)
+    def counted(tokens: Tensor, cache):
+        rows.append(len(tokens))
+        return step(tokens, cache)
 
-    monkeypatch.setattr(model, "decode", counted)
+    monkeypatch.setattr(engine, "step", counted)
     return rows
 
 
 def test_first_stopping_stops_once_as_many_as_the_beam_have_finished(monkeypatch):
-    model, limit, width = random_model(34), 7, 2
+    engine, limit, width = Engine.of(random_model(34)), 7, 2
     [source] = random_sources(3, [5])
-    rows = steps_taken(model, monkeypatch)
+    rows = steps_taken(engine, monkeypatch)
     config = SearchConfig(beam=width, n_best=width, stopping="first", length_penalty=0.0)
-    [found] = beam_search(model, *padded([source]), [limit], config)
+    [found] = beam_search(engine, *padded([source]), [limit], config)
     assert len(found) == width
     ends = [len(hypothesis.ids) + 1 for hypothesis in found]
     assert max(ends) < limit, "both finished by themselves"
@@ -229,10 +297,10 @@ def test_first_stopping_stops_once_as_many_as_the_beam_have_finished(monkeypatch
 
 
 def test_exact_stopping_takes_no_step_once_nothing_open_can_win(monkeypatch):
-    model = random_model(34)
-    rows = steps_taken(model, monkeypatch)
+    engine = Engine.of(random_model(34))
+    rows = steps_taken(engine, monkeypatch)
     source, keep = padded(random_sources(3, [5]))
-    [[best]] = beam_search(model, source, keep, [200], SearchConfig(beam=3, length_penalty=0.0))
+    [[best]] = beam_search(engine, source, keep, [200], SearchConfig(beam=3, length_penalty=0.0))
     assert len(best.ids) < 20
     assert len(rows) < 50, "sums only fall: far before the limit nothing can catch up"
 
@@ -243,15 +311,84 @@ def test_a_beam_of_one_that_stops_at_the_first_is_greedy(seed, penalty, alpha, s
     # With a length penalty, exact stopping goes on after </s>: a longer translation may still score higher.
     model = random_model(seed)
     config = SearchConfig(beam=1, penalty=penalty, length_penalty=alpha, stopping=stopping)
-    found = beam_search(model, *padded(SOURCES), LIMITS, config)
-    assert_same([best for [best] in found], greedy(model, *padded(SOURCES), LIMITS, config))
+    found = beam_search(Engine.of(model), *padded(SOURCES), LIMITS, config)
+    assert_same([best for [best] in found], greedy(Engine.of(model), *padded(SOURCES), LIMITS, config))
+
+
+def follows(ids: list[int], prefix: list[int], least: int, n: int) -> bool:
+    """Whether a translation keeps the rules: its prefix first, `least` tokens, no n-gram again after the prefix."""
+    grams = [tuple(ids[i : i + n]) for i in range(len(ids) - n + 1)]
+    again = [
+        end for end in range(len(prefix), len(ids)) if n and end >= n and grams[end - n + 1] in grams[: end - n + 1]
+    ]
+    return ids[: len(prefix)] == prefix and len(ids) >= least and not again
+
+
+RULES = [
+    (3, 0, []),
+    (0, 1, []),
+    (0, 2, []),
+    (0, 0, [4]),
+    (0, 0, [1, 3, 3, 1]),  # as long as the limit
+    (0, 2, [2, 2, 2]),  # the prefix itself may repeat
+    (3, 2, [2, 2]),
+    (2, 3, [1]),
+]
+
+
+@pytest.mark.parametrize(("least", "n", "prefix"), RULES)
+@pytest.mark.parametrize("alpha", [0.0, 1.0])
+def test_of_the_translations_that_keep_the_rules_a_wide_beam_finds_the_best(least, n, prefix, alpha):
+    model, [source], limit = random_model(1, 6), random_sources(1, [5]), 4
+    every = all_translations(model, source, limit, "plain", alpha)
+    expected = [ids for ids in every if follows(list(ids), prefix, least, n)]
+    assert expected != list(every), "the rule forbids something"
+    config = SearchConfig(beam=len(every), n_best=7, length_penalty=alpha, min_length=least, no_repeat_ngram=n)
+    [found] = beam_search(Engine.of(model), *padded([source]), [limit], config, [prefix])
+    assert [tuple(hypothesis.ids) for hypothesis in found] == expected[:7]
+    for hypothesis in found:  # what is left isn't normalised again
+        score, log_prob = every[tuple(hypothesis.ids)]
+        assert (hypothesis.score, hypothesis.log_prob) == pytest.approx((score, log_prob), abs=1e-5)
+
+
+@pytest.mark.parametrize("penalty", [0.3, 2.0])
+def test_coverage_by_explicit_sums_of_attention_decides_which_is_best(penalty):
+    model, [source], limit = random_model(2, 6, decoder_layers=2), random_sources(2, [5]), 4
+    plain = all_translations(model, source, limit, "wu", 0.6)
+    expected = {}
+    for length in range(limit + 1):
+        prefixes = [list(ids) for ids in plain if len(ids) == length]
+        received = source_attention(model, source, prefixes)[:, :limit].sum(1)  # at the limit `</s>` isn't chosen
+        for ids, sums in zip(prefixes, received.clamp(max=1).log().sum(-1).tolist(), strict=True):
+            expected[tuple(ids)] = plain[tuple(ids)][0] + penalty * sums
+    ranked = sorted(expected, key=lambda ids: -expected[ids])
+    assert ranked[:7] != list(plain)[:7], "it makes a difference"
+    config = SearchConfig(beam=len(plain), n_best=7, penalty="wu", length_penalty=0.6, coverage_penalty=penalty)
+    [found] = beam_search(Engine.of(model), *padded([source]), [limit], config)
+    assert [tuple(hypothesis.ids) for hypothesis in found] == ranked[:7]
+    assert [hypothesis.score for hypothesis in found] == pytest.approx([expected[ids] for ids in ranked[:7]], abs=1e-5)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_coverage_follows_each_beam_and_leaves_padding_out(seed):
+    model = random_model(seed, decoder_layers=2)
+    config = SearchConfig(beam=3, n_best=3, coverage_penalty=0.7)
+    found, penalised = beam_search(Engine.of(model), *padded(SOURCES), LIMITS, config), 0
+    for hypotheses, source, limit in zip(found, SOURCES, LIMITS, strict=True):
+        for hypothesis in hypotheses:
+            steps = min(len(hypothesis.ids) + 1, limit)
+            received = source_attention(model, source, [hypothesis.ids])[0, :steps].sum(0)
+            penalised += bool((received < 1).any())
+            expected = hypothesis.log_prob / steps + 0.7 * received.clamp(max=1).log().sum().item()
+            assert hypothesis.score == pytest.approx(expected, abs=1e-5)
+    assert penalised >= 5
 
 
 @pytest.mark.parametrize("width", [2, 5, 11])
 def test_translations_come_best_first_and_different(width):
     for seed in SEEDS:
         config = SearchConfig(beam=width, n_best=width, length_penalty=0.6)
-        for hypotheses in beam_search(random_model(seed), *padded(SOURCES), LIMITS, config):
+        for hypotheses in beam_search(Engine.of(random_model(seed)), *padded(SOURCES), LIMITS, config):
             scores = [hypothesis.score for hypothesis in hypotheses]
             assert scores == sorted(scores, reverse=True)
             assert len({tuple(hypothesis.ids) for hypothesis in hypotheses}) == len(hypotheses) <= width
@@ -260,7 +397,7 @@ def test_translations_come_best_first_and_different(width):
 def test_a_beam_wider_than_the_choices_returns_what_there_is():
     # One step, five ids that can be predicted: the empty translation and four of one token.
     model = random_model(1, target_vocab=6)
-    [found] = beam_search(model, *padded([[3, EOS]]), [1], SearchConfig(beam=13, n_best=13))
+    [found] = beam_search(Engine.of(model), *padded([[3, EOS]]), [1], SearchConfig(beam=13, n_best=13))
     assert sorted(hypothesis.ids for hypothesis in found) == [[], [1], [2], [3], [4]]
     assert sum(math.exp(hypothesis.log_prob) for hypothesis in found) == pytest.approx(1.0)
 
@@ -274,72 +411,168 @@ def test_greedy_with_a_cache_is_greedy_without(seed):
     for source in SOURCES:
         ids: list[int] = []
         while len(ids) < limit:
-            token = int(next_log_probs(model, source, [ids])[0, -1].argmax())
+            log_probs = next_of(seed, tuple(source), tuple(ids))
+            token = log_probs.index(max(log_probs))
             if token == EOS:
                 break
             ids.append(token)
-        [found] = greedy(model, *padded([source]), [limit], SearchConfig(beam=1))
+        [found] = greedy(Engine.of(model), *padded([source]), [limit], SearchConfig(beam=1))
         assert found.ids == ids
+
+
+@pytest.mark.parametrize(("least", "n", "prefix"), [(7, 0, []), (0, 1, []), (0, 2, []), (0, 2, [3, 3, 3]), (5, 3, [2])])
+def test_greedy_takes_the_likeliest_token_that_the_rules_allow(least, n, prefix):
+    limit, changed = 9, 0
+    for seed in SEEDS:
+        model = random_model(seed)
+        config = SearchConfig(beam=1, min_length=least, no_repeat_ngram=n)
+        found = greedy(Engine.of(model), *padded(SOURCES), [limit] * len(SOURCES), config, [prefix] * len(SOURCES))
+        for hypothesis, source in zip(found, SOURCES, strict=True):
+            ids: list[int] = []
+            while len(ids) < limit:
+                log_probs = next_of(seed, tuple(source), tuple(ids))
+                likeliest = sorted(range(len(log_probs)), key=lambda token: -log_probs[token])
+                may_end, so_far = len(ids) >= max(least, len(prefix)), prefix[: len(ids) + 1]
+                best = next(i for i in likeliest if (may_end if i == EOS else follows([*ids, i], so_far, 0, n)))
+                changed += best != likeliest[0]
+                if best == EOS:
+                    break
+                ids.append(best)
+            assert hypothesis.ids == ids
+    assert changed > 5
+
+
+@pytest.mark.parametrize("settings", [{}, dict(min_length=4, no_repeat_ngram=2)], ids=str)
+@pytest.mark.parametrize("how", ["greedy", "sample"])
+def test_a_stream_is_the_translation_token_by_token(how, settings):
+    config = SearchConfig(beam=1, sample=how == "sample", temperature=1.5, **settings)
+    for seed in SEEDS:
+        engine = Engine.of(random_model(seed))
+        for source, limit in zip(SOURCES, LIMITS, strict=True):
+            generators = [torch.Generator().manual_seed(7) for _ in range(2)]
+            if how == "sample":
+                [expected] = sample(engine, *padded([source]), [limit], config, generators[0])
+            else:
+                [expected] = greedy(engine, *padded([source]), [limit], config)
+            tokens = stream(engine, torch.tensor([source]), limit, config, generators[1])
+            assert list(tokens) == expected.ids
+
+
+def test_a_stream_takes_a_step_for_each_token_as_it_is_asked_for(monkeypatch):
+    engine = Engine.of(random_model(34))
+    rows = steps_taken(engine, monkeypatch)
+    tokens = stream(engine, torch.tensor([SOURCES[0]]), 9, SearchConfig(beam=1, min_length=9), torch.Generator())
+    for count in range(1, 6):
+        next(tokens)
+        assert rows == [1] * count
 
 
 # What holds for every search
 
 
-def searched(model: Transformer, sources: list[list[int]], limits: list[int], how: str) -> list[list[Hypothesis]]:
+def searched(
+    engine: Engine, sources: list[list[int]], limits: list[int], how: str, **settings: Any
+) -> list[list[Hypothesis]]:
     source, keep = padded(sources)
     if how == "greedy":
-        return [[found] for found in greedy(model, source, keep, limits, SearchConfig(beam=1))]
+        return [[found] for found in greedy(engine, source, keep, limits, SearchConfig(beam=1, **settings))]
     if how == "sample":
         generator = torch.Generator().manual_seed(7)
-        config = SearchConfig(beam=1, sample=True, temperature=1.5)
-        return [[found] for found in sample(model, source, keep, limits, config, generator)]
+        config = SearchConfig(beam=1, sample=True, temperature=1.5, **settings)
+        return [[found] for found in sample(engine, source, keep, limits, config, generator)]
     width = int(how.removeprefix("beam "))
-    return beam_search(model, source, keep, limits, SearchConfig(beam=width, n_best=width))
+    return beam_search(engine, source, keep, limits, SearchConfig(beam=width, n_best=width, **settings))
 
 
 @pytest.mark.parametrize("how", ["greedy", "beam 1", "beam 2", "beam 5"])
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_batch_of_different_lengths_and_limits_is_each_source_alone(seed, how):
-    model = random_model(seed)
-    for hypotheses, source, limit in zip(searched(model, SOURCES, LIMITS, how), SOURCES, LIMITS, strict=True):
-        assert_same(hypotheses, searched(model, [source], [limit], how)[0])
+    engine = Engine.of(random_model(seed))
+    for hypotheses, source, limit in zip(searched(engine, SOURCES, LIMITS, how), SOURCES, LIMITS, strict=True):
+        assert_same(hypotheses, searched(engine, [source], [limit], how)[0])
 
 
 @pytest.mark.parametrize("how", ["greedy", "beam 3"])
 def test_the_order_of_a_batch_does_not_matter(how):
-    model = random_model(34)
-    forward, backward = searched(model, SOURCES, LIMITS, how), searched(model, SOURCES[::-1], LIMITS[::-1], how)
+    engine = Engine.of(random_model(34))
+    forward, backward = searched(engine, SOURCES, LIMITS, how), searched(engine, SOURCES[::-1], LIMITS[::-1], how)
     for ours, theirs in zip(forward, reversed(backward), strict=True):
         assert_same(ours, theirs)
 
 
 @pytest.mark.parametrize("how", ["greedy", "sample", "beam 2"])
 def test_finished_sources_leave_the_batch(monkeypatch, how):
-    model, width = random_model(34), 2 if how == "beam 2" else 1
-    rows = steps_taken(model, monkeypatch)
-    searched(model, SOURCES, LIMITS, how)
+    engine, width = Engine.of(random_model(34)), 2 if how == "beam 2" else 1
+    rows = steps_taken(engine, monkeypatch)
+    searched(engine, SOURCES, LIMITS, how)
     assert rows[0] == len(SOURCES) * width
     for step, decoded in enumerate(rows):
         assert decoded <= width * sum(limit > step for limit in LIMITS)
     assert rows == sorted(rows, reverse=True)
 
 
+MANY = random_sources(13, [1 + n * 5 % 7 for n in range(19)])
+MANY_LIMITS = [1 + n * 7 % 11 for n in range(19)]
+
+
+@pytest.mark.parametrize("how", ["greedy", "sample", "beam 3"])
+def test_finished_sources_stay_while_they_are_less_than_an_eighth(monkeypatch, how):
+    engine, width = Engine.of(random_model(34)), 3 if how == "beam 3" else 1
+    rows = steps_taken(engine, monkeypatch)
+    found = searched(engine, MANY, MANY_LIMITS, how, min_length=11)
+    assert [len(best[0].ids) for best in found] == MANY_LIMITS
+    open_ = [width * sum(limit > step for limit in MANY_LIMITS) for step in range(max(MANY_LIMITS))]
+    assert len(rows) == len(open_), "no step is taken for nobody"
+    assert any(taken > needed for taken, needed in zip(rows, open_, strict=True)), "a copy for one of 19 doesn't pay"
+    assert all(8 * (taken - needed) < taken for taken, needed in zip(rows, open_, strict=True))
+
+
+@pytest.mark.parametrize("width", [1, 3])
+@pytest.mark.parametrize(
+    "settings", [{}, dict(min_length=3, no_repeat_ngram=2), dict(stopping="heuristic", length_penalty=2.0)], ids=str
+)
+def test_who_else_is_in_a_batch_and_when_they_leave_changes_nothing(width, settings):
+    """Also not for prefixes of different lengths, and coverage."""
+    model = random_model(58, decoder_layers=2)
+    generator = torch.Generator().manual_seed(5)
+    prefixes = [torch.randint(1, 6, (n % 4,), generator=generator).tolist() for n in range(len(MANY))]
+    limits = [max(limit, len(prefix), 3) for limit, prefix in zip(MANY_LIMITS, prefixes, strict=True)]
+    coverage = 0.4 if width > 1 else 0.0
+    config = SearchConfig(beam=width, n_best=width, coverage_penalty=coverage, **settings)
+
+    def found(chosen: list[int]) -> list[list[Hypothesis]]:
+        engine, batch = Engine.of(model), padded([MANY[i] for i in chosen])
+        of_chosen = [limits[i] for i in chosen], config, [prefixes[i] for i in chosen]
+        if width == 1:
+            return [[hypothesis] for hypothesis in greedy(engine, *batch, *of_chosen)]
+        return beam_search(engine, *batch, *of_chosen)
+
+    together = found(list(range(len(MANY))))
+    for i, hypotheses in enumerate(together):
+        assert_same(hypotheses, found([i])[0])
+        assert all(follows(hypothesis.ids, prefixes[i], 0, 0) for hypothesis in hypotheses)
+    assert len({len(best[0].ids) for best in together}) > 3, "they leave at different steps"
+
+
 @pytest.mark.parametrize("how", ["greedy", "sample", "beam 1", "beam 5"])
 @pytest.mark.parametrize("seed", SEEDS)
-def test_log_prob_is_the_models_of_these_tokens_and_score_divides_it_by_the_length(seed, how):
+def test_log_probs_are_the_models_of_these_tokens_and_score_divides_their_sum_by_the_length(seed, how):
     model = random_model(seed)
-    for hypotheses, source, limit in zip(searched(model, SOURCES, LIMITS, how), SOURCES, LIMITS, strict=True):
+    found = searched(Engine.of(model), SOURCES, LIMITS, how)
+    for hypotheses, source, limit in zip(found, SOURCES, LIMITS, strict=True):
         for hypothesis in hypotheses:
-            log_prob = log_prob_of(model, source, hypothesis.ids, limit)
-            assert hypothesis.log_prob == pytest.approx(log_prob, abs=1e-5)
-            assert hypothesis.score == pytest.approx(log_prob / min(len(hypothesis.ids) + 1, limit), abs=1e-5)
+            steps = next_log_probs(model, source, [hypothesis.ids])[0]
+            each = [steps[t, token].item() for t, token in enumerate([*hypothesis.ids, EOS][:limit])]
+            assert hypothesis.token_log_probs == pytest.approx(each, abs=1e-9)
+            assert hypothesis.log_prob == pytest.approx(sum(each), abs=1e-9)
+            assert hypothesis.score == pytest.approx(sum(each) / len(each), abs=1e-9)
 
 
 @pytest.mark.parametrize("how", ["greedy", "sample", "beam 1", "beam 5"])
 def test_neither_padding_nor_the_end_stands_in_a_translation_nor_is_it_longer_than_its_limit(how):
     for seed in SEEDS:
         model = random_model(seed)
-        for hypotheses, limit in zip(searched(model, SOURCES, LIMITS, how), LIMITS, strict=True):
+        for hypotheses, limit in zip(searched(Engine.of(model), SOURCES, LIMITS, how), LIMITS, strict=True):
             for hypothesis in hypotheses:
                 assert len(hypothesis.ids) <= limit
                 assert all(EOS < token < model.target_pad for token in hypothesis.ids)
@@ -407,7 +640,7 @@ def test_samples_are_as_frequent_as_they_are_likely(temperature, top_k, top_p):
 
     config = SearchConfig(sample=True, temperature=temperature, top_k=top_k, top_p=top_p)
     ids, keep = padded([source] * draws)
-    drawn = sample(model, ids, keep, [limit] * draws, config, torch.Generator().manual_seed(1))
+    drawn = sample(Engine.of(model), ids, keep, [limit] * draws, config, torch.Generator().manual_seed(1))
     seen = Counter(tuple(hypothesis.ids) for hypothesis in drawn)
     assert all(expected[ids] > 0 for ids in seen), "nothing that was truncated away"
 
@@ -426,7 +659,9 @@ def test_samples_repeat_with_the_seed_and_differ_with_another():
 
     def drawn(seed: int) -> list[list[int]]:
         generator = torch.Generator().manual_seed(seed)
-        found = sample(model, *padded(SOURCES * 3), LIMITS * 3, SearchConfig(sample=True, temperature=2.0), generator)
+        found = sample(
+            Engine.of(model), *padded(SOURCES * 3), LIMITS * 3, SearchConfig(sample=True, temperature=2.0), generator
+        )
         return [hypothesis.ids for hypothesis in found]
 
     assert drawn(1) == drawn(1)
@@ -437,8 +672,8 @@ def test_samples_repeat_with_the_seed_and_differ_with_another():
 def test_sampling_from_the_likeliest_token_alone_is_greedy(settings):
     model = random_model(34)
     config = SearchConfig(sample=True, **settings)
-    found = sample(model, *padded(SOURCES), LIMITS, config, torch.Generator().manual_seed(3))
-    assert_same(found, greedy(model, *padded(SOURCES), LIMITS, config))
+    found = sample(Engine.of(model), *padded(SOURCES), LIMITS, config, torch.Generator().manual_seed(3))
+    assert_same(found, greedy(Engine.of(model), *padded(SOURCES), LIMITS, config))
 
 
 # Settings
@@ -476,7 +711,20 @@ def test_normaliser_by_hand(penalty, alpha, length, expected):
         (dict(seed=-1), "seed must be at least 0 and less than 2^32, got -1"),
         (dict(seed=1 << 32), "seed must be at least 0 and less than 2^32, got 4294967296"),
         (dict(penalty="wo"), "penalty must be one of wu, plain, got 'wo'"),
-        (dict(stopping="last"), "stopping must be one of exact, first, got 'last'"),
+        (dict(stopping="last"), "stopping must be one of exact, heuristic, first, got 'last'"),
+        (dict(min_length=-1), "min_length must be at least 0, got -1"),
+        (dict(no_repeat_ngram=-2), "no_repeat_ngram must be at least 0, got -2"),
+        (dict(min_length=8, max_length=7), "min_length must be at most max_length, got min_length 8, max_length 7"),
+        (dict(coverage_penalty=-0.5), "coverage_penalty must be at least 0, got -0.5"),
+        (dict(coverage_penalty=math.nan), "coverage_penalty must be at least 0, got nan"),
+        (
+            dict(coverage_penalty=0.5, beam=1),
+            "coverage_penalty chooses among the hypotheses of a beam: it needs beam above 1, no sample",
+        ),
+        (
+            dict(coverage_penalty=0.5, sample=True),
+            "coverage_penalty chooses among the hypotheses of a beam: it needs beam above 1, no sample",
+        ),
         (dict(temperature=0.0), "temperature must be above 0, got 0.0"),
         (dict(temperature=math.nan), "temperature must be above 0, got nan"),
         (dict(top_k=-1), "top_k must be at least 0, got -1"),
@@ -487,6 +735,17 @@ def test_normaliser_by_hand(penalty, alpha, length, expected):
 def test_a_setting_that_cannot_work_says_which_and_what_came(settings, message):
     with pytest.raises(ConfigError, match=f"^{re.escape(message)}$"):
         SearchConfig(**settings)
+
+
+def test_draws_keep_the_rules():
+    model, prefix = random_model(34), [5, 5]
+    config = SearchConfig(sample=True, temperature=2.0, min_length=4, no_repeat_ngram=2)
+    count, generator = 20 * len(SOURCES), torch.Generator().manual_seed(3)
+    found = sample(Engine.of(model), *padded(SOURCES * 20), [7] * count, config, generator, [prefix] * count)
+    assert all(follows(hypothesis.ids, prefix, 4, 2) for hypothesis in found)
+    assert len({tuple(hypothesis.ids) for hypothesis in found}) > 20
+    for hypothesis, source in zip(found[:5], SOURCES, strict=True):  # the model's own, whatever was forbidden
+        assert hypothesis.log_prob == pytest.approx(log_prob_of(model, source, hypothesis.ids, 7), abs=1e-9)
 
 
 def test_draws_may_be_more_than_the_beam():

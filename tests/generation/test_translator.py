@@ -1,12 +1,20 @@
+import copy
+import io
+import math
+import random
 import re
+from typing import Any
 
 import pytest
+import sentencepiece
 import torch
+import torch.nn.functional as F
 
 from glassformer.errors import ConfigError
 from glassformer.generation.config import SearchConfig
 from glassformer.generation.translator import Translation, Translator
-from glassformer.text.tokenizer import EOS, SymbolTokenizer, Tokenizer, train_tokenizer
+from glassformer.text.batching import pad_source
+from glassformer.text.tokenizer import EOS, UNK, SubwordTokenizer, SymbolTokenizer, Tokenizer, train_tokenizer
 from glassformer.transformer.config import ModelConfig
 from glassformer.transformer.model import Transformer
 
@@ -17,20 +25,12 @@ LONGEST = SearchConfig(beam=2, max_length=5, length_penalty=10.0)  # never an em
 BEAM = SearchConfig(beam=3, n_best=3, max_length=13, batch_tokens=40)
 
 
-def random_model(seed: int, source_vocab: int, target_vocab: int, dropout: float = 0.0) -> Transformer:
+def random_model(seed: int, source_vocab: int, target_vocab: int, **changes: Any) -> Transformer:
     """Tiny, in float64 so that a batch and a line alone round alike, and with translations that differ."""
     torch.manual_seed(seed)
-    config = ModelConfig.tiny(
-        source_vocab_size=source_vocab,
-        target_vocab_size=target_vocab,
-        shared_vocab=False,
-        d_model=8,
-        heads=2,
-        encoder_layers=1,
-        decoder_layers=1,
-        d_ff=13,
-        dropout=dropout,
-    )
+    sizes = dict(d_model=8, heads=2, encoder_layers=1, decoder_layers=1, d_ff=13, dropout=0.0)
+    vocabularies = dict(source_vocab_size=source_vocab, target_vocab_size=target_vocab, shared_vocab=False)
+    config = ModelConfig(**{**sizes, **vocabularies, **changes})
     model = Transformer(config).double().eval()
     with torch.no_grad():
         for embedding in (model.source_embedding, model.target_embedding):
@@ -39,15 +39,41 @@ def random_model(seed: int, source_vocab: int, target_vocab: int, dropout: float
     return model
 
 
-def make_translator(kind: str = "char", seed: int = 40, dropout: float = 0.0) -> Translator:
+def make_both(kind: str = "char", target_kind: str = "letters", seed: int = 40) -> tuple[Transformer, Translator]:
     source: Tokenizer = train_tokenizer(WORDS, kind=kind, vocab_size=None, seed=1)
     target = SymbolTokenizer(list("ABCDE"))
-    return Translator(random_model(seed, source.vocab_size, target.vocab_size, dropout), source, target)
+    if target_kind != "letters":
+        target = train_tokenizer(WORDS, kind=target_kind, vocab_size=None, seed=1)
+    model = random_model(seed, source.vocab_size, target.vocab_size)
+    return model, Translator(model, source, target)
+
+
+def make_translator(kind: str = "char", target_kind: str = "letters", seed: int = 40) -> Translator:
+    return make_both(kind, target_kind, seed)[1]
 
 
 @pytest.fixture(scope="module")
-def translator() -> Translator:
-    return make_translator()
+def both() -> tuple[Transformer, Translator]:
+    return make_both()
+
+
+@pytest.fixture(scope="module")
+def model(both) -> Transformer:
+    return both[0]
+
+
+@pytest.fixture(scope="module")
+def translator(both) -> Translator:
+    return both[1]
+
+
+@torch.no_grad()
+def token_log_probs_of(model: Transformer, translator: Translator, line: str, target_ids: list[int]) -> list[float]:
+    """The model's own log-probability of each token of a translation and of `</s>`, read whole."""
+    [source_ids] = translator.source_tokenizer.encode([line])
+    logits = model(torch.tensor([[*source_ids, EOS]]), torch.tensor([[model.target_pad, *target_ids]]))
+    steps = logits[0].log_softmax(-1)
+    return [step[i].item() for step, i in zip(steps, [*target_ids, EOS], strict=True)]
 
 
 @pytest.mark.parametrize("config", [GREEDY, BEAM], ids=["greedy", "beam"])
@@ -118,19 +144,37 @@ def test_the_size_of_batches_changes_nothing(translator, batch_tokens):
     )
 
 
-def test_batches_hold_at_most_their_tokens_with_padding(translator, monkeypatch):
+def shapes_encoded(translator: Translator, monkeypatch) -> list[tuple[int, int]]:
+    """Rows and length of each batch that will be translated."""
     shapes = []
-    encode = translator.model.encode
+    encode = translator.engine.encode
 
-    def seen(source, keep):
+    def seen(source, *others):
         shapes.append(tuple(source.shape))
-        return encode(source, keep)
+        return encode(source, *others)
 
-    monkeypatch.setattr(translator.model, "encode", seen)
+    monkeypatch.setattr(translator.engine, "encode", seen)
+    return shapes
+
+
+def test_batches_hold_at_most_their_tokens_with_padding(translator, monkeypatch):
+    shapes = shapes_encoded(translator, monkeypatch)
     translator.translate(WORDS * 5, SearchConfig(beam=1, max_length=3, batch_tokens=60))
     assert all(rows * length <= 60 for rows, length in shapes)
     assert sum(rows for rows, _ in shapes) == 40
     assert len(shapes) < 20, "lines of like length share a batch"
+    shapes.clear()
+    translator.translate(WORDS * 5, SearchConfig(beam=3, max_length=3, batch_tokens=180))
+    assert all(3 * rows * length <= 180 for rows, length in shapes), "the beam counts"
+    assert sum(rows for rows, _ in shapes) == 40
+
+
+def test_batches_hold_at_most_their_lines(translator, monkeypatch):
+    shapes = shapes_encoded(translator, monkeypatch)
+    config = SearchConfig(beam=1, max_length=3)
+    found = translator.translate(WORDS * 5, SearchConfig(beam=1, max_length=3, batch_lines=7))
+    assert [rows for rows, _ in shapes] == [7, 7, 7, 7, 7, 5]
+    assert found == translator.translate(WORDS * 5, config)
 
 
 def test_n_best_are_different_best_first_and_begin_with_the_translation(translator):
@@ -142,7 +186,25 @@ def test_n_best_are_different_best_first_and_begin_with_the_translation(translat
         assert len({translation.text for translation in translations}) == 3
         assert all(translation.log_prob <= translation.score <= 0 for translation in translations)
     assert [translations[0].text for translations in found] == translator.translate(WORDS, BEAM)
-    assert translator.translate_n_best(["", "b"], BEAM)[0] == [Translation("", 0.0, 0.0)]
+    assert translator.translate_n_best(["", "b"], BEAM)[0] == [Translation("", 0.0, 0.0, [], [])]
+
+
+@pytest.mark.parametrize(
+    "config", [BEAM, GREEDY, SearchConfig(sample=True, n_best=3, max_length=3)], ids=["beam", "greedy", "sample"]
+)
+def test_each_token_comes_with_its_log_prob(model, translator, config):
+    ended = 0
+    for line, translations in zip(WORDS, translator.translate_n_best(WORDS, config), strict=True):
+        for found in translations:
+            assert found.text == " ".join(found.tokens).replace("<unk>", "⁇")
+            [ids] = translator.target_tokenizer.encode([" ".join(found.tokens)])
+            expected = token_log_probs_of(model, translator, line, ids)
+            if len(found.tokens) == config.max_length:
+                expected.pop()  # cut off before `</s>`
+            assert found.token_log_probs == pytest.approx(expected, abs=1e-9)
+            assert found.log_prob == pytest.approx(sum(expected), abs=1e-9)
+            ended += len(expected) > len(ids)
+    assert ended >= 2
 
 
 def test_greedy_is_the_only_one_best(translator):
@@ -186,23 +248,18 @@ def test_progress_adds_up_to_the_lines(translator):
     assert min(done) >= 1
 
 
-def test_dropout_is_off_while_translating_and_the_mode_is_left_as_it_was():
-    translator = make_translator(dropout=0.5)
-    expected = translator.translate(WORDS, GREEDY)
-    assert not translator.model.training
-    translator.model.train()
-    assert translator.translate(WORDS, GREEDY) == expected
-    assert translator.model.training
-    with pytest.raises(RuntimeError, match="stop"):
-        translator.translate(WORDS, GREEDY, progress=lambda lines: (_ for _ in ()).throw(RuntimeError("stop")))
-    assert translator.model.training, "also after an error"
-
-
-def test_translating_leaves_no_gradient_and_no_trace(translator):
-    before = {name: value.clone() for name, value in translator.model.state_dict().items()}
-    translator.translate(WORDS, BEAM)
-    assert all(parameter.grad is None for parameter in translator.model.parameters())
-    after = translator.model.state_dict()
+def test_dropout_is_off_while_translating_and_the_model_is_left_as_it_is(translator):
+    source, target = translator.source_tokenizer, translator.target_tokenizer
+    sizes = source.vocab_size, target.vocab_size
+    model = random_model(40, *sizes, dropout=0.5).train()
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    found = Translator(model, source, target)
+    for config in (GREEDY, BEAM):
+        assert found.translate(WORDS, config) == translator.translate(WORDS, config)
+    assert found.score(WORDS, ["A B"] * len(WORDS)) == translator.score(WORDS, ["A B"] * len(WORDS))
+    assert model.training
+    assert all(parameter.grad is None for parameter in model.parameters())
+    after = model.state_dict()
     assert before.keys() == after.keys()
     assert all(torch.equal(before[name], after[name]) for name in before)
 
@@ -217,33 +274,23 @@ def test_a_warning_shows_the_beginning_of_a_line_only(translator):
         translator.translate(["on " * 50], config)
 
 
-def test_a_score_is_the_sum_of_the_targets_log_probabilities(translator):
+def test_a_score_is_the_sum_of_the_targets_log_probabilities(model, translator):
     sources = ["the cat", "a", "on the mat and the dog", "", "b"]
     targets = ["A B", "", "C", "A A", "E D C B A E D C B A"]
-    model = translator.model
-    expected = []
-    for source, target in zip(sources, targets, strict=True):
-        (source_ids,), (target_ids,) = (
-            tokenizer.encode([line])
-            for tokenizer, line in ((translator.source_tokenizer, source), (translator.target_tokenizer, target))
-        )
-        ids = [*target_ids, EOS]
-        with torch.no_grad():
-            logits = model(torch.tensor([[*source_ids, EOS]]), torch.tensor([[model.target_pad, *target_ids]]))
-        expected.append(sum(row[i].item() for row, i in zip(logits[0].log_softmax(-1), ids, strict=True)))
+    target_ids = translator.target_tokenizer.encode(targets)
+    expected = [
+        sum(token_log_probs_of(model, translator, source, ids)) for source, ids in zip(sources, target_ids, strict=True)
+    ]
     for batch_tokens in (1, 20, 4096):
         found = translator.score(sources, targets, SearchConfig(batch_tokens=batch_tokens))
         assert found == pytest.approx(expected, abs=1e-9)
 
 
-def test_scores_count_their_progress_and_leave_the_mode_as_it_was():
-    translator = make_translator(dropout=0.5)
-    translator.model.train()
+def test_scores_count_their_progress(translator):
     done: list[int] = []
     first = translator.score(["cat", "a", "b"], ["A", "B C", "D"], progress=done.append)
     assert sum(done) == 3
     assert translator.score(["cat", "a", "b"], ["A", "B C", "D"]) == first
-    assert translator.model.training
     assert translator.score([], []) == []
 
 
@@ -259,3 +306,298 @@ def test_a_cut_target_says_that_it_is_one(translator):
     with pytest.warns(UserWarning, match="^a target of 6 tokens is cut to its first 4: 'A B C D E A'"):
         found = translator.score(["b"], ["A B C D E A"], config)
     assert found == translator.score(["b"], ["A B C D"], config)
+
+
+# Prefixes
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        BEAM,
+        GREEDY,
+        SearchConfig(sample=True, n_best=2, max_length=13),
+        SearchConfig(beam=2, max_length=13, stopping="first"),
+    ],
+    ids=["beam", "greedy", "sample", "first"],
+)
+def test_translations_begin_with_their_prefixes(translator, config):
+    prefixes = ["A", "", "B C A D", "E E E E E E", "", "C", "D A", "B"]
+    free = translator.translate_n_best(WORDS, config)
+    found = translator.translate_n_best(WORDS, config, prefixes=prefixes)
+    assert [best[0].text for best in found] == translator.translate(WORDS, config, prefixes=prefixes)
+    for translations, prefix, of_free in zip(found, prefixes, free, strict=True):
+        assert all(translation.tokens[: len(prefix.split())] == prefix.split() for translation in translations)
+        if not prefix and not config.sample:
+            assert [best.tokens for best in translations] == [best.tokens for best in of_free]
+    assert any(
+        len(best[0].tokens) > len(prefix.split()) for best, prefix in zip(found, prefixes, strict=True) if prefix
+    )
+
+
+def test_a_prefix_is_worth_what_the_model_gives_it(model, translator):
+    [[found]] = translator.translate_n_best(["the cat"], GREEDY, prefixes=["E E A"])
+    [ids] = translator.target_tokenizer.encode([found.text])
+    expected = token_log_probs_of(model, translator, "the cat", ids)
+    assert found.token_log_probs == pytest.approx(expected[: len(found.token_log_probs)], abs=1e-9)
+
+
+@pytest.mark.parametrize("kind", ["unigram", "char", "word"])
+def test_prefixes_of_subword_tokens(kind):
+    translator = make_translator("char", kind)
+    prefixes = ["the cat", "on", "a", "dog", "", "sat on a", "b", "the"]
+    for config in (BEAM, GREEDY):
+        found = translator.translate(WORDS, config, prefixes=prefixes)
+        assert all(text.startswith(prefix) for text, prefix in zip(found, prefixes, strict=True))
+
+
+def test_a_prefix_may_be_as_long_as_a_translation_and_no_longer(translator):
+    config = SearchConfig(beam=2, max_length=5)
+    assert translator.translate(["b"], config, prefixes=["A B C D E"]) == ["A B C D E"]
+    message = "^a prefix must be at most max_length = 5 tokens long, got 6"
+    with pytest.raises(ConfigError, match=message):
+        translator.translate(["cat", "b"], config, prefixes=["A", "A B C D E A"])
+
+
+def test_a_prefix_adds_to_the_longest_that_a_translation_of_its_source_may_be(translator):
+    config = SearchConfig(beam=2, length_penalty=10.0, max_length=100)
+    [text] = translator.translate(["b"], config, prefixes=["A " * 11])
+    assert len(text.split()) == 11 + 3 * 3 + 50
+
+
+def test_prefixes_must_be_one_for_each_line(translator):
+    with pytest.raises(ConfigError, match=r"^prefixes must be one for each line, got 1 for 2 lines$"):
+        translator.translate(["a", "b"], prefixes=["A"])
+    with pytest.raises(
+        TypeError, match=r"^prefixes must be a sequence, one for each line, got one str: pass \[prefix\]$"
+    ):
+        translator.translate(["a"], prefixes="A")
+    with pytest.raises(TypeError, match=r"^lines must be a sequence of lines, got one str: pass \[line\]$"):
+        translator.translate("a")
+
+
+# Unknown tokens
+
+
+@pytest.fixture(scope="module")
+def copying() -> Translator:
+    """A model that has learned to copy symbols, unknown ones too."""
+    torch.manual_seed(1)
+    tokenizer = SymbolTokenizer(list("abcde"))
+    config = ModelConfig(
+        source_vocab_size=tokenizer.vocab_size,
+        target_vocab_size=tokenizer.vocab_size,
+        d_model=32,
+        heads=1,
+        encoder_layers=1,
+        decoder_layers=1,
+        d_ff=32,
+        dropout=0.0,
+    )
+    model, steps = Transformer(config), 200
+    optimizer = torch.optim.Adam(model.parameters())
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.01, total_steps=steps, pct_start=0.2)
+    for _ in range(steps):
+        lengths = torch.randint(1, 7, (64,)).tolist()
+        ids, _ = pad_source(
+            [torch.cat([torch.randint(1, 7, (n,)), torch.tensor([EOS])]) for n in lengths], tokenizer.pad
+        )
+        start = torch.full((64, 1), tokenizer.pad)
+        logits = model(ids, torch.cat([start, ids[:, :-1]], 1))
+        optimizer.zero_grad()
+        F.cross_entropy(logits.transpose(1, 2), ids, ignore_index=tokenizer.pad).backward()
+        optimizer.step()
+        schedule.step()
+    return Translator(model, tokenizer, tokenizer, precision="float32")
+
+
+def test_names_that_no_vocabulary_has_are_copied(copying):
+    draw = random.Random(3)
+    lines = [" ".join(draw.choices([*"abcde", "Xu", "Yo", "Zé"], k=draw.randint(1, 6))) for _ in range(97)]
+    assert sum("⁇" in text for text in copying.translate(lines, GREEDY)) > 50, "without being told to"
+    for beam in (1, 3):
+        found = copying.translate(lines, SearchConfig(beam=beam, max_length=13, replace_unknown=True))
+        assert sum(text == line for text, line in zip(found, lines, strict=True)) >= 92
+
+
+@pytest.mark.parametrize("kind", ["symbols", "word", "char"])
+@pytest.mark.parametrize("beam", [1, 3])
+def test_each_unknown_token_becomes_the_source_token_that_got_most_of_its_attention(kind, beam):
+    lines = ["the qq sat", "qq ww", "on rr a mat", "dog", "a ww log and tt the zz mat on"]
+    source, target = train_tokenizer(WORDS, kind=kind, vocab_size=None, seed=1), SymbolTokenizer(list("ABC"))
+    model = random_model(23, source.vocab_size, target.vocab_size, decoder_layers=2, output_bias=True)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if "source_attention.in_proj_weight" in name:
+                parameter *= 3  # so that it looks here and there
+        model.output_bias[UNK] = 1.0
+    translator = Translator(model, source, target)
+    config = SearchConfig(beam=beam, max_length=7)
+    marked = translator.translate_n_best(lines, config)
+    replaced = translator.translate(lines, SearchConfig(beam=beam, max_length=7, replace_unknown=True))
+    places: set[int] = set()
+    for line, [found], text in zip(lines, marked, replaced, strict=True):
+        ids = target.encode([" ".join(found.tokens)])[0]
+        weights = source_attention(model, [*source.encode([line])[0], EOS], ids)[:, :-1]  # `</s>` is no text
+        surfaces = source.surfaces(line)
+        expected = []
+        for step, token in zip(weights, found.tokens, strict=False):
+            place = int(step.argmax())
+            expected.append(surfaces[place] if token == "<unk>" else token)
+            places |= {place} if token == "<unk>" else set()
+        assert text == " ".join(expected)
+    assert len(places) >= 4
+
+
+@torch.no_grad()
+def source_attention(model: Transformer, source: list[int], ids: list[int]) -> torch.Tensor:
+    """Weights of the last layer's attention to the source as each token is chosen, mean of the heads."""
+    attention, seen = model.decoder[-1].source_attention, []
+    look = attention.look
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(attention, "look", lambda q, k, v, **masks: seen.append((q, k)) or look(q, k, v, **masks))
+        model(torch.tensor([source]), torch.tensor([[model.target_pad, *ids]]))
+    [(q, k)] = seen
+    return (q[0] @ k[0].mT / math.sqrt(q.shape[-1])).softmax(-1).mean(0)
+
+
+def test_a_mark_of_the_unknown_that_the_text_has_of_its_own_is_kept(copying):
+    source = copying.source_tokenizer
+    tokenizer = SymbolTokenizer(["a", "b", "⁇", "d", "e"])  # of as many ids: c becomes ⁇
+    translator = Translator.__new__(Translator)
+    translator._set(copying.engine, source, tokenizer)
+    config = SearchConfig(beam=1, max_length=13, replace_unknown=True)
+    assert translator.translate(["a c b"], config) == ["a ⁇ b"]
+    assert translator.translate(["a c Xu"], config) == ["a ⁇ ⁇"], "which is which can't be said"
+    assert translator.translate(["a Xu"], config) == ["a Xu"]
+
+
+# Piece by piece
+
+
+@pytest.mark.parametrize("target_kind", ["letters", "symbols", "unigram", "bpe", "char", "word"])
+def test_pieces_joined_are_the_translation(target_kind):
+    translator = make_translator("char", target_kind)
+    lines, several = [*WORDS[:5], *UNSEEN[:2]], 0
+    for config in (GREEDY, SearchConfig(beam=1, max_length=13, min_length=7, no_repeat_ngram=2)):
+        for line, text in zip(lines, translator.translate(lines, config), strict=True):
+            pieces = list(translator.stream(line, config))
+            assert "".join(pieces) == text
+            assert all(pieces)
+            several += len(pieces) > 3
+    assert several > 5
+
+
+@pytest.mark.parametrize("target_kind", ["letters", "char"])
+def test_pieces_of_a_draw_joined_are_the_draw_of_the_same_seed(target_kind):
+    translator = make_translator("char", target_kind)
+    texts = set()
+    for seed in range(5):
+        config = SearchConfig(sample=True, temperature=1.5, seed=seed, min_length=2, max_length=13)
+        for line in WORDS[:3]:
+            text = "".join(translator.stream(line, config))
+            assert [text] == translator.translate([line], config)
+            texts.add(text)
+    assert len(texts) > 5
+
+
+def test_bytes_that_are_no_character_yet_wait_for_the_rest():
+    model = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(WORDS * 5),
+        model_writer=model,
+        vocab_size=290,
+        hard_vocab_limit=False,
+        byte_fallback=True,
+        eos_id=EOS,
+        unk_id=UNK,
+        bos_id=-1,
+        pad_id=-1,
+        minloglevel=2,
+    )
+    target = SubwordTokenizer(model.getvalue())
+    translator = Translator(random_model(40, target.vocab_size, target.vocab_size), target, target)
+    assert len(target.encode(["Ж"])[0]) > 1, "several bytes"
+    [ids] = target.encode(["Жa😀"])
+    with pytest.MonkeyPatch.context() as patch:
+        write(ids, translator, patch)
+        pieces = list(translator.stream("b", SearchConfig(beam=1)))
+    assert "".join(pieces) == "Жa😀"
+    assert not any("\ufffd" in piece for piece in pieces)
+    for seed in range(20):  # and what never becomes one is said in the end
+        drawn = SearchConfig(sample=True, max_length=7, seed=seed)
+        assert ["".join(translator.stream("the cat", drawn))] == translator.translate(["the cat"], drawn)
+
+
+def write(ids: list[int], translator: Translator, patch: pytest.MonkeyPatch) -> None:
+    """Let the model of this translator find these ids likeliest, then `</s>`, one row at a time."""
+    step, following = translator.engine.step, iter([*ids, EOS])
+
+    def certain(*arguments: Any) -> Any:
+        logits, query = step(*arguments)
+        return torch.zeros_like(logits).index_fill_(1, torch.tensor([next(following)]), 100.0), query
+
+    patch.setattr(translator.engine, "step", certain)
+
+
+def test_a_stream_comes_as_it_is_written_and_may_be_left(translator, monkeypatch):
+    steps = []
+    step = translator.engine.step
+
+    def counted(tokens, cache):
+        steps.append(len(tokens))
+        return step(tokens, cache)
+
+    monkeypatch.setattr(translator.engine, "step", counted)
+    pieces = translator.stream("the cat", SearchConfig(beam=1, max_length=13, min_length=7))
+    assert steps == []
+    for count in (1, 2, 3):
+        assert len(next(pieces).split()) == 1
+        assert steps == [1] * count
+    pieces.close()
+    assert len(steps) == 3
+
+
+def test_a_stream_of_nothing_is_empty_and_a_beam_decides_only_at_the_end(translator):
+    assert list(translator.stream("  ")) == []
+    assert list(translator.stream("b")) == list(translator.stream("b", SearchConfig(beam=1)))
+    with pytest.raises(ConfigError, match=r"^stream needs beam 1 or sample: a beam of 3 decides only at the end$"):
+        next(translator.stream("b", BEAM))
+
+
+# Precision
+
+
+def of_precision(model: Transformer, translator: Translator, precision: str = "auto") -> Translator:
+    return Translator(model, translator.source_tokenizer, translator.target_tokenizer, precision=precision)
+
+
+@pytest.mark.parametrize(("precision", "far"), [("float32", 1e-4), ("bfloat16", 0.1), ("float16", 0.02)])
+def test_a_precision_may_be_chosen(model, translator, precision, far):
+    chosen = of_precision(model, translator, precision)
+    assert str(chosen.precision) == precision
+    assert str(translator.precision) == "float64"
+    assert chosen.device == torch.device("cpu")
+    targets = ["A B C"] * len(WORDS)
+    assert chosen.score(WORDS, targets) == pytest.approx(translator.score(WORDS, targets), rel=far)
+    if precision == "float32":
+        for config in (GREEDY, BEAM):
+            assert chosen.translate(WORDS, config) == translator.translate(WORDS, config)
+    assert all(chosen.translate(WORDS, LONGEST))
+
+
+@pytest.mark.parametrize(
+    ("capabilities", "expected"),
+    [({}, "float32"), ({"avx512_bf16": False, "amx_bf16": False}, "float32"), ({"avx512_bf16": True}, "bfloat16")],
+    ids=str,
+)
+def test_auto_goes_by_what_the_processor_has_instructions_for(model, translator, monkeypatch, capabilities, expected):
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: capabilities)
+    assert str(of_precision(copy.deepcopy(model).float(), translator).precision) == expected
+    assert str(of_precision(model, translator).precision) == "float64", "which stays"
+
+
+def test_a_precision_that_there_is_none_of_is_named(model, translator):
+    message = "^precision must be one of auto, float32, bfloat16, float16, got 'int4'$"
+    with pytest.raises(ConfigError, match=message):
+        of_precision(model, translator, "int4")

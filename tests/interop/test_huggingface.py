@@ -6,8 +6,9 @@ import torch
 from torch.testing import assert_close
 
 from glassformer.errors import DataError, RunError
+from glassformer.generation.batches import search_all
 from glassformer.generation.config import SearchConfig
-from glassformer.generation.translator import Translator
+from glassformer.generation.engine import Engine
 from glassformer.interop.huggingface import export_marian, import_marian
 from glassformer.run import load_run, write_config, write_weights
 from glassformer.text.batching import pad_source
@@ -198,10 +199,9 @@ def test_translations_are_the_same_ids(beam, direction, sides, tmp_path):
     pad = run.model.source_pad
     generator = torch.Generator().manual_seed(5)
     sources = [[*torch.randint(2, pad, (n,), generator=generator).tolist(), 0] for n in (1, 3, 5, 8, 13)]
-    translator = Translator(run.model, run.source_tokenizer, run.target_tokenizer)
     config = SearchConfig(beam=beam, length_penalty=1.0, max_length=20)
-    for ids in sources:
-        found = translator._search([ids], config, torch.Generator())[0][0].ids
+    for ids, hypotheses in zip(sources, search_all(Engine.of(run.model), sources, config), strict=True):
+        found = hypotheses[0].ids
         expected = theirs.generate(
             input_ids=torch.tensor([ids]),
             attention_mask=torch.ones(1, len(ids), dtype=torch.long),

@@ -1,13 +1,28 @@
 import copy
 import itertools
+import math
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.testing import assert_close
 
+from glassformer.attention.masks import keep_from_ids
 from glassformer.attention.multihead import MultiheadAttention
-from glassformer.interop.torch_nn import replace_attention
+from glassformer.errors import ArgumentError, ConfigError, RunError
+from glassformer.interop.huggingface import export_marian
+from glassformer.interop.torch_nn import Converted, from_torch, replace_attention
+from glassformer.reference import transformer as reference
+from glassformer.reference.weights import transformer_from_fast, transformer_to_fast
+from glassformer.run import Run
+from glassformer.text.tokenizer import SymbolTokenizer
+from glassformer.transformer.config import ModelConfig
+from glassformer.transformer.model import Transformer
 
 B, S, T, E, H = 2, 7, 5, 12, 2  # an even number of heads: else torch's own layers never take their shortcut
 pytestmark = pytest.mark.filterwarnings("ignore:.*[Nn]ested tensor", "ignore:enable_nested_tensor")
@@ -164,3 +179,574 @@ def test_training_goes_on_with_the_optimizer_that_was_made_before():
             m(x).square().sum().backward()
             optimizer.step()
     assert_close(model.self_attn.in_proj_weight, twin.self_attn.in_proj_weight)
+
+
+# Whole models. The oracle is torch's own: what people write around nn.Transformer, in float64
+
+
+WIDTH, HEADS, FF = 22, 2, 13
+SOURCE_WORDS, WORDS = 19, 23
+SOURCE_PAD, START, END, PAD = 7, 5, 11, 2  # none where our model has it
+
+
+class Theirs(nn.Module):
+    """As in PyTorch's translation tutorial. Biases and norms too are drawn, so that losing one shows."""
+
+    def __init__(
+        self,
+        *,
+        positions: str = "interleaved",
+        shared: bool = False,
+        tied: bool = False,
+        output_bias: bool = True,
+        scaled: bool = True,
+        width: int = WIDTH,
+        heads: int = HEADS,
+        batch_first: bool = True,
+        **settings: Any,
+    ) -> None:
+        super().__init__()
+        self.positions, self.scaled, self.batch_first = positions, scaled, batch_first
+        self.source_pad: int | None = PAD if shared else SOURCE_PAD
+        self.target_embedding = nn.Embedding(WORDS, width, padding_idx=PAD)
+        self.source_embedding = self.target_embedding if shared else nn.Embedding(SOURCE_WORDS, width)
+        self.transformer = nn.Transformer(width, heads, 2, 3, FF, batch_first=batch_first, **settings)
+        self.output = nn.Linear(width, WORDS, bias=output_bias)
+        if tied:
+            self.output.weight = self.target_embedding.weight
+        for parameter in self.parameters():
+            if parameter.dim() == 1:
+                nn.init.normal_(parameter)
+        self.double().eval()
+
+    def forward(self, source: Tensor, target_in: Tensor) -> Tensor:
+        masks: dict[str, Any] = {}
+        if self.source_pad is not None:
+            padding = source == self.source_pad
+            masks = {"src_key_padding_mask": padding, "memory_key_padding_mask": padding}
+        future = torch.ones(target_in.shape[1], target_in.shape[1], dtype=torch.bool).triu(1)
+        x, y = self.embed(source, self.source_embedding), self.embed(target_in, self.target_embedding)
+        if not self.batch_first:
+            x, y = x.transpose(0, 1), y.transpose(0, 1)
+        states = self.transformer(x, y, tgt_mask=future, **masks)
+        return self.output(states if self.batch_first else states.transpose(0, 1))
+
+    def embed(self, ids: Tensor, table: nn.Embedding) -> Tensor:
+        x = table(ids)
+        width = x.shape[2]
+        scale = math.sqrt(width) if self.scaled else 1.0
+        angle = torch.arange(ids.shape[1])[:, None] * 10000.0 ** (-torch.arange(0, width, 2).to(x) / width)
+        sinusoids = torch.empty(ids.shape[1], width, dtype=x.dtype)
+        if self.positions == "interleaved":
+            sinusoids[:, 0::2] = angle.sin()
+            sinusoids[:, 1::2] = angle.cos()[:, : width // 2]
+        else:
+            sinusoids = torch.cat([angle.sin(), angle.cos()[:, : width // 2]], dim=1)
+        return x * scale + sinusoids
+
+    def arguments(self, **changes: Any) -> dict[str, Any]:
+        """Those of `from_torch`."""
+        return {
+            "encoder": self.transformer.encoder,
+            "decoder": self.transformer.decoder,
+            "source_embedding": self.source_embedding,
+            "target_embedding": self.target_embedding,
+            "output": self.output,
+            "start": START,
+            "end": END,
+            "source_pad": self.source_pad,
+            "target_pad": PAD,
+            "scale_embedding": self.scaled,
+            "positions": self.positions,
+        } | changes
+
+
+def converted(theirs: Theirs, **changes: Any) -> Converted:
+    return from_torch(**theirs.arguments(**changes))
+
+
+def sources(theirs: Theirs) -> Tensor:
+    """Ids of three sources of different lengths, `START` and `END` among them."""
+    pad, lengths = theirs.source_pad, torch.tensor([S, 3, 5])
+    ids = torch.randint(0, theirs.source_embedding.num_embeddings, (3, S))
+    ids[:, 0], ids[:, 2] = START, END
+    if pad is None:
+        return ids
+    ids = ids.where(ids != pad, 1)
+    return ids.where(torch.arange(S) < lengths[:, None], pad)
+
+
+def target_of(found: Converted) -> tuple[Tensor, Tensor]:
+    """Random targets that begin with the start symbol, in the caller's ids and the model's."""
+    ours = torch.randint(0, found.model.target_pad, (3, T))
+    ours[:, 0] = found.model.target_pad
+    return found.target_ids(ours), ours
+
+
+def assert_same_logits(theirs: Theirs, found: Converted) -> None:
+    """Under teacher forcing, of every id that can be predicted."""
+    source, (target_in, ours) = sources(theirs), target_of(found)
+    expected = theirs(source, target_in)[:, :, found.target_map[:-1]]
+    assert_close(found.model(found.source_ids(source), ours), expected, rtol=0, atol=1e-9)
+
+
+@pytest.mark.parametrize("norm_first", [False, True], ids=["post-norm", "pre-norm"])
+@pytest.mark.parametrize("activation", ["relu", "gelu"])
+@pytest.mark.parametrize("bias", [True, False], ids=["bias", "no bias"])
+@pytest.mark.parametrize("positions", ["interleaved", "split"])
+@pytest.mark.parametrize("shared", [False, True], ids=["two embeddings", "one embedding"])
+@pytest.mark.parametrize("tied", [False, True], ids=["untied", "tied"])
+def test_logits_of_a_converted_model_are_theirs(norm_first, activation, bias, positions, shared, tied):
+    settings = dict(norm_first=norm_first, activation=activation, bias=bias)
+    theirs = Theirs(positions=positions, shared=shared, tied=tied, **settings)
+    assert_same_logits(theirs, converted(theirs))
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"batch_first": False},
+        {"output_bias": False},
+        {"output_bias": False, "tied": True},
+        {"scaled": False},
+        {"width": 33, "heads": 3},
+        {"width": 33, "heads": 3, "positions": "split"},
+    ],
+    ids=str,
+)
+def test_logits_are_theirs_in_other_settings(settings):
+    theirs = Theirs(**settings)
+    assert_same_logits(theirs, converted(theirs))
+
+
+@pytest.mark.parametrize("norm_first", [False, True], ids=["post-norm", "pre-norm"])
+def test_without_final_norms(norm_first):
+    theirs = Theirs(norm_first=norm_first)
+    with_norms = converted(theirs)
+    theirs.transformer.encoder.norm = theirs.transformer.decoder.norm = None
+    found = converted(theirs)
+    assert found.model.encoder_norm is found.model.decoder_norm is None
+    assert_same_logits(theirs, found)
+    assert with_norms.model.config.final_norm
+
+
+def test_a_final_norm_without_parameters():
+    theirs = Theirs()
+    theirs.transformer.encoder.norm = nn.LayerNorm(WIDTH, elementwise_affine=False)
+    assert_same_logits(theirs, converted(theirs))
+
+
+@pytest.mark.parametrize(
+    ("activation", "ours"),
+    [
+        (F.relu, "relu"),
+        (torch.relu, "relu"),
+        (nn.ReLU(), "relu"),
+        (F.gelu, "gelu"),
+        (nn.GELU(), "gelu"),
+        (F.silu, "swish"),
+        (nn.SiLU(), "swish"),
+    ],
+    ids=str,
+)
+def test_activations_given_as_functions_and_modules(activation, ours):
+    theirs = Theirs()
+    for layer in (*theirs.transformer.encoder.layers, *theirs.transformer.decoder.layers):
+        layer.activation = activation
+    found = converted(theirs)
+    assert found.model.config.activation == ours
+    assert_same_logits(theirs, found)
+
+
+def test_activation_modules_that_torch_loses():
+    # Copies of a decoder layer, of which nn.Transformer makes its decoder, compute relu in place of a module.
+    theirs = Theirs(activation=nn.GELU())
+    assert theirs.transformer.decoder.layers[0].activation is F.relu
+    message = "activation must be the same in all layers, got 'gelu' in encoder.layers[0] and 'relu' in "
+    with pytest.raises(ArgumentError, match=f"^{re.escape(message)}decoder"):
+        converted(theirs)
+
+
+def test_encoder_and_decoder_that_stand_alone():
+    theirs = Theirs()
+    layers = (
+        nn.TransformerEncoderLayer(WIDTH, HEADS, FF, batch_first=True),
+        nn.TransformerDecoderLayer(WIDTH, HEADS, FF, batch_first=True),
+    )
+    theirs.transformer.encoder = nn.TransformerEncoder(layers[0], 2)
+    theirs.transformer.decoder = nn.TransformerDecoder(layers[1], 3)
+    theirs.double().eval()
+    assert_same_logits(theirs, converted(theirs))
+
+
+def test_a_model_whose_attention_was_replaced():
+    theirs = Theirs()
+    found = converted(replace_attention(copy.deepcopy(theirs)))
+    assert_same_logits(theirs, found)
+
+
+def test_a_source_that_nothing_masks():
+    theirs = Theirs()
+    theirs.source_pad = None
+    found = converted(theirs)
+    assert_same_logits(theirs, found)
+    everything = torch.arange(SOURCE_WORDS)
+    assert torch.equal(found.source_ids(everything), everything)
+    assert found.model.source_pad == SOURCE_WORDS  # an id of its own, which no source has
+    assert not found.model.source_embedding.weight[-1].any()
+
+
+def test_a_target_without_padding():
+    theirs = Theirs()
+    found = converted(theirs, target_pad=None)
+    assert PAD in found.target_map
+    assert found.model.target_pad == WORDS - 1
+    assert_same_logits(theirs, found)
+
+
+def test_decoding_that_starts_from_padding():
+    theirs = Theirs()
+    found = converted(theirs, start=PAD, target_pad=PAD)
+    assert found.target_map[-1] == PAD
+    assert found.model.target_pad == WORDS - 1
+    assert_same_logits(theirs, found)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("norm_first", [False, True], ids=["post-norm", "pre-norm"])
+def test_step_by_step_with_a_cache_is_theirs_over_the_whole_prefix(norm_first):
+    theirs = Theirs(norm_first=norm_first)
+    found = converted(theirs)
+    model, source, (target_in, ours) = found.model, sources(theirs), target_of(found)
+    ids = found.source_ids(source)
+    keep = keep_from_ids(ids, model.source_pad)
+    cache = model.start(model.encode(ids, keep), keep)
+    for length in range(1, T + 1):
+        states, cache = model.decode(ours[:, length - 1 : length], cache)
+        logits = model.logits(states[:, -1])
+        expected = theirs(source, target_in[:, :length])[:, -1]
+        assert_close(logits, expected[:, found.target_map[:-1]], rtol=0, atol=1e-9)
+        expected[:, [START, PAD]] = -torch.inf  # what is never predicted
+        assert torch.equal(found.target_ids(logits.argmax(-1)), expected.argmax(-1))
+
+
+# Ids
+
+
+def test_ids_of_either_side():
+    found = converted(Theirs())
+    assert found.source_ids(torch.tensor([[0, 6, SOURCE_PAD], [8, 18, 7]])).tolist() == [[0, 6, 18], [7, 17, 18]]
+    others = [i for i in range(WORDS) if i not in (START, END, PAD)]
+    assert found.target_map.tolist() == [END, *others, START]
+    assert found.target_ids(torch.tensor([0, 1, 2, 3, 21])).tolist() == [END, 0, 1, 3, START]
+    assert found.model.target_pad == 21
+
+
+def test_ids_keep_their_shape_and_may_be_none():
+    found = converted(Theirs())
+    assert found.source_ids(torch.zeros(2, 0, dtype=torch.int32)).shape == (2, 0)
+    assert found.target_ids(torch.tensor(0)).item() == END
+
+
+@pytest.mark.parametrize("bad", [-1, SOURCE_WORDS])
+def test_source_ids_out_of_range(bad):
+    with pytest.raises(ArgumentError, match=f"^source ids must be 0 to 18, got {bad}$"):
+        converted(Theirs()).source_ids(torch.tensor([[0, bad, 3]]))
+
+
+@pytest.mark.parametrize("bad", [-1, WORDS - 1])
+def test_target_ids_out_of_range(bad):
+    with pytest.raises(ArgumentError, match=f"^target ids must be 0 to 21, got {bad}$"):
+        converted(Theirs()).target_ids(torch.tensor([[0, bad, 3]]))
+
+
+# What the converted model is
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
+def test_it_has_their_dtype_and_is_in_eval_mode(dtype):
+    model = converted(Theirs().to(dtype).train()).model
+    assert {parameter.dtype for parameter in model.parameters()} == {dtype}
+    assert not model.training
+
+
+def test_it_holds_copies():
+    theirs = Theirs(positions="split")
+    before = copy.deepcopy(theirs)
+    found = converted(theirs)
+    with torch.no_grad():
+        for parameter in theirs.parameters():
+            parameter.zero_()
+    assert_same_logits(before, found)
+
+
+def test_its_config():
+    config = converted(Theirs(norm_first=True, activation="gelu", dropout=0.3)).model.config
+    assert config == ModelConfig(
+        source_vocab_size=SOURCE_WORDS,
+        target_vocab_size=WORDS - 1,
+        shared_vocab=False,
+        d_model=WIDTH,
+        heads=HEADS,
+        encoder_layers=2,
+        decoder_layers=3,
+        d_ff=FF,
+        dropout=0.3,
+        attention_dropout=0.3,
+        activation="gelu",
+        tied_output=False,
+        output_bias=True,
+        norm_first=True,
+        final_norm=True,
+    )
+
+
+# What can't be held
+
+
+class OwnEncoder(nn.TransformerEncoder):
+    pass
+
+
+class OwnLayer(nn.TransformerDecoderLayer):
+    pass
+
+
+def encoder_of(layer: nn.Module, kind: type = nn.TransformerEncoder) -> nn.Module:
+    return kind(layer, 2, nn.LayerNorm(WIDTH), enable_nested_tensor=False).double()
+
+
+def encoder_layer(**changes: Any) -> nn.Module:
+    return nn.TransformerEncoderLayer(**{"d_model": WIDTH, "nhead": HEADS, "dim_feedforward": FF} | changes)
+
+
+def decoder_layer(kind: type = nn.TransformerDecoderLayer, **changes: Any) -> nn.Module:
+    return kind(**{"d_model": WIDTH, "nhead": HEADS, "dim_feedforward": FF} | changes)
+
+
+def decoder_of(layer: nn.Module) -> nn.Module:
+    return nn.TransformerDecoder(layer, 3, nn.LayerNorm(WIDTH)).double()
+
+
+UNREADABLE = "what another class computes, a custom one, a subclass or a wrapper, can't be read from its weights"
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (lambda: {"start": END}, "start and end must be two ids, got 11 for both: end is predicted and start never"),
+        (lambda: {"start": WORDS}, "start must be an id of target_embedding, 0 to 22, got 23"),
+        (lambda: {"end": -1}, "end must be an id of target_embedding, 0 to 22, got -1"),
+        (lambda: {"target_pad": 29}, "target_pad must be an id of target_embedding, 0 to 22, got 29"),
+        (lambda: {"source_pad": SOURCE_WORDS}, "source_pad must be an id of source_embedding, 0 to 18, got 19"),
+        (
+            lambda: {"target_pad": END},
+            "target_pad must be another id than end = 11, which is predicted and padding never: if your model was "
+            "trained to predict it, give target_pad=None",
+        ),
+        (
+            lambda: {"positions": "learned"},
+            "positions must be one of interleaved, split, got 'learned': our model adds sinusoids and can hold no "
+            "others",
+        ),
+        (
+            lambda: {"encoder": nn.Transformer(WIDTH, HEADS, 1, 1, FF)},
+            "encoder must be a torch.nn.TransformerEncoder, got Transformer: give its encoder and its decoder",
+        ),
+        (
+            lambda: {"encoder": nn.Identity()},
+            f"encoder must be a torch.nn.TransformerEncoder, got Identity: {UNREADABLE}",
+        ),
+        (
+            lambda: {"decoder": nn.Identity()},
+            f"decoder must be a torch.nn.TransformerDecoder, got Identity: {UNREADABLE}",
+        ),
+        (
+            lambda: {"encoder": encoder_of(encoder_layer(), OwnEncoder)},
+            f"encoder must be a torch.nn.TransformerEncoder, got OwnEncoder: {UNREADABLE}",
+        ),
+        (
+            lambda: {"decoder": decoder_of(decoder_layer(OwnLayer))},
+            f"decoder.layers[0] must be a torch.nn.TransformerDecoderLayer, got OwnLayer: {UNREADABLE}",
+        ),
+        (
+            lambda: {"source_embedding": nn.Sequential(nn.Embedding(SOURCE_WORDS, WIDTH))},
+            f"source_embedding must be a torch.nn.Embedding, got Sequential: {UNREADABLE}",
+        ),
+        (lambda: {"output": nn.Identity()}, f"output must be a torch.nn.Linear, got Identity: {UNREADABLE}"),
+        (
+            lambda: {"source_embedding": nn.Embedding(SOURCE_WORDS, 17)},
+            "source_embedding must be as wide as the layers, 22, got nn.Embedding(19, 17)",
+        ),
+        (
+            lambda: {"target_embedding": nn.Embedding(WORDS, 17)},
+            "target_embedding must be as wide as the layers, 22, got nn.Embedding(23, 17)",
+        ),
+        (
+            lambda: {"target_embedding": nn.Embedding(WORDS, WIDTH, max_norm=1.5)},
+            "target_embedding must have max_norm=None, got 1.5: our model uses rows as they are",
+        ),
+        (
+            lambda: {"output": nn.Linear(WIDTH, WORDS - 2)},
+            "output must be nn.Linear(22, 23), from the layers' width to a logit for each id of target_embedding, got "
+            "nn.Linear(22, 21)",
+        ),
+        (
+            lambda: {"output": nn.Linear(17, WORDS)},
+            "output must be nn.Linear(22, 23), from the layers' width to a logit for each id of target_embedding, got "
+            "nn.Linear(17, 23)",
+        ),
+        (
+            lambda: {"output": nn.Linear(WIDTH, WORDS)},
+            "all weights must have one dtype, got torch.float32 and torch.float64: convert the whole model with "
+            ".to(dtype) first",
+        ),
+        (
+            lambda: {"encoder": encoder_of(encoder_layer(dim_feedforward=29))},
+            "d_ff must be the same in all layers, got 29 in encoder.layers[0].linear1 and 13 in "
+            "decoder.layers[0].linear1",
+        ),
+        (
+            lambda: {"decoder": decoder_of(decoder_layer(nhead=11))},
+            "heads must be the same in all layers, got 2 in encoder.layers[0].self_attn and 11 in "
+            "decoder.layers[0].self_attn",
+        ),
+        (
+            lambda: {"decoder": decoder_of(decoder_layer(d_model=26))},
+            "d_model must be the same in all layers, got 22 in encoder.layers[0].self_attn and 26 in "
+            "decoder.layers[0].self_attn",
+        ),
+        (
+            lambda: {"decoder": decoder_of(decoder_layer(norm_first=True))},
+            "norm_first must be the same in all layers, got False in encoder.layers[0] and True in decoder.layers[0]",
+        ),
+        (
+            lambda: {"encoder": encoder_of(encoder_layer(activation="gelu"))},
+            "activation must be the same in all layers, got 'gelu' in encoder.layers[0] and 'relu' in "
+            "decoder.layers[0]",
+        ),
+        (
+            lambda: {"encoder": encoder_of(encoder_layer(activation=torch.tanh))},
+            "activation must be relu, gelu (the exact one) or silu, got tanh in encoder.layers[0]",
+        ),
+        (
+            lambda: {"encoder": encoder_of(encoder_layer(activation=nn.GELU(approximate="tanh")))},
+            "activation must be relu, gelu (the exact one) or silu, got GELU(approximate='tanh') in encoder.layers[0]",
+        ),
+        (
+            lambda: {"decoder": decoder_of(decoder_layer(layer_norm_eps=1e-6))},
+            "decoder.layers[0].norm1 must have layer_norm_eps = 1e-05, torch's default and the only one of our model, "
+            "got 1e-06",
+        ),
+    ],
+)
+def test_what_cannot_be_held_is_refused(changes, message):
+    with pytest.raises(ArgumentError, match=f"^{re.escape(message)}$"):
+        converted(Theirs(), **changes())
+
+
+def set_norm(part: str, norm: nn.Module | None) -> Callable[[nn.Transformer], None]:
+    def change(model: nn.Transformer) -> None:
+        getattr(model, part).norm = norm
+
+    return change
+
+
+def set_attention(**settings: Any) -> Callable[[nn.Transformer], None]:
+    def change(model: nn.Transformer) -> None:
+        attention = nn.MultiheadAttention(WIDTH, HEADS, batch_first=True, dtype=torch.float64, **settings)
+        model.decoder.layers[2].multihead_attn = attention
+
+    return change
+
+
+def empty(model: nn.Transformer) -> None:
+    model.encoder.layers = nn.ModuleList()
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (
+            set_norm("encoder", None),
+            "encoder.norm and decoder.norm must be both a LayerNorm or both None, got encoder.norm None and "
+            "decoder.norm a LayerNorm: our model has both or neither",
+        ),
+        (
+            set_norm("decoder", None),
+            "encoder.norm and decoder.norm must be both a LayerNorm or both None, got decoder.norm None and "
+            "encoder.norm a LayerNorm: our model has both or neither",
+        ),
+        (
+            set_norm("decoder", nn.LayerNorm(WIDTH, eps=1e-6)),
+            "decoder.norm must have layer_norm_eps = 1e-05, torch's default and the only one of our model, got 1e-06",
+        ),
+        (
+            set_norm("encoder", nn.RMSNorm(WIDTH)),
+            f"encoder.norm must be a torch.nn.LayerNorm, got RMSNorm: {UNREADABLE}",
+        ),
+        (empty, "encoder must have at least 1 layer, got none"),
+        (
+            set_attention(add_bias_kv=True),
+            "decoder.layers[2].multihead_attn must have one width and add no keys, got kdim 22, vdim 22, add_bias_kv "
+            "True and add_zero_attn False: our model has no place for these",
+        ),
+        (
+            set_attention(add_zero_attn=True),
+            "decoder.layers[2].multihead_attn must have one width and add no keys, got kdim 22, vdim 22, add_bias_kv "
+            "False and add_zero_attn True: our model has no place for these",
+        ),
+        (
+            set_attention(kdim=13, vdim=17),
+            "decoder.layers[2].multihead_attn must have one width and add no keys, got kdim 13, vdim 17, add_bias_kv "
+            "False and add_zero_attn False: our model has no place for these",
+        ),
+    ],
+)
+def test_changed_layers_that_cannot_be_held_are_refused(change, message):
+    theirs = Theirs()
+    change(theirs.transformer)
+    with pytest.raises(ArgumentError, match=f"^{re.escape(message)}$"):
+        converted(theirs)
+
+
+def test_too_few_ids_are_refused():
+    theirs = Theirs()
+    changes = {"target_embedding": nn.Embedding(5, WIDTH).double(), "output": nn.Linear(WIDTH, 5).double()}
+    assert converted(theirs, **changes, start=3, end=4).model.config.target_vocab_size == 4
+    with pytest.raises(ConfigError, match="a vocabulary needs at least 4 ids"):
+        converted(
+            theirs,
+            target_embedding=nn.Embedding(4, WIDTH).double(),
+            output=nn.Linear(WIDTH, 4).double(),
+            start=1,
+            end=3,
+        )
+
+
+# Where pre-norm layers and final norms have no place
+
+
+@pytest.mark.parametrize("setting", ["norm_first", "final_norm"])
+def test_the_marian_layout_refuses_them(setting, tmp_path):
+    words = {"source_vocab_size": 11, "target_vocab_size": 11}
+    model = Transformer(ModelConfig.tiny(**words, **{setting: True}))
+    tokenizer = SymbolTokenizer("ABCDEFGH")
+    message = f"this run's model has {setting}, which the Marian layout has not: it can't be exported"
+    with pytest.raises(RunError, match=f"^{message}$"):
+        export_marian(Run(model, tokenizer, tokenizer, {}), tmp_path / "out")
+    assert not Path(tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("setting", ["norm_first", "final_norm"])
+def test_the_reference_refuses_them(setting):
+    words = {"source_vocab_size": 11, "target_vocab_size": 11}
+    fast = Transformer(ModelConfig.tiny(**words, **{setting: True}))
+    both = {"max_len": 13, "d_model": 128, "d_ff": 256, "heads_num": 4, "pad_idx": 10, "N": 4}
+    encoder = reference.TransformerEncoder(vocab_size=11, dropout_rate=0.0, layer_norm_eps=1e-5, **both)
+    decoder = reference.TransformerDecoder(tgt_vocab_size=11, dropout_rate=0.0, layer_norm_eps=1e-5, **both)
+    message = f"{setting} must be False, which the reference always has, got True"
+    with pytest.raises(ValueError, match=f"^{message}$"):
+        transformer_to_fast(encoder, decoder, fast)
+    with pytest.raises(ValueError, match=f"^{message}$"):
+        transformer_from_fast(fast, encoder, decoder)

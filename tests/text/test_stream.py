@@ -1,4 +1,8 @@
+import gzip
+import io
 import os
+import re
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from itertools import chain
@@ -8,7 +12,7 @@ from typing import BinaryIO
 import pytest
 
 from glassformer.errors import DataError
-from glassformer.text.stream import chunks_of_file, chunks_of_stream, counting, in_chunks
+from glassformer.text.stream import chunks_of_file, chunks_of_stream, count_lines, counting, in_chunks, progress_facts
 
 
 @pytest.fixture
@@ -50,6 +54,7 @@ def test_lines_in_chunks_with_the_number_of_their_first():
     assert list(in_chunks("abcdefg", 3)) == [(1, ["a", "b", "c"]), (4, ["d", "e", "f"]), (7, ["g"])]
     assert list(in_chunks("abcdef", 3)) == [(1, ["a", "b", "c"]), (4, ["d", "e", "f"])]
     assert list(in_chunks([], 3)) == []
+    assert list(in_chunks("abcd", 3, first=7)) == [(7, ["a", "b", "c"]), (10, ["d"])]
 
 
 def test_chunks_are_taken_as_they_are_asked_for():
@@ -157,3 +162,53 @@ def test_counting_passes_every_chunk_on():
     chunks = list(in_chunks(map(str, range(10)), 3))
     assert list(counting(iter(chunks), "translating", "lines")) == chunks
     assert list(chain.from_iterable(lines for _, lines in chunks)) == list(map(str, range(10)))
+
+
+@pytest.mark.parametrize("content", [b"", b"one", b"one\n", b"one\n\ntwo", b"\n" * 3_000_000], ids=range(5))
+def test_count_of_lines_is_that_of_the_lines_read(content, tmp_path):
+    path = tmp_path / "lines.txt"
+    path.write_bytes(content)
+    assert count_lines(path) == content.count(b"\n") + (not content.endswith(b"\n") and content != b"")
+    if len(content) < 100:
+        assert count_lines(path) == len(joined(chunks_of_file(path, 2)))
+
+
+def test_lines_are_not_counted_where_reading_them_is_work_or_takes_them(tmp_path):
+    (tmp_path / "lines.gz").write_bytes(gzip.compress(b"one\n"))
+    os.mkfifo(tmp_path / "pipe")
+    assert [count_lines(tmp_path / name) for name in ("lines.gz", "pipe", "missing")] == [None] * 3
+
+
+@pytest.mark.parametrize(
+    ("figures", "facts"),
+    [
+        ((2048, 2048, 4.0, 1_000_000), "2,048 of 1,000,000 lines, 512 lines/s, 0:32:29 left"),
+        ((500_000, 100, 1000.0, 1_000_000), "500,000 of 1,000,000 lines, 0.1 lines/s, 57 days, 20:53:20 left"),
+        ((7, 7, 0.0, 7), "7 of 7 lines, 7,000,000,000 lines/s"),
+        ((7, 7, 2.0, 3), "7 of 3 lines, 3.5 lines/s"),
+        ((4096, 4096, 4.0, None), "4,096 lines, 1,024 lines/s"),
+    ],
+    ids=["begun", "gone on with", "done", "grown since", "unknown"],
+)
+def test_facts_of_the_progress(figures, facts):
+    done, new, seconds, total = figures
+    assert progress_facts(done, new, seconds, "lines", total) == facts
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize(
+    ("total", "left"), [(5_000, r" of 5,000 lines, [\d,]+ lines/s, 0:00:0\d left"), (None, " lines, ")]
+)
+def test_a_terminal_shows_count_rate_and_time_left(total, left, monkeypatch):
+    monkeypatch.setattr(sys, "stderr", terminal := Terminal())
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "150")
+    chunks = list(in_chunks(map(str, range(3_000)), 1_000, first=1_001))
+    assert list(counting(iter(chunks), "translating", "lines", total)) == chunks
+    shown = re.sub(r"\x1b\[[\d;?]*[a-zA-Z]", "", terminal.getvalue())
+    assert re.search(f"translating .* 4,000{left}", shown), shown
+    assert ("left" in shown) == (total is not None)

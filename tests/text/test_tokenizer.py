@@ -20,6 +20,7 @@ from glassformer.text.tokenizer import (
     load_tokenizer,
     train_tokenizer,
 )
+from glassformer.text.vocabulary import VocabularyTokenizer
 
 TEXT = [
     "the cat sat on the mat",
@@ -359,3 +360,47 @@ def test_check_kind_wants_a_model_file_to_exist(tmp_path):
 def test_kinds_make_the_two_classes():
     assert isinstance(train("symbols"), SymbolTokenizer)
     assert all(isinstance(train(kind), SubwordTokenizer) for kind in SUBWORD_KINDS)
+
+
+# The text of each token
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_surfaces_are_one_for_each_token(tokenizers, kind):
+    tokenizer = tokenizers[kind]
+    for line in [*TEXT, "", "   ", "the ЖЖ cat", "  Ж  on\t the  Ж"]:
+        [ids], surfaces = tokenizer.encode([line]), tokenizer.surfaces(line)
+        assert len(surfaces) == len(ids)
+        assert surfaces == [surface.strip() for surface in surfaces]
+        assert "".join(surfaces) == "".join(line.split()), "joined they are the line without its spaces"
+        for i, surface in zip(ids, surfaces, strict=True):
+            if i != UNK:
+                assert surface == tokenizer.tokens([i])[0].replace("▁", " ").strip()
+
+
+def test_surfaces_by_hand():
+    line = "the  Жук sat"
+    assert train("symbols", text=["the cat sat"]).surfaces(line) == ["the", "Жук", "sat"]
+    assert train("word", text=["the cat sat"]).surfaces(line) == ["the", "Жук", "sat"]
+    characters = train("char", text=["the cat sat"])
+    assert characters.surfaces(line) == ["", "t", "h", "e", "", "Жук", "", "s", "a", "t"]
+    assert characters.tokens(characters.encode([line])[0])[4:7] == ["▁", "<unk>", "▁"]
+
+
+def test_surfaces_are_what_was_written_before_a_users_model_normalised_it(tmp_path):
+    tokenizer = train(str(users_model(tmp_path / "mine.model")))
+    assert "".join(tokenizer.surfaces("ｏｎｅ old ☃")) == "ｏｎｅold☃"
+    assert len(tokenizer.surfaces("ｏｎｅ old ☃")) == len(tokenizer.encode(["ｏｎｅ old ☃"])[0])
+
+
+def test_surfaces_of_a_vocabulary_begin_with_the_language(tmp_path):
+    pieces = train("unigram", text=SENTENCES)
+    known = [piece for piece in pieces.tokens(range(2, pieces.pad)) if piece != "▁"]
+    vocabulary = {piece: i for i, piece in enumerate(["</s>", "<unk>", ">>deu<<", *known, "<pad>"])}
+    proto = pieces.save(tmp_path / "source").read_bytes()
+    tokenizer = VocabularyTokenizer(proto, vocabulary)
+    for line in (">>deu<< one old horse", ">>deu<<two", "the nurse ЖЖ", "", ">>deu<<"):
+        surfaces = tokenizer.surfaces(line)
+        assert len(surfaces) == len(tokenizer.encode([line])[0])
+        assert "".join(surfaces) == line.replace(" ", "")
+    assert tokenizer.surfaces(">>deu<< one")[0] == ">>deu<<"

@@ -110,6 +110,77 @@ def test_decoder_layer_is_torchs(decoder_layers, padded, training):
     assert_same_gradients(ours, theirs, DECODER_NAMES)
 
 
+# Pre-norm
+
+
+def plain(module: nn.Module) -> tuple:
+    """The parts of a layer by their names in the formula: attention, norms, feed-forward."""
+    return module.self_attention, module.self_attention_norm, module.feed_forward, module.feed_forward_norm
+
+
+@pytest.mark.parametrize("padded", [False, True])
+def test_pre_norm_encoder_layer_is_the_formula(encoder_layers, padded):
+    # x + sublayer(LayerNorm(x)), and so twice
+    ours, _ = encoder_layers
+    ours.norm_first = True
+    attention, attention_norm, feed_forward, feed_forward_norm = plain(ours)
+    x, keep = sequence(K), padding()
+    normed = attention_norm(x)
+    middle = x + attention(normed, normed, normed, key_padding_mask=~keep if padded else None)[0]
+    expected = middle + feed_forward(feed_forward_norm(middle))
+    assert_close(ours(x, keep[:, None, None] if padded else None), expected)
+
+
+@pytest.mark.parametrize("padded", [False, True])
+def test_pre_norm_decoder_layer_is_the_formula(decoder_layers, padded):
+    # The source's memory is looked at as it is: the encoder's last norm, not the layer's, is its own
+    ours, _ = decoder_layers
+    ours.norm_first = True
+    attention, attention_norm, feed_forward, feed_forward_norm = plain(ours)
+    x, memory, keep = sequence(Q), sequence(K), padding()
+    normed = attention_norm(x)
+    first = x + attention(normed, normed, normed, attn_mask=torch.ones(Q, Q, dtype=torch.bool).triu(1))[0]
+    padded_keys = ~keep if padded else None
+    normed = ours.source_attention_norm(first)
+    second = first + ours.source_attention(normed, memory, memory, key_padding_mask=padded_keys)[0]
+    expected = second + feed_forward(feed_forward_norm(second))
+    output, _ = ours(x, ours.start(memory), keep[:, None, None] if padded else None)
+    assert_close(output, expected)
+
+
+@pytest.mark.parametrize("training", [False, True])
+def test_pre_norm_layers_are_torchs(training):
+    settings = dict(dropout=0.0, batch_first=True, norm_first=True, dtype=torch.float64)
+    encoder = EncoderLayer(E, H, FF, 0.0, 0.0, norm_first=True).train(training)
+    decoder = DecoderLayer(E, H, FF, 0.0, 0.0, norm_first=True).train(training)
+    their_encoder = nn.TransformerEncoderLayer(E, H, FF, **settings)
+    their_decoder = nn.TransformerDecoderLayer(E, H, FF, **settings)
+    share_weights(encoder, their_encoder, ENCODER_NAMES)
+    share_weights(decoder, their_decoder, DECODER_NAMES)
+    source, x, keep = sequence(K), sequence(Q), padding()
+    memory, their_memory = encoder(source, keep[:, None, None]), their_encoder(source, src_key_padding_mask=~keep)
+    output, _ = decoder(x, decoder.start(memory), keep[:, None, None])
+    future = torch.ones(Q, Q, dtype=torch.bool).triu(1)
+    expected = their_decoder(x, their_memory, tgt_mask=future, memory_key_padding_mask=~keep)
+    assert_close(output, expected)
+    towards = torch.randn_like(output)
+    output.backward(towards)
+    expected.backward(towards)
+    assert_same_gradients(encoder, their_encoder, ENCODER_NAMES)
+    assert_same_gradients(decoder, their_decoder, DECODER_NAMES)
+
+
+@pytest.mark.parametrize("kind", ["encoder", "decoder"])
+def test_pre_norm_layer_that_drops_everything_changes_nothing(kind, encoder_layers, decoder_layers):
+    layer, _ = encoder_layers if kind == "encoder" else decoder_layers
+    layer.norm_first = True
+    given, x, memory = drop_everything(layer), sequence(Q), sequence(K)
+    output = layer(x, None) if kind == "encoder" else layer(x, layer.start(memory), None)[0]
+    assert torch.equal(output, x)
+    assert len(given) == (2 if kind == "encoder" else 3)
+    assert_close(given[-1], layer.feed_forward(layer.feed_forward_norm(x)))
+
+
 # The decoder layer's cache
 
 

@@ -1,4 +1,5 @@
 import copy
+import dataclasses
 import itertools
 import math
 from contextlib import nullcontext
@@ -27,7 +28,7 @@ SOURCE_PAD, TARGET_PAD = SOURCE_VOCAB - 1, TARGET_VOCAB - 1
 EXACT = dict(rtol=0, atol=1e-12)
 
 
-def make(*, shared: bool = False, dropout: float = 0.0, attention_dropout: float = 0.0) -> Transformer:
+def make(*, shared: bool = False, dropout: float = 0.0, attention_dropout: float = 0.0, **changes) -> Transformer:
     """A small model; biases and norms too are drawn, so that losing one shows."""
     config = ModelConfig(
         source_vocab_size=TARGET_VOCAB if shared else SOURCE_VOCAB,
@@ -40,6 +41,7 @@ def make(*, shared: bool = False, dropout: float = 0.0, attention_dropout: float
         d_ff=FF,
         dropout=dropout,
         attention_dropout=attention_dropout,
+        **changes,
     )
     model = Transformer(config)
     for parameter in model.parameters():
@@ -168,6 +170,89 @@ def test_shared_vocabulary_is_the_separate_one_with_equal_embeddings():
     separate.load_state_dict({**weights, "source_embedding.weight": weights["target_embedding.weight"]})
     source, target_in = source_ids([S, 3], TARGET_PAD), target_ids()
     assert torch.equal(shared(source, target_in), separate(source, target_in))
+
+
+# Pre-norm layers and final norms
+
+
+def pre_norm_logits(weights: dict[str, Tensor], source: list[int], target_in: list[int], final: bool) -> Tensor:
+    """`plain_logits` with x + sublayer(LayerNorm(x)), and `final`, a LayerNorm after each stack."""
+    memory = plain_embed(weights["source_embedding.weight"], source)
+    for layer in range(2):
+        w = part(weights, f"encoder.{layer}")
+        normed = plain_norm(w, "self_attention_norm", memory)
+        memory = memory + plain_attention(w, "self_attention", normed, normed)
+        memory = memory + plain_feed_forward(w, plain_norm(w, "feed_forward_norm", memory))
+    memory = plain_norm(weights, "encoder_norm", memory) if final else memory
+    x = plain_embed(weights["target_embedding.weight"], target_in)
+    for layer in range(3):
+        w = part(weights, f"decoder.{layer}")
+        normed = plain_norm(w, "self_attention_norm", x)
+        x = x + plain_attention(w, "self_attention", normed, normed, causal=True)
+        x = x + plain_attention(w, "source_attention", plain_norm(w, "source_attention_norm", x), memory)
+        x = x + plain_feed_forward(w, plain_norm(w, "feed_forward_norm", x))
+    x = plain_norm(weights, "decoder_norm", x) if final else x
+    return x @ weights["target_embedding.weight"][:TARGET_PAD].T
+
+
+@pytest.mark.parametrize("final", [True, False])
+def test_pre_norm_logits_are_those_of_the_model_written_out(final):
+    model = make(norm_first=True, final_norm=final).double().eval()
+    lengths = [S, 3]
+    source, target_in = source_ids(lengths), target_ids()
+    logits = model(source, target_in)
+    for b, length in enumerate(lengths):
+        expected = pre_norm_logits(model.state_dict(), source[b, :length].tolist(), target_in[b].tolist(), final)
+        assert_close(logits[b], expected, **EXACT)
+
+
+def test_final_norms_are_applied_to_memory_and_states():
+    model = make(final_norm=True).double().eval()
+    without = make().double().eval()
+    weights = model.state_dict()
+    assert list(weights) != list(without.state_dict())
+    without.load_state_dict({name: w for name, w in weights.items() if not name.startswith(("encoder_n", "decoder_n"))})
+    source, target_in = source_ids([S, 3]), target_ids()
+    keep = keep_from_ids(source, SOURCE_PAD)
+    memory = plain_norm(weights, "encoder_norm", without.encode(source, keep))
+    assert_close(model.encode(source, keep), memory, **EXACT)
+    expected, _ = without.decode(target_in, without.start(memory, keep))
+    states, _ = model.decode(target_in, model.start(memory, keep))
+    assert_close(states, plain_norm(weights, "decoder_norm", expected), **EXACT)
+
+
+@pytest.mark.parametrize("settings", [{"norm_first": True}, {"final_norm": True}], ids=str)
+def test_states_are_the_same_step_by_step_with_other_norms(settings):
+    model = make(**settings).double().eval()
+    source, target_in = source_ids([S, 3]), target_ids()
+    expected, _ = model.decode(target_in, start(model, source))
+    cache, states = start(model, source), []
+    for token in target_in.split(1, dim=1):
+        state, cache = model.decode(token, cache)
+        states.append(state)
+    assert_close(torch.cat(states, dim=1), expected, **EXACT)
+
+
+def test_names_of_the_weights():
+    # Saved runs depend on them: the two norms come only with final_norm, and norm_first changes none.
+    names = set(make().state_dict())
+    assert set(make(norm_first=True).state_dict()) == names
+    norms = {f"{side}_norm.{kind}" for side in ("encoder", "decoder") for kind in ("weight", "bias")}
+    assert set(make(final_norm=True).state_dict()) == names | norms
+    assert not names & norms
+
+
+def test_final_norms_begin_as_layer_normalisation_alone():
+    config = ModelConfig.tiny(source_vocab_size=11, target_vocab_size=11, final_norm=True)
+    model = Transformer(config)
+    for norm in (model.encoder_norm, model.decoder_norm):
+        assert (norm.weight == 1).all()
+        assert (norm.bias == 0).all()
+    torch.manual_seed(3)
+    with_norms = Transformer(config).state_dict()
+    torch.manual_seed(3)
+    without = Transformer(dataclasses.replace(config, final_norm=False)).state_dict()
+    assert all(torch.equal(weight, with_norms[name]) for name, weight in without.items())
 
 
 # Decoding step by step

@@ -5,7 +5,7 @@ import re
 import pytest
 
 from glassformer.errors import ConfigError, GlassformerError
-from glassformer.transformer.config import PRESETS, ModelConfig
+from glassformer.transformer.config import LATER, PRESETS, ModelConfig
 
 VOCAB = {"source_vocab_size": 101, "target_vocab_size": 101}
 
@@ -32,6 +32,12 @@ def test_base_is_the_papers_and_the_default():
 
 def test_big_is_the_papers():
     assert sizes(ModelConfig.big(**VOCAB)) == (6, 6, 1024, 4096, 16, 0.3, 0.0)
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_presets_are_post_norm_without_final_norm(name):
+    config = ModelConfig.preset(name, **VOCAB)
+    assert (config.norm_first, config.final_norm) == (False, False)
 
 
 def test_presets_grow():
@@ -137,6 +143,22 @@ def test_any_missing_setting_is_refused():
     del values["d_ff"]
     with pytest.raises(ConfigError, match="d_ff"):
         ModelConfig.from_json(values)
+
+
+@pytest.mark.parametrize("name", LATER)
+def test_settings_that_older_runs_have_not_take_their_default(name):
+    values = ModelConfig.tiny(**VOCAB).to_json()
+    assert values.pop(name) is False
+    assert ModelConfig.from_json(values) == ModelConfig.tiny(**VOCAB)
+    assert name not in values  # what was read is left as it is
+    with pytest.raises(ConfigError, match=f"the model setting {name} must be of type bool, got 'no'"):
+        ModelConfig.from_json(values | {name: "no"})
+
+
+@pytest.mark.parametrize("name", LATER)
+def test_later_settings_are_read_where_they_stand(name):
+    config = ModelConfig.tiny(**VOCAB, **{name: True})
+    assert ModelConfig.from_json(config.to_json()) == config != ModelConfig.tiny(**VOCAB)
 
 
 def test_json_values_are_checked_like_any():

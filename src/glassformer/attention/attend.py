@@ -21,6 +21,7 @@ from glassformer.attention.weigh import weigh
 # backward in bfloat16, the plain products 5 ms; the gain holds while the scores of one head stay small.
 _PRODUCTS_UP_TO_SCORES = 128 * 128
 _COPIES_FROM_SCORES = 512 * 512
+_PRODUCTS_FROM_HEADS = 64
 # Up to how many scores torch's one operator for all of self-attention is at least as fast as its parts: (with weights,
 # without). It materialises all weights, and a mask doubles its time.
 _ONE_CALL_UP_TO_SCORES = {
@@ -68,6 +69,31 @@ def attend(
     # Not every GPU kernel returns zeros for a row with every key blocked: such rows look everywhere, then are cleared.
     mask, blocked = open_blocked_rows(mask)
     return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=dropout).masked_fill(blocked, 0.0)
+
+
+def attend_step(
+    q: Float[Tensor, "batch heads q_len d_head"],
+    k: Float[Tensor, "batch heads k_len d_head"],
+    v: Float[Tensor, "batch heads k_len d_value"],
+    bias: Float[Tensor, "#batch #heads #q_len k_len"] | None = None,
+) -> Float[Tensor, "batch heads q_len d_value"]:
+    """`attend` for a step of generation: few queries, nothing checked (a call is 10 us, checks as much again).
+
+    Every query may look somewhere; no gradients.
+    """
+    if (
+        1 < q.shape[2] < 16
+        and q.shape[0] * q.shape[1] >= _PRODUCTS_FROM_HEADS
+        and k.is_contiguous()
+        and q.device.type == "cpu"
+    ):
+        # 32 x 8 heads x 4 x 25: 0.6 ms on one thread of an Intel Xeon, the fused kernel 0.77 (and less than plain
+        # products of keys that must be copied first, or of few heads).
+        weights = torch.matmul(q * (1 / math.sqrt(q.shape[3])), k.mT)
+        if bias is not None:
+            weights += bias
+        return torch.matmul(weights.softmax(-1), v)
+    return F.scaled_dot_product_attention(q, k, v, attn_mask=bias)
 
 
 def small_self_attention(

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from glassformer.errors import ConfigError
 
-STOPPING = ("exact", "first")
+STOPPING = ("exact", "heuristic", "first")
 PENALTIES = ("wu", "plain")
 
 
@@ -21,7 +21,18 @@ class SearchConfig:
     penalty: str = "plain"
     """plain: length^alpha. wu: ((5 + length) / 6)^alpha (Wu et al. 2016, section 7). Length counts </s>."""
     stopping: str = "exact"
-    """exact: until no open hypothesis can still win. first: once as many as the beam have finished."""
+    """exact: until no open hypothesis can still win. heuristic: once as many as the beam have finished and none still
+    open has, at its present length, a better score than all of these. first: once as many as the beam have
+    finished. (Hugging Face's early_stopping "never", False and True; first is CTranslate2's patience 1.)"""
+    coverage_penalty: float = 0.0
+    """Beam search: how much a score falls for source tokens that got less than one token's attention in all: times
+    the sum of log(min(attention, 1)), attention of the last layer, mean of its heads (Wu et al. 2016, section 7)."""
+    min_length: int = 0
+    """Shortest translation in tokens, without </s>."""
+    no_repeat_ngram: int = 0
+    """No sequence of so many tokens comes twice in a translation; 0 allows all."""
+    replace_unknown: bool = False
+    """Put the source token that got the most attention in place of each unknown token."""
     sample: bool = False
     """Draw each token from the model's distribution instead of searching; n_best draws for each source."""
     temperature: float = 1.0
@@ -37,7 +48,9 @@ class SearchConfig:
     max_source_tokens: int = 1024
     """A longer source is cut, with a warning."""
     batch_tokens: int = 4096
-    """Most source tokens, times the beam, translated at once, padding included."""
+    """Most source tokens, times the beam, in a batch, padding included."""
+    batch_lines: int = 0
+    """Most lines in a batch; 0: as many as batch_tokens allows."""
 
     def __post_init__(self) -> None:
         if self.max_source_tokens < 2:
@@ -56,8 +69,19 @@ class SearchConfig:
                 raise ConfigError(f"{name} must be one of {', '.join(values)}, got {getattr(self, name)!r}")
         if not self.temperature > 0:
             raise ConfigError(f"temperature must be above 0, got {self.temperature}")
-        if self.top_k < 0:
-            raise ConfigError(f"top_k must be at least 0, got {self.top_k}")
+        for name in ("top_k", "min_length", "no_repeat_ngram", "batch_lines"):
+            if getattr(self, name) < 0:
+                raise ConfigError(f"{name} must be at least 0, got {getattr(self, name)}")
+        if self.min_length > self.max_length:
+            raise ConfigError(
+                f"min_length must be at most max_length, got min_length {self.min_length}, max_length {self.max_length}"
+            )
+        if not self.coverage_penalty >= 0:
+            raise ConfigError(f"coverage_penalty must be at least 0, got {self.coverage_penalty}")
+        if self.coverage_penalty and (self.sample or self.beam == 1):
+            raise ConfigError(
+                "coverage_penalty chooses among the hypotheses of a beam: it needs beam above 1, no sample"
+            )
         if not 0 < self.top_p <= 1:
             raise ConfigError(f"top_p must be above 0 and at most 1, got {self.top_p}")
 

@@ -1,10 +1,10 @@
 """Greedy search, beam search and sampling, over ids.
 
-B sources, W hypotheses of each, V ids that can be predicted (all but padding). Row b * W + w of a cache belongs to
-hypothesis w of source b. Sources that are finished leave the batch.
+B sources, W hypotheses of each, V classes: every id but padding, and no-one's up to a multiple of 128. Row b * W + w
+belongs to hypothesis w of source b. Sources that are finished leave the batch.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import torch
@@ -12,11 +12,15 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from glassformer.generation.config import SearchConfig
+from glassformer.generation.constraints import Constraints
+from glassformer.generation.engine import Engine
+from glassformer.generation.top import top
 from glassformer.text.tokenizer import EOS
-from glassformer.transformer.model import Transformer
 
 Source = Int[Tensor, "sources source_len"]
 Keep = Bool[Tensor, "sources 1 1 source_len"]
+Prefixes = list[list[int]] | None
+IN_CACHE = 1 << 19  # log-probabilities that are normalised at once, so that they stay in the processor's cache
 
 
 @dataclass(frozen=True)
@@ -24,34 +28,54 @@ class Hypothesis:
     """A translation: ids without `</s>`, and how likely the model finds it."""
 
     ids: list[int]
+    token_log_probs: list[float]
+    """Each token's log-probability (nats); one more than `ids` if it ended with `</s>`."""
     log_prob: float
-    """Sum of the tokens' log-probabilities (nats), `</s>` included."""
+    """Their sum."""
     score: float
-    """log_prob divided by the length penalty; what beam search compares."""
+    """log_prob divided by the length penalty, minus the coverage penalty; what beam search compares."""
 
 
 @torch.inference_mode()
-def greedy(model: Transformer, source: Source, keep: Keep, limits: list[int], config: SearchConfig) -> list[Hypothesis]:
+def greedy(
+    engine: Engine, source: Source, keep: Keep, limits: list[int], config: SearchConfig, prefixes: Prefixes = None
+) -> list[Hypothesis]:
     """The likeliest token at every step, until `</s>` or the limit of each source."""
-    return _roll_out(model, source, keep, limits, config, lambda log_probs: log_probs.argmax(-1))
+    return _roll_out(engine, source, keep, limits, config, prefixes, _likeliest)
 
 
 @torch.inference_mode()
 def sample(
-    model: Transformer,
+    engine: Engine,
     source: Source,
     keep: Keep,
     limits: list[int],
     config: SearchConfig,
     generator: torch.Generator,
+    prefixes: Prefixes = None,
 ) -> list[Hypothesis]:
     """One draw per source from the distribution that temperature, top_k and top_p leave; log_prob is the model's."""
+    return _roll_out(engine, source, keep, limits, config, prefixes, _drawer(config, generator))
 
-    def draw(log_probs: Tensor) -> Tensor:
-        probabilities = truncated(log_probs / config.temperature, config.top_k, config.top_p)
-        return torch.multinomial(probabilities, 1, generator=generator).squeeze(1)
 
-    return _roll_out(model, source, keep, limits, config, draw)
+def stream(
+    engine: Engine, source: Source, limit: int, config: SearchConfig, generator: torch.Generator
+) -> Iterator[int]:
+    """The tokens of one source's translation as they are chosen, greedily or by sampling, without `</s>`."""
+    choose = _drawer(config, generator) if config.sample else _likeliest
+    constraints = Constraints(config, None, width=1)
+    ids = source.new_empty(1, 1, 0)
+    with torch.inference_mode():
+        cache = engine.start(source, None, width=1)
+    token = source.new_full((1,), engine.target_pad)
+    while ids.shape[2] < limit:
+        with torch.inference_mode():
+            logits, _ = engine.step(token, cache)
+            _, token = choose(logits, constraints, ids, [0])
+            ids = torch.cat([ids, token.view(1, 1, 1)], dim=2)
+        if int(token) == EOS:
+            return
+        yield int(token)
 
 
 def truncated(logits: Float[Tensor, "rows classes"], top_k: int, top_p: float) -> Float[Tensor, "rows classes"]:
@@ -70,113 +94,245 @@ def truncated(logits: Float[Tensor, "rows classes"], top_k: int, top_p: float) -
     return probabilities
 
 
+def _drawer(config: SearchConfig, generator: torch.Generator) -> "_Choose":
+    def draw(logits: Tensor, constraints: Constraints, ids: Tensor, open_: list[int]) -> tuple[Tensor, Tensor]:
+        log_probs = _normalised(logits)
+        constraints.apply(log_probs, ids, open_)
+        probabilities = truncated(log_probs / config.temperature, config.top_k, config.top_p)
+        tokens = torch.multinomial(probabilities, 1, generator=generator)
+        return log_probs.gather(1, tokens).squeeze(1), tokens.squeeze(1)
+
+    return draw
+
+
+def _likeliest(logits: Tensor, constraints: Constraints, ids: Tensor, open_: list[int]) -> tuple[Tensor, Tensor]:
+    log_probs, tokens = _best(logits, 1, constraints, ids, open_)
+    return log_probs.squeeze(1), tokens.squeeze(1)
+
+
+_Choose = Callable[[Tensor, Constraints, Tensor, list[int]], tuple[Tensor, Tensor]]
+"""From logits to each row's next token and its log-probability; as `_best`, see there."""
+
+
+def _best(
+    logits: Float[Tensor, "rows classes"],
+    k: int,
+    constraints: Constraints,
+    ids: Int[Tensor, "sources width length"],
+    open_: list[int],
+) -> tuple[Float[Tensor, "rows {k}"], Int[Tensor, "rows {k}"]]:
+    """Each row's k highest log-probabilities, after `ids` of the sources `open_`, and whose they are; highest first."""
+    length = ids.shape[2]
+    if constraints.needs_all(length):
+        log_probs = _normalised(logits)
+        constraints.apply(log_probs, ids, open_)
+        return top(log_probs, k)
+    found = []
+    for rows in logits.split(max(1, IN_CACHE // logits.shape[1])):
+        log_probs = _normalised(rows)
+        if constraints.forbids_end(length):
+            log_probs[:, EOS] = -torch.inf
+        found.append(top(log_probs, k))
+    if len(found) == 1:
+        return found[0]
+    return torch.cat([log_probs for log_probs, _ in found]), torch.cat([tokens for _, tokens in found])
+
+
+def _normalised(logits: Tensor) -> Tensor:
+    """Log-probabilities, in float32 or better."""
+    return logits.log_softmax(-1, dtype=torch.promote_types(logits.dtype, torch.float32))
+
+
+def _should_leave(finished: int, sources: int) -> bool:
+    """Whether it pays to copy the cache without the finished sources: as much work as a fifth of a step."""
+    return finished == sources or finished * 8 >= sources
+
+
 def _roll_out(
-    model: Transformer,
+    engine: Engine,
     source: Source,
     keep: Keep,
     limits: list[int],
     config: SearchConfig,
-    choose: Callable[[Tensor], Tensor],
+    prefixes: Prefixes,
+    choose: "_Choose",
 ) -> list[Hypothesis]:
     """One hypothesis per source, each next token chosen from its log-probabilities."""
-    cache = model.start(model.encode(source, keep), keep)
+    cache = engine.start(source, keep, width=1)
+    constraints = Constraints(config, prefixes, width=1)
     open_ = list(range(len(source)))  # the source of each row
-    ids: list[list[int]] = [[] for _ in open_]
-    sums = [0.0] * len(open_)
-    tokens = source.new_full((len(open_), 1), model.target_pad)
+    ids = source.new_empty(len(source), 1, 0)
+    log_probs_of: list[list[float]] = [[] for _ in open_]
+    tokens = source.new_full((len(open_),), engine.target_pad)
     done: dict[int, Hypothesis] = {}
-    while open_:
-        states, cache = model.decode(tokens, cache)
-        log_probs = model.logits(states[:, -1]).float().log_softmax(-1)
-        chosen = choose(log_probs)
-        gained = log_probs.gather(1, chosen[:, None]).squeeze(1).tolist()
+    while len(done) < len(source):
+        logits, _ = engine.step(tokens, cache)
+        gained, tokens = choose(logits, constraints, ids, open_)
+        ids = torch.cat([ids, tokens[:, None, None]], dim=2)
+        length = ids.shape[2]
         stay = []
-        for row, (b, token) in enumerate(zip(open_, chosen.tolist(), strict=True)):
-            sums[b] += gained[row]
-            if token != EOS:
-                ids[b].append(token)
-            if token == EOS or len(ids[b]) >= limits[b]:
-                length = len(ids[b]) + (token == EOS)
-                done[b] = Hypothesis(ids[b], sums[b], sums[b] / config.normaliser(length))
+        for row, (b, token, log_prob) in enumerate(zip(open_, tokens.tolist(), gained.tolist(), strict=True)):
+            if b in done:
+                continue
+            log_probs_of[b].append(log_prob)
+            if token == EOS or length >= limits[b]:
+                sum_ = sum(log_probs_of[b])
+                written = ids[row, 0, : length - (token == EOS)].tolist()
+                done[b] = Hypothesis(written, log_probs_of[b], sum_, sum_ / config.normaliser(length))
             else:
                 stay.append(row)
-        if len(stay) < len(open_):
-            rows = torch.tensor(stay, device=source.device, dtype=torch.long)
-            cache, chosen = cache.take_sources(rows), chosen[rows]
+        if _should_leave(len(open_) - len(stay), len(open_)) and stay:
+            rows = torch.tensor(stay, device=source.device)
+            cache.take_sources(rows)
+            tokens, ids = tokens[rows], ids[rows]
             open_ = [open_[row] for row in stay]
-        tokens = chosen[:, None]
     return [done[b] for b in range(len(source))]
 
 
 @torch.inference_mode()
 def beam_search(
-    model: Transformer, source: Source, keep: Keep, limits: list[int], config: SearchConfig
+    engine: Engine, source: Source, keep: Keep, limits: list[int], config: SearchConfig, prefixes: Prefixes = None
 ) -> list[list[Hypothesis]]:
     """The `n_best` best-scored translations of each source that a beam of W finds, best first.
 
     Each step extends the W open hypotheses by their 2 W likeliest tokens overall; those that end in `</s>` and rank
     among the first W are finished, the first W others stay open. At its limit a hypothesis counts as it is.
     """
-    width, device = config.beam, source.device
-    cache = model.start(model.encode(source, keep), keep)
+    width = config.beam
+    cache = engine.start(source, keep, width)
+    constraints = Constraints(config, prefixes, width)
+    beams = _Beams.start(source, engine, width, config)
     open_ = list(range(len(source)))
+    decided: set[int] = set()
     finished: list[list[Hypothesis]] = [[] for _ in open_]
-    sums = torch.full((len(open_), width), -torch.inf, device=device)
-    sums[:, 0] = 0.0  # all hypotheses are alike at first: one of them is enough
-    ids = torch.empty(len(open_), width, 0, dtype=torch.long, device=device)
-    tokens = source.new_full((len(open_) * width, 1), model.target_pad)
-    length = 0
-    while open_:
-        length += 1
-        states, cache = model.decode(tokens, cache)
-        log_probs = model.logits(states[:, -1]).float().log_softmax(-1)
-        classes = log_probs.shape[1]
-        total = (sums[:, :, None] + log_probs.view(len(open_), width, classes)).flatten(1)
-        top, index = total.topk(2 * width)
-        parent, token = index // classes, index % classes
-
-        ended = token == EOS
-        for row, rank in (ended[:, :width] & top[:, :width].isfinite()).nonzero().tolist():
-            prefix = ids[row, parent[row, rank]].tolist()
-            _finish(finished[open_[row]], prefix, top[row, rank].item(), length, config)
-
-        # At most W of the 2 W candidates end, one for each open hypothesis: W others are always there.
-        order = ended.to(torch.int8).argsort(dim=1, stable=True)[:, :width]
-        sums, parent, token = top.gather(1, order), parent.gather(1, order), token.gather(1, order)
-        ids = torch.cat([ids.gather(1, parent[:, :, None].expand(-1, -1, length - 1)), token[:, :, None]], dim=2)
-
-        stay = []
-        best_open = sums[:, 0].tolist()
+    tokens = source.new_full((len(open_) * width,), engine.target_pad)
+    while len(decided) < len(source):
+        logits, query = engine.step(tokens, cache)
+        if beams.coverage is not None:
+            beams.coverage = beams.coverage + engine.alignment(query, cache)
+        gained, tokens = _best(logits, min(2 * width, logits.shape[1]), constraints, beams.ids, open_)
+        ended, parents = beams.extend(gained, tokens)
+        for row, hypothesis in ended:
+            if open_[row] not in decided:
+                _finish(finished[open_[row]], hypothesis, config.beam)
+        best_open = beams.sums[:, 0].tolist()
         for row, b in enumerate(open_):
-            if length >= limits[b]:
-                for prefix, log_prob in zip(ids[row].tolist(), sums[row].tolist(), strict=True):
-                    if log_prob > -torch.inf:
-                        _finish(finished[b], prefix, log_prob, length, config)
-            elif not _is_decided(finished[b], best_open[row], limits[b], config):
-                stay.append(row)
-        rows = (torch.arange(len(open_), device=device)[:, None] * width + parent).flatten()
-        cache = cache.take(rows)
-        if len(stay) < len(open_):
-            kept = torch.tensor(stay, device=device, dtype=torch.long)
-            cache, sums, ids, token = cache.take_sources(kept), sums[kept], ids[kept], token[kept]
+            if b in decided:
+                continue
+            if beams.length >= limits[b]:
+                for hypothesis in beams.cut_off(row):
+                    _finish(finished[b], hypothesis, config.beam)
+                decided.add(b)
+            elif _is_decided(finished[b], best_open[row], beams.length, limits[b], config):
+                decided.add(b)
+        cache.branch(parents)
+        stay = [row for row, b in enumerate(open_) if b not in decided]
+        if _should_leave(len(open_) - len(stay), len(open_)) and stay:
+            kept = torch.tensor(stay, device=source.device)
+            cache.take_sources(kept)
+            beams.take_sources(kept)
             open_ = [open_[row] for row in stay]
-        tokens = token.reshape(-1, 1)
+        tokens = beams.ids[:, :, -1].flatten().clamp(max=engine.target_pad)  # what is dead may have any class
     return [best[: config.n_best] for best in finished]
 
 
-def _finish(best: list[Hypothesis], ids: list[int], log_prob: float, length: int, config: SearchConfig) -> None:
+class _Beams:
+    """The W open hypotheses of each source: their ids, each token's log-probability, and the sums of these."""
+
+    def __init__(self, ids: Tensor, gains: Tensor, sums: Tensor, coverage: Tensor | None, config: SearchConfig) -> None:
+        self.ids = ids  # (B, W, length)
+        self.gains = gains  # (B, W, length)
+        self.sums = sums  # (B, W), best first
+        self.coverage = coverage  # (B, W, source length): attention that each source position got; NaN on padding
+        self._config = config
+
+    @classmethod
+    def start(cls, source: Source, engine: Engine, width: int, config: SearchConfig) -> "_Beams":
+        shape = len(source), width
+        ids = source.new_empty(*shape, 0)
+        gains = torch.empty(*shape, 0, dtype=torch.promote_types(engine.dtype, torch.float32), device=source.device)
+        sums = gains.new_full(shape, -torch.inf)
+        sums[:, 0] = 0.0  # all hypotheses are alike at first: one of them is enough
+        coverage = None
+        if config.coverage_penalty:
+            padding = source == engine.source_pad
+            coverage = gains.new_zeros(len(source), 1, source.shape[1]).masked_fill_(padding[:, None], torch.inf)
+            coverage = coverage.expand(-1, width, -1)
+        return cls(ids, gains, sums, coverage, config)
+
+    @property
+    def length(self) -> int:
+        """Tokens of each hypothesis."""
+        return self.ids.shape[2]
+
+    def extend(
+        self, gained: Float[Tensor, "rows each"], tokens: Int[Tensor, "rows each"]
+    ) -> tuple[list[tuple[int, Hypothesis]], Tensor]:
+        """Go on with the best W that don't end, of the best tokens of each hypothesis and what each would gain.
+
+        Returns those that end, with their rows, and whom each that goes on goes on from.
+        """
+        (sources, width), each = self.sums.shape, gained.shape[1]
+        totals = (self.sums[:, :, None] + gained.view(sources, width, each)).flatten(1)
+        totals, place = totals.topk(2 * width)
+        parents = place.div(each, rounding_mode="floor")
+        tokens, gained = tokens.view(sources, -1).gather(1, place), gained.view(sources, -1).gather(1, place)
+
+        ends = tokens == EOS
+        ended = [
+            (row, self._hypothesis(row, int(parents[row, rank]), totals[row, rank].item(), gained[row, rank].item()))
+            for row, rank in (ends[:, :width] & totals[:, :width].isfinite()).nonzero().tolist()
+        ]
+        # At most W of the 2 W candidates end, one for each open hypothesis: W others are always there.
+        order = ends.to(torch.int8).argsort(dim=1, stable=True)[:, :width]
+        self.sums, parents = totals.gather(1, order), parents.gather(1, order)
+        tokens, gained = tokens.gather(1, order), gained.gather(1, order)
+        past = parents[:, :, None].expand(-1, -1, self.length)
+        self.ids = torch.cat([self.ids.gather(1, past), tokens[:, :, None]], dim=2)
+        self.gains = torch.cat([self.gains.gather(1, past), gained[:, :, None]], dim=2)
+        if self.coverage is not None:
+            self.coverage = self.coverage.gather(1, parents[:, :, None].expand(-1, -1, self.coverage.shape[2]))
+        return ended, parents
+
+    def cut_off(self, row: int) -> list[Hypothesis]:
+        """The open hypotheses of a source as they are."""
+        return [
+            self._scored(self.ids[row, w].tolist(), self.gains[row, w].tolist(), log_prob, row, w)
+            for w, log_prob in enumerate(self.sums[row].tolist())
+            if log_prob > -torch.inf
+        ]
+
+    def take_sources(self, kept: Int[Tensor, " kept"]) -> None:
+        """Go on with these sources alone."""
+        self.ids, self.gains, self.sums = self.ids[kept], self.gains[kept], self.sums[kept]
+        self.coverage = None if self.coverage is None else self.coverage[kept]
+
+    def _hypothesis(self, row: int, parent: int, log_prob: float, gained: float) -> Hypothesis:
+        ids, gains = self.ids[row, parent].tolist(), self.gains[row, parent].tolist()
+        return self._scored(ids, [*gains, gained], log_prob, row, parent)
+
+    def _scored(self, ids: list[int], gains: list[float], log_prob: float, row: int, w: int) -> Hypothesis:
+        score = log_prob / self._config.normaliser(len(gains))
+        if self.coverage is not None:
+            score += self._config.coverage_penalty * self.coverage[row, w].clamp(max=1.0).log().sum().item()
+        return Hypothesis(ids, gains, log_prob, score)
+
+
+def _finish(best: list[Hypothesis], hypothesis: Hypothesis, most: int) -> None:
     """Add a finished hypothesis to those of its source, which stay ordered and at most as many as the beam."""
-    best.append(Hypothesis(ids, log_prob, log_prob / config.normaliser(length)))
+    best.append(hypothesis)
     best.sort(key=lambda hypothesis: -hypothesis.score)
-    del best[config.beam :]
+    del best[most:]
 
 
-def _is_decided(best: list[Hypothesis], best_open: float, limit: int, config: SearchConfig) -> bool:
+def _is_decided(best: list[Hypothesis], best_open: float, length: int, limit: int, config: SearchConfig) -> bool:
     """Whether a source needs no further step: by the stopping rule, or because nothing is open."""
     if best_open == -torch.inf:
         return True
     if config.stopping == "first":
         return len(best) >= config.beam
+    if config.stopping == "heuristic":
+        return len(best) >= config.beam and best[-1].score >= best_open / config.normaliser(length)
     if len(best) < config.n_best:
         return False
     # Log-probabilities only fall, and the longest translation divides them by the most.

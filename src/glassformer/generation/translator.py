@@ -1,23 +1,27 @@
 """Text in, text out: batches by length, searches, restores the order."""
 
 import warnings
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import overload
 
 import torch
+from torch import Tensor
 
+from glassformer.attention.want import Want
 from glassformer.device import pick_device
 from glassformer.errors import ConfigError
+from glassformer.generation.attention import Attention, align, check_attention, see_attention
+from glassformer.generation.batches import MOST_LOGITS, batches_by_length, longest_target, search_all
 from glassformer.generation.config import SearchConfig
-from glassformer.generation.search import Hypothesis, beam_search, greedy, sample
-from glassformer.run import load_run
+from glassformer.generation.engine import Engine, Stack
+from glassformer.generation.precision import Precision, pick_generation_precision
+from glassformer.generation.search import Hypothesis, stream
+from glassformer.run import open_run
 from glassformer.text.batching import pad_source
-from glassformer.text.tokenizer import EOS, Tokenizer
+from glassformer.text.tokenizer import EOS, UNK, UNKNOWN, Tokenizer
 from glassformer.transformer.model import Transformer
-
-MOST_LOGITS = 1 << 23
 
 
 @dataclass(frozen=True)
@@ -29,6 +33,12 @@ class Translation:
     """Log-probability divided by the length penalty; higher is better."""
     log_prob: float
     """Sum of the tokens' log-probabilities, in nats."""
+    tokens: list[str]
+    """The target tokens, without `</s>`."""
+    token_log_probs: list[float]
+    """Each token's log-probability, in nats; the last one is that of `</s>`, if it came before the limit."""
+    attention: Attention | None = None
+    """What was seen of the attention, if asked for."""
 
 
 class Translator:
@@ -39,49 +49,135 @@ class Translator:
     ['Zwei Hunde rennen.', 'Ein Mann singt.']
     """
 
-    def __init__(self, model: Transformer, source_tokenizer: Tokenizer, target_tokenizer: Tokenizer) -> None:
-        self.model = model
+    def __init__(
+        self, model: Transformer, source_tokenizer: Tokenizer, target_tokenizer: Tokenizer, precision: str = "auto"
+    ) -> None:
+        weight = model.target_embedding.weight
+        picked = pick_generation_precision(precision, weight.device, weight.dtype)
+        engine = Engine.of(model, picked.dtype, int8=picked.int8)
+        self._set(engine, source_tokenizer, target_tokenizer)
+
+    @classmethod
+    def load(cls, folder: str | Path, device: str = "auto", precision: str = "auto") -> "Translator":
+        """The translator of a run folder.
+
+        `precision` is that of weights and products: float32, bfloat16, float16, or auto, for which see
+        `generation.precision`; `.precision` says what it picked. The weights are held once, as the computation wants
+        them.
+        """
+        run = open_run(Path(folder))
+        where = pick_device(device)
+        picked = pick_generation_precision(precision, where, torch.float32)
+        engine = Engine(run.model, run.weights, picked.dtype, where, int8=picked.int8)
+        translator = cls.__new__(cls)
+        translator._set(engine, run.source_tokenizer, run.target_tokenizer)
+        return translator
+
+    def _set(self, engine: Engine, source_tokenizer: Tokenizer, target_tokenizer: Tokenizer) -> None:
+        self.engine = engine
         self.source_tokenizer = source_tokenizer
         self.target_tokenizer = target_tokenizer
 
-    @classmethod
-    def load(cls, folder: str | Path, device: str = "auto") -> "Translator":
-        """The translator of a run folder."""
-        run = load_run(Path(folder), pick_device(device))
-        return cls(run.model, run.source_tokenizer, run.target_tokenizer)
+    @property
+    def precision(self) -> Precision:
+        """The precision of weights and products."""
+        return Precision(self.engine.dtype, self.engine.int8)
+
+    @property
+    def device(self) -> torch.device:
+        """Where it computes."""
+        return self.engine.device
+
+    @overload
+    def translate(
+        self,
+        lines: Sequence[str],
+        config: SearchConfig | None = None,
+        progress: Callable[[int], None] = ...,
+        *,
+        prefixes: Sequence[str] | None = None,
+        attention: None = None,
+        layers: Sequence[int] | None = None,
+    ) -> list[str]: ...
+
+    @overload
+    def translate(
+        self,
+        lines: Sequence[str],
+        config: SearchConfig | None = None,
+        progress: Callable[[int], None] = ...,
+        *,
+        prefixes: Sequence[str] | None = None,
+        attention: Want | Mapping[Stack, Want],
+        layers: Sequence[int] | None = None,
+    ) -> list[Translation]: ...
 
     def translate(
         self,
         lines: Sequence[str],
         config: SearchConfig | None = None,
         progress: Callable[[int], None] = lambda lines_done: None,
-    ) -> list[str]:
-        """The best translation of each line, in order. An empty line stays empty."""
-        return [best[0].text for best in self.translate_n_best(lines, config, progress)]
+        *,
+        prefixes: Sequence[str] | None = None,
+        attention: Want | Mapping[Stack, Want] | None = None,
+        layers: Sequence[int] | None = None,
+    ) -> list[str] | list[Translation]:
+        """The best translation of each line, in order. An empty line stays empty.
+
+        `prefixes`, one for each line, are what the translations must begin with ("" leaves a line free).
+
+        With `attention`, what to see of the attention weights (one `Want` for the encoder's, the decoder's and the
+        decoder's attention to the source, or a mapping from "encoder", "decoder", "source"), whole `Translation`s
+        come back, whose `.attention` has seen the chosen hypothesis from its first token to its last, along the path
+        that the beam took; `layers` are the layers to look at, counted from 0, by default all.
+        """
+        if attention is None:
+            return [found[0].text for found in self.translate_n_best(lines, config, progress, prefixes=prefixes)]
+        config = config or SearchConfig()
+        wants = check_attention(self.engine, attention, layers)
+        translations = []
+        for line, source, found in self._found(lines, config, progress, prefixes):
+            seen = self._see(source, found[0], wants) if source else None
+            translations.append(self._translation(line, source, found[0], config, seen))
+        return translations
 
     def translate_n_best(
         self,
         lines: Sequence[str],
         config: SearchConfig | None = None,
         progress: Callable[[int], None] = lambda lines_done: None,
+        *,
+        prefixes: Sequence[str] | None = None,
     ) -> list[list[Translation]]:
         """Up to `config.n_best` translations of each line with their scores, best first."""
-        if isinstance(lines, str):
-            raise TypeError("lines must be a sequence of lines, got one str: pass [line]")
         config = config or SearchConfig()
-        encoded = self.source_tokenizer.encode(lines)
-        sources = _ended(encoded, lines, config.max_source_tokens, "source")
-        results = [[Translation("", 0.0, 0.0)] for _ in lines]
-        if empty := sum(not ids for ids in sources):
-            progress(empty)
-        generator = torch.Generator(self._device).manual_seed(config.seed)
-        with self._evaluating():
-            for batch in _batches_by_length(sources, *self._batch_limits(config)):
-                found = self._search([sources[i] for i in batch], config, generator)
-                for i, hypotheses in zip(batch, found, strict=True):
-                    results[i] = self._texts(hypotheses)
-                progress(len(batch))
-        return results
+        return [
+            [self._translation(line, source, hypothesis, config) for hypothesis in hypotheses]
+            for line, source, hypotheses in self._found(lines, config, progress, prefixes)
+        ]
+
+    def stream(self, line: str, config: SearchConfig | None = None) -> Iterator[str]:
+        """The translation of a line piece by piece, as it is written: greedily, or with `config.sample` drawn.
+
+        Joined, the pieces are the text that `translate` gives with a beam of 1 (or the draw of the same seed).
+        """
+        config = config or SearchConfig(beam=1)
+        if config.beam > 1 and not config.sample:
+            raise ConfigError(f"stream needs beam 1 or sample: a beam of {config.beam} decides only at the end")
+        (source,) = _ended(self.source_tokenizer.encode([line]), [line], config.max_source_tokens, "source")
+        if not source:
+            return
+        generator = torch.Generator(self.device).manual_seed(config.seed)
+        ids: list[int] = []
+        text = written = ""
+        for token in stream(self.engine, self._tensor([source]), longest_target(source, config), config, generator):
+            ids.append(token)
+            (text,) = self.target_tokenizer.decode([ids])
+            if text.startswith(written) and len(text) > len(written) and not text.endswith("\ufffd"):
+                yield text[len(written) :]
+                written = text
+        if len(text) > len(written):  # a character whose bytes never became complete
+            yield text[len(written) :]
 
     @torch.inference_mode()
     def score(
@@ -112,67 +208,95 @@ class Translator:
         )
         found = [0.0] * len(sources)
         longest = [max(pair, key=len) for pair in zip(source_ids, target_ids, strict=True)]
-        most_logits = max(1, MOST_LOGITS // self.model.config.target_vocab_size)
-        with self._evaluating():
-            for batch in _batches_by_length(longest, min(config.batch_tokens, most_logits), len(sources)):
-                scores = self._score([source_ids[i] for i in batch], [target_ids[i] for i in batch])
-                for i, score in zip(batch, scores, strict=True):
-                    found[i] = score
-                progress(len(batch))
+        most_logits = max(1, MOST_LOGITS // self.engine.config.target_vocab_size)
+        for batch in batches_by_length(longest, min(config.batch_tokens, most_logits), len(sources)):
+            scores = self._score([source_ids[i] for i in batch], [target_ids[i] for i in batch])
+            for i, score in zip(batch, scores, strict=True):
+                found[i] = score
+            progress(len(batch))
         return found
 
-    @contextmanager
-    def _evaluating(self) -> Iterator[None]:
-        """Without dropout; then in the mode that the model was in."""
-        training = self.model.training
-        self.model.eval()
-        try:
-            yield
-        finally:
-            self.model.train(training)
-
     def _score(self, sources: list[list[int]], targets: list[list[int]]) -> list[float]:
-        source, keep = pad_source([torch.tensor(ids) for ids in sources], self.model.source_pad)
-        target, inside = pad_source([torch.tensor(ids) for ids in targets], self.model.target_pad)
-        target, inside = target.to(self._device), inside[:, 0, 0].to(self._device)
-        keep = keep.to(self._device)
-        start = target.new_full((len(target), 1), self.model.target_pad)
-        memory = self.model.encode(source.to(self._device), keep)
-        states, _ = self.model.decode(torch.cat([start, target[:, :-1]], dim=1), self.model.start(memory, keep))
-        logits = self.model.logits(states)
-        log_probs = logits.to(torch.promote_types(logits.dtype, torch.float32)).log_softmax(-1)
+        source, keep = pad_source([torch.tensor(ids) for ids in sources], self.engine.source_pad)
+        target, inside = pad_source([torch.tensor(ids) for ids in targets], self.engine.target_pad)
+        target, inside = target.to(self.device), inside[:, 0, 0].to(self.device)
+        logits = self.engine.decode(self._shifted(target), source.to(self.device), keep.to(self.device))
+        log_probs = logits.log_softmax(-1, dtype=torch.promote_types(logits.dtype, torch.float32))
         picked = log_probs.gather(2, target.masked_fill(~inside, EOS)[:, :, None]).squeeze(2)
         return picked.masked_fill(~inside, 0.0).double().sum(1).tolist()
 
-    @property
-    def _device(self) -> torch.device:
-        return self.model.target_embedding.weight.device
+    def _shifted(self, target: Tensor) -> Tensor:
+        """What the decoder is given to predict `target`: its start, then all but the last token."""
+        start = target.new_full((len(target), 1), self.engine.target_pad)
+        return torch.cat([start, target[:, :-1]], dim=1)
 
-    def _batch_limits(self, config: SearchConfig) -> tuple[int, int]:
-        """Most padded source tokens and most sources at once, such that the logits of one step stay small."""
-        width = 1 if config.sample else config.beam
-        logits_each = width * self.model.config.target_vocab_size
-        return max(1, config.batch_tokens // width), max(1, MOST_LOGITS // logits_each)
+    def _tensor(self, rows: list[list[int]]) -> Tensor:
+        return torch.tensor(rows, dtype=torch.long, device=self.device)
 
-    def _search(
-        self, sources: list[list[int]], config: SearchConfig, generator: torch.Generator
-    ) -> list[list[Hypothesis]]:
-        source, keep = pad_source([torch.tensor(ids) for ids in sources], self.model.source_pad)
-        source, keep = source.to(self._device), keep.to(self._device)
-        limits = [min(config.max_length, 3 * len(ids) + 50) for ids in sources]
-        if config.sample:
-            draws = [sample(self.model, source, keep, limits, config, generator) for _ in range(config.n_best)]
-            return [sorted(drawn, key=lambda hypothesis: -hypothesis.score) for drawn in zip(*draws, strict=True)]
-        if config.beam == 1:
-            return [[found] for found in greedy(self.model, source, keep, limits, config)]
-        return beam_search(self.model, source, keep, limits, config)
+    def _found(
+        self,
+        lines: Sequence[str],
+        config: SearchConfig,
+        progress: Callable[[int], None],
+        prefixes: Sequence[str] | None,
+    ) -> list[tuple[str, list[int], list[Hypothesis]]]:
+        """Each line, its ids and the hypotheses for it."""
+        if isinstance(lines, str):
+            raise TypeError("lines must be a sequence of lines, got one str: pass [line]")
+        sources = _ended(self.source_tokenizer.encode(lines), lines, config.max_source_tokens, "source")
+        forced = self._forced(prefixes, lines)
+        found = search_all(self.engine, sources, config, prefixes=forced, progress=progress)
+        nothing = [Hypothesis([], [], 0.0, 0.0)]
+        return [(line, source, best or nothing) for line, source, best in zip(lines, sources, found, strict=True)]
 
-    def _texts(self, hypotheses: list[Hypothesis]) -> list[Translation]:
-        texts = self.target_tokenizer.decode([hypothesis.ids for hypothesis in hypotheses])
-        return [
-            Translation(text, hypothesis.score, hypothesis.log_prob)
-            for text, hypothesis in zip(texts, hypotheses, strict=True)
-        ]
+    def _forced(self, prefixes: Sequence[str] | None, lines: Sequence[str]) -> list[list[int]] | None:
+        if prefixes is None:
+            return None
+        if isinstance(prefixes, str):
+            raise TypeError("prefixes must be a sequence, one for each line, got one str: pass [prefix]")
+        if len(prefixes) != len(lines):
+            raise ConfigError(f"prefixes must be one for each line, got {len(prefixes)} for {len(lines)} lines")
+        return self.target_tokenizer.encode(prefixes)
+
+    def _translation(
+        self,
+        line: str,
+        source: list[int],
+        hypothesis: Hypothesis,
+        config: SearchConfig,
+        attention: Attention | None = None,
+    ) -> Translation:
+        (text,) = self.target_tokenizer.decode([hypothesis.ids])
+        if config.replace_unknown and UNK in hypothesis.ids:
+            text = self._with_source_tokens(line, source, hypothesis, text)
+        tokens = self.target_tokenizer.tokens(hypothesis.ids)
+        return Translation(text, hypothesis.score, hypothesis.log_prob, tokens, hypothesis.token_log_probs, attention)
+
+    def _with_source_tokens(self, line: str, source: list[int], hypothesis: Hypothesis, text: str) -> str:
+        """`text` with each unknown token replaced by the source token it looked at most."""
+        surfaces = self.source_tokenizer.surfaces(line)
+        places = align(self.engine, self._tensor([source]), self._read(hypothesis))
+        parts = text.split(UNKNOWN)
+        chosen = [surfaces[places[i]] for i, token in enumerate(hypothesis.ids) if token == UNK]
+        if len(parts) != len(chosen) + 1:  # the text has the mark of its own accord
+            return text
+        return "".join(part + new for part, new in zip(parts, [*chosen, ""], strict=True))
+
+    def _read(self, hypothesis: Hypothesis) -> Tensor:
+        """What the decoder has read when it chose the hypothesis's tokens: its start, then all but the last."""
+        steps = len(hypothesis.token_log_probs)
+        return self._tensor([[self.engine.target_pad, *hypothesis.ids][:steps]])
+
+    def _see(self, source: list[int], hypothesis: Hypothesis, wants: Mapping[Stack, Mapping[int, Want]]) -> Attention:
+        target_in = self._read(hypothesis)
+        seen = see_attention(self.engine, self._tensor([source]), target_in, wants)
+        steps = target_in.shape[1]
+        return Attention(
+            **seen,
+            source_tokens=self.source_tokenizer.tokens(source),
+            target_in=self.target_tokenizer.tokens(target_in[0].tolist()),
+            target_out=self.target_tokenizer.tokens([*hypothesis.ids, EOS][:steps]),
+        )
 
 
 def _ended(encoded: list[list[int]], lines: Sequence[str], most: int, side: str) -> list[list[int]]:
@@ -182,16 +306,3 @@ def _ended(encoded: list[list[int]], lines: Sequence[str], most: int, side: str)
             cut = f"a {side} of {len(ids):,} tokens is cut to its first {most - 1:,}: {line[:40]!r}…"
             warnings.warn(cut, stacklevel=3)
     return [[*ids[: most - 1], EOS] if ids else [] for ids in encoded]
-
-
-def _batches_by_length(sources: list[list[int]], most_tokens: int, most_sources: int) -> list[list[int]]:
-    """Indices of the sources that aren't empty, longest first, in batches of at most so many padded tokens."""
-    order = sorted((i for i, ids in enumerate(sources) if ids), key=lambda i: -len(sources[i]))
-    batches: list[list[int]] = []
-    for i in order:
-        size = len(batches[-1]) + 1 if batches else 0
-        if batches and size <= most_sources and len(sources[batches[-1][0]]) * size <= most_tokens:
-            batches[-1].append(i)
-        else:
-            batches.append([i])
-    return batches

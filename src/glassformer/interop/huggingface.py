@@ -15,10 +15,10 @@ from torch import Tensor
 from glassformer.errors import DataError, RunError
 from glassformer.files import write_json, write_tensors
 from glassformer.run import Run, load_run, read_weights, write_config, write_weights
-from glassformer.text.tokenizer import EOS, SubwordTokenizer, Tokenizer
+from glassformer.text.tokenizer import EOS, UNK, SubwordTokenizer, Tokenizer
 from glassformer.text.vocabulary import VocabularyTokenizer, read_vocabulary
 from glassformer.transformer.config import ModelConfig
-from glassformer.transformer.model import Transformer
+from glassformer.transformer.model import Transformer, weight_shapes
 
 CONFIG, WEIGHTS, PICKLED = "config.json", "model.safetensors", "pytorch_model.bin"
 _ACTIVATIONS = {"relu": "relu", "swish": "swish", "silu": "swish", "gelu": "gelu"}
@@ -71,6 +71,9 @@ def import_marian(folder: Path, out: Path) -> Run:
 def export_marian(run: Run, out: Path) -> None:
     """Writes `run` to the folder `out` in the Marian layout; RunError says what keeps it from that."""
     model, config = run.model, run.model.config
+    for setting in ("norm_first", "final_norm"):
+        if getattr(config, setting):
+            raise RunError(f"this run's model has {setting}, which the Marian layout has not: it can't be exported")
     size = max(config.source_vocab_size, config.target_vocab_size)
     source, target = (
         _vocabulary(tokenizer, size, side)
@@ -240,13 +243,10 @@ def _parts(config: ModelConfig) -> Iterator[tuple[str, str]]:
 
 
 def _check_shapes(ours: Mapping[str, Tensor], config: ModelConfig, folder: Path) -> None:
-    with torch.device("meta"):
-        expected = Transformer(config).state_dict()
-    for name, tensor in expected.items():
-        if ours[name].shape != tensor.shape:
+    for name, shape in weight_shapes(config).items():
+        if ours[name].shape != shape:
             raise RunError(
-                f"{folder}: {WEIGHTS} does not fit {CONFIG}: {name} must be {tuple(tensor.shape)}, "
-                f"got {tuple(ours[name].shape)}"
+                f"{folder}: {WEIGHTS} does not fit {CONFIG}: {name} must be {shape}, got {tuple(ours[name].shape)}"
             )
 
 
@@ -257,7 +257,7 @@ def _vocabulary(tokenizer: Tokenizer, size: int, side: str) -> dict[str, int]:
             f"the {side} tokenizer of this run splits symbols at spaces, and the Marian layout holds sentencepiece "
             f"models only: train with --{side}-tokenizer unigram, bpe, char or word to export"
         )
-    pieces = tokenizer.tokens(range(tokenizer.vocab_size - 1))
+    pieces = ["</s>", "<unk>", *tokenizer.tokens(range(UNK + 1, tokenizer.vocab_size - 1))]
     fill = [f"<unused_{n}>" for n in range(size - tokenizer.vocab_size)]
     vocabulary = {piece: i for i, piece in enumerate([*pieces, *fill, "<pad>"])}
     if len(vocabulary) < size:

@@ -146,6 +146,8 @@ def _check_models(encoder: transformer.TransformerEncoder, decoder: transformer.
         ("scale_embedding", True),
         ("tied_output", True),
         ("output_bias", False),
+        ("norm_first", False),
+        ("final_norm", False),
     ):
         if getattr(config, setting) != only:
             raise ValueError(

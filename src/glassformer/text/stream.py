@@ -2,7 +2,9 @@
 
 import os
 import sys
+import time
 from collections.abc import Iterable, Iterator
+from datetime import timedelta
 from itertools import islice
 from pathlib import Path
 from typing import BinaryIO
@@ -17,9 +19,9 @@ Chunk = tuple[int, list[str]]
 """Number of the first line, from 1, and the lines."""
 
 
-def in_chunks(lines: Iterable[str], size: int) -> Iterator[Chunk]:
-    """`size` lines at a time."""
-    iterator, first = iter(lines), 1
+def in_chunks(lines: Iterable[str], size: int, first: int = 1) -> Iterator[Chunk]:
+    """`size` lines at a time, of which the first has the number `first`."""
+    iterator = iter(lines)
     while chunk := list(islice(iterator, size)):
         yield first, chunk
         first += len(chunk)
@@ -49,16 +51,44 @@ def chunks_of_stream(stream: BinaryIO, size: int) -> Iterator[Chunk]:
         yield first, [decode_line(rest, first, STANDARD_INPUT)]
 
 
-def counting(chunks: Iterable[Chunk], what: str, unit: str) -> Iterator[Chunk]:
-    """The same chunks, with a count, rate and time on standard error while they are worked on, if it's a terminal."""
+def count_lines(path: Path) -> int | None:
+    """How many lines a plain file has; None where that takes unpacking it (.gz), or it can be read only once."""
+    if path.suffix == ".gz" or not path.is_file():
+        return None
+    newlines, last = 0, b"\n"
+    with path.open("rb") as file:
+        while block := file.read(1 << 20):
+            newlines, last = newlines + block.count(b"\n"), block
+    return newlines + (not last.endswith(b"\n"))
+
+
+def counting(chunks: Iterable[Chunk], what: str, unit: str, total: int | None = None) -> Iterator[Chunk]:
+    """The same chunks, with a count, rate and time on standard error while they are worked on, if it's a terminal.
+
+    With the number of all lines also the time left. The first chunk needn't begin with the first line.
+    """
     if not sys.stderr.isatty():
         yield from chunks
         return
-    columns = (TextColumn("{task.description}"), BarColumn(bar_width=24), TextColumn("{task.fields[facts]}"))
-    with Progress(*columns, TimeElapsedColumn(), console=Console(stderr=True)) as progress:
-        task = progress.add_task(what, total=None, facts="")
+    columns = (TextColumn("{task.description}"), BarColumn(bar_width=24), TimeElapsedColumn())
+    with Progress(*columns, TextColumn("{task.fields[facts]}"), console=Console(stderr=True)) as progress:
+        task = progress.add_task(what, total=total, facts="")
+        before, began = None, 0.0
         for first, lines in chunks:
+            if before is None:
+                before, began = first - 1, time.monotonic()
+                progress.update(task, completed=before)
             yield first, lines
-            progress.update(task, completed=first + len(lines) - 1)
-            speed = progress.tasks[0].speed or 0.0
-            progress.update(task, facts=f"{first + len(lines) - 1:,} {unit}, {speed:,.0f} {unit}/s")
+            done = first + len(lines) - 1
+            facts = progress_facts(done, done - before, time.monotonic() - began, unit, total)
+            progress.update(task, completed=done, facts=facts)
+
+
+def progress_facts(done: int, new: int, seconds: float, unit: str, total: int | None) -> str:
+    """What is done, how fast, and with a total the time left, if `new` ones took so many seconds."""
+    speed = new / max(seconds, 1e-9)
+    facts = f"{done:,} {unit}" if total is None else f"{done:,} of {total:,} {unit}"
+    facts += f", {speed:,.0f} {unit}/s" if speed >= 10 else f", {speed:.2g} {unit}/s"
+    if total is not None and done < total:
+        facts += f", {timedelta(seconds=round((total - done) / speed))} left"
+    return facts

@@ -42,6 +42,10 @@ class Tokenizer(ABC):
         """The token of each id, as it stands in the vocabulary."""
 
     @abstractmethod
+    def surfaces(self, line: str) -> list[str]:
+        """The text that each token of `encode` stands for, without spaces around it."""
+
+    @abstractmethod
     def save(self, stem: Path) -> Path:
         """Write the tokenizer to `stem` with its own ending; returns the path."""
 
@@ -121,6 +125,9 @@ class SubwordTokenizer(Tokenizer):
     def tokens(self, ids: Sequence[int]) -> list[str]:
         return ["<pad>" if i == self.pad else self._processor.id_to_piece(self._pieces[i]) for i in ids]
 
+    def surfaces(self, line: str) -> list[str]:
+        return surfaces_of(self._processor, line)
+
     def save(self, stem: Path) -> Path:
         path = stem.with_suffix(self.suffix)
         path.write_bytes(self._proto)
@@ -163,6 +170,9 @@ class SymbolTokenizer(Tokenizer):
     def tokens(self, ids: Sequence[int]) -> list[str]:
         return [self._symbols[i] for i in ids]
 
+    def surfaces(self, line: str) -> list[str]:
+        return line.split()
+
     def save(self, stem: Path) -> Path:
         path = stem.with_suffix(self.suffix)
         path.write_text("".join(f"{symbol}\n" for symbol in self._symbols[UNK + 1 : -1]), encoding="utf-8")
@@ -196,6 +206,11 @@ def read_sentencepiece(proto: bytes) -> sentencepiece.SentencePieceProcessor:
     except RuntimeError as error:
         raise DataError(f"not a sentencepiece model: {error}") from None
     return processor
+
+
+def surfaces_of(processor: sentencepiece.SentencePieceProcessor, line: str) -> list[str]:
+    """The text that each piece of a line stands for, without spaces around it."""
+    return [piece.replace("\u2581", " ").strip() for piece in processor.encode(line, out_type=str)]
 
 
 def check_kind(kind: str) -> None:

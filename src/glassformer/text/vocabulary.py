@@ -6,7 +6,7 @@ from pathlib import Path
 
 from glassformer.errors import DataError
 from glassformer.files import write_json
-from glassformer.text.tokenizer import EOS, UNK, UNKNOWN, Tokenizer, read_sentencepiece
+from glassformer.text.tokenizer import EOS, UNK, UNKNOWN, Tokenizer, read_sentencepiece, surfaces_of
 
 VOCABULARY = ".vocab.json"
 
@@ -67,6 +67,10 @@ class VocabularyTokenizer(Tokenizer):
 
     def tokens(self, ids: Sequence[int]) -> list[str]:
         return [self._pieces[i] for i in ids]
+
+    def surfaces(self, line: str) -> list[str]:
+        code, text = self._split_code(line)
+        return [*self.tokens(code), *surfaces_of(self._processor, text)]
 
     def save(self, stem: Path) -> Path:
         path = stem.with_suffix(self.suffix)

@@ -87,7 +87,7 @@ class _Training:
         self.batches_per_epoch = 1  # known when the first epoch is planned
         self.valid_text = read_valid_pairs(self.folder)
         source, target = (load_tokenizer(self.folder / saved[f"{side}_tokenizer"]) for side in ("source", "target"))
-        self.translator = Translator(self.model, source, target)
+        self.tokenizers = source, target
         self.sign = -1 if config.metric in LOWER_IS_BETTER else 1  # makes a higher score the better one
         self.symbols = isinstance(target, SymbolTokenizer)
         size = sum(parameter.numel() for parameter in self.model.parameters())
@@ -211,7 +211,8 @@ class _Training:
                 batch = Batch.of(corpus, indices, self.model.source_pad, self.model.target_pad).to(self.device)
                 nll += self._loss(batch)[1].item()
                 tokens += batch.tokens
-        found = self.translator.translate([source for source, _ in self.valid_text], SearchConfig(beam=1))
+        translator = Translator(self.model, *self.tokenizers, precision=str(self.dtype).removeprefix("torch."))
+        found = translator.translate([source for source, _ in self.valid_text], SearchConfig(beam=1))
         self.model.train()
         references = [target for _, target in self.valid_text]
         value = score(found, references, config.metric, tokenize=config.tokenize, symbols=self.symbols).value

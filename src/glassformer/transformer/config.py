@@ -6,6 +6,8 @@ from typing import Any
 from glassformer.errors import ConfigError
 
 ACTIVATIONS = ("relu", "swish", "gelu")
+LATER = ("norm_first", "final_norm")
+"""Settings that run folders written before these existed don't name: they have the default."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,6 +43,10 @@ class ModelConfig:
     """The target embeddings are the output projection too."""
     output_bias: bool = False
     """Add a number of its own to each predicted token's logit."""
+    norm_first: bool = False
+    """Pre-norm layers, x + sublayer(LayerNorm(x)), in place of the paper's LayerNorm(x + sublayer(x))."""
+    final_norm: bool = False
+    """One more LayerNorm after the last encoder layer and one after the last decoder layer, as nn.Transformer has."""
 
     def __post_init__(self) -> None:
         sizes = (
@@ -112,8 +118,9 @@ class ModelConfig:
 
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> "ModelConfig":
-        """The inverse of `to_json`; unknown or missing names are an error."""
+        """The inverse of `to_json`; unknown or missing names are an error, but for those of `LATER`."""
         known = {field.name for field in fields(cls)}
+        values = {field.name: field.default for field in fields(cls) if field.name in LATER} | values
         if unknown := sorted(set(values) - known):
             raise ConfigError(f"unknown model settings {', '.join(unknown)}: written by a newer glassformer?")
         if missing := sorted(known - set(values)):

@@ -2,12 +2,13 @@
 
 import math
 from collections.abc import Iterable
-from typing import cast
+from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from glassformer.attention.masks import keep_from_ids
 from glassformer.transformer.cache import Cache
@@ -24,8 +25,9 @@ class Transformer(nn.Module):
     """softmax(decode(target so far, encode(source)) Eᵀ), E the target embeddings.
 
     Conventions of the Marian layout: embeddings times sqrt(d_model), plus sinusoids; post-norm layers, no final
-    norm; the decoder starts from the padding id. The embedding of padding is zero and stays so, and padding, the
-    last id, is never predicted: logits are target_vocab_size - 1 wide. Source padding comes last in a row.
+    norm (unless `norm_first` and `final_norm` say otherwise); the decoder starts from the padding id. The embedding of
+    padding is zero and stays so, and padding, the last id, is never predicted: logits are target_vocab_size - 1 wide.
+    Source padding comes last in a row.
 
         model = Transformer(ModelConfig.tiny(source_vocab_size=100, target_vocab_size=100))
         memory = model.encode(source, keep)              # keep: (batch, 1, 1, source_len), True = may look
@@ -43,9 +45,11 @@ class Transformer(nn.Module):
             None if c.shared_vocab else nn.Embedding(c.source_vocab_size, c.d_model, padding_idx=self.source_pad)
         )
         self.positions = Positions(c.d_model)
-        sizes = (c.d_model, c.heads, c.d_ff, c.dropout, c.attention_dropout, c.activation)
+        sizes = (c.d_model, c.heads, c.d_ff, c.dropout, c.attention_dropout, c.activation, c.norm_first)
         self.encoder = nn.ModuleList(EncoderLayer(*sizes) for _ in range(c.encoder_layers))
         self.decoder = nn.ModuleList(DecoderLayer(*sizes) for _ in range(c.decoder_layers))
+        self.encoder_norm = nn.LayerNorm(c.d_model) if c.final_norm else None
+        self.decoder_norm = nn.LayerNorm(c.d_model) if c.final_norm else None
         self.dropout = Dropout(c.dropout)
         predictable = c.target_vocab_size - 1
         self.output = None if c.tied_output else nn.Linear(c.d_model, predictable, bias=False)
@@ -65,7 +69,7 @@ class Transformer(nn.Module):
         x = self._embed(source, self.source_embedding or self.target_embedding, start=0)
         for layer in self.encoder:
             x = layer(x, keep)
-        return x
+        return x if self.encoder_norm is None else self.encoder_norm(x)
 
     def start(self, memory: Hidden, keep: Bool[Tensor, "batch 1 1 length"] | None = None) -> Cache:
         """The cache from which decoding starts: every layer's keys and values of the source."""
@@ -89,6 +93,7 @@ class Transformer(nn.Module):
         for layer, layer_cache in zip(self.decoder, cache.layers, strict=True):
             x, layer_cache = layer(x, layer_cache, cache.memory_keep)
             layers.append(layer_cache)
+        x = x if self.decoder_norm is None else self.decoder_norm(x)
         return x, Cache(tuple(layers), cache.memory_keep)
 
     @property
@@ -117,3 +122,16 @@ class Transformer(nn.Module):
                 nn.init.xavier_uniform_(parameter)
             elif name.endswith("bias"):
                 nn.init.zeros_(parameter)
+
+
+def weight_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
+    """The name and shape of each weight in the state_dict of a Transformer of this config, which isn't built."""
+    with torch.device("meta"), _Unfilled():
+        return {name: tuple(tensor.shape) for name, tensor in Transformer(config).state_dict().items()}
+
+
+class _Unfilled(TorchFunctionMode):
+    """Leaves tensors as they are that would be filled at random: on meta that imports torch's compiler."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return args[0] if func is Tensor.normal_ else func(*args, **(kwargs or {}))

@@ -1,0 +1,90 @@
+"""The attention of what was generated, seen through `observe`."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import get_args
+
+import torch
+from jaxtyping import Int
+from torch import Tensor
+
+from glassformer.attention.attend import attend
+from glassformer.attention.observation import Observation
+from glassformer.attention.observe import observe
+from glassformer.attention.want import Want
+from glassformer.errors import ConfigError
+from glassformer.generation.engine import Engine, Stack
+
+STACKS: tuple[Stack, ...] = get_args(Stack)
+
+
+@dataclass(frozen=True)
+class Attention:
+    """Observations of one translation, layer by layer; their batch axis is 1 long.
+
+    Query i of `decoder` and `source` has read target_in[i] and predicts target_out[i]. What a source position
+    receives from the whole translation, say, is `attention.source[5].received[0, head]`.
+    """
+
+    encoder: dict[int, Observation]
+    """The source's attention to itself: queries and keys are source_tokens."""
+    decoder: dict[int, Observation]
+    """The translation's attention to what is written: queries and keys are target_in."""
+    source: dict[int, Observation]
+    """The translation's attention to the source: queries are target_in, keys are source_tokens."""
+    source_tokens: list[str]
+    target_in: list[str]
+    target_out: list[str]
+
+
+Seen = dict[Stack, dict[int, Observation]]
+
+
+def check_attention(
+    engine: Engine, want: Want | Mapping[Stack, Want], layers: Sequence[int] | None
+) -> dict[Stack, dict[int, Want]]:
+    """What to see of each stack and layer; ConfigError for stacks or layers that there are none of."""
+    wants = dict.fromkeys(STACKS, want) if isinstance(want, Want) else dict(want)
+    counts = {"encoder": engine.config.encoder_layers, "decoder": engine.config.decoder_layers}
+    counts["source"] = counts["decoder"]
+    for stack, wanted in wants.items():
+        if stack not in counts:
+            raise ConfigError(f"attention is of {', '.join(STACKS)}, got {stack!r}")
+        if not isinstance(wanted, Want):
+            raise ConfigError(f"attention must be a Want, or one for each stack, got {wanted!r} for {stack}")
+        for layer in layers or ():
+            if not 0 <= layer < counts[stack]:
+                raise ConfigError(f"layers must be from 0 to {counts[stack] - 1} for the {stack}, got {layer}")
+    return {
+        stack: dict.fromkeys(range(counts[stack]) if layers is None else layers, wanted)
+        for stack, wanted in wants.items()
+    }
+
+
+@torch.inference_mode()
+def see_attention(
+    engine: Engine,
+    source: Int[Tensor, "1 source_len"],
+    target_in: Int[Tensor, "1 target_len"],
+    wants: Mapping[Stack, Mapping[int, Want]],
+) -> Seen:
+    """What the layers see when `target_in` is read after `source`: the path that generation took, in one pass."""
+    seen: Seen = {stack: {} for stack in STACKS}
+
+    def look(stack: Stack, layer: int, q: Tensor, k: Tensor, v: Tensor, keep: Tensor | None, causal: bool) -> Tensor:
+        want = wants.get(stack, {}).get(layer)
+        if want is None:
+            return attend(q, k, v, keep=keep, causal=causal)
+        output, seen[stack][layer] = observe(q, k, v, keep=keep, causal=causal, want=want)
+        return output
+
+    engine.decode(target_in, source, look=look)
+    return seen
+
+
+def align(engine: Engine, source: Int[Tensor, "1 source_len"], target_in: Int[Tensor, "1 target_len"]) -> list[int]:
+    """The source position, `</s>` excluded, that gets most attention at each step: last layer, mean of the heads."""
+    last = engine.config.decoder_layers - 1
+    seen = see_attention(engine, source, target_in, {"source": {last: Want(head_mean=True)}})
+    weights = seen["source"][last].head_mean[0]
+    return weights[:, : max(1, weights.shape[1] - 1)].argmax(-1).tolist()

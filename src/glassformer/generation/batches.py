@@ -1,0 +1,92 @@
+"""Search over many sources of ids: batches of like length, results in the sources' order."""
+
+from collections.abc import Callable, Sequence
+
+import torch
+
+from glassformer.errors import ConfigError
+from glassformer.generation.config import SearchConfig
+from glassformer.generation.engine import Engine
+from glassformer.generation.search import Hypothesis, beam_search, greedy, sample
+from glassformer.generation.workers import in_workers
+from glassformer.text.batching import pad_source
+
+MOST_LOGITS = 1 << 23
+
+
+def search_all(
+    engine: Engine,
+    sources: Sequence[list[int]],
+    config: SearchConfig,
+    *,
+    prefixes: Sequence[list[int]] | None = None,
+    progress: Callable[[int], None] = lambda sources_done: None,
+) -> list[list[Hypothesis]]:
+    """Up to `config.n_best` hypotheses for each source (ids that end with `</s>`), best first; none for an empty one.
+
+    With `prefixes`, each target begins with the ids of its prefix.
+    """
+    for ids in prefixes or ():
+        if len(ids) > config.max_length:
+            raise ConfigError(
+                f"a prefix must be at most max_length = {config.max_length} tokens long, got {len(ids)}: raise "
+                "max_length, or shorten it"
+            )
+    results: list[list[Hypothesis]] = [[] for _ in sources]
+    if empty := sum(not ids for ids in sources):
+        progress(empty)
+    width = 1 if config.sample else config.beam
+    most_sources = max(1, MOST_LOGITS // (width * engine.config.target_vocab_size))
+    most_sources = min(most_sources, config.batch_lines or most_sources)
+    batches = batches_by_length(sources, max(1, config.batch_tokens // width), most_sources)
+    generator = torch.Generator(engine.device).manual_seed(config.seed)
+
+    def search(batch: list[int]) -> list[list[Hypothesis]]:
+        forced = [prefixes[i] for i in batch] if prefixes else None
+        return _search(engine, [sources[i] for i in batch], forced, config, generator)
+
+    one_by_one = engine.device.type != "cpu" or config.sample  # draws come from one generator, in order
+    found = enumerate(map(search, batches)) if one_by_one else in_workers(search, batches)
+    for place, hypotheses in found:
+        for i, best in zip(batches[place], hypotheses, strict=True):
+            results[i] = best
+        progress(len(batches[place]))
+    return results
+
+
+def batches_by_length(sources: Sequence[list[int]], most_tokens: int, most_sources: int) -> list[list[int]]:
+    """Indices of the sources that aren't empty, longest first, in batches of at most so many padded tokens."""
+    order = sorted((i for i, ids in enumerate(sources) if ids), key=lambda i: -len(sources[i]))
+    batches: list[list[int]] = []
+    for i in order:
+        size = len(batches[-1]) + 1 if batches else 0
+        if batches and size <= most_sources and len(sources[batches[-1][0]]) * size <= most_tokens:
+            batches[-1].append(i)
+        else:
+            batches.append([i])
+    return batches
+
+
+def longest_target(source: list[int], config: SearchConfig) -> int:
+    """The most tokens that a target may have."""
+    return max(config.min_length, min(config.max_length, 3 * len(source) + 50))
+
+
+def _search(
+    engine: Engine,
+    sources: list[list[int]],
+    prefixes: list[list[int]] | None,
+    config: SearchConfig,
+    generator: torch.Generator,
+) -> list[list[Hypothesis]]:
+    source, keep = pad_source([torch.tensor(ids) for ids in sources], engine.source_pad)
+    source, keep = source.to(engine.device), keep.to(engine.device)
+    limits = [longest_target(ids, config) for ids in sources]
+    if prefixes:
+        limits = [min(config.max_length, limit + len(ids)) for limit, ids in zip(limits, prefixes, strict=True)]
+    if config.sample:
+        draws = [sample(engine, source, keep, limits, config, generator, prefixes) for _ in range(config.n_best)]
+        return [sorted(drawn, key=lambda hypothesis: -hypothesis.score) for drawn in zip(*draws, strict=True)]
+    if config.beam == 1:
+        return [[found] for found in greedy(engine, source, keep, limits, config, prefixes)]
+    return beam_search(engine, source, keep, limits, config, prefixes)

@@ -1,0 +1,61 @@
+"""What a search may not choose next: applied to log-probabilities, which are not normalised again."""
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from glassformer.generation.config import SearchConfig
+from glassformer.text.tokenizer import EOS
+
+
+class Constraints:
+    """Forced first tokens, a least length, and no n-gram twice; for B sources with W hypotheses each."""
+
+    def __init__(self, config: SearchConfig, prefixes: list[list[int]] | None, width: int) -> None:
+        self._min_length = config.min_length
+        self._ngram = config.no_repeat_ngram
+        self._prefixes = prefixes or []
+        self._width = width
+        self._longest = max(map(len, self._prefixes), default=0)
+
+    def apply(
+        self,
+        log_probs: Float[Tensor, "rows classes"],
+        ids: Int[Tensor, "sources width length"],
+        open_: list[int],
+    ) -> None:
+        """Set to -inf, in place, what may not follow `ids`; `open_` are the sources that the rows belong to."""
+        length = ids.shape[2]
+        forced = [(place, self._prefixes[b][length]) for place, b in enumerate(open_) if self._is_forced(b, length)]
+        kept = [log_probs[self._width * place : self._width * (place + 1), token].clone() for place, token in forced]
+        if self.forbids_end(length):
+            log_probs[:, EOS] = -torch.inf
+        if self._ngram and length >= self._ngram:
+            self._block_repeats(log_probs, ids.flatten(0, 1).tolist())
+        for (place, token), kept_log_probs in zip(forced, kept, strict=True):
+            rows = log_probs[self._width * place : self._width * (place + 1)]
+            rows.fill_(-torch.inf)
+            rows[:, token] = kept_log_probs
+
+    def forbids_end(self, length: int) -> bool:
+        """Whether targets of this length may not end yet."""
+        return length < self._min_length
+
+    def needs_all(self, length: int) -> bool:
+        """Whether what may follow targets of this length depends on more than their length."""
+        return bool(self._ngram) or length < self._longest
+
+    def _is_forced(self, source: int, length: int) -> bool:
+        return length < self._longest and length < len(self._prefixes[source])
+
+    def _block_repeats(self, log_probs: Tensor, rows: list[list[int]]) -> None:
+        size = self._ngram
+        blocked = [
+            (row, ids[start + size - 1])
+            for row, ids in enumerate(rows)
+            for start in range(len(ids) - size + 1)
+            if ids[start : start + size - 1] == ids[len(ids) - size + 1 :]
+        ]
+        if blocked:
+            places = torch.tensor(blocked, device=log_probs.device)
+            log_probs[places[:, 0], places[:, 1]] = -torch.inf

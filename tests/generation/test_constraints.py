@@ -1,0 +1,121 @@
+import random
+
+import pytest
+import torch
+from torch import Tensor
+from torch.testing import assert_close
+
+from glassformer.generation.config import SearchConfig
+from glassformer.generation.constraints import Constraints
+from glassformer.text.tokenizer import EOS
+
+SOURCES, W, V, FILLED = 5, 3, 7, 11  # the classes from V on are nobody's
+
+
+def may_follow(past: list[int], token: int, least: int, n: int, prefix: list[int]) -> bool:
+    """The rules for one token after one hypothesis, one by one."""
+    if len(past) < len(prefix):
+        return token == prefix[len(past)]
+    if token == EOS and len(past) < least:
+        return False
+    if n:
+        seen = {tuple(past[i : i + n]) for i in range(len(past) - n + 1)}
+        if len(past) >= n - 1 and tuple([*past, token][len(past) + 1 - n :]) in seen:
+            return False
+    return True
+
+
+def scores(rows: int) -> Tensor:
+    """Log-probabilities of V classes, those that fill up -inf."""
+    found = torch.randn(rows, FILLED).log_softmax(-1)
+    found[:, V:] = -torch.inf
+    return found
+
+
+def applied(config: SearchConfig, prefixes: list[list[int]] | None, pasts: list[list[list[int]]], open_: list[int]):
+    """What is left of random log-probabilities, and what they were."""
+    before = scores(len(open_) * W)
+    after = before.clone()
+    constraints = Constraints(config, prefixes, W)
+    constraints.apply(after, torch.tensor(pasts, dtype=torch.long).view(len(open_), W, -1), open_)
+    return after.view(len(open_), W, FILLED), before.view(len(open_), W, FILLED)
+
+
+@pytest.mark.parametrize("least", [0, 1, 4])
+@pytest.mark.parametrize("n", [0, 1, 2, 3])
+@pytest.mark.parametrize("forced", [False, True])
+def test_what_is_forbidden_is_what_the_rules_forbid_one_by_one(least, n, forced):
+    draw = random.Random(least + 10 * n)
+    forbidden = 0
+    for length in range(9):
+        # Sources 1 and 3 have left; two tokens make repeats likely.
+        prefixes = [[draw.choice((2, 3)) for _ in range(b * 2)] for b in range(SOURCES)] if forced else None
+        open_ = [0, 2, 4]
+        pasts = [[[draw.choice((2, 3)) for _ in range(length)] for _ in range(W)] for _ in open_]
+        after, before = applied(SearchConfig(min_length=least, no_repeat_ngram=n), prefixes, pasts, open_)
+        for place, b in enumerate(open_):
+            for w in range(W):
+                prefix = prefixes[b] if prefixes else []
+                allowed = [may_follow(pasts[place][w], token, least, n, prefix) for token in range(V)]
+                expected = before[place, w].masked_fill(~torch.tensor(allowed + [True] * (FILLED - V)), -torch.inf)
+                assert_close(after[place, w], expected, rtol=0, atol=0)
+                forbidden += allowed.count(False)
+    assert bool(forbidden) == bool(least or n or forced)
+
+
+def test_min_length_forbids_the_end_alone():
+    for length, allowed in ((0, False), (2, False), (3, True), (4, True)):
+        after, before = applied(SearchConfig(min_length=3), None, [[[2] * length] * W], [0])
+        assert after[..., EOS].isfinite().all().item() is allowed
+        assert_close(after[..., EOS + 1 :], before[..., EOS + 1 :], rtol=0, atol=0)
+
+
+def test_no_bigram_twice_by_hand():
+    # Read so far: 2 3 2 5 2; after the last 2 neither 3 nor 5 may come again. After 2 3 4 5 6 anything may.
+    pasts = [[[2, 3, 2, 5, 2], [2, 3, 4, 5, 6], [3, 3, 3, 3, 3]]]
+    after, _ = applied(SearchConfig(no_repeat_ngram=2), None, pasts, [0])
+    forbidden = [[token for token in range(V) if row[token] == -torch.inf] for row in after[0].tolist()]
+    assert forbidden == [[3, 5], [], [3]]
+
+
+def test_a_prefix_wins_over_the_other_rules():
+    config = SearchConfig(min_length=4, no_repeat_ngram=1)
+    after, before = applied(config, [[3, 3, 3]], [[[3, 3]] * W], [0])
+    assert after[..., 3].isfinite().all()
+    assert_close(after[..., 3], before[..., 3], rtol=0, atol=0)
+    assert after.isfinite().sum() == W
+    after, _ = applied(config, [[3, 3, 3]], [[[3, 3, 3]] * W], [0])  # and then they hold again
+    assert (after[..., [EOS, 3]] == -torch.inf).all()
+    assert after[..., [1, 2, 4, 5, 6]].isfinite().all()
+
+
+def test_each_source_has_its_own_prefix_also_after_others_have_left():
+    prefixes = [[2], [3, 4], [], [5, 6, 2], [6]]
+    after, _ = applied(SearchConfig(), prefixes, [[[9]] * W] * 3, [1, 2, 3])
+    finite = [[token for token in range(FILLED) if row[0][token] > -torch.inf] for row in after.tolist()]
+    assert finite == [[4], list(range(V)), [6]]
+
+
+def test_what_is_impossible_is_not_forced():
+    """A hypothesis that nothing may follow isn't revived by its prefix."""
+    before = torch.full((W, FILLED), -torch.inf)
+    Constraints(SearchConfig(), [[2, 3]], W).apply(before, torch.full((1, W, 1), 2), [0])
+    assert (before == -torch.inf).all()
+
+
+@pytest.mark.parametrize(
+    ("config", "prefixes", "needs_all", "forbids_end"),
+    [
+        (SearchConfig(), None, [], []),
+        (SearchConfig(), [], [], []),
+        (SearchConfig(), [[], []], [], []),
+        (SearchConfig(), [[2], [3, 2, 4]], [0, 1, 2], []),
+        (SearchConfig(min_length=2), None, [], [0, 1]),
+        (SearchConfig(no_repeat_ngram=2), None, [0, 1, 2, 3, 4], []),
+        (SearchConfig(min_length=3), [[2]], [0], [0, 1, 2]),
+    ],
+)
+def test_where_the_length_alone_or_nothing_at_all_decides_is_known(config, prefixes, needs_all, forbids_end):
+    constraints = Constraints(config, prefixes, W)
+    assert [length for length in range(5) if constraints.needs_all(length)] == needs_all
+    assert [length for length in range(5) if constraints.forbids_end(length)] == forbids_end

@@ -1,0 +1,283 @@
+import math
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.testing import assert_close
+
+from glassformer.generation import engine as engine_module
+from glassformer.generation.engine import READY_POSITIONS, Engine
+from glassformer.text.batching import pad_source
+from glassformer.transformer.config import ModelConfig
+from glassformer.transformer.model import Transformer
+
+B, W, S, T, H, D_HEAD = 3, 5, 11, 13, 2, 7  # distinct primes: a swapped axis cannot pass
+LENGTHS = [S, 3, 7]
+SOURCE_VOCAB, TARGET_VOCAB = 19, 23
+
+VARIATIONS = [
+    {},
+    dict(shared_vocab=True),
+    dict(tied_output=False),
+    dict(output_bias=True),
+    dict(activation="swish"),
+    dict(activation="gelu"),
+    dict(scale_embedding=False),
+    dict(norm_first=True),
+    dict(final_norm=True),
+    dict(norm_first=True, final_norm=True),
+    dict(
+        shared_vocab=True,
+        tied_output=False,
+        output_bias=True,
+        activation="gelu",
+        scale_embedding=False,
+        norm_first=True,
+        final_norm=True,
+    ),
+]
+every_model = pytest.mark.parametrize("changes", VARIATIONS, ids=lambda changes: ",".join(changes) or "default")
+
+
+def random_model(dtype: torch.dtype = torch.float64, **changes: Any) -> Transformer:
+    """A small model with no number left at 0 or 1."""
+    settings = dict(
+        source_vocab_size=TARGET_VOCAB if changes.get("shared_vocab") else SOURCE_VOCAB,
+        target_vocab_size=TARGET_VOCAB,
+        shared_vocab=False,
+        d_model=H * D_HEAD,
+        heads=H,
+        encoder_layers=3,
+        decoder_layers=2,
+        d_ff=17,
+        dropout=0.5,
+        attention_dropout=0.5,
+    )
+    model = Transformer(ModelConfig(**(settings | changes))).eval()
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            parameter += 0.3 * torch.randn_like(parameter)
+            if "embedding" in name:
+                parameter[-1] = 0.0
+    return model.to(dtype)
+
+
+def batch(model: Transformer) -> tuple[Tensor, Tensor]:
+    """Sources of different lengths, and where they aren't padding."""
+    return pad_source([torch.randint(0, model.source_pad, (n,)) for n in LENGTHS], model.source_pad)
+
+
+@torch.no_grad()
+def taught(model: Transformer, target_in: Tensor, source: Tensor, keep: Tensor | None = None) -> Tensor:
+    """The model's own logits at all positions of given targets, of which a source may have several."""
+    return model.logits(model.decode(target_in, model.start(model.encode(source, keep), keep))[0])
+
+
+def check_steps(model: Transformer, steps: int, *, width: int = W, leave: dict[int, list[int]] | None = None) -> None:
+    """Step by step with random tokens and parents, every hypothesis is as if its own past alone had been read.
+
+    `leave` are the sources to go on with from a step on.
+    """
+    engine, (source, keep) = Engine.of(model), batch(model)
+    cache = engine.start(source, keep, width)
+    pasts = torch.full((B, width, 1), model.target_pad)  # what each hypothesis has read
+    for step in range(steps):
+        found, _ = engine.step(pasts[:, :, -1].flatten(), cache)
+        assert (cache.length, cache.sources) == (step + 1, len(source))
+        expected = taught(model, pasts.flatten(0, 1), source, keep)[:, -1]
+        assert_close(found[:, : model.target_pad], expected, rtol=0, atol=1e-10)
+        parents = torch.randint(0, width, (len(source), width))
+        cache.branch(parents)
+        tokens = torch.randint(0, model.target_pad, (len(source), width, 1))
+        pasts = torch.cat([torch.stack([p[w] for p, w in zip(pasts, parents, strict=True)]), tokens], 2)
+        if leave and step in leave:
+            kept = torch.tensor(leave[step])
+            cache.take_sources(kept)
+            source, keep, pasts = source[kept], keep[kept], pasts[kept]
+
+
+def stepped(engine: Engine, source: Tensor, keep: Tensor, target_in: Tensor) -> Tensor:
+    """Logits of the predictable ids, one position after the other."""
+    cache = engine.start(source, keep, 1)
+    return torch.stack([engine.step(tokens, cache)[0] for tokens in target_in.T], 1)[..., : engine.target_pad]
+
+
+# Whole sequences
+
+
+@every_model
+@pytest.mark.parametrize("padded", [True, False])
+def test_encode_is_the_models(changes, padded):
+    model = random_model(**changes)
+    source, keep = batch(model)
+    if not padded:
+        source, keep = torch.randint(0, model.source_pad, (B, S)), None
+    with torch.no_grad():
+        assert_close(Engine.of(model).encode(source, keep), model.encode(source, keep), rtol=0, atol=1e-10)
+
+
+@every_model
+def test_decode_is_the_models_teacher_forcing(changes):
+    model = random_model(**changes)
+    engine, (source, keep) = Engine.of(model), batch(model)
+    target_in = torch.randint(0, TARGET_VOCAB, (B, T))
+    expected = taught(model, target_in, source, keep)
+    found = engine.decode(target_in, source, keep)
+    assert_close(found[..., : model.target_pad], expected, rtol=0, atol=1e-10)
+    assert_close(engine.decode(target_in[1:2], source[1:2, :3]), found[1:2], rtol=0, atol=1e-10)
+
+
+def test_sequences_may_be_longer_than_the_positions_kept_ready():
+    model = random_model(encoder_layers=1, decoder_layers=1)
+    length = READY_POSITIONS + 7
+    source, target_in = torch.randint(0, model.source_pad, (1, length)), torch.randint(0, TARGET_VOCAB, (1, length))
+    expected = taught(model, target_in, source)
+    assert_close(Engine.of(model).decode(target_in, source)[..., : model.target_pad], expected, rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize("predictable", [3, 127, 128, 129, 255])
+def test_logits_are_filled_up_to_a_multiple_of_128_classes_that_are_never_chosen(predictable):
+    model = random_model(target_vocab_size=predictable + 1)
+    engine, (source, keep), classes = Engine.of(model), batch(model), 128 * math.ceil(predictable / 128)
+    target_in = torch.randint(0, model.target_pad, (B, T))
+    taught_logits = engine.decode(target_in, source, keep)
+    stepped_logits, _ = engine.step(target_in[:, 0], engine.start(source, keep, 1))
+    for logits, shape in ((taught_logits, (B, T, classes)), (stepped_logits, (B, classes))):
+        assert logits.shape == shape
+        assert logits[..., :predictable].isfinite().all()
+        assert (logits[..., predictable:] == -torch.inf).all()
+
+
+# Step by step
+
+
+@every_model
+def test_steps_are_teacher_forcing_of_each_hypothesis_own_past(changes):
+    check_steps(random_model(**changes), 5)
+
+
+@pytest.mark.parametrize("width", [1, 2, 13])
+def test_steps_of_any_number_of_hypotheses(width):
+    check_steps(random_model(), 5, width=width)
+
+
+@pytest.mark.parametrize("width", [1, 3])
+def test_the_cache_grows_past_its_first_steps(width):
+    check_steps(random_model(encoder_layers=1, decoder_layers=1), 37, width=width)
+
+
+@pytest.mark.parametrize("width", [1, 3])
+@pytest.mark.parametrize("leave", [{0: [0, 2]}, {4: [1, 2]}, {2: [0, 2], 7: [1]}, {3: [1], 4: [0]}], ids=str)
+def test_sources_may_leave_at_any_step(width, leave):
+    check_steps(random_model(encoder_layers=1), 11, width=width, leave=leave)
+
+
+@pytest.mark.parametrize("step", [14, 15, 16, 31])
+def test_sources_may_leave_as_the_cache_grows(step):
+    check_steps(random_model(encoder_layers=1, decoder_layers=1), step + 5, width=2, leave={step: [0, 2]})
+
+
+def test_steps_go_past_the_positions_kept_ready(monkeypatch):
+    monkeypatch.setattr(engine_module, "READY_POSITIONS", 5)
+    check_steps(random_model(), 11)
+
+
+def test_a_step_takes_sources_without_padding_as_they_are():
+    model = random_model()
+    engine, source = Engine.of(model), torch.randint(0, model.source_pad, (B, S))
+    found = []
+    for keep in (None, torch.ones(B, 1, 1, S, dtype=torch.bool)):
+        cache = engine.start(source, keep, W)
+        found.append(engine.step(torch.arange(B * W), cache)[0])
+    expected = taught(model, torch.arange(B * W)[:, None], source)[:, 0]
+    assert_close([logits[:, : model.target_pad] for logits in found], [expected] * 2, rtol=0, atol=1e-10)
+
+
+# Alignment
+
+
+@every_model
+def test_alignment_is_the_last_layers_attention_to_the_source_mean_of_its_heads(changes):
+    model = random_model(**changes)
+    engine, (source, keep) = Engine.of(model), batch(model)
+    tokens = torch.randint(0, model.target_pad, (2, B * W))
+    cache = engine.start(source, keep, W)
+    engine.step(tokens[0], cache)
+    _, query = engine.step(tokens[1], cache)
+    found = engine.alignment(query, cache)
+    assert found.shape == (B, W, S)
+    assert (found[~keep[:, 0].expand(B, W, S)] == 0).all()
+
+    attention, seen = model.decoder[-1].source_attention, []
+    look = attention.look
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(attention, "look", lambda q, k, v, **masks: seen.append((q, k)) or look(q, k, v, **masks))
+        taught(model, tokens.T, source.repeat_interleave(W, 0), keep.repeat_interleave(W, 0))
+    [(q, k)] = seen  # of each hypothesis as a source of its own
+    scores = torch.einsum("bhqd,bhkd->bhqk", q, k) / math.sqrt(D_HEAD)
+    weights = scores.masked_fill(~keep.repeat_interleave(W, 0), -torch.inf).softmax(-1).mean(1)[:, -1]
+    assert_close(found.double(), weights.view(B, W, S), rtol=0, atol=1e-6)
+
+
+# Precision, and what an engine leaves alone
+
+
+@every_model
+def test_float32_is_as_near_as_float32_is(changes):
+    model = random_model(torch.float32, **changes)
+    engine, (source, keep) = Engine.of(model), batch(model)
+    assert engine.dtype == torch.float32
+    target_in = torch.randint(0, TARGET_VOCAB, (B, T))
+    expected = taught(model, target_in, source, keep)
+    for found in (
+        engine.decode(target_in, source, keep)[..., : model.target_pad],
+        stepped(engine, source, keep, target_in),
+    ):
+        assert_close(found, expected, rtol=1e-5, atol=1e-5 * expected.abs().max().item())
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("norm_first", [False, True])
+def test_half_precision_is_near(dtype, norm_first):
+    model = random_model(norm_first=norm_first)
+    engine, (source, keep) = Engine.of(model, dtype), batch(model)
+    assert engine.dtype == dtype
+    target_in = torch.randint(0, TARGET_VOCAB, (B, T))
+    expected = taught(model, target_in, source, keep).log_softmax(-1)
+    for logits in (
+        engine.decode(target_in, source, keep)[..., : model.target_pad],
+        stepped(engine, source, keep, target_in),
+    ):
+        error = (logits.double().log_softmax(-1) - expected).square().mean().sqrt() / expected.std()
+        assert error < (0.03 if dtype == torch.bfloat16 else 0.004)
+
+
+def test_nothing_is_dropped_and_no_gradient_kept():
+    model = random_model()
+    source, keep = batch(model)
+    expected = Engine.of(model).encode(source, keep)
+    found = Engine.of(model.train()).encode(source, keep)
+    assert_close(found, expected, rtol=0, atol=0)
+    assert not found.requires_grad
+    assert model.training
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
+def test_what_becomes_of_the_model_afterwards_changes_nothing(dtype):
+    model = random_model(dtype)
+    engine, (source, keep) = Engine.of(model), batch(model)
+    target_in = torch.randint(0, TARGET_VOCAB, (B, T))
+    expected = engine.decode(target_in, source, keep)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter += 1.0  # as an optimizer's step does
+    assert_close(engine.decode(target_in, source, keep), expected, rtol=0, atol=0)
+
+
+def test_an_engine_knows_its_model():
+    model = random_model()
+    engine = Engine.of(model)
+    assert engine.config == model.config
+    assert (engine.source_pad, engine.target_pad) == (model.source_pad, model.target_pad)
+    assert (engine.dtype, engine.device) == (torch.float64, torch.device("cpu"))

@@ -1,0 +1,80 @@
+import pytest
+import torch
+from torch import Tensor
+from torch.testing import assert_close
+
+from glassformer.generation.top import BLOCK, top
+
+ROWS = 5
+# Few, where a sort is all there is; a multiple of 128 of them, small and large; many that are no multiple.
+CLASSES = [7, 127, BLOCK, 3 * BLOCK, 31 * BLOCK, 32 * BLOCK, 37 * BLOCK, 37 * BLOCK + 3, 313 * BLOCK]
+
+
+def check(scores: Tensor, k: int) -> None:
+    """The values are torch's, in order; the classes are different ones that have these values."""
+    given = scores.clone()
+    best, classes = top(scores, k)
+    assert best.shape == classes.shape == (len(scores), k)
+    assert_close(best, scores.topk(k).values, rtol=0, atol=0)
+    assert_close(scores.gather(1, classes), best, rtol=0, atol=0)
+    assert all(len(set(row)) == k for row in classes.tolist())
+    assert torch.equal(scores, given)
+
+
+@pytest.mark.parametrize("classes", CLASSES)
+def test_top_is_torchs_topk(classes):
+    for k in (1, 2, 3, 10, 31, 32, 36, 37, 38, 127, 313):
+        if k <= classes:
+            check(torch.randn(ROWS, classes), k)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16], ids=str)
+def test_of_any_type(dtype):
+    for k in (1, 7):
+        check(torch.randn(ROWS, 37 * BLOCK).to(dtype), k)
+
+
+@pytest.mark.parametrize("classes", CLASSES)
+@pytest.mark.parametrize("k", [1, 2, 7])
+def test_with_classes_that_cannot_be_chosen(classes, k):
+    scores = torch.randn(ROWS, classes)
+    check(scores.masked_fill(torch.rand(ROWS, classes) < 0.98, -torch.inf), k)
+    check(scores.masked_fill(torch.arange(classes) >= classes - 3, -torch.inf), k)
+    one = torch.arange(classes) == torch.randint(0, classes, (ROWS, 1))  # as a forced token leaves them
+    check(scores.masked_fill(~one, -torch.inf), k)
+    check(torch.full((ROWS, classes), -torch.inf), k)
+
+
+@pytest.mark.parametrize("classes", CLASSES)
+@pytest.mark.parametrize("k", [1, 2, 7, 30])
+def test_ties(classes, k):
+    if k <= classes:
+        check(torch.randint(0, 5, (ROWS, classes)).float(), k)
+        check(torch.zeros(ROWS, classes), k)
+        check(torch.randint(0, classes, (ROWS, classes)).float(), k)
+
+
+@pytest.mark.parametrize("k", [1, 2, 11])
+def test_the_best_may_lie_anywhere(k):
+    blocks = 37
+    low = torch.randn(1, blocks * BLOCK)
+    places = {
+        "in one block": torch.arange(k) + 17 * BLOCK,
+        "each in a block of its own": torch.arange(k) * 3 * BLOCK + torch.arange(k) * 11,
+        "at the ends of blocks": torch.arange(1, k + 1) * BLOCK - torch.arange(k) % 2,
+        "first": torch.arange(k),
+        "last": blocks * BLOCK - 1 - torch.arange(k),
+    }
+    for place in places.values():
+        scores = low.clone()
+        scores[0, place] = 100.0 + torch.randperm(k)
+        best, classes = top(scores, k)
+        assert best[0].tolist() == [100.0 + n for n in reversed(range(k))]
+        assert sorted(classes[0].tolist()) == sorted(place.tolist())
+
+
+def test_every_row_has_its_own():
+    scores = torch.zeros(3, 37 * BLOCK)
+    scores[0, 4000], scores[1, 5], scores[2, 129] = 1.0, 2.0, 3.0
+    best, classes = top(scores, 1)
+    assert (best.tolist(), classes.tolist()) == ([[1.0], [2.0], [3.0]], [[4000], [5], [129]])
