@@ -1,6 +1,6 @@
 """A trained run's translations beside those of Hugging Face and CTranslate2, and `auto` precision beside float32.
 
-    python benchmarks/parity.py RUN --source FILE --target FILE [--sentences 1000]
+    python benchmarks/parity.py RUN --source FILE --target FILE [--sentences 1000] [--only ids precision]
 
 The run is exported to the Marian layout and from there to CTranslate2. In float32, with a beam of 5 and length penalty
 1, ids are compared with Hugging Face's for each rule of stopping and with CTranslate2's at patience 1; greedy search
@@ -12,7 +12,7 @@ benchmarks/results/parity.jsonl. Needs the extras huggingface and ctranslate2.
 import tempfile
 import warnings
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import bench
 import sacrebleu
@@ -31,7 +31,13 @@ RULES = {"exact": "never", "heuristic": False, "first": True}
 Ids = list[list[int]]
 
 
-def main(run: tyro.conf.Positional[Path], source: Path, target: Path, sentences: int = 1000) -> None:
+def main(
+    run: tyro.conf.Positional[Path],
+    source: Path,
+    target: Path,
+    sentences: int = 1000,
+    only: tuple[Literal["ids", "precision"], ...] = ("ids", "precision"),
+) -> None:
     """Compare the translations of SOURCE.
 
     Args:
@@ -39,13 +45,16 @@ def main(run: tyro.conf.Positional[Path], source: Path, target: Path, sentences:
         source: Sources, one a line.
         target: References, one a line.
         sentences: How many of them to take.
+        only: ids, precision.
     """
     print(bench.machine())
     pairs = [pair for pair in PairFiles(source, target) if pair[0].strip()][:sentences]
     translator = Translator.load(run, "cpu", "float32")
     measured: dict[str, Any] = {"run": run.name, "sentences": len(pairs)}
-    measured |= same_ids(run, translator, [source for source, _ in pairs])
-    measured |= precisions(run, translator, pairs)
+    if "ids" in only:
+        measured |= same_ids(run, translator, [source for source, _ in pairs])
+    if "precision" in only:
+        measured |= precisions(run, translator, pairs)
     bench.keep("parity", measured)
 
 
@@ -122,7 +131,8 @@ def precisions(run: Path, exact: Translator, pairs: list[tuple[str, str]]) -> di
     ours, theirs = figures.values()
     drop = theirs["BLEU"] - ours["BLEU"]
     change = ours["mean score"] / theirs["mean score"] - 1
-    print(f"  auto loses {drop:.2f} BLEU; its mean score is {-change:.3%} better")
+    better = "better" if change < 0 else "worse"  # scores are negative
+    print(f"  auto loses {drop:.2f} BLEU; its mean score is {abs(change):.3%} {better}")
     return {"precisions": figures, "BLEU lost": drop, "score changed": change}
 
 
