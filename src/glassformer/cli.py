@@ -20,7 +20,7 @@ from glassformer.generation.config import SearchConfig
 from glassformer.training.config import TrainConfig
 
 if TYPE_CHECKING:
-    from glassformer.generation.translator import Translation
+    from glassformer.generation.translator import Translation, Translator
 
 LINES_AT_ONCE = 2048
 
@@ -151,7 +151,9 @@ def translate(command: TranslateCommand) -> int:
         else chunks_of_file(command.input, LINES_AT_ONCE)
     )
     if command.output is not None or not sys.stdout.isatty():
-        chunks = counting(chunks, "translating", "lines", count_lines(command.input) if command.input else None)
+        chunks = counting(
+            chunks, _progress_of(translator), "lines", count_lines(command.input) if command.input else None
+        )
     with nullcontext(sys.stdout.buffer) if command.output is None else replacing(command.output) as file:
         for first, lines in chunks:
             file.write(_format(translator.translate_n_best(lines, command.search), first, command))
@@ -178,7 +180,7 @@ def _translate_file(command: TranslateCommand, source: Path, output: Path) -> in
         partial.skip(lines, source)
         chunks = in_chunks(lines, LINES_AT_ONCE, first=partial.lines + 1)
         try:
-            for first, chunk in counting(chunks, "translating", "lines", count_lines(source)):
+            for first, chunk in counting(chunks, _progress_of(translator), "lines", count_lines(source)):
                 partial.append(chunk, _format(translator.translate_n_best(chunk, command.search), first, command))
         except BaseException:
             if partial.lines:
@@ -202,6 +204,11 @@ def _digest_of_run(folder: Path) -> str:
             with path.open("rb") as file:
                 digest.update(hashlib.file_digest(file, "blake2b").digest())
     return digest.hexdigest()
+
+
+def _progress_of(translator: "Translator") -> str:
+    """What the progress line says is done."""
+    return f"translating in {translator.precision}"
 
 
 def _format(translations: Sequence[Sequence["Translation"]], first: int, command: TranslateCommand) -> bytes:
@@ -240,7 +247,8 @@ def evaluate(command: EvaluateCommand) -> int:
         pairs = list(PairFiles(command.source, command.target))
         translator = Translator.load(command.run, command.device, command.precision)
         symbols = symbols or isinstance(translator.target_tokenizer, SymbolTokenizer)
-        chunks = counting(in_chunks((source for source, _ in pairs), LINES_AT_ONCE), "translating", "lines", len(pairs))
+        sources = in_chunks((source for source, _ in pairs), LINES_AT_ONCE)
+        chunks = counting(sources, _progress_of(translator), "lines", len(pairs))
         hypotheses = [text for _, lines in chunks for text in translator.translate(lines, command.search)]
         references = [reference for _, reference in pairs]
         if command.output is not None:

@@ -15,6 +15,7 @@ from torch.testing import assert_close
 from glassformer.attention.masks import keep_from_ids
 from glassformer.attention.multihead import MultiheadAttention
 from glassformer.errors import ArgumentError, ConfigError, RunError
+from glassformer.generation.config import SearchConfig
 from glassformer.interop.huggingface import export_marian
 from glassformer.interop.torch_nn import Converted, from_torch, replace_attention
 from glassformer.reference import transformer as reference
@@ -187,6 +188,8 @@ def test_training_goes_on_with_the_optimizer_that_was_made_before():
 WIDTH, HEADS, FF = 22, 2, 13
 SOURCE_WORDS, WORDS = 19, 23
 SOURCE_PAD, START, END, PAD = 7, 5, 11, 2  # none where our model has it
+SENTENCES = [[START, 3, 8, 13, END], [START, END], [START, 17, 1, END, 4, 9, 6, END]]
+MOST = 7  # tokens of a translation
 
 
 class Theirs(nn.Module):
@@ -428,6 +431,48 @@ def test_step_by_step_with_a_cache_is_theirs_over_the_whole_prefix(norm_first):
         assert_close(logits, expected[:, found.target_map[:-1]], rtol=0, atol=1e-9)
         expected[:, [START, PAD]] = -torch.inf  # what is never predicted
         assert torch.equal(found.target_ids(logits.argmax(-1)), expected.argmax(-1))
+
+
+@torch.no_grad()
+def next_log_probs(theirs: Theirs, source: list[int], target: list[int]) -> Tensor:
+    """Log-probabilities of what follows each position of a target, over the ids that can be predicted."""
+    logits = theirs(torch.tensor([source]), torch.tensor([[START, *target]]))[0]
+    logits[:, [START, PAD]] = -torch.inf
+    return logits.log_softmax(-1)
+
+
+@pytest.mark.parametrize("norm_first", [False, True], ids=["post-norm", "pre-norm"])
+def test_generated_greedily_as_their_model_would(norm_first):
+    theirs = Theirs(norm_first=norm_first)
+    found = converted(theirs).generate(SENTENCES, SearchConfig(beam=1, max_length=MOST))
+    for source, [best] in zip(SENTENCES, found, strict=True):
+        expected: list[int] = []
+        while len(expected) < MOST:
+            token = int(next_log_probs(theirs, source, expected)[-1].argmax())
+            if token == END:
+                break
+            expected.append(token)
+        assert best.ids == expected
+
+
+def test_a_beam_scores_as_their_model_does():
+    theirs = Theirs()
+    found = converted(theirs).generate(SENTENCES, SearchConfig(beam=5, n_best=5, max_length=MOST, length_penalty=0.0))
+    greedy = converted(theirs).generate(SENTENCES, SearchConfig(beam=1, max_length=MOST, length_penalty=0.0))
+    assert [len(all_best) for all_best in found] == [5] * len(SENTENCES)
+    for source, all_best, [likeliest] in zip(SENTENCES, found, greedy, strict=True):
+        for best in all_best:
+            steps = next_log_probs(theirs, source, best.ids)
+            chosen = [*best.ids, END] if len(best.token_log_probs) > len(best.ids) else best.ids
+            expected = [steps[t, token].item() for t, token in enumerate(chosen)]
+            assert best.token_log_probs == pytest.approx(expected, abs=1e-9)
+            assert best.log_prob == pytest.approx(sum(expected), abs=1e-9)
+        assert all_best[0].score >= likeliest.score - 1e-12
+
+
+def test_generating_a_source_with_an_id_out_of_range_is_an_error():
+    with pytest.raises(ArgumentError, match="source ids"):
+        converted(Theirs()).generate([[1, SOURCE_WORDS]])
 
 
 # Ids
