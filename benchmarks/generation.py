@@ -7,7 +7,7 @@ https://github.com/wmt-conference/wmt22-news-systems, txt/sources), which also m
 model (d_model 512, 6+6 layers, 8 heads, d_ff 2048, swish) has random weights in the Marian layout; every translation is
 forced to 25 tokens. Each side is a process of its own; they take turns, with pauses, so that neither's threads spin
 while the other works. Every side has two threads: CTranslate2 as two workers of one thread and as one of two (the
-faster counts), glassformer as it divides them itself. Before anything is timed, float32 ids are compared.
+faster counts), glassformer as it divides them itself. Before `throughput` times anything, float32 ids are compared.
 
 Prints tokens/s, latency (median, p95), memory above what the imports take, the time to load, and what the matrix
 products of a step alone would allow; the ratios come last and go, with all the rest, to
@@ -45,14 +45,13 @@ SIDES = (*OURS, *CT2, "huggingface")
 Part = Literal["throughput", "latency", "memory", "gpu"]
 
 
-def main(data: Path, only: tuple[Part, ...] = get_args(Part), rounds: int = 7, device: str = "cpu") -> None:
+def main(data: Path, only: tuple[Part, ...] = get_args(Part), rounds: int = 7) -> None:
     """Measure the parts named by `only`.
 
     Args:
         data: Folder with the WMT22 sources.
         only: throughput, latency, memory, gpu.
         rounds: Turns of each side; Hugging Face's are at most three.
-        device: For processes of their own; leave it.
     """
     print(bench.machine())
     torch.set_num_threads(THREADS)

@@ -441,6 +441,18 @@ def test_scores_and_n_best_with_line_numbers(here, capfd, translator, monkeypatc
     assert all(bests[0].score >= bests[1].score for bests in found)
 
 
+def test_equal_lines_of_different_chunks_are_drawn_differently(here, capfd, monkeypatch):
+    monkeypatch.setattr(cli, "LINES_AT_ONCE", 20)
+    line = (here / "seven.txt").read_text(encoding="utf-8").splitlines()[0]
+    (here / "same.txt").write_text(f"{line}\n" * 60, encoding="utf-8")
+    command = f"translate run --input same.txt --sample --temperature 5 {SHORT}".replace("--beam 2", "")
+    assert run_command(command) == 0
+    drawn = capfd.readouterr().out.splitlines()
+    assert len({tuple(drawn[first : first + 20]) for first in (0, 20, 40)}) == 3
+    assert run_command(command) == 0
+    assert capfd.readouterr().out.splitlines() == drawn
+
+
 def test_scores_alone_have_no_line_number(here, capfd, translator):
     assert run_command(f"translate run --input seven.txt --scores {SHORT}") == 0
     columns = [line.split("\t") for line in capfd.readouterr().out.splitlines()]

@@ -7,7 +7,7 @@ import sys
 import warnings
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -31,7 +31,8 @@ class TranslateCommand:
 
     Each line of output belongs to the line of input at its place; empty lines stay empty. With --n-best above 1
     every line gives up to so many lines: its number, a tab, the translation. Stopped on the way from file to file, it
-    keeps what is done, and the same command with --resume goes on; only --device may differ.
+    keeps what is done, and the same command with --resume goes on; it refuses if the
+    settings, or the device or precision that `auto` picks, are others.
     """
 
     run: Positional[Path]
@@ -156,7 +157,7 @@ def translate(command: TranslateCommand) -> int:
         )
     with nullcontext(sys.stdout.buffer) if command.output is None else replacing(command.output) as file:
         for first, lines in chunks:
-            file.write(_format(translator.translate_n_best(lines, command.search), first, command))
+            file.write(_format(translator.translate_n_best(lines, _search_from(first, command)), first, command))
             file.flush()
     return 0
 
@@ -168,20 +169,23 @@ def _translate_file(command: TranslateCommand, source: Path, output: Path) -> in
     from glassformer.text.partial import partial_output
     from glassformer.text.stream import count_lines, counting, in_chunks
 
+    translator = Translator.load(command.run, command.device, command.precision)
     settings = {
         "run folder (digest)": _digest_of_run(command.run),
-        "precision": command.precision,
+        "device": translator.device.type,
+        "precision": str(translator.precision),
         "scores": command.scores,
         **asdict(command.search),
     }
     with partial_output(output, settings, resume=command.resume) as partial:
-        translator = Translator.load(command.run, command.device, command.precision)
         lines = read_lines(source)
         partial.skip(lines, source)
         chunks = in_chunks(lines, LINES_AT_ONCE, first=partial.lines + 1)
         try:
             for first, chunk in counting(chunks, _progress_of(translator), "lines", count_lines(source)):
-                partial.append(chunk, _format(translator.translate_n_best(chunk, command.search), first, command))
+                partial.append(
+                    chunk, _format(translator.translate_n_best(chunk, _search_from(first, command)), first, command)
+                )
         except BaseException:
             if partial.lines:
                 kept = f"{partial.path} has the translations of {partial.lines:,} lines"
@@ -204,6 +208,11 @@ def _digest_of_run(folder: Path) -> str:
             with path.open("rb") as file:
                 digest.update(hashlib.file_digest(file, "blake2b").digest())
     return digest.hexdigest()
+
+
+def _search_from(first: int, command: TranslateCommand) -> SearchConfig:
+    """The search of a chunk that begins with line number `first`: draws differ from chunk to chunk."""
+    return replace(command.search, seed=(command.search.seed + first - 1) % (1 << 32))
 
 
 def _progress_of(translator: "Translator") -> str:

@@ -21,7 +21,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file
 from torch import Tensor
 
-from glassformer.errors import DataError, RunError
+from glassformer.errors import ConfigError, DataError, RunError
 from glassformer.files import write_json, write_tensors
 from glassformer.text.tokenizer import Tokenizer, load_tokenizer
 from glassformer.text.vocabulary import VOCABULARY, VocabularyTokenizer, read_vocabulary
@@ -76,7 +76,10 @@ class WeightFile(Mapping[str, Tensor]):
         with self._open() as file:
             tensor = file.get_tensor(name)
         if not tensor.isfinite().all():
-            raise RunError(f"{self._path} holds numbers that are not finite: train again with a lower --learning-rate")
+            raise RunError(
+                f"{self._path} holds numbers that are not finite: train again with a lower --learning-rate, or fetch "
+                "it again"
+            )
         return tensor
 
     def __iter__(self) -> Iterator[str]:
@@ -126,7 +129,10 @@ def load_run(folder: Path, device: torch.device | str = "cpu") -> Run:
 def open_run(folder: Path) -> "OpenRun":
     """Read a run folder but its weights, which are read when asked for; RunError says what is missing or wrong."""
     config = read_config(folder)
-    model = ModelConfig.from_json(config["model"])
+    try:
+        model = ModelConfig.from_json(config["model"])
+    except ConfigError as error:
+        raise RunError(f"{folder / CONFIG} is damaged: {error}") from None
     if not (folder / WEIGHTS).exists():
         unfinished = (folder / RESUME).exists()
         fix = (

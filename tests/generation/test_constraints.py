@@ -96,6 +96,17 @@ def test_each_source_has_its_own_prefix_also_after_others_have_left():
     assert finite == [[4], list(range(V)), [6]]
 
 
+def test_where_the_rules_leave_nothing_the_target_ends():
+    config = SearchConfig(min_length=9, no_repeat_ngram=1)
+    pasts = [[[1, 2, 3, 4, 5, 6], [1, 2, 3, 4, 5, 5], [6, 5, 4, 3, 2, 1]]]
+    after, before = applied(config, None, pasts, [0])
+    finite = [[token for token in range(FILLED) if row[token] > -torch.inf] for row in after[0].tolist()]
+    assert finite == [[EOS], [6], [EOS]]
+    assert_close(after[0, [0, 2], EOS], before[0, [0, 2], EOS], rtol=0, atol=0)
+    after, _ = applied(config, [[1] * 7], pasts, [0])
+    assert (after.argmax(-1) == 1).all(), "but a prefix has the last word"
+
+
 def test_what_is_impossible_is_not_forced():
     """A hypothesis that nothing may follow isn't revived by its prefix."""
     before = torch.full((W, FILLED), -torch.inf)

@@ -2,6 +2,7 @@ import functools
 import math
 import re
 from collections import Counter
+from copy import deepcopy
 from itertools import combinations, product
 from typing import Any
 
@@ -10,7 +11,8 @@ import torch
 from torch import Tensor
 from torch.testing import assert_close
 
-from glassformer.errors import ConfigError
+from glassformer.errors import ConfigError, RunError
+from glassformer.generation.batches import search_all
 from glassformer.generation.config import SearchConfig
 from glassformer.generation.engine import Engine
 from glassformer.generation.search import Hypothesis, beam_search, greedy, sample, stream, truncated
@@ -23,7 +25,6 @@ SOURCE_VOCAB = 11
 SCORINGS = [(penalty, alpha) for penalty in ("plain", "wu") for alpha in (0.0, 0.6, 1.0, 2.0)]
 
 
-@functools.cache
 def random_model(seed: int, target_vocab: int = 7, decoder_layers: int = 1) -> Transformer:
     """A tiny model in float64 whose distributions are peaked and differ from prefix to prefix."""
     torch.manual_seed(seed)
@@ -107,10 +108,13 @@ def all_translations(
     return dict(sorted(found.items(), key=lambda item: -item[1][0]))
 
 
+remembered_model = functools.cache(random_model)  # not to be changed
+
+
 @functools.cache
 def next_of(seed: int, source: tuple[int, ...], prefix: tuple[int, ...], target_vocab: int = 7) -> list[float]:
     """Log-probabilities that a random model gives each token after a prefix; remembered, as searches ask it often."""
-    return next_log_probs(random_model(seed, target_vocab), [*source], [[*prefix]])[0, -1].tolist()
+    return next_log_probs(remembered_model(seed, target_vocab), [*source], [[*prefix]])[0, -1].tolist()
 
 
 def plain_beam_search(
@@ -535,7 +539,7 @@ def test_who_else_is_in_a_batch_and_when_they_leave_changes_nothing(width, setti
     """Also not for prefixes of different lengths, and coverage."""
     model = random_model(58, decoder_layers=2)
     generator = torch.Generator().manual_seed(5)
-    prefixes = [torch.randint(1, 6, (n % 4,), generator=generator).tolist() for n in range(len(MANY))]
+    prefixes = [torch.randint(1, 6, (n % 7,), generator=generator).tolist() for n in range(len(MANY))]
     limits = [max(limit, len(prefix), 3) for limit, prefix in zip(MANY_LIMITS, prefixes, strict=True)]
     coverage = 0.4 if width > 1 else 0.0
     config = SearchConfig(beam=width, n_best=width, coverage_penalty=coverage, **settings)
@@ -706,8 +710,8 @@ def test_normaliser_by_hand(penalty, alpha, length, expected):
         (dict(max_source_tokens=0), "max_source_tokens must be at least 2 (with </s>), got 0"),
         (dict(batch_tokens=0), "batch_tokens must be at least 1, got 0"),
         (dict(beam=2, n_best=3), "n_best must be at most the beam, got n_best 3 and beam 2"),
-        (dict(length_penalty=-0.1), "length_penalty must be at least 0, got -0.1"),
-        (dict(length_penalty=math.nan), "length_penalty must be at least 0, got nan"),
+        (dict(length_penalty=-0.1), "length_penalty must be at least 0 and at most 20, got -0.1"),
+        (dict(length_penalty=math.nan), "length_penalty must be at least 0 and at most 20, got nan"),
         (dict(seed=-1), "seed must be at least 0 and less than 2^32, got -1"),
         (dict(seed=1 << 32), "seed must be at least 0 and less than 2^32, got 4294967296"),
         (dict(penalty="wo"), "penalty must be one of wu, plain, got 'wo'"),
@@ -715,8 +719,8 @@ def test_normaliser_by_hand(penalty, alpha, length, expected):
         (dict(min_length=-1), "min_length must be at least 0, got -1"),
         (dict(no_repeat_ngram=-2), "no_repeat_ngram must be at least 0, got -2"),
         (dict(min_length=8, max_length=7), "min_length must be at most max_length, got min_length 8, max_length 7"),
-        (dict(coverage_penalty=-0.5), "coverage_penalty must be at least 0, got -0.5"),
-        (dict(coverage_penalty=math.nan), "coverage_penalty must be at least 0, got nan"),
+        (dict(coverage_penalty=-0.5), "coverage_penalty must be at least 0 and finite, got -0.5"),
+        (dict(coverage_penalty=math.nan), "coverage_penalty must be at least 0 and finite, got nan"),
         (
             dict(coverage_penalty=0.5, beam=1),
             "coverage_penalty chooses among the hypotheses of a beam: it needs beam above 1, no sample",
@@ -725,8 +729,11 @@ def test_normaliser_by_hand(penalty, alpha, length, expected):
             dict(coverage_penalty=0.5, sample=True),
             "coverage_penalty chooses among the hypotheses of a beam: it needs beam above 1, no sample",
         ),
-        (dict(temperature=0.0), "temperature must be above 0, got 0.0"),
-        (dict(temperature=math.nan), "temperature must be above 0, got nan"),
+        (dict(temperature=0.0), "temperature must be at least 1e-6 and at most 1e6, got 0.0"),
+        (dict(temperature=math.inf), "temperature must be at least 1e-6 and at most 1e6, got inf"),
+        (dict(length_penalty=21.0), "length_penalty must be at least 0 and at most 20, got 21.0"),
+        (dict(coverage_penalty=math.inf), "coverage_penalty must be at least 0 and finite, got inf"),
+        (dict(temperature=math.nan), "temperature must be at least 1e-6 and at most 1e6, got nan"),
         (dict(top_k=-1), "top_k must be at least 0, got -1"),
         (dict(top_p=0.0), "top_p must be above 0 and at most 1, got 0.0"),
         (dict(top_p=1.1), "top_p must be above 0 and at most 1, got 1.1"),
@@ -750,3 +757,35 @@ def test_draws_keep_the_rules():
 
 def test_draws_may_be_more_than_the_beam():
     assert SearchConfig(sample=True, beam=1, n_best=7).n_best == 7
+
+
+KINDS_OF_SEARCH = [dict(beam=1), dict(beam=3, n_best=2), dict(sample=True)]
+
+
+@pytest.mark.parametrize("settings", KINDS_OF_SEARCH)
+def test_weights_that_are_not_numbers_are_refused(settings):
+    model = deepcopy(random_model(1))
+    with torch.no_grad():
+        model.decoder[0].feed_forward.inner.weight[2, 3] = math.nan
+    with pytest.raises(RunError, match=r"not finite, first in decoder.0.feed_forward.inner.weight: train again"):
+        search_all(Engine.of(model), SOURCES, SearchConfig(**settings))
+
+
+@pytest.mark.parametrize("settings", KINDS_OF_SEARCH)
+def test_numbers_that_overflow_are_an_error(settings):
+    model = deepcopy(random_model(1)).float()
+    with torch.no_grad():
+        model.decoder[0].feed_forward.inner.weight.mul_(1e30)
+        model.decoder[0].feed_forward.outer.weight.mul_(1e30)
+    with pytest.raises(RunError, match="the model computed numbers that are not finite, in float32: its weights are"):
+        search_all(Engine.of(model), SOURCES, SearchConfig(**settings))
+
+
+@pytest.mark.parametrize("settings", KINDS_OF_SEARCH)
+def test_a_target_to_which_nothing_may_be_added_ends(settings):
+    engine = Engine.of(random_model(1))
+    config = SearchConfig(**settings, min_length=40, no_repeat_ngram=1, max_length=60)
+    for hypotheses in search_all(engine, SOURCES, config):
+        for hypothesis in hypotheses:
+            assert sorted(hypothesis.ids) == list(range(1, engine.target_pad)), "each once, and then there is no other"
+            assert math.isfinite(hypothesis.score)

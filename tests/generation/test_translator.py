@@ -5,6 +5,7 @@ import random
 import re
 from typing import Any
 
+import jaxtyping
 import pytest
 import sentencepiece
 import torch
@@ -442,7 +443,7 @@ def test_each_unknown_token_becomes_the_source_token_that_got_most_of_its_attent
         surfaces = source.surfaces(line)
         expected = []
         for step, token in zip(weights, found.tokens, strict=False):
-            place = int(step.argmax())
+            place = max((n for n, surface in enumerate(surfaces) if surface), key=step.tolist().__getitem__)
             expected.append(surfaces[place] if token == "<unk>" else token)
             places |= {place} if token == "<unk>" else set()
         assert text == " ".join(expected)
@@ -558,11 +559,18 @@ def test_a_stream_comes_as_it_is_written_and_may_be_left(translator, monkeypatch
     assert len(steps) == 3
 
 
-def test_a_stream_of_nothing_is_empty_and_a_beam_decides_only_at_the_end(translator):
+def test_a_stream_of_nothing_is_empty_and_what_is_decided_at_the_end_cannot_be_streamed(translator, monkeypatch):
     assert list(translator.stream("  ")) == []
     assert list(translator.stream("b")) == list(translator.stream("b", SearchConfig(beam=1)))
     with pytest.raises(ConfigError, match=r"^stream needs beam 1 or sample: a beam of 3 decides only at the end$"):
-        next(translator.stream("b", BEAM))
+        translator.stream("b", BEAM)
+    with pytest.raises(
+        ConfigError, match=r"^stream can't replace_unknown: what a token looked at most is known only at"
+    ):
+        translator.stream("b", SearchConfig(beam=1, replace_unknown=True))
+    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)  # our own checks, not the test suite's
+    with pytest.raises(TypeError, match=r"^line must be a str, got list: stream takes one line at a time$"):
+        translator.stream(["b"])
 
 
 # Precision

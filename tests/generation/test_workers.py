@@ -1,5 +1,6 @@
 import threading
 import time
+from contextlib import closing
 
 import pytest
 import torch
@@ -70,3 +71,26 @@ def test_an_error_comes_through_and_what_has_not_begun_is_left(threads):
         list(in_workers(work, range(100)))
     assert len(begun) < 50
     assert torch.get_num_threads() == threads
+
+
+@pytest.mark.parametrize("threads", [3], indirect=True)
+def test_closed_early_it_leaves_nothing_behind(threads):
+    begun = []
+
+    def work(item: int) -> int:
+        begun.append(item)
+        time.sleep(0.01)
+        return item
+
+    with closing(in_workers(work, range(100))) as found:
+        next(found)
+    count = len(begun)
+    assert count < 50
+    time.sleep(0.05)
+    assert len(begun) == count
+    assert torch.get_num_threads() == threads
+
+
+@pytest.mark.parametrize("threads", [3], indirect=True)
+def test_one_worker_keeps_the_order(threads):
+    assert list(in_workers(lambda item: item, [5, 3, 11], 1)) == [(0, 5), (1, 3), (2, 11)]

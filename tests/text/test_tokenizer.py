@@ -394,7 +394,7 @@ def test_surfaces_of_a_users_model_are_as_it_normalises(tmp_path):
     assert "".join(surfaces) == "oneold☃"
 
 
-def test_surfaces_of_a_vocabulary_begin_with_the_language(tmp_path):
+def test_a_language_code_has_no_surface(tmp_path):
     pieces = train("unigram", text=SENTENCES)
     known = [piece for piece in pieces.tokens(range(2, pieces.pad)) if piece != "▁"]
     vocabulary = {piece: i for i, piece in enumerate(["</s>", "<unk>", ">>deu<<", *known, "<pad>"])}
@@ -403,5 +403,5 @@ def test_surfaces_of_a_vocabulary_begin_with_the_language(tmp_path):
     for line in (">>deu<< one old horse", ">>deu<<two", "the nurse ЖЖ", "", ">>deu<<"):
         surfaces = tokenizer.surfaces(line)
         assert len(surfaces) == len(tokenizer.encode([line])[0])
-        assert "".join(surfaces) == line.replace(" ", "")
-    assert tokenizer.surfaces(">>deu<< one")[0] == ">>deu<<"
+        assert "".join(surfaces) == line.removeprefix(">>deu<<").replace(" ", "")
+    assert tokenizer.surfaces(">>deu<< one")[0] == ""

@@ -18,7 +18,7 @@ from glassformer.training.loss import smoothed_cross_entropy
 from glassformer.transformer.cache import Cache
 from glassformer.transformer.config import ModelConfig
 from glassformer.transformer.dropout import Dropout
-from glassformer.transformer.model import Transformer
+from glassformer.transformer.model import Transformer, weight_shapes
 
 B, H, T, S, D, FF = 2, 3, 5, 7, 11, 13  # distinct primes: a swapped axis cannot pass
 E = H * D
@@ -618,3 +618,26 @@ def test_nothing_is_left_behind_on_modules(exact):
     exact(source_ids([S, 3]), target_ids())
     assert tensors_held() == []
     assert {name: set(vars(module)) for name, module in exact.named_modules()} == attributes
+
+
+@pytest.mark.parametrize("shared", [True, False])
+@pytest.mark.parametrize("tied", [True, False])
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("final_norm", [True, False])
+def test_weight_shapes_are_those_of_the_model(shared, tied, bias, final_norm):
+    config = ModelConfig.tiny(
+        source_vocab_size=11 if shared else 7,
+        target_vocab_size=11,
+        shared_vocab=shared,
+        tied_output=tied,
+        output_bias=bias,
+        final_norm=final_norm,
+        d_model=6,
+        heads=3,
+        encoder_layers=2,
+        decoder_layers=3,
+        d_ff=13,
+    )
+    assert weight_shapes(config) == {
+        name: tuple(tensor.shape) for name, tensor in Transformer(config).state_dict().items()
+    }

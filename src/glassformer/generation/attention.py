@@ -82,9 +82,11 @@ def see_attention(
     return seen
 
 
-def align(engine: Engine, source: Int[Tensor, "1 source_len"], target_in: Int[Tensor, "1 target_len"]) -> list[int]:
-    """The source position, `</s>` excluded, that gets most attention at each step: last layer, mean of the heads."""
+def align(
+    engine: Engine, source: Int[Tensor, "1 source_len"], target_in: Int[Tensor, "1 target_len"], among: Sequence[int]
+) -> list[int]:
+    """Which of these source positions gets most attention at each step: last layer, mean of the heads."""
     last = engine.config.decoder_layers - 1
     seen = see_attention(engine, source, target_in, {"source": {last: Want(head_mean=True)}})
     weights = seen["source"][last].head_mean[0]
-    return weights[:, : max(1, weights.shape[1] - 1)].argmax(-1).tolist()
+    return [among[place] for place in weights[:, list(among)].argmax(-1).tolist()]

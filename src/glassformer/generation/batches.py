@@ -1,6 +1,7 @@
 """Search over many sources of ids: batches of like length, results in the sources' order."""
 
 from collections.abc import Callable, Sequence
+from contextlib import closing
 
 import torch
 
@@ -8,7 +9,7 @@ from glassformer.errors import ConfigError
 from glassformer.generation.config import SearchConfig
 from glassformer.generation.engine import Engine
 from glassformer.generation.search import Hypothesis, beam_search, greedy, sample
-from glassformer.generation.workers import in_workers
+from glassformer.generation.workers import MOST_WORKERS, in_workers
 from glassformer.text.batching import pad_source
 
 MOST_LOGITS = 1 << 23
@@ -46,11 +47,11 @@ def search_all(
         return _search(engine, [sources[i] for i in batch], forced, config, generator)
 
     one_by_one = engine.device.type != "cpu" or config.sample  # draws come from one generator, in order
-    found = enumerate(map(search, batches)) if one_by_one else in_workers(search, batches)
-    for place, hypotheses in found:
-        for i, best in zip(batches[place], hypotheses, strict=True):
-            results[i] = best
-        progress(len(batches[place]))
+    with closing(in_workers(search, batches, 1 if one_by_one else MOST_WORKERS)) as found:
+        for place, hypotheses in found:
+            for i, best in zip(batches[place], hypotheses, strict=True):
+                results[i] = best
+            progress(len(batches[place]))
     return results
 
 

@@ -1,5 +1,6 @@
 """How translations are searched for."""
 
+import math
 from dataclasses import dataclass
 
 from glassformer.errors import ConfigError
@@ -62,13 +63,13 @@ class SearchConfig:
             raise ConfigError(f"n_best must be at most the beam, got n_best {self.n_best} and beam {self.beam}")
         if not 0 <= self.seed < 1 << 32:
             raise ConfigError(f"seed must be at least 0 and less than 2^32, got {self.seed}")
-        if not self.length_penalty >= 0:
-            raise ConfigError(f"length_penalty must be at least 0, got {self.length_penalty}")
+        if not 0 <= self.length_penalty <= 20:
+            raise ConfigError(f"length_penalty must be at least 0 and at most 20, got {self.length_penalty}")
         for name, values in (("penalty", PENALTIES), ("stopping", STOPPING)):
             if getattr(self, name) not in values:
                 raise ConfigError(f"{name} must be one of {', '.join(values)}, got {getattr(self, name)!r}")
-        if not self.temperature > 0:
-            raise ConfigError(f"temperature must be above 0, got {self.temperature}")
+        if not 1e-6 <= self.temperature <= 1e6:
+            raise ConfigError(f"temperature must be at least 1e-6 and at most 1e6, got {self.temperature}")
         for name in ("top_k", "min_length", "no_repeat_ngram", "batch_lines"):
             if getattr(self, name) < 0:
                 raise ConfigError(f"{name} must be at least 0, got {getattr(self, name)}")
@@ -76,8 +77,8 @@ class SearchConfig:
             raise ConfigError(
                 f"min_length must be at most max_length, got min_length {self.min_length}, max_length {self.max_length}"
             )
-        if not self.coverage_penalty >= 0:
-            raise ConfigError(f"coverage_penalty must be at least 0, got {self.coverage_penalty}")
+        if not 0 <= self.coverage_penalty < math.inf:
+            raise ConfigError(f"coverage_penalty must be at least 0 and finite, got {self.coverage_penalty}")
         if self.coverage_penalty and (self.sample or self.beam == 1):
             raise ConfigError(
                 "coverage_penalty chooses among the hypotheses of a beam: it needs beam above 1, no sample"

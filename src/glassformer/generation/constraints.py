@@ -24,14 +24,20 @@ class Constraints:
         ids: Int[Tensor, "sources width length"],
         open_: list[int],
     ) -> None:
-        """Set to -inf, in place, what may not follow `ids`; `open_` are the sources that the rows belong to."""
+        """Set to -inf, in place, what may not follow `ids`; `open_` are the sources that the rows belong to.
+
+        Where that leaves nothing, the target ends.
+        """
         length = ids.shape[2]
+        end = log_probs[:, EOS].clone()
         forced = [(place, self._prefixes[b][length]) for place, b in enumerate(open_) if self._is_forced(b, length)]
         kept = [log_probs[self._width * place : self._width * (place + 1), token].clone() for place, token in forced]
         if self.forbids_end(length):
             log_probs[:, EOS] = -torch.inf
         if self._ngram and length >= self._ngram:
             self._block_repeats(log_probs, ids.flatten(0, 1).tolist())
+            nothing = log_probs.amax(1) == -torch.inf
+            log_probs[nothing, EOS] = end[nothing]
         for (place, token), kept_log_probs in zip(forced, kept, strict=True):
             rows = log_probs[self._width * place : self._width * (place + 1)]
             rows.fill_(-torch.inf)

@@ -17,6 +17,8 @@ from torch import Tensor
 from glassformer.attention.attend import attend, attend_step
 from glassformer.attention.products import PackedLinear
 from glassformer.attention.weigh import weigh
+from glassformer.device import mapped_memory
+from glassformer.errors import RunError
 from glassformer.generation.cache import BeamCache
 from glassformer.generation.quantized import QuantizedLinear
 from glassformer.generation.top import BLOCK
@@ -35,7 +37,6 @@ Heads = Float[Tensor, "batch heads q_len d_head"]
 Keys = Float[Tensor, "batch heads k_len d_head"]
 READY_POSITIONS = 1024
 FEW_ROWS = 8
-
 
 Stack = Literal["encoder", "decoder", "source"]
 Look = Callable[[Stack, int, Heads, Keys, Keys, Keep | None, bool], Heads]
@@ -71,9 +72,20 @@ class Engine:
         self.source_pad, self.target_pad = config.source_vocab_size - 1, config.target_vocab_size - 1
 
         def take(name: str, dtype: torch.dtype = dtype) -> Tensor:
-            return weights[name].detach().to(self.device, dtype, copy=True)
+            weight = weights[name].detach()
+            if not weight.isfinite().all():
+                raise RunError(
+                    f"the weights hold numbers that are not finite, first in {name}: train again with a lower "
+                    "--learning-rate, or fetch the model again"
+                )
+            return weight.to(self.device, dtype, copy=True)
 
-        kit = _Kit(config, take, PackedLinear)
+        with mapped_memory():
+            self._lay_out(take)
+
+    def _lay_out(self, take: Callable[..., Tensor]) -> None:
+        config = self.config
+        kit = _Kit(config, take, PackedLinear, self.dtype)
         target_embedding = take("target_embedding.weight")
         source_embedding = target_embedding if config.shared_vocab else take("source_embedding.weight")
         self._source_embedding = _Embedding(kit, source_embedding)
@@ -81,8 +93,8 @@ class Engine:
         self._encoder_norm = _Norm(kit, "encoder_norm") if config.final_norm else _unchanged
         self._decoder = _Decoder(kit, target_embedding)
         self._decoder_of_one = None
-        if int8:
-            int8_kit = _Kit(config, partial(take, dtype=torch.float32), QuantizedLinear)
+        if self.int8:
+            int8_kit = _Kit(config, partial(take, dtype=torch.float32), QuantizedLinear, torch.float32)
             self._decoder_of_one = _Decoder(int8_kit, target_embedding)
 
     @classmethod
@@ -100,7 +112,8 @@ class Engine:
 
     def start(self, source: Source, keep: Keep | None, width: int) -> BeamCache:
         """The cache from which `width` hypotheses of each source are written."""
-        memory = [layer.read(hidden) for hidden in [self.encode(source, keep)] for layer in self._decoder.layers]
+        hidden = self.encode(source, keep)
+        memory = [layer.read(hidden) for layer in self._decoder.layers]
         int8 = self._decoder_of_one is not None and len(source) == 1 and width <= FEW_ROWS
         if int8:
             memory = [(keys.float(), values.float()) for keys, values in memory]
@@ -135,11 +148,12 @@ class Engine:
 
 @dataclass(frozen=True)
 class _Kit:
-    """What layers are made of: the sizes, the weights by name, and the kind of linear map."""
+    """What layers are made of: sizes, weights by name, the kind of linear map, and the type of what it takes."""
 
     config: ModelConfig
     take: Callable[[str], Tensor]
     linear: Callable[[Tensor, Tensor], PackedLinear | QuantizedLinear]
+    dtype: torch.dtype
 
 
 class _Decoder:
@@ -182,7 +196,7 @@ class _Embedding:
         self._table = table
         self._width = kit.config.d_model
         self._scale = math.sqrt(self._width) if kit.config.scale_embedding else 1.0
-        self._dtype = kit.take("decoder.0.self_attention_norm.weight").dtype
+        self._dtype = kit.dtype
         self._positions = sinusoids(READY_POSITIONS, self._width, dtype=self._dtype).to(table.device)
 
     def __call__(self, ids: Ids, start: int) -> Hidden:

@@ -4,6 +4,7 @@ B sources, W hypotheses of each, V classes: every id but padding, and no-one's u
 belongs to hypothesis w of source b. Sources that are finished leave the batch.
 """
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
@@ -11,6 +12,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from glassformer.errors import RunError
 from glassformer.generation.config import SearchConfig
 from glassformer.generation.constraints import Constraints
 from glassformer.generation.engine import Engine
@@ -55,14 +57,14 @@ def sample(
     prefixes: Prefixes = None,
 ) -> list[Hypothesis]:
     """One draw per source from the distribution that temperature, top_k and top_p leave; log_prob is the model's."""
-    return _roll_out(engine, source, keep, limits, config, prefixes, _drawer(config, generator))
+    return _roll_out(engine, source, keep, limits, config, prefixes, _drawer(engine, config, generator))
 
 
 def stream(
     engine: Engine, source: Source, limit: int, config: SearchConfig, generator: torch.Generator
 ) -> Iterator[int]:
     """The tokens of one source's translation as they are chosen, greedily or by sampling, without `</s>`."""
-    choose = _drawer(config, generator) if config.sample else _likeliest
+    choose = _drawer(engine, config, generator) if config.sample else _likeliest
     constraints = Constraints(config, None, width=1)
     ids = source.new_empty(1, 1, 0)
     with torch.inference_mode():
@@ -94,10 +96,12 @@ def truncated(logits: Float[Tensor, "rows classes"], top_k: int, top_p: float) -
     return probabilities
 
 
-def _drawer(config: SearchConfig, generator: torch.Generator) -> "_Choose":
+def _drawer(engine: Engine, config: SearchConfig, generator: torch.Generator) -> "_Choose":
     def draw(logits: Tensor, constraints: Constraints, ids: Tensor, open_: list[int]) -> tuple[Tensor, Tensor]:
         log_probs = _normalised(logits)
         constraints.apply(log_probs, ids, open_)
+        if log_probs.isnan().any():
+            raise _not_finite(engine)
         probabilities = truncated(log_probs / config.temperature, config.top_k, config.top_p)
         tokens = torch.multinomial(probabilities, 1, generator=generator)
         return log_probs.gather(1, tokens).squeeze(1), tokens.squeeze(1)
@@ -145,7 +149,7 @@ def _normalised(logits: Tensor) -> Tensor:
 
 def _should_leave(finished: int, sources: int) -> bool:
     """Whether it pays to copy the cache without the finished sources: as much work as a fifth of a step."""
-    return finished == sources or finished * 8 >= sources
+    return finished * 8 >= sources
 
 
 def _roll_out(
@@ -174,6 +178,8 @@ def _roll_out(
         for row, (b, token, log_prob) in enumerate(zip(open_, tokens.tolist(), gained.tolist(), strict=True)):
             if b in done:
                 continue
+            if math.isnan(log_prob):
+                raise _not_finite(engine)
             log_probs_of[b].append(log_prob)
             if token == EOS or length >= limits[b]:
                 sum_ = sum(log_probs_of[b])
@@ -233,7 +239,17 @@ def beam_search(
             beams.take_sources(kept)
             open_ = [open_[row] for row in stay]
         tokens = beams.ids[:, :, -1].flatten().clamp(max=engine.target_pad)  # what is dead may have any class
+    if not all(finished):
+        raise _not_finite(engine)
     return [best[: config.n_best] for best in finished]
+
+
+def _not_finite(engine: Engine) -> RunError:
+    number = str(engine.dtype).removeprefix("torch.")
+    return RunError(
+        f"the model computed numbers that are not finite, in {number}: "
+        + ("use the precision float32 or bfloat16" if engine.dtype == torch.float16 else "its weights are too large")
+    )
 
 
 class _Beams:
@@ -243,7 +259,7 @@ class _Beams:
         self.ids = ids  # (B, W, length)
         self.gains = gains  # (B, W, length)
         self.sums = sums  # (B, W), best first
-        self.coverage = coverage  # (B, W, source length): attention that each source position got; NaN on padding
+        self.coverage = coverage  # (B, W, source length): attention that each source position got; inf on padding
         self._config = config
 
     @classmethod

@@ -161,9 +161,16 @@ class Translator:
 
         Joined, the pieces are the text that `translate` gives with a beam of 1 (or the draw of the same seed).
         """
+        if not isinstance(line, str):
+            raise TypeError(f"line must be a str, got {type(line).__name__}: stream takes one line at a time")
         config = config or SearchConfig(beam=1)
         if config.beam > 1 and not config.sample:
             raise ConfigError(f"stream needs beam 1 or sample: a beam of {config.beam} decides only at the end")
+        if config.replace_unknown:
+            raise ConfigError("stream can't replace_unknown: what a token looked at most is known only at the end")
+        return self._stream(line, config)
+
+    def _stream(self, line: str, config: SearchConfig) -> Iterator[str]:
         (source,) = _ended(self.source_tokenizer.encode([line]), [line], config.max_source_tokens, "source")
         if not source:
             return
@@ -274,8 +281,11 @@ class Translator:
 
     def _with_source_tokens(self, line: str, source: list[int], hypothesis: Hypothesis, text: str) -> str:
         """`text` with each unknown token replaced by the source token it looked at most."""
-        surfaces = self.source_tokenizer.surfaces(line)
-        places = align(self.engine, self._tensor([source]), self._read(hypothesis))
+        surfaces = self.source_tokenizer.surfaces(line)[: len(source) - 1]
+        among = [place for place, surface in enumerate(surfaces) if surface]
+        if not among:
+            return text
+        places = align(self.engine, self._tensor([source]), self._read(hypothesis), among)
         parts = text.split(UNKNOWN)
         chosen = [surfaces[places[i]] for i, token in enumerate(hypothesis.ids) if token == UNK]
         if len(parts) != len(chosen) + 1:  # the text has the mark of its own accord

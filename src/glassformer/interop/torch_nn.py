@@ -112,6 +112,9 @@ class Converted:
         """
         engine = Engine.of(self.model)
         ours = [self.source_ids(torch.tensor(source, dtype=torch.long)).tolist() for source in sources]
+        for number, ids in enumerate(ours):
+            if ids and set(ids) == {self.model.source_pad}:
+                raise ArgumentError(f"source {number} is nothing but padding: leave padding out")
         found = search_all(engine, ours, config or SearchConfig())
         return [
             [replace(best, ids=self.target_ids(torch.tensor(best.ids, dtype=torch.long)).tolist()) for best in all_best]

@@ -43,7 +43,7 @@ class Tokenizer(ABC):
 
     @abstractmethod
     def surfaces(self, line: str) -> list[str]:
-        """The text that each token of `encode` stands for, without spaces around it."""
+        """The text that each token of `encode` stands for, without spaces around it; "" where there is none."""
 
     @abstractmethod
     def save(self, stem: Path) -> Path:

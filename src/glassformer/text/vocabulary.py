@@ -70,7 +70,7 @@ class VocabularyTokenizer(Tokenizer):
 
     def surfaces(self, line: str) -> list[str]:
         code, text = self._split_code(line)
-        return [*self.tokens(code), *surfaces_of(self._processor, text)]
+        return ["" for _ in code] + surfaces_of(self._processor, text)
 
     def save(self, stem: Path) -> Path:
         path = stem.with_suffix(self.suffix)

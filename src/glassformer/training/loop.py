@@ -211,12 +211,13 @@ class _Training:
                 batch = Batch.of(corpus, indices, self.model.source_pad, self.model.target_pad).to(self.device)
                 nll += self._loss(batch)[1].item()
                 tokens += batch.tokens
+        loss = self._finite(nll / tokens)
         translator = Translator(self.model, *self.tokenizers, precision=str(self.dtype).removeprefix("torch."))
         found = translator.translate([source for source, _ in self.valid_text], SearchConfig(beam=1))
         self.model.train()
         references = [target for _, target in self.valid_text]
         value = score(found, references, config.metric, tokenize=config.tokenize, symbols=self.symbols).value
-        return self._finite(nll / tokens), value
+        return loss, value
 
     def _finite(self, loss: float) -> float:
         if not math.isfinite(loss):

@@ -2,13 +2,12 @@
 
 import math
 from collections.abc import Iterable
-from typing import Any, cast
+from typing import cast
 
 import torch
 import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
-from torch.overrides import TorchFunctionMode
 
 from glassformer.attention.masks import keep_from_ids
 from glassformer.transformer.cache import Cache
@@ -125,13 +124,38 @@ class Transformer(nn.Module):
 
 
 def weight_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
-    """The name and shape of each weight in the state_dict of a Transformer of this config, which isn't built."""
-    with torch.device("meta"), _Unfilled():
-        return {name: tuple(tensor.shape) for name, tensor in Transformer(config).state_dict().items()}
-
-
-class _Unfilled(TorchFunctionMode):
-    """Leaves tensors as they are that would be filled at random: on meta that imports torch's compiler."""
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        return args[0] if func is Tensor.normal_ else func(*args, **(kwargs or {}))
+    """The name and shape of each weight in the state_dict of a Transformer of this config, without building one."""
+    d = config.d_model
+    norm = {"weight": (d,), "bias": (d,)}
+    attention = {
+        "in_proj_weight": (3 * d, d),
+        "in_proj_bias": (3 * d,),
+        "out_proj.weight": (d, d),
+        "out_proj.bias": (d,),
+    }
+    feed_forward = {
+        "inner.weight": (config.d_ff, d),
+        "inner.bias": (config.d_ff,),
+        "outer.weight": (d, config.d_ff),
+        "outer.bias": (d,),
+    }
+    encoder = {"self_attention": attention, "feed_forward": feed_forward}
+    decoder = {**encoder, "source_attention": attention}
+    shapes: dict[str, tuple[int, ...]] = {"target_embedding.weight": (config.target_vocab_size, d)}
+    if not config.shared_vocab:
+        shapes["source_embedding.weight"] = (config.source_vocab_size, d)
+    for stack, layers, parts in (
+        ("encoder", config.encoder_layers, encoder),
+        ("decoder", config.decoder_layers, decoder),
+    ):
+        for n in range(layers):
+            for part, weights in parts.items():
+                shapes |= {f"{stack}.{n}.{part}.{name}": shape for name, shape in weights.items()}
+                shapes |= {f"{stack}.{n}.{part}_norm.{name}": shape for name, shape in norm.items()}
+        if config.final_norm:
+            shapes |= {f"{stack}_norm.{name}": shape for name, shape in norm.items()}
+    if not config.tied_output:
+        shapes["output.weight"] = (config.target_vocab_size - 1, d)
+    if config.output_bias:
+        shapes["output_bias"] = (config.target_vocab_size - 1,)
+    return shapes
