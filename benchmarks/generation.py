@@ -146,14 +146,11 @@ def memory(folder: Path, rounds: int) -> dict[str, Any]:
             sides.ask(side, "translate", SENTENCES, 4)
             found[side] = sides.ask(side, "memory", 0, 0)
         print(f"  {side:24} {found[side]['MiB']:6.0f} MiB  loaded in {found[side]['load']:.2f} s")
-    ratios = {
-        kind: found[f"ours {ours}"]["MiB"] / min(found[s]["MiB"] for s in CT2 if kind in s)
-        for ours, kind in (("float32", "float32"), ("auto", "int8"))
+    ratios = {  # to each form of theirs: two workers as ours, and one
+        side: found[f"ours {'float32' if 'float32' in side else 'auto'}"]["MiB"] / found[side]["MiB"] for side in CT2
     }
-    summary = (
-        f"float32 takes {ratios['float32']:.2f} of CTranslate2 float32's, auto {ratios['int8']:.2f} of its int8's; "
-        f"loads in {found['ours float32']['load']:.2f} s"
-    )
+    summary = ", ".join(f"{ratio:.2f} of {side}" for side, ratio in ratios.items())
+    summary += f"; loads in {found['ours float32']['load']:.2f} s"
     return found | {"ratios": ratios, "summary": summary}
 
 

@@ -53,8 +53,9 @@ def mapped_memory() -> Iterator[None]:
     """Large blocks that are taken inside are mapped one by one, and so given back one by one.
 
     Loading weights takes and frees a block for each: from glibc's heap, packed weights would lie between holes as large
-    as themselves (20 of 4 MiB took 160 MiB). Afterwards the limits are those that `tame_memory` or, without it,
-    glibc's own rule comes to. Where glibc is unknown this does nothing.
+    as themselves (20 of 4 MiB took 160 MiB). Afterwards blocks from 8 MiB are mapped, such as the caches of generation
+    (32 MiB, which glibc's own rule comes to: 110 MiB more at the peak), or from what `tame_memory` has set. Where glibc
+    is unknown this does nothing.
     """
     _set_limits(_LOADING)
     try:
@@ -80,9 +81,9 @@ def tame_memory() -> None:
 
 # The size from which glibc maps a block of its own (32 MiB is the most it allows), and the free memory that it keeps.
 _LOADING = (1 << 18, 1 << 26)
-_AS_GLIBC = (1 << 25, 1 << 26)
+_GENERATING = (1 << 23, 1 << 26)
 _KEEPING = (1 << 25, (1 << 31) - 1)
-_limits = _AS_GLIBC
+_limits = _GENERATING
 
 
 def _set_limits(limits: tuple[int, int]) -> None:
