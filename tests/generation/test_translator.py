@@ -476,7 +476,7 @@ def test_a_mark_of_the_unknown_that_the_text_has_of_its_own_is_kept(copying):
 # Piece by piece
 
 
-@pytest.mark.parametrize("target_kind", ["letters", "symbols", "unigram", "bpe", "char", "word"])
+@pytest.mark.parametrize("target_kind", ["letters", "unigram", "char", "word"])
 def test_pieces_joined_are_the_translation(target_kind):
     translator = make_translator("char", target_kind)
     lines, several = [*WORDS[:5], *UNSEEN[:2]], 0
