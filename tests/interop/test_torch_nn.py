@@ -350,7 +350,7 @@ def test_a_final_norm_without_parameters():
         (F.silu, "swish"),
         (nn.SiLU(), "swish"),
     ],
-    ids=str,
+    ids=["relu", "torch.relu", "ReLU", "gelu", "GELU", "silu", "SiLU"],
 )
 def test_activations_given_as_functions_and_modules(activation, ours):
     theirs = Theirs()
