@@ -10,6 +10,7 @@ from glassformer.attention.masks import keep_from_ids
 from glassformer.attention.multihead import MultiheadAttention
 from glassformer.generation import search
 from glassformer.generation.config import SearchConfig
+from glassformer.generation.engine import Engine
 from glassformer.reference.transformer import (
     FFN,
     AddPositionalEncoding,
@@ -768,7 +769,7 @@ def test_greedy_finds_what_the_fast_search_finds():
 
         found = greedy(encoder, decoder, source, src_pad=SOURCE_PAD, end=end, max_len=LONGEST)
         keep, limits = keep_from_ids(source, SOURCE_PAD), [LONGEST] * SENTENCES
-        hypotheses = search.greedy(fast_of(encoder, decoder), source, keep, limits, SearchConfig())
+        hypotheses = search.greedy(Engine.of(fast_of(encoder, decoder)), source, keep, limits, SearchConfig())
         for row, expected in zip(found.tolist(), hypotheses, strict=True):
             ids = row[: row.index(end)] if end in row else row
             assert ids == expected.ids
