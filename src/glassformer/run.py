@@ -59,7 +59,8 @@ class WeightFile(Mapping[str, Tensor]):
     def __init__(self, path: Path) -> None:
         self._path = path
         with self._open() as file:
-            self._shapes = {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
+            names = file.keys()
+            self._shapes = {name: tuple(file.get_slice(name).get_shape()) for name in names}
 
     def check(self, model: ModelConfig) -> None:
         """Raise RunError unless the names and shapes are those of this model's weights."""
