@@ -230,8 +230,11 @@ class _SubLayer:
         self._norm = _Norm(kit, f"{name}_norm")
         self._norm_first = kit.config.norm_first
 
-    def __call__(self, x: Tensor, added: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
-        return added(self._norm(x), x) if self._norm_first else self._norm(added(x, x))
+    def _before(self, x: Tensor) -> Tensor:
+        return self._norm(x) if self._norm_first else x
+
+    def _after(self, x: Tensor) -> Tensor:
+        return x if self._norm_first else self._norm(x)
 
 
 class _SelfAttention(_SubLayer):
@@ -246,21 +249,15 @@ class _SelfAttention(_SubLayer):
     def look(self, x: Hidden, attention: Callable[[Heads, Heads, Heads], Heads]) -> Hidden:
         """Whole sequences."""
 
-        def added(inputs: Tensor, to: Tensor) -> Tensor:
-            q, k, v = self._split(inputs, *x.shape[:2]).unbind(0)
-            return self._output.added(_joined(attention(q, k, v), x.shape), to)
-
-        return self(x, added)
+        q, k, v = self._split(self._before(x), *x.shape[:2]).unbind(0)
+        return self._after(self._output.added(_joined(attention(q, k, v), x.shape), x))
 
     def step(self, x: Float[Tensor, "rows d_model"], layer: int, cache: BeamCache) -> Float[Tensor, "rows d_model"]:
         """The newest token of each hypothesis, over what that hypothesis has written."""
 
-        def added(inputs: Tensor, to: Tensor) -> Tensor:
-            heads = self._split(inputs, cache.sources, cache.width)
-            keys, values = cache.write(layer, heads[1:])
-            return self._output.added(_joined(attend_step(heads[0], keys, values, cache.sees), x.shape), to)
-
-        return self(x, added)
+        heads = self._split(self._before(x), cache.sources, cache.width)
+        keys, values = cache.write(layer, heads[1:])
+        return self._after(self._output.added(_joined(attend_step(heads[0], keys, values, cache.sees), x.shape), x))
 
     def _split(self, x: Tensor, batch: int, length: int) -> Float[Tensor, "3 batch heads length d_head"]:
         return self._project(x).view(batch, length, 3, self._heads, -1).permute(2, 0, 3, 1, 4)
@@ -287,11 +284,8 @@ class _SourceAttention(_SubLayer):
     def look(self, x: Tensor, batch: int, attention: Callable[[Heads], Heads]) -> Tensor:
         """x is (batch, length, d_model), or all its rows in a row."""
 
-        def added(inputs: Tensor, to: Tensor) -> Tensor:
-            q = self._query(inputs).view(batch, -1, self._heads, inputs.shape[-1] // self._heads).transpose(1, 2)
-            return self._output.added(_joined(attention(q), x.shape), to)
-
-        return self(x, added)
+        q = self._query(self._before(x)).view(batch, -1, self._heads, x.shape[-1] // self._heads).transpose(1, 2)
+        return self._after(self._output.added(_joined(attention(q), x.shape), x))
 
 
 class _FeedForward(_SubLayer):
@@ -304,7 +298,7 @@ class _FeedForward(_SubLayer):
         self._outer = kit.linear(kit.take(f"{name}.outer.weight"), kit.take(f"{name}.outer.bias"))
 
     def forward(self, x: Tensor) -> Tensor:
-        return self(x, lambda inputs, to: self._outer.added(self._inner.activated(inputs, self._activation), to))
+        return self._after(self._outer.added(self._inner.activated(self._before(x), self._activation), x))
 
 
 class _EncoderLayer:
@@ -334,12 +328,9 @@ class _DecoderLayer:
         """The newest token of each hypothesis; also the queries over the source."""
         x = self._self.step(x, number, cache)
         queries = []
-
-        def attention(q: Heads) -> Heads:
-            queries.append(q)
-            return attend_step(q, *cache.memory[number], cache.blocked)
-
-        x = self._source.look(x, cache.sources, attention)
+        x = self._source.look(
+            x, cache.sources, lambda q: queries.append(q) or attend_step(q, *cache.memory[number], cache.blocked)
+        )
         return self._feed_forward.forward(x), queries[0]
 
 
