@@ -87,7 +87,7 @@ def throughput(folder: Path, rounds: int) -> dict[str, Any]:
     """Tokens a second, batches of 32 sentences, beams 4 and 1."""
     found: dict[str, Any] = {}
     with Sides(SIDES, folder) as sides:
-        compare(sides)
+        compare(sides, ("ours float32", "ctranslate2 float32 1x2", "huggingface"))
         for beam in (4, 1):
             rates = sides.rates(beam, rounds)
             found[f"beam {beam}"] = rates
@@ -158,14 +158,17 @@ def gpu(folder: Path, rounds: int) -> dict[str, Any] | str:
     """Batch 64, beam 4 on a GPU, half precision."""
     if not torch.cuda.is_available():
         return "not run: this machine has no GPU; nothing has been measured on one yet"
-    names = ["ours cuda", "huggingface cuda"]
+    exact = ("ours float32 cuda", "huggingface float32 cuda")
+    with Sides(exact, folder) as sides:
+        compare(sides, exact)
+    names = ["ours auto cuda", "huggingface float16 cuda"]
     import ctranslate2
 
     if ctranslate2.get_cuda_device_count():
         names.append("ctranslate2 float16 cuda")
     with Sides(tuple(names), folder) as sides:
         rates = sides.rates(4, rounds)
-    ratios = {name: rates["ours cuda"]["median"] / rates[name]["median"] for name in names[1:]}
+    ratios = {name: rates[names[0]]["median"] / rates[name]["median"] for name in names[1:]}
     return rates | {"ratios": ratios, "summary": ", ".join(f"{ratio:.2f} of {name}" for name, ratio in ratios.items())}
 
 
@@ -237,16 +240,13 @@ class Sides:
         return times
 
 
-def compare(sides: Sides) -> None:
-    """The ids of float32 must be the same on all sides, but for ties."""
+def compare(sides: Sides, names: tuple[str, ...]) -> None:
+    """The ids of float32 must be the same on all these sides, but for ties."""
     for beam in (1, 4):
-        ids = {
-            name: sides.ask(name, "ids", BATCH, beam)
-            for name in ("ours float32", "ctranslate2 float32 1x2", "huggingface")
-        }
-        for name, theirs in ids.items():
-            same = sum(a == b for a, b in zip(theirs, ids["ours float32"], strict=True))
-            print(f"  beam {beam}: {name} gives the ids of ours float32 for {same} of {BATCH} sentences")
+        ids = {name: sides.ask(name, "ids", BATCH, beam) for name in names}
+        for name in names[1:]:
+            same = sum(a == b for a, b in zip(ids[name], ids[names[0]], strict=True))
+            print(f"  beam {beam}: {name} gives the ids of {names[0]} for {same} of {BATCH} sentences")
             if same < BATCH - 2:
                 raise SystemExit("the sides don't do the same work")
 
@@ -302,7 +302,7 @@ class Side:
     def _ours(self, folder: Path, options: list[str]) -> Callable[[], Callable[[list[str], int], list[list[str]]]]:
         from glassformer.generation.translator import Translator
 
-        device, precision = ("cuda", "auto") if "cuda" in options else ("cpu", options[0])
+        device, precision = "cuda" if "cuda" in options else "cpu", options[0]
         batch = 64 if device == "cuda" else BATCH
 
         def load() -> Callable[[list[str], int], list[list[str]]]:
@@ -365,7 +365,7 @@ class Side:
         batch = 64 if device == "cuda" else BATCH
 
         def load() -> Callable[[list[str], int], list[list[str]]]:
-            kind = torch.float16 if device == "cuda" else torch.float32
+            kind = torch.float16 if "float16" in options else torch.float32
             model = MarianMTModel.from_pretrained(folder / "marian", dtype=kind).eval().to(device)
             pad = VOCABULARY - 1
 

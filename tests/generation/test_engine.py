@@ -1,4 +1,5 @@
 import math
+from copy import deepcopy
 from typing import Any
 
 import pytest
@@ -7,7 +8,11 @@ from torch import Tensor
 from torch.testing import assert_close
 
 from glassformer.generation import engine as engine_module
+from glassformer.generation.batches import search_all
+from glassformer.generation.cache import BeamCache
+from glassformer.generation.config import SearchConfig
 from glassformer.generation.engine import READY_POSITIONS, Engine
+from glassformer.generation.graph import FixedCache
 from glassformer.text.batching import pad_source
 from glassformer.transformer.config import ModelConfig
 from glassformer.transformer.model import Transformer
@@ -74,12 +79,20 @@ def taught(model: Transformer, target_in: Tensor, source: Tensor, keep: Tensor |
     return model.logits(model.decode(target_in, model.start(model.encode(source, keep), keep))[0])
 
 
-def check_steps(model: Transformer, steps: int, *, width: int = W, leave: dict[int, list[int]] | None = None) -> None:
+def check_steps(
+    model: Transformer,
+    steps: int,
+    *,
+    width: int = W,
+    leave: dict[int, list[int]] | None = None,
+    kind: type[BeamCache] = BeamCache,
+) -> None:
     """Step by step with random tokens and parents, every hypothesis is as if its own past alone had been read.
 
     `leave` are the sources to go on with from a step on.
     """
     engine, (source, keep) = Engine.of(model), batch(model)
+    engine.cache_kind = kind
     cache = engine.start(source, keep, width)
     pasts = torch.full((B, width, 1), model.target_pad)  # what each hypothesis has read
     for step in range(steps):
@@ -181,6 +194,58 @@ def test_sources_may_leave_as_the_cache_grows(step):
 def test_steps_go_past_the_positions_kept_ready(monkeypatch):
     monkeypatch.setattr(engine_module, "READY_POSITIONS", 5)
     check_steps(random_model(), 11)
+
+
+class ShortCache(FixedCache):
+    steps_at_once = 5
+
+
+@pytest.mark.parametrize("width", [1, 3])
+@pytest.mark.parametrize("leave", [None, {3: [0, 2]}, {4: [1], 9: [0]}, {5: [1, 2]}], ids=str)
+def test_a_cache_of_fixed_shapes_changes_no_result(width, leave):
+    check_steps(random_model(encoder_layers=1), 13, width=width, leave=leave, kind=ShortCache)
+
+
+@pytest.mark.parametrize("width", [1, 3])
+def test_every_step_of_a_fixed_cache_reads_and_writes_at_the_same_addresses(width):
+    model = random_model()
+    engine, (source, keep) = Engine.of(model), batch(model)
+    engine.cache_kind = FixedCache
+    cache = engine.start(source, keep, width)
+    assert isinstance(cache, FixedCache)
+    seen = set()
+    for step in range(7):
+        engine.step(torch.full((B * width,), 3), cache)
+        slots = cache.write(0, torch.zeros(2, B, H, width, D_HEAD, dtype=torch.float64))
+        assert cache.sees is not None
+        seen.add(tuple((x.data_ptr(), x.shape) for x in (*slots, cache.sees, cache.place)))
+        assert cache.place.tolist() == [step]
+        cache.branch(torch.randint(0, width, (B, width)))
+    assert len(seen) == 1
+
+
+def test_the_newest_tokens_place_may_be_a_number_in_memory():
+    model = random_model()
+    engine, (source, keep) = Engine.of(model), batch(model)
+    decoder, tokens, found = engine._decoder, torch.arange(B * W), []
+    for place in (4, torch.tensor([4])):
+        cache = engine.start(source, keep, W)
+        cache.extend()
+        found.append(decoder.step(tokens, cache, place)[0])
+    assert_close(found[0], found[1], rtol=0, atol=0)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("width", [1, 3])
+def test_steps_replayed_from_a_graph_change_no_result(width):
+    model = random_model(torch.float32)
+    on_gpu = deepcopy(model).cuda()
+    sources = [torch.randint(0, model.source_pad, (n,)).tolist() for n in (S, 3, 7, 5, 2)]
+    found = [
+        search_all(Engine.of(of), sources, SearchConfig(beam=width, max_length=90, min_length=3))
+        for of in (model, on_gpu)
+    ]
+    assert [[h.ids for h in best] for best in found[0]] == [[h.ids for h in best] for best in found[1]]
 
 
 def test_a_step_takes_sources_without_padding_as_they_are():

@@ -20,6 +20,7 @@ from glassformer.attention.weigh import weigh
 from glassformer.device import mapped_memory
 from glassformer.errors import RunError
 from glassformer.generation.cache import BeamCache
+from glassformer.generation.graph import FixedCache, StepGraph
 from glassformer.generation.quantized import QuantizedLinear
 from glassformer.generation.top import BLOCK
 from glassformer.transformer.config import ModelConfig
@@ -70,6 +71,7 @@ class Engine:
         self.device = torch.device(device)
         self.int8 = int8
         self.source_pad, self.target_pad = config.source_vocab_size - 1, config.target_vocab_size - 1
+        self.cache_kind = FixedCache if self.device.type == "cuda" else BeamCache
 
         def take(name: str, dtype: torch.dtype = dtype) -> Tensor:
             weight = weights[name].detach()
@@ -105,7 +107,7 @@ class Engine:
 
     def encode(self, source: Source, keep: Keep | None = None, look: Look = _attend) -> Memory:
         """What the encoder makes of the source ids; `keep` is False on padding."""
-        x = self._source_embedding(source, start=0)
+        x = self._source_embedding(source)
         for n, layer in enumerate(self._encoder):
             x = layer(x, n, keep, look)
         return self._encoder_norm(x)
@@ -120,7 +122,7 @@ class Engine:
         blocked = None
         if keep is not None and not keep.all():
             blocked = memory[0][0].new_zeros(keep.shape).masked_fill_(~keep, -torch.inf)
-        return BeamCache(memory, blocked, width, int8=int8)
+        return self.cache_kind(memory, blocked, width, int8=int8)
 
     def step(
         self, tokens: Int[Tensor, " rows"], cache: BeamCache
@@ -131,7 +133,12 @@ class Engine:
         attention over the source, for `alignment`.
         """
         decoder = self._decoder_of_one if cache.int8 and self._decoder_of_one else self._decoder
-        return decoder.step(tokens, cache)
+        cache.extend()
+        if isinstance(cache, FixedCache) and self.device.type == "cuda" and cache.length <= READY_POSITIONS:
+            if cache.graph is None:
+                cache.graph = StepGraph(lambda newest: decoder.step(newest, cache, cache.place), tokens)
+            return cache.graph.replay(tokens)
+        return decoder.step(tokens, cache, cache.length - 1)
 
     def decode(
         self, target_in: TargetIds, source: Source, keep: Keep | None = None, look: Look = _attend
@@ -170,10 +177,11 @@ class _Decoder:
         weight = torch.cat([weight, weight.new_zeros(fill, weight.shape[1])])
         self._output = kit.linear(weight, torch.cat([bias, bias.new_full((fill,), -torch.inf)]))
 
-    def step(self, tokens: Int[Tensor, " rows"], cache: BeamCache) -> tuple[Tensor, Heads]:
-        """See `Engine.step`."""
-        x = self._embedding(tokens[:, None], start=cache.length).squeeze(1)
-        cache.extend()
+    def step(
+        self, tokens: Int[Tensor, " rows"], cache: BeamCache, place: int | Int[Tensor, " one"]
+    ) -> tuple[Tensor, Heads]:
+        """See `Engine.step`; `place` is the tokens' position."""
+        x = self._embedding.newest(tokens, place)
         query = x
         for n, layer in enumerate(self.layers):
             x, query = layer.step(x, n, cache)
@@ -183,7 +191,7 @@ class _Decoder:
         self, target_in: TargetIds, memory: Memory, keep: Keep | None, look: Look
     ) -> Float[Tensor, "batch target_len classes"]:
         """See `Engine.decode`."""
-        x = self._embedding(target_in, start=0)
+        x = self._embedding(target_in)
         for n, layer in enumerate(self.layers):
             x = layer.teach(x, n, *layer.read(memory), keep, look)
         return self._output(self._norm(x))
@@ -199,14 +207,24 @@ class _Embedding:
         self._dtype = kit.dtype
         self._positions = sinusoids(READY_POSITIONS, self._width, dtype=self._dtype).to(table.device)
 
-    def __call__(self, ids: Ids, start: int) -> Hidden:
+    def __call__(self, ids: Ids) -> Hidden:
+        length = ids.shape[1]
+        if length <= READY_POSITIONS:
+            return self._vectors(ids) + self._positions[:length]
+        return self._vectors(ids) + self._computed(0, length)
+
+    def newest(self, ids: Int[Tensor, " rows"], place: int | Int[Tensor, " one"]) -> Float[Tensor, "rows d_model"]:
+        """Of ids that all stand at this place."""
+        if isinstance(place, int) and place >= READY_POSITIONS:
+            return self._vectors(ids) + self._computed(place, 1)
+        return self._vectors(ids) + self._positions[place]
+
+    def _vectors(self, ids: Tensor) -> Tensor:
         x = F.embedding(ids, self._table).to(self._dtype)
-        if self._scale != 1.0:
-            x = x * self._scale
-        end = start + ids.shape[1]
-        if end <= READY_POSITIONS:
-            return x + self._positions[start:end]
-        return x + sinusoids(ids.shape[1], self._width, start=start, dtype=self._dtype).to(x.device)
+        return x if self._scale == 1.0 else x * self._scale
+
+    def _computed(self, start: int, length: int) -> Tensor:
+        return sinusoids(length, self._width, start=start, dtype=self._dtype).to(self._table.device)
 
 
 def _unchanged(x: Tensor) -> Tensor:
@@ -248,13 +266,11 @@ class _SelfAttention(_SubLayer):
 
     def look(self, x: Hidden, attention: Callable[[Heads, Heads, Heads], Heads]) -> Hidden:
         """Whole sequences."""
-
         q, k, v = self._split(self._before(x), *x.shape[:2]).unbind(0)
         return self._after(self._output.added(_joined(attention(q, k, v), x.shape), x))
 
     def step(self, x: Float[Tensor, "rows d_model"], layer: int, cache: BeamCache) -> Float[Tensor, "rows d_model"]:
         """The newest token of each hypothesis, over what that hypothesis has written."""
-
         heads = self._split(self._before(x), cache.sources, cache.width)
         keys, values = cache.write(layer, heads[1:])
         return self._after(self._output.added(_joined(attend_step(heads[0], keys, values, cache.sees), x.shape), x))
@@ -283,7 +299,6 @@ class _SourceAttention(_SubLayer):
 
     def look(self, x: Tensor, batch: int, attention: Callable[[Heads], Heads]) -> Tensor:
         """x is (batch, length, d_model), or all its rows in a row."""
-
         q = self._query(self._before(x)).view(batch, -1, self._heads, x.shape[-1] // self._heads).transpose(1, 2)
         return self._after(self._output.added(_joined(attention(q), x.shape), x))
 

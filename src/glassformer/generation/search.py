@@ -147,11 +147,6 @@ def _normalised(logits: Tensor) -> Tensor:
     return logits.log_softmax(-1, dtype=torch.promote_types(logits.dtype, torch.float32))
 
 
-def _should_leave(finished: int, sources: int) -> bool:
-    """Whether it pays to copy the cache without the finished sources: as much work as a fifth of a step."""
-    return finished * 8 >= sources
-
-
 def _roll_out(
     engine: Engine,
     source: Source,
@@ -187,7 +182,7 @@ def _roll_out(
                 done[b] = Hypothesis(written, log_probs_of[b], sum_, sum_ / config.normaliser(length))
             else:
                 stay.append(row)
-        if _should_leave(len(open_) - len(stay), len(open_)) and stay:
+        if cache.should_leave(len(open_) - len(stay), len(open_)) and stay:
             rows = torch.tensor(stay, device=source.device)
             cache.take_sources(rows)
             tokens, ids = tokens[rows], ids[rows]
@@ -233,7 +228,7 @@ def beam_search(
                 decided.add(b)
         cache.branch(parents)
         stay = [row for row, b in enumerate(open_) if b not in decided]
-        if _should_leave(len(open_) - len(stay), len(open_)) and stay:
+        if cache.should_leave(len(open_) - len(stay), len(open_)) and stay:
             kept = torch.tensor(stay, device=source.device)
             cache.take_sources(kept)
             beams.take_sources(kept)
