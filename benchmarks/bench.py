@@ -1,18 +1,21 @@
 """What the benchmarks share: two sides timed in turn, and results kept with what they were measured on."""
 
 import json
+import os
 import platform
 import statistics
 import subprocess
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import torch
 
 RESULTS = Path(__file__).parent / "results"
+REST = 0.25  # seconds after a turn in which threads of the side that had it stop spinning
 
 
 @dataclass(frozen=True)
@@ -66,3 +69,55 @@ def machine() -> str:
     name = named.get("model name") or platform.processor() or platform.machine()
     features = [flag for flag in ("avx2", "avx512f", "amx_bf16") if flag in named.get("flags", "").split()]
     return ", ".join([name, *features, f"{torch.get_num_threads()} threads"])
+
+
+class Sides:
+    """A process for each side of a comparison, which waits to be asked: `python SCRIPT --side NAME FOLDER`."""
+
+    def __init__(self, script: str, names: tuple[str, ...], folder: Path) -> None:
+        command = [sys.executable, "-W", "ignore", script, "--side"]
+        environment = {**os.environ, "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
+        self.names = names
+        self._processes = {
+            name: subprocess.Popen(
+                [*command, name, str(folder)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
+            )
+            for name in names
+        }
+        for process in self._processes.values():
+            self._read(process)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for process in self._processes.values():
+            process.communicate()
+
+    def ask(self, name: str, what: str, *numbers: int) -> Any:
+        """What a side answers, with a pause after it."""
+        process = self._processes[name]
+        assert process.stdin is not None
+        print(json.dumps([what, *numbers]), file=process.stdin, flush=True)
+        answer = self._read(process)
+        time.sleep(REST)
+        return answer
+
+    def _read(self, process: subprocess.Popen[str]) -> Any:
+        assert process.stdout is not None
+        if not (answer := process.stdout.readline()):
+            raise SystemExit(f"{process.args} has failed: see its message above")
+        return json.loads(answer)
+
+
+def serve(answer: Callable[..., Any]) -> None:
+    """What a side's process does once it is ready: answer until the questions end."""
+    print(json.dumps("ready"), flush=True)
+    for line in sys.stdin:
+        print(json.dumps(answer(*json.loads(line))), flush=True)
+
+
+def status(name: str) -> int:
+    """A figure of /proc/self/status, in kB: VmRSS, the memory in use, or VmHWM, its peak."""
+    lines = Path("/proc/self/status").read_text(encoding="utf-8").splitlines()
+    return int(next(line for line in lines if line.startswith(f"{name}:")).split()[1])

@@ -14,10 +14,7 @@ products of a step alone would allow; the ratios come last and go, with all the 
 benchmarks/results/generation.jsonl. Needs the extras huggingface and ctranslate2.
 """
 
-import json
-import os
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
@@ -38,7 +35,6 @@ from glassformer.transformer.model import Transformer
 
 SOURCE = "generaltest2022.en-de.src.en"
 VOCABULARY, TOKENS, BATCH, SENTENCES, THREADS = 32_000, 25, 32, 128, 2
-REST = 0.25  # seconds after a turn in which threads of the side that had it stop spinning
 OURS = ("ours auto", "ours float32")
 CT2 = tuple(f"ctranslate2 {kind} {form}" for kind in ("int8", "float32") for form in ("2x1", "1x2"))
 SIDES = (*OURS, *CT2, "huggingface")
@@ -180,45 +176,17 @@ MEASURE: dict[Part, Callable[[Path, int], Any]] = {
 }
 
 
-class Sides:
-    """One process for each side, which waits to be asked."""
+class Sides(bench.Sides):
+    """The sides with the model in `folder`."""
 
     def __init__(self, names: tuple[str, ...], folder: Path) -> None:
-        command = [sys.executable, "-W", "ignore", __file__, "--side"]
-        environment = {**os.environ, "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
-        self._processes = {
-            name: subprocess.Popen(
-                [*command, name, str(folder)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
-            )
-            for name in names
-        }
-        for name in names:
-            self.ask(name, "wait", 0, 0)
-
-    def __enter__(self) -> "Sides":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for process in self._processes.values():
-            process.communicate()
-
-    def ask(self, name: str, what: str, number: int, beam: int) -> Any:
-        """What a side answers, with a pause after it."""
-        process = self._processes[name]
-        assert process.stdin is not None
-        assert process.stdout is not None
-        print(json.dumps([what, number, beam]), file=process.stdin, flush=True)
-        answer = process.stdout.readline()
-        if not answer:
-            raise SystemExit(f"{name} has failed: see its message above")
-        time.sleep(REST)
-        return json.loads(answer)
+        super().__init__(__file__, names, folder)
 
     def rates(self, beam: int, rounds: int) -> dict[str, dict[str, float]]:
         """Tokens a second of each side, in turn."""
-        for name in self._processes:
+        for name in self.names:
             self.ask(name, "translate", BATCH, beam)
-        rates: dict[str, list[float]] = {name: [] for name in self._processes}
+        rates: dict[str, list[float]] = {name: [] for name in self.names}
         for turn in range(rounds):
             for name, kept in rates.items():
                 if turn < (3 if "huggingface" in name else rounds):
@@ -230,10 +198,10 @@ class Sides:
 
     def latencies(self, beam: int, sentences: int) -> dict[str, list[float]]:
         """Milliseconds of each sentence, one side after the other for each."""
-        for name in self._processes:
+        for name in self.names:
             for number in range(3):
                 self.ask(name, "one", number, beam)
-        times: dict[str, list[float]] = {name: [] for name in self._processes}
+        times: dict[str, list[float]] = {name: [] for name in self.names}
         for number in range(sentences):
             for name, kept in times.items():
                 kept.append(1e3 * self.ask(name, "one", number, beam)["seconds"])
@@ -275,22 +243,14 @@ class Side:
         loaders = {"ours": self._ours, "ctranslate2": self._ctranslate2, "huggingface": self._huggingface}
         kind, *options = name.split()
         load = loaders[kind](folder, options)
-        before, start = status("VmRSS"), time.perf_counter()
+        before, start = bench.status("VmRSS"), time.perf_counter()
         self._translate = load()
         self._load = time.perf_counter() - start
         self._before = before
 
-    def serve(self) -> None:
-        """Answer until the questions end."""
-        for line in sys.stdin:
-            what, number, beam = json.loads(line)
-            print(json.dumps(self._answer(what, number, beam)), flush=True)
-
-    def _answer(self, what: str, number: int, beam: int) -> Any:
-        if what == "wait":
-            return None
+    def answer(self, what: str, number: int, beam: int) -> Any:
         if what == "memory":
-            return {"MiB": (status("VmHWM") - self._before) / 1024, "load": self._load}
+            return {"MiB": (bench.status("VmHWM") - self._before) / 1024, "load": self._load}
         lines = [self._sentences[number % SENTENCES]] if what == "one" else self._sentences[:number]
         start = time.perf_counter()
         found = self._translate(lines, beam)
@@ -396,14 +356,8 @@ class Side:
         return load
 
 
-def status(name: str) -> int:
-    """A figure of /proc/self/status, in kB."""
-    lines = Path("/proc/self/status").read_text(encoding="utf-8").splitlines()
-    return int(next(line for line in lines if line.startswith(f"{name}:")).split()[1])
-
-
 if __name__ == "__main__":
     if sys.argv[1:2] == ["--side"]:
-        Side(sys.argv[2], Path(sys.argv[3])).serve()
+        bench.serve(Side(sys.argv[2], Path(sys.argv[3])).answer)
     else:
         tyro.cli(main)

@@ -17,14 +17,17 @@ from typing import Any, Literal
 import bench
 import sacrebleu
 import torch
+import torch.nn.functional as F
 import tyro
 
 from glassformer import SearchConfig, Translator
+from glassformer.generation.engine import Engine
 from glassformer.generation.search import beam_search, greedy
 from glassformer.interop.huggingface import export_marian
 from glassformer.run import load_run
 from glassformer.text.batching import pad_source
 from glassformer.text.pairs import PairFiles
+from glassformer.text.tokenizer import EOS
 
 BEAM, BATCH, MOST = 5, 50, 200
 RULES = {"exact": "never", "heuristic": False, "first": True}
@@ -60,7 +63,7 @@ def main(
 
 def same_ids(run: Path, translator: Translator, lines: list[str]) -> dict[str, Any]:
     """The share of translations whose ids are the peers'."""
-    sources = [[*ids, 0] for ids in translator.source_tokenizer.encode(lines)]
+    sources = [[*ids, EOS] for ids in translator.source_tokenizer.encode(lines)]
     found: dict[str, Any] = {}
     with tempfile.TemporaryDirectory() as scratch, warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -106,11 +109,19 @@ def compare(name: str, translator: Translator, sources: Ids, ours: Ids, theirs: 
     differ = [i for i, (our, their) in enumerate(zip(ours, theirs, strict=True)) if our != their]
     gains = []
     for i in differ:
-        scores = [translator._score([sources[i]], [[*ids, 0]])[0] / (len(ids) + 1) for ids in (ours[i], theirs[i])]
-        gains.append(scores[0] - scores[1])
+        our, their = (score(translator.engine, sources[i], ids) for ids in (ours[i], theirs[i]))
+        gains.append(our - their)
     same = 1 - len(differ) / len(ours)
     print(f"  {name}: {same:.1%} the same; our score less theirs where not: {[f'{gain:.1e}' for gain in gains]}")
     return {"same": same, "score gains": gains}
+
+
+@torch.inference_mode()
+def score(engine: Engine, source: list[int], ids: list[int]) -> float:
+    """The mean log-probability of `ids` and `</s>`: of ids, as decoded and encoded again they may be others."""
+    target = torch.tensor([*ids, EOS])
+    logits = engine.decode(torch.tensor([[engine.target_pad, *ids]]), torch.tensor([source]))
+    return -F.cross_entropy(logits[0], target).item()
 
 
 def precisions(run: Path, exact: Translator, pairs: list[tuple[str, str]]) -> dict[str, Any]:
@@ -168,7 +179,7 @@ class HuggingFace:
                 bad_words_ids=[[pad]],
             )
             for i, row in zip(chosen, output.tolist(), strict=True):
-                found[i] = [token for token in row if token not in (0, pad)]
+                found[i] = [token for token in row if token not in (EOS, pad)]
         return [found[i] for i in range(len(sources))]
 
 

@@ -1,6 +1,6 @@
-"""Peak memory of `glassformer translate` as a stream, with few lines and with ten times as many.
+"""Peak memory of `glassformer translate` from file to file, with few lines and with ten times as many.
 
-    python benchmarks/stream_memory.py RUN --lines FILE [--few 20000]
+    python benchmarks/stream_memory.py RUN --lines FILE [--few 100000]
 
 FILE's lines are repeated as often as it takes. Prints the ratio of the two peaks last, and appends the measurement to
 benchmarks/results/stream_memory.jsonl.
@@ -11,6 +11,7 @@ import os
 import platform
 import subprocess
 import sys
+import tempfile
 import time
 from itertools import cycle, islice
 from pathlib import Path
@@ -21,7 +22,7 @@ import tyro
 RESULTS = Path(__file__).parent / "results" / "stream_memory.jsonl"
 
 
-def main(run: tyro.conf.Positional[Path], lines: Path, few: int = 20_000, beam: int = 5) -> None:
+def main(run: tyro.conf.Positional[Path], lines: Path, few: int = 100_000, beam: int = 1) -> None:
     """Translate `few` lines and ten times as many, and compare the peaks of memory.
 
     Args:
@@ -45,17 +46,21 @@ def main(run: tyro.conf.Positional[Path], lines: Path, few: int = 20_000, beam: 
 
 
 def measure(run: Path, source: list[str], count: int, beam: int) -> dict[str, float]:
-    """Peak resident memory (MiB) and time (s) of translating `count` lines from standard input."""
-    command = [str(Path(sys.executable).with_name("glassformer")), "translate", str(run), "--beam", str(beam)]
-    began = time.monotonic()
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL) as process:
-        assert process.stdin is not None
-        process.stdin.writelines(f"{line}\n".encode() for line in islice(cycle(source), count))
-        process.stdin.close()
-        _, status, usage = os.wait4(process.pid, 0)
-        process.returncode = os.waitstatus_to_exitcode(status)
-    if process.returncode:
-        sys.exit(f"translate failed with {process.returncode}")
+    """Peak resident memory (MiB) and time (s) of translating a file of `count` lines into another."""
+    with tempfile.TemporaryDirectory() as scratch:
+        given, made = Path(scratch) / "source", Path(scratch) / "translated"
+        with given.open("w", encoding="utf-8") as file:
+            file.writelines(f"{line}\n" for line in islice(cycle(source), count))
+        command = [str(Path(sys.executable).with_name("glassformer")), "translate", str(run), "--beam", str(beam)]
+        began = time.monotonic()
+        with subprocess.Popen([*command, "--input", str(given), "--output", str(made)]) as process:
+            _, status, usage = os.wait4(process.pid, 0)
+            process.returncode = os.waitstatus_to_exitcode(status)
+        if process.returncode:
+            sys.exit(f"translate failed with {process.returncode}")
+        with made.open(encoding="utf-8") as file:
+            if (lines := sum(1 for _ in file)) != count:
+                sys.exit(f"translate wrote {lines} lines of {count}")
     return {"lines": count, "peak_mib": usage.ru_maxrss / 1024, "seconds": time.monotonic() - began}
 
 
