@@ -87,6 +87,8 @@ def samples(tmp_path_factory: pytest.TempPathFactory) -> Path:
     write("target.txt", [target for _, target in pairs])
     write("short.txt", [target for _, target in pairs[:-3]])
     write("seven.txt", [source for source, _ in pairs[:7]])
+    write("prefixes.txt", [" ".join(target.split()[: n % 3]) for n, (_, target) in enumerate(pairs)])
+    write("prefixes-of-seven.txt", ["g f", "", "e", "a", "", "b a c", "d"])
     write("no-tab.tsv", ["a b\tb a", "a b b a"])
     write("untrainable.tsv", ["\t", "a b\t", "\ta b"])
     (folder / "empty.tsv").touch()
@@ -247,6 +249,14 @@ BAD = {
     f"translate run --resume --output new.txt {SHORT}": "--resume needs --input and --output",
     f"translate run --resume --input seven.txt --output source.txt {SHORT}": "source.txt is there and source.txt.part",
     f"translate new --resume --input seven.txt --output new.txt {SHORT}": "new: no such run folder",
+    f"translate run --input seven.txt --prefixes missing.txt {SHORT}": "missing.txt: no such file",
+    f"translate run --input seven.txt --prefixes run {SHORT}": "run is a folder, a text file was expected",
+    f"translate run --input seven.txt --output new.txt --prefixes run {SHORT}": "run is a folder, a text file was exp",
+    f"translate run --input seven.txt --prefixes source.txt {SHORT}": "source.txt has 60 lines, the input 7: it must h",
+    f"translate run --input seven.txt --output new.txt --prefixes empty.tsv {SHORT}": "empty.tsv has 0 lines, the in",
+    f"translate run --input seven.txt --output new.txt --prefixes prefixes-of-seven.txt {SHORT} --max-length 1": (
+        "a prefix must be at most max_length = 1 tokens long, got 2"
+    ),
     # scoring
     "evaluate": "give a run folder and --source .*or --hypotheses and --target",
     "evaluate run": "give a run folder and --source",
@@ -460,17 +470,55 @@ def test_scores_alone_have_no_line_number(here, capfd, translator):
     assert all(float(score) < 0 for score, _ in columns)
 
 
+@pytest.mark.parametrize("output", ["", "--output out.txt"], ids=["to stdout", "to a file"])
+@pytest.mark.parametrize("given", ["", "--input seven.txt"], ids=["stdin", "a file"])
+def test_translations_begin_as_prescribed(given, output, here, stdin, capfd, translator, monkeypatch):
+    monkeypatch.setattr(cli, "LINES_AT_ONCE", 3)
+    lines, prefixes = (
+        (here / name).read_text(encoding="utf-8").splitlines() for name in ("seven.txt", "prefixes-of-seven.txt")
+    )
+    if not given:
+        stdin((here / "seven.txt").read_bytes())
+    options = f"{SHORT} --prefixes prefixes-of-seven.txt --precision float32"
+    assert run_command(f"translate run {given} {output} {options}") == 0
+    found = (capfd.readouterr().out or (here / "out.txt").read_text(encoding="utf-8")).splitlines()
+    assert found == translator.translate(lines, SEARCH, prefixes=prefixes)
+    assert all(line.startswith(prefix) for line, prefix in zip(found, prefixes, strict=True))
+    assert found != translator.translate(lines, SEARCH)
+
+
+@pytest.mark.parametrize(
+    ("count", "message"),
+    [(5, "prefixes has 5 lines, the input more: it must"), (9, "the input has 7 lines, prefixes more: it must have")],
+)
+def test_prefixes_of_a_stream_must_be_one_for_each_line(count, message, here, stdin, capfd, monkeypatch):
+    monkeypatch.setattr(cli, "LINES_AT_ONCE", 3)
+    (here / "prefixes").write_text("\n" * count, encoding="utf-8")
+    stdin((here / "seven.txt").read_bytes())
+    assert run_command(f"translate run --prefixes prefixes {SHORT}") == 2
+    out, err = capfd.readouterr()
+    assert (len(out.splitlines()), message in complaint(err)) == (3 if count < 7 else 7, True)
+
+
+def test_prefixes_of_a_translation_that_can_be_resumed_must_be_a_file(here, capfd):
+    os.mkfifo(here / "pipe")
+    assert run_command(f"translate run --input seven.txt --output out.txt --prefixes pipe {SHORT}") == 2
+    assert "pipe is a pipe or device, and is read several times: save it" in complaint(capfd.readouterr().err)
+
+
 @contextmanager
 def failing(chunk: int, error: type[BaseException]) -> Iterator[None]:
     """Something stops the translation of this chunk."""
     chunks = 0
 
-    def translate(self: Translator, lines: list[str], config: SearchConfig) -> list[list[Translation]]:
+    def translate(
+        self: Translator, lines: list[str], config: SearchConfig, *, prefixes: list[str] | None
+    ) -> list[list[Translation]]:
         nonlocal chunks
         chunks += 1
         if chunks == chunk:
             raise error
-        return whole(self, lines, config)
+        return whole(self, lines, config, prefixes=prefixes)
 
     whole = Translator.translate_n_best
     with pytest.MonkeyPatch.context() as patch:
@@ -480,8 +528,13 @@ def failing(chunk: int, error: type[BaseException]) -> Iterator[None]:
 
 @pytest.mark.parametrize(
     "options",
-    [SHORT, f"{SHORT} --n-best 2 --scores", "--device cpu --sample --seed 3 --n-best 2 --max-length 7"],
-    ids=["beam", "n-best", "sampled"],
+    [
+        SHORT,
+        f"{SHORT} --n-best 2 --scores",
+        "--device cpu --sample --seed 3 --n-best 2 --max-length 7",
+        f"{SHORT} --prefixes prefixes.txt",
+    ],
+    ids=["beam", "n-best", "sampled", "prefixes"],
 )
 def test_a_stopped_translation_is_resumed_to_the_same_bytes(options, here, capfd, monkeypatch):
     monkeypatch.setattr(cli, "LINES_AT_ONCE", 7)
@@ -520,6 +573,7 @@ def test_what_to_translate_may_not_change_on_the_way(here, capfd, monkeypatch):
         "translate run --input seven.txt": "seven.txt doesn't begin with the 14 lines whose output is in out.txt.par",
         "translate run --input source.txt --penalty wu": "begun with penalty plain, and is to be gone on with penal",
         "translate run --input source.txt --scores": "begun with scores False, and is to be gone on with scores True",
+        "translate run --input source.txt --prefixes prefixes.txt": "begun with prefixes (digest) None, and is to be",
         "translate other --input source.txt": "out.txt.partial was begun with run folder (digest) ",
         "translate new --input source.txt": "new: no such run folder",
     }.items():

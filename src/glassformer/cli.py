@@ -5,7 +5,7 @@ import hashlib
 import os
 import sys
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -41,6 +41,8 @@ class TranslateCommand:
     """File to translate, UTF-8, plain or .gz. Left out: standard input."""
     output: Path | None = None
     """File to write; it appears when it is complete. Left out: standard output."""
+    prefixes: Path | None = None
+    """File with what each line's translation must begin with, a line for each line of the input; empty: anything."""
     resume: bool = False
     """Go on from OUTPUT.partial, where the same command was stopped, to the same bytes as without the stop."""
     scores: bool = False
@@ -136,7 +138,7 @@ def translate(command: TranslateCommand) -> int:
     from glassformer.device import tame_memory
     from glassformer.files import check_writable, replacing
     from glassformer.generation.translator import Translator
-    from glassformer.text.stream import chunks_of_file, chunks_of_stream, count_lines, counting
+    from glassformer.text.stream import chunks_of_file, chunks_of_stream, count_lines, counting, with_prefixes
 
     tame_memory()
     if command.input is not None and command.output is not None:
@@ -151,13 +153,12 @@ def translate(command: TranslateCommand) -> int:
         if command.input is None
         else chunks_of_file(command.input, LINES_AT_ONCE)
     )
+    total = count_lines(command.input) if command.input else None
     if command.output is not None or not sys.stdout.isatty():
-        chunks = counting(
-            chunks, _progress_of(translator), "lines", count_lines(command.input) if command.input else None
-        )
+        chunks = counting(chunks, _progress_of(translator), "lines", total)
     with nullcontext(sys.stdout.buffer) if command.output is None else replacing(command.output) as file:
-        for first, lines in chunks:
-            file.write(_format(translator.translate_n_best(lines, _search_from(first, command)), first, command))
+        for first, lines, prefixes in with_prefixes(chunks, command.prefixes, total):
+            file.write(_translated(translator, lines, prefixes, first, command))
             file.flush()
     return 0
 
@@ -165,27 +166,30 @@ def translate(command: TranslateCommand) -> int:
 def _translate_file(command: TranslateCommand, source: Path, output: Path) -> int:
     """From file to file, keeping what is done at a stop. Chunks begin at the same lines, stopped or not."""
     from glassformer.generation.translator import Translator
-    from glassformer.text.pairs import read_lines
+    from glassformer.text.pairs import PairFiles, read_lines
     from glassformer.text.partial import partial_output
-    from glassformer.text.stream import count_lines, counting, in_chunks
+    from glassformer.text.stream import count_lines, counting, in_chunks, with_prefixes
 
+    if command.prefixes is not None:
+        PairFiles(command.prefixes).check()
     translator = Translator.load(command.run, command.device, command.precision)
     settings = {
         "run folder (digest)": _digest_of_run(command.run),
         "device": translator.device.type,
         "precision": str(translator.precision),
         "scores": command.scores,
+        "prefixes (digest)": None if command.prefixes is None else _digest([command.prefixes]),
         **asdict(command.search),
     }
     with partial_output(output, settings, resume=command.resume) as partial:
         lines = read_lines(source)
         partial.skip(lines, source)
+        total = count_lines(source)
         chunks = in_chunks(lines, LINES_AT_ONCE, first=partial.lines + 1)
+        chunks = counting(chunks, _progress_of(translator), "lines", total)
         try:
-            for first, chunk in counting(chunks, _progress_of(translator), "lines", count_lines(source)):
-                partial.append(
-                    chunk, _format(translator.translate_n_best(chunk, _search_from(first, command)), first, command)
-                )
+            for first, chunk, prefixes in with_prefixes(chunks, command.prefixes, total, done=partial.lines):
+                partial.append(chunk, _translated(translator, chunk, prefixes, first, command))
         except BaseException:
             if partial.lines:
                 kept = f"{partial.path} has the translations of {partial.lines:,} lines"
@@ -202,17 +206,25 @@ def _digest_of_run(folder: Path) -> str:
     config = read_config(folder)
     names = [CONFIG, WEIGHTS, config["source_tokenizer"], config["target_tokenizer"]]
     names += [str(Path(name).with_suffix(VOCABULARY)) for name in names[2:]]
+    return _digest(folder / name for name in names)
+
+
+def _digest(paths: Iterable[Path]) -> str:
+    """Of what is in these files, if they are there."""
     digest = hashlib.blake2b(digest_size=6)
-    for path in (folder / name for name in names):
-        if path.exists():
+    for path in paths:
+        if path.is_file():
             with path.open("rb") as file:
                 digest.update(hashlib.file_digest(file, "blake2b").digest())
     return digest.hexdigest()
 
 
-def _search_from(first: int, command: TranslateCommand) -> SearchConfig:
-    """The search of a chunk that begins with line number `first`: draws differ from chunk to chunk."""
-    return replace(command.search, seed=(command.search.seed + first - 1) % (1 << 32))
+def _translated(
+    translator: "Translator", lines: list[str], prefixes: list[str] | None, first: int, command: TranslateCommand
+) -> bytes:
+    """The output for a chunk that begins with line number `first`; draws differ from chunk to chunk."""
+    search = replace(command.search, seed=(command.search.seed + first - 1) % (1 << 32))
+    return _format(translator.translate_n_best(lines, search, prefixes=prefixes), first, command)
 
 
 def _progress_of(translator: "Translator") -> str:

@@ -14,11 +14,11 @@ import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import load_file
 from torch import Tensor
 
 from glassformer.errors import ConfigError, DataError, RunError
@@ -58,7 +58,7 @@ class WeightFile(Mapping[str, Tensor]):
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        with self._open() as file:
+        with _open(path) as file:
             names = file.keys()
             self._shapes = {name: tuple(file.get_slice(name).get_shape()) for name in names}
 
@@ -74,7 +74,7 @@ class WeightFile(Mapping[str, Tensor]):
 
     def __getitem__(self, name: str) -> Tensor:
         # Opened for each tensor: what an open file has read counts as the process's memory until it is closed.
-        with self._open() as file:
+        with _open(self._path) as file:
             tensor = file.get_tensor(name)
         if not tensor.isfinite().all():
             raise RunError(
@@ -88,12 +88,6 @@ class WeightFile(Mapping[str, Tensor]):
 
     def __len__(self) -> int:
         return len(self._shapes)
-
-    def _open(self) -> Any:
-        try:
-            return safe_open(self._path, framework="pt")
-        except (SafetensorError, OSError, ValueError) as error:
-            raise RunError(f"{self._path} is damaged ({error}): copy it again, or go back to an earlier one") from None
 
 
 def write_config(
@@ -173,9 +167,17 @@ def read_config(folder: Path) -> dict[str, Any]:
         raise RunError(f"{folder} is not a run folder: it has no {CONFIG} (glassformer train --out makes one)")
     try:
         config = json.loads(path.read_text(encoding="utf-8"))
-        version = config["format"]
-    except (ValueError, KeyError, TypeError):
-        raise RunError(f"{path} was not written by glassformer, or is damaged") from None
+    except ValueError:
+        config = None
+    config = config if isinstance(config, dict) else {}
+    if "format" not in config:
+        if "model_type" in config:
+            raise RunError(
+                f"{folder} holds a Hugging Face model, not a run: make a run of it with glassformer import --from "
+                f"{quote(str(folder))} --out RUN"
+            )
+        raise RunError(f"{path} was not written by glassformer, or is damaged")
+    version = config["format"]
     if not isinstance(version, int) or version > FORMAT:
         raise RunError(
             f"{path} has format version {version}, this glassformer reads up to {FORMAT}: upgrade glassformer"
@@ -191,8 +193,14 @@ def read_config(folder: Path) -> dict[str, Any]:
 
 def read_weights(path: Path) -> dict[str, Tensor]:
     """The tensors of a safetensors file; RunError if it is damaged."""
+    with _open(path) as file:
+        names = file.keys()
+        return {name: file.get_tensor(name) for name in names}
+
+
+def _open(path: Path) -> Any:
     try:
-        return load_file(path)
+        return safe_open(path, framework="pt")
     except (SafetensorError, OSError, ValueError) as error:
         raise RunError(f"{path} is damaged ({error}): copy it again, or go back to an earlier one") from None
 

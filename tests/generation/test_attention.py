@@ -23,6 +23,10 @@ FACTS = Want(entropy=True, received=True, distance=True, top=2, rows=(0, -1), he
 STACKS = ("encoder", "decoder", "source")
 LAYERS = {"encoder": ENCODER, "decoder": DECODER, "source": DECODER}
 BEAM = SearchConfig(beam=3, max_length=7)
+NO_WANT = r"attention must be a Want, or one for each stack, such as \{'source': Want\(top=3\)\}, got"
+SAY_WHAT = r"say what to see, Want\(entropy=True\)"
+NO_LAYERS = r"layers must be a sequence of whole numbers, such as \[0, 2\], got"
+PASS_ONE = r"for one layer pass \[0\], for all of them None"
 
 
 @pytest.fixture(scope="module")
@@ -201,11 +205,42 @@ def test_neither_padding_nor_neighbours_are_seen(translator):
             assert_close(alone.attention.source[2].weights, translation.attention.source[2].weights, rtol=0, atol=1e-9)
 
 
+@pytest.mark.parametrize("stack", STACKS)
+def test_what_a_short_translation_has_not_is_left_out(translator, stack):
+    """However many lines of whatever lengths: top is of the keys and rows of the queries that there are."""
+    want = Want(top=5, rows=(0, 3, -4, 1, -1), row_heads=(2,), weights=True)
+    translations = translator.translate(LINES, BEAM, attention={stack: want})
+    sizes = set()
+    for translation in filter(lambda translation: translation.attention, translations):
+        for seen in getattr(translation.attention, stack).values():
+            queries, keys = seen.weights.shape[2:]
+            sizes.add((queries < 4, keys < 5))
+            rows = [n for n in want.rows if -queries <= n < queries]
+            assert (seen.want.top, list(seen.want.rows)) == (min(5, keys), rows)
+            assert_close(seen.top.weights, seen.weights.topk(min(5, keys)).values, rtol=0, atol=1e-12)
+            assert_close(seen.rows, seen.weights[:, 2:][:, :, rows], rtol=0, atol=1e-12)
+    assert len(sizes) > 1, "shorter and longer ones"
+
+
+def test_no_row_of_a_short_translation_may_be_left(translator):
+    want = Want(rows=(9,), row_heads=(0,), entropy=True)
+    [found] = translator.translate(["c"], BEAM, attention=want)
+    for stack in STACKS:
+        for seen in getattr(found.attention, stack).values():
+            assert (seen.want, list(seen.tensors())) == (Want(entropy=True), ["entropy"])
+
+
 @pytest.mark.parametrize(
     ("attention", "layers", "message"),
     [
         ({"cross": Want()}, None, "attention is of encoder, decoder, source, got 'cross'"),
-        ({"source": True}, None, "attention must be a Want, or one for each stack, got True for source"),
+        (True, None, f"{NO_WANT} True: {SAY_WHAT}"),
+        ("source", None, f"{NO_WANT} 'source': {SAY_WHAT}"),
+        ({"source": True}, None, f"{NO_WANT} True for source: {SAY_WHAT}"),
+        (Want(), 0, f"{NO_LAYERS} 0: {PASS_ONE}"),
+        (Want(), "12", f"{NO_LAYERS} '12': {PASS_ONE}"),
+        (Want(), [True], f"{NO_LAYERS} \\[True\\]: {PASS_ONE}"),
+        (Want(), [0, 1.0], f"{NO_LAYERS} \\[0, 1.0\\]: {PASS_ONE}"),
         (Want(), [2], "layers must be from 0 to 1 for the encoder, got 2"),
         (Want(), [-1], "layers must be from 0 to 1 for the encoder, got -1"),
         ({"source": Want()}, [1, 3], "layers must be from 0 to 2 for the source, got 3"),

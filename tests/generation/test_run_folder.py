@@ -145,8 +145,14 @@ def _(folder: Path) -> str:
 
 @edit("config.json of another program")
 def _(folder: Path) -> str:
-    (folder / "config.json").write_text('{"model_type": "marian"}')
+    (folder / "config.json").write_text('{"vocab_size": 7}')
     return f"{folder}/config.json was not written by glassformer, or is damaged"
+
+
+@edit("config.json of Hugging Face")
+def _(folder: Path) -> str:
+    (folder / "config.json").write_text('{"model_type": "marian"}')
+    return f"{folder} holds a Hugging Face model, not a run: make a run of it with glassformer import --from {folder} "
 
 
 @edit("config.json a list")

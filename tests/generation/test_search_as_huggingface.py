@@ -11,11 +11,9 @@ from glassformer.generation.config import SearchConfig
 from glassformer.generation.engine import Engine
 from glassformer.generation.search import beam_search, greedy
 from glassformer.interop.huggingface import export_marian
-from glassformer.run import Run, load_run, write_config, write_weights
+from glassformer.run import Run
 from glassformer.text.batching import pad_source
 from glassformer.text.tokenizer import EOS, SubwordTokenizer
-from glassformer.transformer.config import ModelConfig
-from glassformer.transformer.model import Transformer
 
 transformers = pytest.importorskip("transformers", reason="pip install 'glassformer[huggingface]'")
 
@@ -25,32 +23,27 @@ EARLY_STOPPING = {"heuristic": False, "first": True, "exact": "never"}
 
 
 @pytest.fixture(scope="module")
-def both(tmp_path_factory) -> tuple[Run, Any]:
+def both(random_run, tmp_path_factory) -> tuple[Run, Any]:
     """A random run, and the model that transformers loads of it."""
     folder: Path = tmp_path_factory.mktemp("both")
     text = ["two dogs run over the green grass", "a man sings a song"]
     tokenizer = SubwordTokenizer.train(text, kind="char", vocab_size=None, seed=1)
-    config = ModelConfig(
-        source_vocab_size=tokenizer.vocab_size,
-        target_vocab_size=tokenizer.vocab_size,
+    run = random_run(
+        folder,
+        tokenizer,
+        tokenizer,
+        shared=True,
+        seed=9,  # whose translations end at different lengths
         d_model=14,
         heads=2,
-        encoder_layers=1,
         decoder_layers=1,
         d_ff=17,
         output_bias=True,
     )
-    torch.manual_seed(9)  # whose translations end at different lengths
-    model = Transformer(config)
     with torch.no_grad():
-        model.decoder[-1].feed_forward_norm.weight.normal_(std=1.5)  # so that it isn't one token again and again
-        model.output_bias[EOS] = 1.0
-    write_weights(folder, model.state_dict())
-    write_config(folder, config, tokenizer, tokenizer, {})
-    run = load_run(folder)
+        run.model.output_bias[EOS] = 1.0
     export_marian(run, folder / "marian")
     theirs = transformers.MarianMTModel.from_pretrained(folder / "marian").eval()
-    theirs.final_logits_bias[0, model.target_pad] = -torch.inf  # which is no class of ours
     return run, theirs
 
 

@@ -14,10 +14,9 @@ from glassformer.errors import ConfigError, RunError
 from glassformer.generation.config import SearchConfig
 from glassformer.generation.translator import Translator
 from glassformer.interop.ctranslate2 import QUANTIZATIONS, export_ctranslate2
-from glassformer.run import Run, load_run, write_config, write_weights
+from glassformer.run import Run, write_weights
 from glassformer.text.tokenizer import EOS, SubwordTokenizer, SymbolTokenizer, Tokenizer
 from glassformer.text.vocabulary import VocabularyTokenizer
-from glassformer.transformer.config import ModelConfig
 from glassformer.transformer.model import Transformer
 
 ctranslate2 = pytest.importorskip("ctranslate2", reason="pip install 'glassformer[ctranslate2]'")
@@ -44,26 +43,6 @@ def sides() -> tuple[SubwordTokenizer, SubwordTokenizer]:
     return learn(TEXT), learn(OTHER)
 
 
-def run_of(folder: Path, source: Tokenizer, target: Tokenizer, shared: bool, **changes) -> Run:
-    """A run as training leaves it, its model random."""
-    torch.manual_seed(4)
-    config = ModelConfig(
-        source_vocab_size=source.vocab_size,
-        target_vocab_size=target.vocab_size,
-        shared_vocab=shared,
-        d_model=24,
-        heads=3,
-        encoder_layers=1,
-        decoder_layers=2,
-        d_ff=40,
-        **changes,
-    )
-    folder.mkdir(parents=True)
-    write_weights(folder, Transformer(config).state_dict())
-    write_config(folder, config, source, target, {})
-    return load_run(folder)
-
-
 def teach(run: Run, sources: list[str], targets: list[str]) -> None:
     """A few steps of training, because what a random model finds is one token again and again."""
     model = run.model
@@ -72,6 +51,8 @@ def teach(run: Run, sources: list[str], targets: list[str]) -> None:
         for tokenizer, lines in ((run.source_tokenizer, sources), (run.target_tokenizer, targets))
     )
     start = torch.full((len(target), 1), model.target_pad)
+    for layer in model.decoder:
+        layer.feed_forward_norm.reset_parameters()  # it learns sooner
     optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
     for _ in range(40):
         logits = model(source, torch.cat([start, target[:, :-1]], dim=1))
@@ -130,32 +111,32 @@ def check_same(run: Run, sources: list[str], targets: list[str], out: Path) -> N
     [{}, {"tied_output": False, "activation": "gelu"}, {"output_bias": True, "scale_embedding": False}],
     ids=["plain", "untied", "biased"],
 )
-def test_it_finds_what_we_find(changes, shared, sides, tmp_path):
+def test_it_finds_what_we_find(random_run, changes, shared, sides, tmp_path):
     source, target = (sides[0], sides[0]) if shared else sides
     assert shared or source.vocab_size != target.vocab_size
-    run = run_of(tmp_path / "run", source, target, shared, **changes)
+    run = random_run(tmp_path / "run", source, target, shared=shared, **changes)
     check_same(run, TEXT, TEXT[::-1] if shared else OTHER, tmp_path / "out")
 
 
 @pytest.mark.parametrize("larger", ["source", "target"])
-def test_either_vocabulary_may_be_the_larger(larger, sides, tmp_path):
+def test_either_vocabulary_may_be_the_larger(random_run, larger, sides, tmp_path):
     source, target = sorted(sides, key=lambda tokenizer: tokenizer.vocab_size, reverse=larger == "source")
-    run = run_of(tmp_path / "run", source, target, shared=False)
+    run = random_run(tmp_path / "run", source, target)
     lines = {sides[0]: TEXT, sides[1]: OTHER}
     check_same(run, lines[source], lines[target], tmp_path / "out")
 
 
-def test_two_sentencepiece_models_of_one_vocabulary(sides, tmp_path):
+def test_two_sentencepiece_models_of_one_vocabulary(random_run, sides, tmp_path):
     pieces = [piece for side in sides for piece in side.tokens(range(2, side.vocab_size - 1))]
     pieces = list(dict.fromkeys(["</s>", "<unk>", ">>deu<<", *pieces, "<pad>"]))
     vocabulary = {piece: i for i, piece in enumerate(pieces)}
     source, target = (VocabularyTokenizer(side._proto, vocabulary) for side in sides)
-    run = run_of(tmp_path / "run", source, target, shared=True)
+    run = random_run(tmp_path / "run", source, target, shared=True)
     check_same(run, [*TEXT, f">>deu<< {TEXT[0]}"], [*OTHER, OTHER[1]], tmp_path / "out")
 
 
-def test_unknown_pieces_are_unknown_to_both(sides, tmp_path):
-    run = run_of(tmp_path / "run", *sides, shared=False)
+def test_unknown_pieces_are_unknown_to_both(random_run, sides, tmp_path):
+    run = random_run(tmp_path / "run", *sides)
     export_ctranslate2(run, tmp_path / "out")
     source = sentencepiece.SentencePieceProcessor(str(tmp_path / "out/source.spm"))
     lines = ["two Ωmega dogs", "<pad>", "</s> <unk>"]
@@ -166,11 +147,11 @@ def test_unknown_pieces_are_unknown_to_both(sides, tmp_path):
     assert [sum(score.log_probs) for score in found] == pytest.approx(expected, abs=1e-2, rel=1e-5)
 
 
-def test_vocabulary_is_ours_without_padding(sides, tmp_path):
-    export_ctranslate2(run_of(tmp_path / "run", sides[0], sides[0], shared=True), tmp_path / "one")
+def test_vocabulary_is_ours_without_padding(random_run, sides, tmp_path):
+    export_ctranslate2(random_run(tmp_path / "run", sides[0], sides[0], shared=True), tmp_path / "one")
     found = json.loads((tmp_path / "one/shared_vocabulary.json").read_text(encoding="utf-8"))
     assert found == sides[0].tokens(range(sides[0].vocab_size - 1))
-    export_ctranslate2(run_of(tmp_path / "other", *sides, shared=False), tmp_path / "two")
+    export_ctranslate2(random_run(tmp_path / "other", *sides), tmp_path / "two")
     assert not (tmp_path / "two/shared_vocabulary.json").exists()
     for side, tokenizer in zip(("source", "target"), sides, strict=True):
         found = json.loads((tmp_path / f"two/{side}_vocabulary.json").read_text(encoding="utf-8"))
@@ -179,8 +160,8 @@ def test_vocabulary_is_ours_without_padding(sides, tmp_path):
         assert all(token.startswith("<unused_") for token in found[size:])
 
 
-def test_a_source_may_be_as_long_as_ours(sides, tmp_path):
-    run = run_of(tmp_path / "run", sides[0], sides[0], shared=True)
+def test_a_source_may_be_as_long_as_ours(random_run, sides, tmp_path):
+    run = random_run(tmp_path / "run", sides[0], sides[0], shared=True)
     export_ctranslate2(run, tmp_path / "out")
     theirs = ctranslate2.Translator(str(tmp_path / "out"), device="cpu", compute_type="float32")
     long = " ".join(["grass"] * 2000)
@@ -192,8 +173,8 @@ def test_a_source_may_be_as_long_as_ours(sides, tmp_path):
 
 
 @pytest.mark.parametrize("quantization", ["int8", "int8_float16", "int16", "bfloat16"])
-def test_quantized_weights_are_smaller_and_nearly_the_same(quantization, sides, tmp_path):
-    run = run_of(tmp_path / "run", *sides, shared=False)
+def test_quantized_weights_are_smaller_and_nearly_the_same(random_run, quantization, sides, tmp_path):
+    run = random_run(tmp_path / "run", *sides)
     export_ctranslate2(run, tmp_path / "out", quantization)
     theirs = ctranslate2.Translator(str(tmp_path / "out"), device="cpu", compute_type="auto")
     pieces = [[*line, "</s>"] for line in pieces_of(sides[0], TEXT)]
@@ -218,15 +199,15 @@ def names(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
 
 
-def test_a_quantization_that_is_none(sides, tmp_path):
-    run = run_of(tmp_path / "run", *sides, shared=False)
+def test_a_quantization_that_is_none(random_run, sides, tmp_path):
+    run = random_run(tmp_path / "run", *sides)
     with pytest.raises(ConfigError, match=r"quantization must be one of int8, int8_float32, .* got 'int4'"):
         export_ctranslate2(run, tmp_path / "out", "int4")
     assert names(tmp_path) == ["run"]
 
 
-def test_a_padding_embedding_that_is_not_zero(sides, tmp_path):
-    run = run_of(tmp_path / "run", *sides, shared=False)
+def test_a_padding_embedding_that_is_not_zero(random_run, sides, tmp_path):
+    run = random_run(tmp_path / "run", *sides)
     with torch.no_grad():
         run.model.target_embedding.weight[-1, 3] = -0.25
     with pytest.raises(RunError, match=r"a padding embedding that is not zero \(its largest number is 0\.25\)"):
@@ -234,23 +215,23 @@ def test_a_padding_embedding_that_is_not_zero(sides, tmp_path):
     assert names(tmp_path) == ["run"]
 
 
-def test_symbols(sides, tmp_path):
-    run = run_of(tmp_path / "run", sides[0], SymbolTokenizer(["a", "b"]), shared=False)
+def test_symbols(random_run, sides, tmp_path):
+    run = random_run(tmp_path / "run", sides[0], SymbolTokenizer(["a", "b"]))
     with pytest.raises(RunError, match="the target tokenizer of this run splits symbols at spaces"):
         export_ctranslate2(run, tmp_path / "out")
     assert names(tmp_path) == ["run"]
 
 
 @pytest.mark.parametrize("missing", ["ctranslate2.converters", "transformers.utils"])
-def test_missing_packages_are_named_with_their_extra(missing, sides, tmp_path, monkeypatch):
+def test_missing_packages_are_named_with_their_extra(random_run, missing, sides, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, missing, None)
-    run = run_of(tmp_path / "run", *sides, shared=False)
+    run = random_run(tmp_path / "run", *sides)
     with pytest.raises(ImportError, match=r"needs ctranslate2 and transformers: pip install 'glassformer\[ctr"):
         export_ctranslate2(run, tmp_path / "out")
     assert names(tmp_path) == ["run"]
 
 
-def test_a_conversion_that_fails_leaves_nothing(sides, tmp_path, monkeypatch):
+def test_a_conversion_that_fails_leaves_nothing(random_run, sides, tmp_path, monkeypatch):
     from ctranslate2.converters import TransformersConverter
 
     def fail(self, output: str, **_: object) -> None:
@@ -258,7 +239,7 @@ def test_a_conversion_that_fails_leaves_nothing(sides, tmp_path, monkeypatch):
         raise OSError("no space left")
 
     monkeypatch.setattr(TransformersConverter, "convert", fail)
-    run = run_of(tmp_path / "run", *sides, shared=False)
+    run = random_run(tmp_path / "run", *sides)
     (tmp_path / "out").mkdir()
     with pytest.raises(OSError, match="no space left"):
         export_ctranslate2(run, tmp_path / "out")
@@ -276,8 +257,8 @@ def call(capsys: pytest.CaptureFixture, *arguments: str | Path) -> tuple[int, st
     return left.value.code, *capsys.readouterr()
 
 
-def test_the_command_exports_and_says_how_to_translate(sides, tmp_path, capsys):
-    run = run_of(tmp_path / "run", *sides, shared=False)
+def test_the_command_exports_and_says_how_to_translate(random_run, sides, tmp_path, capsys):
+    run = random_run(tmp_path / "run", *sides)
     teach(run, TEXT, OTHER)
     write_weights(tmp_path / "run", run.model.state_dict())
     out = tmp_path / "new" / "out"
@@ -294,8 +275,8 @@ def test_the_command_exports_and_says_how_to_translate(sides, tmp_path, capsys):
     assert [found] == translator_of(run).translate(TEXT[2:3])
 
 
-def test_the_command_quantizes(sides, tmp_path, capsys):
-    run_of(tmp_path / "run", *sides, shared=False)
+def test_the_command_quantizes(random_run, sides, tmp_path, capsys):
+    random_run(tmp_path / "run", *sides)
     out = tmp_path / "out"
     command = ("export", tmp_path / "run", "--to", "ctranslate2", "--out", out)
     assert call(capsys, *command, "--quantization", "int8")[0] == 0

@@ -9,12 +9,11 @@ from glassformer.errors import DataError, RunError
 from glassformer.generation.batches import search_all
 from glassformer.generation.config import SearchConfig
 from glassformer.generation.engine import Engine
+from glassformer.generation.translator import Translator
 from glassformer.interop.huggingface import export_marian, import_marian
-from glassformer.run import load_run, write_config, write_weights
 from glassformer.text.batching import pad_source
 from glassformer.text.tokenizer import SubwordTokenizer, SymbolTokenizer
 from glassformer.text.vocabulary import VocabularyTokenizer
-from glassformer.transformer.config import ModelConfig
 from glassformer.transformer.model import Transformer
 
 transformers = pytest.importorskip("transformers", reason="pip install 'glassformer[huggingface]'")
@@ -122,10 +121,17 @@ def test_imported_logits_are_theirs(changes, dtype, sides, tmp_path):
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
 @pytest.mark.parametrize(
     ("shared", "changes"),
-    [(True, {}), (False, {}), (True, {"tied_output": False, "activation": "gelu"}), (False, {"tied_output": False})],
+    [
+        (True, {}),
+        (False, {}),
+        (True, {"output_bias": True}),
+        (True, {"tied_output": False, "activation": "gelu"}),
+        (False, {"tied_output": False}),
+    ],
 )
-def test_exported_logits_are_ours(shared, changes, dtype, sides, tmp_path):
-    run = trained(tmp_path / "run", sides, shared, **changes)
+def test_exported_logits_and_log_probabilities_are_ours(random_run, shared, changes, dtype, sides, tmp_path):
+    source, target = (sides[0], sides[0]) if shared else sides
+    run = random_run(tmp_path / "run", source, target, shared=shared, **changes)
     export_marian(run, tmp_path / "marian")
     theirs = transformers.MarianMTModel.from_pretrained(tmp_path / "marian").eval()
     source, keep = ids_of(run.model.config.source_vocab_size)
@@ -148,52 +154,46 @@ def test_exported_logits_are_ours(shared, changes, dtype, sides, tmp_path):
     predictable = expected.shape[-1]
     close = 1e-9 if dtype == torch.float64 else 1e-4 * expected.abs().max().item()
     assert_close(found[..., :predictable], expected, atol=close, rtol=0)
-    assert (found[..., predictable:-1] < -5000).all()  # what fills the vocabulary up is never predicted
+    assert_close(found.log_softmax(-1)[..., :predictable], expected.log_softmax(-1), atol=close, rtol=0)
+    assert (found[..., predictable:] < -5000).all()  # padding, and what fills the vocabulary up, is never predicted
 
 
-def trained(folder: Path, sides, shared: bool, **changes):
-    """A run as training leaves it, its model random."""
-    source, target = (sides[0], sides[0]) if shared else sides
-    torch.manual_seed(4)
-    config = ModelConfig(
-        source_vocab_size=source.vocab_size,
-        target_vocab_size=target.vocab_size,
-        shared_vocab=shared,
-        d_model=24,
-        heads=3,
-        encoder_layers=2,
-        decoder_layers=2,
-        d_ff=40,
-        **changes,
-    )
-    model = Transformer(config).eval()
-    folder.mkdir(parents=True)
-    with torch.no_grad():
-        for norm in (layer.feed_forward_norm for layer in model.decoder):
-            norm.weight.normal_(std=1.5)
-    write_weights(folder, model.state_dict())
-    write_config(folder, config, source, target, {})
-    return load_run(folder)
-
-
-def test_there_and_back_is_the_same_run(sides, tmp_path):
-    run = trained(tmp_path / "run", sides, shared=True)
+@pytest.mark.parametrize("biased", [False, True])
+def test_there_and_back_is_the_same_run(random_run, biased, sides, tmp_path):
+    run = random_run(tmp_path / "run", sides[0], sides[0], shared=True, output_bias=biased)
     export_marian(run, tmp_path / "marian")
     again = import_marian(tmp_path / "marian", tmp_path / "again")
+    assert again.model.config == run.model.config
     assert_close(dict(again.model.state_dict()), dict(run.model.state_dict()), rtol=0, atol=0)
     for tokenizer in (again.source_tokenizer, again.target_tokenizer):
         assert tokenizer.encode(TEXT) == run.source_tokenizer.encode(TEXT)
         assert tokenizer.decode(tokenizer.encode(TEXT)) == TEXT
 
 
+@pytest.mark.parametrize("larger", ["source", "target"])
+def test_there_and_back_of_two_vocabularies_gives_the_same_scores(random_run, larger, sides, tmp_path):
+    """What filled up the target's vocabulary has become pieces of it: they need their bias to stay unpredicted."""
+    source, target = sorted(sides, key=lambda tokenizer: tokenizer.vocab_size, reverse=larger == "source")
+    assert source.vocab_size != target.vocab_size
+    run = random_run(tmp_path / "run", source, target)
+    export_marian(run, tmp_path / "marian")
+    again = import_marian(tmp_path / "marian", tmp_path / "again")
+    assert again.model.config.output_bias == (larger == "source")
+    before, after = (
+        Translator(run.model, run.source_tokenizer, run.target_tokenizer, precision="float32") for run in (run, again)
+    )
+    assert_close(after.score(TEXT[:4], OTHER[:4]), before.score(TEXT[:4], OTHER[:4]), rtol=1e-5, atol=1e-5)
+    assert after.translate(TEXT[:4]) == before.translate(TEXT[:4])
+
+
 @pytest.mark.parametrize("beam", [1, 4])
 @pytest.mark.parametrize("direction", ["import", "export"])
-def test_translations_are_the_same_ids(beam, direction, sides, tmp_path):
+def test_translations_are_the_same_ids(random_run, beam, direction, sides, tmp_path):
     if direction == "import":
         theirs = marian(tmp_path / "marian", sides)
         run = import_marian(tmp_path / "marian", tmp_path / "run")
     else:
-        run = trained(tmp_path / "run", sides, shared=True)
+        run = random_run(tmp_path / "run", sides[0], sides[0], shared=True)
         export_marian(run, tmp_path / "marian")
         theirs = transformers.MarianMTModel.from_pretrained(tmp_path / "marian").eval()
     pad = run.model.source_pad
@@ -232,16 +232,10 @@ def test_text_becomes_their_ids(sides, tmp_path):
         run.source_tokenizer.encode([">>fra<< two dogs"])
 
 
-def test_a_run_of_symbols_cannot_be_exported(sides, tmp_path):
-    source, target = sides[0], SymbolTokenizer(["a", "b"])
-    config = ModelConfig.tiny(
-        source_vocab_size=source.vocab_size, target_vocab_size=target.vocab_size, shared_vocab=False, d_model=8, heads=2
-    )
-    (tmp_path / "run").mkdir()
-    write_weights(tmp_path / "run", Transformer(config).state_dict())
-    write_config(tmp_path / "run", config, source, target, {})
+def test_a_run_of_symbols_cannot_be_exported(random_run, sides, tmp_path):
+    run = random_run(tmp_path / "run", sides[0], SymbolTokenizer(["a", "b"]))
     with pytest.raises(RunError, match="the target tokenizer of this run splits symbols at spaces"):
-        export_marian(load_run(tmp_path / "run"), tmp_path / "marian")
+        export_marian(run, tmp_path / "marian")
     assert not (tmp_path / "marian").exists()
 
 
@@ -325,8 +319,7 @@ def test_the_command_line_imports_and_exports(sides, tmp_path, capsys, monkeypat
     first, again = (
         transformers.MarianMTModel.from_pretrained(tmp_path / name).state_dict() for name in ("marian", "again")
     )
-    # Padding is never predicted: its logit's bias isn't kept.
-    first["final_logits_bias"][0, -1] = 0.0
+    first["final_logits_bias"][0, -1] = -1e4  # padding is never predicted: its logit's bias isn't kept
     assert_close(dict(again), dict(first), rtol=0, atol=0)
     code, said = call("export", tmp_path / "run", "--to", "huggingface", "--out", tmp_path / "again")
     assert (code, "is already there: give a new name, or remove it first" in " ".join(said.split())) == (2, True)

@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 
 from glassformer.errors import ConfigError, DataError
+from glassformer.files import write_json
+from glassformer.text import partial as partial_module
 from glassformer.text.partial import PartialOutput, partial_output
 from glassformer.text.stream import in_chunks
 
@@ -175,10 +177,32 @@ def test_a_failing_write_keeps_whole_chunks(path, monkeypatch):
     assert path.read_bytes() == output_of(LINES)
 
 
+@pytest.mark.parametrize("written", [False, True], ids=["before it is written", "after"])
+def test_a_stop_while_a_record_is_written(path, written, monkeypatch):
+    records = 0
+
+    def stop_at_third(record: Path, value: object) -> None:
+        nonlocal records
+        records += 1
+        if records != 3 or written:
+            write_json(record, value)
+        if records == 3:  # of two chunks
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(partial_module, "write_json", stop_at_third)
+    with pytest.raises(KeyboardInterrupt):
+        write(path)
+    partial, record = beside(path)
+    assert partial.read_bytes() == output_of(LINES[: 2 * SIZE])
+    assert json.loads(record.read_bytes())["lines"] == 2 * SIZE
+    write(path, resume=True)
+    assert path.read_bytes() == output_of(LINES)
+
+
 # What is refused, and stays as it is
 
 
-def refused(path: Path, error: type[Exception], message: str, lines: list[str] = LINES, **options) -> None:
+def check_refused(path: Path, error: type[Exception], message: str, lines: list[str] = LINES, **options) -> None:
     before = {name: (path.parent / name).read_bytes() for name in names(path.parent)}
     with pytest.raises(error, match=message):
         write(path, lines, **{"resume": True, **options})
@@ -189,13 +213,13 @@ def test_to_start_over_what_was_stopped(stopped):
     message = (
         r"out\.txt\.partial has the output for 10 lines, of a run that was stopped: go on with --resume, or remove"
     )
-    refused(stopped, DataError, message, resume=False)
+    check_refused(stopped, DataError, message, resume=False)
 
 
 def test_to_resume_what_is_complete(path):
     write(path)
     message = r"out\.txt is there and out\.txt\.partial isn't: there is nothing to resume; leave out --resume"
-    refused(path, DataError, message)
+    check_refused(path, DataError, message)
 
 
 def test_other_settings(stopped):
@@ -203,13 +227,13 @@ def test_other_settings(stopped):
         r"out\.txt\.partial was begun with beam 5, new None, and is to be gone on with beam 2, new 7: give the same, "
         r"or remove .*out\.txt\.partial to start over"
     )
-    refused(stopped, ConfigError, message, beam=2, new=7)
+    check_refused(stopped, ConfigError, message, beam=2, new=7)
 
 
 @pytest.mark.parametrize("lines", [["other", *LINES[1:]], [*LINES[:9], "other", *LINES[10:]], LINES[:9], [], LINES[1:]])
 def test_another_input(stopped, lines):
     message = r"lines\.txt doesn't begin with the 10 lines whose output is in .*out\.txt\.partial: give the input"
-    refused(stopped, DataError, message, lines)
+    check_refused(stopped, DataError, message, lines)
 
 
 @pytest.mark.parametrize(
@@ -227,7 +251,7 @@ def test_another_input(stopped, lines):
 def test_what_does_not_fit_together(stopped, damage, resume):
     damage(*beside(stopped))
     message = r"out\.txt\.partial is not what out\.txt\.partial\.json says, or that is missing or damaged: remove .*"
-    refused(stopped, DataError, message, resume=resume)
+    check_refused(stopped, DataError, message, resume=resume)
 
 
 @pytest.mark.parametrize("resume", [False, True])
@@ -236,7 +260,7 @@ def test_two_at_once(path, resume):
     assert fcntl
     with partial_output(path, SETTINGS, resume=False) as partial:
         feed(partial, LINES[:10], None, 0)
-        refused(path, DataError, r"another process is writing to .*out\.txt\.partial: wait", resume=resume)
+        check_refused(path, DataError, r"another process is writing to .*out\.txt\.partial: wait", resume=resume)
     assert path.read_bytes() == output_of(LINES[:10])
 
 

@@ -6,13 +6,22 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from itertools import chain
+from pathlib import Path
 from queue import Queue
 from typing import BinaryIO
 
 import pytest
 
 from glassformer.errors import DataError
-from glassformer.text.stream import chunks_of_file, chunks_of_stream, count_lines, counting, in_chunks, progress_facts
+from glassformer.text.stream import (
+    chunks_of_file,
+    chunks_of_stream,
+    count_lines,
+    counting,
+    in_chunks,
+    progress_facts,
+    with_prefixes,
+)
 
 
 @pytest.fixture
@@ -156,6 +165,42 @@ def test_bytes_that_are_not_utf8_are_named_with_their_line(pipe):
 def test_a_stream_that_fails_is_an_error_not_a_wait_without_end(tmp_path):
     with (tmp_path / "written").open("wb") as file, pytest.raises(OSError, match="Bad file descriptor"):
         within(3, lambda: next(chunks_of_stream(file, 7)))
+
+
+def write_prefixes(path: Path, count: int) -> Path:
+    content = "".join(f"p{n}\n" * (n > 1) or "\n" for n in range(1, count + 1)).encode()
+    path.write_bytes(gzip.compress(content) if path.suffix == ".gz" else content)
+    return path
+
+
+@pytest.mark.parametrize("name", ["prefixes", "prefixes.gz"])
+@pytest.mark.parametrize("total", [None, 5])
+def test_each_chunk_has_the_prefixes_of_its_lines(name, total, tmp_path):
+    path = write_prefixes(tmp_path / name, 5)
+    expected = [(1, ["a", "b"], ["", "p2"]), (3, ["c", "d"], ["p3", "p4"]), (5, ["e"], ["p5"])]
+    assert list(with_prefixes(in_chunks("abcde", 2), path, total)) == expected
+    assert list(with_prefixes(in_chunks("cde", 2, first=3), path, total, done=2)) == expected[1:]
+    assert list(with_prefixes([], path, total, done=5)) == []
+    assert list(with_prefixes(in_chunks("abcde", 2), None, total)) == [(*chunk, None) for *chunk, _ in expected]
+
+
+@pytest.mark.parametrize(
+    ("name", "count", "total", "message"),
+    [
+        ("prefixes", 3, 5, "has 3 lines, the input 5: it must have one for each, empty where nothing is prescribed"),
+        ("prefixes", 6, 5, "has 6 lines, the input 5: it must"),
+        ("prefixes", 3, None, "has 3 lines, the input more: it must"),
+        ("prefixes.gz", 3, 5, "has 3 lines, the input more: it must"),
+        ("prefixes", 6, None, "the input has 5 lines, .*prefixes more: it must"),
+        ("prefixes.gz", 6, 5, "the input has 5 lines, .*prefixes.gz more: it must"),
+    ],
+)
+@pytest.mark.parametrize("done", [0, 2, 4])
+def test_too_few_or_too_many_prefixes(name, count, total, message, done, tmp_path):
+    path = write_prefixes(tmp_path / name, count)
+    chunks = with_prefixes(in_chunks("abcde"[done:], 2, first=done + 1), path, total, done)
+    with pytest.raises(DataError, match=message):
+        list(chunks)
 
 
 def test_counting_passes_every_chunk_on():

@@ -1,7 +1,8 @@
 """The attention of what was generated, seen through `observe`."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from operator import index
 from typing import get_args
 
 import torch
@@ -44,21 +45,44 @@ def check_attention(
     engine: Engine, want: Want | Mapping[Stack, Want], layers: Sequence[int] | None
 ) -> dict[Stack, dict[int, Want]]:
     """What to see of each stack and layer; ConfigError for stacks or layers that there are none of."""
-    wants = dict.fromkeys(STACKS, want) if isinstance(want, Want) else dict(want)
+    if not isinstance(want, Want | Mapping):
+        raise _no_want(f"{want!r}")
+    wants = dict.fromkeys(STACKS, want) if isinstance(want, Want) else want
+    chosen = None if layers is None else _numbers(layers)
     counts = {"encoder": engine.config.encoder_layers, "decoder": engine.config.decoder_layers}
     counts["source"] = counts["decoder"]
     for stack, wanted in wants.items():
         if stack not in counts:
             raise ConfigError(f"attention is of {', '.join(STACKS)}, got {stack!r}")
         if not isinstance(wanted, Want):
-            raise ConfigError(f"attention must be a Want, or one for each stack, got {wanted!r} for {stack}")
-        for layer in layers or ():
+            raise _no_want(f"{wanted!r} for {stack}")
+        for layer in chosen or ():
             if not 0 <= layer < counts[stack]:
                 raise ConfigError(f"layers must be from 0 to {counts[stack] - 1} for the {stack}, got {layer}")
     return {
-        stack: dict.fromkeys(range(counts[stack]) if layers is None else layers, wanted)
+        stack: dict.fromkeys(range(counts[stack]) if chosen is None else chosen, wanted)
         for stack, wanted in wants.items()
     }
+
+
+def _no_want(got: str) -> ConfigError:
+    return ConfigError(
+        f"attention must be a Want, or one for each stack, such as {{'source': Want(top=3)}}, got {got}: say what to "
+        "see, Want(entropy=True)"
+    )
+
+
+def _numbers(layers: Sequence[int]) -> list[int]:
+    try:
+        given = list(layers)
+        if any(isinstance(layer, bool) for layer in given):
+            raise TypeError
+        return [index(layer) for layer in given]
+    except TypeError:
+        raise ConfigError(
+            f"layers must be a sequence of whole numbers, such as [0, 2], got {layers!r}: for one layer pass [0], for "
+            "all of them None"
+        ) from None
 
 
 @torch.inference_mode()
@@ -75,11 +99,18 @@ def see_attention(
         want = wants.get(stack, {}).get(layer)
         if want is None:
             return attend(q, k, v, keep=keep, causal=causal)
+        want = _fitted(want, q.shape[2], k.shape[2])
         output, seen[stack][layer] = observe(q, k, v, keep=keep, causal=causal, want=want)
         return output
 
     engine.decode(target_in, source, look=look)
     return seen
+
+
+def _fitted(want: Want, q_len: int, k_len: int) -> Want:
+    """`want` with at most as many `top` as keys, and those `rows` that are there: lengths aren't known beforehand."""
+    rows = tuple(n for n in want.rows if -q_len <= n < q_len)
+    return replace(want, top=min(want.top, k_len), rows=rows, row_heads=want.row_heads if rows else None)
 
 
 def align(

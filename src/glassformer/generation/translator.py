@@ -129,7 +129,9 @@ class Translator:
         With `attention`, what to see of the attention weights (one `Want` for the encoder's, the decoder's and the
         decoder's attention to the source, or a mapping from "encoder", "decoder", "source"), whole `Translation`s
         come back, whose `.attention` has seen the chosen hypothesis from its first token to its last, along the path
-        that the beam took; `layers` are the layers to look at, counted from 0, by default all.
+        that the beam took; `layers` are the layers to look at, counted from 0, by default all. Of a translation that is
+        too short for it, `top` is as many as there are keys, and `rows` are those of the queries that there are: the
+        observation's own `want` says which.
         """
         if attention is None:
             return [found[0].text for found in self.translate_n_best(lines, config, progress, prefixes=prefixes)]

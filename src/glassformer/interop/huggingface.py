@@ -23,7 +23,7 @@ from glassformer.transformer.model import Transformer, weight_shapes
 CONFIG, WEIGHTS, PICKLED = "config.json", "model.safetensors", "pytorch_model.bin"
 _ACTIVATIONS = {"relu": "relu", "swish": "swish", "silu": "swish", "gelu": "gelu"}
 _SOURCE_EMBEDDING, _TARGET_EMBEDDING = "model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight"
-_NEVER = -1e4  # added to the logit of an id that fills a vocabulary up; float16 holds it
+_NEVER = -1e4  # added to the logits of padding and of ids that fill a vocabulary up; float16 holds it
 # The parts of a layer, ours and theirs. The projections of an attention are one matrix with us.
 _ENCODER_LAYER = {
     "self_attention": "self_attn",
@@ -199,7 +199,7 @@ def _model_config(config: Mapping[str, Any], folder: Path, weights: Mapping[str,
         activation=_ACTIVATIONS[activation],
         scale_embedding=bool(get("scale_embedding", False)),
         tied_output=bool(get("tie_word_embeddings", True)),
-        output_bias=bias is not None and bool(bias.any()),
+        output_bias=bias is not None and bool(bias.flatten()[:-1].any()),  # padding is no class of ours
     )
 
 
@@ -277,7 +277,7 @@ def _theirs(model: Transformer, size: int) -> dict[str, Tensor]:
     predictable = config.target_vocab_size - 1
     if model.output_bias is not None:
         bias[0, :predictable] = model.output_bias.detach()
-    bias[0, predictable:-1] = _NEVER
+    bias[0, predictable:] = _NEVER  # so that theirs, normalised over all of these, are our probabilities
     theirs = {"final_logits_bias": bias}
     target = filled(ours["target_embedding.weight"])
     if config.shared_vocab:

@@ -64,14 +64,14 @@ class PartialOutput:
         os.fsync(self._file.fileno())
         self._digest.update("".join(f"{line}\n" for line in lines).encode())
         count, size = self.lines + len(lines), self._record.bytes + len(output)
-        record = Record(self._record.settings, count, self._digest.hexdigest(), size)
-        write_json(_json_of(self.path), asdict(record))
-        self._record = record
+        self._record = Record(self._record.settings, count, self._digest.hexdigest(), size)
+        write_json(_json_of(self.path), asdict(self._record))
 
     def leave(self) -> None:
         """Keep whole chunks; if there is none, nothing."""
         if self.lines:
             os.truncate(self.path, self._record.bytes)
+            write_json(_json_of(self.path), asdict(self._record))  # which a Ctrl-C may have kept from being written
         else:
             _json_of(self.path).unlink(missing_ok=True)
             self.path.unlink(missing_ok=True)

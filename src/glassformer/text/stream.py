@@ -12,6 +12,7 @@ from typing import BinaryIO
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
+from glassformer.errors import DataError
 from glassformer.text.pairs import decode_line, read_lines
 
 STANDARD_INPUT = "standard input"
@@ -60,6 +61,31 @@ def count_lines(path: Path) -> int | None:
         while block := file.read(1 << 20):
             newlines, last = newlines + block.count(b"\n"), block
     return newlines + (not last.endswith(b"\n"))
+
+
+def with_prefixes(
+    chunks: Iterable[Chunk], path: Path | None, total: int | None = None, done: int = 0
+) -> Iterator[tuple[int, list[str], list[str] | None]]:
+    """The same chunks, each with the lines of the file `path` at its place, after `done` that aren't wanted any more;
+    without a file with None. DataError unless it has a line for each of the input's, of which there are `total`, if
+    that is known.
+    """
+    if path is None:
+        yield from ((first, lines, None) for first, lines in chunks)
+        return
+    fix = "it must have one for each, empty where nothing is prescribed"
+    if total is not None and (count := count_lines(path)) not in (None, total):
+        raise DataError(f"{path} has {count:,} lines, the input {total:,}: {fix}")
+    prefixes = read_lines(path)
+    taken = sum(1 for _ in islice(prefixes, done))
+    for first, lines in chunks:
+        beside = list(islice(prefixes, len(lines)))
+        taken += len(beside)
+        if len(beside) < len(lines):
+            raise DataError(f"{path} has {taken:,} lines, the input more: {fix}")
+        yield first, lines, beside
+    if next(prefixes, None) is not None:
+        raise DataError(f"the input has {taken:,} lines, {path} more: {fix}")
 
 
 def counting(chunks: Iterable[Chunk], what: str, unit: str, total: int | None = None) -> Iterator[Chunk]:
