@@ -68,12 +68,12 @@ def tame_memory() -> None:
     """Set the process's memory up for work on the CPU; to be called before the first computation.
 
     oneDNN keeps a compiled product for each of the last 1,024 shapes, and batches come in thousands of shapes: that
-    is gigabytes for a tiny model. 64 take the same time. And glibc maps every block above 128 kB anew; a fifth of a
-    training step went into page faults, so freed blocks are kept (7.4k -> 9.2k target tokens/s for the tiny model).
-    Where either is unknown this does nothing.
+    is gigabytes for a tiny model. Training keeps to fewer than 256 (see `Packing`). And glibc maps every block above
+    128 kB anew; a fifth of a training step went into page faults, so freed blocks are kept (7.4k -> 9.2k target
+    tokens/s for the tiny model). Where either is unknown this does nothing.
     """
     for cache in ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY"):
-        os.environ.setdefault(cache, "64")
+        os.environ.setdefault(cache, "256")
     global _limits
     _limits = _KEEPING
     _set_limits(_limits)

@@ -10,6 +10,7 @@ from torch.overrides import has_torch_function
 
 from glassformer.attention.attend import attend, small_self_attention
 from glassformer.attention.functional import forward_in_memory_order, multi_head_attention_forward, on_each
+from glassformer.attention.packing import Packing
 from glassformer.attention.products import linear
 from glassformer.errors import ArgumentError
 
@@ -266,22 +267,26 @@ class MultiheadAttention(nn.Module):
             merged = merged + key_padding_mask.view(batch, 1, 1, length)
         return merged, 2
 
-    def project(self, x: Float[Tensor, "batch length d_model"]) -> tuple[Heads, Heads, Heads]:
-        """Queries, keys and values of a sequence that looks at itself, in one product."""
-        q, k, v = linear(x, self._packed(), self.in_proj_bias).chunk(3, dim=-1)
+    def project(
+        self, x: Float[Tensor, "rows tokens d_model"], packing: Packing | None = None
+    ) -> tuple[Heads, Heads, Heads]:
+        """Queries, keys and values of a sequence that looks at itself, or of a row of them, in one product."""
+        q, k, v = _spread(linear(x, self._packed(), self.in_proj_bias), packing).chunk(3, dim=-1)
         return self._split(q), self._split(k), self._split(v)
 
-    def project_query(self, x: Float[Tensor, "batch q_len d_model"]) -> Heads:
+    def project_query(self, x: Float[Tensor, "rows tokens d_model"], packing: Packing | None = None) -> Heads:
         """Queries alone, for a sequence that looks at another one."""
         width = self.embed_dim
         bias = None if self.in_proj_bias is None else self.in_proj_bias[:width]
-        return self._split(linear(x, self._packed()[:width], bias))
+        return self._split(_spread(linear(x, self._packed()[:width], bias), packing))
 
-    def project_memory(self, memory: Float[Tensor, "batch k_len d_model"]) -> tuple[Heads, Heads]:
+    def project_memory(
+        self, memory: Float[Tensor, "rows tokens d_model"], packing: Packing | None = None
+    ) -> tuple[Heads, Heads]:
         """Keys and values of the sequence that is looked at."""
         width = self.embed_dim
         bias = None if self.in_proj_bias is None else self.in_proj_bias[width:]
-        k, v = linear(memory, self._packed()[width:], bias).chunk(2, dim=-1)
+        k, v = _spread(linear(memory, self._packed()[width:], bias), packing).chunk(2, dim=-1)
         return self._split(k), self._split(v)
 
     def look(
@@ -292,11 +297,13 @@ class MultiheadAttention(nn.Module):
         *,
         keep: Bool[Tensor, "#batch #heads #q_len k_len"] | None = None,
         causal: bool = False,
-    ) -> Float[Tensor, "batch length d_model"]:
-        """Attention over projected heads, then the output projection."""
+        packing: Packing | None = None,
+    ) -> Float[Tensor, "rows tokens d_model"]:
+        """Attention over projected heads, then the output projection; with the queries' packing of a row again."""
         dropout = self.dropout if self.training else 0.0
         heads = attend(q, k, v, keep=keep, causal=causal, dropout=dropout)
-        return linear(heads.transpose(1, 2).flatten(2), self.out_proj.weight, self.out_proj.bias)
+        x = heads.transpose(1, 2).flatten(2)
+        return linear(x if packing is None else packing.gather(x), self.out_proj.weight, self.out_proj.bias)
 
     def _packed(self) -> Tensor:
         if self.in_proj_weight is None:
@@ -306,6 +313,10 @@ class MultiheadAttention(nn.Module):
     def _split(self, x: Tensor) -> Heads:
         batch, length, _ = x.shape
         return x.view(batch, length, self.num_heads, self.head_dim).transpose(1, 2)
+
+
+def _spread(x: Tensor, packing: Packing | None) -> Tensor:
+    return x if packing is None else packing.spread(x)
 
 
 def _swap_first_two(x: Tensor) -> Tensor:

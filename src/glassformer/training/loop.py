@@ -18,16 +18,16 @@ from glassformer.errors import ConfigError, DivergedError, RunError
 from glassformer.generation.config import SearchConfig
 from glassformer.generation.translator import Translator
 from glassformer.run import CONFIG, METRICS, RESUME, WEIGHTS, load_weights, read_config, write_weights
-from glassformer.text.batching import Batch, plan_batches
+from glassformer.text.batching import Batch, one_ahead, plan_batches
 from glassformer.text.corpus import Corpus
 from glassformer.text.scores import LOWER_IS_BETTER, score
 from glassformer.text.tokenizer import SymbolTokenizer, load_tokenizer
 from glassformer.training.checkpoint import average, load_state, save_snapshot, save_state, snapshots
 from glassformer.training.config import TrainConfig
-from glassformer.training.loss import smoothed_cross_entropy
 from glassformer.training.prepare import prepare_run, read_valid_pairs
 from glassformer.training.progress import TrainingDisplay, drop_metrics_after
 from glassformer.training.schedule import inverse_square_root
+from glassformer.training.step import Step
 from glassformer.transformer.config import ModelConfig
 from glassformer.transformer.model import Transformer
 
@@ -80,8 +80,10 @@ class _Training:
         self.model = Transformer(ModelConfig.from_json(saved["model"])).to(self.device)
         self.warmup = config.warmup or 4 * self.model.config.d_model
         self.peak = config.learning_rate or 1 / (4 * self.model.config.d_model)
-        self.optimizer = torch.optim.Adam(self.model.parameters(), betas=(0.9, 0.98), eps=1e-9, fused=True)
-        self.position = load_state(self.resume, self.model, self.optimizer)
+        self.step = Step(
+            self.model, dtype=self.dtype, label_smoothing=config.label_smoothing, clip_norm=config.clip_norm
+        )
+        self.position = load_state(self.resume, self.model, self.step.optimizer)
         drop_metrics_after(self.folder / METRICS, self.position.update)
         self.train_pairs, self.valid_pairs = Corpus(self.resume / "train"), Corpus(self.resume / "valid")
         self.batches_per_epoch = 1  # known when the first epoch is planned
@@ -108,15 +110,15 @@ class _Training:
                 now = time.monotonic()
                 figures = {"update": position.update, "epoch": position.epoch + 1, "loss": loss}
                 figures |= {"tokens_per_second": tokens / (now - since), "seconds": position.seconds}
-                figures["learning_rate"] = self.optimizer.param_groups[0]["lr"]
+                figures["learning_rate"] = self.step.optimizer.param_groups[0]["lr"]
                 self.display.trained(self._fraction(), position.seconds, figures)
                 loss_sum, tokens, since = torch.zeros_like(loss_sum), 0, now
             if position.update % self.config.validate_every == 0:
                 self._validate()
                 position.seconds, since = time.monotonic() - clock, time.monotonic()
-                save_state(self.resume, self.model, self.optimizer, position)
+                save_state(self.resume, self.model, self.step.optimizer, position)
             if interrupted():
-                save_state(self.resume, self.model, self.optimizer, position)
+                save_state(self.resume, self.model, self.step.optimizer, position)
                 return TrainResult(self.folder, False, position.update, position.seconds, None)
             if self._is_over():
                 break
@@ -137,47 +139,28 @@ class _Training:
                 epoch=position.epoch,
             )
             self.batches_per_epoch = len(plan)
-            while position.batch < len(plan):
-                group = plan[position.batch : position.batch + self.config.accumulate]
-                pads = (self.model.source_pad, self.model.target_pad)
-                batches = [Batch.of(self.train_pairs, indices, *pads).to(self.device) for indices in group]
+            each = self.config.accumulate
+            groups = [plan[first : first + each] for first in range(position.batch, len(plan), each)]
+            # A CPU has no time to spare for the next batch while it works on this one.
+            ready = map(self._batches, groups) if self.device.type == "cpu" else one_ahead(self._batches, groups)
+            for group, batches in zip(groups, ready, strict=True):
                 position.batch += len(group)
                 position.update += 1
                 yield batches
             position.epoch, position.batch = position.epoch + 1, 0
 
-    def _update(self, batches: list[Batch]) -> torch.Tensor:
-        """One step of the optimizer on these batches; returns their summed loss."""
-        config, update = self.config, self.position.update
-        torch.manual_seed(config.seed * 1_000_003 + update)  # dropout: a continued run draws the same
-        tokens = sum(batch.tokens for batch in batches)
-        total = torch.zeros((), device=self.device)
-        for batch in batches:
-            loss, _ = self._loss(batch)
-            (loss / tokens).backward()
-            total += loss.detach()
-        if config.clip_norm:
-            torch.nn.utils.clip_grad_norm_(self.model.parameters(), config.clip_norm)
-        for group in self.optimizer.param_groups:
-            group["lr"] = inverse_square_root(update, peak=self.peak, warmup=self.warmup)
-        self.optimizer.step()
-        self.optimizer.zero_grad(set_to_none=True)
-        return total
+    def _batches(self, group: list[list[int]]) -> list[Batch]:
+        return [self._batch(self.train_pairs, indices) for indices in group]
 
-    def _loss(self, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
-        """Smoothed loss and plain negative log-likelihood, summed over the batch's tokens."""
-        model = self.model
-        with torch.autocast(self.device.type, self.dtype, enabled=self.dtype != torch.float32):
-            memory = model.encode(batch.source, batch.source_keep)
-            states, _ = model.decode(batch.target_in, model.start(memory, batch.source_keep))
-        real = (batch.target_out != model.target_pad).flatten().nonzero().squeeze(1)
-        return smoothed_cross_entropy(
-            states.flatten(0, 1).index_select(0, real),
-            model.output_weight,
-            batch.target_out.flatten()[real],
-            smoothing=self.config.label_smoothing,
-            dtype=self.dtype,
-        )
+    def _batch(self, corpus: Corpus, indices: list[int]) -> Batch:
+        source, target = ([side[i] for i in indices] for side in (corpus.source, corpus.target))
+        return Batch.of(source, target, self.model.source_pad, self.model.target_pad).to(self.device)
+
+    def _update(self, batches: list[Batch]) -> torch.Tensor:
+        """One step on these batches; returns their summed loss. A continued run draws the same dropout."""
+        update = self.position.update
+        rate = inverse_square_root(update, peak=self.peak, warmup=self.warmup)
+        return self.step.take(batches, rate=rate, seed=self.config.seed * 1_000_003 + update)
 
     def _validate(self) -> None:
         """Score the present weights, keep them for averaging, and in the run folder if they are the best so far."""
@@ -208,8 +191,8 @@ class _Training:
         )
         with torch.no_grad():
             for indices in plan:
-                batch = Batch.of(corpus, indices, self.model.source_pad, self.model.target_pad).to(self.device)
-                nll += self._loss(batch)[1].item()
+                batch = self._batch(corpus, indices)
+                nll += self.step.loss(batch)[1].item()
                 tokens += batch.tokens
         loss = self._finite(nll / tokens)
         translator = Translator(self.model, *self.tokenizers, precision=str(self.dtype).removeprefix("torch."))

@@ -10,6 +10,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from glassformer.attention.multihead import MultiheadAttention
+from glassformer.attention.packing import Packing
 from glassformer.transformer.cache import LayerCache
 from glassformer.transformer.dropout import Dropout
 
@@ -67,13 +68,15 @@ class EncoderLayer(nn.Module):
         self.dropout = Dropout(dropout)
         self.norm_first = norm_first
 
-    def forward(self, x: Hidden, keep: Bool[Tensor, "batch 1 1 length"] | None) -> Hidden:
+    def forward(
+        self, x: Hidden, keep: Bool[Tensor, "sources 1 1 source_len"] | None, packing: Packing | None = None
+    ) -> Hidden:
         norm, first = self.self_attention_norm, self.norm_first
-        q, k, v = self.self_attention.project(_before(norm, x, first))
-        x = _after(norm, x + self.dropout(self.self_attention.look(q, k, v, keep=keep)), first)
+        q, k, v = self.self_attention.project(_before(norm, x, first), packing)
+        x = _after(norm, self.dropout.added(self.self_attention.look(q, k, v, keep=keep, packing=packing), x), first)
 
         norm = self.feed_forward_norm
-        return _after(norm, x + self.dropout(self.feed_forward(_before(norm, x, first))), first)
+        return _after(norm, self.dropout.added(self.feed_forward(_before(norm, x, first)), x), first)
 
 
 class DecoderLayer(nn.Module):
@@ -99,26 +102,34 @@ class DecoderLayer(nn.Module):
         self.dropout = Dropout(dropout)
         self.norm_first = norm_first
 
-    def start(self, memory: Float[Tensor, "sources source_len d_model"]) -> LayerCache:
+    def start(self, memory: Hidden, packing: Packing | None = None) -> LayerCache:
         """A cache with the source's keys and values and nothing written yet."""
-        return LayerCache(*self.source_attention.project_memory(memory))
+        return LayerCache(*self.source_attention.project_memory(memory, packing))
 
     def forward(
-        self, x: Hidden, cache: LayerCache, memory_keep: Bool[Tensor, "sources 1 1 source_len"] | None
+        self,
+        x: Hidden,
+        cache: LayerCache,
+        memory_keep: Bool[Tensor, "sources 1 1 source_len"] | None,
+        packing: Packing | None = None,
     ) -> tuple[Hidden, LayerCache]:
         """The next positions, given the cache of the earlier ones; returns the cache with these added."""
         norm, first = self.self_attention_norm, self.norm_first
-        q, k, v = self.self_attention.project(_before(norm, x, first))
+        q, k, v = self.self_attention.project(_before(norm, x, first), packing)
         if cache.keys is not None and cache.values is not None:
             k, v = torch.cat([cache.keys, k], dim=2), torch.cat([cache.values, v], dim=2)
-        x = _after(norm, x + self.dropout(self.self_attention.look(q, k, v, causal=True)), first)
+        x = _after(norm, self.dropout.added(self.self_attention.look(q, k, v, causal=True, packing=packing), x), first)
 
         # Hypotheses of one source are further queries over its one copy of keys and values.
         norm, sources = self.source_attention_norm, cache.memory_keys.shape[0]
-        q = self.source_attention.project_query(_before(norm, x, first).reshape(sources, -1, x.shape[2]))
-        seen = self.source_attention.look(q, cache.memory_keys, cache.memory_values, keep=memory_keep)
-        x = _after(norm, x + self.dropout(seen.view(x.shape)), first)
+        looking = _before(norm, x, first)
+        if packing is None:
+            looking = looking.reshape(sources, -1, x.shape[2])
+        q = self.source_attention.project_query(looking, packing)
+        keys, values = cache.memory_keys, cache.memory_values
+        seen = self.source_attention.look(q, keys, values, keep=memory_keep, packing=packing)
+        x = _after(norm, self.dropout.added(seen.view(x.shape), x), first)
 
         norm = self.feed_forward_norm
-        x = _after(norm, x + self.dropout(self.feed_forward(_before(norm, x, first))), first)
+        x = _after(norm, self.dropout.added(self.feed_forward(_before(norm, x, first)), x), first)
         return x, LayerCache(cache.memory_keys, cache.memory_values, k, v)

@@ -10,6 +10,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from glassformer.attention.masks import keep_from_ids
+from glassformer.attention.packing import Packing
 from glassformer.transformer.cache import Cache
 from glassformer.transformer.config import ModelConfig
 from glassformer.transformer.dropout import Dropout
@@ -18,6 +19,7 @@ from glassformer.transformer.positions import Positions
 
 Ids = Int[Tensor, "batch length"]
 Hidden = Float[Tensor, "batch length d_model"]
+SourceKeep = Bool[Tensor, "sources 1 1 source_len"]
 
 
 class Transformer(nn.Module):
@@ -63,34 +65,35 @@ class Transformer(nn.Module):
         states, _ = self.decode(target_in, self.start(self.encode(source, keep), keep))
         return self.logits(states)
 
-    def encode(self, source: Ids, keep: Bool[Tensor, "batch 1 1 length"] | None = None) -> Hidden:
-        """What the encoder makes of the source ids; `keep` is False on padding."""
-        x = self._embed(source, self.source_embedding or self.target_embedding, start=0)
+    def encode(self, source: Ids, keep: SourceKeep | None = None, packing: Packing | None = None) -> Hidden:
+        """What the encoder makes of the source ids; `keep` is False on padding. With `packing` they are a row."""
+        x = self._embed(source, self.source_embedding or self.target_embedding, start=0, packing=packing)
         for layer in self.encoder:
-            x = layer(x, keep)
+            x = layer(x, keep, packing)
         return x if self.encoder_norm is None else self.encoder_norm(x)
 
-    def start(self, memory: Hidden, keep: Bool[Tensor, "batch 1 1 length"] | None = None) -> Cache:
+    def start(self, memory: Hidden, keep: SourceKeep | None = None, packing: Packing | None = None) -> Cache:
         """The cache from which decoding starts: every layer's keys and values of the source."""
         layers = cast(Iterable[DecoderLayer], self.decoder)
-        return Cache(tuple(layer.start(memory) for layer in layers), keep)
+        return Cache(tuple(layer.start(memory, packing) for layer in layers), keep)
 
     def decode(
-        self, target_in: Int[Tensor, "rows length"], cache: Cache
+        self, target_in: Int[Tensor, "rows length"], cache: Cache, packing: Packing | None = None
     ) -> tuple[Float[Tensor, "rows length d_model"], Cache]:
         """States of the next positions and the cache with them added; rows may be several per source.
 
-        Teacher forcing decodes all positions at once, generation one after the other; both give the same states.
+        Teacher forcing decodes all positions at once, generation one after the other; both give the same states. With
+        `packing` the targets, one for each source, are a row.
         """
         sources = cache.layers[0].memory_keys.shape[0]
-        if target_in.shape[0] % sources:
+        if packing is None and target_in.shape[0] % sources:
             raise ValueError(
                 f"target_in must have a multiple of the cache's {sources} sources as rows, got {target_in.shape[0]}"
             )
-        x = self._embed(target_in, self.target_embedding, start=cache.length)
+        x = self._embed(target_in, self.target_embedding, start=cache.length, packing=packing)
         layers = []
         for layer, layer_cache in zip(self.decoder, cache.layers, strict=True):
-            x, layer_cache = layer(x, layer_cache, cache.memory_keep)
+            x, layer_cache = layer(x, layer_cache, cache.memory_keep, packing)
             layers.append(layer_cache)
         x = x if self.decoder_norm is None else self.decoder_norm(x)
         return x, Cache(tuple(layers), cache.memory_keep)
@@ -104,11 +107,15 @@ class Transformer(nn.Module):
         """Unnormalised log-probabilities of every id but padding."""
         return F.linear(states, self.output_weight, self.output_bias)
 
-    def _embed(self, ids: Ids, embedding: nn.Embedding, start: int) -> Hidden:
+    def _embed(self, ids: Ids, embedding: nn.Embedding, start: int, packing: Packing | None) -> Hidden:
         x = embedding(ids)
         if self.config.scale_embedding:
             x = x * math.sqrt(self.config.d_model)
-        return self.dropout(self.positions(x, start))
+        x = self.positions(x, start) if packing is None else self.positions.of_row(x, packing)
+        device = x.device.type
+        if device != "meta" and torch.is_autocast_enabled(device):  # what is added up is then as short as the products
+            x = x.to(torch.get_autocast_dtype(device))
+        return self.dropout(x)
 
     @torch.no_grad()
     def _initialise(self) -> None:

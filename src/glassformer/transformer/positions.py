@@ -4,6 +4,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from glassformer.attention.packing import Packing
+
 
 def sinusoids(
     length: int, d_model: int, *, start: int = 0, dtype: torch.dtype = torch.float32
@@ -28,6 +30,13 @@ class Positions(nn.Module):
         super().__init__()
         self.d_model = d_model
         self.register_buffer("table", sinusoids(ready, d_model), persistent=False)
+
+    def of_row(self, x: Float[Tensor, "1 row d_model"], packing: Packing) -> Float[Tensor, "1 row d_model"]:
+        """x at each token's position in its own sequence."""
+        table = self.table
+        if x.dtype == torch.float64 or packing.longest > len(table):
+            table = sinusoids(packing.longest, self.d_model, dtype=torch.promote_types(x.dtype, torch.float32))
+        return x + table.to(x)[packing.positions]
 
     def forward(
         self, x: Float[Tensor, "batch length d_model"], start: int = 0
