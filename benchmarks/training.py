@@ -273,17 +273,21 @@ def draw(found: dict[str, Any]) -> None:
 
 
 def losses(folder: Path, updates: int) -> dict[str, Any]:
-    """Validation loss (nats a token, not smoothed) of tiny after equal updates on equal batches, two seeds a side."""
+    """Validation loss (nats a token, not smoothed) of tiny after equal updates on equal batches, two seeds a side.
+
+    Ours has the final norms here that nn.Transformer always has.
+    """
     found: dict[str, Any] = {}
-    for name in ("ours bfloat16", "plain-dropout float32"):
+    ours, theirs = "final-norm bfloat16", "plain-dropout float32"
+    for name in (ours, theirs):
         for seed in (1, 2):
             with Sides((name,), "tiny", folder, seed) as sides:
                 sides.ask(name, "train", 0, updates)
                 found[f"{name}, seed {seed}"] = loss = sides.ask(name, "valid")
             print(f"  {name}, seed {seed}: validation loss {loss:.4f} after {updates} updates", flush=True)
-    mean = {name: (found[f"{name}, seed 1"] + found[f"{name}, seed 2"]) / 2 for name in ("ours bfloat16", PEERS[2])}
-    spread = abs(found[f"{PEERS[2]}, seed 1"] - found[f"{PEERS[2]}, seed 2"])
-    summary = f"ours {mean['ours bfloat16']:.4f}, theirs {mean[PEERS[2]]:.4f}, their seeds {spread:.4f} apart"
+    mean = {name: (found[f"{name}, seed 1"] + found[f"{name}, seed 2"]) / 2 for name in (ours, theirs)}
+    spread = abs(found[f"{theirs}, seed 1"] - found[f"{theirs}, seed 2"])
+    summary = f"ours {mean[ours]:.4f}, theirs {mean[theirs]:.4f}, their seeds {spread:.4f} apart"
     return found | {"updates": updates, "summary": summary}
 
 
@@ -304,14 +308,16 @@ class Side:
         kind, precision, *device = name.split()
         self._device = torch.device(device[0] if device else "cpu")
         self._batches = {part: json.loads((folder / f"{part}.{size}.json").read_text()) for part in ("train", "val")}
-        if kind == "ours":
+        if kind in ("ours", "final-norm"):
             tame_memory()  # as `train` does
         else:
             import_peer(kind)
         self._before = bench.status("VmRSS")
         torch.manual_seed(seed)
-        sides = {"ours": Ours, "stock": Stock, "plain-dropout": Stock, "marian": Marian}
+        sides = {"ours": Ours, "final-norm": Ours, "stock": Stock, "plain-dropout": Stock, "marian": Marian}
         sizes = {name: value for name, value in SIZES[size].items() if name != "batch_tokens"}
+        if kind == "final-norm":
+            sizes["final_norm"] = True
         self._side = sides[kind](sizes, getattr(torch, precision), self._device)
         if kind == "plain-dropout":
             self._side.drop_as_others()

@@ -74,26 +74,44 @@ def masked(kind: str) -> tuple[dict, Tensor]:
     return {"keep": keep}, keep
 
 
-@pytest.fixture(params=["fused", "products"])
+@pytest.fixture(params=["fused", "products", "short"])
 def path(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """Attend takes this path whatever the sizes."""
-    calls = count_fused(monkeypatch)
-    products = request.param == "products"
-    monkeypatch.setattr("glassformer.attention.attend._products_are_faster", lambda q, k: products)
+    taken = taken_paths(monkeypatch)
+    force(monkeypatch, request.param)
     yield request.param
-    assert bool(calls) is not products
+    assert taken == {request.param}
 
 
-def count_fused(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    calls: list[int] = []
-    kernel = F.scaled_dot_product_attention
+@pytest.fixture(params=["fused", "products"])
+def long_path(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """The same, for what attend does not do in the short way."""
+    taken = taken_paths(monkeypatch)
+    force(monkeypatch, request.param)
+    yield request.param
+    assert taken == {request.param}
 
-    def counted(*args: Tensor, **kwargs: object) -> Tensor:
-        calls.append(1)
-        return kernel(*args, **kwargs)
 
-    monkeypatch.setattr(F, "scaled_dot_product_attention", counted)
-    return calls
+def force(monkeypatch: pytest.MonkeyPatch, path: str) -> None:
+    monkeypatch.setattr(attend_module, "_short_is_faster", lambda q, k, v: path == "short")
+    monkeypatch.setattr(attend_module, "_products_are_faster", lambda q, k: path == "products")
+
+
+def taken_paths(monkeypatch: pytest.MonkeyPatch) -> set[str]:
+    """Fills with the paths that attend takes from now on."""
+    taken: set[str] = set()
+    kernels = {
+        "fused": (F, "scaled_dot_product_attention"),
+        "products": (attend_module, "weigh"),
+        "short": (attend_module, "attend_short"),
+    }
+    for path, (place, name) in kernels.items():
+        monkeypatch.setattr(place, name, noting(taken, path, getattr(place, name)))
+    return taken
+
+
+def noting(taken: set[str], path: str, kernel: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    return lambda *args, **kwargs: taken.add(path) or kernel(*args, **kwargs)
 
 
 # Values
@@ -256,9 +274,17 @@ def gradients(function: Callable[..., Tensor], inputs: list[Tensor], towards: Te
 # Queries that may look nowhere
 
 
-@pytest.mark.parametrize("dropout", [0.0, 0.5])
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-def test_query_with_nothing_to_see_is_exactly_zero_with_zero_gradient(path, dtype, dropout):
+def test_query_with_nothing_to_see_is_exactly_zero_with_zero_gradient(path, dtype):
+    assert_zero_where_nothing_is_to_see(dtype, dropout=0.0)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_query_with_nothing_to_see_is_zero_with_dropout_too(long_path, dtype):
+    assert_zero_where_nothing_is_to_see(dtype, dropout=0.5)
+
+
+def assert_zero_where_nothing_is_to_see(dtype: torch.dtype, *, dropout: float) -> None:
     keep = torch.ones(B, 1, Q, K, dtype=torch.bool)
     keep[0, 0, 2] = False  # one query of the first sentence
     keep[1] = False  # all of the second
@@ -342,7 +368,7 @@ def test_blocked_values_have_no_influence_however_large(path, dtype):
 
 @pytest.mark.parametrize("p", [0.1, 0.5])
 @pytest.mark.parametrize("causal", [False, True])
-def test_dropout_zeroes_weights_at_its_rate_and_scales_the_rest(path, causal, p):
+def test_dropout_zeroes_weights_at_its_rate_and_scales_the_rest(long_path, causal, p):
     # With the identity as values the output is the weights.
     n = 101
     q, k = torch.randn(2, B, H, n, D)
@@ -360,33 +386,56 @@ def test_dropout_zeroes_weights_at_its_rate_and_scales_the_rest(path, causal, p)
 
 
 @pytest.mark.parametrize(
-    ("q_len", "k_len", "dtype", "grad", "fused"),
+    ("q_len", "k_len", "dtype", "grad", "expected"),
     [
-        (Q, K, torch.float32, True, True),
-        (Q, K, torch.float32, False, True),
-        (Q, K, torch.bfloat16, False, True),
-        (Q, K, torch.bfloat16, True, False),
-        (Q, K, torch.float16, True, False),
-        (1, K, torch.float32, False, False),
-        (1, K, torch.bfloat16, False, False),
-        (131, 127, torch.bfloat16, True, True),
+        (Q, K, torch.float32, False, "fused"),
+        (Q, K, torch.bfloat16, False, "fused"),
+        (Q, K, torch.float64, True, "short"),
+        (Q, K, torch.float32, True, "short"),
+        (Q, K, torch.bfloat16, True, "short"),
+        (Q, K, torch.float16, True, "short"),
+        (1, K, torch.float32, True, "short"),
+        (1, K, torch.float32, False, "products"),
+        (1, K, torch.bfloat16, False, "products"),
+        (17, 23, torch.float32, True, "short"),
+        (19, 23, torch.float32, True, "fused"),
+        (127, 113, torch.bfloat16, True, "short"),
+        (131, 127, torch.bfloat16, True, "fused"),
     ],
+    ids=str,
 )
-def test_products_serve_single_queries_and_short_training_in_half_precision(
-    monkeypatch, q_len, k_len, dtype, grad, fused
-):
-    calls = count_fused(monkeypatch)
+def test_short_training_and_single_queries_have_their_own_path(monkeypatch, q_len, k_len, dtype, grad, expected):
+    taken = taken_paths(monkeypatch)
     q, k, v = (x.requires_grad_(grad) for x in heads(q_len, k_len, dtype))
     output = attend(q, k, v)
-    assert bool(calls) is fused
+    assert taken == {expected}
     assert_close(output.double(), explicit(q, k, v, torch.ones(k_len, dtype=torch.bool)), **TOLERANCE[dtype])
+
+
+@pytest.mark.parametrize("needing", range(3), ids=["queries", "keys", "values"])
+def test_one_input_that_needs_a_gradient_makes_it_training(monkeypatch, needing):
+    taken = taken_paths(monkeypatch)
+    inputs = heads()
+    inputs[needing].requires_grad_()
+    attend(*inputs)
+    assert taken == {"short"}
+    with torch.no_grad():
+        attend(*inputs)
+    assert taken == {"short", "fused"}
+
+
+@pytest.mark.parametrize("given", [{"dropout": 0.5}, {"bias": torch.zeros(1, 1, 1, K, dtype=torch.float64)}], ids=str)
+def test_dropout_and_bias_are_not_for_the_short_path(monkeypatch, given):
+    taken = taken_paths(monkeypatch)
+    attend(*(x.requires_grad_() for x in heads()), **given)
+    assert taken == {"fused"}
 
 
 # Additive masks
 
 
 @pytest.mark.parametrize("keep", ["none", "keep", "causal", "causal and keep"])
-def test_a_bias_is_added_to_the_scores(path, keep):
+def test_a_bias_is_added_to_the_scores(long_path, keep):
     q, k, v = heads(K, K)
     masks, allowed = {}, torch.ones(K, K, dtype=torch.bool)
     if "keep" in keep:
@@ -400,7 +449,7 @@ def test_a_bias_is_added_to_the_scores(path, keep):
     assert_close(attend(q, k, v, bias=bias, **masks), scores.softmax(-1) @ v)
 
 
-def test_minus_infinity_in_a_bias_blocks_as_keep_does(path):
+def test_minus_infinity_in_a_bias_blocks_as_keep_does(long_path):
     q, k, v = heads()
     keep = torch.rand(B, H, Q, K) < 0.5
     keep[0, 0, 0] = False

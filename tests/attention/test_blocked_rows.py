@@ -49,10 +49,11 @@ def masks(kind: str, dtype: torch.dtype) -> tuple[dict[str, Tensor], Tensor]:
     return given, blocked.all(-1)
 
 
-@pytest.fixture(params=["plain operations", "blocks", "products"])
+@pytest.fixture(params=["plain operations", "blocks", "products", "short"])
 def _way(request, monkeypatch) -> None:
     monkeypatch.setattr(blockwise, "_FROM_SCORES", 0 if request.param == "blocks" else 10**9)
     monkeypatch.setattr(attend_module, "_products_are_faster", lambda q, k: request.param == "products")
+    monkeypatch.setattr(attend_module, "_short_is_faster", lambda q, k, v: request.param == "short")
 
 
 @pytest.mark.usefixtures("_way")

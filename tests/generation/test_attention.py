@@ -63,7 +63,7 @@ def weights_of(model: Transformer, source: list[int], target_in: list[int]) -> d
     found: dict[tuple[str, int], Tensor] = {}
 
     def noting(name: tuple[str, int], look: Any) -> Any:
-        def noted(q: Tensor, k: Tensor, v: Tensor, *, keep: Tensor | None = None, causal: bool = False) -> Tensor:
+        def noted(q: Tensor, k: Tensor, v: Tensor, *, keep: Any = None, causal: bool = False, packing: None) -> Tensor:
             assert keep is None or keep.all()
             scores = torch.einsum("hqd,hkd->hqk", q[0], k[0]) / math.sqrt(D_HEAD)
             later = torch.arange(k.shape[2]) > torch.arange(q.shape[2])[:, None]

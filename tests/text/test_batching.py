@@ -1,5 +1,4 @@
 import random
-from functools import partial
 from itertools import pairwise
 
 import pytest
@@ -7,6 +6,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from glassformer.attention.packing import row_length
 from glassformer.text.batching import Batch, pad_source, plan_batches
 from glassformer.text.corpus import Corpus
 from glassformer.text.tokenizer import EOS, SymbolTokenizer
@@ -29,61 +29,89 @@ def corpus(tmp_path_factory) -> Corpus:
     return Corpus.prepare(pairs, folder, SOURCE, TARGET, max_tokens=100, max_ratio=100.0)[0]
 
 
-batch_of = partial(Batch.of, source_pad=SOURCE.pad, target_pad=TARGET.pad)
+def batch_of(corpus: Corpus, indices: list[int]) -> Batch:
+    sides = ([side[i] for i in indices] for side in (corpus.source, corpus.target))
+    return Batch.of(*sides, source_pad=SOURCE.pad, target_pad=TARGET.pad)
 
 
-def padded(rows: list[list[int]], pad: int) -> list[list[int]]:
-    width = max(map(len, rows))
-    return [row + [pad] * (width - len(row)) for row in rows]
+def filled(sequences: list[list[int]], filling: int) -> list[list[int]]:
+    """The sequences one after the other, filled up to a row's length."""
+    ids = [token for sequence in sequences for token in sequence]
+    return [ids + [filling] * (row_length(len(ids)) - len(ids))]
+
+
+some_pairs = st.lists(st.integers(0, PAIRS - 1), min_size=1, max_size=7)
 
 
 @settings(max_examples=60, deadline=None)
-@given(indices=st.lists(st.integers(0, PAIRS - 1), min_size=1, max_size=7))
-def test_a_batch_is_its_pairs_padded_at_the_end(corpus, indices):
+@given(indices=some_pairs)
+def test_a_batch_is_its_pairs_side_by_side(corpus, indices):
     batch = batch_of(corpus, indices)
     sources = [corpus.source[i].tolist() for i in indices]
     targets = [corpus.target[i].tolist() for i in indices]
-    assert batch.source.tolist() == padded(sources, SOURCE.pad)
-    assert batch.target_out.tolist() == padded(targets, TARGET.pad)
+    assert batch.source.tolist() == filled(sources, SOURCE.pad)
+    assert batch.target_out.tolist() == [token for target in targets for token in target]
     assert batch.source.dtype == batch.target_in.dtype == batch.target_out.dtype == torch.long
 
 
 @settings(max_examples=60, deadline=None)
-@given(indices=st.lists(st.integers(0, PAIRS - 1), min_size=1, max_size=7))
-def test_target_in_is_target_out_shifted_right_by_one_padding(corpus, indices):
+@given(indices=some_pairs)
+def test_target_in_is_each_target_shifted_right_by_one_padding(corpus, indices):
     batch = batch_of(corpus, indices)
-    assert batch.target_in.shape == batch.target_out.shape
-    assert (batch.target_in[:, 0] == TARGET.pad).all()
-    assert torch.equal(batch.target_in[:, 1:], batch.target_out[:, :-1])
+    shifted = [[TARGET.pad, *corpus.target[i].tolist()[:-1]] for i in indices]
+    assert batch.target_in.tolist() == filled(shifted, TARGET.pad)
 
 
 @settings(max_examples=60, deadline=None)
-@given(indices=st.lists(st.integers(0, PAIRS - 1), min_size=1, max_size=7))
-def test_keep_is_true_on_every_source_token_and_tokens_counts_what_is_predicted(corpus, indices):
+@given(indices=some_pairs)
+def test_packings_are_those_of_the_lengths_and_tokens_counts_what_is_predicted(corpus, indices):
     batch = batch_of(corpus, indices)
-    assert batch.source_keep.shape == (len(indices), 1, 1, batch.source.shape[1])
-    assert batch.source_keep.sum(-1).flatten().tolist() == [len(corpus.source[i]) for i in indices]
-    assert all(row[: row.count(True)] == [True] * row.count(True) for row in batch.source_keep[:, 0, 0].tolist())
-    assert batch.tokens == int((batch.target_out != TARGET.pad).sum())
+    for side, packing, row in (
+        (corpus.source, batch.sources, batch.source),
+        (corpus.target, batch.targets, batch.target_in),
+    ):
+        assert list(packing.lengths) == [len(side[i]) for i in indices]
+        assert len(packing.positions) == row.shape[1]
+        assert packing.keep.sum(-1).flatten().tolist() == list(packing.lengths)
+    assert batch.tokens == len(batch.target_out) == sum(len(corpus.target[i]) for i in indices)
 
 
 def test_a_batch_by_hand(tmp_path):
     corpus, _ = Corpus.prepare([("a b", "1"), ("c", "2 3 4")], tmp_path, SOURCE, TARGET, max_tokens=9, max_ratio=9.0)
     batch = batch_of(corpus, [1, 0])
-    a, b, c, no = 2, 3, 4, 7  # ids of the symbols, and of padding
-    assert batch.source.tolist() == [[c, EOS, no], [a, b, EOS]]
-    assert batch.source_keep.tolist() == [[[[True, True, False]]], [[[True, True, True]]]]
+    a, b, c = 2, 3, 4  # ids of the symbols
+    assert batch.source.tolist() == [[c, EOS, a, b, EOS]]
+    assert batch.sources.keep.tolist() == [[[[True, True, False]]], [[[True, True, True]]]]
     one, two, three, four, no = 3, 4, 5, 6, 12
-    assert batch.target_in.tolist() == [[no, two, three, four], [no, one, EOS, no]]
-    assert batch.target_out.tolist() == [[two, three, four, EOS], [one, EOS, no, no]]
+    assert batch.target_in.tolist() == [[no, two, three, four, no, one]]
+    assert batch.targets.positions.tolist() == [0, 1, 2, 3, 0, 1]
+    assert batch.target_out.tolist() == [two, three, four, EOS, one, EOS]
     assert batch.tokens == 6
 
 
+def test_a_row_is_filled_with_padding():
+    source, target = [torch.tensor([3] * 16 + [EOS])], [torch.tensor([5] * 18 + [EOS])]
+    batch = Batch.of(source, target, SOURCE.pad, TARGET.pad)
+    assert batch.source[0].tolist() == [3] * 16 + [EOS, SOURCE.pad]  # 17 tokens in a row of 18
+    assert batch.target_in[0].tolist() == [TARGET.pad] + [5] * 18 + [TARGET.pad]  # 19 in 20
+    assert batch.target_out.tolist() == [5] * 18 + [EOS]
+
+
+def test_a_batch_of_smaller_integers_is_one_of_longs():
+    # As the corpus may hold them.
+    ids = [torch.tensor([3, EOS], dtype=torch.int32)]
+    batch = Batch.of(ids, ids, SOURCE.pad, TARGET.pad)
+    assert batch.source.dtype == batch.target_in.dtype == batch.target_out.dtype == torch.long
+    assert batch.target_in.tolist() == [[TARGET.pad, 3]]
+
+
 def test_a_batch_moves_with_everything_in_it(corpus):
-    moved = batch_of(corpus, [3, 5]).to(torch.device("meta"))
-    assert {moved.source.device.type, moved.source_keep.device.type} == {"meta"}
-    assert {moved.target_in.device.type, moved.target_out.device.type} == {"meta"}
-    assert moved.tokens == batch_of(corpus, [3, 5]).tokens
+    batch = batch_of(corpus, [3, 5])
+    moved = batch.to(torch.device("meta"))
+    tensors = (moved.source, moved.target_in, moved.target_out)
+    tensors += tuple(x for packing in (moved.sources, moved.targets) for x in (packing.keep, packing.positions))
+    assert {tensor.device.type for tensor in tensors} == {"meta"}
+    assert moved.tokens == batch.tokens
 
 
 def test_sources_alone_are_padded_with_their_keep_mask():
@@ -111,11 +139,12 @@ def test_every_pair_is_in_exactly_one_batch(pairs, batch_tokens, seed, epoch):
 
 @settings(max_examples=60, deadline=None)
 @given(pairs=lengths, batch_tokens=st.integers(1, 200))
-def test_a_padded_batch_stays_within_its_tokens_unless_it_is_one_longer_pair(pairs, batch_tokens):
+def test_a_batch_stays_within_its_tokens_on_either_side_unless_it_is_one_longer_pair(pairs, batch_tokens):
     for batch in plan(pairs, batch_tokens):
         for side in (0, 1):
-            padded_tokens = len(batch) * max(pairs[i][side] for i in batch)
-            assert padded_tokens <= batch_tokens or len(batch) == 1
+            lengths = [pairs[i][side] for i in batch]
+            assert sum(lengths) <= batch_tokens or len(batch) == 1
+            assert len(batch) * max(lengths) <= 2 * batch_tokens or len(batch) == 1
 
 
 def test_a_pair_longer_than_a_batch_is_alone():
@@ -130,19 +159,27 @@ def corpus_lengths(pairs: int = 5_000) -> list[tuple[int, int]]:
     return [(n, max(2, round(n * draw.uniform(0.9, 1.1)))) for n in sources]
 
 
-def test_less_than_a_tenth_of_a_batch_is_padding():
+def test_a_long_pair_among_short_ones_does_not_make_a_large_grid():
+    # All of them together are few tokens, but as a grid 31 lines of 90.
+    batches = plan([(1, 2)] * 30 + [(90, 2)], batch_tokens=200)
+    assert sorted(map(len, batches)) == [1, 30]
+
+
+def test_less_than_a_tenth_of_a_grid_is_empty():
     pairs = corpus_lengths()
     batches = plan(pairs, batch_tokens=2_000)
     for side, most in ((0, 0.10), (1, 0.03)):
         held = sum(len(batch) * max(pairs[i][side] for i in batch) for batch in batches)
-        padding = 1 - sum(pair[side] for pair in pairs) / held
-        assert padding < most
+        empty = 1 - sum(pair[side] for pair in pairs) / held
+        assert empty < most
 
 
 def test_batches_are_filled():
+    # All but a fiftieth: of each batch the longer side, to within one pair.
     pairs = corpus_lengths()
-    tokens = sum(max(pair) for pair in pairs)
-    assert len(plan(pairs, batch_tokens=2_000)) < 1.1 * tokens / 2_000
+    batches = plan(pairs, batch_tokens=2_000)
+    held = sum(max(sum(pairs[i][side] for i in batch) for side in (0, 1)) for batch in batches)
+    assert held > 0.98 * 2_000 * (len(batches) - 1)
 
 
 def test_the_plan_depends_on_seed_and_epoch_alone():

@@ -3,6 +3,8 @@
 import pytest
 import torch
 import torch.nn.functional as F
+from hypothesis import given
+from hypothesis import strategies as st
 from torch.testing import assert_close
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -69,6 +71,112 @@ def test_bfloat16_products_are_close():
     ):
         assert ours.dtype == torch.float32
         assert_close(ours, theirs, rtol=0.0, atol=0.03 * theirs.abs().max().item())
+
+
+# A row's filling
+
+
+@pytest.mark.parametrize("dtype", [None, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("filling", [1, 3, 17])
+def test_states_past_the_targets_have_no_loss_and_no_gradient(filling, dtype):
+    states, weight, targets = inputs(torch.float64 if dtype is None else torch.float32)
+    filled = torch.cat([states.detach(), 100 * torch.randn(filling, D, dtype=states.dtype)]).requires_grad_()
+    found = smoothed_cross_entropy(filled, weight, targets, smoothing=0.1, dtype=dtype)
+    expected = smoothed_cross_entropy(states, weight, targets, smoothing=0.1, dtype=dtype)
+    exact = dict(rtol=1e-12, atol=1e-12) if dtype is None else dict(rtol=1e-2, atol=1e-2)
+    assert_close(found, expected, **exact)
+    to_filled, to_weight = torch.autograd.grad(found[0], (filled, weight))
+    to_states, expected_to_weight = torch.autograd.grad(expected[0], (states, weight))
+    assert_close(to_filled[:T], to_states, **exact)
+    assert_close(to_weight, expected_to_weight, **exact)
+    assert (to_filled[T:] == 0).all()
+    with torch.no_grad():
+        found = smoothed_cross_entropy(filled, weight, targets, smoothing=0.1)
+    assert_close(found[0].double(), explicit(states, weight, targets, 0.1).detach().double(), rtol=1e-5, atol=1e-5)
+
+
+def test_nothing_but_filling_costs_nothing():
+    states, weight, _ = inputs()
+    loss, nll = smoothed_cross_entropy(states, weight, torch.empty(0, dtype=torch.long), smoothing=0.1)
+    assert loss.item() == nll.item() == 0.0
+    assert not any(grad.any() for grad in torch.autograd.grad(loss, (states, weight)))
+
+
+@given(classes=st.integers(1, 1 << 20))
+def test_a_chunk_is_a_power_of_two_of_rows(classes):
+    rows = module._chunk_rows(classes)
+    assert rows.bit_count() == 1
+    assert rows * classes <= module._CHUNK_ELEMENTS or rows == 1
+    assert 2 * rows * classes > module._CHUNK_ELEMENTS
+
+
+# Half precision
+
+
+def exact_in_half(tokens: int = T) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """States and weights whose products bfloat16 holds exactly: all that is rounded is what the loss itself rounds."""
+    states = torch.randint(-3, 4, (tokens, D)).float().requires_grad_()
+    weight = (torch.randint(-3, 4, (C, D)) / 2).requires_grad_()
+    return states, weight, torch.randint(C, (tokens,))
+
+
+def test_where_only_the_loss_is_wanted_half_precision_costs_its_products_alone():
+    states, weight, targets = exact_in_half()
+    with torch.no_grad():
+        found = smoothed_cross_entropy(states, weight, targets, smoothing=0.1, dtype=torch.bfloat16)
+    expected = (explicit(states.double(), weight.double(), targets, smoothing) for smoothing in (0.1, 0.0))
+    for one, other in zip(found, expected, strict=True):
+        assert_close(one.double(), other.detach(), rtol=1e-6, atol=0.0)
+
+
+def test_with_gradients_a_log_probability_in_bfloat16_is_that_of_a_rounded_number():
+    states, weight, targets = exact_in_half(101)
+    for state, target in zip(states, targets, strict=True):
+        one = state[None], weight, target[None]
+        loss, nll = smoothed_cross_entropy(*one, smoothing=0.1, dtype=torch.bfloat16)
+        expected = [explicit(*one, smoothing).item() for smoothing in (0.1, 0.0)]
+        # Half a unit in the last of bfloat16's 8 digits, relative to the probability.
+        assert nll.item() == pytest.approx(expected[1], abs=1.01 * 2**-8)
+        assert loss.item() == pytest.approx(expected[0], abs=1.01 * 2**-8)
+
+
+def test_an_impossible_target_costs_a_finite_loss_and_is_learnt():
+    # Its logit is 200 below the other's: a probability that no bfloat16 holds.
+    states = torch.tensor([[1.0]], requires_grad=True)
+    weight = torch.tensor([[-100.0], [100.0]], requires_grad=True)
+    target = torch.tensor([0])
+    loss, nll = smoothed_cross_entropy(states, weight, target, smoothing=0.0, dtype=torch.bfloat16)
+    assert 85 < nll.item() < 93
+    assert_close(torch.autograd.grad(loss, weight)[0], torch.tensor([[-1.0], [1.0]]))
+    with torch.no_grad():
+        assert smoothed_cross_entropy(states, weight, target, smoothing=0.0, dtype=torch.bfloat16)[1] == 200
+
+
+def test_gradients_have_the_types_of_what_they_are_of():
+    # As under autocast: states in bfloat16, weights in float32.
+    states, weight, targets = inputs(torch.float32)
+    half = states.detach().bfloat16().requires_grad_()
+    loss, _ = smoothed_cross_entropy(half, weight, targets, smoothing=0.1, dtype=torch.bfloat16)
+    assert loss.dtype == torch.float32
+    to_states, to_weight = torch.autograd.grad(loss, (half, weight))
+    assert (to_states.dtype, to_weight.dtype) == (torch.bfloat16, torch.float32)
+    expected = torch.autograd.grad(explicit(states, weight, targets, 0.1), (states, weight))
+    for found, true in zip((to_states.float(), to_weight), expected, strict=True):
+        assert_close(found, true, rtol=0.0, atol=0.05 * true.abs().max().item())
+
+
+def test_the_gradient_of_a_part_of_it():
+    # Of its states alone or of its weight alone: what is frozen gets none.
+    for learnt in range(2):
+        tensors = inputs()
+        expected = torch.autograd.grad(explicit(*tensors, 0.1), tensors[learnt])[0]
+        tensors[1 - learnt].requires_grad_(False)
+        smoothed_cross_entropy(*tensors, smoothing=0.1)[0].backward()
+        assert_close(tensors[learnt].grad, expected, rtol=1e-10, atol=1e-10)
+        assert tensors[1 - learnt].grad is None
+
+
+# Its surroundings
 
 
 def test_autocast_around_it_changes_nothing():

@@ -142,6 +142,52 @@ def test_input_is_left_as_it_was():
     assert torch.equal(x, before)
 
 
+# Added to something
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16], ids=str)
+def test_added_is_the_sum_with_what_the_same_seed_drops(dtype):
+    dropout, x, to = Dropout(0.3), torch.randn(7, 11, 13).to(dtype), torch.randn(7, 11, 13).to(dtype)
+    torch.manual_seed(5)
+    expected = to.double() + dropout(x.double())
+    torch.manual_seed(5)
+    found = dropout.added(x, to)
+    assert found.dtype == dtype
+    assert_close(found.double(), expected, rtol=torch.finfo(dtype).eps, atol=2 * torch.finfo(dtype).eps)
+
+
+def test_added_has_the_gradients_of_the_sum():
+    dropout = Dropout(0.3)
+    x, to = torch.randn(2, 7, 11, dtype=torch.float64).unbind()
+    x, to, towards = x.clone().requires_grad_(), to.clone().requires_grad_(), torch.randn(7, 11, dtype=torch.float64)
+    torch.manual_seed(5)
+    expected = torch.autograd.grad(to + dropout(x), (x, to), towards)
+    torch.manual_seed(5)
+    found = torch.autograd.grad(dropout.added(x, to), (x, to), towards)
+    assert_close(found, expected)
+    assert torch.equal(found[1], towards)
+
+    def added(x: Tensor, to: Tensor) -> Tensor:
+        torch.manual_seed(5)
+        return dropout.added(x, to) ** 2
+
+    assert torch.autograd.gradcheck(added, (x[:3, :2].detach().requires_grad_(), to[:3, :2].detach().requires_grad_()))
+
+
+def test_added_leaves_both_as_they_were():
+    x, to = torch.randn(7, 11), torch.randn(7, 11)
+    before = x.clone(), to.clone()
+    Dropout(0.5).added(x, to)
+    assert torch.equal(x, before[0])
+    assert torch.equal(to, before[1])
+
+
+@pytest.mark.parametrize("p", [0.0, 0.5])
+def test_added_in_evaluation_is_the_sum(p):
+    x, to = torch.randn(7, 11), torch.randn(7, 11)
+    assert torch.equal(Dropout(p).eval().added(x, to), to + x)
+
+
 # Shapes and modes
 
 

@@ -10,10 +10,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
+from torch.nn.utils.rnn import pad_sequence
 from torch.testing import assert_close
 
 from glassformer.attention.masks import keep_from_ids
 from glassformer.attention.multihead import MultiheadAttention
+from glassformer.attention.packing import Packing
 from glassformer.training.loss import smoothed_cross_entropy
 from glassformer.transformer.cache import Cache
 from glassformer.transformer.config import ModelConfig
@@ -403,6 +405,136 @@ def test_rows_of_a_batch_do_not_influence_each_other(exact):
     assert_close(exact(source, target_in)[0], expected, **EXACT)
 
 
+# Rows of sequences side by side
+
+SIDES = ([5, 11, 2, 7, 1], [3, 2, 13, 5, 7])  # rows of 26 for 26 source tokens, of 30 for 30 target ones
+MORE_SIDES = ([5, 11, 2, 7, 1, 3], [3, 2, 13, 5, 7, 3])  # 30 for 29, 36 for 33
+VARIATIONS = [
+    {},
+    {"norm_first": True},
+    {"final_norm": True},
+    {"norm_first": True, "final_norm": True},
+    {"shared": True},
+    {"activation": "gelu"},
+    {"activation": "swish"},
+    {"scale_embedding": False},
+    {"tied_output": False, "output_bias": True},
+]
+
+
+def sequences(lengths: list[int], pad: int) -> list[Tensor]:
+    return [torch.randint(0, pad, (length,)) for length in lengths]
+
+
+def padded_states(model: Transformer, sources: list[Tensor], targets: list[Tensor]) -> tuple[Tensor, Tensor]:
+    """Memory and states of every token, sequence after sequence, from padded batches."""
+    source = pad_sequence(sources, batch_first=True, padding_value=model.source_pad)
+    target_in = pad_sequence(targets, batch_first=True, padding_value=model.target_pad)
+    keep = keep_from_ids(source, model.source_pad)
+    memory = model.encode(source, keep)
+    states, _ = model.decode(target_in, model.start(memory, keep))
+    return tuple(
+        torch.cat([line[: len(ids)] for line, ids in zip(grid, side, strict=True)])
+        for grid, side in ((memory, sources), (states, targets))
+    )
+
+
+def packed_states(model: Transformer, sources: list[Tensor], targets: list[Tensor]) -> tuple[Tensor, Tensor]:
+    """The same from rows, their filling left out."""
+    source, target = (Packing.of([len(ids) for ids in side]) for side in (sources, targets))
+    memory = model.encode(source.fill(torch.cat(sources), model.source_pad), source.keep, source)
+    cache = model.start(memory, source.keep, source)
+    states, cache = model.decode(target.fill(torch.cat(targets), model.target_pad), cache, target)
+    assert cache.layers[0].memory_keys.shape[::2] == (len(sources), source.longest)
+    return memory[0, : source.tokens], states[0, : target.tokens]
+
+
+@pytest.mark.parametrize("sides", [SIDES, MORE_SIDES], ids=["full rows", "filled rows"])
+@pytest.mark.parametrize("variation", VARIATIONS, ids=str)
+def test_rows_give_the_states_and_gradients_of_padded_batches(variation, sides):
+    model = make(**variation).double()
+    sources, targets = sequences(sides[0], model.source_pad), sequences(sides[1], model.target_pad)
+    towards = [torch.randn(sum(lengths), E, dtype=torch.float64) for lengths in sides]
+    close, grads = dict(rtol=1e-10, atol=1e-10), []
+    expected, found = padded_states(model, sources, targets), packed_states(model, sources, targets)
+    assert_close(found, expected, **close)
+    learnt = [parameter for name, parameter in model.named_parameters() if not name.startswith("output")]
+    for states in (found, expected):
+        loss = sum((x * y).sum() for x, y in zip(states, towards, strict=True))
+        grads.append(torch.autograd.grad(loss, learnt))
+    assert_close(*grads, **close)
+    with torch.no_grad():
+        assert_close(packed_states(model, sources, targets), expected, **close)
+
+
+@settings(max_examples=20, deadline=None)
+@given(
+    lengths=st.lists(st.tuples(st.integers(1, 9), st.integers(1, 9)), min_size=1, max_size=6), seed=st.integers(0, 999)
+)
+def test_rows_of_any_lengths_give_the_states_of_padded_batches(lengths, seed):
+    torch.manual_seed(seed)
+    model = make().double()
+    sides = [
+        sequences(side, pad) for side, pad in zip(zip(*lengths, strict=True), (SOURCE_PAD, TARGET_PAD), strict=True)
+    ]
+    assert_close(packed_states(model, *sides), padded_states(model, *sides), rtol=1e-10, atol=1e-10)
+
+
+def test_sequences_longer_than_the_ready_positions_in_a_row():
+    config = ModelConfig.tiny(
+        source_vocab_size=SOURCE_VOCAB,
+        target_vocab_size=TARGET_VOCAB,
+        shared_vocab=False,
+        d_model=6,
+        heads=2,
+        encoder_layers=1,
+        decoder_layers=1,
+        d_ff=13,
+    )
+    model = Transformer(config).eval()
+    sides = sequences([3, 1031], SOURCE_PAD), sequences([1033, 5], TARGET_PAD)
+    with torch.no_grad():
+        assert_close(packed_states(model, *sides), padded_states(model, *sides), rtol=1e-4, atol=1e-5)
+        assert_close(
+            packed_states(model.double(), *sides), padded_states(model.double(), *sides), rtol=1e-10, atol=1e-10
+        )
+
+
+def test_pairs_of_a_row_do_not_influence_each_other(exact):
+    sources, targets = sequences(SIDES[0], SOURCE_PAD), sequences(SIDES[1], TARGET_PAD)
+    memory, states = packed_states(exact, sources, targets)
+    others = [sequences([n], pad)[0] for n, pad in ((23, SOURCE_PAD), (17, TARGET_PAD))]
+    other_memory, other_states = packed_states(exact, [*sources, others[0]], [*targets, others[1]])
+    assert_close(other_memory[: len(memory)], memory, **EXACT)
+    assert_close(other_states[: len(states)], states, **EXACT)
+
+
+def test_dropout_acts_on_rows_and_follows_the_seed():
+    model = make(dropout=0.3, attention_dropout=0.3)
+    sides = sequences(SIDES[0], SOURCE_PAD), sequences(SIDES[1], TARGET_PAD)
+    drawn = []
+    for seed in (5, 5, 7):
+        torch.manual_seed(seed)
+        drawn.append(packed_states(model, *sides)[1])
+    assert torch.equal(drawn[0], drawn[1])
+    assert not torch.equal(drawn[0], drawn[2])
+    model.eval()
+    assert_close(packed_states(model, *sides), padded_states(model, *sides), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+def test_under_autocast_rows_are_as_short_as_the_products_and_near(dtype):
+    model = make()
+    sides = sequences(SIDES[0], SOURCE_PAD), sequences(SIDES[1], TARGET_PAD)
+    expected = packed_states(model, *sides)
+    with torch.autocast("cpu", dtype):
+        rows, padded = packed_states(model, *sides), padded_states(model, *sides)
+    for found in (rows, padded):
+        for one, other in zip(found, expected, strict=True):
+            assert one.dtype == dtype
+            assert (one.float() - other).std() < 0.03 * other.std()
+
+
 # Embeddings and output
 
 
@@ -463,7 +595,7 @@ def batch(model: Transformer) -> tuple[Tensor, Tensor, Tensor, Tensor]:
 def loss_of(
     model: Transformer, source: Tensor, keep: Tensor, target_in: Tensor, target_out: Tensor, half: bool
 ) -> Tensor:
-    """As the training loop does it."""
+    """Of a padded batch; training computes the same from rows."""
     with torch.autocast("cpu", torch.bfloat16) if half else nullcontext():
         states, _ = model.decode(target_in, model.start(model.encode(source, keep), keep))
     real = (target_out != model.target_pad).flatten().nonzero().squeeze(1)
@@ -521,7 +653,7 @@ def test_empty_source_leaves_gradients_finite(half):
     assert all(parameter.grad.isfinite().all() for parameter in model.parameters())
 
 
-def test_loss_of_the_loop_is_cross_entropy_of_the_logits():
+def test_loss_of_a_padded_batch_is_cross_entropy_of_its_logits():
     model = make().double()
     source, keep, target_in, target_out = batch(model)
     logits = model(source, target_in)

@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch.testing import assert_close
 
+from glassformer.attention.packing import Packing
 from glassformer.transformer.positions import Positions, sinusoids
 
 B, L, D = 2, 5, 7  # distinct primes: a swapped axis cannot pass
@@ -81,3 +82,27 @@ def test_in_double_precision_ready_and_computed_positions_agree():
     for positions in (Positions(D), Positions(D).double()):
         for start in (1010, 1022, 1030):  # ready, across the edge, computed
             assert torch.equal(positions(x, start)[1], sinusoids(L, D, start=start, dtype=torch.float64))
+
+
+# Rows of sequences
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("ready", [3, 11, 13])  # a table too short, just long enough, and longer
+def test_each_token_of_a_row_gets_the_position_in_its_own_sequence(ready, dtype):
+    lengths = [5, 11, 1, 2]  # 19 tokens in a row of 20
+    packing = Packing.of(lengths)
+    x = torch.randn(1, 20, D).to(dtype)
+    positions = Positions(D, ready=ready)
+    found = positions.of_row(x, packing)
+    assert found.dtype == dtype
+    alone = [positions(part) for part in x[:, :19].split(lengths, dim=1)]
+    assert torch.equal(found[:, :19], torch.cat(alone, dim=1))
+    assert torch.equal(found[:, 19:], positions(x[:, 19:]))
+
+
+def test_a_row_of_a_double_precision_model_is_exact():
+    packing = Packing.of([2, 3])
+    x = torch.zeros(1, 5, D, dtype=torch.float64)
+    expected = torch.cat([sinusoids(2, D, dtype=torch.float64), sinusoids(3, D, dtype=torch.float64)])
+    assert torch.equal(Positions(D).double().of_row(x, packing)[0], expected)

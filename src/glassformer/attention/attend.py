@@ -163,6 +163,7 @@ def _short_is_faster(q: Tensor, k: Tensor, v: Tensor) -> bool:
     """On the CPU, when gradients are needed on short sequences; never in a graph or a transform, which must see all."""
     return (
         is_eager(q, k, v)
+        and q.numel() > 0
         and q.device.type == "cpu"
         and q.shape[-2] * k.shape[-2] <= _SHORT_UP_TO_SCORES.get(q.dtype, _SHORT_UP_TO_SCORES_IN_HALF)
         and torch.is_grad_enabled()

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from glassformer.attention.products import is_batched
 from glassformer.attention.weigh import weigh
 
 KEYS_AT_ONCE = 16
@@ -50,10 +51,8 @@ class _Short(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
         q, k, v, keep, weights = ctx.saved_tensors
-        if torch.is_grad_enabled():  # a gradient of the gradient is wanted: by torch's own rules
-            output = weigh(q, k, keep=keep).to(v.dtype) @ v
-            to_q, to_k, to_v = torch.autograd.grad(output, (q, k, v), grads[0], create_graph=True, allow_unused=True)
-            return to_q, to_k, to_v, None
+        if torch.is_grad_enabled() or is_batched(grads[0]):
+            return *_gradients(q, k, v, keep, grads[0]), None
         heads, q_len, k_len, columns = q.shape[1], q.shape[2], k.shape[2], weights.shape[3]
         scale = 1 / math.sqrt(q.shape[3])
         to_q, to_k, to_v = _heads_side_by_side(q, q_len), _heads_side_by_side(k, k_len), _heads_side_by_side(v, k_len)
@@ -65,6 +64,14 @@ class _Short(torch.autograd.Function):
             to_q[part].copy_(torch.bmm(to_scores, _folded(k[part], columns)).unflatten(0, (-1, heads)))
             to_k[part].copy_(torch.bmm(to_scores.mT, _folded(q[part], q_len)).unflatten(0, (-1, heads))[:, :, :k_len])
         return to_q, to_k, to_v, None
+
+
+def _gradients(q: Tensor, k: Tensor, v: Tensor, keep: Tensor | None, grad: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Of q, k and v, in operations that have gradients themselves."""
+    weights = weigh(q, k, keep=keep)
+    to_weights = (grad @ v.mT).to(weights.dtype)
+    to_scores = weights * (to_weights - (to_weights * weights).sum(-1, keepdim=True)) * (1 / math.sqrt(q.shape[3]))
+    return to_scores @ k, to_scores.mT @ q, weights.mT.to(grad.dtype) @ grad
 
 
 def _parts(q: Tensor) -> Iterator[slice]:

@@ -52,7 +52,7 @@ class Step:
     def loss(self, batch: Batch) -> tuple[Float[Tensor, ""], Float[Tensor, ""]]:
         """Smoothed loss and plain negative log-likelihood, in nats, summed over the batch's tokens."""
         model = self.model
-        with torch.autocast(self._device.type, self.dtype, enabled=self.dtype != torch.float32):
+        with torch.autocast(self._device.type, self.dtype, enabled=self.dtype in (torch.bfloat16, torch.float16)):
             memory = model.encode(batch.source, batch.sources.keep, batch.sources)
             start = model.start(memory, batch.sources.keep, batch.sources)
             states, _ = model.decode(batch.target_in, start, batch.targets)

@@ -7,6 +7,8 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from glassformer.attention.products import is_batched
+
 
 class Dropout(nn.Module):
     """Zeroes each number with probability p while training and scales the rest by 1 / (1 - p).
@@ -54,12 +56,12 @@ class _Drop(torch.autograd.Function):
     def forward(ctx: Any, x: Tensor, bytes_: Tensor, dropped: int) -> Tensor:
         ctx.save_for_backward(bytes_)
         ctx.dropped = dropped
-        return _kept(x, bytes_, dropped).mul_(_scale(dropped))
+        return _dropped(x, bytes_, dropped)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
         (bytes_,) = ctx.saved_tensors
-        return _Drop.apply(grads[0], bytes_, ctx.dropped), None, None
+        return _gradient(grads[0], bytes_, ctx.dropped), None, None
 
 
 class _AddDropped(torch.autograd.Function):
@@ -74,11 +76,20 @@ class _AddDropped(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, None, None]:
         (bytes_,) = ctx.saved_tensors
-        return _Drop.apply(grads[0], bytes_, ctx.dropped), grads[0], None, None
+        return _gradient(grads[0], bytes_, ctx.dropped), grads[0], None, None
 
 
 def _kept(x: Tensor, bytes_: Tensor, dropped: int) -> Tensor:
-    return torch.ge(bytes_, dropped, out=torch.empty_like(x)).mul_(x)
+    keep = torch.ge(bytes_, dropped, out=torch.empty_like(bytes_, dtype=x.dtype))
+    return x * keep if is_batched(x) else keep.mul_(x)
+
+
+def _dropped(x: Tensor, bytes_: Tensor, dropped: int) -> Tensor:
+    return _kept(x, bytes_, dropped).mul_(_scale(dropped))
+
+
+def _gradient(grad: Tensor, bytes_: Tensor, dropped: int) -> Tensor:
+    return (_Drop.apply if torch.is_grad_enabled() else _dropped)(grad, bytes_, dropped)
 
 
 def _scale(dropped: int) -> float:

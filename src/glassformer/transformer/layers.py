@@ -17,11 +17,7 @@ from glassformer.transformer.dropout import Dropout
 Hidden = Float[Tensor, "batch length d_model"]
 
 
-def _relu(x: Tensor) -> Tensor:
-    return x.relu_()
-
-
-_ACTIVATIONS = {"relu": _relu, "swish": F.silu, "gelu": F.gelu}
+_ACTIVATIONS = {"relu": F.relu, "swish": F.silu, "gelu": F.gelu}
 
 
 class FeedForward(nn.Module):

@@ -90,6 +90,8 @@ class Transformer(nn.Module):
             raise ValueError(
                 f"target_in must have a multiple of the cache's {sources} sources as rows, got {target_in.shape[0]}"
             )
+        if packing is not None and cache.length:
+            raise ValueError(f"a row holds whole targets, but the cache has {cache.length} positions of each already")
         x = self._embed(target_in, self.target_embedding, start=cache.length, packing=packing)
         layers = []
         for layer, layer_cache in zip(self.decoder, cache.layers, strict=True):
@@ -113,8 +115,8 @@ class Transformer(nn.Module):
             x = x * math.sqrt(self.config.d_model)
         x = self.positions(x, start) if packing is None else self.positions.of_row(x, packing)
         device = x.device.type
-        if device != "meta" and torch.is_autocast_enabled(device):  # what is added up is then as short as the products
-            x = x.to(torch.get_autocast_dtype(device))
+        if x.dtype == torch.float32 and device != "meta" and torch.is_autocast_enabled(device):
+            x = x.to(torch.get_autocast_dtype(device))  # what is added up is then as short as the products
         return self.dropout(x)
 
     @torch.no_grad()

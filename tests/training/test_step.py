@@ -1,0 +1,253 @@
+"""A step against the same computed with padded batches, torch's cross-entropy and torch's plain Adam."""
+
+import copy
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
+from torch.testing import assert_close
+
+from glassformer.attention import packing
+from glassformer.attention.packing import row_length
+from glassformer.text.batching import Batch
+from glassformer.training.step import Step
+from glassformer.transformer.config import ModelConfig
+from glassformer.transformer.model import Transformer
+
+SOURCE_VOCAB, TARGET_VOCAB = 17, 19
+SOURCE_PAD, TARGET_PAD = SOURCE_VOCAB - 1, TARGET_VOCAB - 1
+LENGTHS = [
+    (5, 7),
+    (11, 3),
+    (2, 2),
+    (7, 13),
+    (3, 11),
+    (1, 5),
+]  # rows of 30 for 29 source tokens, of 44 for 41 target ones
+SMOOTHING = 0.1
+EXACT = dict(rtol=1e-10, atol=1e-10)
+
+# torch says so of float64, in which nothing is cast.
+pytestmark = pytest.mark.filterwarnings("ignore:In CPU autocast, but the target dtype is not supported")
+
+Pair = tuple[Tensor, Tensor]
+
+
+def make(dtype: torch.dtype = torch.float64, **changes) -> Transformer:
+    sizes = dict(d_model=6, heads=2, encoder_layers=2, decoder_layers=2, d_ff=13, dropout=0.0)
+    vocabularies = dict(source_vocab_size=SOURCE_VOCAB, target_vocab_size=TARGET_VOCAB, shared_vocab=False)
+    return Transformer(ModelConfig(**{**sizes, **vocabularies, **changes})).to(dtype)
+
+
+def step_of(model: Transformer, dtype: torch.dtype = torch.float64, clip_norm: float = 0.0) -> Step:
+    return Step(model, dtype=dtype, label_smoothing=SMOOTHING, clip_norm=clip_norm)
+
+
+def some_pairs(lengths: list[tuple[int, int]] = LENGTHS) -> list[Pair]:
+    """Ids that end with `</s>`, 0."""
+    return [
+        tuple(torch.cat([torch.randint(1, pad, (n - 1,)), torch.zeros(1, dtype=torch.long)]) for n, pad in sides)
+        for sides in (zip(pair, (SOURCE_PAD, TARGET_PAD), strict=True) for pair in lengths)
+    ]
+
+
+def batch_of(pairs: list[Pair], source_pad: int = SOURCE_PAD) -> Batch:
+    return Batch.of(*zip(*pairs, strict=True), source_pad, TARGET_PAD)
+
+
+def padded_loss(model: Transformer, pairs: list[Pair], smoothing: float = SMOOTHING) -> Tensor:
+    """Summed over the tokens, from the logits of a padded batch."""
+    source, target = (
+        pad_sequence(side, batch_first=True, padding_value=pad)
+        for side, pad in zip(zip(*pairs, strict=True), (model.source_pad, TARGET_PAD), strict=True)
+    )
+    target_in = torch.cat([torch.full((len(pairs), 1), TARGET_PAD), target[:, :-1]], dim=1)
+    logits, real = model(source, target_in), target != TARGET_PAD
+    return F.cross_entropy(logits[real], target[real], label_smoothing=smoothing, reduction="sum")
+
+
+def gradients(model: Transformer, loss: Tensor) -> dict[str, Tensor]:
+    names, parameters = zip(*model.named_parameters(), strict=True)
+    return dict(zip(names, torch.autograd.grad(loss, parameters), strict=True))
+
+
+def gradients_taken(step: Step, batches: list[Batch]) -> dict[str, Tensor]:
+    """Those with which the optimizer is called."""
+    seen: dict[str, Tensor] = {}
+    keep = lambda *_: seen.update({name: p.grad.clone() for name, p in step.model.named_parameters()})  # noqa: E731
+    handle = step.optimizer.register_step_pre_hook(keep)
+    step.take(batches, rate=0.1, seed=3)
+    handle.remove()
+    return seen
+
+
+def norm(gradients: dict[str, Tensor]) -> float:
+    return torch.cat([grad.flatten() for grad in gradients.values()]).norm().item()
+
+
+# The loss
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"norm_first": True, "final_norm": True},
+        {"shared_vocab": True, "source_vocab_size": TARGET_VOCAB},
+        {"tied_output": False, "activation": "gelu", "scale_embedding": False},
+    ],
+    ids=str,
+)
+def test_loss_and_gradients_are_those_of_a_padded_batch(changes):
+    model, pairs = make(**changes), some_pairs()
+    expected = padded_loss(model, pairs)
+    loss, nll = step_of(model).loss(batch_of(pairs, model.source_pad))
+    assert_close(loss, expected, **EXACT)
+    assert_close(nll, padded_loss(model, pairs, smoothing=0.0), **EXACT)
+    assert_close(gradients(model, loss), gradients(model, expected), **EXACT)
+
+
+def test_without_gradients_the_loss_is_the_same():
+    model, pairs = make(), some_pairs()
+    with torch.no_grad():
+        loss, nll = step_of(model).loss(batch_of(pairs))
+    assert_close(loss, padded_loss(model, pairs).detach(), **EXACT)
+    assert_close(nll, padded_loss(model, pairs, smoothing=0.0).detach(), **EXACT)
+
+
+def test_filling_changes_nothing(monkeypatch):
+    model, pairs = make(), some_pairs()
+    step, batch = step_of(model), batch_of(pairs)
+    loss, _ = step.loss(batch)
+    expected = gradients(model, loss)
+    monkeypatch.setattr(packing, "row_length", lambda tokens: row_length(tokens) + 23)
+    longer = batch_of(pairs)
+    assert longer.source.shape[1] == batch.source.shape[1] + 23
+    assert longer.target_in.shape[1] == batch.target_in.shape[1] + 23
+    longer_loss, _ = step.loss(longer)
+    assert_close(longer_loss, loss, **EXACT)
+    assert_close(gradients(model, longer_loss), expected, **EXACT)
+
+
+def test_bfloat16_is_near_float32():
+    model, pairs = make(torch.float32, d_model=64, heads=4), some_pairs()
+    batch = batch_of(pairs)
+    loss, nll = step_of(model, torch.float32).loss(batch)
+    half_loss, half_nll = step_of(model, torch.bfloat16).loss(batch)
+    assert loss.dtype == half_loss.dtype == torch.float32
+    assert half_loss.item() != loss.item()  # the products really are shorter
+    assert_close(half_loss, loss, rtol=1e-2, atol=0.0)
+    assert_close(half_nll, nll, rtol=1e-2, atol=0.0)
+    exact, half = gradients(model, loss), gradients(model, half_loss)
+    apart = norm({name: half[name] - exact[name] for name in exact})
+    assert apart < 0.03 * norm(exact)
+    assert all(grad.dtype == torch.float32 for grad in half.values())
+
+
+# The step
+
+
+def test_it_returns_the_summed_loss_and_divides_gradients_by_the_tokens():
+    model, pairs = make(), some_pairs()
+    expected = padded_loss(model, pairs)
+    tokens = sum(len(target) for _, target in pairs)
+    wanted = gradients(model, expected / tokens)
+    before = copy.deepcopy(model)
+    step = step_of(model)
+    assert_close(gradients_taken(step, [batch_of(pairs)]), wanted, **EXACT)
+    assert all(parameter.grad is None for parameter in model.parameters())
+    total = step_of(before).take([batch_of(pairs)], rate=0.1, seed=3)
+    assert not total.requires_grad
+    assert_close(total.double(), expected.detach(), rtol=1e-6, atol=0.0)
+
+
+def test_the_gradients_of_several_batches_are_those_of_one():
+    pairs = some_pairs()
+    model = make()
+    expected = gradients_taken(step_of(copy.deepcopy(model)), [batch_of(pairs)])
+    parts = [batch_of(pairs[:1]), batch_of(pairs[1:4]), batch_of(pairs[4:])]
+    assert_close(gradients_taken(step_of(copy.deepcopy(model)), parts), expected, **EXACT)
+    whole = step_of(copy.deepcopy(model)).take([batch_of(pairs)], rate=0.1, seed=3)
+    assert_close(step_of(model).take(parts, rate=0.1, seed=3), whole)
+
+
+def test_gradients_are_clipped_to_their_norm():
+    model, batches = make(), [batch_of(some_pairs())]
+    whole = gradients_taken(step_of(copy.deepcopy(model)), batches)
+    length = norm(whole)
+    clipped = gradients_taken(step_of(copy.deepcopy(model), clip_norm=length / 7), batches)
+    assert_close(clipped, {name: grad / 7 for name, grad in whole.items()}, rtol=1e-4, atol=1e-10)
+    assert norm(clipped) == pytest.approx(length / 7, rel=1e-4)
+    untouched = gradients_taken(step_of(copy.deepcopy(model), clip_norm=7 * length), batches)
+    assert_close(untouched, whole, **EXACT)
+
+
+def test_steps_are_adams_with_the_papers_constants_and_the_rate_of_each():
+    # Section 5.3: beta1 = 0.9, beta2 = 0.98, epsilon = 1e-9; m and v are those of Kingma & Ba 2015, algorithm 1.
+    model, pairs = make(), some_pairs()
+    expected = copy.deepcopy(model)
+    weights = dict(expected.named_parameters())
+    first, second = ({name: torch.zeros_like(p) for name, p in weights.items()} for _ in range(2))
+    step, tokens = step_of(model), sum(len(target) for _, target in pairs)
+    for t, rate in enumerate((0.003, 0.1, 0.0, 0.02), start=1):
+        step.take([batch_of(pairs)], rate=rate, seed=t)
+        grads = gradients(expected, padded_loss(expected, pairs) / tokens)
+        with torch.no_grad():
+            for name, grad in grads.items():
+                m, v = first[name], second[name]
+                m.mul_(0.9).add_(0.1 * grad)
+                v.mul_(0.98).add_(0.02 * grad.square())
+                weights[name] -= rate * (m / (1 - 0.9**t)) / ((v / (1 - 0.98**t)).sqrt() + 1e-9)
+        # Far from zero Adam divides by the gradient: where that is rounding alone, so is the step (the keys' bias).
+        for name, parameter in model.named_parameters():
+            certain = first[name].abs() > 1e-9
+            assert_close(parameter[certain], weights[name][certain], rtol=1e-6, atol=1e-8)
+            with torch.no_grad():
+                weights[name].copy_(parameter)
+    assert (model.target_embedding.weight[-1] == 0).all()
+    assert (model.source_embedding.weight[-1] == 0).all()
+
+
+def test_dropout_follows_the_seed_of_the_step():
+    model, batches = make(torch.float32, dropout=0.3), [batch_of(some_pairs())]
+    taken = {}
+    for run, seed in (("a", 5), ("b", 5), ("c", 6)):
+        own = copy.deepcopy(model)
+        torch.rand(len(taken))  # what was drawn before has no part in it
+        total = step_of(own, torch.float32).take(batches, rate=0.1, seed=seed)
+        taken[run] = (total, *own.state_dict().values(), torch.rand(1))
+    assert all(torch.equal(x, y) for x, y in zip(taken["a"], taken["b"], strict=True))
+    assert taken["a"][0] != taken["c"][0]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_the_models_products_are_done_in_the_dtype(dtype):
+    model = make(torch.float32)
+    seen: list[torch.dtype] = []
+    for module in model.modules():
+        if isinstance(module, torch.nn.Linear):
+            module.register_forward_hook(lambda module, inputs, output: seen.append(output.dtype))
+    step_of(model, dtype).loss(batch_of(some_pairs()))
+    assert len(seen) == 2 * 2 * 2  # the two of each layer's feed-forward part
+    assert set(seen) == {dtype}
+
+
+def test_weights_and_adams_state_stay_as_long_as_they_are():
+    model = make(torch.float32)
+    step = step_of(model, torch.bfloat16)
+    step.take([batch_of(some_pairs())], rate=0.1, seed=3)
+    assert all(parameter.dtype == torch.float32 for parameter in model.parameters())
+    states = step.optimizer.state_dict()["state"].values()
+    assert all(state[name].dtype == torch.float32 for state in states for name in ("exp_avg", "exp_avg_sq"))
+
+
+def test_it_learns_its_pairs_by_heart():
+    torch.manual_seed(5)
+    model, batches = make(torch.float32, d_model=24), [batch_of(some_pairs())]
+    step = step_of(model, torch.float32)
+    before = step.loss(batches[0])[1].item()
+    for update in range(60):
+        step.take(batches, rate=1e-2, seed=update)
+    assert step.loss(batches[0])[1].item() < 0.1 * before
