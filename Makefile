@@ -1,4 +1,4 @@
-# make demo   train and try a model that reads dates (about three minutes)
+# make demo   train and try a model that reads dates (about two minutes)
 # make test   run the tests
 # make check  lint, format and types
 # Each makes .venv and installs what it needs when missing. Needs Python 3.11 or newer with venv, and make.

@@ -112,7 +112,7 @@ class ExportCommand:
 
 @dataclass(frozen=True, kw_only=True)
 class DemoCommand:
-    """Train a model, in about two minutes, that reads dates in 16 languages and writes them as ISO 8601."""
+    """Train a model, in a minute and a half, that reads dates in 16 languages and writes them as ISO 8601."""
 
     out: Path = Path("runs/dates")
     """The run folder to write; one of an earlier demo is replaced."""
