@@ -12,6 +12,10 @@ and scaled, scaled-dot-product attention, in float32 and in bfloat16 autocast. `
 also on attention weights and inside the feed-forward layers, and no way to ask for less; "plain dropout" are its
 figures with these two set to 0 by hand, which is what glassformer and Marian compute.
 
+As in the first epoch of a training, every batch is new to all sides; batches are cut as glassformer does it, by real
+tokens, and padded for the peers (how much is printed). glassformer sets the process's memory up as `train` does
+(`device.tame_memory`); the peers run as their users would.
+
 Prints target tokens/s and peak memory above what the imports take; the ratios come last and go, with all the rest, to
 benchmarks/results/training.jsonl. Needs the extra huggingface.
 """
@@ -68,6 +72,8 @@ def main(data: Path, only: tuple[Part, ...] = get_args(Part), rounds: int = 5, u
         rounds: Turns of each side.
         updates: Updates after which validation losses are compared.
     """
+    tame_memory()
+    torch.set_num_threads(THREADS)
     print(bench.machine())
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
@@ -104,7 +110,16 @@ def write_batches(data: Path, folder: Path) -> None:
         for size, settings in SIZES.items():
             plan = plan_batches(*lengths, batch_tokens=settings["batch_tokens"], seed=1, epoch=0)
             batches = [[pairs[i] for i in batch] for batch in plan]
+            if name == "train":
+                shares = " and ".join(f"{padding(batches, side):.0%}" for side in (0, 1))
+                print(f"  {size}: of the peers' source and target {shares} are padding")
             (folder / f"{name}.{size}.json").write_text(json.dumps(batches))
+
+
+def padding(batches: list[Pairs], side: int) -> float:
+    """The share of padding if each batch is as long as its longest pair."""
+    lengths = [[len(pair[side]) for pair in batch] for batch in batches]
+    return 1 - sum(map(sum, lengths)) / sum(max(batch) * len(batch) for batch in lengths)
 
 
 def speed(folder: Path, size: str, rounds: int) -> dict[str, Any]:
@@ -207,8 +222,6 @@ WIDTHS, BATCHES = (64, 128, 256, 512), (512, 1024, 2048, 4096, 8192, 16384)
 
 def cost(folder: Path, rounds: int) -> dict[str, Any]:
     """Our speed by d_model (4+4 layers, heads 32 wide, d_ff 2 d_model) and by batch tokens (d_model 128), plotted."""
-    tame_memory()
-    torch.set_num_threads(THREADS)
     pairs = [pair for batch in json.loads((folder / "train.tiny.json").read_text()) for pair in batch]
     lengths = [torch.tensor([len(pair[side]) for pair in pairs]) for side in (0, 1)]
     precision = pick_precision("auto", torch.device("cpu"))
@@ -275,7 +288,8 @@ def draw(found: dict[str, Any]) -> None:
 def losses(folder: Path, updates: int) -> dict[str, Any]:
     """Validation loss (nats a token, not smoothed) of tiny after equal updates on equal batches, two seeds a side.
 
-    Ours has the final norms here that nn.Transformer always has.
+    A check that training is sound: ours as it trains, theirs in float32; each draws its own first weights by the same
+    rule. Ours has the final norms here that nn.Transformer always has.
     """
     found: dict[str, Any] = {}
     ours, theirs = "final-norm bfloat16", "plain-dropout float32"

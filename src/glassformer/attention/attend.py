@@ -164,6 +164,9 @@ def _short_is_faster(q: Tensor, k: Tensor, v: Tensor) -> bool:
     return (
         is_eager(q, k, v)
         and q.numel() > 0
+        and q.dim() == 4
+        and q.shape[:2] == k.shape[:2] == v.shape[:2]
+        and k.shape[2] == v.shape[2]
         and q.device.type == "cpu"
         and q.shape[-2] * k.shape[-2] <= _SHORT_UP_TO_SCORES.get(q.dtype, _SHORT_UP_TO_SCORES_IN_HALF)
         and torch.is_grad_enabled()

@@ -15,16 +15,16 @@ import torch
 from jaxtyping import Bool, Int, Shaped
 from torch import Tensor
 
+from glassformer.errors import ArgumentError
+
 Row = Shaped[Tensor, "1 row width"]
 Grid = Shaped[Tensor, "batch length width"]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Packing:
     """Where each token of a row stands in the grid, and the other way round."""
 
-    lengths: Sequence[int]
-    """Of each sequence."""
     positions: Int[Tensor, " row"]
     """Each token's place in its sequence, from 0; 0 for the row's filling."""
     keep: Bool[Tensor, "batch 1 1 length"]
@@ -39,6 +39,8 @@ class Packing:
     @classmethod
     def of(cls, lengths: Sequence[int]) -> "Packing":
         """For sequences of these lengths, one after the other."""
+        if not lengths:
+            raise ArgumentError("lengths must be those of at least one sequence, got none")
         batch, longest = len(lengths), max(lengths)
         numbers = torch.tensor(lengths)
         inside = torch.arange(longest) < numbers[:, None]
@@ -48,7 +50,7 @@ class Packing:
         positions = torch.zeros(row_length(len(cells)), dtype=torch.long)
         positions[: len(cells)] = cells % longest
         empty = (~inside.flatten()).nonzero().squeeze(1)
-        return cls(lengths, positions, inside[:, None, None, :], cells, tokens, empty)
+        return cls(positions, inside[:, None, None, :], cells, tokens, empty)
 
     @property
     def tokens(self) -> int:
@@ -58,7 +60,7 @@ class Packing:
     def to(self, device: torch.device) -> "Packing":
         """The same on another device."""
         tensors = (self.positions, self.keep, self._cells, self._tokens, self._empty)
-        return Packing(self.lengths, *(tensor.to(device, non_blocking=True) for tensor in tensors))
+        return Packing(*(send(tensor, device) for tensor in tensors))
 
     @property
     def longest(self) -> int:
@@ -114,6 +116,11 @@ class _Gather(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
         return _Spread.apply(grads[0], ctx.packing), None
+
+
+def send(tensor: Tensor, device: torch.device) -> Tensor:
+    """On another device; to a GPU from memory that it reads by itself, so that nobody waits."""
+    return (tensor.pin_memory() if device.type == "cuda" else tensor).to(device, non_blocking=True)
 
 
 def row_length(tokens: int) -> int:

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from glassformer.attention.masks import keep_from_ids
-from glassformer.attention.packing import Packing
+from glassformer.attention.packing import Packing, send
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -51,11 +51,11 @@ class Batch:
     def to(self, device: torch.device) -> "Batch":
         """The same on another device."""
         return type(self)(
-            self.source.to(device, non_blocking=True),
+            send(self.source, device),
             self.sources.to(device),
-            self.target_in.to(device, non_blocking=True),
+            send(self.target_in, device),
             self.targets.to(device),
-            self.target_out.to(device, non_blocking=True),
+            send(self.target_out, device),
         )
 
 

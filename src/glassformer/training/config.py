@@ -76,7 +76,7 @@ class TrainConfig:
     """Probability of dropping an attention weight, instead of the preset's."""
 
     batch_tokens: int = 2048
-    """Most source and most target tokens in a batch, padding included."""
+    """Most source and most target tokens in a batch; there is no padding to count."""
     accumulate: int = 1
     """Batches per update."""
     learning_rate: float | None = None

@@ -6,8 +6,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-# Logits of one chunk: small enough that the passes over them find them in cache.
-_CHUNK_ELEMENTS = 1 << 23
+# Logits at a time. On a CPU the passes over them should find them in cache; a GPU wants few and large products.
+_CHUNK_ELEMENTS = {"cpu": 1 << 23, "cuda": 1 << 27}
 
 
 def smoothed_cross_entropy(
@@ -22,10 +22,12 @@ def smoothed_cross_entropy(
 
     loss = (1 - smoothing) * -log p(target) + smoothing * mean over classes of -log p(class)
 
-    States past the targets are a row's filling: they have no part in it. Never holds tokens x classes numbers: chunk by
-    chunk, forward and gradient in one pass. The products are done in
-    `dtype` (default: that of `states`), everything else in float32 or better. Only the loss has a gradient.
+    States past the targets are a row's filling: they have no part in it. Holds at most 8 million logits at a time (on a
+    GPU 128 million), forward and gradient in one pass. The products are done in `dtype` (default: that of `states`),
+    sums in float32 or better. Only the loss has a gradient.
     """
+    if len(targets) > len(states):
+        raise ValueError(f"targets must be at most as many as states, {len(states)}, got {len(targets)}")
     if not torch.is_grad_enabled():
         states, weight = states.detach(), weight.detach()  # or the function would still see that they could have one
     loss, nll = _ChunkedCrossEntropy.apply(states, weight, targets, smoothing, dtype or states.dtype)
@@ -39,38 +41,38 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
     ) -> tuple[Tensor, Tensor]:
         exact = torch.promote_types(states.dtype, torch.float32)
         product_weight, product_states = weight.to(dtype), states.to(dtype)
-        needs_grad = any(ctx.needs_input_grad[:2])
-        grad_states = torch.empty_like(states, dtype=exact) if needs_grad else None
-        grad_weight = torch.zeros_like(weight, dtype=exact) if needs_grad else None
-        loss = torch.zeros((), dtype=exact, device=states.device)
-        nll = torch.zeros_like(loss)
+        grad_states = grad_weight = None
+        if any(ctx.needs_input_grad[:2]):
+            grad_states, grad_weight = torch.empty_like(states, dtype=exact), torch.zeros_like(weight, dtype=exact)
+        log_prob_sum, normaliser_sum = torch.zeros(2, dtype=exact, device=states.device)
         of_class = smoothing / len(weight)
+        size = _chunk_rows(len(weight), states.device.type)
         with torch.autocast(states.device.type, enabled=False):
             weight_sum = weight.to(exact).sum(0)
-            size = _chunk_rows(len(weight))
             for begin in range(0, len(states), size):
                 rows = slice(begin, begin + size)
                 chunk, target = product_states[rows], targets[rows, None]
                 logits, real = chunk @ product_weight.T, len(target)
                 picked = logits[:real].gather(1, target).to(exact)
-                probabilities, log_prob = _softmax(logits, target, needs_grad, exact)
-                nll -= log_prob.sum()
-                # -log p(class) = normaliser - its logit; the logits of all classes sum up to state . (sum of weights)
-                normalisers = (picked - log_prob).sum()
-                every_logit = (chunk[:real].to(exact) @ weight_sum).sum()
-                loss += smoothing * normalisers - of_class * every_logit - (1 - smoothing) * log_prob.sum()
-                if grad_states is not None and grad_weight is not None:
-                    probabilities[real:] = 0
-                    grad_states[rows] = probabilities @ product_weight
-                    grad_weight += probabilities.T @ chunk
+                if grad_states is None or grad_weight is None:
+                    log_prob = logits[:real].to(exact).log_softmax(1).gather(1, target)
+                else:
+                    error, log_prob, rest = _softmax(logits, target, exact)
+                    error[:real].scatter_(1, target, (smoothing - rest).to(dtype))  # p - (1 - smoothing)
+                    error[real:] = 0
+                    grad_states[rows] = error @ product_weight
+                    grad_weight += error.T @ chunk
+                log_prob_sum += log_prob.sum()
+                normaliser_sum += (picked - log_prob).sum()
+            # -log p(class) = normaliser - its logit; the logits of all classes sum up to state . (sum of weights)
+            state_sum = product_states[: len(targets)].to(exact).sum(0)
+            loss = smoothing * normaliser_sum - of_class * (state_sum @ weight_sum) - (1 - smoothing) * log_prob_sum
             if grad_states is not None and grad_weight is not None:
-                # d loss / d logits = p - (1 - smoothing) [target] - smoothing / classes; the last two, exactly:
-                real = len(targets)
-                grad_states[:real] -= (1 - smoothing) * weight[targets] + of_class * weight_sum
-                grad_weight.index_add_(0, targets, states[:real].to(exact), alpha=smoothing - 1)
-                grad_weight -= of_class * states[:real].to(exact).sum(dim=0)
-        ctx.mark_non_differentiable(nll)
+                grad_states[: len(targets)] -= of_class * weight_sum
+                grad_weight -= of_class * state_sum
         ctx.save_for_backward(grad_states, grad_weight)
+        nll = -log_prob_sum
+        ctx.mark_non_differentiable(nll)
         return loss, nll
 
     @staticmethod
@@ -79,22 +81,24 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
         return grad_states * grads[0], grad_weight * grads[0], None, None, None
 
 
-def _chunk_rows(classes: int) -> int:
+def _chunk_rows(classes: int, device: str) -> int:
     """A power of two, so that few shapes of products occur (see `Packing`)."""
-    return 1 << max(0, (_CHUNK_ELEMENTS // classes).bit_length() - 1)
+    return 1 << max(0, (_CHUNK_ELEMENTS.get(device, 1 << 23) // classes).bit_length() - 1)
 
 
-def _softmax(logits: Tensor, targets: Tensor, needs_grad: bool, exact: torch.dtype) -> tuple[Tensor, Tensor]:
-    """Probabilities in the type of the logits, and each target's log-probability.
+def _softmax(logits: Tensor, targets: Tensor, exact: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
+    """Probabilities in the type of the logits, and each target's log-probability and 1 - probability.
 
-    From bfloat16 to bfloat16 the softmax is one pass, exact inside; a target's log-probability is then that of a
-    rounded number (+-0.004), at least -87. Where only the loss is wanted, it is exact.
+    From bfloat16 to bfloat16 the softmax is one pass, exact inside, but its results are rounded: near 1 by more than
+    they differ from it. So what is left to 1 is the sum of the others', and a likely target's log-probability comes
+    from that; an unlikely one's is off by up to 0.004, and at least -87.
     """
-    if logits.dtype in (torch.bfloat16, torch.float16) and needs_grad:
-        probabilities = logits.softmax(1)
-        least = torch.finfo(logits.dtype).smallest_normal
-        of_targets = probabilities[: len(targets)].gather(1, targets)
-        return probabilities, of_targets.to(exact).clamp_(min=least).log_()
-    log_probs = logits.to(exact).log_softmax(1)
-    log_prob = log_probs[: len(targets)].gather(1, targets)
-    return log_probs.exp_().to(logits.dtype) if needs_grad else log_probs, log_prob
+    if logits.dtype != torch.bfloat16:
+        log_probs = logits.to(exact).log_softmax(1)
+        log_prob = log_probs[: len(targets)].gather(1, targets)
+        return log_probs.exp_().to(logits.dtype), log_prob, -log_prob.expm1()
+    probabilities = logits.softmax(1)
+    of_targets = probabilities[: len(targets)].gather(1, targets).to(exact)
+    others = probabilities[: len(targets)].scatter_(1, targets, 0.0).sum(1, keepdim=True).to(exact).clamp_(max=1.0)
+    log_prob = of_targets.clamp_(min=torch.finfo(torch.bfloat16).smallest_normal).log_()
+    return probabilities, torch.where(others < 0.5, torch.log1p(-others), log_prob), others

@@ -67,6 +67,7 @@ class Transformer(nn.Module):
 
     def encode(self, source: Ids, keep: SourceKeep | None = None, packing: Packing | None = None) -> Hidden:
         """What the encoder makes of the source ids; `keep` is False on padding. With `packing` they are a row."""
+        keep = keep if packing is None else packing.keep
         x = self._embed(source, self.source_embedding or self.target_embedding, start=0, packing=packing)
         for layer in self.encoder:
             x = layer(x, keep, packing)
@@ -75,6 +76,7 @@ class Transformer(nn.Module):
     def start(self, memory: Hidden, keep: SourceKeep | None = None, packing: Packing | None = None) -> Cache:
         """The cache from which decoding starts: every layer's keys and values of the source."""
         layers = cast(Iterable[DecoderLayer], self.decoder)
+        keep = keep if packing is None else packing.keep
         return Cache(tuple(layer.start(memory, packing) for layer in layers), keep)
 
     def decode(
