@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.testing import assert_close
 
 from glassformer.attention import short
-from glassformer.attention.attend import attend
+from glassformer.attention.attend import _short_is_faster, attend
 from glassformer.attention.short import attend_short
 
 B, H, Q, K, D, V = 2, 3, 5, 7, 11, 13  # distinct primes: a swapped axis cannot pass
@@ -254,3 +254,19 @@ def test_a_backward_pass_may_be_repeated():
     first = torch.autograd.grad(output, (q, k, v), towards, retain_graph=True)
     again = torch.autograd.grad(output, (q, k, v), towards)
     assert all(torch.equal(x, y) for x, y in zip(first, again, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("q", "k", "v", "fits"),
+    [
+        ((B, H, Q, D), (B, H, K, D), (B, H, K, V), True),
+        ((B, H, Q, D), (1, H, K, D), (1, H, K, V), False),
+        ((B, H, Q, D), (B, 1, K, D), (B, 1, K, V), False),
+        ((B, H, Q, D), (B, H, K, D), (B, H, K + 2, V), False),
+        ((H, Q, D), (H, K, D), (H, K, V), False),
+    ],
+    ids=["usual", "one batch of keys", "one head of keys", "values for other keys", "no batch"],
+)
+def test_it_takes_no_shapes_but_its_own(q, k, v, fits):
+    # It was given the others too: some ended in an error of bmm, some in a wrong result.
+    assert _short_is_faster(*(torch.randn(shape, requires_grad=True) for shape in (q, k, v))) == fits

@@ -58,7 +58,7 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
                     log_prob = logits[:real].to(exact).log_softmax(1).gather(1, target)
                 else:
                     error, log_prob, rest = _softmax(logits, target, exact)
-                    error[:real].scatter_(1, target, (smoothing - rest).to(dtype))  # p - (1 - smoothing)
+                    error[_at(target)] = (smoothing - rest).squeeze(1).to(dtype)  # p - (1 - smoothing)
                     error[real:] = 0
                     grad_states[rows] = error @ product_weight
                     grad_weight += error.T @ chunk
@@ -86,6 +86,11 @@ def _chunk_rows(classes: int, device: str) -> int:
     return 1 << max(0, (_CHUNK_ELEMENTS.get(device, 1 << 23) // classes).bit_length() - 1)
 
 
+def _at(targets: Tensor) -> tuple[Tensor, Tensor]:
+    """Each row's target, as an index (scatter_ passes over all that it leaves as it is)."""
+    return torch.arange(len(targets), device=targets.device), targets.squeeze(1)
+
+
 def _softmax(logits: Tensor, targets: Tensor, exact: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
     """Probabilities in the type of the logits, and each target's log-probability and 1 - probability.
 
@@ -99,6 +104,7 @@ def _softmax(logits: Tensor, targets: Tensor, exact: torch.dtype) -> tuple[Tenso
         return log_probs.exp_().to(logits.dtype), log_prob, -log_prob.expm1()
     probabilities = logits.softmax(1)
     of_targets = probabilities[: len(targets)].gather(1, targets).to(exact)
-    others = probabilities[: len(targets)].scatter_(1, targets, 0.0).sum(1, keepdim=True).to(exact).clamp_(max=1.0)
+    probabilities[_at(targets)] = 0.0
+    others = probabilities[: len(targets)].sum(1, keepdim=True).to(exact).clamp_(max=1.0)
     log_prob = of_targets.clamp_(min=torch.finfo(torch.bfloat16).smallest_normal).log_()
     return probabilities, torch.where(others < 0.5, torch.log1p(-others), log_prob), others
