@@ -76,8 +76,9 @@ def gradients(model: Transformer, loss: Tensor) -> dict[str, Tensor]:
 def gradients_taken(step: Step, batches: list[Batch]) -> dict[str, Tensor]:
     """Those with which the optimizer is called."""
     seen: dict[str, Tensor] = {}
-    keep = lambda *_: seen.update({name: p.grad.clone() for name, p in step.model.named_parameters()})  # noqa: E731
-    handle = step.optimizer.register_step_pre_hook(keep)
+    handle = step.optimizer.register_step_pre_hook(
+        lambda *_: seen.update({name: p.grad.clone() for name, p in step.model.named_parameters()})
+    )
     step.take(batches, rate=0.1, seed=3)
     handle.remove()
     return seen
