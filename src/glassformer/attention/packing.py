@@ -57,15 +57,15 @@ class Packing:
         """How many tokens there are."""
         return len(self._cells)
 
-    def to(self, device: torch.device) -> "Packing":
-        """The same on another device."""
-        tensors = (self.positions, self.keep, self._cells, self._tokens, self._empty)
-        return Packing(*(send(tensor, device) for tensor in tensors))
-
     @property
     def longest(self) -> int:
         """The length of the longest sequence."""
         return self.keep.shape[3]
+
+    def to(self, device: torch.device) -> "Packing":
+        """The same on another device."""
+        tensors = (self.positions, self.keep, self._cells, self._tokens, self._empty)
+        return Packing(*(send(tensor, device) for tensor in tensors))
 
     def fill(self, ids: Int[Tensor, " tokens"], filling: int) -> Int[Tensor, "1 row"]:
         """The ids of all sequences as a row, filled up."""

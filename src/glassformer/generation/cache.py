@@ -34,6 +34,9 @@ class BeamCache:
         self.sees: Tensor | None = None  # added to scores over the slots, (B, 1, W, used); None: one hypothesis
         self._used = 0
         self._slots = [self._room(0) for _ in memory]
+        like = memory[0][0]
+        own = torch.full((width, width), -torch.inf, dtype=like.dtype, device=like.device)
+        self._own = own.fill_diagonal_(0.0)  # what the newest tokens add to `sees`
 
     def should_leave(self, finished: int, sources: int) -> bool:
         """Whether it pays to copy the cache without the finished of its sources: as much work as a fifth of a step."""
@@ -51,9 +54,7 @@ class BeamCache:
         self.length += 1
         self._used += self.width
         if self.width > 1:
-            like = self.memory[0][0]
-            own = torch.full((self.width, self.width), -torch.inf, dtype=like.dtype, device=like.device)
-            own = own.fill_diagonal_(0.0).expand(self.sources, 1, -1, -1)
+            own = self._own.expand(self.sources, 1, -1, -1)
             self.sees = own.contiguous() if self.sees is None else torch.cat([self.sees, own], dim=3)
 
     def write(

@@ -6,7 +6,6 @@ room from the start, and where the newest tokens go is itself a number in memory
 """
 
 from collections.abc import Callable
-from typing import Any
 
 import torch
 from jaxtyping import Float, Int
@@ -22,13 +21,13 @@ class FixedCache(BeamCache):
 
     steps_at_once = STEPS_OF_ROOM
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        like = self.memory[0][0]
+    def __init__(
+        self, memory: list[tuple[Tensor, Tensor]], blocked: Tensor | None, width: int, *, int8: bool = False
+    ) -> None:
+        super().__init__(memory, blocked, width, int8=int8)
+        like = memory[0][0]
         self.graph: StepGraph | None = None  # of these shapes
         self.place = torch.full((1,), -1, device=like.device)
-        own = torch.full((self.width, self.width), -torch.inf, dtype=like.dtype, device=like.device).fill_diagonal_(0.0)
-        self._own = own
         self._newest = torch.arange(-self.width, 0, device=like.device)
         self.sees = like.new_full((self.sources, 1, self.width, self._slots[0].shape[3]), -torch.inf)
 

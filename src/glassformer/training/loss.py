@@ -83,7 +83,7 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
 
 def _chunk_rows(classes: int, device: str) -> int:
     """A power of two, so that few shapes of products occur (see `Packing`)."""
-    return 1 << max(0, (_CHUNK_ELEMENTS.get(device, 1 << 23) // classes).bit_length() - 1)
+    return 1 << max(0, (_CHUNK_ELEMENTS["cuda" if device == "cuda" else "cpu"] // classes).bit_length() - 1)
 
 
 def _at(targets: Tensor) -> tuple[Tensor, Tensor]:

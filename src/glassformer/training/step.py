@@ -44,11 +44,11 @@ class Step:
 
     def _clip(self) -> None:
         parameters = [parameter for parameter in self.model.parameters() if parameter.grad is not None]
-        gradients = [parameter.grad.flatten() for parameter in parameters if parameter.grad is not None]
         if self._device.type != "cpu":  # what the norm is, it must not be asked: that would wait for it
             torch.nn.utils.clip_grad_norm_(parameters, self._clip_norm)
             return
         # Twice as fast as torch's norms, and no pass over gradients that are short enough.
+        gradients = [parameter.grad.flatten() for parameter in parameters if parameter.grad is not None]
         norm = torch.stack([gradient.dot(gradient) for gradient in gradients]).sum().sqrt()
         if norm > self._clip_norm:
             torch.nn.utils.clip_grads_with_norm_(parameters, self._clip_norm, norm)
