@@ -60,7 +60,7 @@ def keep(name: str, measured: dict[str, Any]) -> None:
 
 
 def machine() -> str:
-    """The processor, as far as it tells, and the number of threads."""
+    """The processor, as far as it tells, the number of threads, and the GPU if there is one."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:
@@ -68,7 +68,8 @@ def machine() -> str:
     named = {key.strip(): value.strip() for key, _, value in (line.partition(":") for line in lines)}
     name = named.get("model name") or platform.processor() or platform.machine()
     features = [flag for flag in ("avx2", "avx512f", "amx_bf16") if flag in named.get("flags", "").split()]
-    return ", ".join([name, *features, f"{torch.get_num_threads()} threads"])
+    gpu = [torch.cuda.get_device_name()] if torch.cuda.is_available() else []
+    return ", ".join([name, *features, f"{torch.get_num_threads()} threads", *gpu])
 
 
 class Sides:

@@ -10,7 +10,7 @@ Every side is a process of its own with two threads; they take turns over the sa
 whole update: forward, label-smoothed loss (0.1), backward, clipping to norm 1, fused Adam. The peers: embeddings tied
 and scaled, scaled-dot-product attention, in float32 and in bfloat16 autocast. `torch.nn.Transformer` has its dropout
 also on attention weights and inside the feed-forward layers, and no way to ask for less; "plain dropout" are its
-figures with these two set to 0 by hand, which is what glassformer and Marian compute.
+figures with these two set to 0 by hand, which is what glassformer and Marian compute. training_sides.py has all sides.
 
 As in the first epoch of a training, every batch is new to all sides; batches are cut as glassformer does it, by real
 tokens, and padded for the peers (how much is printed). glassformer sets the process's memory up as `train` does
@@ -22,44 +22,28 @@ benchmarks/results/training.jsonl. Needs the extra huggingface.
 
 import json
 import statistics
-import sys
 import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
 
 import bench
 import torch
-import torch.nn.functional as F
 import tyro
-from torch import Tensor, nn
-from torch.nn.utils.rnn import pad_sequence
+from training_sides import SIZES, THREADS, VOCABULARY, Ours, Pairs, Sides
 
 from glassformer.device import pick_precision, tame_memory
-from glassformer.text.batching import Batch, plan_batches
+from glassformer.text.batching import plan_batches
 from glassformer.text.tokenizer import EOS, SubwordTokenizer
-from glassformer.training.schedule import inverse_square_root
-from glassformer.training.step import Step
-from glassformer.transformer.config import ModelConfig
-from glassformer.transformer.model import Transformer
-from glassformer.transformer.positions import sinusoids
 
-VOCABULARY, THREADS = 10_000, 2
-PAD = VOCABULARY - 1
-SIZES: dict[str, dict[str, Any]] = {  # big for GPUs only
-    "tiny": dict(d_model=128, layers=4, heads=4, d_ff=256, dropout=0.3, batch_tokens=4096),
-    "base": dict(d_model=512, layers=6, heads=8, d_ff=2048, dropout=0.1, batch_tokens=2048),
-    "big": dict(d_model=1024, layers=6, heads=16, d_ff=4096, dropout=0.3, batch_tokens=8192),
-}
 PRECISIONS = ("float32", "bfloat16")
 OURS = tuple(f"ours {precision}" for precision in PRECISIONS)
 PEERS = tuple(f"{peer} {precision}" for peer in ("stock", "plain-dropout", "marian") for precision in PRECISIONS)
-UPDATES = {"tiny": 6, "base": 2}  # of a turn
-Part = Literal["tiny", "base", "breakdown", "cost", "loss", "gpu"]
+UPDATES = {"tiny": 6, "base": 2}  # of a turn on a CPU
+WIDTHS, BATCHES = (64, 128, 256, 512), (512, 1024, 2048, 4096, 8192, 16384)
 PLOT = Path(__file__).parent.parent / "docs" / "training_speed.png"
-Pairs = list[tuple[list[int], list[int]]]
+Part = Literal["tiny", "base", "breakdown", "cost", "loss", "gpu"]
 
 
 def main(data: Path, only: tuple[Part, ...] = get_args(Part), rounds: int = 5, updates: int = 600) -> None:
@@ -79,9 +63,9 @@ def main(data: Path, only: tuple[Part, ...] = get_args(Part), rounds: int = 5, u
         folder = Path(scratch)
         write_batches(data, folder)
         parts: dict[Part, Callable[[], Any]] = {
-            "tiny": lambda: speed(folder, "tiny", rounds),
-            "base": lambda: speed(folder, "base", rounds),
-            "breakdown": lambda: {size: breakdown(folder, size) for size in UPDATES},
+            "tiny": lambda: speed(folder, "tiny", (*OURS, *PEERS), rounds, UPDATES["tiny"]),
+            "base": lambda: speed(folder, "base", (*OURS, *PEERS), rounds, UPDATES["base"]),
+            "breakdown": lambda: breakdown(folder),
             "cost": lambda: cost(folder, rounds),
             "loss": lambda: losses(folder, updates),
             "gpu": lambda: gpu(folder, rounds),
@@ -89,7 +73,7 @@ def main(data: Path, only: tuple[Part, ...] = get_args(Part), rounds: int = 5, u
         measured = {part: parts[part]() for part in only}
     bench.keep("training", measured)
     for part, found in measured.items():
-        print(f"{part}: {found if isinstance(found, str) else found.get('summary', '')}")
+        print(f"{part}: {found if isinstance(found, str) else found['summary']}")
 
 
 def write_batches(data: Path, folder: Path) -> None:
@@ -122,16 +106,15 @@ def padding(batches: list[Pairs], side: int) -> float:
     return 1 - sum(map(sum, lengths)) / sum(max(batch) * len(batch) for batch in lengths)
 
 
-def speed(folder: Path, size: str, rounds: int) -> dict[str, Any]:
-    """Target tokens a second of each side in turn, and its peak of memory."""
-    rates: dict[str, list[float]] = {name: [] for name in (*OURS, *PEERS)}
-    with Sides(tuple(rates), size, folder) as sides:
-        for name in rates:
-            sides.ask(name, "train", 0, UPDATES[size])
-        for turn in range(rounds):
+def speed(folder: Path, size: str, names: tuple[str, ...], rounds: int, updates: int) -> dict[str, Any]:
+    """Target tokens a second of each side in turn, and its peak of memory; `updates` a turn, the first to warm up."""
+    rates: dict[str, list[float]] = {name: [] for name in names}
+    with Sides(names, size, folder) as sides:
+        for turn in range(rounds + 1):
             for name, kept in rates.items():
-                kept.append(sides.ask(name, "train", (turn + 1) * UPDATES[size], UPDATES[size])["rate"])
-        memory = {name: sides.ask(name, "memory") for name in rates}
+                rate = sides.ask(name, "train", turn * updates, updates)
+                kept += [rate] if turn else []
+        memory = {name: sides.ask(name, "memory") for name in names}
     found: dict[str, Any] = {}
     for name, kept in rates.items():
         found[name] = {"median": statistics.median(kept), "low": min(kept), "high": max(kept), "MiB": memory[name]}
@@ -140,35 +123,34 @@ def speed(folder: Path, size: str, rounds: int) -> dict[str, Any]:
             f"  peak {memory[name]:6.0f} MiB"
         )
     ratios = {}
-    for ours in OURS:
-        for peer in PEERS:  # turn by turn: what the machine does to one, it mostly does to its neighbours
+    for ours in (name for name in names if name.startswith("ours")):
+        for peer in (name for name in names if not name.startswith("ours")):
+            # Turn by turn: what the machine does to one, it mostly does to its neighbours.
             by_turn = [a / b for a, b in zip(rates[ours], rates[peer], strict=True)]
             ratios[f"{ours} / {peer}"] = statistics.median(by_turn)
     summary = ", ".join(f"{name} {ratio:.2f}" for name, ratio in ratios.items())
     return found | {"ratios": ratios, "summary": summary}
 
 
-PARTS = {  # of an event's nearest ancestor of such a name
-    "loss": ("_ChunkedCrossEntropy",),
-    "attention": ("_Short", "_Spread", "_Gather", "scaled_dot_product"),
-    "dropout": ("_Drop", "_AddDropped"),
-    "optimizer": ("Optimizer.step", "aten::dot"),
-    "products": ("aten::mm", "aten::addmm"),
-    "layer norm": ("layer_norm",),
-}
-
-
-def breakdown(folder: Path, size: str) -> dict[str, Any]:
+def breakdown(folder: Path) -> dict[str, Any]:
     """What the parts of our step take, by what the profiler says of its operations; what its products alone allow."""
-    with Sides(("ours bfloat16",), size, folder) as sides:
-        shares = sides.ask("ours bfloat16", "profile", 0, 3 * UPDATES[size])
-    rate, peak = shares.pop("rate"), {kind: products_peak(getattr(torch, kind)) for kind in PRECISIONS}
-    allowed = {kind: peak[kind] / operations(SIZES[size]) for kind in PRECISIONS}
-    for name, share in sorted(shares.items(), key=lambda item: -item[1]):
-        print(f"  {size}  {name:12} {share:6.1%}")
-    limits = " and ".join(f"{allowed[kind]:.0f} in {kind}" for kind in PRECISIONS)
-    print(f"  {size}  {rate:.0f} tokens/s; at the measured peak the products alone allow {limits}")
-    return {"shares": shares, "rate": rate, "peak": peak, "products allow": allowed}
+    found: dict[str, Any] = {}
+    summary = []
+    for size, updates in UPDATES.items():
+        with Sides(("ours bfloat16",), size, folder) as sides:
+            shares = sides.ask("ours bfloat16", "profile", 0, 3 * updates)
+        rate, peak = shares.pop("rate"), {kind: products_peak(getattr(torch, kind)) for kind in PRECISIONS}
+        allowed = {kind: peak[kind] / operations(SIZES[size]) for kind in PRECISIONS}
+        ordered = sorted(shares.items(), key=lambda item: -item[1])
+        for name, share in ordered:
+            print(f"  {size}  {name:12} {share:6.1%}")
+        limits = " and ".join(f"{allowed[kind]:.0f} in {kind}" for kind in PRECISIONS)
+        print(f"  {size}  {rate:.0f} tokens/s; at the measured peak the products alone allow {limits}")
+        found[size] = {"shares": shares, "rate": rate, "peak": peak, "products allow": allowed}
+        listed = ", ".join(f"{name} {share:.0%}" for name, share in ordered)
+        floor = f"its products at the peak would take {rate / allowed['bfloat16']:.0%}"
+        summary.append(f"{size}: {listed} ({floor})")
+    return found | {"summary": "; ".join(summary)}
 
 
 def operations(size: dict[str, Any]) -> float:
@@ -187,37 +169,36 @@ def products_peak(dtype: torch.dtype, device: str = "cpu", size: int = 2048) -> 
     times = []
     for _ in range(9):
         start = time.perf_counter()
-        a @ b
+        torch.mm(a, b)
         if device == "cuda":
             torch.cuda.synchronize()
         times.append(time.perf_counter() - start)
     return 2 * size**3 / statistics.median(times)
 
 
-def gpu(folder: Path, rounds: int) -> dict[str, Any] | str:
-    """base and big on a GPU in bfloat16: tokens a second, and the fraction of the measured peak of products."""
-    if not torch.cuda.is_available():
-        return "not run: this machine has no GPU; nothing has been measured on one yet"
-    found: dict[str, Any] = {}
-    names = tuple(f"{kind} bfloat16 cuda" for kind in ("ours", "stock", "marian"))
-    peak = products_peak(torch.bfloat16, "cuda", 8192)
-    for size in ("base", "big"):
-        rates: dict[str, list[float]] = {name: [] for name in names}
-        with Sides(names, size, folder) as sides:
-            for turn in range(rounds + 1):
-                for name, kept in rates.items():
-                    rate = sides.ask(name, "train", turn * 20, 20)["rate"]
-                    kept += [rate] if turn else []
-        for name, kept in rates.items():
-            median = statistics.median(kept)
-            found[f"{size}, {name}"] = {"median": median, "of the peak": median * operations(SIZES[size]) / peak}
-            print(
-                f"  {size}  {name:24} {median:9.0f} tokens/s, {median * operations(SIZES[size]) / peak:.1%} of the peak"
-            )
-    return found | {"peak": peak}
+def gpu(
+    folder: Path, rounds: int, device: str = "cuda", sizes: tuple[str, ...] = ("base", "big"), updates: int = 20
+) -> dict[str, Any] | str:
+    """Speed and memory on a GPU in bfloat16, and the fraction of the measured peak of products.
 
-
-WIDTHS, BATCHES = (64, 128, 256, 512), (512, 1024, 2048, 4096, 8192, 16384)
+    What is counted as done are the operations of real tokens: padding is the peers' loss. Batches are made one ahead
+    for all sides; those of big come again.
+    """
+    if device == "cuda" and not torch.cuda.is_available():
+        return "not run: this machine has no GPU"
+    names = tuple(f"{kind} bfloat16 {device}" for kind in ("ours", "stock", "marian"))
+    peak = max(products_peak(torch.bfloat16, device, 8192) for _ in range(20))  # an idle GPU takes a while to speed up
+    found: dict[str, Any] = {"peak": peak}
+    summary = []
+    for size in sizes:
+        found[size] = speed(folder, size, names, rounds, updates)
+        for name in names:
+            reached = found[size][name]["of the peak"] = found[size][name]["median"] * operations(SIZES[size]) / peak
+            print(f"  {size}  {name:24} {reached:.1%} of the peak, {peak / 1e12:.1f} TFLOP/s")
+        ours = found[size][names[0]]
+        figures = f"{ours['median']:.0f} tokens/s, {ours['MiB']:.0f} MiB, {ours['of the peak']:.1%} of the peak"
+        summary.append(f"{size}: {figures}, {found[size]['summary']}")
+    return found | {"summary": "; ".join(summary)}
 
 
 def cost(folder: Path, rounds: int) -> dict[str, Any]:
@@ -227,6 +208,7 @@ def cost(folder: Path, rounds: int) -> dict[str, Any]:
     precision = pick_precision("auto", torch.device("cpu"))
     peak = max(products_peak(precision) for _ in range(5))  # the machine is shared: the best of a few
     found: dict[str, Any] = {"precision": str(precision), "peak": peak}
+    summary = []
     for name, settings in (("d_model", [(d, 4096) for d in WIDTHS]), ("batch_tokens", [(128, n) for n in BATCHES])):
         sides = []
         for d_model, batch_tokens in settings:
@@ -244,17 +226,16 @@ def cost(folder: Path, rounds: int) -> dict[str, Any]:
                 rate = sum(batch.tokens for batch in batches) / (time.perf_counter() - start)
                 kept += [rate] if turn else []
         values = WIDTHS if name == "d_model" else BATCHES
+        allowed = [peak / operations(dict(d_model=d_model, layers=4, d_ff=2 * d_model)) for d_model, _ in settings]
         found[name] = {value: statistics.median(kept) for value, kept in zip(values, rates, strict=True)}
-        allowed = []
-        for d_model, _ in settings:
-            size = dict(d_model=d_model, layers=4, d_ff=2 * d_model)
-            allowed.append(peak / operations(size))
         found[f"{name}: products allow"] = dict(zip(values, allowed, strict=True))
         for value, rate in found[name].items():
             limit = found[f"{name}: products allow"][value]
             print(f"  {name} {value:6}  {rate:8.0f} tokens/s, products alone at the peak {limit:8.0f}")
+        first, *_, last = values
+        summary.append(f"{name} {first} to {last}: {found[name][first]:.0f} to {found[name][last]:.0f} tokens/s")
     draw(found)
-    return found
+    return found | {"summary": "; ".join(summary)}
 
 
 def draw(found: dict[str, Any]) -> None:
@@ -289,274 +270,26 @@ def draw(found: dict[str, Any]) -> None:
 def losses(folder: Path, updates: int) -> dict[str, Any]:
     """Validation loss (nats a token, not smoothed) of tiny after equal updates on equal batches, two seeds a side.
 
-    A check that training is sound: ours as it trains, theirs in float32; each draws its own first weights by the same
-    rule. Ours has the final norms here that nn.Transformer always has.
+    A check that training is sound: ours as it trains and in float32, theirs in float32. Ours has the final norms here
+    that nn.Transformer always has. Each draws its own first weights by the same rule, but for the biases of the
+    feed-forward layers, which are small numbers in nn.Transformer and 0 in ours.
     """
     found: dict[str, Any] = {}
-    ours, theirs = "final-norm bfloat16", "plain-dropout float32"
-    for name in (ours, theirs):
+    names = ours, exact, theirs = "final-norm bfloat16", "final-norm float32", "plain-dropout float32"
+    for name in names:
         for seed in (1, 2):
             with Sides((name,), "tiny", folder, seed) as sides:
                 sides.ask(name, "train", 0, updates)
                 found[f"{name}, seed {seed}"] = loss = sides.ask(name, "valid")
             print(f"  {name}, seed {seed}: validation loss {loss:.4f} after {updates} updates", flush=True)
-    mean = {name: (found[f"{name}, seed 1"] + found[f"{name}, seed 2"]) / 2 for name in (ours, theirs)}
+    mean = {name: (found[f"{name}, seed 1"] + found[f"{name}, seed 2"]) / 2 for name in names}
     spread = abs(found[f"{theirs}, seed 1"] - found[f"{theirs}, seed 2"])
-    summary = f"ours {mean[ours]:.4f}, theirs {mean[theirs]:.4f}, their seeds {spread:.4f} apart"
+    summary = (
+        f"ours {mean[ours]:.4f} in bfloat16 and {mean[exact]:.4f} in float32, theirs {mean[theirs]:.4f} in float32, "
+        f"their seeds {spread:.4f} apart"
+    )
     return found | {"updates": updates, "summary": summary}
 
 
-class Sides(bench.Sides):
-    """The sides, each with a model of this size and the batches in `folder`."""
-
-    def __init__(self, names: tuple[str, ...], size: str, folder: Path, seed: int = 1) -> None:
-        (folder / "settings.json").write_text(json.dumps([size, seed]))
-        super().__init__(__file__, names, folder)
-
-
-class Side:
-    """What runs in a side's process."""
-
-    def __init__(self, name: str, folder: Path) -> None:
-        torch.set_num_threads(THREADS)
-        size, seed = json.loads((folder / "settings.json").read_text())
-        kind, precision, *device = name.split()
-        self._device = torch.device(device[0] if device else "cpu")
-        self._batches = {part: json.loads((folder / f"{part}.{size}.json").read_text()) for part in ("train", "val")}
-        if kind in ("ours", "final-norm"):
-            tame_memory()  # as `train` does
-        else:
-            import_peer(kind)
-        self._before = bench.status("VmRSS")
-        torch.manual_seed(seed)
-        sides = {"ours": Ours, "final-norm": Ours, "stock": Stock, "plain-dropout": Stock, "marian": Marian}
-        sizes = {name: value for name, value in SIZES[size].items() if name != "batch_tokens"}
-        if kind == "final-norm":
-            sizes["final_norm"] = True
-        self._side = sides[kind](sizes, getattr(torch, precision), self._device)
-        if kind == "plain-dropout":
-            self._side.drop_as_others()
-        self._peak, self._warmup = 1 / (4 * SIZES[size]["d_model"]), 4 * SIZES[size]["d_model"]
-
-    def answer(self, what: str, first: int = 0, count: int = 0) -> Any:
-        """`train`: so many updates from the `first` on; `valid`: the validation loss; `memory`: the peak, in MiB."""
-        if what == "memory":
-            if self._device.type == "cuda":
-                return torch.cuda.max_memory_allocated() / 2**20
-            return (bench.status("VmHWM") - self._before) / 1024
-        if what == "valid":
-            return self._valid()
-        if what == "profile":
-            return self._profile(first, count)
-        tokens, start = 0, time.perf_counter()
-        for number in range(first, first + count):
-            pairs = self._batches["train"][number % len(self._batches["train"])]
-            rate = inverse_square_root(number + 1, peak=self._peak, warmup=self._warmup)
-            self._side.update(self._side.batch(pairs), rate, number)
-            tokens += sum(len(target) for _, target in pairs)
-        if self._device.type == "cuda":
-            torch.cuda.synchronize()
-        return {"rate": tokens / (time.perf_counter() - start)}
-
-    def _profile(self, first: int, count: int) -> dict[str, float]:
-        """The share of each part in the time of these updates, done before, and tokens a second unprofiled."""
-        self.answer("train", first, count)
-        rate = self.answer("train", first, count)["rate"]
-        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
-            self.answer("train", first, count)
-        times = dict.fromkeys([*PARTS, "rest"], 0.0)
-        for event in profile.events() or ():
-            times[part_of(event)] += event.self_cpu_time_total
-        total = sum(times.values())
-        return {name: time / total for name, time in times.items()} | {"rate": rate}
-
-    def _valid(self) -> float:
-        self._side.model.eval()
-        tokens = sum(len(target) for pairs in self._batches["val"] for _, target in pairs)
-        with torch.no_grad():
-            return sum(self._side.nll(self._side.batch(pairs)) for pairs in self._batches["val"]) / tokens
-
-
-def part_of(event: Any) -> str:
-    """Which part of a step the profiler's event belongs to."""
-    while event is not None:
-        for part, names in PARTS.items():
-            if any(name in event.name for name in names):
-                return part
-        event = event.cpu_parent
-    return "rest"
-
-
-def import_peer(kind: str) -> None:
-    """What a peer needs, before memory is counted."""
-    if kind == "marian":
-        from transformers import MarianMTModel  # noqa: F401
-        from transformers.utils import logging
-
-        logging.set_verbosity_error()
-
-
-class Ours:
-    """glassformer's own step, as `glassformer train` takes it."""
-
-    def __init__(self, size: dict[str, Any], precision: torch.dtype, device: torch.device) -> None:
-        sizes = {name: value for name, value in size.items() if name != "layers"}
-        layers = dict(encoder_layers=size["layers"], decoder_layers=size["layers"])
-        vocabulary = dict(source_vocab_size=VOCABULARY, target_vocab_size=VOCABULARY)
-        self.model = Transformer(ModelConfig(**vocabulary, **sizes, **layers)).to(device)
-        self._step = Step(self.model, dtype=precision, label_smoothing=0.1, clip_norm=1.0)
-        self._device = device
-
-    def batch(self, pairs: Pairs) -> Batch:
-        """As the training makes it."""
-        sides = ([torch.tensor(ids) for ids in side] for side in zip(*pairs, strict=True))
-        return Batch.of(*sides, PAD, PAD).to(self._device)
-
-    def update(self, batch: Batch, rate: float, number: int) -> None:
-        """One update."""
-        self._step.take([batch], rate=rate, seed=number)
-
-    def nll(self, batch: Batch) -> float:
-        """Negative log-likelihood of the targets, in nats."""
-        return self._step.loss(batch)[1].item()
-
-
-@dataclass(frozen=True)
-class Padded:
-    """A batch as the peers take it."""
-
-    source: Tensor
-    target_in: Tensor
-    target_out: Tensor
-
-
-class Peer:
-    """A plain loop over `_logits`."""
-
-    model: nn.Module
-
-    def __init__(self, precision: torch.dtype, device: torch.device) -> None:
-        self.model.to(device).train()
-        self._precision, self._device = precision, device
-        self._optimizer = torch.optim.Adam(self.model.parameters(), betas=(0.9, 0.98), eps=1e-9, fused=True)
-
-    def _logits(self, batch: Padded) -> Tensor:
-        raise NotImplementedError
-
-    def batch(self, pairs: Pairs) -> Padded:
-        """Ids and, for the target, what is to be predicted, padded."""
-        source, target_out = (
-            pad_sequence([torch.tensor(ids) for ids in side], batch_first=True, padding_value=PAD)
-            for side in zip(*pairs, strict=True)
-        )
-        target_in = torch.cat([target_out.new_full((len(pairs), 1), PAD), target_out[:, :-1]], dim=1)
-        return Padded(*(x.to(self._device) for x in (source, target_in, target_out)))
-
-    def update(self, batch: Padded, rate: float, number: int) -> None:
-        """One update."""
-        for group in self._optimizer.param_groups:
-            group["lr"] = rate
-        self._loss(batch, smoothing=0.1, reduction="mean").backward()
-        nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
-        self._optimizer.step()
-        self._optimizer.zero_grad(set_to_none=True)
-
-    def nll(self, batch: Padded) -> float:
-        """Negative log-likelihood of the targets, in nats."""
-        return self._loss(batch, smoothing=0.0, reduction="sum").item()
-
-    def _loss(self, batch: Padded, *, smoothing: float, reduction: str) -> Tensor:
-        with torch.autocast(self._device.type, self._precision, enabled=self._precision != torch.float32):
-            logits = self._logits(batch).flatten(0, 1)
-            targets = batch.target_out.flatten()
-            return F.cross_entropy(logits, targets, ignore_index=PAD, label_smoothing=smoothing, reduction=reduction)
-
-
-class Stock(Peer):
-    """torch.nn.Transformer with embeddings, positions and output layer around it."""
-
-    def __init__(self, size: dict[str, Any], precision: torch.dtype, device: torch.device) -> None:
-        self.model = nn.Module()
-        self.model.embedding = nn.Embedding(VOCABULARY, size["d_model"], padding_idx=PAD)
-        nn.init.normal_(self.model.embedding.weight, std=size["d_model"] ** -0.5)
-        self.model.transformer = nn.Transformer(
-            size["d_model"],
-            size["heads"],
-            size["layers"],
-            size["layers"],
-            size["d_ff"],
-            size["dropout"],
-            batch_first=True,
-        )
-        self.model.dropout = nn.Dropout(size["dropout"])
-        self.model.register_buffer("positions", sinusoids(1024, size["d_model"]))
-        super().__init__(precision, device)
-
-    def drop_as_others(self) -> None:
-        """No dropout of attention weights, none inside the feed-forward layers."""
-        for module in self.model.modules():
-            if isinstance(module, nn.MultiheadAttention):
-                module.dropout = 0.0
-            if isinstance(module, nn.TransformerEncoderLayer | nn.TransformerDecoderLayer):
-                module.dropout.p = 0.0
-
-    def _logits(self, batch: Padded) -> Tensor:
-        padding = batch.source == PAD
-        causal = nn.Transformer.generate_square_subsequent_mask(batch.target_in.shape[1], device=padding.device)
-        states = self.model.transformer(
-            self._embed(batch.source),
-            self._embed(batch.target_in),
-            tgt_mask=causal,
-            src_key_padding_mask=padding,
-            memory_key_padding_mask=padding,
-            tgt_is_causal=True,
-        )
-        return F.linear(states, self.model.embedding.weight)
-
-    def _embed(self, ids: Tensor) -> Tensor:
-        embedding = self.model.embedding
-        x = embedding(ids) * embedding.embedding_dim**0.5 + self.model.positions[: ids.shape[1]]
-        return self.model.dropout(x)
-
-
-class Marian(Peer):
-    """Hugging Face's Marian, whose forward takes the shifted target."""
-
-    def __init__(self, size: dict[str, Any], precision: torch.dtype, device: torch.device) -> None:
-        from transformers import MarianConfig, MarianMTModel
-
-        stacks = {
-            f"{stack}_{name}": size[ours]
-            for stack in ("encoder", "decoder")
-            for name, ours in (("layers", "layers"), ("attention_heads", "heads"), ("ffn_dim", "d_ff"))
-        }
-        self.model = MarianMTModel(
-            MarianConfig(
-                vocab_size=VOCABULARY,
-                d_model=size["d_model"],
-                **stacks,
-                activation_function="relu",
-                dropout=size["dropout"],
-                attention_dropout=0.0,
-                activation_dropout=0.0,
-                scale_embedding=True,
-                max_position_embeddings=512,
-                pad_token_id=PAD,
-                eos_token_id=EOS,
-                decoder_start_token_id=PAD,
-                init_std=size["d_model"] ** -0.5,
-                use_cache=False,
-            )
-        )
-        super().__init__(precision, device)
-
-    def _logits(self, batch: Padded) -> Tensor:
-        keep = (batch.source != PAD).long()
-        return self.model(input_ids=batch.source, attention_mask=keep, decoder_input_ids=batch.target_in).logits
-
-
 if __name__ == "__main__":
-    if sys.argv[1:2] == ["--side"]:
-        bench.serve(Side(sys.argv[2], Path(sys.argv[3])).answer)
-    else:
-        tyro.cli(main)
+    tyro.cli(main)
