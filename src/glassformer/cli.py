@@ -1,6 +1,5 @@
 """The command line: one function per command, flags from the dataclasses. torch loads when a command runs."""
 
-import errno
 import hashlib
 import os
 import sys
@@ -15,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import tyro
 from tyro.conf import FlagCreatePairsOff, OmitArgPrefixes, Positional
 
-from glassformer.errors import ConfigError, GlassformerError
+from glassformer.errors import FULL, ConfigError, GlassformerError
 from glassformer.generation.config import SearchConfig
 from glassformer.training.config import TrainConfig
 
@@ -23,6 +22,20 @@ if TYPE_CHECKING:
     from glassformer.generation.translator import Translation, Translator
 
 LINES_AT_ONCE = 2048
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunsCommand:
+    """List the runs in a folder and the folders below it, the last changed first.
+
+    A run is `training` while a process is at it, `unfinished` if it was stopped (`glassformer train --resume` goes on),
+    `done`, `imported`, or `damaged`. The score is the best of its validations, the loss that of the last one, in nats a
+    token. On a terminal a table, of as many columns as fit; elsewhere all of them, separated by tabs, below a line with
+    their names.
+    """
+
+    folder: Positional[Path] = Path("runs")
+    """Where to look, four folders deep; hidden folders are passed over. A run folder shows itself."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,13 +137,30 @@ def train(config: TrainConfig) -> int:
     from glassformer.training.loop import train as run_training
 
     result = run_training(config)
+    status = 0 if result.signal is None else 128 + result.signal  # as shells say it: 130 Ctrl-C, 143 SIGTERM
+    if os.environ.get("RANK", "0") != "0":  # of the processes that torchrun started the first speaks
+        return status
     if not result.finished:
         print(f"saved at update {result.updates:,}; continue with:")
         print(f"  glassformer train --resume --out {quote(str(config.out))}")
-        return 130
+        return status
     minutes = result.seconds / 60
     print(f"{result.folder}: {result.updates:,} updates in {minutes:.1f} min, {config.metric} {result.score:.2f}")
     print(f"translate with:\n  glassformer translate {quote(str(result.folder))} < FILE")
+    return 0
+
+
+def list_runs(command: RunsCommand) -> int:
+    from glassformer.training.runs import advice, as_lines, as_table, find_runs
+
+    found = find_runs(command.folder)
+    if sys.stdout.isatty():
+        from rich.console import Console
+
+        console = Console(highlight=False)
+        console.print(as_table(found, console.width))
+    for line in advice(found) if sys.stdout.isatty() else as_lines(found):
+        print(line)
     return 0
 
 
@@ -327,6 +357,7 @@ def demo(command: DemoCommand) -> int:
 
 COMMANDS: dict[str, tuple[type, Callable[[Any], int]]] = {
     "train": (TrainConfig, train),
+    "runs": (RunsCommand, list_runs),
     "translate": (TranslateCommand, translate),
     "evaluate": (EvaluateCommand, evaluate),
     "import": (ImportCommand, import_model),
@@ -359,8 +390,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         sys.exit(0)
     except OSError as error:
         _drop_output()
-        full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-        _fail(f"{error}: free some space, or write elsewhere" if full else str(error))
+        _fail(f"{error}: free some space, or write elsewhere" if error.errno in FULL else str(error))
     except KeyboardInterrupt:
         _fail("interrupted", code=130)
 

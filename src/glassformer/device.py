@@ -3,12 +3,12 @@
 import ctypes
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import torch
 
-from glassformer.errors import ConfigError
+from glassformer.errors import ConfigError, OutOfMemoryError
 
 
 def pick_device(name: str) -> torch.device:
@@ -46,6 +46,19 @@ def pick_precision(name: str, device: torch.device) -> torch.dtype:
     if name not in types:
         raise ConfigError(f"precision must be one of auto, {', '.join(types)}, got {name!r}")
     return types[name]
+
+
+@contextmanager
+def explaining_memory(doing: Callable[[], str]) -> Iterator[None]:
+    """Turns running out of memory, on whatever device, into OutOfMemoryError; `doing` gives the rest of its message:
+    what the memory was for, and which setting to lower."""
+    try:
+        yield
+    except (MemoryError, RuntimeError) as error:
+        signs = ("out of memory", "can't allocate memory", "not enough memory", "bad_alloc", "bad allocation")
+        if not isinstance(error, MemoryError) and not any(sign in str(error) for sign in signs):
+            raise
+        raise OutOfMemoryError(f"out of memory {doing()}") from None
 
 
 @contextmanager

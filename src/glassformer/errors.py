@@ -1,5 +1,10 @@
 """What glassformer raises when the caller can mend it. The command line prints these as one line and exits with 2."""
 
+import errno
+
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+"""Numbers of the system's errors that say there is no space."""
+
 
 class GlassformerError(Exception):
     """Base of every error that glassformer raises on purpose."""
@@ -18,7 +23,11 @@ class RunError(GlassformerError):
 
 
 class DivergedError(GlassformerError):
-    """Training produced a loss that is not a number; the message says which settings to lower."""
+    """Training produced losses that are no use; the message says which settings to change."""
+
+
+class OutOfMemoryError(GlassformerError):
+    """The device or the process has no memory left; the message says for what, and which setting to lower."""
 
 
 class ArgumentError(GlassformerError, ValueError, AssertionError, RuntimeError):

@@ -30,6 +30,7 @@ from glassformer.transformer.model import Transformer, weight_shapes
 
 FORMAT = 1
 CONFIG, WEIGHTS, METRICS, RESUME = "config.json", "model.safetensors", "metrics.jsonl", "resume"
+CURVES = "curves.png"
 
 
 @dataclass(frozen=True)

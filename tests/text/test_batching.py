@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from glassformer.attention.packing import row_length
+from glassformer.text import batching
 from glassformer.text.batching import Batch, pad_source, plan_batches
 from glassformer.text.corpus import Corpus
 from glassformer.text.tokenizer import EOS, SymbolTokenizer
@@ -17,7 +18,7 @@ PAIRS = 61
 
 
 @pytest.fixture(scope="module")
-def corpus(tmp_path_factory) -> Corpus:
+def corpus(tmp_path_factory, prepare_corpus) -> Corpus:
     """61 pairs of 1 to 11 source and 1 to 13 target symbols."""
     draw = random.Random(5)
 
@@ -26,7 +27,7 @@ def corpus(tmp_path_factory) -> Corpus:
 
     pairs = [(line("abcde", 11), line("0123456789", 13)) for _ in range(PAIRS)]
     folder = tmp_path_factory.mktemp("corpus")
-    return Corpus.prepare(pairs, folder, SOURCE, TARGET, max_tokens=100, max_ratio=100.0)[0]
+    return prepare_corpus(pairs, folder, SOURCE, TARGET)[0]
 
 
 def batch_of(corpus: Corpus, indices: list[int]) -> Batch:
@@ -75,8 +76,8 @@ def test_packings_are_those_of_the_lengths_and_tokens_counts_what_is_predicted(c
     assert batch.tokens == len(batch.target_out) == sum(len(corpus.target[i]) for i in indices)
 
 
-def test_a_batch_by_hand(tmp_path):
-    corpus, _ = Corpus.prepare([("a b", "1"), ("c", "2 3 4")], tmp_path, SOURCE, TARGET, max_tokens=9, max_ratio=9.0)
+def test_a_batch_by_hand(tmp_path, prepare_corpus):
+    corpus, _ = prepare_corpus([("a b", "1"), ("c", "2 3 4")], tmp_path, SOURCE, TARGET)
     batch = batch_of(corpus, [1, 0])
     a, b, c = 2, 3, 4  # ids of the symbols
     assert batch.source.tolist() == [[c, EOS, a, b, EOS]]
@@ -125,7 +126,7 @@ lengths = st.lists(st.tuples(st.integers(1, 40), st.integers(1, 40)), min_size=1
 
 def plan(pairs: list[tuple[int, int]], batch_tokens: int, seed: int = 1, epoch: int = 0) -> list[list[int]]:
     source, target = torch.tensor(pairs).T.contiguous()
-    return plan_batches(source, target, batch_tokens=batch_tokens, seed=seed, epoch=epoch)
+    return plan_batches(source, target, batch_tokens=batch_tokens, seed=seed, epoch=epoch)[:]
 
 
 @settings(max_examples=60, deadline=None)
@@ -134,6 +135,56 @@ def test_every_pair_is_in_exactly_one_batch(pairs, batch_tokens, seed, epoch):
     batches = plan(pairs, batch_tokens, seed, epoch)
     assert sorted(i for batch in batches for i in batch) == list(range(len(pairs)))
     assert all(batches), "no batch is empty"
+
+
+def plan_by_definition(pairs: list[tuple[int, int]], batch_tokens: int, seed: int, epoch: int) -> list[list[int]]:
+    """The same in lists: sorted by target, source, and at random; cut where a limit would be passed; shuffled."""
+    draw = torch.Generator().manual_seed(seed * 1_000_003 + epoch)
+    order = sorted(torch.randperm(len(pairs), generator=draw).tolist(), key=lambda i: pairs[i][::-1])
+    batches: list[list[int]] = [[]]
+    for i in order:
+        held = [pairs[j] for j in [*batches[-1], i]]
+        sums = [sum(pair[side] for pair in held) for side in (0, 1)]
+        if batches[-1] and (max(sums) > batch_tokens or max(map(max, held)) * len(held) > 2 * batch_tokens):
+            batches.append([])
+        batches[-1].append(i)
+    return [batches[i] for i in torch.randperm(len(batches), generator=draw).tolist()]
+
+
+@settings(max_examples=100, deadline=None)
+@given(pairs=lengths, batch_tokens=st.integers(1, 200), seed=st.integers(0, 9), epoch=st.integers(0, 9))
+def test_a_plan_is_that_of_its_definition(pairs, batch_tokens, seed, epoch):
+    assert plan(pairs, batch_tokens, seed, epoch) == plan_by_definition(pairs, batch_tokens, seed, epoch)
+
+
+def test_a_long_pair_counts_in_the_batch_that_it_begins():
+    pairs = [(200, 1), (90, 2), *[(1, 3)] * 30]
+    batches = plan(pairs, batch_tokens=200)
+    assert batches == plan_by_definition(pairs, 200, 1, 0)
+    assert sorted(map(len, batches)) == [1, 4, 27]
+
+
+def test_a_plan_made_in_parts_is_the_same(monkeypatch):
+    pairs = corpus_lengths(500)
+    monkeypatch.setattr(batching, "CUT_AT_ONCE", 7)
+    assert plan(pairs, 300) == plan_by_definition(pairs, 300, 1, 0)
+
+
+def test_a_plan_is_like_a_list_of_lists():
+    source, target = torch.tensor(corpus_lengths(300)).T.contiguous()
+    made = plan_batches(source, target, batch_tokens=200, seed=1, epoch=0)
+    batches = list(made)
+    assert len(made) == len(batches) > 30
+    assert all(type(i) is int for batch in batches for i in batch)
+    assert made[:] == batches
+    assert made[3:7] == batches[3:7]
+    assert made[5] == batches[5]
+    assert made[-1] == batches[-1] == made[len(made) - 1]
+    assert made[-3::2] == batches[-3::2]
+    assert made[len(made) :] == []
+    for index in (len(made), -len(made) - 1):
+        with pytest.raises(IndexError):
+            made[index]
 
 
 @settings(max_examples=60, deadline=None)

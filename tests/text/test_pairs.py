@@ -1,13 +1,13 @@
 import gzip
 import os
 import re
-from collections import Counter
 from pathlib import Path
 
 import pytest
 
 from glassformer.errors import DataError
-from glassformer.text.pairs import PairFiles, decode_line, hold_out, read_lines
+from glassformer.text import pairs
+from glassformer.text.pairs import Block, PairFiles, decode_line, read_lines
 
 
 def write(path: Path, content: bytes) -> Path:
@@ -140,69 +140,90 @@ def test_tsv_without_a_tab_is_named_with_its_line(tmp_path):
         list(PairFiles(path))
 
 
-@pytest.fixture
-def files(tmp_path) -> PairFiles:
-    """1,000 pairs of 500 sources: every source stands twice, with another target each time."""
-    rows = [f"source {i % 500}\ttarget {i}\n" for i in range(1000)]
-    return PairFiles(write(tmp_path / "pairs.tsv", "".join(rows).encode()))
-
-
-def halves(files: PairFiles, count: int = 100, seed: int = 3) -> tuple[list, list]:
-    train, valid = hold_out(files, count, seed)
-    return list(train), list(valid)
-
-
-def test_held_out_and_training_pairs_together_are_all_pairs(files):
-    train, valid = halves(files)
-    assert Counter(train + valid) == Counter(files)
-    assert not set(train) & set(valid)
-
-
-def test_both_parts_keep_the_order_of_the_files(files):
-    position = {pair: i for i, pair in enumerate(files)}
-    for part in halves(files):
-        assert [position[pair] for pair in part] == sorted(position[pair] for pair in part)
-
-
-def test_a_source_falls_on_one_side_with_all_its_targets(files):
-    train, valid = halves(files)
-    assert not {source for source, _ in train} & {source for source, _ in valid}
-    assert set(Counter(source for source, _ in valid).values()) == {2}
-
-
-def test_held_out_depends_on_the_seed_and_nothing_else(files):
-    assert halves(files, seed=3) == halves(files, seed=3)
-    assert halves(files, seed=3)[1] != halves(files, seed=5)[1]
-
-
-def test_as_many_are_held_out_as_asked_for(files):
-    for count in (2, 50, 100, 998):
-        assert len(halves(files, count=count)[1]) == count
-    assert len(halves(files, count=51)[1]) == 50  # both pairs of a source, or none
-
-
-def test_a_source_too_frequent_to_be_held_out_stays_in_training(tmp_path):
-    rows = ["frequent\tx\n"] * 200 + [f"rare {i}\ty\n" for i in range(100)]
-    files = PairFiles(write(tmp_path / "pairs.tsv", "".join(rows).encode()))
-    for seed in range(60):
-        train, valid = halves(files, count=15, seed=seed)
-        assert 14 <= len(valid) <= 15
-        assert len(train) + len(valid) == 300
-        assert ("frequent", "x") not in valid
-
-
-def test_nothing_left_to_train_on_is_refused(tmp_path):
-    files = PairFiles(write(tmp_path / "pairs.tsv", b"one\ttwo\n"))
-    with pytest.raises(DataError, match="too few pairs with different sources"):
-        hold_out(files, 1, seed=1)
-
-
 def test_a_pipe_is_refused_because_it_is_read_several_times(tmp_path):
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(DataError, match="pipe is a pipe or device"):
         PairFiles(tmp_path / "pipe").check()
 
 
-def test_a_source_held_out_of_few_is_held_out_of_more(files):
-    fewer, more = halves(files, count=50)[1], halves(files, count=200)[1]
-    assert set(fewer) < set(more)
+# Blocks
+
+
+def in_blocks(count: int, lines: list[bytes]) -> bytes:
+    """Lines that fill so many blocks and more."""
+    content = b"".join(lines)
+    return content * (1 + count * pairs.BLOCK_BYTES // len(content))
+
+
+@pytest.mark.parametrize("ending", ["", ".gz"])
+def test_blocks_are_all_the_lines_in_order(tmp_path, ending, monkeypatch):
+    monkeypatch.setattr(pairs, "BLOCK_BYTES", 100)
+    left = [f"source {i} {'x' * (i % 7)}" for i in range(200)]
+    right = [f"target {i} {'é' * (i % 5)}" for i in range(200)]
+    source = write(tmp_path / f"a{ending}", b"\xef\xbb\xbf" + "\n".join(left).encode())
+    target = write(tmp_path / f"b{ending}", "".join(f"{line}\r\n" for line in right).encode())
+    blocks = list(PairFiles(source, target).blocks())
+    assert 20 < len(blocks) < 50
+    assert [block.first for block in blocks] == [1 + sum(b.lines for b in blocks[:i]) for i in range(len(blocks))]
+    read = [block.pairs() for block in blocks]
+    assert [len(sources) for sources, _ in read] == [block.lines for block in blocks]
+    assert [line for sources, _ in read for line in sources] == left
+    assert [line for _, targets in read for line in targets] == right
+    shares = [block.share for block in blocks]
+    assert shares == sorted(shares)
+    assert shares[-1] == 1
+    assert b"".join(block.source for block in blocks) == b"\xef\xbb\xbf" + "\n".join(left).encode()
+
+
+def test_a_block_comes_back_from_its_parts(tmp_path):
+    for target in (None, tmp_path / "b\udcff"):  # a name that isn't UTF-8
+        block = Block(
+            PairFiles(tmp_path / "a", target), 17, 2, 0.5, b"a\tb\nc\td\n", b"" if target is None else b"e\nf\n"
+        )
+        assert Block.of_parts(block.to_parts()) == block
+
+
+def test_a_long_line_is_a_block_of_its_own(tmp_path, monkeypatch):
+    monkeypatch.setattr(pairs, "BLOCK_BYTES", 10)
+    source = write(tmp_path / "a", b"a" * 1000 + b"\nb\nc\nd\ne\nf\n")
+    target = write(tmp_path / "b", b"\n" * 6)
+    assert [block.lines for block in PairFiles(source, target).blocks()] == [1, 5]
+
+
+def test_the_line_that_is_wrong_is_named_in_a_later_block_too(tmp_path):
+    fine = in_blocks(2, [b"a line that is fine\n", b"another one\n"])
+    lines = fine.count(b"\n")
+    good = write(tmp_path / "good", fine + b"more\n" * 30)
+    bad = write(tmp_path / "bad", fine + b"more\n" * 10 + b"caf\xe9 au lait\n" + b"more\n" * 19)
+    message = f"{bad}, line {lines + 11}: not UTF-8 (byte 0xe9 at column 4)"
+    for files in (PairFiles(bad, good), PairFiles(good, bad)):
+        with pytest.raises(DataError, match=re.escape(message)):
+            list(files)
+    path = write(tmp_path / "pairs.tsv", fine.replace(b"a l", b"a\tl").replace(b"r o", b"r\to") + b"no tab\ncaf\xe9\n")
+    with pytest.raises(
+        DataError, match=re.escape(f"{path}, line {lines + 1}: expected source<tab>target, found no tab")
+    ):
+        list(PairFiles(path))
+
+
+def test_of_two_wrong_lines_the_first_is_named(tmp_path):
+    left = write(tmp_path / "left", b"fine\nfine\ncaf\xe9\n")
+    right = write(tmp_path / "right", b"fine\ncaf\xe9\nfine\n")
+    with pytest.raises(DataError, match="right, line 2: not UTF-8"):
+        list(PairFiles(left, right))
+
+
+@pytest.mark.parametrize(("source", "target"), [(0, 1), (1, 0), (3, 5), (5, 3)])
+def test_files_of_different_length_are_named_where_blocks_end_too(tmp_path, monkeypatch, source, target):
+    monkeypatch.setattr(pairs, "BLOCK_BYTES", 1)  # a block for each line
+    left, right = write(tmp_path / "left.gz", b"a\n" * source), write(tmp_path / "right.gz", b"b\n" * target)
+    with pytest.raises(DataError, match=re.escape(f"{left} has {source}, {right} has {target}")):
+        list(PairFiles(left, right))
+
+
+def test_a_packed_file_that_ends_too_early_is_named_whichever_side_it_is(tmp_path):
+    whole, broken = write(tmp_path / "whole.gz", b"a line\n" * 1000), tmp_path / "broken.gz"
+    broken.write_bytes(packed()[:-12])
+    for files in (PairFiles(whole, broken), PairFiles(broken, whole)):
+        with pytest.raises(DataError, match=re.escape(f"{broken} is not a complete gzip file")):
+            list(files)

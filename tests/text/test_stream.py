@@ -19,7 +19,6 @@ from glassformer.text.stream import (
     count_lines,
     counting,
     in_chunks,
-    progress_facts,
     with_prefixes,
 )
 
@@ -222,22 +221,6 @@ def test_lines_are_not_counted_where_reading_them_is_work_or_takes_them(tmp_path
     (tmp_path / "lines.gz").write_bytes(gzip.compress(b"one\n"))
     os.mkfifo(tmp_path / "pipe")
     assert [count_lines(tmp_path / name) for name in ("lines.gz", "pipe", "missing")] == [None] * 3
-
-
-@pytest.mark.parametrize(
-    ("figures", "facts"),
-    [
-        ((2048, 2048, 4.0, 1_000_000), "2,048 of 1,000,000 lines, 512 lines/s, 0:32:29 left"),
-        ((500_000, 100, 1000.0, 1_000_000), "500,000 of 1,000,000 lines, 0.1 lines/s, 57 days, 20:53:20 left"),
-        ((7, 7, 0.0, 7), "7 of 7 lines, 7,000,000,000 lines/s"),
-        ((7, 7, 2.0, 3), "7 of 3 lines, 3.5 lines/s"),
-        ((4096, 4096, 4.0, None), "4,096 lines, 1,024 lines/s"),
-    ],
-    ids=["begun", "gone on with", "done", "grown since", "unknown"],
-)
-def test_facts_of_the_progress(figures, facts):
-    done, new, seconds, total = figures
-    assert progress_facts(done, new, seconds, "lines", total) == facts
 
 
 class Terminal(io.StringIO):

@@ -1,128 +1,375 @@
+"""Checkpoints come back to the bit; one that is damaged or half written costs no more than going on from the last."""
+
+import hashlib
+import json
+import os
+import resource
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors import safe_open
+from safetensors.torch import load_file
 from torch.testing import assert_close
 
 from glassformer.errors import RunError
-from glassformer.training.checkpoint import Position, average, load_state, save_snapshot, save_state, snapshots
+from glassformer.files import write_checked_tensors
+from glassformer.text.batching import Batch
+from glassformer.training import checkpoint
+from glassformer.training.checkpoint import Checkpoints, Position
+from glassformer.training.distributed import Processes
+from glassformer.training.step import Step
 from glassformer.transformer.config import ModelConfig
 from glassformer.transformer.model import Transformer
 
 EXACT = dict(rtol=0.0, atol=0.0)
+SOURCE_VOCAB, TARGET_VOCAB = 17, 19
 
 
-def model_and_optimizer():
-    sizes = dict(d_model=8, heads=2, encoder_layers=1, decoder_layers=1, d_ff=5)
-    model = Transformer(ModelConfig(source_vocab_size=7, target_vocab_size=11, shared_vocab=False, **sizes))
-    return model, torch.optim.Adam(model.parameters(), lr=1e-2, betas=(0.9, 0.98), eps=1e-9, fused=True)
+def new_step(**changes: int) -> Step:
+    sizes = dict(d_model=6, heads=2, encoder_layers=1, decoder_layers=1, d_ff=13)
+    vocabularies = dict(source_vocab_size=SOURCE_VOCAB, target_vocab_size=TARGET_VOCAB, shared_vocab=False)
+    model = Transformer(ModelConfig(**{**sizes, **vocabularies, **changes}, dropout=0.2))
+    return Step(model, dtype=torch.float32, label_smoothing=0.1, clip_norm=1.0)
 
 
-def step(model, optimizer):
-    for parameter in model.parameters():
-        parameter.grad = torch.randn_like(parameter)
-    optimizer.step()
+def advance(step: Step, *seeds: int) -> None:
+    """An update for each seed."""
+    for seed in seeds:
+        draw = torch.Generator().manual_seed(seed)
+        source, target = (
+            [torch.randint(1, vocab - 1, (length,), generator=draw) for length in (2, 3, 5)]
+            for vocab in (SOURCE_VOCAB, TARGET_VOCAB)
+        )
+        batch = Batch.of(source, target, SOURCE_VOCAB - 1, TARGET_VOCAB - 1)
+        step.take([batch], rate=0.01, seed=seed)
+
+
+def state(step: Step) -> dict[str, torch.Tensor]:
+    """Everything that the updates to come depend on."""
+    adam = step.optimizer.state
+    named = dict(step.model.named_parameters())
+    return {
+        "watch": step.watch.state.clone(),
+        **{name: parameter.detach().clone() for name, parameter in named.items()},
+        **{f"{name} {key}": t.clone() for name, p in named.items() for key, t in adam[p].items()},
+    }
+
+
+def saved(folder: Path) -> list[int]:
+    """The updates of the checkpoints that are there."""
+    return sorted(int(path.name.removeprefix("checkpoint-")) for path in folder.glob("checkpoint-*"))
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
 @pytest.fixture
-def trained():
-    model, optimizer = model_and_optimizer()
-    for _ in range(3):
-        step(model, optimizer)
-    return model, optimizer
+def make(tmp_path: Path) -> Iterator[Callable[..., Checkpoints]]:
+    """Checkpoints in the test's folder."""
+    made: list[Checkpoints] = []
+
+    def make(**changes) -> Checkpoints:
+        made.append(Checkpoints(tmp_path, **changes))
+        return made[-1]
+
+    yield make
+    for checkpoints in made:
+        checkpoints.close()
 
 
-def test_state_comes_back_exactly(trained, tmp_path):
-    model, optimizer = trained
-    position = Position(update=3, epoch=1, batch=2, seconds=0.1, best=[1 / 3, -2.5], since_best=4)
-    save_state(tmp_path, model, optimizer, position)
-
-    other, its_optimizer = model_and_optimizer()
-    assert load_state(tmp_path, other, its_optimizer) == position
-
-    assert_close(other.state_dict(), model.state_dict(), **EXACT)
-    before, after = optimizer.state_dict(), its_optimizer.state_dict()
-    assert before["state"].keys() == after["state"].keys()
-    assert {"step", "exp_avg", "exp_avg_sq"} <= before["state"][0].keys()
-    assert_close(after["state"], before["state"], **EXACT)
-    assert after["param_groups"] == before["param_groups"]
+def save(checkpoints: Checkpoints, step: Step, update: int) -> None:
+    checkpoints.save(step, Position(update=update))
+    checkpoints.wait()
 
 
-def test_the_next_step_is_the_same_step(trained, tmp_path):
-    model, optimizer = trained
-    save_state(tmp_path, model, optimizer, Position())
-    other, its_optimizer = model_and_optimizer()
-    load_state(tmp_path, other, its_optimizer)
-    for each in ((model, optimizer), (other, its_optimizer)):
-        torch.manual_seed(5)
-        step(*each)
-    assert_close(other.state_dict(), model.state_dict(), **EXACT)
+@pytest.fixture
+def twice(make: Callable[..., Checkpoints]) -> dict[int, dict[str, torch.Tensor]]:
+    """Checkpoints of the updates 3 and 5, and the states that are in them."""
+    step, checkpoints, states = new_step(), make(), {}
+    advance(step, 1)
+    for update in (3, 5):
+        advance(step, update)
+        save(checkpoints, step, update)
+        states[update] = state(step)
+    return states
 
 
-def test_without_a_state_training_begins(trained, tmp_path):
-    model, optimizer = trained
-    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
-    assert load_state(tmp_path, model, optimizer) == Position() == Position(0, 0, 0, 0.0, None, 0)
-    assert_close(model.state_dict(), before, **EXACT)
+# There and back
 
 
-def test_a_first_validation_still_to_come_is_kept(trained, tmp_path):
-    save_state(tmp_path, *trained, Position(update=1))
-    assert load_state(tmp_path, *trained).best is None
+def test_it_comes_back_exactly_and_the_next_updates_are_the_same(make):
+    step = new_step()
+    advance(step, 1, 2, 3)
+    position = Position(
+        update=3, epoch=1, batch=2, batches=7, seconds=0.1, best=[1 / 3, -2.5], validated=2, since_best=4
+    )
+    checkpoints = make()
+    checkpoints.save(step, position)
+    checkpoints.wait()
+
+    other = new_step()
+    assert make().load(other) == position
+    before = state(step)
+    assert {"watch", "target_embedding.weight step", "target_embedding.weight exp_avg_sq"} <= before.keys()
+    assert before["target_embedding.weight step"] == 3
+    assert before["watch"][2] == 3
+    assert_close(state(other), before, **EXACT)
+    for each in (step, other):
+        advance(each, 4, 5)
+    assert_close(state(other), state(step), **EXACT)
 
 
-def test_a_cut_off_state_is_refused(trained, tmp_path):
-    save_state(tmp_path, *trained, Position())
-    path = tmp_path / "state.safetensors"
-    path.write_bytes(path.read_bytes()[:-7])
-    with pytest.raises(RunError, match=r"state.safetensors is damaged \(.*\): copy it again"):
-        load_state(tmp_path, *trained)
+def test_where_nothing_is_there_training_begins(make):
+    step = new_step()
+    before = {name: tensor.clone() for name, tensor in step.model.state_dict().items()}
+    assert make().load(step) == Position() == Position(0, 0, 0, 0, 0.0, None, 0, 0)
+    assert_close(step.model.state_dict(), before, **EXACT)
+    assert not step.optimizer.state
 
 
-def test_a_failed_save_leaves_the_state_before(trained, tmp_path, monkeypatch):
-    save_state(tmp_path, *trained, Position(update=3))
-    before = (tmp_path / "state.safetensors").read_bytes()
-    step(*trained)
-
-    def full(fd):
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr("os.fsync", full)
-    with pytest.raises(OSError, match="No space left"):
-        save_state(tmp_path, *trained, Position(update=4))
-    assert [path.name for path in tmp_path.iterdir()] == ["state.safetensors"]
-    assert (tmp_path / "state.safetensors").read_bytes() == before
+def test_the_files_are_safetensors_that_others_can_read(make, tmp_path):
+    step = new_step()
+    advance(step, 1)
+    save(make(), step, 1)
+    path = tmp_path / "checkpoint-000000001" / "00001-of-00001.safetensors"
+    tensors = load_file(path)
+    assert_close(tensors["model.target_embedding.weight"], step.model.target_embedding.weight.detach(), **EXACT)
+    assert path.stat().st_mode == (tmp_path / "checkpoint-000000001").stat().st_mode & 0o666 | 0o100000
 
 
-@pytest.mark.parametrize("keep", [1, 3])
-def test_rotation_keeps_the_last(tmp_path, keep):
-    for update in (9, 10, 11, 100, 1000):
-        save_snapshot(tmp_path, {"w": torch.tensor([float(update)])}, update, keep)
-    updates = [load_file(path)["w"].item() for path in snapshots(tmp_path)]
-    assert updates == [9, 10, 11, 100, 1000][-keep:]
+def test_one_of_another_model_is_refused(make, twice):
+    with pytest.raises(RunError, match=r"does not fit the model of the run: it has no model\.encoder\.1\."):
+        make().load(new_step(encoder_layers=2))
 
 
-def test_average_is_the_mean(tmp_path):
-    tensors = torch.randn(3, 5, 7)
-    for update, tensor in enumerate(tensors):
-        save_snapshot(tmp_path, {"a": tensor, "b": tensor[0] + 1}, update, keep=5)
-    mean = average(snapshots(tmp_path))
-    assert mean.keys() == {"a", "b"}
-    assert mean["a"].dtype == torch.float32
-    assert_close(mean["a"], tensors.double().mean(0).float(), **EXACT)
-    assert_close(mean["b"], (tensors[:, 0] + 1).double().mean(0).float(), **EXACT)
+def split(folder: Path, count: int) -> None:
+    """Make of a checkpoint what so many processes write of a sharded model: equal parts, but for the last."""
+    whole = folder / "00001-of-00001.safetensors"
+    with safe_open(whole, "pt") as file:
+        position = file.metadata()["position"]
+    tensors = load_file(whole)
+    whole.unlink()
+    for rank in range(count):
+        mine, starts = {}, {}
+        for name, tensor in tensors.items():
+            each = -(-len(tensor) // count) if tensor.dim() else 0
+            if tensor.dim() and name != "watch":
+                starts[name] = min(rank * each, len(tensor))
+                mine[name] = tensor[rank * each : (rank + 1) * each].clone()
+            else:
+                mine[name] = tensor
+        metadata = {"position": position, "starts": json.dumps(starts)}
+        write_checked_tensors(folder / f"{rank + 1:05d}-of-{count:05d}.safetensors", mine, metadata)
 
 
-def test_average_of_one_is_itself(tmp_path):
-    weights = {"a": torch.randn(5, 7)}
-    save_snapshot(tmp_path, weights, 1, keep=5)
-    assert_close(average(snapshots(tmp_path)), weights, **EXACT)
+@pytest.mark.parametrize("count", [2, 7])
+def test_what_several_processes_wrote_is_read_by_one(make, twice, tmp_path, count):
+    split(tmp_path / "checkpoint-000000005", count)
+    other = new_step()
+    assert make().load(other).update == 5
+    assert_close(state(other), twice[5], **EXACT)
 
 
-def test_average_of_none(tmp_path):
-    with pytest.raises(RunError, match="no checkpoints to average: training has not reached a validation"):
-        average(snapshots(tmp_path))
+# Written in the background
 
 
-def test_other_files_are_no_snapshots(tmp_path):
-    save_file({"w": torch.zeros(1)}, tmp_path / "state.safetensors")
-    assert snapshots(tmp_path) == []
+def test_training_goes_on_while_one_is_written(make, monkeypatch):
+    goes_on, begin = threading.Event(), hashlib.blake2b
+    monkeypatch.setattr(hashlib, "blake2b", lambda *a, **k: goes_on.wait(60) and begin(*a, **k))  # slow from the start
+    step, checkpoints = new_step(), make(seconds=1e-9)
+    advance(step, 1)
+    before = state(step)
+    assert checkpoints.due()
+    checkpoints.save(step, Position(update=1))
+    assert checkpoints.writing
+    assert not checkpoints.due()  # there is no second one meanwhile
+    advance(step, 2, 3)
+    goes_on.set()
+    checkpoints.wait()
+    assert not checkpoints.writing
+    assert checkpoints.due()
+    other = new_step()
+    assert make().load(other).update == 1
+    assert_close(state(other), before, **EXACT)
+
+
+def test_the_last_two_are_kept(make, tmp_path):
+    step, checkpoints = new_step(), make()
+    (tmp_path / "checkpoint-000000001").mkdir()  # killed while it was being removed
+    for update, kept in ((9, [1, 9]), (10, [9, 10]), (11, [10, 11]), (1000, [11, 1000])):
+        save(checkpoints, step, update)
+        assert saved(tmp_path) == kept
+    assert len(files(tmp_path)) == 2
+
+
+def test_the_interval_that_is_asked_for(make):
+    step, checkpoints = new_step(), make(seconds=0.05)
+    for update in (1, 2):
+        assert not checkpoints.due()
+        time.sleep(0.06)
+        assert checkpoints.due()
+        save(checkpoints, step, update)
+    assert checkpoints.pause == 0.05
+
+
+def test_left_out_it_is_ten_seconds(make):
+    checkpoints = make()
+    assert checkpoints.pause == 10
+    save(checkpoints, new_step(), 1)
+    assert checkpoints.pause == 10
+    assert not checkpoints.due()
+
+
+def test_left_out_writing_takes_two_percent_of_the_time(make, monkeypatch):
+    monkeypatch.setattr(checkpoint, "SHORTEST", 0.0)
+    step, checkpoints = new_step(d_model=64, d_ff=20011, encoder_layers=2), make()  # 80 MB with Adam's state
+    save(checkpoints, step, 1)
+    began, used = time.monotonic(), time.process_time()
+    save(checkpoints, step, 2)
+    used, passed = time.process_time() - used, time.monotonic() - began
+    assert 50 * used / 2 < checkpoints.pause < 50 * passed
+    assert not checkpoints.due()
+
+
+def test_of_several_processes_the_first_says_when_and_writes_what_all_have(make, tmp_path):
+    checkpoints = make(processes=Processes(rank=1, size=2), seconds=1e-9)
+    assert not checkpoints.due()
+    save(checkpoints, new_step(), 1)
+    assert not checkpoints.due()
+    assert saved(tmp_path) == []
+
+
+# A disk that is full
+
+
+@contextmanager
+def full_disk(room: int) -> Iterator[None]:
+    """No file may become larger: writing fails as on a full disk."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (room, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+@pytest.mark.parametrize("noticed", ["due", "wait", "save"])
+def test_one_that_cannot_be_written_is_an_error_and_leaves_those_before(make, twice, tmp_path, noticed):
+    before = files(tmp_path)
+    step, checkpoints = new_step(), make()
+    with full_disk(10_000):
+        checkpoints.save(step, Position(update=7))
+        while checkpoints.writing:
+            time.sleep(0.001)
+    ask = {"due": checkpoints.due, "wait": checkpoints.wait, "save": lambda: save(checkpoints, step, 8)}
+    with pytest.raises(OSError, match=r"File too large: '.*checkpoint-000000007"):
+        ask[noticed]()
+    assert files(tmp_path) == before
+    other = new_step()
+    assert make().load(other).update == 5
+    assert_close(state(other), twice[5], **EXACT)
+    assert saved(tmp_path) == [3, 5]
+
+
+# Damage
+
+
+def flip(path: Path, place: int) -> None:
+    content = bytearray(path.read_bytes())
+    content[place] ^= 1
+    path.write_bytes(content)
+
+
+def change_position(path: Path) -> None:
+    content = path.read_bytes()
+    assert content.count(b'\\"update\\": 5') == 1
+    path.write_bytes(content.replace(b'\\"update\\": 5', b'\\"update\\": 4'))
+
+
+DAMAGE = {
+    "a bit of a tensor": lambda path: flip(path, -1),
+    "a bit of a tensor's place": lambda path: flip(path, path.read_bytes().index(b"data_offsets") + 15),
+    "the position": change_position,
+    "the end is missing": lambda path: path.write_bytes(path.read_bytes()[:-7]),
+    "zeros": lambda path: path.write_bytes(bytes(path.stat().st_size)),
+    "empty": lambda path: path.write_bytes(b""),
+}
+
+
+def one_file(folder: Path, update: int) -> Path:
+    return folder / f"checkpoint-{update:09d}" / "00001-of-00001.safetensors"
+
+
+@pytest.mark.parametrize("spoil", DAMAGE.values(), ids=DAMAGE)
+def test_a_damaged_one_is_passed_over_with_a_warning(make, twice, tmp_path, spoil):
+    spoil(one_file(tmp_path, 5))
+    other, checkpoints = new_step(), make()
+    with pytest.warns(
+        UserWarning, match=r"000000005.*safetensors is damaged \(.+\); going on from the checkpoint before"
+    ):
+        assert checkpoints.load(other).update == 3
+    assert_close(state(other), twice[3], **EXACT)
+    assert saved(tmp_path) == [3]  # what is newer than the training would only mislead
+    advance(other, 5)
+    assert_close(state(other), twice[5], **EXACT)
+
+
+def test_of_several_processes_files_a_damaged_one_spoils_all(make, twice, tmp_path):
+    split(tmp_path / "checkpoint-000000005", 3)
+    flip(tmp_path / "checkpoint-000000005" / "00002-of-00003.safetensors", -1)
+    other = new_step()
+    with pytest.warns(UserWarning, match="00002-of-00003.safetensors is damaged"):
+        assert make().load(other).update == 3
+    assert_close(state(other), twice[3], **EXACT)
+
+
+def test_without_the_file_of_one_process_the_checkpoint_before_is_used(make, twice, tmp_path):
+    split(tmp_path / "checkpoint-000000005", 3)
+    (tmp_path / "checkpoint-000000005" / "00002-of-00003.safetensors").unlink()
+    other = new_step()
+    with pytest.warns(UserWarning, match="checkpoint-000000005 is not complete; going on from before it"):
+        assert make().load(other).update == 3
+    assert_close(state(other), twice[3], **EXACT)
+    assert saved(tmp_path) == [3]
+
+
+def test_one_that_was_being_written_is_removed_without_a_word(make, twice, tmp_path):
+    path = one_file(tmp_path, 5)
+    path.rename(path.with_name(f".{path.name}.4711.tmp"))
+    assert make().load(new_step()).update == 3
+    assert saved(tmp_path) == [3]
+
+
+def test_killed_while_writing_the_first_training_begins_anew(make, tmp_path):
+    (tmp_path / "checkpoint-000000002").mkdir()
+    (tmp_path / "checkpoint-000000002" / ".00001-of-00001.safetensors.4711.tmp").write_bytes(b"half")
+    assert make().load(new_step()) == Position()
+    assert saved(tmp_path) == []
+
+
+def test_where_all_are_damaged_nothing_is_guessed_and_nothing_removed(make, twice, tmp_path):
+    for update in (3, 5):
+        flip(one_file(tmp_path, update), -1)
+    before = files(tmp_path)
+    for _ in range(2):  # asking again changes nothing
+        with pytest.raises(
+            RunError,
+            match=r"no checkpoint in .* can be read any more, so the run can't be continued: train anew with "
+            r"--overwrite \(\S+5/00001-of-00001.* is damaged \(.+\); \S+3/00001-of-00001.* is damaged \(.+\)\)$",
+        ):
+            make().load(new_step())
+    assert files(tmp_path) == before
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read every file")
+def test_one_that_may_not_be_read_is_not_taken_for_damaged(make, twice, tmp_path):
+    one_file(tmp_path, 5).chmod(0)
+    with pytest.raises(OSError, match="checkpoint-000000005"):
+        make().load(new_step())
+    assert saved(tmp_path) == [3, 5]

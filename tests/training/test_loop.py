@@ -1,14 +1,21 @@
 """What training leaves, when it stops, and that stopping and going on changes nothing."""
 
+import importlib.util
 import json
 import math
 import pickle
 import shutil
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import load_file
+from torch.nn.modules.module import register_module_forward_hook
+from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.testing import assert_close
 
 from glassformer.errors import ConfigError, DataError, DivergedError, RunError
@@ -17,11 +24,18 @@ from glassformer.run import load_run
 from glassformer.text.corpus import Corpus
 from glassformer.text.scores import Score
 from glassformer.text.tokenizer import load_tokenizer
-from glassformer.training import loop
+from glassformer.training import loop, validation
 from glassformer.training.config import TrainConfig
+from glassformer.training.curves import can_draw
 from glassformer.training.loop import train
+from glassformer.training.objective import Objective
 from glassformer.training.prepare import read_valid_pairs
 
+pytestmark = pytest.mark.usefixtures("undrawn")
+
+EVERY_UPDATE = str(Path(__file__).with_name("every_update.py"))
+OFTEN = 1e-9
+"""Seconds between checkpoints: one is always being written."""
 FINISHED = {"config.json", "metrics.jsonl", "model.safetensors", "source.symbols", "target.symbols"}
 
 
@@ -42,8 +56,24 @@ def reports(folder: Path) -> list[tuple[str, int]]:
     return [("validation" if "valid_loss" in line else "training", line["update"]) for line in metrics(folder)]
 
 
-def resume(folder: Path) -> loop.TrainResult:
-    return train(TrainConfig(out=folder, resume=True))
+def resume(folder: Path, **changes) -> loop.TrainResult:
+    return train(TrainConfig(out=folder, resume=True, **changes))
+
+
+@contextmanager
+def counting() -> Iterator[Callable[[], int]]:
+    """How many updates were made inside."""
+    updates = 0
+
+    def count(*_: object) -> None:
+        nonlocal updates
+        updates += 1
+
+    handle = register_optimizer_step_post_hook(count)
+    try:
+        yield lambda: updates
+    finally:
+        handle.remove()
 
 
 # What is left
@@ -61,6 +91,17 @@ def test_a_finished_run_folder_holds_this_and_nothing_else(settings):
         ("validation", 20),
         ("validation", 30),
     ]
+
+
+@pytest.mark.skipif(importlib.util.find_spec("matplotlib") is None, reason="needs matplotlib")
+def test_with_matplotlib_there_is_a_picture_of_it_too(settings, monkeypatch):
+    monkeypatch.setattr(loop, "can_draw", can_draw)
+    config = settings(max_updates=3)
+    train(config)
+    assert names(config.out) == FINISHED | {"curves.png"}
+    assert (config.out / "curves.png").read_bytes().startswith(b"\x89PNG")
+    train(settings(max_updates=3, overwrite=True))  # no file of somebody else's
+    assert names(config.out) == FINISHED | {"curves.png"}
 
 
 def test_config_json_says_how_it_was_trained(settings):
@@ -82,6 +123,7 @@ def test_the_figures_of_training_are_recorded(settings):
     assert 0 < line["loss"] < 2 * math.log(10)
     assert line["tokens_per_second"] > 0
     assert line["seconds"] > 0
+    assert "left_out" not in line
 
 
 @pytest.mark.parametrize("separate", [False, True])
@@ -219,15 +261,122 @@ def test_interrupted_at_the_end_of_an_epoch(settings, interrupting):
     assert weights(again.out) == weights(config.out)
 
 
-def test_a_lost_process_continues_from_its_last_save(settings, crashing, uninterrupted):
-    config = settings(**LENGTH)
+def test_what_an_interrupted_run_needs_is_in_its_folder_and_no_more(settings, interrupting):
+    config = settings(**LENGTH, checkpoint_seconds=OFTEN)
+    with interrupting(23):
+        train(config)
+    kept = names(config.out / "resume")
+    assert {name for name in kept if not name.startswith("checkpoint")} == {
+        *("train", "valid", "valid.json", "snapshot-000000010.safetensors", "snapshot-000000020.safetensors")
+    }
+    checkpoints = sorted(name for name in kept if name.startswith("checkpoint"))
+    assert len(checkpoints) == 2
+    assert checkpoints[1] == "checkpoint-000000023"
+    assert names(config.out / "resume" / checkpoints[1]) == {"00001-of-00001.safetensors"}
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_it_says_what_interrupted_it(settings, interrupting, number):
+    with interrupting(3, number):
+        assert train(settings()).signal == number
+
+
+@pytest.mark.parametrize("seconds", [OFTEN, None], ids=["checkpoints", "no checkpoint yet"])
+def test_a_lost_process_continues_from_its_last_checkpoint(settings, crashing, uninterrupted, seconds):
+    config = settings(**LENGTH, checkpoint_seconds=seconds)
     with crashing(24), pytest.raises(SystemError, match="lost"):
         train(config)
     with (config.out / "metrics.jsonl").open("a", encoding="utf-8") as file:
         file.write('{"update": 24, "lo')  # it was lost in the middle of a line
-    assert resume(config.out).updates == 25
+    with counting() as updates:
+        assert resume(config.out).updates == 25
+    assert updates() <= 10 if seconds else updates() == 25
     assert weights(config.out) == weights(uninterrupted)
     assert reports(config.out) == reports(uninterrupted)
+
+
+def spoil(folder: Path) -> None:
+    """Change a bit of what a checkpoint holds."""
+    (file,) = folder.iterdir()
+    content = bytearray(file.read_bytes())
+    content[-1] ^= 1
+    file.write_bytes(content)
+
+
+def test_a_damaged_checkpoint_costs_the_updates_since_the_one_before(settings, interrupting, uninterrupted):
+    config = settings(**LENGTH, checkpoint_seconds=OFTEN)
+    with interrupting(13):
+        train(config)
+    before, last = sorted((config.out / "resume").glob("checkpoint-*"))
+    spoil(last)
+    with (
+        counting() as updates,
+        pytest.warns(UserWarning, match="is damaged .*; going on from the checkpoint before it"),
+    ):
+        resume(config.out)
+    assert updates() == 25 - int(before.name[-9:])
+    assert weights(config.out) == weights(uninterrupted)
+    assert reports(config.out) == reports(uninterrupted)
+
+
+def test_where_every_checkpoint_is_damaged_it_says_so_each_time(settings, interrupting):
+    config = settings(**LENGTH)
+    with interrupting(13):
+        train(config)
+    spoil(config.out / "resume" / "checkpoint-000000013")
+    for _ in range(2):
+        with pytest.raises(RunError, match=r"train anew with --overwrite \(.*checkpoint-000000013.* is damaged"):
+            resume(config.out)
+
+
+def test_a_snapshot_of_a_future_that_never_was_has_no_part_in_the_mean(settings, interrupting, crashing):
+    config = settings(max_updates=25)
+    with interrupting(5):
+        train(config)
+    with crashing(18), pytest.raises(SystemError, match="lost"):
+        resume(config.out)  # to update 23, with snapshots of 10 and 20
+    resume(config.out, max_updates=12)
+    expected = settings("expected", max_updates=12)
+    train(expected)
+    assert weights(config.out) == weights(expected.out)
+    assert reports(config.out) == reports(expected.out)
+
+
+# Continued with other settings
+
+
+def test_continued_with_another_learning_rate(settings, interrupting):
+    config = settings(max_updates=40)
+    with interrupting(13):
+        train(config)
+    resume(config.out, learning_rate=1e-4)
+    rates = [line["learning_rate"] for line in metrics(config.out) if "loss" in line]
+    assert rates == pytest.approx([1e-4 * (10 / update) ** 0.5 for update in (20, 40)])
+
+
+@pytest.mark.parametrize(
+    ("changes", "total"),
+    [
+        # 64 pairs of 5 tokens, 8 in a batch: 8 batches an epoch, of which 4 are done
+        (dict(), 4 + 4 + 8),
+        (dict(batch_tokens=80), 4 + 2 + 4),
+        (dict(batch_tokens=20), 4 + 8 + 16),
+        (dict(batch_tokens=10_000), 4 + 1 + 1),
+        (dict(accumulate=2), 4 + 2 + 4),
+        (dict(accumulate=3), 4 + 2 + 3),
+        (dict(batch_tokens=20, accumulate=2), 4 + 4 + 8),
+    ],
+    ids=str,
+)
+def test_continued_with_batches_of_another_size_it_is_as_far_as_it_was(
+    settings, interrupting, tmp_path, changes, total
+):
+    (tmp_path / "even.tsv").write_text("a b c d\td c b a\n" * 64)
+    config = settings(source=tmp_path / "even.tsv", batch_tokens=40, max_epochs=2, validate_every=100)
+    with interrupting(4):
+        train(config)
+    result = resume(config.out, **changes)
+    assert (result.finished, result.updates) == (True, total)
 
 
 def test_continues_with_the_threads_it_was_started_with(settings, interrupting):
@@ -253,7 +402,11 @@ def test_a_run_moved_to_another_folder_continues_there(settings, interrupting, t
     assert names(tmp_path) == {"moved"}
 
 
-def test_nothing_is_pickled(settings, interrupting, monkeypatch):
+def test_nothing_is_pickled(settings, interrupting, monkeypatch, commands, flags):
+    changes = dict(max_updates=20, checkpoint_seconds=OFTEN)
+    config, lost = settings(**changes), settings("lost", **changes)
+    killed = commands.start(sys.executable, EVERY_UPDATE, "train", *flags(lost), MISHAP=f"12 {signal.SIGKILL} 0")
+
     def refuse(*_: object, **__: object) -> None:
         raise AssertionError("pickle was used")
 
@@ -261,13 +414,14 @@ def test_nothing_is_pickled(settings, interrupting, monkeypatch):
         monkeypatch.setattr(pickle, name, refuse)
     monkeypatch.setattr(torch, "load", refuse)
     monkeypatch.setattr(torch, "save", refuse)
-    config = settings(max_updates=20)
     with interrupting(12):
         train(config)
-    left = {path.suffix for path in config.out.rglob("*") if path.is_file()}
-    assert left == {".json", ".jsonl", ".safetensors", ".symbols", ".ids", ".offsets"}
-    resume(config.out)
-    assert len(Translator.load(config.out, "cpu").translate(["a b c"])) == 1
+    assert killed.wait(60) == -signal.SIGKILL, killed.stderr.read()
+    for folder in (config.out, lost.out):
+        left = {path.suffix for path in folder.rglob("*") if path.is_file()}
+        assert left - {".tmp", ""} == {".json", ".jsonl", ".safetensors", ".symbols", ".ids", ".offsets"}
+        assert resume(folder).updates == 20
+        assert len(Translator.load(folder, "cpu").translate(["a b c"])) == 1
 
 
 @pytest.mark.parametrize(
@@ -277,11 +431,6 @@ def test_nothing_is_pickled(settings, interrupting, monkeypatch):
         (lambda run: (run / "config.json").unlink(), RunError, "is not a run folder"),
         (lambda run: shutil.rmtree(run), RunError, "no such run folder"),
         (
-            lambda run: (run / "resume" / "state.safetensors").write_bytes(b"12345678"),
-            RunError,
-            "state.safetensors is damaged",
-        ),
-        (
             lambda run: (run / "config.json").write_text(
                 (run / "config.json").read_text().replace('"accumulate"', '"hurry"')
             ),
@@ -289,7 +438,7 @@ def test_nothing_is_pickled(settings, interrupting, monkeypatch):
             "do not fit this version of glassformer: .*hurry",
         ),
     ],
-    ids=["finished", "no config", "no folder", "damaged state", "settings of another version"],
+    ids=["finished", "no config", "no folder", "settings of another version"],
 )
 def test_what_cannot_be_continued(settings, interrupting, spoil, error, message):
     config = settings(max_updates=20)
@@ -319,7 +468,7 @@ def test_max_minutes(settings):
 def scripted(monkeypatch, *scores: float) -> None:
     """Validations score these numbers, one after the other."""
     rest = iter(scores)
-    monkeypatch.setattr(loop, "score", lambda *_, **__: Score("scripted", float(next(rest)), ""))
+    monkeypatch.setattr(validation, "score", lambda *_, **__: Score("scripted", float(next(rest)), ""))
 
 
 def test_patience_counts_validations_without_a_better_score(settings, monkeypatch):
@@ -400,18 +549,80 @@ def test_accumulated_halves_train_like_the_whole(settings, tmp_path):
 # What goes wrong
 
 
-def test_a_loss_that_is_not_a_number(settings):
-    config = settings(learning_rate=1e6, clip_norm=0.0, max_updates=100)
-    with pytest.raises(DivergedError, match=r"the loss is nan at update \d+: lower --learning-rate, raise --warmup"):
+def training_reports(folder: Path) -> list[tuple[int, int]]:
+    """Update, and number of updates left out so far, of the lines of training."""
+    return [(line["update"], line.get("left_out", 0)) for line in metrics(folder) if "loss" in line]
+
+
+def test_updates_that_are_not_numbers_are_left_out_and_counted(settings, spoiling):
+    config = settings(max_updates=60)
+    with spoiling({1, 7, 8, 33}):
+        assert train(config).finished
+    assert training_reports(config.out) == [(20, 3), (40, 4), (60, 4)]
+    assert all(math.isfinite(line["loss"]) for line in metrics(config.out) if "loss" in line)
+    assert all(tensor.isfinite().all() for tensor in load_file(config.out / "model.safetensors").values())
+
+
+def test_what_was_left_out_is_counted_on_after_an_interruption(settings, spoiling, interrupting):
+    config = settings(max_updates=20)
+    with spoiling({3, 4}), interrupting(7):
         train(config)
+    with spoiling({2}):
+        resume(config.out)
+    assert training_reports(config.out) == [(20, 3)]
 
 
-def test_weights_that_are_not_numbers_never_become_the_model(settings):
-    config = settings(learning_rate=1e6, clip_norm=0.0, max_updates=12)
-    with pytest.raises(DivergedError, match="lower --learning-rate"):
+def test_updates_without_a_loss_to_show(settings, spoiling):
+    config = settings(max_updates=40, max_left_out=21)
+    with spoiling(range(21, 41)):
+        assert train(config).finished
+    assert [line["loss"] is None for line in metrics(config.out) if "loss" in line] == [False, True]
+
+
+def test_too_many_in_a_row_end_the_training_and_a_lower_rate_goes_on(settings, spoiling):
+    config = settings(max_updates=80, max_left_out=7, checkpoint_seconds=OFTEN)
+    with (
+        spoiling({3, *range(26, 100)}),
+        pytest.raises(
+            DivergedError,
+            match=r"^the last 15 updates up to 40 were left out, because their loss or gradient was not a number, or "
+            r"the loss jumped: go on with --resume and a lower --learning-rate \(it was 0\.0015\) or --clip-norm, or "
+            r"train anew with a longer --warmup$",
+        ),
+    ):
+        train(config)
+    assert resume(config.out, learning_rate=1e-4).finished
+    lines = [line for line in metrics(config.out) if "loss" in line]
+    assert [line["update"] for line in lines] == [20, 40, 60, 80]
+    assert lines[-1]["left_out"] <= 16
+    assert lines[-1]["learning_rate"] == pytest.approx(1e-4 * (10 / 80) ** 0.5)
+
+
+def test_a_rate_that_is_far_too_high_ends_with_advice(settings):
+    config = settings(learning_rate=1e6, clip_norm=0.0, max_updates=100)
+    with pytest.raises(DivergedError, match=r"updates up to \d+ were left out, .*a lower --learning-rate \(it was"):
         train(config)
     model = config.out / "model.safetensors"
     assert not model.exists() or all(tensor.isfinite().all() for tensor in load_file(model).values())
+
+
+def test_a_validation_that_is_not_a_number_never_becomes_the_model(settings):
+    def spoil_validation(module: torch.nn.Module, inputs: object, losses: tuple) -> tuple | None:
+        if isinstance(module, Objective) and not torch.is_grad_enabled():
+            return tuple(loss * math.nan for loss in losses)
+        return None
+
+    config = settings(max_updates=20)
+    handle = register_module_forward_hook(spoil_validation)
+    try:
+        with pytest.raises(
+            DivergedError, match="the validation loss is nan at update 10: lower --learning-rate, raise"
+        ):
+            train(config)
+    finally:
+        handle.remove()
+    assert "model.safetensors" not in names(config.out)
+    assert resume(config.out).finished
 
 
 @pytest.mark.parametrize("exception", [KeyboardInterrupt, RuntimeError])

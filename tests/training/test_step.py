@@ -1,6 +1,10 @@
 """A step against the same computed with padded batches, torch's cross-entropy and torch's plain Adam."""
 
 import copy
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 
 import pytest
 import torch
@@ -12,6 +16,7 @@ from torch.testing import assert_close
 from glassformer.attention import packing
 from glassformer.attention.packing import row_length
 from glassformer.text.batching import Batch
+from glassformer.training.distributed import Processes
 from glassformer.training.step import Step
 from glassformer.transformer.config import ModelConfig
 from glassformer.transformer.model import Transformer
@@ -73,13 +78,13 @@ def gradients(model: Transformer, loss: Tensor) -> dict[str, Tensor]:
     return dict(zip(names, torch.autograd.grad(loss, parameters), strict=True))
 
 
-def gradients_taken(step: Step, batches: list[Batch]) -> dict[str, Tensor]:
+def gradients_taken(step: Step, batches: list[Batch], tokens: int | None = None) -> dict[str, Tensor]:
     """Those with which the optimizer is called."""
     seen: dict[str, Tensor] = {}
     handle = step.optimizer.register_step_pre_hook(
         lambda *_: seen.update({name: p.grad.clone() for name, p in step.model.named_parameters()})
     )
-    step.take(batches, rate=0.1, seed=3)
+    step.take(batches, rate=0.1, seed=3, tokens=tokens)
     handle.remove()
     return seen
 
@@ -159,9 +164,28 @@ def test_it_returns_the_summed_loss_and_divides_gradients_by_the_tokens():
     step = step_of(model)
     assert_close(gradients_taken(step, [batch_of(pairs)]), wanted, **EXACT)
     assert all(parameter.grad is None for parameter in model.parameters())
-    total = step_of(before).take([batch_of(pairs)], rate=0.1, seed=3)
-    assert not total.requires_grad
-    assert_close(total.double(), expected.detach(), rtol=1e-6, atol=0.0)
+    taken = step_of(before).take([batch_of(pairs)], rate=0.1, seed=3)
+    assert not taken.loss.requires_grad
+    assert_close(taken.loss.double(), expected.detach(), rtol=1e-6, atol=0.0)
+    assert taken.tokens == tokens
+
+
+def test_the_tokens_of_other_processes_make_its_gradients_shorter():
+    model, pairs = make(), some_pairs()
+    tokens = sum(len(target) for _, target in pairs)
+    expected = gradients_taken(step_of(copy.deepcopy(model)), [batch_of(pairs)])
+    found = gradients_taken(step_of(model), [batch_of(pairs)], tokens=3 * tokens)
+    assert_close(found, {name: grad / 3 for name, grad in expected.items()}, **EXACT)
+
+
+def test_a_batch_that_stands_in_counts_for_nothing():
+    model, pairs = make(), some_pairs()
+    alone = step_of(copy.deepcopy(model))
+    expected = alone.take([batch_of(pairs)], rate=0.1, seed=3)
+    step, stand_in = step_of(model), replace(batch_of(pairs[:2]), counted=False)
+    tokens = sum(len(target) for _, target in pairs)
+    assert step.take([batch_of(pairs), stand_in], rate=0.1, seed=3, tokens=tokens) == expected
+    assert_close(step.model.state_dict(), alone.model.state_dict(), **EXACT)
 
 
 def test_the_gradients_of_several_batches_are_those_of_one():
@@ -217,10 +241,21 @@ def test_dropout_follows_the_seed_of_the_step():
     for run, seed in (("a", 5), ("b", 5), ("c", 6)):
         own = copy.deepcopy(model)
         torch.rand(len(taken))  # what was drawn before has no part in it
-        total = step_of(own, torch.float32).take(batches, rate=0.1, seed=seed)
-        taken[run] = (total, *own.state_dict().values(), torch.rand(1))
+        loss = step_of(own, torch.float32).take(batches, rate=0.1, seed=seed).loss
+        taken[run] = (loss, *own.state_dict().values(), torch.rand(1))
     assert all(torch.equal(x, y) for x, y in zip(taken["a"], taken["b"], strict=True))
     assert taken["a"][0] != taken["c"][0]
+
+
+def test_each_process_draws_its_own_dropout():
+    seeds = set()
+    for rank in range(5):
+        step = Step(make(), dtype=torch.float64, label_smoothing=0.1, clip_norm=0.0, processes=Processes(rank))
+        for seed in (7, 8, 7 + 1_000_003):  # of two updates, and of the next seed that a user may give
+            step.take([batch_of(some_pairs([(2, 3)]))], rate=0.0, seed=seed)
+            seeds.add(torch.initial_seed())
+    assert len(seeds) == 5 * 3
+    assert {7, 8} <= seeds
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
@@ -252,3 +287,96 @@ def test_it_learns_its_pairs_by_heart():
     for update in range(60):
         step.take(batches, rate=1e-2, seed=update)
     assert step.loss(batches[0])[1].item() < 0.1 * before
+
+
+# Updates that would do harm
+
+
+@contextmanager
+def spoiling(model: Transformer, *, output: float = 1.0, gradient: float = 1.0) -> Iterator[None]:
+    """A layer's activations are multiplied by `output`, their gradient by `gradient`."""
+
+    def spoil(module: torch.nn.Module, inputs: object, activations: Tensor) -> Tensor:
+        if activations.requires_grad:
+            activations.register_hook(lambda grad: grad * gradient)
+        return activations * output
+
+    handle = model.decoder[0].feed_forward.register_forward_hook(spoil)
+    try:
+        yield
+    finally:
+        handle.remove()
+
+
+def state(step: Step) -> dict[str, Tensor]:
+    """Weights and Adam's state."""
+    named = dict(step.model.named_parameters())
+    adam = {f"{name} {key}": t.clone() for name, p in named.items() for key, t in step.optimizer.state[p].items()}
+    return adam | {name: parameter.detach().clone() for name, parameter in named.items()}
+
+
+HARM = {
+    "a loss that is not a number": dict(output=math.nan),
+    "a loss that is infinite": dict(output=math.inf),
+    "a gradient that is not a number": dict(gradient=math.nan),
+    "a gradient that is infinite": dict(gradient=math.inf),
+}
+
+
+@pytest.mark.parametrize(("taken_before", "clip_norm"), [(0, 0.0), (2, 0.1)])
+@pytest.mark.parametrize("harm", HARM.values(), ids=HARM)
+def test_a_harmful_update_changes_nothing_and_the_next_goes_on(taken_before, harm, clip_norm):
+    model = make(torch.float32, dropout=0.3, encoder_layers=1, decoder_layers=1)
+    step, undisturbed = (step_of(copy.deepcopy(model), torch.float32, clip_norm) for _ in range(2))
+    pairs = some_pairs()
+    parts = [batch_of(pairs[:1]), batch_of(pairs[1:])]
+    for seed in range(taken_before):
+        for each in (step, undisturbed):
+            each.take(parts, rate=0.1, seed=seed)
+    before = state(step)
+    with spoiling(step.model, **harm):
+        loss, tokens = step.take(parts, rate=0.1, seed=7)
+    assert (loss, tokens) == (0, 0)
+    assert step.watch.left_out() == (1, 1)
+    after = state(step)
+    assert all(torch.equal(after[name], tensor) for name, tensor in before.items())
+    assert all(parameter.grad is None for parameter in step.model.parameters())
+    for seed in (8, 9):
+        for each in (step, undisturbed):
+            assert each.take(parts, rate=0.1, seed=seed).tokens == 41
+    after, expected = state(step), state(undisturbed)
+    assert after.keys() == expected.keys()
+    assert all(torch.equal(after[name], tensor) for name, tensor in expected.items())
+    assert after["target_embedding.weight step"] == taken_before + 2
+    assert step.watch.left_out() == (0, 1)
+
+
+def test_one_of_several_batches_spoils_the_update():
+    step = step_of(make(torch.float32, encoder_layers=1, decoder_layers=1), torch.float32)
+    good, bad = batch_of(some_pairs()), batch_of(some_pairs([(7, 3)]))
+    before = state(step)
+    spoil = step.model.decoder[0].feed_forward.register_forward_hook(
+        lambda module, inputs, output: output * (math.nan if output.shape[-2] < 40 else 1)
+    )
+    assert step.take([good, bad, good], rate=0.1, seed=3).tokens == 0
+    after = state(step)
+    assert all(torch.equal(after[name], tensor) for name, tensor in before.items())
+    spoil.remove()
+    assert step.take([good, bad, good], rate=0.1, seed=3).tokens == 2 * 41 + 3
+
+
+def test_a_loss_that_jumps_is_left_out_though_all_is_finite():
+    model, batches = make(torch.float32, encoder_layers=1, decoder_layers=1), [batch_of(some_pairs([(2, 3)]))]
+    step = step_of(model, torch.float32)
+    for seed in range(3):
+        step.take(batches, rate=1e-3, seed=seed)
+    step.watch.state[2] = 100  # as many as it takes to tell a jump
+    before = state(step)
+    weight = model.target_embedding.weight.detach()
+    weight *= 300  # which makes the output's logits larger too
+    assert step.take(batches, rate=1e-3, seed=3).tokens == 0
+    weight.copy_(before["target_embedding.weight"])
+    after = state(step)
+    assert all(torch.equal(after[name], tensor) for name, tensor in before.items())
+    assert step.take(batches, rate=1e-3, seed=4).tokens == 3
+    assert step.watch.left_out() == (0, 1)

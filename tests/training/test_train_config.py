@@ -20,6 +20,7 @@ SIZES = (
     "validate_every",
     "score_pairs",
     "average",
+    "max_left_out",
     "warmup",
     "vocab_size",
     "source_vocab_size",
@@ -47,6 +48,8 @@ def test_sizes_start_at_one(name, value):
         (dict(learning_rate=0.0), "learning_rate must be above 0, got 0.0"),
         (dict(learning_rate=-1e-3), "learning_rate must be above 0, got -0.001"),
         (dict(max_minutes=0.0), "max_minutes must be above 0, got 0.0"),
+        (dict(checkpoint_seconds=0.0), "checkpoint_seconds must be above 0, got 0.0"),
+        (dict(checkpoint_seconds=-1.0), "checkpoint_seconds must be above 0, got -1.0"),
         (dict(clip_norm=-1.0), r"clip_norm must be at least 0 \(0 turns it off\), got -1.0"),
         (dict(patience=-1), r"patience must be at least 0 \(0 turns it off\), got -1"),
         (dict(label_smoothing=1.0), "label_smoothing must be at least 0 and less than 1, got 1.0"),
@@ -74,7 +77,9 @@ def test_refused(changes, message):
         config(**changes)
 
 
-@pytest.mark.parametrize("name", ["learning_rate", "max_minutes", "clip_norm", "label_smoothing", "max_ratio"])
+@pytest.mark.parametrize(
+    "name", [*("learning_rate", "max_minutes", "clip_norm"), *("label_smoothing", "max_ratio", "checkpoint_seconds")]
+)
 def test_not_a_number_is_refused(name):
     with pytest.raises(ConfigError, match=rf"^{name} must be .*got nan$"):
         config(**{name: float("nan")})
@@ -147,7 +152,32 @@ def test_a_run_continues_where_it_stands_now_with_new_limits():
     assert (continued.max_updates, continued.threads) == (11, 1)
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        dict(learning_rate=1e-4),
+        dict(clip_norm=0.5),
+        dict(max_left_out=7),
+        dict(batch_tokens=512),
+        dict(accumulate=3),
+        dict(checkpoint_seconds=60.0),
+        dict(shard=True),
+        dict(device="cpu"),
+        dict(precision="float32"),
+        dict(patience=3),
+        dict(max_epochs=7),
+        dict(max_minutes=0.5),
+    ],
+    ids=str,
+)
+def test_what_a_lack_of_memory_or_a_wild_loss_calls_for_can_be_changed(change):
+    asked = TrainConfig(out=Path("runs/x"), resume=True, **change)
+    assert config(seed=7).continued(asked) == config(seed=7, **change)
+
+
 def test_other_settings_cannot_be_changed_by_continuing():
     asked = TrainConfig(out=Path("elsewhere"), resume=True, seed=3, d_model=64, max_updates=11)
-    with pytest.raises(ConfigError, match=r"leave out d_model, seed .only max_epochs, .*threads can be changed"):
+    with pytest.raises(
+        ConfigError, match=r"leave out d_model, seed .only max_epochs, .*checkpoint_seconds can be changed"
+    ):
         config().continued(asked)

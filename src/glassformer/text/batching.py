@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import TypeVar, overload
 
 import torch
 from jaxtyping import Bool, Int
@@ -15,6 +15,9 @@ from glassformer.attention.packing import Packing, send
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
+
+CUT_AT_ONCE = 1 << 18
+"""Pairs whose lengths are Python's numbers at a time."""
 
 
 @dataclass(frozen=True)
@@ -28,9 +31,19 @@ class Batch:
     targets: Packing
     target_out: Int[Tensor, " tokens"]
     """What is to be predicted at each position of the targets."""
+    counted: bool = True
+    """False of one that stands in where a process has no pair of its own: its loss is not counted."""
 
     @classmethod
-    def of(cls, source: Sequence[Tensor], target: Sequence[Tensor], source_pad: int, target_pad: int) -> "Batch":
+    def of(
+        cls,
+        source: Sequence[Tensor],
+        target: Sequence[Tensor],
+        source_pad: int,
+        target_pad: int,
+        *,
+        counted: bool = True,
+    ) -> "Batch":
         """The batch of these pairs of ids, each of which ends with `</s>`."""
         sources, targets = (Packing.of([len(ids) for ids in side]) for side in (source, target))
         start = target[0].new_full((1,), target_pad)
@@ -41,6 +54,7 @@ class Batch:
             targets.fill(shifted, target_pad),
             targets,
             torch.cat(list(target)).long(),
+            counted,
         )
 
     @property
@@ -56,6 +70,7 @@ class Batch:
             send(self.target_in, device),
             self.targets.to(device),
             send(self.target_out, device),
+            self.counted,
         )
 
 
@@ -80,6 +95,28 @@ def one_ahead(work: Callable[[Item], Result], items: Iterable[Item]) -> Iterator
             yield waiting.result()
 
 
+class Plan(Sequence[list[int]]):
+    """Which pairs go into which batch, in two tensors: as lists, tens of millions of pairs would take gigabytes."""
+
+    def __init__(self, order: Int[Tensor, " pairs"], starts: Int[Tensor, " batches"], ends: Int[Tensor, " batches"]):
+        """Batch i holds the pairs `order[starts[i] : ends[i]]`."""
+        self._order, self._starts, self._ends = order, starts, ends
+
+    def __len__(self) -> int:
+        return len(self._starts)
+
+    @overload
+    def __getitem__(self, index: int) -> list[int]: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[list[int]]: ...
+    def __getitem__(self, index: int | slice) -> list[int] | list[list[int]]:
+        if isinstance(index, slice):
+            return [self[i] for i in range(*index.indices(len(self)))]
+        if not -len(self) <= index < len(self):
+            raise IndexError(f"batch {index} of {len(self)}")
+        return self._order[self._starts[index] : self._ends[index]].tolist()
+
+
 def plan_batches(
     source_lengths: Int[Tensor, " pairs"],
     target_lengths: Int[Tensor, " pairs"],
@@ -87,7 +124,7 @@ def plan_batches(
     batch_tokens: int,
     seed: int,
     epoch: int,
-) -> list[list[int]]:
+) -> Plan:
     """Which pairs go into which batch of this epoch: a function of its arguments alone.
 
     Pairs are sorted by length, equal lengths in random order, and cut into batches of at most `batch_tokens` source and
@@ -96,18 +133,26 @@ def plan_batches(
     """
     generator = torch.Generator().manual_seed(seed * 1_000_003 + epoch)
     order = torch.randperm(len(source_lengths), generator=generator)
-    sides = source_lengths, target_lengths
-    for lengths in sides:
-        order = order[lengths[order].argsort(stable=True)]
-    batches: list[list[int]] = []
-    current: list[int] = []
-    held, widest = [0, 0], 0
-    for index, *lengths in zip(*(x[order].tolist() for x in (torch.arange(len(order)), *sides)), strict=True):
-        held, widest = [a + b for a, b in zip(held, lengths, strict=True)], max(widest, *lengths)
-        if current and (max(held) > batch_tokens or widest * (len(current) + 1) > 2 * batch_tokens):
-            batches.append(current)
-            current, held, widest = [], lengths, max(lengths)
-        current.append(index)
-    if current:
-        batches.append(current)
-    return [batches[i] for i in torch.randperm(len(batches), generator=generator).tolist()]
+    # By target, equal targets by source, in one sort.
+    keys = target_lengths[order].mul_(source_lengths.max() + 1).add_(source_lengths[order])
+    order = order[keys.argsort(stable=True)].int()
+    del keys
+    starts = torch.tensor(_cuts(source_lengths, target_lengths, order, batch_tokens))
+    ends = torch.cat([starts[1:], starts.new_tensor([len(order)])])
+    mixed = torch.randperm(len(starts), generator=generator)
+    return Plan(order, starts[mixed], ends[mixed])
+
+
+def _cuts(source_lengths: Tensor, target_lengths: Tensor, order: Tensor, batch_tokens: int) -> list[int]:
+    """Where batches begin, of pairs in this order."""
+    starts = [0]
+    count = sources = targets = widest = 0
+    for part in order.split(CUT_AT_ONCE):
+        for source, target in zip(source_lengths[part].tolist(), target_lengths[part].tolist(), strict=True):
+            count, sources, targets = count + 1, sources + source, targets + target
+            widest = max(widest, source, target)
+            full = sources > batch_tokens or targets > batch_tokens or widest * count > 2 * batch_tokens
+            if full and count > 1:
+                starts.append(starts[-1] + count - 1)
+                count, sources, targets, widest = 1, source, target, max(source, target)
+    return starts

@@ -2,18 +2,22 @@
 
 import codecs
 import gzip
-import hashlib
-import heapq
+import io
+import json
 import zlib
-from collections import Counter
 from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from itertools import zip_longest
+from itertools import islice, zip_longest
 from pathlib import Path
+from typing import NoReturn
 
 from glassformer.errors import DataError
 
 Pair = tuple[str, str]
+
+BLOCK_BYTES = 1 << 19
+"""Sources of a block: about 9,000 sentences. The content's digest depends on it (`scan`)."""
 
 
 @dataclass(frozen=True)
@@ -31,46 +35,128 @@ class PairFiles:
                 raise DataError(f"{path} is a pipe or device, and is read several times: save it to a file first")
 
     def __iter__(self) -> Iterator[Pair]:
-        return self._tsv() if self.target is None else self._parallel(self.target)
+        for block in self.blocks():
+            yield from zip(*block.pairs(), strict=True)
 
-    def _parallel(self, target: Path) -> Iterator[Pair]:
-        left, right = read_lines(self.source), read_lines(target)
-        for count, (source, translation) in enumerate(zip_longest(left, right)):
-            if source is None or translation is None:
-                n_source = count + (0 if source is None else 1 + sum(1 for _ in left))
-                n_target = count + (0 if translation is None else 1 + sum(1 for _ in right))
-                raise DataError(
-                    f"source and target must have as many lines as each other: {self.source} has {n_source}, "
-                    f"{target} has {n_target}"
-                )
-            yield source, translation
+    def blocks(self) -> "Iterator[Block]":
+        """All lines in order, as many at a time as hold `BLOCK_BYTES` of sources, so that a corpus may be larger than
+        memory; DataError if the files have different numbers of lines."""
+        with ExitStack() as stack:
+            source = stack.enter_context(_RawLines(self.source))
+            target = None if self.target is None else stack.enter_context(_RawLines(self.target))
+            first = 1
+            while lines := source.take_bytes(BLOCK_BYTES):
+                beside = [] if target is None else target.take(len(lines))
+                if target is not None and len(beside) < len(lines):
+                    counts = first - 1 + len(lines) + source.count_rest(), first - 1 + len(beside)
+                    raise self._unequal(*counts)
+                yield Block(self, first, len(lines), source.share(), b"".join(lines), b"".join(beside))
+                first += len(lines)
+            if target is not None and (rest := target.count_rest()):
+                raise self._unequal(first - 1, first - 1 + rest)
 
-    def _tsv(self) -> Iterator[Pair]:
-        for number, line in enumerate(read_lines(self.source), start=1):
-            columns = line.split("\t")
-            if len(columns) < 2:
+    def _unequal(self, sources: int, targets: int) -> DataError:
+        return DataError(
+            f"source and target must have as many lines as each other: {self.source} has {sources}, "
+            f"{self.target} has {targets}"
+        )
+
+
+@dataclass(frozen=True)
+class Block:
+    """Neighbouring lines of pair files, as they stand there."""
+
+    files: PairFiles
+    first: int
+    """Number of the first line, from 1."""
+    lines: int
+    share: float
+    """Of the file of sources: how much of it has been read with this block, from 0 to 1."""
+    source: bytes
+    target: bytes
+    """Empty where the files are one TSV file."""
+
+    def pairs(self) -> tuple[list[str], list[str]]:
+        """The sources and the targets, without the lines' ends; DataError names the first line that is wrong."""
+        try:
+            sources = _decode(self.source, self.first)
+            if self.files.target is not None:
+                return sources, _decode(self.target, self.first)
+            columns = [line.split("\t", 2) for line in sources]
+            return [row[0] for row in columns], [row[1] for row in columns]
+        except (UnicodeDecodeError, IndexError):
+            self._complain()
+
+    def _complain(self) -> NoReturn:
+        """Raise the DataError of the first line that is wrong."""
+        files = self.files
+        sides = zip_longest(io.BytesIO(self.source), io.BytesIO(self.target), fillvalue=b"")
+        for number, (source, target) in enumerate(sides, start=self.first):
+            line = decode_line(source, number, str(files.source))
+            if files.target is not None:
+                decode_line(target, number, str(files.target))
+            elif "\t" not in line:
                 raise DataError(
-                    f"{self.source}, line {number}: expected source<tab>target, found no tab; "
+                    f"{files.source}, line {number}: expected source<tab>target, found no tab; "
                     "for two parallel files give the target file as well"
                 )
-            yield columns[0], columns[1]
+        raise AssertionError("a block that can't be read has a line that can't be read")
+
+    def to_parts(self) -> list[bytes]:
+        """The same as bytes that another process can read with `of_parts`."""
+        files = [str(self.files.source), None if self.files.target is None else str(self.files.target)]
+        return [json.dumps([files, self.first, self.lines, self.share]).encode(), self.source, self.target]
+
+    @classmethod
+    def of_parts(cls, parts: list[bytes]) -> "Block":
+        """The inverse of `to_parts`."""
+        header, source, target = parts
+        (left, right), first, lines, share = json.loads(header)
+        files = PairFiles(Path(left), None if right is None else Path(right))
+        return cls(files, first, lines, share, source, target)
+
+
+class _RawLines:
+    """The lines of a text file as bytes, .gz unpacked, in lists: one line at a time would take twice as long."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def __enter__(self) -> "_RawLines":
+        with _readable(self._path):
+            self._packed = self._path.open("rb")
+        self._size = max(1, self._path.stat().st_size)
+        self._file = _unpacked(self._packed, self._path)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._packed.close()
+
+    def take_bytes(self, size: int) -> list[bytes]:
+        """As many further lines as have at least `size` bytes, or what is left."""
+        with _readable(self._path):
+            return self._file.readlines(size)
+
+    def take(self, count: int) -> list[bytes]:
+        """So many further lines, or what is left."""
+        with _readable(self._path):
+            return list(islice(self._file, count))
+
+    def count_rest(self) -> int:
+        """How many lines are left; afterwards none."""
+        with _readable(self._path):
+            return sum(1 for _ in self._file)
+
+    def share(self) -> float:
+        """How much of the file has been read."""
+        return min(1.0, self._packed.tell() / self._size)
 
 
 def read_lines(path: Path) -> Iterator[str]:
     """The lines of a UTF-8 file (.gz is unpacked), without their ends; only a newline ends a line."""
-    if not path.exists():
-        raise DataError(f"{path}: no such file")
-    if path.is_dir():
-        raise DataError(f"{path} is a folder, a text file was expected")
-    opener = gzip.open if path.suffix == ".gz" else open
-    try:
-        with opener(path, "rb") as file:
-            for number, raw in enumerate(file, start=1):
-                yield decode_line(raw, number, str(path))
-    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
-        raise DataError(f"{path} is not a complete gzip file: {error}") from None
-    except PermissionError:
-        raise DataError(f"{path}: permission denied") from None
+    with _readable(path), path.open("rb") as packed:
+        for number, raw in enumerate(_unpacked(packed, path), start=1):
+            yield decode_line(raw, number, str(path))
 
 
 def decode_line(raw: bytes, number: int, name: str) -> str:
@@ -86,56 +172,30 @@ def decode_line(raw: bytes, number: int, name: str) -> str:
         ) from None
 
 
-@dataclass(frozen=True)
-class Part:
-    """The pairs of some files on one side of a split that `hold_out` made."""
-
-    files: PairFiles
-    seed: int
-    chosen: frozenset[int]
-    held_out: bool
-
-    def __iter__(self) -> Iterator[Pair]:
-        for source, target in self.files:
-            if (_rank(source, self.seed) in self.chosen) == self.held_out:
-                yield source, target
+def _decode(raw: bytes, first: int) -> list[str]:
+    """What `decode_line` makes of each line, the first of which has this number, all at once."""
+    if first == 1:
+        raw = raw.removeprefix(codecs.BOM_UTF8)
+    lines = raw.decode().removesuffix("\n").split("\n")
+    return [line.rstrip("\r") for line in lines] if b"\r" in raw else lines
 
 
-def hold_out(files: PairFiles, count: int, seed: int) -> tuple[Part, Part]:
-    """Split pairs in two, chosen by the seed: those for training, and at most `count` others for validation.
-
-    All pairs with the same source fall on the same side, so that validation sees new sources; a source that is too
-    frequent to fit stays in training.
-    """
-    frequency: Counter[int] = Counter()  # of the `count` sources of lowest rank
-    highest: list[int] = []  # their negated ranks, as a heap
-    total = 0
-    for source, _ in files:
-        total += 1
-        rank = _rank(source, seed)
-        if rank not in frequency:
-            if len(highest) < count:
-                heapq.heappush(highest, -rank)
-            elif rank < -highest[0]:
-                del frequency[-heapq.heapreplace(highest, -rank)]
-            else:
-                continue
-        frequency[rank] += 1
-    chosen, left = [], min(count, total - 1)
-    for rank in sorted(frequency):
-        if frequency[rank] <= left:
-            chosen.append(rank)
-            left -= frequency[rank]
-    if not chosen:
-        raise DataError(
-            f"{files.source} has too few pairs with different sources to hold some out for validation: "
-            "give --valid-source (and --valid-target)"
-        )
-    split = frozenset(chosen)
-    return Part(files, seed, split, held_out=False), Part(files, seed, split, held_out=True)
+def _unpacked(packed: io.BufferedReader, path: Path) -> io.BufferedReader:
+    if path.suffix != ".gz":
+        return packed
+    return io.BufferedReader(gzip.GzipFile(fileobj=packed), 1 << 17)  # without a buffer: half as fast
 
 
-def _rank(source: str, seed: int) -> int:
-    """A number that looks random and depends on nothing but the source and the seed."""
-    digest = hashlib.blake2b(source.encode(), digest_size=8, key=seed.to_bytes(8, "little"))
-    return int.from_bytes(digest.digest(), "little")
+@contextmanager
+def _readable(path: Path) -> Iterator[None]:
+    """Explains what goes wrong with opening or reading a file."""
+    try:
+        yield
+    except (FileNotFoundError, NotADirectoryError):
+        raise DataError(f"{path}: no such file") from None
+    except IsADirectoryError:
+        raise DataError(f"{path} is a folder, a text file was expected") from None
+    except PermissionError:
+        raise DataError(f"{path}: permission denied") from None
+    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+        raise DataError(f"{path} is not a complete gzip file: {error}") from None

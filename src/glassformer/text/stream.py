@@ -1,18 +1,13 @@
 """Lines as they come, in chunks, so that a file of any length takes the same memory."""
 
 import os
-import sys
-import time
 from collections.abc import Iterable, Iterator
-from datetime import timedelta
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import BinaryIO
 
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
-
 from glassformer.errors import DataError
+from glassformer.text.meter import Meter
 from glassformer.text.pairs import decode_line, read_lines
 
 STANDARD_INPUT = "standard input"
@@ -93,28 +88,10 @@ def counting(chunks: Iterable[Chunk], what: str, unit: str, total: int | None = 
 
     With the number of all lines also the time left. The first chunk needn't begin with the first line.
     """
-    if not sys.stderr.isatty():
-        yield from chunks
+    iterator = iter(chunks)
+    if (head := next(iterator, None)) is None:
         return
-    columns = (TextColumn("{task.description}"), BarColumn(bar_width=24), TimeElapsedColumn())
-    with Progress(*columns, TextColumn("{task.fields[facts]}"), console=Console(stderr=True)) as progress:
-        task = progress.add_task(what, total=total, facts="")
-        before, began = None, 0.0
-        for first, lines in chunks:
-            if before is None:
-                before, began = first - 1, time.monotonic()
-                progress.update(task, completed=before)
+    with Meter(what, unit, total=total, before=head[0] - 1) as meter:
+        for first, lines in chain([head], iterator):
             yield first, lines
-            done = first + len(lines) - 1
-            facts = progress_facts(done, done - before, time.monotonic() - began, unit, total)
-            progress.update(task, completed=done, facts=facts)
-
-
-def progress_facts(done: int, new: int, seconds: float, unit: str, total: int | None) -> str:
-    """What is done, how fast, and with a total the time left, if `new` ones took so many seconds."""
-    speed = new / max(seconds, 1e-9)
-    facts = f"{done:,} {unit}" if total is None else f"{done:,} of {total:,} {unit}"
-    facts += f", {speed:,.0f} {unit}/s" if speed >= 10 else f", {speed:.2g} {unit}/s"
-    if total is not None and done < total:
-        facts += f", {timedelta(seconds=round((total - done) / speed))} left"
-    return facts
+            meter.show(first + len(lines) - 1)

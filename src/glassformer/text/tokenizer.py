@@ -71,6 +71,7 @@ class SubwordTokenizer(Tokenizer):
         left_out = {*first, self._processor.bos_id(), self._processor.pad_id()}
         self._pieces = first + [i for i in range(self._processor.get_piece_size()) if i not in left_out]
         self._ids = {piece: i for i, piece in enumerate(self._pieces)}
+        self._same = self._pieces == list(range(len(self._pieces)))
         self.pad = len(self._pieces)
         self.vocab_size = self.pad + 1
 
@@ -116,7 +117,8 @@ class SubwordTokenizer(Tokenizer):
         return tokenizer
 
     def encode(self, lines: Sequence[str]) -> list[list[int]]:
-        return [[self._ids[piece] for piece in pieces] for pieces in self._processor.encode(list(lines))]
+        found = self._processor.encode(list(lines), num_threads=1)  # the cores are shared out elsewhere
+        return found if self._same else [[self._ids[piece] for piece in pieces] for pieces in found]
 
     def decode(self, ids: Sequence[Sequence[int]]) -> list[str]:
         kept = [[self._pieces[i] for i in row if i not in (EOS, self.pad)] for row in ids]
@@ -147,8 +149,8 @@ class SymbolTokenizer(Tokenizer):
 
     @classmethod
     def train(cls, lines: Iterable[str], *, vocab_size: int | None) -> "SymbolTokenizer":
-        """Every symbol of the text, or with `vocab_size` the most frequent ones."""
-        counts = Counter(symbol for line in lines for symbol in line.split())
+        """Every symbol of the text, or with `vocab_size` the most frequent ones; of a Counter, of the symbols in it."""
+        counts = lines if isinstance(lines, Counter) else count_symbols(lines)
         if not counts:
             raise DataError("no text to learn a tokenizer from: every line is empty")
         symbols = [symbol for symbol, _ in sorted(counts.items(), key=lambda item: (-item[1], item[0]))]
@@ -185,7 +187,8 @@ class SymbolTokenizer(Tokenizer):
 def train_tokenizer(
     lines: Iterable[str], *, kind: str, vocab_size: int | None, seed: int, coverage: float = 1.0
 ) -> Tokenizer:
-    """A tokenizer of this kind (`KINDS`) learned from `lines`; a kind ending in .model is a path."""
+    """A tokenizer of this kind (`KINDS`) learned from `lines`, of symbols also from a Counter of them; a kind ending
+    in .model is a path."""
     if kind.endswith(".model"):
         if vocab_size is not None:
             raise ConfigError(f"vocab_size {vocab_size} can't be chosen for {kind}, which has a size: leave it out")
@@ -196,6 +199,11 @@ def train_tokenizer(
         return SymbolTokenizer.train(lines, vocab_size=vocab_size)
     check_kind(kind)
     return SubwordTokenizer.train(lines, kind=kind, vocab_size=vocab_size, seed=seed, coverage=coverage)
+
+
+def count_symbols(lines: Iterable[str]) -> Counter[str]:
+    """How often each symbol stands in the lines."""
+    return Counter(symbol for line in lines for symbol in line.split())
 
 
 def read_sentencepiece(proto: bytes) -> sentencepiece.SentencePieceProcessor:

@@ -1,22 +1,38 @@
-"""What training needs to go on where it stopped, and the weights it averages. All of it safetensors.
+"""What training needs to go on where it stopped. Safetensors with a checksum, written in the background.
 
-resume/state.safetensors          weights, optimizer and counters of the last save
-resume/snapshot-<update>.safetensors   weights at each of the last validations
+resume/checkpoint-<update>/<rank>-of-<files>.safetensors   weights, Adam's state, counters, after that update
+
+A checkpoint is one file, or where the model is sharded one file of each process, holding its rows of each tensor. It
+can be read by any number of processes.
 """
 
 import json
-from collections.abc import Mapping
+import shutil
+import time
+import warnings
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors import safe_open
 from torch import Tensor
+from torch.distributed.tensor import DTensor
 
 from glassformer.errors import RunError
-from glassformer.files import write_tensors
-from glassformer.run import read_weights
-from glassformer.transformer.model import Transformer
+from glassformer.files import check_tensors, write_checked_tensors
+from glassformer.training.distributed import ALONE, Processes, first_row, local
+from glassformer.training.step import Step
+
+KEPT = 2
+"""Checkpoints that are kept: the newest, and the one before it in case that is damaged."""
+SHARE = 0.02
+"""Largest share of the time that writing may take, where no interval is given."""
+SHORTEST = 10.0
+"""Seconds between checkpoints at the least, where no interval is given."""
 
 
 @dataclass
@@ -27,6 +43,8 @@ class Position:
     epoch: int = 0
     batch: int = 0
     """Batches of this epoch already done."""
+    batches: int = 0
+    """Batches of this epoch in all."""
     seconds: float = 0.0
     """Time spent training and validating."""
     best: list[float] | None = None
@@ -37,50 +55,167 @@ class Position:
     """Validations since then."""
 
 
-def save_state(folder: Path, model: Transformer, optimizer: torch.optim.Optimizer, position: Position) -> None:
-    """Write `state.safetensors`, whole or not at all."""
-    tensors = {f"model.{name}": tensor for name, tensor in model.state_dict().items()}
-    for index, values in optimizer.state_dict()["state"].items():
-        tensors |= {f"optimizer.{index}.{name}": tensor for name, tensor in values.items()}
-    write_tensors(folder / "state.safetensors", tensors, {"position": json.dumps(asdict(position))})
+class Checkpoints:
+    """The checkpoints in a folder: reads the newest one that is whole, and writes further ones when it is time."""
+
+    def __init__(self, folder: Path, processes: Processes = ALONE, seconds: float | None = None) -> None:
+        """`seconds` between checkpoints; None: 10 or more, such that writing takes at most 2 % of the time."""
+        self._folder = folder
+        self._processes = processes
+        self._seconds = seconds
+        self.pause = SHORTEST if seconds is None else seconds
+        """Seconds until the next."""
+        self._next = time.monotonic() + self.pause
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
+        self._writing: Future[None] | None = None
+
+    def load(self, step: Step) -> Position:
+        """Put the newest checkpoint that is whole into model and optimizer, and remove what is newer.
+
+        Without any training starts from its beginning. A damaged one is passed over with a warning; RunError if
+        there is no other.
+        """
+        newest, damaged = 0, list[str]()
+        if self._processes.first:
+            newest, damaged = self._newest()
+        newest, lost = (int(number) for number in self._processes.agree(newest, len(damaged)))
+        if not newest and lost:
+            raise RunError(
+                f"no checkpoint in {self._folder} can be read any more, so the run can't be continued: train anew with "
+                f"--overwrite ({'; '.join(damaged)})"
+            )
+        for reason in damaged:
+            warnings.warn(f"{reason}; going on from the checkpoint before it", stacklevel=2)
+        if not newest:
+            return Position()
+        with ExitStack() as stack:
+            paths = _complete(self._path(newest)) or []
+            files = [stack.enter_context(safe_open(path, framework="pt")) for path in paths]
+            _restore(_tensors(step), files)
+            return Position(**json.loads(files[0].metadata()["position"]))
+
+    def _newest(self) -> tuple[int, list[str]]:
+        """The update of the newest checkpoint that is whole, and what is wrong with newer ones, which it removes."""
+        found, damaged, newer = 0, list[str](), list[Path]()
+        for path in sorted(self._folder.glob("checkpoint-*"), reverse=True):
+            try:
+                if _is_whole(path):
+                    found = int(path.name.rpartition("-")[2])
+                    break
+            except RunError as error:
+                damaged.append(str(error))
+            newer.append(path)
+        if found or not damaged:  # otherwise all of it stays for whoever wants to look
+            for path in newer:
+                shutil.rmtree(path)
+        return found, damaged
+
+    @property
+    def writing(self) -> bool:
+        """Whether one is being written at the moment."""
+        return self._writing is not None and not self._writing.done()
+
+    def due(self) -> bool:
+        """Whether it is time for the next one, which the first process knows. Raises what went wrong with the last."""
+        if not self.writing:
+            self.wait()
+        return self._processes.first and not self.writing and time.monotonic() >= self._next
+
+    def save(self, step: Step, position: Position) -> None:
+        """Write a checkpoint of this moment, in the background."""
+        self.wait()
+        tensors = _tensors(step)
+        sharded = any(isinstance(tensor, DTensor) for tensor in tensors.values())
+        if not sharded and not self._processes.first:
+            return
+        began = time.monotonic()
+        copies = {name: local(tensor).detach().to("cpu", copy=True) for name, tensor in tensors.items()}
+        starts = {name: first_row(tensor) for name, tensor in tensors.items() if isinstance(tensor, DTensor)}
+        metadata = {"position": json.dumps(asdict(position)), "starts": json.dumps(starts)}
+        rank, count = (self._processes.rank, self._processes.size) if sharded else (0, 1)
+        path = self._path(position.update) / f"{rank + 1:05d}-of-{count:05d}.safetensors"
+        taken = time.monotonic() - began
+        self._writing = self._pool.submit(self._write, path, copies, metadata, taken)
+
+    def _write(self, path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str], taken: float) -> None:
+        """`taken` is the time that training has lost to this checkpoint already."""
+        before = time.thread_time()  # waiting for the disk takes nothing from the training
+        path.parent.mkdir(exist_ok=True)
+        write_checked_tensors(path, tensors, metadata)
+        if self._processes.first:
+            folders = sorted(self._folder.glob("checkpoint-*"))
+            kept = [folder for folder in folders if _complete(folder)][-KEPT:]
+            for old in folders:
+                if len(kept) == KEPT and old < kept[0]:  # or what is left of one that was being removed
+                    shutil.rmtree(old)
+        taken += time.thread_time() - before
+        self.pause = max(SHORTEST, taken / SHARE) if self._seconds is None else self._seconds
+        self._next = time.monotonic() + self.pause
+
+    def wait(self) -> None:
+        """Return when nothing is being written any more. Raises what went wrong with it."""
+        writing, self._writing = self._writing, None
+        if writing is not None:
+            writing.result()
+
+    def close(self) -> None:
+        """Finish what is being written."""
+        self._pool.shutdown()
+
+    def _path(self, update: int) -> Path:
+        return self._folder / f"checkpoint-{update:09d}"
 
 
-def load_state(folder: Path, model: Transformer, optimizer: torch.optim.Optimizer) -> Position:
-    """Put the saved state into model and optimizer. Without one, training starts from its beginning."""
-    path = folder / "state.safetensors"
-    if not path.exists():
-        return Position()
-    tensors = read_weights(path)
-    with safe_open(path, framework="pt") as file:
-        position = Position(**json.loads(file.metadata()["position"]))
-    model.load_state_dict({k.removeprefix("model."): v for k, v in tensors.items() if k.startswith("model.")})
-    state: dict[int, dict[str, Tensor]] = {}
-    for name, tensor in tensors.items():
-        if name.startswith("optimizer."):
-            _, index, key = name.split(".")
-            state.setdefault(int(index), {})[key] = tensor
-    optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
-    return position
+def _tensors(step: Step) -> dict[str, Tensor]:
+    """All that a step depends on: weights, Adam's state (created where there is none yet), the course of the loss."""
+    tensors: dict[str, Tensor] = {"watch": step.watch.state}
+    for name, parameter in step.model.named_parameters():
+        state = step.optimizer.state[parameter]
+        if not state:
+            state["step"] = torch.zeros((), device=local(parameter).device)
+            state["exp_avg"] = torch.zeros_like(parameter)
+            state["exp_avg_sq"] = torch.zeros_like(parameter)
+        tensors[f"model.{name}"] = parameter
+        tensors |= {f"adam.{name}.{key}": tensor for key, tensor in state.items()}
+    return tensors
 
 
-def save_snapshot(folder: Path, weights: Mapping[str, Tensor], update: int, keep: int) -> None:
-    """Write the weights of this update; of the earlier snapshots the last `keep` - 1 stay."""
-    write_tensors(folder / f"snapshot-{update:09d}.safetensors", weights)
-    for old in snapshots(folder)[:-keep]:
-        old.unlink()
+def _restore(tensors: Mapping[str, Tensor], files: Sequence[Any]) -> None:
+    """Fill the tensors from the files of a checkpoint, each with the rows that this process has of it."""
+    starts = [json.loads(file.metadata()["starts"]) for file in files]
+    names = [set(file.keys()) for file in files]
+    with torch.no_grad():
+        for name, tensor in tensors.items():
+            rows = local(tensor)
+            own = first_row(tensor) if isinstance(tensor, DTensor) else 0
+            for file, has, first in zip(files, names, starts, strict=True):
+                if name not in has:
+                    raise RunError(f"the checkpoint does not fit the model of the run: it has no {name}")
+                if not rows.dim():
+                    rows.copy_(file.get_tensor(name))
+                    continue
+                begin = first.get(name, 0)
+                end = begin + file.get_slice(name).get_shape()[0]
+                low, high = max(begin, own), min(end, own + len(rows))
+                if low < high:
+                    rows[low - own : high - own] = file.get_slice(name)[low - begin : high - begin].to(rows.device)
 
 
-def snapshots(folder: Path) -> list[Path]:
-    """The snapshots, oldest first."""
-    return sorted(folder.glob("snapshot-*.safetensors"))
+def _is_whole(folder: Path) -> bool:
+    """Whether a checkpoint was written to its end; RunError if a byte of it has changed since."""
+    files = _complete(folder)
+    if files is None and any(folder.glob("*.safetensors")):  # of several processes, or files were lost
+        warnings.warn(f"{folder} is not complete; going on from before it", stacklevel=3)
+    for file in files or ():
+        check_tensors(file)
+    return files is not None
 
 
-def average(paths: list[Path]) -> dict[str, Tensor]:
-    """The mean of these weights (Vaswani et al. 2017, section 6.1), summed in float64."""
-    if not paths:
-        raise RunError("there are no checkpoints to average: training has not reached a validation")
-    total: dict[str, Tensor] = {}
-    for path in paths:
-        for name, tensor in read_weights(path).items():
-            total[name] = total[name] + tensor.double() if name in total else tensor.double()
-    return {name: (tensor / len(paths)).float() for name, tensor in total.items()}
+def _complete(folder: Path) -> list[Path] | None:
+    """The files of a checkpoint in the order of their ranks, if all of them are there."""
+    counts = {path.stem.rpartition("-")[2] for path in folder.glob("*-of-*.safetensors")}
+    for count in sorted(counts):
+        paths = [folder / f"{rank + 1:05d}-of-{count}.safetensors" for rank in range(int(count))]
+        if all(path.exists() for path in paths):
+            return paths
+    return None

@@ -12,7 +12,10 @@ from glassformer.transformer.config import ModelConfig
 
 DEVICES = ("auto", "cpu", "cuda", "mps")
 PRECISIONS = ("auto", "float32", "bfloat16")
-CHANGEABLE = ("max_epochs", "max_updates", "max_minutes", "patience", "device", "precision", "threads")
+CHANGEABLE = (
+    *("max_epochs", "max_updates", "max_minutes", "patience", "device", "precision", "threads", "shard"),
+    *("learning_rate", "clip_norm", "max_left_out", "batch_tokens", "accumulate", "checkpoint_seconds"),
+)
 """Settings that `resume` may change."""
 
 
@@ -33,8 +36,8 @@ class TrainConfig:
     overwrite: bool = False
     """Replace the run in the output folder."""
     resume: bool = False
-    """Continue the unfinished run in the output folder, with the settings it was started with; limits,
-    device, precision and threads may be given anew."""
+    """Continue the unfinished run in the output folder from its last checkpoint, with the settings it was started
+    with; limits, device, precision, threads, learning rate and batch size may be given anew."""
 
     tokenizer: str = "unigram"
     """How text becomes tokens: unigram, bpe, char, word (sentencepiece, learned from the text), symbols (split at
@@ -76,9 +79,9 @@ class TrainConfig:
     """Probability of dropping an attention weight, instead of the preset's."""
 
     batch_tokens: int = 2048
-    """Most source and most target tokens in a batch; there is no padding to count."""
+    """Most source and most target tokens in a batch, which the processes share; there is no padding to count."""
     accumulate: int = 1
-    """Batches per update."""
+    """Batches per update, one after the other."""
     learning_rate: float | None = None
     """Highest learning rate, reached after the warm-up; then it falls with 1 / sqrt(update). Left out:
     1 / (4 * d_model), which is 5e-4 for the base model."""
@@ -88,6 +91,8 @@ class TrainConfig:
     """Share of the probability that the loss spreads over the whole vocabulary."""
     clip_norm: float = 1.0
     """Largest norm of the gradient; 0 leaves it as it is."""
+    max_left_out: int = 20
+    """Stop after about this many updates in a row that had to be left out: their loss was not a number, or jumped."""
     max_epochs: int = 100
     """Stop after this many passes over the training pairs."""
     max_updates: int | None = None
@@ -108,6 +113,10 @@ class TrainConfig:
     average: int = 5
     """Checkpoints whose mean becomes the final model; 1 takes the best one."""
 
+    checkpoint_seconds: float | None = None
+    """Seconds between checkpoints, from which --resume goes on; they are written in the background. Left out: 10, or
+    as many that writing takes at most 2 % of the time."""
+
     seed: int = 1
     """Seed of everything random: the same seed gives the same weights on the same machine and versions."""
     device: str = "auto"
@@ -116,6 +125,9 @@ class TrainConfig:
     """Type of the matrix products: float32, bfloat16, or auto: bfloat16 where the processor is fast in it."""
     threads: int | None = None
     """CPU threads; left out, torch's choice."""
+    shard: bool = False
+    """With several processes (torchrun): each keeps a part of the weights, gradients and optimizer state (FSDP2), for
+    a model that one device can't hold. Otherwise each has them all (DDP)."""
 
     def __post_init__(self) -> None:
         at_least_one = (
@@ -125,6 +137,7 @@ class TrainConfig:
             "validate_every",
             "score_pairs",
             "average",
+            "max_left_out",
         )
         optional = (
             "warmup",
@@ -140,8 +153,9 @@ class TrainConfig:
                 raise ConfigError(f"{name} must be at least 1, got {value}")
         if self.learning_rate is not None and not 0 < self.learning_rate < math.inf:
             raise ConfigError(f"learning_rate must be above 0, got {self.learning_rate}")
-        if self.max_minutes is not None and not self.max_minutes > 0:
-            raise ConfigError(f"max_minutes must be above 0, got {self.max_minutes}")
+        for name in ("max_minutes", "checkpoint_seconds"):
+            if getattr(self, name) is not None and not getattr(self, name) > 0:
+                raise ConfigError(f"{name} must be above 0, got {getattr(self, name)}")
         for name in ("clip_norm", "patience"):
             if not getattr(self, name) >= 0:
                 raise ConfigError(f"{name} must be at least 0 (0 turns it off), got {getattr(self, name)}")

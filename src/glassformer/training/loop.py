@@ -1,33 +1,36 @@
 """The training loop."""
 
-import math
-import os
-import shutil
-import signal
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+import warnings
+from collections.abc import Iterator
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
 from pathlib import Path
-from threading import current_thread, main_thread
+from shlex import quote
 
 import torch
 
-from glassformer.device import pick_device, pick_precision, tame_memory
-from glassformer.errors import ConfigError, DivergedError, RunError
-from glassformer.generation.config import SearchConfig
-from glassformer.generation.translator import Translator
-from glassformer.run import CONFIG, METRICS, RESUME, WEIGHTS, load_weights, read_config, write_weights
-from glassformer.text.batching import Batch, one_ahead, plan_batches
+from glassformer.device import explaining_memory, pick_precision, tame_memory
+from glassformer.errors import FULL, ConfigError, DivergedError, RunError
+from glassformer.files import remove_unfinished
+from glassformer.run import CONFIG, CURVES, METRICS, RESUME, WEIGHTS, load_weights, read_config, write_weights
+from glassformer.text.batching import Batch, plan_batches
 from glassformer.text.corpus import Corpus
-from glassformer.text.scores import LOWER_IS_BETTER, score
-from glassformer.text.tokenizer import SymbolTokenizer, load_tokenizer
-from glassformer.training.checkpoint import average, load_state, save_snapshot, save_state, snapshots
+from glassformer.text.scores import LOWER_IS_BETTER
+from glassformer.text.tokenizer import load_tokenizer
+from glassformer.training.checkpoint import Checkpoints
 from glassformer.training.config import TrainConfig
+from glassformer.training.curves import can_draw, draw_curves
+from glassformer.training.distributed import Processes, gathered, joined, restarted
+from glassformer.training.feed import Feed, Group
+from glassformer.training.interruption import Interruption, interruption
+from glassformer.training.lock import check_free, held, remove_resume
 from glassformer.training.prepare import prepare_run, read_valid_pairs
 from glassformer.training.progress import TrainingDisplay, drop_metrics_after
 from glassformer.training.schedule import inverse_square_root
-from glassformer.training.step import Step
+from glassformer.training.snapshots import average, drop_snapshots_after, save_snapshot, snapshots
+from glassformer.training.step import Step, Taken
+from glassformer.training.validation import Validation
 from glassformer.transformer.config import ModelConfig
 from glassformer.transformer.model import Transformer
 
@@ -46,167 +49,208 @@ class TrainResult:
     """Time spent training and validating."""
     score: float | None
     """Validation score of the weights in the run folder."""
+    signal: int | None = None
+    """The signal that interrupted it."""
 
 
 def train(config: TrainConfig) -> TrainResult:
     """Train a model on pairs of text and leave it in the run folder `config.out` (Vaswani et al. 2017, section 5).
 
-    Shows progress on standard error. Ctrl-C saves and returns with `finished` False. Changes torch's global seed,
-    its number of threads if `config.threads` is given, and how the process keeps memory (`device.tame_memory`).
+    Shows progress on standard error. Ctrl-C or SIGTERM saves and returns with `finished` False; whatever else ends
+    it, with `resume` it goes on from its last checkpoint. Under torchrun the processes share every batch. Changes
+    torch's global seed, its number of threads if `config.threads` is given, and how the process keeps memory
+    (`device.tame_memory`).
     """
     tame_memory()
-    display = TrainingDisplay(config.out / METRICS)
-    if config.resume:
-        config = _settings_of_unfinished(config)
-    else:
-        pick_device(config.device)  # refused before any work is done
-        prepare_run(config, display.say)
-    if config.threads is not None:
-        torch.set_num_threads(config.threads)
-    with display, _interruption() as interrupted:
-        return _Training(config, display).run(interrupted)
+    with joined(config.device) as (processes, device):
+        display = TrainingDisplay(config.out / METRICS, shown=processes.first)
+        if config.resume or _is_restart_of(config):
+            config = _settings_of_unfinished(config)
+        else:
+            if processes.first:
+                if config.overwrite:
+                    check_free(config.out)
+                prepare_run(config, display.say)
+            processes.agree(0)  # the others wait for that
+        if config.threads is not None:
+            torch.set_num_threads(config.threads)
+        alone, first = processes.size == 1, processes.first
+        asking = interruption(patient=not alone, shown=first)
+        with held(config.out) if first else nullcontext(), display, asking as asked:
+            return _Training(config, display, processes, device).run(asked)
 
 
 class _Training:
     """One run: model, optimizer, data, and how far it has come."""
 
-    def __init__(self, config: TrainConfig, display: TrainingDisplay) -> None:
+    def __init__(
+        self, config: TrainConfig, display: TrainingDisplay, processes: Processes, device: torch.device
+    ) -> None:
         self.config, self.display, self.folder = config, display, config.out
+        self.processes, self.device = processes, device
         self.resume = config.out / RESUME
-        self.device = pick_device(config.device)
-        self.dtype = pick_precision(config.precision, self.device)
+        dtype = pick_precision(config.precision, device)
         saved = read_config(self.folder)
         torch.manual_seed(config.seed)
-        self.model = Transformer(ModelConfig.from_json(saved["model"])).to(self.device)
-        self.warmup = config.warmup or 4 * self.model.config.d_model
-        self.peak = config.learning_rate or 1 / (4 * self.model.config.d_model)
+        model = Transformer(ModelConfig.from_json(saved["model"]))
+        self.model = model if config.shard and processes.size > 1 else model.to(device)
+        self.warmup = config.warmup or 4 * model.config.d_model
+        self.peak = config.learning_rate or 1 / (4 * model.config.d_model)
         self.step = Step(
-            self.model, dtype=self.dtype, label_smoothing=config.label_smoothing, clip_norm=config.clip_norm
+            self.model,
+            dtype=dtype,
+            label_smoothing=config.label_smoothing,
+            clip_norm=config.clip_norm,
+            processes=processes,
+            shard=config.shard,
+            device=device,
         )
-        self.position = load_state(self.resume, self.model, self.step.optimizer)
-        drop_metrics_after(self.folder / METRICS, self.position.update)
-        self.train_pairs, self.valid_pairs = Corpus(self.resume / "train"), Corpus(self.resume / "valid")
-        self.batches_per_epoch = 1  # known when the first epoch is planned
-        self.valid_text = read_valid_pairs(self.folder)
+        self.checkpoints = Checkpoints(self.resume, processes, config.checkpoint_seconds)
+        self.position = self.checkpoints.load(self.step)
+        if processes.first:
+            for folder in (self.folder, self.resume):
+                remove_unfinished(folder)
+            drop_metrics_after(self.folder / METRICS, self.position.update)
+            drop_snapshots_after(self.resume, self.position.update)
+        train_pairs, valid_pairs = Corpus(self.resume / "train"), Corpus(self.resume / "valid")
+        self.feed = Feed(train_pairs, model.config, device, processes)
         source, target = (load_tokenizer(self.folder / saved[f"{side}_tokenizer"]) for side in ("source", "target"))
-        self.tokenizers = source, target
+        valid_feed = Feed(valid_pairs, model.config, device, processes)
+        text = read_valid_pairs(self.folder)
+        self.validation = Validation(config, dtype, valid_feed, text, (source, target), processes)
         self.sign = -1 if config.metric in LOWER_IS_BETTER else 1  # makes a higher score the better one
-        self.symbols = isinstance(target, SymbolTokenizer)
-        size = sum(parameter.numel() for parameter in self.model.parameters())
-        number = str(self.dtype).removeprefix("torch.")
-        display.say(f"model: {size:,} parameters, training on {self.device} with {number} products")
+        size = sum(parameter.numel() for parameter in model.parameters())
+        number = str(dtype).removeprefix("torch.")
+        shared = f" and {processes.size - 1} more" if processes.size > 1 else ""
+        display.say(f"model: {size:,} parameters, training on {device}{shared} with {number} products")
 
-    def run(self, interrupted: Callable[[], bool]) -> TrainResult:
+    def run(self, asked: Interruption) -> TrainResult:
         """Update after update until a limit is reached, then put the best weights into the run folder."""
+        try:
+            return self._run(asked)
+        except OSError as error:
+            if error.errno not in FULL:
+                raise
+            again = f"glassformer train --resume --out {quote(str(self.folder))}"
+            raise RunError(f"{error}: free some space, then go on with {again}") from None
+        finally:
+            self.checkpoints.close()
+
+    def _run(self, asked: Interruption) -> TrainResult:
         position = self.position
-        clock = time.monotonic() - position.seconds
-        loss_sum, tokens, since = torch.zeros((), device=self.device), 0, time.monotonic()
-        for batches in self._groups():
-            loss_sum += self._update(batches)
-            tokens += sum(batch.tokens for batch in batches)
-            position.seconds = time.monotonic() - clock
+        self.clock = time.monotonic() - position.seconds
+        sums, tokens, since = torch.zeros(2, device=self.device), 0, time.monotonic()
+        for group, batches in self._groups():
+            counted = self.feed.target_tokens(group)
+            with explaining_memory(lambda group=group: self._shape(group)):
+                sums += torch.stack(self._update(batches, counted))
+            tokens += counted
+            # What follows from time must follow in all processes.
+            seconds = time.monotonic() - self.clock
+            position.seconds, signal, due = self.processes.agree(seconds, asked.signal or 0, self.checkpoints.due())
             if position.update % REPORT_EVERY == 0:
-                loss = self._finite(loss_sum.item() / tokens)
                 now = time.monotonic()
-                figures = {"update": position.update, "epoch": position.epoch + 1, "loss": loss}
-                figures |= {"tokens_per_second": tokens / (now - since), "seconds": position.seconds}
-                figures["learning_rate"] = self.step.optimizer.param_groups[0]["lr"]
-                self.display.trained(self._fraction(), position.seconds, figures)
-                loss_sum, tokens, since = torch.zeros_like(loss_sum), 0, now
+                self._report(sums, tokens / (now - since))
+                sums, tokens, since = torch.zeros_like(sums), 0, now
             if position.update % self.config.validate_every == 0:
                 self._validate()
-                position.seconds, since = time.monotonic() - clock, time.monotonic()
-                save_state(self.resume, self.model, self.step.optimizer, position)
-            if interrupted():
-                save_state(self.resume, self.model, self.step.optimizer, position)
-                return TrainResult(self.folder, False, position.update, position.seconds, None)
+                since = time.monotonic()
+            if signal:
+                self.checkpoints.save(self.step, position)
+                self.checkpoints.wait()
+                if self.processes.first:
+                    self._draw()
+                return TrainResult(self.folder, False, position.update, position.seconds, None, int(signal))
+            if due:
+                self.checkpoints.save(self.step, position)
             if self._is_over():
                 break
         if position.validated != position.update:
             self._validate()
         final = self._finish()
-        return TrainResult(self.folder, True, position.update, time.monotonic() - clock, final)
+        position.seconds = time.monotonic() - self.clock
+        if self.processes.first:
+            self._draw()
+            remove_resume(self.folder)
+        return TrainResult(self.folder, True, position.update, position.seconds, final)
 
-    def _groups(self) -> Iterator[list[Batch]]:
-        """The batches of each further update, epoch after epoch; keeps `position` at what comes next."""
-        position = self.position
+    def _groups(self) -> Iterator[tuple[Group, list[Batch]]]:
+        """The pairs of each further update and the batches of them, epoch after epoch; keeps `position` at what
+        comes next."""
+        position, corpus, each = self.position, self.feed.corpus, self.config.accumulate
         while not self._is_over():
             plan = plan_batches(
-                self.train_pairs.source.lengths,
-                self.train_pairs.target.lengths,
+                corpus.source.lengths,
+                corpus.target.lengths,
                 batch_tokens=self.config.batch_tokens,
                 seed=self.config.seed,
                 epoch=position.epoch,
             )
-            self.batches_per_epoch = len(plan)
-            each = self.config.accumulate
-            groups = [plan[first : first + each] for first in range(position.batch, len(plan), each)]
-            # A CPU has no time to spare for the next batch while it works on this one.
-            ready = map(self._batches, groups) if self.device.type == "cpu" else one_ahead(self._batches, groups)
-            for group, batches in zip(groups, ready, strict=True):
+            if position.batch and position.batches != len(plan):  # continued with batches of another size
+                position.batch = position.batch * len(plan) // position.batches
+            position.batches = len(plan)
+            groups = (plan[first : first + each] for first in range(position.batch, len(plan), each))
+            for group, batches in self.feed.groups(groups):
                 position.batch += len(group)
                 position.update += 1
-                yield batches
+                yield group, batches
             position.epoch, position.batch = position.epoch + 1, 0
 
-    def _batches(self, group: list[list[int]]) -> list[Batch]:
-        return [self._batch(self.train_pairs, indices) for indices in group]
-
-    def _batch(self, corpus: Corpus, indices: list[int]) -> Batch:
-        source, target = ([side[i] for i in indices] for side in (corpus.source, corpus.target))
-        return Batch.of(source, target, self.model.source_pad, self.model.target_pad).to(self.device)
-
-    def _update(self, batches: list[Batch]) -> torch.Tensor:
-        """One step on these batches; returns their summed loss. A continued run draws the same dropout."""
+    def _update(self, batches: list[Batch], tokens: int) -> Taken:
+        """One step on these batches. A continued run draws the same dropout."""
         update = self.position.update
         rate = inverse_square_root(update, peak=self.peak, warmup=self.warmup)
-        return self.step.take(batches, rate=rate, seed=self.config.seed * 1_000_003 + update)
+        return self.step.take(batches, rate=rate, seed=self.config.seed * 1_000_003 + update, tokens=tokens)
+
+    def _shape(self, group: Group) -> str:
+        """Where memory ran out, and what to do about it."""
+        config = self.config
+        return (
+            f"in update {self.position.update:,}, with a batch of {self.feed.describe(group)}: go on with --resume and "
+            f"a smaller --batch-tokens (it is {config.batch_tokens:,}; twice --accumulate, which is "
+            f"{config.accumulate}, makes up for half of it), or leave longer pairs out with --max-tokens"
+        )
+
+    def _report(self, sums: torch.Tensor, rate: float) -> None:
+        """Show and record the updates since the last report: their summed loss and tokens, and tokens a second."""
+        position = self.position
+        in_row, in_all = self.step.watch.left_out()
+        if in_row >= self.config.max_left_out:
+            raise DivergedError(
+                f"the last {in_row} updates up to {position.update:,} were left out, because their loss or gradient "
+                "was not a number, or the loss jumped: go on with --resume and a lower --learning-rate "
+                f"(it was {self.step.optimizer.param_groups[0]['lr']:.2g}) or --clip-norm, or train anew with a longer "
+                "--warmup"
+            )
+        loss, tokens = sums.tolist()
+        figures = {"update": position.update, "epoch": position.epoch + 1, "loss": loss / tokens if tokens else None}
+        figures |= {"tokens_per_second": rate, "seconds": position.seconds}
+        figures["learning_rate"] = self.step.optimizer.param_groups[0]["lr"]
+        if in_all:
+            figures["left_out"] = in_all
+        self.display.trained(self._fraction(), position.seconds, figures)
 
     def _validate(self) -> None:
         """Score the present weights, keep them for averaging, and in the run folder if they are the best so far."""
         position = self.position
-        loss, value = self._evaluate()
+        model = gathered(self.model, self.device)
+        loss, value = self._evaluate(model)
         rank = [self.sign * value, -loss]  # equal scores: the lower loss
         position.validated = position.update
         best = position.best is None or rank > position.best
         position.best, position.since_best = (rank, 0) if best else (position.best, position.since_best + 1)
-        weights = self.model.state_dict()
-        save_snapshot(self.resume, weights, position.update, keep=self.config.average)
-        if best:
-            write_weights(self.folder, weights)
+        if self.processes.first:
+            weights = model.state_dict()
+            save_snapshot(self.resume, weights, position.update, keep=self.config.average)
+            if best:
+                write_weights(self.folder, weights)
+        (position.seconds,) = self.processes.agree(time.monotonic() - self.clock)  # the others wait for that
         figures = {"update": position.update, "valid_loss": loss, "metric": self.config.metric, "score": value}
+        figures["seconds"] = position.seconds
         self.display.validated(figures, best=best)
 
-    def _evaluate(self) -> tuple[float, float]:
-        """Negative log-likelihood per token on the validation pairs, and the task's score on the first of them."""
-        config, corpus = self.config, self.valid_pairs
-        self.model.eval()
-        nll = tokens = 0.0
-        plan = plan_batches(
-            corpus.source.lengths,
-            corpus.target.lengths,
-            batch_tokens=config.batch_tokens,
-            seed=config.seed,
-            epoch=0,
-        )
-        with torch.no_grad():
-            for indices in plan:
-                batch = self._batch(corpus, indices)
-                nll += self.step.loss(batch)[1].item()
-                tokens += batch.tokens
-        loss = self._finite(nll / tokens)
-        translator = Translator(self.model, *self.tokenizers, precision=str(self.dtype).removeprefix("torch."))
-        found = translator.translate([source for source, _ in self.valid_text], SearchConfig(beam=1))
-        self.model.train()
-        references = [target for _, target in self.valid_text]
-        value = score(found, references, config.metric, tokenize=config.tokenize, symbols=self.symbols).value
-        return loss, value
-
-    def _finite(self, loss: float) -> float:
-        if not math.isfinite(loss):
-            at = f"the loss is {loss} at update {self.position.update}"
-            raise DivergedError(f"{at}: lower --learning-rate, raise --warmup, or set --clip-norm")
-        return loss
+    def _evaluate(self, model: Transformer) -> tuple[float, float]:
+        return self.validation.of(model, self.position.update)
 
     def _finish(self) -> float:
         """Choose between the averaged and the best single weights, and remove what only continuing needs."""
@@ -214,8 +258,9 @@ class _Training:
         value = self.sign * self.position.best[0]
         kept = snapshots(self.resume)
         if len(kept) > 1:
-            load_weights(self.model, average(kept), self.folder / WEIGHTS)
-            loss, averaged = self._evaluate()
+            model = gathered(self.model, self.device)
+            load_weights(model, average(kept), self.folder / WEIGHTS)
+            loss, averaged = self._evaluate(model)
             # The best of many scores is high by luck as well: the mean goes only where its loss is worse too.
             better = self.sign * averaged >= self.position.best[0] or -loss >= self.position.best[1]
             self.display.say(
@@ -223,10 +268,20 @@ class _Training:
                 f"{averaged:.2f}, {'kept' if better else f'the best single one ({value:.2f}) is kept'}"
             )
             if better:
-                write_weights(self.folder, self.model.state_dict())
                 value = averaged
-        shutil.rmtree(self.resume)
+                if self.processes.first:
+                    write_weights(self.folder, model.state_dict())
+        self.checkpoints.wait()
+        self.processes.agree(0)  # nobody reads resume/ any more
         return value
+
+    def _draw(self) -> None:
+        if not can_draw():
+            return
+        try:
+            draw_curves(self.folder / METRICS, self.folder / CURVES)
+        except Exception as error:  # of whatever kind: a picture must not cost a training its end
+            warnings.warn(f"{CURVES} could not be drawn: {error}", stacklevel=2)
 
     def _limits(self) -> Iterator[float]:
         """How much of each limit is used up."""
@@ -239,7 +294,7 @@ class _Training:
 
     def _fraction(self) -> float:
         """How much of the training is done, patience left aside."""
-        within = self.position.batch / self.batches_per_epoch / self.config.max_epochs
+        within = self.position.batch / max(self.position.batches, 1) / self.config.max_epochs
         epochs, *others = self._limits()
         return min(1.0, max([epochs + within, *others]))
 
@@ -247,6 +302,13 @@ class _Training:
         config = self.config
         patience_is_over = 0 < config.patience <= self.position.since_best
         return patience_is_over or any(used >= 1 for used in self._limits())
+
+
+def _is_restart_of(config: TrainConfig) -> bool:
+    """Whether torchrun has started this process again, and the run folder is that of its first start."""
+    if not restarted() or not (config.out / RESUME).is_dir():
+        return False
+    return read_config(config.out)["training"].get("settings") == config.to_json()
 
 
 def _settings_of_unfinished(config: TrainConfig) -> TrainConfig:
@@ -258,28 +320,7 @@ def _settings_of_unfinished(config: TrainConfig) -> TrainConfig:
     if not isinstance(settings, dict):
         raise RunError(f"{folder / CONFIG} is damaged: it has no settings of the training")
     try:
-        return TrainConfig.from_json(settings).continued(config)
+        started = TrainConfig.from_json(settings)
     except TypeError as error:
         raise ConfigError(f"the settings in {folder} do not fit this version of glassformer: {error}") from None
-
-
-@contextmanager
-def _interruption() -> Iterator[Callable[[], bool]]:
-    """Turns the first Ctrl-C into a flag, so that an update is never left half done; the second is immediate."""
-    received = False
-
-    def note(signum: int, frame: object) -> None:
-        nonlocal received
-        received = True
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-        # Straight to the file: a signal may come in the middle of a print.
-        os.write(2, b"\nsaving after this update; Ctrl-C again stops at once\n")
-
-    if current_thread() is not main_thread():
-        yield lambda: False
-        return
-    before = signal.signal(signal.SIGINT, note)
-    try:
-        yield lambda: received
-    finally:
-        signal.signal(signal.SIGINT, before)
+    return started.continued(config) if config.resume else replace(started, out=folder)

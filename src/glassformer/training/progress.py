@@ -12,11 +12,11 @@ from glassformer.files import replacing
 
 
 class TrainingDisplay:
-    """A progress display that also appends to metrics.jsonl."""
+    """A progress display that also appends to metrics.jsonl; if it isn't `shown`, it does neither."""
 
-    def __init__(self, metrics: Path) -> None:
-        self._metrics = metrics
-        self._console = Console(stderr=True, highlight=False, soft_wrap=True)
+    def __init__(self, metrics: Path, *, shown: bool = True) -> None:
+        self._metrics = metrics if shown else None
+        self._console = Console(stderr=True, highlight=False, soft_wrap=True, quiet=not shown)
         self._progress = Progress(
             TextColumn("{task.description}"),
             BarColumn(bar_width=24),
@@ -42,8 +42,10 @@ class TrainingDisplay:
     def trained(self, fraction: float, seconds: float, figures: dict[str, Any]) -> None:
         """Show and record the figures of the last updates; `fraction` of the training is done after `seconds`."""
         left = seconds * (1 - fraction) / fraction if fraction else 0.0
+        loss = "-" if figures["loss"] is None else f"{figures['loss']:.3f}"
+        left_out = f"  {figures['left_out']:,} updates left out" if "left_out" in figures else ""
         facts = (
-            f"epoch {figures['epoch']}  update {figures['update']:,}  loss {figures['loss']:.3f}{self._score}  "
+            f"epoch {figures['epoch']}  update {figures['update']:,}  loss {loss}{self._score}{left_out}  "
             f"{figures['tokens_per_second']:,.0f} tokens/s  at most {_clock(left)} left"
         )
         self._record(figures)
@@ -63,8 +65,9 @@ class TrainingDisplay:
         )
 
     def _record(self, figures: dict[str, Any]) -> None:
-        with self._metrics.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(figures) + "\n")
+        if self._metrics is not None:
+            with self._metrics.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(figures) + "\n")
 
 
 def drop_metrics_after(path: Path, update: int) -> None:

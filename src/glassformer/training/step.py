@@ -1,68 +1,102 @@
 """One update of the weights: gradients of the loss, then Adam (Vaswani et al. 2017, section 5.3)."""
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
+from torch.distributed.fsdp import FSDPModule
 
 from glassformer.text.batching import Batch
-from glassformer.training.loss import smoothed_cross_entropy
+from glassformer.training.distributed import ALONE, Processes, adding_up, replicated, sharded, whole
+from glassformer.training.objective import Objective
+from glassformer.training.watch import Watch
 from glassformer.transformer.model import Transformer
 
 
+class Taken(NamedTuple):
+    """What an update saw, in all processes together; zeros if it was left out."""
+
+    loss: Float[Tensor, ""]
+    """Smoothed, in nats, summed over the tokens."""
+    tokens: Float[Tensor, ""]
+
+
+class Adam(torch.optim.Adam):
+    """Adam that leaves a step out where `found_inf` is 1: by it torch's gradient scaling tells the fused kernel so."""
+
+    found_inf: Tensor | None = None
+
+
 class Step:
-    """Computes losses and takes steps. Products are done in `dtype`; weights and Adam's state are the model's own."""
+    """Computes losses and takes steps. Products are done in `dtype`; weights and Adam's state are the model's own.
 
-    def __init__(self, model: Transformer, *, dtype: torch.dtype, label_smoothing: float, clip_norm: float) -> None:
+    With several `processes` each takes its part of every batch; with `shard` each also keeps its part of the weights
+    alone. Where they are sharded `model` must be on the CPU, and moves to `device`.
+    """
+
+    def __init__(
+        self,
+        model: Transformer,
+        *,
+        dtype: torch.dtype,
+        label_smoothing: float,
+        clip_norm: float,
+        processes: Processes = ALONE,
+        shard: bool = False,
+        device: torch.device | None = None,
+    ) -> None:
         self.model = model
-        self.dtype = dtype
-        self.optimizer = torch.optim.Adam(model.parameters(), betas=(0.9, 0.98), eps=1e-9, fused=True)
-        self._smoothing = label_smoothing
+        self.device = device or model.target_embedding.weight.device
+        self.loss = Objective(model, dtype, label_smoothing)
+        """Of a batch: smoothed loss and plain negative log-likelihood, in nats, summed over its tokens."""
+        if processes.size > 1:
+            self.loss = sharded(self.loss, self.device) if shard else replicated(self.loss)
+        self.optimizer = Adam(model.parameters(), betas=(0.9, 0.98), eps=1e-9, fused=True)
+        self.watch = Watch(self.device)
         self._clip_norm = clip_norm
-        self._device = model.target_embedding.weight.device
+        self._processes = processes
 
-    def take(self, batches: Sequence[Batch], *, rate: float, seed: int) -> Float[Tensor, ""]:
-        """One step with this learning rate on these batches; returns their summed loss, in nats.
+    def take(self, batches: Sequence[Batch], *, rate: float, seed: int, tokens: int | None = None) -> Taken:
+        """One step with this learning rate on these batches, unless it would do harm (see `Watch`).
 
-        `seed` is that of dropout, and becomes torch's global one.
+        `seed` is that of dropout, and becomes torch's global one. `tokens` is the number of target tokens in the
+        batches of all processes; left out, it is that of these.
         """
-        torch.manual_seed(seed)
-        tokens = sum(batch.tokens for batch in batches)
-        total = torch.zeros((), device=self._device)
-        for batch in batches:
-            loss, _ = self.loss(batch)
-            (loss / tokens).backward()
+        processes = self._processes
+        torch.manual_seed(seed + (processes.rank << 40))
+        tokens = tokens or sum(batch.tokens for batch in batches)
+        total = torch.zeros((), device=self.device)
+        for number, batch in enumerate(batches, start=1):
+            with adding_up(self.loss, last=number == len(batches)):
+                loss, _ = self.loss(batch)
+                loss = loss if batch.counted else 0 * loss
+                (loss / (tokens / processes.size)).backward()  # the processes' mean will be taken
             total += loss.detach()
-        if self._clip_norm:
-            self._clip()
+        processes.sum(total)
+        parameters = [parameter for parameter in self.model.parameters() if parameter.grad is not None]
+        norm = self._norm(parameters)
+        harmful = self.watch.harmful(total / tokens, norm)
+        self._clip(parameters, norm)
         for group in self.optimizer.param_groups:
             group["lr"] = rate
+        self.optimizer.found_inf = harmful
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
-        return total
+        kept = 1 - harmful
+        return Taken(torch.where(harmful > 0, 0.0, total), kept * tokens)
 
-    def _clip(self) -> None:
-        parameters = [parameter for parameter in self.model.parameters() if parameter.grad is not None]
-        if self._device.type != "cpu":  # what the norm is, it must not be asked: that would wait for it
-            torch.nn.utils.clip_grad_norm_(parameters, self._clip_norm)
-            return
-        # Twice as fast as torch's norms, and no pass over gradients that are short enough.
-        gradients = [parameter.grad.flatten() for parameter in parameters if parameter.grad is not None]
-        norm = torch.stack([gradient.dot(gradient) for gradient in gradients]).sum().sqrt()
-        if norm > self._clip_norm:
+    def _norm(self, parameters: list[torch.nn.Parameter]) -> Float[Tensor, ""]:
+        """Of all gradients together."""
+        gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
+        if self.device.type != "cpu" or isinstance(self.loss, FSDPModule):
+            return whole(torch.nn.utils.get_total_norm(gradients))
+        # Twice as fast as torch's norms.
+        flat = [gradient.flatten() for gradient in gradients]
+        return torch.stack([gradient.dot(gradient) for gradient in flat]).sum().sqrt()
+
+    def _clip(self, parameters: list[torch.nn.Parameter], norm: Float[Tensor, ""]) -> None:
+        # On a CPU no pass over gradients that are short enough; what the norm is, other devices must not be asked.
+        if self._clip_norm and (self.device.type != "cpu" or norm > self._clip_norm):
             torch.nn.utils.clip_grads_with_norm_(parameters, self._clip_norm, norm)
-
-    def loss(self, batch: Batch) -> tuple[Float[Tensor, ""], Float[Tensor, ""]]:
-        """Smoothed loss and plain negative log-likelihood, in nats, summed over the batch's tokens."""
-        model = self.model
-        with torch.autocast(self._device.type, self.dtype, enabled=self.dtype in (torch.bfloat16, torch.float16)):
-            start = model.start(model.encode(batch.source, packing=batch.sources), packing=batch.sources)
-            states, _ = model.decode(batch.target_in, start, batch.targets)
-        return smoothed_cross_entropy(
-            states[0],
-            model.output_weight,
-            batch.target_out,
-            smoothing=self._smoothing,
-            dtype=self.dtype,
-        )

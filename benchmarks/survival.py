@@ -1,0 +1,202 @@
+"""A training that is killed again and again ends with the weights of one that nothing disturbed, to the bit; and what
+its checkpoints cost.
+
+    python benchmarks/survival.py --data DIR [--only kills cost] [--kills 20] [--in-writing 5]
+
+DIR holds train.en, train.de, val.en, val.de (Multi30k). Each life of the training is ended by SIGKILL: some while a
+checkpoint is being written, the others at moments that are uniformly random. Then the last life is left alone.
+
+The cost is that of updates beside which a checkpoint is written, over that of updates alone, as a share of the interval
+at which checkpoints are written by default.
+"""
+
+import hashlib
+import json
+import random
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+import bench
+import torch
+import tyro
+
+from glassformer.device import pick_precision, tame_memory
+from glassformer.text.batching import Batch
+from glassformer.training.checkpoint import Checkpoints, Position
+from glassformer.training.step import Step
+from glassformer.transformer.config import ModelConfig
+from glassformer.transformer.model import Transformer
+
+LONGEST_LIFE = 20.0  # seconds, start included
+
+
+Part = Literal["kills", "cost"]
+
+
+def main(
+    data: Path,
+    only: tuple[Part, ...] = get_args(Part),
+    updates: int = 1200,
+    kills: int = 20,
+    in_writing: int = 5,
+    rounds: int = 7,
+    seed: int = 1,
+) -> None:
+    """Measure the parts named by `only`.
+
+    Args:
+        data: Folder with train.en, train.de, val.en, val.de.
+        only: kills (train twice, once disturbed, and compare), cost (of checkpoints, for the tiny and base models).
+        updates: Length of the training that is killed.
+        kills: How often it is killed.
+        in_writing: How many of these while a checkpoint is being written.
+        rounds: Turns of each side of the cost.
+        seed: Of the moments.
+    """
+    print(bench.machine())
+    found: dict[Part, Any] = {}
+    if "cost" in only:
+        found["cost"] = {size: cost(size, rounds) for size in ("tiny", "base")}
+    if "kills" in only:
+        found["kills"] = disturbed(data, updates, kills, in_writing, random.Random(seed))
+    bench.keep("survival", found)
+    for part in found.values():
+        print(part)
+
+
+def cost(preset: str, rounds: int) -> dict[str, float]:
+    """Of a checkpoint of a model of this size, by the default interval."""
+    tame_memory()
+    config = ModelConfig.preset(preset, source_vocab_size=10_000, target_vocab_size=10_000, shared_vocab=True)
+    dtype = pick_precision("auto", torch.device("cpu"))
+    step = Step(Transformer(config), dtype=dtype, label_smoothing=0.1, clip_norm=1.0)
+    ids = [torch.randint(2, 9_999, (32,)) for _ in range(64)]
+    batch = Batch.of(ids, ids, 9_999, 9_999)
+    with tempfile.TemporaryDirectory() as scratch:
+        checkpoints = Checkpoints(Path(scratch))
+
+        def block(write: bool, updates: int) -> tuple[float, float]:
+            """Seconds of these updates, and those until the checkpoint was there."""
+            start = written = time.perf_counter()
+            if write:
+                checkpoints.save(step, Position(update=1))
+            for number in range(updates):
+                step.take([batch], rate=1e-4, seed=number)
+                if write and written == start and not checkpoints.writing:
+                    written = time.perf_counter()
+            checkpoints.wait()
+            return time.perf_counter() - start, written - start
+
+        once, _ = block(False, 4)
+        _, until = block(True, max(4, round(20 / once)))
+        updates = max(4, round(2 * max(until, 0.5) / (once / 4)))
+        extra, intervals = [], []
+        for _ in range(rounds):
+            alone, _ = block(False, updates)
+            beside, _ = block(True, updates)
+            extra.append(beside - alone)
+            intervals.append(checkpoints.pause)
+        checkpoints.close()
+    share = statistics.median(extra) / statistics.median(intervals)
+    print(
+        f"  {preset}: {statistics.median(extra):.3f} s ({min(extra):.3f} to {max(extra):.3f}) a checkpoint, "
+        f"one each {statistics.median(intervals):.0f} s: {share:.2%}",
+        flush=True,
+    )
+    return {"seconds": statistics.median(extra), "interval": statistics.median(intervals), "share": share}
+
+
+def disturbed(data: Path, updates: int, kills: int, in_writing: int, draw: random.Random) -> dict[str, Any]:
+    """Train twice, once killed again and again, and compare."""
+    with tempfile.TemporaryDirectory() as scratch:
+        alone, killed = Path(scratch) / "alone", Path(scratch) / "killed"
+        assert life(alone, first_of(data, updates)).wait() == 0
+        print(f"  undisturbed: {updates} updates, {seconds_of(alone):.0f} s", flush=True)
+        plan = [True] * in_writing + [False] * (kills - in_writing)
+        draw.shuffle(plan)
+        deaths = [end_a_life(killed, data, updates, writing, draw) for writing in plan]
+        assert life(killed, ["--resume"]).wait() == 0
+        same = digest(alone) == digest(killed) and validations(alone) == validations(killed)
+        print(f"  final weights {'bit-identical' if same else 'DIFFERENT'} after {len(deaths)} kills")
+        return {
+            "updates": updates,
+            "seconds": seconds_of(alone),
+            "killed while a checkpoint was written": sum(death["writing"] for death in deaths),
+            "updates at death": [death["update"] for death in deaths],
+            "bit-identical": same,
+        }
+
+
+def first_of(data: Path, updates: int) -> list[str]:
+    """The settings of the training: the defaults but for its size and length."""
+    files = {"source": "train.en", "target": "train.de", "valid-source": "val.en", "valid-target": "val.de"}
+    settings = {"preset": "tiny", "max-updates": updates, "score-pairs": 100}
+    pairs = {name: data / file for name, file in files.items()} | settings
+    return [part for name, value in pairs.items() for part in (f"--{name}", str(value))]
+
+
+def life(folder: Path, arguments: list[str]) -> "subprocess.Popen[bytes]":
+    """A process that trains."""
+    command = [sys.executable, "-m", "glassformer", "train", *arguments, "--out", str(folder)]
+    return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+
+
+def end_a_life(folder: Path, data: Path, updates: int, in_writing: bool, draw: random.Random) -> dict[str, int | bool]:
+    """Start or continue the training and kill it; returns at which update, and whether it was writing."""
+    resume = folder / "resume"
+    process = life(folder, ["--resume"] if resume.exists() else first_of(data, updates))
+    if in_writing:
+        before = set(unfinished(folder))
+        while process.poll() is None and not set(unfinished(folder)) - before:
+            time.sleep(0.0005)
+    else:
+        end = time.monotonic() + draw.uniform(0, LONGEST_LIFE)
+        while process.poll() is None and (time.monotonic() < end or not resume.exists()):
+            time.sleep(0.001)
+    process.send_signal(signal.SIGKILL)
+    assert process.wait() == -signal.SIGKILL, "the training ended before it was killed: raise --updates"
+    lines = (folder / "metrics.jsonl").read_text().splitlines() if (folder / "metrics.jsonl").exists() else []
+    update = max((found["update"] for line in lines if (found := parsed(line))), default=0)
+    writing = bool(unfinished(folder))
+    print(f"  killed after update {update}{' while a checkpoint was written' if writing else ''}", flush=True)
+    return {"update": update, "writing": writing}
+
+
+def unfinished(folder: Path) -> list[Path]:
+    """Checkpoints under their temporary names."""
+    return [path for path in (folder / "resume").glob("checkpoint-*/.*") if path.is_file()]
+
+
+def parsed(line: str) -> dict[str, float]:
+    """A line of metrics.jsonl; nothing of one that was cut off."""
+    try:
+        return json.loads(line)
+    except ValueError:
+        return {}
+
+
+def digest(folder: Path) -> str:
+    """Of the final weights."""
+    return hashlib.sha256((folder / "model.safetensors").read_bytes()).hexdigest()
+
+
+def validations(folder: Path) -> list[dict[str, float]]:
+    """Update, loss and score of each."""
+    lines = (json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines())
+    return [line for line in lines if "valid_loss" in line]
+
+
+def seconds_of(folder: Path) -> float:
+    """Time that the training took, by its own account."""
+    lines = (json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines())
+    return max(line.get("seconds", 0.0) for line in lines)
+
+
+if __name__ == "__main__":
+    tyro.cli(main)

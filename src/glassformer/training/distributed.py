@@ -1,0 +1,182 @@
+"""The processes that train together under torchrun: who they are, and what they tell each other. No pickle is sent."""
+
+import json
+import os
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import TypeVar
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import FSDPModule, fully_shard, register_fsdp_forward_method
+from torch.distributed.rendezvous import rendezvous
+from torch.distributed.tensor import DTensor
+from torch.nn.parallel import DistributedDataParallel
+
+from glassformer.device import pick_device
+from glassformer.errors import ConfigError
+from glassformer.training.objective import Objective
+from glassformer.transformer.model import Transformer
+
+Item = TypeVar("Item")
+
+
+@dataclass(frozen=True)
+class Processes:
+    """This process among those that train together; by default it is alone."""
+
+    rank: int = 0
+    size: int = 1
+    control: dist.ProcessGroup | None = None
+    """Carries what concerns the processes rather than their devices, so that asking doesn't wait for a GPU."""
+
+    @property
+    def first(self) -> bool:
+        """Whether this is the one that talks to the terminal and writes the run folder."""
+        return self.rank == 0
+
+    def share(self, items: Sequence[Item]) -> list[Item]:
+        """This process's part of the items. Of items sorted by size all get parts of about the same size."""
+        return list(items[self.rank :: self.size])
+
+    def sum(self, tensor: Tensor) -> Tensor:
+        """The sum over all processes; `tensor` becomes it."""
+        if self.size > 1:
+            dist.all_reduce(tensor)
+        return tensor
+
+    def agree(self, *values: int | float) -> list[float]:
+        """Of each value the largest that any process gives: afterwards all of them go on with the same ones."""
+        if self.size == 1:
+            return [float(value) for value in values]
+        largest = torch.tensor(values, dtype=torch.float64)
+        dist.all_reduce(largest, dist.ReduceOp.MAX, group=self.control)
+        return largest.tolist()
+
+    def add(self, *values: int | float) -> list[float]:
+        """Of each value the sum over all processes."""
+        if self.size == 1:
+            return [float(value) for value in values]
+        sums = torch.tensor(values, dtype=torch.float64)
+        dist.all_reduce(sums, group=self.control)
+        return sums.tolist()
+
+    def gather(self, lines: Sequence[str]) -> list[str]:
+        """The lines of which each process has its `share`, in their order."""
+        if self.size == 1:
+            return list(lines)
+        own = torch.frombuffer(bytearray(json.dumps(lines).encode()), dtype=torch.uint8)
+        sizes = [torch.zeros(1, dtype=torch.int64) for _ in range(self.size)]
+        dist.all_gather(sizes, torch.tensor([len(own)]), group=self.control)
+        parts = [torch.zeros(max(int(size) for size in sizes), dtype=torch.uint8) for _ in sizes]
+        padded = torch.zeros_like(parts[0])
+        padded[: len(own)] = own
+        dist.all_gather(parts, padded, group=self.control)
+        shares = [json.loads(part[: int(size)].numpy().tobytes()) for part, size in zip(parts, sizes, strict=True)]
+        gathered = [""] * sum(map(len, shares))
+        for rank, share in enumerate(shares):
+            gathered[rank :: self.size] = share
+        return gathered
+
+
+ALONE = Processes()
+
+
+@contextmanager
+def joined(device: str) -> Iterator[tuple[Processes, torch.device]]:
+    """The processes that torchrun started (without it, this one alone) and the device of this one."""
+    if int(os.environ.get("WORLD_SIZE", "1")) == 1:
+        yield ALONE, pick_device(device)
+        return
+    picked = pick_device(device)
+    if picked.type == "mps":
+        raise ConfigError("several processes can't share an Apple GPU: leave torchrun out, or give --device cpu")
+    if picked.type == "cuda":
+        picked = pick_device(f"cuda:{os.environ['LOCAL_RANK']}")
+        torch.cuda.set_device(picked)
+    # torchrun keeps one store for all its starts: what the lost processes left in it must not be found.
+    store, rank, size = next(iter(rendezvous("env://")))
+    store = dist.PrefixStore(f"start {_starts()}", store)  # pyright: ignore[reportPrivateImportUsage]: it is documented
+    dist.init_process_group("nccl" if picked.type == "cuda" else "gloo", store=store, rank=rank, world_size=size)
+    try:
+        # The others wait here while the first one prepares the corpus, which may take hours.
+        control = dist.new_group(backend="gloo", timeout=timedelta(days=7))
+        assert isinstance(control, dist.ProcessGroup)
+        yield Processes(rank, size, control), picked
+    finally:
+        dist.destroy_process_group()
+
+
+def restarted() -> bool:
+    """Whether torchrun has started this process again after one of them was lost."""
+    return _starts() > 0
+
+
+def _starts() -> int:
+    return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
+
+
+def replicated(objective: Objective) -> DistributedDataParallel:
+    """Every process has all weights and a part of each batch (DDP); gradients become means over the processes."""
+    with warnings.catch_warnings():  # torch 2.13 has a new name for it, 2.11 has not
+        warnings.filterwarnings("ignore", "`broadcast_buffers` is deprecated")
+        return DistributedDataParallel(objective, broadcast_buffers=False, gradient_as_bucket_view=True)
+
+
+def sharded(objective: Objective, device: torch.device) -> Objective:
+    """Every process keeps a part of each weight, its gradient and optimizer state (FSDP2), and gathers a layer's
+    weights while it is at work; gradients become means over the processes."""
+    # Of the keys and values that `start` returns: nothing is done to them in place.
+    warnings.filterwarnings("ignore", "FSDP2-wrapped module .* returned a view tensor")
+    mesh = init_device_mesh(device.type, (dist.get_world_size(),))
+    model = objective.model
+    for layer in (*model.encoder, *model.decoder):
+        fully_shard(layer, mesh=mesh)
+    for layer in model.decoder:
+        register_fsdp_forward_method(layer, "start")
+    fully_shard(objective, mesh=mesh)
+    return objective
+
+
+@contextmanager
+def adding_up(objective: torch.nn.Module, *, last: bool) -> Iterator[None]:
+    """Gradients of this backward pass stay in the process, to be added to those of the next, unless it is the last."""
+    if isinstance(objective, DistributedDataParallel) and not last:
+        with objective.no_sync():
+            yield
+        return
+    if isinstance(objective, FSDPModule):
+        objective.set_requires_gradient_sync(last)
+    yield
+
+
+def local(tensor: Tensor) -> Tensor:
+    """The rows of a tensor that this process has: all of them unless it is sharded."""
+    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
+
+
+def first_row(tensor: DTensor) -> int:
+    """The number of the first row of a sharded tensor that this process has."""
+    mesh = tensor.device_mesh
+    rows = tensor.shape[0]
+    return min(mesh.get_local_rank() * -(-rows // mesh.size()), rows)
+
+
+def whole(tensor: Tensor) -> Tensor:
+    """All rows of a tensor, in every process; all of them must ask for it."""
+    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+
+
+def gathered(model: Transformer, device: torch.device) -> Transformer:
+    """A model with all weights: the same one, or if it is sharded a copy on the device, in every process."""
+    state = model.state_dict()
+    if not any(isinstance(tensor, DTensor) for tensor in state.values()):
+        return model
+    copy = Transformer(model.config)
+    copy.load_state_dict({name: whole(tensor).cpu() for name, tensor in state.items()})
+    return copy.to(device)

@@ -1,0 +1,50 @@
+"""Batches of a corpus as this process works on them."""
+
+from collections.abc import Iterable, Iterator, Sequence
+
+import torch
+
+from glassformer.text.batching import Batch, one_ahead
+from glassformer.text.corpus import Corpus
+from glassformer.training.distributed import Processes
+from glassformer.transformer.config import ModelConfig
+
+Group = Sequence[Sequence[int]]
+"""The pairs of each batch of an update."""
+
+
+class Feed:
+    """The batches of a corpus on this process's device, of each the pairs that are this process's share."""
+
+    def __init__(self, corpus: Corpus, model: ModelConfig, device: torch.device, processes: Processes) -> None:
+        self.corpus = corpus
+        self._pads = model.source_vocab_size - 1, model.target_vocab_size - 1
+        self._device = device
+        self._processes = processes
+
+    def batch(self, indices: Sequence[int]) -> Batch:
+        """Of these pairs; where they are too few for every process, a batch that isn't counted."""
+        own = self._processes.share(indices)
+        source, target = ([side[i] for i in own or indices[:1]] for side in (self.corpus.source, self.corpus.target))
+        return Batch.of(source, target, *self._pads, counted=bool(own)).to(self._device)
+
+    def groups(self, groups: Iterable[Group]) -> Iterator[tuple[Group, list[Batch]]]:
+        """Each group and its batches, those of the next made meanwhile where that costs the device no time."""
+        if self._device.type == "cpu":  # it has no time to spare while it works
+            return map(self._with_batches, groups)
+        return one_ahead(self._with_batches, groups)
+
+    def _with_batches(self, group: Group) -> tuple[Group, list[Batch]]:
+        return group, [self.batch(indices) for indices in group]
+
+    def target_tokens(self, group: Group) -> int:
+        """Of the whole batches, in all processes together."""
+        return sum(int(self.corpus.target.lengths[list(indices)].sum()) for indices in group)
+
+    def describe(self, group: Group) -> str:
+        """The shape of the largest of these batches."""
+        corpus, largest = self.corpus, max(group, key=lambda indices: self.target_tokens([indices]))
+        sides = [side.lengths[list(largest)] for side in (corpus.source, corpus.target)]
+        source, target = (int(lengths.sum()) for lengths in sides)
+        longest = max(int(lengths.max()) for lengths in sides)
+        return f"{len(largest):,} pairs with {source:,} source and {target:,} target tokens, the longest {longest:,}"

@@ -1,0 +1,59 @@
+# ruff: noqa: E402  (pickle is refused before anything imports it)
+"""`glassformer` with a line in metrics.jsonl for every update, a mishap at a chosen one, and no pickle.
+
+MISHAP="12 9 1" in the environment sends the process of rank 1 the signal 9 during update 12, unless torchrun has
+started it again. TRACE names a file to which each process appends a line with its rank for every update it makes.
+"""
+
+import ctypes
+import os
+import pickle
+import signal
+import sys
+from typing import Any, NoReturn
+
+
+def refuse(*_: object, **__: object) -> NoReturn:
+    raise AssertionError("pickle was used")
+
+
+def without(kind: type) -> Any:
+    """The class, none of which can be made: torch derives others from it."""
+    return type(kind.__name__, (kind,), {"__init__": refuse})
+
+
+pickle.load, pickle.loads, pickle.dump, pickle.dumps = refuse, refuse, refuse, refuse
+pickle.Unpickler, pickle.Pickler = without(pickle.Unpickler), without(pickle.Pickler)
+if sys.platform == "linux":  # it ends with its parent, however that ends
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL)
+
+import torch
+from torch.optim.optimizer import register_optimizer_step_post_hook
+
+from glassformer import cli
+from glassformer.training import loop
+
+torch.load, torch.save = refuse, refuse
+loop.REPORT_EVERY = 1
+RANK = int(os.environ.get("RANK", "0"))
+
+
+class Mishap:
+    def __init__(self) -> None:
+        self._update = 0
+        self._at, self._signal, rank = map(int, os.environ.get("MISHAP", "0 0 0").split())
+        if rank != RANK or os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") != "0":
+            self._at = 0
+
+    def __call__(self, *_: object) -> None:
+        self._update += 1
+        if trace := os.environ.get("TRACE"):
+            with open(trace, "a") as file:
+                file.write(f"{RANK}\n")
+        if self._update == self._at:
+            os.kill(os.getpid(), self._signal)
+
+
+if __name__ == "__main__":
+    register_optimizer_step_post_hook(Mishap())
+    cli.main()

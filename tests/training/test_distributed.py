@@ -1,0 +1,148 @@
+"""Real processes under torchrun train like one, whether they have all weights each or a part, and however many."""
+
+import json
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from glassformer.text.batching import plan_batches
+from glassformer.text.corpus import Corpus
+from glassformer.training import loop
+from glassformer.training.config import TrainConfig
+from glassformer.training.distributed import ALONE, Processes
+from glassformer.training.loop import train
+
+pytestmark = pytest.mark.usefixtures("undrawn")
+
+EVERY_UPDATE = str(Path(__file__).with_name("every_update.py"))
+OFTEN = 1e-9
+"""Seconds between checkpoints: one is always being written."""
+UPDATES = 50
+"""Later, differences of rounding grow: Adam divides small numbers by small numbers."""
+PATIENCE = 150
+"""Seconds after which a start under torchrun is taken for one that hangs."""
+
+
+def course(folder: Path) -> dict[tuple[str, int], float]:
+    """Losses and scores in metrics.jsonl by kind and update, each once."""
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
+    kinds = ("loss", "valid_loss", "score")
+    found = [((kind, line["update"]), line[kind]) for line in lines for kind in kinds if kind in line]
+    assert len(found) == len(dict(found))
+    return dict(found)
+
+
+@pytest.fixture(scope="module")
+def make(tiny, reversed_symbols, tmp_path_factory) -> Callable[..., TrainConfig]:
+    """Settings of a run with batches of one pair, and more processes than pairs that are scored."""
+    path = tmp_path_factory.mktemp("lengths") / "train.tsv"
+    lines = [*reversed_symbols(97, seed=3), *reversed_symbols(11, seed=5, shortest=37, longest=41)]
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    sizes = dict(d_ff=4, batch_tokens=64, accumulate=2, dropout=0.0)  # of 4 rows the last of three processes has none
+    return lambda out, **changes: tiny(
+        out, source=path, max_updates=UPDATES, validate_every=25, score_pairs=2, **sizes, **changes
+    )
+
+
+@pytest.fixture(scope="module")
+def expected(make, undrawn, tmp_path_factory) -> dict[tuple[str, int], float]:
+    """What one process comes to."""
+    config = make(tmp_path_factory.mktemp("alone") / "run")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(loop, "REPORT_EVERY", 1)
+        train(config)
+    found = course(config.out)
+    assert len(found) == UPDATES + 2 * 2
+    assert found["score", 50] > 0
+    return found
+
+
+@pytest.fixture
+def torchrun(commands) -> Callable[..., subprocess.Popen[str]]:
+    def start(count: int, *arguments: str, **environment: str) -> subprocess.Popen[str]:
+        launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={count}", "--max-restarts=1"]
+        return commands.start(sys.executable, *launcher, EVERY_UPDATE, "train", *arguments, **environment)
+
+    return start
+
+
+def finish_though_one_is_killed(
+    process: subprocess.Popen[str], config: TrainConfig, count: int, trace: Path, saved: int = 0
+) -> None:
+    """See a run of so many processes, one of which is killed 15 updates after `saved`, come to its end by itself."""
+    printed, err = process.communicate(timeout=PATIENCE)
+    assert process.returncode == 0, err
+    assert "exitcode: -9" in err
+    assert printed.count(f"{config.out}: {UPDATES} updates in ") == 1  # rank 0 alone says so
+    assert err.count(f"training on cpu and {count - 1} more with float32 products") == 2
+    assert err.count(f"update {UPDATES}: validation loss ") == 1
+    updates = Counter(trace.read_text().split())
+    assert set(updates) == {str(rank) for rank in range(count)}
+    assert UPDATES - saved <= updates["1"] < 15 + UPDATES - saved  # it did not go back to where it began
+    assert not (config.out / "resume").exists()
+
+
+def test_two_of_which_one_is_killed_go_on_by_themselves(make, expected, torchrun, flags, tmp_path):
+    config, trace = make(tmp_path / "run", checkpoint_seconds=OFTEN), tmp_path / "trace"
+    process = torchrun(2, *flags(config), MISHAP=f"15 {signal.SIGKILL} 1", TRACE=str(trace))
+    finish_though_one_is_killed(process, config, 2, trace)
+    assert course(config.out) == pytest.approx(expected, abs=1e-4)
+
+
+def test_parts_of_weights_stopped_on_two_continued_on_one_and_on_three(make, expected, torchrun, flags, tmp_path):
+    config = make(tmp_path / "run", checkpoint_seconds=OFTEN, shard=True)
+    process = torchrun(2, *flags(config))
+    until = time.monotonic() + PATIENCE
+    while process.poll() is None and not (config.out / "metrics.jsonl").exists() and time.monotonic() < until:
+        time.sleep(0.001)
+    process.terminate()
+    printed, err = process.communicate(timeout=PATIENCE)
+    saved = int(printed.removeprefix("saved at update ").partition(";")[0])
+    assert 1 <= saved < UPDATES - 15, err
+    assert printed == f"saved at update {saved}; continue with:\n  glassformer train --resume --out {config.out}\n"
+    assert err.count("saving after this update") == 1
+    checkpoints = sorted((config.out / "resume").glob("checkpoint-*"))
+    assert checkpoints[-1].name == f"checkpoint-{saved:09d}"
+    assert [path.name for path in sorted(checkpoints[-1].iterdir())] == [
+        *("00001-of-00002.safetensors", "00002-of-00002.safetensors")
+    ]
+
+    corpus = Corpus(config.out / "resume" / "train")
+    plan = plan_batches(corpus.source.lengths, corpus.target.lengths, batch_tokens=64, seed=config.seed, epoch=0)
+    assert min(map(len, plan)) == 1  # batches with fewer pairs than processes
+
+    alone = Path(shutil.copytree(config.out, tmp_path / "alone"))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(loop, "REPORT_EVERY", 1)
+        assert train(TrainConfig(out=alone, resume=True)).updates == UPDATES
+    assert course(alone) == pytest.approx(expected, abs=1e-4)
+
+    trace = tmp_path / "trace"
+    more = ["--resume", f"--out={config.out}"]
+    process = torchrun(3, *more, MISHAP=f"15 {signal.SIGKILL} 0", TRACE=str(trace))
+    finish_though_one_is_killed(process, config, 3, trace, saved)
+    assert course(config.out) == pytest.approx(expected, abs=1e-4)
+
+
+def test_one_process_is_all_of_them():
+    assert ALONE.first
+    assert ALONE.share(["a", "b", "c"]) == ALONE.gather(["a", "b", "c"]) == ["a", "b", "c"]
+    assert ALONE.agree(2, 3.5) == ALONE.add(2, 3.5) == [2.0, 3.5]
+    assert ALONE.sum(torch.tensor(7.0)) == 7
+
+
+@pytest.mark.parametrize("size", [2, 3, 7])
+def test_shares_are_of_about_the_same_size_and_together_everything(size):
+    items = list(range(11))
+    shares = [Processes(rank, size).share(items) for rank in range(size)]
+    assert sorted(item for share in shares for item in share) == items
+    assert max(map(len, shares)) - min(map(len, shares)) <= 1
+    assert [Processes(rank, size).first for rank in range(size)] == [True] + [False] * (size - 1)

@@ -1,0 +1,78 @@
+"""The processes' parts of a batch are the batch."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from glassformer.text.corpus import Corpus
+from glassformer.training.distributed import ALONE, Processes
+from glassformer.training.feed import Feed
+from glassformer.transformer.config import ModelConfig
+
+SOURCE_VOCAB, TARGET_VOCAB = 17, 19
+SOURCE_LENGTHS, TARGET_LENGTHS = (2, 3, 5, 7, 11, 4), (3, 2, 13, 2, 5, 4)
+CPU = torch.device("cpu")
+
+
+@pytest.fixture
+def corpus(tmp_path: Path) -> Corpus:
+    """Pair i has the ids i + 1, and 0 at its end."""
+    for name, lengths in (("source", SOURCE_LENGTHS), ("target", TARGET_LENGTHS)):
+        ids = [i for number, length in enumerate(lengths, start=1) for i in [*[number] * (length - 1), 0]]
+        (tmp_path / f"{name}.ids").write_bytes(torch.tensor(ids, dtype=torch.int32).numpy().tobytes())
+        offsets = torch.tensor([0, *lengths]).cumsum(0)
+        (tmp_path / f"{name}.offsets").write_bytes(offsets.numpy().tobytes())
+    return Corpus(tmp_path)
+
+
+def feed(corpus: Corpus, processes: Processes = ALONE) -> Feed:
+    model = ModelConfig.preset(
+        "tiny", source_vocab_size=SOURCE_VOCAB, target_vocab_size=TARGET_VOCAB, shared_vocab=False
+    )
+    return Feed(corpus, model, CPU, processes)
+
+
+def test_a_batch_holds_its_pairs_in_order(corpus):
+    batch = feed(corpus).batch([4, 0])
+    assert batch.target_out.tolist() == [5, 5, 5, 5, 0, 1, 1, 0]
+    assert batch.target_in[0, :8].tolist() == [18, 5, 5, 5, 5, 18, 1, 1]
+    assert batch.source[0, :13].tolist() == [5] * 10 + [0, 1, 0]
+    assert (batch.source[0, 13:] == SOURCE_VOCAB - 1).all()
+    assert (batch.target_in[0, 8:] == TARGET_VOCAB - 1).all()
+    assert batch.counted
+
+
+@pytest.mark.parametrize("size", [2, 3, 5])
+def test_the_processes_share_it_and_each_pair_is_in_one_part(corpus, size):
+    indices = [3, 0, 1, 5, 4]
+    parts = [feed(corpus, Processes(rank, size)).batch(indices) for rank in range(size)]
+    assert all(part.counted for part in parts)
+    found = sorted(part.target_out.tolist().count(i + 1) for part in parts for i in indices if i + 1 in part.target_out)
+    assert found == sorted(TARGET_LENGTHS[i] - 1 for i in indices)
+    whole = feed(corpus).target_tokens([indices])
+    assert sum(part.tokens for part in parts) == whole == sum(TARGET_LENGTHS[i] for i in indices)
+    assert feed(corpus, Processes(1, size)).target_tokens([indices]) == whole
+
+
+def test_who_has_no_pair_gets_one_that_is_not_counted(corpus):
+    parts = [feed(corpus, Processes(rank, 3)).batch([4, 2]) for rank in range(3)]
+    assert [part.counted for part in parts] == [True, True, False]
+    assert parts[2].target_out.tolist() == parts[0].target_out.tolist()
+
+
+def test_groups_come_with_their_batches(corpus):
+    groups = [[[0, 1], [2]], [[5, 4], [3]], [[1]]]
+    found = [[batch.target_out.tolist() for batch in batches] for _, batches in feed(corpus).groups(groups)]
+    expected = [[feed(corpus).batch(indices).target_out.tolist() for indices in group] for group in groups]
+    assert found == expected
+    assert [group for group, _ in feed(corpus).groups(groups)] == groups
+
+
+def test_the_tokens_of_a_group_are_those_of_all_its_batches(corpus):
+    assert feed(corpus).target_tokens([[0, 2], [4]]) == 3 + 13 + 5
+
+
+def test_its_shape_is_that_of_its_largest_batch(corpus):
+    found = feed(corpus, Processes(1, 2)).describe([[0, 1, 3], [4, 2], [5]])
+    assert found == "2 pairs with 16 source and 18 target tokens, the longest 13"

@@ -1,0 +1,70 @@
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from torch.testing import assert_close
+
+from glassformer.errors import RunError
+from glassformer.training.snapshots import average, drop_snapshots_after, save_snapshot, snapshots
+
+EXACT = dict(rtol=0.0, atol=0.0)
+
+
+def updates(folder) -> list[float]:
+    return [load_file(path)["w"].item() for path in snapshots(folder)]
+
+
+@pytest.mark.parametrize("keep", [1, 3])
+def test_rotation_keeps_the_last(tmp_path, keep):
+    for update in (9, 10, 11, 100, 1000):
+        save_snapshot(tmp_path, {"w": torch.tensor([float(update)])}, update, keep)
+    assert updates(tmp_path) == [9, 10, 11, 100, 1000][-keep:]
+
+
+def test_average_is_the_mean(tmp_path):
+    tensors = torch.randn(3, 5, 7)
+    for update, tensor in enumerate(tensors):
+        save_snapshot(tmp_path, {"a": tensor, "b": tensor[0] + 1}, update, keep=5)
+    mean = average(snapshots(tmp_path))
+    assert mean.keys() == {"a", "b"}
+    assert mean["a"].dtype == torch.float32
+    assert_close(mean["a"], tensors.double().mean(0).float(), **EXACT)
+    assert_close(mean["b"], (tensors[:, 0] + 1).double().mean(0).float(), **EXACT)
+
+
+def test_average_of_one_is_itself(tmp_path):
+    weights = {"a": torch.randn(5, 7)}
+    save_snapshot(tmp_path, weights, 1, keep=5)
+    assert_close(average(snapshots(tmp_path)), weights, **EXACT)
+
+
+def test_average_of_none(tmp_path):
+    with pytest.raises(RunError, match="no checkpoints to average: training has not reached a validation"):
+        average(snapshots(tmp_path))
+
+
+def test_a_damaged_one_is_left_out_of_the_mean_with_a_warning(tmp_path):
+    tensors = torch.randn(3, 5, 7)
+    for update, tensor in enumerate(tensors):
+        save_snapshot(tmp_path, {"a": tensor}, update, keep=5)
+    path = snapshots(tmp_path)[1]
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.write_bytes(content)
+    with pytest.warns(UserWarning, match=r"snapshot-000000001.*is damaged \(.*\); it is left out of the mean"):
+        mean = average(snapshots(tmp_path))
+    assert_close(mean["a"], tensors[[0, 2]].double().mean(0).float(), **EXACT)
+
+
+@pytest.mark.parametrize(("update", "left"), [(0, []), (5, [3, 5]), (6, [3, 5]), (1000, [3, 5, 7, 100])])
+def test_those_of_a_future_that_will_be_another_are_dropped(tmp_path, update, left):
+    for saved in (3, 5, 7, 100):
+        save_snapshot(tmp_path, {"w": torch.tensor([float(saved)])}, saved, keep=5)
+    drop_snapshots_after(tmp_path, update)
+    assert updates(tmp_path) == left
+
+
+def test_other_files_are_no_snapshots(tmp_path):
+    save_file({"w": torch.zeros(1)}, tmp_path / "state.safetensors")
+    (tmp_path / ".snapshot-000000003.safetensors.4711.tmp").touch()
+    (tmp_path / "checkpoint-000000003").mkdir()
+    assert snapshots(tmp_path) == []
