@@ -4,12 +4,14 @@
 
 The pairs are generated: words of a Zipf distribution, twelve a side on average. Memory is the proportional set size
 (PSS) summed over the process and all that it started, looked at ten times a second; so Linux only. Checks that both
-ways make the same files, and times a second start, which uses them again. Prints the ratio of the times last, and
-appends to benchmarks/results/preparation.jsonl.
+ways make the same files, and times a second start, which uses them again, and planning the batches of an epoch. Prints
+the ratio of the times last, and appends to benchmarks/results/preparation.jsonl.
 """
 
+import json
 import os
 import random
+import resource
 import subprocess
 import sys
 import tempfile
@@ -22,8 +24,10 @@ from typing import Any
 
 import torch
 import tyro
-from bench import keep
+from bench import keep, status
 
+from glassformer.text.batching import plan_batches
+from glassformer.text.corpus import Corpus
 from glassformer.text.workers import count_workers
 from glassformer.training.config import TrainConfig
 from glassformer.training.prepare import prepare_run
@@ -57,12 +61,16 @@ def main(pairs: int = 10_000_000, scratch: Path | None = None, tokenizer: str = 
             sides[side] = measure(folder, out, cores, pairs, tokenizer)
             print(
                 f"{side}: "
-                + "{seconds:.1f} s, {lines_per_second:,.0f} lines/s, peak {peak_mib:,.0f} MiB".format(**sides[side])
+                + "{seconds:.1f} s ({cpu_seconds:.1f} of the processor), {lines_per_second:,.0f} lines/s, peak {peak_mib:,.0f} MiB".format(
+                    **sides[side]
+                )
             )
         check_same(folder / "all" / "run", folder / "one" / "run")
+        planned = json.loads(subprocess.check_output([sys.executable, __file__, "--plan", str(folder / "all" / "run")]))
+        print("an epoch is planned in {seconds:.1f} s and {mib:,.0f} MiB: {batches:,} batches".format(**planned))
     ratio = sides["one"]["seconds"] / sides["all"]["seconds"]
     figures = {"pairs": pairs, "bytes": size, "tokenizer": tokenizer, "cores": max(1, count_workers())}
-    keep("preparation", {**figures, "sides": sides, "ratio": ratio})
+    keep("preparation", {**figures, "sides": sides, "planned": planned, "ratio": ratio})
     print(f"one core takes {ratio:.2f} times as long as {figures['cores']}")
 
 
@@ -97,25 +105,35 @@ def words(letters: tuple[str, str], seed: int) -> list[str]:
 
 
 def measure(folder: Path, out: str, cores: int, pairs: int, tokenizer: str) -> dict[str, Any]:
-    """Time (s) and peak memory (MiB) of preparing in a process of its own; with 0 `cores` all."""
+    """Time and time of the processor (s) and peak memory (MiB) of preparing in a process of its own; with 0 `cores` all.
+
+    Where other work takes the cores, the second time stays much the same.
+    """
     command = [sys.executable, __file__, "--prepare", str(folder), out, str(cores), tokenizer]
-    began = time.monotonic()
+    began, worked = time.monotonic(), cpu_seconds()
     peak = 0
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
         while process.poll() is None:
             peak = max(peak, sum(memory(pid) for pid in family(process.pid)))
             time.sleep(0.1)
         assert process.stderr is not None
-        said = process.stderr.read()
+        said = [line for line in process.stderr.read().splitlines() if " pairs/s" not in line]
     if process.returncode:
-        sys.exit(f"preparing failed:\n{said}")
+        sys.exit("\n".join(["preparing failed:", *said]))
     seconds = time.monotonic() - began
     return {
         "seconds": seconds,
+        "cpu_seconds": cpu_seconds() - worked,
         "lines_per_second": 2 * pairs / seconds,
         "peak_mib": peak / 1024,
-        "said": said.splitlines(),
+        "said": said,
     }
+
+
+def cpu_seconds() -> float:
+    """Of all processes that this one started, and those that they did, if they have ended."""
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return usage.ru_utime + usage.ru_stime
 
 
 def family(pid: int) -> Iterator[int]:
@@ -157,8 +175,19 @@ def prepare(folder: str, out: str, cores: str, tokenizer: str) -> None:
     prepare_run(config, lambda line: print(f"{time.monotonic() - began:.1f} s: {line}", file=sys.stderr))
 
 
+def plan(run: str) -> None:
+    """Time (s) of planning an epoch of a prepared run, and the memory (MiB) that it takes beyond the lengths."""
+    corpus = Corpus(Path(run) / "resume" / "train")
+    before, began = status("VmRSS"), time.monotonic()
+    batches = plan_batches(corpus.source.lengths, corpus.target.lengths, batch_tokens=2048, seed=1, epoch=0)
+    figures = {"seconds": time.monotonic() - began, "mib": (status("VmHWM") - before) / 1024, "batches": len(batches)}
+    print(json.dumps(figures))
+
+
 if __name__ == "__main__":
     if sys.argv[1:2] == ["--prepare"]:
         prepare(*sys.argv[2:])
+    elif sys.argv[1:2] == ["--plan"]:
+        plan(*sys.argv[2:])
     else:
         tyro.cli(main)

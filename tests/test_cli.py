@@ -217,7 +217,7 @@ BAD = {
     "train --resume --out run": "the training of run is complete: there is nothing to resume",
     "train --resume --out new": "new: no such run folder",
     "train --resume --out thesis": "thesis is not a run folder: it has no config.json",
-    "train --resume --out unfinished-cut-state": "no checkpoint in .* can be read any more, so .*: train anew with --overwrite",
+    "train --resume --out unfinished-cut-state": "no checkpoint .* can be read any more.*train anew with --overwrite",
     "train --resume --out unfinished-lost-pairs": "resume/train/source",
     # run folders
     f"translate new --input seven.txt {SHORT}": "new: no such run folder",

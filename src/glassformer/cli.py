@@ -6,7 +6,7 @@ import sys
 import warnings
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -20,6 +20,7 @@ from glassformer.training.config import TrainConfig
 
 if TYPE_CHECKING:
     from glassformer.generation.translator import Translation, Translator
+    from glassformer.training.loop import TrainResult
 
 LINES_AT_ONCE = 2048
 
@@ -136,16 +137,33 @@ class DemoCommand:
 def train(config: TrainConfig) -> int:
     from glassformer.training.loop import train as run_training
 
-    result = run_training(config)
+    return _report(run_training(config))
+
+
+def resume(folder: Path, arguments: Sequence[str]) -> int:
+    """`train --resume`: of the settings those that were given count, also where they are the defaults."""
+    from glassformer.training.loop import resume as resume_training
+    from glassformer.training.loop import settings_of
+
+    started = settings_of(folder)
+    asked = tyro.cli(TrainConfig, args=arguments[1:], default=started, config=(FlagCreatePairsOff,))
+    names = {setting.name for setting in fields(TrainConfig)} - {"out", "resume", "overwrite"}
+    changes = {name: getattr(asked, name) for name in names if getattr(asked, name) != getattr(started, name)}
+    return _report(resume_training(folder, **changes))
+
+
+def _report(result: "TrainResult") -> int:
+    """Say what a training came to; returns the exit code."""
     status = 0 if result.signal is None else 128 + result.signal  # as shells say it: 130 Ctrl-C, 143 SIGTERM
     if os.environ.get("RANK", "0") != "0":  # of the processes that torchrun started the first speaks
         return status
     if not result.finished:
         print(f"saved at update {result.updates:,}; continue with:")
-        print(f"  glassformer train --resume --out {quote(str(config.out))}")
+        print(f"  glassformer train --resume --out {quote(str(result.folder))}")
         return status
     minutes = result.seconds / 60
-    print(f"{result.folder}: {result.updates:,} updates in {minutes:.1f} min, {config.metric} {result.score:.2f}")
+    score = "" if result.score is None else f", {result.metric} {result.score:.2f}"
+    print(f"{result.folder}: {result.updates:,} updates in {minutes:.1f} min{score}")
     print(f"translate with:\n  glassformer translate {quote(str(result.folder))} < FILE")
     return 0
 
@@ -367,7 +385,8 @@ COMMANDS: dict[str, tuple[type, Callable[[Any], int]]] = {
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the command line; exits with 0, 2 after an error that the user can mend, 130 after Ctrl-C."""
+    """Run the command line; exits with 0, 2 after an error that the user can mend, 130 after Ctrl-C, 143 after
+    SIGTERM."""
     warnings.showwarning = lambda message, *_: print(f"glassformer: warning: {message}", file=sys.stderr)
     try:
         chosen = tyro.extras.subcommand_cli_from_dict(
@@ -377,8 +396,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
             args=arguments,
             config=(FlagCreatePairsOff,),
         )
-        run = next(function for kind, function in COMMANDS.values() if type(chosen) is kind)
-        status = run(chosen)
+        if isinstance(chosen, TrainConfig) and chosen.resume:
+            status = resume(chosen.out, sys.argv[1:] if arguments is None else arguments)
+        else:
+            run = next(function for kind, function in COMMANDS.values() if type(chosen) is kind)
+            status = run(chosen)
         sys.stdout.flush()
         sys.exit(status)
     except GlassformerError as error:

@@ -55,7 +55,7 @@ def explaining_memory(doing: Callable[[], str]) -> Iterator[None]:
     try:
         yield
     except (MemoryError, RuntimeError) as error:
-        signs = ("out of memory", "can't allocate memory", "not enough memory", "bad_alloc", "bad allocation")
+        signs = ("out of memory", "can't allocate memory", "not enough memory", "bad_alloc", "ALLOC_FAILED")
         if not isinstance(error, MemoryError) and not any(sign in str(error) for sign in signs):
             raise
         raise OutOfMemoryError(f"out of memory {doing()}") from None

@@ -54,7 +54,8 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
 def remove_unfinished(folder: Path) -> None:
     """Remove what a process that was killed while it wrote has left in a folder: here and by safetensors."""
     for path in (*folder.glob(".*.tmp"), *folder.glob(".tmp??????")):
-        path.unlink(missing_ok=True)
+        if path.is_file():
+            path.unlink()
 
 
 def write_json(path: Path, value: Mapping[str, Any]) -> None:

@@ -5,6 +5,7 @@
     source.* target.*    tokenizers: .spm (sentencepiece; with .vocab.json if its ids are an imported model's) or
                          .symbols (one symbol a line)
     metrics.jsonl        one line per report and validation
+    curves.png           their picture, where matplotlib is installed
     resume/              while training is unfinished: what it needs to go on
 
 Nothing in it is a pickle.

@@ -40,7 +40,7 @@ class Odd:
             time.sleep(60)
         time.sleep(0.02 * (len(text) % 3))
         return [f"{self.word} {text} {self.factor}".encode(), b"".join(parts[1:]), str(os.getpid()).encode(),
-                b"torch" if "torch" in sys.modules else b"", b""]
+                b"torch" if "torch" in sys.modules else b"", str(os.getpgrp()).encode()]
 """
 
 
@@ -57,6 +57,7 @@ def odd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> type[Work]:
 def started(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[subprocess.Popen[bytes]]]:
     """The processes that the test started, all of which must have ended and been waited for."""
     made: list[subprocess.Popen[bytes]] = []
+    threads = threading.active_count()
 
     class Noted(subprocess.Popen):
         def __init__(self, *args, **kwargs) -> None:
@@ -66,7 +67,7 @@ def started(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[subprocess.Popen[b
     monkeypatch.setattr(workers.subprocess, "Popen", Noted)
     yield made
     assert all(process.returncode is not None for process in made)
-    assert threading.active_count() == 1, "its threads have ended too"
+    assert threading.active_count() == threads, "its threads have ended too"
 
 
 def items(*texts: str, few: int = 16) -> list[list[bytes]]:
@@ -88,6 +89,7 @@ def test_results_are_the_same_and_in_order_however_many_processes(odd, started, 
     assert {parts[2] for parts in here} == {str(os.getpid()).encode()}
     assert {int(parts[2]) for parts in there} <= {process.pid for process in started}
     assert {parts[3] for parts in there} == {b""}, "torch is not loaded"
+    assert all(parts[4] == parts[2] for parts in there), "Ctrl-C on the terminal doesn't reach them"
 
 
 def test_large_items_and_results(odd, started):

@@ -1,8 +1,9 @@
 # ruff: noqa: E402  (pickle is refused before anything imports it)
 """`glassformer` with a line in metrics.jsonl for every update, a mishap at a chosen one, and no pickle.
 
-MISHAP="12 9 1" in the environment sends the process of rank 1 the signal 9 during update 12, unless torchrun has
-started it again. TRACE names a file to which each process appends a line with its rank for every update it makes.
+MISHAP="12 9 1,7 15 0" in the environment sends the process of rank 1 the signal 9 during its update 12; and when
+torchrun has started it again, that of rank 0 the signal 15 during its update 7. TRACE names a file to which each
+process appends a line with its rank for every update it makes.
 """
 
 import ctypes
@@ -41,8 +42,10 @@ RANK = int(os.environ.get("RANK", "0"))
 class Mishap:
     def __init__(self) -> None:
         self._update = 0
-        self._at, self._signal, rank = map(int, os.environ.get("MISHAP", "0 0 0").split())
-        if rank != RANK or os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") != "0":
+        mishaps = [tuple(map(int, mishap.split())) for mishap in os.environ.get("MISHAP", "").split(",") if mishap]
+        start = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
+        self._at, self._signal, rank = mishaps[start] if start < len(mishaps) else (0, 0, 0)
+        if rank != RANK:
             self._at = 0
 
     def __call__(self, *_: object) -> None:

@@ -128,7 +128,7 @@ def test_it_comes_back_exactly_and_the_next_updates_are_the_same(make):
 def test_where_nothing_is_there_training_begins(make):
     step = new_step()
     before = {name: tensor.clone() for name, tensor in step.model.state_dict().items()}
-    assert make().load(step) == Position() == Position(0, 0, 0, 0, 0.0, None, 0, 0)
+    assert make().load(step) == Position() == Position(0, 0, 0, 0, 0.0, None, 0, [0.0, 0.0], 0, 0)
     assert_close(step.model.state_dict(), before, **EXACT)
     assert not step.optimizer.state
 

@@ -24,7 +24,7 @@ from glassformer.run import load_run
 from glassformer.text.corpus import Corpus
 from glassformer.text.scores import Score
 from glassformer.text.tokenizer import load_tokenizer
-from glassformer.training import loop, validation
+from glassformer.training import loop, prepare, validation
 from glassformer.training.config import TrainConfig
 from glassformer.training.curves import can_draw
 from glassformer.training.loop import train
@@ -266,7 +266,8 @@ def test_what_an_interrupted_run_needs_is_in_its_folder_and_no_more(settings, in
     with interrupting(23):
         train(config)
     kept = names(config.out / "resume")
-    assert {name for name in kept if not name.startswith("checkpoint")} == {
+    assert any(name.startswith("best-") for name in kept)
+    assert {name for name in kept if not name.startswith(("checkpoint", "best-"))} == {
         *("train", "valid", "valid.json", "snapshot-000000010.safetensors", "snapshot-000000020.safetensors")
     }
     checkpoints = sorted(name for name in kept if name.startswith("checkpoint"))
@@ -288,9 +289,11 @@ def test_a_lost_process_continues_from_its_last_checkpoint(settings, crashing, u
         train(config)
     with (config.out / "metrics.jsonl").open("a", encoding="utf-8") as file:
         file.write('{"update": 24, "lo')  # it was lost in the middle of a line
+    (config.out / ".model.safetensors.4711.tmp").write_bytes(b"half a model")
     with counting() as updates:
         assert resume(config.out).updates == 25
     assert updates() <= 10 if seconds else updates() == 25
+    assert names(config.out) == FINISHED
     assert weights(config.out) == weights(uninterrupted)
     assert reports(config.out) == reports(uninterrupted)
 
@@ -672,3 +675,92 @@ def test_a_seed_that_cannot_work_is_refused_at_once(settings, seed):
 @pytest.mark.parametrize("seed", [0, (1 << 32) - 1])
 def test_every_other_seed_trains(settings, seed):
     assert train(settings(seed=seed, max_updates=2)).finished
+
+
+# What a review found
+
+
+def test_after_weights_went_wrong_it_goes_on_from_before(settings):
+    """A loss tells of damage one update late: by then the damage may be in the weights, and must not be in all
+    checkpoints."""
+    config = settings(max_updates=400, max_left_out=5, checkpoint_seconds=OFTEN, validate_every=1000, max_epochs=1000)
+    updates = 0
+
+    def spoil(optimizer, *_):
+        nonlocal updates
+        updates += 1
+        if updates == 130:
+            with torch.no_grad():
+                for group in optimizer.param_groups:
+                    for parameter in group["params"]:
+                        parameter *= 6
+
+    handle = register_optimizer_step_post_hook(spoil)
+    try:
+        with pytest.raises(DivergedError, match="go on with --resume and a lower --learning-rate"):
+            train(config)
+    finally:
+        handle.remove()
+    newest = max(int(path.name.split("-")[1]) for path in (config.out / "resume").glob("checkpoint-*"))
+    assert newest <= 130
+    shutil.rmtree(config.out / "resume" / "checkpoint-000000130", ignore_errors=True)  # if it was made in that moment
+    result = loop.resume(config.out, learning_rate=1e-3, max_updates=160)
+    assert (result.finished, result.updates) == (True, 160)
+    assert all("left_out" not in line for line in metrics(config.out))
+
+
+def test_changed_settings_hold_from_then_on(settings, interrupting):
+    config = settings(max_updates=30)
+    with interrupting(5):
+        train(config)
+    with interrupting(5):
+        loop.resume(config.out, learning_rate=1e-5, batch_tokens=48)
+    loop.resume(config.out)
+    kept = json.loads((config.out / "config.json").read_text())["training"]["settings"]
+    assert (kept["learning_rate"], kept["batch_tokens"], kept["max_updates"]) == (1e-5, 48, 30)
+    rates = [line["learning_rate"] for line in metrics(config.out) if "learning_rate" in line]
+    assert rates
+    assert max(rates) <= 1e-5
+
+
+def test_the_model_is_of_the_score_that_is_reported(settings, crashing):
+    """Weights that were the best after the last checkpoint are no longer where the run doesn't come to them again."""
+    config = settings(max_updates=25, checkpoint_seconds=1e9, average=1)
+    with crashing(25), pytest.raises(SystemError, match="lost"):
+        train(config)
+    assert (config.out / "model.safetensors").exists()
+    result = loop.resume(config.out, max_updates=9)
+    assert result.updates == 9
+    best = max(line["score"] for line in metrics(config.out) if "score" in line)
+    assert result.score == best
+    other = settings("other", max_updates=9, average=1)
+    train(other)
+    assert weights(config.out) == weights(other.out)
+
+
+def test_the_reports_are_those_of_an_undisturbed_run(settings, interrupting):
+    config, alone = settings(max_updates=40), settings("alone", max_updates=40)
+    train(alone)
+    with interrupting(31):
+        train(config)
+    resume(config.out)
+    losses = [[line["loss"] for line in metrics(run.out) if "loss" in line] for run in (alone, config)]
+    assert losses[0] == losses[1]
+    assert len(losses[0]) == 2
+
+
+def test_a_run_that_another_training_has_made_meanwhile_is_left_alone(settings, monkeypatch):
+    config = settings()
+    make = prepare.Preparation.make
+
+    def slowly(self, folder):
+        facts = make(self, folder)
+        if not config.out.exists():
+            config.out.mkdir()
+            (config.out / "another's").touch()
+        return facts
+
+    monkeypatch.setattr(prepare.Preparation, "make", slowly)
+    with pytest.raises(RunError, match="was made by another process meanwhile: choose another --out"):
+        train(config)
+    assert names(config.out) == {"another's"}

@@ -3,8 +3,15 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch.testing import assert_close
 
-from glassformer.errors import RunError
-from glassformer.training.snapshots import average, drop_snapshots_after, save_snapshot, snapshots
+from glassformer.training.snapshots import (
+    KEPT_BEST,
+    average,
+    drop_snapshots_after,
+    restore_best,
+    save_best,
+    save_snapshot,
+    snapshots,
+)
 
 EXACT = dict(rtol=0.0, atol=0.0)
 
@@ -38,8 +45,33 @@ def test_average_of_one_is_itself(tmp_path):
 
 
 def test_average_of_none(tmp_path):
-    with pytest.raises(RunError, match="no checkpoints to average: training has not reached a validation"):
-        average(snapshots(tmp_path))
+    assert average(snapshots(tmp_path)) == {}
+
+
+def best(folder):
+    return load_file(folder / "model.safetensors")["a"].item() if (folder / "model.safetensors").exists() else None
+
+
+def test_the_best_weights_are_again_those_of_an_earlier_update(tmp_path):
+    resume, file = tmp_path / "resume", tmp_path / "model.safetensors"
+    resume.mkdir()
+    for update in (5, 11, 23):
+        save_best(resume, file, {"a": torch.tensor(float(update))}, update)
+        assert best(tmp_path) == update
+    restore_best(resume, file, 11)
+    assert best(tmp_path) == 11
+    assert sorted(path.name for path in resume.iterdir()) == [f"best-{n:09d}.safetensors" for n in (5, 11)]
+    restore_best(resume, file, 0)
+    assert best(tmp_path) is None
+    assert list(resume.iterdir()) == []
+
+
+def test_the_best_weights_of_some_updates_are_kept(tmp_path):
+    for update in range(1, 20):
+        save_best(tmp_path, tmp_path / "model.safetensors", {"a": torch.tensor(float(update))}, update)
+    assert len(list(tmp_path.glob("best-*"))) == KEPT_BEST
+    restore_best(tmp_path, tmp_path / "model.safetensors", 3)  # not kept any more
+    assert best(tmp_path) == 19
 
 
 def test_a_damaged_one_is_left_out_of_the_mean_with_a_warning(tmp_path):

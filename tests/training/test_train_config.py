@@ -147,7 +147,7 @@ def test_json_round_trip(changes):
 
 def test_a_run_continues_where_it_stands_now_with_new_limits():
     asked = TrainConfig(out=Path("elsewhere"), resume=True, max_updates=11, threads=1)
-    continued = config(overwrite=True, seed=7, max_updates=5).continued(asked)
+    continued = config(overwrite=True, seed=7, max_updates=5).continued(asked.out, asked.changes())
     assert (continued.out, continued.overwrite, continued.seed) == (Path("elsewhere"), False, 7)
     assert (continued.max_updates, continued.threads) == (11, 1)
 
@@ -172,7 +172,7 @@ def test_a_run_continues_where_it_stands_now_with_new_limits():
 )
 def test_what_a_lack_of_memory_or_a_wild_loss_calls_for_can_be_changed(change):
     asked = TrainConfig(out=Path("runs/x"), resume=True, **change)
-    assert config(seed=7).continued(asked) == config(seed=7, **change)
+    assert config(seed=7).continued(asked.out, asked.changes()) == config(seed=7, **change)
 
 
 def test_other_settings_cannot_be_changed_by_continuing():
@@ -180,4 +180,4 @@ def test_other_settings_cannot_be_changed_by_continuing():
     with pytest.raises(
         ConfigError, match=r"leave out d_model, seed .only max_epochs, .*checkpoint_seconds can be changed"
     ):
-        config().continued(asked)
+        config().continued(asked.out, asked.changes())

@@ -48,7 +48,7 @@ def learn(lessons: Sequence[Lesson], samples: Sequence[Sample], workers: int) ->
     With workers each in a process of its own, which Ctrl-C ends at once, and whose memory is free afterwards.
     """
     items = [
-        [json.dumps(part, ensure_ascii=False).encode() for part in (asdict(lesson), text)]
+        [json.dumps(asdict(lesson)).encode(), json.dumps(text, ensure_ascii=False).encode()]
         for lesson, text in zip(lessons, samples, strict=True)
     ]
     with closing(in_order(Learner(), items, min(workers, len(items)), few=0)) as learned:

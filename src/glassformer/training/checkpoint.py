@@ -13,7 +13,7 @@ import warnings
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +49,10 @@ class Position:
     """Time spent training and validating."""
     best: list[float] | None = None
     """The best validation so far: score (its sign such that higher is better) and minus the loss."""
+    best_update: int = 0
+    """Its update, 0 if there was none."""
+    reported: list[float] = field(default_factory=lambda: [0.0, 0.0])
+    """Loss and tokens of the updates since the last report, summed."""
     validated: int = 0
     """The update of the last validation."""
     since_best: int = 0
@@ -122,8 +126,13 @@ class Checkpoints:
         return self._processes.first and not self.writing and time.monotonic() >= self._next
 
     def save(self, step: Step, position: Position) -> None:
-        """Write a checkpoint of this moment, in the background."""
+        """Write a checkpoint of this moment, in the background.
+
+        Not while updates are left out: the weights may be what is wrong, and training is to go on from before.
+        """
         self.wait()
+        if step.watch.left_out()[0]:
+            return
         tensors = _tensors(step)
         sharded = any(isinstance(tensor, DTensor) for tensor in tensors.values())
         if not sharded and not self._processes.first:

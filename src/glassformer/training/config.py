@@ -1,6 +1,7 @@
 """Everything a training run can be told, with defaults that work. One flag each on the command line."""
 
 import math
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
@@ -209,17 +210,20 @@ class TrainConfig:
         own = (self.source_tokenizer, self.target_tokenizer, self.source_vocab_size, self.target_vocab_size)
         return not self.separate_vocab and all(value is None for value in own)
 
-    def continued(self, asked: "TrainConfig") -> "TrainConfig":
-        """These settings for a run that continues in `asked.out`, with the limits and the device that `asked` names."""
-        plain = TrainConfig(out=asked.out, resume=True)
-        names = (field.name for field in fields(self))
-        changes = {name: getattr(asked, name) for name in names if getattr(asked, name) != getattr(plain, name)}
+    def changes(self) -> dict[str, Any]:
+        """The settings that aren't left at their defaults, but for the run folder and what to do with it."""
+        plain = TrainConfig(out=self.out)
+        names = {field.name for field in fields(self)} - {"out", "overwrite", "resume"}
+        return {name: getattr(self, name) for name in sorted(names) if getattr(self, name) != getattr(plain, name)}
+
+    def continued(self, out: Path, changes: Mapping[str, Any]) -> "TrainConfig":
+        """These settings, with those changes, for a run that continues in `out`."""
         if fixed := sorted(set(changes) - set(CHANGEABLE)):
             raise ConfigError(
                 f"a run continues with the settings it was started with: leave out {', '.join(fixed)} "
                 f"(only {', '.join(CHANGEABLE)} can be changed)"
             )
-        return replace(self, out=asked.out, overwrite=False, **changes)
+        return replace(self, out=out, overwrite=False, resume=False, **changes)
 
     def to_json(self) -> dict[str, Any]:
         return {name: str(value) if isinstance(value, Path) else value for name, value in asdict(self).items()}

@@ -58,6 +58,17 @@ class Processes:
         dist.all_reduce(largest, dist.ReduceOp.MAX, group=self.control)
         return largest.tolist()
 
+    @contextmanager
+    def after_the_first(self) -> Iterator[None]:
+        """What the first process does inside is done when the others leave; if it fails, they end quietly with it."""
+        try:
+            yield
+        except BaseException:
+            self.agree(1)
+            raise
+        if self.agree(0) != [0]:
+            raise SystemExit(2)
+
     def add(self, *values: int | float) -> list[float]:
         """Of each value the sum over all processes."""
         if self.size == 1:
@@ -93,6 +104,10 @@ def joined(device: str) -> Iterator[tuple[Processes, torch.device]]:
     if int(os.environ.get("WORLD_SIZE", "1")) == 1:
         yield ALONE, pick_device(device)
         return
+    if missing := {"RANK", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT"} - os.environ.keys():
+        raise ConfigError(
+            f"WORLD_SIZE is set, but not {', '.join(sorted(missing))}: start several processes with torchrun"
+        )
     picked = pick_device(device)
     if picked.type == "mps":
         raise ConfigError("several processes can't share an Apple GPU: leave torchrun out, or give --device cpu")
@@ -103,13 +118,11 @@ def joined(device: str) -> Iterator[tuple[Processes, torch.device]]:
     store, rank, size = next(iter(rendezvous("env://")))
     store = dist.PrefixStore(f"start {_starts()}", store)  # pyright: ignore[reportPrivateImportUsage]: it is documented
     dist.init_process_group("nccl" if picked.type == "cuda" else "gloo", store=store, rank=rank, world_size=size)
-    try:
-        # The others wait here while the first one prepares the corpus, which may take hours.
-        control = dist.new_group(backend="gloo", timeout=timedelta(days=7))
-        assert isinstance(control, dist.ProcessGroup)
-        yield Processes(rank, size, control), picked
-    finally:
-        dist.destroy_process_group()
+    # The others wait while the first one prepares the corpus, which may take hours.
+    control = dist.new_group(backend="gloo", timeout=timedelta(days=7))
+    assert isinstance(control, dist.ProcessGroup)
+    yield Processes(rank, size, control), picked
+    dist.destroy_process_group()  # not after an error: the others, who must take part, may not know of it
 
 
 def restarted() -> bool:

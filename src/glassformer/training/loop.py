@@ -3,16 +3,17 @@
 import time
 import warnings
 from collections.abc import Iterator
-from contextlib import nullcontext
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from shlex import quote
+from typing import Any
 
 import torch
 
 from glassformer.device import explaining_memory, pick_precision, tame_memory
 from glassformer.errors import FULL, ConfigError, DivergedError, RunError
-from glassformer.files import remove_unfinished
+from glassformer.files import remove_unfinished, write_json
 from glassformer.run import CONFIG, CURVES, METRICS, RESUME, WEIGHTS, load_weights, read_config, write_weights
 from glassformer.text.batching import Batch, plan_batches
 from glassformer.text.corpus import Corpus
@@ -25,10 +26,18 @@ from glassformer.training.distributed import Processes, gathered, joined, restar
 from glassformer.training.feed import Feed, Group
 from glassformer.training.interruption import Interruption, interruption
 from glassformer.training.lock import check_free, held, remove_resume
+from glassformer.training.metrics import read_metrics
 from glassformer.training.prepare import prepare_run, read_valid_pairs
 from glassformer.training.progress import TrainingDisplay, drop_metrics_after
 from glassformer.training.schedule import inverse_square_root
-from glassformer.training.snapshots import average, drop_snapshots_after, save_snapshot, snapshots
+from glassformer.training.snapshots import (
+    average,
+    drop_snapshots_after,
+    restore_best,
+    save_best,
+    save_snapshot,
+    snapshots,
+)
 from glassformer.training.step import Step, Taken
 from glassformer.training.validation import Validation
 from glassformer.transformer.config import ModelConfig
@@ -47,6 +56,8 @@ class TrainResult:
     updates: int
     seconds: float
     """Time spent training and validating."""
+    metric: str
+    """What the score is, such as bleu."""
     score: float | None
     """Validation score of the weights in the run folder."""
     signal: int | None = None
@@ -57,27 +68,53 @@ def train(config: TrainConfig) -> TrainResult:
     """Train a model on pairs of text and leave it in the run folder `config.out` (Vaswani et al. 2017, section 5).
 
     Shows progress on standard error. Ctrl-C or SIGTERM saves and returns with `finished` False; whatever else ends
-    it, with `resume` it goes on from its last checkpoint. Under torchrun the processes share every batch. Changes
-    torch's global seed, its number of threads if `config.threads` is given, and how the process keeps memory
-    (`device.tame_memory`).
+    it, `resume` goes on from its last checkpoint (so does this with `config.resume`, which takes settings that aren't
+    at their defaults for changes). Under torchrun the processes share every batch. Changes torch's global seed, its
+    number of threads if `config.threads` is given, and how the process keeps memory (`device.tame_memory`).
     """
+    if config.resume:
+        return resume(config.out, **config.changes())
     tame_memory()
     with joined(config.device) as (processes, device):
         display = TrainingDisplay(config.out / METRICS, shown=processes.first)
-        if config.resume or _is_restart_of(config):
-            config = _settings_of_unfinished(config)
-        else:
-            if processes.first:
+        with processes.after_the_first():  # what it finds is so for all
+            again = processes.first and restarted() and _is_started(config)
+            if processes.first and not again:
                 if config.overwrite:
                     check_free(config.out)
                 prepare_run(config, display.say)
-            processes.agree(0)  # the others wait for that
-        if config.threads is not None:
-            torch.set_num_threads(config.threads)
-        alone, first = processes.size == 1, processes.first
-        asking = interruption(patient=not alone, shown=first)
-        with held(config.out) if first else nullcontext(), display, asking as asked:
-            return _Training(config, display, processes, device).run(asked)
+        (again,) = processes.agree(again)
+        if again and not (config.out / RESUME).is_dir():
+            return _result_of(config.out)
+        return _trained(settings_of(config.out) if again else config, display, processes, device)
+
+
+def resume(folder: Path, **changes: Any) -> TrainResult:
+    """Go on with the unfinished training in a run folder from its last checkpoint, as `train` does.
+
+    With the settings it was started with, but for `changes` to those that may be changed, which hold from now on (see
+    `training.config.CHANGEABLE`).
+    """
+    tame_memory()
+    config = settings_of(folder).continued(folder, changes)
+    if not (folder / RESUME).is_dir():
+        raise RunError(f"the training of {folder} is complete: there is nothing to resume")
+    with joined(config.device) as (processes, device):
+        return _trained(config, TrainingDisplay(folder / METRICS, shown=processes.first), processes, device)
+
+
+def _trained(config: TrainConfig, display: TrainingDisplay, processes: Processes, device: torch.device) -> TrainResult:
+    """Train in a run folder that is there."""
+    if config.threads is not None:
+        torch.set_num_threads(config.threads)
+    with ExitStack() as stack:
+        with processes.after_the_first():
+            if processes.first:
+                stack.enter_context(held(config.out))
+                _write_settings(config)
+        stack.enter_context(display)
+        asked = stack.enter_context(interruption(patient=processes.size > 1, shown=processes.first))
+        return _Training(config, display, processes, device).run(asked)
 
 
 class _Training:
@@ -112,6 +149,7 @@ class _Training:
                 remove_unfinished(folder)
             drop_metrics_after(self.folder / METRICS, self.position.update)
             drop_snapshots_after(self.resume, self.position.update)
+            restore_best(self.resume, self.folder / WEIGHTS, self.position.best_update)
         train_pairs, valid_pairs = Corpus(self.resume / "train"), Corpus(self.resume / "valid")
         self.feed = Feed(train_pairs, model.config, device, processes)
         source, target = (load_tokenizer(self.folder / saved[f"{side}_tokenizer"]) for side in ("source", "target"))
@@ -139,7 +177,8 @@ class _Training:
     def _run(self, asked: Interruption) -> TrainResult:
         position = self.position
         self.clock = time.monotonic() - position.seconds
-        sums, tokens, since = torch.zeros(2, device=self.device), 0, time.monotonic()
+        self.drawn = time.monotonic()
+        sums, tokens, since = torch.tensor(position.reported, device=self.device), 0, time.monotonic()
         for group, batches in self._groups():
             counted = self.feed.target_tokens(group)
             with explaining_memory(lambda group=group: self._shape(group)):
@@ -154,25 +193,29 @@ class _Training:
                 sums, tokens, since = torch.zeros_like(sums), 0, now
             if position.update % self.config.validate_every == 0:
                 self._validate()
+                self._draw(every=60.0)
                 since = time.monotonic()
+            if signal or due:
+                position.reported = sums.tolist()
+                self.checkpoints.save(self.step, position)
             if signal:
-                self.checkpoints.save(self.step, position)
                 self.checkpoints.wait()
-                if self.processes.first:
-                    self._draw()
-                return TrainResult(self.folder, False, position.update, position.seconds, None, int(signal))
-            if due:
-                self.checkpoints.save(self.step, position)
+                self._draw()
+                return self._result(finished=False, score=None, signal=int(signal))
             if self._is_over():
                 break
         if position.validated != position.update:
             self._validate()
         final = self._finish()
         position.seconds = time.monotonic() - self.clock
+        self._draw()
         if self.processes.first:
-            self._draw()
             remove_resume(self.folder)
-        return TrainResult(self.folder, True, position.update, position.seconds, final)
+        return self._result(finished=True, score=final, signal=None)
+
+    def _result(self, *, finished: bool, score: float | None, signal: int | None) -> TrainResult:
+        position = self.position
+        return TrainResult(self.folder, finished, position.update, position.seconds, self.config.metric, score, signal)
 
     def _groups(self) -> Iterator[tuple[Group, list[Batch]]]:
         """The pairs of each further update and the batches of them, epoch after epoch; keeps `position` at what
@@ -216,6 +259,7 @@ class _Training:
         position = self.position
         in_row, in_all = self.step.watch.left_out()
         if in_row >= self.config.max_left_out:
+            self._draw()
             raise DivergedError(
                 f"the last {in_row} updates up to {position.update:,} were left out, because their loss or gradient "
                 "was not a number, or the loss jumped: go on with --resume and a lower --learning-rate "
@@ -234,33 +278,41 @@ class _Training:
         """Score the present weights, keep them for averaging, and in the run folder if they are the best so far."""
         position = self.position
         model = gathered(self.model, self.device)
-        loss, value = self._evaluate(model)
+        loss, value = self._evaluated(model)
         rank = [self.sign * value, -loss]  # equal scores: the lower loss
         position.validated = position.update
         best = position.best is None or rank > position.best
-        position.best, position.since_best = (rank, 0) if best else (position.best, position.since_best + 1)
+        if best:
+            position.best, position.best_update, position.since_best = rank, position.update, 0
+        else:
+            position.since_best += 1
         if self.processes.first:
             weights = model.state_dict()
             save_snapshot(self.resume, weights, position.update, keep=self.config.average)
             if best:
-                write_weights(self.folder, weights)
+                save_best(self.resume, self.folder / WEIGHTS, weights, position.update)
         (position.seconds,) = self.processes.agree(time.monotonic() - self.clock)  # the others wait for that
         figures = {"update": position.update, "valid_loss": loss, "metric": self.config.metric, "score": value}
         figures["seconds"] = position.seconds
         self.display.validated(figures, best=best)
 
-    def _evaluate(self, model: Transformer) -> tuple[float, float]:
-        return self.validation.of(model, self.position.update)
+    def _evaluated(self, model: Transformer) -> tuple[float, float]:
+        """Validation loss and score."""
+        advice = (
+            "in a validation: go on with --resume and a smaller --batch-tokens, or train anew with fewer --score-pairs"
+        )
+        with explaining_memory(lambda: advice):
+            return self.validation.of(model, self.position.update)
 
     def _finish(self) -> float:
         """Choose between the averaged and the best single weights, and remove what only continuing needs."""
         assert self.position.best is not None
         value = self.sign * self.position.best[0]
         kept = snapshots(self.resume)
-        if len(kept) > 1:
+        if len(kept) > 1 and (mean := average(kept)):
             model = gathered(self.model, self.device)
-            load_weights(model, average(kept), self.folder / WEIGHTS)
-            loss, averaged = self._evaluate(model)
+            load_weights(model, mean, self.folder / WEIGHTS)
+            loss, averaged = self._evaluated(model)
             # The best of many scores is high by luck as well: the mean goes only where its loss is worse too.
             better = self.sign * averaged >= self.position.best[0] or -loss >= self.position.best[1]
             self.display.say(
@@ -275,9 +327,11 @@ class _Training:
         self.processes.agree(0)  # nobody reads resume/ any more
         return value
 
-    def _draw(self) -> None:
-        if not can_draw():
+    def _draw(self, every: float = 0.0) -> None:
+        """Draw the curves, unless that was done less than so many seconds ago."""
+        if not self.processes.first or not can_draw() or time.monotonic() < self.drawn + every:
             return
+        self.drawn = time.monotonic()
         try:
             draw_curves(self.folder / METRICS, self.folder / CURVES)
         except Exception as error:  # of whatever kind: a picture must not cost a training its end
@@ -304,23 +358,32 @@ class _Training:
         return patience_is_over or any(used >= 1 for used in self._limits())
 
 
-def _is_restart_of(config: TrainConfig) -> bool:
-    """Whether torchrun has started this process again, and the run folder is that of its first start."""
-    if not restarted() or not (config.out / RESUME).is_dir():
-        return False
-    return read_config(config.out)["training"].get("settings") == config.to_json()
+def _is_started(config: TrainConfig) -> bool:
+    """Whether the run folder is one of these settings: torchrun has started this process before."""
+    return (config.out / CONFIG).exists() and settings_of(config.out).to_json() == config.to_json()
 
 
-def _settings_of_unfinished(config: TrainConfig) -> TrainConfig:
-    """The settings with which the unfinished run in `config.out` was started, with those changes that may be made."""
-    folder = config.out
+def settings_of(folder: Path) -> TrainConfig:
+    """The settings of the training of a run folder."""
     settings = read_config(folder)["training"].get("settings")
-    if not (folder / RESUME).is_dir():
-        raise RunError(f"the training of {folder} is complete: there is nothing to resume")
     if not isinstance(settings, dict):
         raise RunError(f"{folder / CONFIG} is damaged: it has no settings of the training")
     try:
-        started = TrainConfig.from_json(settings)
+        return replace(TrainConfig.from_json(settings), out=folder)
     except TypeError as error:
         raise ConfigError(f"the settings in {folder} do not fit this version of glassformer: {error}") from None
-    return started.continued(config) if config.resume else replace(started, out=folder)
+
+
+def _write_settings(config: TrainConfig) -> None:
+    """Keep changed settings: whoever resumes the run once more goes on with them."""
+    saved = read_config(config.out)
+    if saved["training"]["settings"] != config.to_json():
+        saved["training"]["settings"] = config.to_json()
+        write_json(config.out / CONFIG, saved)
+
+
+def _result_of(folder: Path) -> TrainResult:
+    """What a training that was finished before came to."""
+    found = read_metrics(folder / METRICS)
+    metric, score = (found.best.metric, found.best.score) if found.best else ("", None)
+    return TrainResult(folder, True, found.updates or 0, found.seconds or 0.0, metric, score)

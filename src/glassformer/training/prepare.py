@@ -31,6 +31,7 @@ from glassformer.text.split import Split, hold_out
 from glassformer.text.tokenizer import ENDINGS, check_kind, load_tokenizer
 from glassformer.text.workers import count_workers, in_order
 from glassformer.training.config import TrainConfig
+from glassformer.training.lock import check_free
 
 MOST_HELD_OUT = 1000
 LEARNED_FROM = 1 << 24
@@ -81,9 +82,12 @@ def prepare_run(config: TrainConfig, say: Say) -> None:
             if worth_keeping := preparation.worth_keeping():
                 seal(made, facts)
         _make_run(config, facts, entry or made, building / "run")
-        if out.exists():
-            shutil.rmtree(out)
         out.parent.mkdir(parents=True, exist_ok=True)
+        if out.exists():  # another training may have come meanwhile
+            if not config.overwrite:
+                raise RunError(f"{config.out} was made by another process meanwhile: choose another --out")
+            check_free(out)
+            out.rename(building / "replaced")
         (building / "run").replace(out)
         if worth_keeping:
             try:
@@ -100,7 +104,9 @@ def _check_nothing_is_lost(config: TrainConfig) -> None:
         return
     ours = {CONFIG, WEIGHTS, METRICS, CURVES, RESUME}
     ours |= {f"{side}{end}" for side in ("source", "target") for end in ENDINGS}
-    if foreign := sorted(path.name for path in config.out.iterdir() if path.name not in ours):
+    left = (".tmp", *(f".{name}." for name in ours))  # under temporary names, by a process that was killed
+    names = [path.name for path in config.out.iterdir() if not path.name.startswith(left)]
+    if foreign := sorted(set(names) - ours):
         raise RunError(f"{config.out} also holds {', '.join(foreign[:3])}: move that away, or choose another --out")
 
 

@@ -1,8 +1,10 @@
-"""The weights at each of the last validations, whose mean may become the model. Safetensors with a checksum.
+"""The weights at each of the last validations, whose mean may become the model, and the best of them so far.
 
-resume/snapshot-<update>.safetensors
+resume/snapshot-<update>.safetensors   with a checksum
+resume/best-<update>.safetensors       links of what was model.safetensors, for a run that goes on from before the next
 """
 
+import shutil
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
@@ -10,8 +12,11 @@ from pathlib import Path
 from torch import Tensor
 
 from glassformer.errors import RunError
-from glassformer.files import check_tensors, write_checked_tensors
+from glassformer.files import check_tensors, replacement, write_checked_tensors, write_tensors
 from glassformer.run import read_weights
+
+KEPT_BEST = 8
+"""Best weights that are kept: more than come between two checkpoints, as a rule."""
 
 
 def save_snapshot(folder: Path, weights: Mapping[str, Tensor], update: int, keep: int) -> None:
@@ -28,13 +33,46 @@ def drop_snapshots_after(folder: Path, update: int) -> None:
             path.unlink()
 
 
+def save_best(folder: Path, weights_file: Path, weights: Mapping[str, Tensor], update: int) -> None:
+    """Write the best weights so far, of this update, to `weights_file`; the last few of them stay in the folder."""
+    best = folder / f"best-{update:09d}.safetensors"
+    write_tensors(best, weights, {"format": "pt"})
+    _link(best, weights_file)
+    for old in sorted(folder.glob("best-*.safetensors"))[:-KEPT_BEST]:
+        old.unlink()
+
+
+def restore_best(folder: Path, weights_file: Path, update: int) -> None:
+    """Make `weights_file` again what it was when the best weights were those of this update (0: there were none)."""
+    if not update:
+        weights_file.unlink(missing_ok=True)
+    for path in folder.glob("best-*.safetensors"):
+        number = int(path.stem.rpartition("-")[2])
+        if number == update:
+            _link(path, weights_file)
+        elif number > update:
+            path.unlink()
+
+
+def _link(file: Path, place: Path) -> None:
+    """Make a file appear in another place too, which is replaced at once; without a copy where that can be."""
+    with replacement(place) as temporary:
+        try:
+            temporary.hardlink_to(file)
+        except OSError:
+            shutil.copyfile(file, temporary)
+
+
 def snapshots(folder: Path) -> list[Path]:
     """The snapshots, oldest first."""
     return sorted(folder.glob("snapshot-*.safetensors"))
 
 
 def average(paths: list[Path]) -> dict[str, Tensor]:
-    """The mean of these weights (Vaswani et al. 2017, section 6.1), summed in float64; damaged ones are left out."""
+    """The mean of these weights (Vaswani et al. 2017, section 6.1), summed in float64.
+
+    Damaged ones are left out; nothing if none can be read.
+    """
     total: dict[str, Tensor] = {}
     count = 0
     for path in paths:
@@ -46,6 +84,4 @@ def average(paths: list[Path]) -> dict[str, Tensor]:
         count += 1
         for name, tensor in read_weights(path).items():
             total[name] = total[name] + tensor.double() if name in total else tensor.double()
-    if not count:
-        raise RunError("there are no checkpoints to average: training has not reached a validation")
     return {name: (tensor / count).float() for name, tensor in total.items()}

@@ -53,7 +53,8 @@ class Step:
         """Of a batch: smoothed loss and plain negative log-likelihood, in nats, summed over its tokens."""
         if processes.size > 1:
             self.loss = sharded(self.loss, self.device) if shard else replicated(self.loss)
-        self.optimizer = Adam(model.parameters(), betas=(0.9, 0.98), eps=1e-9, fused=True)
+        fused = self.device.type != "mps"  # whose kernel doesn't heed found_inf
+        self.optimizer = Adam(model.parameters(), betas=(0.9, 0.98), eps=1e-9, fused=fused)
         self.watch = Watch(self.device)
         self._clip_norm = clip_norm
         self._processes = processes
@@ -81,8 +82,11 @@ class Step:
         self._clip(parameters, norm)
         for group in self.optimizer.param_groups:
             group["lr"] = rate
-        self.optimizer.found_inf = harmful
-        self.optimizer.step()
+        if self.device.type != "mps":
+            self.optimizer.found_inf = harmful
+            self.optimizer.step()
+        elif not harmful:
+            self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
         kept = 1 - harmful
         return Taken(torch.where(harmful > 0, 0.0, total), kept * tokens)
