@@ -59,12 +59,8 @@ def main(pairs: int = 10_000_000, scratch: Path | None = None, tokenizer: str = 
         sides = {}
         for side, out, cores in (("all", "all/run", 0), ("again", "all/again", 0), ("one", "one/run", 1)):
             sides[side] = measure(folder, out, cores, pairs, tokenizer)
-            print(
-                f"{side}: "
-                + "{seconds:.1f} s ({cpu_seconds:.1f} of the processor), {lines_per_second:,.0f} lines/s, peak {peak_mib:,.0f} MiB".format(
-                    **sides[side]
-                )
-            )
+            told = "{seconds:.1f} s, {cpu_seconds:.1f} of CPU, {lines_per_second:,.0f} lines/s, {peak_mib:,.0f} MiB"
+            print(f"{side}: {told.format(**sides[side])}")
         check_same(folder / "all" / "run", folder / "one" / "run")
         planned = json.loads(subprocess.check_output([sys.executable, __file__, "--plan", str(folder / "all" / "run")]))
         print("an epoch is planned in {seconds:.1f} s and {mib:,.0f} MiB: {batches:,} batches".format(**planned))
@@ -105,9 +101,9 @@ def words(letters: tuple[str, str], seed: int) -> list[str]:
 
 
 def measure(folder: Path, out: str, cores: int, pairs: int, tokenizer: str) -> dict[str, Any]:
-    """Time and time of the processor (s) and peak memory (MiB) of preparing in a process of its own; with 0 `cores` all.
+    """Time (s) and peak memory (MiB) of preparing in a process of its own; with 0 `cores` all.
 
-    Where other work takes the cores, the second time stays much the same.
+    Where other work takes the cores, the processor's time stays much the same.
     """
     command = [sys.executable, __file__, "--prepare", str(folder), out, str(cores), tokenizer]
     began, worked = time.monotonic(), cpu_seconds()
