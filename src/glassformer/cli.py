@@ -387,8 +387,8 @@ COMMANDS: dict[str, tuple[type, Callable[[Any], int]]] = {
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line; exits with 0, 2 after an error that the user can mend, 130 after Ctrl-C, 143 after
     SIGTERM."""
-    # Threads that wait for one another spin, by default so long that on busy cores hardly anything else is done: with one
-    # other process at work training got less than a tenth as far. torch's OpenMP reads this when it is loaded.
+    # Threads that wait for one another spin, by default so long that on busy cores hardly anything else is done: beside
+    # one other busy process training got less than a tenth as far. torch's OpenMP reads this when it is loaded.
     os.environ.setdefault("GOMP_SPINCOUNT", "2000")
     warnings.showwarning = lambda message, *_: print(f"glassformer: warning: {message}", file=sys.stderr)
     try:
