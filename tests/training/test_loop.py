@@ -723,19 +723,17 @@ def test_changed_settings_hold_from_then_on(settings, interrupting):
     assert max(rates) <= 1e-5
 
 
-def test_the_model_is_of_the_score_that_is_reported(settings, crashing):
+def test_the_model_is_of_the_score_that_is_reported(settings, tiny, tmp_path, interrupting, crashing, monkeypatch):
     """Weights that were the best after the last checkpoint are no longer where the run doesn't come to them again."""
     config = settings(max_updates=25, checkpoint_seconds=1e9, average=1)
-    with crashing(25), pytest.raises(SystemError, match="lost"):
-        train(config)
-    assert (config.out / "model.safetensors").exists()
-    result = loop.resume(config.out, max_updates=9)
-    assert result.updates == 9
-    best = max(line["score"] for line in metrics(config.out) if "score" in line)
-    assert result.score == best
-    other = settings("other", max_updates=9, average=1)
-    train(other)
-    assert weights(config.out) == weights(other.out)
+    with monkeypatch.context() as patch:
+        scripted(patch, 30, 40, 20)
+        with interrupting(15):
+            train(config)  # 30 at update 10
+        with crashing(8), pytest.raises(SystemError, match="lost"):
+            resume(config.out)  # 40 at update 20, lost at 23
+        assert resume(config.out, max_updates=17).score == 30  # 20 at update 17
+    assert_close(load_file(config.out / "model.safetensors"), single(tiny, tmp_path, 10), rtol=0, atol=0)
 
 
 def test_the_reports_are_those_of_an_undisturbed_run(settings, interrupting):

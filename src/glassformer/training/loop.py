@@ -111,10 +111,12 @@ def _trained(config: TrainConfig, display: TrainingDisplay, processes: Processes
         with processes.after_the_first():
             if processes.first:
                 stack.enter_context(held(config.out))
-                _write_settings(config)
         stack.enter_context(display)
         asked = stack.enter_context(interruption(patient=processes.size > 1, shown=processes.first))
-        return _Training(config, display, processes, device).run(asked)
+        training = _Training(config, display, processes, device)
+        if processes.first:
+            _keep_settings(config)
+        return training.run(asked)
 
 
 class _Training:
@@ -374,10 +376,10 @@ def settings_of(folder: Path) -> TrainConfig:
         raise ConfigError(f"the settings in {folder} do not fit this version of glassformer: {error}") from None
 
 
-def _write_settings(config: TrainConfig) -> None:
+def _keep_settings(config: TrainConfig) -> None:
     """Keep changed settings: whoever resumes the run once more goes on with them."""
-    saved = read_config(config.out)
-    if saved["training"]["settings"] != config.to_json():
+    if settings_of(config.out).continued(config.out, {}) != replace(config, overwrite=False):
+        saved = read_config(config.out)
         saved["training"]["settings"] = config.to_json()
         write_json(config.out / CONFIG, saved)
 
