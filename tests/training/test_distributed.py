@@ -65,8 +65,9 @@ def expected(make, undrawn, tmp_path_factory) -> dict[tuple[str, int], float]:
 
 @pytest.fixture
 def torchrun(commands) -> Callable[..., subprocess.Popen[str]]:
-    def start(count: int, *arguments: str, **environment: str) -> subprocess.Popen[str]:
-        launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={count}", "--max-restarts=2"]
+    def start(count: int, *arguments: str, restarts: int = 2, **environment: str) -> subprocess.Popen[str]:
+        launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={count}"]
+        launcher += [f"--max-restarts={restarts}"]
         return commands.start(sys.executable, *launcher, EVERY_UPDATE, "train", *arguments, **environment)
 
     return start
@@ -137,6 +138,15 @@ def test_parts_of_weights_stopped_on_two_continued_on_one_and_on_three(make, exp
     assert set(made) == {"0", "1", "2"}
     assert UPDATES - saved <= made["1"] < UPDATES - saved + 15
     assert course(config.out) == pytest.approx(expected, abs=1e-4)
+
+
+def test_what_is_wrong_with_the_settings_is_said_once(make, torchrun, flags, tmp_path):
+    config = make(tmp_path / "run")
+    config.out.mkdir()
+    _, err = torchrun(2, *flags(config), restarts=0).communicate(timeout=PATIENCE)
+    errors = [line for line in err.splitlines() if line.startswith("glassformer: error: ")]
+    assert errors == [f"glassformer: error: {config.out} exists: --overwrite replaces it, or choose another --out"]
+    assert "[rank" not in err  # which torch puts before the lines of a worker's traceback
 
 
 def test_one_process_is_all_of_them():
