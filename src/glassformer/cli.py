@@ -248,7 +248,8 @@ def _translate_file(command: TranslateCommand, source: Path, output: Path) -> in
 
 def _digest_of_run(folder: Path) -> str:
     """Of the files of a run folder that translations depend on."""
-    from glassformer.run import CONFIG, WEIGHTS, read_config
+    from glassformer.folder import CONFIG, WEIGHTS
+    from glassformer.run import read_config
     from glassformer.text.vocabulary import VOCABULARY
 
     config = read_config(folder)

@@ -24,14 +24,11 @@ from torch import Tensor
 
 from glassformer.errors import ConfigError, DataError, RunError
 from glassformer.files import write_json, write_tensors
+from glassformer.folder import CONFIG, FORMAT, RESUME, WEIGHTS
 from glassformer.text.tokenizer import Tokenizer, load_tokenizer
 from glassformer.text.vocabulary import VOCABULARY, VocabularyTokenizer, read_vocabulary
 from glassformer.transformer.config import ModelConfig
 from glassformer.transformer.model import Transformer, weight_shapes
-
-FORMAT = 1
-CONFIG, WEIGHTS, METRICS, RESUME = "config.json", "model.safetensors", "metrics.jsonl", "resume"
-CURVES = "curves.png"
 
 
 @dataclass(frozen=True)

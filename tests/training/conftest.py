@@ -5,6 +5,7 @@ import os
 import random
 import signal
 import subprocess
+import sys
 from collections.abc import Callable, Collection, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import fields
@@ -139,6 +140,30 @@ def undrawn() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(loop, "can_draw", lambda: False)
         yield
+
+
+HOLDER = (
+    "import sys; from pathlib import Path; from glassformer.training.lock import held\n"
+    "with held(Path(sys.argv[1])): print(flush=True); sys.stdin.read()"
+)
+
+
+@contextmanager
+def _holding(folder: Path) -> Iterator[subprocess.Popen]:
+    """Another process trains in the run folder."""
+    command = [sys.executable, "-c", HOLDER, str(folder)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout.readline() == b"\n"
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+@pytest.fixture(scope="session")
+def holding() -> Callable[[Path], AbstractContextManager[subprocess.Popen]]:
+    """`with holding(folder) as process:` another process trains in the run folder."""
+    return _holding
 
 
 class Commands:

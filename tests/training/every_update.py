@@ -1,4 +1,3 @@
-# ruff: noqa: E402  (pickle is refused before anything imports it)
 """`glassformer` with a line in metrics.jsonl for every update, a mishap at a chosen one, and no pickle.
 
 MISHAP="12 9 1,7 15 0" in the environment sends the process of rank 1 the signal 9 during its update 12; and when
@@ -13,6 +12,8 @@ import signal
 import sys
 from typing import Any, NoReturn
 
+RANK = int(os.environ.get("RANK", "0"))
+
 
 def refuse(*_: object, **__: object) -> NoReturn:
     raise AssertionError("pickle was used")
@@ -21,22 +22,6 @@ def refuse(*_: object, **__: object) -> NoReturn:
 def without(kind: type) -> Any:
     """The class, none of which can be made: torch derives others from it."""
     return type(kind.__name__, (kind,), {"__init__": refuse})
-
-
-pickle.load, pickle.loads, pickle.dump, pickle.dumps = refuse, refuse, refuse, refuse
-pickle.Unpickler, pickle.Pickler = without(pickle.Unpickler), without(pickle.Pickler)
-if sys.platform == "linux":  # it ends with its parent, however that ends
-    ctypes.CDLL(None).prctl(1, signal.SIGKILL)
-
-import torch
-from torch.optim.optimizer import register_optimizer_step_post_hook
-
-from glassformer import cli
-from glassformer.training import loop
-
-torch.load, torch.save = refuse, refuse
-loop.REPORT_EVERY = 1
-RANK = int(os.environ.get("RANK", "0"))
 
 
 class Mishap:
@@ -57,6 +42,23 @@ class Mishap:
             os.kill(os.getpid(), self._signal)
 
 
-if __name__ == "__main__":
+def main() -> None:
+    if sys.platform == "linux":  # it ends with its parent, however that ends
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL)
+    pickle.load, pickle.loads, pickle.dump, pickle.dumps = refuse, refuse, refuse, refuse
+    pickle.Unpickler, pickle.Pickler = without(pickle.Unpickler), without(pickle.Pickler)
+    # From here on, so that whoever takes one of these by name takes what refuses.
+    import torch
+    from torch.optim.optimizer import register_optimizer_step_post_hook
+
+    from glassformer import cli
+    from glassformer.training import loop
+
+    torch.load, torch.save = refuse, refuse
+    loop.REPORT_EVERY = 1
     register_optimizer_step_post_hook(Mishap())
     cli.main()
+
+
+if __name__ == "__main__":
+    main()

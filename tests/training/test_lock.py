@@ -7,34 +7,13 @@ import platform
 import re
 import shutil
 import signal
-import subprocess
-import sys
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from glassformer.errors import RunError
 from glassformer.training.lock import check_free, held, is_held, remove_resume
-
-HOLDER = (
-    "import sys; from pathlib import Path; from glassformer.training.lock import held\n"
-    "with held(Path(sys.argv[1])): print(flush=True); sys.stdin.read()"
-)
-
-
-@contextmanager
-def holding(folder: Path) -> Iterator[subprocess.Popen]:
-    """Another process holds the run folder."""
-    command = [sys.executable, "-c", HOLDER, str(folder)]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
-        assert process.stdout.readline() == b"\n"
-        try:
-            yield process
-        finally:
-            process.kill()
 
 
 @pytest.fixture
@@ -49,7 +28,7 @@ def left(run: Path) -> list[str]:
     return sorted(path.name for path in (run / "resume").iterdir())
 
 
-def test_what_another_process_holds_is_refused(run):
+def test_what_another_process_holds_is_refused(run, holding):
     with holding(run) as process:
         message = f"{run} is being trained by another process (pid {process.pid}): wait for it, or stop it"
         with pytest.raises(RunError, match=f"^{re.escape(message)}$"), held(run):
@@ -60,7 +39,7 @@ def test_what_another_process_holds_is_refused(run):
         assert (run / "resume" / "lock").read_text().split() == [str(process.pid), platform.node()]
 
 
-def test_a_process_that_was_killed_holds_nothing(run):
+def test_a_process_that_was_killed_holds_nothing(run, holding):
     with holding(run) as process:
         process.send_signal(signal.SIGKILL)
         process.wait()
@@ -72,7 +51,7 @@ def test_a_process_that_was_killed_holds_nothing(run):
             assert (run / "resume" / "lock").read_text() == f"{os.getpid()} {platform.node()}\n"
 
 
-def test_a_process_that_ends_leaves_nothing_of_the_lock(run):
+def test_a_process_that_ends_leaves_nothing_of_the_lock(run, holding):
     with holding(run) as process:
         process.communicate()
         assert process.returncode == 0

@@ -9,39 +9,21 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from rich.console import Console
 
-import glassformer.run
 from glassformer.errors import RunError
+from glassformer.run import load_run
 from glassformer.text.tokenizer import SymbolTokenizer
-from glassformer.training import runs
 from glassformer.training.config import TrainConfig
 from glassformer.training.loop import train
 from glassformer.training.runs import RunSummary, advice, as_lines, as_table, find_runs, summarize
 
 NOON = 1_700_000_000.0
-HOLDER = (
-    "import sys; from pathlib import Path; from glassformer.training.lock import held\n"
-    "with held(Path(sys.argv[1])): print(flush=True); sys.stdin.read()"
-)
-
-
-@contextmanager
-def holding(folder: Path) -> Iterator[subprocess.Popen]:
-    """Another process trains in the run folder."""
-    command = [sys.executable, "-c", HOLDER, str(folder)]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
-        assert process.stdout.readline() == b"\n"
-        try:
-            yield process
-        finally:
-            process.kill()
 
 
 @pytest.fixture(scope="module")
@@ -107,18 +89,13 @@ def states(folder: Path) -> dict[str, str]:
     return {str(run.run.relative_to(folder)): run.state for run in find_runs(folder)}
 
 
-def test_constants_are_those_of_the_run_folder():
-    for name in ("FORMAT", "CONFIG", "WEIGHTS", "METRICS", "RESUME"):
-        assert getattr(runs, name) == getattr(glassformer.run, name)
-
-
 # One run
 
 
 def test_a_finished_run(make):
     run = make()
     set_age(run, 100)
-    model = glassformer.run.load_run(run).model
+    model = load_run(run).model
     assert summarize(run) == RunSummary(
         run=run,
         state="done",
@@ -135,7 +112,7 @@ def test_a_finished_run(make):
     )
 
 
-def test_while_another_process_trains_and_after_it_was_killed(make):
+def test_while_another_process_trains_and_after_it_was_killed(make, holding):
     run = make("run", unfinished)
     checkpoint(run, 40, 9.5)
     with holding(run) as process:
@@ -147,7 +124,7 @@ def test_while_another_process_trains_and_after_it_was_killed(make):
         assert (found.state, found.updates, found.seconds, found.problem) == ("unfinished", 40, 9.5, "")
 
 
-def test_a_training_has_come_as_far_as_it_says_and_a_stopped_one_goes_on_from_its_checkpoint(make):
+def test_a_training_has_come_as_far_as_it_says_and_a_stopped_one_goes_on_from_its_checkpoint(make, holding):
     run = make("run", lambda run: checkpoint(run, 300, 1000.0))
     with holding(run):
         found = summarize(run)

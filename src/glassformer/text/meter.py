@@ -85,3 +85,10 @@ def progress_facts(
     elif total is None and share is not None and 0 < share < 1:
         left = seconds * (1 - share) / share
     return facts if left is None else f"{facts}, {timedelta(seconds=round(left))} left"
+
+
+def clock(seconds: float) -> str:
+    """Hours, minutes and seconds."""
+    minutes, seconds = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{seconds:02d}" if hours else f"{minutes}:{seconds:02d}"

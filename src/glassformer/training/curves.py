@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from glassformer.files import replacing
-from glassformer.run import CONFIG
+from glassformer.folder import CONFIG
+from glassformer.text.meter import clock
 from glassformer.text.scores import LOWER_IS_BETTER
 from glassformer.training.metrics import Metrics, Report, read_metrics
-from glassformer.training.runs import clock
 
 INCHES, DOTS_PER_INCH = (9.0, 9.5), 120  # 1080 x 1140 dots
 MOST_POINTS = 2000

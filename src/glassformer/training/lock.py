@@ -10,11 +10,11 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from glassformer.errors import RunError
+from glassformer.folder import LOCK, RESUME
 
 if sys.platform != "win32":  # which has no flock: nothing is locked there
     import fcntl
 
-RESUME, LOCK = "resume", "lock"  # glassformer.run has RESUME too, but loads torch
 ASIDE = ".resume.{}.tmp"
 """What `resume/` is called while it is removed."""
 TRIES = 20

@@ -1,7 +1,6 @@
 """The training loop."""
 
 import time
-import warnings
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -14,7 +13,8 @@ import torch
 from glassformer.device import explaining_memory, pick_precision, tame_memory
 from glassformer.errors import FULL, ConfigError, DivergedError, RunError
 from glassformer.files import remove_unfinished, write_json
-from glassformer.run import CONFIG, CURVES, METRICS, RESUME, WEIGHTS, load_weights, read_config, write_weights
+from glassformer.folder import CONFIG, CURVES, METRICS, RESUME, WEIGHTS
+from glassformer.run import load_weights, read_config, write_weights
 from glassformer.text.batching import Batch, plan_batches
 from glassformer.text.corpus import Corpus
 from glassformer.text.scores import LOWER_IS_BETTER
@@ -334,10 +334,7 @@ class _Training:
         if not self.processes.first or not can_draw() or time.monotonic() < self.drawn + every:
             return
         self.drawn = time.monotonic()
-        try:
-            draw_curves(self.folder / METRICS, self.folder / CURVES)
-        except Exception as error:  # of whatever kind: a picture must not cost a training its end
-            warnings.warn(f"{CURVES} could not be drawn: {error}", stacklevel=2)
+        draw_curves(self.folder / METRICS, self.folder / CURVES)
 
     def _limits(self) -> Iterator[float]:
         """How much of each limit is used up."""

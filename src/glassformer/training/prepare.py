@@ -17,7 +17,8 @@ import sentencepiece
 
 from glassformer.errors import DataError, RunError
 from glassformer.files import write_json
-from glassformer.run import CONFIG, CURVES, METRICS, RESUME, WEIGHTS, is_run_folder, write_config
+from glassformer.folder import CONFIG, CURVES, METRICS, RESUME, WEIGHTS
+from glassformer.run import is_run_folder, write_config
 from glassformer.text.corpus import Corpus
 from glassformer.text.encode import Counts, Encoded, Encoder
 from glassformer.text.learn import Lesson, learn

@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 
 from glassformer.files import replacing
+from glassformer.text.meter import clock
 
 
 class TrainingDisplay:
@@ -46,7 +47,7 @@ class TrainingDisplay:
         left_out = f"  {figures['left_out']:,} updates left out" if "left_out" in figures else ""
         facts = (
             f"epoch {figures['epoch']}  update {figures['update']:,}  loss {loss}{self._score}{left_out}  "
-            f"{figures['tokens_per_second']:,.0f} tokens/s  at most {_clock(left)} left"
+            f"{figures['tokens_per_second']:,.0f} tokens/s  at most {clock(left)} left"
         )
         self._record(figures)
         if self._console.is_terminal:
@@ -83,9 +84,3 @@ def drop_metrics_after(path: Path, update: int) -> None:
             break
     with replacing(path) as file:
         file.write("".join(kept).encode())
-
-
-def _clock(seconds: float) -> str:
-    minutes, seconds = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02d}:{seconds:02d}" if hours else f"{minutes}:{seconds:02d}"

@@ -14,15 +14,13 @@ from shlex import quote
 from typing import TYPE_CHECKING, Any
 
 from glassformer.errors import RunError
-from glassformer.training.lock import LOCK, RESUME, is_held
+from glassformer.folder import CONFIG, FORMAT, LOCK, METRICS, RESUME, WEIGHTS
+from glassformer.text.meter import clock
+from glassformer.training.lock import is_held
 from glassformer.training.metrics import Metrics, read_metrics
 
 if TYPE_CHECKING:
     from rich.table import Table
-
-# As in glassformer.run, which loads torch.
-FORMAT = 1
-CONFIG, WEIGHTS, METRICS = "config.json", "model.safetensors", "metrics.jsonl"
 
 DEPTH = 4
 """How many folders deep runs are looked for."""
@@ -185,13 +183,6 @@ def advice(runs: Sequence[RunSummary]) -> Iterator[str]:
         yield "continue what is unfinished with:"
     for run in unfinished:
         yield f"  glassformer train --resume --out {quote(str(run.run))}"
-
-
-def clock(seconds: float) -> str:
-    """Hours, minutes and seconds."""
-    minutes, seconds = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02d}:{seconds:02d}" if hours else f"{minutes}:{seconds:02d}"
 
 
 def _short(count: int) -> str:

@@ -1,0 +1,6 @@
+"""What the files of a run folder are called, and the version of their format. Loads no torch."""
+
+FORMAT = 1
+CONFIG, WEIGHTS, METRICS, CURVES = "config.json", "model.safetensors", "metrics.jsonl", "curves.png"
+RESUME, LOCK = "resume", "lock"
+"""The folder of what only an unfinished training needs, and in it the file that the process at work holds."""
