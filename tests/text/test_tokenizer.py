@@ -378,6 +378,26 @@ def test_surfaces_are_one_for_each_token(tokenizers, kind):
                 assert surface == tokenizer.tokens([i])[0].replace("▁", " ").strip()
 
 
+@pytest.mark.parametrize("kind", SUBWORD_KINDS)
+def test_subwords_can_be_drawn_where_there_is_a_choice(tokenizers, kind):
+    tokenizer = tokenizers[kind]
+    assert tokenizer.can_sample == (kind in ("bpe", "unigram"))
+    if tokenizer.can_sample:
+        lines = TEXT[:3] * 5
+        drawn = tokenizer.sample(lines, seed=1)
+        assert drawn == tokenizer.sample(lines, seed=1) != tokenizer.sample(lines, seed=2)
+        assert drawn != tokenizer.encode(lines)
+        assert tokenizer.decode(drawn) == tokenizer.decode(tokenizer.encode(lines))
+
+
+def test_one_merge_in_ten_is_left_out():
+    tokenizer = train("bpe", text=["a"] * 50)  # its only merge: of the space and the letter
+    assert tokenizer.tokens(tokenizer.encode(["a"])[0]) == ["\u2581a"]
+    drawn = [tokenizer.tokens(ids) for ids in tokenizer.sample(["a"] * 4000, seed=1)]
+    assert drawn.count(["\u2581a"]) / 4000 == pytest.approx(0.9, abs=0.02)
+    assert drawn.count(["\u2581", "a"]) / 4000 == pytest.approx(0.1, abs=0.02)
+
+
 def test_surfaces_by_hand():
     line = "the  Жук sat"
     assert train("symbols", text=["the cat sat"]).surfaces(line) == ["the", "Жук", "sat"]

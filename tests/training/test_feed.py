@@ -1,11 +1,15 @@
 """The processes' parts of a batch are the batch."""
 
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 import torch
 
 from glassformer.text.corpus import Corpus
+from glassformer.text.encode import Encoder
+from glassformer.text.resampling import Resampling
+from glassformer.text.tokenizer import EOS, UNK, SymbolTokenizer, load_tokenizer, train_tokenizer
 from glassformer.training.distributed import ALONE, Processes
 from glassformer.training.feed import Feed
 from glassformer.transformer.config import ModelConfig
@@ -76,3 +80,65 @@ def test_the_tokens_of_a_group_are_those_of_all_its_batches(corpus):
 def test_its_shape_is_that_of_its_largest_batch(corpus):
     found = feed(corpus, Processes(1, 2)).describe([[0, 1, 3], [4, 2], [5]])
     assert found == "2 pairs with 16 source and 18 target tokens, the longest 13"
+
+
+# Subwords drawn anew
+
+LINES = ["the cat sat on the mat", "a dog and another cat", "the dog sat on the cat", "no cat, no dog", "on and on"]
+
+
+@pytest.fixture(params=["bpe", "unigram"])
+def resampled(request, tmp_path) -> Feed:
+    """Sources are text split into subwords, targets are symbols; both sides say the same."""
+    subwords = train_tokenizer(LINES * 20, kind=request.param, vocab_size=None, seed=1)
+    symbols = SymbolTokenizer.train(LINES, vocab_size=None)
+    encoder = Encoder(str(subwords.save(tmp_path / "source")), str(symbols.save(tmp_path / "target")))
+    Corpus.prepare([encoder.encode(LINES, LINES)], tmp_path)
+    model = ModelConfig.preset(
+        "tiny", source_vocab_size=subwords.vocab_size, target_vocab_size=symbols.vocab_size, shared_vocab=False
+    )
+    return Feed(Corpus(tmp_path), model, CPU, ALONE, Resampling((subwords, symbols), share=1.0))
+
+
+def sources(feed: Feed, seed: int) -> list[int]:
+    batch = feed.batch(range(len(LINES)), seed)
+    return batch.source[0, : batch.sources.tokens].tolist()
+
+
+def test_resampled_subwords_are_other_ones_of_the_same_text(resampled, tmp_path):
+    plain = torch.cat([resampled.corpus.source[i] for i in range(len(LINES))]).tolist()
+    drawn = [sources(resampled, seed) for seed in range(3)]
+    assert len({tuple(ids) for ids in (plain, *drawn)}) == 4
+    tokenizer = load_tokenizer(tmp_path / "source.spm")
+    for ids in drawn:
+        ends = [-1, *(n for n, i in enumerate(ids) if i == EOS)]
+        assert tokenizer.decode([ids[a + 1 : b] for a, b in pairwise(ends)]) == LINES
+    assert drawn == [sources(resampled, seed) for seed in range(3)]
+
+
+def test_symbols_and_what_holds_an_unknown_stay_as_they_are(resampled):
+    expected = torch.cat([resampled.corpus.target[i] for i in range(len(LINES))]).tolist()
+    assert resampled.batch(range(len(LINES)), 7).target_out.tolist() == expected
+    resampled.corpus.source.ids[0] = UNK
+    first = len(resampled.corpus.source[0])
+    assert sources(resampled, 7)[:first] == resampled.corpus.source[0].tolist()
+
+
+def test_a_share_of_the_sequences_is_resampled(resampled, tmp_path):
+    tokenizer = load_tokenizer(tmp_path / "source.spm")
+    longest = torch.tensor([*tokenizer.encode([" ".join(LINES)])[0], EOS])
+    for share in (0.0, 0.25, 1.0):
+        found = Resampling((tokenizer, tokenizer), share).of(0, [longest] * 400, seed=3)
+        assert sum(len(ids) != len(longest) or (ids != longest).any().item() for ids in found) == pytest.approx(
+            400 * share, abs=40
+        )
+
+
+def test_each_group_and_each_epoch_draws_its_own(resampled):
+    everything = list(range(len(LINES)))
+    first, again, later = (
+        [batch.source for _, batches in resampled.groups([[everything, everything[1:]]], seed) for batch in batches]
+        for seed in (5, 5, 6)
+    )
+    assert all(torch.equal(one, other) for one, other in zip(first, again, strict=True))
+    assert not torch.equal(first[0], later[0])

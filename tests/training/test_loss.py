@@ -9,7 +9,7 @@ from torch.testing import assert_close
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from glassformer.training import loss as module
-from glassformer.training.loss import smoothed_cross_entropy
+from glassformer.training.loss import consistent_cross_entropy, smoothed_cross_entropy
 
 T, C, D = 13, 11, 5  # tokens, classes, width: distinct primes
 
@@ -262,3 +262,58 @@ def test_more_targets_than_states_are_refused():
     states, weight, targets = inputs()
     with pytest.raises(ValueError, match=r"targets must be at most as many as states, 12, got 13"):
         smoothed_cross_entropy(states[:-1], weight, targets, smoothing=0.1)
+
+
+# Two passes that are pulled together
+
+
+def two_passes(dtype=torch.float64):
+    first, weight, targets = inputs(dtype)
+    return first, (first + 0.3 * torch.randn_like(first)).detach().requires_grad_(), weight, targets
+
+
+def explicitly_consistent(first, second, weight, targets, smoothing, consistency):
+    """Liang et al. 2021, equations 1 to 3, halved."""
+    p, q = ((states[: len(targets)] @ weight.T).log_softmax(1) for states in (first, second))
+    losses = (explicit(states[: len(targets)], weight, targets, smoothing) for states in (first, second))
+    apart = F.kl_div(q, p, log_target=True, reduction="sum") + F.kl_div(p, q, log_target=True, reduction="sum")
+    return (sum(losses) + consistency * apart / 2) / 2
+
+
+@pytest.mark.parametrize("filling", [0, 3])
+@pytest.mark.parametrize(("smoothing", "consistency"), [(0.1, 5.0), (0.0, 0.7), (0.1, 0.0)])
+def test_r_drop_equals_the_paper(smoothing, consistency, filling):
+    first, second, weight, targets = two_passes()
+    targets = targets[: T - filling]
+    expected = explicitly_consistent(first, second, weight, targets, smoothing, consistency)
+    expected_grads = torch.autograd.grad(3 * expected, (first, second, weight))
+
+    loss, nll = consistent_cross_entropy(first, second, weight, targets, smoothing=smoothing, consistency=consistency)
+
+    exact = dict(rtol=1e-10, atol=1e-10)
+    assert_close(loss, expected, **exact)
+    assert_close(nll, explicitly_consistent(first, second, weight, targets, 0.0, 0.0).detach(), **exact)
+    for ours, theirs in zip(torch.autograd.grad(3 * loss, (first, second, weight)), expected_grads, strict=True):
+        assert_close(ours, theirs, **exact)
+
+
+def test_r_drop_in_bfloat16_is_close():
+    first, second, weight, targets = two_passes(torch.float32)
+    expected = explicitly_consistent(first, second, weight, targets, 0.1, 5.0)
+    found, _ = consistent_cross_entropy(
+        first, second, weight, targets, smoothing=0.1, consistency=5.0, dtype=torch.bfloat16
+    )
+    assert found.item() != expected.item()  # the products really are shorter
+    assert_close(found, expected, rtol=3e-2, atol=0.0)
+    grads = (torch.autograd.grad(loss, (first, second, weight)) for loss in (found, expected))
+    for ours, theirs in zip(*grads, strict=True):
+        assert_close(ours, theirs, rtol=0.0, atol=0.04 * theirs.abs().max().item())
+
+
+def test_two_equal_passes_have_the_loss_of_one():
+    states, weight, targets = inputs()
+    loss, nll = consistent_cross_entropy(states, states, weight, targets, smoothing=0.1, consistency=5.0)
+    expected, expected_nll = smoothed_cross_entropy(states, weight, targets, smoothing=0.1)
+    assert_close((loss, nll), (expected, expected_nll))
+    wanted = torch.autograd.grad(expected, (states, weight))
+    assert_close(torch.autograd.grad(loss, (states, weight)), wanted)

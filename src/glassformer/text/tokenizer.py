@@ -8,6 +8,7 @@ import re
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from functools import cached_property
 from pathlib import Path
 
 import sentencepiece
@@ -118,6 +119,32 @@ class SubwordTokenizer(Tokenizer):
 
     def encode(self, lines: Sequence[str]) -> list[list[int]]:
         found = self._processor.encode(list(lines), num_threads=1)  # the cores are shared out elsewhere
+        return found if self._same else [[self._ids[piece] for piece in pieces] for pieces in found]
+
+    @cached_property
+    def can_sample(self) -> bool:
+        """Whether there are other ways to split text: not into characters or words."""
+        try:
+            self._processor.encode("", enable_sampling=True, alpha=0.5, nbest_size=-1)
+        except RuntimeError:
+            return False
+        return True
+
+    @cached_property
+    def _merges(self) -> bool:
+        """Whether it is a bpe model, whose scores are the numbers of its merges; others have log-probabilities."""
+        return all(self._processor.get_score(i).is_integer() for i in self._pieces)
+
+    def sample(self, lines: Sequence[str], seed: int) -> list[list[int]]:
+        """Ids of each line like `encode`, but split into pieces at random; the same for the same lines and seed.
+
+        By a bpe model each merge is left out with probability 0.1 (BPE-dropout, Provilkov et al. 2020), from a unigram
+        model a splitting is drawn with its probability to the power of 0.2 (Kudo 2018).
+        """
+        sentencepiece.set_random_generator_seed(seed)  # heeded by the threads that a call starts, of which one draws
+        found = self._processor.encode(
+            list(lines), enable_sampling=True, alpha=0.1 if self._merges else 0.2, nbest_size=-1, num_threads=1
+        )
         return found if self._same else [[self._ids[piece] for piece in pieces] for pieces in found]
 
     def decode(self, ids: Sequence[Sequence[int]]) -> list[str]:

@@ -88,8 +88,14 @@ class TrainConfig:
     1 / (4 * d_model), which is 5e-4 for the base model."""
     warmup: int | None = None
     """Updates over which the learning rate rises. Left out: 4 * d_model."""
+    resample: float = 0.0
+    """Share of the sentences that are split into other subwords each time they are seen (subword regularisation: for
+    bpe Provilkov et al. 2020, for unigram Kudo 2018; other tokenizers have no other way to split)."""
     label_smoothing: float = 0.1
     """Share of the probability that the loss spreads over the whole vocabulary."""
+    r_drop: float = 0.0
+    """Weight of R-Drop (Liang et al. 2021; they take 5): every batch is seen twice, and the two predictions, which
+    dropout makes differ, are pulled together. 0: seen once."""
     clip_norm: float = 1.0
     """Largest norm of the gradient; 0 leaves it as it is."""
     max_left_out: int = 20
@@ -162,6 +168,10 @@ class TrainConfig:
                 raise ConfigError(f"{name} must be at least 0 (0 turns it off), got {getattr(self, name)}")
         if not 0 <= self.seed < 1 << 32:
             raise ConfigError(f"seed must be at least 0 and less than 2^32, got {self.seed}")
+        if not 0 <= self.r_drop < math.inf:
+            raise ConfigError(f"r_drop must be at least 0 (0 turns it off), got {self.r_drop}")
+        if not 0 <= self.resample <= 1:
+            raise ConfigError(f"resample must be at least 0 and at most 1, got {self.resample}")
         if not 0 <= self.label_smoothing < 1:
             raise ConfigError(f"label_smoothing must be at least 0 and less than 1, got {self.label_smoothing}")
         if self.max_tokens < 2:

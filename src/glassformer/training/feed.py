@@ -6,6 +6,7 @@ import torch
 
 from glassformer.text.batching import Batch, one_ahead
 from glassformer.text.corpus import Corpus
+from glassformer.text.resampling import Resampling
 from glassformer.training.distributed import Processes
 from glassformer.transformer.config import ModelConfig
 
@@ -16,26 +17,43 @@ Group = Sequence[Sequence[int]]
 class Feed:
     """The batches of a corpus on this process's device, of each the pairs that are this process's share."""
 
-    def __init__(self, corpus: Corpus, model: ModelConfig, device: torch.device, processes: Processes) -> None:
+    def __init__(
+        self,
+        corpus: Corpus,
+        model: ModelConfig,
+        device: torch.device,
+        processes: Processes,
+        resampling: Resampling | None = None,
+    ) -> None:
         self.corpus = corpus
+        self._resampling = resampling
         self._pads = model.source_vocab_size - 1, model.target_vocab_size - 1
         self._device = device
         self._processes = processes
 
-    def batch(self, indices: Sequence[int]) -> Batch:
-        """Of these pairs; where they are too few for every process, a batch that isn't counted."""
+    def batch(self, indices: Sequence[int], seed: int = 0) -> Batch:
+        """Of these pairs; where they are too few for every process, a batch that isn't counted.
+
+        `seed` is that of the resampling, if there is any.
+        """
         own = self._processes.share(indices)
         source, target = ([side[i] for i in own or indices[:1]] for side in (self.corpus.source, self.corpus.target))
+        if self._resampling is not None:
+            source, target = (self._resampling.of(n, side, seed) for n, side in enumerate((source, target)))
         return Batch.of(source, target, *self._pads, counted=bool(own)).to(self._device)
 
-    def groups(self, groups: Iterable[Group]) -> Iterator[tuple[Group, list[Batch]]]:
-        """Each group and its batches, those of the next made meanwhile where that costs the device no time."""
-        if self._device.type == "cpu":  # it has no time to spare while it works
-            return map(self._with_batches, groups)
-        return one_ahead(self._with_batches, groups)
+    def groups(self, groups: Iterable[Group], seed: int = 0) -> Iterator[tuple[Group, list[Batch]]]:
+        """Each group and its batches, those of the next made meanwhile where that costs the device no time.
 
-    def _with_batches(self, group: Group) -> tuple[Group, list[Batch]]:
-        return group, [self.batch(indices) for indices in group]
+        `seed` is that of the resampling, to be another one each time that the same groups come.
+        """
+
+        def with_batches(group: Group) -> tuple[Group, list[Batch]]:
+            return group, [self.batch(indices, seed + indices[0]) for indices in group]
+
+        if self._device.type == "cpu":  # it has no time to spare while it works
+            return map(with_batches, groups)
+        return one_ahead(with_batches, groups)
 
     def target_tokens(self, group: Group) -> int:
         """Of the whole batches, in all processes together."""

@@ -17,6 +17,7 @@ from glassformer.folder import CONFIG, CURVES, METRICS, RESUME, WEIGHTS
 from glassformer.run import load_weights, read_config, write_weights
 from glassformer.text.batching import Batch, plan_batches
 from glassformer.text.corpus import Corpus
+from glassformer.text.resampling import Resampling
 from glassformer.text.scores import LOWER_IS_BETTER
 from glassformer.text.tokenizer import load_tokenizer
 from glassformer.training.checkpoint import Checkpoints
@@ -139,6 +140,7 @@ class _Training:
             self.model,
             dtype=dtype,
             label_smoothing=config.label_smoothing,
+            r_drop=config.r_drop,
             clip_norm=config.clip_norm,
             processes=processes,
             shard=config.shard,
@@ -153,8 +155,9 @@ class _Training:
             drop_snapshots_after(self.resume, self.position.update)
             restore_best(self.resume, self.folder / WEIGHTS, self.position.best_update)
         train_pairs, valid_pairs = Corpus(self.resume / "train"), Corpus(self.resume / "valid")
-        self.feed = Feed(train_pairs, model.config, device, processes)
         source, target = (load_tokenizer(self.folder / saved[f"{side}_tokenizer"]) for side in ("source", "target"))
+        resampling = Resampling((source, target), config.resample) if config.resample else None
+        self.feed = Feed(train_pairs, model.config, device, processes, resampling)
         valid_feed = Feed(valid_pairs, model.config, device, processes)
         text = read_valid_pairs(self.folder)
         self.validation = Validation(config, dtype, valid_feed, text, (source, target), processes)
@@ -182,7 +185,7 @@ class _Training:
         self.drawn = time.monotonic()
         sums, tokens, since = torch.tensor(position.reported, device=self.device), 0, time.monotonic()
         for group, batches in self._groups():
-            counted = self.feed.target_tokens(group)
+            counted = int(self.processes.add(sum(batch.tokens for batch in batches if batch.counted))[0])
             with explaining_memory(lambda group=group: self._shape(group)):
                 sums += torch.stack(self._update(batches, counted))
             tokens += counted
@@ -235,7 +238,7 @@ class _Training:
                 position.batch = position.batch * len(plan) // position.batches
             position.batches = len(plan)
             groups = (plan[first : first + each] for first in range(position.batch, len(plan), each))
-            for group, batches in self.feed.groups(groups):
+            for group, batches in self.feed.groups(groups, self.config.seed * 1_000_003 + position.epoch * 7_368_787):
                 position.batch += len(group)
                 position.update += 1
                 yield group, batches

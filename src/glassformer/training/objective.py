@@ -5,25 +5,44 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from glassformer.text.batching import Batch
-from glassformer.training.loss import smoothed_cross_entropy
+from glassformer.training.loss import consistent_cross_entropy, smoothed_cross_entropy
 from glassformer.transformer.model import Transformer
 
 
 class Objective(nn.Module):
-    """The loss of `model` on a batch. Products are done in `dtype`."""
+    """The loss of `model` on a batch. Products are done in `dtype`.
 
-    def __init__(self, model: Transformer, dtype: torch.dtype, label_smoothing: float) -> None:
+    With `r_drop` above 0 the batch is seen twice, and the two predictions, which dropout makes differ, are pulled
+    together by that much (see `consistent_cross_entropy`).
+    """
+
+    def __init__(self, model: Transformer, dtype: torch.dtype, label_smoothing: float, r_drop: float = 0.0) -> None:
         super().__init__()
         self.model = model
         self._dtype = dtype
         self._smoothing = label_smoothing
+        self._r_drop = r_drop
 
     def forward(self, batch: Batch) -> tuple[Float[Tensor, ""], Float[Tensor, ""]]:
         """Smoothed loss and plain negative log-likelihood, in nats, summed over the batch's tokens."""
+        states = self._states(batch)
+        weight, target = self.model.output_weight, batch.target_out
+        if not self._r_drop:
+            return smoothed_cross_entropy(states, weight, target, smoothing=self._smoothing, dtype=self._dtype)
+        return consistent_cross_entropy(
+            states,
+            self._states(batch),
+            weight,
+            target,
+            smoothing=self._smoothing,
+            consistency=self._r_drop,
+            dtype=self._dtype,
+        )
+
+    def _states(self, batch: Batch) -> Float[Tensor, "rows d_model"]:
+        """What the decoder makes of the batch, from which its tokens are predicted."""
         model, dtype = self.model, self._dtype
         with torch.autocast(batch.source.device.type, dtype, enabled=dtype in (torch.bfloat16, torch.float16)):
             start = model.start(model.encode(batch.source, packing=batch.sources), packing=batch.sources)
             states, _ = model.decode(batch.target_in, start, batch.targets)
-        return smoothed_cross_entropy(
-            states[0], model.output_weight, batch.target_out, smoothing=self._smoothing, dtype=dtype
-        )
+        return states[0]

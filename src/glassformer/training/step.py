@@ -42,6 +42,7 @@ class Step:
         *,
         dtype: torch.dtype,
         label_smoothing: float,
+        r_drop: float = 0.0,
         clip_norm: float,
         processes: Processes = ALONE,
         shard: bool = False,
@@ -49,7 +50,7 @@ class Step:
     ) -> None:
         self.model = model
         self.device = device or model.target_embedding.weight.device
-        self.loss = Objective(model, dtype, label_smoothing)
+        self.loss = Objective(model, dtype, label_smoothing, r_drop)
         """Of a batch: smoothed loss and plain negative log-likelihood, in nats, summed over its tokens."""
         if processes.size > 1:
             self.loss = sharded(self.loss, self.device) if shard else replicated(self.loss)
