@@ -1,6 +1,6 @@
 """Cross-entropy over the vocabulary with label smoothing (Szegedy et al. 2016, section 7)."""
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Float, Int
@@ -8,6 +8,8 @@ from torch import Tensor
 
 # Logits at a time. On a CPU the passes over them should find them in cache; a GPU wants few and large products.
 _CHUNK_ELEMENTS = {"cpu": 1 << 23, "cuda": 1 << 27}
+# On a CPU, where several passes in a row go over the same logits: as many as stay in a core's own cache.
+_BLOCK_ELEMENTS = 1 << 18
 
 
 def smoothed_cross_entropy(
@@ -100,18 +102,20 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
                     if grad_weight is None:
                         log_prob = logits[:real].to(exact).log_softmax(1).gather(1, target)
                     else:
-                        found.append((logits, *_softmax(logits, target, exact)))
-                        log_prob = found[-1][2]
+                        found.append(_softmax(logits, target, exact))
+                        log_prob = found[-1].log_prob
                     log_prob_sum += log_prob.sum()
                     normaliser_sum += (picked - log_prob).sum()
                 if grad_weight is None:
                     continue
-                errors = [probabilities for _, probabilities, _, _ in found]
-                at_targets = [smoothing - rest for *_, rest in found]  # p - (1 - smoothing)
+                at_targets = [smoothing - prediction.rest for prediction in found]  # p - (1 - smoothing)
                 if consistency:
-                    distance = _pull_together(errors, at_targets, found, target, consistency)
+                    distance, pulls = _pull_together(found[0], found[1], target, consistency / 2)
                     apart += distance
-                for error, at_target, states, grad in zip(errors, at_targets, product_passes, grad_passes, strict=True):
+                    at_targets = [own + pull for own, pull in zip(at_targets, pulls, strict=True)]
+                learned = zip(found, at_targets, product_passes, grad_passes, strict=True)
+                for prediction, at_target, states, grad in learned:
+                    error = prediction.probabilities
                     error[_at(target)] = at_target.squeeze(1).to(dtype)
                     error[real:] = 0
                     grad[rows] = error @ product_weight
@@ -145,10 +149,20 @@ def _at(targets: Tensor) -> tuple[Tensor, Tensor]:
     return torch.arange(len(targets), device=targets.device), targets.squeeze(1)
 
 
-def _softmax(logits: Tensor, targets: Tensor, exact: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
-    """Probabilities in the type of the logits, and each target's log-probability and 1 - probability.
+class _Prediction(NamedTuple):
+    """What a pass says of some tokens."""
 
-    The target's own place among the probabilities is zero: what stands there is the caller's.
+    logits: Tensor
+    probabilities: Tensor
+    """Zero in the target's place."""
+    log_prob: Tensor
+    """Of the targets."""
+    rest: Tensor
+    """1 - the probability of the targets."""
+
+
+def _softmax(logits: Tensor, targets: Tensor, exact: torch.dtype) -> _Prediction:
+    """Probabilities in the type of the logits; what is said of the targets is more exact.
 
     From bfloat16 to bfloat16 the softmax is one pass, exact inside, but its results are rounded: near 1 by more than
     they differ from it. So what is left to 1 is the sum of the others', and a likely target's log-probability comes
@@ -159,45 +173,42 @@ def _softmax(logits: Tensor, targets: Tensor, exact: torch.dtype) -> tuple[Tenso
         log_prob = log_probs[: len(targets)].gather(1, targets)
         probabilities = log_probs.exp_().to(logits.dtype)
         probabilities[_at(targets)] = 0.0
-        return probabilities, log_prob, -log_prob.expm1()
+        return _Prediction(logits, probabilities, log_prob, -log_prob.expm1())
     probabilities = logits.softmax(1)
     of_targets = probabilities[: len(targets)].gather(1, targets).to(exact)
     probabilities[_at(targets)] = 0.0
     others = probabilities[: len(targets)].sum(1, keepdim=True).to(exact).clamp_(max=1.0)
     log_prob = of_targets.clamp_(min=torch.finfo(torch.bfloat16).smallest_normal).log_()
-    return probabilities, torch.where(others < 0.5, torch.log1p(-others), log_prob), others
+    return _Prediction(logits, probabilities, torch.where(others < 0.5, torch.log1p(-others), log_prob), others)
 
 
-def _pull_together(
-    errors: list[Tensor],
-    at_targets: list[Tensor],
-    found: list[tuple[Tensor, Tensor, Tensor, Tensor]],
-    targets: Tensor,
-    consistency: float,
-) -> Tensor:
-    """KL(p || q) + KL(q || p), summed; twice its gradient, consistency / 4 times, is added to the two errors.
+def _pull_together(first: _Prediction, second: _Prediction, targets: Tensor, by: float) -> tuple[Tensor, list[Tensor]]:
+    """KL(p || q) + KL(q || p), summed. Its gradient, `by` times, is added to the probabilities of both in place, and
+    returned for the targets.
 
     With d = the logits of p - those of q it is the sum of (p - q) d, and its gradient to the logits of p is
-    p (d - the mean of d under p) + p - q.
+    p (d - the mean of d under p) + p - q, to those of q the same with the opposite sign and q's mean.
     """
-    real = len(targets)
-    (logits_p, p, log_p, rest_p), (logits_q, q, log_q, rest_q) = found
-    apart = (logits_p - logits_q)[:real]
-    p, q = p[:real], q[:real]
-    at_target = apart.gather(1, targets).to(log_p.dtype)
-    half = consistency / 2
-    total = torch.zeros((), dtype=log_p.dtype, device=log_p.device)
-    pulled = []
-    for mine, other, log, rest, other_rest, sign, n in (
-        (p, q, log_p, rest_p, rest_q, 1, 0),
-        (q, p, log_q, rest_q, rest_p, -1, 1),
-    ):
-        mean = (mine * apart).sum(1, keepdim=True, dtype=log.dtype) + log.exp() * at_target
-        total += sign * mean.sum()
-        error = mine * (1 + half - sign * half * mean).to(mine.dtype)
-        error.addcmul_(mine, apart, value=sign * half).add_(other, alpha=-half)
-        pulled.append(error)
-        at_targets[n] = at_targets[n] + half * (sign * (1 - rest) * (at_target - mean) + other_rest - rest)
-    for error, new in zip(errors, pulled, strict=True):
-        error[:real] = new
-    return total
+    total = torch.zeros((), dtype=first.rest.dtype, device=first.rest.device)
+    pulls = torch.empty(2, *first.rest.shape, dtype=total.dtype, device=total.device)
+    classes = first.logits.shape[1]
+    size = max(1, _BLOCK_ELEMENTS // classes) if total.device.type == "cpu" else len(targets)
+    for begin in range(0, len(targets), size):
+        rows = slice(begin, min(begin + size, len(targets)))
+        p, q = first.probabilities[rows], second.probabilities[rows]
+        apart = first.logits[rows] - second.logits[rows]
+        at_target = apart.gather(1, targets[rows]).to(total.dtype)
+        seen_by_p, seen_by_q = p * apart, q * apart
+        means = [
+            seen.sum(1, keepdim=True, dtype=total.dtype) + prediction.log_prob[rows].exp() * at_target
+            for seen, prediction in ((seen_by_p, first), (seen_by_q, second))
+        ]
+        total += (means[0] - means[1]).sum()
+        rest_p, rest_q = first.rest[rows], second.rest[rows]
+        pulls[0, rows] = by * ((1 - rest_p) * (at_target - means[0]) + rest_q - rest_p)
+        pulls[1, rows] = by * ((1 - rest_q) * (means[1] - at_target) + rest_p - rest_q)
+        seen_by_p.sub_(q)
+        seen_by_q.add_(p)
+        p.mul_((1 + by * (1 - means[0])).to(p.dtype)).add_(seen_by_p, alpha=by)
+        q.mul_((1 + by * (1 + means[1])).to(q.dtype)).sub_(seen_by_q, alpha=by)
+    return total, list(pulls)
