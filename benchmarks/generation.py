@@ -29,7 +29,8 @@ import tyro
 from glassformer.generation.config import SearchConfig
 from glassformer.interop.huggingface import export_marian, import_marian
 from glassformer.run import Run
-from glassformer.text.tokenizer import SubwordTokenizer, load_tokenizer
+from glassformer.text.loading import load_tokenizer
+from glassformer.text.tokenizer import SubwordTokenizer
 from glassformer.transformer.config import ModelConfig
 from glassformer.transformer.model import Transformer
 

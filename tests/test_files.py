@@ -14,7 +14,8 @@ from safetensors.torch import load_file, save_file
 from torch.testing import assert_close
 
 from glassformer.errors import RunError
-from glassformer.files import check_tensors, remove_unfinished, replacing, write_checked_tensors, write_tensors
+from glassformer.files import remove_unfinished, replacing
+from glassformer.tensors import check_tensors, write_checked_tensors, write_tensors
 
 TENSORS = {
     "b.step": torch.tensor(3.0),
@@ -111,10 +112,10 @@ def test_what_was_being_written_is_removed_and_nothing_else(tmp_path):
 KILLED = """
 import os, signal, sys, torch
 from pathlib import Path
-from glassformer import files
+from glassformer import tensors
 
 os.fsync = lambda file: os.kill(os.getpid(), signal.SIGKILL)
-files.write_tensors(Path(sys.argv[1]), {"w": torch.ones(7)})
+tensors.write_tensors(Path(sys.argv[1]), {"w": torch.ones(7)})
 """
 
 

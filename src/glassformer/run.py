@@ -22,11 +22,12 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from glassformer.errors import ConfigError, DataError, RunError
-from glassformer.files import write_json, write_tensors
+from glassformer.errors import ConfigError, RunError
+from glassformer.files import write_json
 from glassformer.folder import CONFIG, FORMAT, RESUME, WEIGHTS
-from glassformer.text.tokenizer import Tokenizer, load_tokenizer
-from glassformer.text.vocabulary import VOCABULARY, VocabularyTokenizer, read_vocabulary
+from glassformer.tensors import write_tensors
+from glassformer.text.loading import load_tokenizer
+from glassformer.text.tokenizer import Tokenizer
 from glassformer.transformer.config import ModelConfig
 from glassformer.transformer.model import Transformer, weight_shapes
 
@@ -137,7 +138,7 @@ def open_run(folder: Path) -> "OpenRun":
         raise RunError(f"{folder / WEIGHTS} is missing: {fix}")
     weights = WeightFile(folder / WEIGHTS)
     weights.check(model)
-    source, target = (_load_tokenizer(folder / config[f"{side}_tokenizer"]) for side in ("source", "target"))
+    source, target = (load_tokenizer(folder / config[f"{side}_tokenizer"]) for side in ("source", "target"))
     sizes = model.source_vocab_size, model.target_vocab_size
     if (source.vocab_size, target.vocab_size) != sizes:
         raise RunError(
@@ -145,16 +146,6 @@ def open_run(folder: Path) -> "OpenRun":
             f"{target.vocab_size} ids, the model {sizes[0]} and {sizes[1]}: these files are not of one run"
         )
     return OpenRun(model, weights, source, target, config["training"])
-
-
-def _load_tokenizer(path: Path) -> Tokenizer:
-    vocabulary = path.with_suffix(VOCABULARY)
-    if not vocabulary.exists() or not path.exists():
-        return load_tokenizer(path)
-    try:
-        return VocabularyTokenizer(path.read_bytes(), read_vocabulary(vocabulary))
-    except DataError as error:
-        raise RunError(f"{path}: {error}") from None
 
 
 def read_config(folder: Path) -> dict[str, Any]:

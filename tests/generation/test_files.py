@@ -7,7 +7,8 @@ from safetensors import safe_open
 from safetensors.torch import load_file
 
 from glassformer.errors import DataError
-from glassformer.files import replacing, write_json, write_tensors
+from glassformer.files import replacing, write_json
+from glassformer.tensors import write_tensors
 
 
 class Interrupted(Exception):

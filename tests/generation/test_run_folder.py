@@ -8,10 +8,10 @@ import torch
 from safetensors.torch import load_file
 
 from glassformer.errors import ConfigError, GlassformerError, RunError
-from glassformer.files import write_tensors
 from glassformer.generation.config import SearchConfig
 from glassformer.generation.translator import Translator
 from glassformer.run import is_run_folder, load_run, open_run, write_config, write_weights
+from glassformer.tensors import write_tensors
 from glassformer.text.tokenizer import SymbolTokenizer, Tokenizer, train_tokenizer
 from glassformer.transformer.config import ModelConfig
 from glassformer.transformer.model import Transformer

@@ -8,10 +8,11 @@ import pytest
 from glassformer.text import learn as learning
 from glassformer.text import pairs
 from glassformer.text.learn import Lesson, learn
+from glassformer.text.loading import load_tokenizer
 from glassformer.text.pairs import Pair, PairFiles
 from glassformer.text.sample import LINES, NOTHING, SYMBOLS, sample
 from glassformer.text.split import Split, rank
-from glassformer.text.tokenizer import SymbolTokenizer, load_tokenizer, train_tokenizer
+from glassformer.text.tokenizer import SymbolTokenizer, train_tokenizer
 
 
 @pytest.fixture(autouse=True)

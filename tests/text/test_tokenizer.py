@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from glassformer.errors import ConfigError, DataError, RunError
+from glassformer.text.loading import load_tokenizer
 from glassformer.text.tokenizer import (
     EOS,
     KINDS,
@@ -17,7 +18,6 @@ from glassformer.text.tokenizer import (
     SymbolTokenizer,
     Tokenizer,
     check_kind,
-    load_tokenizer,
     train_tokenizer,
 )
 from glassformer.text.vocabulary import VocabularyTokenizer

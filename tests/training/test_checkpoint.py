@@ -17,7 +17,7 @@ from safetensors.torch import load_file
 from torch.testing import assert_close
 
 from glassformer.errors import RunError
-from glassformer.files import write_checked_tensors
+from glassformer.tensors import write_checked_tensors
 from glassformer.text.batching import Batch
 from glassformer.training import checkpoint
 from glassformer.training.checkpoint import Checkpoints, Position

@@ -8,8 +8,9 @@ import torch
 
 from glassformer.text.corpus import Corpus
 from glassformer.text.encode import Encoder
+from glassformer.text.loading import load_tokenizer
 from glassformer.text.resampling import Resampling
-from glassformer.text.tokenizer import EOS, UNK, SymbolTokenizer, load_tokenizer, train_tokenizer
+from glassformer.text.tokenizer import EOS, UNK, SymbolTokenizer, train_tokenizer
 from glassformer.training.distributed import ALONE, Processes
 from glassformer.training.feed import Feed
 from glassformer.transformer.config import ModelConfig

@@ -22,8 +22,8 @@ from glassformer.errors import ConfigError, DataError, DivergedError, RunError
 from glassformer.generation.translator import Translator
 from glassformer.run import load_run
 from glassformer.text.corpus import Corpus
+from glassformer.text.loading import load_tokenizer
 from glassformer.text.scores import Score
-from glassformer.text.tokenizer import load_tokenizer
 from glassformer.training import loop, prepare, validation
 from glassformer.training.config import TrainConfig
 from glassformer.training.curves import can_draw

@@ -13,9 +13,10 @@ import pytest
 from glassformer.errors import ConfigError, DataError, GlassformerError, RunError
 from glassformer.text import meter, pairs, workers
 from glassformer.text.corpus import Corpus
+from glassformer.text.loading import load_tokenizer
 from glassformer.text.pairs import Pair
 from glassformer.text.split import rank
-from glassformer.text.tokenizer import load_tokenizer, train_tokenizer
+from glassformer.text.tokenizer import train_tokenizer
 from glassformer.training import prepare
 from glassformer.training.config import TrainConfig
 from glassformer.training.prepare import Preparation, prepare_run, read_valid_pairs

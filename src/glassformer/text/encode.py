@@ -9,9 +9,10 @@ from itertools import chain, compress
 from pathlib import Path
 from typing import NamedTuple
 
+from glassformer.text.loading import load_tokenizer
 from glassformer.text.pairs import Block, Pair
 from glassformer.text.split import Split
-from glassformer.text.tokenizer import EOS, Tokenizer, load_tokenizer
+from glassformer.text.tokenizer import EOS, Tokenizer
 
 
 @dataclass

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import sentencepiece
 
-from glassformer.errors import ConfigError, DataError, RunError
+from glassformer.errors import ConfigError, DataError
 
 EOS, UNK = 0, 1
 UNKNOWN = "⁇"
@@ -219,7 +219,8 @@ def train_tokenizer(
     if kind.endswith(".model"):
         if vocab_size is not None:
             raise ConfigError(f"vocab_size {vocab_size} can't be chosen for {kind}, which has a size: leave it out")
-        return load_tokenizer(Path(kind))
+        check_kind(kind)
+        return read_subwords(Path(kind))
     if vocab_size is not None and vocab_size < 4:
         raise ConfigError(f"vocab_size must be at least 4 (</s>, <unk>, one token, <pad>), got {vocab_size}")
     if kind == "symbols":
@@ -257,12 +258,8 @@ def check_kind(kind: str) -> None:
         raise ConfigError(f"tokenizer must be one of {', '.join(KINDS)}, or the path of a .model file, got {kind!r}")
 
 
-def load_tokenizer(path: Path) -> Tokenizer:
-    """Read what `Tokenizer.save` wrote, or any sentencepiece .model; its ids are put into our order."""
-    if not path.exists():
-        raise RunError(f"{path}: the tokenizer file is missing")
-    if path.suffix == SymbolTokenizer.suffix:
-        return SymbolTokenizer(path.read_text(encoding="utf-8").split("\n")[:-1])
+def read_subwords(path: Path) -> SubwordTokenizer:
+    """The sentencepiece model in a file."""
     try:
         return SubwordTokenizer(path.read_bytes())
     except DataError as error:

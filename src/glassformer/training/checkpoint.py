@@ -23,7 +23,7 @@ from torch import Tensor
 from torch.distributed.tensor import DTensor
 
 from glassformer.errors import RunError
-from glassformer.files import check_tensors, write_checked_tensors
+from glassformer.tensors import check_tensors, write_checked_tensors
 from glassformer.training.distributed import ALONE, Processes, first_row, local
 from glassformer.training.step import Step
 

@@ -17,9 +17,9 @@ from glassformer.folder import CONFIG, CURVES, METRICS, RESUME, WEIGHTS
 from glassformer.run import load_weights, read_config, write_weights
 from glassformer.text.batching import Batch, plan_batches
 from glassformer.text.corpus import Corpus
+from glassformer.text.loading import load_tokenizer
 from glassformer.text.resampling import Resampling
 from glassformer.text.scores import LOWER_IS_BETTER
-from glassformer.text.tokenizer import load_tokenizer
 from glassformer.training.checkpoint import Checkpoints
 from glassformer.training.config import TrainConfig
 from glassformer.training.curves import can_draw, draw_curves

@@ -22,6 +22,7 @@ from glassformer.run import is_run_folder, write_config
 from glassformer.text.corpus import Corpus
 from glassformer.text.encode import Counts, Encoded, Encoder
 from glassformer.text.learn import Lesson, learn
+from glassformer.text.loading import load_tokenizer
 from glassformer.text.meter import Meter
 from glassformer.text.pairs import Pair, PairFiles
 from glassformer.text.prepared import FORMAT, PREPARED, PreparedCorpora, link, read_facts, seal
@@ -29,7 +30,7 @@ from glassformer.text.sample import LINES, NOTHING, SYMBOLS, Sample, sample
 from glassformer.text.scan import Scan, scan
 from glassformer.text.scores import bleu_scorer
 from glassformer.text.split import Split, hold_out
-from glassformer.text.tokenizer import ENDINGS, check_kind, load_tokenizer
+from glassformer.text.tokenizer import ENDINGS, check_kind
 from glassformer.text.workers import count_workers, in_order
 from glassformer.training.config import TrainConfig
 from glassformer.training.lock import check_free

@@ -12,8 +12,9 @@ from pathlib import Path
 from torch import Tensor
 
 from glassformer.errors import RunError
-from glassformer.files import check_tensors, replacement, write_checked_tensors, write_tensors
+from glassformer.files import replacement
 from glassformer.run import read_weights
+from glassformer.tensors import check_tensors, write_checked_tensors, write_tensors
 
 KEPT_BEST = 8
 """Best weights that are kept: more than come between two checkpoints, as a rule."""

@@ -1,0 +1,62 @@
+"""Tensors in safetensors files that are written whole or not at all, if wished with a checksum."""
+
+import hashlib
+import json
+import os
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from glassformer.errors import RunError
+from glassformer.files import replacement
+
+_CHECKSUM = "blake2b"
+
+
+def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | None = None) -> None:
+    """`tensors` as safetensors, whole or not at all. Other threads go on meanwhile."""
+    contiguous = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    with replacement(path) as temporary:
+        temporary.touch()
+        mode = temporary.stat().st_mode
+        try:
+            save_file(contiguous, temporary, dict(metadata) if metadata else None)
+            temporary.chmod(mode)  # safetensors makes files that only their owner can read
+        except SafetensorError as error:
+            if found := re.search(r"\(os error (\d+)\)", str(error)):  # the system's own, in words
+                number = int(found[1])
+                raise OSError(number, os.strerror(number), str(path)) from None
+            raise
+
+
+def write_checked_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> None:
+    """`tensors` as safetensors with a checksum of the tensors, their names and `metadata`, whole or not at all."""
+    checksum = _checksum(metadata, ((name, tensors[name]) for name in sorted(tensors)))
+    write_tensors(path, tensors, {**metadata, _CHECKSUM: checksum})
+
+
+def check_tensors(path: Path) -> dict[str, str]:
+    """The metadata of a file that `write_checked_tensors` wrote; RunError if a byte of it has changed."""
+    try:
+        with safe_open(path, framework="pt") as file:
+            metadata = dict(file.metadata() or {})
+            expected = metadata.pop(_CHECKSUM, None)
+            if expected == _checksum(metadata, ((name, file.get_tensor(name)) for name in sorted(file.keys()))):
+                return metadata
+    except (SafetensorError, ValueError) as error:
+        raise RunError(f"{path} is damaged ({error})") from None
+    raise RunError(f"{path} is damaged (its checksum is another)")
+
+
+def _checksum(metadata: Mapping[str, str], tensors: Iterable[tuple[str, Tensor]]) -> str:
+    """Of the tensors in the order of their names."""
+    digest = hashlib.blake2b(json.dumps(sorted(metadata.items())).encode(), digest_size=16)
+    for name, tensor in tensors:
+        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
+        digest.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
+    return digest.hexdigest()

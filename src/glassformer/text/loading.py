@@ -1,0 +1,26 @@
+"""Tokenizers read from the files that they were saved to."""
+
+from pathlib import Path
+
+from glassformer.errors import DataError, RunError
+from glassformer.text.tokenizer import SubwordTokenizer, SymbolTokenizer, Tokenizer, read_subwords
+from glassformer.text.vocabulary import VOCABULARY, VocabularyTokenizer, read_vocabulary
+
+
+def load_tokenizer(path: Path) -> Tokenizer:
+    """Read what `Tokenizer.save` wrote, or any sentencepiece .model; its ids are put into our order."""
+    if not path.exists():
+        raise RunError(f"{path}: the tokenizer file is missing")
+    if path.suffix == SymbolTokenizer.suffix:
+        return SymbolTokenizer(path.read_text(encoding="utf-8").split("\n")[:-1])
+    if path.suffix != SubwordTokenizer.suffix or not (vocabulary := path.with_suffix(VOCABULARY)).exists():
+        return read_subwords(path)
+    try:
+        return VocabularyTokenizer(path.read_bytes(), read_vocabulary(vocabulary))
+    except DataError as error:
+        raise RunError(f"{path}: {error}") from None
+
+
+def files_of(tokenizer: Path) -> list[Path]:
+    """The files that a tokenizer was saved to."""
+    return [path for path in (tokenizer, tokenizer.with_suffix(VOCABULARY)) if path.exists()]
