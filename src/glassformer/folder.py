@@ -2,5 +2,6 @@
 
 FORMAT = 1
 CONFIG, WEIGHTS, METRICS, CURVES = "config.json", "model.safetensors", "metrics.jsonl", "curves.png"
-RESUME, LOCK = "resume", "lock"
-"""The folder of what only an unfinished training needs, and in it the file that the process at work holds."""
+RESUME, LOCK, INITIAL = "resume", "lock", "initial.safetensors"
+"""The folder of what only an unfinished training needs, and in it the file that the process at work holds, and the
+weights that a training from another run begins with."""

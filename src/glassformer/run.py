@@ -46,11 +46,18 @@ class Run:
 class OpenRun:
     """A run whose weights are still on disk."""
 
+    folder: Path
     model: ModelConfig
     weights: Mapping[str, Tensor]
     source_tokenizer: Tokenizer
     target_tokenizer: Tokenizer
     training: Mapping[str, Any]
+
+    @property
+    def tokenizers(self) -> tuple[Path, Path]:
+        """The files of the source's and the target's."""
+        config = read_config(self.folder)
+        return self.folder / config["source_tokenizer"], self.folder / config["target_tokenizer"]
 
 
 class WeightFile(Mapping[str, Tensor]):
@@ -145,7 +152,7 @@ def open_run(folder: Path) -> "OpenRun":
             f"{folder}: {config['source_tokenizer']} and {config['target_tokenizer']} have {source.vocab_size} and "
             f"{target.vocab_size} ids, the model {sizes[0]} and {sizes[1]}: these files are not of one run"
         )
-    return OpenRun(model, weights, source, target, config["training"])
+    return OpenRun(folder, model, weights, source, target, config["training"])
 
 
 def read_config(folder: Path) -> dict[str, Any]:

@@ -42,7 +42,9 @@ def test_a_block_becomes_ids_and_lengths(tokenizers):
     assert sequences(encoded.target, encoded.target_lengths) == [
         [*ids, EOS] for ids in DIGITS.encode([target for _, target in kept])
     ]
-    assert encoded.counts == Counts(read=6, kept=5, empty=1, source_tokens=9 + 5, target_tokens=9 + 5)
+    assert encoded.counts == Counts(
+        read=6, kept=5, empty=1, source_tokens=9 + 5, target_tokens=9 + 5, source_unknown=1, target_unknown=1
+    )
     assert encoded.held_out == []
 
 

@@ -16,7 +16,7 @@ from glassformer.text.corpus import Corpus
 from glassformer.text.loading import load_tokenizer
 from glassformer.text.pairs import Pair
 from glassformer.text.split import rank
-from glassformer.text.tokenizer import train_tokenizer
+from glassformer.text.tokenizer import UNK, train_tokenizer
 from glassformer.training import prepare
 from glassformer.training.config import TrainConfig
 from glassformer.training.prepare import Preparation, prepare_run, read_valid_pairs
@@ -149,10 +149,14 @@ def test_validation_files_and_a_tokenizer_for_each_side(config, small_blocks, sa
     )
     prepare_run(settings, said.append)
     assert counts(settings.out)["train"]["read"] == 1200
-    assert counts(settings.out)["valid"] | {"source_tokens": 0, "target_tokens": 0} == {
+    found = counts(settings.out)["valid"]
+    assert {name: found[name] for name in ("read", "kept", "empty", "too_long", "bad_ratio")} == {
         **{"read": 301, "kept": 300, "empty": 1, "too_long": 0, "bad_ratio": 0},
-        **{"source_tokens": 0, "target_tokens": 0},
     }
+    corpus = Corpus(settings.out / "resume" / "valid")
+    for side, ids in (("source", corpus.source.ids), ("target", corpus.target.ids)):
+        assert found[f"{side}_tokens"] == len(ids)
+        assert found[f"{side}_unknown"] == (ids == UNK).sum() > 0
     assert read_valid_pairs(settings.out) == rows(300, seed=6)[:7]
     assert {path.name for path in settings.out.iterdir()} == {"config.json", "resume", "source.spm", "target.symbols"}
     assert "vocabulary: 13 + 40 ids" in said
@@ -302,12 +306,12 @@ def test_every_setting_that_matters_has_another_digest(config, tmp_path):
         dict(valid_source=valid["target"], valid_target=valid["source"]),
         *(dict(tokenizer=str(path), vocab_size=None) for path in models),
     ]
-    digests = [Preparation.of(config(**changes), print).digest for changes in matters]
+    digests = [Preparation.of(config(**changes), None, print).digest for changes in matters]
     assert len(set(digests)) == len(matters)
-    assert Preparation.of(config(max_updates=3, out=tmp_path), print).digest == digests[0]
+    assert Preparation.of(config(max_updates=3, out=tmp_path), None, print).digest == digests[0]
     # A model is its content, wherever it is.
     other.replace(models[0])
-    assert Preparation.of(config(tokenizer=str(models[0]), vocab_size=None), print).digest == digests[-1]
+    assert Preparation.of(config(tokenizer=str(models[0]), vocab_size=None), None, print).digest == digests[-1]
 
 
 def test_a_damaged_entry_is_not_used(config, prepared, said):

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from glassformer.text.loading import load_tokenizer
 from glassformer.text.pairs import Block, Pair
 from glassformer.text.split import Split
-from glassformer.text.tokenizer import EOS, Tokenizer
+from glassformer.text.tokenizer import EOS, UNK, Tokenizer
 
 
 @dataclass
@@ -26,6 +26,9 @@ class Counts:
     bad_ratio: int = 0
     source_tokens: int = 0
     target_tokens: int = 0
+    source_unknown: int = 0
+    """Of the source tokens those that the vocabulary doesn't know."""
+    target_unknown: int = 0
 
     def __str__(self) -> str:
         dropped = [
@@ -109,6 +112,9 @@ class Encoder:
                 kept_targets.append(target)
         sides = [part for kept in (kept_sources, kept_targets) for part in _as_bytes(kept)]
         counts.source_tokens, counts.target_tokens = len(sides[0]) // 4, len(sides[2]) // 4
+        counts.source_unknown, counts.target_unknown = (
+            sum(ids.count(UNK) for ids in kept) for kept in (kept_sources, kept_targets)
+        )
         return Encoded(json.dumps([counts.to_json(), held_out]).encode(), *sides)
 
     def _passes(self, source: int, target: int, counts: Counts) -> bool:

@@ -4,7 +4,9 @@ import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+import tyro
 
 from glassformer.errors import ConfigError
 from glassformer.text.pairs import PairFiles
@@ -18,6 +20,14 @@ CHANGEABLE = (
     *("learning_rate", "clip_norm", "max_left_out", "batch_tokens", "accumulate", "checkpoint_seconds"),
 )
 """Settings that `resume` may change."""
+
+
+INHERITED = (
+    *("tokenizer", "source_tokenizer", "target_tokenizer", "vocab_size", "source_vocab_size", "target_vocab_size"),
+    *("separate_vocab", "character_coverage"),
+    *("preset", "d_model", "heads", "encoder_layers", "decoder_layers", "d_ff"),
+)
+"""Settings that a run has from the one that it goes on from."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,6 +46,9 @@ class TrainConfig:
     """Validation targets."""
     overwrite: bool = False
     """Replace the run in the output folder."""
+    from_: Annotated[Path | None, tyro.conf.arg(name="from")] = None
+    """Go on from the model of this run folder, a trained or an imported one, with these pairs (fine-tuning). Its
+    tokenizers and sizes are kept."""
     resume: bool = False
     """Continue the unfinished run in the output folder from its last checkpoint, with the settings it was started
     with; limits, device, precision, threads, learning rate and batch size may be given anew."""
@@ -85,7 +98,7 @@ class TrainConfig:
     """Batches per update, one after the other."""
     learning_rate: float | None = None
     """Highest learning rate, reached after the warm-up; then it falls with 1 / sqrt(update). Left out:
-    1 / (4 * d_model), which is 5e-4 for the base model."""
+    1 / (4 * d_model), which is 5e-4 for the base model; with --from half of that."""
     warmup: int | None = None
     """Updates over which the learning rate rises. Left out: 4 * d_model."""
     resample: float = 0.0
@@ -184,6 +197,11 @@ class TrainConfig:
             if getattr(self, name).partition(":")[0] not in values:
                 raise ConfigError(f"{name} must be one of {', '.join(values)}, got {getattr(self, name)!r}")
         self.model_config(source_vocab_size=4, target_vocab_size=4)  # refuses sizes that cannot work, at once
+        if self.from_ is not None and (fixed := sorted(set(self.changes()) & set(INHERITED))):
+            raise ConfigError(
+                f"with from the tokenizers and sizes of that run are kept: leave out {', '.join(fixed)}, or leave out "
+                "from to train a model of its own"
+            )
         if (self.target is None) != (self.valid_target is None) and self.valid_source is not None:
             raise ConfigError(
                 "training and validation pairs must come in the same form: two files each, or one TSV file each"
@@ -192,6 +210,11 @@ class TrainConfig:
             raise ConfigError("valid_target is given without valid_source: give both, or neither")
         if self.overwrite and self.resume:
             raise ConfigError("overwrite and resume exclude each other: one replaces the run, the other continues it")
+
+    def inherited(self, model: ModelConfig) -> ModelConfig:
+        """The model of the run that `from_` names, with this config's changes."""
+        own = ("dropout", "attention_dropout")
+        return replace(model, **{name: getattr(self, name) for name in own if getattr(self, name) is not None})
 
     def model_config(self, source_vocab_size: int, target_vocab_size: int) -> ModelConfig:
         """The preset with this config's changes, for vocabularies of these sizes."""
@@ -241,6 +264,6 @@ class TrainConfig:
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> "TrainConfig":
         """The inverse of `to_json`."""
-        paths = ("source", "target", "out", "valid_source", "valid_target")
+        paths = ("source", "target", "out", "valid_source", "valid_target", "from_")
         typed: dict[str, Any] = {k: Path(v) if k in paths and v is not None else v for k, v in values.items()}
         return cls(**typed)

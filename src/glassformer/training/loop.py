@@ -13,8 +13,8 @@ import torch
 from glassformer.device import explaining_memory, pick_precision, tame_memory
 from glassformer.errors import FULL, ConfigError, DivergedError, RunError
 from glassformer.files import remove_unfinished, write_json
-from glassformer.folder import CONFIG, CURVES, METRICS, RESUME, WEIGHTS
-from glassformer.run import load_weights, read_config, write_weights
+from glassformer.folder import CONFIG, CURVES, INITIAL, METRICS, RESUME, WEIGHTS
+from glassformer.run import load_weights, read_config, read_weights, write_weights
 from glassformer.text.batching import Batch, plan_batches
 from glassformer.text.corpus import Corpus
 from glassformer.text.loading import load_tokenizer
@@ -133,9 +133,11 @@ class _Training:
         saved = read_config(self.folder)
         torch.manual_seed(config.seed)
         model = Transformer(ModelConfig.from_json(saved["model"]))
+        if (initial := self.resume / INITIAL).exists():
+            load_weights(model, read_weights(initial), initial)
         self.model = model if config.shard and processes.size > 1 else model.to(device)
         self.warmup = config.warmup or 4 * model.config.d_model
-        self.peak = config.learning_rate or 1 / (4 * model.config.d_model)
+        self.peak = config.learning_rate or 1 / (4 * model.config.d_model) / (1 if config.from_ is None else 2)
         self.step = Step(
             self.model,
             dtype=dtype,
@@ -183,6 +185,8 @@ class _Training:
         position = self.position
         self.clock = time.monotonic() - position.seconds
         self.drawn = time.monotonic()
+        if self.config.from_ is not None and position.best is None:
+            self._validate()  # what it begins with is the first to beat
         sums, tokens, since = torch.tensor(position.reported, device=self.device), 0, time.monotonic()
         for group, batches in self._groups():
             counted = int(self.processes.add(sum(batch.tokens for batch in batches if batch.counted))[0])

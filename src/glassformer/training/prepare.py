@@ -17,12 +17,13 @@ import sentencepiece
 
 from glassformer.errors import DataError, RunError
 from glassformer.files import write_json
-from glassformer.folder import CONFIG, CURVES, METRICS, RESUME, WEIGHTS
-from glassformer.run import is_run_folder, write_config
+from glassformer.folder import CONFIG, CURVES, INITIAL, METRICS, RESUME, WEIGHTS
+from glassformer.run import OpenRun, is_run_folder, open_run, write_config
+from glassformer.tensors import write_tensors
 from glassformer.text.corpus import Corpus
 from glassformer.text.encode import Counts, Encoded, Encoder
 from glassformer.text.learn import Lesson, learn
-from glassformer.text.loading import load_tokenizer
+from glassformer.text.loading import files_of, load_tokenizer
 from glassformer.text.meter import Meter
 from glassformer.text.pairs import Pair, PairFiles
 from glassformer.text.prepared import FORMAT, PREPARED, PreparedCorpora, link, read_facts, seal
@@ -42,6 +43,9 @@ LEARNED_HERE = 1 << 21
 """Characters up to which vocabularies are learned in this process: it takes seconds, in which Ctrl-C has to wait."""
 WORTH_KEEPING = 1000
 """Pairs from which on what was prepared is kept for the next run: fewer are prepared in an instant."""
+
+MOST_UNKNOWN, NOTABLE_UNKNOWN = 0.25, 0.002
+"""Shares of tokens that the vocabulary doesn't know: from which on there is no use in training, and that are said."""
 
 Say = Callable[[str], None]
 
@@ -64,12 +68,13 @@ def prepare_run(config: TrainConfig, say: Say) -> None:
     out = config.out.resolve()
     if out in (Path.cwd(), *Path.cwd().parents):
         raise RunError(f"{config.out} is the current folder: go out of it to replace it, or choose another --out")
+    origin = None if config.from_ is None else open_run(config.from_)
     for kind in _kinds(config):
         check_kind(kind)
     if config.tokenize != "auto":
         bleu_scorer(config.tokenize)
 
-    preparation = Preparation.of(config, say)
+    preparation = Preparation.of(config, origin, say)
     prepared = PreparedCorpora(out.parent / PREPARED)
     there = next(folder for folder in out.parents if folder.exists())
     building = Path(tempfile.mkdtemp(prefix=f".{out.name}.", suffix=".preparing", dir=there))
@@ -83,7 +88,8 @@ def prepare_run(config: TrainConfig, say: Say) -> None:
             facts = preparation.make(made)
             if worth_keeping := preparation.worth_keeping():
                 seal(made, facts)
-        _make_run(config, facts, entry or made, building / "run")
+        _check_known(facts, say)
+        _make_run(config, origin, facts, entry or made, building / "run")
         out.parent.mkdir(parents=True, exist_ok=True)
         if out.exists():  # another training may have come meanwhile
             if not config.overwrite:
@@ -118,14 +124,18 @@ def read_valid_pairs(folder: Path) -> list[Pair]:
     return [(source, target) for source, target in pairs]
 
 
-def _make_run(config: TrainConfig, facts: Mapping[str, Any], prepared: Path, run: Path) -> None:
+def _make_run(config: TrainConfig, origin: OpenRun | None, facts: Mapping[str, Any], prepared: Path, run: Path) -> None:
     """The run folder of what is prepared. The arrays, which nothing changes, are links; the rest are copies."""
     source, target = (load_tokenizer(prepared / facts[side]) for side in ("source", "target"))
     for part in ("train", "valid"):
         for file in (prepared / part).iterdir():
             link(file, run / RESUME / part / file.name)
     shutil.copyfile(prepared / "valid.json", run / RESUME / "valid.json")
-    model = config.model_config(source.vocab_size, target.vocab_size)
+    if origin is None:
+        model = config.model_config(source.vocab_size, target.vocab_size)
+    else:
+        model = config.inherited(origin.model)
+        write_tensors(run / RESUME / INITIAL, dict(origin.weights))
     write_config(run, model, source, target, {"settings": config.to_json(), "pairs": facts["pairs"]})
 
 
@@ -134,6 +144,8 @@ class Preparation:
     """Making tokenizers and token arrays of pairs that have been read once."""
 
     config: TrainConfig
+    origin: OpenRun | None
+    """The run that the training goes on from."""
     say: Say
     workers: int
     training: Scan
@@ -143,7 +155,7 @@ class Preparation:
     """Size and time of each file before it was read."""
 
     @classmethod
-    def of(cls, config: TrainConfig, say: Say) -> "Preparation":
+    def of(cls, config: TrainConfig, origin: OpenRun | None, say: Say) -> "Preparation":
         """Read the files; DataError says what keeps them from being used."""
         workers = count_workers(config.threads)
 
@@ -154,13 +166,16 @@ class Preparation:
         stamps = _stamps(config)
         training = read(config.pairs, MOST_HELD_OUT if config.valid_pairs is None else 0)
         valid = None if config.valid_pairs is None else read(config.valid_pairs, 0)
-        return cls(config, say, workers, training, valid, stamps)
+        return cls(config, origin, say, workers, training, valid, stamps)
 
     @property
     def digest(self) -> str:
         """The same for the same content and the same settings that matter here."""
         config = self.config
-        models = [Path(kind).read_bytes() if kind.endswith(".model") else kind.encode() for kind in _kinds(config)]
+        if self.origin is None:
+            models = [Path(kind).read_bytes() if kind.endswith(".model") else kind.encode() for kind in _kinds(config)]
+        else:
+            models = [file.read_bytes() for path in self.origin.tokenizers for file in files_of(path)]
         values = {
             "format": [FORMAT, sentencepiece.__version__, sys.byteorder],
             "text": [self.training.digest, self.valid and self.valid.digest, config.target is None],
@@ -178,7 +193,7 @@ class Preparation:
         """Fill the folder: tokenizers, train/, valid/ and valid.json. Returns the tokenizers' names and the counts."""
         folder.mkdir()
         config, split = self.config, self._split()
-        source, target = self._learn(folder, split)
+        source, target = self._learn(folder, split) if self.origin is None else self._inherit(folder, self.origin)
         limits = config.max_tokens, config.max_ratio
         encoder = Encoder(str(source), str(target), *limits, split.seed, split.chosen)
         held_out: list[Pair] = []
@@ -239,6 +254,13 @@ class Preparation:
         )
         return source, target
 
+    def _inherit(self, folder: Path, origin: OpenRun) -> tuple[Path, Path]:
+        """The tokenizers of the run that the training goes on from."""
+        source = origin.source_tokenizer.save(folder / "source")
+        target = origin.target_tokenizer.save(folder / "target")
+        self.say(f"vocabulary and model of {self.config.from_}")
+        return source, target
+
     def _encode(
         self, encoder: Encoder, files: PairFiles, total: int, held_out: list[Pair]
     ) -> Generator[Encoded, None, None]:
@@ -264,6 +286,24 @@ class Preparation:
             raise DataError(f"{folder.name}: {error}") from None
         self.say(f"{folder.name}: {counts}")
         return counts
+
+
+def _check_known(facts: Mapping[str, Any], say: Say) -> None:
+    """Say how much of the text the vocabulary doesn't know; DataError where that is too much to learn from."""
+    counts = Counts(**facts["pairs"]["train"])
+    for side, unknown, tokens in (
+        ("source", counts.source_unknown, counts.source_tokens),
+        ("target", counts.target_unknown, counts.target_tokens),
+    ):
+        share = unknown / tokens
+        if share > MOST_UNKNOWN:
+            raise DataError(
+                f"{share:.0%} of the {side} tokens are unknown to the vocabulary: the text is in another language, "
+                "script or form than what that was learned from (are source and target swapped?); give other text, or "
+                "learn a vocabulary from this one: without --from, a .model file, or a low --character-coverage"
+            )
+        if share > NOTABLE_UNKNOWN:
+            say(f"{share:.1%} of the {side} tokens are unknown to the vocabulary, and will be read and written as ⁇")
 
 
 def _sides(pairs: list[Pair]) -> tuple[list[str], list[str]]:
