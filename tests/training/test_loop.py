@@ -208,6 +208,13 @@ def test_the_same_seed_gives_the_same_weights_another_seed_others(settings):
 
 # Interrupted and continued
 
+
+@pytest.fixture
+def every_report(monkeypatch) -> None:
+    """A line in metrics.jsonl for every update."""
+    monkeypatch.setattr(loop, "REPORT_EVERY", 1)
+
+
 LENGTH = dict(max_updates=25, dropout=0.2, validate_every=10)
 
 
@@ -346,6 +353,17 @@ def test_a_snapshot_of_a_future_that_never_was_has_no_part_in_the_mean(settings,
 
 
 # Continued with other settings
+
+
+def test_the_learning_rate_cools_down_at_the_end_also_when_continued(settings, interrupting, every_report):
+    config = settings(max_updates=20, cooldown=0.5, learning_rate=1e-3, warmup=1)
+    with interrupting(12):
+        train(config)
+    resume(config.out)
+    rates = [line["learning_rate"] for line in metrics(config.out) if "loss" in line]
+    plain = [1e-3 * update**-0.5 for update in range(1, 21)]
+    assert rates[:10] == pytest.approx(plain[:10])
+    assert rates[10:] == pytest.approx([rate * (10 - n) / 10 for n, rate in enumerate(plain[10:], start=1)])
 
 
 def test_continued_with_another_learning_rate(settings, interrupting):

@@ -101,6 +101,9 @@ class TrainConfig:
     1 / (4 * d_model), which is 5e-4 for the base model; with --from half of that."""
     warmup: int | None = None
     """Updates over which the learning rate rises. Left out: 4 * d_model."""
+    cooldown: float = 0.0
+    """Share of the training at whose end the learning rate falls to 0 in a line. How long the training is must be
+    known: by --max-updates, --max-minutes or --max-epochs."""
     resample: float = 0.0
     """Share of the sentences that are split into other subwords each time they are seen (subword regularisation: for
     bpe Provilkov et al. 2020, for unigram Kudo 2018; other tokenizers have no other way to split)."""
@@ -183,8 +186,9 @@ class TrainConfig:
             raise ConfigError(f"seed must be at least 0 and less than 2^32, got {self.seed}")
         if not 0 <= self.r_drop < math.inf:
             raise ConfigError(f"r_drop must be at least 0 (0 turns it off), got {self.r_drop}")
-        if not 0 <= self.resample <= 1:
-            raise ConfigError(f"resample must be at least 0 and at most 1, got {self.resample}")
+        for name in ("resample", "cooldown"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise ConfigError(f"{name} must be at least 0 and at most 1, got {getattr(self, name)}")
         if not 0 <= self.label_smoothing < 1:
             raise ConfigError(f"label_smoothing must be at least 0 and less than 1, got {self.label_smoothing}")
         if self.max_tokens < 2:

@@ -30,7 +30,7 @@ from glassformer.training.lock import check_free, held, remove_resume
 from glassformer.training.metrics import read_metrics
 from glassformer.training.prepare import prepare_run, read_valid_pairs
 from glassformer.training.progress import TrainingDisplay, drop_metrics_after
-from glassformer.training.schedule import inverse_square_root
+from glassformer.training.schedule import cooled, inverse_square_root
 from glassformer.training.snapshots import (
     average,
     drop_snapshots_after,
@@ -252,6 +252,7 @@ class _Training:
         """One step on these batches. A continued run draws the same dropout."""
         update = self.position.update
         rate = inverse_square_root(update, peak=self.peak, warmup=self.warmup)
+        rate *= cooled(self._fraction(), self.config.cooldown)
         return self.step.take(batches, rate=rate, seed=self.config.seed * 1_000_003 + update, tokens=tokens)
 
     def _shape(self, group: Group) -> str:
