@@ -1,5 +1,6 @@
 import io
 import re
+import unicodedata
 from pathlib import Path
 
 import pytest
@@ -396,6 +397,17 @@ def test_one_merge_in_ten_is_left_out():
     drawn = [tokenizer.tokens(ids) for ids in tokenizer.sample(["a"] * 4000, seed=1)]
     assert drawn.count(["\u2581a"]) / 4000 == pytest.approx(0.9, abs=0.02)
     assert drawn.count(["\u2581", "a"]) / 4000 == pytest.approx(0.1, abs=0.02)
+
+
+@pytest.mark.parametrize("kind", ["char", "bpe", "unigram"])
+def test_decomposed_characters_are_read_as_their_parts(tmp_path, kind):
+    lines = ["한국어 값", "été à Köln", "नहीं ज़्यादा", "Ἀθῆναι"] * 9
+    tokenizer = train_tokenizer(lines, kind=kind, vocab_size=None, seed=1, decompose=True)
+    for used in (tokenizer, load_tokenizer(tokenizer.save(tmp_path / "source"))):
+        assert used.decode(used.encode(lines)) == [unicodedata.normalize("NFD", line) for line in lines]
+        assert used.encode(lines) == used.encode([unicodedata.normalize("NFD", line) for line in lines])
+    if kind == "char":
+        assert tokenizer.tokens(tokenizer.encode(["값é"])[0]) == ["\u2581", "\u1100", "\u1161", "\u11b9", "e", "\u0301"]
 
 
 def test_surfaces_by_hand():

@@ -298,6 +298,7 @@ def test_every_setting_that_matters_has_another_digest(config, tmp_path):
         dict(source_vocab_size=50),
         dict(target_vocab_size=50),
         dict(character_coverage=0.99),
+        dict(decompose=True),
         dict(max_tokens=50),
         dict(max_ratio=2.0),
         dict(seed=2),

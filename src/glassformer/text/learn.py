@@ -23,6 +23,7 @@ class Lesson:
     vocab_size: int | None
     seed: int
     coverage: float
+    decompose: bool = False
 
 
 @dataclass(frozen=True)
@@ -38,6 +39,7 @@ class Learner:
             vocab_size=lesson.vocab_size,
             seed=lesson.seed,
             coverage=lesson.coverage,
+            decompose=lesson.decompose,
         )
         return [os.fsencode(tokenizer.save(Path(lesson.stem)))]
 

@@ -8,12 +8,14 @@ import re
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from contextlib import nullcontext
 from functools import cached_property
 from pathlib import Path
 
 import sentencepiece
 
 from glassformer.errors import ConfigError, DataError
+from glassformer.text.decomposition import decomposition_rules
 
 EOS, UNK = 0, 1
 UNKNOWN = "⁇"
@@ -78,35 +80,47 @@ class SubwordTokenizer(Tokenizer):
 
     @classmethod
     def train(
-        cls, lines: Iterable[str], *, kind: str, vocab_size: int | None, seed: int, coverage: float = 1.0
+        cls,
+        lines: Iterable[str],
+        *,
+        kind: str,
+        vocab_size: int | None,
+        seed: int,
+        coverage: float = 1.0,
+        decompose: bool = False,
     ) -> "SubwordTokenizer":
         """Learn a vocabulary of `vocab_size` ids, or with None as many as the text gives, at most 8,000.
 
-        From up to two million lines, sampled. `coverage` is the share of characters that get ids of their own.
+        From up to two million lines, sampled. `coverage` is the share of characters that get ids of their own. With
+        `decompose` a character that has parts is read as these (see `decomposition_rules`), here and later.
         """
         size = 8000 if vocab_size is None else vocab_size
         model = io.BytesIO()
         sentencepiece.set_random_generator_seed(seed)
         try:
-            sentencepiece.SentencePieceTrainer.train(
-                sentence_iterator=(line for line in lines if line.strip()),
-                model_writer=model,
-                model_type=kind,
-                vocab_size=size - 1,  # <pad> is ours
-                hard_vocab_limit=False,  # too large a vocabulary is refused below, with the same words for every kind
-                eos_id=EOS,
-                unk_id=UNK,
-                bos_id=-1,
-                pad_id=-1,
-                unk_surface=f" {UNKNOWN}" if kind == "word" else UNKNOWN,  # elsewhere the space is a token of its own
-                normalization_rule_name="identity",
-                character_coverage=coverage,
-                max_sentence_length=1 << 16,
-                input_sentence_size=2_000_000,
-                shuffle_input_sentence=True,
-                num_threads=2,  # part of the result: fixed, not the machine's
-                minloglevel=2,
-            )
+            with decomposition_rules() if decompose else nullcontext() as rules:
+                sentencepiece.SentencePieceTrainer.train(
+                    sentence_iterator=(line for line in lines if line.strip()),
+                    model_writer=model,
+                    model_type=kind,
+                    vocab_size=size - 1,  # <pad> is ours
+                    hard_vocab_limit=False,  # too large a vocabulary is refused below, alike for every kind
+                    eos_id=EOS,
+                    unk_id=UNK,
+                    bos_id=-1,
+                    pad_id=-1,
+                    unk_surface=f" {UNKNOWN}"
+                    if kind == "word"
+                    else UNKNOWN,  # elsewhere the space is a token of its own
+                    normalization_rule_name="identity",  # but for the rules, if there are any
+                    normalization_rule_tsv="" if rules is None else str(rules),
+                    character_coverage=coverage,
+                    max_sentence_length=1 << 16,
+                    input_sentence_size=2_000_000,
+                    shuffle_input_sentence=True,
+                    num_threads=2,  # part of the result: fixed, not the machine's
+                    minloglevel=2,
+                )
         except RuntimeError as error:
             raise _vocabulary_error(kind, size, str(error)) from None
         tokenizer = cls(model.getvalue())
@@ -212,7 +226,13 @@ class SymbolTokenizer(Tokenizer):
 
 
 def train_tokenizer(
-    lines: Iterable[str], *, kind: str, vocab_size: int | None, seed: int, coverage: float = 1.0
+    lines: Iterable[str],
+    *,
+    kind: str,
+    vocab_size: int | None,
+    seed: int,
+    coverage: float = 1.0,
+    decompose: bool = False,
 ) -> Tokenizer:
     """A tokenizer of this kind (`KINDS`) learned from `lines`, of symbols also from a Counter of them; a kind ending
     in .model is a path."""
@@ -226,7 +246,9 @@ def train_tokenizer(
     if kind == "symbols":
         return SymbolTokenizer.train(lines, vocab_size=vocab_size)
     check_kind(kind)
-    return SubwordTokenizer.train(lines, kind=kind, vocab_size=vocab_size, seed=seed, coverage=coverage)
+    return SubwordTokenizer.train(
+        lines, kind=kind, vocab_size=vocab_size, seed=seed, coverage=coverage, decompose=decompose
+    )
 
 
 def count_symbols(lines: Iterable[str]) -> Counter[str]:

@@ -24,7 +24,7 @@ CHANGEABLE = (
 
 INHERITED = (
     *("tokenizer", "source_tokenizer", "target_tokenizer", "vocab_size", "source_vocab_size", "target_vocab_size"),
-    *("separate_vocab", "character_coverage"),
+    *("separate_vocab", "character_coverage", "decompose"),
     *("preset", "d_model", "heads", "encoder_layers", "decoder_layers", "d_ff"),
 )
 """Settings that a run has from the one that it goes on from."""
@@ -70,6 +70,9 @@ class TrainConfig:
     """Separate vocabularies for source and target, for languages that share no words."""
     character_coverage: float = 1.0
     """Share of the text's characters that get ids of their own; the rest become <unk>."""
+    decompose: bool = False
+    """Read each source character that has parts as these (Unicode NFD): 한 as its three letters, é as e and an accent.
+    For text whose letters matter, such as words to be pronounced; source and target then have separate vocabularies."""
     max_tokens: int = 256
     """Training pairs with a longer side are left out (tokens, with </s>)."""
     max_ratio: float = 9.0
@@ -189,6 +192,12 @@ class TrainConfig:
         for name in ("resample", "cooldown"):
             if not 0 <= getattr(self, name) <= 1:
                 raise ConfigError(f"{name} must be at least 0 and at most 1, got {getattr(self, name)}")
+        kind = self.source_tokenizer or self.tokenizer
+        if self.decompose and (kind == "symbols" or kind.endswith(".model")):
+            raise ConfigError(
+                "decompose is for tokenizers that learn subwords, characters or words from the text, got "
+                f"{kind} for the source: leave it out, or give another source_tokenizer"
+            )
         if not 0 <= self.label_smoothing < 1:
             raise ConfigError(f"label_smoothing must be at least 0 and less than 1, got {self.label_smoothing}")
         if self.max_tokens < 2:
@@ -245,7 +254,7 @@ class TrainConfig:
     def shares_vocab(self) -> bool:
         """One vocabulary for both sides, unless a side has a setting of its own."""
         own = (self.source_tokenizer, self.target_tokenizer, self.source_vocab_size, self.target_vocab_size)
-        return not self.separate_vocab and all(value is None for value in own)
+        return not (self.separate_vocab or self.decompose) and all(value is None for value in own)
 
     def changes(self) -> dict[str, Any]:
         """The settings that aren't left at their defaults, but for the run folder and what to do with it."""

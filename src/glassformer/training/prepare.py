@@ -180,7 +180,7 @@ class Preparation:
             "format": [FORMAT, sentencepiece.__version__, sys.byteorder],
             "text": [self.training.digest, self.valid and self.valid.digest, config.target is None],
             "tokenizers": [[hashlib.blake2b(model).hexdigest() for model in models], _vocab_sizes(config)],
-            "vocabularies": [config.shares_vocab, config.character_coverage],
+            "vocabularies": [config.shares_vocab, config.character_coverage, config.decompose],
             "pairs": [config.max_tokens, config.max_ratio, config.score_pairs, config.seed],
         }
         return hashlib.blake2b(json.dumps(values).encode(), digest_size=16).hexdigest()
@@ -235,8 +235,10 @@ class Preparation:
         self.say(f"learning the vocabulary{some}")
         stems = [folder / "source", folder / "target"]
         lessons = [
-            Lesson(str(stem), kind, size, config.seed, config.character_coverage)
-            for stem, kind, size in zip(stems, kinds, _vocab_sizes(config), strict=True)
+            Lesson(str(stem), kind, size, config.seed, config.character_coverage, decompose)
+            for stem, kind, size, decompose in zip(
+                stems, kinds, _vocab_sizes(config), (config.decompose, False), strict=True
+            )
         ]
         long = LINES in wants and share * self.training.characters > LEARNED_HERE
         workers = max(1, self.workers) if long else 0

@@ -1,0 +1,100 @@
+"""How words are pronounced, in ten languages: one recipe, a model for each, word error rates of SIGMORPHON 2020.
+
+    python recipes/g2p.py --data DIR [--languages fre kor] [--part test] [--out runs/g2p]
+
+DIR holds train, dev and test, each with files such as fre_train.tsv: task1/data of https://github.com/sigmorphon/2020
+(Gorman et al. 2020; 3,600, 450 and 450 words a language). Settings were chosen on dev; test is scored once.
+"""
+
+import sys
+import time
+from pathlib import Path
+from typing import Literal
+
+import tyro
+
+from glassformer import SearchConfig, TrainConfig, Translator, train
+from glassformer.errors import DataError, GlassformerError
+from glassformer.text.pairs import PairFiles
+from glassformer.text.scores import score
+
+LANGUAGES = ("arm", "bul", "fre", "geo", "gre", "hin", "hun", "ice", "kor", "lit")
+PUBLISHED = {"Transformer": 19.16, "LSTM": 18.53}  # mean word error rates, each tuned per language over 36 settings
+
+
+def settings(data: Path, language: str, out: Path, seed: int) -> TrainConfig:
+    """The one recipe for all languages."""
+    return TrainConfig(
+        source=data / "train" / f"{language}_train.tsv",
+        valid_source=data / "dev" / f"{language}_dev.tsv",
+        out=out / language,
+        overwrite=True,
+        seed=seed,
+        source_tokenizer="char",
+        decompose=True,  # Korean syllables are made of letters
+        target_tokenizer="symbols",
+        metric="wer",
+        preset="tiny",
+        encoder_layers=3,
+        decoder_layers=3,
+        batch_tokens=512,
+        warmup=500,
+        max_minutes=4.8,
+        max_epochs=1000,
+        patience=0,
+        average=10,
+    )
+
+
+def main(
+    data: Path,
+    languages: tuple[str, ...] = LANGUAGES,
+    part: Literal["test", "dev"] = "test",
+    out: Path = Path("runs/g2p"),
+    seed: int = 1,
+) -> None:
+    """Train a model for each language, and score it.
+
+    Args:
+        data: Folder with train, dev and test.
+        languages: Which of them.
+        part: What to score: test, or dev while settings are chosen.
+        out: Where to write the run folders.
+        seed: Seed of everything random.
+    """
+    for language in languages:
+        for name in ("train", "dev", part):
+            path = data / name / f"{language}_{name}.tsv"
+            if not path.exists():
+                raise DataError(f"{path} is missing: {data} must be task1/data of https://github.com/sigmorphon/2020")
+    lines = []
+    for language in languages:
+        began = time.monotonic()
+        result = train(settings(data, language, out, seed))
+        if not result.finished:
+            sys.exit(f"interrupted; continue with: glassformer train --resume --out {out / language}")
+        pairs = list(PairFiles(data / part / f"{language}_{part}.tsv"))
+        found = Translator.load(out / language).translate([word for word, _ in pairs], SearchConfig(beam=5))
+        references = [phones for _, phones in pairs]
+        words, phones = (score(found, references, metric, symbols=True).value for metric in ("wer", "ser"))
+        lines.append((language, words, phones, (time.monotonic() - began) / 60))
+        print_table(lines, part)
+
+
+def print_table(lines: list[tuple[str, float, float, float]], part: str) -> None:
+    """What has been scored so far, and the means."""
+    print(f"{part}, beam 5   word error rate   phone error rate   minutes", flush=True)
+    for language, words, phones, minutes in lines:
+        print(f"{language:<14}{words:>17.2f}{phones:>19.2f}{minutes:>10.1f}")
+    words, phones, minutes = (sum(line[n] for line in lines) / len(lines) for n in (1, 2, 3))
+    print(f"{'mean':<14}{words:>17.2f}{phones:>19.2f}{minutes:>10.1f}")
+    if len(lines) == len(LANGUAGES) and part == "test":
+        for name, value in PUBLISHED.items():
+            print(f"published: {name} {value:.2f} (Gorman et al. 2020)")
+
+
+if __name__ == "__main__":
+    try:
+        tyro.cli(main)
+    except GlassformerError as error:
+        sys.exit(f"g2p.py: error: {error}")
