@@ -13,7 +13,19 @@ import pytest
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "glassformer"
 MODULES = {path.relative_to(SOURCE).as_posix(): ast.parse(path.read_bytes()) for path in sorted(SOURCE.rglob("*.py"))}
-LAYERS = ["attention", "transformer", "text", "run", "generation", "training", "interop", "demo", "cli", "__main__"]
+LAYERS = [
+    "attention",
+    "transformer",
+    "text",
+    "run",
+    "generation",
+    "training",
+    "interop",
+    "insight",
+    "demo",
+    "cli",
+    "__main__",
+]
 ALONE = "reference"  # imports nothing of ours; of ours only tests and docs import it
 LEAVES = ["errors", "files", "folder", "tensors", "device"]
 

@@ -23,6 +23,7 @@ NAMES = [
     "Translator",
     "Want",
     "attend",
+    "capture",
     "from_torch",
     "multi_head_attention_forward",
     "observe",

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from glassformer.errors import GlassformerError
     from glassformer.generation.config import SearchConfig
     from glassformer.generation.translator import Translation, Translator
+    from glassformer.insight.capture import capture
     from glassformer.interop.torch_nn import from_torch, replace_attention
     from glassformer.training.config import TrainConfig
     from glassformer.training.loop import TrainResult, train
@@ -36,6 +37,7 @@ _HOME = {
     "Translator": "generation.translator",
     "Want": "attention.want",
     "attend": "attention.attend",
+    "capture": "insight.capture",
     "from_torch": "interop.torch_nn",
     "multi_head_attention_forward": "attention.functional",
     "observe": "attention.observe",
@@ -57,6 +59,7 @@ __all__ = [  # sorted; pinned by tests/test_public.py
     "Translator",
     "Want",
     "attend",
+    "capture",
     "from_torch",
     "multi_head_attention_forward",
     "observe",

@@ -16,7 +16,31 @@ from glassformer.attention.products import linear
 from glassformer.attention.want import Want
 from glassformer.errors import ArgumentError
 
-_HEAD_MEAN, _WEIGHTS = Want(head_mean=True), Want(weights=True)
+HEAD_MEAN, WEIGHTS = Want(head_mean=True), Want(weights=True)
+
+
+Look = Callable[..., tuple[Tensor, Tensor | None]]
+"""Attention over projected heads, with the arguments of `look`, which is the fastest."""
+
+
+def look(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    keep: Tensor | None,
+    bias: Tensor | None,
+    causal: bool,
+    dropout: float,
+    want: Want | None,
+) -> tuple[Tensor, Tensor | None]:
+    """The output, and the weights if `want` is HEAD_MEAN or WEIGHTS."""
+    if want is None:
+        return attend(q, k, v, keep=keep, bias=bias, causal=causal, dropout=dropout), None
+    of = Problem(q, k, v, keep, bias, causal, 1 / math.sqrt(q.shape[3]), q.dtype)
+    output, found = see(of, want, dropout)
+    (weights,) = found.values()
+    return output, weights
 
 
 def multi_head_attention_forward(
@@ -112,6 +136,7 @@ def forward_in_memory_order(
     static_v: Tensor | None = None,
     average_attn_weights: bool,
     is_causal: bool,
+    look: Look = look,
 ) -> tuple[Tensor, Tensor | None]:
     """`multi_head_attention_forward`, but the output lies in memory as the query does: batch-major where that is."""
     batched = query.dim() == 3
@@ -139,7 +164,7 @@ def forward_in_memory_order(
     if hinted and attn_mask is not None:
         check_type("attn_mask", attn_mask)
     if hinted and q.shape[2] == keys and not further:
-        output, weights = attend(q, k, v, causal=True, dropout=dropout), None
+        output, weights = look(q, k, v, keep=None, bias=None, causal=True, dropout=dropout, want=None)
     else:
         if hinted:
             keep, bias = causal_from_start(q.shape[2], keys, q.device), None
@@ -151,13 +176,8 @@ def forward_in_memory_order(
                 dtype = bias.dtype if keep is None else torch.promote_types(bias.dtype, query.dtype)
                 bias = fit_bias(bias.to(dtype), query.dtype, q.dtype, float32_too=not need_weights)
         keep, bias = add_open_columns(keep, bias, further)
-        if need_weights:
-            want = _HEAD_MEAN if average_attn_weights else _WEIGHTS
-            of = Problem(q, k, v, keep, bias, False, 1 / math.sqrt(q.shape[3]), q.dtype)
-            output, found = see(of, want, dropout)
-            (weights,) = found.values()
-        else:
-            output, weights = attend(q, k, v, keep=keep, bias=bias, dropout=dropout), None
+        want = (HEAD_MEAN if average_attn_weights else WEIGHTS) if need_weights else None
+        output, weights = look(q, k, v, keep=keep, bias=bias, causal=False, dropout=dropout, want=want)
 
     output = _merge_heads(output, query, out_proj_weight, out_proj_bias)
     if batched:

@@ -1,5 +1,7 @@
 """`torch.nn.MultiheadAttention`, argument for argument and weight for weight (Vaswani et al. 2017, section 3.2.2)."""
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -9,7 +11,7 @@ from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
 from torch.overrides import has_torch_function
 
 from glassformer.attention.attend import attend, small_self_attention
-from glassformer.attention.functional import forward_in_memory_order, multi_head_attention_forward, on_each
+from glassformer.attention.functional import Look, forward_in_memory_order, multi_head_attention_forward, on_each
 from glassformer.attention.packing import Packing
 from glassformer.attention.products import linear
 from glassformer.errors import ArgumentError
@@ -59,6 +61,9 @@ class MultiheadAttention(nn.Module):
     The Transformer's layers call its parts (`project`, `project_query`, `project_memory`, `look`), so that keys and
     values can be cached.
     """
+
+    _look: Look | None = None
+    """What looks in place of the fastest way, while `capture` is at work."""
 
     # Layers of torch.nn that find True here compute attention themselves, from our weights, without calling us.
     _qkv_same_embed_dim = False
@@ -164,7 +169,7 @@ class MultiheadAttention(nn.Module):
             in_proj_bias = self.in_proj_bias
             inferring = not (torch.is_grad_enabled() or self.training or self.add_zero_attn or self.bias_k is not None)
             plain = attn_mask is None and not is_causal
-            if inferring and plain and in_proj_weight is not None and in_proj_bias is not None:
+            if inferring and plain and self._look is None and in_proj_weight is not None and in_proj_bias is not None:
                 projections = (in_proj_weight, in_proj_bias, out_proj.weight, out_proj.bias)
                 seen = small_self_attention(
                     query,
@@ -180,7 +185,11 @@ class MultiheadAttention(nn.Module):
         elif swap:
             query, key, value = on_each(_swap_first_two, query, key, value)
         tensors = (query, key, value, in_proj_weight, self.in_proj_bias, out_proj.weight, out_proj.bias)
-        function = multi_head_attention_forward if has_torch_function(tensors) else forward_in_memory_order
+        function: Callable[..., tuple[Tensor, Tensor | None]] = forward_in_memory_order
+        if self._look is not None:
+            function = partial(forward_in_memory_order, look=self._look)
+        elif has_torch_function(tensors):
+            function = multi_head_attention_forward
         output, weights = function(
             query,
             key,
@@ -301,7 +310,10 @@ class MultiheadAttention(nn.Module):
     ) -> Float[Tensor, "rows tokens d_model"]:
         """Attention over projected heads, then the output projection; with the queries' packing of a row again."""
         dropout = self.dropout if self.training else 0.0
-        heads = attend(q, k, v, keep=keep, causal=causal, dropout=dropout)
+        if self._look is None:
+            heads = attend(q, k, v, keep=keep, causal=causal, dropout=dropout)
+        else:
+            heads, _ = self._look(q, k, v, keep=keep, bias=None, causal=causal, dropout=dropout, want=None)
         x = heads.transpose(1, 2).flatten(2)
         return linear(x if packing is None else packing.gather(x), self.out_proj.weight, self.out_proj.bias)
 

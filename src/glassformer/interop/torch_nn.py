@@ -64,7 +64,7 @@ def replace_attention(model: Model) -> Model:
     ours: dict[nn.Module, MultiheadAttention] = {}
     for module in model.modules():
         if type(module) is nn.MultiheadAttention:
-            ours[module] = _as_ours(module)
+            ours[module] = as_ours(module)
     if not ours and not any(isinstance(module, MultiheadAttention) for module in model.modules()):
         raise ArgumentError(
             f"model must contain a torch.nn.MultiheadAttention, and {type(model).__name__} has none: attention that "
@@ -77,7 +77,7 @@ def replace_attention(model: Model) -> Model:
     return cast(Model, ours.get(model, model))
 
 
-def _as_ours(theirs: nn.MultiheadAttention) -> MultiheadAttention:
+def as_ours(theirs: nn.MultiheadAttention) -> MultiheadAttention:
     """All that torch's module holds, in a module of ours: it has the same attributes."""
     ours = MultiheadAttention.__new__(MultiheadAttention)
     nn.Module.__init__(ours)

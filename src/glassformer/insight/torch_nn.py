@@ -1,0 +1,101 @@
+"""Capture of torch.nn.MultiheadAttention and of ours."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from typing import Any
+
+from torch import Tensor, nn
+
+from glassformer.attention.functional import Look
+from glassformer.attention.multihead import MultiheadAttention
+from glassformer.attention.observation import Observation
+from glassformer.attention.observe import observe
+from glassformer.attention.want import Want
+from glassformer.errors import ArgumentError
+from glassformer.insight.record import Captured
+from glassformer.interop.torch_nn import as_ours
+
+Attention = nn.MultiheadAttention | MultiheadAttention
+
+
+def torch_attentions(model: nn.Module) -> dict[str, Attention]:
+    """The attentions by their paths. Subclasses that compute something of their own aren't among them."""
+    forwards = (nn.MultiheadAttention.forward, MultiheadAttention.forward)
+    return {
+        name: module
+        for name, module in model.named_modules()
+        if isinstance(module, Attention) and type(module).forward in forwards
+    }
+
+
+@contextmanager
+def capturing_torch(modules: Mapping[str, Attention], captured: Captured) -> Iterator[None]:
+    """Inside, what these modules look at is added to the record."""
+    with ExitStack() as stack:
+        for name, module in modules.items():
+            if "_look" in module.__dict__ or "forward" in module.__dict__:
+                raise ArgumentError(
+                    f"{name or 'model'} is being captured already, or its forward was replaced: one capture at a time"
+                )
+            if isinstance(module, MultiheadAttention):
+                stack.enter_context(_set(module, _look=_looking(name, captured)))
+            else:
+                ours = as_ours(module)
+                ours._look = _looking(name, captured)
+                # Layers of torch.nn that find False here call the attention, and don't compute it themselves.
+                stack.enter_context(_set(module, forward=_Forward(module, ours), _qkv_same_embed_dim=False))
+        yield
+
+
+class _Forward:
+    """The forward pass of torch's module by ours."""
+
+    def __init__(self, theirs: nn.Module, ours: MultiheadAttention) -> None:
+        self._theirs, self._ours = theirs, ours
+
+    def __call__(self, *arguments: Any, **settings: Any) -> Any:
+        self._ours.training = self._theirs.training
+        return self._ours.forward(*arguments, **settings)
+
+
+@contextmanager
+def _set(module: nn.Module, **values: Any) -> Iterator[None]:
+    """Inside, the module has these attributes of its own."""
+    before = {name: module.__dict__[name] for name in values if name in module.__dict__}
+    module.__dict__.update(values)
+    try:
+        yield
+    finally:
+        for name in values:
+            del module.__dict__[name]
+        module.__dict__.update(before)
+
+
+def _looking(name: str, captured: Captured) -> Look:
+    """A `Look` that adds what it sees to the record."""
+
+    def look(
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        *,
+        keep: Tensor | None,
+        bias: Tensor | None,
+        causal: bool,
+        dropout: float,
+        want: Want | None,
+    ) -> tuple[Tensor, Tensor | None]:
+        asked = captured.want(name, q.shape[0], q.shape[1], q.shape[2], k.shape[2])
+        both = asked
+        if want is not None:
+            both = replace(asked, head_mean=asked.head_mean or want.head_mean, weights=asked.weights or want.weights)
+        output, seen = observe(q, k, v, keep=keep, bias=bias, causal=causal, dropout=dropout, want=both)
+        tensors = seen.tensors()
+        weights = None if want is None else tensors["head_mean" if want.head_mean else "weights"]
+        for fact in set(both.asked) - set(asked.asked):
+            del tensors[fact]
+        captured.add(name, Observation(tensors, asked, seen.batch))
+        return output, weights
+
+    return look
