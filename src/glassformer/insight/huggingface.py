@@ -35,9 +35,14 @@ def capturing_huggingface(model: nn.Module, modules: Mapping[str, nn.Module], ca
     if not modules:
         yield
         return
-    from transformers import AttentionInterface, AttentionMaskInterface
-    from transformers.masking_utils import sdpa_mask
-    from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+    try:
+        from transformers import AttentionInterface, AttentionMaskInterface
+        from transformers.masking_utils import sdpa_mask
+        from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+    except ImportError as error:
+        raise ImportError(
+            "capturing Hugging Face models needs transformers 5 or newer: pip install 'glassformer[huggingface]'"
+        ) from error
 
     everywhere = huggingface_attentions(model)
     if any(module in _LOOKS for module in everywhere.values()):
