@@ -125,6 +125,25 @@ class ExportCommand:
 
 
 @dataclass(frozen=True, kw_only=True)
+class HeadsCommand:
+    """Show what each attention head of a run does on sentences of yours: a table, and a picture.
+
+    Of each head: how much the loss rises without it, how sure and how spread its weights are, on which relative
+    position they mostly fall, and its role (positional and rare words by the criteria of Voita et al. 2019, end: it
+    rests on the sentence's end). Leaves heads.json and, with matplotlib, heads.png in the run folder.
+    """
+
+    run: Positional[Path]
+    """The run folder."""
+    data: tuple[Path, ...]
+    """The sentences: a file of sources and one of targets, or one TSV file."""
+    sentences: int = 500
+    """How many of them are studied; how rare tokens are is counted in all."""
+    device: str = "auto"
+    """Where to compute: auto, cpu, cuda or mps."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class DemoCommand:
     """Train a model, in a minute and a half, that reads dates in 16 languages and writes them as ISO 8601."""
 
@@ -362,6 +381,33 @@ def export_model(command: ExportCommand) -> int:
     return 0
 
 
+def study(command: HeadsCommand) -> int:
+    from glassformer.device import pick_device, tame_memory
+    from glassformer.files import write_json
+    from glassformer.folder import HEADS, HEADS_PICTURE
+    from glassformer.insight.chart import can_draw, draw_heads
+    from glassformer.insight.heads import Sentences, as_table, study_heads
+    from glassformer.run import load_run
+    from glassformer.text.pairs import PairFiles
+
+    if len(command.data) not in (1, 2):
+        raise ConfigError(
+            f"--data takes a file of sources and one of targets, or one TSV file, got {len(command.data)} files"
+        )
+    if command.sentences < 1:
+        raise ConfigError(f"--sentences must be at least 1, got {command.sentences}")
+    tame_memory()
+    run = load_run(command.run, pick_device(command.device))
+    heads = study_heads(run, Sentences.of(run, PairFiles(*command.data), command.sentences))
+    for line in as_table(heads):
+        print(line)
+    write_json(command.run / HEADS, {"heads": [head.to_json() for head in heads]})
+    if can_draw():
+        draw_heads(heads, command.run / HEADS_PICTURE)
+        print(f"{command.run / HEADS_PICTURE}: their picture")
+    return 0
+
+
 def _check_new_folder(path: Path) -> None:
     """Raise unless `path` is a folder that may be written: none yet, or an empty one."""
     if path.exists() and (not path.is_dir() or any(path.iterdir())):
@@ -381,6 +427,7 @@ COMMANDS: dict[str, tuple[type, Callable[[Any], int]]] = {
     "evaluate": (EvaluateCommand, evaluate),
     "import": (ImportCommand, import_model),
     "export": (ExportCommand, export_model),
+    "heads": (HeadsCommand, study),
     "demo": (DemoCommand, demo),
 }
 

@@ -88,6 +88,8 @@ def test_counts_as_json_are_their_fields():
         "bad_ratio": 0,
         "source_tokens": 5,
         "target_tokens": 7,
+        "source_unknown": 0,
+        "target_unknown": 0,
     }
 
 

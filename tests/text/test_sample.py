@@ -100,8 +100,8 @@ def test_a_lesson_is_what_train_tokenizer_is_told(monkeypatch, tmp_path):
         return SymbolTokenizer(text)
 
     monkeypatch.setattr(learning, "train_tokenizer", note)
-    learn([Lesson(str(tmp_path / "left"), "bpe", 17, 7, 0.9)], [["a", "ü"]], 0)
-    assert told == [(["a", "ü"], dict(kind="bpe", vocab_size=17, seed=7, coverage=0.9))]
+    learn([Lesson(str(tmp_path / "left"), "bpe", 17, 7, 0.9, True)], [["a", "ü"]], 0)
+    assert told == [(["a", "ü"], dict(kind="bpe", vocab_size=17, seed=7, coverage=0.9, decompose=True))]
 
 
 @pytest.mark.parametrize("workers", [0, 1])
