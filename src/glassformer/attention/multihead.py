@@ -1,6 +1,6 @@
 """`torch.nn.MultiheadAttention`, argument for argument and weight for weight (Vaswani et al. 2017, section 3.2.2)."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -162,6 +162,8 @@ class MultiheadAttention(nn.Module):
             return self._forward_nested(
                 query, key, value, key_padding_mask, need_weights, attn_mask, average_attn_weights, is_causal
             )
+        if self.num_heads * self.head_dim != self.embed_dim:
+            raise ArgumentError("an attention that has lost heads is called by its parts: project and look")
         in_proj_weight, out_proj = self.in_proj_weight, self.out_proj
         separate = in_proj_weight is None
         swap = self.batch_first and query.dim() == 3
@@ -280,23 +282,24 @@ class MultiheadAttention(nn.Module):
         self, x: Float[Tensor, "rows tokens d_model"], packing: Packing | None = None
     ) -> tuple[Heads, Heads, Heads]:
         """Queries, keys and values of a sequence that looks at itself, or of a row of them, in one product."""
-        q, k, v = _spread(linear(x, self._packed(), self.in_proj_bias), packing).chunk(3, dim=-1)
-        return self._split(q), self._split(k), self._split(v)
+        q, k, v = self._split(_spread(linear(x, self._packed(), self.in_proj_bias), packing), 3)
+        return q, k, v
 
     def project_query(self, x: Float[Tensor, "rows tokens d_model"], packing: Packing | None = None) -> Heads:
         """Queries alone, for a sequence that looks at another one."""
-        width = self.embed_dim
+        width = self.num_heads * self.head_dim
         bias = None if self.in_proj_bias is None else self.in_proj_bias[:width]
-        return self._split(_spread(linear(x, self._packed()[:width], bias), packing))
+        (q,) = self._split(_spread(linear(x, self._packed()[:width], bias), packing), 1)
+        return q
 
     def project_memory(
         self, memory: Float[Tensor, "rows tokens d_model"], packing: Packing | None = None
     ) -> tuple[Heads, Heads]:
         """Keys and values of the sequence that is looked at."""
-        width = self.embed_dim
+        width = self.num_heads * self.head_dim
         bias = None if self.in_proj_bias is None else self.in_proj_bias[width:]
-        k, v = _spread(linear(memory, self._packed()[width:], bias), packing).chunk(2, dim=-1)
-        return self._split(k), self._split(v)
+        k, v = self._split(_spread(linear(memory, self._packed()[width:], bias), packing), 2)
+        return k, v
 
     def look(
         self,
@@ -310,7 +313,9 @@ class MultiheadAttention(nn.Module):
     ) -> Float[Tensor, "rows tokens d_model"]:
         """Attention over projected heads, then the output projection; with the queries' packing of a row again."""
         dropout = self.dropout if self.training else 0.0
-        if self._look is None:
+        if not self.num_heads:
+            heads = q
+        elif self._look is None:
             heads = attend(q, k, v, keep=keep, causal=causal, dropout=dropout)
         else:
             heads, _ = self._look(q, k, v, keep=keep, bias=None, causal=causal, dropout=dropout, want=None)
@@ -322,9 +327,29 @@ class MultiheadAttention(nn.Module):
             raise ArgumentError(f"the parts need one width, got kdim {self.kdim} and vdim {self.vdim}: call the module")
         return self.in_proj_weight
 
-    def _split(self, x: Tensor) -> Heads:
+    def keep_heads(self, kept: Sequence[int]) -> None:
+        """Remove all other heads: their rows of the projections, and their columns of the output's.
+
+        What they added to the output is gone, all else is as before. The parameters are new ones. Afterwards only the
+        parts can be called: the module as a whole has as many heads as torch's would.
+        """
+        weight, bias, output = self._packed(), self.in_proj_bias, self.out_proj.weight
+        chosen = torch.tensor(kept, dtype=torch.long, device=weight.device)
+        heads, width, wide = self.num_heads, self.head_dim, self.embed_dim
+        with torch.no_grad():
+            rows = weight.view(3, heads, width, wide)[:, chosen].reshape(3 * len(kept) * width, wide)
+            self.in_proj_weight = nn.Parameter(rows.clone())
+            if bias is not None:
+                self.in_proj_bias = nn.Parameter(bias.view(3, heads, width)[:, chosen].flatten().clone())
+            columns = output.view(wide, heads, width)[:, chosen].reshape(wide, len(kept) * width)
+            self.out_proj.weight = nn.Parameter(columns.clone())
+        self.out_proj.in_features = len(kept) * width
+        self.num_heads = len(kept)
+
+    def _split(self, x: Tensor, parts: int) -> tuple[Heads, ...]:
+        """Queries, keys or values that lie side by side."""
         batch, length, _ = x.shape
-        return x.view(batch, length, self.num_heads, self.head_dim).transpose(1, 2)
+        return x.view(batch, length, parts, self.num_heads, self.head_dim).permute(2, 0, 3, 1, 4).unbind(0)
 
 
 def _spread(x: Tensor, packing: Packing | None) -> Tensor:

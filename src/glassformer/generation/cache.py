@@ -6,6 +6,8 @@ queries over one block of slots. When the block is full, slots that no open hypo
 the last few tokens the hypotheses of a source mostly share their past, so it holds little more than one of them.
 """
 
+from collections.abc import Sequence
+
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
@@ -20,20 +22,23 @@ class BeamCache:
 
     def __init__(
         self,
-        memory: list[tuple[Float[Tensor, "sources heads source_len d_head"], Tensor]],
+        memory: list[tuple[Float[Tensor, "sources _heads source_len d_head"], Tensor]],
         blocked: Float[Tensor, "sources 1 1 source_len"] | None,
         width: int,
         *,
+        heads: Sequence[int] | None = None,
         int8: bool = False,
     ) -> None:
+        """`heads` are those of each layer's attention to what is written; left out, as many as look at the source."""
         self.memory = memory
+        self._heads = [keys.shape[1] for keys, _ in memory] if heads is None else heads
         self.blocked = blocked  # added to scores over the source: 0, or -inf for padding
         self.width = width
         self.int8 = int8  # whether the weights of eight bits write it
         self.length = 0
         self.sees: Tensor | None = None  # added to scores over the slots, (B, 1, W, used); None: one hypothesis
         self._used = 0
-        self._slots = [self._room(0) for _ in memory]
+        self._slots = [self._room(layer, 0) for layer in range(len(memory))]
         like = memory[0][0]
         own = torch.full((width, width), -torch.inf, dtype=like.dtype, device=like.device)
         self._own = own.fill_diagonal_(0.0)  # what the newest tokens add to `sees`
@@ -90,14 +95,14 @@ class BeamCache:
                 self.sees = self.sees.gather(3, seen[:, None, None, :].expand(-1, 1, self.width, -1))
                 self._used = most
         for layer, slots in enumerate(self._slots):  # one by one, so that no more than one is held twice
-            room = self._room(self._used)
+            room = self._room(layer, self._used)
             for source, indices in enumerate(seen if seen is not None else ()):
                 torch.index_select(slots[:, source], 2, indices, out=room[:, source].narrow(2, 0, self._used))
             if seen is None:
                 room.narrow(3, 0, self._used).copy_(slots.narrow(3, 0, self._used))
             self._slots[layer] = room
 
-    def _room(self, used: int) -> Tensor:
-        keys = self.memory[0][0]
-        sources, heads, _, d_head = keys.shape
-        return keys.new_empty(2, sources, heads, used + self.steps_at_once * self.width, d_head)
+    def _room(self, layer: int, used: int) -> Tensor:
+        keys = self.memory[layer][0]
+        sources, _, _, d_head = keys.shape
+        return keys.new_empty(2, sources, self._heads[layer], used + self.steps_at_once * self.width, d_head)

@@ -45,7 +45,7 @@ Look = Callable[[Stack, int, Heads, Keys, Keys, Keep | None, bool], Heads]
 
 
 def _attend(stack: Stack, layer: int, q: Heads, k: Keys, v: Keys, keep: Keep | None, causal: bool) -> Heads:
-    return attend(q, k, v, keep=keep, causal=causal)
+    return attend(q, k, v, keep=keep, causal=causal) if q.shape[1] else q
 
 
 class Engine:
@@ -122,7 +122,8 @@ class Engine:
         blocked = None
         if keep is not None and not keep.all():
             blocked = memory[0][0].new_zeros(keep.shape).masked_fill_(~keep, -torch.inf)
-        return self.cache_kind(memory, blocked, width, int8=int8)
+        heads = [self.config.heads_of(f"decoder.{n}.self_attention") for n in range(len(memory))]
+        return self.cache_kind(memory, blocked, width, heads=heads, int8=int8)
 
     def step(
         self, tokens: Int[Tensor, " rows"], cache: BeamCache
@@ -161,6 +162,27 @@ class _Kit:
     take: Callable[[str], Tensor]
     linear: Callable[[Tensor, Tensor], PackedLinear | QuantizedLinear]
     dtype: torch.dtype
+
+    def projection(self, weight: Tensor, bias: Tensor) -> "PackedLinear | QuantizedLinear | _NoLinear":
+        """A linear map of an attention, which may have no heads."""
+        return self.linear(weight, bias) if weight.numel() else _NoLinear(weight, bias)
+
+    def heads(self, name: str) -> tuple[int, int]:
+        """How many heads the attention of this name has, and how wide each is."""
+        return self.config.heads_of(name), self.config.d_model // self.config.heads
+
+
+class _NoLinear:
+    """A linear map from or to no numbers."""
+
+    def __init__(self, weight: Tensor, bias: Tensor) -> None:
+        self._weight, self._bias = weight, bias
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return x.new_zeros(*x.shape[:-1], len(self._weight)) + self._bias.to(x.dtype)
+
+    def added(self, x: Tensor, to: Tensor) -> Tensor:
+        return to + self._bias.to(to.dtype)
 
 
 class _Decoder:
@@ -260,9 +282,9 @@ class _SelfAttention(_SubLayer):
 
     def __init__(self, kit: _Kit, name: str) -> None:
         super().__init__(kit, name)
-        self._heads = kit.config.heads
-        self._project = kit.linear(kit.take(f"{name}.in_proj_weight"), kit.take(f"{name}.in_proj_bias"))
-        self._output = kit.linear(kit.take(f"{name}.out_proj.weight"), kit.take(f"{name}.out_proj.bias"))
+        self._heads = kit.heads(name)
+        self._project = kit.projection(kit.take(f"{name}.in_proj_weight"), kit.take(f"{name}.in_proj_bias"))
+        self._output = kit.projection(kit.take(f"{name}.out_proj.weight"), kit.take(f"{name}.out_proj.bias"))
 
     def look(self, x: Hidden, attention: Callable[[Heads, Heads, Heads], Heads]) -> Hidden:
         """Whole sequences."""
@@ -276,7 +298,7 @@ class _SelfAttention(_SubLayer):
         return self._after(self._output.added(_joined(attend_step(heads[0], keys, values, cache.sees), x.shape), x))
 
     def _split(self, x: Tensor, batch: int, length: int) -> Float[Tensor, "3 batch heads length d_head"]:
-        return self._project(x).view(batch, length, 3, self._heads, -1).permute(2, 0, 3, 1, 4)
+        return self._project(x).view(batch, length, 3, *self._heads).permute(2, 0, 3, 1, 4)
 
 
 class _SourceAttention(_SubLayer):
@@ -284,22 +306,23 @@ class _SourceAttention(_SubLayer):
 
     def __init__(self, kit: _Kit, name: str) -> None:
         super().__init__(kit, name)
-        self._heads = kit.config.heads
+        self._heads = kit.heads(name)
         weight, bias = kit.take(f"{name}.in_proj_weight"), kit.take(f"{name}.in_proj_bias")
-        width = kit.config.d_model
-        self._query = kit.linear(weight[:width], bias[:width])
-        self._memory = kit.linear(weight[width:], bias[width:])
-        self._output = kit.linear(kit.take(f"{name}.out_proj.weight"), kit.take(f"{name}.out_proj.bias"))
+        width = math.prod(self._heads)
+        self._query = kit.projection(weight[:width], bias[:width])
+        self._memory = kit.projection(weight[width:], bias[width:])
+        self._output = kit.projection(kit.take(f"{name}.out_proj.weight"), kit.take(f"{name}.out_proj.bias"))
 
     def read(self, memory: Memory) -> tuple[Keys, Keys]:
         """Keys and values of the source."""
         batch, length, _ = memory.shape
-        heads = self._memory(memory).view(batch, length, 2, self._heads, -1).permute(2, 0, 3, 1, 4).contiguous()
+        heads = self._memory(memory).view(batch, length, 2, *self._heads).permute(2, 0, 3, 1, 4).contiguous()
         return heads[0], heads[1]
 
     def look(self, x: Tensor, batch: int, attention: Callable[[Heads], Heads]) -> Tensor:
         """x is (batch, length, d_model), or all its rows in a row."""
-        q = self._query(self._before(x)).view(batch, -1, self._heads, x.shape[-1] // self._heads).transpose(1, 2)
+        length = x.shape[:-1].numel() // batch
+        q = self._query(self._before(x)).view(batch, length, *self._heads).transpose(1, 2)
         return self._after(self._output.added(_joined(attention(q), x.shape), x))
 
 
@@ -350,5 +373,5 @@ class _DecoderLayer:
 
 
 def _joined(heads: Heads, shape: torch.Size) -> Tensor:
-    """Heads side by side again, in this shape."""
-    return heads.transpose(1, 2).reshape(shape)
+    """Heads side by side again, in this shape but for their width."""
+    return heads.transpose(1, 2).reshape(*shape[:-1], heads.shape[1] * heads.shape[3])

@@ -5,7 +5,7 @@ once, they are launched as one. That needs every step to read and write at the s
 room from the start, and where the newest tokens go is itself a number in memory.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 from jaxtyping import Float, Int
@@ -22,9 +22,15 @@ class FixedCache(BeamCache):
     steps_at_once = STEPS_OF_ROOM
 
     def __init__(
-        self, memory: list[tuple[Tensor, Tensor]], blocked: Tensor | None, width: int, *, int8: bool = False
+        self,
+        memory: list[tuple[Tensor, Tensor]],
+        blocked: Tensor | None,
+        width: int,
+        *,
+        heads: Sequence[int] | None = None,
+        int8: bool = False,
     ) -> None:
-        super().__init__(memory, blocked, width, int8=int8)
+        super().__init__(memory, blocked, width, heads=heads, int8=int8)
         like = memory[0][0]
         self.graph: StepGraph | None = None  # of these shapes
         self.place = torch.full((1,), -1, device=like.device)
@@ -73,8 +79,8 @@ class FixedCache(BeamCache):
         self._newest = torch.arange(self._used - self.width, self._used, device=self.sees.device)
         self.graph = None
 
-    def _room(self, used: int) -> Tensor:
-        return super()._room(used).zero_()  # what is hidden must be a number all the same: NaN - inf is NaN
+    def _room(self, layer: int, used: int) -> Tensor:
+        return super()._room(layer, used).zero_()  # what is hidden must be a number all the same: NaN - inf is NaN
 
 
 class StepGraph:

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from glassformer.errors import DataError, RunError
 from glassformer.files import write_json
@@ -294,9 +295,12 @@ def _theirs(model: Transformer, size: int) -> dict[str, Tensor]:
     for our, their in _parts(config):
         for kind in ("weight", "bias"):
             if our.endswith("attention"):
-                for x, part in zip("qkv", ours[f"{our}.in_proj_{kind}"].chunk(3), strict=True):
-                    theirs[f"{their}.{x}_proj.{kind}"] = part.clone()
-                theirs[f"{their}.out_proj.{kind}"] = ours[f"{our}.out_proj.{kind}"]
+                missing = config.d_model - len(ours[f"{our}.in_proj_bias"]) // 3  # heads that were removed, as zeros
+                parts = ours[f"{our}.in_proj_{kind}"].unflatten(0, (3, config.d_model - missing))
+                for x, part in zip("qkv", parts, strict=True):
+                    theirs[f"{their}.{x}_proj.{kind}"] = torch.cat([part, part.new_zeros(missing, *part.shape[1:])])
+                output = ours[f"{our}.out_proj.{kind}"]
+                theirs[f"{their}.out_proj.{kind}"] = pad(output, (0, missing)) if kind == "weight" else output
             else:
                 theirs[f"{their}.{kind}"] = ours[f"{our}.{kind}"]
     return theirs

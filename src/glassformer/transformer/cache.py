@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-SourceHeads = Float[Tensor, "sources heads source_len d_head"]
+SourceHeads = Float[Tensor, "sources source_heads source_len d_head"]
 TargetHeads = Float[Tensor, "rows heads target_len d_head"]
 
 

@@ -1,12 +1,13 @@
 """The size and shape of a model."""
 
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Mapping
+from dataclasses import MISSING, asdict, dataclass, field, fields
 from typing import Any
 
 from glassformer.errors import ConfigError
 
 ACTIVATIONS = ("relu", "swish", "gelu")
-LATER = ("norm_first", "final_norm")
+LATER = ("norm_first", "final_norm", "heads_left")
 """Settings that run folders written before these existed don't name: they have the default."""
 
 
@@ -47,6 +48,8 @@ class ModelConfig:
     """Pre-norm layers, x + sublayer(LayerNorm(x)), in place of the paper's LayerNorm(x + sublayer(x))."""
     final_norm: bool = False
     """One more LayerNorm after the last encoder layer and one after the last decoder layer, as nn.Transformer has."""
+    heads_left: Mapping[str, int] = field(default_factory=dict)
+    """Of attentions that have lost heads how many they still have, by their paths, such as encoder.0.self_attention."""
 
     def __post_init__(self) -> None:
         sizes = (
@@ -73,6 +76,11 @@ class ModelConfig:
                 f"d_model must be a multiple of heads, got d_model {self.d_model} and heads {self.heads}: "
                 f"{near} heads of width {self.d_model // near} would fit"
             )
+        for name, left in self.heads_left.items():
+            if name not in self.attentions:
+                raise ConfigError(f"heads_left must name attentions, from {self.attentions[0]} on, got {name!r}")
+            if not isinstance(left, int) or not 0 <= left <= self.heads:
+                raise ConfigError(f"heads_left must be from 0 to {self.heads} for {name}, got {left!r}")
         for name in ("dropout", "attention_dropout"):
             if not 0.0 <= getattr(self, name) < 1.0:
                 raise ConfigError(f"{name} must be at least 0 and less than 1, got {getattr(self, name)}")
@@ -83,6 +91,17 @@ class ModelConfig:
                 "a shared vocabulary has one size, got source_vocab_size "
                 f"{self.source_vocab_size} and target_vocab_size {self.target_vocab_size}"
             )
+
+    @property
+    def attentions(self) -> tuple[str, ...]:
+        """The paths of all attentions in the model, layer by layer."""
+        encoder = (f"encoder.{n}.self_attention" for n in range(self.encoder_layers))
+        decoder = (f"decoder.{n}.{kind}_attention" for n in range(self.decoder_layers) for kind in ("self", "source"))
+        return (*encoder, *decoder)
+
+    def heads_of(self, attention: str) -> int:
+        """How many heads the attention of this path has."""
+        return self.heads_left.get(attention, self.heads)
 
     @classmethod
     def tiny(cls, **changes: Any) -> "ModelConfig":
@@ -120,7 +139,9 @@ class ModelConfig:
     def from_json(cls, values: dict[str, Any]) -> "ModelConfig":
         """The inverse of `to_json`; unknown or missing names are an error, but for those of `LATER`."""
         known = {field.name for field in fields(cls)}
-        values = {field.name: field.default for field in fields(cls) if field.name in LATER} | values
+        later = (one for one in fields(cls) if one.name in LATER)
+        defaults = {one.name: one.default if one.default is not MISSING else {} for one in later}
+        values = defaults | values
         if unknown := sorted(set(values) - known):
             raise ConfigError(f"unknown model settings {', '.join(unknown)}: written by a newer glassformer?")
         if missing := sorted(known - set(values)):

@@ -10,6 +10,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from glassformer.attention.masks import keep_from_ids
+from glassformer.attention.multihead import MultiheadAttention
 from glassformer.attention.packing import Packing
 from glassformer.transformer.cache import Cache
 from glassformer.transformer.config import ModelConfig
@@ -56,6 +57,8 @@ class Transformer(nn.Module):
         self.output = None if c.tied_output else nn.Linear(c.d_model, predictable, bias=False)
         self.output_bias = nn.Parameter(torch.zeros(predictable)) if c.output_bias else None
         self._initialise()
+        for name, left in c.heads_left.items():
+            cast(MultiheadAttention, self.get_submodule(name)).keep_heads(range(left))
 
     def forward(
         self, source: Int[Tensor, "batch source_len"], target_in: Int[Tensor, "batch target_len"]
@@ -138,33 +141,33 @@ def weight_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
     """The name and shape of each weight in the state_dict of a Transformer of this config, without building one."""
     d = config.d_model
     norm = {"weight": (d,), "bias": (d,)}
-    attention = {
-        "in_proj_weight": (3 * d, d),
-        "in_proj_bias": (3 * d,),
-        "out_proj.weight": (d, d),
-        "out_proj.bias": (d,),
-    }
+
+    def attention(name: str) -> dict[str, tuple[int, ...]]:
+        inner = config.heads_of(name) * (d // config.heads)
+        return {
+            "in_proj_weight": (3 * inner, d),
+            "in_proj_bias": (3 * inner,),
+            "out_proj.weight": (d, inner),
+            "out_proj.bias": (d,),
+        }
+
     feed_forward = {
         "inner.weight": (config.d_ff, d),
         "inner.bias": (config.d_ff,),
         "outer.weight": (d, config.d_ff),
         "outer.bias": (d,),
     }
-    encoder = {"self_attention": attention, "feed_forward": feed_forward}
-    decoder = {**encoder, "source_attention": attention}
     shapes: dict[str, tuple[int, ...]] = {"target_embedding.weight": (config.target_vocab_size, d)}
     if not config.shared_vocab:
         shapes["source_embedding.weight"] = (config.source_vocab_size, d)
-    for stack, layers, parts in (
-        ("encoder", config.encoder_layers, encoder),
-        ("decoder", config.decoder_layers, decoder),
-    ):
-        for n in range(layers):
-            for part, weights in parts.items():
-                shapes |= {f"{stack}.{n}.{part}.{name}": shape for name, shape in weights.items()}
-                shapes |= {f"{stack}.{n}.{part}_norm.{name}": shape for name, shape in norm.items()}
+    parts = {name: attention(name) for name in config.attentions}
+    for stack, layers in (("encoder", config.encoder_layers), ("decoder", config.decoder_layers)):
+        parts |= {f"{stack}.{n}.feed_forward": feed_forward for n in range(layers)}
         if config.final_norm:
             shapes |= {f"{stack}_norm.{name}": shape for name, shape in norm.items()}
+    for part, weights in parts.items():
+        shapes |= {f"{part}.{name}": shape for name, shape in weights.items()}
+        shapes |= {f"{part}_norm.{name}": shape for name, shape in norm.items()}
     if not config.tied_output:
         shapes["output.weight"] = (config.target_vocab_size - 1, d)
     if config.output_bias:
