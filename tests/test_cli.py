@@ -841,6 +841,16 @@ def test_weights_saved_on_the_way_translate_while_training_goes_on(here, capfd):
 def test_every_command_is_in_the_table_and_has_a_summary(capfd):
     assert run_command("--help") == 0
     out = capfd.readouterr().out
-    assert list(cli.COMMANDS) == ["train", "runs", "translate", "evaluate", "import", "export", "heads", "demo"]
+    assert list(cli.COMMANDS) == [
+        "train",
+        "runs",
+        "translate",
+        "evaluate",
+        "import",
+        "export",
+        "heads",
+        "prune",
+        "demo",
+    ]
     assert all(name in out for name in cli.COMMANDS)
     assert loop.train.__doc__

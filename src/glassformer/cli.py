@@ -16,6 +16,7 @@ from tyro.conf import FlagCreatePairsOff, OmitArgPrefixes, Positional
 
 from glassformer.errors import FULL, ConfigError, GlassformerError
 from glassformer.generation.config import SearchConfig
+from glassformer.insight.config import PruneConfig
 from glassformer.training.config import TrainConfig
 
 if TYPE_CHECKING:
@@ -408,6 +409,20 @@ def study(command: HeadsCommand) -> int:
     return 0
 
 
+def prune_heads(config: PruneConfig) -> int:
+    from glassformer.device import tame_memory
+    from glassformer.insight.prune import as_lines, prune
+
+    tame_memory()
+    found = prune(config, lambda line: print(line, file=sys.stderr))
+    if found is None:
+        print("what is done is kept: the same command goes on")
+        return 130
+    for line in as_lines(found):
+        print(line)
+    return 0
+
+
 def _check_new_folder(path: Path) -> None:
     """Raise unless `path` is a folder that may be written: none yet, or an empty one."""
     if path.exists() and (not path.is_dir() or any(path.iterdir())):
@@ -428,6 +443,7 @@ COMMANDS: dict[str, tuple[type, Callable[[Any], int]]] = {
     "import": (ImportCommand, import_model),
     "export": (ExportCommand, export_model),
     "heads": (HeadsCommand, study),
+    "prune": (PruneConfig, prune_heads),
     "demo": (DemoCommand, demo),
 }
 

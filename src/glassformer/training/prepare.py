@@ -17,7 +17,7 @@ import sentencepiece
 
 from glassformer.errors import DataError, RunError
 from glassformer.files import write_json
-from glassformer.folder import CONFIG, CURVES, HEADS, HEADS_PICTURE, INITIAL, METRICS, RESUME, WEIGHTS
+from glassformer.folder import CONFIG, CURVES, HEADS, HEADS_PICTURE, INITIAL, METRICS, PRUNED, RESUME, WEIGHTS
 from glassformer.run import OpenRun, is_run_folder, open_run, write_config
 from glassformer.tensors import write_tensors
 from glassformer.text.corpus import Corpus
@@ -110,7 +110,7 @@ def _check_nothing_is_lost(config: TrainConfig) -> None:
     """Raise RunError where replacing the run would remove files that training did not write."""
     if not config.out.exists():
         return
-    ours = {CONFIG, WEIGHTS, METRICS, CURVES, RESUME, HEADS, HEADS_PICTURE}
+    ours = {CONFIG, WEIGHTS, METRICS, CURVES, RESUME, HEADS, HEADS_PICTURE, PRUNED}
     ours |= {f"{side}{end}" for side in ("source", "target") for end in ENDINGS}
     left = (".tmp", *(f".{name}." for name in ours))  # under temporary names, by a process that was killed
     names = [path.name for path in config.out.iterdir() if not path.name.startswith(left)]

@@ -1,0 +1,58 @@
+"""What a pruning can be told. Loads no torch."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from tyro.conf import Positional
+
+from glassformer.errors import ConfigError
+
+
+@dataclass(frozen=True, kw_only=True)
+class PruneConfig:
+    """Remove the attention heads that matter least, for good, and train a little on after each step.
+
+    Writes a run folder with fewer heads: smaller and faster, for every other command. The unpruned model is trained as
+    long, so that the table says what the heads are worth. After a stop the same command goes on.
+    """
+
+    run: Positional[Path]
+    """The run to prune, which is left as it is."""
+    out: Path
+    """The run folder to write."""
+    data: tuple[Path, ...]
+    """Pairs to measure importance on and to train on: a file of sources and one of targets, or one TSV file."""
+    valid: tuple[Path, ...] = ()
+    """Validation pairs, in the same form. Left out, up to 1,000 pairs are held out."""
+    keep: float = 0.5
+    """Share of the heads that stay."""
+    rounds: int = 5
+    """In how many steps the others go."""
+    updates: int = 200
+    """Updates of training after each step."""
+    learning_rate: float | None = None
+    """Of that training, falling to 0 over the updates. Left out: 1 / (16 * d_model)."""
+    sentences: int = 500
+    """Pairs that importance is measured on."""
+    batch_tokens: int = 2048
+    """Most source and most target tokens in a batch of that training."""
+    metric: str = "bleu"
+    """Score of the validations: bleu, chrf, exact, wer, ser."""
+    tokenize: str = "auto"
+    """sacreBLEU tokenizer for the bleu metric."""
+    seed: int = 1
+    """Seed of everything random."""
+    device: str = "auto"
+    """Where to compute: auto, cpu, cuda or mps."""
+    threads: int | None = None
+    """CPU threads; left out, torch's choice."""
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.keep < 1:
+            raise ConfigError(f"keep must be at least 0 and less than 1, a share of the heads, got {self.keep}")
+        for name in ("rounds", "updates", "sentences"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"{name} must be at least 1, got {getattr(self, name)}")
+        for name in ("data", "valid"):
+            if len(getattr(self, name)) not in ((1, 2) if name == "data" else (0, 1, 2)):
+                raise ConfigError(f"{name} must be a file of sources and one of targets, or one TSV file")

@@ -1,0 +1,54 @@
+"""How much faster one run translates than another: both in turns, on the same lines."""
+
+import math
+import statistics
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from glassformer.generation.config import SearchConfig
+from glassformer.generation.translator import Translator
+
+TURNS = 9
+_STUDENT = 2.306
+"""Of Student's t distribution with TURNS - 1 degrees of freedom, the 97.5 % point."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Speed:
+    """Lines a second of two runs, and their ratio with its 95 % interval."""
+
+    before: float
+    after: float
+    ratio: float
+    low: float
+    high: float
+
+    def __str__(self) -> str:
+        return (
+            f"{self.before:,.1f} -> {self.after:,.1f} lines/s, {self.ratio:.3f} times as fast (95 % interval "
+            f"{self.low:.3f} to {self.high:.3f})"
+        )
+
+
+def compare_speed(before: Path, after: Path, lines: Sequence[str], device: str, search: SearchConfig) -> Speed:
+    """Of two run folders: medians of turns, one after the other's, and the interval of the ratio's geometric mean."""
+    translators = [Translator.load(folder, device) for folder in (before, after)]
+    seconds: list[list[float]] = [[], []]
+    for turn in range(TURNS + 1):
+        for translator, taken in zip(translators, seconds, strict=True):
+            began = time.perf_counter()
+            translator.translate(list(lines), search)
+            if turn:  # the first is for warming up
+                taken.append(time.perf_counter() - began)
+    logs = [math.log(one / other) for one, other in zip(*seconds, strict=True)]
+    mean, spread = statistics.mean(logs), _STUDENT * statistics.stdev(logs) / math.sqrt(len(logs))
+    rates = [len(lines) / statistics.median(taken) for taken in seconds]
+    return Speed(
+        before=rates[0],
+        after=rates[1],
+        ratio=math.exp(mean),
+        low=math.exp(mean - spread),
+        high=math.exp(mean + spread),
+    )

@@ -1,0 +1,149 @@
+"""`glassformer prune`: the least important heads go, and every other command takes what is left."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from glassformer import cli
+from glassformer.errors import ConfigError, RunError
+from glassformer.generation.translator import Translator
+from glassformer.insight.config import PruneConfig
+from glassformer.insight.gates import attentions_of, measure_importance
+from glassformer.insight.heads import Sentences
+from glassformer.insight.prune import prune
+from glassformer.run import Run, load_run
+from glassformer.text.pairs import PairFiles
+from glassformer.text.tokenizer import SymbolTokenizer
+from glassformer.training import loop
+
+
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch) -> None:
+    """No pictures of the trainings, and speed measured on few lines: a random model writes until its limit."""
+    monkeypatch.setattr(loop, "can_draw", lambda: False)
+    monkeypatch.setattr("glassformer.insight.prune.LINES", 2)
+
+
+@pytest.fixture
+def files(tmp_path) -> Path:
+    lines = [f"{'abcd'[n % 4]} {'abcd'[n // 4 % 4]} {'abcd'[n // 16 % 4]}" for n in range(64)]
+    (tmp_path / "pairs.tsv").write_text("".join(f"{line}\t{line[::-1]}\n" for line in lines))
+    return tmp_path / "pairs.tsv"
+
+
+@pytest.fixture
+def run(random_run, tmp_path) -> Run:
+    symbols = SymbolTokenizer("abcd")
+    return random_run(tmp_path / "run", symbols, symbols, shared=True, encoder_layers=2)
+
+
+@pytest.fixture
+def config(run, files, tmp_path) -> Callable[..., PruneConfig]:
+    plain = dict(
+        **{"run": tmp_path / "run", "data": (files,), "valid": (files,), "rounds": 2, "updates": 3, "sentences": 20},
+        **{"batch_tokens": 64, "metric": "ser", "device": "cpu"},
+    )
+    return lambda **changes: PruneConfig(**{**plain, "out": tmp_path / "pruned", **changes})
+
+
+def test_the_report_and_the_smaller_run(config, run, tmp_path):
+    said: list[str] = []
+    found = prune(config(), said.append)
+    assert said == ["18 of 18 heads:", "14 of 18 heads:", "9 of 18 heads:"]
+    assert [one.heads for one in found.rounds] == [18, 14, 9]
+    of_a_head = 4 * 8 * 24 + 3 * 8
+    parameters = [one.parameters for one in found.rounds]
+    assert [parameters[0] - count for count in parameters] == [0, 4 * of_a_head, 9 * of_a_head]
+    assert found.rounds[2].bytes < found.rounds[0].bytes
+    assert found.rounds[0].removed == {}
+    assert sum(map(len, found.rounds[1].removed.values())) == 4
+    pruned = load_run(tmp_path / "pruned")
+    assert found.attentions == {name: module.num_heads for name, module in attentions_of(pruned.model).items()}
+    assert sum(found.attentions.values()) == 9
+    assert found.speed.low <= found.speed.ratio <= found.speed.high
+    report = json.loads((tmp_path / "pruned" / "prune.json").read_text())
+    assert report["rounds"][1]["heads"] == 14
+    assert Translator.load(tmp_path / "pruned", "cpu").translate(["a b c"])
+    assert sorted(path.name for path in tmp_path.iterdir() if path.name[0] != ".") == ["pairs.tsv", "pruned", "run"]
+    assert not (tmp_path / ".pruned.pruning").exists()
+    assert (load_run(tmp_path / "run").model.state_dict()["encoder.0.self_attention.in_proj_weight"]).equal(
+        run.model.state_dict()["encoder.0.self_attention.in_proj_weight"]
+    )
+
+
+def test_the_least_important_heads_of_the_whole_model_go_first(config, run, files):
+    settings = config(rounds=1, keep=0.7, sentences=64)
+    removed = prune(settings).rounds[1].removed
+    sentences = Sentences.of(run, PairFiles(files), 64)
+    importance = measure_importance(run.model, [sentences.batch(run, indices) for indices in sentences.batches])
+    measured = {
+        (name, head): float(value / of_layer.norm())
+        for name, of_layer in importance.gradient.items()
+        for head, value in enumerate(of_layer)
+    }
+    gone = {(name, head) for name, heads in removed.items() for head in heads}
+    assert len(gone) == 5
+    assert max(measured[one] for one in gone) <= min(value for one, value in measured.items() if one not in gone)
+
+
+def test_all_heads_may_go(config):
+    found = prune(config(keep=0.0, rounds=1, updates=2))
+    assert set(found.attentions.values()) == {0}
+
+
+def test_stopped_and_given_again_it_goes_on(config, tmp_path, monkeypatch):
+    whole = prune(config(out=tmp_path / "whole"))
+    train, calls = loop.train, []
+
+    def stopped(settings):
+        calls.append(settings.out.name)
+        if len(calls) == 2:
+            raise SystemError("lost")
+        return train(settings)
+
+    monkeypatch.setattr("glassformer.insight.prune.train", stopped)
+    with pytest.raises(SystemError):
+        prune(config())
+    assert not (tmp_path / "pruned").exists()
+    with pytest.raises(ConfigError, match=r"\.pruned\.pruning holds a pruning that was begun with other settings"):
+        prune(config(keep=0.4))
+    found = prune(config())
+    assert calls == ["0-trained", "1-trained", "1-trained", "2-trained"]
+    assert [one.score for one in found.rounds] == [one.score for one in whole.rounds]
+    one, other = (load_run(tmp_path / name).model.state_dict() for name in ("whole", "pruned"))
+    assert all(torch.equal(one[name], other[name]) for name in one)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"keep": 1.0}, "keep must be at least 0 and less than 1, a share of the heads, got 1.0"),
+        ({"keep": 0.99}, "keep 0.99 leaves all 18 heads: give a smaller share"),
+        ({"rounds": 0}, "rounds must be at least 1, got 0"),
+        ({"data": ()}, "data must be a file of sources and one of targets, or one TSV file"),
+    ],
+)
+def test_settings_that_cannot_be(config, changes, message):
+    with pytest.raises(ConfigError, match=message):
+        prune(config(**changes))
+
+
+def test_what_is_there_is_not_replaced(config, tmp_path):
+    (tmp_path / "pruned").mkdir()
+    with pytest.raises(RunError, match="pruned is there already: choose another --out, or remove it first"):
+        prune(config())
+
+
+def test_the_command_line(config, files, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    arguments = f"prune run --out smaller --data {files.name} --valid {files.name} --rounds 1 --updates 2 --keep 0.5"
+    with pytest.raises(SystemExit) as exit_:
+        cli.main([*arguments.split(), "--metric", "ser", "--device", "cpu"])
+    assert exit_.value.code == 0
+    out = capsys.readouterr().out.splitlines()
+    assert out[0].startswith("heads  parameters  weights")
+    assert [line.split()[0] for line in out[1:3]] == ["18", "9"]
+    assert out[3].startswith("speed of translation: ")
