@@ -24,13 +24,16 @@ from glassformer.training import loop
 def _quick(monkeypatch) -> None:
     """No pictures of the trainings, and speed measured on few lines: a random model writes until its limit."""
     monkeypatch.setattr(loop, "can_draw", lambda: False)
-    monkeypatch.setattr("glassformer.insight.prune.LINES", 2)
+    monkeypatch.setattr("glassformer.insight.prune.LINES", 1)
+    monkeypatch.setattr("glassformer.insight.speed.TURNS", 2)
 
 
 @pytest.fixture
 def files(tmp_path) -> Path:
     lines = [f"{'abcd'[n % 4]} {'abcd'[n // 4 % 4]} {'abcd'[n // 16 % 4]}" for n in range(64)]
-    (tmp_path / "pairs.tsv").write_text("".join(f"{line}\t{line[::-1]}\n" for line in lines))
+    pairs = [f"{line}\t{line[::-1]}\n" for line in lines]
+    (tmp_path / "pairs.tsv").write_text("".join(pairs))
+    (tmp_path / "valid.tsv").write_text("".join(pairs[::20]))
     return tmp_path / "pairs.tsv"
 
 
@@ -43,7 +46,14 @@ def run(random_run, tmp_path) -> Run:
 @pytest.fixture
 def config(run, files, tmp_path) -> Callable[..., PruneConfig]:
     plain = dict(
-        **{"run": tmp_path / "run", "data": (files,), "valid": (files,), "rounds": 2, "updates": 3, "sentences": 20},
+        **{
+            "run": tmp_path / "run",
+            "data": (files,),
+            "valid": (tmp_path / "valid.tsv",),
+            "rounds": 2,
+            "updates": 3,
+            "sentences": 20,
+        },
         **{"batch_tokens": 64, "metric": "ser", "device": "cpu"},
     )
     return lambda **changes: PruneConfig(**{**plain, "out": tmp_path / "pruned", **changes})
@@ -67,7 +77,9 @@ def test_the_report_and_the_smaller_run(config, run, tmp_path):
     report = json.loads((tmp_path / "pruned" / "prune.json").read_text())
     assert report["rounds"][1]["heads"] == 14
     assert Translator.load(tmp_path / "pruned", "cpu").translate(["a b c"])
-    assert sorted(path.name for path in tmp_path.iterdir() if path.name[0] != ".") == ["pairs.tsv", "pruned", "run"]
+    assert sorted(path.name for path in tmp_path.iterdir() if path.name[0] != ".") == [
+        *("pairs.tsv", "pruned", "run", "valid.tsv"),
+    ]
     assert not (tmp_path / ".pruned.pruning").exists()
     assert (load_run(tmp_path / "run").model.state_dict()["encoder.0.self_attention.in_proj_weight"]).equal(
         run.model.state_dict()["encoder.0.self_attention.in_proj_weight"]
@@ -139,7 +151,7 @@ def test_what_is_there_is_not_replaced(config, tmp_path):
 
 def test_the_command_line(config, files, tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    arguments = f"prune run --out smaller --data {files.name} --valid {files.name} --rounds 1 --updates 2 --keep 0.5"
+    arguments = f"prune run --out smaller --data {files.name} --valid valid.tsv --rounds 1 --updates 2 --keep 0.5"
     with pytest.raises(SystemExit) as exit_:
         cli.main([*arguments.split(), "--metric", "ser", "--device", "cpu"])
     assert exit_.value.code == 0
