@@ -8,7 +8,8 @@ downloaded), trains with the settings of `glassformer.demo.demonstration.setting
 
 import tyro
 
-from glassformer.cli import DemoCommand, demo
+from glassformer.cli import demo
+from glassformer.commands import DemoCommand
 
 if __name__ == "__main__":
     demo(tyro.cli(DemoCommand))

@@ -23,11 +23,12 @@ LAYERS = [
     "interop",
     "insight",
     "demo",
+    "commands",
     "cli",
     "__main__",
 ]
 ALONE = "reference"  # imports nothing of ours; of ours only tests and docs import it
-LEAVES = ["errors", "files", "folder", "tensors", "device"]
+LEAVES = ["errors", "files", "folder", "tensors", "device", "pictures"]
 
 
 @dataclass(frozen=True)

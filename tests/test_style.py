@@ -11,6 +11,6 @@ ROOT = Path(__file__).parents[1]
 
 @pytest.mark.parametrize("arguments", [("check",), ("format", "--check")])
 def test_ruff_is_content(arguments: tuple[str, ...]) -> None:
-    command = [sys.executable, "-m", "ruff", *arguments, "src", "tests", "recipes"]
+    command = [sys.executable, "-m", "ruff", *arguments, "src", "tests", "recipes", "examples"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -6,16 +6,24 @@ import sys
 import warnings
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, fields, replace
 from pathlib import Path
 from shlex import quote
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import tyro
-from tyro.conf import FlagCreatePairsOff, OmitArgPrefixes, Positional
+from tyro.conf import FlagCreatePairsOff
 
+from glassformer.commands import (
+    DemoCommand,
+    EvaluateCommand,
+    ExportCommand,
+    HeadsCommand,
+    ImportCommand,
+    RunsCommand,
+    TranslateCommand,
+)
 from glassformer.errors import FULL, ConfigError, GlassformerError
-from glassformer.generation.config import SearchConfig
 from glassformer.insight.config import PruneConfig
 from glassformer.training.config import TrainConfig
 
@@ -24,134 +32,6 @@ if TYPE_CHECKING:
     from glassformer.training.loop import TrainResult
 
 LINES_AT_ONCE = 2048
-
-
-@dataclass(frozen=True, kw_only=True)
-class RunsCommand:
-    """List the runs in a folder and the folders below it, the last changed first.
-
-    A run is `training` while a process is at it, `unfinished` if it was stopped (`glassformer train --resume` goes on),
-    `done`, `imported`, or `damaged`. The score is the best of its validations, the loss that of the last one, in nats a
-    token. On a terminal a table, of as many columns as fit; elsewhere all of them, separated by tabs, below a line with
-    their names.
-    """
-
-    folder: Positional[Path] = Path("runs")
-    """Where to look, four folders deep; hidden folders are passed over. A run folder shows itself."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class TranslateCommand:
-    """Translate lines, from standard input to standard output or from file to file, as a stream.
-
-    Each line of output belongs to the line of input at its place; empty lines stay empty. With --n-best above 1
-    every line gives up to so many lines: its number, a tab, the translation. Stopped on the way from file to file, it
-    keeps what is done, and the same command with --resume goes on; it refuses if the
-    settings, or the device or precision that `auto` picks, are others.
-    """
-
-    run: Positional[Path]
-    """The run folder that training left."""
-    input: Path | None = None
-    """File to translate, UTF-8, plain or .gz. Left out: standard input."""
-    output: Path | None = None
-    """File to write; it appears when it is complete. Left out: standard output."""
-    prefixes: Path | None = None
-    """File with what each line's translation must begin with, a line for each line of the input; empty: anything."""
-    resume: bool = False
-    """Go on from OUTPUT.partial, where the same command was stopped, to the same bytes as without the stop."""
-    scores: bool = False
-    """Put the score (log-probability / length penalty) and a tab before each translation."""
-    device: str = "auto"
-    """Where to compute: auto, cpu, cuda or mps."""
-    precision: str = "auto"
-    """float32, bfloat16, float16, or auto: what this processor is fastest in (bfloat16 and int8 on recent CPUs)."""
-    search: OmitArgPrefixes[SearchConfig] = field(default_factory=SearchConfig)
-
-
-@dataclass(frozen=True, kw_only=True)
-class EvaluateCommand:
-    """Score a run's translations, or a file of translations, against references.
-
-    Prints sacreBLEU's BLEU and chrF with their signatures, exact match, word and symbol error rate.
-    """
-
-    run: Positional[Path | None] = None
-    """The run folder whose model translates --source. Left out: --hypotheses are scored as they are."""
-    source: Path | None = None
-    """Sources, one a line; without --target a TSV file of source<tab>reference."""
-    target: Path | None = None
-    """References, one a line."""
-    hypotheses: Path | None = None
-    """Translations to score instead of a run's own."""
-    output: Path | None = None
-    """Where to write the run's translations."""
-    tokenize: str = "auto"
-    """sacreBLEU tokenizer for BLEU: auto (by the script of the references), 13a, zh, ja-mecab, char, ..."""
-    symbols: bool = False
-    """Lines are symbols split at spaces (phones): error rates as in the SIGMORPHON tasks. A run knows this itself."""
-    device: str = "auto"
-    """Where to compute: auto, cpu, cuda or mps."""
-    precision: str = "auto"
-    """float32, bfloat16, float16, or auto: what this processor is fastest in (bfloat16 and int8 on recent CPUs)."""
-    search: OmitArgPrefixes[SearchConfig] = field(default_factory=SearchConfig)
-
-
-@dataclass(frozen=True, kw_only=True)
-class ImportCommand:
-    """Make a run folder of a trained Hugging Face Marian model, such as those of OPUS-MT.
-
-    Reads config.json, model.safetensors, source.spm, target.spm and vocab.json of a folder; needs no other library.
-    """
-
-    from_: Annotated[Path, tyro.conf.arg(name="from")]
-    """The folder of the model."""
-    out: Path
-    """The run folder to write."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class ExportCommand:
-    """Write a run's model in the layout of another library."""
-
-    run: Positional[Path]
-    """The run folder."""
-    to: Literal["huggingface", "ctranslate2"]
-    """huggingface: a Marian model, for transformers and whatever reads its files. ctranslate2: for CTranslate2."""
-    out: Path
-    """The folder to write."""
-    quantization: str | None = None
-    """With --to ctranslate2: store the weights as int8, int8_float32, int8_float16, int8_bfloat16, int16, float16,
-    bfloat16 or float32. Left out: as they are, in float32."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class HeadsCommand:
-    """Show what each attention head of a run does on sentences of yours: a table, and a picture.
-
-    Of each head: how much the loss rises without it, how sure and how spread its weights are, on which relative
-    position they mostly fall, and its role (positional and rare words by the criteria of Voita et al. 2019, end: it
-    rests on the sentence's end). Leaves heads.json and, with matplotlib, heads.png in the run folder.
-    """
-
-    run: Positional[Path]
-    """The run folder."""
-    data: tuple[Path, ...]
-    """The sentences: a file of sources and one of targets, or one TSV file."""
-    sentences: int = 500
-    """How many of them are studied; how rare tokens are is counted in all."""
-    device: str = "auto"
-    """Where to compute: auto, cpu, cuda or mps."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class DemoCommand:
-    """Train a model, in a minute and a half, that reads dates in 16 languages and writes them as ISO 8601."""
-
-    out: Path = Path("runs/dates")
-    """The run folder to write; one of an earlier demo is replaced."""
-    seed: int = 1
-    """Seed of the data and the training."""
 
 
 def train(config: TrainConfig) -> int:
@@ -369,7 +249,10 @@ def export_model(command: ExportCommand) -> int:
     if command.to == "huggingface":
         if command.quantization is not None:
             raise ConfigError("--quantization is for --to ctranslate2: leave it out with --to huggingface")
-        export_marian(load_run(command.run), command.out)
+        run = load_run(command.run)
+        export_marian(run, command.out)
+        if run.model.config.heads_left:
+            print("heads that were pruned are zeros in it: the Marian layout can't leave them out, so it is no smaller")
         print(f"{command.out}: load it with transformers.MarianMTModel.from_pretrained({str(command.out)!r})")
     else:
         export_ctranslate2(load_run(command.run), command.out, command.quantization)
@@ -386,23 +269,23 @@ def study(command: HeadsCommand) -> int:
     from glassformer.device import pick_device, tame_memory
     from glassformer.files import write_json
     from glassformer.folder import HEADS, HEADS_PICTURE
-    from glassformer.insight.chart import can_draw, draw_heads
+    from glassformer.insight.chart import draw_heads
     from glassformer.insight.heads import Sentences, as_table, study_heads
+    from glassformer.insight.syntax import Treebank
+    from glassformer.pictures import can_draw
     from glassformer.run import load_run
     from glassformer.text.pairs import PairFiles
 
-    if len(command.data) not in (1, 2):
-        raise ConfigError(
-            f"--data takes a file of sources and one of targets, or one TSV file, got {len(command.data)} files"
-        )
+    pairs = PairFiles.of(command.data, "--data")
     if command.sentences < 1:
         raise ConfigError(f"--sentences must be at least 1, got {command.sentences}")
     tame_memory()
     run = load_run(command.run, pick_device(command.device))
-    heads = study_heads(run, Sentences.of(run, PairFiles(*command.data), command.sentences))
+    trees = None if command.trees is None else Treebank(command.trees)
+    heads = study_heads(run, Sentences.of(run, pairs, command.sentences, trees))
     for line in as_table(heads):
         print(line)
-    write_json(command.run / HEADS, {"heads": [head.to_json() for head in heads]})
+    write_json(command.run / HEADS, {"heads": [asdict(head) for head in heads]})
     if can_draw():
         draw_heads(heads, command.run / HEADS_PICTURE)
         print(f"{command.run / HEADS_PICTURE}: their picture")
@@ -411,7 +294,10 @@ def study(command: HeadsCommand) -> int:
 
 def prune_heads(config: PruneConfig) -> int:
     from glassformer.device import tame_memory
+    from glassformer.folder import PRUNED_PICTURE
+    from glassformer.insight.chart import draw_pruning
     from glassformer.insight.prune import as_lines, prune
+    from glassformer.pictures import can_draw
 
     tame_memory()
     found = prune(config, lambda line: print(line, file=sys.stderr))
@@ -420,6 +306,9 @@ def prune_heads(config: PruneConfig) -> int:
         return 130
     for line in as_lines(found):
         print(line)
+    if can_draw():
+        draw_pruning(found.rounds, config.metric, config.out / PRUNED_PICTURE)
+        print(f"{config.out / PRUNED_PICTURE}: the scores")
     return 0
 
 

@@ -46,18 +46,13 @@ class Run:
 class OpenRun:
     """A run whose weights are still on disk."""
 
-    folder: Path
     model: ModelConfig
     weights: Mapping[str, Tensor]
     source_tokenizer: Tokenizer
     target_tokenizer: Tokenizer
     training: Mapping[str, Any]
-
-    @property
-    def tokenizers(self) -> tuple[Path, Path]:
-        """The files of the source's and the target's."""
-        config = read_config(self.folder)
-        return self.folder / config["source_tokenizer"], self.folder / config["target_tokenizer"]
+    tokenizer_files: tuple[Path, Path]
+    """The source's and the target's."""
 
 
 class WeightFile(Mapping[str, Tensor]):
@@ -145,14 +140,15 @@ def open_run(folder: Path) -> "OpenRun":
         raise RunError(f"{folder / WEIGHTS} is missing: {fix}")
     weights = WeightFile(folder / WEIGHTS)
     weights.check(model)
-    source, target = (load_tokenizer(folder / config[f"{side}_tokenizer"]) for side in ("source", "target"))
+    files = folder / config["source_tokenizer"], folder / config["target_tokenizer"]
+    source, target = (load_tokenizer(file) for file in files)
     sizes = model.source_vocab_size, model.target_vocab_size
     if (source.vocab_size, target.vocab_size) != sizes:
         raise RunError(
-            f"{folder}: {config['source_tokenizer']} and {config['target_tokenizer']} have {source.vocab_size} and "
+            f"{folder}: {files[0].name} and {files[1].name} have {source.vocab_size} and "
             f"{target.vocab_size} ids, the model {sizes[0]} and {sizes[1]}: these files are not of one run"
         )
-    return OpenRun(folder, model, weights, source, target, config["training"])
+    return OpenRun(model, weights, source, target, config["training"], files)
 
 
 def read_config(folder: Path) -> dict[str, Any]:

@@ -32,6 +32,7 @@ TINY = dict(
     batch_tokens=64,
     learning_rate=3e-3,
     warmup=10,
+    cooldown=0.0,
     validate_every=10,
     score_pairs=5,
     average=2,

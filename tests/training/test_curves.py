@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
+from glassformer.pictures import can_draw
 from glassformer.training import curves
-from glassformer.training.curves import can_draw, draw_curves, plot_curves
+from glassformer.training.curves import draw_curves, plot_curves
 
 pytest.importorskip("matplotlib", reason="pip install 'glassformer[plots]'")
 

@@ -77,6 +77,11 @@ def test_what_it_began_with_is_kept_if_nothing_was_better(further, trained):
     assert all(torch.equal(before[name], after[name]) for name in before)
 
 
+def test_what_it_began_with_is_no_part_of_the_mean(further, capsys):
+    train(further(max_updates=20, average=5))
+    assert "mean of the last 2 checkpoints" in capsys.readouterr().err
+
+
 def test_from_few_pairs_it_learns_more_than_a_model_of_its_own(further, tiny, reversed_symbols, tmp_path):
     (tmp_path / "few.tsv").write_text("\n".join(reversed_symbols(40, seed=9)) + "\n")
     few = dict(source=tmp_path / "few.tsv", learning_rate=3e-3, max_updates=40)

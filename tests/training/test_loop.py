@@ -9,6 +9,7 @@ import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -20,14 +21,14 @@ from torch.testing import assert_close
 
 from glassformer.errors import ConfigError, DataError, DivergedError, RunError
 from glassformer.generation.translator import Translator
+from glassformer.pictures import can_draw
 from glassformer.run import load_run
 from glassformer.text.corpus import Corpus
 from glassformer.text.loading import load_tokenizer
 from glassformer.text.scores import Score
 from glassformer.training import loop, prepare, validation
 from glassformer.training.config import TrainConfig
-from glassformer.training.curves import can_draw
-from glassformer.training.loop import train
+from glassformer.training.loop import train, train_once
 from glassformer.training.objective import Objective
 from glassformer.training.prepare import read_valid_pairs
 
@@ -499,6 +500,29 @@ def test_patience_counts_validations_without_a_better_score(settings, monkeypatc
     assert result.score == 30
 
 
+def test_after_patience_the_cooldown_still_comes(settings, monkeypatch, interrupting, every_report):
+    scripted(monkeypatch, *range(9, -1, -1))
+    config = settings(patience=3, average=1, cooldown=0.5, warmup=1)
+    with interrupting(55):
+        train(config)
+    assert resume(config.out).updates == 80  # the best at 10, then three more, and as long again
+    rates = [line["learning_rate"] for line in metrics(config.out) if "loss" in line]
+    plain = [3e-3 * update**-0.5 for update in range(1, 81)]
+    assert rates == pytest.approx([rate * min(1, (80 - n) / 40) for n, rate in enumerate(plain, start=1)])
+
+
+def test_continued_with_another_patience_it_counts_anew(settings, monkeypatch, interrupting):
+    scripted(monkeypatch, *range(9, -1, -1))
+    with interrupting(45):  # after patience was over
+        train(settings(patience=3, average=1, cooldown=0.5, max_updates=100))
+    assert resume(settings().out, patience=0).updates == 100
+
+
+def test_patience_does_not_end_a_cooldown(settings, monkeypatch):
+    scripted(monkeypatch, *range(9, -1, -1))
+    assert train(settings(patience=3, average=1, cooldown=0.5, max_updates=70)).updates == 70
+
+
 def test_without_patience_it_goes_on(settings, monkeypatch):
     scripted(monkeypatch, 5, 4, 3, 2, 1, 0)
     assert train(settings(patience=0, max_updates=50)).updates == 50
@@ -567,6 +591,28 @@ def test_accumulated_halves_train_like_the_whole(settings, tmp_path):
     assert got == pytest.approx(expected, rel=1e-4)
 
 
+def test_trained_once_it_goes_on_where_it_stopped_and_is_done_once(settings, interrupting):
+    config = settings(max_updates=20)
+    train(settings("whole", max_updates=20))
+    with interrupting(7):
+        assert not train_once(config).finished
+    with counting() as updates:
+        result = train_once(replace(config, threads=1))
+    assert (result.finished, result.updates, updates()) == (True, 20, 13)
+    assert weights(config.out) == weights(config.out.with_name("whole"))
+    with counting() as updates:
+        again = train_once(config)
+    assert (again.finished, again.updates, again.metric, updates()) == (True, 20, result.metric, 0)
+    assert 0 < again.seconds <= result.seconds
+
+
+def test_trained_once_is_with_these_settings(settings):
+    train(settings(max_updates=10))
+    with pytest.raises(RunError, match="run exists: --overwrite replaces it"):
+        train_once(settings(max_updates=20))
+    assert train_once(settings(max_updates=20, overwrite=True)).updates == 20
+
+
 # What goes wrong
 
 
@@ -591,6 +637,15 @@ def test_what_was_left_out_is_counted_on_after_an_interruption(settings, spoilin
     with spoiling({2}):
         resume(config.out)
     assert training_reports(config.out) == [(20, 3)]
+
+
+def test_stopped_while_updates_are_left_out_it_says_what_is_saved(settings, spoiling, interrupting):
+    config = settings(max_updates=20)
+    with interrupting(5):
+        assert train(config).updates == 5
+    with spoiling({3, 4}), interrupting(4):
+        stopped = resume(config.out)
+    assert (stopped.finished, stopped.updates) == (False, 5)
 
 
 def test_updates_without_a_loss_to_show(settings, spoiling):

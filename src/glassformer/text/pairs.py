@@ -5,14 +5,14 @@ import gzip
 import io
 import json
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from itertools import islice, zip_longest
 from pathlib import Path
 from typing import NoReturn
 
-from glassformer.errors import DataError
+from glassformer.errors import ConfigError, DataError
 
 Pair = tuple[str, str]
 
@@ -27,6 +27,15 @@ class PairFiles:
 
     source: Path
     target: Path | None = None
+
+    @classmethod
+    def of(cls, paths: Sequence[Path], flag: str) -> "PairFiles":
+        """One or two paths, as they were given to this flag."""
+        if len(paths) not in (1, 2):
+            raise ConfigError(
+                f"{flag} takes a file of sources and one of targets, or one TSV file, got {len(paths)} files"
+            )
+        return cls(*paths)
 
     def check(self) -> None:
         """Raise DataError unless the files can be read several times, as training does."""

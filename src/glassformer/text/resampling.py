@@ -21,9 +21,9 @@ class Resampling:
         self._share = share
 
     def of(self, side: int, sequences: Sequence[Int[Tensor, " _"]], seed: int) -> list[Int[Tensor, " _"]]:
-        """Sequences that end with `</s>`, of the source (side 0) or the target; the same for the same seed.
+        """Sequences that end with `</s>`, of the source (side 0) or the target.
 
-        One that holds an unknown token, whose text isn't known, stays as it is.
+        The same for the same seed in one process; another one draws others. One that holds an unknown token, whose text isn't known, stays as it is.
         """
         tokenizer = self._tokenizers[side]
         if tokenizer is None:

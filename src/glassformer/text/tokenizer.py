@@ -132,8 +132,7 @@ class SubwordTokenizer(Tokenizer):
         return tokenizer
 
     def encode(self, lines: Sequence[str]) -> list[list[int]]:
-        found = self._processor.encode(list(lines), num_threads=1)  # the cores are shared out elsewhere
-        return found if self._same else [[self._ids[piece] for piece in pieces] for pieces in found]
+        return self._as_ids(self._processor.encode(list(lines), num_threads=1))  # the cores are shared out elsewhere
 
     @cached_property
     def can_sample(self) -> bool:
@@ -150,7 +149,8 @@ class SubwordTokenizer(Tokenizer):
         return all(self._processor.get_score(i).is_integer() for i in self._pieces)
 
     def sample(self, lines: Sequence[str], seed: int) -> list[list[int]]:
-        """Ids of each line like `encode`, but split into pieces at random; the same for the same lines and seed.
+        """Ids of each line like `encode`, but split into pieces at random: the same for the same lines and seed, but only
+        in the same process, since sentencepiece mixes in a number of the process's own.
 
         By a bpe model each merge is left out with probability 0.1 (BPE-dropout, Provilkov et al. 2020), from a unigram
         model a splitting is drawn with its probability to the power of 0.2 (Kudo 2018).
@@ -159,6 +159,10 @@ class SubwordTokenizer(Tokenizer):
         found = self._processor.encode(
             list(lines), enable_sampling=True, alpha=0.1 if self._merges else 0.2, nbest_size=-1, num_threads=1
         )
+        return self._as_ids(found)
+
+    def _as_ids(self, found: list[list[int]]) -> list[list[int]]:
+        """The model's own numbers of the pieces as ours."""
         return found if self._same else [[self._ids[piece] for piece in pieces] for pieces in found]
 
     def decode(self, ids: Sequence[Sequence[int]]) -> list[str]:

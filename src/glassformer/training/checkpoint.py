@@ -57,6 +57,8 @@ class Position:
     """The update of the last validation."""
     since_best: int = 0
     """Validations since then."""
+    ends_at: int | None = None
+    """The update to end at, once patience is over."""
 
 
 class Checkpoints:
@@ -69,6 +71,8 @@ class Checkpoints:
         self._seconds = seconds
         self.pause = SHORTEST if seconds is None else seconds
         """Seconds until the next."""
+        self.saved = 0
+        """The update of the newest, from which training would go on."""
         self._next = time.monotonic() + self.pause
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
         self._writing: Future[None] | None = None
@@ -90,6 +94,7 @@ class Checkpoints:
             )
         for reason in damaged:
             warnings.warn(f"{reason}; going on from the checkpoint before it", stacklevel=2)
+        self.saved = newest
         if not newest:
             return Position()
         with ExitStack() as stack:
@@ -133,6 +138,7 @@ class Checkpoints:
         self.wait()
         if step.watch.left_out()[0]:
             return
+        self.saved = position.update
         tensors = _tensors(step)
         sharded = any(isinstance(tensor, DTensor) for tensor in tensors.values())
         if not sharded and not self._processes.first:

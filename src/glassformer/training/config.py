@@ -104,12 +104,13 @@ class TrainConfig:
     1 / (4 * d_model), which is 5e-4 for the base model; with --from half of that."""
     warmup: int | None = None
     """Updates over which the learning rate rises. Left out: 4 * d_model."""
-    cooldown: float = 0.0
-    """Share of the training at whose end the learning rate falls to 0 in a line. How long the training is must be
-    known: by --max-updates, --max-minutes or --max-epochs."""
+    cooldown: float = 0.3
+    """Share of the training, its end, over which the learning rate falls to 0 in a line; 0: it doesn't. Once it falls,
+    patience counts no more."""
     resample: float = 0.0
     """Share of the sentences that are split into other subwords each time they are seen (subword regularisation: for
-    bpe Provilkov et al. 2020, for unigram Kudo 2018; other tokenizers have no other way to split)."""
+    bpe Provilkov et al. 2020, for unigram Kudo 2018; other tokenizers have no other way to split). Continued, such a
+    training draws other splits than it would have."""
     label_smoothing: float = 0.1
     """Share of the probability that the loss spreads over the whole vocabulary."""
     r_drop: float = 0.0
@@ -126,7 +127,7 @@ class TrainConfig:
     max_minutes: float | None = None
     """Stop after this many minutes of training."""
     patience: int = 20
-    """Stop after this many validations without a better score; 0 never does."""
+    """End after this many validations without a better score, the cooldown still to come; 0 never does."""
 
     validate_every: int = 250
     """Updates between validations, each of which keeps the weights for averaging."""

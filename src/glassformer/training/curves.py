@@ -2,13 +2,12 @@
 
 import json
 from collections.abc import Iterator, Sequence
-from importlib.util import find_spec
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
-from glassformer.files import replacing
 from glassformer.folder import CONFIG
+from glassformer.pictures import new_figure, save_figure
 from glassformer.text.meter import clock
 from glassformer.text.scores import LOWER_IS_BETTER
 from glassformer.training.metrics import Metrics, Report, read_metrics
@@ -34,28 +33,15 @@ _NAMES = {
 Points = Sequence[tuple[int, float]]
 
 
-def can_draw() -> bool:
-    """Whether matplotlib is installed."""
-    return find_spec("matplotlib") is not None
-
-
 def draw_curves(metrics: Path, png: Path) -> None:
     """Draw the figures of a metrics.jsonl into a PNG, which appears when it is complete. Safe in any thread."""
-    figure = plot_curves(metrics)
-    with replacing(png) as file:
-        figure.savefig(file, format="png")
+    save_figure(plot_curves(metrics), png)
 
 
 def plot_curves(metrics: Path) -> Any:
-    """The matplotlib Figure that `draw_curves` saves: no pyplot, no state shared with other figures."""
-    try:
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise ImportError("drawing curves needs matplotlib: pip install 'glassformer[plots]'") from error
+    """The matplotlib Figure that `draw_curves` saves."""
     found = read_metrics(metrics)
-    figure = Figure(figsize=INCHES, dpi=DOTS_PER_INCH, layout="constrained", facecolor="white")
-    FigureCanvasAgg(figure)
+    figure = new_figure("curves", figsize=INCHES, dpi=DOTS_PER_INCH, facecolor="white")
     panels = figure.subplots(3, sharex=True, height_ratios=[3, 2.4, 1.6])
     _draw_loss(panels[0], found, _label_smoothing(metrics.parent))
     _draw_score(panels[1], found)

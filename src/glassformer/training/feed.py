@@ -55,13 +55,19 @@ class Feed:
             return map(with_batches, groups)
         return one_ahead(with_batches, groups)
 
-    def target_tokens(self, group: Group) -> int:
-        """Of the whole batches, in all processes together."""
+    def tokens(self, group: Group, batches: Sequence[Batch]) -> int:
+        """Target tokens of the group, whose batches these are, in all processes together."""
+        if self._resampling is None:
+            return self._target_tokens(group)
+        return int(self._processes.add(sum(batch.tokens for batch in batches if batch.counted))[0])
+
+    def _target_tokens(self, group: Group) -> int:
+        """As the corpus has them."""
         return sum(int(self.corpus.target.lengths[list(indices)].sum()) for indices in group)
 
     def describe(self, group: Group) -> str:
         """The shape of the largest of these batches."""
-        corpus, largest = self.corpus, max(group, key=lambda indices: self.target_tokens([indices]))
+        corpus, largest = self.corpus, max(group, key=lambda indices: self._target_tokens([indices]))
         sides = [side.lengths[list(largest)] for side in (corpus.source, corpus.target)]
         source, target = (int(lengths.sum()) for lengths in sides)
         longest = max(int(lengths.max()) for lengths in sides)

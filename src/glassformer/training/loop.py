@@ -14,6 +14,7 @@ from glassformer.device import explaining_memory, pick_precision, tame_memory
 from glassformer.errors import FULL, ConfigError, DivergedError, RunError
 from glassformer.files import remove_unfinished, write_json
 from glassformer.folder import CONFIG, CURVES, INITIAL, METRICS, RESUME, WEIGHTS
+from glassformer.pictures import can_draw
 from glassformer.run import load_weights, read_config, read_weights, write_weights
 from glassformer.text.batching import Batch, plan_batches
 from glassformer.text.corpus import Corpus
@@ -22,7 +23,7 @@ from glassformer.text.resampling import Resampling
 from glassformer.text.scores import LOWER_IS_BETTER
 from glassformer.training.checkpoint import Checkpoints
 from glassformer.training.config import TrainConfig
-from glassformer.training.curves import can_draw, draw_curves
+from glassformer.training.curves import draw_curves
 from glassformer.training.distributed import Processes, gathered, joined, restarted
 from glassformer.training.feed import Feed, Group
 from glassformer.training.interruption import Interruption, interruption
@@ -55,6 +56,7 @@ class TrainResult:
     finished: bool
     """False if it was interrupted; with `resume=True` it continues."""
     updates: int
+    """Of an interrupted one those that are saved, from which it continues."""
     seconds: float
     """Time spent training and validating."""
     metric: str
@@ -88,6 +90,20 @@ def train(config: TrainConfig) -> TrainResult:
         if again and not (config.out / RESUME).is_dir():
             return _result_of(config.out)
         return _trained(settings_of(config.out) if again else config, display, processes, device)
+
+
+def train_once(config: TrainConfig) -> TrainResult:
+    """`train`, or if that was begun with these settings before, go on with it; if it was finished, say what it came to.
+
+    For a program that is started again after a stop, perhaps with another device or number of threads. In one process,
+    without torchrun.
+    """
+    if not (config.out / CONFIG).exists():
+        return train(config)
+    changes = {name: getattr(config, name) for name in ("device", "threads")}
+    if replace(settings_of(config.out), overwrite=config.overwrite, **changes) != config:
+        return train(config)  # which replaces the run, or refuses to
+    return resume(config.out, **changes) if (config.out / RESUME).is_dir() else _result_of(config.out)
 
 
 def resume(folder: Path, **changes: Any) -> TrainResult:
@@ -150,6 +166,8 @@ class _Training:
         )
         self.checkpoints = Checkpoints(self.resume, processes, config.checkpoint_seconds)
         self.position = self.checkpoints.load(self.step)
+        if saved["training"]["settings"]["patience"] != config.patience:  # another one, by --resume: it counts anew
+            self.position.ends_at, self.position.since_best = None, 0
         if processes.first:
             for folder in (self.folder, self.resume):
                 remove_unfinished(folder)
@@ -189,7 +207,7 @@ class _Training:
             self._validate()  # what it begins with is the first to beat
         sums, tokens, since = torch.tensor(position.reported, device=self.device), 0, time.monotonic()
         for group, batches in self._groups():
-            counted = int(self.processes.add(sum(batch.tokens for batch in batches if batch.counted))[0])
+            counted = self.feed.tokens(group, batches)
             with explaining_memory(lambda group=group: self._shape(group)):
                 sums += torch.stack(self._update(batches, counted))
             tokens += counted
@@ -223,8 +241,8 @@ class _Training:
         return self._result(finished=True, score=final, signal=None)
 
     def _result(self, *, finished: bool, score: float | None, signal: int | None) -> TrainResult:
-        position = self.position
-        return TrainResult(self.folder, finished, position.update, position.seconds, self.config.metric, score, signal)
+        updates = self.position.update if finished else self.checkpoints.saved
+        return TrainResult(self.folder, finished, updates, self.position.seconds, self.config.metric, score, signal)
 
     def _groups(self) -> Iterator[tuple[Group, list[Batch]]]:
         """The pairs of each further update and the batches of them, epoch after epoch; keeps `position` at what
@@ -296,9 +314,15 @@ class _Training:
             position.best, position.best_update, position.since_best = rank, position.update, 0
         else:
             position.since_best += 1
+        cooldown = self.config.cooldown
+        if 0 < self.config.patience <= position.since_best and self._fraction() <= 1 - cooldown:
+            position.ends_at = position.ends_at or round(
+                position.update / (1 - cooldown)
+            )  # its cooldown is still to come
         if self.processes.first:
             weights = model.state_dict()
-            save_snapshot(self.resume, weights, position.update, keep=self.config.average)
+            if position.update:  # what a run goes on from is no part of the mean of what it comes to
+                save_snapshot(self.resume, weights, position.update, keep=self.config.average)
             if best:
                 save_best(self.resume, self.folder / WEIGHTS, weights, position.update)
         (position.seconds,) = self.processes.agree(time.monotonic() - self.clock)  # the others wait for that
@@ -352,17 +376,17 @@ class _Training:
             yield position.update / config.max_updates
         if config.max_minutes is not None:
             yield position.seconds / (60 * config.max_minutes)
+        if position.ends_at is not None:
+            yield position.update / position.ends_at
 
     def _fraction(self) -> float:
-        """How much of the training is done, patience left aside."""
+        """How much of the training is done, as far as is known: patience may end it sooner."""
         within = self.position.batch / max(self.position.batches, 1) / self.config.max_epochs
         epochs, *others = self._limits()
         return min(1.0, max([epochs + within, *others]))
 
     def _is_over(self) -> bool:
-        config = self.config
-        patience_is_over = 0 < config.patience <= self.position.since_best
-        return patience_is_over or any(used >= 1 for used in self._limits())
+        return any(used >= 1 for used in self._limits())
 
 
 def _is_started(config: TrainConfig) -> bool:

@@ -17,7 +17,7 @@ import sentencepiece
 
 from glassformer.errors import DataError, RunError
 from glassformer.files import write_json
-from glassformer.folder import CONFIG, CURVES, HEADS, HEADS_PICTURE, INITIAL, METRICS, PRUNED, RESUME, WEIGHTS
+from glassformer.folder import FILES, INITIAL, RESUME
 from glassformer.run import OpenRun, is_run_folder, open_run, write_config
 from glassformer.tensors import write_tensors
 from glassformer.text.corpus import Corpus
@@ -110,7 +110,7 @@ def _check_nothing_is_lost(config: TrainConfig) -> None:
     """Raise RunError where replacing the run would remove files that training did not write."""
     if not config.out.exists():
         return
-    ours = {CONFIG, WEIGHTS, METRICS, CURVES, RESUME, HEADS, HEADS_PICTURE, PRUNED}
+    ours = {*FILES, RESUME}
     ours |= {f"{side}{end}" for side in ("source", "target") for end in ENDINGS}
     left = (".tmp", *(f".{name}." for name in ours))  # under temporary names, by a process that was killed
     names = [path.name for path in config.out.iterdir() if not path.name.startswith(left)]
@@ -175,7 +175,7 @@ class Preparation:
         if self.origin is None:
             models = [Path(kind).read_bytes() if kind.endswith(".model") else kind.encode() for kind in _kinds(config)]
         else:
-            models = [file.read_bytes() for path in self.origin.tokenizers for file in files_of(path)]
+            models = [file.read_bytes() for path in self.origin.tokenizer_files for file in files_of(path)]
         values = {
             "format": [FORMAT, sentencepiece.__version__, sys.byteorder],
             "text": [self.training.digest, self.valid and self.valid.digest, config.target is None],

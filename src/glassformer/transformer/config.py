@@ -1,7 +1,7 @@
 """The size and shape of a model."""
 
 from collections.abc import Mapping
-from dataclasses import MISSING, asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 from glassformer.errors import ConfigError
@@ -139,14 +139,13 @@ class ModelConfig:
     def from_json(cls, values: dict[str, Any]) -> "ModelConfig":
         """The inverse of `to_json`; unknown or missing names are an error, but for those of `LATER`."""
         known = {field.name for field in fields(cls)}
-        later = (one for one in fields(cls) if one.name in LATER)
-        defaults = {one.name: one.default if one.default is not MISSING else {} for one in later}
-        values = defaults | values
+        examples = asdict(cls(source_vocab_size=4, target_vocab_size=4))
+        values = {name: examples[name] for name in LATER} | values
         if unknown := sorted(set(values) - known):
             raise ConfigError(f"unknown model settings {', '.join(unknown)}: written by a newer glassformer?")
         if missing := sorted(known - set(values)):
             raise ConfigError(f"model settings without {', '.join(missing)}")
-        for name, example in asdict(cls(source_vocab_size=4, target_vocab_size=4)).items():
+        for name, example in examples.items():
             if not isinstance(values[name], (int, float) if isinstance(example, float) else type(example)):
                 raise ConfigError(
                     f"the model setting {name} must be of type {type(example).__name__}, got {values[name]!r}"

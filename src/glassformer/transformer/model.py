@@ -58,7 +58,7 @@ class Transformer(nn.Module):
         self.output_bias = nn.Parameter(torch.zeros(predictable)) if c.output_bias else None
         self._initialise()
         for name, left in c.heads_left.items():
-            cast(MultiheadAttention, self.get_submodule(name)).keep_heads(range(left))
+            self.attentions[name].keep_heads(range(left))
 
     def forward(
         self, source: Int[Tensor, "batch source_len"], target_in: Int[Tensor, "batch target_len"]
@@ -104,6 +104,11 @@ class Transformer(nn.Module):
             layers.append(layer_cache)
         x = x if self.decoder_norm is None else self.decoder_norm(x)
         return x, Cache(tuple(layers), cache.memory_keep)
+
+    @property
+    def attentions(self) -> dict[str, MultiheadAttention]:
+        """All attentions by their paths, layer by layer."""
+        return {name: cast(MultiheadAttention, self.get_submodule(name)) for name in self.config.attentions}
 
     @property
     def output_weight(self) -> Float[Tensor, "predictable d_model"]:
@@ -173,3 +178,8 @@ def weight_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
     if config.output_bias:
         shapes["output_bias"] = (config.target_vocab_size - 1,)
     return shapes
+
+
+def count_parameters(config: ModelConfig) -> int:
+    """How many weights a Transformer of this config has; tied ones count once."""
+    return sum(map(math.prod, weight_shapes(config).values()))
