@@ -3,6 +3,7 @@
 import json
 import re
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,11 +14,16 @@ from torch.testing import assert_close
 
 from glassformer import Want, capture, cli
 from glassformer.attention.masks import keep_from_ids
-from glassformer.errors import ArgumentError, ConfigError, DataError
-from glassformer.insight.gates import attentions_of, gated, measure_importance
+from glassformer.errors import ArgumentError, DataError, RunError
+from glassformer.insight.chart import plot_heads
+from glassformer.insight.gates import gated, importance, rise_without
 from glassformer.insight.heads import FREQUENT, Head, Sentences, _Sums, as_table, role_of, study_heads
-from glassformer.run import Run
+from glassformer.insight.prune import without_heads
+from glassformer.insight.syntax import Syntax
+from glassformer.run import Run, load_run
 from glassformer.text.tokenizer import SymbolTokenizer
+from glassformer.training.config import TrainConfig
+from glassformer.training.prepare import prepare_run
 
 PAIRS = [("a b c d", "u v"), ("b a", "v w x"), ("", "u"), ("c c a", "x"), ("d b", "w w"), ("a c b", "u u v")]
 
@@ -27,7 +33,7 @@ def run(random_run, tmp_path) -> Run:
     """Random weights; attention that is far from even."""
     run = random_run(tmp_path / "run", SymbolTokenizer("abcd"), SymbolTokenizer("uvwx"), encoder_layers=2)
     with torch.no_grad():
-        for attention in attentions_of(run.model).values():
+        for attention in run.model.attentions.values():
             attention.in_proj_weight.mul_(3)
     return run
 
@@ -66,33 +72,32 @@ class Loss(nn.Module):
 
 def test_without_a_head_is_its_columns_of_the_output_zeroed(run, sentences):
     batches = [sentences.batch(run, indices) for indices in sentences.batches]
-    found = measure_importance(run.model, batches)
+    found = rise_without(run.model, batches)
     pairs = kept(run)
     tokens = sum(len(target) for _, target in pairs)
     with torch.no_grad():
         base = sum(loss_of(run, *pair) for pair in pairs) / tokens
-        assert found.loss == pytest.approx(base.item(), rel=1e-4)
-        for name, attention in attentions_of(run.model).items():
+        for name, attention in run.model.attentions.items():
             for head in range(attention.num_heads):
                 columns = attention.out_proj.weight[:, head * attention.head_dim : (head + 1) * attention.head_dim]
                 before = columns.clone()
                 columns.zero_()
                 rise = sum(loss_of(run, *pair) for pair in pairs) / tokens - base
                 columns.copy_(before)
-                assert found.without[name][head].item() == pytest.approx(rise.item(), abs=2e-5), (name, head)
+                assert found[name][head].item() == pytest.approx(rise.item(), abs=2e-5), (name, head)
 
 
-def test_the_gradient_measure_is_the_mean_over_sentences_of_its_size(run, sentences):
+def test_importance_is_the_mean_over_sentences_of_the_gradients_size(run, sentences):
     batches = [sentences.batch(run, indices) for indices in sentences.batches]
-    found = measure_importance(run.model, batches).gradient
-    for name, attention in attentions_of(run.model).items():
+    found = importance(run.model, batches)
+    for name, attention in run.model.attentions.items():
         total, weight = torch.zeros(3), attention.out_proj.weight.detach()
         for pair in kept(run):
             gate = torch.ones(3, requires_grad=True)
             weights = {f"model.{name}.out_proj.weight": weight * gate.repeat_interleave(attention.head_dim)}
             loss = torch.func.functional_call(Loss(run), weights, pair)
             total += torch.autograd.grad(loss, gate)[0].abs()
-        assert_close(found[name].float(), total / len(kept(run)), rtol=1e-3, atol=1e-5)
+        assert_close(found[name].float(), total / total.norm(), rtol=1e-3, atol=1e-5)
 
 
 def test_gates_leave_nothing_behind_and_must_be_of_the_model(run):
@@ -108,8 +113,8 @@ def test_gates_leave_nothing_behind_and_must_be_of_the_model(run):
 
 def test_statistics_are_those_of_the_weights(run, sentences):
     heads = {(head.attention, head.head): head for head in study_heads(run, sentences)}
-    assert list(heads) == [(name, n) for name, module in attentions_of(run.model).items() for n in range(3)]
-    rows: dict[str, list[tuple[Tensor, int]]] = {name: [] for name in attentions_of(run.model)}
+    assert list(heads) == [(name, n) for name, module in run.model.attentions.items() for n in range(3)]
+    rows: dict[str, list[tuple[Tensor, int]]] = {name: [] for name in run.model.attentions}
     for source, target in kept(run):
         target_in = torch.cat([torch.tensor([run.model.target_pad]), target[:-1]])
         keep = keep_from_ids(source[None], run.model.source_pad)
@@ -145,13 +150,16 @@ def test_importances_of_a_layer_have_norm_1(run, sentences):
 
 def test_rare_words_by_hand():
     # Token 9 is the rarest of the first sentence, 8 of the second; the third has frequent ones alone.
-    frequencies = {**{n: 10_000 - n for n in range(10, 10 + FREQUENT)}, 8: 2, 9: 1}
+    ranks = {**{n: n - 10 for n in range(10, 10 + FREQUENT)}, 8: FREQUENT, 9: FREQUENT + 1}
     sources = [torch.tensor([10, 9, 11, 0]), torch.tensor([8, 12, 13, 0]), torch.tensor([10, 11, 12, 0])]
     looking_at = torch.tensor([[1, 0], [0, 1], [2, 2]])  # of each sentence, head 0 and head 1
     weights = F.one_hot(looking_at, 4).float()[:, :, None].expand(3, 2, 4, 4)
     sums = _Sums(2)
-    sums.add_rare(weights, sources, frequencies)
+    sums.add_rare(weights, sources, ranks)
     assert (sums._rare.tolist(), sums._sentences) == ([2.0, 0.0], 2)
+
+
+FOLLOWS = Syntax(relation="obj", to="head", found=0.61, by_position=0.5)
 
 
 @pytest.mark.parametrize(
@@ -163,13 +171,15 @@ def test_rare_words_by_hand():
         ({"positional": 0.9, "rare": 0.9, "end": 0.9}, "positional"),
         ({"rare": 0.65, "end": 0.5}, "end"),
         ({"rare": None, "end": 0.49}, ""),
+        ({"syntax": FOLLOWS, "rare": 0.9}, "syntactic"),
+        ({"syntax": replace(FOLLOWS, found=0.59), "rare": 0.9}, "rare words"),
     ],
 )
 def test_roles(changes, role):
     numbers = dict.fromkeys(
         ("confidence", "entropy", "positional", "previous", "next", "end", "rare", "importance"), 0.1
     )
-    plain = dict(attention="encoder.0.self_attention", head=0, offset=-1, without=0.1, role="")
+    plain = dict(attention="encoder.0.self_attention", head=0, offset=-1, without=0.1, role="", syntax=None)
     assert role_of(Head(**{**numbers, **plain, **changes})) == role
 
 
@@ -187,18 +197,13 @@ def test_the_command_prints_a_table_and_leaves_figures_and_a_picture(run, files,
         cli.main(["heads", str(tmp_path / "run"), "--data", str(files)])
     assert exit_.value.code == 0
     lines = capsys.readouterr().out.splitlines()
-    expected = study_heads(run_of(tmp_path), Sentences.of(run_of(tmp_path), PAIRS, 500))
+    loaded = load_run(tmp_path / "run")
+    expected = study_heads(loaded, Sentences.of(loaded, PAIRS, 500))
     assert lines[:-1] == list(as_table(expected))
     assert lines[-1] == f"{tmp_path / 'run' / 'heads.png'}: their picture"
     assert (tmp_path / "run" / "heads.png").read_bytes().startswith(b"\x89PNG")
     kept = json.loads((tmp_path / "run" / "heads.json").read_text())["heads"]
     assert [one["head"] for one in kept] == [0, 1, 2] * 6
-
-
-def run_of(tmp_path: Path) -> Run:
-    from glassformer.run import load_run
-
-    return load_run(tmp_path / "run")
 
 
 @pytest.mark.parametrize(
@@ -218,17 +223,26 @@ def test_bad_input_is_one_line(run, files, tmp_path, capsys, monkeypatch, argume
     assert not (tmp_path / "run" / "heads.json").exists()
 
 
+def test_a_run_without_heads_is_an_error(run, sentences):
+    none = replace(run, model=without_heads(run.model, {name: [0, 1, 2] for name in run.model.attentions}))
+    with pytest.raises(RunError, match="this run has no attention heads left: there is nothing to study"):
+        study_heads(none, sentences)
+
+
+def test_the_picture_has_the_layers_numbers(run, sentences):
+    fewer = replace(run, model=without_heads(run.model, {"encoder.0.self_attention": [0, 1, 2]}))
+    encoder, *_ = plot_heads(study_heads(fewer, sentences)).axes
+    assert [label.get_text() for label in encoder.get_yticklabels()] == ["1"]
+
+
 def test_no_sentences_are_an_error(run):
     with pytest.raises(DataError, match="there are no sentences to study: every line is empty"):
         Sentences.of(run, [("", ""), ("a", "")], 5)
 
 
 def test_heads_that_were_drawn_are_no_files_of_somebody_else(run, files, tmp_path):
-    from glassformer.training.config import TrainConfig
-    from glassformer.training.prepare import prepare_run
-
     (tmp_path / "run" / "heads.json").write_text("{}")
     (tmp_path / "run" / "mine.txt").write_text("")
     config = TrainConfig(source=files, valid_source=files, out=tmp_path / "run", tokenizer="symbols", overwrite=True)
-    with pytest.raises((ConfigError, Exception), match=r"also holds mine.txt:"):
+    with pytest.raises(RunError, match=r"also holds mine.txt:"):
         prepare_run(config, print)

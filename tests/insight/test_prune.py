@@ -8,12 +8,14 @@ import pytest
 import torch
 
 from glassformer import cli
-from glassformer.errors import ConfigError, RunError
+from glassformer.errors import ConfigError, DataError, RunError
 from glassformer.generation.translator import Translator
+from glassformer.insight.chart import plot_pruning
 from glassformer.insight.config import PruneConfig
-from glassformer.insight.gates import attentions_of, measure_importance
+from glassformer.insight.gates import importance
 from glassformer.insight.heads import Sentences
-from glassformer.insight.prune import prune
+from glassformer.insight.prune import Round, prune
+from glassformer.insight.speed import peak_memory
 from glassformer.run import Run, load_run
 from glassformer.text.pairs import PairFiles
 from glassformer.text.tokenizer import SymbolTokenizer
@@ -26,6 +28,7 @@ def _quick(monkeypatch) -> None:
     monkeypatch.setattr(loop, "can_draw", lambda: False)
     monkeypatch.setattr("glassformer.insight.prune.LINES", 1)
     monkeypatch.setattr("glassformer.insight.speed.TURNS", 2)
+    monkeypatch.setattr("glassformer.insight.prune.peak_memory", lambda *_: None)  # it takes processes of their own
 
 
 @pytest.fixture
@@ -62,7 +65,7 @@ def config(run, files, tmp_path) -> Callable[..., PruneConfig]:
 def test_the_report_and_the_smaller_run(config, run, tmp_path):
     said: list[str] = []
     found = prune(config(), said.append)
-    assert said == ["18 of 18 heads:", "14 of 18 heads:", "9 of 18 heads:"]
+    assert said == ["18 of 18 heads, to compare with:", "14 of 18 heads:", "9 of 18 heads:"]
     assert [one.heads for one in found.rounds] == [18, 14, 9]
     of_a_head = 4 * 8 * 24 + 3 * 8
     parameters = [one.parameters for one in found.rounds]
@@ -71,7 +74,7 @@ def test_the_report_and_the_smaller_run(config, run, tmp_path):
     assert found.rounds[0].removed == {}
     assert sum(map(len, found.rounds[1].removed.values())) == 4
     pruned = load_run(tmp_path / "pruned")
-    assert found.attentions == {name: module.num_heads for name, module in attentions_of(pruned.model).items()}
+    assert found.attentions == {name: module.num_heads for name, module in pruned.model.attentions.items()}
     assert sum(found.attentions.values()) == 9
     assert found.speed.low <= found.speed.ratio <= found.speed.high
     report = json.loads((tmp_path / "pruned" / "prune.json").read_text())
@@ -90,12 +93,8 @@ def test_the_least_important_heads_of_the_whole_model_go_first(config, run, file
     settings = config(rounds=1, keep=0.7, sentences=64)
     removed = prune(settings).rounds[1].removed
     sentences = Sentences.of(run, PairFiles(files), 64)
-    importance = measure_importance(run.model, [sentences.batch(run, indices) for indices in sentences.batches])
-    measured = {
-        (name, head): float(value / of_layer.norm())
-        for name, of_layer in importance.gradient.items()
-        for head, value in enumerate(of_layer)
-    }
+    found = importance(run.model, [sentences.batch(run, indices) for indices in sentences.batches])
+    measured = {(name, head): float(value) for name, values in found.items() for head, value in enumerate(values)}
     gone = {(name, head) for name, heads in removed.items() for head in heads}
     assert len(gone) == 5
     assert max(measured[one] for one in gone) <= min(value for one, value in measured.items() if one not in gone)
@@ -108,22 +107,22 @@ def test_all_heads_may_go(config):
 
 def test_stopped_and_given_again_it_goes_on(config, tmp_path, monkeypatch):
     whole = prune(config(out=tmp_path / "whole"))
-    train, calls = loop.train, []
+    train_once, calls = loop.train_once, []
 
     def stopped(settings):
         calls.append(settings.out.name)
         if len(calls) == 2:
             raise SystemError("lost")
-        return train(settings)
+        return train_once(settings)
 
-    monkeypatch.setattr("glassformer.insight.prune.train", stopped)
+    monkeypatch.setattr("glassformer.insight.prune.train_once", stopped)
     with pytest.raises(SystemError):
         prune(config())
     assert not (tmp_path / "pruned").exists()
     with pytest.raises(ConfigError, match=r"\.pruned\.pruning holds a pruning that was begun with other settings"):
         prune(config(keep=0.4))
     found = prune(config())
-    assert calls == ["0-trained", "1-trained", "1-trained", "2-trained"]
+    assert calls == ["unpruned", "1-trained", "unpruned", "1-trained", "2-trained"]
     assert [one.score for one in found.rounds] == [one.score for one in whole.rounds]
     one, other = (load_run(tmp_path / name).model.state_dict() for name in ("whole", "pruned"))
     assert all(torch.equal(one[name], other[name]) for name in one)
@@ -135,12 +134,20 @@ def test_stopped_and_given_again_it_goes_on(config, tmp_path, monkeypatch):
         ({"keep": 1.0}, "keep must be at least 0 and less than 1, a share of the heads, got 1.0"),
         ({"keep": 0.99}, "keep 0.99 leaves all 18 heads: give a smaller share"),
         ({"rounds": 0}, "rounds must be at least 1, got 0"),
-        ({"data": ()}, "data must be a file of sources and one of targets, or one TSV file"),
+        ({"data": ()}, "--data takes a file of sources and one of targets, or one TSV file, got 0 files"),
     ],
 )
 def test_settings_that_cannot_be(config, changes, message):
     with pytest.raises(ConfigError, match=message):
         prune(config(**changes))
+
+
+def test_a_mistake_does_not_stand_in_the_way_of_what_is_right(config, tmp_path):
+    for mistake in ({"metric": "blue"}, {"data": (tmp_path / "nowhere.tsv",)}, {"batch_tokens": 0}):
+        with pytest.raises((ConfigError, DataError)):
+            prune(config(**mistake))
+        assert not (tmp_path / ".pruned.pruning").exists()
+    assert prune(config(rounds=1)) is not None
 
 
 def test_what_is_there_is_not_replaced(config, tmp_path):
@@ -156,6 +163,29 @@ def test_the_command_line(config, files, tmp_path, capsys, monkeypatch):
         cli.main([*arguments.split(), "--metric", "ser", "--device", "cpu"])
     assert exit_.value.code == 0
     out = capsys.readouterr().out.splitlines()
-    assert out[0].startswith("heads  parameters  weights")
+    assert out[0].startswith("heads  parameters       size")
     assert [line.split()[0] for line in out[1:3]] == ["18", "9"]
     assert out[3].startswith("speed of translation: ")
+    assert out[5] == "smaller/prune.png: the scores"
+    assert Path("smaller/prune.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_memory_is_that_of_a_process_that_translates(random_run, tmp_path):
+    symbols = SymbolTokenizer("abcd")
+    random_run(tmp_path / "run", symbols, symbols, shared=True)
+    random_run(tmp_path / "large", symbols, symbols, shared=True, d_ff=1_000_000)
+    small, large = (peak_memory(tmp_path / name, ["a b"], "cpu") for name in ("run", "large"))
+    if small is None:
+        pytest.skip("this system doesn't say what a process took")
+    # Two layers of 2 x 24 x 1,000,000 numbers more, in float32 at least once.
+    assert 4 * 2 * 48e6 < large - small < 1.5e9
+
+
+def test_the_curve(tmp_path):
+    one = Round(heads=18, parameters=9, bytes=9, before=30.0, score=31.0, loss=1.0, removed={})
+    two = Round(heads=9, parameters=5, bytes=5, before=20.0, score=30.5, loss=1.1, removed={})
+    (axes,) = plot_pruning([one, two], "bleu").axes
+    level, trained, untrained = axes.lines
+    assert set(level.get_ydata()) == {31.0}
+    assert list(zip(*trained.get_data(), strict=True)) == [(100, 30.0), (50, 30.5)]
+    assert list(zip(*untrained.get_data(), strict=True)) == [(50, 20.0)]

@@ -8,10 +8,11 @@ import torch
 from torch import Tensor
 from torch.testing import assert_close
 
-from glassformer import Want, capture
+from glassformer import Want, capture, cli
 from glassformer.attention.multihead import MultiheadAttention
 from glassformer.attention.packing import Packing
 from glassformer.errors import ArgumentError, ConfigError, RunError
+from glassformer.generation.attention import align
 from glassformer.generation.config import SearchConfig
 from glassformer.generation.engine import Engine
 from glassformer.generation.translator import Translator
@@ -184,6 +185,33 @@ def test_exported_to_marian_it_has_its_heads_again_as_zeros(runs, tmp_path):
     with torch.no_grad():
         logits = theirs(input_ids=source, decoder_input_ids=target).logits
         assert_close(logits[..., :pad], pruned.model(source, target), rtol=1e-4, atol=1e-4)
+
+
+def test_what_reads_attention_to_the_source_needs_heads(runs):
+    whole, _ = runs
+    of_last = without_heads(whole.model, {"decoder.1.source_attention": [0, 1, 2]})
+    translator = Translator(of_last, whole.source_tokenizer, whole.target_tokenizer)
+    with pytest.raises(
+        ConfigError, match="coverage_penalty reads the last layer's attention to the source, which has no"
+    ):
+        translator.translate(["ka to"], SearchConfig(coverage_penalty=0.1))
+    assert translator.translate(["ka Ω"], SearchConfig(replace_unknown=True))  # the layer before has heads
+    none = without_heads(of_last, {"decoder.0.source_attention": [0, 1, 2]})
+    source, target = torch.tensor([[2, 3, 0]]), torch.tensor([[none.target_pad, 2]])
+    with pytest.raises(
+        ConfigError, match="replace_unknown reads the attention to the source, of which this run has no"
+    ):
+        align(Translator(none, whole.source_tokenizer, whole.target_tokenizer).engine, source, target, [0])
+
+
+def test_the_command_says_that_the_marian_copy_is_no_smaller(runs, tmp_path, capsys):
+    for name, expected in (("whole", 1), ("pruned", 2)):
+        with pytest.raises(SystemExit) as exit_:
+            cli.main(["export", str(tmp_path / name), "--to", "huggingface", "--out", str(tmp_path / f"{name}-marian")])
+        assert exit_.value.code == 0
+        said = capsys.readouterr().out.splitlines()
+        assert len(said) == expected
+    assert said[0].startswith("heads that were pruned are zeros in it")
 
 
 # What can't be

@@ -19,25 +19,14 @@ from glassformer.errors import ArgumentError
 HEAD_MEAN, WEIGHTS = Want(head_mean=True), Want(weights=True)
 
 
-Look = Callable[..., tuple[Tensor, Tensor | None]]
-"""Attention over projected heads, with the arguments of `look`, which is the fastest."""
+Look = Callable[[Problem, float, Want | None], tuple[Tensor, Tensor | None]]
+"""Attention over projected heads, with this dropout: the output, and the weights if HEAD_MEAN or WEIGHTS is wanted."""
 
 
-def look(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    *,
-    keep: Tensor | None,
-    bias: Tensor | None,
-    causal: bool,
-    dropout: float,
-    want: Want | None,
-) -> tuple[Tensor, Tensor | None]:
-    """The output, and the weights if `want` is HEAD_MEAN or WEIGHTS."""
+def look(of: Problem, dropout: float, want: Want | None) -> tuple[Tensor, Tensor | None]:
+    """The fastest `Look`."""
     if want is None:
-        return attend(q, k, v, keep=keep, bias=bias, causal=causal, dropout=dropout), None
-    of = Problem(q, k, v, keep, bias, causal, 1 / math.sqrt(q.shape[3]), q.dtype)
+        return attend(of.q, of.k, of.v, keep=of.keep, bias=of.bias, causal=of.causal, dropout=dropout), None
     output, found = see(of, want, dropout)
     (weights,) = found.values()
     return output, weights
@@ -159,12 +148,12 @@ def forward_in_memory_order(
         k, v = torch.nn.functional.pad(k, (0, 0, 0, 1)), torch.nn.functional.pad(v, (0, 0, 0, 1))
     further = k.shape[2] - keys
 
-    dropout = dropout_p if training else 0.0
+    dropout, scale = dropout_p if training else 0.0, 1 / math.sqrt(q.shape[3])
     hinted = is_causal and key_padding_mask is None and not need_weights
     if hinted and attn_mask is not None:
         check_type("attn_mask", attn_mask)
     if hinted and q.shape[2] == keys and not further:
-        output, weights = look(q, k, v, keep=None, bias=None, causal=True, dropout=dropout, want=None)
+        of, want = Problem(q, k, v, None, None, True, scale, q.dtype), None
     else:
         if hinted:
             keep, bias = causal_from_start(q.shape[2], keys, q.device), None
@@ -177,7 +166,8 @@ def forward_in_memory_order(
                 bias = fit_bias(bias.to(dtype), query.dtype, q.dtype, float32_too=not need_weights)
         keep, bias = add_open_columns(keep, bias, further)
         want = (HEAD_MEAN if average_attn_weights else WEIGHTS) if need_weights else None
-        output, weights = look(q, k, v, keep=keep, bias=bias, causal=False, dropout=dropout, want=want)
+        of = Problem(q, k, v, keep, bias, False, scale, q.dtype)
+    output, weights = look(of, dropout, want)
 
     output = _merge_heads(output, query, out_proj_weight, out_proj_bias)
     if batched:

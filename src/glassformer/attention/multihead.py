@@ -1,6 +1,8 @@
 """`torch.nn.MultiheadAttention`, argument for argument and weight for weight (Vaswani et al. 2017, section 3.2.2)."""
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -11,6 +13,7 @@ from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
 from torch.overrides import has_torch_function
 
 from glassformer.attention.attend import attend, small_self_attention
+from glassformer.attention.blocks import Problem
 from glassformer.attention.functional import Look, forward_in_memory_order, multi_head_attention_forward, on_each
 from glassformer.attention.packing import Packing
 from glassformer.attention.products import linear
@@ -63,7 +66,7 @@ class MultiheadAttention(nn.Module):
     """
 
     _look: Look | None = None
-    """What looks in place of the fastest way, while `capture` is at work."""
+    """What looks in place of the fastest way (`looked_at_by`)."""
 
     # Layers of torch.nn that find True here compute attention themselves, from our weights, without calling us.
     _qkv_same_embed_dim = False
@@ -318,9 +321,21 @@ class MultiheadAttention(nn.Module):
         elif self._look is None:
             heads = attend(q, k, v, keep=keep, causal=causal, dropout=dropout)
         else:
-            heads, _ = self._look(q, k, v, keep=keep, bias=None, causal=causal, dropout=dropout, want=None)
+            of = Problem(q, k, v, keep, None, causal, 1 / math.sqrt(self.head_dim), q.dtype)
+            heads, _ = self._look(of, dropout, None)
         x = heads.transpose(1, 2).flatten(2)
         return linear(x if packing is None else packing.gather(x), self.out_proj.weight, self.out_proj.bias)
+
+    @contextmanager
+    def looked_at_by(self, look: Look) -> Iterator[None]:
+        """Inside, `look` computes the attention of this module, between its projections."""
+        if self._look is not None:
+            raise ArgumentError("this attention is being looked at already: one capture or gate at a time")
+        self.__dict__["_look"] = look
+        try:
+            yield
+        finally:
+            del self.__dict__["_look"]
 
     def _packed(self) -> Tensor:
         if self.in_proj_weight is None:

@@ -1,7 +1,7 @@
 """What to say of the attention weights."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from operator import index
 
 from glassformer.errors import ArgumentError
@@ -80,6 +80,12 @@ class Want:
                 if not -most <= n < most:
                     of = "queries" if name == "rows" else "heads"
                     raise ArgumentError(f"{name} must be among the {most} {of}, 0 to {most - 1}, got {n}")
+
+    def fitted(self, q_len: int, k_len: int) -> "Want":
+        """The same with at most as many `top` as keys, and those `rows` that are there: for attention whose size isn't
+        known beforehand."""
+        rows = tuple(n for n in self.rows if -q_len <= n < q_len)
+        return replace(self, top=min(self.top, k_len), rows=rows, row_heads=self.row_heads if rows else None)
 
     @property
     def asked(self) -> tuple[str, ...]:

@@ -1,7 +1,7 @@
 """The attention of what was generated, seen through `observe`."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from operator import index
 from typing import get_args
 
@@ -99,25 +99,23 @@ def see_attention(
         want = wants.get(stack, {}).get(layer)
         if want is None:
             return attend(q, k, v, keep=keep, causal=causal)
-        want = _fitted(want, q.shape[2], k.shape[2])
-        output, seen[stack][layer] = observe(q, k, v, keep=keep, causal=causal, want=want)
+        fitted = want.fitted(q.shape[2], k.shape[2])
+        output, seen[stack][layer] = observe(q, k, v, keep=keep, causal=causal, want=fitted)
         return output
 
     engine.decode(target_in, source, look=look)
     return seen
 
 
-def _fitted(want: Want, q_len: int, k_len: int) -> Want:
-    """`want` with at most as many `top` as keys, and those `rows` that are there: lengths aren't known beforehand."""
-    rows = tuple(n for n in want.rows if -q_len <= n < q_len)
-    return replace(want, top=min(want.top, k_len), rows=rows, row_heads=want.row_heads if rows else None)
-
-
 def align(
     engine: Engine, source: Int[Tensor, "1 source_len"], target_in: Int[Tensor, "1 target_len"], among: Sequence[int]
 ) -> list[int]:
-    """Which of these source positions gets most attention at each step: last layer, mean of the heads."""
-    last = engine.config.decoder_layers - 1
+    """Which of these source positions gets most attention at each step: last layer that has heads, their mean."""
+    config = engine.config
+    layers = [n for n in range(config.decoder_layers) if config.heads_of(f"decoder.{n}.source_attention")]
+    if not layers:
+        raise ConfigError("replace_unknown reads the attention to the source, of which this run has no heads left")
+    last = layers[-1]
     seen = see_attention(engine, source, target_in, {"source": {last: Want(head_mean=True)}})
     weights = seen["source"][last].head_mean[0]
     return [among[place] for place in weights[:, list(among)].argmax(-1).tolist()]

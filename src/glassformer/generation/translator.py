@@ -252,6 +252,12 @@ class Translator:
         """Each line, its ids and the hypotheses for it."""
         if isinstance(lines, str):
             raise TypeError("lines must be a sequence of lines, got one str: pass [line]")
+        model = self.engine.config
+        if config.coverage_penalty and not model.heads_of(f"decoder.{model.decoder_layers - 1}.source_attention"):
+            raise ConfigError(
+                "coverage_penalty reads the last layer's attention to the source, which has no heads left in this run: "
+                "leave it out"
+            )
         sources = _ended(self.source_tokenizer.encode(lines), lines, config.max_source_tokens, "source")
         forced = self._forced(prefixes, lines)
         found = search_all(self.engine, sources, config, prefixes=forced, progress=progress)

@@ -51,8 +51,7 @@ def capture(
             "glassformer's, or looked up by Hugging Face's AttentionInterface: attention in a model's own code can be "
             "seen by calling observe(q, k, v) there"
         )
-    order = {module: n for n, module in enumerate(model.modules())}
-    names = sorted({**ours, **theirs}, key=lambda name: order[{**ours, **theirs}[name]])
+    names = [name for name, _ in model.named_modules() if name in ours or name in theirs]
     chosen = names if layers is None else _choose(names, [layers] if isinstance(layers, str) else layers)
     captured = Captured(dict.fromkeys(chosen, want), budget)
     with ExitStack() as stack:

@@ -1,64 +1,79 @@
-"""A picture of a model's heads: layers x heads, coloured by importance, labelled by role. Needs the extra `plots`."""
+"""Pictures of a model's heads, layers x heads, coloured by importance, labelled by role; and of a pruning, score over
+heads. They need the extra `plots`."""
 
 from collections.abc import Sequence
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from glassformer.files import replacing
 from glassformer.insight.heads import Head
+from glassformer.insight.prune import Round
+from glassformer.pictures import load_matplotlib, new_figure, save_figure
 
+DOTS_PER_INCH = 130
 STACKS = {
     "encoder": ("encoder.", ".self_attention", "encoder"),
     "decoder": ("decoder.", ".self_attention", "decoder, its own text"),
     "source": ("decoder.", ".source_attention", "decoder, the source"),
 }
-_WORDS = {"positional": "{offset:+d}", "rare words": "rare", "end": "end"}
-
-
-def can_draw() -> bool:
-    """Whether matplotlib is installed."""
-    return find_spec("matplotlib") is not None
+_WORDS = {"positional": "{offset:+d}", "syntactic": "{syntax.relation}", "rare words": "rare", "end": "end"}
 
 
 def draw_heads(heads: Sequence[Head], png: Path) -> None:
     """Draw the heads into a PNG, which appears when it is complete."""
-    figure = plot_heads(heads)
-    with replacing(png) as file:
-        figure.savefig(file, format="png", dpi=130)
+    save_figure(plot_heads(heads), png)
 
 
 def plot_heads(heads: Sequence[Head]) -> Any:
     """A matplotlib Figure with a panel for each kind of attention. Importance is the rise of the loss when the head is
     switched off; the colours' scale is that of all panels."""
-    try:
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
-        from matplotlib.colors import PowerNorm
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise ImportError("drawing heads needs matplotlib: pip install 'glassformer[plots]'") from error
     panels = {name: _rows(heads, *ends) for name, (*ends, _) in STACKS.items()}
     panels = {name: rows for name, rows in panels.items() if rows}
     layers, most = (max(map(len, panels.values())), max(len(row) for rows in panels.values() for row in rows))
-    figure = Figure(figsize=(1.2 + len(panels) * (0.62 * most + 0.9), 1.6 + 0.62 * layers), layout="constrained")
-    FigureCanvasAgg(figure)
-    norm = PowerNorm(0.5, vmin=0.0, vmax=max(1e-9, *(head.without for head in heads)))
+    size = 1.2 + len(panels) * (0.62 * most + 0.9), 1.6 + 0.62 * layers
+    figure = new_figure("heads", figsize=size, dpi=DOTS_PER_INCH)
+    norm = load_matplotlib("heads").colors.PowerNorm(0.5, vmin=0.0, vmax=max(1e-9, *(head.without for head in heads)))
     drawn: Any = None
     for axes, (name, rows) in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels.items(), strict=True):
         values = [[max(0.0, head.without) for head in row] + [float("nan")] * (most - len(row)) for row in rows]
         drawn = axes.imshow(values, cmap="viridis", norm=norm)
         for y, row in enumerate(rows):
             for x, head in enumerate(row):
-                word = _WORDS.get(head.role, "").format(offset=head.offset)
+                word = _WORDS.get(head.role, "").format(offset=head.offset, syntax=head.syntax)
                 light = norm(max(0.0, head.without)) < 0.6
                 axes.text(x, y, word, ha="center", va="center", fontsize=8, color="white" if light else "black")
         axes.set_title(STACKS[name][2], fontsize=10)
         axes.set_xticks(range(most))
-        axes.set_yticks(range(len(rows)))
+        axes.set_yticks(range(len(rows)), [row[0].attention.split(".")[1] for row in rows])  # of some no head is left
         axes.set_xlabel("head")
         axes.tick_params(length=0)
     figure.axes[0].set_ylabel("layer")
     figure.colorbar(drawn, ax=figure.axes, shrink=0.8, label="loss without the head, nats a token more")
+    return figure
+
+
+def draw_pruning(rounds: Sequence[Round], metric: str, png: Path) -> None:
+    """Draw the scores of a pruning into a PNG, which appears when it is complete."""
+    save_figure(plot_pruning(rounds, metric), png)
+
+
+def plot_pruning(rounds: Sequence[Round], metric: str) -> Any:
+    """A matplotlib Figure: the score over the share of heads that is left, right after heads were removed and after
+    training on, and that of the unpruned model trained as long."""
+    figure = new_figure("a pruning", figsize=(6.4, 4.2), dpi=DOTS_PER_INCH)
+    axes = figure.subplots()
+    whole, *steps = rounds
+    kept = [100 * one.heads / whole.heads for one in steps]
+    axes.axhline(whole.score, color="#777777", linestyle="--", label=f"all {whole.heads} heads, trained as long")
+    axes.plot([100, *kept], [whole.before, *(one.score for one in steps)], "o-", color="#3b6fb6", label="trained on")
+    axes.plot(kept, [one.before for one in steps], "x:", color="#d1622b", label="right after removing heads")
+    for share, one in zip(kept, steps, strict=True):
+        above: dict[str, Any] = dict(textcoords="offset points", xytext=(0, 7), ha="center", fontsize=8)
+        axes.annotate(f"{one.heads}", (share, one.score), **above)
+    axes.invert_xaxis()
+    axes.set_xlabel("heads left, %")
+    axes.set_ylabel(metric)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.legend(frameon=False)
     return figure
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 from tyro.conf import Positional
 
 from glassformer.errors import ConfigError
+from glassformer.text.pairs import PairFiles
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,6 +54,12 @@ class PruneConfig:
         for name in ("rounds", "updates", "sentences"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name} must be at least 1, got {getattr(self, name)}")
-        for name in ("data", "valid"):
-            if len(getattr(self, name)) not in ((1, 2) if name == "data" else (0, 1, 2)):
-                raise ConfigError(f"{name} must be a file of sources and one of targets, or one TSV file")
+        _ = self.pairs, self.valid_pairs  # refuses other numbers of files, at once
+
+    @property
+    def pairs(self) -> PairFiles:
+        return PairFiles.of(self.data, "--data")
+
+    @property
+    def valid_pairs(self) -> PairFiles | None:
+        return PairFiles.of(self.valid, "--valid") if self.valid else None

@@ -1,16 +1,15 @@
 """Heads of our Transformer turned down and off, and how much the loss minds: their importance."""
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import ExitStack, contextmanager
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from glassformer.attention.attend import attend
-from glassformer.attention.functional import Look
-from glassformer.attention.multihead import MultiheadAttention
+from glassformer.attention.blocks import Problem
+from glassformer.attention.functional import Look, look
+from glassformer.attention.want import Want
 from glassformer.errors import ArgumentError
 from glassformer.text.batching import Batch
 from glassformer.training.objective import Objective
@@ -20,87 +19,71 @@ Gates = dict[str, Float[Tensor, "#batch heads"]]
 """What each head's output is multiplied by, of the attentions by their paths."""
 
 
-@dataclass(frozen=True)
-class Importance:
-    """What the loss says of the heads of each attention, by its path; one number a head."""
-
-    gradient: dict[str, Float[Tensor, " heads"]]
-    """E |d loss / d gate| over sentences, the loss summed over a sentence's tokens (Michel et al. 2019, equation 2)."""
-    without: dict[str, Float[Tensor, " heads"]]
-    """How much the negative log-likelihood, in nats a token, rises when the head is switched off."""
-    loss: float
-    """With all heads, nats a token."""
-
-
-def attentions_of(model: Transformer) -> dict[str, MultiheadAttention]:
-    """The attentions of the model by their paths, in the order of the layers."""
-    return {name: module for name, module in model.named_modules() if isinstance(module, MultiheadAttention)}
-
-
 @contextmanager
 def gated(model: Transformer, gates: Gates) -> Iterator[None]:
     """Inside, heads' outputs are multiplied by the gates, which may be changed; others are as before."""
-    modules = attentions_of(model)
+    modules = model.attentions
     if unknown := set(gates) - set(modules):
         raise ArgumentError(f"gates must be of the model's attentions, got {', '.join(sorted(unknown))}")
 
-    def gate(name: str) -> Look:
-        def look(
-            q: Tensor,
-            k: Tensor,
-            v: Tensor,
-            *,
-            keep: Tensor | None,
-            bias: Tensor | None,
-            causal: bool,
-            dropout: float,
-            want: None,
-        ) -> tuple[Tensor, None]:
-            heads = attend(q, k, v, keep=keep, bias=bias, causal=causal, dropout=dropout)
-            return heads * gates[name][:, :, None, None].to(q.dtype), None
+    def through(gate: Tensor) -> Look:
+        def gated_look(of: Problem, dropout: float, want: Want | None) -> tuple[Tensor, Tensor | None]:
+            heads, weights = look(of, dropout, want)
+            return heads * gate[:, :, None, None].to(heads.dtype), weights
 
-        return look
+        return gated_look
 
-    try:
-        for name in gates:
-            modules[name]._look = gate(name)
+    with ExitStack() as stack:
+        for name, gate in gates.items():
+            stack.enter_context(modules[name].looked_at_by(through(gate)))
         yield
-    finally:
-        for module in modules.values():
-            module.__dict__.pop("_look", None)
 
 
-def measure_importance(model: Transformer, batches: Sequence[Batch]) -> Importance:
-    """Of every head of the model on these batches, computed in float32 without dropout."""
-    training = model.training
-    model.eval()
-    objective = Objective(model, torch.float32, label_smoothing=0.0)
-    heads = {name: module.num_heads for name, module in attentions_of(model).items()}
-    gradient = {name: torch.zeros(count, dtype=torch.float64) for name, count in heads.items()}
-    sentences = 0
-    for batch in batches:
-        count = len(batch.targets.keep)
-        gates = {
-            name: torch.ones(count, n, device=batch.source.device, requires_grad=True) for name, n in heads.items()
-        }
-        with torch.enable_grad(), gated(model, gates):
-            loss, _ = objective(batch)
-            found = torch.autograd.grad(loss, list(gates.values()), allow_unused=True)
-        for name, grad in zip(gates, found, strict=True):
-            if grad is not None:
-                gradient[name] += grad.abs().sum(0).double().cpu()
-        sentences += count
-    gates = {name: torch.ones(1, n, device=model.target_embedding.weight.device) for name, n in heads.items()}
-    without = {name: torch.zeros(n, dtype=torch.float64) for name, n in heads.items()}
-    with torch.no_grad(), gated(model, gates):
+def importance(model: Transformer, batches: Sequence[Batch]) -> dict[str, Float[Tensor, " heads"]]:
+    """Of each attention's heads, by its path: E |d loss / d gate| over sentences, the loss summed over a sentence's
+    tokens, divided by the norm over the attention's heads (Michel et al. 2019, equation 2 and section 4). One backward
+    pass, in float32 without dropout."""
+    sums = {name: torch.zeros(of.num_heads, dtype=torch.float64) for name, of in model.attentions.items()}
+    with _evaluated(model) as objective, torch.enable_grad():
+        for batch in batches:
+            size, device = len(batch.targets.keep), batch.source.device
+            gates = {
+                name: torch.ones(size, len(total), device=device, requires_grad=True) for name, total in sums.items()
+            }
+            with gated(model, gates):
+                loss, _ = objective(batch)
+                gradients = torch.autograd.grad(loss, list(gates.values()), allow_unused=True)
+            for total, gradient in zip(sums.values(), gradients, strict=True):
+                if gradient is not None:  # an attention may have no heads
+                    total += gradient.abs().sum(0).double().cpu()
+    return {name: total / total.norm().clamp(min=1e-30) for name, total in sums.items()}
+
+
+def rise_without(model: Transformer, batches: Sequence[Batch]) -> dict[str, Float[Tensor, " heads"]]:
+    """Of each attention's heads, by its path: how much the negative log-likelihood, in nats a token, rises when the
+    head alone is switched off. One forward pass a head, in float32 without dropout."""
+    device = model.target_embedding.weight.device
+    gates = {name: torch.ones(1, of.num_heads, device=device) for name, of in model.attentions.items()}
+    rises = {name: torch.zeros(gate.shape[1], dtype=torch.float64) for name, gate in gates.items()}
+    with _evaluated(model) as objective, torch.no_grad(), gated(model, gates):
         base = _loss(objective, batches)
         for name, gate in gates.items():
-            for head in range(heads[name]):
+            for head in range(gate.shape[1]):
                 gate[0, head] = 0.0
-                without[name][head] = _loss(objective, batches) - base
+                rises[name][head] = _loss(objective, batches) - base
                 gate[0, head] = 1.0
-    model.train(training)
-    return Importance({name: total / sentences for name, total in gradient.items()}, without, base)
+    return rises
+
+
+@contextmanager
+def _evaluated(model: Transformer) -> Iterator[Objective]:
+    """Inside, the model is without dropout; the loss is the plain one."""
+    training = model.training
+    model.eval()
+    try:
+        yield Objective(model, torch.float32, label_smoothing=0.0)
+    finally:
+        model.train(training)
 
 
 def _loss(objective: Objective, batches: Sequence[Batch]) -> float:

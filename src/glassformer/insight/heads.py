@@ -2,17 +2,18 @@
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
-from typing import Any
+from dataclasses import dataclass, replace
 
 import torch
+import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from glassformer.attention.want import Want
-from glassformer.errors import DataError
+from glassformer.errors import DataError, RunError
 from glassformer.insight.capture import capture
-from glassformer.insight.gates import Importance, attentions_of, measure_importance
+from glassformer.insight.gates import importance, rise_without
+from glassformer.insight.syntax import ABOVE, Following, Link, Syntax, Treebank
 from glassformer.run import Run
 from glassformer.text.batching import Batch
 from glassformer.text.pairs import Pair
@@ -56,29 +57,31 @@ class Head:
     rare: float | None
     """Share of sentences in which the rarest token or the second rarest receives most; None where that is not asked:
     in the decoder, and of sentences without rare tokens."""
+    syntax: Syntax | None
+    """The relation it follows best; None in the decoder, without trees, and of relations that are too few."""
     importance: float
-    """Mean of |d loss / d gate| over sentences, divided by its norm over the layer (Michel et al. 2019, section 4)."""
+    """By the gradient: see `importance`."""
     without: float
     """How much the loss rises when the head is switched off, nats a token."""
     role: str
-    """positional, rare words, end, or nothing of these."""
-
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
+    """positional, syntactic, rare words, end, or nothing of these."""
 
 
 @dataclass(frozen=True)
 class Sentences:
-    """Pairs as ids with their ends, in batches of like length, and how often each source token stands in the text."""
+    """Pairs as ids with their ends, in batches of like length, and how rare each source token is in the text."""
 
     sources: list[Int[Tensor, " _"]]
     targets: list[Int[Tensor, " _"]]
     batches: list[list[int]]
-    frequencies: Mapping[int, int]
+    ranks: Mapping[int, int]
+    """0 is the most frequent token."""
+    links: list[list[Link] | None]
+    """Of each source, where its tree is known."""
 
     @classmethod
-    def of(cls, run: Run, pairs: Iterable[Pair], most: int) -> "Sentences":
-        """The first `most` pairs; DataError if there are none."""
+    def of(cls, run: Run, pairs: Iterable[Pair], most: int, trees: Treebank | None = None) -> "Sentences":
+        """The first `most` pairs; DataError if there are none, or `trees` for none of them."""
         all_pairs = [pair for pair in pairs if all(pair)]
         if not all_pairs:
             raise DataError("there are no sentences to study: every line is empty")
@@ -86,10 +89,14 @@ class Sentences:
         source, target = next(sides), next(sides)
         encoded = run.source_tokenizer.encode(source)
         frequencies = Counter(i for ids in encoded for i in ids)
+        ranks = {token: rank for rank, (token, _) in enumerate(frequencies.most_common())}
         sources, targets = (
             [torch.tensor([*ids, EOS]) for ids in side]
             for side in (encoded[:most], run.target_tokenizer.encode(target[:most]))
         )
+        links: list[list[Link] | None] = [None] * len(sources)
+        if trees is not None:
+            links = trees.of([run.source_tokenizer.surfaces(line) for line in source[:most]])
         order = sorted(range(len(sources)), key=lambda n: (len(sources[n]), len(targets[n])))
         batches: list[list[int]] = [[]]
         for n in order:
@@ -97,7 +104,7 @@ class Sentences:
             if batches[-1] and longest * (len(batches[-1]) + 1) > AT_ONCE:
                 batches.append([])
             batches[-1].append(n)
-        return cls(sources, targets, batches, frequencies)
+        return cls(sources, targets, batches, ranks, links)
 
     def batch(self, run: Run, indices: Sequence[int]) -> Batch:
         """These pairs, on the model's device."""
@@ -107,26 +114,30 @@ class Sentences:
 
 
 def study_heads(run: Run, sentences: Sentences) -> list[Head]:
-    """What each head does on these sentences, in the order of the layers."""
+    """What each head does on these sentences, in the order of the layers; RunError if there is no head."""
+    if not any(attention.num_heads for attention in run.model.attentions.values()):
+        raise RunError("this run has no attention heads left: there is nothing to study")
     run.model.eval()
     batches = [sentences.batch(run, indices) for indices in sentences.batches]
-    importance = measure_importance(run.model, batches)
-    sums = {name: _Sums(module.num_heads) for name, module in attentions_of(run.model).items()}
+    gradients, rises = importance(run.model, batches), rise_without(run.model, batches)
+    sums = {name: _Sums(module.num_heads) for name, module in run.model.attentions.items()}
     for indices, batch in zip(sentences.batches, batches, strict=True):
         with torch.no_grad(), capture(run.model, Want(weights=True)) as seen:
             start = run.model.start(run.model.encode(batch.source, packing=batch.sources), packing=batch.sources)
             run.model.decode(batch.target_in, start, batch.targets)
-        sources, targets = batch.sources.keep[:, 0, 0], batch.targets.keep[:, 0, 0]
-        ends = sources & ~sources.roll(-1, 1).index_fill(1, torch.tensor([sources.shape[1] - 1]), False)
-        starts = torch.zeros_like(targets).index_fill(1, torch.tensor([0]), True)
+        sources, targets = batch.sources.keep[:, 0, 0].cpu(), batch.targets.keep[:, 0, 0].cpu()
+        ends = sources & ~F.pad(sources[:, 1:], (0, 1))
+        starts = torch.zeros_like(targets)
+        starts[:, 0] = True
         for name, one in seen.items():
             in_decoder = name.startswith("decoder")
             queries = targets if in_decoder else sources
             special = starts if in_decoder and "self_attention" in name else ends
-            sums[name].add(one.weights, queries, special)
+            sums[name].add(one.weights.cpu(), queries, special)
             if not in_decoder:
-                sums[name].add_rare(one.weights, [sentences.sources[n] for n in indices], sentences.frequencies)
-    return [head for name, found in sums.items() for head in found.heads(name, importance)]
+                sums[name].add_rare(one.weights.cpu(), [sentences.sources[n] for n in indices], sentences.ranks)
+                sums[name].add_links(one.weights.cpu(), [sentences.links[n] for n in indices], batch.sources.keep.cpu())
+    return [head for name, found in sums.items() for head in found.heads(name, gradients[name], rises[name])]
 
 
 def as_table(heads: Sequence[Head]) -> Iterator[str]:
@@ -141,7 +152,7 @@ def as_table(heads: Sequence[Head]) -> Iterator[str]:
         yield (
             f"{head.attention:{width}}{head.head:6}{head.without:+14.4f}{head.importance:12.2f}{head.confidence:12.2f}"
             f"{head.entropy:9.2f}{head.offset:+8d}{head.positional:7.0%}{head.previous:8.0%}{head.next:7.0%}"
-            f"{head.end:7.0%}{rare:>7}  {head.role}"
+            f"{head.end:7.0%}{rare:>7}  {head.role}{f': {head.syntax}' if head.role == 'syntactic' else ''}"
         ).rstrip()
 
 
@@ -154,6 +165,7 @@ class _Sums:
         self._confidence, self._entropy, self._previous, self._next, self._end = torch.zeros(5, heads).double()
         self._offsets = [Counter[int]() for _ in range(heads)]
         self._rare, self._sentences = torch.zeros(heads), 0
+        self._following = Following(heads)
 
     def add(
         self,
@@ -162,7 +174,7 @@ class _Sums:
         special: Bool[Tensor, "batch k_len"],
     ) -> None:
         """Of a batch, where `queries` are no padding and `special` are the ends, or the starts."""
-        weights, queries, special = weights.double().cpu(), queries.cpu(), special.cpu()
+        weights = weights.double()
         real = queries[:, None].to(weights.dtype)
         self._tokens += int(queries.sum())
         self._end += ((weights * special[:, None, None]).sum(-1) * real).sum((0, 2))
@@ -176,11 +188,14 @@ class _Sums:
         for head, offsets in enumerate(self._offsets):
             offsets.update(away[:, head][queries].tolist())
 
-    def add_rare(self, weights: Tensor, sources: Sequence[Tensor], frequencies: Mapping[int, int]) -> None:
+    def add_rare(
+        self,
+        weights: Float[Tensor, "batch heads q_len k_len"],
+        sources: Sequence[Int[Tensor, " _"]],
+        ranks: Mapping[int, int],
+    ) -> None:
         """Which token of each source receives most: of the rarest two?"""
-        ranks = {token: rank for rank, (token, _) in enumerate(Counter(frequencies).most_common())}
-        received = weights.sum(2).cpu()
-        for of_heads, ids in zip(received, sources, strict=True):
+        for of_heads, ids in zip(weights.sum(2), sources, strict=True):
             tokens = ids[:-1].tolist()
             if not tokens or max(ranks[token] for token in tokens) < FREQUENT:
                 continue
@@ -189,10 +204,19 @@ class _Sums:
             self._rare += torch.stack([most == place for place in rarest]).any(0)
             self._sentences += 1
 
-    def heads(self, name: str, importance: Importance) -> list[Head]:
+    def add_links(
+        self,
+        weights: Float[Tensor, "batch heads q_len k_len"],
+        links: Sequence[list[Link] | None],
+        keep: Bool[Tensor, "batch 1 1 k_len"],
+    ) -> None:
+        """Which tokens look along the relations of their sentence?"""
+        for of_heads, of_sentence, length in zip(weights, links, keep.sum((1, 2, 3)).tolist(), strict=True):
+            if of_sentence:
+                self._following.add(of_heads[:, : length - 1, : length - 1], of_sentence)
+
+    def heads(self, name: str, gradient: Float[Tensor, " heads"], rise: Float[Tensor, " heads"]) -> list[Head]:
         """The heads of the attention of this name."""
-        gradient = importance.gradient[name]
-        scale = gradient.norm().clamp(min=1e-30)
         found = []
         for n in range(self._heads):
             offset, count = min(self._offsets[n].items(), key=lambda item: (-item[1], abs(item[0]), item[0]))
@@ -207,8 +231,9 @@ class _Sums:
                 next=float(self._next[n]) / self._tokens,
                 end=float(self._end[n]) / self._tokens,
                 rare=float(self._rare[n]) / self._sentences if self._sentences else None,
-                importance=float(gradient[n] / scale),
-                without=float(importance.without[name][n]),
+                syntax=self._following.best(n),
+                importance=float(gradient[n]),
+                without=float(rise[n]),
                 role="",
             )
             found.append(replace(head, role=role_of(head)))
@@ -219,6 +244,8 @@ def role_of(head: Head) -> str:
     """By the criteria above, the first that holds."""
     if head.positional >= POSITIONAL:
         return "positional"
+    if head.syntax is not None and head.syntax.found >= head.syntax.by_position + ABOVE:
+        return "syntactic"
     if head.rare is not None and head.rare >= RARE:
         return "rare words"
     return "end" if head.end >= PARKED else ""

@@ -8,23 +8,28 @@ import json
 import random
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from glassformer.errors import ArgumentError, ConfigError, RunError
+import torch
+
+from glassformer.device import pick_device
+from glassformer.errors import ArgumentError, ConfigError, GlassformerError, RunError
 from glassformer.files import write_json
-from glassformer.folder import CONFIG, METRICS, PRUNED, RESUME, WEIGHTS
+from glassformer.folder import METRICS, PRUNED, WEIGHTS
 from glassformer.generation.config import SearchConfig
 from glassformer.insight.config import PruneConfig
-from glassformer.insight.gates import attentions_of, measure_importance
+from glassformer.insight.gates import importance
 from glassformer.insight.heads import Sentences
-from glassformer.insight.speed import Speed, compare_speed
-from glassformer.run import Run, load_run, read_config, write_config, write_weights
+from glassformer.insight.speed import Speed, compare_speed, peak_memory
+from glassformer.run import load_run, open_run, read_config, write_config, write_weights
 from glassformer.text.pairs import Pair, PairFiles
 from glassformer.training.config import TrainConfig
-from glassformer.training.loop import resume, train
+from glassformer.training.loop import train_once
 from glassformer.training.metrics import read_metrics
-from glassformer.transformer.model import Transformer
+from glassformer.transformer.config import ModelConfig
+from glassformer.transformer.model import Transformer, count_parameters
 
 LINES = 200
 """Lines that are translated to measure the speed."""
@@ -44,7 +49,7 @@ class Round:
     before: float
     """Score right after heads were removed; of the first, of which none were, that of the run as it was."""
     score: float
-    """Score after training on: the first as long as all steps together."""
+    """Score of the weights that were kept, the best, after training on: the first as long as all steps together."""
     loss: float
     """Validation loss, nats a token, to that score."""
     removed: dict[str, list[int]]
@@ -59,6 +64,9 @@ class Pruning:
     """The unpruned model after the same training, then the model after each step."""
     speed: Speed
     """Of the run as it was and of the pruned one."""
+    memory: tuple[int | None, int | None]
+    """Peak bytes of a process that translates, with the run as it was and with the pruned one; None where the system
+    doesn't say."""
     attentions: dict[str, int]
     """Heads that are left of each attention."""
 
@@ -69,7 +77,7 @@ def without_heads(model: Transformer, removed: Mapping[str, Sequence[int]]) -> T
     Their rows of the query, key and value projections and their columns of the output's are gone. Heads that are left
     are numbered anew.
     """
-    attentions = attentions_of(model)
+    attentions = model.attentions
     if unknown := sorted(set(removed) - set(attentions)):
         raise ArgumentError(f"heads must be of the model's attentions, got {', '.join(unknown)}")
     left = {}
@@ -78,14 +86,12 @@ def without_heads(model: Transformer, removed: Mapping[str, Sequence[int]]) -> T
         if wrong := [head for head in heads if not 0 <= head < count]:
             raise ArgumentError(f"{name} has heads 0 to {count - 1}, got {wrong[0]}")
         left[name] = [head for head in range(count) if head not in heads]
-    pruned = Transformer(model.config).to(model.target_embedding.weight)
-    pruned.load_state_dict(model.state_dict())
+    pruned = deepcopy(model)
     for name, kept in left.items():
-        attentions_of(pruned)[name].keep_heads(kept)
-    counts = {**model.config.heads_left, **{name: len(kept) for name, kept in left.items()}}
-    fewer = {name: count for name, count in counts.items() if count < model.config.heads}
-    pruned.config = replace(model.config, heads_left=fewer)
-    return pruned.train(model.training)
+        pruned.attentions[name].keep_heads(kept)
+    fewer = {name: len(kept) for name, kept in left.items() if len(kept) < model.config.heads}
+    pruned.config = replace(model.config, heads_left={**model.config.heads_left, **fewer})
+    return pruned
 
 
 def prune(config: PruneConfig, say: Callable[[str], None] = print) -> Pruning | None:
@@ -96,31 +102,47 @@ def prune(config: PruneConfig, say: Callable[[str], None] = print) -> Pruning | 
     """
     if config.out.exists():
         raise RunError(f"{config.out} is there already: choose another --out, or remove it first")
-    run = load_run(config.run)
-    total = sum(module.num_heads for module in attentions_of(run.model).values())
+    total = _heads(open_run(config.run).model)
     if round(total * config.keep) >= total:
         raise ConfigError(f"keep {config.keep} leaves all {total} heads: give a smaller share")
+    if config.threads is not None:
+        torch.set_num_threads(config.threads)
     work = config.out.with_name(f".{config.out.name}.pruning")
     work.mkdir(parents=True, exist_ok=True)
     _check_same(config, work)
-    rounds: list[Round] = []
+    try:
+        return _pruned(config, total, work, say)
+    except GlassformerError:
+        if not any(path.is_dir() for path in work.iterdir()):  # nothing was trained: other settings may be tried
+            shutil.rmtree(work)
+        raise
+
+
+def _pruned(config: PruneConfig, total: int, work: Path, say: Callable[[str], None]) -> Pruning | None:
+    """What `prune` does in the folder `work`."""
+    say(f"{total} of {total} heads, to compare with:")
+    folder = work / "unpruned"
+    if not _train_on(config.run, folder, config, config.updates * config.rounds):
+        return None
+    rounds = [_round(folder, {})]
     folder = config.run
-    for number in range(config.rounds + 1):
+    for number in range(1, config.rounds + 1):
         left = total - round(total * (1 - config.keep) * number / config.rounds)
         begun, trained = work / f"{number}-pruned", work / f"{number}-trained"
         say(f"{left} of {total} heads:")
         if not begun.exists():
-            _remove_some(load_run(folder), left, config, begun)
-        if not _train_on(begun, trained, config, config.updates * (1 if number else config.rounds)):
+            _remove_some(folder, left, config, begun)
+        if not _train_on(begun, trained, config, config.updates):
             return None
-        rounds.append(_round(begun, trained))
-        folder = trained if number else config.run
-    final = load_run(folder)
-    lines = [source for source, _ in _some(PairFiles(*(config.valid or config.data)), config, LINES)]
+        rounds.append(_round(trained, read_config(begun)["training"]["removed"]))
+        folder = trained
+    model = open_run(folder).model
+    lines = [source for source, _ in _some(config.valid_pairs or config.pairs, config.seed, LINES)]
     found = Pruning(
         rounds=rounds,
         speed=compare_speed(config.run, folder, lines, config.device, SearchConfig()),
-        attentions={name: module.num_heads for name, module in attentions_of(final.model).items()},
+        memory=(peak_memory(config.run, lines, config.device), peak_memory(folder, lines, config.device)),
+        attentions={name: model.heads_of(name) for name in model.attentions},
     )
     write_json(folder / PRUNED, asdict(found))
     folder.replace(config.out)
@@ -130,11 +152,14 @@ def prune(config: PruneConfig, say: Callable[[str], None] = print) -> Pruning | 
 
 def as_lines(found: Pruning) -> Iterator[str]:
     """The report for people."""
-    yield "heads  parameters  weights   score before training on   after   loss"
+    yield "heads  parameters       size   score before training on   after    loss"
     for one in found.rounds:
-        size = f"{one.heads:5}{one.parameters:12,}{one.bytes / 1e6:8.1f}M"
+        size = f"{one.heads:5}{one.parameters:12,}{one.bytes / 1e6:8.1f} MB"
         yield f"{size}{one.before:24.2f}{one.score:10.2f}{one.loss:8.4f}"
     yield f"speed of translation: {found.speed}"
+    before, after = found.memory
+    if before and after:
+        yield f"memory of a process that translates: {before / 1e6:,.0f} -> {after / 1e6:,.0f} MB"
     yield "heads left: " + ", ".join(f"{name} {count}" for name, count in found.attentions.items())
 
 
@@ -147,18 +172,21 @@ def _check_same(config: PruneConfig, work: Path) -> None:
     write_json(path, settings)
 
 
-def _remove_some(run: Run, left: int, config: PruneConfig, out: Path) -> None:
+def _heads(model: ModelConfig) -> int:
+    """How many there are in all."""
+    return sum(model.heads_of(name) for name in model.attentions)
+
+
+def _remove_some(folder: Path, left: int, config: PruneConfig, out: Path) -> None:
     """Write the run without its least important heads, of which `left` stay."""
-    pairs = list(_some(PairFiles(*config.data), config, config.sentences))
-    sentences = Sentences.of(run, pairs, config.sentences)
-    importance = measure_importance(run.model, [sentences.batch(run, indices) for indices in sentences.batches])
+    run = load_run(folder, pick_device(config.device))
+    sentences = Sentences.of(run, _some(config.pairs, config.seed, config.sentences), config.sentences)
+    measured = importance(run.model, [sentences.batch(run, indices) for indices in sentences.batches])
     ranked = sorted(
-        (float(value) / max(float(of_layer.norm()), 1e-30), name, head)
-        for name, of_layer in importance.gradient.items()
-        for head, value in enumerate(of_layer)
+        (float(value), name, head) for name, values in measured.items() for head, value in enumerate(values)
     )
     removed: dict[str, list[int]] = {}
-    for _, name, head in ranked[: max(0, len(ranked) - left)]:
+    for _, name, head in ranked[: len(ranked) - left]:
         removed.setdefault(name, []).append(head)
     pruned = without_heads(run.model, removed)
     temporary = out.with_name(f".{out.name}.tmp")
@@ -169,7 +197,7 @@ def _remove_some(run: Run, left: int, config: PruneConfig, out: Path) -> None:
     temporary.replace(out)
 
 
-def _some(files: PairFiles, config: PruneConfig, most: int) -> list[Pair]:
+def _some(files: PairFiles, seed: int, most: int) -> list[Pair]:
     """Pairs drawn at random from the beginning of the files."""
     seen = []
     for pair in files:
@@ -177,26 +205,21 @@ def _some(files: PairFiles, config: PruneConfig, most: int) -> list[Pair]:
             seen.append(pair)
         if len(seen) == LOOKED_AT:
             break
-    return random.Random(config.seed).sample(seen, min(len(seen), most))
+    return random.Random(seed).sample(seen, min(len(seen), most))
 
 
 def _train_on(begun: Path, out: Path, config: PruneConfig, updates: int) -> bool:
     """Train the model for so many updates, or go on with that; whether it came to its end."""
-    if (out / RESUME).exists():
-        return resume(out).finished
-    if (out / CONFIG).exists():
-        return True
-    width = read_config(begun)["model"]["d_model"]
-    source, target, valid_source, valid_target = (*_two(config.data), *_two(config.valid))
-    result = train(
+    pairs, valid = config.pairs, config.valid_pairs
+    result = train_once(
         TrainConfig(
-            source=source,
-            target=target,
-            valid_source=valid_source,
-            valid_target=valid_target,
+            source=pairs.source,
+            target=pairs.target,
+            valid_source=valid and valid.source,
+            valid_target=valid and valid.target,
             out=out,
             from_=begun,
-            learning_rate=config.learning_rate or 1 / (16 * width),
+            learning_rate=config.learning_rate or 1 / (16 * read_config(begun)["model"]["d_model"]),
             warmup=max(1, updates // 10),
             cooldown=1.0,
             max_updates=updates,
@@ -215,23 +238,16 @@ def _train_on(begun: Path, out: Path, config: PruneConfig, updates: int) -> bool
     return result.finished
 
 
-def _two(paths: Sequence[Path]) -> tuple[Path | None, Path | None]:
-    source, target = (*paths, None, None)[:2]
-    return source, target
-
-
-def _round(begun: Path, trained: Path) -> Round:
-    """What the files of a step say."""
-    found = read_metrics(trained / METRICS)
-    first, last = found.validations[0], found.validations[-1]
-    removed = read_config(begun)["training"]["removed"]
-    run = load_run(trained)
+def _round(trained: Path, removed: Mapping[str, list[int]]) -> Round:
+    """What the run folder after a step says."""
+    metrics, model = read_metrics(trained / METRICS), open_run(trained).model
+    assert metrics.best is not None
     return Round(
-        heads=sum(module.num_heads for module in attentions_of(run.model).values()),
-        parameters=sum(parameter.numel() for parameter in run.model.parameters()),
+        heads=_heads(model),
+        parameters=count_parameters(model),
         bytes=(trained / WEIGHTS).stat().st_size,
-        before=first.score,
-        score=last.score,
-        loss=last.loss,
-        removed=removed,
+        before=metrics.validations[0].score,
+        score=metrics.best.score,
+        loss=metrics.best.loss,
+        removed=dict(removed),
     )

@@ -37,22 +37,19 @@ class Captured(Mapping[str, Observation]):
 
     def want(self, name: str, batch: int, heads: int, q_len: int, k_len: int) -> Want:
         """What the next call of this attention is asked, given the sizes and what is left of the budget."""
-        want = self._wants[name]
-        rows = tuple(n for n in want.rows if -q_len <= n < q_len)
-        want = replace(want, top=min(want.top, k_len), rows=rows, row_heads=want.row_heads if rows else None)
+        want = self._wants[name].fitted(q_len, k_len)
         sizes = batch, heads, q_len, k_len
         self._sizes[name].append(sizes)
         if self._share is None:
             return want
         left = self._share - self._spent[name]
-        full = want
         lesser = want
         for lesser, instead in _lesser(want, k_len):
             if bytes_of(lesser, *sizes) <= left:
-                if lesser is not full:
-                    missing = ", ".join(fact for fact in full.asked if not getattr(lesser, fact))
-                    self.dropped[name] = f"{missing} would take {_size(bytes_of(full, *sizes))}, {_size(left)} are left"
-                    self.dropped[name] += f": {instead}"
+                if lesser is not want:
+                    missing = ", ".join(fact for fact in want.asked if not getattr(lesser, fact))
+                    taken = _size(bytes_of(want, *sizes))
+                    self.dropped[name] = f"{missing} would take {taken}, {_size(left)} are left: {instead} are there"
                 self._spent[name] += bytes_of(lesser, *sizes)
                 return lesser
         count, least = len(self._wants), self._spent[name] + bytes_of(lesser, *sizes)
@@ -124,17 +121,18 @@ def _tiles(q_len: int, k_len: int, most: int) -> int:
 def _lesser(want: Want, k_len: int) -> Iterator[tuple[Want, str]]:
     """`want`, and what to ask in its place where there is less and less room, with what is said of it."""
     yield want, ""
-    maps = want.weights or want.head_mean
-    if maps:
-        exact = dict(entropy=True, received=True, distance=True, lse=True, top=max(want.top, min(TOP, k_len)))
-        tiles = dict(pooled_heads=TILES) if want.weights else dict(pooled=TILES)
-        without = replace(want, weights=False, head_mean=False)
-        yield replace(without, **exact, **tiles), f"tiles, the {exact['top']} largest and exact statistics are there"
-        yield replace(without, **exact), f"the {exact['top']} largest of each query and exact statistics are there"
-        yield replace(without, **{**exact, "top": want.top}), "exact statistics are there"
-    bare = replace(want, weights=False, head_mean=False, rows=(), row_heads=None, pooled=0, pooled_heads=0)
-    yield replace(bare, entropy=True, received=True, distance=True, lse=True), "exact statistics are there"
-    yield replace(bare, top=0, entropy=True, received=True, distance=True, lse=True), "exact statistics are there"
+    statistics = dict(entropy=True, received=True, distance=True, lse=True)
+    if want.weights or want.head_mean:
+        most, tiles = max(want.top, min(TOP, k_len)), "pooled_heads" if want.weights else "pooled"
+        want = replace(want, weights=False, head_mean=False, **statistics)
+        yield replace(want, top=most, **{tiles: TILES}), f"tiles, the {most} largest and exact statistics"
+        yield replace(want, top=most), f"the {most} largest of each query and exact statistics"
+        yield want, "exact statistics"
+    if want.rows or want.pooled or want.pooled_heads:
+        want = replace(want, rows=(), row_heads=None, pooled=0, pooled_heads=0, **statistics)
+        yield want, "exact statistics"
+    if want.top:
+        yield replace(want, top=0, **statistics), "exact statistics"
 
 
 def _goes_on(before: tuple[int, int, int, int], after: tuple[int, int, int, int]) -> bool:

@@ -1,16 +1,31 @@
-"""How much faster one run translates than another: both in turns, on the same lines."""
+"""What translating with a run costs: how much faster one is than another, on the same lines in turns, and memory."""
 
+import json
 import math
 import statistics
+import subprocess
+import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from glassformer.device import pick_device
 from glassformer.generation.config import SearchConfig
 from glassformer.generation.translator import Translator
 
 TURNS = 9
+_STATUS = Path("/proc/self/status")  # of Linux
+_ALONE = """
+import json, sys
+from pathlib import Path
+from glassformer.device import tame_memory
+from glassformer.generation.translator import Translator
+folder, lines = json.load(sys.stdin)
+tame_memory()
+Translator.load(Path(folder), "cpu").translate(lines)
+print(next((line.split()[1] for line in open("/proc/self/status") if line.startswith("VmHWM")), ""))
+"""
 _STUDENT = 2.306
 """Of Student's t distribution with TURNS - 1 degrees of freedom, the 97.5 % point."""
 
@@ -52,3 +67,13 @@ def compare_speed(before: Path, after: Path, lines: Sequence[str], device: str, 
         low=math.exp(mean - spread),
         high=math.exp(mean + spread),
     )
+
+
+def peak_memory(folder: Path, lines: Sequence[str], device: str) -> int | None:
+    """Most bytes that a process of its own takes which loads the run and translates the lines; None where the system
+    doesn't say, and on devices with a memory of their own."""
+    if pick_device(device).type != "cpu" or not _STATUS.exists():
+        return None
+    given = json.dumps([str(folder.resolve()), list(lines)])
+    done = subprocess.run([sys.executable, "-c", _ALONE], input=given, capture_output=True, text=True)
+    return 1024 * int(done.stdout) if done.returncode == 0 and done.stdout.strip() else None

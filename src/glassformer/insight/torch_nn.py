@@ -7,6 +7,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from glassformer.attention.blocks import Problem
 from glassformer.attention.functional import Look
 from glassformer.attention.multihead import MultiheadAttention
 from glassformer.attention.observation import Observation
@@ -34,15 +35,13 @@ def capturing_torch(modules: Mapping[str, Attention], captured: Captured) -> Ite
     """Inside, what these modules look at is added to the record."""
     with ExitStack() as stack:
         for name, module in modules.items():
-            if "_look" in module.__dict__ or "forward" in module.__dict__:
+            if "forward" in module.__dict__:
                 raise ArgumentError(
                     f"{name or 'model'} is being captured already, or its forward was replaced: one capture at a time"
                 )
-            if isinstance(module, MultiheadAttention):
-                stack.enter_context(_set(module, _look=_looking(name, captured)))
-            else:
-                ours = as_ours(module)
-                ours._look = _looking(name, captured)
+            ours = module if isinstance(module, MultiheadAttention) else as_ours(module)
+            stack.enter_context(ours.looked_at_by(_looking(name, captured)))
+            if ours is not module:
                 # Layers of torch.nn that find False here call the attention, and don't compute it themselves.
                 stack.enter_context(_set(module, forward=_Forward(module, ours), _qkv_same_embed_dim=False))
         yield
@@ -75,22 +74,14 @@ def _set(module: nn.Module, **values: Any) -> Iterator[None]:
 def _looking(name: str, captured: Captured) -> Look:
     """A `Look` that adds what it sees to the record."""
 
-    def look(
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        *,
-        keep: Tensor | None,
-        bias: Tensor | None,
-        causal: bool,
-        dropout: float,
-        want: Want | None,
-    ) -> tuple[Tensor, Tensor | None]:
-        asked = captured.want(name, q.shape[0], q.shape[1], q.shape[2], k.shape[2])
+    def look(of: Problem, dropout: float, want: Want | None) -> tuple[Tensor, Tensor | None]:
+        asked = captured.want(name, of.q.shape[0], of.q.shape[1], of.q.shape[2], of.k.shape[2])
         both = asked
         if want is not None:
             both = replace(asked, head_mean=asked.head_mean or want.head_mean, weights=asked.weights or want.weights)
-        output, seen = observe(q, k, v, keep=keep, bias=bias, causal=causal, dropout=dropout, want=both)
+        output, seen = observe(
+            of.q, of.k, of.v, keep=of.keep, bias=of.bias, causal=of.causal, scale=of.scale, dropout=dropout, want=both
+        )
         tensors = seen.tensors()
         weights = None if want is None else tensors["head_mean" if want.head_mean else "weights"]
         for fact in set(both.asked) - set(asked.asked):

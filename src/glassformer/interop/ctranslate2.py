@@ -1,21 +1,22 @@
-"""Runs as models of CTranslate2, a C++ library that translates fast: by way of the Marian layout and its own converter.
+"""Runs as models of CTranslate2, a C++ library that translates fast, through its own specification classes.
 
 A folder of config.json, model.bin, the vocabulary (two of them, if source and target have their own), source.spm and
 target.spm.
 """
 
-import json
-import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from types import ModuleType
+from typing import Any
+
+from torch import Tensor
+from torch.nn.functional import pad
 
 from glassformer.errors import ConfigError, RunError
-from glassformer.files import write_json
-from glassformer.interop.huggingface import CONFIG, export_marian
+from glassformer.interop.huggingface import check_subwords
 from glassformer.run import Run
+from glassformer.text.tokenizer import EOS, UNK
+from glassformer.transformer.config import ModelConfig
+from glassformer.transformer.positions import sinusoids
 
 QUANTIZATIONS = (
     "int8",
@@ -35,7 +36,9 @@ def export_ctranslate2(run: Run, out: Path, quantization: str | None = None) -> 
 
     Tokens are the pieces of source.spm and target.spm; a source ends with `</s>` and has at most 1,024 tokens.
     `quantization` is one of `QUANTIZATIONS`: how the weights are stored; None keeps them as they are, in float32.
-    Needs the extra `ctranslate2`; RunError says what keeps a run from being exported.
+    Heads that were pruned are left out as far as CTranslate2 can: it has as many in all attentions of a stack, so
+    where a layer has fewer than another it gets zeros. Needs the extra `ctranslate2`; RunError says what keeps a run
+    from being exported.
     """
     if quantization is not None and quantization not in QUANTIZATIONS:
         raise ConfigError(f"quantization must be one of {', '.join(QUANTIZATIONS)}, got {quantization!r}")
@@ -45,46 +48,105 @@ def export_ctranslate2(run: Run, out: Path, quantization: str | None = None) -> 
             "this run's decoder starts from a padding embedding that is not zero (its largest number is "
             f"{start.abs().max():.3g}), and CTranslate2's from zeros: export it --to huggingface"
         )
-    try:
-        from ctranslate2.converters import TransformersConverter
-        from transformers.utils import logging  # the converter needs transformers, and doesn't say so
-    except ImportError as error:
-        raise ImportError(
-            "exporting to CTranslate2 needs ctranslate2 and transformers: pip install 'glassformer[ctranslate2]'"
-        ) from error
+    if run.model.config.final_norm and not run.model.config.norm_first:
+        raise RunError(
+            "this run's model has final_norm without norm_first, which CTranslate2 has not: it can't be exported"
+        )
+    tokenizers = {"source": run.source_tokenizer, "target": run.target_tokenizer}
+    for side, tokenizer in tokenizers.items():
+        check_subwords(tokenizer, side)
+    spec = _spec(run)
+    spec.validate()
+    spec.optimize(quantization=quantization)
     out.parent.mkdir(parents=True, exist_ok=True)
-    with TemporaryDirectory(prefix=f".{out.name}.", dir=out.parent) as temporary, _quiet(logging):
-        marian, converted = Path(temporary, "marian"), Path(temporary, "converted")
-        export_marian(run, marian)
-        config = json.loads((marian / CONFIG).read_text(encoding="utf-8"))
-        write_json(marian / CONFIG, {**config, "max_position_embeddings": POSITIONS})
-        converter = TransformersConverter(str(marian), copy_files=["source.spm", "target.spm"])
-        converter.convert(str(converted), quantization=quantization)
-        if not run.model.config.shared_vocab:
-            _write_vocabularies(marian, converted)
+    with TemporaryDirectory(prefix=f".{out.name}.", dir=out.parent) as temporary:
+        folder = Path(temporary, "model")
+        folder.mkdir()
+        spec.save(str(folder))
+        for side, tokenizer in tokenizers.items():
+            tokenizer.save(folder / side)
+            (folder / f"{side}.vocab.json").unlink(missing_ok=True)  # the vocabulary is written already
         if out.exists():
             out.rmdir()  # an empty one, in whose place not every system puts another
-        converted.rename(out)
+        folder.rename(out)
 
 
-def _write_vocabularies(marian: Path, converted: Path) -> None:
-    """Both vocabularies, without `<pad>`: the converter writes the source's alone and takes it for both."""
-    (converted / "shared_vocabulary.json").unlink(missing_ok=True)
-    for name, theirs in (("vocab.json", "source_vocabulary.json"), ("target_vocab.json", "target_vocabulary.json")):
-        ids = json.loads((marian / name).read_text(encoding="utf-8"))
-        pieces = sorted(ids, key=ids.__getitem__)[:-1]
-        (converted / theirs).write_text(json.dumps(pieces, indent=2), encoding="utf-8")
-
-
-@contextmanager
-def _quiet(logging: ModuleType) -> Iterator[None]:
-    """transformers without its progress bar, and without advice to install what only its tokenizer would use."""
-    shown = logging.is_progress_bar_enabled()
-    logging.disable_progress_bar()
+def _spec(run: Run) -> Any:
+    """Their description of the model, filled with its weights. Padding is left out: their decoder starts from zeros."""
     try:
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", "Recommended: pip install sacremoses")
-            yield
-    finally:
-        if shown:
-            logging.enable_progress_bar()
+        from ctranslate2 import specs
+        from ctranslate2.specs import common_spec, transformer_spec
+    except ImportError as error:
+        raise ImportError(
+            "exporting to CTranslate2 needs the package ctranslate2: pip install 'glassformer[ctranslate2]'"
+        ) from error
+    config = run.model.config
+    # Copies: quantizing changes them in place.
+    weights = {name: tensor.detach().float().cpu().clone() for name, tensor in run.model.state_dict().items()}
+    d_head = config.d_model // config.heads
+    shape: dict[str, Any] = dict(
+        pre_norm=config.norm_first,
+        no_final_norm=not config.final_norm,
+        activation=common_spec.Activation[config.activation.upper()],
+        head_dim=d_head,
+    )
+    heads = {stack: _most_heads(config, stack) for stack in ("encoder", "decoder")}
+    encoder: Any = transformer_spec.TransformerEncoderSpec(config.encoder_layers, heads["encoder"], **shape)
+    decoder: Any = transformer_spec.TransformerDecoderSpec(config.decoder_layers, heads["decoder"], **shape)
+    decoder.start_from_zero_embedding = True
+    target = weights["target_embedding.weight"]
+    encoder.embeddings[0].weight = weights.get("source_embedding.weight", target)[:-1].numpy()
+    decoder.embeddings.weight = target[:-1].numpy()
+    decoder.projection.weight = weights.get("output.weight", target[:-1]).numpy()
+    if config.output_bias:
+        decoder.projection.bias = weights["output_bias"].numpy()
+    for name, stack in (("encoder", encoder), ("decoder", decoder)):
+        stack.scale_embeddings = config.d_model**0.5 if config.scale_embedding else 1.0
+        stack.position_encodings.encodings = sinusoids(POSITIONS, config.d_model).numpy()
+        if config.final_norm:
+            _fill_norm(stack.layer_norm, weights, f"{name}_norm")
+        for n, layer in enumerate(stack.layer):
+            at = f"{name}.{n}"
+            _fill_attention(layer.self_attention, weights, f"{at}.self_attention", heads[name] * d_head)
+            if name == "decoder":
+                _fill_attention(layer.attention, weights, f"{at}.source_attention", heads[name] * d_head)
+            _fill_linear(layer.ffn.linear_0, weights, f"{at}.feed_forward.inner")
+            _fill_linear(layer.ffn.linear_1, weights, f"{at}.feed_forward.outer")
+            _fill_norm(layer.ffn.layer_norm, weights, f"{at}.feed_forward_norm")
+    spec: Any = specs.TransformerSpec(encoder, decoder)
+    tokenizers = run.source_tokenizer, run.target_tokenizer
+    source, tokens = (tokenizer.tokens(range(tokenizer.vocab_size - 1)) for tokenizer in tokenizers)
+    spec.register_source_vocabulary(source)
+    spec.register_target_vocabulary(tokens)
+    spec.config.eos_token = tokens[EOS]
+    spec.config.decoder_start_token = tokens[EOS]  # whatever it is, their decoder starts from zeros
+    spec.config.unk_token = tokens[UNK]
+    return spec
+
+
+def _most_heads(config: ModelConfig, stack: str) -> int:
+    """Heads of the attention of a stack that has most."""
+    return max(1, *(config.heads_of(name) for name in config.attentions if name.startswith(stack)))
+
+
+def _fill_attention(theirs: Any, weights: dict[str, Tensor], name: str, width: int) -> None:
+    """Each projection with `width` rows: fewer of ours, and zeros. Theirs for queries, keys and values are one matrix,
+    of attention to the source two."""
+    weight, bias = weights[f"{name}.in_proj_weight"], weights[f"{name}.in_proj_bias"]
+    missing = width - len(weight) // 3
+    weight, bias = pad(weight.unflatten(0, (3, -1)), (0, 0, 0, missing)), pad(bias.unflatten(0, (3, -1)), (0, missing))
+    first, *second, last = theirs.linear
+    parts = [(first, slice(0, 1)), (second[0], slice(1, 3))] if second else [(first, slice(0, 3))]
+    for linear, rows in parts:
+        linear.weight, linear.bias = weight[rows].flatten(0, 1).numpy(), bias[rows].flatten().numpy()
+    last.weight = pad(weights[f"{name}.out_proj.weight"], (0, missing)).numpy()
+    last.bias = weights[f"{name}.out_proj.bias"].numpy()
+    _fill_norm(theirs.layer_norm, weights, f"{name}_norm")
+
+
+def _fill_linear(theirs: Any, weights: dict[str, Tensor], name: str) -> None:
+    theirs.weight, theirs.bias = weights[f"{name}.weight"].numpy(), weights[f"{name}.bias"].numpy()
+
+
+def _fill_norm(theirs: Any, weights: dict[str, Tensor], name: str) -> None:
+    theirs.gamma, theirs.beta = weights[f"{name}.weight"].numpy(), weights[f"{name}.bias"].numpy()

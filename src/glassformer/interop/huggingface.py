@@ -254,17 +254,22 @@ def _check_shapes(ours: Mapping[str, Tensor], config: ModelConfig, folder: Path)
 
 def _vocabulary(tokenizer: Tokenizer, size: int, side: str) -> dict[str, int]:
     """Its pieces and ids, filled up to `size` before `<pad>`."""
-    if not isinstance(tokenizer, SubwordTokenizer | VocabularyTokenizer):
-        raise RunError(
-            f"the {side} tokenizer of this run splits symbols at spaces, and the Marian layout holds sentencepiece "
-            f"models only: train with --{side}-tokenizer unigram, bpe, char or word to export"
-        )
+    check_subwords(tokenizer, side)
     pieces = ["</s>", "<unk>", *tokenizer.tokens(range(UNK + 1, tokenizer.vocab_size - 1))]
     fill = [f"<unused_{n}>" for n in range(size - tokenizer.vocab_size)]
     vocabulary = {piece: i for i, piece in enumerate([*pieces, *fill, "<pad>"])}
     if len(vocabulary) < size:
         raise RunError(f"the {side} vocabulary has a piece twice: it can't be exported")
     return vocabulary
+
+
+def check_subwords(tokenizer: Tokenizer, side: str) -> None:
+    """Raise RunError unless the tokenizer is a sentencepiece model."""
+    if not isinstance(tokenizer, SubwordTokenizer | VocabularyTokenizer):
+        raise RunError(
+            f"the {side} tokenizer of this run splits symbols at spaces, and exports hold sentencepiece models only: "
+            f"train with --{side}-tokenizer unigram, bpe, char or word to export"
+        )
 
 
 def _theirs(model: Transformer, size: int) -> dict[str, Tensor]:
@@ -295,7 +300,8 @@ def _theirs(model: Transformer, size: int) -> dict[str, Tensor]:
     for our, their in _parts(config):
         for kind in ("weight", "bias"):
             if our.endswith("attention"):
-                missing = config.d_model - len(ours[f"{our}.in_proj_bias"]) // 3  # heads that were removed, as zeros
+                # Heads that were removed, as zeros.
+                missing = (config.heads - config.heads_of(our)) * (config.d_model // config.heads)
                 parts = ours[f"{our}.in_proj_{kind}"].unflatten(0, (3, config.d_model - missing))
                 for x, part in zip("qkv", parts, strict=True):
                     theirs[f"{their}.{x}_proj.{kind}"] = torch.cat([part, part.new_zeros(missing, *part.shape[1:])])
