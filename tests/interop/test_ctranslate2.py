@@ -2,6 +2,7 @@
 
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from glassformer.cli import main
 from glassformer.errors import ConfigError, RunError
 from glassformer.generation.config import SearchConfig
 from glassformer.generation.translator import Translator
+from glassformer.insight.prune import without_heads
 from glassformer.interop.ctranslate2 import QUANTIZATIONS, export_ctranslate2
 from glassformer.run import Run, write_weights
 from glassformer.text.tokenizer import EOS, SubwordTokenizer, SymbolTokenizer, Tokenizer
@@ -21,7 +23,6 @@ from glassformer.transformer.model import Transformer
 
 ctranslate2 = pytest.importorskip("ctranslate2", reason="pip install 'glassformer[ctranslate2]'")
 sentencepiece = pytest.importorskip("sentencepiece")
-pytest.importorskip("transformers", reason="pip install 'glassformer[ctranslate2]'")
 
 TEXT = [
     "two dogs run over the green grass",
@@ -108,14 +109,37 @@ def check_same(run: Run, sources: list[str], targets: list[str], out: Path) -> N
 @pytest.mark.parametrize("shared", [True, False], ids=["shared", "separate"])
 @pytest.mark.parametrize(
     "changes",
-    [{}, {"tied_output": False, "activation": "gelu"}, {"output_bias": True, "scale_embedding": False}],
-    ids=["plain", "untied", "biased"],
+    [
+        {},
+        {"tied_output": False, "activation": "gelu"},
+        {"output_bias": True, "scale_embedding": False},
+        {"norm_first": True, "final_norm": True},
+    ],
+    ids=["plain", "untied", "biased", "norm first"],
 )
 def test_it_finds_what_we_find(random_run, changes, shared, sides, tmp_path):
     source, target = (sides[0], sides[0]) if shared else sides
     assert shared or source.vocab_size != target.vocab_size
     run = random_run(tmp_path / "run", source, target, shared=shared, **changes)
     check_same(run, TEXT, TEXT[::-1] if shared else OTHER, tmp_path / "out")
+
+
+def test_it_finds_what_we_find_of_a_pruned_run_and_is_smaller(random_run, sides, tmp_path):
+    run = random_run(tmp_path / "run", *sides, encoder_layers=2, decoder_layers=2)
+    check_same(run, TEXT, OTHER, tmp_path / "whole")
+    removed = {
+        "encoder.0.self_attention": [0, 1, 2],
+        "encoder.1.self_attention": [1],
+        "decoder.0.self_attention": [2],
+        "decoder.0.source_attention": [0],
+        "decoder.1.source_attention": [0, 1],
+        "decoder.1.self_attention": [0, 1],
+    }
+    smaller = replace(run, model=without_heads(run.model, removed))
+    check_same(smaller, TEXT, OTHER, tmp_path / "out")
+    # A head's numbers are 4 x 8 x 24 weights and 3 x 8 biases; each stack keeps 2 of 3.
+    sizes = [(tmp_path / name / "model.bin").stat().st_size for name in ("whole", "out")]
+    assert sizes[0] - sizes[1] == 4 * (2 + 4) * (4 * 8 * 24 + 3 * 8)
 
 
 @pytest.mark.parametrize("larger", ["source", "target"])
@@ -156,8 +180,7 @@ def test_vocabulary_is_ours_without_padding(random_run, sides, tmp_path):
     for side, tokenizer in zip(("source", "target"), sides, strict=True):
         found = json.loads((tmp_path / f"two/{side}_vocabulary.json").read_text(encoding="utf-8"))
         size = tokenizer.vocab_size - 1
-        assert found[:size] == tokenizer.tokens(range(size))
-        assert all(token.startswith("<unused_") for token in found[size:])
+        assert found == tokenizer.tokens(range(size))
 
 
 def test_a_source_may_be_as_long_as_ours(random_run, sides, tmp_path):
@@ -215,6 +238,13 @@ def test_a_padding_embedding_that_is_not_zero(random_run, sides, tmp_path):
     assert names(tmp_path) == ["run"]
 
 
+def test_a_last_norm_that_is_theirs_only_with_norm_first(random_run, sides, tmp_path):
+    run = random_run(tmp_path / "run", *sides, final_norm=True)
+    with pytest.raises(RunError, match="this run's model has final_norm without norm_first, which CTranslate2 has not"):
+        export_ctranslate2(run, tmp_path / "out")
+    assert names(tmp_path) == ["run"]
+
+
 def test_symbols(random_run, sides, tmp_path):
     run = random_run(tmp_path / "run", sides[0], SymbolTokenizer(["a", "b"]))
     with pytest.raises(RunError, match="the target tokenizer of this run splits symbols at spaces"):
@@ -222,23 +252,22 @@ def test_symbols(random_run, sides, tmp_path):
     assert names(tmp_path) == ["run"]
 
 
-@pytest.mark.parametrize("missing", ["ctranslate2.converters", "transformers.utils"])
-def test_missing_packages_are_named_with_their_extra(random_run, missing, sides, tmp_path, monkeypatch):
-    monkeypatch.setitem(sys.modules, missing, None)
+def test_a_missing_package_is_named_with_its_extra(random_run, sides, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "ctranslate2.specs", None)
     run = random_run(tmp_path / "run", *sides)
-    with pytest.raises(ImportError, match=r"needs ctranslate2 and transformers: pip install 'glassformer\[ctr"):
+    with pytest.raises(ImportError, match=r"needs the package ctranslate2: pip install 'glassformer\[ctr"):
         export_ctranslate2(run, tmp_path / "out")
     assert names(tmp_path) == ["run"]
 
 
 def test_a_conversion_that_fails_leaves_nothing(random_run, sides, tmp_path, monkeypatch):
-    from ctranslate2.converters import TransformersConverter
+    from ctranslate2.specs import TransformerSpec
 
-    def fail(self, output: str, **_: object) -> None:
-        Path(output).mkdir()
+    def fail(self, output: str) -> None:
+        Path(output, "model.bin").write_bytes(b"half")
         raise OSError("no space left")
 
-    monkeypatch.setattr(TransformersConverter, "convert", fail)
+    monkeypatch.setattr(TransformerSpec, "save", fail)
     run = random_run(tmp_path / "run", *sides)
     (tmp_path / "out").mkdir()
     with pytest.raises(OSError, match="no space left"):

@@ -1,0 +1,142 @@
+"""A question about the dog, and a clause about the cat: the model learns to look past what the question isn't about.
+
+    python examples/dog_and_cat.py [--png dog_and_cat.png]
+
+Source: two clauses, a question about one of the animals. Target: the answer, "the dog was brown". What its last word
+looks at is captured before and after a quarter of a minute of training: the clause that the question isn't about loses
+its attention.
+"""
+
+import random
+import zlib
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+import tyro
+
+from glassformer import ModelConfig, Transformer, Want, capture
+
+ANIMALS = ("dog", "cat")
+COLOURS = ("brown", "black", "white", "grey", "red", "golden")
+PLACES = ("house", "tree", "road", "river", "wall", "barn")
+WORDS = ("</s>", "<unk>", "the", "sat", "by", ",", "was", "what", "colour", *ANIMALS, *COLOURS, *PLACES)
+PAD = len(WORDS)
+ASKED, OTHER = "clause that is asked about", "the other clause"
+QUESTION = "question"
+PARTS = (ASKED, OTHER, QUESTION)
+
+
+Story = tuple[list[str], list[str], list[str]]
+"""Words of the source, words of the answer, and of each word of the source which of `PARTS` it belongs to."""
+
+
+def story(draw: random.Random, *, held_out: bool) -> Story:
+    """One of the tenth of the stories that is held out from training, or one of the others."""
+    while True:
+        words, answer, parts = any_story(draw)
+        if (zlib.crc32(" ".join(words).encode()) % 10 == 0) == held_out:
+            return words, answer, parts
+
+
+def any_story(draw: random.Random) -> Story:
+    """A story, its clauses in any order."""
+    animals, colours, places = (draw.sample(of, 2) for of in (ANIMALS, COLOURS, PLACES))
+    asked = draw.randrange(2)
+    words, parts = [], []
+    for n in range(2):
+        clause = f"the {colours[n]} {animals[n]} sat by the {places[n]} ,".split()
+        words += clause
+        parts += [ASKED if n == asked else OTHER] * len(clause)
+    question = f"what colour was the {animals[asked]}".split()
+    return words + question, f"the {animals[asked]} was {colours[asked]}".split(), parts + [QUESTION] * len(question)
+
+
+def batch(stories: list[Story]) -> tuple[torch.Tensor, torch.Tensor]:
+    """Ids of the sources with their ends, and of the answers; all are equally long."""
+    ids = {word: n for n, word in enumerate(WORDS)}
+    source = torch.tensor([[*(ids[word] for word in words), ids["</s>"]] for words, _, _ in stories])
+    return source, torch.tensor([[ids[word] for word in answer] for _, answer, _ in stories])
+
+
+def read(model: Transformer, source: torch.Tensor, answer: torch.Tensor) -> torch.Tensor:
+    """Scores of every word for each place of the answer, what stands before it given."""
+    start = torch.full((len(source), 1), model.target_pad)  # decoding starts from padding
+    return model(source, torch.cat([start, answer[:, :-1]], 1))
+
+
+def look(model: Transformer, stories: list[Story]) -> tuple[torch.Tensor, dict[str, float]]:
+    """What the last word of the answer looks at, the mean over heads, (stories, source_len); and each part's share."""
+    with torch.no_grad(), capture(model, Want(head_mean=True), layers="decoder.0.source_attention") as seen:
+        read(model, *batch(stories))
+    weights = seen["decoder.0.source_attention"].head_mean[:, -1]
+    shares = {}
+    for part in PARTS:
+        belongs = torch.tensor([[own == part for own in parts] + [False] for _, _, parts in stories])
+        shares[part] = float((weights * belongs).sum(1).mean())
+    return weights, shares
+
+
+def train(model: Transformer, draw: random.Random, updates: int) -> None:
+    optimizer = torch.optim.Adam(model.parameters(), betas=(0.9, 0.98))
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 2e-3, total_steps=updates)
+    model.train()
+    for _ in range(updates):
+        source, answer = batch([story(draw, held_out=False) for _ in range(64)])
+        loss = F.cross_entropy(read(model, source, answer).flatten(0, 1), answer.flatten())
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        schedule.step()
+    model.eval()
+
+
+def main(updates: int = 500, seed: int = 1, png: Path | None = None) -> None:
+    """Train the model, and print where it looks.
+
+    Args:
+        updates: Updates of 64 stories each.
+        seed: Seed of everything random.
+        png: A picture to draw.
+    """
+    torch.manual_seed(seed)
+    draw = random.Random(seed)
+    sizes = dict(d_model=64, heads=4, encoder_layers=2, decoder_layers=1, d_ff=128, dropout=0.0)
+    model = Transformer(ModelConfig(source_vocab_size=PAD + 1, target_vocab_size=PAD + 1, **sizes)).eval()
+    test = [story(draw, held_out=True) for _ in range(500)]
+    before, share_before = look(model, test)
+    train(model, draw, updates)
+    after, share_after = look(model, test)
+    source, answer = batch(test)
+    with torch.no_grad():
+        right = (read(model, source, answer).argmax(-1) == answer).all(1).float().mean()
+    print(f"right answers to 500 new questions: {right:.1%}")
+    print(f"{'the last word looks at':30}before  after training")
+    for part in PARTS:
+        print(f"{part:30}{share_before[part]:6.1%}{share_after[part]:7.1%}")
+    if png is not None:
+        plot(test[0], before[0], after[0], png)
+
+
+def plot(one: Story, before: torch.Tensor, after: torch.Tensor, png: Path) -> None:
+    """Each word of a story under a bar: what the answer gives it."""
+    from matplotlib.figure import Figure
+
+    words, answer, parts = one
+    colours = {ASKED: "#2f7d5b", OTHER: "#d1622b", QUESTION: "#7a7a7a"}
+    figure = Figure(figsize=(9, 4.2), layout="constrained")
+    axes = figure.subplots(2, sharex=True, sharey=True)
+    for ax, weights, when in zip(axes, (before, after), ("before training", "after training"), strict=True):
+        ax.bar(range(len(words)), weights[:-1], color=[colours[part] for part in parts])
+        ax.set_title(when, loc="left", fontsize="medium")
+        ax.spines[["top", "right"]].set_visible(False)
+        ax.set_ylabel("weight")
+    axes[1].set_xticks(range(len(words)), words, rotation=45, ha="right")
+    handles = [axes[0].bar([0], [0], color=colour, label=part) for part, colour in colours.items()]
+    axes[0].legend(handles=handles, frameon=False)
+    figure.suptitle(f"what the last word of “{' '.join(answer)}” looks at", fontsize="medium")
+    figure.savefig(png, dpi=110)
+
+
+if __name__ == "__main__":
+    tyro.cli(main)
