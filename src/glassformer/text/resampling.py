@@ -23,7 +23,8 @@ class Resampling:
     def of(self, side: int, sequences: Sequence[Int[Tensor, " _"]], seed: int) -> list[Int[Tensor, " _"]]:
         """Sequences that end with `</s>`, of the source (side 0) or the target.
 
-        The same for the same seed in one process; another one draws others. One that holds an unknown token, whose text isn't known, stays as it is.
+        The same for the same seed in one process; another process draws others. One that holds an unknown token, whose
+        text isn't known, stays as it is.
         """
         tokenizer = self._tokenizers[side]
         if tokenizer is None:
