@@ -75,7 +75,7 @@ def cost(preset: str, rounds: int) -> dict[str, float]:
     tame_memory()
     config = ModelConfig.preset(preset, source_vocab_size=10_000, target_vocab_size=10_000, shared_vocab=True)
     dtype = pick_precision("auto", torch.device("cpu"))
-    step = Step(Transformer(config), dtype=dtype, label_smoothing=0.1, clip_norm=1.0)
+    step = Step(Transformer(config), dtype=dtype, label_smoothing=0.1, clip_norm=1.0, optimizer="adam")
     ids = [torch.randint(2, 9_999, (32,)) for _ in range(64)]
     batch = Batch.of(ids, ids, 9_999, 9_999)
     with tempfile.TemporaryDirectory() as scratch:

@@ -144,7 +144,7 @@ class Ours:
         layers = dict(encoder_layers=size["layers"], decoder_layers=size["layers"])
         vocabulary = dict(source_vocab_size=VOCABULARY, target_vocab_size=VOCABULARY)
         self.model = Transformer(ModelConfig(**vocabulary, **sizes, **layers)).to(device)
-        self._step = Step(self.model, dtype=precision, label_smoothing=0.1, clip_norm=1.0)
+        self._step = Step(self.model, dtype=precision, label_smoothing=0.1, clip_norm=1.0, optimizer="adam")
         self._device = device
 
     def batch(self, pairs: Pairs) -> Batch:

@@ -118,6 +118,15 @@ def test_interrupted_it_goes_on_to_the_same_weights_though_that_run_is_gone(furt
     assert not (config.out / "resume").exists()
 
 
+@pytest.mark.parametrize(("given", "kept"), [({}, "exp_avg"), ({"optimizer": "muon"}, "momentum")], ids=str)
+def test_finished_weights_are_trained_on_by_adam_unless_told_otherwise(further, interrupting, given, kept):
+    config = further(max_updates=9, **given)
+    with interrupting(4):
+        train(config)
+    (checkpoint,) = config.out.glob("resume/checkpoint-*/*.safetensors")
+    assert f"optimizer.encoder.0.feed_forward.inner.weight.{kept}" in load_file(checkpoint)
+
+
 def test_an_imported_models_vocabulary_is_kept(random_run, tmp_path):
     text = ["ka to mi", "to to ka", "mi ka nu", "nu mi"] * 5
     subwords = train_tokenizer(text, kind="bpe", vocab_size=None, seed=1)

@@ -68,6 +68,7 @@ def test_sizes_start_at_one(name, value):
         (dict(preset="huge"), "preset must be one of tiny, small, base, big, got 'huge'"),
         (dict(metric="rouge"), "metric must be one of bleu, chrf, exact, wer, ser, got 'rouge'"),
         (dict(device="tpu"), "device must be one of auto, cpu, cuda, mps, got 'tpu'"),
+        (dict(optimizer="sgd"), "optimizer must be one of muon, adam, got 'sgd'"),
         (dict(precision="int8"), "precision must be one of auto, float32, bfloat16, got 'int8'"),
         (dict(d_model=128, heads=3), "d_model must be a multiple of heads, got d_model 128 and heads 3: 2 heads"),
         (dict(overwrite=True, resume=True), "overwrite and resume exclude each other"),

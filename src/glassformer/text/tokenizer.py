@@ -149,8 +149,8 @@ class SubwordTokenizer(Tokenizer):
         return all(self._processor.get_score(i).is_integer() for i in self._pieces)
 
     def sample(self, lines: Sequence[str], seed: int) -> list[list[int]]:
-        """Ids of each line like `encode`, but split into pieces at random: the same for the same lines and seed, but only
-        in the same process, since sentencepiece mixes in a number of the process's own.
+        """Ids of each line like `encode`, but split into pieces at random: the same for the same lines and seed, though
+        only in the same process, since sentencepiece mixes in a number of the process's own.
 
         By a bpe model each merge is left out with probability 0.1 (BPE-dropout, Provilkov et al. 2020), from a unigram
         model a splitting is drawn with its probability to the power of 0.2 (Kudo 2018).

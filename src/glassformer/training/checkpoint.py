@@ -1,6 +1,6 @@
 """What training needs to go on where it stopped. Safetensors with a checksum, written in the background.
 
-resume/checkpoint-<update>/<rank>-of-<files>.safetensors   weights, Adam's state, counters, after that update
+resume/checkpoint-<update>/<rank>-of-<files>.safetensors   weights, optimizer's state, counters, after that update
 
 A checkpoint is one file, or where the model is sharded one file of each process, holding its rows of each tensor. It
 can be read by any number of processes.
@@ -182,16 +182,11 @@ class Checkpoints:
 
 
 def _tensors(step: Step) -> dict[str, Tensor]:
-    """All that a step depends on: weights, Adam's state (created where there is none yet), the course of the loss."""
+    """All that a step depends on: weights, the optimizer's state, the course of the loss."""
     tensors: dict[str, Tensor] = {"watch": step.watch.state}
     for name, parameter in step.model.named_parameters():
-        state = step.optimizer.state[parameter]
-        if not state:
-            state["step"] = torch.zeros((), device=local(parameter).device)
-            state["exp_avg"] = torch.zeros_like(parameter)
-            state["exp_avg_sq"] = torch.zeros_like(parameter)
         tensors[f"model.{name}"] = parameter
-        tensors |= {f"adam.{name}.{key}": tensor for key, tensor in state.items()}
+        tensors |= {f"optimizer.{name}.{key}": t for key, t in step.optimizer.state(parameter).items()}
     return tensors
 
 
@@ -202,7 +197,7 @@ def _restore(tensors: Mapping[str, Tensor], files: Sequence[Any]) -> None:
     with torch.no_grad():
         for name, tensor in tensors.items():
             rows = local(tensor)
-            own = first_row(tensor) if isinstance(tensor, DTensor) else 0
+            own = first_row(tensor)
             for file, has, first in zip(files, names, starts, strict=True):
                 if name not in has:
                     raise RunError(f"the checkpoint does not fit the model of the run: it has no {name}")

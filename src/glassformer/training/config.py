@@ -15,6 +15,7 @@ from glassformer.transformer.config import ModelConfig
 
 DEVICES = ("auto", "cpu", "cuda", "mps")
 PRECISIONS = ("auto", "float32", "bfloat16")
+OPTIMIZERS = ("muon", "adam")
 CHANGEABLE = (
     *("max_epochs", "max_updates", "max_minutes", "patience", "device", "precision", "threads", "shard"),
     *("learning_rate", "clip_norm", "max_left_out", "batch_tokens", "accumulate", "checkpoint_seconds"),
@@ -99,6 +100,9 @@ class TrainConfig:
     """Most source and most target tokens in a batch, which the processes share; there is no padding to count."""
     accumulate: int = 1
     """Batches per update, one after the other."""
+    optimizer: str | None = None
+    """muon (Jordan et al. 2024: for the matrices of the layers, Adam for the rest) or adam (Vaswani et al. 2017). Muon
+    needs fewer updates, which take longer where layers are wide and batches small. Left out: muon; with --from adam."""
     learning_rate: float | None = None
     """Highest learning rate, reached after the warm-up; then it falls with 1 / sqrt(update). Left out:
     1 / (4 * d_model), which is 5e-4 for the base model; with --from half of that."""
@@ -207,7 +211,10 @@ class TrainConfig:
             raise ConfigError(f"max_ratio must be at least 1, got {self.max_ratio}")
         if not 0 < self.character_coverage <= 1:
             raise ConfigError(f"character_coverage must be above 0 and at most 1, got {self.character_coverage}")
-        for name, values in (("metric", METRICS), ("device", DEVICES), ("precision", PRECISIONS)):
+        choices = {"metric": METRICS, "device": DEVICES, "precision": PRECISIONS}
+        if self.optimizer is not None:
+            choices["optimizer"] = OPTIMIZERS
+        for name, values in choices.items():
             if getattr(self, name).partition(":")[0] not in values:
                 raise ConfigError(f"{name} must be one of {', '.join(values)}, got {getattr(self, name)!r}")
         self.model_config(source_vocab_size=4, target_vocab_size=4)  # refuses sizes that cannot work, at once

@@ -173,8 +173,10 @@ def local(tensor: Tensor) -> Tensor:
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 
-def first_row(tensor: DTensor) -> int:
-    """The number of the first row of a sharded tensor that this process has."""
+def first_row(tensor: Tensor) -> int:
+    """The number of the first row of a tensor that this process has: 0 unless it is sharded."""
+    if not isinstance(tensor, DTensor):
+        return 0
     mesh = tensor.device_mesh
     rows = tensor.shape[0]
     return min(mesh.get_local_rank() * -(-rows // mesh.size()), rows)
@@ -183,6 +185,15 @@ def first_row(tensor: DTensor) -> int:
 def whole(tensor: Tensor) -> Tensor:
     """All rows of a tensor, in every process; all of them must ask for it."""
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+
+
+def rejoined(rows: Tensor, tensor: Tensor) -> Tensor:
+    """All rows, of which each process brings those that it has of `tensor`; all of them must ask for it."""
+    if not isinstance(tensor, DTensor):
+        return rows
+    mesh, placements = tensor.device_mesh, tensor.placements
+    sizes = dict(shape=tensor.shape, stride=tensor.stride())
+    return DTensor.from_local(rows, mesh, placements, run_check=False, **sizes).full_tensor()
 
 
 def gathered(model: Transformer, device: torch.device) -> Transformer:

@@ -160,6 +160,7 @@ class _Training:
             label_smoothing=config.label_smoothing,
             r_drop=config.r_drop,
             clip_norm=config.clip_norm,
+            optimizer=config.optimizer or ("muon" if config.from_ is None else "adam"),
             processes=processes,
             shard=config.shard,
             device=device,
@@ -291,13 +292,13 @@ class _Training:
             raise DivergedError(
                 f"the last {in_row} updates up to {position.update:,} were left out, because their loss or gradient "
                 "was not a number, or the loss jumped: go on with --resume and a lower --learning-rate "
-                f"(it was {self.step.optimizer.param_groups[0]['lr']:.2g}) or --clip-norm, or train anew with a longer "
+                f"(it was {self.step.optimizer.rate:.2g}) or --clip-norm, or train anew with a longer "
                 "--warmup"
             )
         loss, tokens = sums.tolist()
         figures = {"update": position.update, "epoch": position.epoch + 1, "loss": loss / tokens if tokens else None}
         figures |= {"tokens_per_second": rate, "seconds": position.seconds}
-        figures["learning_rate"] = self.step.optimizer.param_groups[0]["lr"]
+        figures["learning_rate"] = self.step.optimizer.rate
         if in_all:
             figures["left_out"] = in_all
         self.display.trained(self._fraction(), position.seconds, figures)

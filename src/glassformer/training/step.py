@@ -1,4 +1,4 @@
-"""One update of the weights: gradients of the loss, then Adam (Vaswani et al. 2017, section 5.3)."""
+"""One update of the weights: gradients of the loss, then a step of the optimizer."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -11,6 +11,7 @@ from torch.distributed.fsdp import FSDPModule
 from glassformer.text.batching import Batch
 from glassformer.training.distributed import ALONE, Processes, adding_up, replicated, sharded, whole
 from glassformer.training.objective import Objective
+from glassformer.training.optimizer import Optimizer
 from glassformer.training.watch import Watch
 from glassformer.transformer.model import Transformer
 
@@ -23,14 +24,8 @@ class Taken(NamedTuple):
     tokens: Float[Tensor, ""]
 
 
-class Adam(torch.optim.Adam):
-    """Adam that leaves a step out where `found_inf` is 1: by it torch's gradient scaling tells the fused kernel so."""
-
-    found_inf: Tensor | None = None
-
-
 class Step:
-    """Computes losses and takes steps. Products are done in `dtype`; weights and Adam's state are the model's own.
+    """Computes losses and takes steps. Products are done in `dtype`; weights and the optimizer's state are the model's.
 
     With several `processes` each takes its part of every batch; with `shard` each also keeps its part of the weights
     alone. Where they are sharded `model` must be on the CPU, and moves to `device`.
@@ -44,6 +39,7 @@ class Step:
         label_smoothing: float,
         r_drop: float = 0.0,
         clip_norm: float,
+        optimizer: str,
         processes: Processes = ALONE,
         shard: bool = False,
         device: torch.device | None = None,
@@ -54,8 +50,7 @@ class Step:
         """Of a batch: smoothed loss and plain negative log-likelihood, in nats, summed over its tokens."""
         if processes.size > 1:
             self.loss = sharded(self.loss, self.device) if shard else replicated(self.loss)
-        fused = self.device.type != "mps"  # whose kernel doesn't heed found_inf
-        self.optimizer = Adam(model.parameters(), betas=(0.9, 0.98), eps=1e-9, fused=fused)
+        self.optimizer = Optimizer(model, optimizer, dtype)
         self.watch = Watch(self.device)
         self._clip_norm = clip_norm
         self._processes = processes
@@ -81,14 +76,7 @@ class Step:
         norm = self._norm(parameters)
         harmful = self.watch.harmful(total / tokens, norm)
         self._clip(parameters, norm)
-        for group in self.optimizer.param_groups:
-            group["lr"] = rate
-        if self.device.type != "mps":
-            self.optimizer.found_inf = harmful
-            self.optimizer.step()
-        elif not harmful:
-            self.optimizer.step()
-        self.optimizer.zero_grad(set_to_none=True)
+        self.optimizer.step(rate, harmful)
         kept = 1 - harmful
         return Taken(torch.where(harmful > 0, 0.0, total), kept * tokens)
 

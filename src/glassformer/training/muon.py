@@ -1,0 +1,74 @@
+"""Muon: steps of matrices along the orthogonal matrix nearest to their momentum (Jordan et al. 2024).
+
+https://kellerjordan.github.io/posts/muon; what is there called Newton-Schulz iteration is in `orthogonal`.
+"""
+
+from collections import defaultdict
+from collections.abc import Mapping
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from glassformer.training.distributed import first_row, local, rejoined
+
+MOMENTUM = 0.95
+POLYNOMIAL = (3.4445, -4.7750, 2.0315)
+"""a, b, c of x -> a x + b (x xᵀ) x + c (x xᵀ)² x, which moves singular values in (0, 1] towards 1."""
+ITERATIONS = 5
+TOGETHER = 1 << 22
+"""Numbers, in matrices of one shape, that are worked on at once."""
+
+
+class Muon:
+    """Momentum for matrices, whose steps change all directions alike.
+
+    Gradients mostly point in few directions; a step here is U Vᵀ of the singular value decomposition U S Vᵀ of their
+    running mean (with Nesterov's look ahead), to within a few tenths. Its numbers are as large as Adam's mostly are
+    (0.2 in the quadratic mean: Liu et al. 2025, section 2.2), so that one learning rate suits both.
+    """
+
+    def __init__(self, matrices: Mapping[nn.Parameter, int], dtype: torch.dtype) -> None:
+        """`matrices`: each parameter, and how many matrices lie in it one below the other. Products are in `dtype`."""
+        self.momentum: dict[nn.Parameter, Tensor] = {p: torch.zeros_like(p, requires_grad=False) for p in matrices}
+        self._parts = matrices
+        self._dtype = dtype
+
+    @torch.no_grad()
+    def step(self, rate: float, harmful: Float[Tensor, ""]) -> None:
+        """One step along the parameters' gradients; none, and nothing is noted of them, where `harmful` is 1."""
+        alike = defaultdict[tuple[torch.Size, int], list[nn.Parameter]](list)
+        for parameter, parts in self._parts.items():
+            if parameter.grad is not None:
+                alike[parameter.shape, parts].append(parameter)
+        for (shape, parts), parameters in alike.items():
+            size = 0.2 * max(shape[0] // parts, shape[1]) ** 0.5
+            count = max(1, TOGETHER // shape.numel())
+            for first in range(0, len(parameters), count):
+                some = parameters[first : first + count]
+                ahead = torch.cat([rejoined(self._ahead(parameter, harmful), parameter) for parameter in some])
+                steps = orthogonal(ahead.unflatten(0, (parts * len(some), -1)), self._dtype)
+                for parameter, step in zip(some, steps.flatten(0, 1).chunk(len(some)), strict=True):
+                    rows = local(parameter)
+                    rows.add_(step.narrow(0, first_row(parameter), len(rows)), alpha=-rate * size)
+
+    def _ahead(self, parameter: nn.Parameter, harmful: Float[Tensor, ""]) -> Tensor:
+        """The gradient and its running mean, into which it goes; of this process's rows. Zeros for a harmful one."""
+        assert parameter.grad is not None
+        grad, momentum = local(parameter.grad), local(self.momentum[parameter])
+        mean = momentum.lerp(grad, 1 - MOMENTUM)
+        momentum.copy_(torch.where(harmful > 0, momentum, mean))
+        return torch.where(harmful > 0, 0.0, grad.lerp(mean, MOMENTUM))
+
+
+def orthogonal(matrices: Float[Tensor, "many rows columns"], dtype: torch.dtype) -> Float[Tensor, "many rows columns"]:
+    """Of each matrix U S Vᵀ about U Vᵀ: the singular values become 0.7 to 1.2, those below a thousandth of the
+    largest less. Products are in `dtype`; a matrix of zeros stays one."""
+    a, b, c = POLYNOMIAL
+    flat = matrices.mT if matrices.shape[1] > matrices.shape[2] else matrices
+    size = torch.linalg.matrix_norm(flat, keepdim=True)  # no singular value is above it
+    x = (flat / size.clamp(min=torch.finfo(flat.dtype).tiny)).to(dtype)
+    for _ in range(ITERATIONS):
+        square = x @ x.mT
+        x = torch.baddbmm(x, torch.baddbmm(square, square, square, beta=b, alpha=c), x, beta=a)
+    return (x.mT if flat is not matrices else x).to(matrices.dtype)

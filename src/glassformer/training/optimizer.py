@@ -1,0 +1,69 @@
+"""What turns gradients into steps: Adam (Kingma & Ba 2015), or for the matrices of the layers Muon."""
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from glassformer.training.muon import Muon
+from glassformer.transformer.model import Transformer
+
+
+class Adam(torch.optim.Adam):
+    """Adam that leaves a step out where `found_inf` is 1: by it torch's gradient scaling tells the fused kernel so."""
+
+    found_inf: Tensor | None = None
+
+
+class Optimizer:
+    """Steps of a model's weights.
+
+    `kind` "adam" is that of Vaswani et al. 2017, section 5.3. "muon" takes the matrices of attention and feed-forward
+    layers (queries', keys' and values' each by itself) with Muon and leaves Adam embeddings, output, biases and norms.
+    """
+
+    def __init__(self, model: Transformer, kind: str, dtype: torch.dtype) -> None:
+        """`dtype` is that of the training's products. Weights and state are the model's own."""
+        matrices: dict[nn.Parameter, int] = {}
+        if kind == "muon":
+            matrices = {
+                parameter: 3 if name.endswith("in_proj_weight") else 1
+                for stack in (model.encoder, model.decoder)
+                for name, parameter in stack.named_parameters()
+                if parameter.dim() == 2 and parameter.numel()
+            }
+        own = next(model.parameters())
+        self.muon = Muon(matrices, torch.bfloat16 if dtype == torch.bfloat16 else own.dtype)
+        self.adam = Adam(
+            [parameter for parameter in model.parameters() if parameter not in matrices],
+            betas=(0.9, 0.98),
+            eps=1e-9,
+            fused=own.device.type != "mps",  # whose kernel doesn't heed found_inf
+        )
+        self.rate = 0.0
+        """Of the last step."""
+
+    def step(self, rate: float, harmful: Float[Tensor, ""]) -> None:
+        """One step with this learning rate along the gradients, which are gone then; none where `harmful` is 1."""
+        self.rate = rate
+        self.muon.step(rate, harmful)
+        for group in self.adam.param_groups:
+            group["lr"] = rate
+        if harmful.device.type != "mps":
+            self.adam.found_inf = harmful
+            self.adam.step()
+        elif not harmful:
+            self.adam.step()
+        for parameter in self.muon.momentum:
+            parameter.grad = None
+        self.adam.zero_grad(set_to_none=True)
+
+    def state(self, parameter: nn.Parameter) -> dict[str, Tensor]:
+        """What is kept from step to step of a parameter, by name; created where there is none yet."""
+        if parameter in self.muon.momentum:
+            return {"momentum": self.muon.momentum[parameter]}
+        state = self.adam.state[parameter]
+        if not state:
+            state["step"] = torch.zeros((), device=parameter.device)
+            state["exp_avg"] = torch.zeros_like(parameter, requires_grad=False)
+            state["exp_avg_sq"] = torch.zeros_like(parameter, requires_grad=False)
+        return state
