@@ -192,8 +192,8 @@ def rejoined(rows: Tensor, tensor: Tensor) -> Tensor:
     if not isinstance(tensor, DTensor):
         return rows
     mesh, placements = tensor.device_mesh, tensor.placements
-    sizes = dict(shape=tensor.shape, stride=tensor.stride())
-    return DTensor.from_local(rows, mesh, placements, run_check=False, **sizes).full_tensor()
+    shape, stride = tensor.shape, tensor.stride()
+    return DTensor.from_local(rows, mesh, placements, run_check=False, shape=shape, stride=stride).full_tensor()
 
 
 def gathered(model: Transformer, device: torch.device) -> Transformer:
