@@ -61,6 +61,7 @@ def settings(data: Path, out: Path, seed: int, minutes: float) -> TrainConfig:
         learning_rate=3e-3,
         warmup=1000,
         cooldown=0.3,
+        max_updates=5000,
         max_minutes=minutes,
         max_epochs=1000,
         patience=0,
@@ -81,7 +82,7 @@ def main(
         data: Folder of the tokenised text.
         seeds: One model each.
         out: Where to write the run folders.
-        minutes: Time for each training, validations included.
+        minutes: Most time for each training, validations included.
         part: What to score: the test, or val while settings are chosen.
     """
     check(data)
