@@ -27,6 +27,7 @@ NAMES = [
     "from_torch",
     "multi_head_attention_forward",
     "observe",
+    "page",
     "replace_attention",
     "train",
 ]

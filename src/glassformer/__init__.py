@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from glassformer.generation.config import SearchConfig
     from glassformer.generation.translator import Translation, Translator
     from glassformer.insight.capture import capture
+    from glassformer.insight.report import page
     from glassformer.interop.torch_nn import from_torch, replace_attention
     from glassformer.training.config import TrainConfig
     from glassformer.training.loop import TrainResult, train
@@ -41,6 +42,7 @@ _HOME = {
     "from_torch": "interop.torch_nn",
     "multi_head_attention_forward": "attention.functional",
     "observe": "attention.observe",
+    "page": "insight.report",
     "replace_attention": "interop.torch_nn",
     "train": "training.loop",
 }
@@ -63,6 +65,7 @@ __all__ = [  # sorted; pinned by tests/test_public.py
     "from_torch",
     "multi_head_attention_forward",
     "observe",
+    "page",
     "replace_attention",
     "train",
 ]

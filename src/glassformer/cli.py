@@ -20,6 +20,7 @@ from glassformer.commands import (
     ExportCommand,
     HeadsCommand,
     ImportCommand,
+    InspectCommand,
     RunsCommand,
     TranslateCommand,
 )
@@ -312,6 +313,19 @@ def prune_heads(config: PruneConfig) -> int:
     return 0
 
 
+def inspect_run(command: InspectCommand) -> int:
+    from glassformer.device import tame_memory
+    from glassformer.files import check_writable
+    from glassformer.insight.inspection import inspect
+
+    check_writable(command.out)
+    tame_memory()
+    page = inspect(command.run, command.source, command.target, hypotheses=command.hypotheses, device=command.device)
+    page.save(command.out)
+    print(f"{command.out}: open it in a browser")
+    return 0
+
+
 def _check_new_folder(path: Path) -> None:
     """Raise unless `path` is a folder that may be written: none yet, or an empty one."""
     if path.exists() and (not path.is_dir() or any(path.iterdir())):
@@ -332,6 +346,7 @@ COMMANDS: dict[str, tuple[type, Callable[[Any], int]]] = {
     "import": (ImportCommand, import_model),
     "export": (ExportCommand, export_model),
     "heads": (HeadsCommand, study),
+    "inspect": (InspectCommand, inspect_run),
     "prune": (PruneConfig, prune_heads),
     "demo": (DemoCommand, demo),
 }

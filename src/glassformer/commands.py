@@ -132,6 +132,29 @@ class HeadsCommand:
 
 
 @dataclass(frozen=True, kw_only=True)
+class InspectCommand:
+    """Write a page on which to look at what a run looks at while it translates a line.
+
+    One HTML file that needs no network: the encoder's attention, the decoder's to its own text and to the source, every
+    head of every layer, token by token, for several hypotheses of the beam. Roles and importance of the heads are on it
+    once `glassformer heads` has studied the run.
+    """
+
+    run: Positional[Path]
+    """The run folder."""
+    source: str
+    """The line to translate."""
+    target: str | None = None
+    """A translation to look at, in place of the run's own."""
+    out: Path = Path("attention.html")
+    """The page to write."""
+    hypotheses: int = 3
+    """How many translations to compare, best first."""
+    device: str = "auto"
+    """Where to compute: auto, cpu, cuda or mps."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class DemoCommand:
     """Train a model, in a minute and a half, that reads dates in 16 languages and writes them as ISO 8601."""
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import overload
 
 import torch
+from jaxtyping import Float
 from torch import Tensor
 
 from glassformer.attention.want import Want
@@ -150,13 +151,50 @@ class Translator:
         progress: Callable[[int], None] = lambda lines_done: None,
         *,
         prefixes: Sequence[str] | None = None,
+        attention: Want | Mapping[Stack, Want] | None = None,
+        layers: Sequence[int] | None = None,
     ) -> list[list[Translation]]:
-        """Up to `config.n_best` translations of each line with their scores, best first."""
+        """Up to `config.n_best` translations of each line with their scores, best first, and with `attention` what each
+        of them looked at (see `translate`)."""
         config = config or SearchConfig()
+        wants = None if attention is None else check_attention(self.engine, attention, layers)
         return [
-            [self._translation(line, source, hypothesis, config) for hypothesis in hypotheses]
+            [
+                self._translation(
+                    line, source, one, config, self._see(source, one, wants) if wants is not None and source else None
+                )
+                for one in hypotheses
+            ]
             for line, source, hypotheses in self._found(lines, config, progress, prefixes)
         ]
+
+    def read(
+        self,
+        source: str,
+        target: str,
+        config: SearchConfig | None = None,
+        *,
+        attention: Want | Mapping[Stack, Want],
+        layers: Sequence[int] | None = None,
+    ) -> Translation:
+        """A given pair as if the target had been found: its score, and what it looks at (see `translate`).
+
+        Both are cut, with a warning, to `config.max_source_tokens`; ConfigError if the source is empty.
+        """
+        config = config or SearchConfig()
+        wants = check_attention(self.engine, attention, layers)
+        sides = ((self.source_tokenizer, source, "source"), (self.target_tokenizer, target, "target"))
+        source_ids, target_ids = (
+            _ended(tokenizer.encode([line]), [line], config.max_source_tokens, side)[0]
+            for tokenizer, line, side in sides
+        )
+        if not source_ids:
+            raise ConfigError("source is empty: there is nothing to look at")
+        target_ids = target_ids or [EOS]
+        log_probs = self._log_probs([source_ids], [target_ids])[0].tolist()
+        total = sum(log_probs)
+        hypothesis = Hypothesis(target_ids[:-1], log_probs, total, total / config.normaliser(len(target_ids)))
+        return self._translation(source, source_ids, hypothesis, config, self._see(source_ids, hypothesis, wants))
 
     def stream(self, line: str, config: SearchConfig | None = None) -> Iterator[str]:
         """The translation of a line piece by piece, as it is written: greedily, or with `config.sample` drawn.
@@ -226,13 +264,18 @@ class Translator:
         return found
 
     def _score(self, sources: list[list[int]], targets: list[list[int]]) -> list[float]:
+        return self._log_probs(sources, targets).sum(1).tolist()
+
+    @torch.inference_mode()
+    def _log_probs(self, sources: list[list[int]], targets: list[list[int]]) -> Float[Tensor, "pairs tokens"]:
+        """Of each target's tokens; 0 behind its end."""
         source, keep = pad_source([torch.tensor(ids) for ids in sources], self.engine.source_pad)
         target, inside = pad_source([torch.tensor(ids) for ids in targets], self.engine.target_pad)
         target, inside = target.to(self.device), inside[:, 0, 0].to(self.device)
         logits = self.engine.decode(self._shifted(target), source.to(self.device), keep.to(self.device))
         log_probs = logits.log_softmax(-1, dtype=torch.promote_types(logits.dtype, torch.float32))
         picked = log_probs.gather(2, target.masked_fill(~inside, EOS)[:, :, None]).squeeze(2)
-        return picked.masked_fill(~inside, 0.0).double().sum(1).tolist()
+        return picked.masked_fill(~inside, 0.0).double()
 
     def _shifted(self, target: Tensor) -> Tensor:
         """What the decoder is given to predict `target`: its start, then all but the last token."""

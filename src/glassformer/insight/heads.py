@@ -1,8 +1,10 @@
 """What each head of a model does, over a set of sentences: statistics, importance for the task, and a role."""
 
+import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import torch
 import torch.nn.functional as F
@@ -138,6 +140,15 @@ def study_heads(run: Run, sentences: Sentences) -> list[Head]:
                 sums[name].add_rare(one.weights.cpu(), [sentences.sources[n] for n in indices], sentences.ranks)
                 sums[name].add_links(one.weights.cpu(), [sentences.links[n] for n in indices], batch.sources.keep.cpu())
     return [head for name, found in sums.items() for head in found.heads(name, gradients[name], rises[name])]
+
+
+def read_heads(path: Path) -> list[Head]:
+    """Those that `glassformer heads` has left in a file."""
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))["heads"]
+        return [Head(**{**one, "syntax": one["syntax"] and Syntax(**one["syntax"])}) for one in found]
+    except (ValueError, KeyError, TypeError) as error:
+        raise RunError(f"{path} is not what glassformer heads writes ({error}): run it again") from None
 
 
 def as_table(heads: Sequence[Head]) -> Iterator[str]:

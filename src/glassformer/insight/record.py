@@ -68,6 +68,11 @@ class Captured(Mapping[str, Observation]):
             raise KeyError(f"nothing was captured of {name!r}; there is {', '.join(self) or 'nothing'}")
         return list(self._calls[name])
 
+    def lengths(self, name: str) -> tuple[int, int]:
+        """How many queries and keys the Observation of this name has."""
+        sizes = self._sizes[name]
+        return sum(q_len for _, _, q_len, _ in sizes), max(k_len for *_, k_len in sizes)
+
     def __getitem__(self, name: str) -> Observation:
         calls = self.calls(name)
         if not calls:
@@ -92,8 +97,8 @@ class Captured(Mapping[str, Observation]):
         lines = [f"Captured {len(self)} attentions"]
         width = max((len(name) for name in self), default=0)
         for name in self:
-            _, heads, _, k_len = self._sizes[name][-1]
-            queries = sum(q_len for _, _, q_len, _ in self._sizes[name])
+            heads = self._sizes[name][-1][1]
+            queries, k_len = self.lengths(name)
             calls = f", {len(self._calls[name])} calls" if len(self._calls[name]) > 1 else ""
             lines.append(f"  {name:{width}}  {heads} heads, {queries} queries x {k_len} keys{calls}")
             if name in self.dropped:
