@@ -292,6 +292,10 @@ def test_roles_and_importance_where_they_are_known(seen):
     first = hypothesis["views"][0]
     assert first["heads"] == [{}, {"role": "positional", "importance": 0.25}, {}, {}]
     assert hypothesis["importance"] == 0.25
+    assert hypothesis["start"] == {"at": "decoder.layers.0.multihead_attn", "head": 0}
+    known = [head(), head(attention="decoder.layers.1.multihead_attn", head=3)]
+    (hypothesis,) = unpacked(page(seen, heads=known).data)["hypotheses"]
+    assert hypothesis["start"] == {"at": "decoder.layers.1.multihead_attn", "head": 3}
 
 
 # In a browser

@@ -22,7 +22,7 @@ class PruneConfig:
     out: Path
     """The run folder to write."""
     data: tuple[Path, ...]
-    """Pairs to measure importance on and to train on: a file of sources and one of targets, or one TSV file."""
+    """Pairs to measure the heads on and to train on: a file of sources and one of targets, or one TSV file."""
     valid: tuple[Path, ...] = ()
     """Validation pairs, in the same form. Left out, up to 1,000 pairs are held out."""
     keep: float = 0.5
@@ -34,7 +34,7 @@ class PruneConfig:
     learning_rate: float | None = None
     """Of that training, falling to 0 over the updates. Left out: 1 / (16 * d_model)."""
     sentences: int = 500
-    """Pairs that importance is measured on."""
+    """Pairs on which it is measured how much the loss rises without each head."""
     batch_tokens: int = 2048
     """Most source and most target tokens in a batch of that training."""
     metric: str = "bleu"

@@ -1,7 +1,7 @@
 """Heads removed for good: a smaller model, which says the same as one in which they add nothing, trained a little on.
 
-Which heads go is decided by importance (`measure_importance`), some at a time, with a short training after each round
-(Michel et al. 2019; Molchanov et al. 2017).
+Which heads go is decided by how much the loss rises without each of them (`rise_without`), some at a time, with a short
+training after each round (Michel et al. 2019; Molchanov et al. 2017).
 """
 
 import json
@@ -20,7 +20,7 @@ from glassformer.files import write_json
 from glassformer.folder import METRICS, PRUNED, WEIGHTS
 from glassformer.generation.config import SearchConfig
 from glassformer.insight.config import PruneConfig
-from glassformer.insight.gates import importance
+from glassformer.insight.gates import rise_without
 from glassformer.insight.heads import Sentences
 from glassformer.insight.speed import Speed, compare_speed, peak_memory
 from glassformer.run import load_run, open_run, read_config, write_config, write_weights
@@ -178,10 +178,10 @@ def _heads(model: ModelConfig) -> int:
 
 
 def _remove_some(folder: Path, left: int, config: PruneConfig, out: Path) -> None:
-    """Write the run without its least important heads, of which `left` stay."""
+    """Write the run without the heads that its loss minds least, `left` of which stay."""
     run = load_run(folder, pick_device(config.device))
     sentences = Sentences.of(run, _some(config.pairs, config.seed, config.sentences), config.sentences)
-    measured = importance(run.model, [sentences.batch(run, indices) for indices in sentences.batches])
+    measured = rise_without(run.model, [sentences.batch(run, indices) for indices in sentences.batches])
     ranked = sorted(
         (float(value), name, head) for name, values in measured.items() for head, value in enumerate(values)
     )

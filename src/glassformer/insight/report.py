@@ -161,11 +161,19 @@ def pack(title: str, hypotheses: Sequence[Hypothesis], heads: Sequence[Head]) ->
                 "axes": one.axes,
                 "grids": one.grids,
                 "views": views,
-                "start": {"at": next((v for v in drawn if v["group"] == "source"), drawn[0])["path"]},
+                "start": _start(drawn),
                 **({"importance": max(1e-9, *(head.without for head in heads))} if heads else {}),
             }
         )
     return numbers.pack({"title": title, "hypotheses": packed})
+
+
+def _start(drawn: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """What to show first: of the attention to the source, if there is any, the head of most importance."""
+    source = [view for view in drawn if view["group"] == "source"] or drawn
+    places = [(view["path"], n, head.get("importance", 0.0)) for view in source for n, head in enumerate(view["heads"])]
+    path, head, _ = max(places, key=lambda place: place[2])
+    return {"at": path, "head": head}
 
 
 def _packed_view(

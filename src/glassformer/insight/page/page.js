@@ -304,7 +304,7 @@ class Page {
   // What is chosen is there.
   settle() {
     const { state } = this;
-    if (!this.hypothesis.views.some((view) => view.path === state.at)) state.at = this.hypothesis.start.at;
+    if (!this.hypothesis.views.some((view) => view.path === state.at)) Object.assign(state, this.hypothesis.start);
     state.head = Math.min(state.head, this.view.heads.length - 1);
     state.token = Math.min(state.token, this.tokens(state.side).length - 1);
   }

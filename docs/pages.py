@@ -1,0 +1,132 @@
+"""The screenshots of docs/inside.md and of the README.
+
+    python docs/pages.py RUN --pruned RUN --imported RUN --source "..."
+
+RUN is a run of yours; the other two are the same pruned and taken through the Marian layout (`glassformer export --to
+huggingface`, `glassformer import`). The models of torch.nn and Hugging Face are random, and so is what they look at.
+Needs Debian's chromium and Playwright.
+"""
+
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+
+import torch
+import tyro
+from torch import nn
+from tyro.conf import Positional
+
+from glassformer import Want, capture, page
+from glassformer.insight.inspection import inspect
+from glassformer.insight.report import Page
+
+HERE = Path(__file__).parent
+DESK, PHONE = (1400, 820), (390, 1240)
+
+
+def main(run: Positional[Path], pruned: Path, imported: Path, source: str) -> None:
+    """Take them all.
+
+    Args:
+        run: A run with heads.json.
+        pruned: The run after `glassformer prune`.
+        imported: The run exported and imported.
+        source: A line for it.
+    """
+    from playwright.sync_api import sync_playwright
+
+    chromium = shutil.which("chromium")
+    if chromium is None:
+        sys.exit("pages.py: error: there is no chromium: apt-get install chromium")
+    mine = inspect(run, source)
+    with tempfile.TemporaryDirectory() as scratch, sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+
+        def take(name: str, made: Page, size: tuple[int, int] = DESK, theme: str = "light", address: str = "") -> None:
+            path = made.save(Path(scratch) / f"{name}.html")
+            width, height = size
+            tab = browser.new_page(viewport={"width": width, "height": height}, color_scheme=theme)
+            tab.goto(f"{path.as_uri()}{address}")
+            tab.wait_for_function("window.glassformer")
+            tab.wait_for_timeout(300)  # the thumbnails
+            tab.screenshot(path=HERE / f"{name}.png")
+            tab.close()
+
+        take("page", mine)
+        take("page_dark", mine, theme="dark")
+        take("page_narrow", mine, PHONE)
+        take("page_long", of_encoder(2000), (1400, 1180))
+        take("page_pruned", inspect(pruned, source))
+        take("page_marian", inspect(imported, source))
+        take("page_torch", of_encoder(24))
+        take("page_bert", of_bert())
+        take("page_vit", of_vit(), address="#token=90")
+        browser.close()
+
+
+def of_encoder(length: int) -> Page:
+    """An nn.TransformerEncoder's look at the words of the README with their places."""
+    torch.manual_seed(0)
+    width = 64
+    layer = nn.TransformerEncoderLayer(width, 8, 128, batch_first=True)
+    model = nn.TransformerEncoder(layer, 6, enable_nested_tensor=False).eval()
+    words = (HERE.parent / "README.md").read_text(encoding="utf-8").split()
+    words = (words * (1 + length // len(words)))[:length]
+    ids = {word: n for n, word in enumerate(dict.fromkeys(words))}
+    angles = torch.arange(length)[:, None] / 10_000 ** (torch.arange(0, width, 2) / width)
+    want = Want(weights=True) if length <= 200 else Want(pooled_heads=64, top=8, entropy=True, received=True)
+    with torch.no_grad():
+        sharpen(model, "in_proj_weight", 2.5)
+        inputs = 0.7 * torch.randn(len(ids), width)[[ids[word] for word in words]]
+        with capture(model, want) as seen:
+            model((inputs + torch.cat([angles.sin(), angles.cos()], dim=1))[None])
+    return page(seen, words, title=f"nn.TransformerEncoder, {length:,} words")
+
+
+def of_bert() -> Page:
+    """A random BERT's look at a sentence."""
+    from transformers import BertConfig, BertModel
+
+    torch.manual_seed(0)
+    sizes = dict(vocab_size=50, hidden_size=96, num_hidden_layers=4, num_attention_heads=6, intermediate_size=96)
+    model = BertModel(BertConfig(**sizes)).eval()
+    sentence = "the animal didn ' t cross the street because it was too tired"
+    tokens = ["[CLS]", *sentence.split(), "[SEP]"]
+    ids = {token: n for n, token in enumerate(dict.fromkeys(tokens))}
+    with torch.no_grad():
+        for name in ("query.weight", "key.weight"):
+            sharpen(model, name, 14.0)
+        with capture(model, Want(weights=True)) as seen:
+            model(torch.tensor([[ids[token] for token in tokens]]))
+    return page(seen, tokens, title="BertModel")
+
+
+def of_vit() -> Page:
+    """A random ViT's look at a picture of two discs."""
+    from transformers import ViTConfig, ViTModel
+
+    torch.manual_seed(0)
+    sizes = dict(hidden_size=96, num_hidden_layers=4, num_attention_heads=6, intermediate_size=96, image_size=112)
+    model = ViTModel(ViTConfig(**sizes, patch_size=8), add_pooling_layer=False).eval()
+    y, x = torch.meshgrid(torch.arange(112), torch.arange(112), indexing="ij")
+    discs = ((x - 36) ** 2 + (y - 40) ** 2 < 500).float() - ((x - 80) ** 2 + (y - 76) ** 2 < 300).float()
+    with torch.no_grad():
+        for name in ("query.weight", "key.weight"):
+            sharpen(model, name, 9.0)
+        with capture(model, Want(weights=True)) as seen:
+            model(discs.expand(1, 3, 112, 112))
+    side = 112 // 8
+    places = [f"row {n // side}, column {n % side}" for n in range(side * side)]
+    return page(seen, ["[CLS]", *places], title="ViTModel, patches of a picture", grid=(side, side))
+
+
+def sharpen(model: nn.Module, name: str, times: float) -> None:
+    """Random projections give nearly even attention: larger ones don't."""
+    for own, parameter in model.named_parameters():
+        if own.endswith(name):
+            parameter *= times
+
+
+if __name__ == "__main__":
+    tyro.cli(main)
