@@ -1,10 +1,10 @@
 """The screenshots of docs/inside.md and of the README.
 
-    python docs/pages.py RUN --pruned RUN --imported RUN --source "..."
+    python docs/pages.py RUN --pruned RUN --imported RUN --dates RUN --source "..."
 
-RUN is a run of yours; the other two are the same pruned and taken through the Marian layout (`glassformer export --to
-huggingface`, `glassformer import`). The models of torch.nn and Hugging Face are random, and so is what they look at.
-Needs Debian's chromium and Playwright.
+RUN is a run of yours; the next two are the same pruned and taken through the Marian layout (`glassformer export --to
+huggingface`, `glassformer import`), the fourth is that of `make demo`. The models of torch.nn and Hugging Face are
+random, and so is what they look at. Needs Debian's chromium and Playwright.
 """
 
 import shutil
@@ -25,14 +25,15 @@ HERE = Path(__file__).parent
 DESK, PHONE = (1400, 820), (390, 1240)
 
 
-def main(run: Positional[Path], pruned: Path, imported: Path, source: str) -> None:
+def main(run: Positional[Path], pruned: Path, imported: Path, dates: Path, source: str) -> None:
     """Take them all.
 
     Args:
         run: A run with heads.json.
         pruned: The run after `glassformer prune`.
         imported: The run exported and imported.
-        source: A line for it.
+        dates: The run of `make demo`.
+        source: A line for the first three.
     """
     from playwright.sync_api import sync_playwright
 
@@ -59,6 +60,11 @@ def main(run: Positional[Path], pruned: Path, imported: Path, source: str) -> No
         take("page_long", of_encoder(2000), (1400, 1180))
         take("page_pruned", inspect(pruned, source))
         take("page_marian", inspect(imported, source))
+        take(
+            "page_year",
+            inspect(dates, "Sunday, March 3, 2047", hypotheses=1),
+            address="#at=decoder.0.source_attention&head=1&token=1",
+        )
         take("page_torch", of_encoder(24))
         take("page_bert", of_bert())
         take("page_vit", of_vit(), address="#token=90")

@@ -1,6 +1,7 @@
 """The page: its data against the tensors it shows, and in a real browser what a person does with it."""
 
 import base64
+import importlib.util
 import json
 import re
 import shutil
@@ -16,12 +17,15 @@ from torch import nn
 from torch.testing import assert_close
 
 from glassformer import Translator, Want, capture, cli, page
+from glassformer.demo.dates import DateSplits, make_dates
+from glassformer.demo.demonstration import settings, write_phrases
 from glassformer.errors import ArgumentError, ConfigError
 from glassformer.insight import report
 from glassformer.insight.heads import Head
 from glassformer.insight.inspection import inspect
 from glassformer.insight.packed import Numbers
 from glassformer.text.tokenizer import SymbolTokenizer
+from glassformer.training.loop import train
 
 BROWSER = shutil.which("chromium")
 needs_browser = pytest.mark.skipif(BROWSER is None, reason="needs Debian's chromium, which .ci/run installs")
@@ -296,6 +300,54 @@ def test_roles_and_importance_where_they_are_known(seen):
     known = [head(), head(attention="decoder.layers.1.multihead_attn", head=3)]
     (hypothesis,) = unpacked(page(seen, heads=known).data)["hypotheses"]
     assert hypothesis["start"] == {"at": "decoder.layers.1.multihead_attn", "head": 3}
+
+
+# The dates: the example's head that reads the year, from the data behind the page
+
+
+@pytest.fixture(scope="module")
+def year() -> Any:
+    spec = importlib.util.spec_from_file_location("year", Path(__file__).parents[2] / "examples" / "year.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    module.DATES = 60
+    return module
+
+
+@pytest.fixture(scope="module")
+def dates(tmp_path_factory) -> tuple[Path, DateSplits]:
+    """A model that has learned the dates of four languages for half a minute, and dates of these."""
+    folder, languages = tmp_path_factory.mktemp("dates"), {"English", "German", "French", "Spanish"}
+    splits = DateSplits(
+        **{
+            name: [date for date in getattr(made, name) if date.language in languages]
+            for made in [make_dates(seed=1)]
+            for name in ("train", "valid", "test")
+        }
+    )
+    for name in ("train", "valid"):
+        write_phrases(folder / f"{name}.tsv", getattr(splits, name))
+    quick = dict(batch_tokens=1024, max_updates=600, max_minutes=None, warmup=100, validate_every=300, average=1)
+    train(replace(settings(folder, folder / "run", 1, overwrite=False), **quick))
+    return folder / "run", splits
+
+
+def test_the_head_chosen_on_validation_reads_the_year_of_held_out_dates(year, dates):
+    run, splits = dates
+    translator = Translator.load(run, "cpu", "float32")
+    _, on_validation = year.shares(year.read(translator, splits.valid))
+    chosen = int(on_validation.argmax())
+    found = []
+    for date, translation in year.read(translator, splits.test):
+        (hypothesis,) = unpacked(page(translation).data)["hypotheses"]
+        axes = hypothesis["axes"]
+        (view,) = (view for view in hypothesis["views"] if view["group"] == "source")
+        found.append(year.on_year(view["facts"]["weights"], axes["source"], axes["next"], date))
+    shares = torch.stack(found).mean(0)
+    others = [f"{share:.1%}" for n, share in enumerate(shares.tolist()) if n != chosen]
+    print(f"weight on the year: head {chosen} {shares[chosen]:.1%}, the others {', '.join(others)}")
+    assert len(found) == 60
+    assert shares[chosen] >= 0.8
 
 
 # In a browser

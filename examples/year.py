@@ -1,0 +1,80 @@
+"""Which head of the dates model reads the year: chosen on validation, measured on held-out dates, shown on a page.
+
+    python examples/year.py [--run runs/dates] [--out year.html]
+
+RUN is the run of `make demo`, which is trained first if it isn't there (two minutes). While the digits of the year are
+written, a head's share is the weight that it puts on the year in the source, the mean over these steps and over dates.
+"""
+
+import random
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+import tyro
+from torch import Tensor
+
+from glassformer import SearchConfig, Translation, Translator, Want, page
+from glassformer.demo.dates import DatePhrase, make_dates
+from glassformer.demo.demonstration import demonstrate
+
+DATES = 200
+
+
+def main(run: Path = Path("runs/dates"), out: Path = Path("year.html")) -> None:
+    """Choose the head, measure it, and write the page of a date.
+
+    Args:
+        run: The dates model.
+        out: The page.
+    """
+    if not run.exists() and not demonstrate(run, seed=1):
+        return
+    translator = Translator.load(run, precision="float32")
+    splits = make_dates(seed=1)
+    names, on_validation = shares(read(translator, splits.valid))
+    held_out = read(translator, splits.test)
+    _, on_test = shares(held_out)
+    chosen = int(on_validation.argmax())
+    print(f"weight on the year while it is written, {DATES} dates each   validation   held-out")
+    for n, name in enumerate(names):
+        mark = "   the head that reads the year" if n == chosen else ""
+        print(f"  {name:<52}{on_validation[n]:12.1%}{on_test[n]:11.1%}{mark}")
+    page(held_out[0][1], title=held_out[0][0].phrase).save(out)
+    attention, head = names[chosen].rsplit(" head ", 1)
+    print(f"{out}#at={attention}&head={head}&token=1: the page of {held_out[0][0].phrase!r}")
+
+
+def read(translator: Translator, dates: Sequence[DatePhrase]) -> list[tuple[DatePhrase, Translation]]:
+    """So many dates that show all digits of their year, and what is made of them."""
+    shown = [date for date in dates if date.iso[:4] in date.phrase]
+    some = random.Random(1).sample(shown, DATES)
+    want = {"source": Want(weights=True)}
+    found = translator.translate([date.phrase for date in some], SearchConfig(beam=1), attention=want)
+    return list(zip(some, found, strict=True))
+
+
+def shares(dates: Sequence[tuple[DatePhrase, Translation]]) -> tuple[list[str], Tensor]:
+    """Names of the heads that look at the source, and each one's share."""
+    names: list[str] = []
+    found = []
+    for date, translation in dates:
+        seen = translation.attention
+        assert seen is not None
+        layers = {f"decoder.{n}.source_attention": one.weights[0] for n, one in seen.source.items()}
+        names = [f"{name} head {n}" for name, weights in layers.items() for n in range(len(weights))]
+        found.append(torch.cat([on_year(w, seen.source_tokens, seen.target_out, date) for w in layers.values()]))
+    return names, torch.stack(found).mean(0)
+
+
+def on_year(weights: Tensor, source: Sequence[str], target: Sequence[str], date: DatePhrase) -> Tensor:
+    """Of weights (heads, target, source), the share on the year's characters in the steps that write its digits."""
+    year = date.iso[:4]
+    first_in, first_out = ("".join(token[:1] for token in tokens).find(year) for tokens in (source, target))
+    if first_out < 0:  # it wrote another year
+        return torch.zeros(len(weights))
+    return weights[:, first_out : first_out + 4, first_in : first_in + 4].sum(-1).mean(-1)
+
+
+if __name__ == "__main__":
+    tyro.cli(main)
