@@ -7,6 +7,7 @@ huggingface`, `glassformer import`), the fourth is that of `make demo`. The mode
 random, and so is what they look at. Needs Debian's chromium and Playwright.
 """
 
+import re
 import shutil
 import sys
 import tempfile
@@ -83,7 +84,7 @@ def of_encoder(length: int) -> Page:
     angles = torch.arange(length)[:, None] / 10_000 ** (torch.arange(0, width, 2) / width)
     want = Want(weights=True) if length <= 200 else Want(pooled_heads=64, top=8, entropy=True, received=True)
     with torch.no_grad():
-        sharpen(model, "in_proj_weight", 2.5)
+        sharpen(model, 2.5)
         inputs = 0.7 * torch.randn(len(ids), width)[[ids[word] for word in words]]
         with capture(model, want) as seen:
             model((inputs + torch.cat([angles.sin(), angles.cos()], dim=1))[None])
@@ -101,8 +102,7 @@ def of_bert() -> Page:
     tokens = ["[CLS]", *sentence.split(), "[SEP]"]
     ids = {token: n for n, token in enumerate(dict.fromkeys(tokens))}
     with torch.no_grad():
-        for name in ("query.weight", "key.weight"):
-            sharpen(model, name, 14.0)
+        sharpen(model, 14.0)
         with capture(model, Want(weights=True)) as seen:
             model(torch.tensor([[ids[token] for token in tokens]]))
     return page(seen, tokens, title="BertModel")
@@ -118,8 +118,7 @@ def of_vit() -> Page:
     y, x = torch.meshgrid(torch.arange(112), torch.arange(112), indexing="ij")
     discs = ((x - 36) ** 2 + (y - 40) ** 2 < 500).float() - ((x - 80) ** 2 + (y - 76) ** 2 < 300).float()
     with torch.no_grad():
-        for name in ("query.weight", "key.weight"):
-            sharpen(model, name, 9.0)
+        sharpen(model, 13.0)
         with capture(model, Want(weights=True)) as seen:
             model(discs.expand(1, 3, 112, 112))
     side = 112 // 8
@@ -127,10 +126,10 @@ def of_vit() -> Page:
     return page(seen, ["[CLS]", *places], title="ViTModel, patches of a picture", grid=(side, side))
 
 
-def sharpen(model: nn.Module, name: str, times: float) -> None:
-    """Random projections give nearly even attention: larger ones don't."""
-    for own, parameter in model.named_parameters():
-        if own.endswith(name):
+def sharpen(model: nn.Module, times: float) -> None:
+    """Random queries and keys give nearly even attention: larger ones don't."""
+    for name, parameter in model.named_parameters():
+        if re.search(r"in_proj_weight|(query|key|[qk]_proj)\.weight", name):
             parameter *= times
 
 

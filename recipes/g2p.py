@@ -41,6 +41,7 @@ def settings(data: Path, language: str, out: Path, seed: int) -> TrainConfig:
         decoder_layers=3,
         dropout=0.25,
         batch_tokens=512,
+        optimizer="adam",
         warmup=500,
         max_updates=5000,
         max_minutes=4.8,

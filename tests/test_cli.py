@@ -599,17 +599,17 @@ def test_a_bad_line_far_on_leaves_what_came_before_it(here, capfd, monkeypatch):
     assert (here / "out.txt").read_bytes() == (here / "whole.txt").read_bytes()
 
 
-def test_odd_lines_keep_their_neighbours_and_order(here, stdin, capfd, translator):
+def test_odd_lines_keep_their_neighbours_and_order(here, stdin, capfd):
     plain = ["a b c", "g f", "d d e"]
     odd = [plain[0], "", " \t ", "a " * 5000, plain[1], "語 ❤ zzz", "a\u2028b", plain[2]]
     stdin("".join(f"{line}\n" for line in odd).encode())
-    assert run_command(f"translate run {SHORT}") == 0
+    assert run_command(f"translate run {SHORT} --precision float32") == 0  # bfloat16 rounds otherwise in other batches
     out, err = capfd.readouterr()
     lines = out.split("\n")
     assert lines.pop() == ""
     assert len(lines) == len(odd)
     assert lines[1] == lines[2] == ""
-    assert [lines[0], lines[4], lines[7]] == translator.translate(plain, SEARCH)
+    assert [lines[0], lines[4], lines[7]] == Translator.load("run", "cpu", "float32").translate(plain, SEARCH)
     assert err.startswith("glassformer: warning: a source of 5,000 tokens is cut to its first 1,023: ")
     assert len(err.splitlines()) == 1
 
@@ -849,6 +849,7 @@ def test_every_command_is_in_the_table_and_has_a_summary(capfd):
         "import",
         "export",
         "heads",
+        "inspect",
         "prune",
         "demo",
     ]

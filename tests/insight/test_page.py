@@ -29,7 +29,7 @@ from glassformer.training.loop import train
 
 BROWSER = shutil.which("chromium")
 needs_browser = pytest.mark.skipif(BROWSER is None, reason="needs Debian's chromium, which .ci/run installs")
-SOURCE = [*["the", "white", "dog", "sat", "by", "the"], "<script>document.title='x'</script>", "</script>", "", "a b"]
+SOURCE = [*["the", "white", "dog", "sat", "by", "the"], "<script>document.title='x'</script>", "</script>", "", " a b"]
 TARGET = ["<pad>", "la", "<b>", "chien", "&amp;"]
 
 
@@ -159,6 +159,12 @@ def test_the_mean_of_the_heads_is_shown_as_one(look):
     for view in unpacked(page(seen).data)["hypotheses"][0]["views"]:
         assert torch.equal(view["facts"]["weights"], seen[view["path"]].head_mean)
         assert len(view["heads"]) == 1
+
+
+def test_layers_keep_their_numbers_if_some_are_captured(look):
+    made = page(look(Want(weights=True), layers=["encoder.layers.1.self_attn", "decoder.layers.2.*"]))
+    views = unpacked(made.data)["hypotheses"][0]["views"]
+    assert [(view["group"], view["layer"]) for view in views] == [("encoder", 1), ("decoder", 2), ("source", 2)]
 
 
 def test_what_a_budget_left_out_is_said(look):
@@ -399,7 +405,7 @@ def test_tokens_stay_text(opened, seen):
     assert tab.title() == "<i>seen</i>"
     assert tab.locator("h1").inner_text() == "<i>seen</i>"
     shown = [chip.inner_text() for chip in tab.locator(".token").all()]
-    marks = [{"": "∅", "a b": "a␣b"}.get(token, token) for token in SOURCE]
+    marks = [{"": "∅", " a b": "␣a b"}.get(token, token) for token in SOURCE]
     assert shown == [*TARGET, *marks]
     assert tab.locator("script").count() == 2
 

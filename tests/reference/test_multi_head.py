@@ -202,9 +202,9 @@ def test_the_last_weights_are_kept_without_their_graph():
     assert not first.requires_grad
     assert_close(first.sum(1), torch.ones(Q, B, H, dtype=torch.float64))
     module(query[:3], key, value)
-    assert torch.equal(module.attn, first[:3])
+    assert_close(module.attn, first[:3], rtol=1e-12, atol=1e-12)  # sums of fewer rows may come in another order
     assert not any("attn" in name for name in module.state_dict())
-    assert torch.equal(copy.deepcopy(module).attn, first[:3])
+    assert torch.equal(copy.deepcopy(module).attn, module.attn)
 
 
 def test_dropout_acts_on_the_weights_and_is_seen_in_them():

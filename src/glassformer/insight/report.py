@@ -3,7 +3,6 @@
 import base64
 import html
 import re
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -148,10 +147,8 @@ def pack(title: str, hypotheses: Sequence[Hypothesis], heads: Sequence[Head]) ->
     about = {(head.attention, head.head): head for head in heads}
     packed = []
     for one in hypotheses:
-        views, layers = [], Counter[str]()
-        for view in one.views:
-            views.append(_packed_view(view, layers[view.group], one.axes, numbers, kind, about))
-            layers[view.group] += 1
+        layers = _layers(one.views)
+        views = [_packed_view(view, layers[view.path], one.axes, numbers, kind, about) for view in one.views]
         drawn = [view for view in views if view["heads"]]
         if not drawn:
             raise ArgumentError("there are no heads to show: every attention has lost all of its own")
@@ -166,6 +163,16 @@ def pack(title: str, hypotheses: Sequence[Hypothesis], heads: Sequence[Head]) ->
             }
         )
     return numbers.pack({"title": title, "hypotheses": packed})
+
+
+def _layers(views: Sequence[View]) -> dict[str, int]:
+    """The number of each view's layer: the first in its path, or where that isn't its own, its place in its group."""
+    layers: dict[str, int] = {}
+    for group in {view.group for view in views}:
+        paths = [view.path for view in views if view.group == group]
+        named = [int(number[0]) for path in paths if (number := re.search(r"\d+", path))]
+        layers |= dict(zip(paths, named if len(set(named)) == len(paths) else range(len(paths)), strict=True))
+    return layers
 
 
 def _start(drawn: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

@@ -141,7 +141,8 @@ class Head {
 const SIGNIFICANT = new Intl.NumberFormat("en", { maximumSignificantDigits: 3 });
 export const percent = (weight) => `${SIGNIFICANT.format(100 * weight)} %`;
 const number = (value) => SIGNIFICANT.format(value);
-const visible = (token) => (token === "" ? "∅" : token.replace(/ /g, "␣").replace(/\n/g, "⏎").replace(/\t/g, "⇥"));
+const visible = (token) =>
+  token === "" ? "∅" : token.replace(/^ +| +$/g, (spaces) => "␣".repeat(spaces.length)).replace(/\n/g, "⏎").replace(/\t/g, "⇥");
 
 const quoted = (token) => `“${visible(token)}”`;
 
@@ -636,7 +637,7 @@ class Page {
     const context = this.cross.getContext("2d");
     context.clearRect(0, 0, this.cross.width, this.cross.height);
     context.strokeStyle = getComputedStyle(this.root).getPropertyValue("--accent");
-    context.lineWidth = 1.5;
+    context.lineWidth = Math.min(width, height) < 6 ? 0.75 : 1.5;
     const row = (q) => context.strokeRect(margin, margin + Math.floor(q / map.tile[0]) * height, width * map.columns, height);
     const column = (k) => context.strokeRect(margin + Math.floor(k / map.tile[1]) * width, margin, width, height * map.rows);
     if (this.state.side === "from") row(this.state.token);
