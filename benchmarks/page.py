@@ -100,7 +100,7 @@ def visit(browser: Any, path: Path) -> tuple[float, dict[str, list[float]]]:
     tab = context.new_page()
     began = time.perf_counter()
     tab.goto(path.as_uri())
-    tab.wait_for_function("window.glassformer && document.querySelector('.map').width > 300")
+    tab.wait_for_selector(".figure[style*=width]")  # set when the map is painted
     opened = time.perf_counter() - began
     choices: dict[str, list[float]] = {"head": [], "token": [], "side": []}
     for n in (11, 29, 47):

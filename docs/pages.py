@@ -50,7 +50,7 @@ def main(run: Positional[Path], pruned: Path, imported: Path, dates: Path, sourc
             width, height = size
             tab = browser.new_page(viewport={"width": width, "height": height}, color_scheme=theme)
             tab.goto(f"{path.as_uri()}{address}")
-            tab.wait_for_function("window.glassformer")
+            tab.wait_for_selector(".cell")
             tab.wait_for_timeout(300)  # the thumbnails
             tab.screenshot(path=HERE / f"{name}.png")
             tab.close()
