@@ -226,7 +226,6 @@ class Translator:
         if len(text) > len(written):  # a character whose bytes never became complete
             yield text[len(written) :]
 
-    @torch.inference_mode()
     def score(
         self,
         sources: Sequence[str],
@@ -257,14 +256,11 @@ class Translator:
         longest = [max(pair, key=len) for pair in zip(source_ids, target_ids, strict=True)]
         most_logits = max(1, MOST_LOGITS // self.engine.config.target_vocab_size)
         for batch in batches_by_length(longest, min(config.batch_tokens, most_logits), len(sources)):
-            scores = self._score([source_ids[i] for i in batch], [target_ids[i] for i in batch])
+            scores = self._log_probs([source_ids[i] for i in batch], [target_ids[i] for i in batch]).sum(1).tolist()
             for i, score in zip(batch, scores, strict=True):
                 found[i] = score
             progress(len(batch))
         return found
-
-    def _score(self, sources: list[list[int]], targets: list[list[int]]) -> list[float]:
-        return self._log_probs(sources, targets).sum(1).tolist()
 
     @torch.inference_mode()
     def _log_probs(self, sources: list[list[int]], targets: list[list[int]]) -> Float[Tensor, "pairs tokens"]:

@@ -8,11 +8,7 @@ from glassformer.folder import HEADS
 from glassformer.generation.config import SearchConfig
 from glassformer.generation.translator import Translator
 from glassformer.insight.heads import read_heads
-from glassformer.insight.report import Page, page
-
-WEIGHTS = 2_000_000
-"""Weights, about, from which on a page has tiles in their place."""
-COARSE = Want(pooled_heads=64, top=8, entropy=True, received=True)
+from glassformer.insight.report import COARSE, MOST, Page, page
 
 
 def inspect(run: Path, source: str, target: str | None = None, *, hypotheses: int = 3, device: str = "auto") -> Page:
@@ -29,9 +25,10 @@ def inspect(run: Path, source: str, target: str | None = None, *, hypotheses: in
         raise ConfigError(f"hypotheses must be at least 1, got {hypotheses}")
     translator = Translator.load(run, device, "float32")
     sizes = translator.engine.config
-    (ids,) = translator.source_tokenizer.encode([source])
-    layers = sizes.encoder_layers + 2 * sizes.decoder_layers * hypotheses
-    want = Want(weights=True) if layers * sizes.heads * len(ids) ** 2 <= WEIGHTS else COARSE
+    (ids,), (given,) = translator.source_tokenizer.encode([source]), translator.target_tokenizer.encode([target or ""])
+    layers = hypotheses * (sizes.encoder_layers + 2 * sizes.decoder_layers)
+    about = layers * sizes.heads * max(len(ids), len(given)) ** 2
+    want = Want(weights=True) if about <= MOST // 4 else COARSE  # translations may come out longer than the source
     if target is None:
         search = SearchConfig(beam=max(5, hypotheses), n_best=hypotheses)
         (found,) = translator.translate_n_best([source], search, attention=want)

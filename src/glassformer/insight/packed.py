@@ -32,8 +32,7 @@ class Numbers:
         tensor = tensor.detach().cpu()
         scale = 1.0
         if kind == "p2":
-            scale = float(tensor.max()) if tensor.numel() else 1.0
-            scale = scale if scale > 1.0 else 1.0  # weights are at most 1
+            scale = max(1.0, float(tensor.max()))  # weights are at most 1
             codes = _short(tensor.float() / scale)
         elif kind == "f4":
             codes = tensor.float()

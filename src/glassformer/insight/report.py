@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from glassformer.attention.observation import Observation
-from glassformer.attention.want import tile_size
+from glassformer.attention.want import Want, tile_size
 from glassformer.errors import ArgumentError
 from glassformer.files import replacing
 from glassformer.generation.attention import STACKS, Attention
@@ -25,6 +25,9 @@ EXACT = 50_000
 """Numbers, in all, up to which a page carries them as 32-bit floats: beyond it in 16 bits."""
 MOST = 4_000_000
 """Weights, in all, that a page carries at the most."""
+COARSE = Want(pooled_heads=64, top=8, entropy=True, received=True)
+"""What to capture of inputs whose weights are too many: tiles, the largest of each query, and exact sums."""
+_ADVICE = "Want(pooled_heads=64, top=8, entropy=True, received=True)"
 FILES = Path(__file__).parent / "page"
 _CROSS = re.compile(r"multihead_attn|encoder_attn|source_attention|cross_?att|EncDecAttention", re.IGNORECASE)
 _ITS_OWN = re.compile(r"decoder", re.IGNORECASE)
@@ -34,7 +37,7 @@ Axes = dict[str, list[str]]
 
 @dataclass(frozen=True)
 class View:
-    """One attention as a page shows it: `observation` is of one entry."""
+    """One attention as a page shows it."""
 
     path: str
     group: str
@@ -42,7 +45,10 @@ class View:
     queries: str
     keys: str
     """Names of axes, whose tokens the positions are."""
-    observation: Observation
+    facts: dict[str, Tensor]
+    """weights, tiles, entropy, received, top, top_keys: those that there are, of one entry, heads first."""
+    tiles: int = 0
+    """How many a side were asked for."""
     dropped: str = ""
 
 
@@ -135,13 +141,10 @@ def page(
 
 def pack(title: str, hypotheses: Sequence[Hypothesis], heads: Sequence[Head]) -> bytes:
     """What page/page.js shows."""
-    facts = [fact for one in hypotheses for view in one.views for fact in _facts(view).items()]
+    facts = [fact for one in hypotheses for view in one.views for fact in view.facts.items()]
     total = sum(x.numel() for name, x in facts if name == "weights")
     if total > MOST:
-        raise ArgumentError(
-            f"a page holds at most {MOST:,} weights, got {total:,}: capture Want(pooled_heads=64, top=8, entropy=True, "
-            "received=True), or fewer layers"
-        )
+        raise ArgumentError(f"a page holds at most {MOST:,} weights, got {total:,}: capture {_ADVICE}, or fewer layers")
     numbers = Numbers()
     kind = "f4" if sum(x.numel() for _, x in facts) <= EXACT else "p2"
     about = {(head.attention, head.head): head for head in heads}
@@ -186,9 +189,8 @@ def _start(drawn: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 def _packed_view(
     view: View, layer: int, axes: Axes, numbers: Numbers, kind: str, about: Mapping[tuple[str, int], Head]
 ) -> dict[str, Any]:
-    facts = _facts(view)
-    count = next(iter(facts.values())).shape[0]
-    facts = facts if count else {}
+    count = next(iter(view.facts.values())).shape[0]
+    facts = view.facts if count else {}
     queries, keys = len(axes[view.queries]), len(axes[view.keys])
     names = {"weights": kind, "tiles": "p2", "entropy": kind, "received": kind, "top": kind}
     stored = {name: numbers.add(facts[name], names[name]) for name in names if name in facts}
@@ -199,7 +201,6 @@ def _packed_view(
     for n in range(count):
         head = about.get((view.path, n))
         said.append({} if head is None else {"role": head.role, "importance": head.without})
-    tiles = view.observation.want.pooled_heads
     return {
         "path": view.path,
         "group": view.group,
@@ -207,7 +208,7 @@ def _packed_view(
         "queries": view.queries,
         "keys": view.keys,
         "sizes": [queries, keys],
-        "tile": [tile_size(queries, tiles), tile_size(keys, tiles)] if "tiles" in facts else None,
+        "tile": [tile_size(length, view.tiles) for length in (queries, keys)] if "tiles" in facts else None,
         "none": NOTHING[position],
         "heads": said,
         "facts": stored,
@@ -216,9 +217,9 @@ def _packed_view(
     }
 
 
-def _facts(view: View) -> dict[str, Tensor]:
-    """What the page shows of it, heads first; entropy and received from the weights where only these are there."""
-    found = {name: x.detach() for name, x in view.observation.tensors().items()}
+def _facts(one: Observation) -> dict[str, Tensor]:
+    """What the page shows of it; entropy and received from the weights where only these are there."""
+    found = {name: x.detach() for name, x in one.tensors().items()}
     if "weights" not in found and "head_mean" in found and "pooled_heads" not in found:
         found["weights"] = found["head_mean"][None]  # one head, that is all of them
         for name in ("entropy", "received", "top", "top_keys"):
@@ -240,9 +241,9 @@ def _of_attention(attention: Attention, label: str) -> Hypothesis:
     names = {"encoder": "encoder.{}.self_attention", "decoder": "decoder.{}.self_attention"}
     names["source"] = "decoder.{}.source_attention"
     views = [
-        View(names[stack].format(layer), stack, *ends[stack], observation[0])
+        View(names[stack].format(layer), stack, *ends[stack], _facts(one[0]), one.want.pooled_heads)
         for stack in STACKS
-        for layer, observation in getattr(attention, stack).items()
+        for layer, one in getattr(attention, stack).items()
     ]
     return Hypothesis(label, axes, _drawable(views), {})
 
@@ -275,9 +276,9 @@ def _of_capture(
         for axis, length in zip((queries, keys), sizes, strict=True):
             given = target if axis == "target" else tokens
             axes[axis] = _axis(axes.get(axis), given, length, axis)
-        view = View(path, group, queries, keys, one, seen.dropped.get(path, ""))
         real = len(axes[queries]), len(axes[keys])
-        views.append(view if real == seen.lengths(path) else _cut(view, *real))
+        facts = _facts(one if real == sizes else _cut(one, *real))
+        views.append(View(path, group, queries, keys, facts, one.want.pooled_heads, seen.dropped.get(path, "")))
     grids: dict[str, tuple[int, int]] = {}
     if grid is not None:
         axis = "source" if two_texts else "tokens"
@@ -308,18 +309,16 @@ def _axis(known: list[str] | None, given: Sequence[str] | None, length: int, nam
 
 def _drawable(views: list[View]) -> list[View]:
     """Those of which there is something to draw; ArgumentError if there are none."""
-    kept = [view for view in views if _facts(view)]
+    kept = [view for view in views if view.facts]
     if not kept:
         raise ArgumentError(
-            "nothing was captured that a page can draw: capture with Want(weights=True), or for long inputs "
-            "Want(pooled_heads=64, top=8, entropy=True, received=True)"
+            f"nothing was captured that a page can draw: capture with Want(weights=True), or for long inputs {_ADVICE}"
         )
     return kept
 
 
-def _cut(view: View, queries: int, keys: int) -> View:
+def _cut(one: Observation, queries: int, keys: int) -> Observation:
     """Of a padded entry, without the padding."""
-    one = view.observation
     found = one.tensors()
     lengths = {"weights": (queries, keys), "head_mean": (queries, keys), "entropy": (queries,), "received": (keys,)}
     lengths |= {"top": (queries,), "top_keys": (queries,)}
@@ -331,4 +330,4 @@ def _cut(view: View, queries: int, keys: int) -> View:
     if "pooled_heads" in found:  # tiles would mix tokens and padding
         raise ArgumentError(f"tiles can't be cut to {queries} x {keys} tokens: capture one entry without padding")
     found.pop("received", None)  # it is what the padding gives, too
-    return View(view.path, view.group, view.queries, view.keys, Observation(found, one.want, None), view.dropped)
+    return Observation(found, one.want, None)

@@ -317,9 +317,8 @@ class _Training:
             position.since_best += 1
         cooldown = self.config.cooldown
         if 0 < self.config.patience <= position.since_best and self._fraction() <= 1 - cooldown:
-            position.ends_at = position.ends_at or round(
-                position.update / (1 - cooldown)
-            )  # its cooldown is still to come
+            # Its cooldown is still to come.
+            position.ends_at = position.ends_at or round(position.update / (1 - cooldown))
         if self.processes.first:
             weights = model.state_dict()
             if position.update:  # what a run goes on from is no part of the mean of what it comes to

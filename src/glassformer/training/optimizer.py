@@ -31,6 +31,7 @@ class Optimizer:
                 for name, parameter in stack.named_parameters()
                 if parameter.dim() == 2 and parameter.numel()
             }
+        self._model = model
         own = next(model.parameters())
         self.muon = Muon(matrices, torch.bfloat16 if dtype == torch.bfloat16 else own.dtype)
         self.adam = Adam(
@@ -53,9 +54,7 @@ class Optimizer:
             self.adam.step()
         elif not harmful:
             self.adam.step()
-        for parameter in self.muon.momentum:
-            parameter.grad = None
-        self.adam.zero_grad(set_to_none=True)
+        self._model.zero_grad(set_to_none=True)
 
     def state(self, parameter: nn.Parameter) -> dict[str, Tensor]:
         """What is kept from step to step of a parameter, by name; created where there is none yet."""

@@ -224,9 +224,11 @@ function download(name, blob) {
 // ---- the view ----
 
 const ROOM = 580; // CSS pixels that a map may be wide
+const LINE = 15; // CSS pixels of a caption's line
 const CELL = { most: 26, labelled: 11 }; // CSS pixels
 const DETAIL = 40; // cells a side
 const WHOLE_TABLE = 900; // cells
+const ARROWS = { ArrowRight: [0, 1], ArrowLeft: [0, -1], ArrowDown: [1, 0], ArrowUp: [-1, 0] };
 const CHUNK = 100; // tokens that are laid out together
 const GROUPS = {
   encoder: "Encoder",
@@ -241,13 +243,19 @@ class Page {
     this.data = data;
     this.linked = linked; // whether the address says what is shown
     this.heads = new Map();
+    this.id = `glassformer-${Math.random().toString(36).slice(2)}`; // there may be several in a notebook
     this.state = { of: 0, at: "", head: 0, token: 0, side: "from" };
     root.classList.add("glassformer");
+    this.system = window.matchMedia("(prefers-color-scheme: dark)");
+    this.followSystem();
     this.build();
     this.readAddress();
     this.chooseHypothesis(this.state.of);
     if (linked) window.addEventListener("hashchange", () => this.readAddress() && this.chooseHypothesis(this.state.of));
-    window.matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.redraw());
+    this.system.addEventListener("change", () => {
+      this.followSystem();
+      this.redraw();
+    });
     new ResizeObserver(([entry]) => {
       const width = Math.round(entry.contentRect.width);
       if (this.width !== undefined && this.width !== width) this.drawHead();
@@ -255,13 +263,12 @@ class Page {
     }).observe(root);
   }
 
-  get theme() {
-    const chosen = this.root.dataset.theme;
-    return chosen || (window.matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light");
+  followSystem() {
+    this.root.dataset.theme = this.system.matches ? "dark" : "light";
   }
 
   get palette() {
-    return PALETTES[this.theme];
+    return PALETTES[this.root.dataset.theme];
   }
 
   get hypothesis() {
@@ -321,7 +328,7 @@ class Page {
     if (this.linked) history.replaceState(null, "", this.address());
     if (before.at !== this.state.at || before.head !== this.state.head) {
       this.markOverview();
-      this.drawHead(before.at !== this.state.at);
+      this.drawHead();
     } else this.drawToken();
   }
 
@@ -330,13 +337,13 @@ class Page {
     this.settle();
     if (this.picker) this.picker.value = String(n);
     this.drawOverview();
-    this.drawHead(true);
+    this.drawHead();
     if (this.linked) history.replaceState(null, "", this.address());
   }
 
   redraw() {
     this.drawOverview();
-    this.drawHead(true);
+    this.drawHead();
   }
 
   // -- what is there all the time --
@@ -366,17 +373,23 @@ class Page {
     });
     this.figure.append(this.map, this.cross);
     this.readout = make("p", { class: "readout", "aria-live": "polite" });
-    this.detail = make("canvas", { class: "detail", "aria-hidden": "true", onpointerdown: (event) => this.pick(event) });
+    this.detail = make("canvas", {
+      class: "detail",
+      tabindex: 0,
+      role: "img",
+      "aria-label": "The weights around the chosen token, one by one. Arrow keys move over them, Enter chooses a token.",
+      onpointerdown: (event) => this.pick(event),
+      onkeydown: (event) => this.steerDetail(event),
+    });
     this.detailSays = make("p", { class: "says" });
     this.sides = make("fieldset", { class: "sides" }, make("legend", {}, "Show"));
     for (const [side, words] of [
       ["from", "where a token looks"],
       ["to", "who looks at a token"],
     ]) {
-      const name = `side-${Math.random().toString(36).slice(2)}`;
       const radio = make("input", {
         type: "radio",
-        name: (this.radioName ??= name),
+        name: this.id,
         value: side,
         onchange: () => this.choose({ side, token: this.onOther(side) }),
       });
@@ -394,7 +407,7 @@ class Page {
       button("SVG", "Save the map as an SVG picture", () => this.saveSvg()),
       this.linked ? button("Link", "Copy a link to what is shown", () => this.copyLink()) : null,
       button("Light or dark", "Change between light and dark", () => {
-        this.root.dataset.theme = this.theme === "dark" ? "light" : "dark";
+        this.root.dataset.theme = this.root.dataset.theme === "dark" ? "light" : "dark";
         this.redraw();
       }),
     );
@@ -501,7 +514,7 @@ class Page {
 
   // Arrows go through the heads.
   walk(event) {
-    const step = { ArrowRight: [0, 1], ArrowLeft: [0, -1], ArrowDown: [1, 0], ArrowUp: [-1, 0] }[event.key];
+    const step = ARROWS[event.key];
     if (!step) return;
     const { views } = this.hypothesis;
     let layer = views.indexOf(this.view);
@@ -517,15 +530,15 @@ class Page {
 
   // -- one head, large --
 
-  drawHead(anew = false) {
-    const { view, head, state } = this;
+  drawHead() {
+    const { view, state } = this;
     const about = view.heads[state.head] ?? {};
     const where = `${GROUPS[view.group] ?? view.group}, layer ${view.layer}, head ${state.head}`;
     this.name.replaceChildren(where, make("small", {}, [view.path, about.role].filter(Boolean).join(" · ")));
     this.cross.setAttribute("aria-label", `${where}. Arrow keys move over the map, Enter chooses a token.`);
     this.says.textContent = this.stated();
     this.layOut();
-    if (anew || this.texts.dataset.of !== this.textKey()) this.layOutTexts();
+    if (this.texts.dataset.of !== this.textKey()) this.layOutTexts();
     this.drawStrips();
     this.drawToken();
   }
@@ -542,7 +555,7 @@ class Page {
     else parts.push("No map was captured of this head.");
     if (head.map) parts.push(`Colour: the root of the weight, from 0 to ${percent(head.map.most)}, the head's largest.`);
     if (!head.has("weights") && head.has("top"))
-      parts.push(`The ${view.facts.top.shape[2]} largest weights of each query are known (${view.precise.toLowerCase().replace(/\.$/, "")}); of any other, the most that it can be is said.`);
+      parts.push(`The ${view.facts.top.shape[2]} largest weights of each query are known; of any other, the most that it can be is said. ${view.precise}`);
     if (view.dropped) parts.push(`Left out for want of memory: ${view.dropped}.`);
     return parts.join(" ");
   }
@@ -615,7 +628,7 @@ class Page {
   }
 
   steer(event) {
-    const step = { ArrowRight: [0, 1], ArrowLeft: [0, -1], ArrowDown: [1, 0], ArrowUp: [-1, 0] }[event.key];
+    const step = ARROWS[event.key];
     const { map } = this.cells ?? {};
     if (!map) return;
     const [q, k] = this.cursor ?? [0, 0];
@@ -700,7 +713,7 @@ class Page {
       const axis = side === "to" ? view.keys : view.queries;
       const list = make("div", { class: "tokens", role: "listbox", tabindex: 0, "aria-label": this.axisName(axis) });
       const chips = this.hypothesis.axes[axis].map((token, n) =>
-        make("span", { class: "token", role: "option", "data-n": n, id: `${this.radioName}-${side}-${n}` }, visible(token)),
+        make("span", { class: "token", role: "option", "data-n": n, id: `${this.id}-${side}-${n}` }, visible(token)),
       );
       const grid = this.hypothesis.grids[axis];
       const lead = grid ? chips.length - grid[0] * grid[1] : chips.length;
@@ -803,7 +816,7 @@ class Page {
     });
     context.strokeStyle = style.getPropertyValue("--accent");
     context.strokeRect((k - first[1]) * size, (q - first[0]) * size, size, size);
-    this.near = { first, size };
+    this.near = { first, size, rows, columns, at: [q, k] };
     this.detailSays.textContent =
       `Queries ${first[0]} to ${first[0] + rows - 1}, keys ${first[1]} to ${first[1] + columns - 1}, a token each; ` +
       `grey is not among the query's largest. Colour: the root of the weight, from 0 to ${percent(most)}. Marked: ${this.pair(q, k)}.`;
@@ -815,6 +828,20 @@ class Page {
     const words = this.pair(q, k);
     this.choose({ token: this.state.side === "from" ? q : k });
     this.readout.textContent = words;
+  }
+
+  steerDetail(event) {
+    const step = ARROWS[event.key];
+    const { first, rows, columns, at } = this.near;
+    if (step) {
+      event.preventDefault();
+      const within = (n, least, count) => Math.max(least, Math.min(least + count - 1, n));
+      this.near.at = [within(at[0] + step[0], first[0], rows), within(at[1] + step[1], first[1], columns)];
+      this.readout.textContent = this.pair(...this.near.at);
+    } else if (event.key === "Enter" || event.key === " ") {
+      event.preventDefault();
+      this.choose({ token: this.state.side === "from" ? at[0] : at[1] });
+    }
   }
 
   // -- along the text --
@@ -880,13 +907,38 @@ class Page {
     return `attention-${this.state.at}-${this.state.head}.${ending}`.replace(/[^\w.-]+/g, "_");
   }
 
+  // What the picture is and how it is normalised, in lines that fit below it.
+  caption(width) {
+    const most = Math.max(24, Math.floor(width / 6));
+    const lines = [];
+    for (const text of [`${this.data.title}: ${this.name.firstChild.textContent}`, this.stated()]) {
+      let line = "";
+      for (const word of text.split(" ")) {
+        if (line && line.length + word.length >= most) {
+          lines.push(line);
+          line = "";
+        }
+        line += `${line && " "}${word}`;
+      }
+      lines.push(line);
+    }
+    return lines;
+  }
+
   picture() {
     const { width, height, margin, map } = this.cells;
+    const [w, h] = [Math.max(240, margin + width * map.columns), margin + height * map.rows];
+    const lines = this.caption(w);
     const canvas = make("canvas");
-    const context = sized(canvas, margin + width * map.columns, margin + height * map.rows);
-    context.fillStyle = getComputedStyle(this.root).getPropertyValue("--paper");
-    context.fillRect(0, 0, margin + width * map.columns, margin + height * map.rows);
+    const context = sized(canvas, w, h + LINE * (lines.length + 1));
+    const style = getComputedStyle(this.root);
+    context.fillStyle = style.getPropertyValue("--paper");
+    context.fillRect(0, 0, w, h + LINE * (lines.length + 1));
     this.paint(context);
+    context.fillStyle = style.getPropertyValue("--ink");
+    context.font = `11px ${style.fontFamily}`;
+    context.textAlign = "left";
+    lines.forEach((line, i) => context.fillText(line, 4, h + LINE * (i + 1)));
     return canvas;
   }
 
@@ -898,7 +950,9 @@ class Page {
     const { width, height, margin, labels, map } = this.cells;
     const escape = (text) => text.replace(/[&<>"]/g, (c) => `&#${c.charCodeAt(0)};`);
     const style = getComputedStyle(this.root);
-    const [w, h] = [margin + width * map.columns, margin + height * map.rows];
+    const [w, below] = [Math.max(240, margin + width * map.columns), margin + height * map.rows];
+    const lines = this.caption(w);
+    const h = below + LINE * (lines.length + 1);
     const parts = [
       `<svg xmlns="http://www.w3.org/2000/svg" width="${w}" height="${h}" viewBox="0 0 ${w} ${h}" font-family="sans-serif" font-size="11">`,
       `<title>${escape(`${this.data.title}: ${this.name.firstChild.textContent}`)}</title>`,
@@ -919,6 +973,8 @@ class Page {
         parts.push(`<text transform="translate(${x} ${margin - 4}) rotate(-90)" fill="${fill}">${escape(visible(token))}</text>`);
       });
     }
+    const fill = style.getPropertyValue("--ink").trim();
+    lines.forEach((line, i) => parts.push(`<text x="4" y="${below + LINE * (i + 1)}" fill="${fill}">${escape(line)}</text>`));
     return [...parts, "</svg>"].join("\n");
   }
 
