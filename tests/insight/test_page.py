@@ -434,6 +434,7 @@ def test_numbers_on_screen_are_those_of_the_data(opened, seen):
     weights = seen[at].weights[0, n].double()
     tab = opened(page(seen, SOURCE, TARGET), f"#at={at}&head={n}&token=3")
     tab.locator("summary").click()
+    tab.wait_for_selector("tbody tr")  # the browser says a moment later that it is open
     rows = [row.locator("td").all_inner_texts() for row in tab.locator("tbody tr").all()]
     shown = torch.tensor([[float(cell.removesuffix(" %")) / 100 for cell in row] for row in rows]).double()
     assert_close(shown, weights, rtol=6e-3, atol=1e-12)
