@@ -23,7 +23,7 @@ import tyro
 from torch import nn
 
 from glassformer import Want, capture, page
-from glassformer.insight.report import Page
+from glassformer.insight.report import COARSE, Page
 
 WIDTH, LAYERS, HEADS = 128, 6, 8
 WORDS = (Path(__file__).parent.parent / "README.md").read_text(encoding="utf-8").split()
@@ -75,7 +75,7 @@ def main(lengths: tuple[int, ...] = (50, 2000), rounds: int = 7) -> None:
 
 
 def page_of(length: int) -> Page:
-    """What a random model looks at, whose inputs are words with their places."""
+    """What a random model looks at."""
     torch.manual_seed(0)
     layer = nn.TransformerEncoderLayer(WIDTH, HEADS, 2 * WIDTH, batch_first=True)
     model = nn.TransformerEncoder(layer, LAYERS, enable_nested_tensor=False).eval()
@@ -84,13 +84,8 @@ def page_of(length: int) -> Page:
         for name, parameter in model.named_parameters():
             if "in_proj_weight" in name:
                 parameter *= 2.2  # sharper than as initialised
-        ids = {word: n for n, word in enumerate(dict.fromkeys(words))}
-        embeddings = 0.7 * torch.randn(len(ids), WIDTH)
-        angles = torch.arange(length)[:, None] / 10_000 ** (torch.arange(0, WIDTH, 2) / WIDTH)
-        inputs = embeddings[[ids[word] for word in words]] + torch.cat([angles.sin(), angles.cos()], dim=1)
-        coarse = Want(pooled_heads=64, top=8, entropy=True, received=True)
-        with capture(model, Want(weights=True) if length <= 200 else coarse) as seen:
-            model(inputs[None])
+        with capture(model, Want(weights=True) if length <= 200 else COARSE) as seen:
+            model(torch.randn(1, length, WIDTH))
     return page(seen, words, title=f"{length:,} tokens")
 
 
