@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import pytest
 import torch
@@ -17,10 +18,12 @@ from torch import nn
 from torch.testing import assert_close
 
 from glassformer import Translator, Want, capture, cli, page
+from glassformer.attention.observation import Observation
 from glassformer.demo.dates import DateSplits, make_dates
 from glassformer.demo.demonstration import settings, write_phrases
 from glassformer.errors import ArgumentError, ConfigError
-from glassformer.insight import report
+from glassformer.generation.attention import Attention
+from glassformer.insight import assets, inspection, report
 from glassformer.insight.heads import Head
 from glassformer.insight.inspection import inspect
 from glassformer.insight.packed import Numbers
@@ -30,6 +33,7 @@ from glassformer.training.loop import train
 BROWSER = shutil.which("chromium")
 needs_browser = pytest.mark.skipif(BROWSER is None, reason="needs Debian's chromium, which .ci/run installs")
 SOURCE = [*["the", "white", "dog", "sat", "by", "the"], "<script>document.title='x'</script>", "</script>", "", " a b"]
+NUMBERED = [[str(n) for n in range(count)] for count in (640, 61, 61)]  # source, written, next
 TARGET = ["<pad>", "la", "<b>", "chien", "&amp;"]
 
 
@@ -100,7 +104,8 @@ def test_it_carries_tokens_and_weights_as_they_are(seen):
     for path, view in views.items():
         weights = seen[path].weights[0]
         assert torch.equal(view["facts"]["weights"], weights)
-        assert view["precise"] == "Weights are 32-bit floats."
+        assert view["exact"]
+        assert view["rows"] == pytest.approx([1, 1])
         assert_close(view["facts"]["entropy"], torch.special.entr(weights).sum(-1))
         assert_close(view["facts"]["received"], weights.sum(1))
         assert view["sizes"] == list(weights.shape[1:])
@@ -113,7 +118,7 @@ def test_many_weights_are_rounded_to_sixteen_bits_and_it_says_so(look):
     seen = look(Want(weights=True), source=83)
     for view in unpacked(page(seen).data)["hypotheses"][0]["views"]:
         assert_close(view["facts"]["weights"], seen[view["path"]].weights[0], rtol=1 / 4096, atol=2**-31)
-        assert view["precise"] == "Weights are rounded to 1 part in 4,096."
+        assert not view["exact"]
 
 
 def test_long_ones_are_tiles_and_the_largest(look):
@@ -156,9 +161,32 @@ def test_a_padded_entry_is_cut_to_its_tokens(look):
 
 def test_the_mean_of_the_heads_is_shown_as_one(look):
     seen = look(Want(head_mean=True, entropy=True))
-    for view in unpacked(page(seen).data)["hypotheses"][0]["views"]:
+    known = [head(head=0), head(attention="encoder.layers.1.self_attn", head=0)]
+    for view in unpacked(page(seen, heads=known).data)["hypotheses"][0]["views"]:
         assert torch.equal(view["facts"]["weights"], seen[view["path"]].head_mean)
-        assert len(view["heads"]) == 1
+        assert view["heads"] == [{}]  # what is known of head 0 is not said of the mean
+        assert view["mean"]
+    seen = look(Want(pooled=4))
+    for view in unpacked(page(seen).data)["hypotheses"][0]["views"]:
+        assert_close(view["facts"]["tiles"], seen[view["path"]].pooled, rtol=1 / 4096, atol=1e-7)
+        assert view["mean"]
+
+
+def test_tiles_of_one_weight_each_are_weights(look):
+    exact, tiles = look(Want(weights=True)), look(Want(pooled_heads=64, top=3))
+    for view in unpacked(page(tiles).data)["hypotheses"][0]["views"]:
+        assert set(view["facts"]) == {"weights", "entropy", "received"}
+        assert_close(view["facts"]["weights"], exact[view["path"]].weights[0])
+
+
+def test_it_says_what_rows_sum_to(look):
+    cut = unpacked(page(look(Want(weights=True)), SOURCE[:4]).data)["hypotheses"][0]["views"]
+    rows = {view["path"]: view["rows"] for view in cut}
+    weights = look(Want(weights=True))["encoder.layers.0.self_attn"].weights[0, :, :4, :4].sum(-1)
+    assert rows["encoder.layers.0.self_attn"] == pytest.approx([float(weights.min()), float(weights.max())])
+    assert rows["decoder.layers.0.self_attn"] == pytest.approx([1, 1])
+    for view in unpacked(page(look(Want(pooled_heads=4), source=29, target=31)).data)["hypotheses"][0]["views"]:
+        assert view["rows"] == pytest.approx([1, 1], abs=1e-5)
 
 
 def test_layers_keep_their_numbers_if_some_are_captured(look):
@@ -210,6 +238,8 @@ def test_it_is_written_whole_or_not_at_all(seen, tmp_path, monkeypatch):
     [
         (dict(tokens="a text"), r"source must be a sequence of tokens, got one str: pass them apart"),
         (dict(tokens=["x"] * 11), r"there are 10 positions of the source, got 11 tokens for them"),
+        (dict(tokens=[]), r"there are 10 positions of the source, got 0 tokens for them"),
+        (dict(grid=(-1, -1)), r"grid must be rows and columns of at most 10 patches, got -1 x -1"),
         (dict(entry=1), r"entry must be one of the batch's 1, got 1"),
     ],
     ids=str,
@@ -234,6 +264,15 @@ def test_what_cannot_be_drawn_is_refused(look, model, monkeypatch):
     tiles = look(Want(pooled_heads=4))
     with pytest.raises(ArgumentError, match="tiles can't be cut to 3 x 3 tokens"):
         page(tiles, ["a", "b", "c"])
+    with pytest.raises(ArgumentError, match="the largest weights of some queries lie beyond the 3 tokens given"):
+        page(look(Want(top=4, entropy=True)), ["a", "b", "c"])
+
+
+def test_weights_that_are_no_numbers_are_refused(model):
+    with torch.no_grad(), capture(model, Want(weights=True), layers=["encoder.layers.0.self_attn"]) as seen:
+        model(torch.full((1, 3, 32), torch.nan), torch.randn(1, 2, 32))
+    with pytest.raises(ArgumentError, match=r"encoder.layers.0.self_attn has weights that are not numbers"):
+        page(seen)
 
 
 # Of a run
@@ -275,6 +314,24 @@ def test_inspect_reads_a_given_target(run):
         inspect(run, "  ")
     with pytest.raises(ConfigError, match="hypotheses must be at least 1"):
         inspect(run, "a", hypotheses=0)
+    with pytest.raises(ConfigError, match=r"target holds bytes that are no UTF-8: b'a \\xff'"):
+        inspect(run, "a", "a \udcff")
+    with pytest.raises(ArgumentError, match="translations know their own"):
+        page(again, ["a", "b", "c"])
+
+
+def test_inspect_takes_all_weights_where_a_page_holds_them(run, monkeypatch):
+    def kinds() -> set[str]:
+        (hypothesis,) = unpacked(inspect(run, "a b c d e f g a b c", "b a").data)["hypotheses"]
+        return {name for view in hypothesis["views"] for name in view["facts"]}
+
+    assert "tiles" not in kinds()
+    monkeypatch.setattr(inspection, "COARSE", Want(pooled_heads=4, top=2))
+    monkeypatch.setattr(inspection, "MOST", 1000)
+    assert "tiles" in kinds()
+    monkeypatch.setattr(inspection, "MOST", 10)
+    with pytest.raises(ConfigError, match="hypotheses of so long a line must be at most 0, got 1"):
+        kinds()
 
 
 def head(**changes) -> Head:
@@ -395,6 +452,11 @@ def opened(browser, tmp_path) -> Iterator[Callable[..., Any]]:
     assert [url for url in asked if not url.startswith(("file:", "blob:"))] == []
 
 
+def plain(text: str) -> str:
+    """Without the marks around a token that keep its direction to itself."""
+    return text.translate({0x2068: None, 0x2069: None})
+
+
 def picture(tab: Any) -> bytes:
     return tab.locator(".map").screenshot()
 
@@ -435,15 +497,18 @@ def test_numbers_on_screen_are_those_of_the_data(opened, seen):
     tab = opened(page(seen, SOURCE, TARGET), f"#at={at}&head={n}&token=3")
     tab.locator("summary").click()
     tab.wait_for_selector("tbody tr")  # the browser says a moment later that it is open
-    rows = [row.locator("td").all_inner_texts() for row in tab.locator("tbody tr").all()]
+    tables = tab.locator("table")
+    rows = [row.locator("td").all_inner_texts() for row in tables.first.locator("tbody tr").all()]
     shown = torch.tensor([[float(cell.removesuffix(" %")) / 100 for cell in row] for row in rows]).double()
     assert_close(shown, weights, rtol=6e-3, atol=1e-12)
+    received = [row.locator("td").last.inner_text() for row in tables.last.locator("tbody tr").all()]
+    assert_close(torch.tensor([float(cell) for cell in received]).double(), weights.sum(0), rtol=6e-3, atol=1e-12)
     best = int(weights[3].argmax())
     assert f"{rows[3][best]}" in tab.locator(".readout").inner_text()
     tab.locator(".cross").focus()
-    for key in ["ArrowDown"] * 2 + ["ArrowRight"] * 4:
-        tab.keyboard.press(key)
-    assert tab.locator(".readout").inner_text() == f"“<b>” → “by”: {rows[2][4]}"
+    for key in ["ArrowUp"] * 3 + ["ArrowLeft"] * 9 + ["ArrowDown"] * 2 + ["ArrowRight"] * 4:
+        tab.keyboard.press(key)  # it begins at the chosen token, which is none of these
+    assert plain(tab.locator(".readout").inner_text()) == f"“<b>” → “by”: {rows[2][4]}"
     title = tab.locator(".token").nth(len(TARGET) + best).get_attribute("title")
     assert title == rows[3][best]
 
@@ -460,7 +525,7 @@ def test_the_keyboard_reaches_everything(opened, seen):
                 "(document.activeElement.innerText ?? '')).trim()"
             )
         )
-    assert {"cell", "cross", "tokens", "INPUT", "SUMMARYAs a table", "BUTTONPNG", "BUTTONSVG"} <= reached
+    assert {"cell", "cross", "tokens", "INPUT", "strip", "SUMMARYAs a table", "BUTTONPNG", "BUTTONSVG"} <= reached
     tab.locator('.cell[aria-pressed="true"]').focus()
     for key in ("ArrowRight", "ArrowDown", "ArrowUp", "ArrowLeft", "ArrowRight"):
         tab.keyboard.press(key)
@@ -469,6 +534,15 @@ def test_the_keyboard_reaches_everything(opened, seen):
     tab.locator(".tokens").first.focus()
     tab.keyboard.press("ArrowRight")
     assert tab.locator(".chosen").inner_text() == "la"
+    entropy, received = tab.locator(".strip").all()
+    entropy.focus()
+    tab.keyboard.press("ArrowRight")
+    assert tab.locator(".chosen").inner_text() == "<b>"
+    assert plain(entropy.get_attribute("aria-valuetext")).startswith("“<b>”: ")
+    received.focus()
+    tab.keyboard.press("Home")
+    assert tab.locator(".chosen").inner_text() == "the"
+    assert plain(tab.locator(".along output").last.inner_text()).startswith("“the”: ")
 
 
 @needs_browser
@@ -480,6 +554,15 @@ def test_it_fits_a_phone_by_touch_and_in_the_dark(opened, seen):
     assert dark == "rgb(16, 20, 28)"
     tab.locator(".token").nth(2).tap()
     assert "<b>" in tab.locator(".readout").inner_text()
+    cells = tab.evaluate("glassformer.map.cells")
+    weights = seen["decoder.layers.0.multihead_attn"].weights[0, 0]
+    place = {
+        axis: cells["margin"] + (n + 0.5) * cells[size] for axis, n, size in (("x", 5, "width"), ("y", 2, "height"))
+    }
+    tab.locator(".cross").tap(position=place)
+    words, share = plain(tab.locator(".readout").inner_text()).removesuffix(" %").split(": ")
+    assert words == "“<b>” → “the”"
+    assert float(share) / 100 == pytest.approx(float(weights[2, 5]), rel=6e-3)
     before = picture(tab)
     tab.get_by_text("Light or dark").tap()
     assert picture(tab) != before
@@ -492,8 +575,10 @@ def test_pictures_are_saved(opened, seen, tmp_path):
         tab.get_by_text("SVG").click()
     svg = Path(saved.value.path()).read_text(encoding="utf-8")
     assert svg.count("<rect") > 20
-    assert "&#60;b&#62;" in svg
-    assert "<b>" not in svg
+    words = [text.text for text in ElementTree.fromstring(svg).iter("{http://www.w3.org/2000/svg}text")]
+    assert words[: len(TARGET)] == TARGET
+    assert words[len(TARGET) + 6] == "<script>do…"
+    assert "sum to 100 %" in " ".join(words)
     with tab.expect_download() as saved:
         tab.get_by_text("PNG").click()
     assert Path(saved.value.path()).read_bytes().startswith(b"\x89PNG")
@@ -512,12 +597,80 @@ def test_of_other_weights_it_says_the_most_that_they_can_be(opened, look):
             return places.map((query) => places.map((key) => head.weight(query, key)));
         }"""
     )
-    bounds = torch.tensor([[cell["value"] for cell in row] for row in found])
+    bounds = torch.tensor([[cell["value"] for cell in row] for row in found]).double()
     known = torch.tensor([[cell["exact"] for cell in row] for row in found])
     assert known.sum() == 83 * 3
-    assert_close(bounds[known], exact[known], rtol=1 / 4096, atol=1e-7)
-    assert (bounds * (1 + 1e-3) + 1e-6 >= exact).all()
+    assert_close(bounds[known], exact[known].double(), rtol=1 / 4096, atol=1e-7)
+    assert (bounds[~known] >= exact[~known]).all()
     assert bounds[~known].mean() < 0.2
+    tab.get_by_label("who looks at a token").check()
+    assert "of tokens without colour the weight isn't known" in tab.locator(".words").inner_text()
+
+
+@needs_browser
+def test_rounding_takes_nothing_from_what_a_weight_can_be(opened):
+    torch.manual_seed(2)
+    q, k = torch.randn(1, 2, 61, 16), torch.randn(1, 2, 640, 16)
+    weights = (6 * q @ k.mT).softmax(-1)  # sharp: what is left beside the largest is little
+    top = weights.topk(8, -1)
+    found = {"weights": weights, "top": top.values, "top_keys": top.indices}
+    found["pooled_heads"] = weights.view(1, 2, 61, 64, 10).sum(-1)
+    want = Want(pooled_heads=64, top=8)
+    seen = Attention({}, {}, {0: Observation({n: found[n] for n in found if n != "weights"}, want, 1)}, *NUMBERED)
+    tab = opened(page(seen))
+    cells = tab.evaluate(
+        "[...Array(61).keys()].map((q) => [...Array(640).keys()].map((k) => glassformer.head.weight(q, k).value))"
+    )
+    bounds, exact = torch.tensor(cells).double(), weights[0, 0].double()
+    known = torch.zeros(61, 640, dtype=torch.bool).scatter(1, top.indices[0, 0], True)
+    assert (bounds[~known] >= exact[~known]).all()
+
+
+@needs_browser
+def test_marks_of_direction_and_of_control_stay_in_their_tokens(opened, seen):
+    target = ["\u202eevil", "ctl\x01", "\u05e9\u05dc\u05d5\u05dd", "\ud800", "x"]
+    tab = opened(page(seen, SOURCE, target), "#token=2")
+    assert [chip.inner_text() for chip in tab.locator(".token").all()[:4]] == [
+        "⟨202e⟩evil",
+        "ctl⟨0001⟩",
+        target[2],
+        "?",
+    ]
+    assert tab.locator(".readout").inner_text().startswith(f"“\u2068{target[2]}\u2069” looks at ")
+    with tab.expect_download() as saved:
+        tab.get_by_text("SVG").click()
+    ElementTree.fromstring(Path(saved.value.path()).read_text(encoding="utf-8"))
+
+
+@needs_browser
+def test_a_long_map_keeps_to_its_room_and_shows_what_is_chosen(opened, look):
+    few = dict(layers=["encoder.layers.0.self_attn", "decoder.layers.0.multihead_attn"])
+    tab = opened(
+        page(look(Want(weights=True), source=4, target=700, **few)), "#at=decoder.layers.0.multihead_attn&token=650"
+    )
+    assert tab.locator(".map").bounding_box()["height"] <= 900
+    chip, box = (tab.locator(one).first.bounding_box() for one in (".chosen", ".tokens"))
+    assert box["y"] <= chip["y"] <= box["y"] + box["height"]
+    tab.locator("summary").click()
+    tab.wait_for_selector("tbody tr")
+    tab.get_by_label("who looks at a token").check()
+    assert "These are the 200 largest of 700 weights" in tab.locator("caption").first.inner_text()
+    with tab.expect_download() as saved:
+        tab.get_by_text("SVG").click()
+    assert Path(saved.value.path()).read_text(encoding="utf-8").count("<rect") < 4 * 700
+    tab = opened(page(look(Want(weights=True), source=110, **few)), "#at=encoder.layers.0.self_attn")
+    with tab.expect_download() as saved:
+        tab.get_by_text("SVG").click()
+    svg = Path(saved.value.path()).read_text(encoding="utf-8")
+    assert 'href="data:image/png;base64,' in svg
+    assert svg.count("<rect") == 1
+
+
+@needs_browser
+def test_a_link_to_what_is_not_there_shows_what_is(opened, seen):
+    made = page(seen, SOURCE, TARGET)
+    for address in ("#at=none&head=9&token=99&of=7", "#head=1e999", "#%E0%A4%A"):
+        assert "Decoder, the source, layer 0, head" in opened(made, address).locator(".name").inner_text()
 
 
 @needs_browser
@@ -547,13 +700,15 @@ def test_the_widget_shows_the_same(opened, browser, seen, tmp_path):
     made = page(seen, SOURCE, TARGET)
     widget = made.widget()
     assert widget.data == made.data
-    script = (report.FILES / "page.js").read_text(encoding="utf-8")
+    script = assets.script()
+    assert "import " not in re.sub(r"//.*", "", script)
     assert str(widget._esm) == script
     (tmp_path / "widget.html").write_text(
         f"""<style>{widget._css}</style><div id=here></div>
         <script type=module>{script.replace("export default {", "const Widget = {")}
         const data = fromBase64("{base64.b64encode(widget.data).decode()}");
-        Widget.render({{ model: {{ get: () => new DataView(data.buffer) }}, el: document.getElementById("here") }});
+        const model = {{ get: () => new DataView(data.buffer), on() {{}} }};
+        Widget.render({{ model, el: document.getElementById("here") }});
         </script>""",
         encoding="utf-8",
     )

@@ -1,6 +1,6 @@
 """What a page shows as bytes: names and tokens as JSON, numbers beside it as typed planes, all of it deflated.
 
-The script page/page.js reads it.
+The script page/data.js reads it.
 """
 
 import json
@@ -28,7 +28,7 @@ class Numbers:
         self._size = 0
 
     def add(self, tensor: Tensor, kind: str) -> dict[str, Any]:
-        """Where it is and what."""
+        """Where it is and what; `tensor` is of any shape, and numbers are from 0 up (positions from -1)."""
         tensor = tensor.detach().cpu()
         scale = 1.0
         if kind == "p2":
@@ -49,7 +49,7 @@ class Numbers:
 
     def pack(self, header: Mapping[str, Any]) -> bytes:
         """Header and tensors."""
-        text = json.dumps(header, ensure_ascii=False, allow_nan=False).encode()
+        text = json.dumps(header, ensure_ascii=False, allow_nan=False).encode(errors="replace")
         return zlib.compress(b"".join([len(text).to_bytes(4, "little"), text, *self._parts]), 9)
 
 

@@ -4,7 +4,7 @@ import base64
 import html
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from glassformer.errors import ArgumentError
 from glassformer.files import replacing
 from glassformer.generation.attention import STACKS, Attention
 from glassformer.generation.translator import Translation
+from glassformer.insight import assets
 from glassformer.insight.heads import Head
 from glassformer.insight.packed import NOTHING, Numbers
 from glassformer.insight.record import Captured
@@ -24,11 +25,10 @@ from glassformer.insight.record import Captured
 EXACT = 50_000
 """Numbers, in all, up to which a page carries them as 32-bit floats: beyond it in 16 bits."""
 MOST = 4_000_000
-"""Weights, in all, that a page carries at the most."""
+"""Weights and tiles, in all, that a page carries at the most."""
 COARSE = Want(pooled_heads=64, top=8, entropy=True, received=True)
 """What to capture of inputs whose weights are too many: tiles, the largest of each query, and exact sums."""
 _ADVICE = "Want(pooled_heads=64, top=8, entropy=True, received=True)"
-FILES = Path(__file__).parent / "page"
 _CROSS = re.compile(r"multihead_attn|encoder_attn|source_attention|cross_?att|EncDecAttention", re.IGNORECASE)
 _ITS_OWN = re.compile(r"decoder", re.IGNORECASE)
 
@@ -46,10 +46,19 @@ class View:
     keys: str
     """Names of axes, whose tokens the positions are."""
     facts: dict[str, Tensor]
-    """weights, tiles, entropy, received, top, top_keys: those that there are, of one entry, heads first."""
+    """Those that there are of one entry: weights (heads, q_len, k_len); tiles (heads, at most `tiles` a side), sums of
+    weights; entropy (heads, q_len), in nats; received (heads, k_len); top and top_keys (heads, q_len, top)."""
     tiles: int = 0
     """How many a side were asked for."""
+    mean: bool = False
+    """Whether its one head is the mean of all."""
     dropped: str = ""
+    """What a capture left out for want of memory."""
+
+    @property
+    def heads(self) -> int:
+        """How many it shows."""
+        return next(iter(self.facts.values())).shape[0]
 
 
 @dataclass(frozen=True)
@@ -68,21 +77,22 @@ class Page:
     """Attention to look at. In a notebook it shows itself (extra `notebook`); `save` writes it."""
 
     title: str
-    data: bytes
-    """What it shows, for page/page.js."""
+    data: bytes = field(repr=False)
+    """What it shows, for the scripts in page/."""
 
     def html(self) -> str:
         """The whole page, one HTML document without links to anything."""
-        css, script, template = (
-            (FILES / f"page.{ending}").read_text(encoding="utf-8") for ending in ("css", "js", "html")
+        return assets.document().format(
+            title=html.escape(self.title),
+            css=assets.style(),
+            script=assets.script(),
+            data=base64.b64encode(self.data).decode(),
         )
-        data = base64.b64encode(self.data).decode()
-        return template.format(title=html.escape(self.title), css=css, script=script, data=data)
 
     def save(self, path: str | Path) -> Path:
         """Write it, whole or not at all."""
         with replacing(Path(path)) as file:
-            file.write(self.html().encode())
+            file.write(self.html().encode(errors="replace"))
         return Path(path)
 
     def widget(self) -> Any:
@@ -92,7 +102,10 @@ class Page:
         return widget_of(self.data)
 
     def _repr_mimebundle_(self, **options: Any) -> Any:
-        return self.widget()._repr_mimebundle_(**options)
+        try:
+            return self.widget()._repr_mimebundle_(**options)
+        except ImportError as error:
+            return {"text/plain": f"{self!r}\n{error}; or write it with save('page.html')"}
 
 
 def page(
@@ -120,38 +133,52 @@ def page(
     million), ask for `Want(pooled_heads=64, top=8, entropy=True, received=True)`: tiles, the largest of each query, and
     of any other the most that it can be.
 
-    Raises ArgumentError where nothing was captured that can be drawn, or tokens don't fit.
+    Raises ArgumentError where nothing was captured that can be drawn, tokens don't fit, or weights are not numbers.
     """
-    if isinstance(seen, Attention | Captured):
-        found = [
-            _of_attention(seen, "") if isinstance(seen, Attention) else _of_capture(seen, tokens, target, entry, grid)
-        ]
-    else:
-        translations = [seen] if isinstance(seen, Translation) else list(seen)
-        if not translations or not all(isinstance(one, Translation) and one.attention for one in translations):
-            raise ArgumentError(
-                "seen must be what capture recorded, or translations with their attention: "
-                "translate(lines, attention=Want(weights=True))"
-            )
-        found = [
-            _of_attention(one.attention, f"{one.text}  ({one.score:.2f})") for one in translations if one.attention
-        ]
-    return Page(title or "Attention", pack(title or "Attention", found, heads))
+    title = title or "Attention"
+    return Page(title, pack(title, _hypotheses(seen, tokens, target, entry, grid), heads))
+
+
+def _hypotheses(
+    seen: Captured | Attention | Translation | Sequence[Translation],
+    tokens: Sequence[str] | None,
+    target: Sequence[str] | None,
+    entry: int,
+    grid: tuple[int, int] | None,
+) -> list[Hypothesis]:
+    """What `page` is given, in the form of what it shows."""
+    if isinstance(seen, Captured):
+        return [_of_capture(seen, tokens, target, entry, grid)]
+    if tokens is not None or target is not None or entry or grid:
+        raise ArgumentError("tokens, target, entry and grid are for what capture recorded: translations know their own")
+    if isinstance(seen, Attention):
+        return [_of_attention(seen, "")]
+    translations = [seen] if isinstance(seen, Translation) else list(seen) if isinstance(seen, Sequence) else []
+    if not translations or not all(isinstance(one, Translation) and one.attention for one in translations):
+        raise ArgumentError(
+            "seen must be what capture recorded, or translations with their attention: "
+            "translate(lines, attention=Want(weights=True))"
+        )
+    return [_of_attention(one.attention, f"{one.text}  ({one.score:.2f})") for one in translations if one.attention]
 
 
 def pack(title: str, hypotheses: Sequence[Hypothesis], heads: Sequence[Head]) -> bytes:
-    """What page/page.js shows."""
-    facts = [fact for one in hypotheses for view in one.views for fact in view.facts.items()]
-    total = sum(x.numel() for name, x in facts if name == "weights")
+    """What the scripts in page/ show. ArgumentError if it is too much, or not all of it numbers."""
+    views = [view for one in hypotheses for view in one.views]
+    total = sum(x.numel() for view in views for name, x in view.facts.items() if name in ("weights", "tiles"))
     if total > MOST:
-        raise ArgumentError(f"a page holds at most {MOST:,} weights, got {total:,}: capture {_ADVICE}, or fewer layers")
-    numbers = Numbers()
-    kind = "f4" if sum(x.numel() for _, x in facts) <= EXACT else "p2"
-    about = {(head.attention, head.head): head for head in heads}
+        raise ArgumentError(
+            f"a page holds at most {MOST:,} weights, got {total:,}: capture {_ADVICE}, or fewer layers, or show fewer "
+            "hypotheses"
+        )
+    for view in views:
+        if not all(x.isfinite().all() for x in view.facts.values()):
+            raise ArgumentError(f"{view.path} has weights that are not numbers (NaN): there is nothing to show of it")
+    packing = _Packing(heads, sum(x.numel() for view in views for x in view.facts.values()) <= EXACT)
     packed = []
     for one in hypotheses:
         layers = _layers(one.views)
-        views = [_packed_view(view, layers[view.path], one.axes, numbers, kind, about) for view in one.views]
+        views = [packing.view(view, layers[view.path], one.axes) for view in one.views]
         drawn = [view for view in views if view["heads"]]
         if not drawn:
             raise ArgumentError("there are no heads to show: every attention has lost all of its own")
@@ -165,7 +192,7 @@ def pack(title: str, hypotheses: Sequence[Hypothesis], heads: Sequence[Head]) ->
                 **({"importance": max(1e-9, *(head.without for head in heads))} if heads else {}),
             }
         )
-    return numbers.pack({"title": title, "hypotheses": packed})
+    return packing.numbers.pack({"title": title, "hypotheses": packed})
 
 
 def _layers(views: Sequence[View]) -> dict[str, int]:
@@ -186,52 +213,81 @@ def _start(drawn: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     return {"at": path, "head": head}
 
 
-def _packed_view(
-    view: View, layer: int, axes: Axes, numbers: Numbers, kind: str, about: Mapping[tuple[str, int], Head]
-) -> dict[str, Any]:
-    count = next(iter(view.facts.values())).shape[0]
-    facts = view.facts if count else {}
-    queries, keys = len(axes[view.queries]), len(axes[view.keys])
-    names = {"weights": kind, "tiles": "p2", "entropy": kind, "received": kind, "top": kind}
-    stored = {name: numbers.add(facts[name], names[name]) for name in names if name in facts}
-    position = "u2" if keys < NOTHING["u2"] else "u4"
-    if "top" in facts:
-        stored["keys"] = numbers.add(facts["top_keys"], position)
-    said: list[dict[str, Any]] = []
-    for n in range(count):
-        head = about.get((view.path, n))
-        said.append({} if head is None else {"role": head.role, "importance": head.without})
-    return {
-        "path": view.path,
-        "group": view.group,
-        "layer": layer,
-        "queries": view.queries,
-        "keys": view.keys,
-        "sizes": [queries, keys],
-        "tile": [tile_size(length, view.tiles) for length in (queries, keys)] if "tiles" in facts else None,
-        "none": NOTHING[position],
-        "heads": said,
-        "facts": stored,
-        "precise": "Weights are 32-bit floats." if kind == "f4" else "Weights are rounded to 1 part in 4,096.",
-        "dropped": view.dropped,
-    }
+class _Packing:
+    """Views on their way into a page."""
+
+    def __init__(self, heads: Sequence[Head], exact: bool) -> None:
+        """`exact`: as 32-bit floats."""
+        self.numbers = Numbers()
+        self._exact = exact
+        self._about = {(head.attention, head.head): head for head in heads}
+
+    def view(self, view: View, layer: int, axes: Axes) -> dict[str, Any]:
+        """What the scripts are told of it."""
+        facts = view.facts if view.heads else {}
+        queries, keys = len(axes[view.queries]), len(axes[view.keys])
+        kind = "f4" if self._exact else "p2"
+        kinds = {"weights": kind, "tiles": "p2", "entropy": kind, "received": kind, "top": kind}
+        stored = {name: self.numbers.add(facts[name], kinds[name]) for name in kinds if name in facts}
+        position = "u2" if keys < NOTHING["u2"] else "u4"
+        if "top" in facts:
+            stored["keys"] = self.numbers.add(facts["top_keys"], position)
+        tile = [tile_size(length, view.tiles) for length in (queries, keys)]
+        known = [None if view.mean else self._about.get((view.path, n)) for n in range(view.heads)]
+        return {
+            "path": view.path,
+            "group": view.group,
+            "layer": layer,
+            "queries": view.queries,
+            "keys": view.keys,
+            "sizes": [queries, keys],
+            "tile": tile if "tiles" in facts else None,
+            "none": NOTHING[position],
+            "heads": [{} if head is None else {"role": head.role, "importance": head.without} for head in known],
+            "mean": view.mean,
+            "facts": stored,
+            "exact": self._exact,
+            "rows": _rows(facts, queries, tile[0]),
+            "dropped": view.dropped,
+        }
 
 
-def _facts(one: Observation) -> dict[str, Tensor]:
-    """What the page shows of it; entropy and received from the weights where only these are there."""
+def _rows(facts: Mapping[str, Tensor], queries: int, tile: int) -> list[float]:
+    """The least and the most that a query's weights sum to, as far as they are there: 1, but for what was cut off,
+    dropped, or may look nowhere."""
+    if "weights" in facts:
+        sums = facts["weights"].float().sum(-1)
+    elif "tiles" in facts:
+        in_row = torch.tensor([min(tile, queries - first) for first in range(0, queries, tile)])
+        sums = facts["tiles"].float().sum(-1).cpu() / in_row
+    else:
+        return [1.0, 1.0]
+    return [float(sums.min()), float(sums.max())]
+
+
+def _view(path: str, group: str, ends: tuple[str, str], axes: Axes, one: Observation, dropped: str = "") -> View:
+    """What a page shows of one entry's Observation.
+
+    Tiles of a single weight are weights. Entropy and received follow from these where they weren't asked for. Where
+    there is only the mean of the heads, that is the one head to show.
+    """
     found = {name: x.detach() for name, x in one.tensors().items()}
-    if "weights" not in found and "head_mean" in found and "pooled_heads" not in found:
-        found["weights"] = found["head_mean"][None]  # one head, that is all of them
-        for name in ("entropy", "received", "top", "top_keys"):
-            found.pop(name, None)
+    mean = not found.keys() & {"weights", "pooled_heads"} and bool(found.keys() & {"head_mean", "pooled"})
+    if mean:
+        shown = {"head_mean": "weights", "pooled": "tiles"}
+        found = {shown[name]: x[None] for name, x in found.items() if name in shown}
+    elif "pooled_heads" in found:
+        found["tiles"] = found["pooled_heads"]
+    tiles = one.want.pooled if mean else one.want.pooled_heads
+    if "tiles" in found and all(tile_size(len(axes[axis]), tiles) == 1 for axis in ends):
+        found.setdefault("weights", found["tiles"])
     if "weights" in found:
         weights = found["weights"].float()
         found.setdefault("entropy", torch.special.entr(weights).sum(-1))
         found.setdefault("received", weights.sum(1))
-    if "pooled_heads" in found:
-        found["tiles"] = found["pooled_heads"]
-    kept = ("weights", "tiles", "entropy", "received", "top", "top_keys")
-    return {name: found[name] for name in kept if name in found}
+    kept = ["weights"] if "weights" in found else ["tiles", "top", "top_keys"]
+    facts = {name: found[name] for name in (*kept, "entropy", "received") if name in found}
+    return View(path, group, *ends, facts, tiles, mean, dropped)
 
 
 def _of_attention(attention: Attention, label: str) -> Hypothesis:
@@ -241,7 +297,7 @@ def _of_attention(attention: Attention, label: str) -> Hypothesis:
     names = {"encoder": "encoder.{}.self_attention", "decoder": "decoder.{}.self_attention"}
     names["source"] = "decoder.{}.source_attention"
     views = [
-        View(names[stack].format(layer), stack, *ends[stack], _facts(one[0]), one.want.pooled_heads)
+        _view(names[stack].format(layer), stack, ends[stack], axes, one[0])
         for stack in STACKS
         for layer, one in getattr(attention, stack).items()
     ]
@@ -262,7 +318,7 @@ def _of_capture(
     axes: Axes = {}
     views = []
     for path, observation in seen.items():
-        if observation.batch is not None and not -observation.batch <= entry < observation.batch:
+        if observation.batch is not None and entry not in range(-observation.batch, observation.batch):
             raise ArgumentError(f"entry must be one of the batch's {observation.batch}, got {entry}")
         one = observation[entry]
         if _CROSS.search(path):
@@ -277,15 +333,16 @@ def _of_capture(
             given = target if axis == "target" else tokens
             axes[axis] = _axis(axes.get(axis), given, length, axis)
         real = len(axes[queries]), len(axes[keys])
-        facts = _facts(one if real == sizes else _cut(one, *real))
-        views.append(View(path, group, queries, keys, facts, one.want.pooled_heads, seen.dropped.get(path, "")))
+        one = one if real == sizes else _cut(one, *real)
+        views.append(_view(path, group, (queries, keys), axes, one, seen.dropped.get(path, "")))
+    if target is not None and "target" not in axes:
+        raise ArgumentError("target is for an encoder-decoder; this model has one text: give its tokens as tokens")
     grids: dict[str, tuple[int, int]] = {}
     if grid is not None:
         axis = "source" if two_texts else "tokens"
-        if grid[0] * grid[1] > len(axes[axis]):
-            raise ArgumentError(
-                f"grid must be rows and columns of at most {len(axes[axis])} patches, got {grid[0]} x {grid[1]}"
-            )
+        if len(grid) != 2 or min(grid) < 1 or grid[0] * grid[1] > len(axes[axis]):
+            got = " x ".join(map(str, grid))
+            raise ArgumentError(f"grid must be rows and columns of at most {len(axes[axis])} patches, got {got}")
         grids[axis] = grid
     views.sort(key=lambda view: (*STACKS, "self").index(view.group))  # as they stand on the page
     return Hypothesis("", axes, _drawable(views), grids)
@@ -296,7 +353,7 @@ def _axis(known: list[str] | None, given: Sequence[str] | None, length: int, nam
     if given is not None:
         if isinstance(given, str):
             raise ArgumentError(f"{name} must be a sequence of tokens, got one str: pass them apart, text.split()")
-        if len(given) > length:
+        if not 0 < len(given) <= length:
             raise ArgumentError(f"there are {length} positions of the {name}, got {len(given)} tokens for them")
         return [str(token) for token in given]
     if known is not None and len(known) != length:
@@ -327,7 +384,12 @@ def _cut(one: Observation, queries: int, keys: int) -> Observation:
             first = 0 if name == "head_mean" else 1
             for axis, length in enumerate(ends, start=first):
                 found[name] = found[name].narrow(axis, 0, length)
-    if "pooled_heads" in found:  # tiles would mix tokens and padding
+    if found.keys() & {"pooled", "pooled_heads"}:  # tiles would mix tokens and padding
         raise ArgumentError(f"tiles can't be cut to {queries} x {keys} tokens: capture one entry without padding")
+    if "top_keys" in found and (found["top_keys"] >= keys).any():
+        raise ArgumentError(
+            f"the largest weights of some queries lie beyond the {keys} tokens given: mask the padding, or capture "
+            "one entry without it"
+        )
     found.pop("received", None)  # it is what the padding gives, too
     return Observation(found, one.want, None)

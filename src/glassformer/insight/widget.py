@@ -1,12 +1,19 @@
 """The page's view in a notebook, through anywidget."""
 
+from functools import cache
 from typing import Any
 
-from glassformer.insight.report import FILES
+from glassformer.insight import assets
 
 
 def widget_of(data: bytes) -> Any:
     """A widget that shows packed data. Needs the extra `notebook`."""
+    return _kind()(data=data)
+
+
+@cache
+def _kind() -> Any:
+    """The widget's class."""
     try:
         import anywidget
         import traitlets
@@ -14,8 +21,8 @@ def widget_of(data: bytes) -> Any:
         raise ImportError("a page in a notebook needs anywidget: pip install 'glassformer[notebook]'") from error
 
     class AttentionWidget(anywidget.AnyWidget):
-        _esm = (FILES / "page.js").read_text(encoding="utf-8")
-        _css = (FILES / "page.css").read_text(encoding="utf-8")
+        _esm = assets.script()
+        _css = assets.style()
         data = traitlets.Bytes().tag(sync=True)
 
-    return AttentionWidget(data=data)
+    return AttentionWidget

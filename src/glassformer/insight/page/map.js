@@ -1,0 +1,172 @@
+// One head, large: a cell for each weight, or for a tile of them.
+import { ARROWS, isEnter, make, percent, sized, within } from "./drawing.js";
+import { labelsOf, paint } from "./saving.js";
+
+const ROOM = { width: 580, height: 900 }; // CSS pixels that a map may take
+const CELL = { most: 26, labelled: 11 }; // CSS pixels
+const MARGIN = 78; // CSS pixels for the labels
+
+export class HeadMap {
+  constructor(page) {
+    this.page = page;
+    this.map = make("canvas", { class: "map", "aria-hidden": "true" });
+    this.cross = make("canvas", {
+      class: "cross",
+      tabindex: 0,
+      role: "img",
+      "aria-roledescription": "map of attention weights",
+      onpointermove: (event) => event.pointerType === "mouse" && this.hover(event),
+      onpointerleave: (event) => event.pointerType === "mouse" && this.mark(),
+      onpointerdown: (event) => this.press(event),
+      onkeydown: (event) => this.steer(event),
+    });
+    this.figure = make("div", { class: "figure" }, this.map, this.cross);
+    this.says = make("p", { class: "says" });
+    this.element = make("div", { class: "scroll" }, this.figure);
+  }
+
+  // The head that is chosen.
+  draw() {
+    const { head, root, name } = this.page;
+    this.cross.setAttribute("aria-label", `${name}. Arrow keys move over the map, Enter chooses a token.`);
+    this.says.textContent = this.stated();
+    this.pinned = null;
+    this.figure.hidden = !head.map;
+    if (!head.map) return;
+    this.layOut(head.map, Math.max(240, Math.min(ROOM.width, root.clientWidth - 40)));
+    const { width, height, margin, map } = this.cells;
+    const [w, h] = [margin + width * map.columns, margin + height * map.rows];
+    paint(sized(this.map, w, h), this.drawing());
+    sized(this.cross, w, h);
+    this.figure.style.width = `${w}px`;
+    this.figure.style.height = `${h}px`;
+  }
+
+  // Where the cells are.
+  layOut(map, room) {
+    const size = (width) => Math.min(CELL.most, Math.floor(width / map.columns), Math.floor(ROOM.height / map.rows));
+    const labels = map.tile[0] === 1 && map.tile[1] === 1 && size(room - MARGIN) >= CELL.labelled;
+    const margin = labels ? MARGIN : 0;
+    const side = size(room - margin);
+    const [width, height] = side ? [side, side] : [Math.min(1, room / map.columns), Math.min(1, ROOM.height / map.rows)];
+    this.cells = { width, height, margin, labels, map };
+  }
+
+  // What saving.js keeps.
+  drawing() {
+    const { page, cells } = this;
+    return {
+      cells,
+      labels: cells.labels ? labelsOf(cells, page.tokens("from"), page.tokens("to")) : [],
+      says: [`${page.data.title}: ${page.name}`, this.stated()],
+      palette: page.palette,
+      paper: page.style("--paper"),
+      ink: page.style("--ink"),
+      font: `11px ${getComputedStyle(page.root).fontFamily}`,
+    };
+  }
+
+  stated() {
+    const { view, head } = this.page;
+    const precise = view.exact ? "Weights are 32-bit floats." : "Weights are rounded to 1 part in 4,096.";
+    const parts = [];
+    if (head.has("weights")) parts.push(`A row is a query, a column a key; ${rowsOf(view)}. ${precise}`);
+    else if (head.has("tiles"))
+      parts.push(
+        `A cell is ${view.tile[0]} queries by ${view.tile[1]} keys: the share of a query's attention that falls on ` +
+          `those keys, the queries' mean; ${rowsOf(view)}.`,
+      );
+    else parts.push("No map was captured of this head.");
+    if (view.mean) parts.push("It is the mean of the layer's heads.");
+    if (head.map) parts.push(`Colour: the root of the weight, from 0 to ${percent(head.map.most)}, the head's largest.`);
+    if (!head.has("weights") && head.has("top"))
+      parts.push(`The ${view.facts.top.shape[2]} largest weights of each query are known; of any other, the most that it can be is said. ${precise}`);
+    if (view.dropped) parts.push(`Left out for want of memory: ${view.dropped}.`);
+    return parts.join(" ");
+  }
+
+  // The cell under the pointer, as [query, key]; one of them is below 0 beside the map.
+  at(event) {
+    const { width, height, margin, map } = this.cells;
+    const column = Math.floor((event.offsetX - margin) / width);
+    const row = Math.floor((event.offsetY - margin) / height);
+    if (row >= map.rows || column >= map.columns || (row < 0 && column < 0)) return null;
+    return [row * map.tile[0], column * map.tile[1]];
+  }
+
+  hover(event) {
+    const cell = this.at(event);
+    if (cell && cell[0] >= 0 && cell[1] >= 0) this.mark(cell);
+  }
+
+  press(event) {
+    const cell = this.at(event);
+    if (!cell) return;
+    const [q, k] = cell;
+    if (k < 0) this.page.choose({ side: "from", token: q });
+    else if (q < 0) this.page.choose({ side: "to", token: k });
+    else {
+      this.page.choose({ token: this.page.state.side === "from" ? q : k });
+      this.pin(cell);
+    }
+  }
+
+  steer(event) {
+    const { map } = this.cells;
+    const { head, state } = this.page;
+    const best = head.best(state.side, state.token);
+    const [q, k] = this.pinned ?? (state.side === "from" ? [state.token, best] : [best, state.token]);
+    const step = ARROWS[event.key];
+    if (!step && !isEnter(event)) return;
+    event.preventDefault();
+    if (!step) this.page.choose({ token: state.side === "from" ? q : k });
+    const [down, right] = step ?? [0, 0];
+    this.pin([within(q + down * map.tile[0], 0, head.queries - 1), within(k + right * map.tile[1], 0, head.keys - 1)]);
+  }
+
+  // Keep to a cell until something else is chosen.
+  pin(cell) {
+    this.pinned = cell;
+    this.mark();
+  }
+
+  // Lines around the chosen token's row or column, and around a cell's, whose number is said.
+  mark(cell = this.pinned) {
+    const { page } = this;
+    page.say(cell ? this.words(...cell) : page.summary());
+    if (this.figure.hidden) return;
+    const { width, height, margin, map } = this.cells;
+    const context = this.cross.getContext("2d");
+    context.clearRect(0, 0, this.cross.width, this.cross.height);
+    context.strokeStyle = page.style("--accent");
+    context.lineWidth = 1.5;
+    const out = Math.min(width, height) < 8 ? 1 : 0; // small cells are not covered by their frame
+    const row = (q) => context.strokeRect(margin - out, margin + Math.floor(q / map.tile[0]) * height - out, width * map.columns + 2 * out, height + 2 * out);
+    const column = (k) => context.strokeRect(margin + Math.floor(k / map.tile[1]) * width - out, margin - out, width + 2 * out, height * map.rows + 2 * out);
+    if (page.state.side === "from") row(page.state.token);
+    else column(page.state.token);
+    if (cell) {
+      row(cell[0]);
+      column(cell[1]);
+    }
+  }
+
+  words(q, k) {
+    const { head } = this.page;
+    if (!head.coarse) return this.page.pair(q, k);
+    const { map } = head;
+    const [row, column] = [Math.floor(q / map.tile[0]), Math.floor(k / map.tile[1])];
+    const last = [Math.min(head.queries, (row + 1) * map.tile[0]), Math.min(head.keys, (column + 1) * map.tile[1])];
+    const share = percent(map.values[row * map.columns + column]);
+    return `tokens ${row * map.tile[0]}–${last[0] - 1} → ${column * map.tile[1]}–${last[1] - 1}: ${share} of a query's attention, the mean`;
+  }
+}
+
+// What the weights of a row sum to.
+function rowsOf({ rows: [least, most] }) {
+  if (least > 0.999 && most < 1.001) return "the weights of a row sum to 100 %";
+  return (
+    `the weights of a row sum to ${percent(least)} to ${percent(most)}: the rest lies on positions that are left out ` +
+    "here, or the query may look nowhere"
+  );
+}

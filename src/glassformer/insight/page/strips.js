@@ -1,0 +1,77 @@
+// Along the text: how widely each query looks, what each key receives.
+import { make, number, quoted, sized, within } from "./drawing.js";
+
+const HEIGHT = 44; // CSS pixels
+const KINDS = [
+  ["entropy", "from", "Entropy: how widely each query looks", "nats"],
+  ["received", "to", "Received: what all queries together give each key", "queries' worth"],
+];
+const STEPS = { ArrowRight: 1, ArrowUp: 1, ArrowLeft: -1, ArrowDown: -1, PageUp: 10, PageDown: -10, Home: -Infinity, End: Infinity };
+
+export class Strips {
+  constructor(page) {
+    this.page = page;
+    this.element = make("div", { class: "strips" });
+  }
+
+  // The head that is chosen.
+  draw() {
+    const { head } = this.page;
+    this.strips = KINDS.filter(([name]) => head.has(name)).map((kind) => this.strip(...kind));
+    this.element.replaceChildren(...this.strips.map(({ element }) => element));
+  }
+
+  strip(name, side, title, unit) {
+    const { page } = this;
+    const values = page.head.fact(name);
+    const most = values.reduce((a, b) => Math.max(a, b), 0);
+    const said = (n) => `${quoted(page.tokens(side)[n])}: ${number(values[n])} ${unit} (the largest: ${number(most)})`;
+    const output = make("output");
+    const canvas = make("canvas", {
+      class: "strip",
+      tabindex: 0,
+      role: "slider",
+      "aria-label": title,
+      "aria-valuemin": 0,
+      "aria-valuemax": values.length - 1,
+    });
+    const strip = { element: make("div", { class: "along" }, make("h3", {}, title), output, canvas), canvas, output, values, side, most, said };
+    const place = (event) => within(Math.floor((event.offsetX / canvas.clientWidth) * values.length), 0, values.length - 1);
+    canvas.addEventListener("pointermove", (event) => (output.textContent = said(place(event))));
+    canvas.addEventListener("pointerleave", () => (output.textContent = said(this.at(strip))));
+    canvas.addEventListener("pointerdown", (event) => page.choose({ side, token: place(event) }));
+    canvas.addEventListener("keydown", (event) => {
+      const step = STEPS[event.key];
+      if (!step) return;
+      event.preventDefault();
+      page.choose({ side, token: within(this.at(strip) + step, 0, values.length - 1) });
+    });
+    return strip;
+  }
+
+  // The position that a strip is at: the chosen token, or where that one's largest weight is.
+  at({ side }) {
+    const { state, head } = this.page;
+    return side === state.side ? state.token : head.best(state.side, state.token);
+  }
+
+  // The token that is chosen.
+  mark() {
+    const width = Math.max(200, this.element.clientWidth);
+    for (const strip of this.strips) {
+      const { canvas, values, most } = strip;
+      const at = this.at(strip);
+      const context = sized(canvas, width, HEIGHT);
+      const step = width / values.length;
+      const [bars, accent] = [this.page.style("--bars"), this.page.style("--accent")];
+      values.forEach((value, n) => {
+        const height = most > 0 ? ((HEIGHT - 2) * value) / most : 0;
+        context.fillStyle = n === at ? accent : bars;
+        context.fillRect(n * step, HEIGHT - height, Math.max(n === at ? 2 : 1, step - (step > 4 ? 1 : 0)), height);
+      });
+      strip.output.textContent = strip.said(at);
+      canvas.setAttribute("aria-valuenow", at);
+      canvas.setAttribute("aria-valuetext", strip.said(at));
+    }
+  }
+}
