@@ -293,6 +293,8 @@ class _SelfAttention(_SubLayer):
 
     def step(self, x: Float[Tensor, "rows d_model"], layer: int, cache: BeamCache) -> Float[Tensor, "rows d_model"]:
         """The newest token of each hypothesis, over what that hypothesis has written."""
+        if not self._heads[0]:
+            return self._after(self._output.added(x, x))
         heads = self._split(self._before(x), cache.sources, cache.width)
         keys, values = cache.write(layer, heads[1:])
         return self._after(self._output.added(_joined(attend_step(heads[0], keys, values, cache.sees), x.shape), x))
@@ -319,11 +321,22 @@ class _SourceAttention(_SubLayer):
         heads = self._memory(memory).view(batch, length, 2, *self._heads).permute(2, 0, 3, 1, 4).contiguous()
         return heads[0], heads[1]
 
-    def look(self, x: Tensor, batch: int, attention: Callable[[Heads], Heads]) -> Tensor:
+    def look(self, x: Target, attention: Callable[[Heads], Heads]) -> Target:
+        """Whole sequences."""
+        return self._after(self._output.added(_joined(attention(self._queries(x, len(x))), x.shape), x))
+
+    def step(self, x: Float[Tensor, "rows d_model"], layer: int, cache: BeamCache) -> tuple[Tensor, Heads]:
+        """The newest token of each hypothesis; also the queries."""
+        q = self._queries(x, cache.sources)
+        if not self._heads[0]:
+            return self._after(self._output.added(x, x)), q
+        heads = attend_step(q, *cache.memory[layer], cache.blocked)
+        return self._after(self._output.added(_joined(heads, x.shape), x)), q
+
+    def _queries(self, x: Tensor, batch: int) -> Heads:
         """x is (batch, length, d_model), or all its rows in a row."""
         length = x.shape[:-1].numel() // batch
-        q = self._query(self._before(x)).view(batch, length, *self._heads).transpose(1, 2)
-        return self._after(self._output.added(_joined(attention(q), x.shape), x))
+        return self._query(self._before(x)).view(batch, length, *self._heads).transpose(1, 2)
 
 
 class _FeedForward(_SubLayer):
@@ -359,17 +372,13 @@ class _DecoderLayer:
     def teach(self, x: Target, number: int, keys: Keys, values: Keys, keep: Keep | None, look: Look) -> Target:
         """Whole targets."""
         x = self._self.look(x, lambda q, k, v: look("decoder", number, q, k, v, None, True))
-        x = self._source.look(x, x.shape[0], lambda q: look("source", number, q, keys, values, keep, False))
+        x = self._source.look(x, lambda q: look("source", number, q, keys, values, keep, False))
         return self._feed_forward.forward(x)
 
     def step(self, x: Tensor, number: int, cache: BeamCache) -> tuple[Tensor, Heads]:
         """The newest token of each hypothesis; also the queries over the source."""
-        x = self._self.step(x, number, cache)
-        queries = []
-        x = self._source.look(
-            x, cache.sources, lambda q: queries.append(q) or attend_step(q, *cache.memory[number], cache.blocked)
-        )
-        return self._feed_forward.forward(x), queries[0]
+        x, query = self._source.step(self._self.step(x, number, cache), number, cache)
+        return self._feed_forward.forward(x), query
 
 
 def _joined(heads: Heads, shape: torch.Size) -> Tensor:
