@@ -21,6 +21,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -649,6 +650,11 @@ def test_evaluate_hypotheses(here, capfd):
         "symbol error rate 0.00",
     ]
     assert "version:" in out
+
+
+def test_version(capsys):
+    assert run_command("--version") == 0
+    assert capsys.readouterr().out == f"glassformer {version('glassformer')}\n"
 
 
 # Processes of their own

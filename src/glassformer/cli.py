@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, fields, replace
+from importlib.metadata import version
 from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Any
@@ -359,16 +360,21 @@ def main(arguments: Sequence[str] | None = None) -> None:
     # one other busy process training got less than a tenth as far. torch's OpenMP reads this when it is loaded.
     os.environ.setdefault("GOMP_SPINCOUNT", "2000")
     warnings.showwarning = lambda message, *_: print(f"glassformer: warning: {message}", file=sys.stderr)
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    if given == ["--version"]:
+        print(f"glassformer {version('glassformer')}")
+        sys.exit(0)
     try:
         chosen = tyro.extras.subcommand_cli_from_dict(
             {name: kind for name, (kind, _) in COMMANDS.items()},
             prog="glassformer",
-            description="From pairs of text to a trained Transformer and its translations, one command each.",
-            args=arguments,
+            description="From pairs of text to a trained Transformer and its translations, one command each. "
+            "--version says which version this is.",
+            args=given,
             config=(FlagCreatePairsOff,),
         )
         if isinstance(chosen, TrainConfig) and chosen.resume:
-            status = resume(chosen.out, sys.argv[1:] if arguments is None else arguments)
+            status = resume(chosen.out, given)
         else:
             run = next(function for kind, function in COMMANDS.values() if type(chosen) is kind)
             status = run(chosen)

@@ -31,6 +31,14 @@ def test_bleu_is_sacrebleus():
     assert found.signature == f"nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:{sacrebleu.__version__}"
 
 
+def test_text_that_is_said_to_be_tokenised_is_taken_as_such(caplog):
+    tokenised = ["a dog runs ."] * 200
+    assert score(tokenised, tokenised, "bleu", tokenize="none").value == pytest.approx(100)
+    assert not caplog.records  # sacreBLEU warns of periods that stand alone
+    score(tokenised, tokenised, "bleu", tokenize="13a")
+    assert caplog.records
+
+
 def test_chrf_is_sacrebleus():
     found = score(*ENGLISH, "chrf")
     assert found.value == sacrebleu.corpus_chrf(ENGLISH[0], [ENGLISH[1]]).score

@@ -97,7 +97,7 @@ def bleu_scorer(tokenize: str) -> Any:
     if tokenize not in BLEU.TOKENIZERS:
         raise ConfigError(f"tokenize must be auto or one of {', '.join(BLEU.TOKENIZERS)}, got {tokenize!r}")
     try:
-        return BLEU(tokenize=tokenize)
+        return BLEU(tokenize=tokenize, force=tokenize == "none")  # which means that the text is tokenised: no warning
     except (ImportError, RuntimeError):
         raise ConfigError(
             f'the BLEU tokenizer {tokenize} is not installed: pip install "glassformer[ja]" for Japanese, '

@@ -1,0 +1,57 @@
+"""The curve of docs/inside.md: what is lost over the share of heads that is left, beside Voita et al. 2019.
+
+    python docs/pruning.py RUN... [--png docs/pruning.png]
+
+Each RUN was left by `glassformer prune`, with the same rounds. What is lost is counted against the unpruned model after
+the same training.
+"""
+
+import json
+import statistics
+from pathlib import Path
+
+import tyro
+from tyro.conf import Positional
+
+from glassformer.folder import PRUNED
+from glassformer.pictures import new_figure, save_figure
+
+PUBLISHED = {  # share of heads left, BLEU more than the unpruned model: arXiv:1905.09418, abstract and table 2
+    "Voita et al. 2019, WMT English to Russian: 75 of all 144 heads": (75 / 144, 29.62 - 29.6),
+    "the same: 10 of the encoder's 48": (10 / 48, -0.15),
+}
+
+
+def main(runs: Positional[tuple[Path, ...]], png: Path = Path("docs/pruning.png")) -> None:
+    """Draw it.
+
+    Args:
+        runs: Pruned run folders.
+        png: Where to write the picture.
+    """
+    curves = []
+    for run in runs:
+        whole, *steps = json.loads((run / PRUNED).read_text(encoding="utf-8"))["rounds"]
+        curves.append([(step["heads"] / whole["heads"], step["score"] - whole["score"]) for step in steps])
+    figure = new_figure("a pruning", figsize=(7, 4.2), dpi=130)
+    axes = figure.subplots()
+    axes.axhline(0, color="#777777", linestyle="--", linewidth=1)
+    for curve in curves:
+        axes.plot([100, *(100 * left for left, _ in curve)], [0, *(lost for _, lost in curve)], color="#9db8dd")
+    means = [(100 * step[0][0], statistics.mean(lost for _, lost in step)) for step in zip(*curves, strict=True)]
+    kept, changes = [100, *(left for left, _ in means)], [0, *(lost for _, lost in means)]
+    axes.plot(kept, changes, "o-", label=f"Multi30k English to German, mean of {len(runs)} seeds")
+    for (name, (left, lost)), marker in zip(PUBLISHED.items(), "s^", strict=True):
+        axes.plot(100 * left, lost, marker, color="#c2410c", markerfacecolor="none", label=name)
+    axes.invert_xaxis()
+    axes.set_xlabel("heads left, %")
+    axes.set_ylabel("BLEU more than the unpruned model\nafter the same training")
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.legend(frameon=False, fontsize=8)
+    save_figure(figure, png)
+    for left, lost in means:
+        print(f"{left:5.1f} % of the heads: {lost:+.2f}")
+
+
+if __name__ == "__main__":
+    tyro.cli(main)
