@@ -164,7 +164,7 @@ export class HeadMap {
 
 // What the weights of a row sum to.
 function rowsOf({ rows: [least, most] }) {
-  if (least > 0.999 && most < 1.001) return "the weights of a row sum to 100 %";
+  if (least > 0.99 && most < 1.01) return "the weights of a row sum to 100 %";
   return (
     `the weights of a row sum to ${percent(least)} to ${percent(most)}: the rest lies on positions that are left out ` +
     "here, or the query may look nowhere"
