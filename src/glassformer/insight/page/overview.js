@@ -99,8 +99,12 @@ export class Overview {
       const chosen = cell.dataset.at === at && Number(cell.dataset.head) === head;
       cell.setAttribute("aria-pressed", String(chosen));
       cell.tabIndex = chosen ? 0 : -1;
-      if (chosen) reveal(this.element, cell);
     }
+  }
+
+  // Scroll to the head that is chosen.
+  reveal() {
+    reveal(this.element, this.element.querySelector('[aria-pressed="true"]'));
   }
 
   // Arrows go through the heads.

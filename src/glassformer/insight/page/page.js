@@ -53,6 +53,7 @@ class Page {
   destroy() {
     this.listening.abort();
     this.resizing.disconnect();
+    this.strips.resizing.disconnect();
     this.overview.watching?.disconnect();
   }
 
@@ -88,8 +89,11 @@ class Page {
     return this.hypothesis.axes[side === "from" ? this.view.queries : this.view.keys];
   }
 
+  // A colour of the theme.
   style(name) {
-    return getComputedStyle(this.root).getPropertyValue(name).trim();
+    const { theme } = this.root.dataset;
+    this.styles ??= {};
+    return (this.styles[`${theme} ${name}`] ??= getComputedStyle(this.root).getPropertyValue(name).trim());
   }
 
   readAddress() {
@@ -199,6 +203,8 @@ class Page {
     this.detail.draw();
     this.strips.mark();
     this.table.draw();
+    this.texts.reveal(); // last, since asking where things are lays out all that has changed
+    this.overview.reveal();
   }
 
   // -- words --

@@ -12,6 +12,14 @@ export class Strips {
   constructor(page) {
     this.page = page;
     this.element = make("div", { class: "strips" });
+    this.width = 300; // CSS pixels
+    this.resizing = new ResizeObserver(([entry]) => {
+      const width = Math.max(200, Math.floor(entry.contentRect.width));
+      if (width === this.width) return;
+      this.width = width;
+      this.mark();
+    });
+    this.resizing.observe(this.element);
   }
 
   // The head that is chosen.
@@ -57,18 +65,20 @@ export class Strips {
 
   // The token that is chosen.
   mark() {
-    const width = Math.max(200, this.element.clientWidth);
     for (const strip of this.strips) {
       const { canvas, values, most } = strip;
       const at = this.at(strip);
-      const context = sized(canvas, width, HEIGHT);
-      const step = width / values.length;
-      const [bars, accent] = [this.page.style("--bars"), this.page.style("--accent")];
-      values.forEach((value, n) => {
-        const height = most > 0 ? ((HEIGHT - 2) * value) / most : 0;
-        context.fillStyle = n === at ? accent : bars;
-        context.fillRect(n * step, HEIGHT - height, Math.max(n === at ? 2 : 1, step - (step > 4 ? 1 : 0)), height);
-      });
+      const context = sized(canvas, this.width, HEIGHT);
+      const step = this.width / values.length;
+      const bar = (n, least) => {
+        const height = most > 0 ? ((HEIGHT - 2) * values[n]) / most : 0;
+        context.fillRect(n * step, HEIGHT - height, Math.max(least, step - (step > 4 ? 1 : 0)), height);
+      };
+      context.fillStyle = this.page.style("--bars");
+      for (let n = 0; n < values.length; n++) bar(n, 1);
+      context.clearRect(at * step, 0, Math.max(2, step), HEIGHT);
+      context.fillStyle = this.page.style("--accent");
+      bar(at, 2);
       strip.output.textContent = strip.said(at);
       canvas.setAttribute("aria-valuenow", at);
       canvas.setAttribute("aria-valuetext", strip.said(at));

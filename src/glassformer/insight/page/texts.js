@@ -69,6 +69,12 @@ export class Texts {
     return { list, chips };
   }
 
+  // Scroll to the token that is chosen.
+  reveal() {
+    const { list, chips } = this.chips[this.page.state.side];
+    reveal(list, chips[this.page.state.token]);
+  }
+
   // Arrows go through the tokens.
   step(event, side, grid) {
     const arrow = ARROWS[event.key];
@@ -103,7 +109,6 @@ export class Texts {
     chips[token].setAttribute("aria-selected", "true");
     list.setAttribute("aria-activedescendant", chips[token].id);
     this.painted.push(chips[token]);
-    reveal(list, chips[token]);
     this.says.textContent =
       `Framed: the chosen token. Colour: the root of the weight, from 0 to ${percent(most)}, the largest ` +
       `${side === "from" ? "that it gives" : "that it gets"}${head.has("weights") ? "." : "; of tokens without colour the weight isn't known."}`;
