@@ -177,7 +177,7 @@ def test_a_beam_wide_enough_finds_what_trying_everything_finds(penalty, alpha, s
     model = random_model(seed, target_vocab)
     [source] = random_sources(seed, [5])
     expected = all_translations(model, source, limit, penalty, alpha)
-    config = SearchConfig(beam=len(expected), n_best=7, penalty=penalty, length_penalty=alpha)
+    config = SearchConfig(beam=len(expected), n_best=7, penalty=penalty, length_penalty=alpha, stopping="exact")
     [found] = beam_search(Engine.of(model), *padded([source]), [limit], config)
     assert [tuple(hypothesis.ids) for hypothesis in found] == list(expected)[:7]
     for hypothesis in found:
@@ -191,7 +191,10 @@ def test_every_translation_is_found_once_where_all_are_asked_for():
     assert len(expected) == 1 + 3 + 9 + 27
     assert sum(math.exp(log_prob) for _, log_prob in expected.values()) == pytest.approx(1.0), "the oracle is whole"
     [found] = beam_search(
-        Engine.of(model), *padded([source]), [limit], SearchConfig(beam=len(expected), n_best=len(expected))
+        Engine.of(model),
+        *padded([source]),
+        [limit],
+        SearchConfig(beam=len(expected), n_best=len(expected), stopping="exact"),
     )
     assert sorted(tuple(hypothesis.ids) for hypothesis in found) == sorted(expected)
     assert [hypothesis.score for hypothesis in found] == pytest.approx(
@@ -236,8 +239,12 @@ def test_the_random_models_give_searches_something_to_decide():
         model = random_model(seed)
         source, keep = padded(SOURCES)
         for alpha in (0.0, 2.0):
-            wide = beam_search(Engine.of(model), source, keep, LIMITS, SearchConfig(beam=5, length_penalty=alpha))
-            narrow = beam_search(Engine.of(model), source, keep, LIMITS, SearchConfig(beam=1, length_penalty=alpha))
+            wide = beam_search(
+                Engine.of(model), source, keep, LIMITS, SearchConfig(beam=5, length_penalty=alpha, stopping="exact")
+            )
+            narrow = beam_search(
+                Engine.of(model), source, keep, LIMITS, SearchConfig(beam=1, length_penalty=alpha, stopping="exact")
+            )
             moved += sum(a[0].ids != b[0].ids for a, b in zip(wide, narrow, strict=True))
             ended.update(len(best[0].ids) < limit for best, limit in zip(wide, LIMITS, strict=True))
     assert min(ended[True], ended[False]) >= 10
@@ -304,7 +311,7 @@ def test_exact_stopping_takes_no_step_once_nothing_open_can_win(monkeypatch):
     engine = Engine.of(random_model(34))
     rows = steps_taken(engine, monkeypatch)
     source, keep = padded(random_sources(3, [5]))
-    [[best]] = beam_search(engine, source, keep, [200], SearchConfig(beam=3, length_penalty=0.0))
+    [[best]] = beam_search(engine, source, keep, [200], SearchConfig(beam=3, length_penalty=0.0, stopping="exact"))
     assert len(best.ids) < 20
     assert len(rows) < 50, "sums only fall: far before the limit nothing can catch up"
 
@@ -347,7 +354,9 @@ def test_of_the_translations_that_keep_the_rules_a_wide_beam_finds_the_best(leas
     every = all_translations(model, source, limit, "plain", alpha)
     expected = [ids for ids in every if follows(list(ids), prefix, least, n)]
     assert expected != list(every), "the rule forbids something"
-    config = SearchConfig(beam=len(every), n_best=7, length_penalty=alpha, min_length=least, no_repeat_ngram=n)
+    config = SearchConfig(
+        beam=len(every), n_best=7, length_penalty=alpha, min_length=least, no_repeat_ngram=n, stopping="exact"
+    )
     [found] = beam_search(Engine.of(model), *padded([source]), [limit], config, [prefix])
     assert [tuple(hypothesis.ids) for hypothesis in found] == expected[:7]
     for hypothesis in found:  # what is left isn't normalised again
@@ -367,7 +376,9 @@ def test_coverage_by_explicit_sums_of_attention_decides_which_is_best(penalty):
             expected[tuple(ids)] = plain[tuple(ids)][0] + penalty * sums
     ranked = sorted(expected, key=lambda ids: -expected[ids])
     assert ranked[:7] != list(plain)[:7], "it makes a difference"
-    config = SearchConfig(beam=len(plain), n_best=7, penalty="wu", length_penalty=0.6, coverage_penalty=penalty)
+    config = SearchConfig(
+        beam=len(plain), n_best=7, penalty="wu", length_penalty=0.6, coverage_penalty=penalty, stopping="exact"
+    )
     [found] = beam_search(Engine.of(model), *padded([source]), [limit], config)
     assert [tuple(hypothesis.ids) for hypothesis in found] == ranked[:7]
     assert [hypothesis.score for hypothesis in found] == pytest.approx([expected[ids] for ids in ranked[:7]], abs=1e-5)

@@ -361,7 +361,7 @@ def test_a_prefix_may_be_as_long_as_a_translation_and_no_longer(translator):
 
 
 def test_a_prefix_adds_to_the_longest_that_a_translation_of_its_source_may_be(translator):
-    config = SearchConfig(beam=2, length_penalty=10.0, max_length=100)
+    config = SearchConfig(beam=2, length_penalty=10.0, max_length=100, stopping="exact")
     [text] = translator.translate(["b"], config, prefixes=["A " * 11])
     assert len(text.split()) == 11 + 3 * 3 + 50
 

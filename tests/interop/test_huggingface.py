@@ -207,7 +207,7 @@ def test_translations_are_the_same_ids(random_run, beam, direction, sides, tmp_p
             attention_mask=torch.ones(1, len(ids), dtype=torch.long),
             num_beams=beam,
             length_penalty=1.0,
-            early_stopping="never",
+            early_stopping=False,
             do_sample=False,
             max_length=21,
             forced_eos_token_id=None,

@@ -21,7 +21,7 @@ class SearchConfig:
     """Exponent alpha by which long translations are favoured: log-probability / penalty; 0 compares sums."""
     penalty: str = "plain"
     """plain: length^alpha. wu: ((5 + length) / 6)^alpha (Wu et al. 2016, section 7). Length counts </s>."""
-    stopping: str = "exact"
+    stopping: str = "heuristic"
     """exact: until no open hypothesis can still win. heuristic: once as many as the beam have finished and none still
     open has, at its present length, a better score than all of these. first: once as many as the beam have
     finished. (Hugging Face's early_stopping "never", False and True; first is CTranslate2's patience 1.)"""
