@@ -629,7 +629,8 @@ def test_rounding_takes_nothing_from_what_a_weight_can_be(opened):
 @needs_browser
 def test_marks_of_direction_and_of_control_stay_in_their_tokens(opened, seen):
     target = ["\u202eevil", "ctl\x01", "\u05e9\u05dc\u05d5\u05dd", "\ud800", "x"]
-    tab = opened(page(seen, SOURCE, target), "#token=2")
+    tab = opened(page(seen, SOURCE, target, title="ctl\x01 \u202e"), "#token=2")
+    assert tab.locator("h1").inner_text() == "ctl⟨0001⟩ ⟨202e⟩"
     assert [chip.inner_text() for chip in tab.locator(".token").all()[:4]] == [
         "⟨202e⟩evil",
         "ctl⟨0001⟩",

@@ -71,7 +71,9 @@ export class Detail {
   }
 
   choose(cell) {
+    const { first } = this;
     this.page.choose({ token: this.page.state.side === "from" ? cell[0] : cell[1] });
+    this.first = first; // so that what was clicked stays where it is
     this.draw(cell);
     this.page.say(this.page.pair(...cell));
   }

@@ -1,5 +1,5 @@
 // One head, large: a cell for each weight, or for a tile of them.
-import { ARROWS, isEnter, make, percent, sized, within } from "./drawing.js";
+import { ARROWS, isEnter, make, percent, sized, visible, within } from "./drawing.js";
 import { labelsOf, paint } from "./saving.js";
 
 const ROOM = { width: 580, height: 900 }; // CSS pixels that a map may take
@@ -31,9 +31,10 @@ export class HeadMap {
     this.cross.setAttribute("aria-label", `${name}. Arrow keys move over the map, Enter chooses a token.`);
     this.says.textContent = this.stated();
     this.pinned = null;
+    this.drawnAt = root.clientWidth;
     this.figure.hidden = !head.map;
     if (!head.map) return;
-    this.layOut(head.map, Math.max(240, Math.min(ROOM.width, root.clientWidth - 40)));
+    this.layOut(head.map, Math.max(240, Math.min(ROOM.width, this.drawnAt - 40)));
     const { width, height, margin, map } = this.cells;
     const [w, h] = [margin + width * map.columns, margin + height * map.rows];
     paint(sized(this.map, w, h), this.drawing());
@@ -58,7 +59,7 @@ export class HeadMap {
     return {
       cells,
       labels: cells.labels ? labelsOf(cells, page.tokens("from"), page.tokens("to")) : [],
-      says: [`${page.data.title}: ${page.name}`, this.stated()],
+      says: [`${visible(page.data.title)}: ${page.name}`, this.stated()],
       palette: page.palette,
       paper: page.style("--paper"),
       ink: page.style("--ink"),

@@ -2,7 +2,7 @@
 // No library, no network. Tokens only ever become text nodes and attributes.
 import { Head, unpack } from "./data.js";
 import { Detail } from "./detail.js";
-import { PALETTES, atMost, make, percent, quoted } from "./drawing.js";
+import { PALETTES, atMost, make, percent, quoted, visible } from "./drawing.js";
 import { HeadMap } from "./map.js";
 import { Overview, nameOf } from "./overview.js";
 import { download, picture, svg } from "./saving.js";
@@ -26,11 +26,7 @@ class Page {
     this.readAddress();
     this.chooseHypothesis(this.state.of);
     if (linked) this.listen(window, "hashchange", () => this.readAddress() && this.chooseHypothesis(this.state.of));
-    this.resizing = new ResizeObserver(([entry]) => {
-      const width = Math.round(entry.contentRect.width);
-      if (this.width !== undefined && this.width !== width) this.drawHead();
-      this.width = width;
-    });
+    this.resizing = new ResizeObserver(() => this.map.drawnAt !== root.clientWidth && this.resize());
     this.resizing.observe(root);
   }
 
@@ -93,7 +89,7 @@ class Page {
   style(name) {
     const { theme } = this.root.dataset;
     this.styles ??= {};
-    return (this.styles[`${theme} ${name}`] ??= getComputedStyle(this.root).getPropertyValue(name).trim());
+    return (this.styles[`${theme} ${name}`] ||= getComputedStyle(this.root).getPropertyValue(name).trim());
   }
 
   readAddress() {
@@ -122,11 +118,20 @@ class Page {
     return `#${new URLSearchParams(Object.entries(this.state).map(([name, value]) => [name, String(value)]))}`;
   }
 
+  // Where a page has an address of its own: inside another it may have none to change.
+  keepAddress() {
+    try {
+      if (this.linked) history.replaceState(null, "", this.address());
+    } catch {
+      this.linked = false;
+    }
+  }
+
   choose(change) {
     const before = { ...this.state };
     Object.assign(this.state, change);
     this.settle();
-    if (this.linked) history.replaceState(null, "", this.address());
+    this.keepAddress();
     if (before.at !== this.state.at || before.head !== this.state.head) {
       this.overview.mark();
       this.drawHead();
@@ -138,7 +143,7 @@ class Page {
     this.settle();
     if (this.picker) this.picker.value = String(n);
     this.redraw();
-    if (this.linked) history.replaceState(null, "", this.address());
+    this.keepAddress();
   }
 
   // -- what is shown --
@@ -171,7 +176,7 @@ class Page {
     const one = [this.title, this.map.element, this.readout, this.map.says, this.detail.element];
     const words = [this.texts.element, this.strips.element, this.table.element];
     this.root.replaceChildren(
-      make("header", {}, make("h1", { dir: "auto" }, data.title), picker, make("div", { class: "tools" }, ...this.savers, link, theme)),
+      make("header", {}, make("h1", { dir: "auto" }, visible(data.title)), picker, make("div", { class: "tools" }, ...this.savers, link, theme)),
       make(
         "div",
         { class: "columns" },
@@ -195,6 +200,14 @@ class Page {
     this.texts.layOut();
     this.strips.draw();
     this.drawToken();
+  }
+
+  // The width has changed; the strips see to their own.
+  resize() {
+    const { pinned } = this.map;
+    this.map.draw();
+    this.map.pin(pinned);
+    this.detail.draw();
   }
 
   drawToken() {
@@ -244,7 +257,7 @@ class Page {
   }
 
   async copyLink() {
-    history.replaceState(null, "", this.address());
+    this.keepAddress();
     try {
       await navigator.clipboard.writeText(location.href);
       this.say("The link is in the clipboard.");
@@ -262,13 +275,20 @@ export async function show(root, packed, { linked = false } = {}) {
 export default {
   async render({ model, el }) {
     let page;
+    let newest = 0;
     const draw = async () => {
+      const mine = ++newest;
       const { buffer, byteOffset, byteLength } = model.get("data");
+      const data = await unpack(new Uint8Array(buffer, byteOffset, byteLength));
+      if (mine !== newest) return; // there is newer data
       page?.destroy();
-      page = await show(el, new Uint8Array(buffer, byteOffset, byteLength));
+      page = new Page(el, data, false);
     };
     model.on("change:data", draw);
     await draw();
-    return () => page.destroy();
+    return () => {
+      newest++;
+      page?.destroy();
+    };
   },
 };
