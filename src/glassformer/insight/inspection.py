@@ -22,8 +22,10 @@ def inspect(run: Path, source: str, target: str | None = None, *, hypotheses: in
     Raises ConfigError for a source that is empty or no UTF-8, and RunError for what is no run.
     """
     for name, text in (("source", source), ("target", target or "")):
-        if not text.isascii() and any("\ud800" <= letter <= "\udfff" for letter in text):
-            raise ConfigError(f"{name} holds bytes that are no UTF-8: {text.encode(errors='surrogateescape')!r}")
+        try:
+            text.encode()
+        except UnicodeEncodeError:
+            raise ConfigError(f"{name} holds bytes that are no UTF-8: {text!a}") from None
     if not source.strip():
         raise ConfigError("source is empty: give the text to look at")
     if hypotheses < 1:
@@ -48,10 +50,9 @@ def inspect(run: Path, source: str, target: str | None = None, *, hypotheses: in
 def _wanted(config: ModelConfig, source: int, targets: Sequence[int]) -> Want:
     """All weights of a source and targets of these lengths, in tokens, or if these are too many what a page of long
     inputs shows; ConfigError if that is too much too."""
-    layers = {"encoder": config.encoder_layers, "decoder": config.decoder_layers}
 
     def count(source: int, target: int) -> int:
-        return config.heads * (layers["encoder"] * source**2 + layers["decoder"] * target * (target + source))
+        return config.heads * (config.encoder_layers * source**2 + config.decoder_layers * target * (target + source))
 
     if sum(count(source, target) for target in targets) <= MOST // 2:
         return Want(weights=True)

@@ -54,6 +54,12 @@ export function fromBase64(text) {
   return Uint8Array.from(raw, (c) => c.charCodeAt(0));
 }
 
+// What there may be along the text: its fact, whose positions it has, what it is called, its unit.
+export const ALONG = [
+  ["entropy", "from", "Entropy: how widely each query looks", "nats"],
+  ["received", "to", "Received: what all queries together give each key", "queries' worth"],
+];
+
 // One head of one attention, its numbers decoded when first asked for.
 export class Head {
   constructor(view, n) {

@@ -23,11 +23,10 @@ export class Detail {
 
   // What is around the token that is chosen; framed is its largest weight, or the cell given.
   draw(marked) {
-    const { head, state, root } = this.page;
+    const { head, cell, root } = this.page;
     this.element.hidden = !(head.coarse && head.has("top"));
     if (this.element.hidden) return;
-    const best = head.best(state.side, state.token);
-    this.marked = marked ?? (state.side === "from" ? [state.token, best] : [best, state.token]);
+    this.marked = marked ?? cell;
     const lengths = [head.queries, head.keys];
     if (!marked || !this.holds(marked))
       this.first = this.marked.map((n, axis) => within(n - AROUND / 2, 0, Math.max(0, lengths[axis] - AROUND)));

@@ -115,8 +115,7 @@ export class HeadMap {
   steer(event) {
     const { map } = this.cells;
     const { head, state } = this.page;
-    const best = head.best(state.side, state.token);
-    const [q, k] = this.pinned ?? (state.side === "from" ? [state.token, best] : [best, state.token]);
+    const [q, k] = this.pinned ?? this.page.cell;
     const step = ARROWS[event.key];
     if (!step && !isEnter(event)) return;
     event.preventDefault();

@@ -81,6 +81,13 @@ class Page {
     return this.heads.get(key);
   }
 
+  // The chosen token and where its largest weight is, as [query, key].
+  get cell() {
+    const { side, token } = this.state;
+    const best = this.head.best(side, token);
+    return side === "from" ? [token, best] : [best, token];
+  }
+
   tokens(side) {
     return this.hypothesis.axes[side === "from" ? this.view.queries : this.view.keys];
   }

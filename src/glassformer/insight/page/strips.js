@@ -1,11 +1,8 @@
 // Along the text: how widely each query looks, what each key receives.
+import { ALONG } from "./data.js";
 import { make, number, quoted, sized, within } from "./drawing.js";
 
 const HEIGHT = 44; // CSS pixels
-const KINDS = [
-  ["entropy", "from", "Entropy: how widely each query looks", "nats"],
-  ["received", "to", "Received: what all queries together give each key", "queries' worth"],
-];
 const STEPS = { ArrowRight: 1, ArrowUp: 1, ArrowLeft: -1, ArrowDown: -1, PageUp: 10, PageDown: -10, Home: -Infinity, End: Infinity };
 
 export class Strips {
@@ -25,7 +22,7 @@ export class Strips {
   // The head that is chosen.
   draw() {
     const { head } = this.page;
-    this.strips = KINDS.filter(([name]) => head.has(name)).map((kind) => this.strip(...kind));
+    this.strips = ALONG.filter(([name]) => head.has(name)).map((kind) => this.strip(...kind));
     this.element.replaceChildren(...this.strips.map(({ element }) => element));
   }
 
@@ -59,8 +56,7 @@ export class Strips {
 
   // The position that a strip is at: the chosen token, or where that one's largest weight is.
   at({ side }) {
-    const { state, head } = this.page;
-    return side === state.side ? state.token : head.best(state.side, state.token);
+    return this.page.cell[side === "from" ? 0 : 1];
   }
 
   // The token that is chosen.

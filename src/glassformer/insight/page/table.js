@@ -1,4 +1,5 @@
 // The same numbers as tables, for those who don't see pictures.
+import { ALONG } from "./data.js";
 import { make, number, percent, visible, within } from "./drawing.js";
 
 const WHOLE = 900; // cells
@@ -39,19 +40,14 @@ export class Table {
   // Entropy and received, around the chosen token.
   along() {
     const { page } = this;
-    return [
-      ["entropy", "from", "Entropy of each query", "nats"],
-      ["received", "to", "What each key receives from all queries", "queries' worth"],
-    ]
-      .filter(([name]) => page.head.has(name))
-      .map(([name, side, title, unit]) => {
-        const [tokens, values] = [page.tokens(side), page.head.fact(name)];
-        const first = within(page.state.token - ROWS / 2, 0, Math.max(0, tokens.length - ROWS));
-        const some = tokens.slice(first, first + ROWS);
-        const rows = some.map((token, i) => [visible(token), String(first + i), number(values[first + i])]);
-        const which = some.length < tokens.length ? ` (${first} to ${first + some.length - 1} of ${tokens.length})` : "";
-        return table(`${title}, ${unit}${which}`, ["token", "position", unit], rows);
-      });
+    return ALONG.filter(([name]) => page.head.has(name)).map(([name, side, title, unit]) => {
+      const [tokens, values] = [page.tokens(side), page.head.fact(name)];
+      const first = within(page.cell[side === "from" ? 0 : 1] - ROWS / 2, 0, Math.max(0, tokens.length - ROWS));
+      const some = tokens.slice(first, first + ROWS);
+      const rows = some.map((token, i) => [visible(token), String(first + i), number(values[first + i])]);
+      const which = some.length < tokens.length ? ` (${first} to ${first + some.length - 1} of ${tokens.length})` : "";
+      return table(`${title}, ${unit}${which}`, ["token", "position", unit], rows);
+    });
   }
 }
 
