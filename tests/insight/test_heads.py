@@ -15,8 +15,10 @@ from torch.testing import assert_close
 from glassformer import Want, capture, cli
 from glassformer.attention.masks import keep_from_ids
 from glassformer.errors import ArgumentError, DataError, RunError
+from glassformer.generation.config import SearchConfig
+from glassformer.generation.translator import Translator
 from glassformer.insight.chart import plot_heads
-from glassformer.insight.gates import gated, importance, rise_without
+from glassformer.insight.gates import gated, importance, least_missed, rise_without
 from glassformer.insight.heads import FREQUENT, Head, Sentences, _Sums, as_table, role_of, study_heads
 from glassformer.insight.prune import without_heads
 from glassformer.insight.syntax import Syntax
@@ -85,6 +87,35 @@ def test_without_a_head_is_its_columns_of_the_output_zeroed(run, sentences):
                 rise = sum(loss_of(run, *pair) for pair in pairs) / tokens - base
                 columns.copy_(before)
                 assert found[name][head].item() == pytest.approx(rise.item(), abs=2e-5), (name, head)
+
+
+def test_of_heads_that_stand_in_for_each_other_one_stays(run):
+    name = "encoder.0.self_attention"
+    attention = run.model.attentions[name]
+    q_k_v = attention.in_proj_weight.detach().view(3, 3, attention.head_dim, -1)
+    columns = attention.out_proj.weight.detach().view(-1, 3, attention.head_dim)
+    q_k_v[:, 1], columns[:, 1] = q_k_v[:, 0], columns[:, 0]
+    columns.mul_(100)  # so that after the norm one of the two says what both do
+    columns[:, 2] = 0
+    sources = [source for source, _ in PAIRS if source]
+    translator = Translator(run.model, run.source_tokenizer, run.target_tokenizer, precision="float32")
+    said = translator.translate(sources, SearchConfig(beam=1, min_length=4, max_length=6))
+    own = Sentences.of(run, list(zip(sources, said, strict=True)), 100)
+    batches = [own.batch(run, indices) for indices in own.batches]
+
+    alone = rise_without(run.model, batches)
+    ranked = sorted((float(rise), of, head) for of, rises in alone.items() for head, rise in enumerate(rises))
+    order, twins = [(of, head) for _, of, head in ranked], {(name, 0), (name, 1)}
+    count = 1 + max(order.index(twin) for twin in twins)
+    assert count < 18
+    chosen = least_missed(run.model, batches, count)
+    assert len(set(chosen)) == count
+    assert len(twins & set(chosen)) == 1
+    assert least_missed(run.model, batches, 2) == chosen[:2]
+    everything = [(of, head) for of in alone for head in range(3)]
+    assert sorted(least_missed(run.model, batches, 18)) == sorted(everything)
+    with pytest.raises(ArgumentError, match="count must be from 0 to the model's 18 heads, got 19"):
+        least_missed(run.model, batches, 19)
 
 
 def test_importance_is_the_mean_over_sentences_of_the_gradients_size(run, sentences):

@@ -1,7 +1,7 @@
 """Heads removed for good: a smaller model, which says the same as one in which they add nothing, trained a little on.
 
-Which heads go is decided by how much the loss rises without each of them (`rise_without`), some at a time, with a short
-training after each round (Michel et al. 2019; Molchanov et al. 2017).
+Those go first without which the loss stays lowest (`least_missed`), some at a time, with a short training after each
+round (Michel et al. 2019; Molchanov et al. 2017).
 """
 
 import json
@@ -20,7 +20,7 @@ from glassformer.files import write_json
 from glassformer.folder import METRICS, PRUNED, WEIGHTS
 from glassformer.generation.config import SearchConfig
 from glassformer.insight.config import PruneConfig
-from glassformer.insight.gates import rise_without
+from glassformer.insight.gates import least_missed
 from glassformer.insight.heads import Sentences
 from glassformer.insight.speed import Speed, compare_speed, peak_memory
 from glassformer.run import load_run, open_run, read_config, write_config, write_weights
@@ -181,12 +181,9 @@ def _remove_some(folder: Path, left: int, config: PruneConfig, out: Path) -> Non
     """Write the run without the heads that its loss minds least, `left` of which stay."""
     run = load_run(folder, pick_device(config.device))
     sentences = Sentences.of(run, _some(config.pairs, config.seed, config.sentences), config.sentences)
-    measured = rise_without(run.model, [sentences.batch(run, indices) for indices in sentences.batches])
-    ranked = sorted(
-        (float(value), name, head) for name, values in measured.items() for head, value in enumerate(values)
-    )
+    batches = [sentences.batch(run, indices) for indices in sentences.batches]
     removed: dict[str, list[int]] = {}
-    for _, name, head in ranked[: len(ranked) - left]:
+    for name, head in least_missed(run.model, batches, _heads(run.model.config) - left):
         removed.setdefault(name, []).append(head)
     pruned = without_heads(run.model, removed)
     temporary = out.with_name(f".{out.name}.tmp")
