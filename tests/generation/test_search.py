@@ -746,6 +746,11 @@ def test_normaliser_by_hand(penalty, alpha, length, expected):
         (dict(temperature=0.0), "temperature must be at least 1e-6 and at most 1e6, got 0.0"),
         (dict(temperature=math.inf), "temperature must be at least 1e-6 and at most 1e6, got inf"),
         (dict(length_penalty=21.0), "length_penalty must be at least 0 and at most 20, got 21.0"),
+        (
+            dict(consensus=True, beam=1),
+            "consensus chooses among several translations: it needs beam above 1, or sample",
+        ),
+        (dict(consensus=True, sample=True), "consensus chooses among several translations: it needs beam above 1, or"),
         (dict(coverage_penalty=math.inf), "coverage_penalty must be at least 0 and finite, got inf"),
         (dict(temperature=math.nan), "temperature must be at least 1e-6 and at most 1e6, got nan"),
         (dict(top_k=-1), "top_k must be at least 0, got -1"),

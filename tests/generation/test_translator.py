@@ -568,6 +568,8 @@ def test_a_stream_of_nothing_is_empty_and_what_is_decided_at_the_end_cannot_be_s
         ConfigError, match=r"^stream can't replace_unknown: what a token looked at most is known only at"
     ):
         translator.stream("b", SearchConfig(beam=1, replace_unknown=True))
+    with pytest.raises(ConfigError, match=r"^stream can't choose by consensus: it writes one translation, as it"):
+        translator.stream("b", SearchConfig(sample=True, n_best=2, consensus=True))
     monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)  # our own checks, not the test suite's
     with pytest.raises(TypeError, match=r"^line must be a str, got list: stream takes one line at a time$"):
         translator.stream(["b"])

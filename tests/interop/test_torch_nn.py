@@ -473,6 +473,8 @@ def test_a_beam_scores_as_their_model_does():
 def test_generating_a_source_with_an_id_out_of_range_is_an_error():
     with pytest.raises(ArgumentError, match="source ids"):
         converted(Theirs()).generate([[1, SOURCE_WORDS]])
+    with pytest.raises(ConfigError, match=r"^generate can't choose by consensus, which compares words: it has ids"):
+        converted(Theirs()).generate(SENTENCES, SearchConfig(consensus=True))
 
 
 # Ids

@@ -25,6 +25,9 @@ class SearchConfig:
     """exact: until no open hypothesis can still win. heuristic: once as many as the beam have finished and none still
     open has, at its present length, a better score than all of these. first: once as many as the beam have
     finished. (Hugging Face's early_stopping "never", False and True; first is CTranslate2's patience 1.)"""
+    consensus: bool = False
+    """Choose of all that the beam has found, or of the n_best draws, not the likeliest translation but the one that the
+    others agree with most (minimum Bayes risk: Kumar & Byrne 2004); worth a beam of 20."""
     coverage_penalty: float = 0.0
     """Beam search: how much a score falls for source tokens that got less than one token's attention in all: times
     the sum of log(min(attention, 1)), attention of the last layer, mean of its heads (Wu et al. 2016, section 7)."""
@@ -82,6 +85,10 @@ class SearchConfig:
         if self.coverage_penalty and (self.sample or self.beam == 1):
             raise ConfigError(
                 "coverage_penalty chooses among the hypotheses of a beam: it needs beam above 1, no sample"
+            )
+        if self.consensus and (self.n_best if self.sample else self.beam) == 1:
+            raise ConfigError(
+                "consensus chooses among several translations: it needs beam above 1, or sample with n_best above 1"
             )
         if not 0 < self.top_p <= 1:
             raise ConfigError(f"top_p must be above 0 and at most 1, got {self.top_p}")

@@ -2,7 +2,7 @@
 
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import overload
 
@@ -16,6 +16,7 @@ from glassformer.errors import ConfigError
 from glassformer.generation.attention import Attention, align, check_attention, see_attention
 from glassformer.generation.batches import MOST_LOGITS, batches_by_length, longest_target, search_all
 from glassformer.generation.config import SearchConfig
+from glassformer.generation.consensus import by_agreement
 from glassformer.generation.engine import Engine, Stack
 from glassformer.generation.precision import Precision, pick_generation_precision
 from glassformer.generation.search import Hypothesis, stream
@@ -206,6 +207,8 @@ class Translator:
         config = config or SearchConfig(beam=1)
         if config.beam > 1 and not config.sample:
             raise ConfigError(f"stream needs beam 1 or sample: a beam of {config.beam} decides only at the end")
+        if config.consensus:
+            raise ConfigError("stream can't choose by consensus: it writes one translation, as it goes on")
         if config.replace_unknown:
             raise ConfigError("stream can't replace_unknown: what a token looked at most is known only at the end")
         return self._stream(line, config)
@@ -299,9 +302,17 @@ class Translator:
             )
         sources = _ended(self.source_tokenizer.encode(lines), lines, config.max_source_tokens, "source")
         forced = self._forced(prefixes, lines)
-        found = search_all(self.engine, sources, config, prefixes=forced, progress=progress)
+        whole = replace(config, n_best=config.beam) if config.consensus and not config.sample else config
+        found = search_all(self.engine, sources, whole, prefixes=forced, progress=progress)
+        if config.consensus:
+            found = [self._by_agreement(hypotheses, config) for hypotheses in found]
         nothing = [Hypothesis([], [], 0.0, 0.0)]
         return [(line, source, best or nothing) for line, source, best in zip(lines, sources, found, strict=True)]
+
+    def _by_agreement(self, hypotheses: list[Hypothesis], config: SearchConfig) -> list[Hypothesis]:
+        texts = self.target_tokenizer.decode([hypothesis.ids for hypothesis in hypotheses])
+        log_probs = None if config.sample else [hypothesis.log_prob for hypothesis in hypotheses]
+        return [hypotheses[place] for place in by_agreement(texts, log_probs)[: config.n_best]]
 
     def _forced(self, prefixes: Sequence[str] | None, lines: Sequence[str]) -> list[list[int]] | None:
         if prefixes is None:

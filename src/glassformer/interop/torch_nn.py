@@ -10,7 +10,7 @@ from jaxtyping import Int
 from torch import Tensor, nn
 
 from glassformer.attention.multihead import MultiheadAttention
-from glassformer.errors import ArgumentError
+from glassformer.errors import ArgumentError, ConfigError
 from glassformer.generation.batches import search_all
 from glassformer.generation.config import SearchConfig
 from glassformer.generation.engine import Engine
@@ -110,6 +110,8 @@ class Converted:
         With a cache of keys and values, in batches of like length, sources and targets in the caller's ids. A source
         is what the model was trained to read, symbols around it included; a target has neither `start` nor `end`.
         """
+        if config and config.consensus:
+            raise ConfigError("generate can't choose by consensus, which compares words: it has ids alone")
         engine = Engine.of(self.model)
         ours = [self.source_ids(torch.tensor(source, dtype=torch.long)).tolist() for source in sources]
         for number, ids in enumerate(ours):
