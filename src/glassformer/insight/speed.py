@@ -14,7 +14,7 @@ from glassformer.device import pick_device
 from glassformer.generation.config import SearchConfig
 from glassformer.generation.translator import Translator
 
-TURNS = 9
+TURNS = 25
 _STATUS = Path("/proc/self/status")  # of Linux
 _ALONE = """
 import json, sys
@@ -26,7 +26,7 @@ tame_memory()
 Translator.load(Path(folder), "cpu").translate(lines)
 print(next((line.split()[1] for line in open("/proc/self/status") if line.startswith("VmHWM")), ""))
 """
-_STUDENT = 2.306
+_STUDENT = 2.064
 """Of Student's t distribution with TURNS - 1 degrees of freedom, the 97.5 % point."""
 
 
