@@ -46,8 +46,6 @@ from glassformer.transformer.config import ModelConfig
 from glassformer.transformer.model import Transformer
 
 REPORT_EVERY = 20
-EPOCHS, UPDATES = 20, 10_000
-"""Both are reached, where no limit is given."""
 
 
 @dataclass(frozen=True)
@@ -373,21 +371,19 @@ class _Training:
     def _limits(self) -> Iterator[float]:
         """How much of each limit is used up."""
         config, position = self.config, self.position
-        epochs = position.epoch + position.batch / max(position.batches, 1)
-        if config.max_epochs is not None:
-            yield epochs / config.max_epochs
+        yield position.epoch / config.max_epochs
         if config.max_updates is not None:
             yield position.update / config.max_updates
         if config.max_minutes is not None:
             yield position.seconds / (60 * config.max_minutes)
-        if config.max_epochs is config.max_updates is config.max_minutes is None:
-            yield min(epochs / EPOCHS, position.update / UPDATES)
         if position.ends_at is not None:
             yield position.update / position.ends_at
 
     def _fraction(self) -> float:
         """How much of the training is done, as far as is known: patience may end it sooner."""
-        return min(1.0, max(self._limits()))
+        within = self.position.batch / max(self.position.batches, 1) / self.config.max_epochs
+        epochs, *others = self._limits()
+        return min(1.0, max([epochs + within, *others]))
 
     def _is_over(self) -> bool:
         return any(used >= 1 for used in self._limits())
