@@ -84,36 +84,26 @@ def least_missed(model: Transformer, batches: Sequence[Batch], count: int) -> li
     worth grow, what was measured before is taken for its least, and only heads that are lowest by that are measured
     again (lazy greedy search: Minoux 1978): a few forward passes a choice.
     """
+    alone = rise_without(model, batches)
+    # Each with its rise, and how many were gone when that was measured.
+    waiting = [(rise, 0, name, head) for name, rises in alone.items() for head, rise in enumerate(rises.tolist())]
+    if not 0 <= count <= len(waiting):
+        raise ArgumentError(f"count must be from 0 to the model's {len(waiting)} heads, got {count}")
+    heapify(waiting)
     device = model.target_embedding.weight.device
-    gates = {name: torch.ones(1, of.num_heads, device=device) for name, of in model.attentions.items()}
-    total = sum(gate.numel() for gate in gates.values())
-    if not 0 <= count <= total:
-        raise ArgumentError(f"count must be from 0 to the model's {total} heads, got {count}")
+    gates = {name: torch.ones(1, len(rises), device=device) for name, rises in alone.items()}
     gone: list[tuple[str, int]] = []
     with _evaluated(model) as objective, torch.no_grad(), gated(model, gates):
-
-        def loss_without(name: str, head: int) -> float:
-            gates[name][0, head] = 0.0
-            loss = _loss(objective, batches)
-            gates[name][0, head] = 1.0
-            return loss
-
         reached = _loss(objective, batches)
-        # Each with its rise, and how many were gone when that was measured.
-        waiting = [
-            (loss_without(name, head) - reached, 0, name, head)
-            for name, gate in gates.items()
-            for head in range(gate.shape[1])
-        ]
-        heapify(waiting)
         while len(gone) < count:
             rise, when, name, head = heappop(waiting)
-            if when < len(gone):
-                heappush(waiting, (loss_without(name, head) - reached, len(gone), name, head))
-                continue
-            gone.append((name, head))
             gates[name][0, head] = 0.0
-            reached += rise
+            if when == len(gone):
+                gone.append((name, head))
+                reached += rise
+            else:
+                heappush(waiting, (_loss(objective, batches) - reached, len(gone), name, head))
+                gates[name][0, head] = 1.0
     return gone
 
 
