@@ -715,6 +715,9 @@ def test_normaliser_by_hand(penalty, alpha, length, expected):
     assert SearchConfig(penalty=penalty, length_penalty=alpha).normaliser(length) == pytest.approx(expected)
 
 
+NOTHING_TO_CHOOSE = "consensus chooses among several translations: it needs beam above 1, or sample with n_best above 1"
+
+
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
@@ -746,11 +749,8 @@ def test_normaliser_by_hand(penalty, alpha, length, expected):
         (dict(temperature=0.0), "temperature must be at least 1e-6 and at most 1e6, got 0.0"),
         (dict(temperature=math.inf), "temperature must be at least 1e-6 and at most 1e6, got inf"),
         (dict(length_penalty=21.0), "length_penalty must be at least 0 and at most 20, got 21.0"),
-        (
-            dict(consensus=True, beam=1),
-            "consensus chooses among several translations: it needs beam above 1, or sample",
-        ),
-        (dict(consensus=True, sample=True), "consensus chooses among several translations: it needs beam above 1, or"),
+        (dict(consensus=True, beam=1), NOTHING_TO_CHOOSE),
+        (dict(consensus=True, sample=True), NOTHING_TO_CHOOSE),
         (dict(coverage_penalty=math.inf), "coverage_penalty must be at least 0 and finite, got inf"),
         (dict(temperature=math.nan), "temperature must be at least 1e-6 and at most 1e6, got nan"),
         (dict(top_k=-1), "top_k must be at least 0, got -1"),
