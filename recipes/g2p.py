@@ -45,7 +45,6 @@ def settings(data: Path, language: str, out: Path, seed: int) -> TrainConfig:
         warmup=500,
         max_updates=5000,
         max_minutes=4.8,
-        max_epochs=1000,
         patience=0,
         validate_every=250,
         threads=1,

@@ -63,7 +63,6 @@ def settings(data: Path, out: Path, seed: int, minutes: float) -> TrainConfig:
         cooldown=0.3,
         max_updates=5000,
         max_minutes=minutes,
-        max_epochs=1000,
         patience=0,
         validate_every=500,
     )

@@ -481,6 +481,18 @@ def test_max_epochs_is_passes_over_the_pairs(settings, tmp_path):
     assert train(config).updates == 6
 
 
+@pytest.mark.parametrize(("epochs", "most", "expected"), [(2, 9, 5), (4, 9, 8), (1, 2, 4)])
+def test_with_no_limit_given(settings, tmp_path, monkeypatch, epochs, most, expected):
+    """Both passes and updates are reached, unless there would be too many passes."""
+    (tmp_path / "even.tsv").write_text("a b c d\td c b a\n" * 16)
+    monkeypatch.setattr(loop, "EPOCHS", epochs)
+    monkeypatch.setattr(loop, "UPDATES", 5)
+    monkeypatch.setattr(loop, "MOST_EPOCHS", most)
+    config = settings(source=tmp_path / "even.tsv", batch_tokens=40, max_updates=None)
+    assert train(config).updates == expected
+    assert train(replace(config, out=tmp_path / "given", max_updates=11)).updates == 11
+
+
 def test_max_minutes(settings):
     result = train(settings(max_minutes=0.002))
     assert result.finished
@@ -763,7 +775,7 @@ def test_every_other_seed_trains(settings, seed):
 def test_after_weights_went_wrong_it_goes_on_from_before(settings):
     """A loss tells of damage one update late: by then the damage may be in the weights, and must not be in all
     checkpoints."""
-    config = settings(max_updates=400, max_left_out=5, checkpoint_seconds=OFTEN, validate_every=1000, max_epochs=1000)
+    config = settings(max_updates=400, max_left_out=5, checkpoint_seconds=OFTEN, validate_every=1000)
     updates = 0
 
     def spoil(optimizer, *_):

@@ -220,7 +220,6 @@ def _train_on(begun: Path, out: Path, config: PruneConfig, updates: int) -> bool
             warmup=max(1, updates // 10),
             cooldown=1.0,
             max_updates=updates,
-            max_epochs=1_000_000,
             validate_every=updates,
             patience=0,
             average=1,

@@ -124,8 +124,9 @@ class TrainConfig:
     """Largest norm of the gradient; 0 leaves it as it is."""
     max_left_out: int = 20
     """Stop after about this many updates in a row that had to be left out: their loss was not a number, or jumped."""
-    max_epochs: int = 100
-    """Stop after this many passes over the training pairs."""
+    max_epochs: int | None = None
+    """Stop after this many passes over the training pairs. With no limit given (this, updates or minutes): after
+    100, or sooner, as soon as both 20 passes and 8,000 updates are made; patience may end it sooner too."""
     max_updates: int | None = None
     """Stop after this many updates."""
     max_minutes: float | None = None
@@ -164,7 +165,6 @@ class TrainConfig:
         at_least_one = (
             "batch_tokens",
             "accumulate",
-            "max_epochs",
             "validate_every",
             "score_pairs",
             "average",
@@ -175,6 +175,7 @@ class TrainConfig:
             "vocab_size",
             "source_vocab_size",
             "target_vocab_size",
+            "max_epochs",
             "max_updates",
             "threads",
         )

@@ -46,6 +46,8 @@ from glassformer.transformer.config import ModelConfig
 from glassformer.transformer.model import Transformer
 
 REPORT_EVERY = 20
+EPOCHS, UPDATES, MOST_EPOCHS = 20, 8_000, 100
+"""Where no limit is given: the first two are both reached, unless the third comes before."""
 
 
 @dataclass(frozen=True)
@@ -371,19 +373,21 @@ class _Training:
     def _limits(self) -> Iterator[float]:
         """How much of each limit is used up."""
         config, position = self.config, self.position
-        yield position.epoch / config.max_epochs
+        epochs = position.epoch + position.batch / max(position.batches, 1)
+        if config.max_epochs is not None:
+            yield epochs / config.max_epochs
         if config.max_updates is not None:
             yield position.update / config.max_updates
         if config.max_minutes is not None:
             yield position.seconds / (60 * config.max_minutes)
+        if config.max_epochs is config.max_updates is config.max_minutes is None:
+            yield max(epochs / MOST_EPOCHS, min(epochs / EPOCHS, position.update / UPDATES))
         if position.ends_at is not None:
             yield position.update / position.ends_at
 
     def _fraction(self) -> float:
         """How much of the training is done, as far as is known: patience may end it sooner."""
-        within = self.position.batch / max(self.position.batches, 1) / self.config.max_epochs
-        epochs, *others = self._limits()
-        return min(1.0, max([epochs + within, *others]))
+        return min(1.0, max(self._limits()))
 
     def _is_over(self) -> bool:
         return any(used >= 1 for used in self._limits())
