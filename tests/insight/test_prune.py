@@ -89,10 +89,12 @@ def test_the_report_and_the_smaller_run(config, run, tmp_path):
     )
 
 
-def test_the_heads_that_are_missed_least_go(config, run, files):
-    settings = config(rounds=1, keep=0.7, sentences=64)
+@pytest.mark.parametrize("given", [True, False])
+def test_the_heads_that_are_missed_least_go(config, run, files, tmp_path, given):
+    """By the validation pairs, where there are some."""
+    settings = config(rounds=1, keep=0.7, sentences=64, **({} if given else {"valid": ()}))
     removed = prune(settings).rounds[1].removed
-    sentences = Sentences.of(run, PairFiles(files), 64)
+    sentences = Sentences.of(run, PairFiles(tmp_path / "valid.tsv" if given else files), 64)
     found = least_missed(run.model, [sentences.batch(run, indices) for indices in sentences.batches], 5)
     assert sorted((name, head) for name, heads in removed.items() for head in heads) == sorted(found)
 

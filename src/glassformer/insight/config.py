@@ -22,17 +22,18 @@ class PruneConfig:
     out: Path
     """The run folder to write."""
     data: tuple[Path, ...]
-    """Pairs to measure the heads on and to train on: a file of sources and one of targets, or one TSV file."""
+    """Pairs to train on: a file of sources and one of targets, or one TSV file."""
     valid: tuple[Path, ...] = ()
-    """Validation pairs, in the same form. Left out, up to 1,000 pairs are held out."""
+    """Validation pairs, in the same form, by which heads are chosen and models scored. Left out, up to 1,000 pairs are
+    held out for the scores, and heads are chosen by any of the data."""
     keep: float = 0.5
     """Share of the heads that stay."""
-    rounds: int = 5
+    rounds: int = 2
     """In how many steps the others go."""
-    updates: int = 200
-    """Updates of training after each step."""
+    updates: int = 800
+    """Updates of training after each step, with Muon."""
     learning_rate: float | None = None
-    """Of that training, falling to 0 over the updates. Left out: 1 / (16 * d_model)."""
+    """Of that training, falling to 0 over the updates. Left out: 1 / (4 * d_model)."""
     sentences: int = 500
     """Pairs on which it is measured how much the loss rises without each head."""
     batch_tokens: int = 2048

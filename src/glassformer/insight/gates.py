@@ -82,28 +82,34 @@ def least_missed(model: Transformer, batches: Sequence[Batch], count: int) -> li
 
     Heads stand in for each other, so one that isn't missed alone may be after others are gone. As that makes a head's
     worth grow, what was measured before is taken for its least, and only heads that are lowest by that are measured
-    again (lazy greedy search: Minoux 1978): a few forward passes a choice.
+    again (lazy greedy search: Minoux 1978): a few forward passes a choice. An attention's last head goes only when no
+    attention has two: one without heads can't learn to look anywhere again, which the loss at once doesn't show.
     """
     alone = rise_without(model, batches)
     # Each with its rise, and how many were gone when that was measured.
     waiting = [(rise, 0, name, head) for name, rises in alone.items() for head, rise in enumerate(rises.tolist())]
     if not 0 <= count <= len(waiting):
         raise ArgumentError(f"count must be from 0 to the model's {len(waiting)} heads, got {count}")
-    heapify(waiting)
     device = model.target_embedding.weight.device
     gates = {name: torch.ones(1, len(rises), device=device) for name, rises in alone.items()}
     gone: list[tuple[str, int]] = []
     with _evaluated(model) as objective, torch.no_grad(), gated(model, gates):
         reached = _loss(objective, batches)
-        while len(gone) < count:
-            rise, when, name, head = heappop(waiting)
-            gates[name][0, head] = 0.0
-            if when == len(gone):
-                gone.append((name, head))
-                reached += rise
-            else:
-                heappush(waiting, (_loss(objective, batches) - reached, len(gone), name, head))
-                gates[name][0, head] = 1.0
+        for least in (1, 0):
+            candidates, waiting = waiting, []
+            heapify(candidates)
+            while candidates and len(gone) < count:
+                rise, when, name, head = heappop(candidates)
+                if gates[name].sum() == least:
+                    waiting.append((rise, when, name, head))
+                    continue
+                gates[name][0, head] = 0.0
+                if when == len(gone):
+                    gone.append((name, head))
+                    reached += rise
+                else:
+                    heappush(candidates, (_loss(objective, batches) - reached, len(gone), name, head))
+                    gates[name][0, head] = 1.0
     return gone
 
 
