@@ -57,6 +57,10 @@ def test_sizes_start_at_one(name, value):
         (dict(decompose=True, tokenizer="x.model"), r"decompose is for tokenizers that learn .* got x.model for"),
         (dict(cooldown=-0.1), "cooldown must be at least 0 and at most 1, got -0.1"),
         (dict(resample=1.5), "resample must be at least 0 and at most 1, got 1.5"),
+        (
+            dict(resample=0.5, source_tokenizer="char", target_tokenizer="symbols"),
+            "resample is for tokenizers that can split text .*, got 0.5 with char and symbols: leave it out",
+        ),
         (dict(label_smoothing=1.0), "label_smoothing must be at least 0 and less than 1, got 1.0"),
         (dict(label_smoothing=-0.1), "label_smoothing must be at least 0 and less than 1, got -0.1"),
         (dict(max_tokens=1), r"max_tokens must be at least 2 \(one token and </s>\), got 1"),

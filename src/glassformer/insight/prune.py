@@ -34,6 +34,8 @@ from glassformer.transformer.model import Transformer, count_parameters
 
 LINES = 200
 """Lines that are translated to measure the speed."""
+SCORED = 2_000
+"""Validation pairs that are translated for a score, of which there are few here: more than a training's."""
 LOOKED_AT = 100_000
 """Pairs of a file, from its beginning, of which those are drawn that heads and speed are measured on."""
 
@@ -228,6 +230,7 @@ def _train_on(begun: Path, out: Path, config: PruneConfig, updates: int) -> bool
             patience=0,
             average=1,
             batch_tokens=config.batch_tokens,
+            score_pairs=SCORED,
             metric=config.metric,
             tokenize=config.tokenize,
             seed=config.seed,

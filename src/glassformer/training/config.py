@@ -204,6 +204,12 @@ class TrainConfig:
                 "decompose is for tokenizers that learn subwords, characters or words from the text, got "
                 f"{kind} for the source: leave it out, or give another source_tokenizer"
             )
+        kinds = {kind, self.target_tokenizer or self.tokenizer}
+        if self.resample and self.from_ is None and kinds <= {"char", "word", "symbols"}:
+            raise ConfigError(
+                f"resample is for tokenizers that can split text in several ways, bpe and unigram, got {self.resample} "
+                f"with {' and '.join(sorted(kinds))}: leave it out"
+            )
         if not 0 <= self.label_smoothing < 1:
             raise ConfigError(f"label_smoothing must be at least 0 and less than 1, got {self.label_smoothing}")
         if self.max_tokens < 2:
