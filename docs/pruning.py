@@ -2,12 +2,13 @@
 
     python docs/pruning.py RUN... [--png docs/pruning.png]
 
-Each RUN was left by `glassformer prune`, with the same rounds. What is lost is counted against the unpruned model after
-the same training.
+Each RUN was left by `glassformer prune`: of one seed or several, with any share of the heads. What is lost is counted
+against the unpruned model after the same training.
 """
 
 import json
 import statistics
+from collections import defaultdict
 from pathlib import Path
 
 import tyro
@@ -29,18 +30,19 @@ def main(runs: Positional[tuple[Path, ...]], png: Path = Path("docs/pruning.png"
         runs: Pruned run folders.
         png: Where to write the picture.
     """
-    curves = []
+    found = defaultdict[float, list[float]](list)
     for run in runs:
         whole, *steps = json.loads((run / PRUNED).read_text(encoding="utf-8"))["rounds"]
-        curves.append([(step["heads"] / whole["heads"], step["score"] - whole["score"]) for step in steps])
+        for step in steps:
+            found[100 * step["heads"] / whole["heads"]].append(step["score"] - whole["score"])
+    shares = sorted(found, reverse=True)
     figure = new_figure("a pruning", figsize=(7, 4.2), dpi=130)
     axes = figure.subplots()
     axes.axhline(0, color="#777777", linestyle="--", linewidth=1)
-    for curve in curves:
-        axes.plot([100, *(100 * left for left, _ in curve)], [0, *(lost for _, lost in curve)], color="#9db8dd")
-    means = [(100 * step[0][0], statistics.mean(lost for _, lost in step)) for step in zip(*curves, strict=True)]
-    kept, changes = [100, *(left for left, _ in means)], [0, *(lost for _, lost in means)]
-    axes.plot(kept, changes, "o-", label=f"Multi30k English to German, mean of {len(runs)} seeds")
+    for left in shares:
+        axes.plot([left] * len(found[left]), found[left], ".", color="#9db8dd")
+    means = [statistics.mean(found[left]) for left in shares]
+    axes.plot([100, *shares], [0, *means], "o-", label="Multi30k English to German: seeds, and their mean")
     for (name, (left, lost)), marker in zip(PUBLISHED.items(), "s^", strict=True):
         axes.plot(100 * left, lost, marker, color="#c2410c", markerfacecolor="none", label=name)
     axes.invert_xaxis()
@@ -49,8 +51,8 @@ def main(runs: Positional[tuple[Path, ...]], png: Path = Path("docs/pruning.png"
     axes.spines[["top", "right"]].set_visible(False)
     axes.legend(frameon=False, fontsize=8)
     save_figure(figure, png)
-    for left, lost in means:
-        print(f"{left:5.1f} % of the heads: {lost:+.2f}")
+    for left, mean in zip(shares, means, strict=True):
+        print(f"{left:5.1f} % of the heads: {mean:+.2f}, mean of {len(found[left])}")
 
 
 if __name__ == "__main__":
