@@ -28,7 +28,7 @@ class PruneConfig:
     held out for the scores, and heads are chosen by any of the data."""
     keep: float = 0.5
     """Share of the heads that stay."""
-    rounds: int = 1
+    rounds: int = 2
     """In how many steps the others go, with training after each. Within a step they go one after the other too."""
     updates: int = 1200
     """Updates of training after each step, with Muon."""

@@ -35,7 +35,7 @@ from glassformer.transformer.model import Transformer, count_parameters
 LINES = 200
 """Lines that are translated to measure the speed."""
 SCORED = 2_000
-"""Validation pairs that are translated for a score, of which there are few here: more than a training's."""
+"""Most validation pairs that are translated for a score: more than in a training, which scores more often."""
 LOOKED_AT = 100_000
 """Pairs of a file, from its beginning, of which those are drawn that heads and speed are measured on."""
 
