@@ -1,6 +1,7 @@
 """Settings are refused at once, by name, with what came; and survive JSON."""
 
 import json
+import math
 from pathlib import Path
 
 import pytest
@@ -51,6 +52,8 @@ def test_sizes_start_at_one(name, value):
         (dict(checkpoint_seconds=0.0), "checkpoint_seconds must be above 0, got 0.0"),
         (dict(checkpoint_seconds=-1.0), "checkpoint_seconds must be above 0, got -1.0"),
         (dict(clip_norm=-1.0), r"clip_norm must be at least 0 \(0 turns it off\), got -1.0"),
+        (dict(weight_decay=-0.1), r"weight_decay must be at least 0 \(0 turns it off\), got -0.1"),
+        (dict(weight_decay=math.inf), r"weight_decay must be at least 0 \(0 turns it off\), got inf"),
         (dict(patience=-1), r"patience must be at least 0 \(0 turns it off\), got -1"),
         (dict(r_drop=-1.0), r"r_drop must be at least 0 \(0 turns it off\), got -1.0"),
         (dict(decompose=True, source_tokenizer="symbols"), "decompose is for tokenizers that learn .* got symbols for"),

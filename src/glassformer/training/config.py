@@ -18,7 +18,7 @@ PRECISIONS = ("auto", "float32", "bfloat16")
 OPTIMIZERS = ("muon", "adam")
 CHANGEABLE = (
     *("max_epochs", "max_updates", "max_minutes", "patience", "device", "precision", "threads", "shard"),
-    *("learning_rate", "clip_norm", "max_left_out", "batch_tokens", "accumulate", "checkpoint_seconds"),
+    *("learning_rate", "weight_decay", "clip_norm", "max_left_out", "batch_tokens", "accumulate", "checkpoint_seconds"),
 )
 """Settings that `resume` may change."""
 
@@ -120,6 +120,9 @@ class TrainConfig:
     r_drop: float = 0.0
     """Weight of R-Drop (Liang et al. 2021; they take 5): every batch is seen twice, and the two predictions, which
     dropout makes differ, are pulled together. 0: seen once."""
+    weight_decay: float = 0.0
+    """Share of the matrices' weights, embeddings among them, that each update takes off, times the learning rate
+    (Loshchilov & Hutter 2019)."""
     clip_norm: float = 1.0
     """Largest norm of the gradient; 0 leaves it as it is."""
     max_left_out: int = 20
@@ -193,8 +196,9 @@ class TrainConfig:
                 raise ConfigError(f"{name} must be at least 0 (0 turns it off), got {getattr(self, name)}")
         if not 0 <= self.seed < 1 << 32:
             raise ConfigError(f"seed must be at least 0 and less than 2^32, got {self.seed}")
-        if not 0 <= self.r_drop < math.inf:
-            raise ConfigError(f"r_drop must be at least 0 (0 turns it off), got {self.r_drop}")
+        for name in ("r_drop", "weight_decay"):
+            if not 0 <= getattr(self, name) < math.inf:
+                raise ConfigError(f"{name} must be at least 0 (0 turns it off), got {getattr(self, name)}")
         for name in ("resample", "cooldown"):
             if not 0 <= getattr(self, name) <= 1:
                 raise ConfigError(f"{name} must be at least 0 and at most 1, got {getattr(self, name)}")

@@ -163,6 +163,7 @@ class _Training:
             r_drop=config.r_drop,
             clip_norm=config.clip_norm,
             optimizer=config.optimizer or ("muon" if config.from_ is None else "adam"),
+            weight_decay=config.weight_decay,
             processes=processes,
             shard=config.shard,
             device=device,

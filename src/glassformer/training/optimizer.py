@@ -4,6 +4,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from glassformer.training.distributed import local
 from glassformer.training.muon import Muon
 from glassformer.transformer.model import Transformer
 
@@ -19,9 +20,11 @@ class Optimizer:
 
     `kind` "adam" is that of Vaswani et al. 2017, section 5.3. "muon" takes the matrices of attention and feed-forward
     layers (queries', keys' and values' each by itself) with Muon and leaves Adam embeddings, output, biases and norms.
+    With both, each step also takes the share rate * `weight_decay` off all matrices, embeddings among them, whatever
+    their gradients (decoupled weight decay: Loshchilov & Hutter 2019).
     """
 
-    def __init__(self, model: Transformer, kind: str, dtype: torch.dtype) -> None:
+    def __init__(self, model: Transformer, kind: str, dtype: torch.dtype, weight_decay: float = 0.0) -> None:
         """`dtype` is that of the training's products. Weights and state are the model's own."""
         matrices: dict[nn.Parameter, int] = {}
         if kind == "muon":
@@ -40,12 +43,16 @@ class Optimizer:
             eps=1e-9,
             fused=own.device.type != "mps",  # whose kernel doesn't heed found_inf
         )
+        self._weight_decay = weight_decay
+        self._decayed = [parameter for parameter in model.parameters() if parameter.dim() == 2]
         self.rate = 0.0
         """Of the last step."""
 
     def step(self, rate: float, harmful: Float[Tensor, ""]) -> None:
         """One step with this learning rate along the gradients, which are gone then; none where `harmful` is 1."""
         self.rate = rate
+        if self._weight_decay:
+            self._decay(1 - rate * self._weight_decay * (1 - harmful))
         self.muon.step(rate, harmful)
         for group in self.adam.param_groups:
             group["lr"] = rate
@@ -55,6 +62,12 @@ class Optimizer:
         elif not harmful:
             self.adam.step()
         self._model.zero_grad(set_to_none=True)
+
+    @torch.no_grad()
+    def _decay(self, left: Float[Tensor, ""]) -> None:
+        """Leave this share of the matrices."""
+        for parameter in self._decayed:
+            local(parameter).mul_(left)
 
     def state(self, parameter: nn.Parameter) -> dict[str, Tensor]:
         """What is kept from step to step of a parameter, by name; created where there is none yet."""

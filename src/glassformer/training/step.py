@@ -40,6 +40,7 @@ class Step:
         r_drop: float = 0.0,
         clip_norm: float,
         optimizer: str,
+        weight_decay: float = 0.0,
         processes: Processes = ALONE,
         shard: bool = False,
         device: torch.device | None = None,
@@ -50,7 +51,7 @@ class Step:
         """Of a batch: smoothed loss and plain negative log-likelihood, in nats, summed over its tokens."""
         if processes.size > 1:
             self.loss = sharded(self.loss, self.device) if shard else replicated(self.loss)
-        self.optimizer = Optimizer(model, optimizer, dtype)
+        self.optimizer = Optimizer(model, optimizer, dtype, weight_decay)
         self.watch = Watch(self.device)
         self._clip_norm = clip_norm
         self._processes = processes
