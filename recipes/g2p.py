@@ -42,6 +42,7 @@ def settings(data: Path, language: str, out: Path, seed: int) -> TrainConfig:
         dropout=0.25,
         batch_tokens=512,
         optimizer="adam",
+        weight_decay=0.0,
         warmup=500,
         max_updates=5000,
         max_minutes=4.8,

@@ -155,15 +155,16 @@ class _Training:
             load_weights(model, read_weights(initial), initial)
         self.model = model if config.shard and processes.size > 1 else model.to(device)
         self.warmup = config.warmup or 4 * model.config.d_model
-        self.peak = config.learning_rate or 1 / (4 * model.config.d_model) / (1 if config.from_ is None else 2)
+        fresh = config.from_ is None
+        self.peak = config.learning_rate or 1 / (4 * model.config.d_model) / (1 if fresh else 2)
         self.step = Step(
             self.model,
             dtype=dtype,
             label_smoothing=config.label_smoothing,
             r_drop=config.r_drop,
             clip_norm=config.clip_norm,
-            optimizer=config.optimizer or ("muon" if config.from_ is None else "adam"),
-            weight_decay=config.weight_decay,
+            optimizer=config.optimizer or ("muon" if fresh else "adam"),
+            weight_decay=(0.3 if fresh else 0.0) if config.weight_decay is None else config.weight_decay,
             processes=processes,
             shard=config.shard,
             device=device,
