@@ -694,7 +694,7 @@ def test_too_many_in_a_row_end_the_training_and_a_lower_rate_goes_on(settings, s
     ],
 )
 def test_a_rate_that_is_far_too_high_ends_with_advice(settings, optimizer, message):
-    config = settings(learning_rate=1e6, clip_norm=0.0, max_updates=100, optimizer=optimizer)
+    config = settings(learning_rate=1e6, weight_decay=0.0, clip_norm=0.0, max_updates=100, optimizer=optimizer)
     with pytest.raises(DivergedError, match=message):
         train(config)
     model = config.out / "model.safetensors"

@@ -54,6 +54,11 @@ def test_sizes_start_at_one(name, value):
         (dict(clip_norm=-1.0), r"clip_norm must be at least 0 \(0 turns it off\), got -1.0"),
         (dict(weight_decay=-0.1), r"weight_decay must be at least 0 \(0 turns it off\), got -0.1"),
         (dict(weight_decay=math.inf), r"weight_decay must be at least 0 \(0 turns it off\), got inf"),
+        (
+            dict(learning_rate=5.0),
+            r"learning_rate \* weight_decay must be less than 1, or each update takes off more than there is, got "
+            r"5 \* 0.3: lower learning_rate$",
+        ),
         (dict(patience=-1), r"patience must be at least 0 \(0 turns it off\), got -1"),
         (dict(r_drop=-1.0), r"r_drop must be at least 0 \(0 turns it off\), got -1.0"),
         (dict(decompose=True, source_tokenizer="symbols"), "decompose is for tokenizers that learn .* got symbols for"),

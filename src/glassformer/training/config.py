@@ -200,6 +200,11 @@ class TrainConfig:
             value = getattr(self, name)
             if value is not None and not 0 <= value < math.inf:
                 raise ConfigError(f"{name} must be at least 0 (0 turns it off), got {value}")
+        if self.learning_rate is not None and self.learning_rate * self.decay >= 1:
+            raise ConfigError(
+                f"learning_rate * weight_decay must be less than 1, or each update takes off more than there is, got "
+                f"{self.learning_rate:g} * {self.decay:g}: lower learning_rate"
+            )
         for name in ("resample", "cooldown"):
             if not 0 <= getattr(self, name) <= 1:
                 raise ConfigError(f"{name} must be at least 0 and at most 1, got {getattr(self, name)}")
@@ -259,6 +264,11 @@ class TrainConfig:
             shared_vocab=self.shares_vocab,
             **{name: getattr(self, name) for name in own if getattr(self, name) is not None},
         )
+
+    @property
+    def decay(self) -> float:
+        """The weight decay, given or not."""
+        return (0.3 if self.from_ is None else 0.0) if self.weight_decay is None else self.weight_decay
 
     @property
     def pairs(self) -> PairFiles:

@@ -164,7 +164,7 @@ class _Training:
             r_drop=config.r_drop,
             clip_norm=config.clip_norm,
             optimizer=config.optimizer or ("muon" if fresh else "adam"),
-            weight_decay=(0.3 if fresh else 0.0) if config.weight_decay is None else config.weight_decay,
+            weight_decay=config.decay,
             processes=processes,
             shard=config.shard,
             device=device,
