@@ -122,7 +122,7 @@ class TrainConfig:
     dropout makes differ, are pulled together. 0: seen once."""
     weight_decay: float | None = None
     """Each update takes this share, times the learning rate, off the weights of matrices and embeddings (Loshchilov &
-    Hutter 2019), against learning few pairs by heart. Left out: 0.3; with --from 0."""
+    Hutter 2019). Left out: 0.3; with --from 0."""
     clip_norm: float = 1.0
     """Largest norm of the gradient; 0 leaves it as it is."""
     max_left_out: int = 20
