@@ -390,12 +390,8 @@ def test_interrupted_prints_the_command_that_continues(here, capfd):
 
 
 def test_a_diverged_loss_is_one_line(here, capfd):
-    assert (
-        run_command(
-            f"train {TINY} {PAIRS} --out new --learning-rate 1e6 --weight-decay 0 --clip-norm 0 --max-updates 40"
-        )
-        == 2
-    )
+    far = "--learning-rate 1e6 --weight-decay 0 --clip-norm 0"
+    assert run_command(f"train {TINY} {PAIRS} --out new {far} --max-updates 40") == 2
     err = capfd.readouterr().err
     assert "Traceback" not in err
     assert "lower --learning-rate" in err.splitlines()[-1]

@@ -196,9 +196,8 @@ class TrainConfig:
                 raise ConfigError(f"{name} must be at least 0 (0 turns it off), got {getattr(self, name)}")
         if not 0 <= self.seed < 1 << 32:
             raise ConfigError(f"seed must be at least 0 and less than 2^32, got {self.seed}")
-        for name in ("r_drop", "weight_decay"):
-            value = getattr(self, name)
-            if value is not None and not 0 <= value < math.inf:
+        for name, value in (("r_drop", self.r_drop), ("weight_decay", self.decay)):
+            if not 0 <= value < math.inf:
                 raise ConfigError(f"{name} must be at least 0 (0 turns it off), got {value}")
         if self.learning_rate is not None and self.learning_rate * self.decay >= 1:
             raise ConfigError(

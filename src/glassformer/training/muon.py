@@ -28,15 +28,20 @@ class Muon:
     (0.2 in the quadratic mean: Liu et al. 2025, section 2.2), so that one learning rate suits both.
     """
 
-    def __init__(self, matrices: Mapping[nn.Parameter, int], dtype: torch.dtype) -> None:
-        """`matrices`: each parameter, and how many matrices lie in it one below the other. Products are in `dtype`."""
+    def __init__(self, matrices: Mapping[nn.Parameter, int], dtype: torch.dtype, weight_decay: float = 0.0) -> None:
+        """`matrices`: each parameter, and how many matrices lie in it one below the other. Products are in `dtype`.
+
+        Each step takes the share rate * `weight_decay` off the matrices first.
+        """
         self.momentum: dict[nn.Parameter, Tensor] = {p: torch.zeros_like(p, requires_grad=False) for p in matrices}
         self._parts = matrices
         self._dtype = dtype
+        self._weight_decay = weight_decay
 
     @torch.no_grad()
     def step(self, rate: float, harmful: Float[Tensor, ""]) -> None:
         """One step along the parameters' gradients; none, and nothing is noted of them, where `harmful` is 1."""
+        left = 1 - rate * self._weight_decay * (1 - harmful)
         alike = defaultdict[tuple[torch.Size, int], list[nn.Parameter]](list)
         for parameter, parts in self._parts.items():
             if parameter.grad is not None:
@@ -50,6 +55,8 @@ class Muon:
                 steps = orthogonal(ahead.unflatten(0, (parts * len(some), -1)), self._dtype)
                 for parameter, step in zip(some, steps.flatten(0, 1).chunk(len(some)), strict=True):
                     rows = local(parameter)
+                    if self._weight_decay:
+                        rows.mul_(left)
                     rows.add_(step.narrow(0, first_row(parameter), len(rows)), alpha=-rate * size)
 
     def _ahead(self, parameter: nn.Parameter, harmful: Float[Tensor, ""]) -> Tensor:

@@ -4,13 +4,15 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from glassformer.training.distributed import local
 from glassformer.training.muon import Muon
 from glassformer.transformer.model import Transformer
 
 
-class Adam(torch.optim.Adam):
-    """Adam that leaves a step out where `found_inf` is 1: by it torch's gradient scaling tells the fused kernel so."""
+class Adam(torch.optim.AdamW):
+    """Adam that leaves a step out where `found_inf` is 1: by it torch's gradient scaling tells the fused kernel so.
+
+    Its weight decay is decoupled (Loshchilov & Hutter 2019).
+    """
 
     found_inf: Tensor | None = None
 
@@ -20,8 +22,8 @@ class Optimizer:
 
     `kind` "adam" is that of Vaswani et al. 2017, section 5.3. "muon" takes the matrices of attention and feed-forward
     layers (queries', keys' and values' each by itself) with Muon and leaves Adam embeddings, output, biases and norms.
-    With both, each step also takes the share rate * `weight_decay` off all matrices, embeddings among them, whatever
-    their gradients (decoupled weight decay: Loshchilov & Hutter 2019).
+    With both, each step also takes the share rate * `weight_decay` off all matrices, embeddings among them (decoupled
+    weight decay: Loshchilov & Hutter 2019).
     """
 
     def __init__(self, model: Transformer, kind: str, dtype: torch.dtype, weight_decay: float = 0.0) -> None:
@@ -36,23 +38,23 @@ class Optimizer:
             }
         self._model = model
         own = next(model.parameters())
-        self.muon = Muon(matrices, torch.bfloat16 if dtype == torch.bfloat16 else own.dtype)
+        self.muon = Muon(matrices, torch.bfloat16 if dtype == torch.bfloat16 else own.dtype, weight_decay)
+        others = [parameter for parameter in model.parameters() if parameter not in matrices]
         self.adam = Adam(
-            [parameter for parameter in model.parameters() if parameter not in matrices],
+            [
+                {"params": [parameter for parameter in others if parameter.dim() == 2], "weight_decay": weight_decay},
+                {"params": [parameter for parameter in others if parameter.dim() != 2], "weight_decay": 0.0},
+            ],
             betas=(0.9, 0.98),
             eps=1e-9,
             fused=own.device.type != "mps",  # whose kernel doesn't heed found_inf
         )
-        self._weight_decay = weight_decay
-        self._decayed = [parameter for parameter in model.parameters() if parameter.dim() == 2]
         self.rate = 0.0
         """Of the last step."""
 
     def step(self, rate: float, harmful: Float[Tensor, ""]) -> None:
         """One step with this learning rate along the gradients, which are gone then; none where `harmful` is 1."""
         self.rate = rate
-        if self._weight_decay:
-            self._decay(1 - rate * self._weight_decay * (1 - harmful))
         self.muon.step(rate, harmful)
         for group in self.adam.param_groups:
             group["lr"] = rate
@@ -62,12 +64,6 @@ class Optimizer:
         elif not harmful:
             self.adam.step()
         self._model.zero_grad(set_to_none=True)
-
-    @torch.no_grad()
-    def _decay(self, left: Float[Tensor, ""]) -> None:
-        """Leave this share of the matrices."""
-        for parameter in self._decayed:
-            local(parameter).mul_(left)
 
     def state(self, parameter: nn.Parameter) -> dict[str, Tensor]:
         """What is kept from step to step of a parameter, by name; created where there is none yet."""
