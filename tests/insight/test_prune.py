@@ -99,6 +99,15 @@ def test_the_heads_that_are_missed_least_go(config, run, files, tmp_path, given)
     assert sorted((name, head) for name, heads in removed.items() for head in heads) == sorted(found)
 
 
+def test_weight_decay_keeps_the_weights_small(config, tmp_path):
+    norms = []
+    for decay in (0.0, 10.0):
+        prune(config(out=tmp_path / f"{decay}", rounds=1, learning_rate=0.05, weight_decay=decay))
+        norms.append(load_run(tmp_path / f"{decay}").model.target_embedding.weight.norm())
+    # The rates of the three updates are 0.033, 0.012 and 0: a decay of 10 takes off a third, then an eighth.
+    assert norms[1] < 0.8 * norms[0]
+
+
 def test_all_heads_may_go(config):
     found = prune(config(keep=0.0, rounds=1, updates=2))
     assert set(found.attentions.values()) == {0}

@@ -223,6 +223,7 @@ def _train_on(begun: Path, out: Path, config: PruneConfig, updates: int) -> bool
             from_=begun,
             optimizer="muon",
             learning_rate=config.learning_rate or 1 / (4 * read_config(begun)["model"]["d_model"]),
+            weight_decay=config.weight_decay,
             warmup=max(1, updates // 10),
             cooldown=1.0,
             max_updates=updates,
