@@ -23,11 +23,13 @@ from glassformer.errors import ConfigError, DataError, DivergedError, RunError
 from glassformer.generation.translator import Translator
 from glassformer.pictures import can_draw
 from glassformer.run import load_run
+from glassformer.text.batching import Batch
 from glassformer.text.corpus import Corpus
 from glassformer.text.loading import load_tokenizer
 from glassformer.text.scores import Score
 from glassformer.training import loop, prepare, validation
 from glassformer.training.config import TrainConfig
+from glassformer.training.feed import Feed
 from glassformer.training.loop import train, train_once
 from glassformer.training.objective import Objective
 from glassformer.training.prepare import read_valid_pairs
@@ -365,6 +367,27 @@ def test_the_learning_rate_cools_down_at_the_end_also_when_continued(settings, i
     plain = [1e-3 * update**-0.5 for update in range(1, 21)]
     assert rates[:10] == pytest.approx(plain[:10])
     assert rates[10:] == pytest.approx([rate * (10 - n) / 10 for n, rate in enumerate(plain[10:], start=1)])
+
+
+def test_text_is_split_anew_until_the_cooldown_also_when_continued(settings, interrupting, monkeypatch):
+    batch, anew = Feed.batch, []
+
+    def noted(feed: Feed, indices: list[int], seed: int = 0) -> Batch:
+        found = batch(feed, indices, seed)
+        lengths = feed.corpus.source.lengths[list(indices)]
+        anew.append(found.sources.tokens != lengths.sum())
+        return found
+
+    # A batch holds some 180 words, each split in two with probability 0.1: none of them once in 10^8 times.
+    config = settings(max_updates=20, cooldown=0.5, tokenizer="bpe", resample=1.0, batch_tokens=200, validate_every=100)
+    with interrupting(3):
+        train(config)
+    monkeypatch.setattr(Feed, "batch", noted)
+    with interrupting(12):
+        resume(config.out)
+    resume(config.out)
+    assert anew[:17] == [True] * 7 + [False] * 10
+    assert not any(anew[17:])  # of the validation
 
 
 def test_continued_with_another_learning_rate(settings, interrupting):

@@ -66,6 +66,10 @@ def test_sizes_start_at_one(name, value):
         (dict(cooldown=-0.1), "cooldown must be at least 0 and at most 1, got -0.1"),
         (dict(resample=1.5), "resample must be at least 0 and at most 1, got 1.5"),
         (
+            dict(resample=0.5, cooldown=1.0),
+            "resample ends where the cooldown begins, so that cooldown 1 leaves none of resample 0.5: lower cooldown",
+        ),
+        (
             dict(resample=0.5, source_tokenizer="char", target_tokenizer="symbols"),
             "resample is for tokenizers that can split text .*, got 0.5 with char and symbols: leave it out",
         ),

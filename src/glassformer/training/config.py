@@ -113,8 +113,8 @@ class TrainConfig:
     patience counts no more."""
     resample: float = 0.0
     """Share of the sentences that are split into other subwords each time they are seen (subword regularisation: for
-    bpe Provilkov et al. 2020, for unigram Kudo 2018; other tokenizers have no other way to split). Continued, such a
-    training draws other splits than it would have."""
+    bpe Provilkov et al. 2020, for unigram Kudo 2018; other tokenizers have no other way to split), until the cooldown.
+    Continued, such a training draws other splits than it would have."""
     label_smoothing: float = 0.1
     """Share of the probability that the loss spreads over the whole vocabulary."""
     r_drop: float = 0.0
@@ -207,6 +207,11 @@ class TrainConfig:
         for name in ("resample", "cooldown"):
             if not 0 <= getattr(self, name) <= 1:
                 raise ConfigError(f"{name} must be at least 0 and at most 1, got {getattr(self, name)}")
+        if self.resample and self.cooldown == 1:
+            raise ConfigError(
+                "resample ends where the cooldown begins, so that cooldown 1 leaves none of resample "
+                f"{self.resample:g}: lower cooldown"
+            )
         kind = self.source_tokenizer or self.tokenizer
         if self.decompose and (kind == "symbols" or kind.endswith(".model")):
             raise ConfigError(

@@ -26,6 +26,8 @@ class Feed:
         resampling: Resampling | None = None,
     ) -> None:
         self.corpus = corpus
+        self.resampled = True
+        """Whether `resampling` has a part in further batches; if not, they are as the corpus has them."""
         self._resampling = resampling
         self._pads = model.source_vocab_size - 1, model.target_vocab_size - 1
         self._device = device
@@ -38,7 +40,7 @@ class Feed:
         """
         own = self._processes.share(indices)
         source, target = ([side[i] for i in own or indices[:1]] for side in (self.corpus.source, self.corpus.target))
-        if self._resampling is not None:
+        if self._resampling is not None and self.resampled:
             source, target = (self._resampling.of(n, side, seed) for n, side in enumerate((source, target)))
         return Batch.of(source, target, *self._pads, counted=bool(own)).to(self._device)
 

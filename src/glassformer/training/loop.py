@@ -1,7 +1,7 @@
 """The training loop."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -252,7 +252,7 @@ class _Training:
     def _groups(self) -> Iterator[tuple[Group, list[Batch]]]:
         """The pairs of each further update and the batches of them, epoch after epoch; keeps `position` at what
         comes next."""
-        position, corpus, each = self.position, self.feed.corpus, self.config.accumulate
+        position, corpus = self.position, self.feed.corpus
         while not self._is_over():
             plan = plan_batches(
                 corpus.source.lengths,
@@ -264,12 +264,19 @@ class _Training:
             if position.batch and position.batches != len(plan):  # continued with batches of another size
                 position.batch = position.batch * len(plan) // position.batches
             position.batches = len(plan)
-            groups = (plan[first : first + each] for first in range(position.batch, len(plan), each))
-            for group, batches in self.feed.groups(groups, self.config.seed * 1_000_003 + position.epoch * 7_368_787):
+            seed = self.config.seed * 1_000_003 + position.epoch * 7_368_787
+            for group, batches in self.feed.groups(self._planned(plan), seed):
                 position.batch += len(group)
                 position.update += 1
                 yield group, batches
             position.epoch, position.batch = position.epoch + 1, 0
+
+    def _planned(self, plan: Sequence[list[int]]) -> Iterator[Group]:
+        """The batches of each further update of this epoch. Those of the cooldown are split as for translation."""
+        each = self.config.accumulate
+        for first in range(self.position.batch, len(plan), each):
+            self.feed.resampled = self._fraction() < 1 - self.config.cooldown
+            yield plan[first : first + each]
 
     def _update(self, batches: list[Batch], tokens: int) -> Taken:
         """One step on these batches. A continued run draws the same dropout."""
