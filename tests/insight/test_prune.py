@@ -151,7 +151,12 @@ def test_settings_that_cannot_be(config, changes, message):
 
 
 def test_a_mistake_does_not_stand_in_the_way_of_what_is_right(config, tmp_path):
-    for mistake in ({"metric": "blue"}, {"data": (tmp_path / "nowhere.tsv",)}, {"batch_tokens": 0}):
+    for mistake in (
+        {"metric": "blue"},
+        {"data": (tmp_path / "nowhere.tsv",)},
+        {"batch_tokens": 0},
+        {"weight_decay": -1.0},
+    ):
         with pytest.raises((ConfigError, DataError)):
             prune(config(**mistake))
         assert not (tmp_path / ".pruned.pruning").exists()

@@ -68,15 +68,18 @@ def test_who_has_no_pair_gets_one_that_is_not_counted(corpus):
 
 def test_groups_come_with_their_batches(corpus):
     groups = [[[0, 1], [2]], [[5, 4], [3]], [[1]]]
-    found = [[batch.target_out.tolist() for batch in batches] for _, batches in feed(corpus).groups(groups)]
+    found = [
+        [batch.target_out.tolist() for batch in batches]
+        for _, batches in feed(corpus).groups((group, None) for group in groups)
+    ]
     expected = [[feed(corpus).batch(indices).target_out.tolist() for indices in group] for group in groups]
     assert found == expected
-    assert [group for group, _ in feed(corpus).groups(groups)] == groups
+    assert [group for group, _ in feed(corpus).groups((group, None) for group in groups)] == groups
 
 
 def test_the_tokens_of_a_group_are_those_of_all_its_batches(corpus):
     groups = [[[0, 2], [4]]]
-    ((group, batches),) = feed(corpus).groups(groups)
+    ((group, batches),) = feed(corpus).groups((group, None) for group in groups)
     assert feed(corpus).tokens(group, batches) == 3 + 13 + 5
 
 
@@ -111,7 +114,7 @@ def test_resampled_tokens_are_counted_as_they_are(tmp_path):
     feed = Feed(Corpus(tmp_path), model, CPU, ALONE, Resampling((subwords, subwords), share=1.0))
     groups, counts = [[list(range(len(LINES)))]], set[int]()
     for seed in range(5):
-        ((group, batches),) = feed.groups(groups, seed)
+        ((group, batches),) = feed.groups((group, seed) for group in groups)
         assert feed.tokens(group, batches) == batches[0].tokens
         counts.add(batches[0].tokens)
     assert counts - {int(feed.corpus.target.lengths.sum())}
@@ -155,7 +158,7 @@ def test_a_share_of_the_sequences_is_resampled(resampled, tmp_path):
 def test_each_group_and_each_epoch_draws_its_own(resampled):
     everything = list(range(len(LINES)))
     first, again, *later = (
-        [batch.source for _, batches in resampled.groups([[everything, everything[1:]]], seed) for batch in batches]
+        [batch.source for _, batches in resampled.groups([([everything, everything[1:]], seed)]) for batch in batches]
         for seed in (5, 5, *range(6, 16))
     )
     assert all(torch.equal(one, other) for one, other in zip(first, again, strict=True))

@@ -372,7 +372,7 @@ def test_the_learning_rate_cools_down_at_the_end_also_when_continued(settings, i
 def test_text_is_split_anew_until_the_cooldown_also_when_continued(settings, interrupting, monkeypatch):
     batch, anew = Feed.batch, []
 
-    def noted(feed: Feed, indices: list[int], seed: int = 0) -> Batch:
+    def noted(feed: Feed, indices: list[int], seed: int | None = None) -> Batch:
         found = batch(feed, indices, seed)
         lengths = feed.corpus.source.lengths[list(indices)]
         anew.append(found.sources.tokens != lengths.sum())

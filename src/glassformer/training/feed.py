@@ -26,32 +26,31 @@ class Feed:
         resampling: Resampling | None = None,
     ) -> None:
         self.corpus = corpus
-        self.resampled = True
-        """Whether `resampling` has a part in further batches; if not, they are as the corpus has them."""
         self._resampling = resampling
         self._pads = model.source_vocab_size - 1, model.target_vocab_size - 1
         self._device = device
         self._processes = processes
 
-    def batch(self, indices: Sequence[int], seed: int = 0) -> Batch:
+    def batch(self, indices: Sequence[int], seed: int | None = None) -> Batch:
         """Of these pairs; where they are too few for every process, a batch that isn't counted.
 
-        `seed` is that of the resampling, if there is any.
+        `seed` is that of the resampling, if there is any; without one the pairs are as the corpus has them.
         """
         own = self._processes.share(indices)
         source, target = ([side[i] for i in own or indices[:1]] for side in (self.corpus.source, self.corpus.target))
-        if self._resampling is not None and self.resampled:
+        if self._resampling is not None and seed is not None:
             source, target = (self._resampling.of(n, side, seed) for n, side in enumerate((source, target)))
         return Batch.of(source, target, *self._pads, counted=bool(own)).to(self._device)
 
-    def groups(self, groups: Iterable[Group], seed: int = 0) -> Iterator[tuple[Group, list[Batch]]]:
+    def groups(self, groups: Iterable[tuple[Group, int | None]]) -> Iterator[tuple[Group, list[Batch]]]:
         """Each group and its batches, those of the next made meanwhile where that costs the device no time.
 
-        `seed` is that of the resampling, to be another one each time that the same groups come.
+        With each comes the seed of its resampling, to be another one each time that the same group comes; or None.
         """
 
-        def with_batches(group: Group) -> tuple[Group, list[Batch]]:
-            return group, [self.batch(indices, seed + indices[0]) for indices in group]
+        def with_batches(item: tuple[Group, int | None]) -> tuple[Group, list[Batch]]:
+            group, seed = item
+            return group, [self.batch(indices, None if seed is None else seed + indices[0]) for indices in group]
 
         if self._device.type == "cpu":  # it has no time to spare while it works
             return map(with_batches, groups)

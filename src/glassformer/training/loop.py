@@ -264,19 +264,20 @@ class _Training:
             if position.batch and position.batches != len(plan):  # continued with batches of another size
                 position.batch = position.batch * len(plan) // position.batches
             position.batches = len(plan)
-            seed = self.config.seed * 1_000_003 + position.epoch * 7_368_787
-            for group, batches in self.feed.groups(self._planned(plan), seed):
+            for group, batches in self.feed.groups(self._planned(plan)):
                 position.batch += len(group)
                 position.update += 1
                 yield group, batches
             position.epoch, position.batch = position.epoch + 1, 0
 
-    def _planned(self, plan: Sequence[list[int]]) -> Iterator[Group]:
-        """The batches of each further update of this epoch. Those of the cooldown are split as for translation."""
-        each = self.config.accumulate
-        for first in range(self.position.batch, len(plan), each):
-            self.feed.resampled = self._fraction() < 1 - self.config.cooldown
-            yield plan[first : first + each]
+    def _planned(self, plan: Sequence[list[int]]) -> Iterator[tuple[Group, int | None]]:
+        """The pairs of each further update of this epoch, and the seed of their resampling: none in the cooldown, so
+        that training ends with text split as it is for translation."""
+        position, config = self.position, self.config
+        seed = config.seed * 1_000_003 + position.epoch * 7_368_787
+        for first in range(position.batch, len(plan), config.accumulate):
+            cooling = self._fraction() >= 1 - config.cooldown
+            yield plan[first : first + config.accumulate], None if cooling else seed
 
     def _update(self, batches: list[Batch], tokens: int) -> Taken:
         """One step on these batches. A continued run draws the same dropout."""
