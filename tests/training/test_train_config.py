@@ -60,6 +60,7 @@ def test_sizes_start_at_one(name, value):
             r"5 \* 0.3: lower learning_rate$",
         ),
         (dict(patience=-1), r"patience must be at least 0 \(0 turns it off\), got -1"),
+        (dict(guide=-0.2), r"guide must be at least 0 \(0 turns it off\), got -0.2"),
         (dict(r_drop=-1.0), r"r_drop must be at least 0 \(0 turns it off\), got -1.0"),
         (dict(decompose=True, source_tokenizer="symbols"), "decompose is for tokenizers that learn .* got symbols for"),
         (dict(decompose=True, tokenizer="x.model"), r"decompose is for tokenizers that learn .* got x.model for"),

@@ -120,6 +120,10 @@ class TrainConfig:
     r_drop: float = 0.0
     """Weight of R-Drop (Liang et al. 2021; they take 5): every batch is seen twice, and the two predictions, which
     dropout makes differ, are pulled together. 0: seen once."""
+    guide: float = 0.0
+    """Weight of guided attention (Chen et al. 2016): the decoder's first source head is pulled to the source of the
+    token just written, by an alignment that is learned from the pairs beforehand (as in fast_align: Dyer et al. 2013).
+    0: it is left free."""
     weight_decay: float | None = None
     """Each update takes this share, times the learning rate, off the weights of matrices and embeddings (Loshchilov &
     Hutter 2019). Left out: 0.3; with --from 0."""
@@ -196,7 +200,7 @@ class TrainConfig:
                 raise ConfigError(f"{name} must be at least 0 (0 turns it off), got {getattr(self, name)}")
         if not 0 <= self.seed < 1 << 32:
             raise ConfigError(f"seed must be at least 0 and less than 2^32, got {self.seed}")
-        for name, value in (("r_drop", self.r_drop), ("weight_decay", self.decay)):
+        for name, value in (("r_drop", self.r_drop), ("guide", self.guide), ("weight_decay", self.decay)):
             if not 0 <= value < math.inf:
                 raise ConfigError(f"{name} must be at least 0 (0 turns it off), got {value}")
         if self.learning_rate is not None and self.learning_rate * self.decay >= 1:

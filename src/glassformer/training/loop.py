@@ -13,9 +13,10 @@ import torch
 from glassformer.device import explaining_memory, pick_precision, tame_memory
 from glassformer.errors import FULL, ConfigError, DivergedError, RunError
 from glassformer.files import remove_unfinished, write_json
-from glassformer.folder import CONFIG, CURVES, INITIAL, METRICS, RESUME, WEIGHTS
+from glassformer.folder import ALIGNMENT, CONFIG, CURVES, INITIAL, METRICS, RESUME, WEIGHTS
 from glassformer.pictures import can_draw
 from glassformer.run import load_weights, read_config, read_weights, write_weights
+from glassformer.text.alignment import Aligner
 from glassformer.text.batching import Batch, plan_batches
 from glassformer.text.corpus import Corpus
 from glassformer.text.loading import load_tokenizer
@@ -26,6 +27,7 @@ from glassformer.training.config import TrainConfig
 from glassformer.training.curves import draw_curves
 from glassformer.training.distributed import Processes, gathered, joined, restarted
 from glassformer.training.feed import Feed, Group
+from glassformer.training.guide import GUIDED, Guide
 from glassformer.training.interruption import Interruption, interruption
 from glassformer.training.lock import check_free, held, remove_resume
 from glassformer.training.metrics import read_metrics
@@ -156,12 +158,15 @@ class _Training:
         self.model = model if config.shard and processes.size > 1 else model.to(device)
         self.warmup = config.warmup or 4 * model.config.d_model
         fresh = config.from_ is None
+        train_pairs, valid_pairs = Corpus(self.resume / "train"), Corpus(self.resume / "valid")
+        guide = self._learn_guide(model.config, train_pairs) if config.guide else None
         self.peak = config.learning_rate or 1 / (4 * model.config.d_model) / (1 if fresh else 2)
         self.step = Step(
             self.model,
             dtype=dtype,
             label_smoothing=config.label_smoothing,
             r_drop=config.r_drop,
+            guide=guide,
             clip_norm=config.clip_norm,
             optimizer=config.optimizer or ("muon" if fresh else "adam"),
             weight_decay=config.decay,
@@ -179,7 +184,6 @@ class _Training:
             drop_metrics_after(self.folder / METRICS, self.position.update)
             drop_snapshots_after(self.resume, self.position.update)
             restore_best(self.resume, self.folder / WEIGHTS, self.position.best_update)
-        train_pairs, valid_pairs = Corpus(self.resume / "train"), Corpus(self.resume / "valid")
         source, target = (load_tokenizer(self.folder / saved[f"{side}_tokenizer"]) for side in ("source", "target"))
         resampling = Resampling((source, target), config.resample) if config.resample else None
         self.feed = Feed(train_pairs, model.config, device, processes, resampling)
@@ -191,6 +195,16 @@ class _Training:
         number = str(dtype).removeprefix("torch.")
         shared = f" and {processes.size - 1} more" if processes.size > 1 else ""
         display.say(f"model: {size:,} parameters, training on {device}{shared} with {number} products")
+
+    def _learn_guide(self, model: ModelConfig, pairs: Corpus) -> Guide:
+        if not model.heads_of(GUIDED):
+            raise ConfigError(f"guide needs a head in {GUIDED}, of which the model has none left: leave guide out")
+        path = self.resume / ALIGNMENT
+        with self.processes.after_the_first():
+            if self.processes.first and not path.exists():
+                self.display.say("learning which source token each target token stands for")
+                Aligner.learn(pairs, model.source_vocab_size, model.target_vocab_size).save(path)
+        return Guide(Aligner.load(path).to(self.device), self.config.guide)
 
     def run(self, asked: Interruption) -> TrainResult:
         """Update after update until a limit is reached, then put the best weights into the run folder."""

@@ -5,6 +5,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from glassformer.text.batching import Batch
+from glassformer.training.guide import Guide
 from glassformer.training.loss import consistent_cross_entropy, smoothed_cross_entropy
 from glassformer.transformer.model import Transformer
 
@@ -13,18 +14,34 @@ class Objective(nn.Module):
     """The loss of `model` on a batch. Products are done in `dtype`.
 
     With `r_drop` above 0 the batch is seen twice, and the two predictions, which dropout makes differ, are pulled
-    together by that much (see `consistent_cross_entropy`).
+    together by that much (see `consistent_cross_entropy`). A `guide` adds its loss.
     """
 
-    def __init__(self, model: Transformer, dtype: torch.dtype, label_smoothing: float, r_drop: float = 0.0) -> None:
+    def __init__(
+        self,
+        model: Transformer,
+        dtype: torch.dtype,
+        label_smoothing: float,
+        r_drop: float = 0.0,
+        guide: Guide | None = None,
+    ) -> None:
         super().__init__()
         self.model = model
         self._dtype = dtype
         self._smoothing = label_smoothing
         self._r_drop = r_drop
+        self._guide = guide
 
     def forward(self, batch: Batch) -> tuple[Float[Tensor, ""], Float[Tensor, ""]]:
         """Smoothed loss and plain negative log-likelihood, in nats, summed over the batch's tokens."""
+        if self._guide is None:
+            return self._predicting(batch)
+        with self._guide.beside(self.model, batch) as missed:
+            loss, nll = self._predicting(batch)
+        return loss + torch.stack(missed).mean(), nll
+
+    def _predicting(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        """The loss without any guide's."""
         states = self._states(batch)
         weight, target = self.model.output_weight, batch.target_out
         if not self._r_drop:

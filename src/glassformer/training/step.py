@@ -10,6 +10,7 @@ from torch.distributed.fsdp import FSDPModule
 
 from glassformer.text.batching import Batch
 from glassformer.training.distributed import ALONE, Processes, adding_up, replicated, sharded, whole
+from glassformer.training.guide import Guide
 from glassformer.training.objective import Objective
 from glassformer.training.optimizer import Optimizer
 from glassformer.training.watch import Watch
@@ -38,6 +39,7 @@ class Step:
         dtype: torch.dtype,
         label_smoothing: float,
         r_drop: float = 0.0,
+        guide: Guide | None = None,
         clip_norm: float,
         optimizer: str,
         weight_decay: float = 0.0,
@@ -47,7 +49,7 @@ class Step:
     ) -> None:
         self.model = model
         self.device = device or model.target_embedding.weight.device
-        self.loss = Objective(model, dtype, label_smoothing, r_drop)
+        self.loss = Objective(model, dtype, label_smoothing, r_drop, guide)
         """Of a batch: smoothed loss and plain negative log-likelihood, in nats, summed over its tokens."""
         if processes.size > 1:
             self.loss = sharded(self.loss, self.device) if shard else replicated(self.loss)

@@ -1,0 +1,52 @@
+"""Guided attention (Chen et al. 2016): a head learns where to look from the alignment of the pairs."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor
+
+from glassformer.attention.blocks import Problem
+from glassformer.attention.functional import look
+from glassformer.attention.want import Want
+from glassformer.text.alignment import Aligner
+from glassformer.text.batching import Batch
+from glassformer.transformer.model import Transformer
+
+GUIDED = "decoder.0.source_attention"
+"""The attention whose first head is guided."""
+
+
+class Guide:
+    """Pulls a head to the source of the token just written.
+
+    loss = -weight * sum over t and s of a(t - 1, s) log w(t, s)
+
+    w(t, s) is the head's weight of source token s as the decoder, having read target token t - 1, predicts token t; a
+    is the alignment of the target tokens (see `Aligner`). What has been read can be aligned better than what is yet to
+    be predicted (Chen et al. 2020, "Accurate word alignment induction from neural machine translation").
+    """
+
+    def __init__(self, aligner: Aligner, weight: float) -> None:
+        self._aligner, self._weight = aligner, weight
+
+    @contextmanager
+    def beside(self, model: Transformer, batch: Batch) -> Iterator[list[Tensor]]:
+        """Each time that the model decodes this batch inside, the list gets the loss, in nats, summed over tokens."""
+        source, read = (
+            packing.spread(ids[:, :, None]).squeeze(2)
+            for packing, ids in ((batch.sources, batch.source), (batch.targets, batch.target_in))
+        )
+        alignment = self._aligner.of(source, read[:, 1:])  # the first thing read is the start, no token
+        keep = batch.sources.keep[:, 0]
+        losses = list[Tensor]()
+
+        def guided(of: Problem, dropout: float, want: Want | None) -> tuple[Tensor, Tensor | None]:
+            scores = of.q[:, 0, 1:] @ of.k[:, 0].transpose(1, 2) * of.scale
+            exact = scores.to(torch.promote_types(scores.dtype, torch.float32))
+            log_weights = exact.masked_fill(~keep, -1e9).log_softmax(2)
+            losses.append(-self._weight * (alignment * log_weights).sum())
+            return look(of, dropout, want)
+
+        with model.attentions[GUIDED].looked_at_by(guided):
+            yield losses

@@ -1,0 +1,146 @@
+"""Guided attention against the same computed pair by pair, and what a head learns by it."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+from torch.testing import assert_close
+
+from glassformer.attention.functional import look
+from glassformer.errors import ConfigError
+from glassformer.insight.prune import without_heads
+from glassformer.run import load_run, write_config, write_weights
+from glassformer.text.alignment import Aligner
+from glassformer.text.batching import Batch
+from glassformer.text.corpus import Corpus
+from glassformer.training import loop
+from glassformer.training.config import TrainConfig
+from glassformer.training.guide import GUIDED, Guide
+from glassformer.training.loop import resume, train
+from glassformer.training.objective import Objective
+from glassformer.transformer.config import ModelConfig
+from glassformer.transformer.model import Transformer
+
+SOURCE_VOCAB, TARGET_VOCAB = 17, 19
+SOURCE_PAD, TARGET_PAD = SOURCE_VOCAB - 1, TARGET_VOCAB - 1
+WEIGHT = 0.3
+LENGTHS = [(5, 7), (11, 3), (2, 2), (7, 13), (3, 1)]
+CLOSE = dict(rtol=1e-6, atol=1e-6)  # alignments are float32
+
+pytestmark = pytest.mark.usefixtures("undrawn")
+
+
+@pytest.fixture
+def model() -> Transformer:
+    sizes = dict(d_model=6, heads=2, encoder_layers=1, decoder_layers=2, d_ff=13, dropout=0.0)
+    vocabularies = dict(source_vocab_size=SOURCE_VOCAB, target_vocab_size=TARGET_VOCAB, shared_vocab=False)
+    return Transformer(ModelConfig(**sizes, **vocabularies)).double()
+
+
+@pytest.fixture
+def aligner() -> Aligner:
+    """One that has any pair of tokens for likely, by chance more or less."""
+    cells, likely = torch.arange(SOURCE_VOCAB * TARGET_VOCAB), torch.rand(SOURCE_VOCAB * TARGET_VOCAB)
+    return Aligner(cells, likely, torch.full((TARGET_VOCAB,), 1 / TARGET_VOCAB))
+
+
+@pytest.fixture
+def sequences() -> list[list[Tensor]]:
+    """Ids that end with `</s>`, 0."""
+    return [
+        [torch.cat([torch.randint(1, pad, (n - 1,)), torch.zeros(1).long()]) for n, pad in zip(both, pads, strict=True)]
+        for both in LENGTHS
+        for pads in [(SOURCE_PAD, TARGET_PAD)]
+    ]
+
+
+def heads_of(model: Transformer, source: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
+    """Queries and keys of the guided attention for one pair."""
+    found = []
+
+    def looking(of, dropout, want):
+        found.append((of.q[0], of.k[0]))
+        return look(of, dropout, want)
+
+    target_in = torch.cat([torch.tensor([model.target_pad]), target[:-1]])
+    with model.attentions[GUIDED].looked_at_by(looking):
+        model.decode(target_in[None], model.start(model.encode(source[None])))
+    return found[0]
+
+
+def test_it_equals_the_sum_over_pairs(model, aligner, sequences):
+    expected = torch.zeros((), dtype=torch.double)
+    for source, target in sequences:
+        (alignment,) = aligner.of(source[None], target[None])
+        q, k = heads_of(model, source, target)
+        weights = (q[0] @ k[0].T / 3**0.5).softmax(1)
+        for t in range(1, len(target)):  # what was read at t is target token t - 1
+            expected = expected - WEIGHT * (alignment[t - 1] * weights[t].log()).sum()
+    expected_grads = torch.autograd.grad(expected, parameters := list(model.parameters()), allow_unused=True)
+
+    batch = Batch.of(*zip(*sequences, strict=True), SOURCE_PAD, TARGET_PAD)
+    plain, plain_nll = Objective(model, torch.float64, 0.1)(batch)
+    guided, nll = Objective(model, torch.float64, 0.1, guide=Guide(aligner, WEIGHT))(batch)
+
+    assert_close(guided - plain, expected, **CLOSE)
+    assert_close(nll, plain_nll, **CLOSE)
+    grads = torch.autograd.grad(guided - plain, parameters)
+    for ours, theirs in zip(grads, expected_grads, strict=True):
+        assert_close(ours, torch.zeros_like(ours) if theirs is None else theirs, **CLOSE)
+
+
+def test_with_r_drop_it_is_the_mean_of_both_passes(model, aligner, sequences):
+    batch = Batch.of(*zip(*sequences, strict=True), SOURCE_PAD, TARGET_PAD)
+    (once, twice) = (
+        Objective(model, torch.float64, 0.1, r_drop, Guide(aligner, WEIGHT))(batch)[0]
+        - Objective(model, torch.float64, 0.1, r_drop)(batch)[0]
+        for r_drop in (0.0, 5.0)
+    )
+    assert_close(once, twice, **CLOSE)
+
+
+def right_looks(folder: Path, pairs: Corpus) -> list[float]:
+    """By head: for how many of the tokens that have been read it looks most at what they stand for."""
+    model = load_run(folder).model
+    aligner = Aligner.learn(pairs, model.config.source_vocab_size, model.config.target_vocab_size)
+    right = []
+    for source, target in ((pairs.source[n].long(), pairs.target[n].long()) for n in range(30)):
+        q, k = heads_of(model, source, target)
+        looks = (q[:, 1:] @ k.transpose(1, 2)).argmax(2)
+        right.append(looks == aligner.of(source[None], target[None])[:, :-1].argmax(2))
+    return torch.cat(right, dim=1).float().mean(1).tolist()
+
+
+def test_the_head_comes_to_look_at_the_source_of_the_token_just_written(settings, interrupting):
+    config = settings(guide=1.0, max_updates=201, learning_rate=1e-2, d_model=32, dropout=0.0, validate_every=200)
+    with interrupting(200):  # or the pairs would be gone
+        train(config)
+    guided, free = right_looks(config.out, Corpus(config.out / "resume" / "train"))
+    assert guided > 0.75
+    assert free < 0.5
+
+
+def test_an_interrupted_run_goes_on_as_it_would_have(settings, interrupting, monkeypatch):
+    train(whole := settings("whole", guide=0.5, max_updates=12))
+    with interrupting(7):
+        train(config := settings(guide=0.5, max_updates=12))
+    monkeypatch.setattr(loop.Aligner, "learn", None)  # it was learned
+    resume(config.out)
+    assert (config.out / "model.safetensors").read_bytes() == (whole.out / "model.safetensors").read_bytes()
+
+
+def test_without_a_head_to_guide_it_says_so(settings, tmp_path):
+    config = settings("whole", max_updates=10)
+    train(config)
+    run = load_run(config.out)
+    model = without_heads(run.model, {GUIDED: [0, 1]})
+    (folder := tmp_path / "pruned").mkdir()
+    write_config(folder, model.config, run.source_tokenizer, run.target_tokenizer, {})
+    write_weights(folder, model.state_dict())
+    further = TrainConfig(
+        source=config.source, valid_source=config.valid_source, from_=folder, out=tmp_path / "guided", guide=0.5
+    )
+    message = "guide needs a head in decoder.0.source_attention, of which the model has none left: leave guide out"
+    with pytest.raises(ConfigError, match=f"^{message}$"):
+        train(further)
