@@ -61,10 +61,12 @@ def settings(data: Path, out: Path, seed: int, minutes: float) -> TrainConfig:
         learning_rate=3e-3,
         warmup=1000,
         cooldown=0.3,
+        guide=0.2,
         max_updates=5000,
         max_minutes=minutes,
         patience=0,
         validate_every=500,
+        score_pairs=1014,  # all of them
     )
 
 
