@@ -9,6 +9,7 @@ import torch
 from torch.nn.utils.rnn import pad_sequence
 from torch.testing import assert_close
 
+from glassformer.errors import DataError
 from glassformer.text import alignment
 from glassformer.text.alignment import Aligner
 from glassformer.text.tokenizer import SymbolTokenizer
@@ -109,6 +110,16 @@ def test_of_many_pairs_some_are_learned_from_evenly_spread(learn, monkeypatch):
     ab, cd = aligned(aligner, pairs[:2])
     assert ab.sum() > 1
     assert cd.sum() == 0
+
+
+def test_pairs_that_are_too_long_are_refused(learn, monkeypatch):
+    monkeypatch.setattr(alignment, "CELLS", 5)
+    message = (
+        r"^2 pairs of 6 cells \(source times target tokens\) are too long to learn an alignment from, which takes at "
+        "most 5: train without guide, or lower max_tokens$"
+    )
+    with pytest.raises(DataError, match=message):
+        learn([("a b", "A B C"), ("c d", "C D E")])
 
 
 def test_saved_it_is_the_same(learn, tmp_path):

@@ -7,6 +7,7 @@ from jaxtyping import Float, Int
 from safetensors.torch import load_file
 from torch import Tensor
 
+from glassformer.errors import DataError
 from glassformer.tensors import write_tensors
 from glassformer.text.corpus import Corpus
 from glassformer.text.tokenizer import EOS
@@ -43,7 +44,8 @@ class Aligner:
 
     @classmethod
     def learn(cls, corpus: Corpus, source_vocab_size: int, target_vocab_size: int) -> "Aligner":
-        """From these pairs, or as many of them, evenly spread, as CELLS allow. The same from the same pairs."""
+        """From these pairs, or as many of them, evenly spread, as CELLS allow: the same from the same pairs.
+        DataError if not even one."""
         sides = corpus.source, corpus.target
         work = (sides[0].lengths - 1).mul_(sides[1].lengths - 1).sum().item()
         step = max(1.0, work / CELLS)
@@ -56,6 +58,11 @@ class Aligner:
             owners.append(torch.arange(seen, seen + len(y)).repeat_interleave(len(x)))
             tokens.append(y)
             seen += len(y)
+        if not cells:
+            raise DataError(
+                f"{len(corpus):,} pairs of {work / len(corpus):,.0f} cells (source times target tokens) are too long "
+                f"to learn an alignment from, which takes at most {CELLS:,}: train without guide, or lower max_tokens"
+            )
         known, entry = torch.cat(cells).unique(return_inverse=True)
         del cells
         place, owner, token = torch.cat(places), torch.cat(owners), torch.cat(tokens)
