@@ -67,7 +67,7 @@ class Aligner:
         del cells
         place, owner, token = torch.cat(places), torch.cat(owners), torch.cat(tokens)
         del places, owners, tokens
-        frequency = token.bincount(minlength=target_vocab_size) / max(1, len(token))
+        frequency = token.bincount(minlength=target_vocab_size) / len(token)
         none = NULL * frequency[token]
         source = known // target_vocab_size
         likely = torch.full((len(known),), 1 / target_vocab_size)
@@ -113,8 +113,8 @@ def _places(
 ) -> Float[Tensor, "batch target_len source_len"]:
     """softmax_s(-TENSION |t / T - s / S|) for targets and sources of these lengths, T and S; zero past them."""
     t, s = ((torch.arange(n, device=lengths.device) + 0.5) for n in (target_len, source_len))
-    inside_t, inside_s = (at < lengths[:, side, None] for side, at in enumerate((t, s)))
-    ratio = [at / lengths[:, side, None].clamp(min=1) for side, at in enumerate((t, s))]
-    apart = (ratio[0][:, :, None] - ratio[1][:, None, :]).abs()
-    closeness = torch.exp(-TENSION * apart) * (inside_t[:, :, None] & inside_s[:, None, :])
+    target, source = lengths[:, 0, None], lengths[:, 1, None]
+    inside = (t < target)[:, :, None] & (s < source)[:, None, :]
+    apart = ((t / target)[:, :, None] - (s / source)[:, None, :]).abs()
+    closeness = torch.where(inside, torch.exp(-TENSION * apart), 0.0)
     return closeness / closeness.sum(2, keepdim=True).clamp(min=1e-30)
