@@ -46,9 +46,8 @@ def make(tiny, reversed_symbols, tmp_path_factory) -> Callable[..., TrainConfig]
     path = tmp_path_factory.mktemp("lengths") / "train.tsv"
     lines = [*reversed_symbols(97, seed=3), *reversed_symbols(11, seed=5, shortest=37, longest=41)]
     path.write_text("\n".join(lines) + "\n", encoding="utf-8")
-    sizes = dict(
-        d_ff=4, batch_tokens=64, accumulate=2, dropout=0.0, guide=0.3
-    )  # of 4 rows the last of three processes has none
+    sizes = dict(d_ff=4, batch_tokens=64, accumulate=2)  # of 4 rows the last of three processes has none
+    sizes |= dict(dropout=0.0, guide=0.3)  # the guide's loss is shared out as the other is
     return lambda out, **changes: tiny(out, source=path, max_updates=UPDATES, validate_every=25, **sizes, **changes)
 
 

@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.testing import assert_close
 
 from glassformer.attention.functional import look
-from glassformer.errors import ConfigError
+from glassformer.errors import ConfigError, RunError
 from glassformer.insight.prune import without_heads
 from glassformer.run import load_run, write_config, write_weights
 from glassformer.text.alignment import Aligner
@@ -49,9 +49,8 @@ def aligner() -> Aligner:
 def sequences() -> list[list[Tensor]]:
     """Ids that end with `</s>`, 0."""
     return [
-        [torch.cat([torch.randint(1, pad, (n - 1,)), torch.zeros(1).long()]) for n, pad in zip(both, pads, strict=True)]
-        for both in LENGTHS
-        for pads in [(SOURCE_PAD, TARGET_PAD)]
+        [torch.cat([torch.randint(1, pad, (n - 1,)), torch.zeros(1).long()]) for n, pad in sides]
+        for sides in (zip(both, (SOURCE_PAD, TARGET_PAD), strict=True) for both in LENGTHS)
     ]
 
 
@@ -128,6 +127,15 @@ def test_an_interrupted_run_goes_on_as_it_would_have(settings, interrupting, mon
     monkeypatch.setattr(loop.Aligner, "learn", None)  # it was learned
     resume(config.out)
     assert (config.out / "model.safetensors").read_bytes() == (whole.out / "model.safetensors").read_bytes()
+
+
+def test_a_damaged_alignment_is_reported(settings, interrupting):
+    with interrupting(7):
+        train(config := settings(guide=0.5, max_updates=12))
+    path = config.out / "resume" / "alignment.safetensors"
+    path.write_bytes(path.read_bytes()[:-1])
+    with pytest.raises(RunError, match=r"alignment\.safetensors is damaged"):
+        resume(config.out)
 
 
 def test_without_a_head_to_guide_it_says_so(settings, tmp_path):

@@ -4,7 +4,6 @@ from pathlib import Path
 
 import torch
 from jaxtyping import Float, Int
-from safetensors.torch import load_file
 from torch import Tensor
 
 from glassformer.errors import DataError
@@ -54,7 +53,7 @@ class Aligner:
         for number in range(int(len(corpus) / step)):
             x, y = (side[int(number * step)][:-1].long() for side in sides)
             cells.append((x * target_vocab_size + y[:, None]).flatten())
-            places.append(_places(torch.tensor([[len(y), len(x)]]), len(y), len(x)).flatten())
+            places.append(_places(torch.tensor([len(y)]), torch.tensor([len(x)]), len(y), len(x)).flatten())
             owners.append(torch.arange(seen, seen + len(y)).repeat_interleave(len(x)))
             tokens.append(y)
             seen += len(y)
@@ -86,8 +85,7 @@ class Aligner:
 
         Sequences end with `</s>`, and are filled up with it; it stands for nothing.
         """
-        words = [(side != EOS).sum(1) for side in (source, target)]
-        place = _places(torch.stack(words[::-1], 1), target.shape[1], source.shape[1])
+        place = _places((target != EOS).sum(1), (source != EOS).sum(1), target.shape[1], source.shape[1])
         cells = source[:, None, :] * len(self._frequency) + target[:, :, None]
         found = torch.searchsorted(self._cells, cells).clamp_(max=len(self._cells) - 1)
         joint = (1 - NULL) * place * torch.where(self._cells[found] == cells, self._likely[found], 0.0)
@@ -99,22 +97,16 @@ class Aligner:
         return Aligner(*(tensor.to(device) for tensor in (self._cells, self._likely, self._frequency)))
 
     def save(self, path: Path) -> None:
-        """As safetensors, whole or not at all."""
+        """As safetensors, whole or not at all, under the names that the constructor has for them."""
         write_tensors(path, {"cells": self._cells, "likely": self._likely, "frequency": self._frequency})
-
-    @classmethod
-    def load(cls, path: Path) -> "Aligner":
-        """What `save` wrote."""
-        return cls(**load_file(path))
 
 
 def _places(
-    lengths: Int[Tensor, "batch 2"], target_len: int, source_len: int
+    target: Int[Tensor, " batch"], source: Int[Tensor, " batch"], target_len: int, source_len: int
 ) -> Float[Tensor, "batch target_len source_len"]:
     """softmax_s(-TENSION |t / T - s / S|) for targets and sources of these lengths, T and S; zero past them."""
-    t, s = ((torch.arange(n, device=lengths.device) + 0.5) for n in (target_len, source_len))
-    target, source = lengths[:, 0, None], lengths[:, 1, None]
-    inside = (t < target)[:, :, None] & (s < source)[:, None, :]
-    apart = ((t / target)[:, :, None] - (s / source)[:, None, :]).abs()
+    t, s = ((torch.arange(n, device=target.device) + 0.5) for n in (target_len, source_len))
+    inside = (t < target[:, None])[:, :, None] & (s < source[:, None])[:, None, :]
+    apart = ((t / target[:, None])[:, :, None] - (s / source[:, None])[:, None, :]).abs()
     closeness = torch.where(inside, torch.exp(-TENSION * apart), 0.0)
     return closeness / closeness.sum(2, keepdim=True).clamp(min=1e-30)

@@ -204,7 +204,7 @@ class _Training:
             if self.processes.first and not path.exists():
                 self.display.say("learning which source token each target token stands for")
                 Aligner.learn(pairs, model.source_vocab_size, model.target_vocab_size).save(path)
-        return Guide(Aligner.load(path).to(self.device), self.config.guide)
+        return Guide(Aligner(**read_weights(path)).to(self.device), self.config.guide)
 
     def run(self, asked: Interruption) -> TrainResult:
         """Update after update until a limit is reached, then put the best weights into the run folder."""
