@@ -8,3 +8,5 @@ FILES = frozenset({CONFIG, WEIGHTS, METRICS, CURVES, HEADS, HEADS_PICTURE, PRUNE
 RESUME, LOCK, INITIAL, ALIGNMENT = "resume", "lock", "initial.safetensors", "alignment.safetensors"
 """The folder of what only an unfinished training needs, and in it the file that the process at work holds, the weights
 that a training from another run begins with, and what a guided head learns from."""
+SUBWORD_ENDINGS = (".model", ".spm")
+"""How the names of sentencepiece models end: sentencepiece's own, and those of run folders."""

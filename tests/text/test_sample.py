@@ -105,9 +105,10 @@ def test_a_lesson_is_what_train_tokenizer_is_told(monkeypatch, tmp_path):
 
 
 @pytest.mark.parametrize("workers", [0, 1])
-def test_a_model_of_the_users_needs_no_text(rows, tmp_path, workers):
+@pytest.mark.parametrize("name", ["users.model", "source.spm"])
+def test_a_model_of_the_users_needs_no_text(rows, tmp_path, workers, name):
     model = train_tokenizer([json.dumps(rows)], kind="bpe", vocab_size=None, seed=1).save(tmp_path / "users")
-    model = model.rename(tmp_path / "users.model")
+    model = model.rename(tmp_path / name)
     [path] = learn([Lesson(str(tmp_path / "left"), str(model), None, 1, 1.0)], [[]], workers)
     assert path.read_bytes() == model.read_bytes()
 

@@ -344,7 +344,8 @@ def test_a_missing_tokenizer_file_is_named(tmp_path):
 
 
 def test_an_unknown_kind_names_the_known_ones():
-    message = r"tokenizer must be one of unigram, bpe, char, word, symbols, or the path of a .model file, got 'bpc'"
+    kinds = "unigram, bpe, char, word, symbols"
+    message = rf"tokenizer must be one of {kinds}, or the path of a .model or .spm file, got 'bpc'"
     with pytest.raises(ConfigError, match=message):
         train("bpc")
     with pytest.raises(ConfigError, match=message):

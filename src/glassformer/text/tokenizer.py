@@ -15,6 +15,7 @@ from pathlib import Path
 import sentencepiece
 
 from glassformer.errors import ConfigError, DataError
+from glassformer.folder import SUBWORD_ENDINGS
 from glassformer.text.decomposition import decomposition_rules
 
 EOS, UNK = 0, 1
@@ -238,9 +239,9 @@ def train_tokenizer(
     coverage: float = 1.0,
     decompose: bool = False,
 ) -> Tokenizer:
-    """A tokenizer of this kind (`KINDS`) learned from `lines`, of symbols also from a Counter of them; a kind ending
-    in .model is a path."""
-    if kind.endswith(".model"):
+    """A tokenizer of this kind (`KINDS`) learned from `lines`, of symbols also from a Counter of them; a kind with
+    one of `SUBWORD_ENDINGS` is a path."""
+    if kind.endswith(SUBWORD_ENDINGS):
         if vocab_size is not None:
             raise ConfigError(f"vocab_size {vocab_size} can't be chosen for {kind}, which has a size: leave it out")
         check_kind(kind)
@@ -276,12 +277,13 @@ def surfaces_of(processor: sentencepiece.SentencePieceProcessor, line: str) -> l
 
 
 def check_kind(kind: str) -> None:
-    """Raise unless `kind` is one of `KINDS` or the path of a .model file that exists."""
-    if kind.endswith(".model"):
+    """Raise unless `kind` is one of `KINDS` or the path of a sentencepiece model that exists."""
+    if kind.endswith(SUBWORD_ENDINGS):
         if not Path(kind).exists():
             raise DataError(f"{kind}: no such sentencepiece model")
     elif kind not in KINDS:
-        raise ConfigError(f"tokenizer must be one of {', '.join(KINDS)}, or the path of a .model file, got {kind!r}")
+        kinds = ", ".join(KINDS)
+        raise ConfigError(f"tokenizer must be one of {kinds}, or the path of a .model or .spm file, got {kind!r}")
 
 
 def read_subwords(path: Path) -> SubwordTokenizer:

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import tyro
 
 from glassformer.errors import ConfigError
+from glassformer.folder import SUBWORD_ENDINGS
 from glassformer.text.pairs import PairFiles
 from glassformer.text.scores import METRICS
 from glassformer.transformer.config import ModelConfig
@@ -56,7 +57,7 @@ class TrainConfig:
 
     tokenizer: str = "unigram"
     """How text becomes tokens: unigram, bpe, char, word (sentencepiece, learned from the text), symbols (split at
-    spaces), or the path of a sentencepiece .model file."""
+    spaces), or the path of a sentencepiece model: a .model file, or the .spm of another run."""
     source_tokenizer: str | None = None
     """The source's own kind of tokenizer; source and target then have separate vocabularies."""
     target_tokenizer: str | None = None
@@ -217,7 +218,7 @@ class TrainConfig:
                 f"{self.resample:g}: lower cooldown"
             )
         kind = self.source_tokenizer or self.tokenizer
-        if self.decompose and (kind == "symbols" or kind.endswith(".model")):
+        if self.decompose and (kind == "symbols" or kind.endswith(SUBWORD_ENDINGS)):
             raise ConfigError(
                 "decompose is for tokenizers that learn subwords, characters or words from the text, got "
                 f"{kind} for the source: leave it out, or give another source_tokenizer"

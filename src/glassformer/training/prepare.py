@@ -17,7 +17,7 @@ import sentencepiece
 
 from glassformer.errors import DataError, RunError
 from glassformer.files import write_json
-from glassformer.folder import FILES, INITIAL, RESUME
+from glassformer.folder import FILES, INITIAL, RESUME, SUBWORD_ENDINGS
 from glassformer.run import OpenRun, is_run_folder, open_run, write_config
 from glassformer.tensors import write_tensors
 from glassformer.text.corpus import Corpus
@@ -173,7 +173,8 @@ class Preparation:
         """The same for the same content and the same settings that matter here."""
         config = self.config
         if self.origin is None:
-            models = [Path(kind).read_bytes() if kind.endswith(".model") else kind.encode() for kind in _kinds(config)]
+            kinds = _kinds(config)
+            models = [Path(kind).read_bytes() if kind.endswith(SUBWORD_ENDINGS) else kind.encode() for kind in kinds]
         else:
             models = [file.read_bytes() for path in self.origin.tokenizer_files for file in files_of(path)]
         values = {
@@ -222,7 +223,9 @@ class Preparation:
     def _learn(self, folder: Path, split: Split) -> tuple[Path, Path]:
         """The files of the source's and the target's tokenizer."""
         config, kinds = self.config, _kinds(self.config)
-        wants = [NOTHING if kind.endswith(".model") else SYMBOLS if kind == "symbols" else LINES for kind in kinds]
+        wants = [
+            NOTHING if kind.endswith(SUBWORD_ENDINGS) else SYMBOLS if kind == "symbols" else LINES for kind in kinds
+        ]
         share = min(1.0, LEARNED_FROM / max(1, self.training.characters))
         samples: tuple[Sample, Sample] = [], []
         if wants != [NOTHING, NOTHING]:
@@ -302,7 +305,7 @@ def _check_known(facts: Mapping[str, Any], say: Say) -> None:
             raise DataError(
                 f"{share:.0%} of the {side} tokens are unknown to the vocabulary: the text is in another language, "
                 "script or form than what that was learned from (are source and target swapped?); give other text, or "
-                "learn a vocabulary from this one: without --from, a .model file, or a low --character-coverage"
+                "learn a vocabulary from this one: without --from, a sentencepiece model, or a low --character-coverage"
             )
         if share > NOTABLE_UNKNOWN:
             say(f"{share:.1%} of the {side} tokens are unknown to the vocabulary, and will be read and written as ⁇")
