@@ -7,11 +7,16 @@ https://github.com/multi30k/dataset (Elliott et al. 2016; for research: see its 
 the sums below. The text is lowercased and tokenised, references too, and BLEU takes plain words between spaces;
 vocabulary (a joint BPE of 10,000) and size (at most 3 million parameters) follow the protocol. Settings are chosen on
 val. Stopped, the same command goes on.
+
+First a model is trained the other way round for a while, and its English for the German of train stands beside the
+real pairs (back-translation: Sennrich et al. 2016; of one's own pairs: Nguyen et al. 2020). All seeds learn from these.
 """
 
 import hashlib
 import statistics
 import sys
+import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
@@ -19,8 +24,10 @@ import tyro
 
 from glassformer import SearchConfig, TrainConfig, Translator
 from glassformer.errors import DataError, GlassformerError
+from glassformer.files import replacing
 from glassformer.run import open_run
-from glassformer.text.pairs import PairFiles
+from glassformer.text.meter import Meter
+from glassformer.text.pairs import Pair, PairFiles
 from glassformer.text.scores import score
 from glassformer.training.loop import train_once
 from glassformer.transformer.model import count_parameters
@@ -29,6 +36,7 @@ PUBLISHED = {
     "Transformer-tiny, text only (Wu et al. 2021)": 41.02,
     "the best that sees the images too (EMNLP 2023, main 173)": 42.50,
 }
+SEARCH = SearchConfig(beam=20, consensus=True)
 SHA256 = {
     "train.lc.norm.tok.en": "08925f8e0572bcd5a006702fc5fe20e2d77c6917d4eebd576fc20de6693c2119",
     "train.lc.norm.tok.de": "cb5a23529b65ec2061f1dc446192a9c37382b63cc75f81a0be59d34894b3a505",
@@ -40,16 +48,15 @@ SHA256 = {
 
 
 def settings(data: Path, out: Path, seed: int, minutes: float) -> TrainConfig:
-    """What all seeds are trained with."""
+    """What all seeds are trained with: what `write_pairs` has written into `out`."""
     return TrainConfig(
-        source=data / "train.lc.norm.tok.en",
-        target=data / "train.lc.norm.tok.de",
+        source=out / "train.en",
+        target=out / "train.de",
         valid_source=data / "val.lc.norm.tok.en",
         valid_target=data / "val.lc.norm.tok.de",
         out=out / f"seed-{seed}",
         seed=seed,
-        tokenizer="bpe",
-        vocab_size=10_000,
+        tokenizer=str(out / "back/source.spm"),
         tokenize="none",
         d_model=160,
         heads=4,
@@ -70,6 +77,25 @@ def settings(data: Path, out: Path, seed: int, minutes: float) -> TrainConfig:
     )
 
 
+def settings_back(data: Path, out: Path, minutes: float) -> TrainConfig:
+    """Of the model from German to English, which learns the vocabulary too: fewer updates, at a higher rate."""
+    return replace(
+        settings(data, out, 11, minutes),
+        source=data / "train.lc.norm.tok.de",
+        target=data / "train.lc.norm.tok.en",
+        valid_source=data / "val.lc.norm.tok.de",
+        valid_target=data / "val.lc.norm.tok.en",
+        out=out / "back",
+        tokenizer="bpe",
+        vocab_size=10_000,
+        learning_rate=5e-3,
+        warmup=500,
+        cooldown=0.75,
+        max_updates=2000,
+        score_pairs=500,
+    )
+
+
 def main(
     data: Path,
     seeds: tuple[int, ...] = (1,),
@@ -83,24 +109,26 @@ def main(
         data: Folder of the tokenised text.
         seeds: One model each.
         out: Where to write the run folders.
-        minutes: Most time for each training, validations included.
+        minutes: Most time for the trainings of a seed, validations included: a quarter for the model that writes
+            English, the rest for the seed's own.
         part: What to score: the test, or val while settings are chosen.
     """
     check(data)
-    pairs = list(PairFiles(data / f"{part}.lc.norm.tok.en", data / f"{part}.lc.norm.tok.de"))
+    pairs = read(data, part)
+    write_pairs(data, out, minutes / 4)
     values = []
     for seed in seeds:
-        config = settings(data, out, seed, minutes)
+        config = settings(data, out, seed, minutes * 3 / 4)
         result = train_once(config)
         if not result.finished:
             sys.exit("interrupted: the same command goes on")
-        found = Translator.load(config.out).translate([source for source, _ in pairs], SearchConfig(beam=5))
+        found = Translator.load(config.out).translate([source for source, _ in pairs], SEARCH)
         bleu = score(found, [target for _, target in pairs], "bleu", tokenize="none")
         values.append(bleu.value)
         if seed == seeds[0]:
-            print("settings: " + ", ".join(f"{name} {value}" for name, value in config.changes().items()))
+            print(f"settings: {named(config)}")
             print(f"parameters: {count_parameters(open_run(config.out).model):,}")
-            print(f"BLEU: {part}, beam 5, {bleu.signature}")
+            print(f"BLEU: {part}, of a beam of {SEARCH.beam} what it agrees on, {bleu.signature}")
         print(
             f"seed {seed}: BLEU {bleu.value:.2f}, {result.updates:,} updates, {result.seconds / 60:.1f} min", flush=True
         )
@@ -108,6 +136,41 @@ def main(
     if part != "val":
         for name, value in PUBLISHED.items():
             print(f"published: {value:.2f}, {name}")
+
+
+def write_pairs(data: Path, out: Path, minutes: float) -> None:
+    """Write train.en and train.de: the pairs of train, and each German sentence once more with the English that a model
+    writes for it, where that is another."""
+    config = settings_back(data, out, minutes)
+    result = train_once(config)
+    if not result.finished:
+        sys.exit("interrupted: the same command goes on")
+    print(f"settings of German to English: {named(config)}")
+    print(f"German to English: {result.updates:,} updates, {result.seconds / 60:.1f} min", flush=True)
+    if (out / "train.en").exists() and (out / "train.de").exists():
+        return
+    real = read(data, "train")
+    began = time.perf_counter()
+    with Meter("writing English", "sentences", total=len(real), say=print) as meter:
+        written = Translator.load(out / "back").translate(
+            [german for _, german in real], SearchConfig(beam=4), meter.show
+        )
+    again = zip(written, (german for _, german in real), strict=True)
+    pairs = [pair for pair in dict.fromkeys([*real, *again]) if all(pair)]
+    print(f"{len(pairs):,} pairs in all, written in {(time.perf_counter() - began) / 60:.1f} min", flush=True)
+    for name, lines in (("train.en", (english for english, _ in pairs)), ("train.de", (german for _, german in pairs))):
+        with replacing(out / name) as file:
+            file.writelines(f"{line}\n".encode() for line in lines)
+
+
+def named(config: TrainConfig) -> str:
+    """The settings that aren't defaults."""
+    return ", ".join(f"{name} {value}" for name, value in config.changes().items())
+
+
+def read(data: Path, part: str) -> list[Pair]:
+    """The pairs of a part, English and German."""
+    return list(PairFiles(data / f"{part}.lc.norm.tok.en", data / f"{part}.lc.norm.tok.de"))
 
 
 def check(data: Path) -> None:
