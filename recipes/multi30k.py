@@ -29,7 +29,7 @@ from glassformer.run import open_run
 from glassformer.text.meter import Meter
 from glassformer.text.pairs import Pair, PairFiles
 from glassformer.text.scores import score
-from glassformer.training.loop import train_once
+from glassformer.training.loop import TrainResult, train_once
 from glassformer.transformer.model import count_parameters
 
 PUBLISHED = {
@@ -119,9 +119,7 @@ def main(
     values = []
     for seed in seeds:
         config = settings(data, out, seed, minutes * 3 / 4)
-        result = train_once(config)
-        if not result.finished:
-            sys.exit("interrupted: the same command goes on")
+        result = trained(config)
         found = Translator.load(config.out).translate([source for source, _ in pairs], SEARCH)
         bleu = score(found, [target for _, target in pairs], "bleu", tokenize="none")
         values.append(bleu.value)
@@ -142,9 +140,7 @@ def write_pairs(data: Path, out: Path, minutes: float) -> None:
     """Write train.en and train.de: the pairs of train, and each German sentence once more with the English that a model
     writes for it, where that is another."""
     config = settings_back(data, out, minutes)
-    result = train_once(config)
-    if not result.finished:
-        sys.exit("interrupted: the same command goes on")
+    result = trained(config)
     print(f"settings of German to English: {named(config)}")
     print(f"German to English: {result.updates:,} updates, {result.seconds / 60:.1f} min", flush=True)
     if (out / "train.en").exists() and (out / "train.de").exists():
@@ -161,6 +157,14 @@ def write_pairs(data: Path, out: Path, minutes: float) -> None:
     for name, lines in (("train.en", (english for english, _ in pairs)), ("train.de", (german for _, german in pairs))):
         with replacing(out / name) as file:
             file.writelines(f"{line}\n".encode() for line in lines)
+
+
+def trained(config: TrainConfig) -> TrainResult:
+    """What a training comes to, now or earlier; stopped on the way, the program ends."""
+    result = train_once(config)
+    if not result.finished:
+        sys.exit("interrupted: the same command goes on")
+    return result
 
 
 def named(config: TrainConfig) -> str:

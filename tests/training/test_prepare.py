@@ -313,6 +313,8 @@ def test_every_setting_that_matters_has_another_digest(config, tmp_path):
     # A model is its content, wherever it is.
     other.replace(models[0])
     assert Preparation.of(config(tokenizer=str(models[0]), vocab_size=None), None, print).digest == digests[-1]
+    spm = shutil.copy(models[0], tmp_path / "source.spm")
+    assert Preparation.of(config(tokenizer=str(spm), vocab_size=None), None, print).digest == digests[-1]
 
 
 def test_a_damaged_entry_is_not_used(config, prepared, said):

@@ -64,6 +64,7 @@ def test_sizes_start_at_one(name, value):
         (dict(r_drop=-1.0), r"r_drop must be at least 0 \(0 turns it off\), got -1.0"),
         (dict(decompose=True, source_tokenizer="symbols"), "decompose is for tokenizers that learn .* got symbols for"),
         (dict(decompose=True, tokenizer="x.model"), r"decompose is for tokenizers that learn .* got x.model for"),
+        (dict(decompose=True, tokenizer="x.spm"), r"decompose is for tokenizers that learn .* got x.spm for"),
         (dict(cooldown=-0.1), "cooldown must be at least 0 and at most 1, got -0.1"),
         (dict(resample=1.5), "resample must be at least 0 and at most 1, got 1.5"),
         (
