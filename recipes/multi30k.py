@@ -69,7 +69,7 @@ def settings(data: Path, out: Path, seed: int, minutes: float) -> TrainConfig:
         warmup=1000,
         cooldown=0.3,
         guide=0.2,
-        max_updates=5000,
+        max_updates=6500,
         max_minutes=minutes,
         patience=0,
         validate_every=500,
