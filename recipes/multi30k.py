@@ -36,6 +36,7 @@ PUBLISHED = {
     "Transformer-tiny, text only (Wu et al. 2021)": 41.02,
     "the best that sees the images too (EMNLP 2023, main 173)": 42.50,
 }
+MINUTES = 57.0
 SEARCH = SearchConfig(beam=20, consensus=True)
 SHA256 = {
     "train.lc.norm.tok.en": "08925f8e0572bcd5a006702fc5fe20e2d77c6917d4eebd576fc20de6693c2119",
@@ -100,7 +101,7 @@ def main(
     data: Path,
     seeds: tuple[int, ...] = (1,),
     out: Path = Path("runs/multi30k"),
-    minutes: float = 57.0,
+    minutes: float = MINUTES,
     part: Literal["test_2016_flickr", "val"] = "test_2016_flickr",
 ) -> None:
     """Train a model for each seed, and score it.

@@ -108,6 +108,16 @@ def test_weight_decay_keeps_the_weights_small(config, tmp_path):
     assert norms[1] < 0.8 * norms[0]
 
 
+def test_the_unpruned_model_trained_as_long_is_left_where_it_is_asked_for(config, run, tmp_path):
+    found = prune(config(rounds=1, learning_rate=0.05, unpruned=tmp_path / "beside" / "whole"))
+    model = load_run(tmp_path / "beside" / "whole").model
+    assert sum(attention.num_heads for attention in model.attentions.values()) == 18
+    assert not model.target_embedding.weight.equal(run.model.target_embedding.weight)
+    assert found.rounds[0].heads == 18
+    with pytest.raises(RunError, match="whole is there already: choose another --unpruned, or remove it first"):
+        prune(config(out=tmp_path / "other", unpruned=tmp_path / "beside" / "whole"))
+
+
 def test_all_heads_may_go(config):
     found = prune(config(keep=0.0, rounds=1, updates=2))
     assert set(found.attentions.values()) == {0}

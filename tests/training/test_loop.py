@@ -116,12 +116,13 @@ def test_config_json_says_how_it_was_trained(settings):
     assert saved["training"]["pairs"]["valid"]["kept"] == 20
 
 
-def test_the_figures_of_training_are_recorded(settings):
-    config = settings(max_updates=20, learning_rate=None, warmup=None)
+@pytest.mark.parametrize(("optimizer", "highest"), [("muon", 1 / (2 * 16)), ("adam", 1 / (4 * 16))])
+def test_the_figures_of_training_are_recorded(settings, optimizer, highest):
+    config = settings(max_updates=20, optimizer=optimizer, learning_rate=None, warmup=None)
     train(config)
     line = next(line for line in metrics(config.out) if "loss" in line)
-    # The defaults: up to 1 / (4 d_model) over 4 d_model updates.
-    assert line["learning_rate"] == pytest.approx(1 / (4 * 16) * 20 / (4 * 16))
+    # The defaults: up to 1 / (2 d_model) with Muon, 1 / (4 d_model) with Adam, over 4 d_model updates.
+    assert line["learning_rate"] == pytest.approx(highest * 20 / (4 * 16))
     assert line["epoch"] == 2
     assert 0 < line["loss"] < 2 * math.log(10)
     assert line["tokens_per_second"] > 0

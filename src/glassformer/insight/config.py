@@ -26,6 +26,8 @@ class PruneConfig:
     valid: tuple[Path, ...] = ()
     """Validation pairs, in the same form, by which heads are chosen and models scored. Left out, up to 1,000 pairs are
     held out for the scores, and heads are chosen by any of the data."""
+    unpruned: Path | None = None
+    """Where to leave the unpruned model that was trained as long, to compare the two on other data."""
     keep: float = 0.5
     """Share of the heads that stay."""
     rounds: int = 2

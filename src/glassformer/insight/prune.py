@@ -103,8 +103,9 @@ def prune(config: PruneConfig, say: Callable[[str], None] = print) -> Pruning | 
     The unpruned model is trained as long, to compare with. What is done so far is kept in a hidden folder beside the
     run, from which the same command goes on after a stop; None is returned then. The report is in prune.json too.
     """
-    if config.out.exists():
-        raise RunError(f"{config.out} is there already: choose another --out, or remove it first")
+    for name, folder in (("out", config.out), ("unpruned", config.unpruned)):
+        if folder is not None and folder.exists():
+            raise RunError(f"{folder} is there already: choose another --{name}, or remove it first")
     total = _heads(open_run(config.run).model)
     if round(total * config.keep) >= total:
         raise ConfigError(f"keep {config.keep} leaves all {total} heads: give a smaller share")
@@ -148,6 +149,9 @@ def _pruned(config: PruneConfig, total: int, work: Path, say: Callable[[str], No
         attentions={name: model.heads_of(name) for name in model.attentions},
     )
     write_json(folder / PRUNED, asdict(found))
+    if config.unpruned is not None:
+        config.unpruned.parent.mkdir(parents=True, exist_ok=True)
+        (work / "unpruned").replace(config.unpruned)
     folder.replace(config.out)
     shutil.rmtree(work)
     return found
@@ -222,7 +226,7 @@ def _train_on(begun: Path, out: Path, config: PruneConfig, updates: int) -> bool
             out=out,
             from_=begun,
             optimizer="muon",
-            learning_rate=config.learning_rate or 1 / (4 * read_config(begun)["model"]["d_model"]),
+            learning_rate=config.learning_rate,
             weight_decay=config.weight_decay,
             warmup=max(1, updates // 10),
             cooldown=1.0,

@@ -105,8 +105,8 @@ class TrainConfig:
     """muon (Jordan et al. 2024: for the matrices of the layers, Adam for the rest) or adam (Vaswani et al. 2017). Muon
     needs fewer updates, which take longer where layers are wide and batches small. Left out: muon; with --from adam."""
     learning_rate: float | None = None
-    """Highest learning rate, reached after the warm-up; then it falls with 1 / sqrt(update). Left out:
-    1 / (4 * d_model), which is 5e-4 for the base model; with --from half of that."""
+    """Highest learning rate, reached after the warm-up; then it falls with 1 / sqrt(update). Left out: with Muon
+    1 / (2 * d_model), which is 2e-3 for the small model, with Adam 1 / (4 * d_model); with --from half of that."""
     warmup: int | None = None
     """Updates over which the learning rate rises. Left out: 4 * d_model."""
     cooldown: float = 0.3

@@ -160,7 +160,9 @@ class _Training:
         fresh = config.from_ is None
         train_pairs, valid_pairs = Corpus(self.resume / "train"), Corpus(self.resume / "valid")
         guide = self._learn_guide(model.config, train_pairs) if config.guide else None
-        self.peak = config.learning_rate or 1 / (4 * model.config.d_model) / (1 if fresh else 2)
+        optimizer = config.optimizer or ("muon" if fresh else "adam")
+        highest = (1 / 2 if optimizer == "muon" else 1 / 4) / model.config.d_model
+        self.peak = config.learning_rate or highest / (1 if fresh else 2)
         self.step = Step(
             self.model,
             dtype=dtype,
@@ -168,7 +170,7 @@ class _Training:
             r_drop=config.r_drop,
             guide=guide,
             clip_norm=config.clip_norm,
-            optimizer=config.optimizer or ("muon" if fresh else "adam"),
+            optimizer=optimizer,
             weight_decay=config.decay,
             processes=processes,
             shard=config.shard,

@@ -1,0 +1,107 @@
+"""Multi30k, English to German: half of the heads removed, by seed: the BLEU it costs, the speed, and the size.
+
+    python recipes/multi30k_pruned.py --data DIR [--seeds 1 2 3] [--out runs/multi30k] [--part val]
+
+DIR and the pairs are those of recipes/multi30k.py, and so are the models' sizes. Each seed's model is trained for 1,500
+updates, then `glassformer prune` takes 14 of its 28 heads and trains on for 3,000; beside it the model with all heads
+is trained on as long. What is lost is the second's BLEU less the first's, both searched as recipes/multi30k.py does;
+settings are chosen on val. Stopped, the same command goes on. Speed is measured in turns: leave the machine alone.
+"""
+
+import statistics
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Literal
+
+import multi30k
+import tyro
+
+from glassformer import SearchConfig, TrainConfig, Translator
+from glassformer.errors import GlassformerError
+from glassformer.folder import WEIGHTS
+from glassformer.insight.config import PruneConfig
+from glassformer.insight.prune import prune
+from glassformer.insight.speed import compare_speed
+from glassformer.run import open_run
+from glassformer.text.scores import score
+
+
+def settings(data: Path, out: Path, seed: int, minutes: float) -> TrainConfig:
+    """Of the model that heads are removed from: the first part of a training."""
+    recipe = multi30k.settings(data, out, seed, minutes)
+    return replace(recipe, out=out / f"pruned/base-{seed}", warmup=500, max_updates=1500)
+
+
+def settings_pruning(data: Path, out: Path, seed: int) -> PruneConfig:
+    """Half of the heads at once, and the other part of the training."""
+    return PruneConfig(
+        run=out / f"pruned/base-{seed}",
+        out=out / f"pruned/half-{seed}",
+        unpruned=out / f"pruned/whole-{seed}",
+        data=(out / "train.en", out / "train.de"),
+        valid=(data / "val.lc.norm.tok.en", data / "val.lc.norm.tok.de"),
+        keep=0.5,
+        rounds=1,
+        updates=3000,
+        learning_rate=3e-3,
+        weight_decay=0.3,
+        batch_tokens=4096,
+        tokenize="none",
+        seed=seed,
+    )
+
+
+def main(
+    data: Path,
+    seeds: tuple[int, ...] = (1,),
+    out: Path = Path("runs/multi30k"),
+    minutes: float = multi30k.MINUTES,
+    part: Literal["test_2016_flickr", "val"] = "test_2016_flickr",
+) -> None:
+    """Train, prune and compare a model for each seed.
+
+    Args:
+        data: Folder of the tokenised text.
+        seeds: One model each.
+        out: Where to write the run folders; pairs that recipes/multi30k.py has written there are used.
+        minutes: As for recipes/multi30k.py; of a seed, for its first part.
+        part: What to score: the test, or val while settings are chosen.
+    """
+    multi30k.check(data)
+    pairs = multi30k.read(data, part)
+    multi30k.write_pairs(data, out, minutes / 4)
+    lost = []
+    for seed in seeds:
+        multi30k.trained(settings(data, out, seed, minutes * 3 / 4))
+        config = settings_pruning(data, out, seed)
+        assert config.unpruned
+        if not config.out.exists() and prune(config) is None:
+            sys.exit("interrupted: the same command goes on")
+        whole, half = (bleu(run, pairs) for run in (config.unpruned, config.out))
+        lost.append(whole - half)
+        heads = [heads_of(run) for run in (config.unpruned, config.out)]
+        sizes = [(run / WEIGHTS).stat().st_size / 1e6 for run in (config.unpruned, config.out)]
+        speed = compare_speed(config.unpruned, config.out, [source for source, _ in pairs[:200]], "cpu", SearchConfig())
+        print(f"seed {seed}: {heads[0]} heads BLEU {whole:.2f}, {heads[1]} heads {half:.2f}: {lost[-1]:.2f} lost")
+        print(f"  {sizes[0]:.1f} -> {sizes[1]:.1f} MB; speed: {speed}", flush=True)
+    print(f"BLEU lost on {part}, mean of {len(lost)}: {statistics.mean(lost):.2f}")
+
+
+def bleu(run: Path, pairs: list[tuple[str, str]]) -> float:
+    """As recipes/multi30k.py scores."""
+    found = Translator.load(run).translate([source for source, _ in pairs], multi30k.SEARCH)
+    return score(found, [target for _, target in pairs], "bleu", tokenize="none").value
+
+
+def heads_of(run: Path) -> int:
+    """How many there are in all."""
+    model = open_run(run).model
+    return sum(model.heads_of(name) for name in model.attentions)
+
+
+if __name__ == "__main__":
+    try:
+        tyro.cli(main)
+    except GlassformerError as error:
+        sys.exit(f"multi30k_pruned.py: error: {error}")
