@@ -644,7 +644,10 @@ def test_trained_once_it_goes_on_where_it_stopped_and_is_done_once(settings, int
 
 def test_trained_once_is_with_these_settings(settings):
     train(settings(max_updates=10))
-    with pytest.raises(RunError, match="run exists: --overwrite replaces it"):
+    with pytest.raises(
+        RunError,
+        match=r"run was trained with other settings \(max_updates 10, now 20\): give those again, or choose an",
+    ):
         train_once(settings(max_updates=20))
     assert train_once(settings(max_updates=20, overwrite=True)).updates == 20
 

@@ -3,7 +3,7 @@
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from shlex import quote
 from typing import Any
@@ -105,8 +105,17 @@ def train_once(config: TrainConfig) -> TrainResult:
     if not (config.out / CONFIG).exists():
         return train(config)
     changes = {name: getattr(config, name) for name in ("device", "threads")}
-    if replace(settings_of(config.out), overwrite=config.overwrite, **changes) != config:
-        return train(config)  # which replaces the run, or refuses to
+    before = replace(settings_of(config.out), overwrite=config.overwrite, **changes)
+    if before != config:
+        if config.overwrite:
+            return train(config)
+        names = (field.name for field in fields(config))
+        others = ((name, getattr(before, name), getattr(config, name)) for name in names)
+        raise RunError(
+            f"{config.out} was trained with other settings ("
+            + ", ".join(f"{name} {old}, now {new}" for name, old, new in others if old != new)
+            + "): give those again, or choose another folder"
+        )
     return resume(config.out, **changes) if (config.out / RESUME).is_dir() else _result_of(config.out)
 
 
