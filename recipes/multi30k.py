@@ -149,9 +149,13 @@ def write_pairs(data: Path, out: Path, minutes: float) -> None:
     real = read(data, "train")
     began = time.perf_counter()
     with Meter("writing English", "sentences", total=len(real), say=print) as meter:
-        written = Translator.load(out / "back").translate(
-            [german for _, german in real], SearchConfig(beam=4), meter.show
-        )
+        batches = []
+
+        def count(sentences: int) -> None:
+            batches.append(sentences)
+            meter.show(sum(batches))
+
+        written = Translator.load(out / "back").translate([german for _, german in real], SearchConfig(beam=4), count)
     again = zip(written, (german for _, german in real), strict=True)
     pairs = [pair for pair in dict.fromkeys([*real, *again]) if all(pair)]
     print(f"{len(pairs):,} pairs in all, written in {(time.perf_counter() - began) / 60:.1f} min", flush=True)

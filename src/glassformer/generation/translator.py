@@ -126,7 +126,8 @@ class Translator:
     ) -> list[str] | list[Translation]:
         """The best translation of each line, in order. An empty line stays empty.
 
-        `prefixes`, one for each line, are what the translations must begin with ("" leaves a line free).
+        `prefixes`, one for each line, are what the translations must begin with ("" leaves a line free). `progress` is
+        told after each batch how many lines that were.
 
         With `attention`, what to see of the attention weights (one `Want` for the encoder's, the decoder's and the
         decoder's attention to the source, or a mapping from "encoder", "decoder", "source"), whole `Translation`s
