@@ -1,4 +1,4 @@
-"""The curve of docs/inside.md: what is lost over the share of heads that is left, beside Voita et al. 2019.
+"""A curve: the BLEU that is lost over the share of heads that is left, beside Voita et al. 2019.
 
     python docs/pruning.py RUN... [--png docs/pruning.png]
 
@@ -32,8 +32,8 @@ def main(runs: Positional[tuple[Path, ...]], png: Path = Path("docs/pruning.png"
     """
     found = defaultdict[float, list[float]](list)
     for run in runs:
-        whole, *steps = json.loads((run / PRUNED).read_text(encoding="utf-8"))["rounds"]
-        for step in steps:
+        report = json.loads((run / PRUNED).read_text(encoding="utf-8"))
+        for whole, step in zip(report["unpruned"], report["rounds"], strict=True):
             found[100 * step["heads"] / whole["heads"]].append(step["score"] - whole["score"])
     shares = sorted(found, reverse=True)
     figure = new_figure("a pruning", figsize=(7, 4.2), dpi=130)

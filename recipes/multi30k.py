@@ -28,7 +28,7 @@ from glassformer.files import replacing
 from glassformer.run import open_run
 from glassformer.text.meter import Meter
 from glassformer.text.pairs import Pair, PairFiles
-from glassformer.text.scores import score
+from glassformer.text.scores import Score, score
 from glassformer.training.loop import TrainResult, train_once
 from glassformer.transformer.model import count_parameters
 
@@ -121,8 +121,7 @@ def main(
     for seed in seeds:
         config = settings(data, out, seed, minutes * 3 / 4)
         result = trained(config)
-        found = Translator.load(config.out).translate([source for source, _ in pairs], SEARCH)
-        bleu = score(found, [target for _, target in pairs], "bleu", tokenize="none")
+        bleu = bleu_of(config.out, pairs)
         values.append(bleu.value)
         if seed == seeds[0]:
             print(f"settings: {named(config)}")
@@ -149,11 +148,12 @@ def write_pairs(data: Path, out: Path, minutes: float) -> None:
     real = read(data, "train")
     began = time.perf_counter()
     with Meter("writing English", "sentences", total=len(real), say=print) as meter:
-        batches = []
+        done = 0
 
         def count(sentences: int) -> None:
-            batches.append(sentences)
-            meter.show(sum(batches))
+            nonlocal done
+            done += sentences
+            meter.show(done)
 
         written = Translator.load(out / "back").translate([german for _, german in real], SearchConfig(beam=4), count)
     again = zip(written, (german for _, german in real), strict=True)
@@ -170,6 +170,12 @@ def trained(config: TrainConfig) -> TrainResult:
     if not result.finished:
         sys.exit("interrupted: the same command goes on")
     return result
+
+
+def bleu_of(run: Path, pairs: list[Pair]) -> Score:
+    """BLEU of what a model's translations agree on, by plain words."""
+    found = Translator.load(run).translate([source for source, _ in pairs], SEARCH)
+    return score(found, [target for _, target in pairs], "bleu", tokenize="none")
 
 
 def named(config: TrainConfig) -> str:

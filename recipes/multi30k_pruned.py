@@ -17,14 +17,13 @@ from typing import Literal
 import multi30k
 import tyro
 
-from glassformer import SearchConfig, TrainConfig, Translator
+from glassformer import SearchConfig, TrainConfig
 from glassformer.errors import GlassformerError
 from glassformer.folder import WEIGHTS
 from glassformer.insight.config import PruneConfig
 from glassformer.insight.prune import prune
 from glassformer.insight.speed import compare_speed
 from glassformer.run import open_run
-from glassformer.text.scores import score
 
 
 def settings(data: Path, out: Path, seed: int, minutes: float) -> TrainConfig:
@@ -74,30 +73,19 @@ def main(
     lost = []
     for seed in seeds:
         multi30k.trained(settings(data, out, seed, minutes * 3 / 4))
-        config = settings_pruning(data, out, seed)
-        assert config.unpruned
-        if not config.out.exists() and prune(config) is None:
+        whole, half = (out / f"pruned/{name}-{seed}" for name in ("whole", "half"))
+        if not half.exists() and prune(settings_pruning(data, out, seed)) is None:
             sys.exit("interrupted: the same command goes on")
-        whole, half = (bleu(run, pairs) for run in (config.unpruned, config.out))
-        lost.append(whole - half)
-        heads = [heads_of(run) for run in (config.unpruned, config.out)]
-        sizes = [(run / WEIGHTS).stat().st_size / 1e6 for run in (config.unpruned, config.out)]
-        speed = compare_speed(config.unpruned, config.out, [source for source, _ in pairs[:200]], "cpu", SearchConfig())
-        print(f"seed {seed}: {heads[0]} heads BLEU {whole:.2f}, {heads[1]} heads {half:.2f}: {lost[-1]:.2f} lost")
+        bleus = [multi30k.bleu_of(run, pairs).value for run in (whole, half)]
+        heads = [open_run(run).model.all_heads for run in (whole, half)]
+        sizes = [(run / WEIGHTS).stat().st_size / 1e6 for run in (whole, half)]
+        speed = compare_speed(whole, half, [source for source, _ in pairs[:200]], "cpu", SearchConfig())
+        lost.append(bleus[0] - bleus[1])
+        print(
+            f"seed {seed}: {heads[0]} heads BLEU {bleus[0]:.2f}, {heads[1]} heads {bleus[1]:.2f}: {lost[-1]:.2f} lost"
+        )
         print(f"  {sizes[0]:.1f} -> {sizes[1]:.1f} MB; speed: {speed}", flush=True)
     print(f"BLEU lost on {part}, mean of {len(lost)}: {statistics.mean(lost):.2f}")
-
-
-def bleu(run: Path, pairs: list[tuple[str, str]]) -> float:
-    """As recipes/multi30k.py scores."""
-    found = Translator.load(run).translate([source for source, _ in pairs], multi30k.SEARCH)
-    return score(found, [target for _, target in pairs], "bleu", tokenize="none").value
-
-
-def heads_of(run: Path) -> int:
-    """How many there are in all."""
-    model = open_run(run).model
-    return sum(model.heads_of(name) for name in model.attentions)
 
 
 if __name__ == "__main__":

@@ -309,7 +309,7 @@ def prune_heads(config: PruneConfig) -> int:
     for line in as_lines(found):
         print(line)
     if can_draw():
-        draw_pruning(found.rounds, config.metric, config.out / PRUNED_PICTURE)
+        draw_pruning(found, config.out / PRUNED_PICTURE)
         print(f"{config.out / PRUNED_PICTURE}: the scores")
     return 0
 

@@ -8,14 +8,15 @@ import pytest
 import torch
 
 from glassformer import cli
-from glassformer.errors import ConfigError, DataError, RunError
+from glassformer.errors import ConfigError, DataError, DivergedError, RunError
+from glassformer.generation.config import SearchConfig
 from glassformer.generation.translator import Translator
 from glassformer.insight.chart import plot_pruning
 from glassformer.insight.config import PruneConfig
 from glassformer.insight.gates import least_missed
 from glassformer.insight.heads import Sentences
-from glassformer.insight.prune import Round, prune
-from glassformer.insight.speed import peak_memory
+from glassformer.insight.prune import Pruning, Round, prune
+from glassformer.insight.speed import Speed, compare_speed, peak_memory
 from glassformer.run import Run, load_run
 from glassformer.text.pairs import PairFiles
 from glassformer.text.tokenizer import SymbolTokenizer
@@ -65,20 +66,24 @@ def config(run, files, tmp_path) -> Callable[..., PruneConfig]:
 def test_the_report_and_the_smaller_run(config, run, tmp_path):
     said: list[str] = []
     found = prune(config(), said.append)
-    assert said == ["18 of 18 heads, to compare with:", "14 of 18 heads:", "9 of 18 heads:"]
-    assert [one.heads for one in found.rounds] == [18, 14, 9]
+    whole = "18 of 18 heads, to compare with:"
+    assert said == [whole, "14 of 18 heads:", whole, "9 of 18 heads:"]
+    assert [one.heads for one in found.rounds] == [14, 9]
+    assert [one.heads for one in found.unpruned] == [18, 18]
     of_a_head = 4 * 8 * 24 + 3 * 8
     parameters = [one.parameters for one in found.rounds]
-    assert [parameters[0] - count for count in parameters] == [0, 4 * of_a_head, 9 * of_a_head]
-    assert found.rounds[2].bytes < found.rounds[0].bytes
-    assert found.rounds[0].removed == {}
-    assert sum(map(len, found.rounds[1].removed.values())) == 4
+    assert [found.unpruned[0].parameters - count for count in parameters] == [4 * of_a_head, 9 * of_a_head]
+    assert found.rounds[1].bytes < found.rounds[0].bytes < found.unpruned[0].bytes
+    assert found.unpruned[0].removed == {}
+    assert sum(map(len, found.rounds[0].removed.values())) == 4
+    assert found.unpruned[1].before == found.unpruned[0].score  # it goes on from there
     pruned = load_run(tmp_path / "pruned")
     assert found.attentions == {name: module.num_heads for name, module in pruned.model.attentions.items()}
     assert sum(found.attentions.values()) == 9
     assert found.speed.low <= found.speed.ratio <= found.speed.high
     report = json.loads((tmp_path / "pruned" / "prune.json").read_text())
-    assert report["rounds"][1]["heads"] == 14
+    assert report["rounds"][0]["heads"] == 14
+    assert report["metric"] == "ser"
     assert Translator.load(tmp_path / "pruned", "cpu").translate(["a b c"])
     assert sorted(path.name for path in tmp_path.iterdir() if path.name[0] != ".") == [
         *("pairs.tsv", "pruned", "run", "valid.tsv"),
@@ -93,7 +98,7 @@ def test_the_report_and_the_smaller_run(config, run, tmp_path):
 def test_the_heads_that_are_missed_least_go(config, run, files, tmp_path, given):
     """By the validation pairs, where there are some."""
     settings = config(rounds=1, keep=0.7, sentences=64, **({} if given else {"valid": ()}))
-    removed = prune(settings).rounds[1].removed
+    removed = prune(settings).rounds[0].removed
     sentences = Sentences.of(run, PairFiles(tmp_path / "valid.tsv" if given else files), 64)
     found = least_missed(run.model, [sentences.batch(run, indices) for indices in sentences.batches], 5)
     assert sorted((name, head) for name, heads in removed.items() for head in heads) == sorted(found)
@@ -113,7 +118,7 @@ def test_the_unpruned_model_trained_as_long_is_left_where_it_is_asked_for(config
     model = load_run(tmp_path / "beside" / "whole").model
     assert sum(attention.num_heads for attention in model.attentions.values()) == 18
     assert not model.target_embedding.weight.equal(run.model.target_embedding.weight)
-    assert found.rounds[0].heads == 18
+    assert found.unpruned[0].heads == 18
     with pytest.raises(RunError, match="whole is there already: choose another --unpruned, or remove it first"):
         prune(config(out=tmp_path / "other", unpruned=tmp_path / "beside" / "whole"))
 
@@ -121,6 +126,23 @@ def test_the_unpruned_model_trained_as_long_is_left_where_it_is_asked_for(config
 def test_all_heads_may_go(config):
     found = prune(config(keep=0.0, rounds=1, updates=2))
     assert set(found.attentions.values()) == {0}
+    with pytest.raises(RunError, match="pruned has no heads left: there is nothing to remove"):
+        prune(config(run=config().out, out=config().out.with_name("again")))
+
+
+@pytest.mark.parametrize("unpruned", ["pruned", "pruned/inside", "."])
+def test_the_unpruned_model_is_left_beside_the_pruned_one(config, tmp_path, unpruned):
+    with pytest.raises(ConfigError, match="unpruned and out must be two folders beside each other, got"):
+        config(unpruned=tmp_path / unpruned)
+
+
+def test_what_diverges_is_begun_again_with_other_settings(config, tmp_path):
+    message = (
+        r"[.] A pruning trains all its models with .*: remove \S+[.]pruned[.]pruning, and begin it again with others$"
+    )
+    with pytest.raises(DivergedError, match=message):
+        prune(config(learning_rate=1e30))
+    assert (tmp_path / ".pruned.pruning").is_dir()
 
 
 def test_stopped_and_given_again_it_goes_on(config, tmp_path, monkeypatch):
@@ -139,9 +161,10 @@ def test_stopped_and_given_again_it_goes_on(config, tmp_path, monkeypatch):
     assert not (tmp_path / "pruned").exists()
     with pytest.raises(ConfigError, match=r"\.pruned\.pruning holds a pruning that was begun with other settings"):
         prune(config(keep=0.4))
-    found = prune(config())
-    assert calls == ["unpruned", "1-trained", "unpruned", "1-trained", "2-trained"]
-    assert [one.score for one in found.rounds] == [one.score for one in whole.rounds]
+    found = prune(config(unpruned=tmp_path / "beside"))
+    assert calls == ["1-unpruned", "1-trained", "1-unpruned", "1-trained", "2-unpruned", "2-trained"]
+    assert (found.rounds, found.unpruned) == (whole.rounds, whole.unpruned)
+    assert (tmp_path / "beside").is_dir()
     one, other = (load_run(tmp_path / name).model.state_dict() for name in ("whole", "pruned"))
     assert all(torch.equal(one[name], other[name]) for name in one)
 
@@ -151,6 +174,7 @@ def test_stopped_and_given_again_it_goes_on(config, tmp_path, monkeypatch):
     [
         ({"keep": 1.0}, "keep must be at least 0 and less than 1, a share of the heads, got 1.0"),
         ({"keep": 0.99}, "keep 0.99 leaves all 18 heads: give a smaller share"),
+        ({"keep": 0.9, "rounds": 3}, "rounds must be at most 2, the number of heads that go, got 3"),
         ({"rounds": 0}, "rounds must be at least 1, got 0"),
         ({"data": ()}, "--data takes a file of sources and one of targets, or one TSV file, got 0 files"),
     ],
@@ -187,6 +211,7 @@ def test_the_command_line(config, files, tmp_path, capsys, monkeypatch):
     assert exit_.value.code == 0
     out = capsys.readouterr().out.splitlines()
     assert out[0].startswith("heads  parameters       size")
+    assert "ser before training on" in out[0]
     assert [line.split()[0] for line in out[1:3]] == ["18", "9"]
     assert out[3].startswith("speed of translation: ")
     assert out[5] == "smaller/prune.png: the scores"
@@ -204,11 +229,31 @@ def test_memory_is_that_of_a_process_that_translates(random_run, tmp_path):
     assert 4 * 2 * 48e6 < large - small < 1.5e9
 
 
-def test_the_curve(tmp_path):
-    one = Round(heads=18, parameters=9, bytes=9, before=30.0, score=31.0, loss=1.0, removed={})
-    two = Round(heads=9, parameters=5, bytes=5, before=20.0, score=30.5, loss=1.1, removed={})
-    (axes,) = plot_pruning([one, two], "bleu").axes
-    level, trained, untrained = axes.lines
-    assert set(level.get_ydata()) == {31.0}
-    assert list(zip(*trained.get_data(), strict=True)) == [(100, 30.0), (50, 30.5)]
-    assert list(zip(*untrained.get_data(), strict=True)) == [(50, 20.0)]
+def test_the_curve():
+    plain = dict(parameters=9, bytes=9, loss=1.0, removed={})
+    whole = [Round(heads=18, before=30.0, score=31.0, **plain), Round(heads=18, before=31.0, score=31.5, **plain)]
+    pruned = [Round(heads=9, before=20.0, score=30.5, **plain), Round(heads=6, before=18.0, score=29.0, **plain)]
+    speed = Speed(before=1.0, after=1.0, ratio=1.0, low=1.0, high=1.0)
+    found = Pruning(metric="wer", rounds=pruned, unpruned=whole, speed=speed, memory=(None, None), attentions={})
+    (axes,) = plot_pruning(found).axes
+    level, trained, untrained = (list(zip(*line.get_data(), strict=True)) for line in axes.lines)
+    share = 100 * 6 / 18
+    assert level == [(100, 30.0), (50, 31.0), (share, 31.5)]
+    assert trained == [(100, 30.0), (50, 30.5), (share, 29.0)]
+    assert untrained == [(50, 20.0), (share, 18.0)]
+    assert axes.get_ylabel() == "wer"
+
+
+def test_a_smaller_model_is_faster(random_run, tmp_path):
+    symbols = SymbolTokenizer("abcd")
+    random_run(tmp_path / "run", symbols, symbols, shared=True)
+    random_run(tmp_path / "large", symbols, symbols, shared=True, d_ff=100_000)
+    search = SearchConfig(beam=1, max_length=5)
+    speed = compare_speed(tmp_path / "large", tmp_path / "run", ["a b"] * 3, "cpu", search)
+    assert speed.ratio > 1
+    assert speed.before < speed.after
+
+
+def test_memory_that_cannot_be_measured_is_said(tmp_path):
+    with pytest.warns(UserWarning, match="the memory that .*nowhere takes is not known, its process failed: .*nowhere"):
+        assert peak_memory(tmp_path / "nowhere", ["a"], "cpu") is None

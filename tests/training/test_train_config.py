@@ -57,7 +57,7 @@ def test_sizes_start_at_one(name, value):
         (
             dict(learning_rate=5.0),
             r"learning_rate \* weight_decay must be less than 1, or each update takes off more than there is, got "
-            r"5 \* 0.3: lower learning_rate$",
+            r"5 \* 0.3: lower one of them$",
         ),
         (dict(patience=-1), r"patience must be at least 0 \(0 turns it off\), got -1"),
         (dict(guide=-0.2), r"guide must be at least 0 \(0 turns it off\), got -0.2"),

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from glassformer.insight.heads import Head
-from glassformer.insight.prune import Round
+from glassformer.insight.prune import Pruning
 from glassformer.pictures import load_matplotlib, new_figure, save_figure
 
 DOTS_PER_INCH = 130
@@ -51,27 +51,28 @@ def plot_heads(heads: Sequence[Head]) -> Any:
     return figure
 
 
-def draw_pruning(rounds: Sequence[Round], metric: str, png: Path) -> None:
+def draw_pruning(found: Pruning, png: Path) -> None:
     """Draw the scores of a pruning into a PNG, which appears when it is complete."""
-    save_figure(plot_pruning(rounds, metric), png)
+    save_figure(plot_pruning(found), png)
 
 
-def plot_pruning(rounds: Sequence[Round], metric: str) -> Any:
+def plot_pruning(found: Pruning) -> Any:
     """A matplotlib Figure: the score over the share of heads that is left, right after heads were removed and after
-    training on, and that of the unpruned model trained as long."""
+    training on, and that of the unpruned model after the same trainings."""
     figure = new_figure("a pruning", figsize=(6.4, 4.2), dpi=DOTS_PER_INCH)
     axes = figure.subplots()
-    whole, *steps = rounds
-    kept = [100 * one.heads / whole.heads for one in steps]
-    axes.axhline(whole.score, color="#777777", linestyle="--", label=f"all {whole.heads} heads, trained as long")
-    axes.plot([100, *kept], [whole.before, *(one.score for one in steps)], "o-", color="#3b6fb6", label="trained on")
-    axes.plot(kept, [one.before for one in steps], "x:", color="#d1622b", label="right after removing heads")
-    for share, one in zip(kept, steps, strict=True):
+    heads, first = found.unpruned[0].heads, found.unpruned[0].before
+    kept = [100 * one.heads / heads for one in found.rounds]
+    whole, pruned = ([first, *(one.score for one in steps)] for steps in (found.unpruned, found.rounds))
+    axes.plot([100, *kept], whole, ".--", color="#777777", label=f"all {heads} heads, trained as long")
+    axes.plot([100, *kept], pruned, "o-", color="#3b6fb6", label="trained on")
+    axes.plot(kept, [one.before for one in found.rounds], "x:", color="#d1622b", label="right after removing heads")
+    for share, one in zip(kept, found.rounds, strict=True):
         above: dict[str, Any] = dict(textcoords="offset points", xytext=(0, 7), ha="center", fontsize=8)
         axes.annotate(f"{one.heads}", (share, one.score), **above)
     axes.invert_xaxis()
     axes.set_xlabel("heads left, %")
-    axes.set_ylabel(metric)
+    axes.set_ylabel(found.metric)
     axes.spines[["top", "right"]].set_visible(False)
     axes.legend(frameon=False)
     return figure

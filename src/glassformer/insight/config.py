@@ -33,7 +33,7 @@ class PruneConfig:
     rounds: int = 2
     """In how many steps the others go, with training after each. Within a step they go one after the other too."""
     updates: int = 1200
-    """Updates of training after each step, with Muon."""
+    """Updates of training after each step, with Muon; the unpruned model's too."""
     learning_rate: float | None = None
     """Of that training, falling to 0 over the updates. Left out: 1 / (4 * d_model)."""
     weight_decay: float = 0.0
@@ -59,6 +59,10 @@ class PruneConfig:
         for name in ("rounds", "updates", "sentences"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name} must be at least 1, got {getattr(self, name)}")
+        if self.unpruned is not None:
+            out, unpruned = self.out.resolve(), self.unpruned.resolve()
+            if out == unpruned or out in unpruned.parents or unpruned in out.parents:
+                raise ConfigError(f"unpruned and out must be two folders beside each other, got {unpruned} and {out}")
         _ = self.pairs, self.valid_pairs  # refuses other numbers of files, at once
 
     @property

@@ -16,7 +16,7 @@ from pathlib import Path
 import torch
 
 from glassformer.device import pick_device
-from glassformer.errors import ArgumentError, ConfigError, GlassformerError, RunError
+from glassformer.errors import ArgumentError, ConfigError, DivergedError, GlassformerError, OutOfMemoryError, RunError
 from glassformer.files import write_json
 from glassformer.folder import METRICS, PRUNED, WEIGHTS
 from glassformer.generation.config import SearchConfig
@@ -29,7 +29,6 @@ from glassformer.text.pairs import Pair, PairFiles
 from glassformer.training.config import TrainConfig
 from glassformer.training.loop import train_once
 from glassformer.training.metrics import read_metrics
-from glassformer.transformer.config import ModelConfig
 from glassformer.transformer.model import Transformer, count_parameters
 
 LINES = 200
@@ -42,7 +41,7 @@ LOOKED_AT = 100_000
 
 @dataclass(frozen=True, kw_only=True)
 class Round:
-    """The model after a step, or at first."""
+    """A model after a step, pruned or not."""
 
     heads: int
     """How many there are."""
@@ -50,9 +49,9 @@ class Round:
     bytes: int
     """Size of the file of weights."""
     before: float
-    """Score right after heads were removed; of the first, of which none were, that of the run as it was."""
+    """Score before training on: of a pruned model right after heads were removed."""
     score: float
-    """Score of the weights that were kept, the best, after training on: the first as long as all steps together."""
+    """Score of the weights that were kept, the best, after training on."""
     loss: float
     """Validation loss, nats a token, to that score."""
     removed: dict[str, list[int]]
@@ -63,8 +62,12 @@ class Round:
 class Pruning:
     """What a pruning came to."""
 
+    metric: str
+    """What the scores are."""
     rounds: list[Round]
-    """The unpruned model after the same training, then the model after each step."""
+    """The model after each step."""
+    unpruned: list[Round]
+    """The model with all heads after the same trainings."""
     speed: Speed
     """Of the run as it was and of the pruned one."""
     memory: tuple[int | None, int | None]
@@ -100,67 +103,85 @@ def without_heads(model: Transformer, removed: Mapping[str, Sequence[int]]) -> T
 def prune(config: PruneConfig, say: Callable[[str], None] = print) -> Pruning | None:
     """Remove heads step by step and train on, and leave the smaller model in the run folder `config.out`.
 
-    The unpruned model is trained as long, to compare with. What is done so far is kept in a hidden folder beside the
-    run, from which the same command goes on after a stop; None is returned then. The report is in prune.json too.
+    The unpruned model gets the same trainings, to compare with. What is done so far is kept in a hidden folder beside
+    the run, from which the same command goes on after a stop; None is returned then. The report is in prune.json too.
     """
     for name, folder in (("out", config.out), ("unpruned", config.unpruned)):
         if folder is not None and folder.exists():
             raise RunError(f"{folder} is there already: choose another --{name}, or remove it first")
-    total = _heads(open_run(config.run).model)
-    if round(total * config.keep) >= total:
+    total = open_run(config.run).model.all_heads
+    if not total:
+        raise RunError(f"{config.run} has no heads left: there is nothing to remove")
+    gone = total - round(total * config.keep)
+    if gone == 0:
         raise ConfigError(f"keep {config.keep} leaves all {total} heads: give a smaller share")
+    if config.rounds > gone:
+        raise ConfigError(f"rounds must be at most {gone}, the number of heads that go, got {config.rounds}")
     if config.threads is not None:
         torch.set_num_threads(config.threads)
     work = config.out.with_name(f".{config.out.name}.pruning")
     work.mkdir(parents=True, exist_ok=True)
     _check_same(config, work)
     try:
-        return _pruned(config, total, work, say)
+        return _pruned(config, total, gone, work, say)
+    except (DivergedError, OutOfMemoryError) as error:
+        advice = f"remove {work}, and begin it again with others"
+        raise type(error)(f"{error}. A pruning trains all its models with the same settings: {advice}") from None
     except GlassformerError:
         if not any(path.is_dir() for path in work.iterdir()):  # nothing was trained: other settings may be tried
             shutil.rmtree(work)
         raise
 
 
-def _pruned(config: PruneConfig, total: int, work: Path, say: Callable[[str], None]) -> Pruning | None:
+def _pruned(config: PruneConfig, total: int, gone: int, work: Path, say: Callable[[str], None]) -> Pruning | None:
     """What `prune` does in the folder `work`."""
-    say(f"{total} of {total} heads, to compare with:")
-    folder = work / "unpruned"
-    if not _train_on(config.run, folder, config, config.updates * config.rounds):
-        return None
-    rounds = [_round(folder, {})]
-    folder = config.run
+    pruned, unpruned = config.run, config.run
+    rounds, compared = list[Round](), list[Round]()
     for number in range(1, config.rounds + 1):
-        left = total - round(total * (1 - config.keep) * number / config.rounds)
-        begun, trained = work / f"{number}-pruned", work / f"{number}-trained"
+        whole, begun, trained = (work / f"{number}-{name}" for name in ("unpruned", "pruned", "trained"))
+        say(f"{total} of {total} heads, to compare with:")
+        if not _train_on(unpruned, whole, config):
+            return None
+        left = total - round(gone * number / config.rounds)
         say(f"{left} of {total} heads:")
         if not begun.exists():
-            _remove_some(folder, left, config, begun)
-        if not _train_on(begun, trained, config, config.updates):
+            _remove_some(pruned, left, config, begun)
+        if not _train_on(begun, trained, config):
             return None
         rounds.append(_round(trained, read_config(begun)["training"]["removed"]))
-        folder = trained
-    model = open_run(folder).model
+        compared.append(_round(whole, {}))
+        pruned, unpruned = trained, whole
+    model = open_run(pruned).model
     lines = [source for source, _ in _some(config.valid_pairs or config.pairs, config.seed, LINES)]
     found = Pruning(
+        metric=config.metric,
         rounds=rounds,
-        speed=compare_speed(config.run, folder, lines, config.device, SearchConfig()),
-        memory=(peak_memory(config.run, lines, config.device), peak_memory(folder, lines, config.device)),
+        unpruned=compared,
+        speed=compare_speed(config.run, pruned, lines, config.device, SearchConfig()),
+        memory=(peak_memory(config.run, lines, config.device), peak_memory(pruned, lines, config.device)),
         attentions={name: model.heads_of(name) for name in model.attentions},
     )
-    write_json(folder / PRUNED, asdict(found))
+    write_json(pruned / PRUNED, asdict(found))
     if config.unpruned is not None:
-        config.unpruned.parent.mkdir(parents=True, exist_ok=True)
-        (work / "unpruned").replace(config.unpruned)
-    folder.replace(config.out)
+        _copy(unpruned, config.unpruned)
+    pruned.replace(config.out)
     shutil.rmtree(work)
     return found
 
 
+def _copy(folder: Path, to: Path) -> None:
+    """A copy of the run folder, whole or not at all."""
+    to.parent.mkdir(parents=True, exist_ok=True)
+    temporary = to.with_name(f".{to.name}.tmp")
+    shutil.rmtree(temporary, ignore_errors=True)
+    shutil.copytree(folder, temporary)
+    temporary.replace(to)
+
+
 def as_lines(found: Pruning) -> Iterator[str]:
     """The report for people."""
-    yield "heads  parameters       size   score before training on   after    loss"
-    for one in found.rounds:
+    yield f"heads  parameters       size{found.metric:>8} before training on   after    loss"
+    for one in (one for both in zip(found.unpruned, found.rounds, strict=True) for one in both):
         size = f"{one.heads:5}{one.parameters:12,}{one.bytes / 1e6:8.1f} MB"
         yield f"{size}{one.before:24.2f}{one.score:10.2f}{one.loss:8.4f}"
     yield f"speed of translation: {found.speed}"
@@ -172,16 +193,12 @@ def as_lines(found: Pruning) -> Iterator[str]:
 
 def _check_same(config: PruneConfig, work: Path) -> None:
     """Raise ConfigError if what is begun was begun with other settings."""
-    settings = {name: str(value) for name, value in asdict(config).items() if name not in ("device", "threads")}
+    free = ("device", "threads", "unpruned")
+    settings = {name: str(value) for name, value in asdict(config).items() if name not in free}
     path = work / "settings.json"
     if path.exists() and json.loads(path.read_text(encoding="utf-8")) != settings:
         raise ConfigError(f"{work} holds a pruning that was begun with other settings: give these again, or remove it")
     write_json(path, settings)
-
-
-def _heads(model: ModelConfig) -> int:
-    """How many there are in all."""
-    return sum(model.heads_of(name) for name in model.attentions)
 
 
 def _remove_some(folder: Path, left: int, config: PruneConfig, out: Path) -> None:
@@ -192,7 +209,7 @@ def _remove_some(folder: Path, left: int, config: PruneConfig, out: Path) -> Non
     )
     batches = [sentences.batch(run, indices) for indices in sentences.batches]
     removed: dict[str, list[int]] = {}
-    for name, head in least_missed(run.model, batches, _heads(run.model.config) - left):
+    for name, head in least_missed(run.model, batches, run.model.config.all_heads - left):
         removed.setdefault(name, []).append(head)
     pruned = without_heads(run.model, removed)
     temporary = out.with_name(f".{out.name}.tmp")
@@ -214,9 +231,9 @@ def _some(files: PairFiles, seed: int, most: int) -> list[Pair]:
     return random.Random(seed).sample(seen, min(len(seen), most))
 
 
-def _train_on(begun: Path, out: Path, config: PruneConfig, updates: int) -> bool:
-    """Train the model for so many updates, or go on with that; whether it came to its end."""
-    pairs, valid = config.pairs, config.valid_pairs
+def _train_on(begun: Path, out: Path, config: PruneConfig) -> bool:
+    """The training after a step, or go on with it; whether it came to its end."""
+    pairs, valid, updates = config.pairs, config.valid_pairs, config.updates
     result = train_once(
         TrainConfig(
             source=pairs.source,
@@ -238,7 +255,7 @@ def _train_on(begun: Path, out: Path, config: PruneConfig, updates: int) -> bool
             score_pairs=SCORED,
             metric=config.metric,
             tokenize=config.tokenize,
-            seed=config.seed,
+            seed=config.seed,  # the same in all: it says which pairs are held out
             device=config.device,
             threads=config.threads,
         )
@@ -251,7 +268,7 @@ def _round(trained: Path, removed: Mapping[str, list[int]]) -> Round:
     metrics, model = read_metrics(trained / METRICS), open_run(trained).model
     assert metrics.best is not None
     return Round(
-        heads=_heads(model),
+        heads=model.all_heads,
         parameters=count_parameters(model),
         bytes=(trained / WEIGHTS).stat().st_size,
         before=metrics.validations[0].score,

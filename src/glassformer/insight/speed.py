@@ -6,6 +6,7 @@ import statistics
 import subprocess
 import sys
 import time
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -71,9 +72,13 @@ def compare_speed(before: Path, after: Path, lines: Sequence[str], device: str, 
 
 def peak_memory(folder: Path, lines: Sequence[str], device: str) -> int | None:
     """Most bytes that a process of its own takes which loads the run and translates the lines; None where the system
-    doesn't say, and on devices with a memory of their own."""
+    doesn't say, and on devices with a memory of their own. A process that fails is warned of, and None too."""
     if pick_device(device).type != "cpu" or not _STATUS.exists():
         return None
     given = json.dumps([str(folder.resolve()), list(lines)])
     done = subprocess.run([sys.executable, "-c", _ALONE], input=given, capture_output=True, text=True)
-    return 1024 * int(done.stdout) if done.returncode == 0 and done.stdout.strip() else None
+    if done.returncode:
+        last = (done.stderr.strip().splitlines() or [f"exit status {done.returncode}"])[-1]
+        warnings.warn(f"the memory that {folder} takes is not known, its process failed: {last}", stacklevel=2)
+        return None
+    return 1024 * int(done.stdout) if done.stdout.strip() else None

@@ -204,11 +204,8 @@ class TrainConfig:
         for name, value in (("r_drop", self.r_drop), ("guide", self.guide), ("weight_decay", self.decay)):
             if not 0 <= value < math.inf:
                 raise ConfigError(f"{name} must be at least 0 (0 turns it off), got {value}")
-        if self.learning_rate is not None and self.learning_rate * self.decay >= 1:
-            raise ConfigError(
-                f"learning_rate * weight_decay must be less than 1, or each update takes off more than there is, got "
-                f"{self.learning_rate:g} * {self.decay:g}: lower learning_rate"
-            )
+        if self.learning_rate is not None:
+            self._check_decay(self.learning_rate)
         for name in ("resample", "cooldown"):
             if not 0 <= getattr(self, name) <= 1:
                 raise ConfigError(f"{name} must be at least 0 and at most 1, got {getattr(self, name)}")
@@ -273,6 +270,26 @@ class TrainConfig:
             shared_vocab=self.shares_vocab,
             **{name: getattr(self, name) for name in own if getattr(self, name) is not None},
         )
+
+    def peak(self, d_model: int) -> float:
+        """The highest learning rate of a model of this width, given or not."""
+        if self.learning_rate is not None:
+            return self.learning_rate
+        rate = (1 / 2 if self.chosen_optimizer == "muon" else 1 / 4) / d_model / (1 if self.from_ is None else 2)
+        self._check_decay(rate)
+        return rate
+
+    def _check_decay(self, rate: float) -> None:
+        if rate * self.decay >= 1:
+            raise ConfigError(
+                f"learning_rate * weight_decay must be less than 1, or each update takes off more than there is, got "
+                f"{rate:g} * {self.decay:g}: lower one of them"
+            )
+
+    @property
+    def chosen_optimizer(self) -> str:
+        """The optimizer, given or not."""
+        return self.optimizer or ("muon" if self.from_ is None else "adam")
 
     @property
     def decay(self) -> float:

@@ -166,12 +166,9 @@ class _Training:
             load_weights(model, read_weights(initial), initial)
         self.model = model if config.shard and processes.size > 1 else model.to(device)
         self.warmup = config.warmup or 4 * model.config.d_model
-        fresh = config.from_ is None
         train_pairs, valid_pairs = Corpus(self.resume / "train"), Corpus(self.resume / "valid")
         guide = self._learn_guide(model.config, train_pairs) if config.guide else None
-        optimizer = config.optimizer or ("muon" if fresh else "adam")
-        highest = (1 / 2 if optimizer == "muon" else 1 / 4) / model.config.d_model
-        self.peak = config.learning_rate or highest / (1 if fresh else 2)
+        self.peak = config.peak(model.config.d_model)
         self.step = Step(
             self.model,
             dtype=dtype,
@@ -179,7 +176,7 @@ class _Training:
             r_drop=config.r_drop,
             guide=guide,
             clip_norm=config.clip_norm,
-            optimizer=optimizer,
+            optimizer=config.chosen_optimizer,
             weight_decay=config.decay,
             processes=processes,
             shard=config.shard,

@@ -136,6 +136,7 @@ def _make_run(config: TrainConfig, origin: OpenRun | None, facts: Mapping[str, A
     else:
         model = config.inherited(origin.model)
         write_tensors(run / RESUME / INITIAL, dict(origin.weights))
+    config.peak(model.d_model)  # refuses what can't be
     write_config(run, model, source, target, {"settings": config.to_json(), "pairs": facts["pairs"]})
 
 

@@ -103,6 +103,11 @@ class ModelConfig:
         """How many heads the attention of this path has."""
         return self.heads_left.get(attention, self.heads)
 
+    @property
+    def all_heads(self) -> int:
+        """How many heads the attentions have together."""
+        return sum(map(self.heads_of, self.attentions))
+
     @classmethod
     def tiny(cls, **changes: Any) -> "ModelConfig":
         """4+4 layers of width 128, 4 heads: tens of thousands of pairs, trained on a laptop (Wu et al. 2021)."""
