@@ -8,6 +8,7 @@ against the unpruned model after the same training.
 
 import json
 import statistics
+import sys
 from collections import defaultdict
 from pathlib import Path
 
@@ -33,6 +34,8 @@ def main(runs: Positional[tuple[Path, ...]], png: Path = Path("docs/pruning.png"
     found = defaultdict[float, list[float]](list)
     for run in runs:
         report = json.loads((run / PRUNED).read_text(encoding="utf-8"))
+        if report["metric"] != "bleu":
+            sys.exit(f"pruning.py: error: {run} was scored by {report['metric']}, the picture is of BLEU")
         for whole, step in zip(report["unpruned"], report["rounds"], strict=True):
             found[100 * step["heads"] / whole["heads"]].append(step["score"] - whole["score"])
     shares = sorted(found, reverse=True)
