@@ -147,6 +147,27 @@ def test_a_setting_of_one_side_separates_the_vocabularies(changes):
     assert not config(**changes).shares_vocab
 
 
+@pytest.mark.parametrize(
+    ("changes", "rate"),
+    [
+        ({}, 1 / (2 * 50)),
+        ({"optimizer": "adam"}, 1 / (4 * 50)),
+        ({"from_": Path("runs/y"), "optimizer": "muon"}, 1 / (4 * 50)),
+        ({"from_": Path("runs/y")}, 1 / (8 * 50)),  # Adam there
+        ({"learning_rate": 0.25}, 0.25),
+    ],
+)
+def test_the_learning_rate_left_out_is_that_of_the_width(changes, rate):
+    assert config(**changes).peak(50) == rate
+
+
+def test_a_decay_is_refused_that_is_too_much_for_the_rate_left_out():
+    with pytest.raises(
+        ConfigError, match=r"learning_rate \* weight_decay must be less than 1, .* got 0.01 \* 100: lower"
+    ):
+        config(weight_decay=100.0).peak(50)
+
+
 def test_model_config_is_the_preset_with_changes():
     model = config(preset="base", d_model=64, dropout=0.0).model_config(97, 97)
     assert (model.d_model, model.heads, model.encoder_layers, model.d_ff, model.dropout) == (64, 8, 6, 2048, 0.0)

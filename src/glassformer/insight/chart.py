@@ -68,8 +68,8 @@ def plot_pruning(found: Pruning) -> Any:
     axes.plot([100, *kept], pruned, "o-", color="#3b6fb6", label="trained on")
     axes.plot(kept, [one.before for one in found.rounds], "x:", color="#d1622b", label="right after removing heads")
     for share, one in zip(kept, found.rounds, strict=True):
-        above: dict[str, Any] = dict(textcoords="offset points", xytext=(0, -15), ha="center", fontsize=8)
-        axes.annotate(f"{one.heads}", (share, one.score), **above)
+        below: dict[str, Any] = dict(textcoords="offset points", xytext=(0, -15), ha="center", fontsize=8)
+        axes.annotate(f"{one.heads}", (share, one.score), **below)
     axes.invert_xaxis()
     axes.set_xlabel("heads left, %")
     axes.set_ylabel(found.metric)

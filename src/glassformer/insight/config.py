@@ -60,10 +60,18 @@ class PruneConfig:
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name} must be at least 1, got {getattr(self, name)}")
         if self.unpruned is not None:
-            out, unpruned = self.out.resolve(), self.unpruned.resolve()
-            if out == unpruned or out in unpruned.parents or unpruned in out.parents:
-                raise ConfigError(f"unpruned and out must be two folders beside each other, got {unpruned} and {out}")
+            unpruned = self.unpruned.resolve()
+            for taken in (self.out.resolve(), self.work.resolve()):
+                if unpruned == taken or taken in unpruned.parents or unpruned in taken.parents:
+                    raise ConfigError(
+                        f"unpruned must lie neither in {taken} nor around it, got {unpruned}: give another"
+                    )
         _ = self.pairs, self.valid_pairs  # refuses other numbers of files, at once
+
+    @property
+    def work(self) -> Path:
+        """Where what is done so far is kept until all is done."""
+        return self.out.with_name(f".{self.out.name}.pruning")
 
     @property
     def pairs(self) -> PairFiles:

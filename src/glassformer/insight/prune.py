@@ -106,8 +106,10 @@ def prune(config: PruneConfig, say: Callable[[str], None] = print) -> Pruning | 
     The unpruned model gets the same trainings, to compare with. What is done so far is kept in a hidden folder beside
     the run, from which the same command goes on after a stop; None is returned then. The report is in prune.json too.
     """
+    work = config.work
+    reported = (work / f"{config.rounds}-trained" / PRUNED).exists()  # only the folders are still to be put in place
     for name, folder in (("out", config.out), ("unpruned", config.unpruned)):
-        if folder is not None and folder.exists():
+        if folder is not None and folder.exists() and not (name == "unpruned" and reported):
             raise RunError(f"{folder} is there already: choose another --{name}, or remove it first")
     total = open_run(config.run).model.all_heads
     if not total:
@@ -119,14 +121,23 @@ def prune(config: PruneConfig, say: Callable[[str], None] = print) -> Pruning | 
         raise ConfigError(f"rounds must be at most {gone}, the number of heads that go, got {config.rounds}")
     if config.threads is not None:
         torch.set_num_threads(config.threads)
-    work = config.out.with_name(f".{config.out.name}.pruning")
     work.mkdir(parents=True, exist_ok=True)
+    if config.unpruned is not None:
+        config.unpruned.parent.mkdir(parents=True, exist_ok=True)
     _check_same(config, work)
     try:
         return _pruned(config, total, gone, work, say)
-    except (DivergedError, OutOfMemoryError) as error:
-        advice = f"remove {work}, and begin it again with others"
-        raise type(error)(f"{error}. A pruning trains all its models with the same settings: {advice}") from None
+    except DivergedError as error:
+        rate = "its default" if config.learning_rate is None else f"{config.learning_rate:g}"
+        raise DivergedError(
+            f"a training of the pruning diverged: remove {work}, and begin again with a lower --learning-rate "
+            f"than {rate}"
+        ) from error
+    except OutOfMemoryError as error:
+        raise OutOfMemoryError(
+            f"a training of the pruning ran out of memory: remove {work}, and begin again with a smaller "
+            f"--batch-tokens than {config.batch_tokens:,}"
+        ) from error
     except GlassformerError:
         if not any(path.is_dir() for path in work.iterdir()):  # nothing was trained: other settings may be tried
             shutil.rmtree(work)
@@ -162,7 +173,7 @@ def _pruned(config: PruneConfig, total: int, gone: int, work: Path, say: Callabl
         attentions={name: model.heads_of(name) for name in model.attentions},
     )
     write_json(pruned / PRUNED, asdict(found))
-    if config.unpruned is not None:
+    if config.unpruned is not None and not config.unpruned.exists():
         _copy(unpruned, config.unpruned)
     pruned.replace(config.out)
     shutil.rmtree(work)
@@ -171,7 +182,6 @@ def _pruned(config: PruneConfig, total: int, gone: int, work: Path, say: Callabl
 
 def _copy(folder: Path, to: Path) -> None:
     """A copy of the run folder, whole or not at all."""
-    to.parent.mkdir(parents=True, exist_ok=True)
     temporary = to.with_name(f".{to.name}.tmp")
     shutil.rmtree(temporary, ignore_errors=True)
     shutil.copytree(folder, temporary)
