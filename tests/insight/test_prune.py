@@ -113,6 +113,14 @@ def test_weight_decay_keeps_the_weights_small(config, tmp_path):
     assert norms[1] < 0.8 * norms[0]
 
 
+@pytest.mark.parametrize(("given", "of_both"), [(0.25, 0.25), (None, 0.1)])
+def test_dropout_is_that_of_the_run_or_the_one_given(config, run, tmp_path, given, of_both):
+    assert run.model.config.dropout == 0.1
+    prune(config(rounds=1, updates=1, dropout=given, unpruned=tmp_path / "whole"))
+    for name in ("pruned", "whole"):
+        assert open_run(tmp_path / name).model.dropout == of_both
+
+
 def test_the_unpruned_model_trained_as_long_is_left_where_it_is_asked_for(config, run, tmp_path):
     found = prune(config(rounds=1, learning_rate=0.05, unpruned=tmp_path / "beside" / "whole"))
     model = load_run(tmp_path / "beside" / "whole").model
@@ -227,6 +235,7 @@ def test_a_mistake_does_not_stand_in_the_way_of_what_is_right(config, tmp_path):
         {"data": (tmp_path / "nowhere.tsv",)},
         {"batch_tokens": 0},
         {"weight_decay": -1.0},
+        {"dropout": 1.0},
     ):
         with pytest.raises((ConfigError, DataError)):
             prune(config(**mistake))

@@ -38,6 +38,8 @@ class PruneConfig:
     """Of that training, falling to 0 over the updates. Left out: 1 / (4 * d_model)."""
     weight_decay: float = 0.0
     """Of that training: each update takes this share, times the learning rate, off all matrices and embeddings."""
+    dropout: float | None = None
+    """Of that training. Left out: the run's. With fewer heads less of it may be better."""
     sentences: int = 500
     """Pairs on which it is measured how much the loss rises without each head."""
     batch_tokens: int = 2048

@@ -255,6 +255,7 @@ def _train_on(begun: Path, out: Path, config: PruneConfig) -> bool:
             optimizer="muon",
             learning_rate=config.learning_rate,
             weight_decay=config.weight_decay,
+            dropout=config.dropout,
             warmup=max(1, updates // 10),
             cooldown=1.0,
             max_updates=updates,
