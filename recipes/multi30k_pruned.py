@@ -45,6 +45,7 @@ def settings_pruning(data: Path, out: Path, seed: int) -> PruneConfig:
         updates=3000,
         learning_rate=3e-3,
         weight_decay=0.3,
+        dropout=0.2,
         batch_tokens=4096,
         tokenize="none",
         seed=seed,
