@@ -3,9 +3,10 @@
     python recipes/multi30k_pruned.py --data DIR [--seeds 1 2 3] [--out runs/multi30k] [--part val]
 
 DIR and the pairs are those of recipes/multi30k.py, and so are the models' sizes. Each seed's model is trained for 1,500
-updates, then `glassformer prune` takes 14 of its 28 heads and trains on for 3,000; beside it the model with all heads
-is trained on as long. What is lost is the second's BLEU less the first's, both searched as recipes/multi30k.py does;
-settings are chosen on val. Stopped, the same command goes on. Speed is measured in turns: leave the machine alone.
+updates, then `glassformer prune` takes 14 of its 28 heads and trains on for 3,000, with less dropout; beside it the
+model with all heads is trained on just so. What is lost is the second's BLEU less the first's, both searched as
+recipes/multi30k.py does; settings are chosen on val. Stopped, the same command goes on. Speed is measured in turns:
+leave the machine alone.
 """
 
 import statistics
