@@ -28,7 +28,7 @@ import tyro
 
 from glassformer.generation.config import SearchConfig
 from glassformer.interop.huggingface import export_marian, import_marian
-from glassformer.run import Run
+from glassformer.run.folder import Run
 from glassformer.text.loading import load_tokenizer
 from glassformer.text.tokenizer import SubwordTokenizer
 from glassformer.transformer.config import ModelConfig

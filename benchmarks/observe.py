@@ -28,7 +28,7 @@ from torch import Tensor
 from torch.testing import assert_close
 
 from glassformer import MultiheadAttention, Want, attend, observe
-from glassformer.attention.weigh import weigh
+from glassformer.attention.kernels.weigh import weigh
 
 HEADS, WIDTH = 8, 64
 LINEAR = Want(entropy=True, received=True, distance=True, lse=True)

@@ -23,7 +23,7 @@ import tyro
 from torch import nn
 
 from glassformer import Want, capture, page
-from glassformer.insight.report import COARSE, Page
+from glassformer.page.report import COARSE, Page
 
 WIDTH, LAYERS, HEADS = 128, 6, 8
 WORDS = (Path(__file__).parent.parent / "README.md").read_text(encoding="utf-8").split()

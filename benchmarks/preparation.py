@@ -26,9 +26,9 @@ import torch
 import tyro
 from bench import keep, status
 
+from glassformer.data.corpus import Corpus
+from glassformer.data.processes import count_workers
 from glassformer.text.batching import plan_batches
-from glassformer.text.corpus import Corpus
-from glassformer.text.workers import count_workers
 from glassformer.training.config import TrainConfig
 from glassformer.training.prepare import prepare_run
 

@@ -19,8 +19,8 @@ from torch import nn
 from tyro.conf import Positional
 
 from glassformer import Want, capture, page
-from glassformer.insight.inspection import inspect
-from glassformer.insight.report import COARSE, Page
+from glassformer.page.inspection import inspect
+from glassformer.page.report import COARSE, Page
 
 HERE = Path(__file__).parent
 DESK, PHONE = (1400, 820), (390, 1240)

@@ -15,8 +15,8 @@ from pathlib import Path
 import tyro
 from tyro.conf import Positional
 
-from glassformer.folder import PRUNED
 from glassformer.pictures import new_figure, save_figure
+from glassformer.run.names import PRUNED
 
 PUBLISHED = {  # share of heads left, BLEU more than the unpruned model: arXiv:1905.09418, abstract and table 2
     "Voita et al. 2019, WMT English to Russian: 75 of all 144 heads": (75 / 144, 29.62 - 29.6),

@@ -25,8 +25,8 @@ import tyro
 from glassformer import SearchConfig, TrainConfig, Translator
 from glassformer.errors import DataError, GlassformerError
 from glassformer.files import replacing
-from glassformer.run import open_run
-from glassformer.text.meter import Meter
+from glassformer.meter import Meter
+from glassformer.run.folder import open_run
 from glassformer.text.pairs import Pair, PairFiles
 from glassformer.text.scores import Score, score
 from glassformer.training.loop import TrainResult, train_once

@@ -20,11 +20,11 @@ import tyro
 
 from glassformer import SearchConfig, TrainConfig
 from glassformer.errors import GlassformerError
-from glassformer.folder import WEIGHTS
 from glassformer.insight.config import PruneConfig
 from glassformer.insight.prune import prune
 from glassformer.insight.speed import compare_speed
-from glassformer.run import open_run
+from glassformer.run.folder import open_run
+from glassformer.run.names import WEIGHTS
 
 
 def settings(data: Path, out: Path, seed: int, minutes: float) -> TrainConfig:

@@ -17,7 +17,7 @@ import tyro
 
 from glassformer import SearchConfig, TrainConfig, Translator
 from glassformer.errors import GlassformerError
-from glassformer.run import open_run
+from glassformer.run.folder import open_run
 from glassformer.text.pairs import PairFiles
 from glassformer.text.scores import score
 from glassformer.training.loop import train_once

@@ -11,14 +11,18 @@ from jaxtyping import install_import_hook
 
 install_import_hook("glassformer", "beartype.beartype")
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from glassformer.run import Run, load_run, write_config, write_weights
+from glassformer.data.corpus import Corpus
+from glassformer.data.encode import Counts, Encoded, Encoder
+from glassformer.run.folder import Run, load_run, write_config, write_weights
+from glassformer.text.pairs import Pair
 from glassformer.text.tokenizer import Tokenizer
 from glassformer.transformer.config import ModelConfig
 from glassformer.transformer.model import Transformer
@@ -52,3 +56,25 @@ def write_random_run(
 @pytest.fixture(scope="session")
 def random_run() -> Callable[..., Run]:
     return write_random_run
+
+
+def encode(
+    pairs: Iterable[Pair], folder: Path, source: Tokenizer, target: Tokenizer, *, at_once: int = 1000, **limits: float
+) -> Iterable[Encoded]:
+    """The pairs, so many at a time."""
+    folder.mkdir(parents=True, exist_ok=True)
+    encoder = Encoder(str(source.save(folder / "left")), str(target.save(folder / "right")), **limits)
+    iterator = iter(pairs)
+    while chunk := list(islice(iterator, at_once)):
+        yield encoder.encode([source for source, _ in chunk], [target for _, target in chunk])
+
+
+@pytest.fixture(scope="session")
+def prepare_corpus() -> Callable[..., tuple[Corpus, Counts]]:
+    """Tokenises pairs with two tokenizers into a folder."""
+
+    def prepare(pairs: Iterable[Pair], folder: Path, *args, **kwargs) -> tuple[Corpus, Counts]:
+        counts = Corpus.prepare(encode(pairs, folder, *args, **kwargs), folder)
+        return Corpus(folder), counts
+
+    return prepare

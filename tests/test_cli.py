@@ -30,9 +30,9 @@ from safetensors.torch import load_file, save_file
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from glassformer import cli
+from glassformer.data.corpus import Corpus
 from glassformer.generation.config import SearchConfig
 from glassformer.generation.translator import Translation, Translator
-from glassformer.text.corpus import Corpus
 from glassformer.text.scores import score_all
 from glassformer.training import loop
 

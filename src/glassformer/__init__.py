@@ -13,13 +13,14 @@ if TYPE_CHECKING:
     from glassformer.attention.multihead import MultiheadAttention
     from glassformer.attention.observation import Observation
     from glassformer.attention.observe import observe
+    from glassformer.attention.replace import replace_attention
     from glassformer.attention.want import Want
+    from glassformer.capture.capture import capture
     from glassformer.errors import GlassformerError
     from glassformer.generation.config import SearchConfig
     from glassformer.generation.translator import Translation, Translator
-    from glassformer.insight.capture import capture
-    from glassformer.insight.report import page
-    from glassformer.interop.torch_nn import from_torch, replace_attention
+    from glassformer.interop.torch_nn import from_torch
+    from glassformer.page.report import page
     from glassformer.training.config import TrainConfig
     from glassformer.training.loop import TrainResult, train
     from glassformer.transformer.config import ModelConfig
@@ -38,12 +39,12 @@ _HOME = {
     "Translator": "generation.translator",
     "Want": "attention.want",
     "attend": "attention.attend",
-    "capture": "insight.capture",
+    "capture": "capture.capture",
     "from_torch": "interop.torch_nn",
     "multi_head_attention_forward": "attention.functional",
     "observe": "attention.observe",
-    "page": "insight.report",
-    "replace_attention": "interop.torch_nn",
+    "page": "page.report",
+    "replace_attention": "attention.replace",
     "train": "training.loop",
 }
 

@@ -71,7 +71,7 @@ def _report(result: "TrainResult") -> int:
 
 
 def list_runs(command: RunsCommand) -> int:
-    from glassformer.training.runs import advice, as_lines, as_table, find_runs
+    from glassformer.run.listing import advice, as_lines, as_table, find_runs
 
     found = find_runs(command.folder)
     if sys.stdout.isatty():
@@ -87,8 +87,8 @@ def list_runs(command: RunsCommand) -> int:
 def translate(command: TranslateCommand) -> int:
     from glassformer.device import tame_memory
     from glassformer.files import check_writable, replacing
+    from glassformer.generation.stream import chunks_of_file, chunks_of_stream, count_lines, counting, with_prefixes
     from glassformer.generation.translator import Translator
-    from glassformer.text.stream import chunks_of_file, chunks_of_stream, count_lines, counting, with_prefixes
 
     tame_memory()
     if command.input is not None and command.output is not None:
@@ -115,10 +115,10 @@ def translate(command: TranslateCommand) -> int:
 
 def _translate_file(command: TranslateCommand, source: Path, output: Path) -> int:
     """From file to file, keeping what is done at a stop. Chunks begin at the same lines, stopped or not."""
+    from glassformer.generation.files import partial_output
+    from glassformer.generation.stream import count_lines, counting, in_chunks, with_prefixes
     from glassformer.generation.translator import Translator
     from glassformer.text.pairs import PairFiles, read_lines
-    from glassformer.text.partial import partial_output
-    from glassformer.text.stream import count_lines, counting, in_chunks, with_prefixes
 
     if command.prefixes is not None:
         PairFiles(command.prefixes).check()
@@ -150,8 +150,8 @@ def _translate_file(command: TranslateCommand, source: Path, output: Path) -> in
 
 def _digest_of_run(folder: Path) -> str:
     """Of the files of a run folder that translations depend on."""
-    from glassformer.folder import CONFIG, WEIGHTS
-    from glassformer.run import read_config
+    from glassformer.run.folder import read_config
+    from glassformer.run.names import CONFIG, WEIGHTS
     from glassformer.text.vocabulary import VOCABULARY
 
     config = read_config(folder)
@@ -197,10 +197,10 @@ def _format(translations: Sequence[Sequence["Translation"]], first: int, command
 def evaluate(command: EvaluateCommand) -> int:
     from glassformer.device import tame_memory
     from glassformer.files import check_writable, replacing
+    from glassformer.generation.stream import counting, in_chunks
     from glassformer.generation.translator import Translator
     from glassformer.text.pairs import PairFiles, read_lines
     from glassformer.text.scores import bleu_scorer, score_all
-    from glassformer.text.stream import counting, in_chunks
     from glassformer.text.tokenizer import SymbolTokenizer
 
     symbols = command.symbols
@@ -245,7 +245,7 @@ def import_model(command: ImportCommand) -> int:
 def export_model(command: ExportCommand) -> int:
     from glassformer.interop.ctranslate2 import export_ctranslate2
     from glassformer.interop.huggingface import export_marian
-    from glassformer.run import load_run
+    from glassformer.run.folder import load_run
 
     _check_new_folder(command.out)
     if command.to == "huggingface":
@@ -270,12 +270,12 @@ def export_model(command: ExportCommand) -> int:
 def study(command: HeadsCommand) -> int:
     from glassformer.device import pick_device, tame_memory
     from glassformer.files import write_json
-    from glassformer.folder import HEADS, HEADS_PICTURE
     from glassformer.insight.chart import draw_heads
     from glassformer.insight.heads import Sentences, as_table, study_heads
     from glassformer.insight.syntax import Treebank
     from glassformer.pictures import can_draw
-    from glassformer.run import load_run
+    from glassformer.run.folder import load_run
+    from glassformer.run.names import HEADS, HEADS_PICTURE
     from glassformer.text.pairs import PairFiles
 
     pairs = PairFiles.of(command.data, "--data")
@@ -296,10 +296,10 @@ def study(command: HeadsCommand) -> int:
 
 def prune_heads(config: PruneConfig) -> int:
     from glassformer.device import tame_memory
-    from glassformer.folder import PRUNED_PICTURE
     from glassformer.insight.chart import draw_pruning
     from glassformer.insight.prune import as_lines, prune
     from glassformer.pictures import can_draw
+    from glassformer.run.names import PRUNED_PICTURE
 
     tame_memory()
     found = prune(config, lambda line: print(line, file=sys.stderr))
@@ -317,7 +317,7 @@ def prune_heads(config: PruneConfig) -> int:
 def inspect_run(command: InspectCommand) -> int:
     from glassformer.device import tame_memory
     from glassformer.files import check_writable
-    from glassformer.insight.inspection import inspect
+    from glassformer.page.inspection import inspect
 
     check_writable(command.out)
     tame_memory()

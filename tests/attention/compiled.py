@@ -7,7 +7,7 @@ from torch import nn
 from torch.testing import assert_close
 
 from glassformer.attention.multihead import MultiheadAttention
-from glassformer.interop.torch_nn import replace_attention
+from glassformer.attention.replace import replace_attention
 
 B, L, E, H = 2, 5, 12, 3
 warnings.simplefilter("ignore")  # torch's own, of its compiler

@@ -13,8 +13,8 @@ from torch.testing import assert_close
 
 from glassformer.attention import attend as attend_module
 from glassformer.attention.attend import attend, attend_step, small_self_attention
+from glassformer.attention.kernels.weigh import weigh
 from glassformer.attention.observe import observe
-from glassformer.attention.weigh import weigh
 
 B, H, Q, K, D, V = 2, 3, 5, 7, 11, 13  # distinct primes: a swapped axis cannot pass
 

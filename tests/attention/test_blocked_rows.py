@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.testing import assert_close
 
 from glassformer.attention import attend as attend_module
-from glassformer.attention import blockwise
+from glassformer.attention.kernels import blockwise
 from glassformer.attention.multihead import MultiheadAttention
 
 B, H, Q, K, D = 2, 3, 5, 7, 4

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.testing import assert_close
 
-from glassformer.attention import blocks, blockwise
+from glassformer.attention.kernels import blocks, blockwise
 from glassformer.attention.multihead import MultiheadAttention
 
 CASES = 2000 if os.environ.get("HYPOTHESIS_PROFILE") == "long" else 200

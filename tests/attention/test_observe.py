@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.testing import assert_close
 
-from glassformer.attention import blocks, blockwise, products
+from glassformer.attention.kernels import blocks, blockwise, products
 from glassformer.attention.observation import Observation
 from glassformer.attention.observe import observe
 from glassformer.attention.want import NOTHING, SUMMARY, Want

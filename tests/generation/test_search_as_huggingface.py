@@ -11,7 +11,7 @@ from glassformer.generation.config import SearchConfig
 from glassformer.generation.engine import Engine
 from glassformer.generation.search import beam_search, greedy
 from glassformer.interop.huggingface import export_marian
-from glassformer.run import Run
+from glassformer.run.folder import Run
 from glassformer.text.batching import pad_source
 from glassformer.text.tokenizer import EOS, SubwordTokenizer
 

@@ -22,7 +22,7 @@ from glassformer.insight.gates import gated, importance, least_missed, rise_with
 from glassformer.insight.heads import FREQUENT, Head, Sentences, _Sums, as_table, role_of, study_heads
 from glassformer.insight.prune import without_heads
 from glassformer.insight.syntax import Syntax
-from glassformer.run import Run, load_run
+from glassformer.run.folder import Run, load_run
 from glassformer.text.tokenizer import SymbolTokenizer
 from glassformer.training.config import TrainConfig
 from glassformer.training.prepare import prepare_run

@@ -17,7 +17,7 @@ from glassformer.insight.gates import least_missed
 from glassformer.insight.heads import Sentences
 from glassformer.insight.prune import Pruning, Round, _copy, prune
 from glassformer.insight.speed import Speed
-from glassformer.run import Run, load_run, open_run
+from glassformer.run.folder import Run, load_run, open_run
 from glassformer.text.pairs import PairFiles
 from glassformer.text.tokenizer import SymbolTokenizer
 from glassformer.training import loop

@@ -18,7 +18,7 @@ from glassformer.generation.engine import Engine
 from glassformer.generation.translator import Translator
 from glassformer.insight.prune import without_heads
 from glassformer.interop.huggingface import export_marian
-from glassformer.run import Run, load_run, open_run, write_config, write_weights
+from glassformer.run.folder import Run, load_run, open_run, write_config, write_weights
 from glassformer.text.tokenizer import train_tokenizer
 from glassformer.transformer.config import ModelConfig
 from glassformer.transformer.model import Transformer, weight_shapes

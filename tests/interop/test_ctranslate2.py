@@ -16,7 +16,7 @@ from glassformer.generation.config import SearchConfig
 from glassformer.generation.translator import Translator
 from glassformer.insight.prune import without_heads
 from glassformer.interop.ctranslate2 import QUANTIZATIONS, export_ctranslate2
-from glassformer.run import Run, write_weights
+from glassformer.run.folder import Run, write_weights
 from glassformer.text.tokenizer import EOS, SubwordTokenizer, SymbolTokenizer, Tokenizer
 from glassformer.text.vocabulary import VocabularyTokenizer
 from glassformer.transformer.model import Transformer

@@ -14,13 +14,14 @@ from torch.testing import assert_close
 
 from glassformer.attention.masks import keep_from_ids
 from glassformer.attention.multihead import MultiheadAttention
+from glassformer.attention.replace import replace_attention
 from glassformer.errors import ArgumentError, ConfigError, RunError
 from glassformer.generation.config import SearchConfig
 from glassformer.interop.huggingface import export_marian
-from glassformer.interop.torch_nn import Converted, from_torch, replace_attention
+from glassformer.interop.torch_nn import Converted, from_torch
 from glassformer.reference import transformer as reference
 from glassformer.reference.weights import transformer_from_fast, transformer_to_fast
-from glassformer.run import Run
+from glassformer.run.folder import Run
 from glassformer.text.tokenizer import SymbolTokenizer
 from glassformer.transformer.config import ModelConfig
 from glassformer.transformer.model import Transformer

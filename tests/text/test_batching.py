@@ -7,9 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from glassformer.attention.packing import row_length
+from glassformer.data.corpus import Corpus
 from glassformer.text import batching
 from glassformer.text.batching import Batch, pad_source, plan_batches
-from glassformer.text.corpus import Corpus
 from glassformer.text.tokenizer import EOS, SymbolTokenizer
 
 SOURCE = SymbolTokenizer(list("abcde"))

@@ -9,11 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from glassformer.errors import ConfigError, DataError, RunError
+from glassformer.text.kinds import KINDS, SUBWORD_KINDS
 from glassformer.text.loading import load_tokenizer
 from glassformer.text.tokenizer import (
     EOS,
-    KINDS,
-    SUBWORD_KINDS,
     UNK,
     SubwordTokenizer,
     SymbolTokenizer,

@@ -144,7 +144,7 @@ def undrawn() -> Iterator[None]:
 
 
 HOLDER = (
-    "import sys; from pathlib import Path; from glassformer.training.lock import held\n"
+    "import sys; from pathlib import Path; from glassformer.run.lock import held\n"
     "with held(Path(sys.argv[1])): print(flush=True); sys.stdin.read()"
 )
 

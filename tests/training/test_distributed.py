@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from glassformer.data.corpus import Corpus
 from glassformer.text.batching import plan_batches
-from glassformer.text.corpus import Corpus
 from glassformer.training import loop
 from glassformer.training.config import TrainConfig
 from glassformer.training.distributed import ALONE, Processes

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from glassformer.text.corpus import Corpus
-from glassformer.text.encode import Encoder
+from glassformer.data.corpus import Corpus
+from glassformer.data.encode import Encoder
 from glassformer.text.loading import load_tokenizer
 from glassformer.text.resampling import Resampling
 from glassformer.text.tokenizer import EOS, UNK, SymbolTokenizer, train_tokenizer

@@ -16,7 +16,7 @@ from glassformer import cli
 from glassformer.errors import ConfigError, DataError, RunError
 from glassformer.generation.config import SearchConfig
 from glassformer.generation.translator import Translator
-from glassformer.run import load_run, write_weights
+from glassformer.run.folder import load_run, write_weights
 from glassformer.text.tokenizer import SymbolTokenizer, train_tokenizer
 from glassformer.text.vocabulary import VocabularyTokenizer
 from glassformer.training.config import TrainConfig

@@ -8,12 +8,12 @@ from torch import Tensor
 from torch.testing import assert_close
 
 from glassformer.attention.functional import look
+from glassformer.data.alignment import Aligner
+from glassformer.data.corpus import Corpus
 from glassformer.errors import ConfigError, RunError
 from glassformer.insight.prune import without_heads
-from glassformer.run import load_run, write_config, write_weights
-from glassformer.text.alignment import Aligner
+from glassformer.run.folder import load_run, write_config, write_weights
 from glassformer.text.batching import Batch
-from glassformer.text.corpus import Corpus
 from glassformer.training import loop
 from glassformer.training.config import TrainConfig
 from glassformer.training.guide import GUIDED, Guide

@@ -19,12 +19,12 @@ from torch.nn.modules.module import register_module_forward_hook
 from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.testing import assert_close
 
+from glassformer.data.corpus import Corpus
 from glassformer.errors import ConfigError, DataError, DivergedError, RunError
 from glassformer.generation.translator import Translator
 from glassformer.pictures import can_draw
-from glassformer.run import load_run
+from glassformer.run.folder import load_run
 from glassformer.text.batching import Batch
-from glassformer.text.corpus import Corpus
 from glassformer.text.loading import load_tokenizer
 from glassformer.text.scores import Score
 from glassformer.training import loop, prepare, validation

@@ -10,12 +10,14 @@ from pathlib import Path
 
 import pytest
 
+from glassformer import meter
+from glassformer.data import processes
+from glassformer.data.corpus import Corpus
+from glassformer.data.held_out import rank
 from glassformer.errors import ConfigError, DataError, GlassformerError, RunError
-from glassformer.text import meter, pairs, workers
-from glassformer.text.corpus import Corpus
+from glassformer.text import pairs
 from glassformer.text.loading import load_tokenizer
 from glassformer.text.pairs import Pair
-from glassformer.text.split import rank
 from glassformer.text.tokenizer import UNK, train_tokenizer
 from glassformer.training import prepare
 from glassformer.training.config import TrainConfig
@@ -181,9 +183,9 @@ def test_a_wrong_line_late_in_the_files_is_named(config, small_blocks, said, tmp
 
 @pytest.mark.parametrize("task", ["Scanner", "Sampler", "Learner", "Encoder"])
 def test_a_lost_process_leaves_nothing_behind(config, small_blocks, said, tmp_path, monkeypatch, task):
-    made: list[workers._Process] = []
+    made: list[processes._Process] = []
 
-    class Doomed(workers._Process):
+    class Doomed(processes._Process):
         def __init__(self) -> None:
             super().__init__()
             made.append(self)
@@ -193,7 +195,7 @@ def test_a_lost_process_leaves_nothing_behind(config, small_blocks, said, tmp_pa
                 self.kill()
             super().send(parts)
 
-    monkeypatch.setattr(workers, "_Process", Doomed)
+    monkeypatch.setattr(processes, "_Process", Doomed)
     with pytest.raises(GlassformerError, match="a process that shares the work was ended by SIGKILL"):
         prepare_run(config("new/run", threads=2), said.append)
     assert all(process._popen.returncode is not None for process in made)

@@ -1,1 +1,6 @@
-"""Attention: the fused operation, the masks, and the module with torch's parameter names."""
+"""One attention operation: its output, and exact facts about its weights, as fast as the processor allows.
+
+It imports nothing of ours but the leaves (`errors`, `device`, ...). Open `attend` first (the output alone), then
+`observe` (the output with facts), then `multihead` (the drop-in for torch.nn.MultiheadAttention); `kernels/` is how
+they compute.
+"""

@@ -10,13 +10,13 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from glassformer.attention.blocks import Problem
-from glassformer.attention.blockwise import attend_in_blocks, blocks_are_faster
+from glassformer.attention.kernels.blocks import Problem
+from glassformer.attention.kernels.blockwise import attend_in_blocks, blocks_are_faster
+from glassformer.attention.kernels.products import is_eager
+from glassformer.attention.kernels.short import attend_short
+from glassformer.attention.kernels.weigh import weigh
 from glassformer.attention.masks import causal as causal_keep
 from glassformer.attention.masks import check_causal, check_masks, open_blocked_rows
-from glassformer.attention.products import is_eager
-from glassformer.attention.short import attend_short
-from glassformer.attention.weigh import weigh
 
 # Measured with torch 2.13 on an Intel Xeon, forward and backward of 4,096 positions, lengths 8 to 256: in bfloat16 the
 # fused kernel takes 2 to 14 times as long as `attend_short` up to 128, in float32 1.1 to 1.5 times up to 16, then 0.8.

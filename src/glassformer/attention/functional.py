@@ -9,10 +9,10 @@ from torch import Tensor
 from torch.overrides import handle_torch_function, has_torch_function
 
 from glassformer.attention.attend import attend
-from glassformer.attention.blocks import Problem
+from glassformer.attention.kernels.blocks import Problem
+from glassformer.attention.kernels.products import linear
 from glassformer.attention.masks import add_open_columns, causal_from_start, check_type, fit_bias, masks_from_torch
 from glassformer.attention.observe import see
-from glassformer.attention.products import linear
 from glassformer.attention.want import Want
 from glassformer.errors import ArgumentError
 

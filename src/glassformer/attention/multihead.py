@@ -13,10 +13,10 @@ from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
 from torch.overrides import has_torch_function
 
 from glassformer.attention.attend import attend, small_self_attention
-from glassformer.attention.blocks import Problem
 from glassformer.attention.functional import Look, forward_in_memory_order, multi_head_attention_forward, on_each
+from glassformer.attention.kernels.blocks import Problem
+from glassformer.attention.kernels.products import linear
 from glassformer.attention.packing import Packing
-from glassformer.attention.products import linear
 from glassformer.errors import ArgumentError
 
 Heads = Float[Tensor, "batch heads length d_head"]

@@ -6,12 +6,12 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from glassformer.attention.blocks import Problem
-from glassformer.attention.blockwise import attend_in_blocks, blocks_are_faster
+from glassformer.attention.kernels.blocks import Problem
+from glassformer.attention.kernels.blockwise import attend_in_blocks, blocks_are_faster
+from glassformer.attention.kernels.plain import observe_plainly
+from glassformer.attention.kernels.statistics import Found
 from glassformer.attention.masks import check_causal, check_masks
 from glassformer.attention.observation import Observation
-from glassformer.attention.plain import observe_plainly
-from glassformer.attention.statistics import Found
 from glassformer.attention.want import SUMMARY, Want
 from glassformer.errors import ArgumentError
 

@@ -13,7 +13,7 @@ from glassformer.demo.dates import DatePhrase, make_dates
 from glassformer.files import replacing
 from glassformer.generation.config import SearchConfig
 from glassformer.generation.translator import Translator
-from glassformer.run import is_run_folder, read_config
+from glassformer.run.folder import is_run_folder, read_config
 from glassformer.training.config import TrainConfig
 from glassformer.training.loop import TrainResult, train
 

@@ -1,1 +1,5 @@
-"""From a source to its translations: search over ids, and the translator around it."""
+"""A trained model to translations: searches over ids, and the Translator from text to text.
+
+It may import `run`, `text`, `transformer` and `attention`. Open `translator` first, then `search`, then `engine`,
+which computes a step.
+"""

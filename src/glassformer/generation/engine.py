@@ -15,8 +15,8 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from glassformer.attention.attend import attend, attend_step
-from glassformer.attention.products import PackedLinear
-from glassformer.attention.weigh import weigh
+from glassformer.attention.kernels.products import PackedLinear
+from glassformer.attention.kernels.weigh import weigh
 from glassformer.device import mapped_memory
 from glassformer.errors import RunError
 from glassformer.generation.cache import BeamCache

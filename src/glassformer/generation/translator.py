@@ -20,7 +20,7 @@ from glassformer.generation.consensus import by_agreement
 from glassformer.generation.engine import Engine, Stack
 from glassformer.generation.precision import Precision, pick_generation_precision
 from glassformer.generation.search import Hypothesis, stream
-from glassformer.run import open_run
+from glassformer.run.folder import open_run
 from glassformer.text.batching import pad_source
 from glassformer.text.tokenizer import EOS, UNK, UNKNOWN, Tokenizer
 from glassformer.transformer.model import Transformer

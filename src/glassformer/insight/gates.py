@@ -8,8 +8,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from glassformer.attention.blocks import Problem
 from glassformer.attention.functional import Look, look
+from glassformer.attention.kernels.blocks import Problem
 from glassformer.attention.want import Want
 from glassformer.errors import ArgumentError
 from glassformer.text.batching import Batch

@@ -12,11 +12,11 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from glassformer.attention.want import Want
+from glassformer.capture.capture import capture
 from glassformer.errors import DataError, RunError
-from glassformer.insight.capture import capture
 from glassformer.insight.gates import importance, rise_without
 from glassformer.insight.syntax import ABOVE, Following, Link, Syntax, Treebank
-from glassformer.run import Run
+from glassformer.run.folder import Run
 from glassformer.text.batching import Batch
 from glassformer.text.pairs import Pair
 from glassformer.text.tokenizer import EOS

@@ -18,17 +18,17 @@ import torch
 from glassformer.device import pick_device
 from glassformer.errors import ArgumentError, ConfigError, DivergedError, GlassformerError, OutOfMemoryError, RunError
 from glassformer.files import write_json
-from glassformer.folder import METRICS, PRUNED, WEIGHTS
 from glassformer.generation.config import SearchConfig
 from glassformer.insight.config import PruneConfig
 from glassformer.insight.gates import least_missed
 from glassformer.insight.heads import Sentences
 from glassformer.insight.speed import Speed, compare_speed, peak_memory
-from glassformer.run import load_run, open_run, read_config, write_config, write_weights
+from glassformer.run.folder import load_run, open_run, read_config, write_config, write_weights
+from glassformer.run.metrics import read_metrics
+from glassformer.run.names import METRICS, PRUNED, WEIGHTS
 from glassformer.text.pairs import Pair, PairFiles
 from glassformer.training.config import TrainConfig
 from glassformer.training.loop import train_once
-from glassformer.training.metrics import read_metrics
 from glassformer.transformer.model import Transformer, count_parameters
 
 LINES = 200

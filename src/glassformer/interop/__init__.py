@@ -1,1 +1,4 @@
-"""Other libraries: models of torch.nn with our attention in them."""
+"""Models of other libraries, in and out: torch.nn, Hugging Face's Marian layout, CTranslate2.
+
+It may import `training` and what that imports. Each file is named for the library.
+"""

@@ -13,7 +13,7 @@ from torch.nn.functional import pad
 
 from glassformer.errors import ConfigError, RunError
 from glassformer.interop.huggingface import check_subwords
-from glassformer.run import Run
+from glassformer.run.folder import Run
 from glassformer.text.tokenizer import EOS, UNK
 from glassformer.transformer.config import ModelConfig
 from glassformer.transformer.positions import sinusoids

@@ -15,7 +15,7 @@ from torch.nn.functional import pad
 
 from glassformer.errors import DataError, RunError
 from glassformer.files import write_json
-from glassformer.run import Run, load_run, read_weights, write_config, write_weights
+from glassformer.run.folder import Run, load_run, read_weights, write_config, write_weights
 from glassformer.tensors import write_tensors
 from glassformer.text.tokenizer import EOS, UNK, SubwordTokenizer, Tokenizer
 from glassformer.text.vocabulary import VocabularyTokenizer, read_vocabulary

@@ -1,8 +1,8 @@
-"""Models made of torch.nn's modules: their attention replaced by ours, and their weights in our Transformer."""
+"""Models made of torch.nn's modules: their weights in our Transformer."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar, cast
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -17,8 +17,6 @@ from glassformer.generation.engine import Engine
 from glassformer.generation.search import Hypothesis
 from glassformer.transformer.config import ModelConfig
 from glassformer.transformer.model import Transformer
-
-Model = TypeVar("Model", bound=nn.Module)
 
 POSITIONS = ("interleaved", "split")
 _EPS = 1e-5  # of each of our LayerNorms
@@ -48,41 +46,6 @@ _STACKS = (
     ("encoder", nn.TransformerEncoder, nn.TransformerEncoderLayer, _ENCODER_LAYER),
     ("decoder", nn.TransformerDecoder, nn.TransformerDecoderLayer, _DECODER_LAYER),
 )
-
-
-def replace_attention(model: Model) -> Model:
-    """Puts a `glassformer.MultiheadAttention` in the place of every `torch.nn.MultiheadAttention` of a model.
-
-    Changes the model in place and returns it; if it is itself an attention, returns its replacement. The parameters
-    stay the same objects, so an optimizer that has them goes on; hooks, training mode, device and dtype stay too. A
-    module that stands in several places still does. Results are torch's (see `MultiheadAttention` for what differs),
-    also inside `nn.TransformerEncoderLayer`, which then calls the attention in inference as well.
-
-    Subclasses of torch's attention are left alone: they may compute something else. A model without any attention to
-    replace is an ArgumentError.
-    """
-    ours: dict[nn.Module, MultiheadAttention] = {}
-    for module in model.modules():
-        if type(module) is nn.MultiheadAttention:
-            ours[module] = as_ours(module)
-    if not ours and not any(isinstance(module, MultiheadAttention) for module in model.modules()):
-        raise ArgumentError(
-            f"model must contain a torch.nn.MultiheadAttention, and {type(model).__name__} has none: attention that "
-            "a model computes in code of its own can't be replaced"
-        )
-    for parent in list(model.modules()):
-        for name, child in list(parent._modules.items()):
-            if child in ours:
-                setattr(parent, name, ours[child])
-    return cast(Model, ours.get(model, model))
-
-
-def as_ours(theirs: nn.MultiheadAttention) -> MultiheadAttention:
-    """All that torch's module holds, in a module of ours: it has the same attributes."""
-    ours = MultiheadAttention.__new__(MultiheadAttention)
-    nn.Module.__init__(ours)
-    ours.__setstate__(theirs.__dict__.copy())
-    return ours
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -1,1 +1,5 @@
-"""Text to token ids, files to token arrays, token arrays to batches."""
+"""Text to token ids and back, token ids to batches, and scores of text.
+
+It may import `transformer` and `attention`. Open `tokenizer` first; `pairs` reads the user's files, `batching` makes
+batches.
+"""

@@ -15,13 +15,11 @@ from pathlib import Path
 import sentencepiece
 
 from glassformer.errors import ConfigError, DataError
-from glassformer.folder import SUBWORD_ENDINGS
 from glassformer.text.decomposition import decomposition_rules
+from glassformer.text.kinds import KINDS, SUBWORD_ENDINGS
 
 EOS, UNK = 0, 1
 UNKNOWN = "⁇"
-SUBWORD_KINDS = ("unigram", "bpe", "char", "word")
-KINDS = (*SUBWORD_KINDS, "symbols")
 ENDINGS = (".spm", ".symbols")
 
 

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import tyro
 
 from glassformer.errors import ConfigError
-from glassformer.folder import SUBWORD_ENDINGS
+from glassformer.text.kinds import SUBWORD_ENDINGS
 from glassformer.text.pairs import PairFiles
 from glassformer.text.scores import METRICS
 from glassformer.transformer.config import ModelConfig

@@ -4,8 +4,8 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import torch
 
+from glassformer.data.corpus import Corpus
 from glassformer.text.batching import Batch, one_ahead
-from glassformer.text.corpus import Corpus
 from glassformer.text.resampling import Resampling
 from glassformer.training.distributed import Processes
 from glassformer.transformer.config import ModelConfig

@@ -6,10 +6,10 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor
 
-from glassformer.attention.blocks import Problem
 from glassformer.attention.functional import look
+from glassformer.attention.kernels.blocks import Problem
 from glassformer.attention.want import Want
-from glassformer.text.alignment import Aligner
+from glassformer.data.alignment import Aligner
 from glassformer.text.batching import Batch
 from glassformer.transformer.model import Transformer
 

@@ -10,27 +10,27 @@ from typing import Any
 
 import torch
 
+from glassformer.data.alignment import Aligner
+from glassformer.data.corpus import Corpus
 from glassformer.device import explaining_memory, pick_precision, tame_memory
 from glassformer.errors import FULL, ConfigError, DivergedError, RunError
 from glassformer.files import remove_unfinished, write_json
-from glassformer.folder import ALIGNMENT, CONFIG, CURVES, INITIAL, METRICS, RESUME, WEIGHTS
 from glassformer.pictures import can_draw
-from glassformer.run import load_weights, read_config, read_weights, write_weights
-from glassformer.text.alignment import Aligner
+from glassformer.run.curves import draw_curves
+from glassformer.run.folder import load_weights, read_config, read_weights, write_weights
+from glassformer.run.lock import check_free, held, remove_resume
+from glassformer.run.metrics import read_metrics
+from glassformer.run.names import ALIGNMENT, CONFIG, CURVES, INITIAL, METRICS, RESUME, WEIGHTS
 from glassformer.text.batching import Batch, plan_batches
-from glassformer.text.corpus import Corpus
 from glassformer.text.loading import load_tokenizer
 from glassformer.text.resampling import Resampling
 from glassformer.text.scores import LOWER_IS_BETTER
 from glassformer.training.checkpoint import Checkpoints
 from glassformer.training.config import TrainConfig
-from glassformer.training.curves import draw_curves
 from glassformer.training.distributed import Processes, gathered, joined, restarted
 from glassformer.training.feed import Feed, Group
 from glassformer.training.guide import GUIDED, Guide
 from glassformer.training.interruption import Interruption, interruption
-from glassformer.training.lock import check_free, held, remove_resume
-from glassformer.training.metrics import read_metrics
 from glassformer.training.prepare import prepare_run, read_valid_pairs
 from glassformer.training.progress import TrainingDisplay, drop_metrics_after
 from glassformer.training.schedule import cooled, inverse_square_root

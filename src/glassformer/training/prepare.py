@@ -15,26 +15,27 @@ from typing import Any
 
 import sentencepiece
 
+from glassformer.data.corpus import Corpus
+from glassformer.data.encode import Counts, Encoded, Encoder
+from glassformer.data.held_out import Split, hold_out
+from glassformer.data.kept import FORMAT, PREPARED, PreparedCorpora, link, read_facts, seal
+from glassformer.data.processes import count_workers, in_order
+from glassformer.data.sample import LINES, NOTHING, SYMBOLS, Sample, sample
+from glassformer.data.scan import Scan, scan
+from glassformer.data.vocabularies import Lesson, learn
 from glassformer.errors import DataError, RunError
 from glassformer.files import write_json
-from glassformer.folder import FILES, INITIAL, RESUME, SUBWORD_ENDINGS
-from glassformer.run import OpenRun, is_run_folder, open_run, write_config
+from glassformer.meter import Meter
+from glassformer.run.folder import OpenRun, is_run_folder, open_run, write_config
+from glassformer.run.lock import check_free
+from glassformer.run.names import FILES, INITIAL, RESUME
 from glassformer.tensors import write_tensors
-from glassformer.text.corpus import Corpus
-from glassformer.text.encode import Counts, Encoded, Encoder
-from glassformer.text.learn import Lesson, learn
+from glassformer.text.kinds import SUBWORD_ENDINGS
 from glassformer.text.loading import files_of, load_tokenizer
-from glassformer.text.meter import Meter
 from glassformer.text.pairs import Pair, PairFiles
-from glassformer.text.prepared import FORMAT, PREPARED, PreparedCorpora, link, read_facts, seal
-from glassformer.text.sample import LINES, NOTHING, SYMBOLS, Sample, sample
-from glassformer.text.scan import Scan, scan
 from glassformer.text.scores import bleu_scorer
-from glassformer.text.split import Split, hold_out
 from glassformer.text.tokenizer import ENDINGS, check_kind
-from glassformer.text.workers import count_workers, in_order
 from glassformer.training.config import TrainConfig
-from glassformer.training.lock import check_free
 
 MOST_HELD_OUT = 1000
 LEARNED_FROM = 1 << 24

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 
 from glassformer.files import replacing
-from glassformer.text.meter import clock
+from glassformer.meter import clock
 
 
 class TrainingDisplay:

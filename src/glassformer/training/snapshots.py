@@ -13,7 +13,7 @@ from torch import Tensor
 
 from glassformer.errors import RunError
 from glassformer.files import replacement
-from glassformer.run import read_weights
+from glassformer.run.folder import read_weights
 from glassformer.tensors import check_tensors, write_checked_tensors, write_tensors
 
 KEPT_BEST = 8

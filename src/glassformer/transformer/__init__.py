@@ -1,1 +1,4 @@
-"""The encoder-decoder Transformer (Vaswani et al. 2017), post-norm, in the conventions of the Marian layout."""
+"""The encoder-decoder Transformer: its sizes, layers, positions and cache.
+
+It may import `attention`. Open `model` first, then `layers`; `config` holds every size and its default.
+"""

@@ -1,0 +1,347 @@
+"""Attention and facts about its weights a block of queries at a time, so that a block's weights stay in the cache.
+
+Exact. The backward pass computes each block's weights again (Rabe and Staats 2021, arXiv:2112.05682), so that training,
+too, never holds all of them.
+
+B batch, H heads, L query length, S key length, D width of one head, G heads of all the batch entries in a block.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import cache, partial, wraps
+from importlib.util import find_spec
+from typing import Any, NamedTuple, TypeVar
+
+import torch
+from torch import Tensor
+
+from glassformer.attention.kernels.blocks import Block, Problem, groups, where_in
+from glassformer.attention.kernels.dropper import MOST_DROPOUT, Dropper
+from glassformer.attention.kernels.plain import observe_plainly
+from glassformer.attention.kernels.products import RightFactor, is_batched, is_eager
+from glassformer.attention.kernels.scratch import Scratch
+from glassformer.attention.kernels.statistics import Found, Sizes, Statistic, statistics
+from glassformer.attention.want import NOTHING, Want
+
+_T = TypeVar("_T")
+_FIRST = 64  # looking at so many keys in place of all, twice, saves a tenth of the time
+_FAR = 50.0  # in nats: weights of exp(-50) still have all their digits
+_LARGE = 64.0  # scores up to which counting from zero is exact to 4e-6
+_FROM_SCORES = 1 << 16  # below, one block holds everything, and plain operations have less to do
+
+
+def blocks_are_faster(q: Tensor, k: Tensor, v: Tensor, dropout: float = 0.0) -> bool:
+    """For all but small inputs; compiling, tracing and transforms take the plain operations."""
+    return (
+        not torch.compiler.is_compiling()  # first: what it sees compared becomes a condition of the graph
+        and q.shape[0] * q.shape[1] * q.shape[2] * k.shape[2] >= max(1, _FROM_SCORES)
+        and q.device.type in ("cpu", "cuda")
+        and q.dtype == k.dtype == v.dtype
+        and 0 <= dropout <= MOST_DROPOUT
+        and is_eager(q, k, v)
+    )
+
+
+def attend_in_blocks(of: Problem, dropout: float = 0.0, want: Want = NOTHING) -> tuple[Tensor, Found]:
+    """softmax(q kᵀ scale + bias) v, and what is wanted of its weights."""
+    # One draw from the global generator seeds all of a call's random numbers: the backward pass repeats them.
+    seed = int(torch.empty((), dtype=torch.int64, device="cpu").random_()) if dropout else 0
+    settings = _Settings(dropout, seed, want)
+    if not (torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in (of.q, of.k, of.v, of.bias))):
+        return _forward(of, settings)
+    names: list[str] = []
+    output, *tensors = _Attend.apply(of.q, of.k, of.v, of.bias, of, settings, names)
+    return output, dict(zip(names, tensors, strict=True))
+
+
+@dataclass(frozen=True)
+class _Settings:
+    dropout: float
+    seed: int
+    want: Want
+
+    def dropper(self, of: Problem) -> Dropper | None:
+        return Dropper(self.dropout, self.seed, _scratch(of)) if self.dropout else None
+
+
+class _Attend(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        bias: Tensor | None,
+        of: Problem,
+        settings: _Settings,
+        names: list[str],
+    ) -> tuple[Tensor, ...]:
+        ctx.set_materialize_grads(False)
+        output, found = _forward(of, settings)
+        bias = _own(bias) if bias is not None and not bias.requires_grad else bias
+        ctx.save_for_backward(q, k, v, of.keep, bias, found.get("top_keys"))
+        ctx.settings = settings
+        ctx.problem = partial(Problem, causal=of.causal, scale=of.scale, dtype=of.dtype, budget=of.budget)
+        ctx.names = list(found)
+        names.extend(found)
+        if "top_keys" in found:
+            ctx.mark_non_differentiable(found["top_keys"])
+        if not (q.requires_grad or k.requires_grad or (bias is not None and bias.requires_grad)):
+            ctx.mark_non_differentiable(*found.values())
+        return output, *found.values()
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
+        *tensors, top_keys = ctx.saved_tensors
+        of = ctx.problem(*tensors)
+        by_name = {name: grad for name, grad in zip(ctx.names, grads[1:], strict=True) if grad is not None}
+        # Gradients of gradients, and many gradients at once, come from plain operations.
+        if torch.is_grad_enabled() or not is_eager(*grads) or any(map(is_batched, grads)):
+            return *_plain_backward(of, ctx.settings, grads[0], by_name), None, None, None
+        found = {} if top_keys is None else {"top_keys": top_keys}
+        learns = _Learns(*ctx.needs_input_grad[:4])
+        return *_backward(of, ctx.settings, learns, grads[0], by_name, found), None, None, None
+
+
+def _without_autocast(function: Callable[..., _T]) -> Callable[..., _T]:
+    @wraps(function)
+    def run(of: Problem, *rest: Any) -> _T:
+        with torch.autocast(of.q.device.type, enabled=False):
+            return function(of, *rest)
+
+    return run
+
+
+@torch.no_grad()
+@_without_autocast
+def _forward(of: Problem, settings: _Settings) -> tuple[Tensor, Found]:
+    if of.q.device.type == "cuda" and _triton_is_there():
+        from glassformer.attention.kernels.gpu import attend_with_kernels, fits_kernels
+        from glassformer.attention.kernels.triton import OutOfResources
+
+        if fits_kernels(of, settings.want, settings.dropout):
+            try:
+                with torch.cuda.device(of.q.device):
+                    return attend_with_kernels(of, settings.want)
+            except OutOfResources:  # a GPU with less shared memory than any that the kernels were made for
+                pass
+    want = settings.want
+    batch, heads, q_len, _ = of.q.shape
+    width = of.v.shape[3]
+    output = of.v.new_empty(batch, q_len, heads, width).transpose(1, 2)  # so that the heads are merged by a view
+    found: Found = {}
+    for name in ("lse", "entropy"):
+        if getattr(want, name):
+            found[name] = torch.empty(of.q.shape[:3], dtype=_exact(of), device=of.q.device)
+    wanted = _wanted(of, want)
+    for statistic in wanted:
+        statistic.prepare(found)
+    drop = settings.dropper(of)
+    for_scores, for_weights = _scratch(of), _scratch(of)
+    for group in groups(of):
+        values = RightFactor(group.v)
+        for block in group.blocks():
+            place = (block.entries, block.heads, block.rows)
+            s = group.score(block, for_scores)
+            told = want.lse or want.entropy
+            p = group.softmax(block, s, out=for_weights.shaped(s.shape) if told else s)
+            if told:
+                reference, tilt = _normaliser(s, p)
+                if want.lse:
+                    found["lse"][place] = block.by_head(_lse(reference, tilt))
+                if want.entropy:  # -Σ p log p = lse - Σ p s, both counted from the same
+                    origin = _centre(s, reference, of.masked)
+                    entropy = reference - origin + tilt - torch.mul(p, s, out=s).sum(-1)
+                    found["entropy"][place] = block.by_head(entropy.masked_fill_(reference == -math.inf, 0.0))
+            if drop is not None:
+                p.mul_(drop.next(p))
+            for statistic in wanted:
+                statistic.see(block, p, found)
+            seen = p.new_empty(*p.shape[:2], width)
+            values.inner(p.shape[-1]).multiply(p, out=seen)
+            output[place] = block.by_head(seen)
+    return output, found
+
+
+class _Learns(NamedTuple):
+    """Which inputs need a gradient."""
+
+    q: bool
+    k: bool
+    v: bool
+    bias: bool
+
+
+@_without_autocast
+def _backward(
+    of: Problem, settings: _Settings, learns: _Learns, grad_output: Tensor | None, grads: Found, found: Found
+) -> tuple[Tensor | None, ...]:
+    """With s the scores, p the weights, w what dropout leaves of them, o the output, m = w / p:
+    dv = wᵀ do, dw = do vᵀ + what the statistics push, dp = m dw - s d(entropy),
+    ds = p (dp - Σ p dp) + p d(lse), where the sum is over a query's keys; dq = ds k scale, dk = dsᵀ q scale."""
+    # What several blocks add to is summed in float32 or better.
+    exact = _exact(of)
+    grad_q = torch.empty_like(of.q) if learns.q else None
+    grad_k = _zeros_like(of.k, exact) if learns.k else None
+    grad_v = _zeros_like(of.v, exact) if learns.v and grad_output is not None else None
+    grad_bias = _zeros_like(of.bias, exact) if learns.bias and of.bias is not None else None
+    pushing = [statistic for statistic in _wanted(of, settings.want) if statistic.name in grads]
+    drop = settings.dropper(of)
+    for_scores, for_weights, for_dw, for_ds = (_scratch(of) for _ in range(4))
+    for group in groups(of):
+        keys, values_transposed = RightFactor(group.k), RightFactor(group.v.mT)
+        dk = None if grad_k is None else _zeros_like(group.k, exact)
+        dv = None if grad_v is None else _zeros_like(group.v, exact)
+        for block in group.blocks():
+            place = (block.entries, block.heads, block.rows)
+            s = group.score(block, for_scores)
+            p = group.softmax(block, s, out=for_weights.shaped(s.shape) if "entropy" in grads else s)
+            seen = p.shape[-1]
+            stays = None if drop is None else drop.next(p)
+            dw = for_dw.shaped(p.shape)
+            do = None if grad_output is None else grad_output[place].to(of.dtype).flatten(0, 1)
+            if dv is not None and do is not None:
+                w = p if stays is None else torch.mul(p, stays, out=dw)
+                RightFactor(do).multiply(w.mT, out=dv[:, :seen], add=True)
+            if not (learns.q or learns.k or learns.bias):
+                continue
+            if do is None:
+                dw.zero_()
+            else:
+                values_transposed.columns(seen).multiply(do, out=dw)
+            for statistic in pushing:
+                statistic.push(block, grads[statistic.name], dw, found)
+            if stays is not None:
+                dw.mul_(stays)
+            if "entropy" in grads:
+                _centre(s, _normaliser(s, p)[0], of.masked)
+                dw.addcmul_(s, _by_query(grads["entropy"], block, dw), value=-1)
+            ds = for_ds.shaped(p.shape)
+            torch.ops.aten._softmax_backward_data.out(dw, p, -1, p.dtype, grad_input=ds)
+            if "lse" in grads:
+                by_query = _by_query(grads["lse"], block, dw)
+                if of.masked:  # their lse is -inf, and so may be what was made of it
+                    by_query = by_query.masked_fill(group.nowhere(block, p), 0.0)
+                ds.addcmul_(p, by_query)
+            if grad_bias is not None:
+                _add_reduced(block.by_head(ds), grad_bias[where_in(grad_bias, block)])
+            if grad_q is not None:
+                dq = p.new_empty(*p.shape[:2], of.q.shape[3])
+                keys.inner(seen).multiply(ds, out=dq)
+                grad_q[place] = block.by_head(dq.mul_(of.scale))
+            if dk is not None:
+                RightFactor(group.q[:, block.rows]).multiply(ds.mT, out=dk[:, :seen], add=True)
+        for grad, whole in ((dk, grad_k), (dv, grad_v)):
+            if grad is not None and whole is not None:
+                group.spread(grad, whole)
+    return (
+        grad_q,
+        None if grad_k is None else grad_k.to(of.k.dtype),
+        None if grad_v is None else grad_v.to(of.v.dtype),
+        None if grad_bias is None or of.bias is None else grad_bias.to(of.bias.dtype),
+    )
+
+
+def _plain_backward(of: Problem, settings: _Settings, grad_output: Tensor | None, grads: Found) -> list[Tensor | None]:
+    """The same gradients from plain operations on all the weights."""
+    with torch.enable_grad():
+        output, found = observe_plainly(of, settings.want, _all_that_stays(of, settings))
+        outputs, towards = [output], [grad_output]
+        for name, grad in grads.items():
+            outputs.append(found[name])
+            towards.append(grad)
+    used = [n for n, grad in enumerate(towards) if grad is not None and outputs[n].requires_grad]
+    inputs = [of.q, of.k, of.v, of.bias]
+    differentiable = [x for x in inputs if x is not None and x.requires_grad]
+    gradients = iter(
+        torch.autograd.grad(
+            [outputs[n] for n in used],
+            differentiable,
+            [towards[n] for n in used],
+            create_graph=torch.is_grad_enabled(),
+            allow_unused=True,
+        )
+    )
+    return [next(gradients) if x is not None and x.requires_grad else None for x in inputs]
+
+
+def _all_that_stays(of: Problem, settings: _Settings) -> Tensor | None:
+    """What dropout multiplied all the weights (B, H, L, S) with."""
+    drop = settings.dropper(of)
+    if drop is None:
+        return None
+    detached = replace(of, q=of.q.detach(), k=of.k.detach(), v=of.v.detach())
+    stays = torch.zeros(*of.q.shape[:3], of.k.shape[2], dtype=of.dtype, device=of.q.device)
+    for group in groups(detached):
+        for block in group.blocks():
+            part = stays[block.entries, block.heads, block.rows, block.keys]
+            part.copy_(block.by_head(drop.next(part.flatten(0, 1))))
+    return stays
+
+
+@cache
+def _triton_is_there() -> bool:
+    return find_spec("triton") is not None
+
+
+def _wanted(of: Problem, want: Want) -> list[Statistic]:
+    batch, heads, q_len, _ = of.q.shape
+    return statistics(want, Sizes(batch, heads, q_len, of.k.shape[2], _exact(of), of.q.dtype, of.q.device))
+
+
+def _exact(of: Problem) -> torch.dtype:
+    """What facts are given in: numbers, not weights, which may be half precision."""
+    return torch.promote_types(of.dtype, torch.float32)
+
+
+def _own(bias: Tensor) -> Tensor:
+    """A copy, as its owner may change a mask before the backward pass; not of axes along which it was expanded."""
+    for axis, stride in enumerate(bias.stride()):
+        bias = bias if stride else bias[(slice(None),) * axis + (slice(0, 1),)]
+    return bias.clone()
+
+
+def _zeros_like(x: Tensor, dtype: torch.dtype) -> Tensor:
+    return torch.zeros(x.shape, dtype=dtype, device=x.device)
+
+
+def _scratch(of: Problem) -> Scratch:
+    return Scratch(of.dtype, of.q.device)
+
+
+def _normaliser(s: Tensor, p: Tensor) -> tuple[Tensor, Tensor]:
+    """One of the larger scores of each row, and lse minus it, from scores s and weights p = exp(s - lse).
+
+    Any key tells, whose weight isn't too small: mostly one of the first.
+    """
+    reference, tilt = s[..., :_FIRST].amax(-1), -p[..., :_FIRST].amax(-1).log()
+    if not (tilt <= _FAR).all():
+        reference, tilt = s.amax(-1), -p.amax(-1).log()
+    return reference, tilt
+
+
+def _lse(reference: Tensor, tilt: Tensor) -> Tensor:
+    return (reference + tilt).masked_fill_(reference == -math.inf, -math.inf)
+
+
+def _centre(s: Tensor, reference: Tensor, masked: bool) -> Tensor | float:
+    """Makes scores fit to be multiplied with weights, in place: 0 in place of -inf, where the weight is zero because a
+    key is blocked, and counted from `reference` if that is so large that digits would be lost. Returns the origin."""
+    if masked:
+        s.nan_to_num_(nan=math.nan, posinf=math.inf, neginf=0.0)
+        reference = reference.masked_fill(reference == -math.inf, 0.0)
+    if (reference.abs() <= _LARGE).all():
+        return 0.0
+    s.sub_(reference[..., None])
+    return reference
+
+
+def _by_query(grad: Tensor, block: Block, like: Tensor) -> Tensor:
+    return grad[block.entries, block.heads, block.rows].to(like.dtype).flatten(0, 1)[..., None]
+
+
+def _add_reduced(x: Tensor, onto: Tensor) -> None:
+    """onto += x, summed over the axes along which onto was broadcast."""
+    axes = [axis for axis in range(4) if onto.shape[axis] == 1 and x.shape[axis] > 1]
+    onto += (x.sum(axes, keepdim=True) if axes else x).to(onto.dtype)

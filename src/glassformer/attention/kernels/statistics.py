@@ -1,0 +1,323 @@
+"""Facts about attention weights, gathered block by block: each with what it sees of a block and its gradient.
+
+All of these are linear in the weights w (B, H, L, S), so a block adds to the fact what its part of w says, and the
+gradient of w is what `push` adds to dw. B batch, H heads, L query length, S key length, G heads of a block's entries.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from glassformer.attention.kernels.blocks import Block
+from glassformer.attention.want import Want, tile_size
+
+Found = dict[str, Tensor]
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """Of the weights, and the dtypes of what is said of them: numbers, and the maps that are made of the weights."""
+
+    batch: int
+    heads: int
+    q_len: int
+    k_len: int
+    dtype: torch.dtype
+    map_dtype: torch.dtype
+    device: torch.device
+
+    def zeros(self, *shape: int) -> Tensor:
+        return torch.zeros(shape, dtype=self.dtype, device=self.device)
+
+
+class Statistic(ABC):
+    """One fact, under its name in `found`."""
+
+    name: ClassVar[str]
+
+    def __init__(self, of: Sizes) -> None:
+        self.of = of
+
+    @abstractmethod
+    def prepare(self, found: Found) -> None:
+        """Puts a tensor of the fact's shape in `found`."""
+
+    @abstractmethod
+    def see(self, block: Block, w: Tensor, found: Found) -> None:
+        """Adds what a block of weights (G, rows, keys) says."""
+
+    @abstractmethod
+    def push(self, block: Block, grad: Tensor, dw: Tensor, found: Found) -> None:
+        """Adds what the fact's gradient says of the block's weights to dw (G, rows, keys)."""
+
+
+class Received(Statistic):
+    """Σ_i w_ij: (B, H, S)."""
+
+    name = "received"
+
+    def prepare(self, found: Found) -> None:
+        of = self.of
+        found[self.name] = of.zeros(of.batch, of.heads, of.k_len)
+
+    def see(self, block: Block, w: Tensor, found: Found) -> None:
+        ones = w.new_ones(w.shape[0], 1, w.shape[1])  # a product is a third faster than a sum over rows
+        found[self.name][block.entries, block.heads, block.keys] += block.by_head(ones @ w)[..., 0, :]
+
+    def push(self, block: Block, grad: Tensor, dw: Tensor, found: Found) -> None:
+        dw += grad[block.entries, block.heads, block.keys].flatten(0, 1)[:, None]
+
+
+class Distance(Statistic):
+    """Σ_j w_ij |i - j|: (B, H, L).
+
+    To the left of a block's own positions |i - j| is i - j, to the right j - i: two products with vectors.
+    """
+
+    name = "distance"
+
+    def prepare(self, found: Found) -> None:
+        of = self.of
+        found[self.name] = of.zeros(of.batch, of.heads, of.q_len)
+
+    def see(self, block: Block, w: Tensor, found: Found) -> None:
+        side, signed, rows, inside, near = self._parts(block, w)
+        flat = w.view(-1, w.shape[-1])
+        far, weight = (torch.mv(flat, x).view(w.shape[:2]) for x in (signed, side))
+        total = far - rows * weight + (w[..., inside] * near).sum(-1)
+        found[self.name][block.entries, block.heads, block.rows] = block.by_head(total)
+
+    def push(self, block: Block, grad: Tensor, dw: Tensor, found: Found) -> None:
+        side, signed, rows, inside, near = self._parts(block, dw)
+        grad = grad[block.entries, block.heads, block.rows].flatten(0, 1).to(dw.dtype)
+        by_query = torch.stack([grad.flatten(), (-rows * grad).flatten()], 1)
+        dw.view(-1, dw.shape[-1]).addmm_(by_query, torch.stack([signed, side]))
+        dw[..., inside] += grad[..., None] * near
+
+    @staticmethod
+    def _parts(block: Block, like: Tensor) -> tuple[Tensor, Tensor, Tensor, slice, Tensor]:
+        """Counted from the middle of the block, so that positions stay small numbers: the side on which each key lies
+        (-1, 0 inside, 1), that times its position, the queries' positions, which keys are inside, |i - j| there."""
+        first, last = block.rows.start + block.offset, block.rows.stop + block.offset
+        middle = (first + last) // 2
+        keys = torch.arange(block.keys.start - middle, block.keys.stop - middle, device=like.device).to(like.dtype)
+        rows = torch.arange(first - middle, last - middle, device=like.device).to(like.dtype)
+        start, stop = (min(max(0, n - block.keys.start), len(keys)) for n in (first, last))
+        side = torch.ones_like(keys)
+        side[:start] = -1
+        side[start:stop] = 0
+        return side, side * keys, rows, slice(start, stop), (rows[:, None] - keys[start:stop]).abs()
+
+
+class Top(Statistic):
+    """The k largest of each w_i, largest first, and their keys (-1 where the weight is zero): twice (B, H, L, k)."""
+
+    name = "top"
+
+    def __init__(self, of: Sizes, k: int) -> None:
+        super().__init__(of)
+        self._k = k
+
+    def prepare(self, found: Found) -> None:
+        of = self.of
+        found["top"] = of.zeros(of.batch, of.heads, of.q_len, self._k)
+        found["top_keys"] = torch.full(found["top"].shape, -1, device=of.device)
+
+    def see(self, block: Block, w: Tensor, found: Found) -> None:
+        largest, keys = top_of_rows(w, min(self._k, w.shape[-1]))
+        keys = (keys + block.keys.start).masked_fill_(largest == 0, -1)
+        place = (block.entries, block.heads, block.rows, slice(0, largest.shape[-1]))
+        found["top"][place] = block.by_head(largest).to(found["top"].dtype)
+        found["top_keys"][place] = block.by_head(keys)
+
+    def push(self, block: Block, grad: Tensor, dw: Tensor, found: Found) -> None:
+        place = (block.entries, block.heads, block.rows)
+        keys = found["top_keys"][place].flatten(0, 1)
+        grad = grad[place].flatten(0, 1).to(dw.dtype).masked_fill(keys < 0, 0.0)
+        dw.scatter_add_(-1, (keys - block.keys.start).clamp_(min=0), grad)
+
+
+class Rows(Statistic):
+    """w of chosen queries and heads: (B, chosen heads, chosen queries, S)."""
+
+    name = "rows"
+
+    def __init__(self, of: Sizes, queries: Sequence[int], heads: Sequence[int] | None) -> None:
+        super().__init__(of)
+        self._heads = [h % of.heads for h in (range(of.heads) if heads is None else heads)]
+        self._queries = [q % of.q_len for q in queries]
+
+    def prepare(self, found: Found) -> None:
+        of = self.of
+        found[self.name] = of.zeros(of.batch, len(self._heads), len(self._queries), of.k_len)
+
+    def see(self, block: Block, w: Tensor, found: Found) -> None:
+        for slot, head, slots, queries in self._inside(block):
+            part = block.by_head(w)[:, head, queries].to(found[self.name].dtype)
+            found[self.name][block.entries, slot, :, block.keys][:, slots] = part
+
+    def push(self, block: Block, grad: Tensor, dw: Tensor, found: Found) -> None:
+        for slot, head, slots, queries in self._inside(block):
+            part = grad[block.entries, slot, :, block.keys][:, slots].to(dw.dtype)
+            block.by_head(dw)[:, head].index_add_(1, torch.tensor(queries, device=dw.device), part)
+
+    def _inside(self, block: Block) -> list[tuple[int, int, list[int], list[int]]]:
+        """For each chosen head in the block: its place in the result and in the block; the same of the queries."""
+        slots = [n for n, q in enumerate(self._queries) if block.rows.start <= q < block.rows.stop]
+        if not slots:
+            return []
+        inside = [self._queries[n] - block.rows.start for n in slots]
+        return [
+            (slot, head - block.heads.start, slots, inside)
+            for slot, head in enumerate(self._heads)
+            if block.heads.start <= head < block.heads.stop
+        ]
+
+
+class HeadMean(Statistic):
+    """The mean of w over the heads: (B, L, S)."""
+
+    name = "head_mean"
+
+    def prepare(self, found: Found) -> None:
+        of = self.of
+        found[self.name] = torch.empty(of.batch, of.q_len, of.k_len, dtype=of.map_dtype, device=of.device)
+
+    def see(self, block: Block, w: Tensor, found: Found) -> None:
+        rows = found[self.name][block.entries, block.rows]
+        part = rows[..., block.keys]
+        mean = block.by_head(w).sum(1)  # a mean in bfloat16 takes eight times as long
+        if block.heads.start:
+            part.add_(mean, alpha=1 / self.of.heads)
+            return
+        if part.shape[-1] < rows.shape[-1]:
+            rows.zero_()
+        torch.mul(mean, 1 / self.of.heads, out=part) if mean.dtype == part.dtype else part.copy_(mean / self.of.heads)
+
+    def push(self, block: Block, grad: Tensor, dw: Tensor, found: Found) -> None:
+        block.by_head(dw).add_(grad[block.entries, None, block.rows, block.keys], alpha=1 / self.of.heads)
+
+
+class Weights(Statistic):
+    """w: (B, H, L, S)."""
+
+    name = "weights"
+
+    def prepare(self, found: Found) -> None:
+        of = self.of
+        shape = (of.batch, of.heads, of.q_len, of.k_len)
+        found[self.name] = torch.empty(shape, dtype=of.map_dtype, device=of.device)
+
+    def see(self, block: Block, w: Tensor, found: Found) -> None:
+        rows = found[self.name][block.entries, block.heads, block.rows]
+        if w.shape[-1] < rows.shape[-1]:
+            rows.zero_()
+        rows[..., block.keys] = block.by_head(w)
+
+    def push(self, block: Block, grad: Tensor, dw: Tensor, found: Found) -> None:
+        block.by_head(dw).add_(grad[block.entries, block.heads, block.rows, block.keys])
+
+
+class PooledHeads(Statistic):
+    """Σ of w over tiles of queries and keys: (B, H, tiles, tiles)."""
+
+    name = "pooled_heads"
+
+    def __init__(self, of: Sizes, tiles: int) -> None:
+        super().__init__(of)
+        self._tile = tile_size(of.q_len, tiles), tile_size(of.k_len, tiles)
+
+    def prepare(self, found: Found) -> None:
+        found[self.name] = self.of.zeros(self.of.batch, self.of.heads, *self._tiles_in_all())
+
+    def see(self, block: Block, w: Tensor, found: Found) -> None:
+        rows, keys = self._tiles(block)
+        found[self.name][block.entries, block.heads, rows, keys] += self._sum(block, block.by_head(w))
+
+    def push(self, block: Block, grad: Tensor, dw: Tensor, found: Found) -> None:
+        block.by_head(dw).add_(self._spread(block, grad[block.entries, block.heads]))
+
+    def _tiles_in_all(self) -> tuple[int, ...]:
+        return tuple(-(-n // size) for n, size in zip((self.of.q_len, self.of.k_len), self._tile, strict=True))
+
+    def _tiles(self, block: Block) -> tuple[slice, slice]:
+        rows, keys = (
+            slice(part.start // size, (part.stop - 1) // size + 1)
+            for part, size in zip((block.rows, block.keys), self._tile, strict=True)
+        )
+        return rows, keys
+
+    def _sum(self, block: Block, w: Tensor) -> Tensor:
+        """(..., rows, keys) -> (..., tiles, tiles)"""
+        tile = self._tile[0]
+        if tile > 1:
+            of_row = torch.arange(block.rows.start, block.rows.stop, device=w.device) // tile
+            tiles = torch.arange(block.rows.start // tile, (block.rows.stop - 1) // tile + 1, device=w.device)
+            w = (tiles[:, None] == of_row).to(w.dtype) @ w
+        tile = self._tile[1]
+        if tile > 1:
+            w = F.pad(w, (block.keys.start % tile, -block.keys.stop % tile)).unflatten(-1, (-1, tile)).sum(-1)
+        return w
+
+    def _spread(self, block: Block, grad: Tensor) -> Tensor:
+        """(..., all tiles, all tiles) -> (..., rows, keys)"""
+        rows, keys = (
+            torch.arange(part.start, part.stop, device=grad.device) // size
+            for part, size in zip((block.rows, block.keys), self._tile, strict=True)
+        )
+        return grad[..., rows, :][..., keys]
+
+
+class Pooled(PooledHeads):
+    """The mean over the heads of PooledHeads: (B, tiles, tiles)."""
+
+    name = "pooled"
+
+    def prepare(self, found: Found) -> None:
+        found[self.name] = self.of.zeros(self.of.batch, *self._tiles_in_all())
+
+    def see(self, block: Block, w: Tensor, found: Found) -> None:
+        rows, keys = self._tiles(block)
+        found[self.name][block.entries, rows, keys] += self._sum(block, block.by_head(w).sum(1)) / self.of.heads
+
+    def push(self, block: Block, grad: Tensor, dw: Tensor, found: Found) -> None:
+        block.by_head(dw).add_(self._spread(block, grad[block.entries])[:, None], alpha=1 / self.of.heads)
+
+
+def statistics(want: Want, of: Sizes) -> list[Statistic]:
+    """What `want` asks of the weights themselves."""
+    wished: dict[str, Callable[[], Statistic]] = {
+        "received": lambda: Received(of),
+        "distance": lambda: Distance(of),
+        "top": lambda: Top(of, want.top),
+        "rows": lambda: Rows(of, want.rows, want.row_heads),
+        "pooled": lambda: Pooled(of, want.pooled),
+        "pooled_heads": lambda: PooledHeads(of, want.pooled_heads),
+        "head_mean": lambda: HeadMean(of),
+        "weights": lambda: Weights(of),
+    }
+    return [new() for name, new in wished.items() if getattr(want, name)]
+
+
+def top_of_rows(w: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    """torch.topk over the last axis, in about one pass.
+
+    The k largest lie in those k of many chunks whose own largest are the largest: only these are searched.
+    """
+    n = w.shape[-1]
+    chunk = max(1, int((n / k) ** 0.5))
+    chunks = n // chunk
+    if chunks < 4 * k or chunk < 4:
+        return w.topk(k, -1)
+    striped = w[..., : chunk * chunks].unflatten(-1, (chunk, chunks))  # a chunk is every chunks-th number
+    best = striped.amax(-2).topk(k, -1).indices
+    places = (best[..., None, :] + chunks * torch.arange(chunk, device=w.device)[:, None]).flatten(-2)
+    rest = torch.arange(chunk * chunks, n, device=w.device).expand(*w.shape[:-1], -1)
+    places = torch.cat([places, rest], -1)
+    largest, at = w.gather(-1, places).topk(k, -1)
+    return largest, places.gather(-1, at)

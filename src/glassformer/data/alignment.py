@@ -1,0 +1,112 @@
+"""Which source token each target token stands for, learned from the pairs alone."""
+
+from pathlib import Path
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from glassformer.data.corpus import Corpus
+from glassformer.errors import DataError
+from glassformer.tensors import write_tensors
+from glassformer.text.tokenizer import EOS
+
+NULL = 0.08
+"""Probability that a target token stands for none of the source."""
+TENSION = 4.0
+"""How fast places become unlikely away from the diagonal."""
+ROUNDS = 6
+"""Of expectation maximisation."""
+PRIOR = 1e-4
+"""Occurrences of each translation of each token before any is seen."""
+CELLS = 1 << 23
+"""Source tokens times target tokens, summed over the pairs that are learned from: they need about 500 MB."""
+
+
+class Aligner:
+    """Alignments of tokens by IBM model 2 with a pull to the diagonal (fast_align: Dyer et al. 2013, section 2).
+
+    p(y_t stands for x_s) ∝ (1 - NULL) softmax_s(-TENSION |t / T - s / S|) p(y_t | x_s), for none of them ∝ NULL p(y_t)
+
+    T and S are the lengths without `</s>`, t and s the middles of the tokens. As in fast_align but for TENSION, which
+    stays, and the prior of p(y | x), which is simpler.
+    """
+
+    def __init__(
+        self,
+        cells: Int[Tensor, " entries"],
+        likely: Float[Tensor, " entries"],
+        frequency: Float[Tensor, " target_vocab"],
+    ) -> None:
+        """`likely` is p(y | x) for the cells x * target_vocab + y, which are sorted; `frequency` is p(y)."""
+        self._cells, self._likely, self._frequency = cells, likely, frequency
+
+    @classmethod
+    def learn(cls, corpus: Corpus, source_vocab_size: int, target_vocab_size: int) -> "Aligner":
+        """From these pairs, or as many of them, evenly spread, as CELLS allow: the same from the same pairs.
+        DataError if not even one."""
+        sides = corpus.source, corpus.target
+        work = (sides[0].lengths - 1).mul_(sides[1].lengths - 1).sum().item()
+        step = max(1.0, work / CELLS)
+        cells, places, owners, tokens = list[Tensor](), list[Tensor](), list[Tensor](), list[Tensor]()
+        seen = 0
+        for number in range(int(len(corpus) / step)):
+            x, y = (side[int(number * step)][:-1].long() for side in sides)
+            cells.append((x * target_vocab_size + y[:, None]).flatten())
+            places.append(_places(torch.tensor([len(y)]), torch.tensor([len(x)]), len(y), len(x)).flatten())
+            owners.append(torch.arange(seen, seen + len(y)).repeat_interleave(len(x)))
+            tokens.append(y)
+            seen += len(y)
+        if not cells:
+            raise DataError(
+                f"{len(corpus):,} pairs of {work / len(corpus):,.0f} cells (source times target tokens) are too long "
+                f"to learn an alignment from, which takes at most {CELLS:,}: train without guide, or lower max_tokens"
+            )
+        known, entry = torch.cat(cells).unique(return_inverse=True)
+        del cells
+        place, owner, token = torch.cat(places), torch.cat(owners), torch.cat(tokens)
+        del places, owners, tokens
+        frequency = token.bincount(minlength=target_vocab_size) / len(token)
+        none = NULL * frequency[token]
+        source = known // target_vocab_size
+        likely = torch.full((len(known),), 1 / target_vocab_size)
+        for _ in range(ROUNDS):
+            joint = (1 - NULL) * place * likely[entry]
+            share = joint / none.index_add(0, owner, joint)[owner]
+            counts = torch.zeros(len(known), dtype=torch.double).index_add_(0, entry, share.double())
+            given = torch.zeros(source_vocab_size, dtype=torch.double).index_add_(0, source, counts)
+            likely = ((counts + PRIOR) / (given[source] + PRIOR * target_vocab_size)).float()
+        return cls(known, likely, frequency)
+
+    def of(
+        self, source: Int[Tensor, "batch source_len"], target: Int[Tensor, "batch target_len"]
+    ) -> Float[Tensor, "batch target_len source_len"]:
+        """How likely each target token stands for each source token: over the source at most 1, the rest for none.
+
+        Sequences end with `</s>`, and are filled up with it; it stands for nothing.
+        """
+        place = _places((target != EOS).sum(1), (source != EOS).sum(1), target.shape[1], source.shape[1])
+        cells = source[:, None, :] * len(self._frequency) + target[:, :, None]
+        found = torch.searchsorted(self._cells, cells).clamp_(max=len(self._cells) - 1)
+        joint = (1 - NULL) * place * torch.where(self._cells[found] == cells, self._likely[found], 0.0)
+        none = NULL * self._frequency[target][:, :, None]
+        return (joint / (joint.sum(2, keepdim=True) + none)).nan_to_num(0.0)
+
+    def to(self, device: torch.device) -> "Aligner":
+        """The same on another device."""
+        return Aligner(*(tensor.to(device) for tensor in (self._cells, self._likely, self._frequency)))
+
+    def save(self, path: Path) -> None:
+        """As safetensors, whole or not at all, under the names that the constructor has for them."""
+        write_tensors(path, {"cells": self._cells, "likely": self._likely, "frequency": self._frequency})
+
+
+def _places(
+    target: Int[Tensor, " batch"], source: Int[Tensor, " batch"], target_len: int, source_len: int
+) -> Float[Tensor, "batch target_len source_len"]:
+    """softmax_s(-TENSION |t / T - s / S|) for targets and sources of these lengths, T and S; zero past them."""
+    t, s = ((torch.arange(n, device=target.device) + 0.5) for n in (target_len, source_len))
+    inside = (t < target[:, None])[:, :, None] & (s < source[:, None])[:, None, :]
+    apart = ((t / target[:, None])[:, :, None] - (s / source[:, None])[:, None, :]).abs()
+    closeness = torch.where(inside, torch.exp(-TENSION * apart), 0.0)
+    return closeness / closeness.sum(2, keepdim=True).clamp(min=1e-30)

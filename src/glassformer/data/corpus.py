@@ -1,0 +1,84 @@
+"""Pairs of text as arrays of token ids on disk, memory-mapped, so that a corpus may be larger than memory."""
+
+from array import array
+from collections.abc import Iterable
+from itertools import accumulate
+from pathlib import Path
+
+import torch
+from jaxtyping import Int
+from torch import Tensor
+
+from glassformer.data.encode import Counts, Encoded
+from glassformer.errors import DataError
+
+
+class Ragged:
+    """Sequences of different length in two memory-mapped files: all ids, and where each sequence begins."""
+
+    def __init__(self, stem: Path) -> None:
+        self.ids = _map(stem.with_suffix(".ids"), torch.int32, 4)
+        self.offsets = _map(stem.with_suffix(".offsets"), torch.int64, 8)
+        self.lengths = self.offsets.diff()
+
+    def __len__(self) -> int:
+        return len(self.lengths)
+
+    def __getitem__(self, index: int) -> Int[Tensor, " length"]:
+        return self.ids[self.offsets[index] : self.offsets[index + 1]]
+
+
+class Corpus:
+    """Source and target token ids of every pair, each ended by `</s>`."""
+
+    def __init__(self, folder: Path) -> None:
+        self.source = Ragged(folder / "source")
+        self.target = Ragged(folder / "target")
+
+    def __len__(self) -> int:
+        return len(self.source)
+
+    @staticmethod
+    def prepare(encoded: Iterable[Encoded], folder: Path) -> Counts:
+        """Write the pairs that an `Encoder` has encoded into `folder`, in their order, and say what became of all."""
+        folder.mkdir(parents=True, exist_ok=True)
+        counts = Counts()
+        with _Writer(folder / "source") as source, _Writer(folder / "target") as target:
+            for block in encoded:
+                counts += block.counts
+                source.append(block.source, block.source_lengths)
+                target.append(block.target, block.target_lengths)
+        if not counts.kept:
+            raise DataError(f"no pair is left: {counts}")
+        return counts
+
+
+class _Writer:
+    """Appends sequences to the two files of a `Ragged`."""
+
+    def __init__(self, stem: Path) -> None:
+        paths = stem.with_suffix(".ids"), stem.with_suffix(".offsets")
+        for path in paths:  # not truncated: an earlier file may be mapped into memory, or linked elsewhere
+            path.unlink(missing_ok=True)
+        self._ids, self._offsets = (path.open("wb") for path in paths)
+        self._written = 0
+
+    def __enter__(self) -> "_Writer":
+        array("q", [0]).tofile(self._offsets)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ids.close()
+        self._offsets.close()
+
+    def append(self, ids: bytes, lengths: bytes) -> None:
+        """Sequences one after the other, and the length of each; int32."""
+        self._ids.write(ids)
+        offsets = array("q", accumulate(array("i", lengths), initial=self._written))
+        offsets[1:].tofile(self._offsets)
+        self._written = offsets[-1]
+
+
+def _map(path: Path, dtype: torch.dtype, bytes_each: int) -> Tensor:
+    size = path.stat().st_size // bytes_each
+    return torch.from_file(str(path), shared=False, size=size, dtype=dtype)

@@ -1,0 +1,145 @@
+"""Pairs of text as bytes of token ids, and what became of the pairs. Loads no torch: worker processes do this."""
+
+import json
+from array import array
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from itertools import chain, compress
+from pathlib import Path
+from typing import NamedTuple
+
+from glassformer.data.held_out import Split
+from glassformer.text.loading import load_tokenizer
+from glassformer.text.pairs import Block, Pair
+from glassformer.text.tokenizer import EOS, UNK, Tokenizer
+
+
+@dataclass
+class Counts:
+    """What became of pairs."""
+
+    read: int = 0
+    kept: int = 0
+    empty: int = 0
+    too_long: int = 0
+    bad_ratio: int = 0
+    source_tokens: int = 0
+    target_tokens: int = 0
+    source_unknown: int = 0
+    """Of the source tokens those that the vocabulary doesn't know."""
+    target_unknown: int = 0
+
+    def __str__(self) -> str:
+        dropped = [
+            f"{count:,} {what}"
+            for count, what in (
+                (self.empty, "empty"),
+                (self.too_long, "too long"),
+                (self.bad_ratio, "length ratio"),
+            )
+            if count
+        ]
+        left_out = f", left out {', '.join(dropped)}" if dropped else ""
+        return (
+            f"{self.kept:,} of {self.read:,} pairs{left_out}; "
+            f"{self.source_tokens:,} source and {self.target_tokens:,} target tokens"
+        )
+
+    def __add__(self, other: "Counts") -> "Counts":
+        theirs = asdict(other)
+        return Counts(**{name: value + theirs[name] for name, value in asdict(self).items()})
+
+    def to_json(self) -> dict[str, int]:
+        return asdict(self)
+
+
+class Encoded(NamedTuple):
+    """Pairs as bytes, each side's ids one after the other as int32, with `</s>`, and their lengths as int32."""
+
+    figures: bytes
+    """JSON: the counts, and the pairs that were held out."""
+    source: bytes
+    source_lengths: bytes
+    target: bytes
+    target_lengths: bytes
+
+    @property
+    def counts(self) -> Counts:
+        return Counts(**json.loads(self.figures)[0])
+
+    @property
+    def held_out(self) -> list[Pair]:
+        return [(source, target) for source, target in json.loads(self.figures)[1]]
+
+
+@dataclass(frozen=True)
+class Encoder:
+    """Encodes blocks, for `in_order`, with the tokenizers in two files.
+
+    Left out are pairs with an empty side, with a side of more than `max_tokens` tokens (`</s>` counted), those whose
+    two lengths differ by more than the factor `max_ratio`, and those that are held out for validation (see `Split`).
+    """
+
+    source: str
+    target: str
+    max_tokens: int = 1 << 30
+    max_ratio: float = float("inf")
+    seed: int = 0
+    chosen: Sequence[int] = ()
+
+    def __call__(self, parts: list[bytes]) -> list[bytes]:
+        return list(self.encode(*Block.of_parts(parts).pairs()))
+
+    def encode(self, sources: Sequence[str], targets: Sequence[str]) -> Encoded:
+        """Sources and the targets that belong to them."""
+        held = [self._split.holds_out(source) for source in sources] if self.chosen else []
+        held_out: list[Pair] = []
+        if any(held):
+            held_out = list(compress(zip(sources, targets, strict=True), held))
+            left = [not it for it in held]
+            sources, targets = list(compress(sources, left)), list(compress(targets, left))
+        counts = Counts(read=len(sources))
+        kept_sources: list[list[int]] = []
+        kept_targets: list[list[int]] = []
+        for source, target in zip(
+            self._tokenizers[0].encode(sources), self._tokenizers[1].encode(targets), strict=True
+        ):
+            if self._passes(len(source), len(target), counts):
+                source.append(EOS)
+                target.append(EOS)
+                kept_sources.append(source)
+                kept_targets.append(target)
+        sides = [part for kept in (kept_sources, kept_targets) for part in _as_bytes(kept)]
+        counts.source_tokens, counts.target_tokens = len(sides[0]) // 4, len(sides[2]) // 4
+        counts.source_unknown, counts.target_unknown = (
+            sum(ids.count(UNK) for ids in kept) for kept in (kept_sources, kept_targets)
+        )
+        return Encoded(json.dumps([counts.to_json(), held_out]).encode(), *sides)
+
+    def _passes(self, source: int, target: int, counts: Counts) -> bool:
+        """Whether a pair of these lengths (without `</s>`) is kept; counts why not."""
+        if not source or not target:
+            counts.empty += 1
+        elif max(source, target) + 1 > self.max_tokens:
+            counts.too_long += 1
+        elif max(source, target) > self.max_ratio * min(source, target):
+            counts.bad_ratio += 1
+        else:
+            counts.kept += 1
+            return True
+        return False
+
+    @cached_property
+    def _tokenizers(self) -> tuple[Tokenizer, Tokenizer]:
+        source = load_tokenizer(Path(self.source))
+        return source, source if self.target == self.source else load_tokenizer(Path(self.target))
+
+    @cached_property
+    def _split(self) -> Split:
+        return Split(self.seed, self.chosen)
+
+
+def _as_bytes(sequences: list[list[int]]) -> tuple[bytes, bytes]:
+    """All ids, and the length of each sequence; int32."""
+    return array("i", chain.from_iterable(sequences)).tobytes(), array("i", map(len, sequences)).tobytes()

@@ -1,0 +1,77 @@
+"""The first pass over pairs: whether all of them can be read, how many there are, and what tells them from others."""
+
+import hashlib
+import json
+from array import array
+from collections import Counter
+from collections.abc import Callable, Mapping
+from contextlib import closing
+from dataclasses import dataclass
+
+from glassformer.data.held_out import rank
+from glassformer.data.processes import in_order
+from glassformer.errors import DataError
+from glassformer.text.pairs import Block, PairFiles
+
+
+@dataclass(frozen=True)
+class Scan:
+    """What is known of the pairs of some files."""
+
+    pairs: int
+    characters: int
+    """Of both sides."""
+    digest: str
+    """The same for the same content, whatever its files are called, and packed or not."""
+    lowest: Mapping[int, int]
+    """The lowest ranks of sources (see `Split`), and how many pairs have each."""
+
+
+@dataclass(frozen=True)
+class Scanner:
+    """Scans a block, for `in_order`: its pairs, characters, digest, and the `most` lowest ranks."""
+
+    seed: int
+    most: int
+
+    def __call__(self, parts: list[bytes]) -> list[bytes]:
+        block = Block.of_parts(parts)
+        sources, targets = block.pairs()
+        frequency = Counter(rank(source, self.seed) for source in sources) if self.most else {}
+        ranks = sorted(frequency)[: self.most]
+        figures = len(sources), sum(map(len, sources)) + sum(map(len, targets)), block.share
+        digest = hashlib.blake2b(block.source).digest() + hashlib.blake2b(block.target).digest()
+        counts = array("q", (frequency[rank] for rank in ranks))
+        return [json.dumps(figures).encode(), digest, array("Q", ranks).tobytes(), counts.tobytes()]
+
+
+def scan(
+    files: PairFiles,
+    *,
+    seed: int,
+    most: int,
+    workers: int,
+    progress: Callable[[int, float], None] = lambda pairs, share: None,
+) -> Scan:
+    """Read the pairs; DataError says what keeps them from being used.
+
+    The `most` lowest ranks with the seed are found. `progress` is told how many pairs and which share of the file
+    have been read.
+    """
+    files.check()
+    pairs = characters = 0
+    digest = hashlib.blake2b(digest_size=16)
+    lowest: Counter[int] = Counter()
+    blocks = (block.to_parts() for block in files.blocks())
+    with closing(in_order(Scanner(seed, most), blocks, workers)) as scanned:
+        for figures, content, ranks, counts in scanned:
+            more, length, share = json.loads(figures)
+            pairs, characters = pairs + more, characters + length
+            digest.update(content)
+            lowest.update(dict(zip(array("Q", ranks), array("q", counts), strict=True)))
+            for high in sorted(lowest)[most:]:  # none of the `most` lowest of all is ever among these
+                del lowest[high]
+            progress(pairs, share)
+    if not pairs:
+        raise DataError(f"{files.source} is empty: at least one pair is needed")
+    return Scan(pairs, characters, digest.hexdigest(), dict(lowest))

@@ -1,0 +1,164 @@
+"""A picture of a training: loss, score and learning rate along its updates. Needs matplotlib (extra `plots`)."""
+
+import json
+from collections.abc import Iterator, Sequence
+from itertools import accumulate
+from pathlib import Path
+from typing import Any
+
+from glassformer.meter import clock
+from glassformer.pictures import new_figure, save_figure
+from glassformer.run.metrics import Metrics, Report, read_metrics
+from glassformer.run.names import CONFIG
+from glassformer.text.scores import LOWER_IS_BETTER
+
+INCHES, DOTS_PER_INCH = (9.0, 9.5), 120  # 1080 x 1140 dots
+MOST_POINTS = 2000
+FEW = 60
+"""Up to so many points each is marked."""
+SMOOTHED = 0.02
+"""Share of the reports whose mean a point of the smoothed loss is."""
+WIDE = 4
+"""Losses that differ by a larger factor are drawn logarithmically."""
+
+_TRAINING, _VALIDATION, _SCORE, _RATE = "#3b6fb6", "#d1622b", "#2f7d5b", "#7a5195"
+_NAMES = {
+    "bleu": "BLEU",
+    "chrf": "chrF",
+    "exact": "exact match, %",
+    "wer": "word error rate, %",
+    "ser": "symbol error rate, %",
+}
+
+Points = Sequence[tuple[int, float]]
+
+
+def draw_curves(metrics: Path, png: Path) -> None:
+    """Draw the figures of a metrics.jsonl into a PNG, which appears when it is complete. Safe in any thread."""
+    save_figure(plot_curves(metrics), png)
+
+
+def plot_curves(metrics: Path) -> Any:
+    """The matplotlib Figure that `draw_curves` saves."""
+    found = read_metrics(metrics)
+    figure = new_figure("curves", figsize=INCHES, dpi=DOTS_PER_INCH, facecolor="white")
+    panels = figure.subplots(3, sharex=True, height_ratios=[3, 2.4, 1.6])
+    _draw_loss(panels[0], found, _label_smoothing(metrics.parent))
+    _draw_score(panels[1], found)
+    _draw_rate(panels[2], found.reports)
+    for axes in panels:
+        axes.grid(color="#e4e4e4", linewidth=0.8)
+        axes.set_axisbelow(True)
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.spines[["left", "bottom"]].set_color("#999999")
+        axes.tick_params(color="#999999")
+    along = panels[-1]
+    along.set_xlabel("updates")
+    along.set_xlim(0, 1.02 * (found.updates or 1))
+    along.xaxis.get_major_locator().set_params(integer=True)
+    along.xaxis.set_major_formatter("{x:,.0f}")
+    figure.suptitle(_title(metrics.resolve().parent.name, found), parse_math=False)
+    return figure
+
+
+def _draw_loss(axes: Any, found: Metrics, label_smoothing: float) -> None:
+    raw = [(report.update, report.loss) for report in found.reports if report.loss is not None]
+    smoothed = f", label smoothing {label_smoothing:g}" if label_smoothing else ""
+    if len(raw) > FEW:
+        _draw(axes, raw, color=_TRAINING, alpha=0.3, linewidth=0.8)
+        _draw(axes, _smooth(raw), color=_TRAINING, label=f"training{smoothed}")
+    else:
+        _draw(axes, raw, color=_TRAINING, label=f"training{smoothed}")
+    validations = [(one.update, one.loss) for one in found.validations]
+    last = f" (last {validations[-1][1]:.3f})" if validations else ""
+    _draw(axes, validations, color=_VALIDATION, label=f"validation{last}")
+    points = raw + validations
+    _head(axes, "loss", "nats a token", points)
+    if points:
+        axes.legend(frameon=False, loc="upper right")
+        low, high = (pick(value for _, value in points) for pick in (min, max))
+        if low > 0 and high / low > WIDE:
+            axes.set_yscale("log", subs=[])
+            axes.yaxis.get_major_locator().set_params(subs=(1, 1.5, 2, 3, 4, 6, 8) if high / low < 30 else (1, 2, 5))
+            axes.yaxis.set_major_formatter("{x:g}")
+            axes.set_ylabel("nats a token, logarithmic")
+
+
+def _draw_score(axes: Any, found: Metrics) -> None:
+    best = found.best
+    points = [(one.update, one.score) for one in found.validations]
+    _draw(axes, points, color=_SCORE)
+    title, unit = "score", ""
+    if best is not None:
+        unit = _NAMES.get(best.metric, best.metric)
+        lower = " (lower is better)" if best.metric in LOWER_IS_BETTER else ""
+        title = f"{unit.removesuffix(', %')}{lower}: best {best.score:.2f} at update {best.update:,}"
+        axes.plot([best.update], [best.score], "o", color=_SCORE, markersize=9, markerfacecolor="white", zorder=3)
+    _head(axes, title, unit, points)
+
+
+def _draw_rate(axes: Any, reports: Sequence[Report]) -> None:
+    points = [(report.update, report.learning_rate) for report in reports if report.learning_rate is not None]
+    _draw(axes, points, color=_RATE)
+    axes.set_ylim(bottom=0)
+    now = f": highest {max(rate for _, rate in points):.2g}, now {points[-1][1]:.2g}" if points else ""
+    _head(axes, f"learning rate{now}", "", points)
+    axes.yaxis.set_major_formatter("{x:g}")
+
+
+def _draw(axes: Any, points: Points, **style: Any) -> None:
+    marker = "." if len(points) <= FEW else None
+    x, y = zip(*_thin(points), strict=True) if points else ((), ())
+    axes.plot(x, y, marker=marker, **style)
+
+
+def _head(axes: Any, title: str, unit: str, points: Points) -> None:
+    axes.set_title(title, loc="left", fontsize="medium", fontweight="bold")
+    axes.set_ylabel(unit)
+    if not points:
+        axes.set_yticks([])
+        axes.text(0.5, 0.5, "nothing yet", transform=axes.transAxes, ha="center", color="#999999")
+
+
+def _title(name: str, found: Metrics) -> str:
+    """The run's name, if the font has its letters, and how far it came."""
+    last = found.reports[-1] if found.reports else None
+    parts = [name] if all(letter < "\u0530" for letter in name) else []  # Latin, Greek, Cyrillic
+    parts += [f"{found.updates:,} updates"] if found.updates else []
+    parts += [f"epoch {last.epoch}"] if last and last.epoch is not None else []
+    parts += [f"{clock(found.seconds)} of training"] if found.seconds is not None else []
+    return "  ·  ".join(parts)
+
+
+def _smooth(points: Points) -> Points:
+    """The mean around each point: of as many before it as after it, so that it doesn't lag; fewer at the ends."""
+    sums = [0.0, *accumulate(value for _, value in points)]
+    reach = max(1, round(SMOOTHED * len(points) / 2))
+    smoothed = []
+    for n, (update, _) in enumerate(points):
+        low, high = max(0, n - reach), min(n + min(n, reach) + 1, len(points))
+        smoothed.append((update, (sums[high] - sums[low]) / (high - low)))
+    return smoothed
+
+
+def _thin(points: Points) -> Points:
+    """At most `MOST_POINTS` of them: of each stretch the lowest and the highest, so that no peak is lost."""
+    if len(points) <= MOST_POINTS:
+        return points
+    each = -(-len(points) // (MOST_POINTS // 2))
+
+    def extremes() -> Iterator[tuple[int, float]]:
+        for first in range(0, len(points), each):
+            stretch = points[first : first + each]
+            ends = {min(stretch, key=lambda point: point[1]), max(stretch, key=lambda point: point[1])}
+            yield from sorted(ends)
+
+    return list(extremes())
+
+
+def _label_smoothing(folder: Path) -> float:
+    """That of the run's training, or 0 if it isn't known: the picture needs nothing but the metrics."""
+    try:
+        return float(json.loads((folder / CONFIG).read_bytes())["training"]["settings"]["label_smoothing"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return 0.0

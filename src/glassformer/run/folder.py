@@ -1,0 +1,218 @@
+"""The run folder: what training leaves and every other tool starts from.
+
+    config.json          format version, sizes of the model, names of the tokenizer files, how it was trained
+    model.safetensors    the weights
+    source.* target.*    tokenizers: .spm (sentencepiece; with .vocab.json if its ids are an imported model's) or
+                         .symbols (one symbol a line)
+    metrics.jsonl        one line per report and validation
+    curves.png           their picture, where matplotlib is installed
+    resume/              while training is unfinished: what it needs to go on
+
+Nothing in it is a pickle.
+"""
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from shlex import quote
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from glassformer.errors import ConfigError, RunError
+from glassformer.files import write_json
+from glassformer.run.names import CONFIG, FORMAT, RESUME, WEIGHTS
+from glassformer.tensors import write_tensors
+from glassformer.text.loading import load_tokenizer
+from glassformer.text.tokenizer import Tokenizer
+from glassformer.transformer.config import ModelConfig
+from glassformer.transformer.model import Transformer, weight_shapes
+
+
+@dataclass(frozen=True)
+class Run:
+    """A trained model with its tokenizers, and the settings it was trained with."""
+
+    model: Transformer
+    source_tokenizer: Tokenizer
+    target_tokenizer: Tokenizer
+    training: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class OpenRun:
+    """A run whose weights are still on disk."""
+
+    model: ModelConfig
+    weights: Mapping[str, Tensor]
+    source_tokenizer: Tokenizer
+    target_tokenizer: Tokenizer
+    training: Mapping[str, Any]
+    tokenizer_files: tuple[Path, Path]
+    """The source's and the target's."""
+
+
+class WeightFile(Mapping[str, Tensor]):
+    """The tensors of a safetensors file, each read when it is asked for and not kept."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        with _open(path) as file:
+            names = file.keys()
+            self._shapes = {name: tuple(file.get_slice(name).get_shape()) for name in names}
+
+    def check(self, model: ModelConfig) -> None:
+        """Raise RunError unless the names and shapes are those of this model's weights."""
+        expected = weight_shapes(model)
+        for name in sorted(expected.keys() | self._shapes.keys()):
+            if expected.get(name) != self._shapes.get(name):
+                raise RunError(
+                    f"{self._path} does not fit the model of {CONFIG}: {name} must be "
+                    f"{expected.get(name, 'left out')}, got {self._shapes.get(name, 'none')}"
+                )
+
+    def __getitem__(self, name: str) -> Tensor:
+        # Opened for each tensor: what an open file has read counts as the process's memory until it is closed.
+        with _open(self._path) as file:
+            tensor = file.get_tensor(name)
+        if not tensor.isfinite().all():
+            raise RunError(
+                f"{self._path} holds numbers that are not finite: train again with a lower --learning-rate, or fetch "
+                "it again"
+            )
+        return tensor
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._shapes)
+
+    def __len__(self) -> int:
+        return len(self._shapes)
+
+
+def write_config(
+    folder: Path,
+    model: ModelConfig,
+    source_tokenizer: Tokenizer,
+    target_tokenizer: Tokenizer,
+    training: Mapping[str, Any],
+) -> None:
+    """The tokenizers and config.json of a run folder."""
+    values = {
+        "format": FORMAT,
+        "model": model.to_json(),
+        "source_tokenizer": source_tokenizer.save(folder / "source").name,
+        "target_tokenizer": target_tokenizer.save(folder / "target").name,
+        "training": training,
+    }
+    write_json(folder / CONFIG, values)
+
+
+def write_weights(folder: Path, weights: Mapping[str, Tensor]) -> None:
+    """model.safetensors of a run folder."""
+    write_tensors(folder / WEIGHTS, weights, {"format": "pt"})
+
+
+def load_run(folder: Path, device: torch.device | str = "cpu") -> Run:
+    """Read a run folder; RunError says what is missing or wrong in it."""
+    run = open_run(folder)
+    model = Transformer(run.model)
+    model.load_state_dict(dict(run.weights))
+    return Run(model.to(device).eval(), run.source_tokenizer, run.target_tokenizer, run.training)
+
+
+def open_run(folder: Path) -> "OpenRun":
+    """Read a run folder but its weights, which are read when asked for; RunError says what is missing or wrong."""
+    config = read_config(folder)
+    try:
+        model = ModelConfig.from_json(config["model"])
+    except ConfigError as error:
+        raise RunError(f"{folder / CONFIG} is damaged: {error}") from None
+    if not (folder / WEIGHTS).exists():
+        unfinished = (folder / RESUME).exists()
+        fix = (
+            "its training has not reached a first validation"
+            if unfinished
+            else "copy it again from where it was trained"
+        )
+        raise RunError(f"{folder / WEIGHTS} is missing: {fix}")
+    weights = WeightFile(folder / WEIGHTS)
+    weights.check(model)
+    files = folder / config["source_tokenizer"], folder / config["target_tokenizer"]
+    source, target = (load_tokenizer(file) for file in files)
+    sizes = model.source_vocab_size, model.target_vocab_size
+    if (source.vocab_size, target.vocab_size) != sizes:
+        raise RunError(
+            f"{folder}: {files[0].name} and {files[1].name} have {source.vocab_size} and "
+            f"{target.vocab_size} ids, the model {sizes[0]} and {sizes[1]}: these files are not of one run"
+        )
+    return OpenRun(model, weights, source, target, config["training"], files)
+
+
+def read_config(folder: Path) -> dict[str, Any]:
+    """config.json of a run folder, checked."""
+    if not folder.is_dir():
+        raise RunError(f"{folder}: no such run folder")
+    path = folder / CONFIG
+    if not path.exists():
+        raise RunError(f"{folder} is not a run folder: it has no {CONFIG} (glassformer train --out makes one)")
+    try:
+        config = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError:
+        config = None
+    config = config if isinstance(config, dict) else {}
+    if "format" not in config:
+        if "model_type" in config:
+            raise RunError(
+                f"{folder} holds a Hugging Face model, not a run: make a run of it with glassformer import --from "
+                f"{quote(str(folder))} --out RUN"
+            )
+        raise RunError(f"{path} was not written by glassformer, or is damaged")
+    version = config["format"]
+    if not isinstance(version, int) or version > FORMAT:
+        raise RunError(
+            f"{path} has format version {version}, this glassformer reads up to {FORMAT}: upgrade glassformer"
+        )
+    if missing := {"model", "source_tokenizer", "target_tokenizer", "training"} - set(config):
+        raise RunError(f"{path} is damaged: {', '.join(sorted(missing))} missing")
+    if not isinstance(config["model"], dict) or not isinstance(config["training"], dict):
+        raise RunError(f"{path} is damaged: model and training must be objects")
+    if not all(isinstance(config[f"{side}_tokenizer"], str) for side in ("source", "target")):
+        raise RunError(f"{path} is damaged: the tokenizers must be names of files")
+    return config
+
+
+def read_weights(path: Path) -> dict[str, Tensor]:
+    """The tensors of a safetensors file; RunError if it is damaged."""
+    with _open(path) as file:
+        names = file.keys()
+        return {name: file.get_tensor(name) for name in names}
+
+
+def _open(path: Path) -> Any:
+    try:
+        return safe_open(path, framework="pt")
+    except (SafetensorError, OSError, ValueError) as error:
+        raise RunError(f"{path} is damaged ({error}): copy it again, or go back to an earlier one") from None
+
+
+def load_weights(model: Transformer, weights: Mapping[str, Tensor], path: Path) -> None:
+    """Put `weights` into the model; RunError if they belong to another one."""
+    try:
+        model.load_state_dict(dict(weights), strict=True)
+        if not all(tensor.isfinite().all() for tensor in weights.values()):
+            raise RunError(f"{path} holds numbers that are not finite: train again with a lower --learning-rate")
+    except RuntimeError as error:
+        first = next((line.strip() for line in str(error).splitlines()[1:]), str(error))
+        raise RunError(f"{path} does not fit the model of {CONFIG}: {first}") from None
+
+
+def is_run_folder(folder: Path) -> bool:
+    """Whether training wrote this folder, finished or not."""
+    try:
+        read_config(folder)
+    except RunError:
+        return False
+    return True

@@ -1,0 +1,319 @@
+"""Run folders at a glance: state, updates, score, size, time. Loads no torch, so that the answer comes at once.
+
+Of the weights only the file's header is read; how far the training came is in metrics.jsonl.
+"""
+
+import json
+import math
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
+from datetime import datetime
+from pathlib import Path
+from shlex import quote
+from typing import TYPE_CHECKING, Any
+
+from glassformer.errors import RunError
+from glassformer.meter import clock
+from glassformer.run.lock import is_held
+from glassformer.run.metrics import Metrics, read_metrics
+from glassformer.run.names import CONFIG, FORMAT, LOCK, METRICS, RESUME, WEIGHTS
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+DEPTH = 4
+"""How many folders deep runs are looked for."""
+COLORS = {"training": "cyan", "unfinished": "yellow", "done": "green", "imported": "blue", "damaged": "red"}
+DISPENSABLE = ("params", "loss", "size", "changed", "time")
+"""Columns that a narrow terminal does without, in this order."""
+FOLDED = 32
+"""Most characters of a run's path in a line; longer ones go on in the next."""
+_BLANKS = str.maketrans("\t\n\r", "   ")  # for what would end a column or a line
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunSummary:
+    """What is known of a run folder; the fields are the columns that a program reads."""
+
+    run: Path
+    state: str
+    """training: a process is at it now; unfinished: it was stopped; done; imported; damaged."""
+    updates: int | None
+    """Updates done; of an unfinished run those that were saved, from which it goes on."""
+    max_updates: int | None
+    metric: str | None
+    score: float | None
+    """The best of the validations."""
+    valid_loss: float | None
+    """Of the last validation, nats per token."""
+    parameters: int | None
+    bytes: int | None
+    """Size of the file of weights."""
+    seconds: float | None
+    """Time spent training and validating."""
+    changed: float
+    """When it was last written to, seconds since 1970."""
+    problem: str
+    """What is damaged."""
+
+
+@dataclass(frozen=True)
+class _Header:
+    """What a safetensors file says of itself."""
+
+    parameters: int
+    bytes: int
+    metadata: Mapping[str, str]
+
+
+class _DamagedError(Exception):
+    """A run folder that can't be used; the message says why."""
+
+
+def find_runs(folder: Path) -> list[RunSummary]:
+    """The runs below a folder, or the folder itself if it is one; the last changed first."""
+    fix = f"name another folder, or make one with glassformer train --source PAIRS --out {quote(str(folder))}/NAME"
+    if not folder.is_dir():
+        raise RunError(f"there are no runs in {folder}, which is no folder: {fix}")
+    runs = [summarize(path) for path in _run_folders(folder, DEPTH)]
+    if not runs:
+        raise RunError(f"there are no runs in {folder}: {fix}")
+    return sorted(runs, key=lambda run: -run.changed)
+
+
+def summarize(folder: Path) -> RunSummary:
+    """What is known of this run folder. What is wrong with it is no error, but the state `damaged`."""
+    trained_now = is_held(folder)  # asked first: a training that ends in between leaves a run that is complete
+    stopped = False
+    training: Mapping[str, Any] = {}
+    weights, saved, metrics, problem = None, {}, Metrics([], []), ""
+    try:
+        stopped = not trained_now and _has_resume(folder)
+        training = _read_training(folder)
+        metrics = read_metrics(folder / METRICS)
+        weights = _read_header(folder / WEIGHTS)
+        if weights is None and not trained_now and not stopped:
+            raise _DamagedError(f"{WEIGHTS} is missing")
+        if stopped:
+            saved = _read_position(folder)
+    except (_DamagedError, OSError) as error:
+        problem = str(error)
+    if trained_now:
+        state = "training"
+    elif problem:
+        state = "damaged"
+    elif stopped:
+        state = "unfinished"
+    else:
+        state = "imported" if "imported" in training else "done"
+    best = metrics.best
+    return RunSummary(
+        run=folder,
+        state=state,
+        updates=saved.get("update", metrics.updates),
+        max_updates=_max_updates(training),
+        metric=best and best.metric,
+        score=best and best.score,
+        valid_loss=metrics.validations[-1].loss if best else None,
+        parameters=weights and weights.parameters,
+        bytes=weights and weights.bytes,
+        seconds=saved.get("seconds", metrics.seconds),
+        changed=_last_change(folder),
+        problem=problem,
+    )
+
+
+def as_lines(runs: Sequence[RunSummary]) -> Iterator[str]:
+    """For programs: names, then a line for each run, separated by tabs; what isn't known is empty."""
+    names = [field.name for field in fields(RunSummary)]
+    yield "\t".join(names)
+    for run in runs:
+        values = {name: getattr(run, name) for name in names}
+        values["changed"] = datetime.fromtimestamp(run.changed).astimezone().isoformat(timespec="seconds")
+        yield "\t".join("" if value is None else str(value).translate(_BLANKS) for value in values.values())
+
+
+def as_table(runs: Sequence[RunSummary], width: int, now: float | None = None) -> "Table":
+    """For people: a row for each run, of as many columns as `width` has room for."""
+    from rich.table import Table
+    from rich.text import Text
+
+    now = time.time() if now is None else now
+    rows = [_cells(run, now) for run in runs]
+    names = list(rows[0])
+    widths = {name: max(Text(cells[name]).cell_len for cells in [{name: name}, *rows]) for name in names}
+    widths["run"] = min(widths["run"], FOLDED)
+    for name in DISPENSABLE:
+        if sum(widths[name] + 2 for name in names) - 2 > width:
+            names.remove(name)
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for name in names:
+        if name == "run":
+            table.add_column(name, overflow="fold", min_width=min(10, widths["run"]), max_width=FOLDED)
+        else:
+            table.add_column(name, no_wrap=True, justify="left" if name in ("state", "changed") else "right")
+    for run, cells in zip(runs, rows, strict=True):
+        table.add_row(*(Text(cells[name], COLORS[run.state] if name == "state" else "") for name in names))
+    return table
+
+
+def _cells(run: RunSummary, now: float) -> dict[str, str]:
+    limit = f"/{run.max_updates:,}" if run.max_updates and run.state in ("training", "unfinished") else ""
+    return {
+        "run": str(run.run),
+        "state": run.state,
+        "updates": "" if run.updates is None else f"{run.updates:,}{limit}",
+        "score": "" if run.score is None else f"{run.metric} {run.score:.2f}",
+        "loss": "" if run.valid_loss is None else f"{run.valid_loss:.3f}",
+        "params": "" if run.parameters is None else _short(run.parameters),
+        "size": "" if run.bytes is None else f"{_short(run.bytes)}B",
+        "time": "" if run.seconds is None else clock(run.seconds),
+        "changed": _ago(run.changed, now),
+    }
+
+
+def advice(runs: Sequence[RunSummary]) -> Iterator[str]:
+    """Lines to stand below the table: what is wrong, and how to continue what is unfinished."""
+    for run in runs:
+        if run.problem:
+            yield f"{run.run}: {run.problem}"
+    unfinished = [run for run in runs if run.state == "unfinished"]
+    if unfinished:
+        yield "continue what is unfinished with:"
+    for run in unfinished:
+        yield f"  glassformer train --resume --out {quote(str(run.run))}"
+
+
+def _short(count: int) -> str:
+    for unit, size in (("G", 1e9), ("M", 1e6), ("k", 1e3)):
+        if count >= size:
+            return f"{count / size:.{0 if count >= 10 * size else 1}f} {unit}"
+    return f"{count} "  # and a space, for a B that may follow
+
+
+def _ago(then: float, now: float) -> str:
+    minutes = int((now - then) / 60)
+    if minutes < 1:
+        return "just now"
+    if minutes < 60:
+        return f"{minutes} min ago"
+    if minutes < 24 * 60:
+        return f"{minutes // 60} h ago"
+    return f"{datetime.fromtimestamp(then):%Y-%m-%d}"
+
+
+def _run_folders(folder: Path, depth: int) -> Iterator[Path]:
+    try:
+        if _is_run(folder):
+            yield folder
+            return
+        inside = sorted(path for path in folder.iterdir() if path.is_dir() and not path.name.startswith("."))
+    except PermissionError:  # another person's
+        return
+    if depth:
+        for path in inside:
+            yield from _run_folders(path, depth - 1)
+
+
+def _is_run(folder: Path) -> bool:
+    """Whether glassformer wrote this folder, as far as damage lets it be known: others write config.json too."""
+    beside = (folder / METRICS).is_file() and ((folder / WEIGHTS).exists() or (folder / RESUME).exists())
+    try:
+        return "format" in _read_json(folder / CONFIG) or beside
+    except _DamagedError:
+        return beside
+
+
+def _has_resume(folder: Path) -> bool:
+    """Whether `resume/` is there, with more in it than the lock of a training that was killed at its very end."""
+    try:
+        return any(path.name != LOCK for path in (folder / RESUME).iterdir())
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+
+
+def _read_json(path: Path) -> Mapping[str, Any]:
+    try:
+        value = json.loads(path.read_bytes())
+    except FileNotFoundError:
+        raise _DamagedError(f"{path.name} is missing") from None
+    except (OSError, ValueError) as error:
+        raise _DamagedError(f"{path.name} can't be read ({error})") from None
+    return value if isinstance(value, dict) else {}
+
+
+def _read_training(folder: Path) -> Mapping[str, Any]:
+    """What config.json says of the training; what else must be there is checked."""
+    config = _read_json(folder / CONFIG)
+    version = config.get("format")
+    if not isinstance(version, int):
+        raise _DamagedError(f"{CONFIG} was not written by glassformer, or is damaged")
+    if version > FORMAT:
+        raise _DamagedError(f"format version {version}, this glassformer reads up to {FORMAT}: upgrade glassformer")
+    for name in ("model", "training"):
+        if not isinstance(config.get(name), dict):
+            raise _DamagedError(f"{CONFIG} has no {name}")
+    for side in ("source", "target"):
+        name = config.get(f"{side}_tokenizer")
+        if not isinstance(name, str):
+            raise _DamagedError(f"{CONFIG} has no {side}_tokenizer")
+        if not (folder / name).is_file():
+            raise _DamagedError(f"{name} is missing")
+    return config["training"]
+
+
+def _max_updates(training: Mapping[str, Any]) -> int | None:
+    settings = training.get("settings")
+    limit = settings.get("max_updates") if isinstance(settings, dict) else None
+    return limit if isinstance(limit, int) else None
+
+
+def _read_header(path: Path) -> _Header | None:
+    """Of a safetensors file, or none if there is no such file: eight bytes that say how long the JSON is, and that."""
+    try:
+        with path.open("rb") as file:
+            size = file.seek(0, 2)
+            file.seek(0)
+            length = int.from_bytes(file.read(8), "little")
+            if size < 8 + length:
+                raise _DamagedError(f"{path.name} is damaged or cut off")
+            header = json.loads(file.read(length))
+        metadata = header.pop("__metadata__", {})
+        end = 8 + length + max(tensor["data_offsets"][1] for tensor in header.values())
+        parameters = sum(math.prod(tensor["shape"]) for tensor in header.values())
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, TypeError, KeyError, IndexError, AttributeError) as error:
+        raise _DamagedError(f"{path.name} is damaged ({error})") from None
+    if size != end:
+        raise _DamagedError(f"{path.name} is cut off: it has {size:,} of {end:,} bytes")
+    return _Header(parameters, size, metadata)
+
+
+def _read_position(folder: Path) -> Mapping[str, Any]:
+    """How far the training had come at the newest checkpoint that can be used."""
+    checkpoints = sorted((folder / RESUME).glob("checkpoint-*"), reverse=True)
+    for checkpoint in checkpoints:
+        files = sorted(checkpoint.glob("*-of-*.safetensors"))
+        if not files or len(files) < int(files[0].stem.rpartition("-")[2]):
+            continue  # stopped while it was written
+        try:
+            header = _read_header(files[0])
+            position = json.loads(header.metadata["position"]) if header else {}
+            return {"update": int(position["update"]), "seconds": float(position["seconds"])}
+        except (_DamagedError, KeyError, ValueError, TypeError):
+            continue
+    if checkpoints:
+        raise _DamagedError(f"no checkpoint in {RESUME} can be read")
+    return {"update": 0, "seconds": 0.0}  # stopped before the first
+
+
+def _last_change(folder: Path) -> float:
+    times = []
+    for name in (CONFIG, WEIGHTS, METRICS):
+        try:
+            times.append((folder / name).stat().st_mtime)
+        except OSError:
+            continue
+    return max(times, default=0.0)

@@ -1,0 +1,295 @@
+import math
+import subprocess
+import sys
+
+import pytest
+import torch
+from torch import Tensor
+from torch.testing import assert_close
+
+from glassformer.attention import attend as attend_module
+from glassformer.attention.attend import attend
+from glassformer.attention.kernels import blocks, blockwise
+from glassformer.attention.kernels.blocks import Problem
+from glassformer.attention.kernels.blockwise import attend_in_blocks, blocks_are_faster
+from glassformer.attention.kernels.statistics import Found
+from glassformer.attention.kernels.weigh import weigh
+from glassformer.attention.observe import observe
+from glassformer.attention.want import Want
+
+B, H, Q, K, D, V = 2, 3, 17, 7, 11, 5  # distinct primes: a swapped axis cannot pass
+
+
+def heads(dtype: torch.dtype = torch.float64) -> tuple[Tensor, Tensor, Tensor]:
+    """Queries, keys and values as projections leave them: views, not contiguous."""
+    return tuple(torch.randn(B, n, H, w, dtype=dtype).transpose(1, 2) for n, w in ((Q, D), (K, D), (K, V)))
+
+
+def problem(
+    q: Tensor, k: Tensor, v: Tensor, *, keep: Tensor | None = None, bias: Tensor | None = None, causal: bool = False
+) -> Problem:
+    return Problem(q, k, v, keep, bias, causal, 1 / math.sqrt(q.shape[-1]), q.dtype)
+
+
+WANTS = {"none": Want(), "mean": Want(head_mean=True), "heads": Want(weights=True)}
+
+
+def expectation(p: Tensor, v: Tensor, weights: str) -> list[Tensor]:
+    """The output, and the weights that are wanted."""
+    return [p @ v] + {"none": [], "mean": [p.mean(1)], "heads": [p]}[weights]
+
+
+@pytest.fixture(params=[(1, H), (3, H), (16, H), (Q, H), (1000, H), (1, 1), (5, 2)], ids="{0[0]} x {0[1]}".format)
+def _rows(request, monkeypatch) -> None:
+    """Blocks of so many rows of so many heads of one sequence, or several sequences."""
+    rows, together = request.param
+    monkeypatch.setattr(blocks, "_BLOCK_BYTES", {"cpu": rows * together * K * 8})
+    monkeypatch.setattr(blocks, "_BLOCK_ROWS", 1 if together == H else rows)
+
+
+KEEPS = {"none": None, "padding": (B, 1, 1, K), "shared": (1, 1, Q, K), "each": (B, H, Q, K), "heads": (1, H, 1, K)}
+
+
+def mask(name: str, share_open: float = 0.5) -> Tensor | None:
+    shape = KEEPS[name]
+    return None if shape is None else torch.rand(shape) < share_open
+
+
+def bias_like(name: str) -> Tensor | None:
+    keep = mask(name, 0.7)
+    return None if keep is None else torch.randn(keep.shape, dtype=torch.float64).masked_fill(~keep, -torch.inf)
+
+
+@pytest.mark.usefixtures("_rows")
+@pytest.mark.parametrize("weights", WANTS)
+@pytest.mark.parametrize(
+    ("keep", "bias", "learns"),
+    [
+        ("none", "none", False),
+        ("padding", "none", False),
+        ("each", "shared", False),
+        ("each", "shared", True),
+        ("none", "each", True),
+    ],
+)
+def test_output_weights_and_gradients_are_those_of_explicit_weights(keep, bias, learns, weights):
+    inputs = [x.requires_grad_() for x in heads()]
+    q, k, v = inputs
+    masks = {"keep": mask(keep), "bias": bias_like(bias)}
+    if learns:
+        inputs.append(masks["bias"].requires_grad_())
+    output, seen = attend_in_blocks(problem(q, k, v, **masks), want=WANTS[weights])
+    expected = expectation(weigh(q, k, **masks), v, weights)
+    found = [output, *seen.values()]
+    assert_close(found, expected)
+    towards = [torch.randn_like(x) for x in found]
+    grads = torch.autograd.grad(found, inputs, towards)
+    assert_close(grads, torch.autograd.grad(expected, inputs, towards))
+
+
+@pytest.mark.usefixtures("_rows")
+def test_gradients_through_the_weights_alone():
+    q, k, v = (x.requires_grad_() for x in heads())
+    seen = attend_in_blocks(problem(q, k, v), want=Want(head_mean=True))[1]["head_mean"]
+    towards = torch.randn_like(seen)
+    found = torch.autograd.grad(seen, (q, k, v), towards, allow_unused=True)
+    expected = torch.autograd.grad(weigh(q, k).mean(1), (q, k), towards)
+    assert_close(found[:2], expected)
+    assert found[2] is None
+
+
+@pytest.mark.usefixtures("_rows")
+@pytest.mark.parametrize("weights", WANTS)
+def test_dropped_weights_are_the_same_forward_and_backward(weights):
+    q, k, v = (x[:, :, :5].detach().requires_grad_() for x in heads())
+    keep = mask("padding")[..., :5]
+
+    def run(*qkv: Tensor) -> tuple[Tensor, ...]:
+        torch.manual_seed(3)
+        output, seen = attend_in_blocks(problem(*qkv, keep=keep), dropout=0.4, want=WANTS[weights])
+        return output, *seen.values()
+
+    assert torch.autograd.gradcheck(run, (q, k, v), fast_mode=True)
+    assert torch.autograd.gradgradcheck(run, (q, k, v), fast_mode=True)
+
+
+def dropped_weights(q: Tensor, k: Tensor, v: Tensor, dropout: float) -> Tensor:
+    return attend_in_blocks(problem(q, k, v), dropout, Want(weights=True))[1]["weights"]
+
+
+def test_dropout_drops_at_its_rate_and_scales_the_rest():
+    p = 0.1
+    q, k, v = (torch.randn(1, 1, 400, 8) for _ in range(3))
+    dropped = dropped_weights(q, k, v, p)
+    zero = dropped == 0
+    assert abs(zero.double().mean().item() - p) < 5 * math.sqrt(p * (1 - p) / zero.numel())
+    assert_close(dropped[~zero], (weigh(q, k) / (1 - p))[~zero])
+    for axis in (2, 3):  # no row, no column is favoured
+        rates = zero.double().mean(axis)
+        assert (rates - p).abs().max() < 6 * math.sqrt(p * (1 - p) / 400)
+    neighbours = (zero[..., 1:] & zero[..., :-1]).double().mean().item()
+    assert abs(neighbours - p * p) < 5 * math.sqrt(p * p / zero.numel())
+
+
+def test_dropout_follows_the_global_seed():
+    q, k, v = heads()
+
+    def draw(seed: int) -> Tensor:
+        torch.manual_seed(seed)
+        return again()
+
+    def again() -> Tensor:
+        return attend_in_blocks(problem(q, k, v), 0.5)[0]
+
+    assert torch.equal(draw(1), draw(1))
+    assert not torch.equal(draw(1), draw(2))
+    assert not torch.equal(again(), again())
+
+
+def test_a_nan_of_the_input_is_not_hidden():
+    q, k, v = heads()
+    q[0, 0, 0, 0] = torch.nan
+    keep = mask("each")
+    keep[1] = False
+    output, seen = attend_in_blocks(problem(q, k, v, keep=keep), want=Want(weights=True))
+    assert seen["weights"][0, 0, 0].isnan().all()
+    assert output[0, 0, 0].isnan().all()
+    assert (seen["weights"][1] == 0).all()
+
+
+@pytest.mark.usefixtures("_rows")
+@pytest.mark.parametrize("weights", WANTS)
+def test_keys_that_nobody_may_look_at_are_left_out_of_the_products(weights):
+    q, k, v = (x.requires_grad_() for x in heads())
+    keep = torch.zeros(B, 1, 1, K, dtype=torch.bool)
+    keep[0, ..., 2:5] = True
+    keep[1, ..., 4] = True
+    output, seen = attend_in_blocks(problem(q, k, v, keep=keep), want=WANTS[weights])
+    expected = expectation(weigh(q, k, keep=keep), v, weights)
+    found = [output, *seen.values()]
+    assert_close(found, expected)
+    towards = [torch.randn_like(x) for x in found]
+    assert_close(torch.autograd.grad(found, (q, k, v), towards), torch.autograd.grad(expected, (q, k, v), towards))
+    # What is left out may be anything.
+    spoilt = k.detach().clone()
+    spoilt[:, :, :2] = torch.nan
+    assert_close(attend_in_blocks(problem(q.detach(), spoilt, v.detach(), keep=keep))[0], output.detach())
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
+def test_half_precisions_keep_their_dtype_and_come_close(dtype):
+    q, k, v = (x.to(dtype) for x in heads())
+    keep = mask("shared", 0.8)
+    output, seen = attend_in_blocks(problem(q, k, v, keep=keep), want=Want(head_mean=True))
+    assert output.dtype == seen["head_mean"].dtype == dtype
+    p = weigh(q.double(), k.double(), keep=keep)
+    eps = torch.finfo(dtype).eps
+    assert_close(output.double(), p @ v.double(), atol=8 * eps, rtol=8 * eps)
+    assert_close(seen["head_mean"].double(), p.mean(1), atol=8 * eps, rtol=8 * eps)
+
+
+# When they are used
+
+
+def test_small_inputs_and_what_blocks_cannot_do_take_plain_operations(monkeypatch):
+    q, k, v = heads()
+    assert not blocks_are_faster(q, k, v)
+    monkeypatch.setattr(blockwise, "_FROM_SCORES", B * H * Q * K)
+    assert blocks_are_faster(q, k, v)
+    assert not blocks_are_faster(q[:, :, 1:], k, v)
+    assert not blocks_are_faster(q.float(), k, v)
+    assert not blocks_are_faster(*(x.to("meta") for x in (q, k, v)))
+    assert not torch.vmap(lambda x: torch.tensor(blocks_are_faster(x, k, v)))(q[None]).any()
+
+
+@pytest.mark.usefixtures("_rows")
+@pytest.mark.parametrize("shape", [(1, H, Q, K), (B, 1, 1, K), (1, 1, 1, K), (1, 1, Q, K)], ids=str)
+def test_a_bias_that_learns_gets_its_gradient(shape, monkeypatch):
+    monkeypatch.setattr(blockwise, "_FROM_SCORES", 0)
+    q, k, v = heads()  # which don't learn
+    bias = torch.randn(shape, dtype=torch.float64, requires_grad=True)
+    output, _ = observe(q, k, v, bias=bias)
+    assert type(output.grad_fn).__name__ == "_AttendBackward"  # it went through the blocks
+    (found,) = torch.autograd.grad(output.square().sum(), bias)
+    (expected,) = torch.autograd.grad((weigh(q, k, bias=bias) @ v).square().sum(), bias)
+    assert_close(found, expected)
+    assert found.any()
+
+
+def test_attend_with_dropout_goes_through_blocks_and_without_does_not(monkeypatch):
+    monkeypatch.setattr(blockwise, "_FROM_SCORES", 0)
+    seen = []
+
+    def counted(of: Problem, dropout: float) -> tuple[Tensor, Found]:
+        seen.append((of.causal, dropout))
+        return attend_in_blocks(of, dropout)
+
+    monkeypatch.setattr(attend_module, "attend_in_blocks", counted)
+    q, k, v = heads()
+    attend(q, k, v)
+    assert seen == []
+    attend(q, k, v, dropout=0.2)
+    attend(q[:, :, :K], k, v, dropout=0.3, causal=True)
+    assert seen == [(False, 0.2), (True, 0.3)]
+
+
+MEMORY = """
+import re, sys, torch
+from pathlib import Path
+from glassformer.attention.observe import observe
+from glassformer.attention.want import Want
+
+def peak():
+    return int(re.search(r"VmHWM:\\s*(\\d+)", Path("/proc/self/status").read_text())[1]) // 1024
+
+length, train = 4096, sys.argv[1] == "train"
+budget = 32 << 20 if sys.argv[2] == "32 MiB" else None
+settings = {
+    "dropout": 0.1 if train else 0.0,
+    "budget": budget,
+    "want": Want(entropy=True, received=True, distance=True, lse=True, top=2, rows=(0,), pooled=64, pooled_heads=16),
+}
+q, k, v = (torch.randn(1, 8, length, 16, requires_grad=train) for _ in range(3))
+
+def run(*qkv):
+    output, seen = observe(*qkv, **settings)
+    if train:
+        facts = seen.top.weights, *(getattr(seen, name) for name in settings["want"].asked if name != "top")
+        sum((x.sum() for x in facts), output.sum()).backward()
+
+run(q[:, :, :96], k[:, :, :96], v[:, :, :96])
+Path("/proc/self/clear_refs").write_text("5")  # the peak starts from here
+before = peak()
+run(q, k, v)
+print(peak() - before)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+@pytest.mark.parametrize(
+    ("mode", "budget", "most"), [("infer", "any", 90), ("train", "any", 250), ("train", "32 MiB", 70)]
+)
+def test_all_weights_never_exist_at_once(mode, budget, most):
+    # They would be 8 x 4096 x 4096 floats: 512 MiB. Inputs, results and gradients are some 20.
+    found = subprocess.run([sys.executable, "-c", MEMORY, mode, budget], capture_output=True, text=True)
+    assert found.returncode == 0, found.stderr
+    assert 0 < int(found.stdout) < most
+
+
+@pytest.mark.parametrize("p", [0.996, 0.999, 1.0])
+def test_dropout_of_nearly_everything_takes_plain_operations(p, monkeypatch):
+    monkeypatch.setattr(blockwise, "_FROM_SCORES", 0)
+    q, k, v = heads()
+    assert blocks_are_faster(q, k, v, 255 / 256)
+    for dropped in (0.997, p):
+        assert blocks_are_faster(q, k, v, dropped) == (dropped <= 255 / 256)
+    output, seen = observe(q, k, v, dropout=p, want=Want(weights=True))
+    assert output.isfinite().all()
+    assert (seen.weights == 0).double().mean() > 0.9
+
+
+@pytest.mark.parametrize("p", [1 / 512, 1 / 256, 0.1, 0.5, 255 / 256])
+def test_dropout_at_the_ends_of_what_a_byte_decides(p):
+    q, k, v = (torch.randn(2, 4, 128, 8) for _ in range(3))
+    zero = (dropped_weights(q, k, v, p) == 0).double()
+    assert abs(zero.mean().item() - p) < 5 * math.sqrt(p * (1 - p) / zero.numel())

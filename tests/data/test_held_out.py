@@ -1,0 +1,91 @@
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from glassformer.data.held_out import Split, hold_out, rank
+from glassformer.data.scan import scan
+from glassformer.errors import DataError
+from glassformer.text.pairs import Pair, PairFiles
+
+
+@pytest.fixture
+def files(tmp_path) -> PairFiles:
+    """1,000 pairs of 500 sources: every source stands twice, with another target each time."""
+    rows = [f"source {i % 500}\ttarget {i}\n" for i in range(1000)]
+    return PairFiles(write(tmp_path / "pairs.tsv", rows))
+
+
+def write(path: Path, rows: list[str]) -> Path:
+    path.write_text("".join(rows))
+    return path
+
+
+def split(files: PairFiles, count: int = 100, seed: int = 3) -> Split:
+    scanned = scan(files, seed=seed, most=1000, workers=0)
+    return hold_out(scanned.lowest, scanned.pairs, count, seed, files.source)
+
+
+def halves(files: PairFiles, count: int = 100, seed: int = 3) -> tuple[list[Pair], list[Pair]]:
+    """Pairs for training and for validation."""
+    chosen = split(files, count, seed)
+    return [p for p in files if not chosen.holds_out(p[0])], [p for p in files if chosen.holds_out(p[0])]
+
+
+def test_held_out_and_training_pairs_together_are_all_pairs(files):
+    train, valid = halves(files)
+    assert Counter(train + valid) == Counter(files)
+    assert not set(train) & set(valid)
+
+
+def test_the_sources_of_lowest_rank_that_fit_are_held_out(files):
+    ranks = sorted({rank(source, 3) for source, _ in files})
+    for count, sources in ((100, 50), (7, 3)):
+        assert sorted(split(files, count).chosen) == ranks[:sources]
+
+
+def test_ranks_stay_as_they_were():
+    # Of keyed BLAKE2b with eight bytes: another function would hold out other pairs with the same seed.
+    assert (rank("a", 1), rank("Grüße", 7)) == (4432693205339462510, 11587297147288940003)
+
+
+def test_without_a_choice_nothing_is_held_out():
+    assert not Split(3).holds_out("a")
+
+
+def test_a_source_falls_on_one_side_with_all_its_targets(files):
+    train, valid = halves(files)
+    assert not {source for source, _ in train} & {source for source, _ in valid}
+    assert set(Counter(source for source, _ in valid).values()) == {2}
+
+
+def test_held_out_depends_on_the_seed_and_nothing_else(files):
+    assert halves(files, seed=3) == halves(files, seed=3)
+    assert halves(files, seed=3)[1] != halves(files, seed=5)[1]
+
+
+def test_as_many_are_held_out_as_asked_for(files):
+    for count in (2, 50, 100, 998):
+        assert len(halves(files, count=count)[1]) == count
+    assert len(halves(files, count=51)[1]) == 50  # both pairs of a source, or none
+
+
+def test_a_source_too_frequent_to_be_held_out_stays_in_training(tmp_path):
+    rows = ["frequent\tx\n"] * 200 + [f"rare {i}\ty\n" for i in range(100)]
+    files = PairFiles(write(tmp_path / "pairs.tsv", rows))
+    for seed in range(60):
+        train, valid = halves(files, count=15, seed=seed)
+        assert 14 <= len(valid) <= 15
+        assert len(train) + len(valid) == 300
+        assert ("frequent", "x") not in valid
+
+
+def test_nothing_left_to_train_on_is_refused(tmp_path):
+    files = PairFiles(write(tmp_path / "pairs.tsv", ["one\ttwo\n"]))
+    with pytest.raises(DataError, match=r"pairs.tsv has too few pairs with different sources"):
+        split(files, 1)
+
+
+def test_a_source_held_out_of_few_is_held_out_of_more(files):
+    fewer, more = halves(files, count=50)[1], halves(files, count=200)[1]
+    assert set(fewer) < set(more)

@@ -1,0 +1,119 @@
+import json
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+from glassformer.data import kept
+from glassformer.data.kept import PreparedCorpora, link, read_facts, seal
+
+DIGESTS = [f"{i:032x}" for i in range(6)]
+
+
+@pytest.fixture
+def corpora(tmp_path: Path) -> PreparedCorpora:
+    return PreparedCorpora(tmp_path / "there" / ".prepared")
+
+
+def made(tmp_path: Path, text: str = "text") -> Path:
+    """A folder that is sealed."""
+    folder = tmp_path / "made"
+    (folder / "train").mkdir(parents=True)
+    (folder / "train" / "source.ids").write_bytes(b"\x00\x01\x02\x03")
+    (folder / "source.spm").write_text(text)
+    seal(folder, {"source": "source.spm", "pairs": {"train": 3}})
+    return folder
+
+
+def test_what_is_kept_is_found(corpora, tmp_path):
+    assert corpora.find(DIGESTS[0]) is None
+    corpora.keep(made(tmp_path), DIGESTS[0])
+    assert not (tmp_path / "made").exists()
+    entry = corpora.find(DIGESTS[0])
+    assert entry == tmp_path / "there" / ".prepared" / DIGESTS[0]
+    assert (entry / "source.spm").read_text() == "text"
+    assert read_facts(entry) == {"source": "source.spm", "pairs": {"train": 3}}
+    assert corpora.find(DIGESTS[1]) is None
+
+
+def flip(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda entry: (entry / "train" / "source.ids").unlink(),
+        lambda entry: shutil.rmtree(entry / "train"),
+        lambda entry: os.truncate(entry / "train" / "source.ids", 3),
+        lambda entry: flip(entry / "train" / "source.ids"),
+        lambda entry: flip(entry / "source.spm"),
+        lambda entry: (entry / "entry.json").unlink(),
+        lambda entry: os.truncate(entry / "entry.json", 40),
+        lambda entry: os.truncate(entry / "entry.json", 0),
+        lambda entry: (entry / "entry.json").write_text("[]"),
+        lambda entry: (entry / "entry.json").write_text('{"checksum": ""}'),
+        lambda entry: (entry / "entry.json").write_text((entry / "entry.json").read_text().replace("3", "4", 1)),
+        lambda entry: (entry / "entry.json").write_bytes(b"\xff\xfe"),
+    ],
+    ids=range(12),
+)
+def test_what_is_damaged_is_not_found_and_can_be_replaced(corpora, tmp_path, damage):
+    corpora.keep(made(tmp_path), DIGESTS[0])
+    entry = corpora.find(DIGESTS[0])
+    damage(entry)
+    assert corpora.find(DIGESTS[0]) is None
+    corpora.keep(made(tmp_path, "anew"), DIGESTS[0])
+    assert corpora.find(DIGESTS[0]) == entry
+    assert (entry / "source.spm").read_text() == "anew"
+
+
+def test_of_large_files_the_size_is_checked(corpora, tmp_path, monkeypatch):
+    monkeypatch.setattr(kept, "CHECKED", 3)
+    corpora.keep(made(tmp_path), DIGESTS[0])
+    entry = corpora.find(DIGESTS[0])
+    flip(entry / "train" / "source.ids")
+    assert corpora.find(DIGESTS[0]) == entry
+    os.truncate(entry / "train" / "source.ids", 5)
+    assert corpora.find(DIGESTS[0]) is None
+
+
+def test_another_format_is_not_found(corpora, tmp_path, monkeypatch):
+    corpora.keep(made(tmp_path), DIGESTS[0])
+    monkeypatch.setattr(kept, "FORMAT", kept.FORMAT + 1)
+    assert corpora.find(DIGESTS[0]) is None
+
+
+def test_the_four_that_were_used_last_are_kept(corpora, tmp_path):
+    folder = tmp_path / "there" / ".prepared"
+    folder.mkdir(parents=True)
+    (folder / "somebody's").mkdir()
+    for age, digest in enumerate(DIGESTS[:5]):
+        corpora.keep(made(tmp_path), digest)
+        os.utime(folder / digest, (1000 + age, 1000 + age))
+        if digest == DIGESTS[3]:
+            assert corpora.find(DIGESTS[0]), "which counts as use"
+    assert {path.name for path in folder.iterdir()} == {DIGESTS[i] for i in (0, 2, 3, 4)} | {"somebody's"}
+
+
+def test_a_link_is_the_file_itself_or_else_a_copy(tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("content")
+    link(tmp_path / "file", tmp_path / "new" / "link")
+    assert (tmp_path / "new" / "link").samefile(tmp_path / "file")
+
+    def refuse(*_: object) -> None:
+        raise OSError("no links here")
+
+    monkeypatch.setattr(Path, "hardlink_to", refuse)
+    link(tmp_path / "file", tmp_path / "copy")
+    assert not (tmp_path / "copy").samefile(tmp_path / "file")
+    assert (tmp_path / "copy").read_text() == "content"
+
+
+def test_the_entry_is_readable(corpora, tmp_path):
+    sealed = json.loads((made(tmp_path) / "entry.json").read_text())
+    assert set(sealed) == {"format", "facts", "files", "checksum"}
+    assert set(sealed["files"]) == {"train/source.ids", "source.spm"}

@@ -1,0 +1,269 @@
+"""Output in parts: what a stop leaves, that it is gone on with to the same bytes, and when it isn't."""
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from glassformer.errors import ConfigError, DataError
+from glassformer.files import write_json
+from glassformer.generation import files as partial_module
+from glassformer.generation.files import PartialOutput, partial_output
+from glassformer.generation.stream import in_chunks
+
+LINES = [f"line {i} ä{'x' * (i % 5)}" for i in range(23)]
+SETTINGS = {"beam": 5, "penalty": "plain", "sample": False, "top_p": 0.9}
+SIZE = 5
+
+
+class Stopped(Exception):
+    """What stops the writing."""
+
+
+def output_of(lines: list[str]) -> bytes:
+    """None, one or two lines of output for each."""
+    return b"".join(f"{line.upper()}\n".encode() * (len(line) % 3) for line in lines)
+
+
+def feed(partial: PartialOutput, lines: list[str], stop: type[BaseException] | None, chunks: int) -> None:
+    left = iter(lines)
+    partial.skip(left, "lines.txt")
+    for count, (_, chunk) in enumerate(in_chunks(left, SIZE, partial.lines + 1)):
+        if stop is not None and count == chunks:
+            raise stop
+        partial.append(chunk, output_of(chunk))
+    if stop is not None:
+        raise stop
+
+
+def write(
+    path: Path,
+    lines: list[str] = LINES,
+    *,
+    resume: bool = False,
+    stop: type[BaseException] | None = None,
+    chunks: int = 0,
+    **changes: object,
+) -> None:
+    """Write the output for `lines`, stopped after so many chunks."""
+    with partial_output(path, {**SETTINGS, **changes}, resume=resume) as partial:
+        feed(partial, lines, stop, chunks)
+
+
+def write_and_stop(path: Path, chunks: int = 2, **options) -> None:
+    with pytest.raises(options.setdefault("stop", Stopped)):
+        write(path, chunks=chunks, **options)
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "out.txt"
+
+
+@pytest.fixture
+def stopped(path: Path) -> Path:
+    """An output that was stopped after two chunks."""
+    write_and_stop(path)
+    return path
+
+
+def beside(path: Path) -> tuple[Path, Path]:
+    return path.with_name("out.txt.partial"), path.with_name("out.txt.partial.json")
+
+
+@pytest.mark.parametrize("resume", [False, True])
+@pytest.mark.parametrize("lines", [LINES, LINES[:20], []], ids=["23", "20", "none"])
+def test_it_appears_complete_and_alone(path, lines, resume):
+    write(path, lines, resume=resume)
+    assert path.read_bytes() == output_of(lines)
+    assert names(path.parent) == ["out.txt"]
+
+
+@pytest.mark.parametrize("stop", [Stopped, KeyboardInterrupt])
+@pytest.mark.parametrize("chunks", [1, 2, 4])
+def test_what_a_stop_leaves_is_gone_on_with(path, stop, chunks):
+    path.write_bytes(b"of an earlier day")
+    write_and_stop(path, chunks, stop=stop)
+    partial, _ = beside(path)
+    assert path.read_bytes() == b"of an earlier day"
+    assert partial.read_bytes() == output_of(LINES[: SIZE * chunks])
+    write(path, resume=True)
+    assert path.read_bytes() == output_of(LINES)
+    assert names(path.parent) == ["out.txt"]
+
+
+def test_it_may_be_stopped_again_and_again(path):
+    for chunks in (1, 0, 2):
+        write_and_stop(path, chunks, resume=True)
+    assert beside(path)[0].read_bytes() == output_of(LINES[: 3 * SIZE])
+    write(path, resume=True)
+    assert path.read_bytes() == output_of(LINES)
+
+
+def test_a_stop_at_the_very_end(path):
+    write_and_stop(path, chunks=99)
+    assert beside(path)[0].read_bytes() == output_of(LINES)
+    write(path, resume=True)
+    assert path.read_bytes() == output_of(LINES)
+
+
+@pytest.mark.parametrize("old", [None, b"of an earlier day"])
+def test_a_stop_before_the_first_chunk_leaves_nothing(path, old):
+    if old is not None:
+        path.write_bytes(old)
+    before = names(path.parent)
+    write_and_stop(path, chunks=0)
+    assert names(path.parent) == before
+
+
+@pytest.mark.parametrize("torn", [b"half a li", b"a line\nhalf", b"\n", b"\x00" * 4096, output_of(LINES[10:15])])
+def test_what_was_torn_is_written_again(stopped, torn):
+    with beside(stopped)[0].open("ab") as file:
+        file.write(torn)
+    write(stopped, resume=True)
+    assert stopped.read_bytes() == output_of(LINES)
+
+
+def test_a_chunk_that_was_not_recorded_is_written_again(path):
+    write_and_stop(path, chunks=1)
+    partial, record = beside(path)
+    after_one = record.read_bytes()
+    write_and_stop(path, chunks=2, resume=True)
+    record.write_bytes(after_one)  # as if killed between the two
+    assert len(partial.read_bytes()) > json.loads(after_one)["bytes"]
+    write(path, resume=True)
+    assert path.read_bytes() == output_of(LINES)
+
+
+def test_one_without_a_whole_chunk_is_begun_anew(path):
+    partial, record = beside(path)
+    partial.write_bytes(b"half a chunk")
+    zero = {"settings": {"beam": 1}, "lines": 0, "digest": "", "bytes": 0}
+    record.write_text(json.dumps(zero))
+    write(path)
+    assert path.read_bytes() == output_of(LINES)
+    partial.touch()  # killed before anything was written
+    path.unlink()
+    write(path, resume=True)
+    assert path.read_bytes() == output_of(LINES)
+    assert names(path.parent) == ["out.txt"]
+
+
+def test_lines_that_come_after_those_that_are_done_may_change(stopped):
+    lines = [*LINES[: 2 * SIZE], "another", *LINES[15:], "and one more"]
+    write(stopped, lines, resume=True)
+    assert stopped.read_bytes() == output_of(lines)
+
+
+def test_a_failing_write_keeps_whole_chunks(path, monkeypatch):
+    synced = 0
+
+    def fail_at_last(_: int) -> None:
+        nonlocal synced
+        synced += 1
+        if synced == 6:  # the first record, a chunk, its record, another one, its record, the third chunk
+            raise OSError("No space left on device")
+
+    monkeypatch.setattr(os, "fsync", fail_at_last)
+    with pytest.raises(OSError, match="No space left"):
+        write(path)
+    assert beside(path)[0].read_bytes() == output_of(LINES[:10])
+    write(path, resume=True)
+    assert path.read_bytes() == output_of(LINES)
+
+
+@pytest.mark.parametrize("written", [False, True], ids=["before it is written", "after"])
+def test_a_stop_while_a_record_is_written(path, written, monkeypatch):
+    records = 0
+
+    def stop_at_third(record: Path, value: object) -> None:
+        nonlocal records
+        records += 1
+        if records != 3 or written:
+            write_json(record, value)
+        if records == 3:  # of two chunks
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(partial_module, "write_json", stop_at_third)
+    with pytest.raises(KeyboardInterrupt):
+        write(path)
+    partial, record = beside(path)
+    assert partial.read_bytes() == output_of(LINES[: 2 * SIZE])
+    assert json.loads(record.read_bytes())["lines"] == 2 * SIZE
+    write(path, resume=True)
+    assert path.read_bytes() == output_of(LINES)
+
+
+# What is refused, and stays as it is
+
+
+def check_refused(path: Path, error: type[Exception], message: str, lines: list[str] = LINES, **options) -> None:
+    before = {name: (path.parent / name).read_bytes() for name in names(path.parent)}
+    with pytest.raises(error, match=message):
+        write(path, lines, **{"resume": True, **options})
+    assert {name: (path.parent / name).read_bytes() for name in names(path.parent)} == before
+
+
+def test_to_start_over_what_was_stopped(stopped):
+    message = (
+        r"out\.txt\.partial has the output for 10 lines, of a run that was stopped: go on with --resume, or remove"
+    )
+    check_refused(stopped, DataError, message, resume=False)
+
+
+def test_to_resume_what_is_complete(path):
+    write(path)
+    message = r"out\.txt is there and out\.txt\.partial isn't: there is nothing to resume; leave out --resume"
+    check_refused(path, DataError, message)
+
+
+def test_other_settings(stopped):
+    message = (
+        r"out\.txt\.partial was begun with beam 5, new None, and is to be gone on with beam 2, new 7: give the same, "
+        r"or remove .*out\.txt\.partial to start over"
+    )
+    check_refused(stopped, ConfigError, message, beam=2, new=7)
+
+
+@pytest.mark.parametrize("lines", [["other", *LINES[1:]], [*LINES[:9], "other", *LINES[10:]], LINES[:9], [], LINES[1:]])
+def test_another_input(stopped, lines):
+    message = r"lines\.txt doesn't begin with the 10 lines whose output is in .*out\.txt\.partial: give the input"
+    check_refused(stopped, DataError, message, lines)
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda partial, record: record.unlink(),
+        lambda partial, record: record.write_text("{"),
+        lambda partial, record: record.write_text("[1]"),
+        lambda partial, record: record.write_text('{"lines": "many", "bytes": 3, "digest": "", "settings": {}}'),
+        lambda partial, record: os.truncate(partial, partial.stat().st_size - 1),
+    ],
+    ids=["no record", "no JSON", "a list", "no number", "cut"],
+)
+@pytest.mark.parametrize("resume", [False, True])
+def test_what_does_not_fit_together(stopped, damage, resume):
+    damage(*beside(stopped))
+    message = r"out\.txt\.partial is not what out\.txt\.partial\.json says, or that is missing or damaged: remove .*"
+    check_refused(stopped, DataError, message, resume=resume)
+
+
+@pytest.mark.parametrize("resume", [False, True])
+def test_two_at_once(path, resume):
+    fcntl = pytest.importorskip("fcntl")
+    assert fcntl
+    with partial_output(path, SETTINGS, resume=False) as partial:
+        feed(partial, LINES[:10], None, 0)
+        check_refused(path, DataError, r"another process is writing to .*out\.txt\.partial: wait", resume=resume)
+    assert path.read_bytes() == output_of(LINES[:10])
+
+
+def test_a_folder_that_is_not_there(tmp_path):
+    with pytest.raises(DataError, match="no: no such folder to write out"):
+        write(tmp_path / "no" / "out.txt")

@@ -1,0 +1,119 @@
+"""metrics.jsonl as it is read: what was cut off, went back or makes no sense."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from glassformer.run.metrics import Metrics, Report, Validation, read_metrics
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "metrics.jsonl"
+
+
+def report(update: int, loss: float | None = 3.5) -> str:
+    figures = {"update": update, "epoch": 2, "loss": loss, "tokens_per_second": 7.0}
+    return json.dumps(figures | {"seconds": update / 2, "learning_rate": update / 1000}) + "\n"
+
+
+def validation(update: int, score: float = 11.0, loss: float = 2.5, metric: str = "bleu") -> str:
+    return json.dumps({"update": update, "valid_loss": loss, "metric": metric, "score": score}) + "\n"
+
+
+def updates(metrics: Metrics) -> tuple[list[int], list[int]]:
+    return [one.update for one in metrics.reports], [one.update for one in metrics.validations]
+
+
+def test_each_kind_of_line(path):
+    path.write_text(report(20) + validation(20) + report(40, loss=None) + validation(50))
+    found = read_metrics(path)
+    assert found.reports == [Report(20, 3.5, 0.02, 10.0, 2), Report(40, None, 0.04, 20.0, 2)]
+    assert found.validations == [Validation(20, 2.5, "bleu", 11.0), Validation(50, 2.5, "bleu", 11.0)]
+    assert (found.updates, found.seconds) == (50, 20.0)
+
+
+def test_the_time_of_a_validation_counts_where_it_is_recorded(path):
+    timed = json.loads(validation(40)) | {"seconds": 33.5}
+    path.write_text(report(40) + json.dumps(timed) + "\n" + validation(50))
+    assert read_metrics(path).seconds == 33.5
+
+
+def test_before_the_first_line(path):
+    nothing = read_metrics(path)
+    assert nothing == Metrics([], [])
+    assert (nothing.best, nothing.updates, nothing.seconds) == (None, None, None)
+    path.touch()
+    assert read_metrics(path) == nothing
+
+
+@pytest.mark.parametrize("cut", [1, 2, 20, 60])
+def test_a_line_that_was_cut_off_is_left_out(path, cut):
+    path.write_text(report(20) + report(40)[:-cut])
+    assert updates(read_metrics(path)) == ([20, 40] if cut == 1 else [20], [])  # 1: only the line's end
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "[]",
+        "null",
+        "7",
+        "{}",
+        '{"update": 30}',
+        '{"update": "30", "loss": 1.0}',
+        '{"update": 30.5, "loss": 1.0}',
+        '{"loss": 1.0}',
+        '{"update": 30, "valid_loss": NaN, "metric": "bleu", "score": 1.0}',
+        '{"update": 30, "valid_loss": 1.0, "metric": "bleu", "score": "high"}',
+        '{"update": 30, "valid_loss": 1.0, "metric": 7, "score": 1.0}',
+        '{"update": 30, "valid_loss": 1.0}',
+        '{"update": 30, "tokens": 1.0}',
+        "\udcff\udcfe",
+        "",
+    ],
+)
+def test_a_line_that_makes_no_sense_is_left_out(path, line):
+    path.write_text(report(20) + line + "\n" + report(40), errors="surrogateescape")
+    assert updates(read_metrics(path)) == ([20, 40], [])
+
+
+def test_a_figure_that_makes_no_sense_is_not_known(path):
+    path.write_text('{"update": 20, "loss": Infinity, "learning_rate": "high", "seconds": null}\n')
+    assert read_metrics(path).reports == [Report(20, None, None, None, None)]
+
+
+def test_a_run_that_went_on_from_an_earlier_update_has_none_twice(path):
+    first = report(20) + validation(30) + report(40) + report(60, 9.0) + validation(60, 99.0) + report(80, 9.0)
+    path.write_text(first + report(60, 1.0) + validation(60, 5.0) + report(80, 1.0))
+    found = read_metrics(path)
+    assert updates(found) == ([20, 40, 60, 80], [30, 60])
+    assert [one.loss for one in found.reports] == [3.5, 3.5, 1.0, 1.0]
+    assert [one.score for one in found.validations] == [11.0, 5.0]
+
+
+def test_a_run_that_went_back_to_before_a_validation(path):
+    path.write_text(report(20) + report(40) + validation(30))  # 30 again: what 40 said is of another time
+    assert updates(read_metrics(path)) == ([20], [30])
+    path.write_text(report(20) + validation(20) + report(20))
+    assert updates(read_metrics(path)) == ([20], [])
+    path.write_text(validation(5) + validation(10) + validation(15) + validation(10, 7.0))
+    assert [(one.update, one.score) for one in read_metrics(path).validations] == [(5, 11.0), (10, 7.0)]
+
+
+@pytest.mark.parametrize(
+    ("lines", "best"),
+    [
+        ([(10, 5.0, 2.0), (20, 7.0, 2.0), (30, 6.0, 2.0)], 20),
+        ([(10, 7.0, 2.0), (20, 7.0, 1.5), (30, 7.0, 1.5)], 20),
+    ],
+    ids=["score", "loss, then the first"],
+)
+@pytest.mark.parametrize("metric", ["bleu", "wer"])
+def test_the_best_validation(path, lines, best, metric):
+    sign = -1 if metric == "wer" else 1
+    path.write_text("".join(validation(update, sign * score, loss, metric) for update, score, loss in lines))
+    found = read_metrics(path).best
+    assert found is not None
+    assert found.update == best

@@ -1,0 +1,69 @@
+import io
+import re
+import sys
+import time
+from types import SimpleNamespace
+
+import pytest
+
+from glassformer import meter
+from glassformer.meter import Meter, progress_facts
+
+
+@pytest.mark.parametrize(
+    ("figures", "facts"),
+    [
+        ((2048, 2048, 4.0, 1_000_000), "2,048 of 1,000,000 lines, 512 lines/s, 0:32:29 left"),
+        ((500_000, 100, 1000.0, 1_000_000), "500,000 of 1,000,000 lines, 0.1 lines/s, 57 days, 20:53:20 left"),
+        ((7, 7, 0.0, 7), "7 of 7 lines, 7,000,000,000 lines/s"),
+        ((7, 7, 2.0, 3), "7 of 3 lines, 3.5 lines/s"),
+        ((4096, 4096, 4.0, None), "4,096 lines, 1,024 lines/s"),
+        ((300, 300, 6.0, None, 0.2), "300 lines, 50 lines/s, 0:00:24 left"),
+        ((300, 300, 6.0, None, 1.0), "300 lines, 50 lines/s"),
+        ((0, 0, 1.0, None, 0.0), "0 lines, 0 lines/s"),
+    ],
+    ids=["begun", "gone on with", "done", "grown since", "unknown", "a share known", "all of it", "nothing yet"],
+)
+def test_facts_of_the_progress(figures, facts):
+    done, new, seconds, *total_and_share = figures
+    assert progress_facts(done, new, seconds, "lines", *total_and_share) == facts
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize("transient", [False, True])
+def test_a_terminal_shows_a_bar(monkeypatch, transient):
+    monkeypatch.setattr(sys, "stderr", terminal := Terminal())
+    for name, value in (("TERM", "xterm"), ("COLUMNS", "150")):
+        monkeypatch.setenv(name, value)
+    said = []
+    with Meter("reading", "pairs", transient=transient, say=said.append) as shown:
+        for done in (500, 1_000):
+            shown.show(done, done / 2_000)
+            time.sleep(0.15)  # it is drawn ten times a second
+    text = re.sub(r"\x1b\[[\d;?]*[a-zA-Z]", "", terminal.getvalue())
+    assert re.search(r"reading .* 1,000 pairs, [\d,]+ pairs/s, 0:00:\d\d left", text), text
+    assert not said
+    erased = "\x1b[2K" in terminal.getvalue().rpartition("1,000 pairs")[2]
+    assert erased == transient
+
+
+def test_elsewhere_it_is_said_every_ten_seconds(monkeypatch, capfd):
+    now = 0.0
+    monkeypatch.setattr(meter, "time", SimpleNamespace(monotonic=lambda: now))
+    said: list[str] = []
+    with Meter("tokenising", "pairs", total=100, say=said.append) as shown:
+        for now in range(1, 36):
+            shown.show(2 * now)
+    assert said == [
+        "tokenising: 20 of 100 pairs, 2 pairs/s, 0:00:40 left",
+        "tokenising: 40 of 100 pairs, 2 pairs/s, 0:00:30 left",
+        "tokenising: 60 of 100 pairs, 2 pairs/s, 0:00:20 left",
+    ]
+    with Meter("tokenising", "pairs") as silent:
+        now = 99
+        silent.show(1)
+    assert capfd.readouterr() == ("", "")
