@@ -87,7 +87,7 @@ def cost(preset: str, rounds: int) -> dict[str, float]:
             if write:
                 checkpoints.save(step, Position(update=1))
             for number in range(updates):
-                step.take([batch], rate=1e-4, seed=number)
+                step.update([batch], rate=1e-4, number=number)
                 if write and written == start and not checkpoints.writing:
                     written = time.perf_counter()
             checkpoints.wait()

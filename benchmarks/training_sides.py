@@ -154,7 +154,7 @@ class Ours:
 
     def update(self, batch: Batch, rate: float, seed: int) -> None:
         """One update."""
-        self._step.take([batch], rate=rate, seed=seed)
+        self._step.update([batch], rate=rate, number=seed)
 
     def nll(self, batch: Batch) -> float:
         """Negative log-likelihood of the targets, in nats."""

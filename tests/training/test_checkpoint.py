@@ -46,7 +46,7 @@ def advance(step: Step, *seeds: int) -> None:
             for vocab in (SOURCE_VOCAB, TARGET_VOCAB)
         )
         batch = Batch.of(source, target, SOURCE_VOCAB - 1, TARGET_VOCAB - 1)
-        step.take([batch], rate=0.01, seed=seed)
+        step.update([batch], rate=0.01, number=seed)
 
 
 def state(step: Step) -> dict[str, torch.Tensor]:

@@ -114,7 +114,7 @@ def test_resampled_tokens_are_counted_as_they_are(tmp_path):
     feed = Feed(Corpus(tmp_path), model, CPU, ALONE, Resampling((subwords, subwords), share=1.0))
     groups, counts = [[list(range(len(LINES)))]], set[int]()
     for seed in range(5):
-        ((group, batches),) = feed.groups((group, seed) for group in groups)
+        ((group, batches),) = feed.groups((group, [seed]) for group in groups)
         assert feed.tokens(group, batches) == batches[0].tokens
         counts.add(batches[0].tokens)
     assert counts - {int(feed.corpus.target.lengths.sum())}
@@ -158,7 +158,11 @@ def test_a_share_of_the_sequences_is_resampled(resampled, tmp_path):
 def test_each_group_and_each_epoch_draws_its_own(resampled):
     everything = list(range(len(LINES)))
     first, again, *later = (
-        [batch.source for _, batches in resampled.groups([([everything, everything[1:]], seed)]) for batch in batches]
+        [
+            batch.source
+            for _, batches in resampled.groups([([everything, everything[1:]], [seed, seed + 1])])
+            for batch in batches
+        ]
         for seed in (5, 5, *range(6, 16))
     )
     assert all(torch.equal(one, other) for one, other in zip(first, again, strict=True))

@@ -12,6 +12,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from glassformer.attention.masks import keep_from_ids
 from glassformer.attention.packing import Packing, send
+from glassformer.seeds import derive_seed
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -131,7 +132,7 @@ def plan_batches(
     at most `batch_tokens` target tokens (a longer pair is a batch of its own), padded at most twice as many; then the
     batches are shuffled.
     """
-    generator = torch.Generator().manual_seed(seed * 1_000_003 + epoch)
+    generator = torch.Generator().manual_seed(derive_seed(seed, epoch))
     order = torch.randperm(len(source_lengths), generator=generator)
     # By target, equal targets by source, in one sort.
     keys = target_lengths[order].mul_(source_lengths.max() + 1).add_(source_lengths[order])

@@ -42,15 +42,16 @@ class Feed:
             source, target = (self._resampling.of(n, side, seed) for n, side in enumerate((source, target)))
         return Batch.of(source, target, *self._pads, counted=bool(own)).to(self._device)
 
-    def groups(self, groups: Iterable[tuple[Group, int | None]]) -> Iterator[tuple[Group, list[Batch]]]:
-        """Each group and its batches, those of the next made meanwhile where that costs the device no time.
+    def groups(self, groups: Iterable[tuple[Group, Sequence[int] | None]]) -> Iterator[tuple[Group, list[Batch]]]:
+        """Yield each group with its batches; the next ones are made meanwhile where that costs the device no time.
 
-        With each comes the seed of its resampling, to be another one each time that the same group comes; or None.
+        With each comes a seed for the resampling of each batch, or None. The seeds must be others each time that the
+        same group comes.
         """
 
-        def with_batches(item: tuple[Group, int | None]) -> tuple[Group, list[Batch]]:
-            group, seed = item
-            return group, [self.batch(indices, None if seed is None else seed + indices[0]) for indices in group]
+        def with_batches(item: tuple[Group, Sequence[int] | None]) -> tuple[Group, list[Batch]]:
+            group, seeds = item
+            return group, [self.batch(*each) for each in zip(group, seeds or [None] * len(group), strict=True)]
 
         if self._device.type == "cpu":  # it has no time to spare while it works
             return map(with_batches, groups)

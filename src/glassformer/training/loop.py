@@ -21,6 +21,7 @@ from glassformer.run.folder import load_weights, read_config, read_weights, writ
 from glassformer.run.lock import check_free, held, remove_resume
 from glassformer.run.metrics import read_metrics
 from glassformer.run.names import ALIGNMENT, CONFIG, CURVES, INITIAL, METRICS, RESUME, WEIGHTS
+from glassformer.seeds import derive_seed
 from glassformer.text.batching import Batch, plan_batches
 from glassformer.text.loading import load_tokenizer
 from glassformer.text.resampling import Resampling
@@ -181,6 +182,7 @@ class _Training:
             processes=processes,
             shard=config.shard,
             device=device,
+            seed=config.seed,
         )
         self.checkpoints = Checkpoints(self.resume, processes, config.checkpoint_seconds)
         self.position = self.checkpoints.load(self.step)
@@ -292,21 +294,24 @@ class _Training:
                 yield group, batches
             position.epoch, position.batch = position.epoch + 1, 0
 
-    def _planned(self, plan: Sequence[list[int]]) -> Iterator[tuple[Group, int | None]]:
-        """The pairs of each further update of this epoch, and the seed of their resampling: none in the cooldown, so
-        that training ends with text split as it is for translation."""
+    def _planned(self, plan: Sequence[list[int]]) -> Iterator[tuple[Group, list[int] | None]]:
+        """Yield the pairs of each further update of this epoch, and the seeds of their resampling.
+
+        There are none in the cooldown, so that training ends with text split as it is for translation.
+        """
         position, config = self.position, self.config
-        seed = config.seed * 1_000_003 + position.epoch * 7_368_787
         for first in range(position.batch, len(plan), config.accumulate):
+            group = plan[first : first + config.accumulate]
             cooling = self._fraction() >= 1 - config.cooldown
-            yield plan[first : first + config.accumulate], None if cooling else seed
+            seeds = [derive_seed(config.seed, indices[0], epoch=position.epoch) for indices in group]
+            yield group, None if cooling else seeds
 
     def _update(self, batches: list[Batch], tokens: int) -> Taken:
         """One step on these batches. A continued run draws the same dropout."""
         update = self.position.update
         rate = inverse_square_root(update, peak=self.peak, warmup=self.warmup)
         rate *= cooled(self._fraction(), self.config.cooldown)
-        return self.step.take(batches, rate=rate, seed=self.config.seed * 1_000_003 + update, tokens=tokens)
+        return self.step.update(batches, rate=rate, number=update, tokens=tokens)
 
     def _shape(self, group: Group) -> str:
         """Where memory ran out, and what to do about it."""

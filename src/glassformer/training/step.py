@@ -8,6 +8,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.distributed.fsdp import FSDPModule
 
+from glassformer.seeds import derive_seed
 from glassformer.text.batching import Batch
 from glassformer.training.distributed import ALONE, Processes, adding_up, replicated, sharded, whole
 from glassformer.training.guide import Guide
@@ -46,6 +47,7 @@ class Step:
         processes: Processes = ALONE,
         shard: bool = False,
         device: torch.device | None = None,
+        seed: int = 0,
     ) -> None:
         self.model = model
         self.device = device or model.target_embedding.weight.device
@@ -57,15 +59,16 @@ class Step:
         self.watch = Watch(self.device)
         self._clip_norm = clip_norm
         self._processes = processes
+        self._seed = seed
 
-    def take(self, batches: Sequence[Batch], *, rate: float, seed: int, tokens: int | None = None) -> Taken:
+    def update(self, batches: Sequence[Batch], *, rate: float, number: int, tokens: int | None = None) -> Taken:
         """One step with this learning rate on these batches, unless it would do harm (see `Watch`).
 
-        `seed` is that of dropout, and becomes torch's global one. `tokens` is the number of target tokens in the
-        batches of all processes; left out, it is that of these.
+        Dropout follows from the seed and the `number` of the update: torch's global seed is set from them. `tokens` is
+        the number of target tokens in the batches of all processes; left out, it is that of these.
         """
         processes = self._processes
-        torch.manual_seed(seed + (processes.rank << 40))
+        torch.manual_seed(derive_seed(self._seed, number, rank=processes.rank))
         tokens = tokens or sum(batch.tokens for batch in batches)
         total = torch.zeros((), device=self.device)
         for number, batch in enumerate(batches, start=1):
