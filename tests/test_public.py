@@ -3,6 +3,7 @@
 import subprocess
 import sys
 import tomllib
+from importlib import import_module
 from importlib.metadata import version
 from pathlib import Path
 
@@ -43,6 +44,14 @@ def test_a_public_name_can_be_imported(name):
     assert value.__name__ == name
     assert value.__module__.startswith("glassformer.")
     assert value.__doc__
+
+
+def test_a_public_function_keeps_its_name_beside_a_folder_of_that_name():
+    import_module("glassformer.capture.record")
+    import_module("glassformer.page.report")
+    from glassformer import capture, page
+
+    assert (capture.__module__, page.__module__) == ("glassformer.capture.capture", "glassformer.page.report")
 
 
 def test_star_import_gives_them_all():

@@ -3,8 +3,10 @@
 The public names below load their module, and torch, when first used.
 """
 
+import sys
 from importlib import import_module
 from importlib.metadata import version
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -70,6 +72,18 @@ __all__ = [  # sorted; pinned by tests/test_public.py
     "replace_attention",
     "train",
 ]
+
+
+class _Package(ModuleType):
+    """This package, whose functions `capture` and `page` keep their names beside the folders that are called so."""
+
+    def __setattr__(self, name: str, value: object) -> None:
+        # Importing a folder sets it as an attribute of its package.
+        if not (name in _HOME and isinstance(value, ModuleType)):
+            super().__setattr__(name, value)
+
+
+sys.modules[__name__].__class__ = _Package
 
 
 def __getattr__(name: str) -> Any:
