@@ -128,6 +128,13 @@ def test_third_party_imports_are_declared():
         )
 
 
+def test_extras_have_code_behind_them():
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
+    packages = {name: names(extra) for name, extra in extras.items() if name not in ("dev", "recipes")}
+    imported = {found.top for found in ALL}
+    assert {name: unused for name, needed in packages.items() if (unused := needed - imported)} == {}
+
+
 def mentioned(tree: ast.AST) -> set[str]:
     """Every name and attribute in a module's code."""
     nodes = list(ast.walk(tree))
