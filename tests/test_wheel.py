@@ -116,7 +116,7 @@ page(seen).save("page.html")
 """
     run(scripts / "python", "-c", program, cwd=tmp_path)
     made = (tmp_path / "page.html").read_text(encoding="utf-8")
-    for path in (ROOT / "src" / "glassformer" / "insight" / "page").iterdir():
+    for path in (ROOT / "src" / "glassformer" / "page" / "web").iterdir():
         if path.suffix != ".html":  # which is a template
             body = path.read_text(encoding="utf-8").split("\n\n", 1)[1]  # behind what the modules import
             assert body in made
