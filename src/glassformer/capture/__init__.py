@@ -1,5 +1,5 @@
-"""The attention of any model, recorded while the model runs.
+"""Recording the attention of any model while it runs, without a change to the model.
 
-It may import `attention`. Open `capture` first; `torch_nn` and `huggingface` say how each kind of model is listened
-to, and `record` is what a user gets.
+It may import `attention` only. Open `capture` first: it is the public function. `torch_nn` and `huggingface` attach to
+the two kinds of models, and `record` holds what they record.
 """

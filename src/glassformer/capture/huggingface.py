@@ -14,24 +14,24 @@ from glassformer.capture.record import Captured
 from glassformer.errors import ArgumentError
 
 NAME = "glassformer_capture"
-"""What the attention function is called in Hugging Face's registries."""
+"""Name of the attention function in Hugging Face's registries."""
 
 
 def huggingface_attentions(model: nn.Module) -> dict[str, nn.Module]:
-    """The modules that look their attention up, by their paths."""
+    """Return the modules that get their attention function from the registry, by their paths."""
     if "transformers" not in sys.modules:  # then the model isn't one of its
         return {}
-    return {name: module for name, module in model.named_modules() if _looks_up(module)}
+    return {name: module for name, module in model.named_modules() if _uses_registry(module)}
 
 
-def _looks_up(module: nn.Module) -> bool:
+def _uses_registry(module: nn.Module) -> bool:
     code = getattr(inspect.unwrap(type(module).forward), "__code__", None)
     return code is not None and "ALL_ATTENTION_FUNCTIONS" in code.co_names and hasattr(module, "config")
 
 
 @contextmanager
 def capturing_huggingface(model: nn.Module, modules: Mapping[str, nn.Module], captured: Captured) -> Iterator[None]:
-    """Inside, what these modules of the model look at is added to the record."""
+    """Record the attention of these modules of the model inside the context."""
     if not modules:
         yield
         return
@@ -44,48 +44,50 @@ def capturing_huggingface(model: nn.Module, modules: Mapping[str, nn.Module], ca
             "capturing Hugging Face models needs transformers 5 or newer: pip install 'glassformer[huggingface]'"
         ) from error
 
-    everywhere = huggingface_attentions(model)
-    if any(module in _LOOKS for module in everywhere.values()):
+    all_modules = huggingface_attentions(model)
+    if any(module in _FUNCTIONS for module in all_modules.values()):
         raise ArgumentError("model is being captured already: one capture at a time")
     AttentionInterface.register(NAME, _dispatch)
     AttentionMaskInterface.register(NAME, sdpa_mask)
     configs: dict[int, Any] = {id(module.config): module.config for module in model.modules() if _has_config(module)}
     before = {key: config._attn_implementation for key, config in configs.items()}
     names = {module: name for name, module in modules.items()}
-    look = _looking(names, captured, ALL_ATTENTION_FUNCTIONS["sdpa"])
+    function = _recording_function(names, captured, ALL_ATTENTION_FUNCTIONS["sdpa"])
     try:
-        _LOOKS.update(dict.fromkeys(everywhere.values(), look))
+        _FUNCTIONS.update(dict.fromkeys(all_modules.values(), function))
         for config in configs.values():
             config._attn_implementation_internal = NAME
         yield
     finally:
         for key, config in configs.items():
             config._attn_implementation_internal = before[key]
-        for module in everywhere.values():
-            _LOOKS.pop(module, None)
+        for module in all_modules.values():
+            _FUNCTIONS.pop(module, None)
 
 
-_LOOKS: dict[nn.Module, Callable[..., Any]] = {}
-"""What looks for each module that is being captured: the registry knows one function, for all models."""
+_FUNCTIONS: dict[nn.Module, Callable[..., Any]] = {}
+"""The attention function of each module that is being captured: the registry knows one function for all models."""
 
 
 def _dispatch(module: nn.Module, *arguments: Any, **settings: Any) -> tuple[Tensor, None]:
-    if module not in _LOOKS:
+    if module not in _FUNCTIONS:
         raise ArgumentError(
             f"{NAME} works inside capture() alone: this model was copied or saved there; "
             "model.set_attn_implementation('sdpa') mends it"
         )
-    return _LOOKS[module](module, *arguments, **settings)
+    return _FUNCTIONS[module](module, *arguments, **settings)
 
 
 def _has_config(module: nn.Module) -> bool:
     return hasattr(getattr(module, "config", None), "_attn_implementation")
 
 
-def _looking(names: Mapping[nn.Module, str], captured: Captured, unseen: Callable[..., Any]) -> Callable[..., Any]:
-    """An attention function for the registry, which adds what `names` look at to the record."""
+def _recording_function(
+    names: Mapping[nn.Module, str], captured: Captured, unrecorded: Callable[..., Any]
+) -> Callable[..., Any]:
+    """Return an attention function for the registry that records the modules in `names`, and only computes others."""
 
-    def look(
+    def attend_and_record(
         module: nn.Module,
         query: Tensor,
         key: Tensor,
@@ -98,7 +100,7 @@ def _looking(names: Mapping[nn.Module, str], captured: Captured, unseen: Callabl
         **settings: Any,
     ) -> tuple[Tensor, None]:
         if module not in names:
-            return unseen(
+            return unrecorded(
                 module,
                 query,
                 key,
@@ -118,28 +120,31 @@ def _looking(names: Mapping[nn.Module, str], captured: Captured, unseen: Callabl
         q_len, k_len = query.shape[2], key.shape[2]
         flag = getattr(module, "is_causal", True) if is_causal is None else is_causal
         causal = bool(flag) and q_len > 1 and attention_mask is None
-        if causal and k_len > q_len:  # a cache of fixed size that is being filled: what follows is empty
+        if causal and k_len > q_len:  # a cache of fixed size that is being filled: the keys after the queries are empty
             key, value = key[:, :, :q_len], value[:, :, :q_len]
             position_bias = None if position_bias is None else position_bias[..., :q_len]
             k_len = q_len
-        keep, bias = _masks(attention_mask, position_bias)
+        keep, bias = _split_mask(attention_mask, position_bias)
         # Queries that come after cached keys stand at the end of them: distances count from there.
         if flag and q_len < k_len and (keep is None or bool(keep[..., -1, -1].all())):
             causal = True
-        want = captured.want(names[module], query.shape[0], query.shape[1], q_len, k_len)
-        output, seen = observe(
+        want = captured.reserve(names[module], query.shape[0], query.shape[1], q_len, k_len)
+        output, observation = observe(
             query, key, value, keep=keep, bias=bias, causal=causal, scale=scaling, dropout=dropout, want=want
         )
-        captured.add(names[module], seen)
+        captured.add(names[module], observation)
         return output.transpose(1, 2).contiguous(), None
 
-    return look
+    return attend_and_record
 
 
-def _masks(mask: Tensor | None, position_bias: Tensor | None) -> tuple[Tensor | None, Tensor | None]:
-    """Hugging Face's mask, boolean (True = may look) or added to the scores, and T5's bias, as keep and bias."""
+def _split_mask(mask: Tensor | None, position_bias: Tensor | None) -> tuple[Tensor | None, Tensor | None]:
+    """Return `keep` and `bias` of Hugging Face's mask and T5's position bias.
+
+    The mask is boolean (True = may look) or added to the scores.
+    """
     if mask is None or mask.dtype == torch.bool:
         return mask, position_bias
-    blocked = mask <= torch.finfo(mask.dtype).min  # such a number blocks, and is no part of what the rest adds
+    blocked = mask <= torch.finfo(mask.dtype).min  # this number blocks a key; it must not be added to the bias
     bias = mask.masked_fill(blocked, 0.0)
     return ~blocked, bias if position_bias is None else bias + position_bias

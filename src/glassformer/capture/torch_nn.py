@@ -1,4 +1,4 @@
-"""Capture of torch.nn.MultiheadAttention and of ours."""
+"""Capture of torch.nn.MultiheadAttention and of glassformer's."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -17,22 +17,22 @@ from glassformer.attention.want import Want
 from glassformer.capture.record import Captured
 from glassformer.errors import ArgumentError
 
-Attention = nn.MultiheadAttention | MultiheadAttention
+AnyMultiheadAttention = nn.MultiheadAttention | MultiheadAttention
 
 
-def torch_attentions(model: nn.Module) -> dict[str, Attention]:
-    """The attentions by their paths. Subclasses that compute something of their own aren't among them."""
+def torch_attentions(model: nn.Module) -> dict[str, AnyMultiheadAttention]:
+    """Return the attentions by their paths, without subclasses that compute something of their own."""
     forwards = (nn.MultiheadAttention.forward, MultiheadAttention.forward)
     return {
         name: module
         for name, module in model.named_modules()
-        if isinstance(module, Attention) and type(module).forward in forwards
+        if isinstance(module, AnyMultiheadAttention) and type(module).forward in forwards
     }
 
 
 @contextmanager
-def capturing_torch(modules: Mapping[str, Attention], captured: Captured) -> Iterator[None]:
-    """Inside, what these modules look at is added to the record."""
+def capturing_torch(modules: Mapping[str, AnyMultiheadAttention], captured: Captured) -> Iterator[None]:
+    """Record the attention of these modules inside the context."""
     with ExitStack() as stack:
         for name, module in modules.items():
             if "forward" in module.__dict__:
@@ -40,15 +40,15 @@ def capturing_torch(modules: Mapping[str, Attention], captured: Captured) -> Ite
                     f"{name or 'model'} is being captured already, or its forward was replaced: one capture at a time"
                 )
             ours = module if isinstance(module, MultiheadAttention) else as_ours(module)
-            stack.enter_context(ours.looked_at_by(_looking(name, captured)))
+            stack.enter_context(ours.looked_at_by(_recording_function(name, captured)))
             if ours is not module:
-                # Layers of torch.nn that find False here call the attention, and don't compute it themselves.
-                stack.enter_context(_set(module, forward=_Forward(module, ours), _qkv_same_embed_dim=False))
+                # Layers of torch.nn that find False here call the attention in place of their fast path.
+                stack.enter_context(_attributes_set(module, forward=_Forward(module, ours), _qkv_same_embed_dim=False))
         yield
 
 
 class _Forward:
-    """The forward pass of torch's module by ours."""
+    """The forward pass of torch's module, computed by a module of ours with the same parameters."""
 
     def __init__(self, theirs: nn.Module, ours: MultiheadAttention) -> None:
         self._theirs, self._ours = theirs, ours
@@ -59,8 +59,8 @@ class _Forward:
 
 
 @contextmanager
-def _set(module: nn.Module, **values: Any) -> Iterator[None]:
-    """Inside, the module has these attributes of its own."""
+def _attributes_set(module: nn.Module, **values: Any) -> Iterator[None]:
+    """Give the module these attributes inside the context."""
     before = {name: module.__dict__[name] for name in values if name in module.__dict__}
     module.__dict__.update(values)
     try:
@@ -71,22 +71,30 @@ def _set(module: nn.Module, **values: Any) -> Iterator[None]:
         module.__dict__.update(before)
 
 
-def _looking(name: str, captured: Captured) -> Look:
-    """A `Look` that adds what it sees to the record."""
+def _recording_function(name: str, captured: Captured) -> Look:
+    """Return an attention function that records what it computes."""
 
-    def look(of: Problem, dropout: float, want: Want | None) -> tuple[Tensor, Tensor | None]:
-        asked = captured.want(name, of.q.shape[0], of.q.shape[1], of.q.shape[2], of.k.shape[2])
+    def attend_and_record(problem: Problem, dropout: float, want: Want | None) -> tuple[Tensor, Tensor | None]:
+        asked = captured.reserve(name, problem.q.shape[0], problem.q.shape[1], problem.q.shape[2], problem.k.shape[2])
         both = asked
         if want is not None:
             both = replace(asked, head_mean=asked.head_mean or want.head_mean, weights=asked.weights or want.weights)
-        output, seen = observe(
-            of.q, of.k, of.v, keep=of.keep, bias=of.bias, causal=of.causal, scale=of.scale, dropout=dropout, want=both
+        output, observation = observe(
+            problem.q,
+            problem.k,
+            problem.v,
+            keep=problem.keep,
+            bias=problem.bias,
+            causal=problem.causal,
+            scale=problem.scale,
+            dropout=dropout,
+            want=both,
         )
-        tensors = seen.tensors()
+        tensors = observation.tensors()
         weights = None if want is None else tensors["head_mean" if want.head_mean else "weights"]
         for fact in set(both.asked) - set(asked.asked):
             del tensors[fact]
-        captured.add(name, Observation(tensors, asked, seen.batch))
+        captured.add(name, Observation(tensors, asked, observation.batch))
         return output, weights
 
-    return look
+    return attend_and_record

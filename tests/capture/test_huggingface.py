@@ -1,0 +1,144 @@
+"""Hugging Face's models: the weights are those of their own eager form, outputs and generated ids stay."""
+
+import copy
+import re
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.testing import assert_close
+
+from glassformer import Want, capture
+from glassformer.capture import huggingface
+from glassformer.errors import ArgumentError
+
+
+def eager_weights(model: nn.Module, inputs: dict[str, Tensor]) -> list[Tensor]:
+    """The weights that the model returns, in the order in which it computes them."""
+    model.set_attn_implementation("eager")
+    output = model(**inputs, output_attentions=True)
+    model.set_attn_implementation("sdpa")
+    names = ("attentions", "encoder_attentions", "decoder_attentions", "cross_attentions")
+    alone, encoder, decoder, cross = (output.get(name) or () for name in names)
+    return [*alone, *encoder, *(weights for pair in zip(decoder, cross, strict=True) for weights in pair)]
+
+
+@pytest.mark.parametrize("family", ["bert", "vit", "bart", "marian", "t5", "llama"])
+@torch.no_grad()
+def test_weights_are_those_of_the_eager_form_and_outputs_stay(make, state_of, everything, family):
+    def result() -> Tensor:
+        output = model(**inputs)
+        return output["logits"] if "logits" in output else output["last_hidden_state"]
+
+    model, inputs = make.family(family)
+    expected = eager_weights(model, inputs)
+    plain = result()
+    before = state_of(model)
+    with capture(model, everything) as captured:
+        assert_close(result(), plain, rtol=1e-5, atol=1e-5)
+    assert len(captured) == len(expected)
+    for name, weights in zip(captured, expected, strict=True):
+        one = captured[name]
+        assert_close(one.weights, weights, rtol=0, atol=1e-5)
+        assert_close(one.head_mean, weights.mean(1), rtol=0, atol=1e-5)
+        assert_close(one.received, weights.sum(2), rtol=0, atol=1e-4)
+        assert_close(one.top.weights, weights.topk(3).values, rtol=0, atol=1e-5)
+        assert_close(one.entropy, torch.special.entr(weights).sum(-1), rtol=0, atol=1e-4)
+        assert model.get_submodule(name) is not model
+    assert state_of(model) == before
+    assert torch.equal(result(), plain)
+
+
+@pytest.mark.parametrize("family", ["bart", "marian", "t5", "llama"])
+@torch.no_grad()
+def test_the_steps_of_generation_are_one_record_and_the_ids_the_same(make, family):
+    model, inputs = make.family(family)
+    inputs.pop("decoder_input_ids", None)
+    settings = dict(max_new_tokens=6, min_new_tokens=6, do_sample=False, pad_token_id=1)
+    if family == "llama":  # what is generated follows the padding, so that comes first
+        inputs["attention_mask"] = inputs["attention_mask"].flip(1)
+    plain = model.generate(**inputs, **settings)
+    model.set_attn_implementation("eager")
+    eager = model.generate(**inputs, **settings, output_attentions=True, return_dict_in_generate=True)
+    model.set_attn_implementation("sdpa")
+    with capture(model, Want(weights=True, received=True, distance=True)) as captured:
+        assert torch.equal(model.generate(**inputs, **settings), plain)
+
+    steps = eager.attentions if family == "llama" else eager.decoder_attentions  # by step, then by layer
+    names = [name for name in captured if not re.search(r"encoder\.(layers|block)", name)]
+    crossing = [name for name in names if re.search("encoder_attn|EncDec", name)]
+    for layer, name in enumerate(name for name in names if name not in crossing):
+        weights = captured[name].weights
+        assert_close(captured[name].received, weights.sum(2))
+        positions = torch.arange(weights.shape[3])
+        away = (positions[: weights.shape[2], None] - positions).abs()
+        assert_close(captured[name].distance, (weights * away).sum(-1), rtol=1e-4, atol=1e-4)
+        first = 0
+        for step in steps:
+            expected = step[layer]
+            if family == "llama" and first == 0:  # padding looks nowhere, but the eager form has no zeros for that
+                expected = expected * inputs["attention_mask"][:, None, :, None]
+            rows = weights[:, :, first : first + expected.shape[2]]
+            assert_close(rows[..., : expected.shape[3]], expected, rtol=0, atol=1e-5)
+            assert not rows[..., expected.shape[3] :].any()
+            first += expected.shape[2]
+        assert first == weights.shape[2]
+    assert len(crossing) == (0 if family == "llama" else 2)
+    for layer, name in enumerate(crossing):
+        expected = torch.cat([step[layer] for step in eager.cross_attentions], dim=2)
+        assert_close(captured[name].weights, expected, rtol=0, atol=1e-5)
+
+
+@torch.no_grad()
+def test_a_cache_of_fixed_size(make):
+    model, inputs = make.family("llama")
+    settings = dict(
+        max_new_tokens=5, do_sample=False, pad_token_id=1, cache_implementation="static", disable_compile=True
+    )
+    plain = model.generate(inputs["input_ids"], **settings)
+    with capture(model, Want(weights=True)) as captured:
+        assert torch.equal(model.generate(inputs["input_ids"], **settings), plain)
+    assert sum(call.weights.shape[2] for call in captured.calls("model.layers.0.self_attn")) == 11 + 4
+
+
+@torch.no_grad()
+def test_a_floating_point_mask_blocks_and_adds(make):
+    model, inputs = make.family("bert")
+    keep = inputs["attention_mask"].bool()[:, None, None].expand(2, 1, 11, 11)
+    mask = torch.randn(2, 1, 11, 11).masked_fill(~keep, torch.finfo(torch.float32).min)
+    expected = eager_weights(model, {**inputs, "attention_mask": mask})
+    with capture(model, Want(weights=True, lse=True)) as captured:
+        model(inputs["input_ids"], attention_mask=mask)
+    for one, weights in zip(captured.values(), expected, strict=True):
+        assert_close(one.weights, weights, rtol=0, atol=1e-5)
+        assert not one.weights[1, ..., 7:].any()
+    keep, bias = huggingface._split_mask(mask, torch.ones(1, 3, 11, 11))
+    assert torch.equal(keep, mask > -1e30)
+    assert_close(bias[keep.expand_as(bias)], (mask + 1).expand_as(bias)[keep.expand_as(bias)])
+    assert bias.min() > -10  # the number that blocks is no part of it
+
+
+def test_a_copy_made_inside_says_how_to_mend_it(make):
+    model, inputs = make.family("bert")
+    with capture(model):
+        other = copy.deepcopy(model)
+    with pytest.raises(ArgumentError, match=r"works inside capture\(\) alone.*set_attn_implementation\('sdpa'\)"):
+        other(**inputs)
+    other.set_attn_implementation("sdpa")
+    other(**inputs)
+    assert not huggingface._FUNCTIONS
+
+
+@torch.no_grad()
+def test_two_models_at_once(make):
+    (one, of_one), (other, of_other) = make.family("bert"), make.family("llama")
+    with capture(one) as first, capture(other) as second:
+        one(**of_one)
+        other(**of_other)
+    assert (len(first), len(second)) == (2, 2)
+
+
+def test_attention_that_observe_does_not_compute_is_refused(make):
+    model, inputs = make.family("gemma")
+    with capture(model), pytest.raises(ArgumentError, match="self_attn computes attention with softcap, which observe"):
+        model(inputs["input_ids"])

@@ -1,0 +1,117 @@
+"""The record: what fits the budget, what replaces the rest, and which calls become one Observation."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.testing import assert_close
+
+from glassformer import Want, capture
+from glassformer.capture.record import Captured, bytes_needed
+from glassformer.errors import ArgumentError, GlassformerError
+
+
+@pytest.fixture
+def long(make) -> tuple[nn.Module, Tensor]:
+    return make.encoder(dropout=0.0).eval(), torch.randn(1, 512, 24)
+
+
+def captured_bytes(captured: Captured) -> int:
+    return sum(x.numel() * x.element_size() for one in captured.values() for x in one.tensors().values())
+
+
+@pytest.mark.parametrize(
+    ("budget", "there", "missing"),
+    [
+        (8 << 20, {"weights"}, set()),
+        (1 << 20, {"pooled_heads", "top", "entropy", "received"}, {"weights"}),
+        (1 << 19, {"top", "entropy", "received"}, {"weights", "pooled_heads"}),
+        (1 << 17, {"entropy", "received", "distance", "lse"}, {"weights", "pooled_heads", "top"}),
+    ],
+)
+@torch.no_grad()
+def test_facts_that_do_not_fit_the_budget_are_replaced(long, budget, there, missing):
+    model, x = long
+    with capture(model, Want(weights=True), budget=budget) as captured:
+        model(x)
+    assert captured_bytes(captured) <= budget
+    for name in captured:
+        asked = set(captured[name].want.asked)
+        assert there <= asked
+        assert not missing & asked
+        assert (name in captured.dropped) == ("weights" in missing)
+    if missing:
+        words = captured.dropped["layers.0.self_attn"]
+        assert words.startswith(
+            f"weights would take 4.0 MiB, {budget / 2 / 1024:.1f} KiB are left: recorded instead are"
+        )
+        assert words in repr(captured)
+
+
+@torch.no_grad()
+def test_statistics_that_replace_maps_are_exact(long, everything):
+    model, x = long
+    with capture(model, everything) as whole, torch.random.fork_rng():
+        model(x)
+    with capture(model, everything, budget=1 << 20) as part:
+        model(x)
+    for name in whole:
+        for fact in ("entropy", "received", "distance", "lse"):
+            assert_close(getattr(part[name], fact), getattr(whole[name], fact))
+
+
+@torch.no_grad()
+def test_a_budget_too_small_for_statistics_is_an_error(long, state_of):
+    model, x = long
+    before = state_of(model)
+    message = (
+        r"budget must leave 32.0 KiB for the statistics of layers.0.self_attn, got 5.0 KiB for each of 2 .* 64.0 KiB"
+    )
+    with pytest.raises(ArgumentError, match=message), capture(model, Want(weights=True), budget=10 << 10):
+        model(x)
+    assert state_of(model) == before
+
+
+def test_bytes_are_counted_as_they_are():
+    attention = nn.MultiheadAttention(24, 3, batch_first=True)
+    want = Want(
+        **dict.fromkeys(("entropy", "received", "distance", "lse", "head_mean", "weights"), True),
+        **{"top": 5, "rows": (0, 3), "row_heads": (1,), "pooled": 4, "pooled_heads": 6},
+    )
+    x, y = torch.randn(2, 13, 24), torch.randn(2, 17, 24)
+    with torch.no_grad(), capture(attention, want) as captured:
+        attention(x, y, y)
+    assert captured_bytes(captured) == bytes_needed(want, 2, 3, 13, 17)
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        ((2, 11, 11), (2, 7, 7)),
+        ((2, 4, 4), (3, 1, 5)),  # the keys would fit, the batch doesn't
+        ((2, 1, 1), (2, 1, 1)),
+        ((2, 4, 9), (2, 3, 9)),
+    ],
+)
+@torch.no_grad()
+def test_calls_on_different_inputs_are_kept_apart(first, second):
+    attention = nn.MultiheadAttention(24, 3, batch_first=True)
+    with capture(attention) as captured:
+        for batch, queries, keys in (first, second):
+            memory: Any = torch.randn(batch, keys, 24)
+            attention(torch.randn(batch, queries, 24), memory, memory)
+    assert [call.entropy.shape[2] for call in captured.calls("")] == [first[1], second[1]]
+    with pytest.raises(ArgumentError, match=r"was called 2 times on different inputs: captured\.calls\("):
+        _ = captured[""]
+
+
+def test_an_unknown_path_is_a_key_error_that_names_the_others(make):
+    with capture(make.encoder()) as captured:
+        assert repr(captured) == "Captured 0 attentions"
+        for kind in (KeyError, GlassformerError):
+            with pytest.raises(kind, match=r"^nothing was captured of 'x': choose one of none, for none was called$"):
+                captured.calls("x")
+            with pytest.raises(kind, match=r"^layers.0.self_attn was not called: call the model inside the context$"):
+                _ = captured["layers.0.self_attn"]
+        assert "x" not in captured
