@@ -5,11 +5,13 @@ import math
 import torch
 from torch import Tensor, nn
 
+from glassformer.reference.errors import InputError
+
 
 class PrepareForMultiHeadAttention(nn.Module):
-    """x W + b, then the last axis split into heads: (..., d_model) -> (..., heads, d_k).
+    """One linear map, x W + b, whose result is split into heads: (..., d_model) -> (..., heads, d_k).
 
-    Any number of leading axes: (10, 32, 512) with 8 heads of 64 -> (10, 32, 8, 64).
+    It takes any number of leading axes: with 8 heads of 64, (10, 32, 512) -> (10, 32, 8, 64).
     """
 
     def __init__(self, d_model: int, heads: int, d_k: int, bias: bool) -> None:
@@ -23,11 +25,13 @@ class PrepareForMultiHeadAttention(nn.Module):
 
 
 class MultiHeadAttention(nn.Module):
-    """Concat(head_1 .. head_h) W_o, head_i = softmax(Q_i K_iᵀ / sqrt(d_k)) V_i (Vaswani et al. 2017, section 3.2.2).
+    """Attention with several heads: Concat(head_1 .. head_h) W_o, head_i = softmax(Q_i K_iᵀ / sqrt(d_k)) V_i.
 
-    Heads come first among the arguments: MultiHeadAttention(8, 512). d_k = d_model / heads. Queries and keys are
-    projected with `bias` or without, values always with it. `attn` holds the last weights (seq_q, seq_k, batch, heads),
-    detached, after dropout, to be looked at; None before the first call.
+    The number of heads comes first: MultiHeadAttention(8, 512). A head is d_k = d_model / heads wide. `bias` is for the
+    projections of queries and keys; that of values always has one. `attn` keeps the weights of the last call
+    (seq_q, seq_k, batch, heads), detached and after dropout, for pictures; it is None before the first.
+
+    Raises InputError if d_model is no positive multiple of heads. Source: Vaswani et al. 2017, section 3.2.2.
     """
 
     def __init__(self, heads: int, d_model: int, dropout_prob: float = 0.1, bias: bool = True) -> None:
@@ -35,7 +39,7 @@ class MultiHeadAttention(nn.Module):
         if heads < 1 or d_model < 1 or d_model % heads:
             fits = heads > d_model > 0 and heads % d_model == 0
             hint = f": heads come first, was MultiHeadAttention({d_model}, {heads}) meant?" if fits else ""
-            raise ValueError(
+            raise InputError(
                 f"d_model must be a positive multiple of heads, got heads {heads}, d_model {d_model}{hint}"
             )
         self.heads = heads
@@ -50,18 +54,18 @@ class MultiHeadAttention(nn.Module):
         self.attn: Tensor | None = None
 
     def get_score(self, query: Tensor, key: Tensor) -> Tensor:
-        """Dot products of every query with every key: (i, b, h, d), (j, b, h, d) -> (i, j, b, h)."""
+        """Return the dot product of every query with every key: (i, b, h, d), (j, b, h, d) -> (i, j, b, h)."""
         return torch.einsum("ibhd,jbhd->ijbh", query, key)
 
     def prepare_mask(self, mask: Tensor, query_shape: torch.Size, key_shape: torch.Size) -> Tensor:
-        """(seq_q or 1, seq_k, batch or 1), exactly 0 = blocked, checked axis by axis -> the same with an axis for
-        heads.
+        """Check a mask (seq_q or 1, seq_k, batch or 1), exactly 0 = blocked, and give it an axis for heads.
 
-        Padding is (1, seq_k, batch), a causal mask (seq, seq, 1). With batch = seq a mask laid out as (batch, seq_k,
-        seq_q) has the right sizes too: that it means something else can't be seen from here.
+        A padding mask is (1, seq_k, batch), a causal one (seq, seq, 1). Raises InputError that names the wrong axis.
+        Where batch = seq, a mask laid out as (batch, seq_k, seq_q) or (1, seq, seq) passes every check and blocks wrong
+        positions: its sizes are right, and its meaning cannot be checked.
         """
         if mask.dim() != 3:
-            raise ValueError(
+            raise InputError(
                 f"mask must have 3 axes (seq_q or 1, seq_k, batch or 1), got {mask.dim()}: {tuple(mask.shape)}"
             )
         axes = (
@@ -71,22 +75,23 @@ class MultiHeadAttention(nn.Module):
         )
         for (axis, allowed, words), size in zip(axes, mask.shape, strict=True):
             if size not in allowed:
-                raise ValueError(f"mask axis {axis} must be {words}, got {size} in {tuple(mask.shape)}")
+                raise InputError(f"mask axis {axis} must be {words}, got {size} in {tuple(mask.shape)}")
         return mask.unsqueeze(-1)
 
     def forward(self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None) -> Tensor:
-        """query (seq_q, batch, d_model), key and value (seq_k, batch, d_model) -> (seq_q, batch, d_model).
+        """Attend: query (seq_q, batch, d_model), key and value (seq_k, batch, d_model) -> (seq_q, batch, d_model).
 
-        Of a query that may look nowhere the weights are 0, and the result is the output's bias alone.
+        `mask` is described at `prepare_mask`. A query with every key blocked gets weights of 0, and the output's bias
+        as its result. Raises InputError for other widths and for batch sizes or lengths that differ.
         """
         d_model = self.heads * self.d_k
         if any(x.dim() != 3 or x.shape[2] != d_model for x in (query, key, value)):
-            raise ValueError(
+            raise InputError(
                 f"query, key and value must be (seq, batch, d_model) with d_model = {d_model}, got "
                 f"{tuple(query.shape)}, {tuple(key.shape)}, {tuple(value.shape)}"
             )
         if query.shape[1] != key.shape[1] or key.shape[:2] != value.shape[:2]:
-            raise ValueError(
+            raise InputError(
                 "query, key and value must have one batch size, and key and value one length, got "
                 f"{tuple(query.shape)}, {tuple(key.shape)}, {tuple(value.shape)}"
             )
@@ -97,7 +102,7 @@ class MultiHeadAttention(nn.Module):
             weights = self.softmax(scores)
         else:
             blocked = self.prepare_mask(mask, query_shape, key_shape) == 0
-            lowest = torch.finfo(scores.dtype).min  # not -inf: see softmax.masked_softmax
+            lowest = torch.finfo(scores.dtype).min  # not -inf: softmax.masked_softmax says why
             weights = self.softmax(scores.masked_fill(blocked, lowest)).masked_fill(blocked, 0.0)
         weights = self.dropout(weights)
         self.attn = weights.detach()

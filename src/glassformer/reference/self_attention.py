@@ -4,36 +4,39 @@ import math
 
 from torch import Tensor, nn
 
+from glassformer.reference.errors import InputError
 from glassformer.reference.softmax import masked_softmax
 
 
 class SelfAttention(nn.Module):
-    """softmax(Q Kᵀ / sqrt(dim_k)) V with Q = x W_q, K = x W_k, V = x W_v (Vaswani et al. 2017, section 3.2.1).
+    """Self-attention with one head: softmax(Q Kᵀ / sqrt(dim_k)) V with Q = x W_q, K = x W_k, V = x W_v.
 
-    Three linear maps without bias, one input: the tokens of a text, the patches of an image, any sequence.
+    The three linear maps have no bias. The input may be any sequence: tokens of a text, patches of an image.
 
         attention = SelfAttention(dim_q=512, dim_k=64, dim_v=64)
         attended, weights = attention(x, mask)   # x (batch, seq, 512): (batch, seq, 64), (batch, seq, seq)
+
+    Raises InputError if a width is below 1. Source: Vaswani et al. 2017, section 3.2.1.
     """
 
     def __init__(self, dim_q: int, dim_k: int, dim_v: int) -> None:
         super().__init__()
         for name, width in (("dim_q", dim_q), ("dim_k", dim_k), ("dim_v", dim_v)):
             if width < 1:
-                raise ValueError(f"{name} must be at least 1, got {width}")
+                raise InputError(f"{name} must be at least 1, got {width}")
         self.dim_q, self.dim_k, self.dim_v = dim_q, dim_k, dim_v
         self.linear_q = nn.Linear(dim_q, dim_k, bias=False)
         self.linear_k = nn.Linear(dim_q, dim_k, bias=False)
         self.linear_v = nn.Linear(dim_q, dim_v, bias=False)
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """x (batch, seq, dim_q) -> attended (batch, seq, dim_v), weights (batch, query, key).
+        """Return what each position attends to and its weights: (batch, seq, dim_v), (batch, query, key).
 
-        `mask` broadcasts to (batch, query, key), any dtype: exactly 0 = blocked, all else may be looked at. A query
-        that may look nowhere gets zeros.
+        `x` is (batch, seq, dim_q). `mask` has any dtype and broadcasts to (batch, query, key): exactly 0 = blocked, all
+        else is open. A query with every key blocked gets zeros. Raises InputError for other widths and shapes.
         """
         if x.dim() != 3 or x.shape[2] != self.dim_q:
-            raise ValueError(f"x must be (batch, seq, dim_q) with dim_q = {self.dim_q}, got {tuple(x.shape)}")
+            raise InputError(f"x must be (batch, seq, dim_q) with dim_q = {self.dim_q}, got {tuple(x.shape)}")
         if mask is not None:
             self._check_mask(mask, (x.shape[0], x.shape[1], x.shape[1]))
         q, k, v = self.linear_q(x), self.linear_k(x), self.linear_v(x)
@@ -45,4 +48,4 @@ class SelfAttention(nn.Module):
     def _check_mask(mask: Tensor, scores: tuple[int, int, int]) -> None:
         sizes = (1,) * (3 - mask.dim()) + tuple(mask.shape)
         if len(sizes) > 3 or any(size not in (1, full) for size, full in zip(sizes, scores, strict=True)):
-            raise ValueError(f"mask must broadcast to (batch, query, key) = {scores}, got {tuple(mask.shape)}")
+            raise InputError(f"mask must broadcast to (batch, query, key) = {scores}, got {tuple(mask.shape)}")

@@ -5,11 +5,11 @@ from torch import Tensor
 
 
 def masked_softmax(scores: Tensor, blocked: Tensor | None, dim: int) -> Tensor:
-    """w_j = exp(s_j) / Σ exp(s) over the open positions along `dim`; exactly 0 at blocked ones.
+    """Return w_j = exp(s_j) / Σ exp(s) over the open positions along `dim`, and exactly 0 at the blocked ones.
 
-    `blocked` is boolean and broadcasts to `scores`. Where all positions are blocked all weights are 0, with finite
-    gradients: the fill value is the lowest finite number of the dtype, whichever that is, so nothing overflows and no
-    infinity is subtracted from another.
+    `blocked` is boolean and broadcasts to `scores`. A row with every position blocked has weights of 0 and finite
+    gradients: blocked scores become the lowest finite number of their dtype, so nothing overflows and no infinity is
+    subtracted from another.
     """
     if blocked is None:
         return scores.softmax(dim)

@@ -1,7 +1,7 @@
 """The encoder-decoder Transformer step by step (Vaswani et al. 2017). Masks are boolean, True = blocked.
 
-The base model: N = 6 layers, d_model 512, h = 8 heads of d_k = 64. Encoder and decoder return hidden states; `greedy`
-shows how a decoder predicts word by word.
+The paper's base model has N = 6 layers, d_model 512 and h = 8 heads of d_k = 64. Encoder and decoder return hidden
+states; `greedy` shows how a decoder predicts word by word. Each form raises InputError for what it cannot take.
 """
 
 import math
@@ -9,20 +9,21 @@ import math
 import torch
 from torch import Tensor, nn
 
+from glassformer.reference.errors import InputError
 from glassformer.reference.softmax import masked_softmax
 
 
 class ScaledDotProductAttention(nn.Module):
-    """softmax(q kᵀ / sqrt(d_k)) v (section 3.2.1)."""
+    """Attention with one head and no projections: softmax(q kᵀ / sqrt(d_k)) v (section 3.2.1)."""
 
     def __init__(self, d_k: int) -> None:
         super().__init__()
         self.d_k = d_k
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None) -> Tensor:
-        """q (batch, q_len, d), k and v (batch, k_len, d) -> (batch, q_len, d).
+        """Attend: q (batch, q_len, d), k and v (batch, k_len, d) -> (batch, q_len, d).
 
-        `mask` (batch or 1, q_len or 1, k_len), True = blocked. A query that may look nowhere gets zeros.
+        `mask` is (batch or 1, q_len or 1, k_len or 1), True = blocked. A query with every key blocked gets zeros.
         """
         scores = q @ k.transpose(1, 2) / math.sqrt(self.d_k)
         if mask is not None:
@@ -31,9 +32,10 @@ class ScaledDotProductAttention(nn.Module):
 
 
 class MultiHeadAttention(nn.Module):
-    """Concat(head_1 .. head_h) W_o + b, head_i = attention(q W_q[i], k W_k[i], v W_v[i]) (section 3.2.2).
+    """Attention with several heads: Concat(head_1 .. head_h) W_o + b, head_i = attention(q W_q[i], k W_k[i], v W_v[i]).
 
-    One projection matrix per head, (h, d_model, d_k), without bias. d_model comes first: MultiHeadAttention(512, 8).
+    Each head has projection matrices of its own, together (h, d_model, d_k), without bias. d_model comes first:
+    MultiHeadAttention(512, 8). Source: section 3.2.2.
     """
 
     def __init__(self, d_model: int, h: int) -> None:
@@ -41,13 +43,13 @@ class MultiHeadAttention(nn.Module):
         if d_model < 1 or h < 1 or d_model % h:
             fits = h > d_model > 0 and h % d_model == 0
             hint = f": d_model comes first, was MultiHeadAttention({h}, {d_model}) meant?" if fits else ""
-            raise ValueError(f"d_model must be a positive multiple of h, got d_model {d_model}, h {h}{hint}")
+            raise InputError(f"d_model must be a positive multiple of h, got d_model {d_model}, h {h}{hint}")
         self.h = h
         self.d_k = d_model // h
         self.W_q = nn.Parameter(torch.empty(h, d_model, self.d_k))
         self.W_k = nn.Parameter(torch.empty(h, d_model, self.d_k))
         self.W_v = nn.Parameter(torch.empty(h, d_model, self.d_k))
-        # Xavier for the projection to all heads, d_model -> h d_k: of the stacked tensor it would see other sizes.
+        # Xavier uniform with fan_in d_model and fan_out h d_k. nn.init would take other fans from the 3-D tensor.
         bound = math.sqrt(6 / (d_model + h * self.d_k))
         for weight in (self.W_q, self.W_k, self.W_v):
             nn.init.uniform_(weight, -bound, bound)
@@ -55,13 +57,13 @@ class MultiHeadAttention(nn.Module):
         self.output = nn.Linear(d_model, d_model)
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, mask_3d: Tensor | None = None) -> Tensor:
-        """q (batch, q_len, d_model), k and v (batch, k_len, d_model) -> (batch, q_len, d_model).
+        """Attend: q (batch, q_len, d_model), k and v (batch, k_len, d_model) -> (batch, q_len, d_model).
 
-        `mask_3d` (batch or 1, q_len or 1, k_len), True = blocked, serves all heads.
+        `mask_3d`, (batch or 1, q_len or 1, k_len or 1), True = blocked, is the same for all heads.
         """
         batch = q.shape[0]
         if k.shape[0] != batch or k.shape[:2] != v.shape[:2]:
-            raise ValueError(
+            raise InputError(
                 "q, k and v must have one batch size, and k and v one length, got "
                 f"{tuple(q.shape)}, {tuple(k.shape)}, {tuple(v.shape)}"
             )
@@ -78,7 +80,7 @@ class MultiHeadAttention(nn.Module):
 
 
 class FFN(nn.Module):
-    """max(0, x W_1 + b_1) W_2 + b_2 (section 3.3)."""
+    """The feed-forward network of a layer: max(0, x W_1 + b_1) W_2 + b_2 (section 3.3)."""
 
     def __init__(self, d_model: int, d_ff: int) -> None:
         super().__init__()
@@ -90,22 +92,24 @@ class FFN(nn.Module):
 
 
 class Embedding(nn.Module):
-    """One vector per token id; that of `pad_idx` is zero and stays so. Not scaled: sqrt(d_model) is part of the
-    vectors."""
+    """A vector for each token id. That of `pad_idx` is zero and stays zero.
+
+    The vectors are not multiplied by sqrt(d_model), as the paper's are: the factor is part of them.
+    """
 
     def __init__(self, vocab_size: int, d_model: int, pad_idx: int) -> None:
         super().__init__()
         if not 0 <= pad_idx < vocab_size:
-            raise ValueError(f"pad_idx must be one of the {vocab_size} ids, got {pad_idx}")
+            raise InputError(f"pad_idx must be one of the {vocab_size} ids, got {pad_idx}")
         self.embedding = nn.Embedding(vocab_size, d_model, padding_idx=pad_idx)
 
     def forward(self, ids: Tensor) -> Tensor:
-        """(batch, length) -> (batch, length, d_model)."""
+        """Return the vectors of ids: (batch, length) -> (batch, length, d_model)."""
         return self.embedding(ids)
 
 
 class AddPositionalEncoding(nn.Module):
-    """x[p, 2i] + sin(p / 10000^(2i/d_model)), x[p, 2i+1] + cos of the same (section 3.5)."""
+    """Sinusoids added to x: sin(p / 10000^(2i/d_model)) to x[p, 2i], cos of the same to x[p, 2i+1] (section 3.5)."""
 
     table: Tensor
 
@@ -118,14 +122,14 @@ class AddPositionalEncoding(nn.Module):
         self.register_buffer("table", table.to(device, torch.get_default_dtype()), persistent=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        """x (batch, length, d_model), at most max_len long."""
+        """Add the positions to x (batch, length, d_model); its length is at most max_len."""
         if x.shape[1] > len(self.table):
-            raise ValueError(f"x must be at most max_len = {len(self.table)} long, got length {x.shape[1]}")
+            raise InputError(f"x must be at most max_len = {len(self.table)} long, got length {x.shape[1]}")
         return x + self.table[: x.shape[1]]
 
 
 class TransformerEncoderLayer(nn.Module):
-    """LayerNorm(x + Dropout(sublayer(x))) with self-attention, then feed-forward (section 3.1)."""
+    """Self-attention, then feed-forward; each sub-layer gives LayerNorm(x + Dropout(sublayer(x))) (section 3.1)."""
 
     def __init__(self, d_model: int, d_ff: int, heads_num: int, dropout_rate: float, layer_norm_eps: float) -> None:
         super().__init__()
@@ -136,13 +140,13 @@ class TransformerEncoderLayer(nn.Module):
         self.dropout = nn.Dropout(dropout_rate)
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
-        """x (batch, length, d_model); `mask` (batch or 1, length or 1, length)."""
+        """Return new states for x (batch, length, d_model); `mask` is (batch or 1, length or 1, length)."""
         x = self.self_attention_norm(x + self.dropout(self.self_attention(x, x, x, mask)))
         return self.ffn_norm(x + self.dropout(self.ffn(x)))
 
 
 class TransformerEncoder(nn.Module):
-    """Embedding, positions, N layers; no final norm."""
+    """The encoder: embedding, positions, N layers; it has no final norm."""
 
     def __init__(
         self,
@@ -166,7 +170,7 @@ class TransformerEncoder(nn.Module):
         self.to(device)
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
-        """ids (batch, src_len) -> hidden states (batch, src_len, d_model)."""
+        """Encode ids (batch, src_len) into hidden states (batch, src_len, d_model)."""
         x = self.positions(self.embedding(x))
         for layer in self.layers:
             x = layer(x, mask)
@@ -174,7 +178,7 @@ class TransformerEncoder(nn.Module):
 
 
 class TransformerDecoderLayer(nn.Module):
-    """As the encoder's layer, with attention to the source between its two sub-layers."""
+    """Self-attention, attention to the source, then feed-forward, each as in the encoder's layer (section 3.1)."""
 
     def __init__(self, d_model: int, d_ff: int, heads_num: int, dropout_rate: float, layer_norm_eps: float) -> None:
         super().__init__()
@@ -187,16 +191,20 @@ class TransformerDecoderLayer(nn.Module):
         self.dropout = nn.Dropout(dropout_rate)
 
     def forward(self, tgt: Tensor, src: Tensor, mask_src_tgt: Tensor | None, mask_self: Tensor | None) -> Tensor:
-        """tgt (batch, tgt_len, d_model), src (batch, src_len, d_model); `mask_self` (.., tgt_len, tgt_len),
-        `mask_src_tgt` (.., tgt_len or 1, src_len)."""
+        """Return new states for tgt (batch, tgt_len, d_model), given src (batch, src_len, d_model).
+
+        `mask_src_tgt` is (batch or 1, tgt_len or 1, src_len), `mask_self` (batch or 1, tgt_len, tgt_len).
+        """
         tgt = self.self_attention_norm(tgt + self.dropout(self.self_attention(tgt, tgt, tgt, mask_self)))
         tgt = self.source_attention_norm(tgt + self.dropout(self.source_attention(tgt, src, src, mask_src_tgt)))
         return self.ffn_norm(tgt + self.dropout(self.ffn(tgt)))
 
 
 class TransformerDecoder(nn.Module):
-    """Embedding, positions, N layers; no final norm. `logits` is the output layer, tied to the embedding (section
-    3.4)."""
+    """The decoder: embedding, positions, N layers; it has no final norm.
+
+    `logits` is the output layer. Its weights are those of the embedding (section 3.4).
+    """
 
     def __init__(
         self,
@@ -221,17 +229,17 @@ class TransformerDecoder(nn.Module):
         self.to(device)
 
     def forward(self, tgt: Tensor, src: Tensor, mask_src_tgt: Tensor | None, mask_self: Tensor | None) -> Tensor:
-        """ids (batch, tgt_len) and the encoder's output (batch, src_len, d_model) -> (batch, tgt_len, d_model)."""
+        """Decode ids (batch, tgt_len) into hidden states (batch, tgt_len, d_model), given the encoder's output src."""
         x = self.positions(self.embedding(tgt))
         for layer in self.layers:
             x = layer(x, src, mask_src_tgt, mask_self)
         return x
 
     def logits(self, states: Tensor) -> Tensor:
-        """(batch, tgt_len, d_model) -> (batch, tgt_len, vocabulary): -inf for padding, which is never predicted.
+        """Return the scores of the next token: (batch, tgt_len, d_model) -> (batch, tgt_len, vocabulary).
 
-        The weights are the embeddings divided by sqrt(d_model): the paper shares one matrix and multiplies it by
-        sqrt(d_model) where it embeds; here that factor is part of the embeddings.
+        The weights are the embeddings divided by sqrt(d_model), because that factor is part of the embeddings here.
+        Padding scores -inf: it is never predicted.
         """
         weight = self.embedding.embedding.weight
         logits = states @ weight.T / math.sqrt(weight.shape[1])
@@ -240,18 +248,20 @@ class TransformerDecoder(nn.Module):
 
 
 def padding_mask(ids: Tensor, pad_idx: int) -> Tensor:
-    """(batch, length) -> (batch, 1, length), True = blocked: nobody looks at padding."""
+    """Return a mask that blocks padding as a key: ids (batch, length) -> (batch, 1, length), True = blocked."""
     return (ids == pad_idx)[:, None, :]
 
 
 def causal_mask(length: int, device: torch.device | str = "cpu") -> Tensor:
-    """(1, length, length), True = blocked: nobody looks at what comes later."""
+    """Return a mask (1, length, length) that blocks every later position, True = blocked."""
     return torch.ones(length, length, dtype=torch.bool, device=device).triu(1)[None]
 
 
 def decoder_mask(ids: Tensor, pad_idx: int) -> Tensor:
-    """(batch, length) -> (batch, length, length): causal, and no padding but at position 0, where it means the
-    start."""
+    """Return the decoder's mask: ids (batch, length) -> (batch, length, length), True = blocked.
+
+    It blocks later positions, and padding everywhere but at position 0, where the padding id marks the start.
+    """
     padding = padding_mask(ids, pad_idx)
     padding[:, :, 0] = False
     return padding | causal_mask(ids.shape[1], ids.device)
@@ -261,9 +271,10 @@ def decoder_mask(ids: Tensor, pad_idx: int) -> Tensor:
 def greedy(
     encoder: TransformerEncoder, decoder: TransformerDecoder, src: Tensor, *, src_pad: int, end: int, max_len: int
 ) -> Tensor:
-    """Starting from padding, the likeliest next token, again and again, until all have `end` or `max_len` tokens.
+    """Predict the likeliest next token, again and again, until each sentence has `end` or `max_len` tokens.
 
-    src (batch, src_len) -> (batch, at most max_len); after `end` comes padding. Both models in eval mode.
+    src (batch, src_len) -> ids (batch, at most max_len). The decoder starts from the padding id; after `end` comes
+    padding. Put both models in eval mode first.
     """
     mask = padding_mask(src, src_pad)
     memory = encoder(src, mask)
@@ -278,15 +289,15 @@ def greedy(
 
 
 def _check_mask(mask: Tensor, scores: torch.Size) -> None:
-    """Boolean, with the axes of the scores, each equal or 1."""
+    """Raise InputError unless the mask is boolean and has the axes of the scores, each equal or 1."""
     if mask.dim() != len(scores):
-        raise ValueError(
+        raise InputError(
             f"mask must have as many axes as the scores, {len(scores)} {tuple(scores)}, "
             f"got {mask.dim()} {tuple(mask.shape)}"
         )
     if mask.dtype != torch.bool:
-        raise ValueError(f"mask must be boolean, True = blocked, got {mask.dtype}")
+        raise InputError(f"mask must be boolean, True = blocked, got {mask.dtype}")
     if any(size not in (1, full) for size, full in zip(mask.shape, scores, strict=True)):
-        raise ValueError(
+        raise InputError(
             f"mask must broadcast to the scores (batch, q_len, k_len) = {tuple(scores)}, got {tuple(mask.shape)}"
         )

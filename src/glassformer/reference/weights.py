@@ -1,7 +1,8 @@
-"""The weights of the step-by-step forms and of the fast ones, each way. What the target can't hold is a ValueError.
+"""Weights of the step-by-step forms to the fast forms and back.
 
-"Fast" is any module with the parameters of `torch.nn.MultiheadAttention`; of whole models, `glassformer.Transformer`.
-Each function fills its second argument in place.
+Each function fills its target, the last argument, in place. What the target cannot hold is an InputError, raised before
+anything is copied. A fast attention is any module with the parameters of `torch.nn.MultiheadAttention`; a fast model is
+a `glassformer.Transformer`.
 """
 
 import math
@@ -12,30 +13,32 @@ import torch
 from torch import Tensor
 
 from glassformer.reference import multi_head, self_attention, transformer
+from glassformer.reference.errors import InputError
 
 
 @torch.no_grad()
 def self_attention_to_fast(source: self_attention.SelfAttention, target: Any) -> None:
-    """One head, and an output projection that changes nothing."""
+    """Fill `target`, which has one head, and make its output projection the identity."""
     width = target.embed_dim
     if not source.dim_q == source.dim_k == source.dim_v == width:
-        raise ValueError(
+        raise InputError(
             f"dim_q, dim_k and dim_v must all be the target's embed_dim = {width}: queries, keys and values of another "
             f"width than the input can't be held, got {source.dim_q}, {source.dim_k}, {source.dim_v}"
         )
     if target.num_heads != 1:
-        raise ValueError(f"target must have 1 head, as SelfAttention has, got {target.num_heads}")
+        raise InputError(f"target must have 1 head, as SelfAttention has, got {target.num_heads}")
     weights = [source.linear_q.weight, source.linear_k.weight, source.linear_v.weight]
     _fill(target, weights, [], torch.eye(width), None)
 
 
 @torch.no_grad()
 def self_attention_from_fast(source: Any, target: self_attention.SelfAttention) -> None:
+    """Fill `target` from a module with one head, no biases, and the identity as its output projection."""
     if source.num_heads != 1:
-        raise ValueError(f"source must have 1 head: SelfAttention would lose the other {source.num_heads - 1}")
+        raise InputError(f"source must have 1 head: SelfAttention would lose the other {source.num_heads - 1}")
     weights, biases, output, output_bias = _read(source)
     if not torch.equal(output, torch.eye(len(output)).to(output)):
-        raise ValueError("source has an output projection (out_proj.weight isn't the identity): SelfAttention has none")
+        raise InputError("source has an output projection (out_proj.weight isn't the identity): SelfAttention has none")
     _must_be_zero("in_proj_bias", biases, "SelfAttention's projections have no bias")
     _must_be_zero("out_proj.bias", [output_bias], "SelfAttention has no output projection")
     into = [target.linear_q.weight, target.linear_k.weight, target.linear_v.weight]
@@ -44,9 +47,9 @@ def self_attention_from_fast(source: Any, target: self_attention.SelfAttention) 
 
 @torch.no_grad()
 def multi_head_to_fast(source: multi_head.MultiHeadAttention, target: Any) -> None:
-    """Where queries and keys have no bias it is zero."""
+    """Fill `target`; where queries and keys have no bias, its bias is zero."""
     if source.heads != target.num_heads:
-        raise ValueError(f"target must have {source.heads} heads, got {target.num_heads}")
+        raise InputError(f"target must have {source.heads} heads, got {target.num_heads}")
     linears = [source.query.linear, source.key.linear, source.value.linear]
     biases = [torch.zeros(len(x.weight)) if x.bias is None else x.bias for x in linears]
     _fill(target, [x.weight for x in linears], biases, source.output.weight, source.output.bias)
@@ -54,8 +57,9 @@ def multi_head_to_fast(source: multi_head.MultiHeadAttention, target: Any) -> No
 
 @torch.no_grad()
 def multi_head_from_fast(source: Any, target: multi_head.MultiHeadAttention) -> None:
+    """Fill `target` from a module with as many heads."""
     if source.num_heads != target.heads:
-        raise ValueError(f"target must have {source.num_heads} heads, got {target.heads}")
+        raise InputError(f"target must have {source.num_heads} heads, got {target.heads}")
     weights, biases, output, output_bias = _read(source)
     if target.query.linear.bias is None:
         _must_be_zero("in_proj_bias of queries and keys", biases[:2], "target has none: make it with bias=True")
@@ -67,17 +71,18 @@ def multi_head_from_fast(source: Any, target: multi_head.MultiHeadAttention) -> 
 
 @torch.no_grad()
 def per_head_to_fast(source: transformer.MultiHeadAttention, target: Any) -> None:
-    """The matrices of all heads side by side; the projections' biases are zero."""
+    """Put the matrices of all heads side by side into `target`; its projections' biases are zero."""
     if source.h != target.num_heads:
-        raise ValueError(f"target must have {source.h} heads, got {target.num_heads}")
+        raise InputError(f"target must have {source.h} heads, got {target.num_heads}")
     weights = [w.permute(0, 2, 1).flatten(0, 1) for w in (source.W_q, source.W_k, source.W_v)]
     _fill(target, weights, [], source.output.weight, source.output.bias)
 
 
 @torch.no_grad()
 def per_head_from_fast(source: Any, target: transformer.MultiHeadAttention) -> None:
+    """Fill `target` from a module with as many heads and no biases of projections."""
     if source.num_heads != target.h:
-        raise ValueError(f"target must have {source.num_heads} heads, got {target.h}")
+        raise InputError(f"target must have {source.num_heads} heads, got {target.h}")
     weights, biases, output, output_bias = _read(source)
     _must_be_zero("in_proj_bias", biases, "the per-head projections have no bias")
     by_head = [weight.unflatten(0, (target.h, -1)).permute(0, 2, 1) for weight in weights]
@@ -89,14 +94,17 @@ def per_head_from_fast(source: Any, target: transformer.MultiHeadAttention) -> N
 def transformer_to_fast(
     encoder: transformer.TransformerEncoder, decoder: transformer.TransformerDecoder, target: Any
 ) -> None:
-    """`target` is a `glassformer.Transformer`. Embeddings are divided by sqrt(d_model), which it multiplies by, and the
-    width is reordered, since its sinusoids aren't interleaved."""
+    """Fill `target`, a `glassformer.Transformer`, from an encoder and a decoder.
+
+    Embeddings are divided by sqrt(d_model), which `target` multiplies by. The width is reordered, because the sinusoids
+    of `target` are not interleaved.
+    """
     _check_models(encoder, decoder, target)
     order = _order(target.config.d_model)
     scale = math.sqrt(target.config.d_model)
     source_table, target_table = encoder.embedding.embedding.weight, decoder.embedding.embedding.weight
     if target.source_embedding is None and not torch.equal(source_table, target_table):
-        raise ValueError(
+        raise InputError(
             "encoder and decoder have different embeddings, and target shares one between both: make it with "
             "shared_vocab=False"
         )
@@ -115,7 +123,7 @@ def transformer_to_fast(
 def transformer_from_fast(
     source: Any, encoder: transformer.TransformerEncoder, decoder: transformer.TransformerDecoder
 ) -> None:
-    """`source` is a `glassformer.Transformer`; sqrt(d_model) becomes part of the embeddings."""
+    """Fill an encoder and a decoder from `source`, a `glassformer.Transformer`; see `transformer_to_fast`."""
     _check_models(encoder, decoder, source)
     for layers in _layer_pairs(encoder, decoder, source):
         for _, attention in _attention_pairs(*layers):
@@ -139,7 +147,7 @@ def transformer_from_fast(
 
 
 def _check_models(encoder: transformer.TransformerEncoder, decoder: transformer.TransformerDecoder, fast: Any) -> None:
-    """Everything that must agree, before anything is copied."""
+    """Raise InputError unless all settings agree."""
     config = fast.config
     for setting, only in (
         ("activation", "relu"),
@@ -150,7 +158,7 @@ def _check_models(encoder: transformer.TransformerEncoder, decoder: transformer.
         ("final_norm", False),
     ):
         if getattr(config, setting) != only:
-            raise ValueError(
+            raise InputError(
                 f"{setting} must be {only}, which the reference always has, got {getattr(config, setting)}"
             )
     for name, model, vocab, pad in (
@@ -158,24 +166,24 @@ def _check_models(encoder: transformer.TransformerEncoder, decoder: transformer.
         ("decoder", decoder, config.target_vocab_size, fast.target_pad),
     ):
         table = model.embedding.embedding
-        found = {"vocab_size": table.num_embeddings, "d_model": table.embedding_dim, "pad_idx": table.padding_idx}
+        sizes = {"vocab_size": table.num_embeddings, "d_model": table.embedding_dim, "pad_idx": table.padding_idx}
         for size, other in (("vocab_size", vocab), ("d_model", config.d_model), ("pad_idx", pad)):
-            if found[size] != other:
-                raise ValueError(f"{size} of the {name} must be the other model's {other}, got {found[size]}")
+            if sizes[size] != other:
+                raise InputError(f"{size} of the {name} must be the other model's {other}, got {sizes[size]}")
     for ours, theirs in _layer_pairs(encoder, decoder, fast):
         if ours.self_attention.h != theirs.self_attention.num_heads:
-            raise ValueError(
+            raise InputError(
                 f"heads_num must be the other model's {theirs.self_attention.num_heads}, got {ours.self_attention.h}"
             )
         if ours.ffn.linear1.out_features != config.d_ff:
-            raise ValueError(f"d_ff must be the other model's {config.d_ff}, got {ours.ffn.linear1.out_features}")
+            raise InputError(f"d_ff must be the other model's {config.d_ff}, got {ours.ffn.linear1.out_features}")
         for ours_norm, theirs_norm in _norm_pairs(ours, theirs):
             if ours_norm.eps != theirs_norm.eps:
-                raise ValueError(f"layer_norm_eps must be the other model's {theirs_norm.eps}, got {ours_norm.eps}")
+                raise InputError(f"layer_norm_eps must be the other model's {theirs_norm.eps}, got {ours_norm.eps}")
 
 
 def _order(d_model: int) -> Tensor:
-    """Where each number of the fast model's width stands in the reference's: all sines, then all cosines."""
+    """Return where each number of the fast model's width stands in the reference's: all sines, then all cosines."""
     return torch.cat([torch.arange(0, d_model, 2), torch.arange(1, d_model, 2)])
 
 
@@ -191,7 +199,7 @@ def _layer_pairs(
 ) -> Iterator[tuple[Any, Any]]:
     for name, ours, theirs in (("encoder", encoder.layers, fast.encoder), ("decoder", decoder.layers, fast.decoder)):
         if len(ours) != len(theirs):
-            raise ValueError(f"{name} must have as many layers as the other model's, got {len(ours)} and {len(theirs)}")
+            raise InputError(f"{name} must have as many layers as the other model's, got {len(ours)} and {len(theirs)}")
         yield from zip(ours, theirs, strict=True)
 
 
@@ -212,7 +220,7 @@ def _norm_pairs(ours: Any, theirs: Any) -> Iterator[tuple[Any, Any]]:
 
 
 def _rest_of_layer(ours: Any, theirs: Any) -> Iterator[tuple[Tensor, Tensor, int | None]]:
-    """All of a layer but attention: the parameter in either model, and which of its axes has the model's width."""
+    """Yield a layer's parameters but attention's: in either model, and which of the axes is d_model wide."""
     for ours_norm, theirs_norm in _norm_pairs(ours, theirs):
         yield ours_norm.weight, theirs_norm.weight, 0
         yield ours_norm.bias, theirs_norm.bias, 0
@@ -223,11 +231,11 @@ def _rest_of_layer(ours: Any, theirs: Any) -> Iterator[tuple[Tensor, Tensor, int
 
 
 def _read(fast: Any) -> tuple[list[Tensor], list[Tensor], Tensor, Tensor]:
-    """Projections of queries, keys and values, their biases, the output's weight and bias; zeros where it has none."""
+    """Return the weights of the three projections, their biases, and the output's weight and bias, zero if absent."""
     if fast.bias_k is not None or fast.add_zero_attn:
-        raise ValueError("source adds keys (add_bias_kv or add_zero_attn), which the step-by-step forms don't have")
+        raise InputError("source adds keys (add_bias_kv or add_zero_attn), which the step-by-step forms don't have")
     if fast.in_proj_weight is None:
-        raise ValueError(f"source has kdim {fast.kdim} and vdim {fast.vdim}: the step-by-step forms have one width")
+        raise InputError(f"source has kdim {fast.kdim} and vdim {fast.vdim}: the step-by-step forms have one width")
     output = fast.out_proj.weight
     biases = output.new_zeros(3 * fast.embed_dim) if fast.in_proj_bias is None else fast.in_proj_bias
     output_bias = output.new_zeros(fast.embed_dim) if fast.out_proj.bias is None else fast.out_proj.bias
@@ -235,11 +243,11 @@ def _read(fast: Any) -> tuple[list[Tensor], list[Tensor], Tensor, Tensor]:
 
 
 def _fill(fast: Any, weights: list[Tensor], biases: list[Tensor], output: Tensor, output_bias: Tensor | None) -> None:
-    """The parts of `_read` into a fast module; biases not given are zero."""
+    """Write the parts that `_read` returns into a fast module; biases that are not given are zero."""
     if fast.bias_k is not None or fast.add_zero_attn:
-        raise ValueError("target must not add keys (add_bias_kv, add_zero_attn): the step-by-step forms don't")
+        raise InputError("target must not add keys (add_bias_kv, add_zero_attn): the step-by-step forms don't")
     if fast.in_proj_weight is None:
-        raise ValueError(f"target must have one width, got kdim {fast.kdim} and vdim {fast.vdim}")
+        raise InputError(f"target must have one width, got kdim {fast.kdim} and vdim {fast.vdim}")
     if fast.in_proj_bias is None:
         _must_be_zero("biases of the projections", biases, "target has none: make it with bias=True")
         _must_be_zero(
@@ -257,7 +265,7 @@ def _fill(fast: Any, weights: list[Tensor], biases: list[Tensor], output: Tensor
 
 def _must_be_zero(name: str, biases: list[Tensor], why: str) -> None:
     if any(x.count_nonzero() for x in biases):
-        raise ValueError(f"{name} holds numbers that would be lost: {why}")
+        raise InputError(f"{name} holds numbers that would be lost: {why}")
 
 
 def _copy(into: Tensor, values: Tensor) -> None:
@@ -265,11 +273,11 @@ def _copy(into: Tensor, values: Tensor) -> None:
 
 
 def _copy_all(pairs: Iterable[tuple[Tensor, Tensor]]) -> None:
-    """All of them or, if one doesn't fit, none."""
+    """Copy each tensor into its parameter, or none if the shapes of one pair differ."""
     pairs = list(pairs)
     for into, values in pairs:
         if into.shape != values.shape:
-            raise ValueError(
+            raise InputError(
                 f"the sizes differ: a parameter of shape {tuple(values.shape)} can't be held by {tuple(into.shape)}"
             )
     for into, values in pairs:
