@@ -50,7 +50,7 @@ def read(translator: Translator, dates: Sequence[DatePhrase]) -> list[tuple[Date
     shown = [date for date in dates if date.iso[:4] in date.phrase]
     some = random.Random(1).sample(shown, DATES)
     want = {"source": Want(weights=True)}
-    found = translator.translate([date.phrase for date in some], SearchConfig(beam=1), attention=want)
+    found = translator.translations([date.phrase for date in some], SearchConfig(beam=1), attention=want)
     return list(zip(some, found, strict=True))
 
 

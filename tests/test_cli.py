@@ -31,6 +31,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from glassformer import cli
 from glassformer.data.corpus import Corpus
+from glassformer.generation import stream
 from glassformer.generation.config import SearchConfig
 from glassformer.generation.translator import Translation, Translator
 from glassformer.text.scores import score_all
@@ -441,7 +442,7 @@ def test_translates_from_file_to_file(here, capfd, translator, name):
 
 
 def test_scores_and_n_best_with_line_numbers(here, capfd, translator, monkeypatch):
-    monkeypatch.setattr(cli, "LINES_AT_ONCE", 3)  # numbers go on from chunk to chunk
+    monkeypatch.setattr(stream, "LINES_AT_ONCE", 3)  # numbers go on from chunk to chunk
     lines = (here / "seven.txt").read_text(encoding="utf-8").splitlines()
     assert run_command(f"translate run --input seven.txt --n-best 2 --scores --precision float32 {SHORT}") == 0
     found = translator.translate_n_best(lines, SearchConfig(beam=2, n_best=2, max_length=7))
@@ -454,7 +455,7 @@ def test_scores_and_n_best_with_line_numbers(here, capfd, translator, monkeypatc
 
 
 def test_equal_lines_of_different_chunks_are_drawn_differently(here, capfd, monkeypatch):
-    monkeypatch.setattr(cli, "LINES_AT_ONCE", 20)
+    monkeypatch.setattr(stream, "LINES_AT_ONCE", 20)
     line = (here / "seven.txt").read_text(encoding="utf-8").splitlines()[0]
     (here / "same.txt").write_text(f"{line}\n" * 60, encoding="utf-8")
     command = f"translate run --input same.txt --sample --temperature 5 {SHORT}".replace("--beam 2", "")
@@ -475,7 +476,7 @@ def test_scores_alone_have_no_line_number(here, capfd, translator):
 @pytest.mark.parametrize("output", ["", "--output out.txt"], ids=["to stdout", "to a file"])
 @pytest.mark.parametrize("given", ["", "--input seven.txt"], ids=["stdin", "a file"])
 def test_translations_begin_as_prescribed(given, output, here, stdin, capfd, translator, monkeypatch):
-    monkeypatch.setattr(cli, "LINES_AT_ONCE", 3)
+    monkeypatch.setattr(stream, "LINES_AT_ONCE", 3)
     lines, prefixes = (
         (here / name).read_text(encoding="utf-8").splitlines() for name in ("seven.txt", "prefixes-of-seven.txt")
     )
@@ -494,7 +495,7 @@ def test_translations_begin_as_prescribed(given, output, here, stdin, capfd, tra
     [(5, "prefixes has 5 lines, the input more: it must"), (9, "the input has 7 lines, prefixes more: it must have")],
 )
 def test_prefixes_of_a_stream_must_be_one_for_each_line(count, message, here, stdin, capfd, monkeypatch):
-    monkeypatch.setattr(cli, "LINES_AT_ONCE", 3)
+    monkeypatch.setattr(stream, "LINES_AT_ONCE", 3)
     (here / "prefixes").write_text("\n" * count, encoding="utf-8")
     stdin((here / "seven.txt").read_bytes())
     assert run_command(f"translate run --prefixes prefixes {SHORT}") == 2
@@ -539,7 +540,7 @@ def failing(chunk: int, error: type[BaseException]) -> Iterator[None]:
     ids=["beam", "n-best", "sampled", "prefixes"],
 )
 def test_a_stopped_translation_is_resumed_to_the_same_bytes(options, here, capfd, monkeypatch):
-    monkeypatch.setattr(cli, "LINES_AT_ONCE", 7)
+    monkeypatch.setattr(stream, "LINES_AT_ONCE", 7)
     command = f"translate run --input source.txt {options}"
     assert run_command(f"{command} --output whole.txt") == 0
     before = tree(here)
@@ -551,7 +552,7 @@ def test_a_stopped_translation_is_resumed_to_the_same_bytes(options, here, capfd
         with failing(3, KeyboardInterrupt):
             assert run_command(f"{command} --output out.txt {resume}") == 130
         kept, interrupted = capfd.readouterr().err.splitlines()
-        assert kept == f"out.txt.partial has the translations of {done} lines: the same command with --resume goes on"
+        assert kept == f"out.txt.partial has the translations of {done} lines: continue with --resume"
         assert interrupted == "glassformer: error: interrupted"
         assert (here / "whole.txt").read_bytes().startswith((here / "out.txt.partial").read_bytes())
     assert run_command(f"{command} --output out.txt") == 2
@@ -562,7 +563,7 @@ def test_a_stopped_translation_is_resumed_to_the_same_bytes(options, here, capfd
 
 
 def test_what_to_translate_may_not_change_on_the_way(here, capfd, monkeypatch):
-    monkeypatch.setattr(cli, "LINES_AT_ONCE", 7)
+    monkeypatch.setattr(stream, "LINES_AT_ONCE", 7)
     shutil.copytree(here / "run", here / "same")
     shutil.copytree(here / "run", here / "other")
     weights = load_file(here / "run" / "model.safetensors")
@@ -573,10 +574,10 @@ def test_what_to_translate_may_not_change_on_the_way(here, capfd, monkeypatch):
     for command, message in {
         "translate run --input target.txt": "target.txt doesn't begin with the 14 lines whose output is in out.txt.par",
         "translate run --input seven.txt": "seven.txt doesn't begin with the 14 lines whose output is in out.txt.par",
-        "translate run --input source.txt --penalty wu": "begun with penalty plain, and is to be gone on with penal",
-        "translate run --input source.txt --scores": "begun with scores False, and is to be gone on with scores True",
-        "translate run --input source.txt --prefixes prefixes.txt": "begun with prefixes (digest) None, and is to be",
-        "translate other --input source.txt": "out.txt.partial was begun with run folder (digest) ",
+        "translate run --input source.txt --penalty wu": "started with penalty plain, and is to be contin",
+        "translate run --input source.txt --scores": "started with scores False, and is to be continued with sco",
+        "translate run --input source.txt --prefixes prefixes.txt": "started with prefixes (digest) None, and is to be",
+        "translate other --input source.txt": "out.txt.partial was started with run folder (digest) ",
         "translate new --input source.txt": "new: no such run folder",
     }.items():
         before = tree(here)
@@ -590,7 +591,7 @@ def test_what_to_translate_may_not_change_on_the_way(here, capfd, monkeypatch):
 
 
 def test_a_bad_line_far_on_leaves_what_came_before_it(here, capfd, monkeypatch):
-    monkeypatch.setattr(cli, "LINES_AT_ONCE", 2)
+    monkeypatch.setattr(stream, "LINES_AT_ONCE", 2)
     assert run_command(f"translate run --input latin1.tsv --output out.txt {SHORT}") == 2
     kept, error = capfd.readouterr().err.splitlines()
     assert kept.startswith("out.txt.partial has the translations of 2 lines")
@@ -772,9 +773,9 @@ def test_killed_and_interrupted_it_is_resumed_to_the_same_bytes(here):
         assert translate.returncode == code, err
         done = json.loads(record.read_text())["lines"]
         assert 0 < done < 15_000
-        assert done % cli.LINES_AT_ONCE == 0
+        assert done % stream.LINES_AT_ONCE == 0
     kept, interrupted = err.splitlines()
-    assert kept == f"out.txt.partial has the translations of {done:,} lines: the same command with --resume goes on"
+    assert kept == f"out.txt.partial has the translations of {done:,} lines: continue with --resume"
     assert interrupted == "glassformer: error: interrupted"
     assert run_command(f"{command} --output out.txt --resume") == 0
     assert run_command(f"{command} --output whole.txt") == 0

@@ -31,6 +31,7 @@ NAMES = [
     "page",
     "replace_attention",
     "train",
+    "translate_file",
 ]
 
 

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from glassformer.capture.capture import capture
     from glassformer.errors import GlassformerError
     from glassformer.generation.config import SearchConfig
+    from glassformer.generation.files import translate_file
     from glassformer.generation.translator import Translation, Translator
     from glassformer.interop.torch_nn import from_torch
     from glassformer.page.report import page
@@ -48,6 +49,7 @@ _HOME = {
     "page": "page.report",
     "replace_attention": "attention.replace",
     "train": "training.loop",
+    "translate_file": "generation.files",
 }
 
 __version__ = version("glassformer")
@@ -71,6 +73,7 @@ __all__ = [  # sorted; pinned by tests/test_public.py
     "page",
     "replace_attention",
     "train",
+    "translate_file",
 ]
 
 

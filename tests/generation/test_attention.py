@@ -1,4 +1,4 @@
-"""What Translator.translate(attention=...) has seen, against the weights of the Transformer module itself."""
+"""What Translator.translations(attention=...) observes, against the weights of the Transformer module itself."""
 
 import math
 from typing import Any
@@ -24,7 +24,7 @@ STACKS = ("encoder", "decoder", "source")
 LAYERS = {"encoder": ENCODER, "decoder": DECODER, "source": DECODER}
 BEAM = SearchConfig(beam=3, max_length=7)
 NO_WANT = r"attention must be a Want, or one for each stack, such as \{'source': Want\(top=3\)\}, got"
-SAY_WHAT = r"say what to see, Want\(entropy=True\)"
+SAY_WHAT = r"say what is wanted, Want\(entropy=True\)"
 NO_LAYERS = r"layers must be a sequence of whole numbers, such as \[0, 2\], got"
 PASS_ONE = r"for one layer pass \[0\], for all of them None"
 
@@ -55,7 +55,7 @@ def model() -> Transformer:
 
 @pytest.fixture(scope="module")
 def translator(model) -> Translator:
-    return Translator(model, SymbolTokenizer(list("abcde")), SymbolTokenizer(list("VWXY")))
+    return Translator.of(model, SymbolTokenizer(list("abcde")), SymbolTokenizer(list("VWXY")))
 
 
 def weights_of(model: Transformer, source: list[int], target_in: list[int]) -> dict[tuple[str, int], Tensor]:
@@ -122,7 +122,7 @@ def check_facts(seen: Any, w: Tensor) -> None:
     ids=["beam", "greedy", "cut off", "with rules", "sample"],
 )
 def test_facts_are_those_of_the_models_weights_along_the_path_that_was_taken(model, translator, config):
-    translations = translator.translate(LINES, config, attention={"source": FACTS, "encoder": FACTS})
+    translations = translator.translations(LINES, config, attention={"source": FACTS, "encoder": FACTS})
     for line, translation in zip(LINES, translations, strict=True):
         if not line:
             continue
@@ -134,7 +134,7 @@ def test_facts_are_those_of_the_models_weights_along_the_path_that_was_taken(mod
 
 
 def test_every_stack_and_layer_is_seen_unless_told_otherwise(model, translator):
-    translations = translator.translate(["b a d", "e d"], BEAM, attention=Want(weights=True, received=True))
+    translations = translator.translations(["b a d", "e d"], BEAM, attention=Want(weights=True, received=True))
     for line, translation in zip(["b a d", "e d"], translations, strict=True):
         weights = weights_of(model, *ids_of(translator, line, translation))
         assert len(weights) == ENCODER + 2 * DECODER
@@ -148,19 +148,19 @@ def test_every_stack_and_layer_is_seen_unless_told_otherwise(model, translator):
 
 def test_layers_and_stacks_may_be_chosen(translator):
     want, other = Want(weights=True), Want(entropy=True)
-    [every] = translator.translate(LINES[:1], BEAM, attention=want)
-    [some] = translator.translate(LINES[:1], BEAM, attention={"source": want, "decoder": other}, layers=[2, 0])
+    [every] = translator.translations(LINES[:1], BEAM, attention=want)
+    [some] = translator.translations(LINES[:1], BEAM, attention={"source": want, "decoder": other}, layers=[2, 0])
     assert some.attention.encoder == {}
     assert set(some.attention.source) == set(some.attention.decoder) == {0, 2}
     for layer, observation in some.attention.source.items():
         assert_close(observation.weights, every.attention.source[layer].weights, rtol=0, atol=1e-12)
         assert some.attention.decoder[layer].want == other
-    [one] = translator.translate(LINES[:1], BEAM, attention=want, layers=[1])
+    [one] = translator.translations(LINES[:1], BEAM, attention=want, layers=[1])
     assert [list(getattr(one.attention, stack)) for stack in STACKS] == [[1]] * 3
 
 
 def test_queries_and_keys_have_their_tokens(translator):
-    ended, cut_off = translator.translate(["c", "b a x"], BEAM, attention=Want(weights=True))
+    ended, cut_off = translator.translations(["c", "b a x"], BEAM, attention=Want(weights=True))
     assert (len(ended.token_log_probs), len(cut_off.token_log_probs)) == (len(ended.tokens) + 1, len(cut_off.tokens))
     assert ended.attention.source_tokens == ["c", "</s>"]
     assert cut_off.attention.source_tokens == ["b", "a", "<unk>", "</s>"]
@@ -181,7 +181,7 @@ def test_queries_and_keys_have_their_tokens(translator):
 )
 def test_what_is_looked_at_translates_as_ever(translator, config):
     plain = translator.translate_n_best(LINES, config)
-    seen = translator.translate(LINES, config, attention=Want(entropy=True), layers=[1] if config.beam == 1 else [])
+    seen = translator.translations(LINES, config, attention=Want(entropy=True), layers=[1] if config.beam == 1 else [])
     assert len({translation.text for translation in seen}) > 3
     for with_attention, (best, *_) in zip(seen, plain, strict=True):
         for name in ("text", "score", "log_prob", "tokens", "token_log_probs"):
@@ -190,17 +190,17 @@ def test_what_is_looked_at_translates_as_ever(translator, config):
 
 
 def test_an_empty_line_has_seen_nothing(translator):
-    found = translator.translate(["", "b", "  "], BEAM, attention=Want(entropy=True))
+    found = translator.translations(["", "b", "  "], BEAM, attention=Want(entropy=True))
     assert [translation.attention is None for translation in found] == [True, False, True]
     assert found[0] == Translation("", 0.0, 0.0, [], [])
-    assert translator.translate([], BEAM, attention=Want(entropy=True)) == []
+    assert translator.translations([], BEAM, attention=Want(entropy=True)) == []
 
 
 def test_neither_padding_nor_neighbours_are_seen(translator):
     want = Want(weights=True)
-    together = translator.translate(LINES, BEAM, attention=want)
+    together = translator.translations(LINES, BEAM, attention=want)
     for line, translation in zip(LINES, together, strict=True):
-        [alone] = translator.translate([line], BEAM, attention=want)
+        [alone] = translator.translations([line], BEAM, attention=want)
         if line:
             assert_close(alone.attention.source[2].weights, translation.attention.source[2].weights, rtol=0, atol=1e-9)
 
@@ -209,7 +209,7 @@ def test_neither_padding_nor_neighbours_are_seen(translator):
 def test_what_a_short_translation_has_not_is_left_out(translator, stack):
     """However many lines of whatever lengths: top is of the keys and rows of the queries that there are."""
     want = Want(top=5, rows=(0, 3, -4, 1, -1), row_heads=(2,), weights=True)
-    translations = translator.translate(LINES, BEAM, attention={stack: want})
+    translations = translator.translations(LINES, BEAM, attention={stack: want})
     sizes = set()
     for translation in filter(lambda translation: translation.attention, translations):
         for seen in getattr(translation.attention, stack).values():
@@ -224,7 +224,7 @@ def test_what_a_short_translation_has_not_is_left_out(translator, stack):
 
 def test_no_row_of_a_short_translation_may_be_left(translator):
     want = Want(rows=(9,), row_heads=(0,), entropy=True)
-    [found] = translator.translate(["c"], BEAM, attention=want)
+    [found] = translator.translations(["c"], BEAM, attention=want)
     for stack in STACKS:
         for seen in getattr(found.attention, stack).values():
             assert (seen.want, list(seen.tensors())) == (Want(entropy=True), ["entropy"])
@@ -233,7 +233,7 @@ def test_no_row_of_a_short_translation_may_be_left(translator):
 @pytest.mark.parametrize(
     ("attention", "layers", "message"),
     [
-        ({"cross": Want()}, None, "attention is of encoder, decoder, source, got 'cross'"),
+        ({"cross": Want()}, None, "attention must be asked for by stack, one of encoder, decoder, source, got 'cross'"),
         (True, None, f"{NO_WANT} True: {SAY_WHAT}"),
         ("source", None, f"{NO_WANT} 'source': {SAY_WHAT}"),
         ({"source": True}, None, f"{NO_WANT} True for source: {SAY_WHAT}"),
@@ -253,12 +253,12 @@ def test_stacks_and_layers_that_are_not_there_are_named_before_anything_is_trans
     monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)  # our own checks, not the test suite's
     monkeypatch.setattr(translator.engine, "encode", lambda *_: pytest.fail("translated"))
     with pytest.raises(ConfigError, match=f"^{message}$"):
-        translator.translate(LINES, BEAM, attention=attention, layers=layers)
+        translator.translations(LINES, BEAM, attention=attention, layers=layers)
 
 
 def test_half_precision_sees_nearly_the_same(model, translator):
-    half = Translator(model, translator.source_tokenizer, translator.target_tokenizer, precision="bfloat16")
-    [found] = half.translate(["a a b e d c a"], SearchConfig(beam=1, max_length=7), attention=Want(weights=True))
+    half = Translator.of(model, translator.source_tokenizer, translator.target_tokenizer, precision="bfloat16")
+    [found] = half.translations(["a a b e d c a"], SearchConfig(beam=1, max_length=7), attention=Want(weights=True))
     weights = weights_of(model, *ids_of(translator, "a a b e d c a", found))
     for stack in STACKS:
         for layer, observation in getattr(found.attention, stack).items():

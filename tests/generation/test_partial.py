@@ -211,7 +211,7 @@ def check_refused(path: Path, error: type[Exception], message: str, lines: list[
 
 def test_to_start_over_what_was_stopped(stopped):
     message = (
-        r"out\.txt\.partial has the output for 10 lines, of a run that was stopped: go on with --resume, or remove"
+        r"out\.txt\.partial has the output for 10 lines, of a run that was stopped: continue with --resume, or remove"
     )
     check_refused(stopped, DataError, message, resume=False)
 
@@ -224,8 +224,8 @@ def test_to_resume_what_is_complete(path):
 
 def test_other_settings(stopped):
     message = (
-        r"out\.txt\.partial was begun with beam 5, new None, and is to be gone on with beam 2, new 7: give the same, "
-        r"or remove .*out\.txt\.partial to start over"
+        r"out\.txt\.partial was started with beam 5, new None, and is to be continued with beam 2, new 7: give the "
+        r"same, or remove .*out\.txt\.partial to start over"
     )
     check_refused(stopped, ConfigError, message, beam=2, new=7)
 

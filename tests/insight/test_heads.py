@@ -97,7 +97,7 @@ def test_of_heads_that_stand_in_for_each_other_one_stays(run):
     q_k_v[:, 1], columns[:, 1] = q_k_v[:, 0], columns[:, 0]
     columns.mul_(100)  # so that after the norm one of the two says what both do
     sources = [source for source, _ in PAIRS if source]
-    translator = Translator(run.model, run.source_tokenizer, run.target_tokenizer, precision="float32")
+    translator = Translator.of(run.model, run.source_tokenizer, run.target_tokenizer, precision="float32")
     said = translator.translate(sources, SearchConfig(beam=1, min_length=4, max_length=6))
     own = Sentences.of(run, list(zip(sources, said, strict=True)), 100)
     batches = [own.batch(run, indices) for indices in own.batches]

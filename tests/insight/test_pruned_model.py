@@ -190,7 +190,7 @@ def test_exported_to_marian_it_has_its_heads_again_as_zeros(runs, tmp_path):
 def test_what_reads_attention_to_the_source_needs_heads(runs):
     whole, _ = runs
     of_last = without_heads(whole.model, {"decoder.1.source_attention": [0, 1, 2]})
-    translator = Translator(of_last, whole.source_tokenizer, whole.target_tokenizer)
+    translator = Translator.of(of_last, whole.source_tokenizer, whole.target_tokenizer)
     with pytest.raises(
         ConfigError, match="coverage_penalty reads the last layer's attention to the source, which has no"
     ):
@@ -201,7 +201,7 @@ def test_what_reads_attention_to_the_source_needs_heads(runs):
     with pytest.raises(
         ConfigError, match="replace_unknown reads the attention to the source, of which this run has no"
     ):
-        align(Translator(none, whole.source_tokenizer, whole.target_tokenizer).engine, source, target, [0])
+        align(Translator.of(none, whole.source_tokenizer, whole.target_tokenizer).engine, source, target, [0])
 
 
 def test_the_command_says_that_the_marian_copy_is_no_smaller(runs, tmp_path, capsys):

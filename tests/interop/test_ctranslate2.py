@@ -64,7 +64,7 @@ def teach(run: Run, sources: list[str], targets: list[str]) -> None:
 
 
 def translator_of(run: Run) -> Translator:
-    return Translator(run.model, run.source_tokenizer, run.target_tokenizer, precision="float32")
+    return Translator.of(run.model, run.source_tokenizer, run.target_tokenizer, precision="float32")
 
 
 def pieces_of(tokenizer: Tokenizer, lines: list[str]) -> list[list[str]]:

@@ -180,7 +180,8 @@ def test_there_and_back_of_two_vocabularies_gives_the_same_scores(random_run, la
     again = import_marian(tmp_path / "marian", tmp_path / "again")
     assert again.model.config.output_bias == (larger == "source")
     before, after = (
-        Translator(run.model, run.source_tokenizer, run.target_tokenizer, precision="float32") for run in (run, again)
+        Translator.of(run.model, run.source_tokenizer, run.target_tokenizer, precision="float32")
+        for run in (run, again)
     )
     assert_close(after.score(TEXT[:4], OTHER[:4]), before.score(TEXT[:4], OTHER[:4]), rtol=1e-5, atol=1e-5)
     assert after.translate(TEXT[:4]) == before.translate(TEXT[:4])

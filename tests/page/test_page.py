@@ -22,7 +22,7 @@ from glassformer.attention.observation import Observation
 from glassformer.demo.dates import DateSplits, make_dates
 from glassformer.demo.demonstration import settings, write_phrases
 from glassformer.errors import ArgumentError, ConfigError
-from glassformer.generation.attention import Attention
+from glassformer.generation.attention import TranslationAttention
 from glassformer.insight.heads import Head
 from glassformer.page import assets, inspection, report
 from glassformer.page.inspection import inspect
@@ -303,7 +303,7 @@ def test_inspect_compares_the_hypotheses_of_the_beam(run):
 
 def test_inspect_reads_a_given_target(run):
     translator = Translator.load(run, precision="float32")
-    (best,) = translator.translate(["a b c"], attention=Want(weights=True))
+    (best,) = translator.translations(["a b c"], attention=Want(weights=True))
     again = translator.read("a b c", best.text, attention=Want(weights=True))
     assert again.tokens == best.tokens
     assert again.token_log_probs[: len(best.tokens)] == pytest.approx(best.token_log_probs[: len(best.tokens)])
@@ -617,7 +617,9 @@ def test_rounding_takes_nothing_from_what_a_weight_can_be(opened):
     found = {"weights": weights, "top": top.values, "top_keys": top.indices}
     found["pooled_heads"] = weights.view(1, 2, 61, 64, 10).sum(-1)
     want = Want(pooled_heads=64, top=8)
-    seen = Attention({}, {}, {0: Observation({n: found[n] for n in found if n != "weights"}, want, 1)}, *NUMBERED)
+    seen = TranslationAttention(
+        {}, {}, {0: Observation({n: found[n] for n in found if n != "weights"}, want, 1)}, *NUMBERED
+    )
     tab = opened(page(seen))
     cells = tab.evaluate(
         "[...Array(61).keys()].map((q) => [...Array(640).keys()].map((k) => glassformer.head.weight(q, k).value))"

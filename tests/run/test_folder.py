@@ -38,7 +38,7 @@ def make_run(folder: Path, *, shared: bool = False, d_model: int = 8) -> Transla
     folder.mkdir(exist_ok=True)
     write_config(folder, config, source, target, {"settings": {"note": "Grüße"}})
     write_weights(folder, model.state_dict())
-    return Translator(model, source, target, precision="float32")
+    return Translator.of(model, source, target, precision="float32")
 
 
 @pytest.fixture
@@ -61,7 +61,7 @@ def test_a_loaded_run_translates_as_before(tmp_path, shared):
 
 def test_auto_is_the_same_precision_for_a_run_and_for_its_model(folder):
     run, loaded = load_run(folder), Translator.load(folder, device="cpu")
-    translator = Translator(run.model, run.source_tokenizer, run.target_tokenizer)
+    translator = Translator.of(run.model, run.source_tokenizer, run.target_tokenizer)
     assert loaded.precision == translator.precision
     assert loaded.translate_n_best(LINES, SEARCH) == translator.translate_n_best(LINES, SEARCH)
 

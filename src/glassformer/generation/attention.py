@@ -1,4 +1,4 @@
-"""The attention of what was generated, seen through `observe`."""
+"""The attention of a translation, observed along the path that generation took."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -20,11 +20,11 @@ STACKS: tuple[Stack, ...] = get_args(Stack)
 
 
 @dataclass(frozen=True)
-class Attention:
+class TranslationAttention:
     """Observations of one translation, layer by layer; their batch axis is 1 long.
 
-    Query i of `decoder` and `source` has read target_in[i] and predicts target_out[i]. What a source position
-    receives from the whole translation, say, is `attention.source[5].received[0, head]`.
+    Query i of `decoder` and `source` has read target_in[i] and predicts target_out[i]. For example, what each source
+    position receives from the whole translation is `attention.source[5].received[0, head]`.
     """
 
     encoder: dict[int, Observation]
@@ -38,24 +38,25 @@ class Attention:
     target_out: list[str]
 
 
-Seen = dict[Stack, dict[int, Observation]]
+Observations = dict[Stack, dict[int, Observation]]
+"""Stack -> layer -> observation."""
 
 
 def check_attention(
     engine: Engine, want: Want | Mapping[Stack, Want], layers: Sequence[int] | None
 ) -> dict[Stack, dict[int, Want]]:
-    """What to see of each stack and layer; ConfigError for stacks or layers that there are none of."""
+    """Return what is wanted from each stack and layer; ConfigError for a stack or layer that the model lacks."""
     if not isinstance(want, Want | Mapping):
-        raise _no_want(f"{want!r}")
+        raise _not_a_want(f"{want!r}")
     wants = dict.fromkeys(STACKS, want) if isinstance(want, Want) else want
-    chosen = None if layers is None else _numbers(layers)
+    chosen = None if layers is None else _layer_numbers(layers)
     counts = {"encoder": engine.config.encoder_layers, "decoder": engine.config.decoder_layers}
     counts["source"] = counts["decoder"]
     for stack, wanted in wants.items():
         if stack not in counts:
-            raise ConfigError(f"attention is of {', '.join(STACKS)}, got {stack!r}")
+            raise ConfigError(f"attention must be asked for by stack, one of {', '.join(STACKS)}, got {stack!r}")
         if not isinstance(wanted, Want):
-            raise _no_want(f"{wanted!r} for {stack}")
+            raise _not_a_want(f"{wanted!r} for {stack}")
         for layer in chosen or ():
             if not 0 <= layer < counts[stack]:
                 raise ConfigError(f"layers must be from 0 to {counts[stack] - 1} for the {stack}, got {layer}")
@@ -65,14 +66,14 @@ def check_attention(
     }
 
 
-def _no_want(got: str) -> ConfigError:
+def _not_a_want(got: str) -> ConfigError:
     return ConfigError(
-        f"attention must be a Want, or one for each stack, such as {{'source': Want(top=3)}}, got {got}: say what to "
-        "see, Want(entropy=True)"
+        f"attention must be a Want, or one for each stack, such as {{'source': Want(top=3)}}, got {got}: say what is "
+        "wanted, Want(entropy=True)"
     )
 
 
-def _numbers(layers: Sequence[int]) -> list[int]:
+def _layer_numbers(layers: Sequence[int]) -> list[int]:
     try:
         given = list(layers)
         if any(isinstance(layer, bool) for layer in given):
@@ -86,36 +87,39 @@ def _numbers(layers: Sequence[int]) -> list[int]:
 
 
 @torch.inference_mode()
-def see_attention(
+def observe_translation(
     engine: Engine,
     source: Int[Tensor, "1 source_len"],
     target_in: Int[Tensor, "1 target_len"],
     wants: Mapping[Stack, Mapping[int, Want]],
-) -> Seen:
-    """What the layers see when `target_in` is read after `source`: the path that generation took, in one pass."""
-    seen: Seen = {stack: {} for stack in STACKS}
+) -> Observations:
+    """Return what these layers attend to while `target_in` is read after `source`, in one pass."""
+    observations: Observations = {stack: {} for stack in STACKS}
 
-    def look(stack: Stack, layer: int, q: Tensor, k: Tensor, v: Tensor, keep: Tensor | None, causal: bool) -> Tensor:
+    def observing(stack: Stack, layer: int, q: Tensor, k: Tensor, v: Tensor, keep: Tensor | None, causal: bool):
         want = wants.get(stack, {}).get(layer)
         if want is None:
             return attend(q, k, v, keep=keep, causal=causal)
         fitted = want.fitted(q.shape[2], k.shape[2])
-        output, seen[stack][layer] = observe(q, k, v, keep=keep, causal=causal, want=fitted)
+        output, observations[stack][layer] = observe(q, k, v, keep=keep, causal=causal, want=fitted)
         return output
 
-    engine.decode(target_in, source, look=look)
-    return seen
+    engine.decode(target_in, source, attention=observing)
+    return observations
 
 
 def align(
     engine: Engine, source: Int[Tensor, "1 source_len"], target_in: Int[Tensor, "1 target_len"], among: Sequence[int]
 ) -> list[int]:
-    """Which of these source positions gets most attention at each step: last layer that has heads, their mean."""
+    """Return which of the source positions `among` gets most attention at each step.
+
+    Attention is that of the last layer which has heads left, mean of the heads.
+    """
     config = engine.config
     layers = [n for n in range(config.decoder_layers) if config.heads_of(f"decoder.{n}.source_attention")]
     if not layers:
         raise ConfigError("replace_unknown reads the attention to the source, of which this run has no heads left")
     last = layers[-1]
-    seen = see_attention(engine, source, target_in, {"source": {last: Want(head_mean=True)}})
-    weights = seen["source"][last].head_mean[0]
-    return [among[place] for place in weights[:, list(among)].argmax(-1).tolist()]
+    observations = observe_translation(engine, source, target_in, {"source": {last: Want(head_mean=True)}})
+    weights = observations["source"][last].head_mean[0]
+    return [among[i] for i in weights[:, list(among)].argmax(-1).tolist()]

@@ -1,7 +1,8 @@
-"""Search over many sources of ids: batches of like length, results in the sources' order."""
+"""Search over many sources of ids: in batches of like length, on a CPU side by side, with results in order."""
 
 from collections.abc import Callable, Sequence
-from contextlib import closing
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from typing import TypeVar
 
 import torch
 
@@ -9,10 +10,13 @@ from glassformer.errors import ConfigError
 from glassformer.generation.config import SearchConfig
 from glassformer.generation.engine import Engine
 from glassformer.generation.search import Hypothesis, beam_search, greedy, sample
-from glassformer.generation.workers import MOST_WORKERS, in_workers
 from glassformer.text.batching import pad_source
 
 MOST_LOGITS = 1 << 23
+MOST_WORKERS = 4
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
 
 
 def search_all(
@@ -23,7 +27,9 @@ def search_all(
     prefixes: Sequence[list[int]] | None = None,
     progress: Callable[[int], None] = lambda sources_done: None,
 ) -> list[list[Hypothesis]]:
-    """Up to `config.n_best` hypotheses for each source (ids that end with `</s>`), best first; none for an empty one.
+    """Return up to `config.n_best` hypotheses for each source (ids that end with `</s>`), best first.
+
+    An empty source has none.
 
     With `prefixes`, each target begins with the ids of its prefix.
     """
@@ -43,20 +49,50 @@ def search_all(
     generator = torch.Generator(engine.device).manual_seed(config.seed)
 
     def search(batch: list[int]) -> list[list[Hypothesis]]:
-        forced = [prefixes[i] for i in batch] if prefixes else None
-        return _search(engine, [sources[i] for i in batch], forced, config, generator)
+        batch_prefixes = [prefixes[i] for i in batch] if prefixes else None
+        return _search(engine, [sources[i] for i in batch], batch_prefixes, config, generator)
+
+    def receive(batch: list[int], hypotheses: list[list[Hypothesis]]) -> None:
+        for i, best in zip(batch, hypotheses, strict=True):
+            results[i] = best
+        progress(len(batch))
 
     one_by_one = engine.device.type != "cpu" or config.sample  # draws come from one generator, in order
-    with closing(in_workers(search, batches, 1 if one_by_one else MOST_WORKERS)) as found:
-        for place, hypotheses in found:
-            for i, best in zip(batches[place], hypotheses, strict=True):
-                results[i] = best
-            progress(len(batches[place]))
+    work_in_threads(search, batches, receive, 1 if one_by_one else MOST_WORKERS)
     return results
 
 
+def work_in_threads(
+    work: Callable[[Item], Result],
+    items: Sequence[Item],
+    receive: Callable[[Item, Result], None],
+    most: int = MOST_WORKERS,
+) -> None:
+    """Call `receive` in this thread with each item and the result of `work` on it, in the order they are ready.
+
+    torch's threads are shared out among `most` workers. A step of generation is a hundred small operations; one batch
+    alone leaves the other threads idle between them. Measured with two threads on Intel: 1.4 times as fast. An error of
+    `work` or `receive` is raised once the workers have stopped. A thread of the caller's that is started meanwhile has
+    a worker's number of torch threads.
+    """
+    threads = torch.get_num_threads()
+    workers = min(threads, most, len(items))
+    if workers < 2:
+        for item in items:
+            receive(item, work(item))
+        return
+    pool = ThreadPoolExecutor(workers, initializer=torch.set_num_threads, initargs=(threads // workers,))
+    try:
+        waiting = {pool.submit(work, item): item for item in items}
+        for future in as_completed(waiting):
+            receive(waiting[future], future.result())
+    finally:
+        pool.shutdown(cancel_futures=True)
+        torch.set_num_threads(threads)  # a worker's number is the default of threads started later
+
+
 def batches_by_length(sources: Sequence[list[int]], most_tokens: int, most_sources: int) -> list[list[int]]:
-    """Indices of the sources that aren't empty, longest first, in batches of at most so many padded tokens."""
+    """Return the indices of sources that aren't empty, longest first, in batches of at most so many padded tokens."""
     order = sorted((i for i, ids in enumerate(sources) if ids), key=lambda i: -len(sources[i]))
     batches: list[list[int]] = []
     for i in order:
@@ -69,7 +105,7 @@ def batches_by_length(sources: Sequence[list[int]], most_tokens: int, most_sourc
 
 
 def longest_target(source: list[int], config: SearchConfig) -> int:
-    """The most tokens that a target may have."""
+    """Return the most tokens that a target may have."""
     return max(config.min_length, min(config.max_length, 3 * len(source) + 50))
 
 
@@ -89,5 +125,5 @@ def _search(
         draws = [sample(engine, source, keep, limits, config, generator, prefixes) for _ in range(config.n_best)]
         return [sorted(drawn, key=lambda hypothesis: -hypothesis.score) for drawn in zip(*draws, strict=True)]
     if config.beam == 1:
-        return [[found] for found in greedy(engine, source, keep, limits, config, prefixes)]
+        return [[best] for best in greedy(engine, source, keep, limits, config, prefixes)]
     return beam_search(engine, source, keep, limits, config, prefixes)

@@ -21,7 +21,7 @@ from glassformer.device import mapped_memory
 from glassformer.errors import RunError
 from glassformer.generation.cache import BeamCache
 from glassformer.generation.graph import FixedCache, StepGraph
-from glassformer.generation.quantized import QuantizedLinear
+from glassformer.generation.precision import QuantizedLinear
 from glassformer.generation.top import BLOCK
 from glassformer.transformer.config import ModelConfig
 from glassformer.transformer.model import Transformer
@@ -40,11 +40,12 @@ READY_POSITIONS = 1024
 FEW_ROWS = 8
 
 Stack = Literal["encoder", "decoder", "source"]
-Look = Callable[[Stack, int, Heads, Keys, Keys, Keep | None, bool], Heads]
-"""How the attention of a stack's layer is computed, from q, k, v, keep, causal."""
+AttentionFunction = Callable[[Stack, int, Heads, Keys, Keys, Keep | None, bool], Heads]
+"""Computes the attention of a stack's layer, from stack, layer, q, k, v, keep, causal."""
 
 
-def _attend(stack: Stack, layer: int, q: Heads, k: Keys, v: Keys, keep: Keep | None, causal: bool) -> Heads:
+def _fused(stack: Stack, layer: int, q: Heads, k: Keys, v: Keys, keep: Keep | None, causal: bool) -> Heads:
+    """Compute attention without observing it."""
     return attend(q, k, v, keep=keep, causal=causal) if q.shape[1] else q
 
 
@@ -73,7 +74,7 @@ class Engine:
         self.source_pad, self.target_pad = config.source_vocab_size - 1, config.target_vocab_size - 1
         self.cache_kind = FixedCache if self.device.type == "cuda" else BeamCache
 
-        def take(name: str, dtype: torch.dtype = dtype) -> Tensor:
+        def prepared(name: str, dtype: torch.dtype = dtype) -> Tensor:
             weight = weights[name].detach()
             if not weight.isfinite().all():
                 raise RunError(
@@ -83,39 +84,39 @@ class Engine:
             return weight.to(self.device, dtype, copy=True)
 
         with mapped_memory():
-            self._lay_out(take)
+            self._lay_out(prepared)
 
-    def _lay_out(self, take: Callable[..., Tensor]) -> None:
+    def _lay_out(self, weight: Callable[..., Tensor]) -> None:
         config = self.config
-        kit = _Kit(config, take, PackedLinear, self.dtype)
-        target_embedding = take("target_embedding.weight")
-        source_embedding = target_embedding if config.shared_vocab else take("source_embedding.weight")
+        kit = _Kit(config, weight, PackedLinear, self.dtype)
+        target_embedding = weight("target_embedding.weight")
+        source_embedding = target_embedding if config.shared_vocab else weight("source_embedding.weight")
         self._source_embedding = _Embedding(kit, source_embedding)
         self._encoder = [_EncoderLayer(kit, f"encoder.{n}.") for n in range(config.encoder_layers)]
         self._encoder_norm = _Norm(kit, "encoder_norm") if config.final_norm else _unchanged
         self._decoder = _Decoder(kit, target_embedding)
         self._decoder_of_one = None
         if self.int8:
-            int8_kit = _Kit(config, partial(take, dtype=torch.float32), QuantizedLinear, torch.float32)
+            int8_kit = _Kit(config, partial(weight, dtype=torch.float32), QuantizedLinear, torch.float32)
             self._decoder_of_one = _Decoder(int8_kit, target_embedding)
 
     @classmethod
     def of(cls, model: Transformer, dtype: torch.dtype | None = None, *, int8: bool = False) -> "Engine":
-        """The engine of a model, with the model's own precision unless another is given."""
+        """Make the engine of a model, in the model's own precision unless another is given."""
         weight = model.target_embedding.weight
         return cls(model.config, model.state_dict(), dtype or weight.dtype, weight.device, int8=int8)
 
-    def encode(self, source: Source, keep: Keep | None = None, look: Look = _attend) -> Memory:
-        """What the encoder makes of the source ids; `keep` is False on padding."""
+    def encode(self, source: Source, keep: Keep | None = None, attention: AttentionFunction = _fused) -> Memory:
+        """Return the encoder's output for the source ids; `keep` is False on padding."""
         x = self._source_embedding(source)
         for n, layer in enumerate(self._encoder):
-            x = layer(x, n, keep, look)
+            x = layer(x, n, keep, attention)
         return self._encoder_norm(x)
 
     def start(self, source: Source, keep: Keep | None, width: int) -> BeamCache:
-        """The cache from which `width` hypotheses of each source are written."""
+        """Return the cache with which `width` hypotheses of each source begin."""
         hidden = self.encode(source, keep)
-        memory = [layer.read(hidden) for layer in self._decoder.layers]
+        memory = [layer.keys_and_values(hidden) for layer in self._decoder.layers]
         int8 = self._decoder_of_one is not None and len(source) == 1 and width <= FEW_ROWS
         if int8:
             memory = [(keys.float(), values.float()) for keys, values in memory]
@@ -128,10 +129,10 @@ class Engine:
     def step(
         self, tokens: Int[Tensor, " rows"], cache: BeamCache
     ) -> tuple[Float[Tensor, "rows classes"], Float[Tensor, "sources heads width d_head"]]:
-        """Logits of what follows these newest tokens, which are added to the cache.
+        """Return the logits of what follows these newest tokens, and the queries that `alignment` takes.
 
-        Classes are every id but padding, then -inf up to a multiple of `BLOCK`. Also the queries of the last layer's
-        attention over the source, for `alignment`.
+        The tokens are added to the cache. Classes are every id but padding, then -inf up to a multiple of `BLOCK`. The
+        queries are those of the last layer's attention over the source.
         """
         decoder = self._decoder_of_one if cache.int8 and self._decoder_of_one else self._decoder
         cache.extend()
@@ -142,13 +143,19 @@ class Engine:
         return decoder.step(tokens, cache, cache.length - 1)
 
     def decode(
-        self, target_in: TargetIds, source: Source, keep: Keep | None = None, look: Look = _attend
+        self, target_in: TargetIds, source: Source, keep: Keep | None = None, attention: AttentionFunction = _fused
     ) -> Float[Tensor, "batch target_len classes"]:
-        """Logits, as of `step`, at all positions of given targets, shifted by their start: teacher forcing."""
-        return self._decoder.teach(target_in, self.encode(source, keep, look), keep, look)
+        """Return the logits at all positions of given targets, shifted by their start: teacher forcing.
+
+        Classes are those of `step`.
+        """
+        return self._decoder.forward(target_in, self.encode(source, keep, attention), keep, attention)
 
     def alignment(self, query: Heads, cache: BeamCache) -> Float[Tensor, "sources width source_len"]:
-        """How much of its attention each newest token pays to each source position: last layer, mean of the heads."""
+        """Return how much of its attention each newest token pays to each source position.
+
+        It is that of the last layer, mean of its heads.
+        """
         keys = cache.memory[-1][0]
         dtype = torch.promote_types(keys.dtype, torch.float32)
         return weigh(query.to(dtype), keys.to(dtype), bias=cache.blocked).mean(1)
@@ -156,19 +163,19 @@ class Engine:
 
 @dataclass(frozen=True)
 class _Kit:
-    """What layers are made of: sizes, weights by name, the kind of linear map, and the type of what it takes."""
+    """The parts that layers are made of: sizes, weights by name, the kind of linear map, and its numbers' type."""
 
     config: ModelConfig
-    take: Callable[[str], Tensor]
+    weight: Callable[[str], Tensor]
     linear: Callable[[Tensor, Tensor], PackedLinear | QuantizedLinear]
     dtype: torch.dtype
 
     def projection(self, weight: Tensor, bias: Tensor) -> "PackedLinear | QuantizedLinear | _NoLinear":
-        """A linear map of an attention, which may have no heads."""
+        """Make a linear map of an attention, which may have no heads."""
         return self.linear(weight, bias) if weight.numel() else _NoLinear(weight, bias)
 
     def heads(self, name: str) -> tuple[int, int]:
-        """How many heads the attention of this name has, and how wide each is."""
+        """Return how many heads the attention of this name has, and how wide each is."""
         return self.config.heads_of(name), self.config.d_model // self.config.heads
 
 
@@ -193,34 +200,34 @@ class _Decoder:
         self._embedding = _Embedding(kit, embedding)
         self.layers = [_DecoderLayer(kit, f"decoder.{n}.") for n in range(config.decoder_layers)]
         self._norm = _Norm(kit, "decoder_norm") if config.final_norm else _unchanged
-        weight = embedding[:-1] if config.tied_output else kit.take("output.weight")
-        bias = kit.take("output_bias") if config.output_bias else weight.new_zeros(len(weight))
+        weight = embedding[:-1] if config.tied_output else kit.weight("output.weight")
+        bias = kit.weight("output_bias") if config.output_bias else weight.new_zeros(len(weight))
         fill = -len(weight) % BLOCK
         weight = torch.cat([weight, weight.new_zeros(fill, weight.shape[1])])
         self._output = kit.linear(weight, torch.cat([bias, bias.new_full((fill,), -torch.inf)]))
 
     def step(
-        self, tokens: Int[Tensor, " rows"], cache: BeamCache, place: int | Int[Tensor, " one"]
+        self, tokens: Int[Tensor, " rows"], cache: BeamCache, position: int | Int[Tensor, " one"]
     ) -> tuple[Tensor, Heads]:
-        """See `Engine.step`; `place` is the tokens' position."""
-        x = self._embedding.newest(tokens, place)
+        """Compute `Engine.step` for tokens at this position."""
+        x = self._embedding.newest(tokens, position)
         query = x
         for n, layer in enumerate(self.layers):
             x, query = layer.step(x, n, cache)
         return self._output(self._norm(x)), query
 
-    def teach(
-        self, target_in: TargetIds, memory: Memory, keep: Keep | None, look: Look
+    def forward(
+        self, target_in: TargetIds, memory: Memory, keep: Keep | None, attention: AttentionFunction
     ) -> Float[Tensor, "batch target_len classes"]:
-        """See `Engine.decode`."""
+        """Compute `Engine.decode` over the encoder's output."""
         x = self._embedding(target_in)
         for n, layer in enumerate(self.layers):
-            x = layer.teach(x, n, *layer.read(memory), keep, look)
+            x = layer.forward(x, n, *layer.keys_and_values(memory), keep, attention)
         return self._output(self._norm(x))
 
 
 class _Embedding:
-    """Ids to vectors, scaled, plus their positions."""
+    """Vectors of ids, scaled, plus their positions."""
 
     def __init__(self, kit: _Kit, table: Tensor) -> None:
         self._table = table
@@ -235,11 +242,11 @@ class _Embedding:
             return self._vectors(ids) + self._positions[:length]
         return self._vectors(ids) + self._computed(0, length)
 
-    def newest(self, ids: Int[Tensor, " rows"], place: int | Int[Tensor, " one"]) -> Float[Tensor, "rows d_model"]:
-        """Of ids that all stand at this place."""
-        if isinstance(place, int) and place >= READY_POSITIONS:
-            return self._vectors(ids) + self._computed(place, 1)
-        return self._vectors(ids) + self._positions[place]
+    def newest(self, ids: Int[Tensor, " rows"], position: int | Int[Tensor, " one"]) -> Float[Tensor, "rows d_model"]:
+        """Return the vectors of ids that all stand at this position."""
+        if isinstance(position, int) and position >= READY_POSITIONS:
+            return self._vectors(ids) + self._computed(position, 1)
+        return self._vectors(ids) + self._positions[position]
 
     def _vectors(self, ids: Tensor) -> Tensor:
         x = F.embedding(ids, self._table).to(self._dtype)
@@ -257,86 +264,87 @@ class _Norm:
     """Layer normalisation."""
 
     def __init__(self, kit: _Kit, name: str) -> None:
-        self._weight, self._bias = kit.take(f"{name}.weight"), kit.take(f"{name}.bias")
+        self._weight, self._bias = kit.weight(f"{name}.weight"), kit.weight(f"{name}.bias")
 
     def __call__(self, x: Tensor) -> Tensor:
         return F.layer_norm(x, self._weight.shape, self._weight, self._bias)
 
 
 class _SubLayer:
-    """norm(x + f(x)), or with norm_first x + f(norm(x)); f is given both and returns the sum."""
+    """A sum with its normalisation: norm(x + f(x)), or with norm_first x + f(norm(x))."""
 
     def __init__(self, kit: _Kit, name: str) -> None:
         self._norm = _Norm(kit, f"{name}_norm")
         self._norm_first = kit.config.norm_first
 
-    def _before(self, x: Tensor) -> Tensor:
+    def _pre_norm(self, x: Tensor) -> Tensor:
         return self._norm(x) if self._norm_first else x
 
-    def _after(self, x: Tensor) -> Tensor:
+    def _post_norm(self, x: Tensor) -> Tensor:
         return x if self._norm_first else self._norm(x)
 
 
 class _SelfAttention(_SubLayer):
-    """Attention of a sequence to itself."""
+    """Attention from a sequence to itself."""
 
     def __init__(self, kit: _Kit, name: str) -> None:
         super().__init__(kit, name)
         self._heads = kit.heads(name)
-        self._project = kit.projection(kit.take(f"{name}.in_proj_weight"), kit.take(f"{name}.in_proj_bias"))
-        self._output = kit.projection(kit.take(f"{name}.out_proj.weight"), kit.take(f"{name}.out_proj.bias"))
+        self._project = kit.projection(kit.weight(f"{name}.in_proj_weight"), kit.weight(f"{name}.in_proj_bias"))
+        self._output = kit.projection(kit.weight(f"{name}.out_proj.weight"), kit.weight(f"{name}.out_proj.bias"))
 
-    def look(self, x: Hidden, attention: Callable[[Heads, Heads, Heads], Heads]) -> Hidden:
-        """Whole sequences."""
-        q, k, v = self._split(self._before(x), *x.shape[:2]).unbind(0)
-        return self._after(self._output.added(_joined(attention(q, k, v), x.shape), x))
+    def forward(self, x: Hidden, attention: Callable[[Heads, Heads, Heads], Heads]) -> Hidden:
+        """Compute whole sequences."""
+        q, k, v = self._split_heads(self._pre_norm(x), *x.shape[:2]).unbind(0)
+        return self._post_norm(self._output.added(_join_heads(attention(q, k, v), x.shape), x))
 
     def step(self, x: Float[Tensor, "rows d_model"], layer: int, cache: BeamCache) -> Float[Tensor, "rows d_model"]:
-        """The newest token of each hypothesis, over what that hypothesis has written."""
+        """Compute the newest token of each hypothesis, over what that hypothesis has written."""
         if not self._heads[0]:
-            return self._after(self._output.added(x, x))
-        heads = self._split(self._before(x), cache.sources, cache.width)
+            return self._post_norm(self._output.added(x, x))
+        heads = self._split_heads(self._pre_norm(x), cache.sources, cache.width)
         keys, values = cache.write(layer, heads[1:])
-        return self._after(self._output.added(_joined(attend_step(heads[0], keys, values, cache.sees), x.shape), x))
+        output = attend_step(heads[0], keys, values, cache.sees)
+        return self._post_norm(self._output.added(_join_heads(output, x.shape), x))
 
-    def _split(self, x: Tensor, batch: int, length: int) -> Float[Tensor, "3 batch heads length d_head"]:
+    def _split_heads(self, x: Tensor, batch: int, length: int) -> Float[Tensor, "3 batch heads length d_head"]:
         return self._project(x).view(batch, length, 3, *self._heads).permute(2, 0, 3, 1, 4)
 
 
 class _SourceAttention(_SubLayer):
-    """The decoder's attention to the source."""
+    """Attention from the target to the source."""
 
     def __init__(self, kit: _Kit, name: str) -> None:
         super().__init__(kit, name)
         self._heads = kit.heads(name)
-        weight, bias = kit.take(f"{name}.in_proj_weight"), kit.take(f"{name}.in_proj_bias")
+        weight, bias = kit.weight(f"{name}.in_proj_weight"), kit.weight(f"{name}.in_proj_bias")
         width = math.prod(self._heads)
         self._query = kit.projection(weight[:width], bias[:width])
         self._memory = kit.projection(weight[width:], bias[width:])
-        self._output = kit.projection(kit.take(f"{name}.out_proj.weight"), kit.take(f"{name}.out_proj.bias"))
+        self._output = kit.projection(kit.weight(f"{name}.out_proj.weight"), kit.weight(f"{name}.out_proj.bias"))
 
-    def read(self, memory: Memory) -> tuple[Keys, Keys]:
-        """Keys and values of the source."""
+    def keys_and_values(self, memory: Memory) -> tuple[Keys, Keys]:
+        """Return the keys and the values of the source."""
         batch, length, _ = memory.shape
         heads = self._memory(memory).view(batch, length, 2, *self._heads).permute(2, 0, 3, 1, 4).contiguous()
         return heads[0], heads[1]
 
-    def look(self, x: Target, attention: Callable[[Heads], Heads]) -> Target:
-        """Whole sequences."""
-        return self._after(self._output.added(_joined(attention(self._queries(x, len(x))), x.shape), x))
+    def forward(self, x: Target, attention: Callable[[Heads], Heads]) -> Target:
+        """Compute whole sequences."""
+        return self._post_norm(self._output.added(_join_heads(attention(self._queries(x, len(x))), x.shape), x))
 
     def step(self, x: Float[Tensor, "rows d_model"], layer: int, cache: BeamCache) -> tuple[Tensor, Heads]:
-        """The newest token of each hypothesis; also the queries."""
+        """Compute the newest token of each hypothesis; also return the queries."""
         q = self._queries(x, cache.sources)
         if not self._heads[0]:
-            return self._after(self._output.added(x, x)), q
+            return self._post_norm(self._output.added(x, x)), q
         heads = attend_step(q, *cache.memory[layer], cache.blocked)
-        return self._after(self._output.added(_joined(heads, x.shape), x)), q
+        return self._post_norm(self._output.added(_join_heads(heads, x.shape), x)), q
 
     def _queries(self, x: Tensor, batch: int) -> Heads:
-        """x is (batch, length, d_model), or all its rows in a row."""
+        """Return the queries of x, which is (batch, length, d_model), or all rows of that below one another."""
         length = x.shape[:-1].numel() // batch
-        return self._query(self._before(x)).view(batch, length, *self._heads).transpose(1, 2)
+        return self._query(self._pre_norm(x)).view(batch, length, *self._heads).transpose(1, 2)
 
 
 class _FeedForward(_SubLayer):
@@ -345,42 +353,49 @@ class _FeedForward(_SubLayer):
     def __init__(self, kit: _Kit, name: str) -> None:
         super().__init__(kit, name)
         self._activation = kit.config.activation
-        self._inner = kit.linear(kit.take(f"{name}.inner.weight"), kit.take(f"{name}.inner.bias"))
-        self._outer = kit.linear(kit.take(f"{name}.outer.weight"), kit.take(f"{name}.outer.bias"))
+        self._inner = kit.linear(kit.weight(f"{name}.inner.weight"), kit.weight(f"{name}.inner.bias"))
+        self._outer = kit.linear(kit.weight(f"{name}.outer.weight"), kit.weight(f"{name}.outer.bias"))
 
     def forward(self, x: Tensor) -> Tensor:
-        return self._after(self._outer.added(self._inner.activated(self._before(x), self._activation), x))
+        """Compute any number of positions."""
+        return self._post_norm(self._outer.added(self._inner.activated(self._pre_norm(x), self._activation), x))
 
 
 class _EncoderLayer:
+    """A layer of the encoder."""
+
     def __init__(self, kit: _Kit, name: str) -> None:
         self._self = _SelfAttention(kit, f"{name}self_attention")
         self._feed_forward = _FeedForward(kit, f"{name}feed_forward")
 
-    def __call__(self, x: Memory, number: int, keep: Keep | None, look: Look) -> Memory:
-        x = self._self.look(x, lambda q, k, v: look("encoder", number, q, k, v, keep, False))
+    def __call__(self, x: Memory, number: int, keep: Keep | None, attention: AttentionFunction) -> Memory:
+        x = self._self.forward(x, lambda q, k, v: attention("encoder", number, q, k, v, keep, False))
         return self._feed_forward.forward(x)
 
 
 class _DecoderLayer:
+    """A layer of the decoder."""
+
     def __init__(self, kit: _Kit, name: str) -> None:
         self._self = _SelfAttention(kit, f"{name}self_attention")
         self._source = _SourceAttention(kit, f"{name}source_attention")
         self._feed_forward = _FeedForward(kit, f"{name}feed_forward")
-        self.read = self._source.read
+        self.keys_and_values = self._source.keys_and_values
 
-    def teach(self, x: Target, number: int, keys: Keys, values: Keys, keep: Keep | None, look: Look) -> Target:
-        """Whole targets."""
-        x = self._self.look(x, lambda q, k, v: look("decoder", number, q, k, v, None, True))
-        x = self._source.look(x, lambda q: look("source", number, q, keys, values, keep, False))
+    def forward(
+        self, x: Target, number: int, keys: Keys, values: Keys, keep: Keep | None, attention: AttentionFunction
+    ) -> Target:
+        """Compute whole targets."""
+        x = self._self.forward(x, lambda q, k, v: attention("decoder", number, q, k, v, None, True))
+        x = self._source.forward(x, lambda q: attention("source", number, q, keys, values, keep, False))
         return self._feed_forward.forward(x)
 
     def step(self, x: Tensor, number: int, cache: BeamCache) -> tuple[Tensor, Heads]:
-        """The newest token of each hypothesis; also the queries over the source."""
+        """Compute the newest token of each hypothesis; also return the queries over the source."""
         x, query = self._source.step(self._self.step(x, number, cache), number, cache)
         return self._feed_forward.forward(x), query
 
 
-def _joined(heads: Heads, shape: torch.Size) -> Tensor:
-    """Heads side by side again, in this shape but for their width."""
+def _join_heads(heads: Heads, shape: torch.Size) -> Tensor:
+    """Put heads side by side again, in this shape but for their width."""
     return heads.transpose(1, 2).reshape(*shape[:-1], heads.shape[1] * heads.shape[3])

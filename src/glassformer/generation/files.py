@@ -1,4 +1,4 @@
-"""Output that takes hours to write, and is gone on with after a stop.
+"""Translation from file to file that takes hours, and continues after a stop.
 
     OUT.partial        the output for the first lines of the input, whole chunks
     OUT.partial.json   for how many lines, their digest, how many bytes of output they gave, and the settings
@@ -10,32 +10,153 @@ is there. OUT itself appears at the end, complete.
 import hashlib
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from glassformer.errors import ConfigError, DataError
 from glassformer.files import check_writable, write_json
+from glassformer.generation import stream
+from glassformer.generation.config import SearchConfig
+from glassformer.generation.translator import Translator
+from glassformer.run.folder import read_config
+from glassformer.run.lock import try_lock
+from glassformer.run.names import CONFIG, WEIGHTS
+from glassformer.text.pairs import PairFiles, read_lines
+from glassformer.text.vocabulary import VOCABULARY
+
+
+def translate_file(
+    translator: Translator,
+    input: str | Path,
+    output: str | Path,
+    *,
+    config: SearchConfig | None = None,
+    prefixes: str | Path | None = None,
+    scores: bool = False,
+    resume: bool = False,
+) -> None:
+    """Translate the lines of the file `input` (UTF-8, plain or .gz) into the file `output`.
+
+    `output` appears when it is complete. What is done at a stop stays in `output`.partial, and the same call with
+    `resume` continues to the same bytes as without the stop. It refuses if the beginning of the input, the settings,
+    the device, the precision or the files of the translator's run folder are others; a translator made by
+    `Translator.of` has no folder, and that its model is the same is for the caller to see to.
+
+    `prefixes` is a file with what each line's translation must begin with, a line for each line of the input (empty:
+    anything). With `scores` each translation stands after its score and a tab, with `config.n_best` above 1 after the
+    number of its line and a tab. On a terminal a line of progress shows on standard error. DataError or ConfigError
+    says which file or setting can't be used.
+
+    >>> import tempfile
+    >>> from pathlib import Path
+    >>> import torch
+    >>> from glassformer import ModelConfig, Transformer, Translator, translate_file
+    >>> from glassformer.text.tokenizer import SymbolTokenizer
+    >>> letters = SymbolTokenizer("abc")
+    >>> sizes = ModelConfig.tiny(source_vocab_size=letters.vocab_size, target_vocab_size=letters.vocab_size)
+    >>> _ = torch.manual_seed(1)
+    >>> translator = Translator.of(Transformer(sizes), letters, letters)
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     source, target = Path(folder, "source.txt"), Path(folder, "target.txt")
+    ...     _ = source.write_text("a b\\n\\nc\\n")
+    ...     translate_file(translator, source, target)
+    ...     target.read_text().count("\\n")
+    3
+    """
+    input, output, config = Path(input), Path(output), config or SearchConfig()
+    prefix_file = None if prefixes is None else Path(prefixes)
+    if prefix_file is not None:
+        PairFiles(prefix_file).check()
+    settings = _settings(translator, config, prefix_file, scores=scores)
+    with partial_output(output, settings, resume=resume) as partial:
+        lines = read_lines(input)
+        partial.skip(lines, input)
+        total = stream.count_lines(input)
+        chunks = stream.in_chunks(lines, stream.LINES_AT_ONCE, first=partial.lines + 1)
+        chunks = stream.counting(chunks, f"translating in {translator.precision}", "lines", total)
+        try:
+            for first, chunk, beginnings in stream.with_prefixes(chunks, prefix_file, total, done=partial.lines):
+                partial.append(chunk, translate_chunk(translator, chunk, first, config, beginnings, scores=scores))
+        except BaseException as error:
+            if partial.lines:
+                error.add_note(
+                    f"{partial.path} has the translations of {partial.lines:,} lines: continue with --resume"
+                )
+            raise
+
+
+def translate_chunk(
+    translator: Translator,
+    lines: Sequence[str],
+    first: int,
+    config: SearchConfig,
+    prefixes: Sequence[str] | None = None,
+    *,
+    scores: bool = False,
+) -> bytes:
+    """Return the output for a chunk of an input's lines, of which the first has the number `first`.
+
+    The number is also added to the seed, so that equal lines of different chunks are drawn differently.
+    """
+    config = replace(config, seed=(config.seed + first - 1) % (1 << 32))
+    output = []
+    for number, best in enumerate(translator.translate_n_best(lines, config, prefixes=prefixes), start=first):
+        for translation in best:
+            columns = [str(number)] if config.n_best > 1 else []
+            columns += [f"{translation.score:.4f}"] if scores else []
+            output.append("\t".join([*columns, translation.text]) + "\n")
+    return "".join(output).encode()
+
+
+def _settings(translator: Translator, config: SearchConfig, prefixes: Path | None, *, scores: bool) -> dict[str, Any]:
+    """Return what must be the same for a stopped translation to continue."""
+    return {
+        "run folder (digest)": None if translator.folder is None else _digest_of_run(translator.folder),
+        "device": translator.device.type,
+        "precision": str(translator.precision),
+        "scores": scores,
+        "prefixes (digest)": None if prefixes is None else _digest([prefixes]),
+        **asdict(config),
+    }
+
+
+def _digest_of_run(folder: Path) -> str:
+    """Return a digest of those files of a run folder that translations depend on."""
+    config = read_config(folder)
+    names = [CONFIG, WEIGHTS, config["source_tokenizer"], config["target_tokenizer"]]
+    names += [str(Path(name).with_suffix(VOCABULARY)) for name in names[2:]]
+    return _digest(folder / name for name in names)
+
+
+def _digest(paths: Iterable[Path]) -> str:
+    """Return a digest of the content of these files; missing ones are passed over."""
+    digest = hashlib.blake2b(digest_size=6)
+    for path in paths:
+        if path.is_file():
+            with path.open("rb") as file:
+                digest.update(hashlib.file_digest(file, "blake2b").digest())
+    return digest.hexdigest()
 
 
 @dataclass(frozen=True)
 class Record:
-    """What a partial output holds."""
+    """How much a partial output holds, and with which settings it was made."""
 
     settings: Mapping[str, Any]
     lines: int = 0
-    """Lines of the input."""
+    """How many lines of the input are done."""
     digest: str = ""
-    """Of those lines."""
+    """A digest of those lines."""
     bytes: int = 0
-    """Of the output."""
+    """How many bytes of output they gave."""
 
 
 class PartialOutput:
-    """The output for the first `lines` lines of an input, to which that for the next ones is added."""
+    """The output for the first lines of an input, to which the output for the next ones is added."""
 
     def __init__(self, path: Path, file: BinaryIO, record: Record) -> None:
         self.path = path
@@ -45,20 +166,21 @@ class PartialOutput:
 
     @property
     def lines(self) -> int:
+        """How many lines of the input are done."""
         return self._record.lines
 
     def skip(self, lines: Iterator[str], name: object) -> None:
-        """Take the lines that are done from the input `name`; DataError if they are other lines than those."""
+        """Skip the lines that are done in those of the input `name`; DataError if it begins with other lines."""
         for line in islice(lines, self.lines):
             self._digest.update(f"{line}\n".encode())
         if self.lines and self._digest.hexdigest() != self._record.digest:
             raise DataError(
                 f"{name} doesn't begin with the {self.lines:,} lines whose output is in {self.path}: give the input "
-                "that it was begun with, or remove it to start over"
+                "that it was started with, or remove it to start over"
             )
 
     def append(self, lines: Sequence[str], output: bytes) -> None:
-        """Add the output for the next lines. Once this returns it is safe."""
+        """Add the output for the next lines; once this returns, no stop can lose it."""
         self._file.write(output)
         self._file.flush()
         os.fsync(self._file.fileno())
@@ -67,11 +189,11 @@ class PartialOutput:
         self._record = Record(self._record.settings, count, self._digest.hexdigest(), size)
         write_json(_json_of(self.path), asdict(self._record))
 
-    def leave(self) -> None:
-        """Keep whole chunks; if there is none, nothing."""
+    def cut(self) -> None:
+        """Cut the files to whole chunks, and remove them if there is none."""
         if self.lines:
             os.truncate(self.path, self._record.bytes)
-            write_json(_json_of(self.path), asdict(self._record))  # which a Ctrl-C may have kept from being written
+            write_json(_json_of(self.path), asdict(self._record))  # again: a Ctrl-C may have stopped its writing
         else:
             _json_of(self.path).unlink(missing_ok=True)
             self.path.unlink(missing_ok=True)
@@ -79,9 +201,10 @@ class PartialOutput:
 
 @contextmanager
 def partial_output(output: Path, settings: Mapping[str, Any], *, resume: bool) -> Iterator[PartialOutput]:
-    """Output that becomes the file `output` when all went well; when it didn't, what there is stays beside it.
+    """Collect output that becomes the file `output` when all went well; otherwise what there is stays beside it.
 
-    With `resume` it is gone on with, if its settings (of JSON's types) are the same; without, it mustn't be there.
+    With `resume` what is there is continued, if its settings (of JSON's types) are the same; without, nothing may be
+    there.
     """
     check_writable(output)
     path = output.with_name(f"{output.name}.partial")
@@ -90,8 +213,11 @@ def partial_output(output: Path, settings: Mapping[str, Any], *, resume: bool) -
             f"{output} is there and {path.name} isn't: there is nothing to resume; leave out --resume to write it anew"
         )
     with path.open("ab") as file:
-        _lock(file, path)
-        record = _begun(path, settings, resume)
+        if not try_lock(file.fileno()):
+            raise DataError(
+                f"another process is writing to {path}: wait until it has finished, or choose another output"
+            )
+        record = _resumable(path, settings, resume)
         partial = PartialOutput(path, file, record)
         try:
             with file:  # closed before it is cut to whole chunks
@@ -99,32 +225,19 @@ def partial_output(output: Path, settings: Mapping[str, Any], *, resume: bool) -
                 write_json(_json_of(path), asdict(record))
                 yield partial
         except BaseException:
-            partial.leave()
+            partial.cut()
             raise
     path.replace(output)
     _json_of(path).unlink()
 
 
 def _json_of(path: Path) -> Path:
+    """Return the path of a partial output's record."""
     return path.with_name(f"{path.name}.json")
 
 
-def _lock(file: BinaryIO, path: Path) -> None:
-    """Raise DataError if another process is writing to it."""
-    try:
-        import fcntl
-    except ImportError:  # Windows
-        return
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        raise DataError(
-            f"another process is writing to {path}: wait until it has finished, or choose another output"
-        ) from None
-
-
-def _begun(path: Path, settings: Mapping[str, Any], resume: bool) -> Record:
-    """What to go on with; ConfigError or DataError if it can't be gone on with, or would be lost."""
+def _resumable(path: Path, settings: Mapping[str, Any], resume: bool) -> Record:
+    """Return the record of what is there; ConfigError or DataError if it can't be continued, or would be lost."""
     size = path.stat().st_size
     record = _read(_json_of(path)) if size else Record(settings)
     remove = f"remove {path} to start over"
@@ -134,18 +247,19 @@ def _begun(path: Path, settings: Mapping[str, Any], resume: bool) -> Record:
         return Record(settings)
     if not resume:
         raise DataError(
-            f"{path} has the output for {record.lines:,} lines, of a run that was stopped: go on with --resume, or "
+            f"{path} has the output for {record.lines:,} lines, of a run that was stopped: continue with --resume, or "
             f"{remove}"
         )
     old, new = record.settings, settings
     if differ := [name for name in {**old, **new} if old.get(name) != new.get(name)]:
         was, now = (", ".join(f"{name} {values.get(name)}" for name in differ) for values in (old, new))
-        raise ConfigError(f"{path} was begun with {was}, and is to be gone on with {now}: give the same, or {remove}")
+        message = f"{path} was started with {was}, and is to be continued with {now}: give the same, or {remove}"
+        raise ConfigError(message)
     return record
 
 
 def _read(path: Path) -> Record | None:
-    """The record; None if it is missing or damaged."""
+    """Return the record, or None if it is missing or damaged."""
     try:
         record = Record(**json.loads(path.read_text(encoding="utf-8")))
     except (OSError, ValueError, TypeError):

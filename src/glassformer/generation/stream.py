@@ -10,6 +10,7 @@ from glassformer.errors import DataError
 from glassformer.meter import Meter
 from glassformer.text.pairs import decode_line, read_lines
 
+LINES_AT_ONCE = 2048
 STANDARD_INPUT = "standard input"
 Chunk = tuple[int, list[str]]
 """Number of the first line, from 1, and the lines."""

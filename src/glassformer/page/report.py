@@ -16,7 +16,7 @@ from glassformer.attention.want import Want, tile_size
 from glassformer.capture.record import Captured
 from glassformer.errors import ArgumentError
 from glassformer.files import replacing
-from glassformer.generation.attention import STACKS, Attention
+from glassformer.generation.attention import STACKS, TranslationAttention
 from glassformer.generation.translator import Translation
 from glassformer.insight.heads import Head
 from glassformer.page import assets
@@ -109,7 +109,7 @@ class Page:
 
 
 def page(
-    seen: Captured | Attention | Translation | Sequence[Translation],
+    seen: Captured | TranslationAttention | Translation | Sequence[Translation],
     tokens: Sequence[str] | None = None,
     target: Sequence[str] | None = None,
     *,
@@ -140,7 +140,7 @@ def page(
 
 
 def _hypotheses(
-    seen: Captured | Attention | Translation | Sequence[Translation],
+    seen: Captured | TranslationAttention | Translation | Sequence[Translation],
     tokens: Sequence[str] | None,
     target: Sequence[str] | None,
     entry: int,
@@ -151,7 +151,7 @@ def _hypotheses(
         return [_of_capture(seen, tokens, target, entry, grid)]
     if tokens is not None or target is not None or entry or grid:
         raise ArgumentError("tokens, target, entry and grid are for what capture recorded: translations know their own")
-    if isinstance(seen, Attention):
+    if isinstance(seen, TranslationAttention):
         return [_of_attention(seen, "")]
     translations = [seen] if isinstance(seen, Translation) else list(seen) if isinstance(seen, Sequence) else []
     if not translations or not all(isinstance(one, Translation) and one.attention for one in translations):
@@ -290,7 +290,7 @@ def _view(path: str, group: str, ends: tuple[str, str], axes: Axes, one: Observa
     return View(path, group, *ends, facts, tiles, mean, dropped)
 
 
-def _of_attention(attention: Attention, label: str) -> Hypothesis:
+def _of_attention(attention: TranslationAttention, label: str) -> Hypothesis:
     """Of a translation: what the source looks at, what the translation looks at while it is written."""
     axes = {"source": attention.source_tokens, "written": attention.target_in, "next": attention.target_out}
     ends = {"encoder": ("source", "source"), "decoder": ("next", "written"), "source": ("next", "source")}

@@ -21,6 +21,23 @@ TRIES = 20
 """How often to try for the lock, 10 ms apart: `is_held` takes it for an instant."""
 
 
+def try_lock(descriptor: int, *, shared: bool = False) -> bool:
+    """Lock an open file until it is closed, and return whether it was free.
+
+    It counts as free where there are no locks: on Windows, and on some network filesystems. Shared locks don't exclude
+    each other.
+    """
+    if sys.platform == "win32":
+        return True
+    try:
+        fcntl.flock(descriptor, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:  # ENOLCK, EOPNOTSUPP, EINVAL: whether somebody else writes can't be known, so it isn't refused
+        return True
+    return True
+
+
 @contextmanager
 def held(folder: Path) -> Iterator[None]:
     """Hold the run folder's `resume/` while training; RunError says which process holds it already.
@@ -50,7 +67,7 @@ def is_held(folder: Path) -> bool:
     except OSError:
         return False
     try:
-        return not _flock(descriptor, fcntl.LOCK_SH)  # shared: two that look don't take each other for a training
+        return not try_lock(descriptor, shared=True)  # shared: two that look don't take each other for a training
     finally:
         os.close(descriptor)
 
@@ -78,25 +95,13 @@ def _acquire(folder: Path) -> int | None:
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
         except (FileNotFoundError, NotADirectoryError):
             raise RunError(f"the training of {folder} is complete: there is nothing to resume") from None
-        if _flock(descriptor, fcntl.LOCK_EX) and _is_at(descriptor, path):  # it may have been removed in between
+        if try_lock(descriptor) and _is_at(descriptor, path):  # it may have been removed in between
             os.ftruncate(descriptor, 0)
             os.write(descriptor, f"{os.getpid()} {platform.node()}\n".encode())
             return descriptor
         os.close(descriptor)
         time.sleep(0.01)
     raise _busy(folder)
-
-
-def _flock(descriptor: int, kind: int) -> bool:
-    """Take the lock if it is free; it counts as free where the filesystem has none."""
-    assert sys.platform != "win32"
-    try:
-        fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    except OSError:  # ENOLCK, EOPNOTSUPP, ...: whether anybody trains can't be known, so it isn't refused
-        return True
-    return True
 
 
 def _is_at(descriptor: int, path: Path) -> bool:

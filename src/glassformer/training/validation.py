@@ -69,7 +69,7 @@ class Validation:
 
     def _score(self, model: Transformer) -> float:
         config = self._config
-        translator = Translator(model, *self._tokenizers, precision=str(self._dtype).removeprefix("torch."))
+        translator = Translator.of(model, *self._tokenizers, precision=str(self._dtype).removeprefix("torch."))
         own = translator.translate(self._processes.share(self._sources), SearchConfig(beam=1))
         found = self._processes.gather(own)
         symbols = isinstance(self._tokenizers[1], SymbolTokenizer)

@@ -1,0 +1,59 @@
+"""`glassformer heads`: what each attention head of a run does."""
+
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from tyro.conf import Positional
+
+from glassformer.errors import ConfigError
+
+
+@dataclass(frozen=True, kw_only=True)
+class HeadsFlags:
+    """Show what each attention head of a run does on sentences of yours: a table, and a picture.
+
+    Each head has its own line: how much the loss rises without it, how sure and how spread its weights are, on which
+    relative position they mostly fall, and its role (positional, syntactic and rare words by the criteria of Voita et
+    al. 2019, end: it rests on the sentence's end). Leaves heads.json and, with matplotlib, heads.png in the run folder.
+    """
+
+    run: Positional[Path]
+    """The run folder."""
+    data: tuple[Path, ...]
+    """The sentences: a file of sources and one of targets, or one TSV file."""
+    sentences: int = 500
+    """How many of them are studied; how rare tokens are is counted in all."""
+    trees: Path | None = None
+    """Dependency trees of sources among them, in CoNLL-U: which heads attend along nsubj, obj, amod, advmod? Their text
+    must be that of the sentences, in any order."""
+    device: str = "auto"
+    """Where to compute: auto, cpu, cuda or mps."""
+
+
+def study_heads(flags: HeadsFlags) -> int:
+    """Print the table of heads; leave it in the run folder, with its picture."""
+    from glassformer.device import pick_device, tame_memory
+    from glassformer.files import write_json
+    from glassformer.insight.chart import draw_heads
+    from glassformer.insight.heads import Sentences, as_table
+    from glassformer.insight.heads import study_heads as study
+    from glassformer.insight.syntax import Treebank
+    from glassformer.pictures import can_draw
+    from glassformer.run.folder import load_run
+    from glassformer.run.names import HEADS, HEADS_PICTURE
+    from glassformer.text.pairs import PairFiles
+
+    pairs = PairFiles.of(flags.data, "--data")
+    if flags.sentences < 1:
+        raise ConfigError(f"--sentences must be at least 1, got {flags.sentences}")
+    tame_memory()
+    run = load_run(flags.run, pick_device(flags.device))
+    trees = None if flags.trees is None else Treebank(flags.trees)
+    heads = study(run, Sentences.of(run, pairs, flags.sentences, trees))
+    for line in as_table(heads):
+        print(line)
+    write_json(flags.run / HEADS, {"heads": [asdict(head) for head in heads]})
+    if can_draw():
+        draw_heads(heads, flags.run / HEADS_PICTURE)
+        print(f"{flags.run / HEADS_PICTURE}: their picture")
+    return 0

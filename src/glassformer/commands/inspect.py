@@ -1,0 +1,43 @@
+"""`glassformer inspect`: a page of the attention of one translation."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from tyro.conf import Positional
+
+
+@dataclass(frozen=True, kw_only=True)
+class InspectFlags:
+    """Write a page that shows the attention of a run while it translates a line.
+
+    One HTML file that needs no network: the encoder's attention, the decoder's to its own text and to the source, every
+    head of every layer, token by token, for several hypotheses of the beam. Roles and importance of the heads are on it
+    once `glassformer heads` has studied the run.
+    """
+
+    run: Positional[Path]
+    """The run folder."""
+    source: str
+    """The line to translate."""
+    target: str | None = None
+    """A translation to show, in place of the run's own."""
+    out: Path = Path("attention.html")
+    """The page to write."""
+    hypotheses: int = 3
+    """How many translations to compare, best first."""
+    device: str = "auto"
+    """Where to compute: auto, cpu, cuda or mps."""
+
+
+def inspect_run(flags: InspectFlags) -> int:
+    """Write the page."""
+    from glassformer.device import tame_memory
+    from glassformer.files import check_writable
+    from glassformer.page.inspection import inspect
+
+    check_writable(flags.out)
+    tame_memory()
+    page = inspect(flags.run, flags.source, flags.target, hypotheses=flags.hypotheses, device=flags.device)
+    page.save(flags.out)
+    print(f"{flags.out}: open it in a browser")
+    return 0

@@ -1,0 +1,26 @@
+"""`glassformer prune`: remove the attention heads that matter least."""
+
+import sys
+
+from glassformer.insight.config import PruneConfig
+
+
+def prune_heads(config: PruneConfig) -> int:
+    """Prune a run into a new run folder, and print what it cost."""
+    from glassformer.device import tame_memory
+    from glassformer.insight.chart import draw_pruning
+    from glassformer.insight.prune import as_lines, prune
+    from glassformer.pictures import can_draw
+    from glassformer.run.names import PRUNED_PICTURE
+
+    tame_memory()
+    pruning = prune(config, lambda line: print(line, file=sys.stderr))
+    if pruning is None:
+        print("what is done is kept: the same command continues")
+        return 130
+    for line in as_lines(pruning):
+        print(line)
+    if can_draw():
+        draw_pruning(pruning, config.out / PRUNED_PICTURE)
+        print(f"{config.out / PRUNED_PICTURE}: the scores")
+    return 0

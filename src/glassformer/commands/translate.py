@@ -1,0 +1,91 @@
+"""`glassformer translate`: lines to lines, as a stream or from file to file."""
+
+import sys
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tyro.conf import OmitArgPrefixes, Positional
+
+from glassformer.commands.common import progress_words
+from glassformer.errors import ConfigError
+from glassformer.generation.config import SearchConfig
+
+if TYPE_CHECKING:
+    from glassformer.generation.translator import Translator
+
+
+@dataclass(frozen=True, kw_only=True)
+class TranslateFlags:
+    """Translate lines, from standard input to standard output or from file to file, as a stream.
+
+    Each line of output belongs to the line of input at its place; empty lines stay empty. With --n-best above 1
+    every line gives up to so many lines: its number, a tab, the translation. Stopped on the way from file to file, it
+    keeps what is done, and the same command with --resume continues; it refuses if the settings, or the device or
+    precision that `auto` picks, are others.
+    """
+
+    run: Positional[Path]
+    """The run folder that training left."""
+    input: Path | None = None
+    """File to translate, UTF-8, plain or .gz. Left out: standard input."""
+    output: Path | None = None
+    """File to write; it appears when it is complete. Left out: standard output."""
+    prefixes: Path | None = None
+    """File with what each line's translation must begin with, a line for each line of the input; empty: anything."""
+    resume: bool = False
+    """Continue from OUTPUT.partial, where the same command was stopped, to the same bytes as without the stop."""
+    scores: bool = False
+    """Put the score (log-probability / length penalty) and a tab before each translation."""
+    device: str = "auto"
+    """Where to compute: auto, cpu, cuda or mps."""
+    precision: str = "auto"
+    """float32, bfloat16, float16, or auto: what this processor is fastest in (bfloat16 and int8 on recent CPUs)."""
+    search: OmitArgPrefixes[SearchConfig] = field(default_factory=SearchConfig)
+
+
+def translate(flags: TranslateFlags) -> int:
+    """Translate from file to file, or as a stream."""
+    from glassformer.device import tame_memory
+    from glassformer.files import check_writable
+    from glassformer.generation.files import translate_file
+    from glassformer.generation.translator import Translator
+
+    tame_memory()
+    if flags.resume and (flags.input is None or flags.output is None):
+        raise ConfigError("--resume needs --input and --output: a stream can't be read from its beginning again")
+    if flags.output is not None:
+        check_writable(flags.output)
+    translator = Translator.load(flags.run, flags.device, flags.precision)
+    if flags.input is None or flags.output is None:
+        _translate_stream(translator, flags)
+    else:
+        translate_file(
+            translator,
+            flags.input,
+            flags.output,
+            config=flags.search,
+            prefixes=flags.prefixes,
+            scores=flags.scores,
+            resume=flags.resume,
+        )
+    return 0
+
+
+def _translate_stream(translator: "Translator", flags: TranslateFlags) -> None:
+    """Translate from standard input, to standard output, or both: each chunk is written as soon as it is done."""
+    from glassformer.files import replacing
+    from glassformer.generation import stream
+    from glassformer.generation.files import translate_chunk
+
+    if flags.input is None:
+        total, chunks = None, stream.chunks_of_stream(sys.stdin.buffer, stream.LINES_AT_ONCE)
+    else:
+        total, chunks = stream.count_lines(flags.input), stream.chunks_of_file(flags.input, stream.LINES_AT_ONCE)
+    if flags.output is not None or not sys.stdout.isatty():
+        chunks = stream.counting(chunks, progress_words(translator), "lines", total)
+    with nullcontext(sys.stdout.buffer) if flags.output is None else replacing(flags.output) as file:
+        for first, lines, prefixes in stream.with_prefixes(chunks, flags.prefixes, total):
+            file.write(translate_chunk(translator, lines, first, flags.search, prefixes, scores=flags.scores))
+            file.flush()
