@@ -14,7 +14,7 @@ from safetensors.torch import load_file, save_file
 from torch.testing import assert_close
 
 from glassformer.errors import RunError
-from glassformer.files import remove_unfinished, replacing
+from glassformer.files import link_or_copy, remove_unfinished, replacing
 from glassformer.tensors import check_tensors, write_checked_tensors, write_tensors
 
 TENSORS = {
@@ -160,3 +160,20 @@ def test_what_one_may_read_others_may_read(path):
     plain = path.with_name("plain")
     plain.touch()
     assert stat.S_IMODE(path.stat().st_mode) == stat.S_IMODE(plain.stat().st_mode)
+
+
+# Links
+
+
+def test_a_link_is_the_file_itself_or_else_a_copy(tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("content")
+    link_or_copy(tmp_path / "file", tmp_path / "link")
+    assert (tmp_path / "link").samefile(tmp_path / "file")
+
+    def refuse(*_: object) -> None:
+        raise OSError("no links here")
+
+    monkeypatch.setattr(Path, "hardlink_to", refuse)
+    link_or_copy(tmp_path / "file", tmp_path / "copy")
+    assert not (tmp_path / "copy").samefile(tmp_path / "file")
+    assert (tmp_path / "copy").read_text() == "content"

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -40,6 +41,17 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
     """A file to write to, which takes the place of `path` when all went well and is removed when it didn't."""
     with replacement(path) as temporary, temporary.open("wb") as file:
         yield file
+
+
+def link_or_copy(file: Path, place: Path) -> None:
+    """Make a file appear at `place` too: as a hard link, or as a copy where the file system can't link.
+
+    Only for files that are never changed in place, since a change would show at both names.
+    """
+    try:
+        place.hardlink_to(file)
+    except OSError:
+        shutil.copyfile(file, place)
 
 
 def remove_unfinished(folder: Path) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from glassformer.data import kept
-from glassformer.data.kept import PreparedCorpora, link, read_facts, seal
+from glassformer.data.kept import PreparedCorpora, read_facts, seal
 
 DIGESTS = [f"{i:032x}" for i in range(6)]
 
@@ -97,20 +97,6 @@ def test_the_four_that_were_used_last_are_kept(corpora, tmp_path):
         if digest == DIGESTS[3]:
             assert corpora.find(DIGESTS[0]), "which counts as use"
     assert {path.name for path in folder.iterdir()} == {DIGESTS[i] for i in (0, 2, 3, 4)} | {"somebody's"}
-
-
-def test_a_link_is_the_file_itself_or_else_a_copy(tmp_path, monkeypatch):
-    (tmp_path / "file").write_text("content")
-    link(tmp_path / "file", tmp_path / "new" / "link")
-    assert (tmp_path / "new" / "link").samefile(tmp_path / "file")
-
-    def refuse(*_: object) -> None:
-        raise OSError("no links here")
-
-    monkeypatch.setattr(Path, "hardlink_to", refuse)
-    link(tmp_path / "file", tmp_path / "copy")
-    assert not (tmp_path / "copy").samefile(tmp_path / "file")
-    assert (tmp_path / "copy").read_text() == "content"
 
 
 def test_the_entry_is_readable(corpora, tmp_path):

@@ -227,7 +227,9 @@ def test_workers_are_as_many_as_cores_or_threads(monkeypatch):
 
 
 def test_no_work_loads_torch():
-    modules = ", ".join(f"glassformer.text.{name}" for name in ("scan", "sample", "learn", "encode", "workers"))
+    modules = ", ".join(
+        f"glassformer.data.{name}" for name in ("scan", "sample", "vocabularies", "encode", "processes")
+    )
     code = f"import sys, {modules}; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0
 

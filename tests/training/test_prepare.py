@@ -11,17 +11,17 @@ from pathlib import Path
 import pytest
 
 from glassformer import meter
-from glassformer.data import processes
+from glassformer.data import preparation, processes
 from glassformer.data.corpus import Corpus
 from glassformer.data.held_out import rank
+from glassformer.data.preparation import Preparation
 from glassformer.errors import ConfigError, DataError, GlassformerError, RunError
 from glassformer.text import pairs
 from glassformer.text.loading import load_tokenizer
 from glassformer.text.pairs import Pair
 from glassformer.text.tokenizer import UNK, train_tokenizer
-from glassformer.training import prepare
 from glassformer.training.config import TrainConfig
-from glassformer.training.prepare import Preparation, prepare_run, read_valid_pairs
+from glassformer.training.prepare import data_settings, prepare_run, read_valid_pairs
 
 ARRAYS = [
     f"resume/{part}/{side}.{end}"
@@ -69,7 +69,7 @@ def said() -> list[str]:
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """So that processes are started for a small corpus."""
     monkeypatch.setattr(pairs, "BLOCK_BYTES", 1000)
-    monkeypatch.setattr(prepare, "LEARNED_HERE", 1000)
+    monkeypatch.setattr(preparation, "TRAINED_HERE", 1000)
 
 
 def content(run: Path) -> dict[str, bytes]:
@@ -91,8 +91,8 @@ def entries(runs: Path) -> list[Path]:
 
 @pytest.mark.parametrize("learned_from", [1 << 24, 9_000], ids=["from all", "from a part"])
 def test_the_same_files_however_many_processes(config, small_blocks, monkeypatch, said, tmp_path, learned_from):
-    monkeypatch.setattr(prepare, "LEARNED_FROM", learned_from)
-    monkeypatch.setattr(prepare, "WORTH_KEEPING", 1 << 40)
+    monkeypatch.setattr(preparation, "TRAINED_ON", learned_from)
+    monkeypatch.setattr(preparation, "WORTH_KEEPING", 1 << 40)
     for threads in (1, 2, 3):
         prepare_run(config(str(threads), threads=threads), said.append)
     one, two, three = (tmp_path / "runs" / str(threads) for threads in (1, 2, 3))
@@ -281,6 +281,10 @@ def test_another_text_is_prepared_anew(config, prepared, said, tmp_path):
     assert content(tmp_path / "runs" / "second") != before
 
 
+def digest(config: TrainConfig) -> str:
+    return Preparation.from_files(data_settings(config), print).digest
+
+
 def test_every_setting_that_matters_has_another_digest(config, tmp_path):
     model = train_tokenizer([source for source, _ in rows()], kind="bpe", vocab_size=30, seed=1).save(
         tmp_path / "users"
@@ -309,14 +313,14 @@ def test_every_setting_that_matters_has_another_digest(config, tmp_path):
         dict(valid_source=valid["target"], valid_target=valid["source"]),
         *(dict(tokenizer=str(path), vocab_size=None) for path in models),
     ]
-    digests = [Preparation.of(config(**changes), None, print).digest for changes in matters]
+    digests = [digest(config(**changes)) for changes in matters]
     assert len(set(digests)) == len(matters)
-    assert Preparation.of(config(max_updates=3, out=tmp_path), None, print).digest == digests[0]
+    assert digest(config(max_updates=3, out=tmp_path)) == digests[0]
     # A model is its content, wherever it is.
     other.replace(models[0])
-    assert Preparation.of(config(tokenizer=str(models[0]), vocab_size=None), None, print).digest == digests[-1]
+    assert digest(config(tokenizer=str(models[0]), vocab_size=None)) == digests[-1]
     spm = shutil.copy(models[0], tmp_path / "source.spm")
-    assert Preparation.of(config(tokenizer=str(spm), vocab_size=None), None, print).digest == digests[-1]
+    assert digest(config(tokenizer=str(spm), vocab_size=None)) == digests[-1]
 
 
 def test_a_damaged_entry_is_not_used(config, prepared, said):

@@ -69,15 +69,6 @@ def read_facts(entry: Path) -> dict[str, Any]:
     return json.loads((entry / ENTRY).read_text(encoding="utf-8"))["facts"]
 
 
-def link(file: Path, place: Path) -> None:
-    """Make a file appear in another place too, without a copy where the file system can do that."""
-    place.parent.mkdir(parents=True, exist_ok=True)
-    try:
-        place.hardlink_to(file)
-    except OSError:
-        shutil.copyfile(file, place)
-
-
 def _is_whole(entry: Path) -> bool:
     try:
         sealed = json.loads((entry / ENTRY).read_text(encoding="utf-8"))

@@ -4,7 +4,6 @@ resume/snapshot-<update>.safetensors   with a checksum
 resume/best-<update>.safetensors       links of what was model.safetensors, for a run that goes on from before the next
 """
 
-import shutil
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,7 +11,7 @@ from pathlib import Path
 from torch import Tensor
 
 from glassformer.errors import RunError
-from glassformer.files import replacement
+from glassformer.files import link_or_copy, replacement
 from glassformer.run.folder import read_weights
 from glassformer.tensors import check_tensors, write_checked_tensors, write_tensors
 
@@ -56,12 +55,9 @@ def restore_best(folder: Path, weights_file: Path, update: int) -> None:
 
 
 def _link(file: Path, place: Path) -> None:
-    """Make a file appear in another place too, which is replaced at once; without a copy where that can be."""
+    """Make a file appear in another place too, in place of the file there."""
     with replacement(place) as temporary:
-        try:
-            temporary.hardlink_to(file)
-        except OSError:
-            shutil.copyfile(file, temporary)
+        link_or_copy(file, temporary)
 
 
 def snapshots(folder: Path) -> list[Path]:

@@ -1,0 +1,275 @@
+"""The preparation of pairs for training: read them once, hold some out, train vocabularies, encode, write arrays."""
+
+import hashlib
+import json
+import sys
+from collections import Counter
+from collections.abc import Callable, Generator, Iterable
+from contextlib import closing
+from dataclasses import dataclass
+from itertools import chain, islice
+from pathlib import Path
+from typing import Any
+
+import sentencepiece
+
+from glassformer.data.corpus import Corpus
+from glassformer.data.encode import Counts, Encoded, Encoder
+from glassformer.data.held_out import Split, hold_out
+from glassformer.data.kept import FORMAT
+from glassformer.data.processes import count_workers, in_order
+from glassformer.data.sample import LINES, NOTHING, SYMBOLS, Sample, sample
+from glassformer.data.scan import Scan, scan
+from glassformer.data.vocabularies import Lesson, learn
+from glassformer.errors import DataError
+from glassformer.files import write_json
+from glassformer.meter import Meter
+from glassformer.text.kinds import SUBWORD_ENDINGS
+from glassformer.text.loading import files_of, load_tokenizer
+from glassformer.text.pairs import Pair, PairFiles
+from glassformer.text.tokenizer import check_kind
+
+TRAIN, VALID, VALID_TEXT = "train", "valid", "valid.json"
+"""What a prepared folder holds beside the tokenizers: token arrays, and validation pairs as text."""
+MOST_HELD_OUT = 1000
+"""Pairs that are held out at the most, where no validation files are given."""
+TRAINED_ON = 1 << 24
+"""Characters, about, that vocabularies are trained on at the most: sentencepiece needs 24 bytes and more for each."""
+TRAINED_HERE = 1 << 21
+"""Characters up to which vocabularies are trained in this process: it takes seconds, in which Ctrl-C has to wait."""
+WORTH_KEEPING = 1000
+"""Number of pairs from which on the result is kept for the next run: fewer are prepared in an instant."""
+MOST_UNKNOWN, NOTABLE_UNKNOWN = 0.25, 0.002
+"""Shares of tokens that the vocabulary doesn't know: above the first training is refused, above the second it is said.
+"""
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataSettings:
+    """What the preparation of pairs depends on."""
+
+    pairs: PairFiles
+    valid_pairs: PairFiles | None
+    """Left out (None), training pairs are held out for validation."""
+    kinds: tuple[str, str]
+    """Kind of the source's and of the target's tokenizer (see `check_kind`)."""
+    vocab_sizes: tuple[int | None, int | None]
+    """Number of ids of each side; None leaves it to the text."""
+    shares_vocab: bool
+    """Whether both sides have one vocabulary, that of the first kind and size."""
+    character_coverage: float
+    decompose: bool
+    """Whether source characters are read as their parts (see `decomposition_rules`)."""
+    max_tokens: int
+    max_ratio: float
+    score_pairs: int
+    """Validation pairs that are kept as text."""
+    seed: int
+    threads: int | None = None
+    """Processes that share the work; None takes one for each core. The result doesn't depend on it."""
+    tokenizers: tuple[Path, Path] | None = None
+    """Files of tokenizers that are used as they are, in place of vocabularies trained on this text."""
+
+
+@dataclass(frozen=True)
+class Preparation:
+    """Tokenizers and token arrays of pairs that have been read once, ready to be made.
+
+    Where the same text may have been prepared before, `digest` names the result before it is made.
+    """
+
+    settings: DataSettings
+    say: Say
+    workers: int
+    training: Scan
+    valid: Scan | None
+    """None where validation pairs are held out."""
+    stamps: list[tuple[int, int]]
+    """Size and time of each file before it was read."""
+
+    @classmethod
+    def from_files(cls, settings: DataSettings, say: Say) -> "Preparation":
+        """Read the files once. `say` is told how far that has come.
+
+        Raises DataError where a file can't be used, and ConfigError where there is no such kind of tokenizer.
+        """
+        for kind in settings.kinds:
+            check_kind(kind)
+        workers = count_workers(settings.threads)
+
+        def read(files: PairFiles, most: int) -> Scan:
+            with Meter("reading", "pairs", transient=True, say=say) as meter:
+                return scan(files, seed=settings.seed, most=most, workers=workers, progress=meter.show)
+
+        stamps = _stamps(settings)
+        training = read(settings.pairs, MOST_HELD_OUT if settings.valid_pairs is None else 0)
+        valid = None if settings.valid_pairs is None else read(settings.valid_pairs, 0)
+        return cls(settings, say, workers, training, valid, stamps)
+
+    @property
+    def digest(self) -> str:
+        """Name of the result: 32 hexadecimal digits, the same for the same text and the same settings that matter."""
+        settings = self.settings
+        if settings.tokenizers is None:
+            models = [
+                Path(kind).read_bytes() if kind.endswith(SUBWORD_ENDINGS) else kind.encode() for kind in settings.kinds
+            ]
+        else:
+            models = [file.read_bytes() for path in settings.tokenizers for file in files_of(path)]
+        values = {
+            "format": [FORMAT, sentencepiece.__version__, sys.byteorder],
+            "text": [self.training.digest, self.valid and self.valid.digest, settings.pairs.target is None],
+            "tokenizers": [[hashlib.blake2b(model).hexdigest() for model in models], settings.vocab_sizes],
+            "vocabularies": [settings.shares_vocab, settings.character_coverage, settings.decompose],
+            "pairs": [settings.max_tokens, settings.max_ratio, settings.score_pairs, settings.seed],
+        }
+        return hashlib.blake2b(json.dumps(values).encode(), digest_size=16).hexdigest()
+
+    def is_worth_keeping(self) -> bool:
+        """Return whether preparing took long, and the files still are those that were read."""
+        return self.training.pairs >= WORTH_KEEPING and self.stamps == _stamps(self.settings)
+
+    def make(self, folder: Path, check_vocab_sizes: Callable[[int, int], object]) -> dict[str, Any]:
+        """Make the folder: tokenizers, train/, valid/ and valid.json; return the tokenizers' names and the counts.
+
+        `check_vocab_sizes` is called with both numbers of ids before the long work, so that it can refuse them.
+        """
+        folder.mkdir()
+        settings, split = self.settings, self._split()
+        if settings.tokenizers is None:
+            source, target = self._train_vocabularies(folder, split, check_vocab_sizes)
+        else:
+            source, target = (
+                load_tokenizer(path).save(folder / side)
+                for side, path in zip(("source", "target"), settings.tokenizers, strict=True)
+            )
+        limits = settings.max_tokens, settings.max_ratio
+        encoder = Encoder(str(source), str(target), *limits, split.seed, split.chosen)
+        held_out: list[Pair] = []
+        train = self._write(folder / TRAIN, self._encode(encoder, settings.pairs, self.training.pairs, held_out))
+        unlimited = Encoder(str(source), str(target))
+        if settings.valid_pairs is None or self.valid is None:
+            valid_pairs: Iterable[Pair] = held_out
+            encoded = (unlimited.encode(*sides) for sides in [_sides(held_out)])
+        else:
+            valid_pairs = settings.valid_pairs
+            encoded = self._encode(unlimited, settings.valid_pairs, self.valid.pairs, [])
+        valid = self._write(folder / VALID, encoded)
+        scored = list(islice((pair for pair in valid_pairs if all(pair)), settings.score_pairs))
+        write_json(folder / VALID_TEXT, {"pairs": scored})
+        pairs = {TRAIN: train.to_json(), VALID: valid.to_json()}
+        return {"source": source.name, "target": target.name, "pairs": pairs}
+
+    def _split(self) -> Split:
+        """Choose the pairs that are held out: none where the user gives validation files."""
+        if self.valid is not None:
+            return Split()
+        training, settings = self.training, self.settings
+        count = min(MOST_HELD_OUT, max(1, training.pairs // 20))
+        return hold_out(training.lowest, training.pairs, count, settings.seed, settings.pairs.source)
+
+    def _train_vocabularies(
+        self, folder: Path, split: Split, check_vocab_sizes: Callable[[int, int], object]
+    ) -> tuple[Path, Path]:
+        """Train the source's and the target's tokenizer; return their files."""
+        settings = self.settings
+        wants = [
+            NOTHING if kind.endswith(SUBWORD_ENDINGS) else SYMBOLS if kind == "symbols" else LINES
+            for kind in settings.kinds
+        ]
+        share = min(1.0, TRAINED_ON / max(1, self.training.characters))
+        samples: tuple[Sample, Sample] = [], []
+        if wants != [NOTHING, NOTHING]:
+            with Meter("drawing text", "pairs", total=self.training.pairs, transient=True, say=self.say) as meter:
+                samples = sample(
+                    settings.pairs, wants=wants, share=share, split=split, workers=self.workers, progress=meter.show
+                )
+        drawn = max((len(text) for text in samples if isinstance(text, list)), default=0)
+        some = f" from {drawn:,} pairs drawn at random" if share < 1 and drawn else ""
+        self.say(f"learning the vocabulary{some}")
+        stems = [folder / "source", folder / "target"]
+        lessons = [
+            Lesson(str(stem), kind, size, settings.seed, settings.character_coverage, decompose)
+            for stem, kind, size, decompose in zip(
+                stems, settings.kinds, settings.vocab_sizes, (settings.decompose, False), strict=True
+            )
+        ]
+        long = LINES in wants and share * self.training.characters > TRAINED_HERE
+        workers = max(1, self.workers) if long else 0
+        if settings.shares_vocab:
+            [source] = learn(lessons[:1], [_together(*samples)], workers)
+            target = load_tokenizer(source).save(stems[1])
+        else:
+            source, target = learn(lessons, samples, workers)
+        sizes = load_tokenizer(source).vocab_size, load_tokenizer(target).vocab_size
+        check_vocab_sizes(*sizes)
+        self.say(
+            f"vocabulary: {sizes[0]:,} ids, shared"
+            if settings.shares_vocab
+            else "vocabulary: {:,} + {:,} ids".format(*sizes)
+        )
+        return source, target
+
+    def _encode(
+        self, encoder: Encoder, files: PairFiles, total: int, held_out: list[Pair]
+    ) -> Generator[Encoded, None, None]:
+        """Encode the `total` pairs of the files; those that are held out are added to `held_out`."""
+        blocks = (block.to_parts() for block in files.blocks())
+        done = 0
+        with (
+            Meter("tokenising", "pairs", total=total, transient=True, say=self.say) as meter,
+            closing(in_order(encoder, blocks, self.workers)) as answers,
+        ):
+            for answer in answers:
+                encoded = Encoded(*answer)
+                held_out += encoded.held_out
+                yield encoded
+                done += encoded.counts.read
+                meter.show(done + len(held_out))
+
+    def _write(self, folder: Path, encoded: Generator[Encoded, None, None]) -> Counts:
+        try:
+            with closing(encoded):
+                counts = Corpus.prepare(encoded, folder)
+        except DataError as error:
+            raise DataError(f"{folder.name}: {error}") from None
+        self.say(f"{folder.name}: {counts}")
+        return counts
+
+
+def check_known(counts: Counts, say: Say) -> None:
+    """Say how much of the training text the vocabulary doesn't know; raise DataError where that is too much."""
+    for side, unknown, tokens in (
+        ("source", counts.source_unknown, counts.source_tokens),
+        ("target", counts.target_unknown, counts.target_tokens),
+    ):
+        share = unknown / tokens
+        if share > MOST_UNKNOWN:
+            raise DataError(
+                f"{share:.0%} of the {side} tokens are unknown to the vocabulary: the text is in another language, "
+                "script or form than what that was learned from (are source and target swapped?); give other text, or "
+                "learn a vocabulary from this one: without --from, a sentencepiece model, or a low --character-coverage"
+            )
+        if share > NOTABLE_UNKNOWN:
+            say(f"{share:.1%} of the {side} tokens are unknown to the vocabulary, and will be read and written as ⁇")
+
+
+def _sides(pairs: list[Pair]) -> tuple[list[str], list[str]]:
+    return [source for source, _ in pairs], [target for _, target in pairs]
+
+
+def _together(sources: Sample, targets: Sample) -> Sample:
+    """Return the text of both sides for one vocabulary."""
+    if isinstance(sources, Counter) and isinstance(targets, Counter):
+        return sources + targets
+    return list(chain.from_iterable(zip(sources, targets, strict=True)))
+
+
+def _stamps(settings: DataSettings) -> list[tuple[int, int]]:
+    """Return size and time of each file that exists."""
+    pairs = (settings.pairs, settings.valid_pairs)
+    named = [path for files in pairs if files is not None for path in (files.source, files.target)]
+    stats = [path.stat() for path in named if path is not None and path.exists()]
+    return [(stat.st_size, stat.st_mtime_ns) for stat in stats]
