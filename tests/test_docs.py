@@ -54,9 +54,3 @@ def test_example_runs_as_it_stands_and_prints_what_follows(
 
 def test_readme_has_executed_examples() -> None:
     assert sum(page == "README.md" for page, *_ in EXAMPLES) >= 5
-
-
-def test_readme_names_every_module() -> None:
-    text = (ROOT / "README.md").read_text(encoding="utf-8")
-    modules = {path.name for path in (ROOT / "src").rglob("*.py")} - {"__init__.py"}
-    assert [name for name in sorted(modules) if name not in text] == []

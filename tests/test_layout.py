@@ -178,3 +178,8 @@ def test_no_lazy_annotations():
 
 def test_every_module_says_what_it_is():
     assert [module for module, tree in MODULES.items() if not ast.get_docstring(tree)] == []
+
+
+def test_contributing_draws_the_floors():
+    floors = "\n".join(", ".join(sorted(names)) for names in FLOORS if names != {"__main__"})
+    assert f"```\n{floors}\n```" in (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")

@@ -1,4 +1,4 @@
-"""Where and in which precision to compute."""
+"""The device and the precision to compute with, and the memory of a process."""
 
 import ctypes
 import os
@@ -12,7 +12,7 @@ from glassformer.errors import ConfigError, OutOfMemoryError
 
 
 def pick_device(name: str) -> torch.device:
-    """The device of this name; `auto` takes CUDA, else MPS, else the CPU."""
+    """Return the device of this name. `auto` is CUDA if there is a GPU, else MPS, else the CPU."""
     available = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
     if name == "auto":
         return torch.device(next(device for device in ("cuda", "mps", "cpu") if available[device]))
@@ -31,9 +31,9 @@ def pick_device(name: str) -> torch.device:
 
 
 def pick_precision(name: str, device: torch.device) -> torch.dtype:
-    """The type of training's matrix products; `auto` is bfloat16 where the processor has instructions for it.
+    """Return the type in which training computes matrix products.
 
-    On a CPU those are AVX512_BF16 or AMX; on a GPU what torch reports; elsewhere float32.
+    `auto` is bfloat16 on a CPU with AVX512_BF16 or AMX and on a GPU for which torch reports it, and float32 elsewhere.
     """
     if name == "auto":
         if device.type == "cpu":
@@ -50,8 +50,10 @@ def pick_precision(name: str, device: torch.device) -> torch.dtype:
 
 @contextmanager
 def explaining_memory(doing: Callable[[], str]) -> Iterator[None]:
-    """Turns running out of memory, on whatever device, into OutOfMemoryError; `doing` gives the rest of its message:
-    what the memory was for, and which setting to lower."""
+    """Turn any device's error about memory that has run out into OutOfMemoryError.
+
+    `doing` returns the rest of the message: what the memory was for, and which setting to lower.
+    """
     try:
         yield
     except (MemoryError, RuntimeError) as error:
@@ -63,12 +65,12 @@ def explaining_memory(doing: Callable[[], str]) -> Iterator[None]:
 
 @contextmanager
 def mapped_memory() -> Iterator[None]:
-    """Large blocks that are taken inside are mapped one by one, and so given back one by one.
+    """Map each large block that is allocated inside by itself, so that freeing it gives its memory back.
 
-    Loading weights takes and frees a block for each: from glibc's heap, packed weights would lie between holes as large
-    as themselves (20 of 4 MiB took 160 MiB). Afterwards blocks from 8 MiB are mapped, such as the caches of generation
-    (32 MiB, which glibc's own rule comes to: 110 MiB more at the peak), or from what `tame_memory` has set. Where glibc
-    is unknown this does nothing.
+    Loading takes and frees a block for each weight. In glibc's heap, packed weights would lie between holes of their
+    own size: 20 weights of 4 MiB took 160 MiB. Afterwards blocks from 8 MiB on are mapped, such as the caches of
+    generation, or from the size that `tame_memory` has set. (With the 32 MiB to which glibc's own rule grows, the peak
+    was 110 MiB higher.) Without glibc this does nothing.
     """
     _set_limits(_LOADING)
     try:
@@ -78,12 +80,12 @@ def mapped_memory() -> Iterator[None]:
 
 
 def tame_memory() -> None:
-    """Set the process's memory up for work on the CPU; to be called before the first computation.
+    """Prepare the process's memory for training on the CPU. Call it before the first computation.
 
-    oneDNN keeps a compiled product for each of the last 1,024 shapes, and batches come in thousands of shapes: that
-    is gigabytes for a tiny model. Training keeps to fewer than 256 (see `Packing`). And glibc maps every block above
-    128 kB anew; a fifth of a training step went into page faults, so freed blocks are kept (7.4k -> 9.2k target
-    tokens/s for the tiny model). Where either is unknown this does nothing.
+    oneDNN keeps a compiled product for each of the last 1,024 shapes. Batches have thousands of shapes, which would
+    take gigabytes for a tiny model; training has fewer than 256 (see `Packing`), so that many are kept. glibc maps
+    every block above 128 kB anew, and page faults took a fifth of a training step. So freed blocks are kept, which
+    raised the tiny model from 7.4k to 9.2k target tokens per second. Without oneDNN or glibc, that part does nothing.
     """
     for cache in ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY"):
         os.environ.setdefault(cache, "256")
@@ -92,7 +94,7 @@ def tame_memory() -> None:
     _set_limits(_limits)
 
 
-# The size from which glibc maps a block of its own (32 MiB is the most it allows), and the free memory that it keeps.
+# Each pair: the size from which glibc maps a block by itself (at most 32 MiB), and the free memory that it keeps.
 _LOADING = (1 << 18, 1 << 26)
 _GENERATING = (1 << 23, 1 << 26)
 _KEEPING = (1 << 25, (1 << 31) - 1)

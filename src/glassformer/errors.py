@@ -1,38 +1,38 @@
-"""What glassformer raises when the caller can mend it. The command line prints these as one line and exits with 2."""
+"""Errors that the caller can mend. The command line prints each as one line and exits with 2."""
 
 import errno
 
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-"""Numbers of the system's errors that say there is no space."""
+"""The system's error numbers for a full disk, a full quota and a file that may not grow."""
 
 
 class GlassformerError(Exception):
-    """Base of every error that glassformer raises on purpose."""
+    """The base of every error that glassformer raises on purpose."""
 
 
 class ConfigError(GlassformerError):
-    """A setting or argument that cannot work; the message says which, what was expected and what came."""
+    """A setting that can't work. The message names it, what was expected and what came."""
 
 
 class DataError(GlassformerError):
-    """A text file or corpus that cannot be used; the message names the file and, where there is one, the line."""
+    """A text file or corpus that can't be used. The message names the file and, where there is one, the line."""
 
 
 class RunError(GlassformerError):
-    """A run folder that is missing, damaged, foreign, in the way, or of a newer format."""
+    """A run folder that is missing, damaged, foreign, in the way, or in a newer format."""
 
 
 class DivergedError(GlassformerError):
-    """Training produced losses that are no use; the message says which settings to change."""
+    """A training whose losses are not usable. The message says which settings to change."""
 
 
 class OutOfMemoryError(GlassformerError):
-    """The device or the process has no memory left; the message says for what, and which setting to lower."""
+    """A device or process without memory. The message says what the memory was for, and which setting to lower."""
 
 
 class ArgumentError(GlassformerError, ValueError, AssertionError, RuntimeError):
-    """An argument of the wrong shape or type; the message says which, what was expected, what came, and the fix.
+    """An argument of the wrong shape or type. The message names it, what was expected, what came, and the fix.
 
-    `torch.nn.MultiheadAttention` raises AssertionError for some of these and RuntimeError for others: code that catches
-    either keeps working.
+    `torch.nn.MultiheadAttention` raises AssertionError for some of these and RuntimeError for others. This class
+    derives from both, so code that catches either keeps working.
     """
