@@ -217,9 +217,9 @@ def test_every_step_of_a_fixed_cache_reads_and_writes_at_the_same_addresses(widt
     for step in range(7):
         engine.step(torch.full((B * width,), 3), cache)
         slots = cache.write(0, torch.zeros(2, B, H, width, D_HEAD, dtype=torch.float64))
-        assert cache.sees is not None
-        seen.add(tuple((x.data_ptr(), x.shape) for x in (*slots, cache.sees, cache.place)))
-        assert cache.place.tolist() == [step]
+        assert cache.slot_bias is not None
+        seen.add(tuple((x.data_ptr(), x.shape) for x in (*slots, cache.slot_bias, cache.position)))
+        assert cache.position.tolist() == [step]
         cache.branch(torch.randint(0, width, (B, width)))
     assert len(seen) == 1
 

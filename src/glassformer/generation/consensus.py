@@ -1,7 +1,7 @@
-"""Of several translations of a line the one that the others agree with most (minimum Bayes risk).
+"""Choice of the translation that the others of its line agree with most (minimum Bayes risk).
 
 The likeliest translation needn't be the one that is right about most: where much can be said, it is often too short.
-Kumar & Byrne 2004; of what a beam has found: Ehling et al. 2007.
+Sources: Kumar & Byrne 2004; for what a beam has found, Ehling et al. 2007.
 """
 
 import math
@@ -9,19 +9,19 @@ from collections import Counter
 from collections.abc import Sequence
 
 LONGEST = 4
-"""Words in the sequences that are compared."""
+"""The most words in the sequences that are compared."""
 FLATTENED = 0.25
-"""Power of the probabilities: a beam's translations are alike, and their probabilities far apart."""
+"""The power to which probabilities are raised: a beam's translations are alike, their probabilities far apart."""
 
 Grams = list[Counter[tuple[str, ...]]]
 
 
 def by_agreement(texts: Sequence[str], log_probs: Sequence[float] | None = None) -> list[int]:
-    """The places of the translations, first the one that is expected to be most like what is right.
+    """Return the indices of the translations, first the one that is expected to be most like the right one.
 
-    argmax over h of the sum over r of p(r) BLEU(h, r), each translation in turn taken for the right one, with
-    p(r) = softmax(log_probs / 4), or without log_probs (drawn translations) equal. BLEU is of single sentences,
-    smoothed (Lin & Och 2004), of words, or of characters where no translation has a space.
+    A translation h is ranked by the sum over r of p(r) BLEU(h, r), each translation r in turn taken for the right one,
+    with p(r) = softmax(log_probs / 4), or equal without log_probs (drawn translations). BLEU compares single sentences,
+    smoothed (Lin & Och 2004), by words, or by characters where no translation has a space.
     """
     spaced = any(" " in text for text in texts)
     units = [text.split() if spaced else list(text) for text in texts]
@@ -29,11 +29,11 @@ def by_agreement(texts: Sequence[str], log_probs: Sequence[float] | None = None)
     log_probs = log_probs or [0.0] * len(texts)
     weights = [math.exp(FLATTENED * (one - max(log_probs))) for one in log_probs]
 
-    def expected(place: int) -> float:
-        own, length = grams[place], len(units[place])
+    def expected(i: int) -> float:
+        own, length = grams[i], len(units[i])
         return sum(weight * _bleu(own, length, grams[other], len(units[other])) for other, weight in enumerate(weights))
 
-    return sorted(range(len(texts)), key=lambda place: -expected(place))
+    return sorted(range(len(texts)), key=lambda i: -expected(i))
 
 
 def _grams(units: Sequence[str]) -> Grams:
@@ -41,12 +41,12 @@ def _grams(units: Sequence[str]) -> Grams:
 
 
 def _bleu(own: Grams, length: int, right: Grams, right_length: int) -> float:
-    """Of a sentence of this length against one of the other: 0 to 1."""
+    """Return the BLEU, 0 to 1, of a sentence of this length against the right one."""
     if not length or not right_length:
         return float(length == right_length)
     total = 0.0
-    for n, (found, wanted) in enumerate(zip(own, right, strict=True)):
-        matches = sum(min(count, wanted[gram]) for gram, count in found.items() if gram in wanted)
+    for n, (ours, theirs) in enumerate(zip(own, right, strict=True)):
+        matches = sum(min(count, theirs[gram]) for gram, count in ours.items() if gram in theirs)
         if not n and not matches:
             return 0.0
         total += math.log((matches + (n > 0)) / (max(length - n, 0) + (n > 0)))

@@ -1,4 +1,4 @@
-"""What a search may not choose next: applied to log-probabilities, which are not normalised again."""
+"""Rules about what a search may not choose next, applied to log-probabilities, which are not normalised again."""
 
 import torch
 from jaxtyping import Float, Int
@@ -9,7 +9,7 @@ from glassformer.text.tokenizer import EOS
 
 
 class Constraints:
-    """Forced first tokens, a least length, and no n-gram twice; for B sources with W hypotheses each."""
+    """Rules of a search over B sources with W hypotheses each: forced first tokens, a least length, no n-gram twice."""
 
     def __init__(self, config: SearchConfig, prefixes: list[list[int]] | None, width: int) -> None:
         self._min_length = config.min_length
@@ -26,29 +26,29 @@ class Constraints:
     ) -> None:
         """Set to -inf, in place, what may not follow `ids`; `open_` are the sources that the rows belong to.
 
-        Where that leaves nothing, the target ends.
+        Where the rules leave nothing, the target ends.
         """
         length = ids.shape[2]
         end = log_probs[:, EOS].clone()
-        forced = [(place, self._prefixes[b][length]) for place, b in enumerate(open_) if self._is_forced(b, length)]
-        kept = [log_probs[self._width * place : self._width * (place + 1), token].clone() for place, token in forced]
+        forced = [(n, self._prefixes[b][length]) for n, b in enumerate(open_) if self._is_forced(b, length)]
+        kept = [log_probs[self._width * n : self._width * (n + 1), token].clone() for n, token in forced]
         if self.forbids_end(length):
             log_probs[:, EOS] = -torch.inf
         if self._ngram and length >= self._ngram:
             self._block_repeats(log_probs, ids.flatten(0, 1).tolist())
             nothing = log_probs.amax(1) == -torch.inf
             log_probs[nothing, EOS] = end[nothing]
-        for (place, token), kept_log_probs in zip(forced, kept, strict=True):
-            rows = log_probs[self._width * place : self._width * (place + 1)]
+        for (n, token), kept_log_probs in zip(forced, kept, strict=True):
+            rows = log_probs[self._width * n : self._width * (n + 1)]
             rows.fill_(-torch.inf)
             rows[:, token] = kept_log_probs
 
     def forbids_end(self, length: int) -> bool:
-        """Whether targets of this length may not end yet."""
+        """Return whether targets of this length may not end yet."""
         return length < self._min_length
 
     def needs_all(self, length: int) -> bool:
-        """Whether what may follow targets of this length depends on more than their length."""
+        """Return whether what may follow targets of this length depends on more than their length."""
         return bool(self._ngram) or length < self._longest
 
     def _is_forced(self, source: int, length: int) -> bool:
@@ -63,5 +63,5 @@ class Constraints:
             if ids[start : start + size - 1] == ids[len(ids) - size + 1 :]
         ]
         if blocked:
-            places = torch.tensor(blocked, device=log_probs.device)
-            log_probs[places[:, 0], places[:, 1]] = -torch.inf
+            rows_and_tokens = torch.tensor(blocked, device=log_probs.device)
+            log_probs[rows_and_tokens[:, 0], rows_and_tokens[:, 1]] = -torch.inf

@@ -120,11 +120,11 @@ class Engine:
         int8 = self._decoder_of_one is not None and len(source) == 1 and width <= FEW_ROWS
         if int8:
             memory = [(keys.float(), values.float()) for keys, values in memory]
-        blocked = None
+        source_bias = None
         if keep is not None and not keep.all():
-            blocked = memory[0][0].new_zeros(keep.shape).masked_fill_(~keep, -torch.inf)
+            source_bias = memory[0][0].new_zeros(keep.shape).masked_fill_(~keep, -torch.inf)
         heads = [self.config.heads_of(f"decoder.{n}.self_attention") for n in range(len(memory))]
-        return self.cache_kind(memory, blocked, width, heads=heads, int8=int8)
+        return self.cache_kind(memory, source_bias, width, heads=heads, int8=int8)
 
     def step(
         self, tokens: Int[Tensor, " rows"], cache: BeamCache
@@ -138,7 +138,7 @@ class Engine:
         cache.extend()
         if isinstance(cache, FixedCache) and self.device.type == "cuda" and cache.length <= READY_POSITIONS:
             if cache.graph is None:
-                cache.graph = StepGraph(lambda newest: decoder.step(newest, cache, cache.place), tokens)
+                cache.graph = StepGraph(lambda newest: decoder.step(newest, cache, cache.position), tokens)
             return cache.graph.replay(tokens)
         return decoder.step(tokens, cache, cache.length - 1)
 
@@ -158,7 +158,7 @@ class Engine:
         """
         keys = cache.memory[-1][0]
         dtype = torch.promote_types(keys.dtype, torch.float32)
-        return weigh(query.to(dtype), keys.to(dtype), bias=cache.blocked).mean(1)
+        return weigh(query.to(dtype), keys.to(dtype), bias=cache.source_bias).mean(1)
 
 
 @dataclass(frozen=True)
@@ -304,7 +304,7 @@ class _SelfAttention(_SubLayer):
             return self._post_norm(self._output.added(x, x))
         heads = self._split_heads(self._pre_norm(x), cache.sources, cache.width)
         keys, values = cache.write(layer, heads[1:])
-        output = attend_step(heads[0], keys, values, cache.sees)
+        output = attend_step(heads[0], keys, values, cache.slot_bias)
         return self._post_norm(self._output.added(_join_heads(output, x.shape), x))
 
     def _split_heads(self, x: Tensor, batch: int, length: int) -> Float[Tensor, "3 batch heads length d_head"]:
@@ -338,7 +338,7 @@ class _SourceAttention(_SubLayer):
         q = self._queries(x, cache.sources)
         if not self._heads[0]:
             return self._post_norm(self._output.added(x, x)), q
-        heads = attend_step(q, *cache.memory[layer], cache.blocked)
+        heads = attend_step(q, *cache.memory[layer], cache.source_bias)
         return self._post_norm(self._output.added(_join_heads(heads, x.shape), x)), q
 
     def _queries(self, x: Tensor, batch: int) -> Heads:

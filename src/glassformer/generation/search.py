@@ -1,7 +1,7 @@
 """Greedy search, beam search and sampling, over ids.
 
-B sources, W hypotheses of each, V classes: every id but padding, and no-one's up to a multiple of 128. Row b * W + w
-belongs to hypothesis w of source b. Sources that are finished leave the batch.
+There are B sources, W hypotheses of each, and V classes: every id but padding, and unused ones up to a multiple of 128.
+Row b * W + w belongs to hypothesis w of source b. Finished sources leave the batch.
 """
 
 import math
@@ -42,7 +42,7 @@ class Hypothesis:
 def greedy(
     engine: Engine, source: Source, keep: Keep, limits: list[int], config: SearchConfig, prefixes: Prefixes = None
 ) -> list[Hypothesis]:
-    """The likeliest token at every step, until `</s>` or the limit of each source."""
+    """Choose the likeliest token at every step, until `</s>` or the limit of each source."""
     return _roll_out(engine, source, keep, limits, config, prefixes, _likeliest)
 
 
@@ -56,15 +56,15 @@ def sample(
     generator: torch.Generator,
     prefixes: Prefixes = None,
 ) -> list[Hypothesis]:
-    """One draw per source from the distribution that temperature, top_k and top_p leave; log_prob is the model's."""
-    return _roll_out(engine, source, keep, limits, config, prefixes, _drawer(engine, config, generator))
+    """Draw once per source from the distribution that temperature, top_k and top_p leave; log_prob is the model's."""
+    return _roll_out(engine, source, keep, limits, config, prefixes, _drawing(engine, config, generator))
 
 
 def stream(
     engine: Engine, source: Source, limit: int, config: SearchConfig, generator: torch.Generator
 ) -> Iterator[int]:
-    """The tokens of one source's translation as they are chosen, greedily or by sampling, without `</s>`."""
-    choose = _drawer(engine, config, generator) if config.sample else _likeliest
+    """Yield the tokens of one source's translation as they are chosen, greedily or by sampling, without `</s>`."""
+    choose = _drawing(engine, config, generator) if config.sample else _likeliest
     constraints = Constraints(config, None, width=1)
     ids = source.new_empty(1, 1, 0)
     with torch.inference_mode():
@@ -81,7 +81,7 @@ def stream(
 
 
 def truncated(logits: Float[Tensor, "rows classes"], top_k: int, top_p: float) -> Float[Tensor, "rows classes"]:
-    """softmax of `logits` over the `top_k` likeliest classes (0: all), of these the likeliest that reach `top_p`.
+    """Return softmax of `logits` over the `top_k` likeliest classes (0: all), cut to the likeliest that reach `top_p`.
 
     Rows are weights for a draw: with `top_p` they sum to less than 1.
     """
@@ -91,12 +91,14 @@ def truncated(logits: Float[Tensor, "rows classes"], top_k: int, top_p: float) -
     probabilities = logits.softmax(-1)
     if top_p < 1:
         ordered, order = probabilities.sort(descending=True)
-        outside = ordered.cumsum(-1) - ordered >= top_p  # what came before already reaches top_p
+        outside = ordered.cumsum(-1) - ordered >= top_p  # likelier classes already reach top_p
         probabilities = torch.zeros_like(ordered).scatter(1, order, ordered.masked_fill(outside, 0.0))
     return probabilities
 
 
-def _drawer(engine: Engine, config: SearchConfig, generator: torch.Generator) -> "_Choose":
+def _drawing(engine: Engine, config: SearchConfig, generator: torch.Generator) -> "_Choose":
+    """Return the choice that draws each token."""
+
     def draw(logits: Tensor, constraints: Constraints, ids: Tensor, open_: list[int]) -> tuple[Tensor, Tensor]:
         log_probs = _normalised(logits)
         constraints.apply(log_probs, ids, open_)
@@ -110,12 +112,13 @@ def _drawer(engine: Engine, config: SearchConfig, generator: torch.Generator) ->
 
 
 def _likeliest(logits: Tensor, constraints: Constraints, ids: Tensor, open_: list[int]) -> tuple[Tensor, Tensor]:
+    """Choose the likeliest token."""
     log_probs, tokens = _best(logits, 1, constraints, ids, open_)
     return log_probs.squeeze(1), tokens.squeeze(1)
 
 
 _Choose = Callable[[Tensor, Constraints, Tensor, list[int]], tuple[Tensor, Tensor]]
-"""From logits to each row's next token and its log-probability; as `_best`, see there."""
+"""Returns each row's next token and its log-probability, from arguments like those of `_best`."""
 
 
 def _best(
@@ -125,25 +128,28 @@ def _best(
     ids: Int[Tensor, "sources width length"],
     open_: list[int],
 ) -> tuple[Float[Tensor, "rows {k}"], Int[Tensor, "rows {k}"]]:
-    """Each row's k highest log-probabilities, after `ids` of the sources `open_`, and whose they are; highest first."""
+    """Return each row's k highest log-probabilities, highest first, and their tokens.
+
+    `ids` are what was written before, of the sources `open_`.
+    """
     length = ids.shape[2]
     if constraints.needs_all(length):
         log_probs = _normalised(logits)
         constraints.apply(log_probs, ids, open_)
         return top(log_probs, k)
-    found = []
+    parts = []
     for rows in logits.split(max(1, IN_CACHE // logits.shape[1])):
         log_probs = _normalised(rows)
         if constraints.forbids_end(length):
             log_probs[:, EOS] = -torch.inf
-        found.append(top(log_probs, k))
-    if len(found) == 1:
-        return found[0]
-    return torch.cat([log_probs for log_probs, _ in found]), torch.cat([tokens for _, tokens in found])
+        parts.append(top(log_probs, k))
+    if len(parts) == 1:
+        return parts[0]
+    return torch.cat([log_probs for log_probs, _ in parts]), torch.cat([tokens for _, tokens in parts])
 
 
 def _normalised(logits: Tensor) -> Tensor:
-    """Log-probabilities, in float32 or better."""
+    """Return log-probabilities, in float32 or better."""
     return logits.log_softmax(-1, dtype=torch.promote_types(logits.dtype, torch.float32))
 
 
@@ -156,7 +162,7 @@ def _roll_out(
     prefixes: Prefixes,
     choose: "_Choose",
 ) -> list[Hypothesis]:
-    """One hypothesis per source, each next token chosen from its log-probabilities."""
+    """Write one hypothesis per source, each next token chosen by `choose`."""
     cache = engine.start(source, keep, width=1)
     constraints = Constraints(config, prefixes, width=1)
     open_ = list(range(len(source)))  # the source of each row
@@ -194,7 +200,7 @@ def _roll_out(
 def beam_search(
     engine: Engine, source: Source, keep: Keep, limits: list[int], config: SearchConfig, prefixes: Prefixes = None
 ) -> list[list[Hypothesis]]:
-    """The `n_best` best-scored translations of each source that a beam of W finds, best first.
+    """Return the `n_best` best-scored translations of each source that a beam of W finds, best first.
 
     Each step extends the W open hypotheses by their 2 W likeliest tokens overall; those that end in `</s>` and rank
     among the first W are finished, the first W others stay open. At its limit a hypothesis counts as it is.
@@ -215,14 +221,14 @@ def beam_search(
         ended, parents = beams.extend(gained, tokens)
         for row, hypothesis in ended:
             if open_[row] not in decided:
-                _finish(finished[open_[row]], hypothesis, config.beam)
+                _insert(hypothesis, finished[open_[row]], config.beam)
         best_open = beams.sums[:, 0].tolist()
         for row, b in enumerate(open_):
             if b in decided:
                 continue
             if beams.length >= limits[b]:
                 for hypothesis in beams.cut_off(row):
-                    _finish(finished[b], hypothesis, config.beam)
+                    _insert(hypothesis, finished[b], config.beam)
                 decided.add(b)
             elif _is_decided(finished[b], best_open[row], beams.length, limits[b], config):
                 decided.add(b)
@@ -233,13 +239,14 @@ def beam_search(
             cache.take_sources(kept)
             beams.take_sources(kept)
             open_ = [open_[row] for row in stay]
-        tokens = beams.ids[:, :, -1].flatten().clamp(max=engine.target_pad)  # what is dead may have any class
+        tokens = beams.ids[:, :, -1].flatten().clamp(max=engine.target_pad)  # a dead hypothesis may have any class
     if not all(finished):
         raise _not_finite(engine)
     return [best[: config.n_best] for best in finished]
 
 
 def _not_finite(engine: Engine) -> RunError:
+    """Return the error for numbers that overflowed."""
     number = str(engine.dtype).removeprefix("torch.")
     return RunError(
         f"the model computed numbers that are not finite, in {number}: "
@@ -259,6 +266,7 @@ class _Beams:
 
     @classmethod
     def start(cls, source: Source, engine: Engine, width: int, config: SearchConfig) -> "_Beams":
+        """Return W empty hypotheses of each source."""
         shape = len(source), width
         ids = source.new_empty(*shape, 0)
         gains = torch.empty(*shape, 0, dtype=torch.promote_types(engine.dtype, torch.float32), device=source.device)
@@ -273,28 +281,29 @@ class _Beams:
 
     @property
     def length(self) -> int:
-        """Tokens of each hypothesis."""
+        """The number of tokens of each hypothesis."""
         return self.ids.shape[2]
 
     def extend(
         self, gained: Float[Tensor, "rows each"], tokens: Int[Tensor, "rows each"]
     ) -> tuple[list[tuple[int, Hypothesis]], Tensor]:
-        """Go on with the best W that don't end, of the best tokens of each hypothesis and what each would gain.
+        """Extend each source's hypotheses by their best tokens, and keep the best W that don't end.
 
-        Returns those that end, with their rows, and whom each that goes on goes on from.
+        `gained` are the log-probabilities of `tokens`. Return those that end, with their rows, and for each that stays
+        open the hypothesis that it continues.
         """
         (sources, width), each = self.sums.shape, gained.shape[1]
         totals = (self.sums[:, :, None] + gained.view(sources, width, each)).flatten(1)
-        totals, place = totals.topk(2 * width)
-        parents = place.div(each, rounding_mode="floor")
-        tokens, gained = tokens.view(sources, -1).gather(1, place), gained.view(sources, -1).gather(1, place)
+        totals, index = totals.topk(2 * width)
+        parents = index.div(each, rounding_mode="floor")
+        tokens, gained = tokens.view(sources, -1).gather(1, index), gained.view(sources, -1).gather(1, index)
 
         ends = tokens == EOS
         ended = [
             (row, self._hypothesis(row, int(parents[row, rank]), totals[row, rank].item(), gained[row, rank].item()))
             for row, rank in (ends[:, :width] & totals[:, :width].isfinite()).nonzero().tolist()
         ]
-        # At most W of the 2 W candidates end, one for each open hypothesis: W others are always there.
+        # At most W of the 2 W candidates end, one for each open hypothesis: W others always remain.
         order = ends.to(torch.int8).argsort(dim=1, stable=True)[:, :width]
         self.sums, parents = totals.gather(1, order), parents.gather(1, order)
         tokens, gained = tokens.gather(1, order), gained.gather(1, order)
@@ -306,7 +315,7 @@ class _Beams:
         return ended, parents
 
     def cut_off(self, row: int) -> list[Hypothesis]:
-        """The open hypotheses of a source as they are."""
+        """Return the open hypotheses of a source as they are."""
         return [
             self._scored(self.ids[row, w].tolist(), self.gains[row, w].tolist(), log_prob, row, w)
             for w, log_prob in enumerate(self.sums[row].tolist())
@@ -314,7 +323,7 @@ class _Beams:
         ]
 
     def take_sources(self, kept: Int[Tensor, " kept"]) -> None:
-        """Go on with these sources alone."""
+        """Drop all but these sources."""
         self.ids, self.gains, self.sums = self.ids[kept], self.gains[kept], self.sums[kept]
         self.coverage = None if self.coverage is None else self.coverage[kept]
 
@@ -329,15 +338,15 @@ class _Beams:
         return Hypothesis(ids, gains, log_prob, score)
 
 
-def _finish(best: list[Hypothesis], hypothesis: Hypothesis, most: int) -> None:
-    """Add a finished hypothesis to those of its source, which stay ordered and at most as many as the beam."""
+def _insert(hypothesis: Hypothesis, best: list[Hypothesis], most: int) -> None:
+    """Add a finished hypothesis to those of its source, of which the best `most` stay, best first."""
     best.append(hypothesis)
     best.sort(key=lambda hypothesis: -hypothesis.score)
     del best[most:]
 
 
 def _is_decided(best: list[Hypothesis], best_open: float, length: int, limit: int, config: SearchConfig) -> bool:
-    """Whether a source needs no further step: by the stopping rule, or because nothing is open."""
+    """Return whether a source needs no further step: by the stopping rule, or because nothing is open."""
     if best_open == -torch.inf:
         return True
     if config.stopping == "first":

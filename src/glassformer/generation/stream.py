@@ -1,4 +1,4 @@
-"""Lines as they come, in chunks, so that a file of any length takes the same memory."""
+"""Lines of files and streams in chunks, as they come, so that a file of any length takes the same memory."""
 
 import os
 from collections.abc import Iterable, Iterator
@@ -13,11 +13,11 @@ from glassformer.text.pairs import decode_line, read_lines
 LINES_AT_ONCE = 2048
 STANDARD_INPUT = "standard input"
 Chunk = tuple[int, list[str]]
-"""Number of the first line, from 1, and the lines."""
+"""The number of the first line, from 1, and the lines."""
 
 
 def in_chunks(lines: Iterable[str], size: int, first: int = 1) -> Iterator[Chunk]:
-    """`size` lines at a time, of which the first has the number `first`."""
+    """Yield `size` lines at a time, of which the first has the number `first`."""
     iterator = iter(lines)
     while chunk := list(islice(iterator, size)):
         yield first, chunk
@@ -25,31 +25,31 @@ def in_chunks(lines: Iterable[str], size: int, first: int = 1) -> Iterator[Chunk
 
 
 def chunks_of_file(path: Path, size: int) -> Iterator[Chunk]:
-    """The lines of a file, `size` at a time."""
+    """Yield the lines of a file, `size` at a time."""
     return in_chunks(read_lines(path), size)
 
 
 def chunks_of_stream(stream: BinaryIO, size: int) -> Iterator[Chunk]:
-    """The lines of a stream, at most `size` at a time: whatever has arrived, so that nobody waits for a full chunk."""
+    """Yield the lines of a stream as they arrive, at most `size` at a time: nobody waits for a full chunk."""
     first = 1
-    begun: list[bytes] = []  # the parts of a line whose end has not arrived
+    parts: list[bytes] = []  # a line whose end has not arrived
     while block := os.read(stream.fileno(), 1 << 17):  # returns what is there, and waits only where nothing is
         head, newline, tail = block.rpartition(b"\n")
         if not newline:
-            begun.append(block)
+            parts.append(block)
             continue
-        raws = b"".join([*begun, head]).split(b"\n")
-        begun = [tail]
-        for begin in range(0, len(raws), size):
-            chunk = raws[begin : begin + size]
+        raws = b"".join([*parts, head]).split(b"\n")
+        parts = [tail]
+        for start in range(0, len(raws), size):
+            chunk = raws[start : start + size]
             yield first, [decode_line(raw, number, STANDARD_INPUT) for number, raw in enumerate(chunk, first)]
             first += len(chunk)
-    if rest := b"".join(begun):
+    if rest := b"".join(parts):
         yield first, [decode_line(rest, first, STANDARD_INPUT)]
 
 
 def count_lines(path: Path) -> int | None:
-    """How many lines a plain file has; None where that takes unpacking it (.gz), or it can be read only once."""
+    """Return how many lines a plain file has; None where that takes unpacking it (.gz), or it can be read only once."""
     if path.suffix == ".gz" or not path.is_file():
         return None
     newlines, last = 0, b"\n"
@@ -62,32 +62,33 @@ def count_lines(path: Path) -> int | None:
 def with_prefixes(
     chunks: Iterable[Chunk], path: Path | None, total: int | None = None, done: int = 0
 ) -> Iterator[tuple[int, list[str], list[str] | None]]:
-    """The same chunks, each with the lines of the file `path` at its place, after `done` that aren't wanted any more;
-    without a file with None. DataError unless it has a line for each of the input's, of which there are `total`, if
-    that is known.
+    """Yield the same chunks, each with the prefixes of its lines from the file `path`, or without a file with None.
+
+    The first `done` prefixes are skipped. DataError unless the file has a line for each of the input's, of which there
+    are `total`, if that is known.
     """
     if path is None:
         yield from ((first, lines, None) for first, lines in chunks)
         return
     fix = "it must have one for each, empty where nothing is prescribed"
-    if total is not None and (count := count_lines(path)) not in (None, total):
-        raise DataError(f"{path} has {count:,} lines, the input {total:,}: {fix}")
+    if total is not None and (lines_there := count_lines(path)) not in (None, total):
+        raise DataError(f"{path} has {lines_there:,} lines, the input {total:,}: {fix}")
     prefixes = read_lines(path)
-    taken = sum(1 for _ in islice(prefixes, done))
+    count = sum(1 for _ in islice(prefixes, done))
     for first, lines in chunks:
         beside = list(islice(prefixes, len(lines)))
-        taken += len(beside)
+        count += len(beside)
         if len(beside) < len(lines):
-            raise DataError(f"{path} has {taken:,} lines, the input more: {fix}")
+            raise DataError(f"{path} has {count:,} lines, the input more: {fix}")
         yield first, lines, beside
     if next(prefixes, None) is not None:
-        raise DataError(f"the input has {taken:,} lines, {path} more: {fix}")
+        raise DataError(f"the input has {count:,} lines, {path} more: {fix}")
 
 
 def counting(chunks: Iterable[Chunk], what: str, unit: str, total: int | None = None) -> Iterator[Chunk]:
-    """The same chunks, with a count, rate and time on standard error while they are worked on, if it's a terminal.
+    """Yield the same chunks, and meanwhile show count, rate and time on standard error, if it's a terminal.
 
-    With the number of all lines also the time left. The first chunk needn't begin with the first line.
+    With the number of all lines the time left shows too. The first chunk needn't begin with the first line.
     """
     iterator = iter(chunks)
     if (head := next(iterator, None)) is None:
