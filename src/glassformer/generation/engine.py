@@ -16,13 +16,13 @@ from torch import Tensor
 
 from glassformer.attention.attend import attend, attend_step
 from glassformer.attention.kernels.products import PackedLinear
+from glassformer.attention.kernels.topk import BLOCK
 from glassformer.attention.kernels.weigh import weigh
 from glassformer.device import mapped_memory
 from glassformer.errors import RunError
 from glassformer.generation.cache import BeamCache
 from glassformer.generation.graph import FixedCache, StepGraph
 from glassformer.generation.precision import QuantizedLinear
-from glassformer.generation.top import BLOCK
 from glassformer.transformer.config import ModelConfig
 from glassformer.transformer.model import Transformer
 from glassformer.transformer.positions import sinusoids

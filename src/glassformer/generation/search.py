@@ -12,11 +12,11 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from glassformer.attention.kernels.topk import topk_classes
 from glassformer.errors import RunError
 from glassformer.generation.config import SearchConfig
 from glassformer.generation.constraints import Constraints
 from glassformer.generation.engine import Engine
-from glassformer.generation.top import top
 from glassformer.text.tokenizer import EOS
 
 Source = Int[Tensor, "sources source_len"]
@@ -136,13 +136,13 @@ def _best(
     if constraints.needs_all(length):
         log_probs = _normalised(logits)
         constraints.apply(log_probs, ids, open_)
-        return top(log_probs, k)
+        return topk_classes(log_probs, k)
     parts = []
     for rows in logits.split(max(1, IN_CACHE // logits.shape[1])):
         log_probs = _normalised(rows)
         if constraints.forbids_end(length):
             log_probs[:, EOS] = -torch.inf
-        parts.append(top(log_probs, k))
+        parts.append(topk_classes(log_probs, k))
     if len(parts) == 1:
         return parts[0]
     return torch.cat([log_probs for log_probs, _ in parts]), torch.cat([tokens for _, tokens in parts])

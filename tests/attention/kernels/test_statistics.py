@@ -2,10 +2,9 @@ import pytest
 import torch
 from torch import Tensor
 from torch.testing import assert_close
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from glassformer.attention.kernels.blocks import Block
-from glassformer.attention.kernels.statistics import Sizes, statistics, top_of_rows
+from glassformer.attention.kernels.statistics import Sizes, statistics
 from glassformer.attention.want import Want
 
 B, H, Q, K = 2, 3, 11, 13  # distinct primes: a swapped axis cannot pass
@@ -59,50 +58,3 @@ def test_only_what_is_wanted_is_gathered():
         wanted = {"rows": ("rows", "row_heads")}.get(name, (name,))
         (fact,) = statistics(Want(**{n: getattr(EVERYTHING, n) for n in wanted}), SIZES)
         assert fact.name == name
-
-
-# The largest of many
-
-
-def assert_largest(w: Tensor, k: int) -> None:
-    largest, keys = top_of_rows(w, k)
-    assert torch.equal(largest, w.topk(k, -1).values)
-    assert torch.equal(w.gather(-1, keys), largest)
-    in_order = keys.sort(-1).values
-    assert (in_order[..., 1:] > in_order[..., :-1]).all()  # no key twice
-
-
-@pytest.mark.parametrize("k", [1, 2, 8, 31])
-@pytest.mark.parametrize("n", [31, 64, 127, 500, 997, 1024, 4099])
-def test_top_of_rows_is_topk(n, k):
-    assert_largest(torch.rand(B, Q, n), k)
-    assert_largest(torch.randint(4, (B, Q, n)).float(), k)  # ties
-    assert_largest(torch.zeros(B, Q, n), k)
-    in_order = torch.arange(n).float().expand(1, 2, n)
-    assert_largest(in_order, k)
-    assert_largest(in_order.flip(-1), k)
-    assert_largest(-in_order, k)
-
-
-@pytest.mark.parametrize("stride", range(1, 60))
-def test_the_largest_may_lie_at_any_distance(stride):
-    # 8 of 1000: wherever chunks begin and end, some of these strides puts the largest into one chunk.
-    w = torch.rand(1, 3, 1000)
-    for row in range(3):
-        w[0, row, (torch.arange(8) * stride + 100 * row) % 1000] += 1.0
-    assert_largest(w, 8)
-
-
-def test_few_numbers_are_searched_for_the_largest():
-    searched = []
-
-    class Record(TorchDispatchMode):
-        def __torch_dispatch__(self, function, types, args=(), kwargs=None):
-            if function is torch.ops.aten.topk.default:
-                searched.append(args[0].shape[-1])
-            return function(*args, **(kwargs or {}))
-
-    w = torch.rand(1, 1, 4096)
-    with Record():
-        top_of_rows(w, 8)
-    assert 0 < sum(searched) < 4096 / 4

@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from glassformer.attention.kernels.blocks import Block
+from glassformer.attention.kernels.topk import topk_keys
 from glassformer.attention.want import Want, tile_size
 
 Found = dict[str, Tensor]
@@ -129,7 +130,7 @@ class Top(Statistic):
         found["top_keys"] = torch.full(found["top"].shape, -1, device=of.device)
 
     def see(self, block: Block, w: Tensor, found: Found) -> None:
-        largest, keys = top_of_rows(w, min(self._k, w.shape[-1]))
+        largest, keys = topk_keys(w, min(self._k, w.shape[-1]))
         keys = (keys + block.keys.start).masked_fill_(largest == 0, -1)
         place = (block.entries, block.heads, block.rows, slice(0, largest.shape[-1]))
         found["top"][place] = block.by_head(largest).to(found["top"].dtype)
@@ -302,22 +303,3 @@ def statistics(want: Want, of: Sizes) -> list[Statistic]:
         "weights": lambda: Weights(of),
     }
     return [new() for name, new in wished.items() if getattr(want, name)]
-
-
-def top_of_rows(w: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """torch.topk over the last axis, in about one pass.
-
-    The k largest lie in those k of many chunks whose own largest are the largest: only these are searched.
-    """
-    n = w.shape[-1]
-    chunk = max(1, int((n / k) ** 0.5))
-    chunks = n // chunk
-    if chunks < 4 * k or chunk < 4:
-        return w.topk(k, -1)
-    striped = w[..., : chunk * chunks].unflatten(-1, (chunk, chunks))  # a chunk is every chunks-th number
-    best = striped.amax(-2).topk(k, -1).indices
-    places = (best[..., None, :] + chunks * torch.arange(chunk, device=w.device)[:, None]).flatten(-2)
-    rest = torch.arange(chunk * chunks, n, device=w.device).expand(*w.shape[:-1], -1)
-    places = torch.cat([places, rest], -1)
-    largest, at = w.gather(-1, places).topk(k, -1)
-    return largest, places.gather(-1, at)

@@ -2,8 +2,9 @@ import pytest
 import torch
 from torch import Tensor
 from torch.testing import assert_close
+from torch.utils._python_dispatch import TorchDispatchMode
 
-from glassformer.generation.top import BLOCK, top
+from glassformer.attention.kernels.topk import BLOCK, topk_classes, topk_keys
 
 ROWS = 5
 # Few, where a sort is all there is; a multiple of 128 of them, small and large; many that are no multiple.
@@ -13,7 +14,7 @@ CLASSES = [7, 127, BLOCK, 3 * BLOCK, 31 * BLOCK, 32 * BLOCK, 37 * BLOCK, 37 * BL
 def check(scores: Tensor, k: int) -> None:
     """The values are torch's, in order; the classes are different ones that have these values."""
     given = scores.clone()
-    best, classes = top(scores, k)
+    best, classes = topk_classes(scores, k)
     assert best.shape == classes.shape == (len(scores), k)
     assert_close(best, scores.topk(k).values, rtol=0, atol=0)
     assert_close(scores.gather(1, classes), best, rtol=0, atol=0)
@@ -22,7 +23,7 @@ def check(scores: Tensor, k: int) -> None:
 
 
 @pytest.mark.parametrize("classes", CLASSES)
-def test_top_is_torchs_topk(classes):
+def test_topk_classes_is_torchs_topk(classes):
     for k in (1, 2, 3, 10, 31, 32, 36, 37, 38, 127, 313):
         if k <= classes:
             check(torch.randn(ROWS, classes), k)
@@ -68,7 +69,7 @@ def test_the_best_may_lie_anywhere(k):
     for place in places.values():
         scores = low.clone()
         scores[0, place] = 100.0 + torch.randperm(k)
-        best, classes = top(scores, k)
+        best, classes = topk_classes(scores, k)
         assert best[0].tolist() == [100.0 + n for n in reversed(range(k))]
         assert sorted(classes[0].tolist()) == sorted(place.tolist())
 
@@ -76,5 +77,52 @@ def test_the_best_may_lie_anywhere(k):
 def test_every_row_has_its_own():
     scores = torch.zeros(3, 37 * BLOCK)
     scores[0, 4000], scores[1, 5], scores[2, 129] = 1.0, 2.0, 3.0
-    best, classes = top(scores, 1)
+    best, classes = topk_classes(scores, 1)
     assert (best.tolist(), classes.tolist()) == ([[1.0], [2.0], [3.0]], [[4000], [5], [129]])
+
+
+# Of any number
+
+
+def assert_largest(w: Tensor, k: int) -> None:
+    largest, keys = topk_keys(w, k)
+    assert torch.equal(largest, w.topk(k, -1).values)
+    assert torch.equal(w.gather(-1, keys), largest)
+    in_order = keys.sort(-1).values
+    assert (in_order[..., 1:] > in_order[..., :-1]).all()  # no key twice
+
+
+@pytest.mark.parametrize("k", [1, 2, 8, 31])
+@pytest.mark.parametrize("n", [31, 64, 127, 500, 997, 1024, 4099])
+def test_topk_keys_is_torchs_topk(n, k):
+    assert_largest(torch.rand(2, ROWS, n), k)
+    assert_largest(torch.randint(4, (2, ROWS, n)).float(), k)  # ties
+    assert_largest(torch.zeros(2, ROWS, n), k)
+    in_order = torch.arange(n).float().expand(1, 2, n)
+    assert_largest(in_order, k)
+    assert_largest(in_order.flip(-1), k)
+    assert_largest(-in_order, k)
+
+
+@pytest.mark.parametrize("stride", range(1, 60))
+def test_the_largest_may_lie_at_any_distance(stride):
+    # 8 of 1000: wherever chunks begin and end, some of these strides puts the largest into one chunk.
+    w = torch.rand(1, 3, 1000)
+    for row in range(3):
+        w[0, row, (torch.arange(8) * stride + 100 * row) % 1000] += 1.0
+    assert_largest(w, 8)
+
+
+def test_few_numbers_are_searched_for_the_largest():
+    searched = []
+
+    class Record(TorchDispatchMode):
+        def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+            if function is torch.ops.aten.topk.default:
+                searched.append(args[0].shape[-1])
+            return function(*args, **(kwargs or {}))
+
+    w = torch.rand(1, 1, 4096)
+    with Record():
+        topk_keys(w, 8)
+    assert 0 < sum(searched) < 4096 / 4
