@@ -13,8 +13,10 @@ from torch.testing import assert_close
 
 from glassformer.attention import attend as attend_module
 from glassformer.attention.attend import attend, attend_step, small_self_attention
+from glassformer.attention.kernels import choose
 from glassformer.attention.kernels.weigh import weigh
 from glassformer.attention.observe import observe
+from glassformer.errors import ArgumentError
 
 B, H, Q, K, D, V = 2, 3, 5, 7, 11, 13  # distinct primes: a swapped axis cannot pass
 
@@ -93,8 +95,8 @@ def long_path(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -
 
 
 def force(monkeypatch: pytest.MonkeyPatch, path: str) -> None:
-    monkeypatch.setattr(attend_module, "_short_is_faster", lambda q, k, v: path == "short")
-    monkeypatch.setattr(attend_module, "_products_are_faster", lambda q, k: path == "products")
+    monkeypatch.setattr(choose, "short_is_faster", lambda q, k, v: path == "short")
+    monkeypatch.setattr(choose, "products_are_faster", lambda q, k: path == "products")
 
 
 def taken_paths(monkeypatch: pytest.MonkeyPatch) -> set[str]:
@@ -180,6 +182,35 @@ def test_causal_queries_are_the_last_positions(path, q_len, k_len):
         seen = query + k_len - q_len + 1
         alone = q[:, :, query, None], k[:, :, :seen], v[:, :, :seen]
         assert_close(output[:, :, query, None], explicit(*alone, torch.ones(seen, dtype=torch.bool)))
+
+
+@pytest.mark.parametrize(
+    ("q", "k", "v", "message"),
+    [
+        (
+            (B, H, Q, D),
+            (1, H, K, D),
+            (1, H, K, V),
+            r"of one batch, got \(2, 3, 5, 11\), \(1, 3, 7, 11\) and \(1, 3, 7,",
+        ),
+        ((B, H, Q, D), (B, 1, K, D), (B, 1, K, V), r"must have the same heads, got 3 and 1: .* call observe\(\), or"),
+        ((B, H, Q, D), (B, H, K, D), (B, H, K + 2, V), "of one batch, got"),
+        ((B, H, Q, D), (B, H, K, D), (B, 1, K, V), "of one batch, got"),
+        ((B, H, Q, D), (B, H, K, D + 2), (B, H, K, V), "of one batch, got"),
+        ((H, Q, D), (H, K, D), (H, K, V), r"must be \(batch, heads, q_len, d_head\), .*: of one entry or head, pass"),
+    ],
+)
+@pytest.mark.parametrize("learns", [False, True])
+def test_shapes_that_do_not_belong_together_are_explained(q, k, v, message, learns, monkeypatch):
+    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)  # our own checks, not the test suite's
+    with pytest.raises(ArgumentError, match=message):
+        attend(*(torch.randn(shape, requires_grad=learns) for shape in (q, k, v)))
+
+
+@pytest.mark.parametrize("dropout", [-0.1, 1.5, math.nan])
+def test_dropout_must_be_a_probability(dropout):
+    with pytest.raises(ArgumentError, match=f"dropout must be a probability, 0 to 1, got {dropout}"):
+        attend(*heads(), dropout=dropout)
 
 
 def test_causal_refuses_more_queries_than_keys():
@@ -459,7 +490,7 @@ def test_minus_infinity_in_a_bias_blocks_as_keep_does(long_path):
 
 
 def test_long_heads_are_copied_and_give_the_same(monkeypatch):
-    monkeypatch.setattr(attend_module, "_COPIES_FROM_SCORES", 0)
+    monkeypatch.setattr(choose, "COPIES_FROM_SCORES", 0)
     q, k, v = (x.float().transpose(1, 2).contiguous().transpose(1, 2) for x in heads())
     assert_close(attend(q, k, v), weigh(q, k) @ v)
 

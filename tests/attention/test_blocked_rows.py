@@ -8,8 +8,7 @@ import torch
 from torch import Tensor
 from torch.testing import assert_close
 
-from glassformer.attention import attend as attend_module
-from glassformer.attention.kernels import blockwise
+from glassformer.attention.kernels import choose
 from glassformer.attention.multihead import MultiheadAttention
 
 B, H, Q, K, D = 2, 3, 5, 7, 4
@@ -51,9 +50,9 @@ def masks(kind: str, dtype: torch.dtype) -> tuple[dict[str, Tensor], Tensor]:
 
 @pytest.fixture(params=["plain operations", "blocks", "products", "short"])
 def _way(request, monkeypatch) -> None:
-    monkeypatch.setattr(blockwise, "_FROM_SCORES", 0 if request.param == "blocks" else 10**9)
-    monkeypatch.setattr(attend_module, "_products_are_faster", lambda q, k: request.param == "products")
-    monkeypatch.setattr(attend_module, "_short_is_faster", lambda q, k, v: request.param == "short")
+    monkeypatch.setattr(choose, "BLOCKS_FROM_SCORES", 0 if request.param == "blocks" else 10**9)
+    monkeypatch.setattr(choose, "products_are_faster", lambda q, k: request.param == "products")
+    monkeypatch.setattr(choose, "short_is_faster", lambda q, k, v: request.param == "short")
 
 
 @pytest.mark.usefixtures("_way")

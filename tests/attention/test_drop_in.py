@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.testing import assert_close
 
-from glassformer.attention.kernels import blocks, blockwise
+from glassformer.attention.kernels import choose
 from glassformer.attention.multihead import MultiheadAttention
 
 CASES = 2000 if os.environ.get("HYPOTHESIS_PROFILE") == "long" else 200
@@ -196,17 +196,17 @@ def test_same_results_and_same_errors_as_torch(case):
         torch.backends.mha.set_fastpath_enabled(True)
 
     # Small inputs take the plain operations: let blocks of a few rows have their turn.
-    sizes = (blockwise._FROM_SCORES, blocks._BLOCK_BYTES, blocks._BLOCK_ROWS)
+    sizes = (choose.BLOCKS_FROM_SCORES, choose.BLOCK_BYTES, choose.BLOCK_ROWS)
     if case["block_rows"] is not None:
-        blockwise._FROM_SCORES, blocks._BLOCK_ROWS = 0, 1
+        choose.BLOCKS_FROM_SCORES, choose.BLOCK_ROWS = 0, 1
         row_bytes = heads * (case["k_len"] + 2) * query.element_size()
-        blocks._BLOCK_BYTES = {"cpu": case["block_rows"] * row_bytes}
+        choose.BLOCK_BYTES = {"cpu": case["block_rows"] * row_bytes}
     jaxtyping.config.update("jaxtyping_disable", True)  # the module's own checks, not the test suite's
     try:
         found = outcome(ours, inputs, call, case["grad"])
     finally:
         jaxtyping.config.update("jaxtyping_disable", False)
-        blockwise._FROM_SCORES, blocks._BLOCK_BYTES, blocks._BLOCK_ROWS = sizes
+        choose.BLOCKS_FROM_SCORES, choose.BLOCK_BYTES, choose.BLOCK_ROWS = sizes
 
     if "unspecified dimension size -1" in str(expected):
         return  # torch stumbles over empty inputs in some calls; ours are tested in test_multihead.py

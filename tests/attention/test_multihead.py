@@ -20,7 +20,7 @@ from torch.testing import assert_close
 from glassformer.attention import functional
 from glassformer.attention.attend import attend
 from glassformer.attention.multihead import MultiheadAttention
-from glassformer.attention.observe import observe, see
+from glassformer.attention.observe import observe, observe_problem
 from glassformer.attention.want import Want
 
 B, H, Q, K, D = 2, 3, 5, 7, 11  # distinct primes: a swapped axis cannot pass
@@ -116,7 +116,11 @@ def test_output_and_weights_are_torchs(masks, batch_first, grad):
 @pytest.mark.parametrize(("average", "wanted"), [(True, Want(head_mean=True)), (False, Want(weights=True))])
 def test_weights_are_what_observe_sees(average, wanted, monkeypatch):
     calls = []
-    monkeypatch.setattr(functional, "see", lambda of, want, dropout: calls.append(want) or see(of, want, dropout))
+    monkeypatch.setattr(
+        functional,
+        "observe_problem",
+        lambda of, want, dropout: calls.append(want) or observe_problem(of, want, dropout),
+    )
     ours, _ = pair(batch_first=True)
     query, key, value = sequences(batch_first=True)
     _, weights = ours(query, key, value, average_attn_weights=average)
@@ -196,9 +200,9 @@ def test_parts_agree_with_each_other_and_with_the_whole(bias):
     memory_k, memory_v = ours.project_memory(x)
     assert_close(memory_k, k)
     assert_close(memory_v, v)
-    assert_close(ours.look(q, k, v), ours(x, x, x)[0])
+    assert_close(ours.attend(q, k, v), ours(x, x, x)[0])
     future = torch.ones(K, K, dtype=torch.bool).triu(1)
-    assert_close(ours.look(q, k, v, causal=True), ours(x, x, x, attn_mask=future)[0])
+    assert_close(ours.attend(q, k, v, causal=True), ours(x, x, x, attn_mask=future)[0])
 
 
 def test_head_h_is_the_h_th_slice_of_the_width():
@@ -210,7 +214,7 @@ def test_head_h_is_the_h_th_slice_of_the_width():
             rows = slice(part * E + h * D, part * E + (h + 1) * D)
             assert_close(projected[:, h], x @ ours.in_proj_weight[rows].T + ours.in_proj_bias[rows])
     merged = torch.cat([attend(*parts)[:, h] for h in range(H)], dim=-1)
-    assert_close(ours.look(*parts), ours.out_proj(merged))
+    assert_close(ours.attend(*parts), ours.out_proj(merged))
 
 
 # Dropout

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.testing import assert_close
 
-from glassformer.attention.kernels import blocks, blockwise, products
+from glassformer.attention.kernels import choose
 from glassformer.attention.observation import Observation
 from glassformer.attention.observe import observe
 from glassformer.attention.want import NOTHING, SUMMARY, Want
@@ -138,12 +138,12 @@ WAYS = {
 def take(way: str, patch: Any, k_len: int = K, bytes_each: int = 8) -> None:
     """Attention goes this way, whatever the sizes."""
     if WAYS[way] is None:
-        patch.setattr(blockwise, "_FROM_SCORES", 10**9)
+        patch.setattr(choose, "BLOCKS_FROM_SCORES", 10**9)
         return
     rows, together = WAYS[way]
-    patch.setattr(blockwise, "_FROM_SCORES", 0)
-    patch.setattr(blocks, "_BLOCK_BYTES", {"cpu": rows * together * k_len * bytes_each})
-    patch.setattr(blocks, "_BLOCK_ROWS", 1 if together == H else rows)
+    patch.setattr(choose, "BLOCKS_FROM_SCORES", 0)
+    patch.setattr(choose, "BLOCK_BYTES", {"cpu": rows * together * k_len * bytes_each})
+    patch.setattr(choose, "BLOCK_ROWS", 1 if together == H else rows)
 
 
 @pytest.fixture(params=WAYS)
@@ -310,7 +310,7 @@ def test_the_summary_is_wanted_if_nothing_is_said():
 
 @pytest.mark.parametrize("budget", [1, 3000, 10**9])
 def test_a_budget_changes_no_result(budget, monkeypatch):
-    monkeypatch.setattr(blockwise, "_FROM_SCORES", 0)
+    monkeypatch.setattr(choose, "BLOCKS_FROM_SCORES", 0)
     q, k, v = (x.requires_grad_() for x in heads())
     found = facts(*observe(q, k, v, causal=True, want=EVERYTHING, budget=budget))
     assert_close(found, explicit(q, k, v, EVERYTHING, causal=True))
@@ -411,7 +411,7 @@ def test_gradients_in_half_precision_come_close(way, kept, dtype):
 @pytest.mark.parametrize("learns", ["values", "bias"])
 def test_gradients_in_half_precision_are_sums_over_many_blocks(learns, want, monkeypatch):
     # A sum of 256 equal numbers stays as it is in bfloat16, however many more are added.
-    monkeypatch.setattr(blockwise, "_FROM_SCORES", 0)
+    monkeypatch.setattr(choose, "BLOCKS_FROM_SCORES", 0)
     q_len = 521
     q, k, v = (torch.zeros(1, 1, n, w, dtype=torch.bfloat16) for n, w in ((q_len, D), (3, D), (3, V)))
     bias = torch.zeros(1, 1, 1, 3, dtype=torch.bfloat16)
@@ -434,8 +434,8 @@ def test_facts_of_long_rows_stay_exact_in_float32(causal, monkeypatch):
     want = replace(LINEAR, top=7, pooled=10, pooled_heads=9, rows=(60,), row_heads=None)
     expected = explicit(q, k, v, want, causal=causal)
     for rows in (7, 100):
-        monkeypatch.setattr(blocks, "_BLOCK_BYTES", {"cpu": rows * H * k_len * 4})
-        monkeypatch.setattr(blocks, "_BLOCK_ROWS", rows)
+        monkeypatch.setattr(choose, "BLOCK_BYTES", {"cpu": rows * H * k_len * 4})
+        monkeypatch.setattr(choose, "BLOCK_ROWS", rows)
         found = facts(*observe(q, k, v, causal=causal, want=want))
         for name, exact in numbers(expected).items():
             assert_close(found[name].double(), exact, atol=2e-6, rtol=2e-6, msg=lambda words, n=name: f"{n}: {words}")
@@ -455,8 +455,8 @@ def test_a_bias_of_another_dtype_leaves_the_results_theirs(either, dtype):
 @pytest.mark.parametrize("library", ["MKL", "oneDNN"])
 @pytest.mark.parametrize("masks", ["none", "padding", "causal"])
 def test_the_same_through_either_library(way, library, masks, monkeypatch):
-    monkeypatch.setattr(products, "_ONEDNN_BEATS_MKL", library == "oneDNN")
-    monkeypatch.setattr(products, "_ONEDNN_FROM_OPERATIONS", 0)
+    monkeypatch.setattr(choose, "ONEDNN_BEATS_MKL", library == "oneDNN")
+    monkeypatch.setattr(choose, "ONEDNN_FROM_OPERATIONS", 0)
     inputs = [x.requires_grad_() for x in heads(dtype=torch.float32)]
     given = MASKS[masks]()
     found = numbers(facts(*observe(*inputs, want=EVERYTHING, **given)))
@@ -906,8 +906,8 @@ def test_anything_is_as_the_definitions_say(case):
         return observe(*inputs[:3], **masks, dropout=dropout, want=asked, budget=case["budget"])
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(blockwise, "_FROM_SCORES", 10**9 if case["plain"] else 0)
-        patch.setattr(blocks, "_BLOCK_ROWS", case["block_rows"])
+        patch.setattr(choose, "BLOCKS_FROM_SCORES", 10**9 if case["plain"] else 0)
+        patch.setattr(choose, "BLOCK_ROWS", case["block_rows"])
         found = facts(*run(want))
         stays = 1.0
         if dropout:
@@ -1007,7 +1007,7 @@ def test_a_loss_that_leaves_blind_queries_out_has_finite_gradients(either):
 
 
 def test_an_expanded_bias_is_kept_as_small_as_it_is(monkeypatch):
-    monkeypatch.setattr(blockwise, "_FROM_SCORES", 0)
+    monkeypatch.setattr(choose, "BLOCKS_FROM_SCORES", 0)
     q, k, v = (x.requires_grad_() for x in heads())
     bias = torch.randn(1, 1, 1, K, dtype=torch.float64).expand(B, H, Q, K)
     kept = []

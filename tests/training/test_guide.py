@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.testing import assert_close
 
-from glassformer.attention.functional import look
+from glassformer.attention.functional import compute_attention
 from glassformer.data.alignment import Aligner
 from glassformer.data.corpus import Corpus
 from glassformer.errors import ConfigError, RunError
@@ -60,10 +60,10 @@ def heads_of(model: Transformer, source: Tensor, target: Tensor) -> tuple[Tensor
 
     def looking(of, dropout, want):
         found.append((of.q[0], of.k[0]))
-        return look(of, dropout, want)
+        return compute_attention(of, dropout, want)
 
     target_in = torch.cat([torch.tensor([model.target_pad]), target[:-1]])
-    with model.attentions[GUIDED].looked_at_by(looking):
+    with model.attentions[GUIDED].computed_by(looking):
         model.decode(target_in[None], model.start(model.encode(source[None])))
     return found[0]
 

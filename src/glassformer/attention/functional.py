@@ -12,23 +12,25 @@ from glassformer.attention.attend import attend
 from glassformer.attention.kernels.blocks import Problem
 from glassformer.attention.kernels.products import linear
 from glassformer.attention.masks import add_open_columns, causal_from_start, check_type, fit_bias, masks_from_torch
-from glassformer.attention.observe import see
+from glassformer.attention.observe import observe_problem
 from glassformer.attention.want import Want
 from glassformer.errors import ArgumentError
 
 HEAD_MEAN, WEIGHTS = Want(head_mean=True), Want(weights=True)
 
 
-Look = Callable[[Problem, float, Want | None], tuple[Tensor, Tensor | None]]
-"""Attention over projected heads, with this dropout: the output, and the weights if HEAD_MEAN or WEIGHTS is wanted."""
+AttentionFunction = Callable[[Problem, float, Want | None], tuple[Tensor, Tensor | None]]
+"""Attention over projected heads: from the problem, the probability of dropout and what is wanted of the weights
+(HEAD_MEAN or WEIGHTS) to the output and, if wanted, the weights."""
 
 
-def look(of: Problem, dropout: float, want: Want | None) -> tuple[Tensor, Tensor | None]:
-    """The fastest `Look`."""
+def compute_attention(problem: Problem, dropout: float, want: Want | None) -> tuple[Tensor, Tensor | None]:
+    """Compute attention in the fastest form: the `AttentionFunction` that stands unless another one is given."""
     if want is None:
-        return attend(of.q, of.k, of.v, keep=of.keep, bias=of.bias, causal=of.causal, dropout=dropout), None
-    output, found = see(of, want, dropout)
-    (weights,) = found.values()
+        q, k, v, keep, bias = problem.q, problem.k, problem.v, problem.keep, problem.bias
+        return attend(q, k, v, keep=keep, bias=bias, causal=problem.causal, dropout=dropout), None
+    output, facts = observe_problem(problem, want, dropout)
+    (weights,) = facts.values()
     return output, weights
 
 
@@ -125,7 +127,7 @@ def forward_in_memory_order(
     static_v: Tensor | None = None,
     average_attn_weights: bool,
     is_causal: bool,
-    look: Look = look,
+    attention: AttentionFunction = compute_attention,
 ) -> tuple[Tensor, Tensor | None]:
     """`multi_head_attention_forward`, but the output lies in memory as the query does: batch-major where that is."""
     batched = query.dim() == 3
@@ -167,7 +169,7 @@ def forward_in_memory_order(
         keep, bias = add_open_columns(keep, bias, further)
         want = (HEAD_MEAN if average_attn_weights else WEIGHTS) if need_weights else None
         of = Problem(q, k, v, keep, bias, False, scale, q.dtype)
-    output, weights = look(of, dropout, want)
+    output, weights = attention(of, dropout, want)
 
     output = _merge_heads(output, query, out_proj_weight, out_proj_bias)
     if batched:

@@ -13,7 +13,12 @@ from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
 from torch.overrides import has_torch_function
 
 from glassformer.attention.attend import attend, small_self_attention
-from glassformer.attention.functional import Look, forward_in_memory_order, multi_head_attention_forward, on_each
+from glassformer.attention.functional import (
+    AttentionFunction,
+    forward_in_memory_order,
+    multi_head_attention_forward,
+    on_each,
+)
 from glassformer.attention.kernels.blocks import Problem
 from glassformer.attention.kernels.products import linear
 from glassformer.attention.packing import Packing
@@ -61,12 +66,12 @@ class MultiheadAttention(nn.Module):
     Differs from torch: a query that may look nowhere gets weights and attention output of exactly zero, not NaN; uint8
     masks count as boolean, with a DeprecationWarning; added keys stay visible under `is_causal`.
 
-    The Transformer's layers call its parts (`project`, `project_query`, `project_memory`, `look`), so that keys and
+    The Transformer's layers call its parts (`project`, `project_query`, `project_memory`, `attend`), so that keys and
     values can be cached.
     """
 
-    _look: Look | None = None
-    """What looks in place of the fastest way (`looked_at_by`)."""
+    _attention: AttentionFunction | None = None
+    """What computes attention in place of the fastest form (`computed_by`)."""
 
     # Layers of torch.nn that find True here compute attention themselves, from our weights, without calling us.
     _qkv_same_embed_dim = False
@@ -166,7 +171,7 @@ class MultiheadAttention(nn.Module):
                 query, key, value, key_padding_mask, need_weights, attn_mask, average_attn_weights, is_causal
             )
         if self.num_heads * self.head_dim != self.embed_dim:
-            raise ArgumentError("an attention that has lost heads is called by its parts: project and look")
+            raise ArgumentError("an attention that has lost heads is called by its parts: project and attend")
         in_proj_weight, out_proj = self.in_proj_weight, self.out_proj
         separate = in_proj_weight is None
         swap = self.batch_first and query.dim() == 3
@@ -174,7 +179,13 @@ class MultiheadAttention(nn.Module):
             in_proj_bias = self.in_proj_bias
             inferring = not (torch.is_grad_enabled() or self.training or self.add_zero_attn or self.bias_k is not None)
             plain = attn_mask is None and not is_causal
-            if inferring and plain and self._look is None and in_proj_weight is not None and in_proj_bias is not None:
+            if (
+                inferring
+                and plain
+                and self._attention is None
+                and in_proj_weight is not None
+                and in_proj_bias is not None
+            ):
                 projections = (in_proj_weight, in_proj_bias, out_proj.weight, out_proj.bias)
                 seen = small_self_attention(
                     query,
@@ -191,8 +202,8 @@ class MultiheadAttention(nn.Module):
             query, key, value = on_each(_swap_first_two, query, key, value)
         tensors = (query, key, value, in_proj_weight, self.in_proj_bias, out_proj.weight, out_proj.bias)
         function: Callable[..., tuple[Tensor, Tensor | None]] = forward_in_memory_order
-        if self._look is not None:
-            function = partial(forward_in_memory_order, look=self._look)
+        if self._attention is not None:
+            function = partial(forward_in_memory_order, attention=self._attention)
         elif has_torch_function(tensors):
             function = multi_head_attention_forward
         output, weights = function(
@@ -304,7 +315,7 @@ class MultiheadAttention(nn.Module):
         k, v = self._split(_spread(linear(memory, self._packed()[width:], bias), packing), 2)
         return k, v
 
-    def look(
+    def attend(
         self,
         q: Heads,
         k: Float[Tensor, "batch heads k_len d_head"],
@@ -318,24 +329,24 @@ class MultiheadAttention(nn.Module):
         dropout = self.dropout if self.training else 0.0
         if not self.num_heads:
             heads = q
-        elif self._look is None:
+        elif self._attention is None:
             heads = attend(q, k, v, keep=keep, causal=causal, dropout=dropout)
         else:
             of = Problem(q, k, v, keep, None, causal, 1 / math.sqrt(self.head_dim), q.dtype)
-            heads, _ = self._look(of, dropout, None)
+            heads, _ = self._attention(of, dropout, None)
         x = heads.transpose(1, 2).flatten(2)
         return linear(x if packing is None else packing.gather(x), self.out_proj.weight, self.out_proj.bias)
 
     @contextmanager
-    def looked_at_by(self, look: Look) -> Iterator[None]:
-        """Inside, `look` computes the attention of this module, between its projections."""
-        if self._look is not None:
-            raise ArgumentError("this attention is being looked at already: one capture or gate at a time")
-        self.__dict__["_look"] = look
+    def computed_by(self, attention: AttentionFunction) -> Iterator[None]:
+        """Let this function compute the attention between the module's projections inside the context."""
+        if self._attention is not None:
+            raise ArgumentError("this attention is captured, gated or guided already: one at a time")
+        self.__dict__["_attention"] = attention
         try:
             yield
         finally:
-            del self.__dict__["_look"]
+            del self.__dict__["_attention"]
 
     def _packed(self) -> Tensor:
         if self.in_proj_weight is None:

@@ -6,10 +6,12 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from glassformer.attention.attend import check_dropout
+from glassformer.attention.kernels import choose
 from glassformer.attention.kernels.blocks import Problem
-from glassformer.attention.kernels.blockwise import attend_in_blocks, blocks_are_faster
+from glassformer.attention.kernels.blockwise import attend_in_blocks
 from glassformer.attention.kernels.plain import observe_plainly
-from glassformer.attention.kernels.statistics import Found
+from glassformer.attention.kernels.statistics import Facts
 from glassformer.attention.masks import check_causal, check_masks
 from glassformer.attention.observation import Observation
 from glassformer.attention.want import SUMMARY, Want
@@ -59,22 +61,21 @@ def observe(
         raise ArgumentError(f"want must be a Want, got {want!r}: want=Want(entropy=True), say")
     if causal:
         check_causal(q.shape[2], k.shape[2])
-    if not 0 <= dropout <= 1:
-        raise ArgumentError(f"dropout must be a probability, 0 to 1, got {dropout}")
+    check_dropout(dropout)
     if budget is not None and (not isinstance(budget, int) or budget <= 0):
         raise ArgumentError(f"budget must be a whole number of bytes above 0, got {budget!r}: 2**28 is 256 MiB")
     want.check(q.shape[1], q.shape[2], k.shape[2])
     scale = 1 / math.sqrt(q.shape[3]) if scale is None else scale
     dtype = torch.promote_types(q.dtype, torch.float32)
-    output, found = see(Problem(q, k, v, keep, bias, causal, scale, dtype, budget), want, dropout)
-    return output, Observation(found, want, batch=q.shape[0])
+    output, facts = observe_problem(Problem(q, k, v, keep, bias, causal, scale, dtype, budget), want, dropout)
+    return output, Observation(facts, want, batch=q.shape[0])
 
 
-def see(of: Problem, want: Want, dropout: float) -> tuple[Tensor, Found]:
-    """`observe` of checked arguments, as plain tensors by name, in whichever form is fastest."""
-    if blocks_are_faster(of.q, of.k, of.v, dropout):
-        return attend_in_blocks(of, dropout, want)
-    return observe_plainly(of, want, dropout=dropout)
+def observe_problem(problem: Problem, want: Want, dropout: float) -> tuple[Tensor, Facts]:
+    """Return what `observe` does, unchecked, as plain tensors by name, in whichever form is fastest."""
+    if choose.blocks_are_faster(problem.q, problem.k, problem.v, dropout):
+        return attend_in_blocks(problem, dropout, want)
+    return observe_plainly(problem, want, dropout=dropout)
 
 
 def _check_heads(q: Tensor, k: Tensor, v: Tensor) -> None:

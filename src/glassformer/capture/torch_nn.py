@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from glassformer.attention.functional import Look
+from glassformer.attention.functional import AttentionFunction
 from glassformer.attention.kernels.blocks import Problem
 from glassformer.attention.multihead import MultiheadAttention
 from glassformer.attention.observation import Observation
@@ -40,7 +40,7 @@ def capturing_torch(modules: Mapping[str, AnyMultiheadAttention], captured: Capt
                     f"{name or 'model'} is being captured already, or its forward was replaced: one capture at a time"
                 )
             ours = module if isinstance(module, MultiheadAttention) else as_ours(module)
-            stack.enter_context(ours.looked_at_by(_recording_function(name, captured)))
+            stack.enter_context(ours.computed_by(_recording_function(name, captured)))
             if ours is not module:
                 # Layers of torch.nn that find False here call the attention in place of their fast path.
                 stack.enter_context(_attributes_set(module, forward=_Forward(module, ours), _qkv_same_embed_dim=False))
@@ -71,7 +71,7 @@ def _attributes_set(module: nn.Module, **values: Any) -> Iterator[None]:
         module.__dict__.update(before)
 
 
-def _recording_function(name: str, captured: Captured) -> Look:
+def _recording_function(name: str, captured: Captured) -> AttentionFunction:
     """Return an attention function that records what it computes."""
 
     def attend_and_record(problem: Problem, dropout: float, want: Want | None) -> tuple[Tensor, Tensor | None]:

@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from glassformer.attention.functional import Look, look
+from glassformer.attention.functional import AttentionFunction, compute_attention
 from glassformer.attention.kernels.blocks import Problem
 from glassformer.attention.want import Want
 from glassformer.errors import ArgumentError
@@ -27,16 +27,16 @@ def gated(model: Transformer, gates: Gates) -> Iterator[None]:
     if unknown := set(gates) - set(modules):
         raise ArgumentError(f"gates must be of the model's attentions, got {', '.join(sorted(unknown))}")
 
-    def through(gate: Tensor) -> Look:
+    def through(gate: Tensor) -> AttentionFunction:
         def gated_look(of: Problem, dropout: float, want: Want | None) -> tuple[Tensor, Tensor | None]:
-            heads, weights = look(of, dropout, want)
+            heads, weights = compute_attention(of, dropout, want)
             return heads * gate[:, :, None, None].to(heads.dtype), weights
 
         return gated_look
 
     with ExitStack() as stack:
         for name, gate in gates.items():
-            stack.enter_context(modules[name].looked_at_by(through(gate)))
+            stack.enter_context(modules[name].computed_by(through(gate)))
         yield
 
 

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor
 
-from glassformer.attention.functional import look
+from glassformer.attention.functional import compute_attention
 from glassformer.attention.kernels.blocks import Problem
 from glassformer.attention.want import Want
 from glassformer.data.alignment import Aligner
@@ -46,7 +46,7 @@ class Guide:
             exact = scores.to(torch.promote_types(scores.dtype, torch.float32))
             log_weights = exact.masked_fill(~keep, -1e9).log_softmax(2)
             losses.append(-self._weight * (alignment * log_weights).sum())
-            return look(of, dropout, want)
+            return compute_attention(of, dropout, want)
 
-        with model.attentions[GUIDED].looked_at_by(guided):
+        with model.attentions[GUIDED].computed_by(guided):
             yield losses

@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from glassformer.attention.kernels.products import is_batched
+from glassformer.attention.kernels.choose import is_batched
 
 
 class Dropout(nn.Module):

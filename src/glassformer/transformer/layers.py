@@ -69,7 +69,7 @@ class EncoderLayer(nn.Module):
     ) -> Hidden:
         norm, first = self.self_attention_norm, self.norm_first
         q, k, v = self.self_attention.project(_before(norm, x, first), packing)
-        x = _after(norm, self.dropout.added(self.self_attention.look(q, k, v, keep=keep, packing=packing), x), first)
+        x = _after(norm, self.dropout.added(self.self_attention.attend(q, k, v, keep=keep, packing=packing), x), first)
 
         norm = self.feed_forward_norm
         return _after(norm, self.dropout.added(self.feed_forward(_before(norm, x, first)), x), first)
@@ -114,7 +114,9 @@ class DecoderLayer(nn.Module):
         q, k, v = self.self_attention.project(_before(norm, x, first), packing)
         if cache.keys is not None and cache.values is not None:
             k, v = torch.cat([cache.keys, k], dim=2), torch.cat([cache.values, v], dim=2)
-        x = _after(norm, self.dropout.added(self.self_attention.look(q, k, v, causal=True, packing=packing), x), first)
+        x = _after(
+            norm, self.dropout.added(self.self_attention.attend(q, k, v, causal=True, packing=packing), x), first
+        )
 
         # Hypotheses of one source are further queries over its one copy of keys and values.
         norm, sources = self.source_attention_norm, cache.memory_keys.shape[0]
@@ -123,7 +125,7 @@ class DecoderLayer(nn.Module):
             looking = looking.reshape(sources, -1, x.shape[2])
         q = self.source_attention.project_query(looking, packing)
         keys, values = cache.memory_keys, cache.memory_values
-        seen = self.source_attention.look(q, keys, values, keep=memory_keep, packing=packing)
+        seen = self.source_attention.attend(q, keys, values, keep=memory_keep, packing=packing)
         x = _after(norm, self.dropout.added(seen.view(x.shape), x), first)
 
         norm = self.feed_forward_norm

@@ -10,7 +10,7 @@ if not torch.cuda.is_available():
 from torch import Tensor
 from torch.testing import assert_close
 
-from glassformer.attention.kernels import gpu
+from glassformer.attention.kernels import choose, gpu
 from glassformer.attention.kernels.blocks import Problem
 from glassformer.attention.kernels.plain import observe_plainly
 from glassformer.attention.want import Want
@@ -21,7 +21,7 @@ B, H, G, L, S, D, E = 2, 4, 2, 19, 37, 11, 5  # G heads share a key head
 HALF = torch.bfloat16 if DEVICE == "cuda" else torch.float16
 torch.manual_seed(0)
 if DEVICE == "cpu":
-    gpu._BLOCKS = {(2, 16): (16, 16, 4), (4, 16): (16, 16, 4)}  # several blocks each way
+    choose.KERNEL_SIZES = {(2, 16): (16, 16, 4), (4, 16): (16, 16, 4)}  # several blocks each way
 
 
 def heads(heads: int, length: int, width: int, dtype: torch.dtype) -> Tensor:
@@ -38,7 +38,7 @@ def check(case: str, want: Want, dtype: torch.dtype = torch.float32, causal: boo
     q = masks.get("q", q)
     keep, bias = masks.get("keep"), masks.get("bias")
     of = Problem(q, k, v, keep, bias, causal, 0.4, torch.float32)
-    assert gpu.fits_kernels(of, want, dropout=0.0)
+    assert choose.kernels_fit(of.q, of.v, want, dropout=0.0)
     output, found = gpu.attend_with_kernels(of, want)
     exact_bias = None if bias is None else bias.double()
     exactly = Problem(q.double(), k.double(), v.double(), keep, exact_bias, causal, 0.4, torch.float64)

@@ -9,13 +9,13 @@ from triton import compile as compile_kernel
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from glassformer.attention.kernels.gpu import _BLOCKS
+from glassformer.attention.kernels.choose import KERNEL_SIZES
 from glassformer.attention.kernels.triton import attend
 
 ADA = GPUTarget("cuda", 89, 32)
 TYPES = {2: "bf16", 4: "fp32"}
 taken = {}
-for (size, width), (m, n, warps) in _BLOCKS.items():
+for (size, width), (m, n, warps) in KERNEL_SIZES.items():
     kind = TYPES[size]
     pointers = dict.fromkeys(["q", "k", "v", "output"], f"*{kind}") | {"keep": "*i1", "bias": f"*{kind}"}
     pointers |= dict.fromkeys(["peak", "tilt", "entropy", "distance"], "*fp32")

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from glassformer.attention.kernels import blocks
+from glassformer.attention.kernels import choose
 from glassformer.attention.kernels.blocks import BLOCKS_IN_BUDGET, Block, Problem, groups
 
 B, H, Q, K, D = 2, 3, 5, 7, 11  # distinct primes: a swapped axis cannot pass
@@ -29,8 +29,8 @@ def shape(block: Block) -> tuple[int, ...]:
 @pytest.mark.parametrize("rows_at_least", [1, 3, 128])
 @pytest.mark.parametrize("fit", [1, 2, 3, 4, 6, 14, 15, 29, 30, 1000])
 def test_blocks_cover_everything_once_within_their_size(fit, rows_at_least, monkeypatch):
-    monkeypatch.setattr(blocks, "_BLOCK_BYTES", {"cpu": fit * K * 4})
-    monkeypatch.setattr(blocks, "_BLOCK_ROWS", rows_at_least)
+    monkeypatch.setattr(choose, "BLOCK_BYTES", {"cpu": fit * K * 4})
+    monkeypatch.setattr(choose, "BLOCK_ROWS", rows_at_least)
     times = torch.zeros(B, H, Q, K)
     for block in blocks_of(problem(B, H, Q, K)):
         times[block.entries, block.heads, block.rows, block.keys] += 1
@@ -49,7 +49,7 @@ def test_a_budget_holds_the_blocks_of_the_backward_pass(budget, dtype, bytes_eac
             torch.Size(shape(block)).numel() for block in blocks_of(problem(*sizes, budget=budget, dtype=dtype))
         )
         assert largest * bytes_each <= max(row, budget // BLOCKS_IN_BUDGET)
-        assert largest * bytes_each <= max(row, blocks._BLOCK_BYTES["cpu"])
+        assert largest * bytes_each <= max(row, choose.BLOCK_BYTES["cpu"])
         if budget == 10**12:
             assert largest == torch.Size(sizes).numel()  # all in one
 
@@ -57,7 +57,7 @@ def test_a_budget_holds_the_blocks_of_the_backward_pass(budget, dtype, bytes_eac
 def test_of_long_sequences_a_block_has_rows_enough_for_a_fast_product():
     for k_len, heads in itertools.product((1 << 14, 1 << 16), (1, 8)):
         rows = {shape(block)[2] for block in blocks_of(problem(1, heads, 1000, k_len))}
-        assert max(rows) >= min(blocks._BLOCK_ROWS, blocks._BLOCK_BYTES["cpu"] // (4 * k_len))
+        assert max(rows) >= min(choose.BLOCK_ROWS, choose.BLOCK_BYTES["cpu"] // (4 * k_len))
 
 
 def test_padding_around_all_that_is_seen_is_left_out():
@@ -77,8 +77,8 @@ def test_padding_around_all_that_is_seen_is_left_out():
 
 
 def test_causal_blocks_end_with_what_their_last_query_sees(monkeypatch):
-    monkeypatch.setattr(blocks, "_BLOCK_BYTES", {"cpu": 2 * K * 4})
-    monkeypatch.setattr(blocks, "_BLOCK_ROWS", 2)
+    monkeypatch.setattr(choose, "BLOCK_BYTES", {"cpu": 2 * K * 4})
+    monkeypatch.setattr(choose, "BLOCK_ROWS", 2)
     found = [(block.rows.stop, block.keys.stop, block.offset) for block in blocks_of(problem(1, 1, Q, K, causal=True))]
     assert found == [(5, 7, 2), (4, 6, 2), (2, 4, 2)]  # the widest first
     keep = torch.arange(K).view(1, 1, 1, K) >= 5  # the first queries see nothing

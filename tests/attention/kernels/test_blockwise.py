@@ -9,10 +9,10 @@ from torch.testing import assert_close
 
 from glassformer.attention import attend as attend_module
 from glassformer.attention.attend import attend
-from glassformer.attention.kernels import blocks, blockwise
+from glassformer.attention.kernels import choose
 from glassformer.attention.kernels.blocks import Problem
-from glassformer.attention.kernels.blockwise import attend_in_blocks, blocks_are_faster
-from glassformer.attention.kernels.statistics import Found
+from glassformer.attention.kernels.blockwise import attend_in_blocks
+from glassformer.attention.kernels.statistics import Facts
 from glassformer.attention.kernels.weigh import weigh
 from glassformer.attention.observe import observe
 from glassformer.attention.want import Want
@@ -43,8 +43,8 @@ def expectation(p: Tensor, v: Tensor, weights: str) -> list[Tensor]:
 def _rows(request, monkeypatch) -> None:
     """Blocks of so many rows of so many heads of one sequence, or several sequences."""
     rows, together = request.param
-    monkeypatch.setattr(blocks, "_BLOCK_BYTES", {"cpu": rows * together * K * 8})
-    monkeypatch.setattr(blocks, "_BLOCK_ROWS", 1 if together == H else rows)
+    monkeypatch.setattr(choose, "BLOCK_BYTES", {"cpu": rows * together * K * 8})
+    monkeypatch.setattr(choose, "BLOCK_ROWS", 1 if together == H else rows)
 
 
 KEEPS = {"none": None, "padding": (B, 1, 1, K), "shared": (1, 1, Q, K), "each": (B, H, Q, K), "heads": (1, H, 1, K)}
@@ -193,19 +193,19 @@ def test_half_precisions_keep_their_dtype_and_come_close(dtype):
 
 def test_small_inputs_and_what_blocks_cannot_do_take_plain_operations(monkeypatch):
     q, k, v = heads()
-    assert not blocks_are_faster(q, k, v)
-    monkeypatch.setattr(blockwise, "_FROM_SCORES", B * H * Q * K)
-    assert blocks_are_faster(q, k, v)
-    assert not blocks_are_faster(q[:, :, 1:], k, v)
-    assert not blocks_are_faster(q.float(), k, v)
-    assert not blocks_are_faster(*(x.to("meta") for x in (q, k, v)))
-    assert not torch.vmap(lambda x: torch.tensor(blocks_are_faster(x, k, v)))(q[None]).any()
+    assert not choose.blocks_are_faster(q, k, v)
+    monkeypatch.setattr(choose, "BLOCKS_FROM_SCORES", B * H * Q * K)
+    assert choose.blocks_are_faster(q, k, v)
+    assert not choose.blocks_are_faster(q[:, :, 1:], k, v)
+    assert not choose.blocks_are_faster(q.float(), k, v)
+    assert not choose.blocks_are_faster(*(x.to("meta") for x in (q, k, v)))
+    assert not torch.vmap(lambda x: torch.tensor(choose.blocks_are_faster(x, k, v)))(q[None]).any()
 
 
 @pytest.mark.usefixtures("_rows")
 @pytest.mark.parametrize("shape", [(1, H, Q, K), (B, 1, 1, K), (1, 1, 1, K), (1, 1, Q, K)], ids=str)
 def test_a_bias_that_learns_gets_its_gradient(shape, monkeypatch):
-    monkeypatch.setattr(blockwise, "_FROM_SCORES", 0)
+    monkeypatch.setattr(choose, "BLOCKS_FROM_SCORES", 0)
     q, k, v = heads()  # which don't learn
     bias = torch.randn(shape, dtype=torch.float64, requires_grad=True)
     output, _ = observe(q, k, v, bias=bias)
@@ -217,10 +217,10 @@ def test_a_bias_that_learns_gets_its_gradient(shape, monkeypatch):
 
 
 def test_attend_with_dropout_goes_through_blocks_and_without_does_not(monkeypatch):
-    monkeypatch.setattr(blockwise, "_FROM_SCORES", 0)
+    monkeypatch.setattr(choose, "BLOCKS_FROM_SCORES", 0)
     seen = []
 
-    def counted(of: Problem, dropout: float) -> tuple[Tensor, Found]:
+    def counted(of: Problem, dropout: float) -> tuple[Tensor, Facts]:
         seen.append((of.causal, dropout))
         return attend_in_blocks(of, dropout)
 
@@ -278,11 +278,11 @@ def test_all_weights_never_exist_at_once(mode, budget, most):
 
 @pytest.mark.parametrize("p", [0.996, 0.999, 1.0])
 def test_dropout_of_nearly_everything_takes_plain_operations(p, monkeypatch):
-    monkeypatch.setattr(blockwise, "_FROM_SCORES", 0)
+    monkeypatch.setattr(choose, "BLOCKS_FROM_SCORES", 0)
     q, k, v = heads()
-    assert blocks_are_faster(q, k, v, 255 / 256)
+    assert choose.blocks_are_faster(q, k, v, 255 / 256)
     for dropped in (0.997, p):
-        assert blocks_are_faster(q, k, v, dropped) == (dropped <= 255 / 256)
+        assert choose.blocks_are_faster(q, k, v, dropped) == (dropped <= 255 / 256)
     output, seen = observe(q, k, v, dropout=p, want=Want(weights=True))
     assert output.isfinite().all()
     assert (seen.weights == 0).double().mean() > 0.9

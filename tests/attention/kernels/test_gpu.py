@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from glassformer.attention.kernels.blocks import Problem
+from glassformer.attention.kernels import choose
+from glassformer.attention.want import Want
 
 
 @pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="Triton isn't installed (it runs on Linux)")
@@ -43,18 +44,17 @@ def test_kernels_compile_and_fit_into_a_gpus_shared_memory(tmp_path):
     assert {name: size for name, size in taken.items() if size > 99 << 10} == {}  # Ada has the least
 
 
-@pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="Triton isn't installed (it runs on Linux)")
-def test_what_the_kernels_leave_to_the_blocks():
-    from glassformer.attention.kernels.gpu import fits_kernels
-    from glassformer.attention.want import Want
-
-    def problem(dtype: torch.dtype = torch.float32, width: int = 8) -> Problem:
-        q = torch.zeros(1, 1, 2, width, dtype=dtype)
-        return Problem(q, q, q, None, None, False, 1.0, dtype)
-
-    assert fits_kernels(problem(), Want(entropy=True), dropout=0.0)
-    assert not fits_kernels(problem(), Want(entropy=True), dropout=0.1)
-    assert not fits_kernels(problem(), Want(weights=True), dropout=0.0)
-    assert not fits_kernels(problem(torch.float64), Want(entropy=True), dropout=0.0)
-    assert not fits_kernels(problem(width=512), Want(entropy=True), dropout=0.0)
-    assert not fits_kernels(problem(), Want(top=65), dropout=0.0)
+@pytest.mark.parametrize(
+    ("settings", "dtype", "width", "fit"),
+    [
+        ({"want": Want(entropy=True, top=64)}, torch.float32, 256, True),
+        ({"want": Want(entropy=True), "dropout": 0.1}, torch.float32, 8, False),
+        ({"want": Want(weights=True)}, torch.float32, 8, False),
+        ({"want": Want(top=65)}, torch.float32, 8, False),
+        ({"want": Want()}, torch.float64, 8, False),
+        ({"want": Want()}, torch.bfloat16, 257, False),
+    ],
+)
+def test_what_the_kernels_leave_to_the_blocks(settings, dtype, width, fit):
+    q = torch.zeros(1, 1, 2, width, dtype=dtype)
+    assert choose.kernels_fit(q, q, **{"dropout": 0.0, **settings}) == fit

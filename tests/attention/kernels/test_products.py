@@ -6,16 +6,16 @@ from torch import Tensor
 from torch.testing import assert_close
 from torch.utils.flop_counter import FlopCounterMode
 
-from glassformer.attention.kernels import products
-from glassformer.attention.kernels.products import PackedLinear, RightFactor, is_eager, linear
+from glassformer.attention.kernels import choose
+from glassformer.attention.kernels.products import PackedLinear, RightFactor, linear
 
 B, M, N, K = 3, 37, 53, 71
 
 
 @pytest.fixture(params=["MKL", "oneDNN"])
 def library(request, monkeypatch) -> str:
-    monkeypatch.setattr(products, "_ONEDNN_BEATS_MKL", request.param == "oneDNN")
-    monkeypatch.setattr(products, "_ONEDNN_FROM_OPERATIONS", 0)
+    monkeypatch.setattr(choose, "ONEDNN_BEATS_MKL", request.param == "oneDNN")
+    monkeypatch.setattr(choose, "ONEDNN_FROM_OPERATIONS", 0)
     return request.param
 
 
@@ -23,8 +23,8 @@ def library(request, monkeypatch) -> str:
 def calls(monkeypatch) -> list[Tensor]:
     """What went through oneDNN's operator."""
     seen: list[Tensor] = []
-    original = products._onednn_linear
-    monkeypatch.setattr(products, "_onednn_linear", lambda *a: seen.append(a[0]) or original(*a))
+    original = torch.ops.mkldnn._linear_pointwise
+    monkeypatch.setattr(torch.ops.mkldnn, "_linear_pointwise", lambda *a: seen.append(a[0]) or original(*a))
     return seen
 
 
@@ -112,7 +112,7 @@ def test_part_of_a_right_factor_is_one_too(number, transposed):
 
 
 def test_onednn_is_for_float32_of_some_size_where_torch_computes_eagerly(calls, monkeypatch):
-    monkeypatch.setattr(products, "_ONEDNN_BEATS_MKL", True)
+    monkeypatch.setattr(choose, "ONEDNN_BEATS_MKL", True)
     x, w = torch.randn(64, 64), torch.randn(64, 64)
     linear(x, w, None)
     assert len(calls) == 1
@@ -135,21 +135,21 @@ def test_onednn_is_for_float32_of_some_size_where_torch_computes_eagerly(calls, 
 
 def test_is_eager_sees_what_is_not():
     x = torch.randn(3)
-    assert is_eager(x, torch.nn.Parameter(x), None)
-    assert not is_eager(x.as_subclass(type("Subclass", (Tensor,), {})))
-    assert torch.vmap(lambda y: torch.tensor(not is_eager(y)))(x).all()
+    assert choose.is_eager(x, torch.nn.Parameter(x), None)
+    assert not choose.is_eager(x.as_subclass(type("Subclass", (Tensor,), {})))
+    assert torch.vmap(lambda y: torch.tensor(not choose.is_eager(y)))(x).all()
     with forward_ad.dual_level():
-        assert not is_eager(x)
+        assert not choose.is_eager(x)
     with pytest.warns(DeprecationWarning, match="torch.jit.trace"):
-        traced = torch.jit.trace(lambda y: y + (5 if is_eager(y) else 0), x, check_trace=False)
+        traced = torch.jit.trace(lambda y: y + (5 if choose.is_eager(y) else 0), x, check_trace=False)
     assert torch.equal(traced(x), x)
 
 
 @pytest.fixture(params=["packed", "plain"])
 def packing(request, monkeypatch) -> str:
     if request.param == "plain":
-        monkeypatch.setattr(products, "_can_pack", lambda weight: False)
-    elif not products._can_pack(torch.zeros(1)):
+        monkeypatch.setattr(choose, "packing_is_faster", lambda weight: False)
+    elif not choose.packing_is_faster(torch.zeros(1)):
         pytest.skip("this torch has no oneDNN")
     return request.param
 
@@ -204,18 +204,18 @@ def test_a_bias_of_minus_infinity_stays_what_it_is():
 def test_what_onednn_multiplies_at_full_speed_is_packed(monkeypatch):
     weight = torch.zeros(N, K)
     if not torch.backends.mkldnn.is_available():
-        assert not products._can_pack(weight)
+        assert not choose.packing_is_faster(weight)
         return
-    assert products._can_pack(weight)
+    assert choose.packing_is_faster(weight)
     for supported in (True, False):
         monkeypatch.setattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", lambda supported=supported: supported)
-        assert products._can_pack(weight.bfloat16()) is supported
-    assert not products._can_pack(weight.double())
-    assert not products._can_pack(weight.half())
-    assert not products._can_pack(weight.to("meta"))
+        assert choose.packing_is_faster(weight.bfloat16()) is supported
+    assert not choose.packing_is_faster(weight.double())
+    assert not choose.packing_is_faster(weight.half())
+    assert not choose.packing_is_faster(weight.to("meta"))
     torch._C._set_mkldnn_enabled(False)
     try:
-        assert not products._can_pack(weight)
+        assert not choose.packing_is_faster(weight)
     finally:
         torch._C._set_mkldnn_enabled(True)
 
@@ -223,4 +223,4 @@ def test_what_onednn_multiplies_at_full_speed_is_packed(monkeypatch):
 @pytest.mark.parametrize(("vendor", "expected"), [("AuthenticAMD", True), ("GenuineIntel", False)])
 def test_the_processors_vendor_decides(vendor, expected):
     both = torch.backends.mkldnn.is_available() and torch.backends.mkl.is_available()
-    assert products._onednn_beats_mkl(f"processor : 0\nvendor_id : {vendor}\n") == (expected and both)
+    assert choose.onednn_beats_mkl(f"processor : 0\nvendor_id : {vendor}\n") == (expected and both)

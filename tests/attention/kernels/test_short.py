@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.testing import assert_close
 
-from glassformer.attention.attend import _short_is_faster, attend
-from glassformer.attention.kernels import short
+from glassformer.attention.attend import attend
+from glassformer.attention.kernels import choose
 from glassformer.attention.kernels.short import attend_short
 
 B, H, Q, K, D, V = 2, 3, 5, 7, 11, 13  # distinct primes: a swapped axis cannot pass
@@ -88,7 +88,7 @@ def test_strided_inputs_masks_and_gradients():
 @pytest.mark.parametrize("at_a_time", [1, 2, 3, 5, 7])
 @pytest.mark.parametrize("mask", ["none", "keep", "padding", "causal"])
 def test_sequences_taken_a_few_at_a_time_give_the_same(monkeypatch, at_a_time, mask):
-    monkeypatch.setattr(short, "_IN_CACHE", at_a_time * H * Q * D)
+    monkeypatch.setattr(choose, "SHORT_IN_CACHE", at_a_time * H * Q * D)
     shapes = {"keep": (5, 1, Q, K), "padding": (5, 1, 1, K), "causal": (1, 1, Q, K)}
     keep = torch.rand(shapes[mask]) < 0.4 if mask in shapes else None
     inputs = [torch.randn(5, H, n, w, dtype=torch.float64, requires_grad=True) for n, w in ((Q, D), (K, D), (K, V))]
@@ -253,19 +253,3 @@ def test_a_backward_pass_may_be_repeated():
     first = torch.autograd.grad(output, (q, k, v), towards, retain_graph=True)
     again = torch.autograd.grad(output, (q, k, v), towards)
     assert all(torch.equal(x, y) for x, y in zip(first, again, strict=True))
-
-
-@pytest.mark.parametrize(
-    ("q", "k", "v", "fits"),
-    [
-        ((B, H, Q, D), (B, H, K, D), (B, H, K, V), True),
-        ((B, H, Q, D), (1, H, K, D), (1, H, K, V), False),
-        ((B, H, Q, D), (B, 1, K, D), (B, 1, K, V), False),
-        ((B, H, Q, D), (B, H, K, D), (B, H, K + 2, V), False),
-        ((H, Q, D), (H, K, D), (H, K, V), False),
-    ],
-    ids=["usual", "one batch of keys", "one head of keys", "values for other keys", "no batch"],
-)
-def test_it_takes_no_shapes_but_its_own(q, k, v, fits):
-    # It was given the others too: some ended in an error of bmm, some in a wrong result.
-    assert _short_is_faster(*(torch.randn(shape, requires_grad=True) for shape in (q, k, v))) == fits

@@ -10,14 +10,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from glassformer.attention.kernels import choose
 from glassformer.attention.kernels.products import RightFactor
 from glassformer.attention.kernels.scratch import Scratch
 
-# A block's weights fill about this much, and hold some heads rather than less than so many rows: products of few rows
-# are slow. Near the best of many at every size (benchmarks/LOG.md). A GPU wants more work at once.
-_BLOCK_BYTES = {"cpu": 16 << 20, "cuda": 256 << 20}
-_BLOCK_ROWS = 128
-_COPY_FROM_KEYS = 1024  # then reading keys a head at a time pays for the copy: 248 -> 206 ms at 1 x 4096
 BLOCKS_IN_BUDGET = 8  # how many times a block's size the backward pass holds, at most
 
 
@@ -73,7 +69,7 @@ class Group:
         self.keys = _open_keys(of.keep, entries, of.k.shape[2])
         self.q = (of.q[entries, heads].to(of.dtype) * of.scale).flatten(0, 1)
         k, v = (self._of_head(x).to(of.dtype).flatten(0, 1) for x in (of.k, of.v))
-        self.k, self.v = (k.contiguous(), v.contiguous()) if k.shape[1] >= _COPY_FROM_KEYS else (k, v)
+        self.k, self.v = (k.contiguous(), v.contiguous()) if k.shape[1] >= choose.COPY_KEYS_FROM else (k, v)
         self._keys_transposed = RightFactor(self.k.mT)
         self._rows = rows
 
@@ -144,11 +140,11 @@ class Group:
 def groups(of: Problem) -> Iterator[Group]:
     """Short sequences share a block; of long ones a block is some rows, of the longest some rows of some heads."""
     batch, heads, q_len, _ = of.q.shape
-    size = _BLOCK_BYTES[of.q.device.type]
+    size = choose.BLOCK_BYTES[of.q.device.type]
     if of.budget is not None:
         size = min(size, of.budget // BLOCKS_IN_BUDGET)
     fit = max(1, size // (of.k.shape[2] * of.dtype.itemsize))  # rows of one head
-    together = min(heads, max(1, fit // min(_BLOCK_ROWS, q_len)))
+    together = min(heads, max(1, fit // min(choose.BLOCK_ROWS, q_len)))
     rows = max(1, fit // together)
     entries = min(batch, max(1, rows // q_len)) if together == heads else 1
     for first in range(0, batch, entries):

@@ -9,41 +9,28 @@ B batch, H heads, L query length, S key length, D width of one head, G heads of 
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import cache, partial, wraps
-from importlib.util import find_spec
+from functools import partial, wraps
 from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
 
+from glassformer.attention.kernels import choose
 from glassformer.attention.kernels.blocks import Block, Problem, groups, where_in
-from glassformer.attention.kernels.dropper import MOST_DROPOUT, Dropper
+from glassformer.attention.kernels.dropper import Dropper
 from glassformer.attention.kernels.plain import observe_plainly
-from glassformer.attention.kernels.products import RightFactor, is_batched, is_eager
+from glassformer.attention.kernels.products import RightFactor
 from glassformer.attention.kernels.scratch import Scratch
-from glassformer.attention.kernels.statistics import Found, Sizes, Statistic, statistics
+from glassformer.attention.kernels.statistics import Facts, Sizes, Statistic, statistics
 from glassformer.attention.want import NOTHING, Want
 
 _T = TypeVar("_T")
 _FIRST = 64  # looking at so many keys in place of all, twice, saves a tenth of the time
 _FAR = 50.0  # in nats: weights of exp(-50) still have all their digits
 _LARGE = 64.0  # scores up to which counting from zero is exact to 4e-6
-_FROM_SCORES = 1 << 16  # below, one block holds everything, and plain operations have less to do
 
 
-def blocks_are_faster(q: Tensor, k: Tensor, v: Tensor, dropout: float = 0.0) -> bool:
-    """For all but small inputs; compiling, tracing and transforms take the plain operations."""
-    return (
-        not torch.compiler.is_compiling()  # first: what it sees compared becomes a condition of the graph
-        and q.shape[0] * q.shape[1] * q.shape[2] * k.shape[2] >= max(1, _FROM_SCORES)
-        and q.device.type in ("cpu", "cuda")
-        and q.dtype == k.dtype == v.dtype
-        and 0 <= dropout <= MOST_DROPOUT
-        and is_eager(q, k, v)
-    )
-
-
-def attend_in_blocks(of: Problem, dropout: float = 0.0, want: Want = NOTHING) -> tuple[Tensor, Found]:
+def attend_in_blocks(of: Problem, dropout: float = 0.0, want: Want = NOTHING) -> tuple[Tensor, Facts]:
     """softmax(q kᵀ scale + bias) v, and what is wanted of its weights."""
     # One draw from the global generator seeds all of a call's random numbers: the backward pass repeats them.
     seed = int(torch.empty((), dtype=torch.int64, device="cpu").random_()) if dropout else 0
@@ -97,7 +84,7 @@ class _Attend(torch.autograd.Function):
         of = ctx.problem(*tensors)
         by_name = {name: grad for name, grad in zip(ctx.names, grads[1:], strict=True) if grad is not None}
         # Gradients of gradients, and many gradients at once, come from plain operations.
-        if torch.is_grad_enabled() or not is_eager(*grads) or any(map(is_batched, grads)):
+        if torch.is_grad_enabled() or not choose.is_eager(*grads) or any(map(choose.is_batched, grads)):
             return *_plain_backward(of, ctx.settings, grads[0], by_name), None, None, None
         found = {} if top_keys is None else {"top_keys": top_keys}
         learns = _Learns(*ctx.needs_input_grad[:4])
@@ -115,22 +102,25 @@ def _without_autocast(function: Callable[..., _T]) -> Callable[..., _T]:
 
 @torch.no_grad()
 @_without_autocast
-def _forward(of: Problem, settings: _Settings) -> tuple[Tensor, Found]:
-    if of.q.device.type == "cuda" and _triton_is_there():
-        from glassformer.attention.kernels.gpu import attend_with_kernels, fits_kernels
+def _forward(of: Problem, settings: _Settings) -> tuple[Tensor, Facts]:
+    want = settings.want
+    if (
+        of.q.device.type == "cuda"
+        and choose.triton_is_there()
+        and choose.kernels_fit(of.q, of.v, want, settings.dropout)
+    ):
+        from glassformer.attention.kernels.gpu import attend_with_kernels
         from glassformer.attention.kernels.triton import OutOfResources
 
-        if fits_kernels(of, settings.want, settings.dropout):
-            try:
-                with torch.cuda.device(of.q.device):
-                    return attend_with_kernels(of, settings.want)
-            except OutOfResources:  # a GPU with less shared memory than any that the kernels were made for
-                pass
-    want = settings.want
+        try:
+            with torch.cuda.device(of.q.device):
+                return attend_with_kernels(of, want)
+        except OutOfResources:  # a GPU with less shared memory than any that the kernels were made for
+            pass
     batch, heads, q_len, _ = of.q.shape
     width = of.v.shape[3]
     output = of.v.new_empty(batch, q_len, heads, width).transpose(1, 2)  # so that the heads are merged by a view
-    found: Found = {}
+    found: Facts = {}
     for name in ("lse", "entropy"):
         if getattr(want, name):
             found[name] = torch.empty(of.q.shape[:3], dtype=_exact(of), device=of.q.device)
@@ -175,7 +165,7 @@ class _Learns(NamedTuple):
 
 @_without_autocast
 def _backward(
-    of: Problem, settings: _Settings, learns: _Learns, grad_output: Tensor | None, grads: Found, found: Found
+    of: Problem, settings: _Settings, learns: _Learns, grad_output: Tensor | None, grads: Facts, found: Facts
 ) -> tuple[Tensor | None, ...]:
     """With s the scores, p the weights, w what dropout leaves of them, o the output, m = w / p:
     dv = wᵀ do, dw = do vᵀ + what the statistics push, dp = m dw - s d(entropy),
@@ -243,7 +233,7 @@ def _backward(
     )
 
 
-def _plain_backward(of: Problem, settings: _Settings, grad_output: Tensor | None, grads: Found) -> list[Tensor | None]:
+def _plain_backward(of: Problem, settings: _Settings, grad_output: Tensor | None, grads: Facts) -> list[Tensor | None]:
     """The same gradients from plain operations on all the weights."""
     with torch.enable_grad():
         output, found = observe_plainly(of, settings.want, _all_that_stays(of, settings))
@@ -278,11 +268,6 @@ def _all_that_stays(of: Problem, settings: _Settings) -> Tensor | None:
             part = stays[block.entries, block.heads, block.rows, block.keys]
             part.copy_(block.by_head(drop.next(part.flatten(0, 1))))
     return stays
-
-
-@cache
-def _triton_is_there() -> bool:
-    return find_spec("triton") is not None
 
 
 def _wanted(of: Problem, want: Want) -> list[Statistic]:

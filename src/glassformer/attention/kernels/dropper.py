@@ -7,8 +7,6 @@ from torch import Tensor
 
 from glassformer.attention.kernels.scratch import Scratch
 
-MOST_DROPOUT = 255 / 256  # above, a byte can't decide
-
 
 class Dropper:
     """What dropout multiplies the weights with, block after block: 0 or 1 / (1 - p).

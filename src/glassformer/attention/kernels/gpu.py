@@ -6,39 +6,18 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from glassformer.attention.kernels import choose
 from glassformer.attention.kernels.blocks import Problem
-from glassformer.attention.kernels.statistics import Found
+from glassformer.attention.kernels.statistics import Facts
 from glassformer.attention.kernels.triton import attend, average, pool, rank, receive
 from glassformer.attention.kernels.weigh import weigh
 from glassformer.attention.want import Want, tile_size
 
 _LOG2_E = math.log2(math.e)
-_MOST_TOP = 64  # the kernel keeps them in registers
 _MOST_OF_A_TILE = 256  # rows and keys of a tile that one program sums
-# Queries and keys that a program holds, and its warps, by bytes of a number and width: what fits into the shared memory
-# of Ampere, Ada and Hopper with every mask.
-_BLOCKS = {
-    (2, 64): (128, 64, 8),
-    (2, 128): (64, 64, 8),
-    (2, 256): (64, 32, 8),
-    (4, 64): (64, 32, 8),
-    (4, 128): (32, 32, 4),
-    (4, 256): (32, 16, 4),
-}
 
 
-def fits_kernels(of: Problem, want: Want, dropout: float) -> bool:
-    """What the kernels compute: neither dropout nor float64, nor all weights of each head."""
-    return (
-        not dropout
-        and of.q.dtype in (torch.float32, torch.bfloat16, torch.float16)
-        and max(of.q.shape[3], of.v.shape[3]) <= max(width for _, width in _BLOCKS)
-        and not want.weights
-        and want.top <= _MOST_TOP
-    )
-
-
-def attend_with_kernels(of: Problem, want: Want) -> tuple[Tensor, Found]:
+def attend_with_kernels(of: Problem, want: Want) -> tuple[Tensor, Facts]:
     """softmax(q kᵀ scale + bias) v, and what is wanted of its weights. Raises OutOfResources on a GPU too small."""
     batch, heads, q_len, _ = of.q.shape
     k_len = of.k.shape[2]
@@ -90,7 +69,7 @@ def _common(of: Problem) -> tuple[tuple[Any, ...], dict[str, Any]]:
     bias = q if of.bias is None else of.bias.expand(shape)
     size = q.element_size()
     width = max(_width(q.shape[3]), _width(of.v.shape[3]))
-    m, n, warps = _BLOCKS[size, min(w for s, w in _BLOCKS if s == size and w >= width)]
+    m, n, warps = choose.KERNEL_SIZES[size, min(w for s, w in choose.KERNEL_SIZES if s == size and w >= width)]
     exact = q.dtype == torch.float32 and not torch.backends.cuda.matmul.allow_tf32
     settings = dict(
         rate=of.scale * _LOG2_E,

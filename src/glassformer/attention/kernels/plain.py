@@ -6,13 +6,13 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from glassformer.attention.kernels.blocks import Problem
-from glassformer.attention.kernels.statistics import Found
+from glassformer.attention.kernels.statistics import Facts
 from glassformer.attention.kernels.weigh import score, weigh
 from glassformer.attention.masks import causal
 from glassformer.attention.want import Want, tile_size
 
 
-def observe_plainly(of: Problem, want: Want, stays: Tensor | None = None, dropout: float = 0.0) -> tuple[Tensor, Found]:
+def observe_plainly(of: Problem, want: Want, stays: Tensor | None = None, dropout: float = 0.0) -> tuple[Tensor, Facts]:
     """softmax(q kᵀ scale + bias) v, and what is wanted of its weights; holds all of them.
 
     `stays` is what dropout multiplies the weights with; without it, it is drawn with probability `dropout`.
@@ -32,7 +32,7 @@ def observe_plainly(of: Problem, want: Want, stays: Tensor | None = None, dropou
         q, k = q.to(of.dtype), k.to(of.dtype)
     if bias is not None and bias.dtype == torch.float64:
         bias = bias.to(of.dtype)
-    found: Found = {}
+    found: Facts = {}
     if want.lse or want.entropy:
         w = _weigh_with_normaliser(q, k, keep, bias, of.scale, want, found)
     else:
@@ -65,7 +65,7 @@ def observe_plainly(of: Problem, want: Want, stays: Tensor | None = None, dropou
 
 
 def _weigh_with_normaliser(
-    q: Tensor, k: Tensor, keep: Tensor | None, bias: Tensor | None, scale: float, want: Want, found: Found
+    q: Tensor, k: Tensor, keep: Tensor | None, bias: Tensor | None, scale: float, want: Want, found: Facts
 ) -> Tensor:
     """The weights; what is wanted of lse and entropy goes to `found`."""
     scores, nowhere = score(q, k, keep=keep, bias=bias, scale=scale)

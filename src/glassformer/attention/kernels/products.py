@@ -5,19 +5,15 @@ torch sends float32 products to MKL, which on processors that aren't Intel's lea
 the private operator `mkldnn._linear_pointwise`. This file alone names it; without it everything goes through MKL.
 """
 
-import platform
 from copy import copy
-from pathlib import Path
 from typing import Any
 
 import torch
-import torch.autograd.forward_ad as forward_ad
 import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
-from torch._C._functorch import is_legacy_batchedtensor
 
-_ONEDNN_FROM_OPERATIONS = 2 * 64**3  # below, its calls cost more than they save: 22 us against MKL's 5
+from glassformer.attention.kernels import choose
 
 
 def linear(
@@ -28,7 +24,7 @@ def linear(
     """x weightᵀ + bias, as `torch.nn.functional.linear`, differentiable twice."""
     if bias is not None and bias.dtype != weight.dtype:  # torch.nn.functional.linear takes it for some layouts only
         return F.linear(x, weight) + bias
-    if not _through_onednn(x, weight, columns=weight.shape[0]):
+    if not choose.onednn_is_faster(x, weight, columns=weight.shape[0]):
         return F.linear(x, weight, bias)
     if torch.is_grad_enabled() and (
         x.requires_grad or weight.requires_grad or (bias is not None and bias.requires_grad)
@@ -43,8 +39,11 @@ class RightFactor:
     def __init__(self, b: Float[Tensor, "batch inner columns"]) -> None:
         # oneDNN's operator multiplies by a transposed weight, and is a thousand times slower if that is strided. MKL
         # takes any strides, but many columns a fifth faster if they lie in rows.
-        self._through_onednn = _through_onednn(b, b, columns=b.shape[1])  # whatever a will be
-        self._b = b.mT.contiguous() if self._through_onednn else b.contiguous() if b.shape[2] >= 1024 else b
+        self._through_onednn = choose.onednn_is_faster(b, b, columns=b.shape[1])  # whatever a will be
+        if self._through_onednn:
+            self._b = b.mT.contiguous()
+        else:
+            self._b = b.contiguous() if b.shape[2] >= choose.COPY_COLUMNS_FROM else b
 
     def columns(self, number: int) -> "RightFactor":
         """The first columns of b."""
@@ -88,7 +87,7 @@ class PackedLinear:
     """
 
     def __init__(self, weight: Float[Tensor, "width_out width_in"], bias: Float[Tensor, " width_out"] | None) -> None:
-        self._packed = _can_pack(weight)
+        self._packed = choose.packing_is_faster(weight)
         self._weight = torch.ops.mkldnn._reorder_linear_weight(weight) if self._packed else weight.contiguous()
         self._bias = bias
 
@@ -116,22 +115,6 @@ class PackedLinear:
 _ACTIVATIONS = {"relu": F.relu, "swish": F.silu, "gelu": F.gelu}
 
 
-def is_eager(*tensors: Tensor | None) -> bool:
-    """True where code may look at values and write in place: no compiling, tracing, transforms or tensor subclasses."""
-    return not (
-        torch.compiler.is_compiling()
-        or torch._C._get_tracing_state()
-        or torch._C._are_functorch_transforms_active()
-        or torch._C._len_torch_dispatch_stack()
-        or forward_ad._current_level >= 0
-    ) and all(x is None or type(x) is Tensor or type(x) is torch.nn.Parameter for x in tensors)
-
-
-def is_batched(x: Tensor | None) -> bool:
-    """True for what torch.autograd.grad(is_grads_batched=True) passes through a backward pass."""
-    return x is not None and is_legacy_batchedtensor(x)
-
-
 class _Linear(torch.autograd.Function):
     """`linear` whose three products all go through oneDNN."""
 
@@ -145,7 +128,7 @@ class _Linear(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
         x, weight = ctx.saved_tensors
         (grad,) = grads
-        plain = torch.is_grad_enabled() or not is_eager(grad) or is_batched(grad)
+        plain = torch.is_grad_enabled() or not choose.is_eager(grad) or choose.is_batched(grad)
         product = F.linear if plain else _onednn_linear
         grad_rows = grad.reshape(-1, grad.shape[-1])
         rows = None if x is None else x.reshape(-1, x.shape[-1])
@@ -158,48 +141,3 @@ class _Linear(torch.autograd.Function):
 
 def _onednn_linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     return torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
-
-
-def _can_pack(weight: Tensor) -> bool:
-    """Where oneDNN multiplies by a weight of this type at full speed."""
-    if weight.device.type != "cpu" or not _HAS_PACKING or not torch.backends.mkldnn.enabled:
-        return False
-    if weight.dtype == torch.bfloat16:
-        return torch.ops.mkldnn._is_mkldnn_bf16_supported()
-    return weight.dtype == torch.float32
-
-
-def _through_onednn(left: Tensor, right: Tensor, columns: int) -> bool:
-    return (
-        _ONEDNN_BEATS_MKL
-        and is_eager(left, right)
-        and left.device.type == "cpu"
-        and left.dtype == right.dtype == torch.float32
-        and 2 * left.numel() * columns >= _ONEDNN_FROM_OPERATIONS
-        and torch.backends.mkldnn.enabled
-        and not torch.is_autocast_enabled("cpu")
-    )
-
-
-def _onednn_beats_mkl(processor: str) -> bool:
-    """On x86 processors that aren't Intel's, where torch has both libraries."""
-    return (
-        torch.backends.mkldnn.is_available()
-        and torch.backends.mkl.is_available()
-        and hasattr(torch.ops.mkldnn, "_linear_pointwise")
-        and "GenuineIntel" not in processor
-    )
-
-
-def _processor() -> str:
-    try:
-        return Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
-    except OSError:  # not Linux
-        return platform.processor()
-
-
-_HAS_PACKING = torch.backends.mkldnn.is_available() and all(
-    hasattr(torch.ops.mkldnn, name)
-    for name in ("_linear_pointwise", "_reorder_linear_weight", "_is_mkldnn_bf16_supported")
-)
-_ONEDNN_BEATS_MKL = _onednn_beats_mkl(_processor())  # once, so that results repeat exactly

@@ -14,11 +14,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from glassformer.attention.kernels.products import is_batched
+from glassformer.attention.kernels import choose
 from glassformer.attention.kernels.weigh import weigh
 
 KEYS_AT_ONCE = 16
-_IN_CACHE = 1 << 19  # numbers of q of the sequences that are taken at a time
 
 
 def attend_short(q: Tensor, k: Tensor, v: Tensor, keep: Tensor | None) -> Tensor:
@@ -51,7 +50,7 @@ class _Short(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
         q, k, v, keep, weights = ctx.saved_tensors
-        if torch.is_grad_enabled() or is_batched(grads[0]):
+        if torch.is_grad_enabled() or choose.is_batched(grads[0]):
             return *_gradients(q, k, v, keep, grads[0]), None
         heads, q_len, k_len, columns = q.shape[1], q.shape[2], k.shape[2], weights.shape[3]
         scale = 1 / math.sqrt(q.shape[3])
@@ -76,7 +75,7 @@ def _gradients(q: Tensor, k: Tensor, v: Tensor, keep: Tensor | None, grad: Tenso
 
 def _parts(q: Tensor) -> Iterator[slice]:
     """The sequences that are taken at a time."""
-    size = max(1, _IN_CACHE // q[:1].numel())
+    size = max(1, choose.SHORT_IN_CACHE // q[:1].numel())
     return (slice(first, first + size) for first in range(0, len(q), size))
 
 

@@ -17,7 +17,7 @@ from glassformer.attention.kernels.blocks import Block
 from glassformer.attention.kernels.topk import topk_keys
 from glassformer.attention.want import Want, tile_size
 
-Found = dict[str, Tensor]
+Facts = dict[str, Tensor]
 
 
 @dataclass(frozen=True)
@@ -45,15 +45,15 @@ class Statistic(ABC):
         self.of = of
 
     @abstractmethod
-    def prepare(self, found: Found) -> None:
+    def prepare(self, found: Facts) -> None:
         """Puts a tensor of the fact's shape in `found`."""
 
     @abstractmethod
-    def see(self, block: Block, w: Tensor, found: Found) -> None:
+    def see(self, block: Block, w: Tensor, found: Facts) -> None:
         """Adds what a block of weights (G, rows, keys) says."""
 
     @abstractmethod
-    def push(self, block: Block, grad: Tensor, dw: Tensor, found: Found) -> None:
+    def push(self, block: Block, grad: Tensor, dw: Tensor, found: Facts) -> None:
         """Adds what the fact's gradient says of the block's weights to dw (G, rows, keys)."""
 
 
@@ -62,15 +62,15 @@ class Received(Statistic):
 
     name = "received"
 
-    def prepare(self, found: Found) -> None:
+    def prepare(self, found: Facts) -> None:
         of = self.of
         found[self.name] = of.zeros(of.batch, of.heads, of.k_len)
 
-    def see(self, block: Block, w: Tensor, found: Found) -> None:
+    def see(self, block: Block, w: Tensor, found: Facts) -> None:
         ones = w.new_ones(w.shape[0], 1, w.shape[1])  # a product is a third faster than a sum over rows
         found[self.name][block.entries, block.heads, block.keys] += block.by_head(ones @ w)[..., 0, :]
 
-    def push(self, block: Block, grad: Tensor, dw: Tensor, found: Found) -> None:
+    def push(self, block: Block, grad: Tensor, dw: Tensor, found: Facts) -> None:
         dw += grad[block.entries, block.heads, block.keys].flatten(0, 1)[:, None]
 
 
@@ -82,18 +82,18 @@ class Distance(Statistic):
 
     name = "distance"
 
-    def prepare(self, found: Found) -> None:
+    def prepare(self, found: Facts) -> None:
         of = self.of
         found[self.name] = of.zeros(of.batch, of.heads, of.q_len)
 
-    def see(self, block: Block, w: Tensor, found: Found) -> None:
+    def see(self, block: Block, w: Tensor, found: Facts) -> None:
         side, signed, rows, inside, near = self._parts(block, w)
         flat = w.view(-1, w.shape[-1])
         far, weight = (torch.mv(flat, x).view(w.shape[:2]) for x in (signed, side))
         total = far - rows * weight + (w[..., inside] * near).sum(-1)
         found[self.name][block.entries, block.heads, block.rows] = block.by_head(total)
 
-    def push(self, block: Block, grad: Tensor, dw: Tensor, found: Found) -> None:
+    def push(self, block: Block, grad: Tensor, dw: Tensor, found: Facts) -> None:
         side, signed, rows, inside, near = self._parts(block, dw)
         grad = grad[block.entries, block.heads, block.rows].flatten(0, 1).to(dw.dtype)
         by_query = torch.stack([grad.flatten(), (-rows * grad).flatten()], 1)
@@ -124,19 +124,19 @@ class Top(Statistic):
         super().__init__(of)
         self._k = k
 
-    def prepare(self, found: Found) -> None:
+    def prepare(self, found: Facts) -> None:
         of = self.of
         found["top"] = of.zeros(of.batch, of.heads, of.q_len, self._k)
         found["top_keys"] = torch.full(found["top"].shape, -1, device=of.device)
 
-    def see(self, block: Block, w: Tensor, found: Found) -> None:
+    def see(self, block: Block, w: Tensor, found: Facts) -> None:
         largest, keys = topk_keys(w, min(self._k, w.shape[-1]))
         keys = (keys + block.keys.start).masked_fill_(largest == 0, -1)
         place = (block.entries, block.heads, block.rows, slice(0, largest.shape[-1]))
         found["top"][place] = block.by_head(largest).to(found["top"].dtype)
         found["top_keys"][place] = block.by_head(keys)
 
-    def push(self, block: Block, grad: Tensor, dw: Tensor, found: Found) -> None:
+    def push(self, block: Block, grad: Tensor, dw: Tensor, found: Facts) -> None:
         place = (block.entries, block.heads, block.rows)
         keys = found["top_keys"][place].flatten(0, 1)
         grad = grad[place].flatten(0, 1).to(dw.dtype).masked_fill(keys < 0, 0.0)
@@ -153,16 +153,16 @@ class Rows(Statistic):
         self._heads = [h % of.heads for h in (range(of.heads) if heads is None else heads)]
         self._queries = [q % of.q_len for q in queries]
 
-    def prepare(self, found: Found) -> None:
+    def prepare(self, found: Facts) -> None:
         of = self.of
         found[self.name] = of.zeros(of.batch, len(self._heads), len(self._queries), of.k_len)
 
-    def see(self, block: Block, w: Tensor, found: Found) -> None:
+    def see(self, block: Block, w: Tensor, found: Facts) -> None:
         for slot, head, slots, queries in self._inside(block):
             part = block.by_head(w)[:, head, queries].to(found[self.name].dtype)
             found[self.name][block.entries, slot, :, block.keys][:, slots] = part
 
-    def push(self, block: Block, grad: Tensor, dw: Tensor, found: Found) -> None:
+    def push(self, block: Block, grad: Tensor, dw: Tensor, found: Facts) -> None:
         for slot, head, slots, queries in self._inside(block):
             part = grad[block.entries, slot, :, block.keys][:, slots].to(dw.dtype)
             block.by_head(dw)[:, head].index_add_(1, torch.tensor(queries, device=dw.device), part)
@@ -185,11 +185,11 @@ class HeadMean(Statistic):
 
     name = "head_mean"
 
-    def prepare(self, found: Found) -> None:
+    def prepare(self, found: Facts) -> None:
         of = self.of
         found[self.name] = torch.empty(of.batch, of.q_len, of.k_len, dtype=of.map_dtype, device=of.device)
 
-    def see(self, block: Block, w: Tensor, found: Found) -> None:
+    def see(self, block: Block, w: Tensor, found: Facts) -> None:
         rows = found[self.name][block.entries, block.rows]
         part = rows[..., block.keys]
         mean = block.by_head(w).sum(1)  # a mean in bfloat16 takes eight times as long
@@ -200,7 +200,7 @@ class HeadMean(Statistic):
             rows.zero_()
         torch.mul(mean, 1 / self.of.heads, out=part) if mean.dtype == part.dtype else part.copy_(mean / self.of.heads)
 
-    def push(self, block: Block, grad: Tensor, dw: Tensor, found: Found) -> None:
+    def push(self, block: Block, grad: Tensor, dw: Tensor, found: Facts) -> None:
         block.by_head(dw).add_(grad[block.entries, None, block.rows, block.keys], alpha=1 / self.of.heads)
 
 
@@ -209,18 +209,18 @@ class Weights(Statistic):
 
     name = "weights"
 
-    def prepare(self, found: Found) -> None:
+    def prepare(self, found: Facts) -> None:
         of = self.of
         shape = (of.batch, of.heads, of.q_len, of.k_len)
         found[self.name] = torch.empty(shape, dtype=of.map_dtype, device=of.device)
 
-    def see(self, block: Block, w: Tensor, found: Found) -> None:
+    def see(self, block: Block, w: Tensor, found: Facts) -> None:
         rows = found[self.name][block.entries, block.heads, block.rows]
         if w.shape[-1] < rows.shape[-1]:
             rows.zero_()
         rows[..., block.keys] = block.by_head(w)
 
-    def push(self, block: Block, grad: Tensor, dw: Tensor, found: Found) -> None:
+    def push(self, block: Block, grad: Tensor, dw: Tensor, found: Facts) -> None:
         block.by_head(dw).add_(grad[block.entries, block.heads, block.rows, block.keys])
 
 
@@ -233,14 +233,14 @@ class PooledHeads(Statistic):
         super().__init__(of)
         self._tile = tile_size(of.q_len, tiles), tile_size(of.k_len, tiles)
 
-    def prepare(self, found: Found) -> None:
+    def prepare(self, found: Facts) -> None:
         found[self.name] = self.of.zeros(self.of.batch, self.of.heads, *self._tiles_in_all())
 
-    def see(self, block: Block, w: Tensor, found: Found) -> None:
+    def see(self, block: Block, w: Tensor, found: Facts) -> None:
         rows, keys = self._tiles(block)
         found[self.name][block.entries, block.heads, rows, keys] += self._sum(block, block.by_head(w))
 
-    def push(self, block: Block, grad: Tensor, dw: Tensor, found: Found) -> None:
+    def push(self, block: Block, grad: Tensor, dw: Tensor, found: Facts) -> None:
         block.by_head(dw).add_(self._spread(block, grad[block.entries, block.heads]))
 
     def _tiles_in_all(self) -> tuple[int, ...]:
@@ -279,14 +279,14 @@ class Pooled(PooledHeads):
 
     name = "pooled"
 
-    def prepare(self, found: Found) -> None:
+    def prepare(self, found: Facts) -> None:
         found[self.name] = self.of.zeros(self.of.batch, *self._tiles_in_all())
 
-    def see(self, block: Block, w: Tensor, found: Found) -> None:
+    def see(self, block: Block, w: Tensor, found: Facts) -> None:
         rows, keys = self._tiles(block)
         found[self.name][block.entries, rows, keys] += self._sum(block, block.by_head(w).sum(1)) / self.of.heads
 
-    def push(self, block: Block, grad: Tensor, dw: Tensor, found: Found) -> None:
+    def push(self, block: Block, grad: Tensor, dw: Tensor, found: Facts) -> None:
         block.by_head(dw).add_(self._spread(block, grad[block.entries])[:, None], alpha=1 / self.of.heads)
 
 

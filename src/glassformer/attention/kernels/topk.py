@@ -4,8 +4,10 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from glassformer.attention.kernels import choose
+
 BLOCK = 128
-_FROM_CLASSES = 32 * BLOCK
+"""Classes of a chunk."""
 
 
 def topk_classes(
@@ -16,8 +18,7 @@ def topk_classes(
     A chunk is 128 classes side by side: on a CPU that takes a third of the time of torch.topk over 32,000 classes. The
     number of classes must be a multiple of 128, or small.
     """
-    classes = scores.shape[1]
-    if scores.device.type != "cpu" or classes < _FROM_CLASSES or classes % BLOCK or k >= classes // BLOCK:
+    if not choose.chunks_of_classes_are_faster(scores, k, BLOCK):
         best, index = scores.topk(k)
         return best, index
     best, chosen, at = _search(scores.unflatten(1, (-1, BLOCK)), k)
@@ -31,10 +32,10 @@ def topk_keys(w: Float[Tensor, "*rows keys"], k: int) -> tuple[Float[Tensor, "*r
     """
     n = w.shape[-1]
     size = max(1, int((n / k) ** 0.5))
-    chunks = n // size
-    if chunks < 4 * k or size < 4:
+    if not choose.chunks_of_keys_are_faster(n, k, size):
         best, index = w.topk(k, -1)
         return best, index
+    chunks = n // size
     whole, searched = size * chunks, k * size
     striped = w[..., :whole].unflatten(-1, (size, chunks)).transpose(-1, -2)
     best, chosen, at = _search(striped, k, w[..., whole:])

@@ -1,0 +1,285 @@
+"""Which form computes: every threshold, and every predicate about an input, each with its measurement.
+
+Callers write `choose.NAME`, so that a test which changes a name here changes it everywhere: the one seam for tests.
+Unless it is said otherwise, times were measured with torch 2.13 on two threads of an Intel Xeon with AMX
+(benchmarks/LOG.md has more of them).
+"""
+
+import platform
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+
+import torch
+import torch.autograd.forward_ad as forward_ad
+from torch import Tensor
+from torch._C._functorch import is_legacy_batchedtensor
+
+from glassformer.attention.want import Want
+
+# What the input allows
+
+
+def is_eager(*tensors: Tensor | None) -> bool:
+    """Return whether code may look at values and write in place.
+
+    It may not while torch compiles, traces or transforms, nor with tensor subclasses.
+    """
+    return not (
+        torch.compiler.is_compiling()
+        or torch._C._get_tracing_state()
+        or torch._C._are_functorch_transforms_active()
+        or torch._C._len_torch_dispatch_stack()
+        or forward_ad._current_level >= 0
+    ) and all(x is None or type(x) is Tensor or type(x) is torch.nn.Parameter for x in tensors)
+
+
+def is_batched(x: Tensor | None) -> bool:
+    """Return whether x is what torch.autograd.grad(is_grads_batched=True) passes through a backward pass."""
+    return x is not None and is_legacy_batchedtensor(x)
+
+
+# Short sequences: `attend_short` in place of the fused kernel
+
+# Forward and backward of 4,096 positions, lengths 8 to 256: in bfloat16 the fused kernel takes 2 to 14 times as long as
+# `attend_short` up to a length of 128, in float32 1.1 to 1.5 times up to 16, then 0.8.
+SHORT_UP_TO_SCORES = {torch.float32: 20 * 20, torch.float64: 20 * 20}
+SHORT_UP_TO_SCORES_IN_HALF = 128 * 128
+SHORT_IN_CACHE = 1 << 19  # numbers of q of the sequences that `attend_short` takes at a time
+
+
+def short_is_faster(q: Tensor, k: Tensor, v: Tensor) -> bool:
+    """Return whether `attend_short` is the faster form: on the CPU, when short sequences need gradients."""
+    return (
+        is_eager(q, k, v)  # a graph or a transform must see all operations
+        and q.numel() > 0
+        and q.device.type == "cpu"
+        and q.shape[-2] * k.shape[-2] <= SHORT_UP_TO_SCORES.get(q.dtype, SHORT_UP_TO_SCORES_IN_HALF)
+        and torch.is_grad_enabled()
+        and (q.requires_grad or k.requires_grad or v.requires_grad)
+    )
+
+
+# A single query: plain products in place of the fused kernel
+
+ONE_QUERY_UP_TO_KEYS = 128 * 128
+
+
+def products_are_faster(q: Tensor, k: Tensor) -> bool:
+    """Return whether plain products are the faster form: on the CPU, for a single query over few keys."""
+    if torch.compiler.is_compiling():  # a comparison of sizes would become a condition of the graph
+        return False
+    return q.device.type == "cpu" and q.shape[-2] == 1 and k.shape[-2] <= ONE_QUERY_UP_TO_KEYS
+
+
+# A step of generation: plain products in place of the fused kernel
+
+STEP_PRODUCTS_FROM_HEADS = 64
+STEP_PRODUCTS_BELOW_QUERIES = 16
+
+
+def step_products_are_faster(q: Tensor, k: Tensor) -> bool:
+    """Return whether plain products are the faster form of a step with few queries.
+
+    32 x 8 heads x 4 x 25 take 0.6 ms on one thread, the fused kernel 0.77. The products lose where keys must be copied
+    first, and with few heads.
+    """
+    return (
+        1 < q.shape[2] < STEP_PRODUCTS_BELOW_QUERIES
+        and q.shape[0] * q.shape[1] >= STEP_PRODUCTS_FROM_HEADS
+        and k.is_contiguous()
+        and q.device.type == "cpu"
+    )
+
+
+# Long sequences: copies of q, k and v before the fused kernel
+
+COPIES_FROM_SCORES = 512 * 512
+
+
+def copies_are_faster(q: Tensor, k: Tensor) -> bool:
+    """Return whether the fused kernel should read copies.
+
+    On the CPU it reads long heads a tenth faster from memory of their own than out of packed projections.
+    """
+    return (
+        not torch.compiler.is_compiling()
+        and q.device.type == "cpu"
+        and q.dtype == torch.float32
+        and q.shape[-2] * k.shape[-2] >= COPIES_FROM_SCORES
+    )
+
+
+# Small self-attention: one operator of torch's for all of it
+
+# Up to how many scores that operator is at least as fast as its parts: (with weights, without). It holds all weights,
+# and a mask doubles its time.
+ONE_CALL_UP_TO_SCORES = {
+    torch.float32: (1 << 20, 1 << 14),
+    torch.float64: (1 << 14, 1 << 14),
+    torch.bfloat16: (1 << 23, 1 << 20),
+    torch.float16: (1 << 23, 1 << 20),
+}
+ONE_CALL_WITH_MASK_UP_TO_SCORES = 1 << 14
+
+
+def one_call_is_faster(
+    x: Tensor, heads: int, projections: tuple[Tensor, ...], padding: Tensor | None, need_weights: bool
+) -> bool:
+    """Return whether one operator is right and the faster form for self-attention over x (batch, length, d_model).
+
+    At 1 x 8 x 64 the calls themselves are the time: the one operator takes 26 us, our nine of them 60.
+    """
+    if not is_eager(x, *projections):
+        return False
+    batch, length, _ = x.shape
+    most = ONE_CALL_UP_TO_SCORES.get(x.dtype, (0, 0))[not need_weights]
+    if padding is not None:
+        most = min(most, ONE_CALL_WITH_MASK_UP_TO_SCORES)
+    if (
+        batch * heads * length * length > most
+        or any(p.dtype != x.dtype for p in projections)
+        or x.shape[2] != projections[0].shape[1]
+        or not length
+        or x.device.type != "cpu"
+        or torch.is_autocast_enabled("cpu")
+        or not torch.backends.mha.get_fastpath_enabled()
+        or not hasattr(torch, "_native_multi_head_attention")
+    ):
+        return False
+    if padding is None:
+        return True
+    # With every key blocked the operator returns NaN; a wrong mask is explained elsewhere.
+    return padding.dtype == torch.bool and padding.shape == (batch, length) and not bool(padding.all(-1).any())
+
+
+# Blocks of queries in place of the fused kernel with dropout, and of all weights at once for `observe`
+
+BLOCKS_FROM_SCORES = 1 << 16  # below, one block holds everything, and plain operations have less to do
+BLOCKS_UP_TO_DROPOUT = 255 / 256  # above, a random byte can't decide
+# A block's weights fill about this much, and hold some heads rather than less than so many rows: products of few rows
+# are slow. Near the best of many at every size (benchmarks/LOG.md). A GPU wants more work at once.
+BLOCK_BYTES = {"cpu": 16 << 20, "cuda": 256 << 20}
+BLOCK_ROWS = 128
+COPY_KEYS_FROM = 1024  # keys; then reading them a head at a time pays for the copy: 248 -> 206 ms at 1 x 4096
+
+
+def blocks_are_faster(q: Tensor, k: Tensor, v: Tensor, dropout: float = 0.0) -> bool:
+    """Return whether blocks are the faster form: for all but small inputs, unless torch compiles or transforms."""
+    return (
+        not torch.compiler.is_compiling()  # first: a comparison of sizes would become a condition of the graph
+        and q.shape[0] * q.shape[1] * q.shape[2] * k.shape[2] >= max(1, BLOCKS_FROM_SCORES)
+        and q.device.type in ("cpu", "cuda")
+        and q.dtype == k.dtype == v.dtype
+        and 0 <= dropout <= BLOCKS_UP_TO_DROPOUT
+        and is_eager(q, k, v)
+    )
+
+
+# GPU kernels in place of blocks
+
+KERNELS_UP_TO_TOP = 64  # the kernel keeps the largest weights in registers
+# Queries and keys that a program holds, and its warps, by bytes of a number and width: what fits into the shared memory
+# of Ampere, Ada and Hopper with every mask.
+KERNEL_SIZES = {
+    (2, 64): (128, 64, 8),
+    (2, 128): (64, 64, 8),
+    (2, 256): (64, 32, 8),
+    (4, 64): (64, 32, 8),
+    (4, 128): (32, 32, 4),
+    (4, 256): (32, 16, 4),
+}
+
+
+@cache
+def triton_is_there() -> bool:
+    """Return whether Triton, in which the kernels are written, is installed."""
+    return find_spec("triton") is not None
+
+
+def kernels_fit(q: Tensor, v: Tensor, want: Want, dropout: float) -> bool:
+    """Return whether the kernels compute what is asked: neither dropout nor float64, nor all weights of each head."""
+    return (
+        not dropout
+        and q.dtype in (torch.float32, torch.bfloat16, torch.float16)
+        and max(q.shape[3], v.shape[3]) <= max(width for _, width in KERNEL_SIZES)
+        and not want.weights
+        and want.top <= KERNELS_UP_TO_TOP
+    )
+
+
+# The k largest: chunks in place of torch.topk
+
+TOPK_CHUNKS_FROM_CLASSES = 32 * 128
+TOPK_CHUNK_FROM_KEYS = 4  # keys of a chunk, and chunks for each of the k, below which nothing is gained
+
+
+def chunks_of_classes_are_faster(scores: Tensor, k: int, chunk: int) -> bool:
+    """Return whether to search chunks of `chunk` classes side by side: on the CPU, of many classes."""
+    classes = scores.shape[1]
+    return (
+        scores.device.type == "cpu"
+        and classes >= TOPK_CHUNKS_FROM_CLASSES
+        and not classes % chunk
+        and k < classes // chunk
+    )
+
+
+def chunks_of_keys_are_faster(keys: int, k: int, chunk: int) -> bool:
+    """Return whether to search chunks of `chunk` keys."""
+    return keys // chunk >= TOPK_CHUNK_FROM_KEYS * k and chunk >= TOPK_CHUNK_FROM_KEYS
+
+
+# oneDNN in place of MKL for float32 products
+
+ONEDNN_FROM_OPERATIONS = 2 * 64**3  # below, its calls cost more than they save: 22 us against MKL's 5
+COPY_COLUMNS_FROM = 1024  # MKL multiplies by so many columns a fifth faster if they lie in rows
+
+
+def onednn_is_faster(left: Tensor, right: Tensor, columns: int) -> bool:
+    """Return whether a product of so many columns goes through oneDNN."""
+    return (
+        ONEDNN_BEATS_MKL
+        and is_eager(left, right)
+        and left.device.type == "cpu"
+        and left.dtype == right.dtype == torch.float32
+        and 2 * left.numel() * columns >= ONEDNN_FROM_OPERATIONS
+        and torch.backends.mkldnn.enabled
+        and not torch.is_autocast_enabled("cpu")
+    )
+
+
+def packing_is_faster(weight: Tensor) -> bool:
+    """Return whether oneDNN multiplies by a weight of this type at full speed, laid out beforehand."""
+    if weight.device.type != "cpu" or not _HAS_PACKING or not torch.backends.mkldnn.enabled:
+        return False
+    if weight.dtype == torch.bfloat16:
+        return torch.ops.mkldnn._is_mkldnn_bf16_supported()
+    return weight.dtype == torch.float32
+
+
+def onednn_beats_mkl(processor: str) -> bool:
+    """Return whether oneDNN is the faster library: on x86 processors that aren't Intel's, where torch has both.
+
+    MKL leaves up to half of their speed unused (Zen 5: 200 GFLOP/s against oneDNN's 475); on Intel's the two are equal.
+    """
+    return (
+        torch.backends.mkldnn.is_available()
+        and torch.backends.mkl.is_available()
+        and hasattr(torch.ops.mkldnn, "_linear_pointwise")
+        and "GenuineIntel" not in processor
+    )
+
+
+def _processor() -> str:
+    try:
+        return Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
+    except OSError:  # not Linux
+        return platform.processor()
+
+
+_HAS_PACKING = torch.backends.mkldnn.is_available() and all(
+    hasattr(torch.ops.mkldnn, name)
+    for name in ("_linear_pointwise", "_reorder_linear_weight", "_is_mkldnn_bf16_supported")
+)
+ONEDNN_BEATS_MKL = onednn_beats_mkl(_processor())  # once, so that results repeat exactly
