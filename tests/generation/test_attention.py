@@ -77,7 +77,7 @@ def weights_of(model: Transformer, source: list[int], target_in: list[int]) -> d
     attentions |= {("source", n): layer.source_attention for n, layer in enumerate(model.decoder)}
     with pytest.MonkeyPatch.context() as patch, torch.no_grad():
         for name, attention in attentions.items():
-            patch.setattr(attention, "look", noting(name, attention.look))
+            patch.setattr(attention, "attend", noting(name, attention.attend))
         model(torch.tensor([source]), torch.tensor([target_in]))
     return found
 

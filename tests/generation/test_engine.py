@@ -275,9 +275,9 @@ def test_alignment_is_the_last_layers_attention_to_the_source_mean_of_its_heads(
     assert (found[~keep[:, 0].expand(B, W, S)] == 0).all()
 
     attention, seen = model.decoder[-1].source_attention, []
-    look = attention.look
+    look = attention.attend
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(attention, "look", lambda q, k, v, **masks: seen.append((q, k)) or look(q, k, v, **masks))
+        patch.setattr(attention, "attend", lambda q, k, v, **masks: seen.append((q, k)) or look(q, k, v, **masks))
         taught(model, tokens.T, source.repeat_interleave(W, 0), keep.repeat_interleave(W, 0))
     [(q, k)] = seen  # of each hypothesis as a source of its own
     scores = torch.einsum("bhqd,bhkd->bhqk", q, k) / math.sqrt(D_HEAD)

@@ -67,14 +67,14 @@ def next_log_probs(model: Transformer, source: list[int], prefixes: list[list[in
 def source_attention(model: Transformer, source: list[int], prefixes: list[list[int]]) -> Tensor:
     """Weights of the last layer's attention to the source, mean of its heads: (prefix, position, source position)."""
     attention, seen = model.decoder[-1].source_attention, []
-    look = attention.look
+    look = attention.attend
 
     def noted(q: Tensor, k: Tensor, v: Tensor, **masks):
         seen.append((q, k))
         return look(q, k, v, **masks)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(attention, "look", noted)
+        patch.setattr(attention, "attend", noted)
         next_log_probs(model, source, prefixes)
     [(q, k)] = seen
     return (q @ k.mT / math.sqrt(q.shape[-1])).softmax(-1).mean(1)

@@ -452,9 +452,9 @@ def test_each_unknown_token_becomes_the_source_token_that_got_most_of_its_attent
 def source_attention(model: Transformer, source: list[int], ids: list[int]) -> torch.Tensor:
     """Weights of the last layer's attention to the source as each token is chosen, mean of the heads."""
     attention, seen = model.decoder[-1].source_attention, []
-    look = attention.look
+    look = attention.attend
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(attention, "look", lambda q, k, v, **masks: seen.append((q, k)) or look(q, k, v, **masks))
+        patch.setattr(attention, "attend", lambda q, k, v, **masks: seen.append((q, k)) or look(q, k, v, **masks))
         model(torch.tensor([source]), torch.tensor([[model.target_pad, *ids]]))
     [(q, k)] = seen
     return (q[0] @ k[0].mT / math.sqrt(q.shape[-1])).softmax(-1).mean(0)
