@@ -8,8 +8,7 @@ downloaded), trains with the settings of `glassformer.demo.demonstration.setting
 
 import tyro
 
-from glassformer.cli import demo
-from glassformer.commands import DemoCommand
+from glassformer.commands.demo import DemoFlags, demo
 
 if __name__ == "__main__":
-    demo(tyro.cli(DemoCommand))
+    demo(tyro.cli(DemoFlags))
