@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from datetime import date, timedelta
 from itertools import cycle
 
+from glassformer.errors import ArgumentError
+
 _FIRST, _LAST = date(1900, 1, 1), date(2099, 12, 31)
 _N_DATES = (_LAST - _FIRST).days + 1
 
@@ -43,16 +45,16 @@ def make_dates(*, seed: int = 0, train: int = 40_000, valid: int = 500, test: in
     and a smaller `train` is the beginning of a larger one.
 
     Raises:
-        ValueError: a size is below 1, or the three sum to more than there are dates in those years (73,049).
+        ArgumentError: a size is below 1, or the three sum to more than there are dates in those years (73,049).
         ImportError: Babel is missing; the extra `demo` installs it.
     """
     sizes = {"train": train, "valid": valid, "test": test}
     for name, size in sizes.items():
         if size < 1:
-            raise ValueError(f"{name} must be at least 1 phrase, got {size}.")
+            raise ArgumentError(f"{name} must be at least 1 phrase, got {size}.")
     if sum(sizes.values()) > _N_DATES:
         got = " + ".join(f"{name}={size}" for name, size in sizes.items())
-        raise ValueError(
+        raise ArgumentError(
             f"train + valid + test must be at most {_N_DATES}, the number of dates from {_FIRST} to {_LAST} "
             f"(each is used once), got {got} = {sum(sizes.values())}: ask for fewer."
         )
@@ -94,7 +96,7 @@ def _write(day: date, language: _Language, rng: random.Random) -> DatePhrase:
 
 
 def _exchangeable(day: date) -> bool:
-    """Whether "4/5/2017" in another country's order would be another date."""
+    """Return whether a date in numbers, such as "4/5/2017", is another date in another country's order."""
     return day.day <= 12 and day.day != day.month
 
 
@@ -103,7 +105,7 @@ _NUMERIC_SHARE = 1 - 200 * 12 * 11 / _N_DATES
 
 
 def _choose_style(day: date, language: _Language, rng: random.Random) -> str:
-    """One of the language's styles, each as likely as another when taken over all dates.
+    """Choose one of the language's styles, so that over all dates each is as likely as another.
 
     Exchangeable dates are never numeric, so the others must be numeric more often to make up for it.
     """
@@ -122,7 +124,7 @@ def _check_each_names_one_date(phrases: Iterable[DatePhrase]) -> None:
 
 
 def _languages() -> list[_Language]:
-    """The sixteen languages, with the styles that CLDR has for them and those given by hand below."""
+    """Return the sixteen languages, with the styles that CLDR has for them and those given by hand below."""
     try:
         from babel import Locale
         from babel.dates import format_date
@@ -161,7 +163,7 @@ def _distinct(patterns: list[str]) -> tuple[_Pattern, ...]:
 
 
 def _ordinal(day: date) -> str:
-    """The English "1st", "2nd", "3rd", "4th", ..., quoted as a literal of a pattern."""
+    """Return the English "1st", "2nd", "3rd", "4th", ..., quoted as a literal of a pattern."""
     suffix = {1: "st", 2: "nd", 3: "rd"}.get(day.day % 10, "th") if day.day not in (11, 12, 13) else "th"
     return f"'{day.day}{suffix}'"
 
@@ -171,7 +173,7 @@ def _one_by_one(number: int, digits: str) -> str:
 
 
 def _in_words(number: int, digits: str, units: str) -> str:
-    """Chinese or Korean number words, below 10,000: 21 is two-ten-one, and a leading one is left unsaid."""
+    """Write a number below 10,000 in Chinese or Korean words: 21 is two-ten-one, and a leading one is left unsaid."""
     words = ""
     for place, digit in enumerate(reversed(str(number))):
         if digit != "0":
@@ -182,21 +184,21 @@ def _in_words(number: int, digits: str, units: str) -> str:
 
 def _han(day: date) -> str:
     digits = "〇一二三四五六七八九"
-    month, of_month = _in_words(day.month, digits, "十"), _in_words(day.day, digits, "十")
-    return f"'{_one_by_one(day.year, digits)}年{month}月{of_month}日'"
+    month, day_of_month = _in_words(day.month, digits, "十"), _in_words(day.day, digits, "十")
+    return f"'{_one_by_one(day.year, digits)}年{month}月{day_of_month}日'"
 
 
 def _hangul(day: date) -> str:
-    year, month, of_month = (
+    year, month, day_of_month = (
         _in_words(number, "영일이삼사오육칠팔구", "십백천") for number in (day.year, day.month, day.day)
     )
     month = {6: "유", 10: "시"}.get(day.month, month)  # the two months whose names drop a consonant
-    return f"'{year}년 {month}월 {of_month}일'"
+    return f"'{year}년 {month}월 {day_of_month}일'"
 
 
 def _devanagari(day: date) -> str:
-    year, of_month = (_one_by_one(number, "०१२३४५६७८९") for number in (day.year, day.day))
-    return f"'{of_month}' MMMM '{year}'"
+    year, day_of_month = (_one_by_one(number, "०१२३४५६७८९") for number in (day.year, day.day))
+    return f"'{day_of_month}' MMMM '{year}'"
 
 
 # Styles that CLDR lacks. "plain" is the long form with points and small words left out, spaced another way or

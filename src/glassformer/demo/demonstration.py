@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from glassformer.demo.dates import DatePhrase, make_dates
+from glassformer.errors import RunError
 from glassformer.files import replacing
 from glassformer.generation.config import SearchConfig
 from glassformer.generation.translator import Translator
@@ -23,29 +24,43 @@ EXAMPLES = 5
 def demonstrate(out: Path, seed: int) -> bool:
     """Train the dates model into the run folder `out` and print what it does on held-out dates.
 
-    The test's dates and phrases are not in training (see `make_dates`). The dates themselves are left beside the run,
-    in `<out>-data`; a run made from them is replaced, another one is not. The last line is `exact match NN.N %`.
-    Returns False if it was interrupted.
+    Return False if it was interrupted. No date and no phrase of the test is in training (see `make_dates`). The dates
+    stay beside the run, in `<out>-data`. The last line printed is `exact match NN.N %`.
+
+    Raises:
+        RunError: `out` is there, and is not a run that the demonstration made.
     """
+    data = out.with_name(f"{out.name}-data")
+    again = _was_made_from(data, out)
+    if out.exists() and not again:
+        raise RunError(
+            f"{out} is there already, and the demonstration replaces only a run that it made: choose another --out"
+        )
     console = Console(highlight=False, soft_wrap=True)
     splits = make_dates(seed=seed, train=60_000)
     console.print(f"{len(splits.train):,} dates to learn from, for example [b]{splits.train[0].phrase}[/b]")
-    data = out.with_name(f"{out.name}-data")
     data.mkdir(parents=True, exist_ok=True)
     for name, dates in (("train", splits.train), ("valid", splits.valid), ("test", splits.test)):
         write_phrases(data / f"{name}.tsv", dates)
-    mine = is_run_folder(out) and read_config(out)["training"]["settings"]["source"] == str(data / "train.tsv")
-    result = train(settings(data, out, seed, overwrite=mine))
+    result = train(settings(data, out, seed, overwrite=again))
     if not result.finished:
         console.print("The demonstration was interrupted; run it again for its results.")
         return False
-    found = Translator.load(out).translate([date.phrase for date in splits.test], SearchConfig(beam=1))
-    _report(console, splits.test, found, result)
+    answers = Translator.load(out).translate([date.phrase for date in splits.test], SearchConfig(beam=1))
+    _report(console, splits.test, answers, result)
     return True
 
 
+def _was_made_from(data: Path, out: Path) -> bool:
+    """Whether `out` is a run that was trained on the dates in `data`."""
+    if not is_run_folder(out):
+        return False
+    settings = read_config(out)["training"].get("settings")  # an imported run has none
+    return isinstance(settings, dict) and settings.get("source") == str(data / "train.tsv")
+
+
 def settings(data: Path, out: Path, seed: int, *, overwrite: bool) -> TrainConfig:
-    """How the dates model is trained: characters, two encoder layers, one decoder layer."""
+    """Return how the dates model is trained: characters, two encoder layers, one decoder layer."""
     return TrainConfig(
         source=data / "train.tsv",
         valid_source=data / "valid.tsv",
@@ -70,18 +85,19 @@ def settings(data: Path, out: Path, seed: int, *, overwrite: bool) -> TrainConfi
 
 
 def write_phrases(path: Path, dates: Sequence[DatePhrase]) -> None:
-    """The dates as a TSV file that `glassformer train --source` takes."""
+    """Write the dates as a TSV file that `glassformer train --source` takes."""
     with replacing(path) as file:
         file.writelines(f"{date.phrase}\t{date.iso}\n".encode() for date in dates)
 
 
-def _report(console: Console, dates: Sequence[DatePhrase], found: Sequence[str], result: TrainResult) -> None:
-    right: dict[str, list[bool]] = defaultdict(list)
+def _report(console: Console, dates: Sequence[DatePhrase], answers: Sequence[str], result: TrainResult) -> None:
+    """Print how many answers are right, for each language and each style, a few of them, and what to do next."""
+    by_language: dict[str, list[bool]] = defaultdict(list)
     by_style: dict[str, list[bool]] = defaultdict(list)
-    for date, iso in zip(dates, found, strict=True):
-        right[date.language].append(iso == date.iso)
+    for date, iso in zip(dates, answers, strict=True):
+        by_language[date.language].append(iso == date.iso)
         by_style[date.style].append(iso == date.iso)
-    for title, groups in (("language", right), ("style", by_style)):
+    for title, groups in (("language", by_language), ("style", by_style)):
         table = Table(title=f"Held-out dates by {title}")
         table.add_column(title)
         table.add_column("dates", justify="right")
@@ -95,8 +111,8 @@ def _report(console: Console, dates: Sequence[DatePhrase], found: Sequence[str],
         "Five held-out dates and what it made of them:"
     )
     for i in range(0, len(dates), len(dates) // EXAMPLES - 1)[:EXAMPLES]:  # the languages take turns: not all one
-        mark = "" if found[i] == dates[i].iso else f"   (wrong: {dates[i].iso})"
-        console.print(f"  {dates[i].language:<12} {dates[i].phrase:<36} {found[i]}{mark}", markup=False)
+        mark = "" if answers[i] == dates[i].iso else f"   (wrong: {dates[i].iso})"
+        console.print(f"  {dates[i].language:<12} {dates[i].phrase:<36} {answers[i]}{mark}", markup=False)
     program = "glassformer" if shutil.which("glassformer") else sys.argv[0]
     command = f"{program} translate {result.folder}"
     console.print(
@@ -105,5 +121,5 @@ def _report(console: Console, dates: Sequence[DatePhrase], found: Sequence[str],
         "                         (one source<tab>target a line; two parallel files with --source and --target)\n"
         f"More:                    {program} train --help\n"
     )
-    total = sum(map(sum, right.values()))
+    total = sum(map(sum, by_language.values()))
     console.print(f"exact match {100 * total / len(dates):.1f} %")

@@ -1,0 +1,81 @@
+import json
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("babel", reason='needs the extra: pip install "glassformer[demo]"')
+
+from dataclasses import replace
+
+from glassformer.demo import demonstration
+from glassformer.demo.dates import make_dates
+from glassformer.demo.demonstration import demonstrate
+from glassformer.errors import RunError
+from glassformer.training.loop import TrainResult
+
+
+@pytest.fixture
+def short(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A demonstration of three updates on few dates."""
+    settings = demonstration.settings
+    changes = dict(d_model=16, heads=2, d_ff=16, max_updates=3, validate_every=3, score_pairs=5, device="cpu")
+    monkeypatch.setattr(
+        demonstration, "make_dates", lambda seed, train: make_dates(seed=seed, train=64, valid=7, test=16)
+    )
+    monkeypatch.setattr(demonstration, "settings", lambda *a, **more: replace(settings(*a, **more), **changes))
+
+
+@pytest.mark.usefixtures("short")
+def test_it_reports_every_language_and_replaces_its_own_run(tmp_path, capsys, monkeypatch):
+    # Takes seconds: a whole training, however short, loads torch's optimizers and draws the curves.
+    assert demonstrate(tmp_path / "dates", 1)
+    printed = capsys.readouterr().out
+    assert "64 dates to learn from" in printed
+    assert all(name in printed for name in ("English", "Chinese", "Held-out dates by style", "echo "))
+    assert printed.splitlines()[-1] == "exact match 0.0 %"
+    assert sorted(x.name for x in tmp_path.iterdir()) == ["dates", "dates-data"]
+    lines = (tmp_path / "dates-data" / "test.tsv").read_text(encoding="utf-8").splitlines()
+    test = make_dates(seed=1, train=64, valid=7, test=16).test
+    assert [tuple(line.split("\t")) for line in lines] == [(date.phrase, date.iso) for date in test]
+
+    given = []
+    unfinished = TrainResult(tmp_path, finished=False, updates=1, seconds=0.1, metric="exact", score=None)
+    monkeypatch.setattr(demonstration, "train", lambda config: given.append(config) or unfinished)
+    assert not demonstrate(tmp_path / "dates", 2)
+    assert not demonstrate(tmp_path / "other", 2)
+    assert [config.overwrite for config in given] == [True, False]
+    assert capsys.readouterr().out.endswith("The demonstration was interrupted; run it again for its results.\n")
+
+
+def test_the_settings_are_those_that_the_readme_promises():
+    settings = demonstration.settings(Path("data"), Path("out"), 3, overwrite=True)
+    assert (settings.max_minutes, settings.seed, settings.overwrite) == (1.5, 3, True)
+    assert (settings.source, settings.valid_source) == (Path("data/train.tsv"), Path("data/valid.tsv"))
+
+
+@pytest.mark.parametrize(
+    "training",
+    [
+        {"imported": "huggingface marian"},  # without settings
+        {"settings": {"source": "mine.tsv"}},
+        {"settings": {"source": None}},
+        {"settings": {}},
+        {"settings": ["damaged"]},
+        None,  # no run at all
+    ],
+)
+def test_what_it_did_not_make_is_left_alone(tmp_path, training):
+    out = tmp_path / "imported"
+    out.mkdir()
+    config = {"format": 1, "model": {}, "source_tokenizer": "source.spm", "target_tokenizer": "target.spm"}
+    (out / "config.json").write_text(json.dumps(config if training is None else config | {"training": training}))
+    before = (out / "config.json").read_bytes()
+    with pytest.raises(
+        RunError, match=r"imported is there already, and .* only a run that it made: choose another --out$"
+    ):
+        demonstrate(out, 1)
+    assert [x.relative_to(tmp_path).as_posix() for x in sorted(tmp_path.rglob("*"))] == [
+        "imported",
+        "imported/config.json",
+    ]
+    assert (out / "config.json").read_bytes() == before
