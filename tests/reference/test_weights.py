@@ -144,6 +144,7 @@ def test_another_number_of_heads_or_width_is_refused_both_ways(form):
         return
     refuse("target must have 3 heads, got 11", form.to_fast, reference, fast)
     refuse("target must have 11 heads, got 3", form.from_fast, fast, reference)
+    refuse("target must have 1 heads, got 3", form.from_fast, MultiheadAttention(E, 1), reference)
     wide = drawn(MultiheadAttention(2 * E, H))
     refuse(SIZES, form.to_fast, reference, wide)
     nn.init.zeros_(wide.in_proj_bias)
@@ -260,6 +261,7 @@ def test_the_square_root_of_the_width_is_part_of_the_embeddings():
 def test_embeddings_that_differ_cannot_be_shared():
     message = "encoder and decoder have different embeddings, .*: make it with shared_vocab=False"
     refuse(message, transformer_to_fast, *reference_model(WORDS), fast_model(shared=True))
+    refuse_both_ways(f"vocab_size of the encoder {OTHER} 17, got 23", reference_model(), fast_model(shared=True))
 
 
 OTHER = "must be the other model's"
@@ -311,11 +313,6 @@ def test_another_epsilon_anywhere_in_the_model_is_refused_both_ways():
 def test_what_the_reference_lacks_is_refused_both_ways(setting, value, only):
     message = f"{setting} must be {only}, which the reference always has, got {value}"
     refuse_both_ways(message, reference_model(), fast_model(**{setting: value}))
-
-
-def test_a_vocabulary_that_cannot_be_shared_is_refused_both_ways():
-    message = f"vocab_size of the encoder {OTHER} 17, got 23"
-    refuse_both_ways(message, reference_model(), fast_model(shared=True))
 
 
 @each("name", ["encoder.1.self_attention", "decoder.2.self_attention", "decoder.0.source_attention"])
