@@ -28,7 +28,8 @@ import tyro
 
 from glassformer.device import pick_precision, tame_memory
 from glassformer.text.batching import Batch
-from glassformer.training.checkpoint import Checkpoints, Position
+from glassformer.training.checkpoint import Checkpoints
+from glassformer.training.state import TrainingState
 from glassformer.training.step import Step
 from glassformer.transformer.config import ModelConfig
 from glassformer.transformer.model import Transformer
@@ -85,7 +86,7 @@ def cost(preset: str, rounds: int) -> dict[str, float]:
             """Seconds of these updates, and those until the checkpoint was there."""
             start = written = time.perf_counter()
             if write:
-                checkpoints.save(step, Position(update=1))
+                checkpoints.save(step, TrainingState(update=1))
             for number in range(updates):
                 step.update([batch], rate=1e-4, number=number)
                 if write and written == start and not checkpoints.writing:

@@ -15,11 +15,7 @@ from typing import Literal
 
 import tyro
 
-from glassformer import SearchConfig, TrainConfig, Translator
-from glassformer.errors import DataError, GlassformerError
-from glassformer.text.pairs import PairFiles
-from glassformer.text.scores import score
-from glassformer.training.loop import train_once
+from glassformer import GlassformerError, PairFiles, SearchConfig, TrainConfig, Translator, score, train_once
 
 LANGUAGES = ("arm", "bul", "fre", "geo", "gre", "hin", "hun", "ice", "kor", "lit")
 PUBLISHED = {"Transformer": 19.16, "LSTM": 18.53}  # mean word error rates, each tuned per language over 36 settings
@@ -72,16 +68,18 @@ def main(
         for name in ("train", "dev", part):
             path = data / name / f"{language}_{name}.tsv"
             if not path.exists():
-                raise DataError(f"{path} is missing: {data} must be task1/data of https://github.com/sigmorphon/2020")
+                raise GlassformerError(
+                    f"{path} is missing: {data} must be task1/data of https://github.com/sigmorphon/2020"
+                )
     lines = []
     for language in languages:
         result = train_once(settings(data, language, out, seed))
         if not result.finished:
             sys.exit("interrupted: the same command goes on")
         pairs = list(PairFiles(data / part / f"{language}_{part}.tsv"))
-        found = Translator.load(out / language).translate([word for word, _ in pairs], SearchConfig(beam=5))
+        translations = Translator.load(out / language).translate([word for word, _ in pairs], SearchConfig(beam=5))
         references = [phones for _, phones in pairs]
-        words, phones = (score(found, references, metric, symbols=True).value for metric in ("wer", "ser"))
+        words, phones = (score(translations, references, metric, symbols=True).value for metric in ("wer", "ser"))
         lines.append((language, words, phones, result.seconds / 60))
         print_table(lines, part)
 

@@ -22,20 +22,24 @@ from typing import Literal
 
 import tyro
 
-from glassformer import SearchConfig, TrainConfig, Translator
-from glassformer.errors import DataError, GlassformerError
-from glassformer.files import replacing
-from glassformer.meter import Meter
-from glassformer.run.folder import open_run
-from glassformer.text.pairs import Pair, PairFiles
-from glassformer.text.scores import Score, score
-from glassformer.training.loop import TrainResult, train_once
-from glassformer.transformer.model import count_parameters
+from glassformer import (
+    GlassformerError,
+    PairFiles,
+    Score,
+    SearchConfig,
+    TrainConfig,
+    TrainResult,
+    Translator,
+    open_run,
+    score,
+    train_once,
+)
 
 PUBLISHED = {
     "Transformer-tiny, text only (Wu et al. 2021)": 41.02,
     "the best that sees the images too (EMNLP 2023, main 173)": 42.50,
 }
+Pair = tuple[str, str]
 MINUTES = 57.0
 SEARCH = SearchConfig(beam=20, consensus=True)
 SHA256 = {
@@ -49,7 +53,7 @@ SHA256 = {
 
 
 def settings(data: Path, out: Path, seed: int, minutes: float) -> TrainConfig:
-    """What all seeds are trained with: what `write_pairs` has written into `out`."""
+    """Return the settings that all seeds are trained with, on the pairs that `write_pairs` has written."""
     return TrainConfig(
         source=out / "train.en",
         target=out / "train.de",
@@ -79,7 +83,7 @@ def settings(data: Path, out: Path, seed: int, minutes: float) -> TrainConfig:
 
 
 def settings_back(data: Path, out: Path, minutes: float) -> TrainConfig:
-    """Of the model from German to English, which learns the vocabulary too: fewer updates, at a higher rate."""
+    """Return those of the model from German to English, which learns the vocabulary too, in fewer updates."""
     return replace(
         settings(data, out, 11, minutes),
         source=data / "train.lc.norm.tok.de",
@@ -125,7 +129,7 @@ def main(
         values.append(bleu.value)
         if seed == seeds[0]:
             print(f"settings: {named(config)}")
-            print(f"parameters: {count_parameters(open_run(config.out).model):,}")
+            print(f"parameters: {open_run(config.out).parameters:,}")
             print(f"BLEU: {part}, of a beam of {SEARCH.beam} what it agrees on, {bleu.signature}")
         print(
             f"seed {seed}: BLEU {bleu.value:.2f}, {result.updates:,} updates, {result.seconds / 60:.1f} min", flush=True
@@ -147,25 +151,19 @@ def write_pairs(data: Path, out: Path, minutes: float) -> None:
         return
     real = read(data, "train")
     began = time.perf_counter()
-    with Meter("writing English", "sentences", total=len(real), say=print) as meter:
-        done = 0
-
-        def count(sentences: int) -> None:
-            nonlocal done
-            done += sentences
-            meter.show(done)
-
-        written = Translator.load(out / "back").translate([german for _, german in real], SearchConfig(beam=4), count)
+    print(f"writing English for {len(real):,} sentences", flush=True)
+    written = Translator.load(out / "back").translate([german for _, german in real], SearchConfig(beam=4))
     again = zip(written, (german for _, german in real), strict=True)
     pairs = [pair for pair in dict.fromkeys([*real, *again]) if all(pair)]
     print(f"{len(pairs):,} pairs in all, written in {(time.perf_counter() - began) / 60:.1f} min", flush=True)
     for name, lines in (("train.en", (english for english, _ in pairs)), ("train.de", (german for _, german in pairs))):
-        with replacing(out / name) as file:
-            file.writelines(f"{line}\n".encode() for line in lines)
+        unfinished = out / f".{name}"
+        unfinished.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8", newline="\n")
+        unfinished.replace(out / name)
 
 
 def trained(config: TrainConfig) -> TrainResult:
-    """What a training comes to, now or earlier; stopped on the way, the program ends."""
+    """Return what a training comes to, now or earlier; stopped on the way, the program ends."""
     result = train_once(config)
     if not result.finished:
         sys.exit("interrupted: the same command goes on")
@@ -173,30 +171,30 @@ def trained(config: TrainConfig) -> TrainResult:
 
 
 def bleu_of(run: Path, pairs: list[Pair]) -> Score:
-    """BLEU of what a model's translations agree on, by plain words."""
-    found = Translator.load(run).translate([source for source, _ in pairs], SEARCH)
-    return score(found, [target for _, target in pairs], "bleu", tokenize="none")
+    """Return BLEU by plain words of the translations that a model's beam agrees on."""
+    translations = Translator.load(run).translate([source for source, _ in pairs], SEARCH)
+    return score(translations, [target for _, target in pairs], "bleu", tokenize="none")
 
 
 def named(config: TrainConfig) -> str:
-    """The settings that aren't defaults."""
+    """Return the settings that aren't defaults."""
     return ", ".join(f"{name} {value}" for name, value in config.changes().items())
 
 
 def read(data: Path, part: str) -> list[Pair]:
-    """The pairs of a part, English and German."""
+    """Return the pairs of a part, English and German."""
     return list(PairFiles(data / f"{part}.lc.norm.tok.en", data / f"{part}.lc.norm.tok.de"))
 
 
 def check(data: Path) -> None:
-    """Raise DataError unless the folder holds exactly the files that the figures were measured on."""
+    """Raise GlassformerError unless the folder holds exactly the files that the figures were measured on."""
     for name, expected in SHA256.items():
         path = data / name
         if not path.exists():
-            raise DataError(f"{path} is missing: give data/task1/tok of https://github.com/multi30k/dataset")
-        found = hashlib.sha256(path.read_bytes()).hexdigest()
-        if found != expected:
-            raise DataError(f"{path} is another version of the file: sha256 {found}, expected {expected}")
+            raise GlassformerError(f"{path} is missing: give data/task1/tok of https://github.com/multi30k/dataset")
+        digest = hashlib.sha256(path.read_bytes()).hexdigest()
+        if digest != expected:
+            raise GlassformerError(f"{path} is another version of the file: sha256 {digest}, expected {expected}")
 
 
 if __name__ == "__main__":

@@ -18,23 +18,17 @@ from typing import Literal
 import multi30k
 import tyro
 
-from glassformer import SearchConfig, TrainConfig
-from glassformer.errors import GlassformerError
-from glassformer.insight.config import PruneConfig
-from glassformer.insight.prune import prune
-from glassformer.insight.speed import compare_speed
-from glassformer.run.folder import open_run
-from glassformer.run.names import WEIGHTS
+from glassformer import GlassformerError, PruneConfig, SearchConfig, TrainConfig, compare_speed, open_run, prune
 
 
 def settings(data: Path, out: Path, seed: int, minutes: float) -> TrainConfig:
-    """Of the model that heads are removed from: the first part of a training."""
+    """Return those of the model that heads are removed from: the first part of a training."""
     recipe = multi30k.settings(data, out, seed, minutes)
     return replace(recipe, out=out / f"pruned/base-{seed}", warmup=500, max_updates=1500)
 
 
 def settings_pruning(data: Path, out: Path, seed: int) -> PruneConfig:
-    """Half of the heads at once, and the other part of the training."""
+    """Return those of the pruning: half of the heads at once, and the other part of the training."""
     return PruneConfig(
         run=out / f"pruned/base-{seed}",
         out=out / f"pruned/half-{seed}",
@@ -80,8 +74,8 @@ def main(
         if not half.exists() and prune(settings_pruning(data, out, seed)) is None:
             sys.exit("interrupted: the same command goes on")
         bleus = [multi30k.bleu_of(run, pairs).value for run in (whole, half)]
-        heads = [open_run(run).model.all_heads for run in (whole, half)]
-        sizes = [(run / WEIGHTS).stat().st_size / 1e6 for run in (whole, half)]
+        heads = [open_run(run).model_config.all_heads for run in (whole, half)]
+        sizes = [(run / "model.safetensors").stat().st_size / 1e6 for run in (whole, half)]
         speed = compare_speed(whole, half, [source for source, _ in pairs[:200]], "cpu", SearchConfig())
         lost.append(bleus[0] - bleus[1])
         print(

@@ -15,13 +15,16 @@ from typing import Literal
 
 import tyro
 
-from glassformer import SearchConfig, TrainConfig, Translator
-from glassformer.errors import GlassformerError
-from glassformer.run.folder import open_run
-from glassformer.text.pairs import PairFiles
-from glassformer.text.scores import score
-from glassformer.training.loop import train_once
-from glassformer.transformer.model import count_parameters
+from glassformer import (
+    GlassformerError,
+    PairFiles,
+    SearchConfig,
+    TrainConfig,
+    Translator,
+    open_run,
+    score,
+    train_once,
+)
 
 try:
     from sacremoses import MosesPunctNormalizer, MosesTokenizer
@@ -57,9 +60,9 @@ def main(
     if not result.finished:
         sys.exit("interrupted: the same command goes on")
     equal = sum(made == given for made, given in zip(as_tokens([t for _, t in pairs]), references, strict=True))
-    found = Translator.load(out).translate([source for source, _ in pairs], SearchConfig(beam=5))
-    bleu = score(as_tokens(found), references, "bleu", tokenize="none")
-    print(f"parameters: {count_parameters(open_run(out).model):,}")
+    translations = Translator.load(out).translate([source for source, _ in pairs], SearchConfig(beam=5))
+    bleu = score(as_tokens(translations), references, "bleu", tokenize="none")
+    print(f"parameters: {open_run(out).parameters:,}")
     print(f"{equal:,} of {len(references):,} raw references give the tokenised ones")
     print(f"BLEU: {part}, beam 5, lowercased and tokenised, {bleu.signature}")
     print(f"BLEU {bleu.value:.2f}, {result.updates:,} updates, {result.seconds / 60:.1f} min")

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from glassformer.training.config import TrainConfig
-from glassformer.training.loop import train
+from glassformer.training.train import train
 
 ROOT = Path(__file__).parents[1]
 

@@ -25,7 +25,8 @@ if TYPE_CHECKING:
     from glassformer.interop.torch_nn import from_torch
     from glassformer.page.report import page
     from glassformer.training.config import TrainConfig
-    from glassformer.training.loop import TrainResult, train
+    from glassformer.training.result import TrainResult
+    from glassformer.training.train import train
     from glassformer.transformer.config import ModelConfig
     from glassformer.transformer.model import Transformer
 
@@ -36,7 +37,7 @@ _HOME = {
     "Observation": "attention.observation",
     "SearchConfig": "generation.config",
     "TrainConfig": "training.config",
-    "TrainResult": "training.loop",
+    "TrainResult": "training.result",
     "Transformer": "transformer.model",
     "Translation": "generation.translator",
     "Translator": "generation.translator",
@@ -48,7 +49,7 @@ _HOME = {
     "observe": "attention.observe",
     "page": "page.report",
     "replace_attention": "attention.replace",
-    "train": "training.loop",
+    "train": "training.train",
     "translate_file": "generation.files",
 }
 

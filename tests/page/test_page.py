@@ -28,7 +28,7 @@ from glassformer.page import assets, inspection, report
 from glassformer.page.inspection import inspect
 from glassformer.page.packed import Numbers
 from glassformer.text.tokenizer import SymbolTokenizer
-from glassformer.training.loop import train
+from glassformer.training.train import train
 
 BROWSER = shutil.which("chromium")
 needs_browser = pytest.mark.skipif(BROWSER is None, reason="needs Debian's chromium, which .ci/run installs")

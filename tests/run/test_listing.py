@@ -21,7 +21,7 @@ from glassformer.run.folder import load_run
 from glassformer.run.listing import RunSummary, advice, as_lines, as_table, find_runs, summarize
 from glassformer.text.tokenizer import SymbolTokenizer
 from glassformer.training.config import TrainConfig
-from glassformer.training.loop import train
+from glassformer.training.train import train
 
 NOON = 1_700_000_000.0
 

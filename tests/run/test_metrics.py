@@ -1,11 +1,11 @@
-"""metrics.jsonl as it is read: what was cut off, went back or makes no sense."""
+"""metrics.jsonl, written and read: also where it was cut off, went back or makes no sense."""
 
 import json
 from pathlib import Path
 
 import pytest
 
-from glassformer.run.metrics import Metrics, Report, Validation, read_metrics
+from glassformer.run.metrics import Metrics, Report, Validation, append_metrics, drop_metrics_after, read_metrics
 
 
 @pytest.fixture
@@ -26,12 +26,28 @@ def updates(metrics: Metrics) -> tuple[list[int], list[int]]:
     return [one.update for one in metrics.reports], [one.update for one in metrics.validations]
 
 
-def test_each_kind_of_line(path):
-    path.write_text(report(20) + validation(20) + report(40, loss=None) + validation(50))
-    found = read_metrics(path)
-    assert found.reports == [Report(20, 3.5, 0.02, 10.0, 2), Report(40, None, 0.04, 20.0, 2)]
-    assert found.validations == [Validation(20, 2.5, "bleu", 11.0), Validation(50, 2.5, "bleu", 11.0)]
-    assert (found.updates, found.seconds) == (50, 20.0)
+def test_what_is_written_is_read(path):
+    reports = [Report(20, 3.5, 0.02, 10.0, 2, 7.0), Report(40, None, 0.04, 20.0, 2, 7.0, left_out=3)]
+    validations = [Validation(20, 2.5, "bleu", 11.0, 12.0), Validation(50, 2.5, "bleu", 11.0)]
+    for line in (reports[0], validations[0], reports[1], validations[1]):
+        append_metrics(path, line)
+    assert path.read_text().splitlines()[:2] == [
+        '{"update": 20, "epoch": 2, "loss": 3.5, "tokens_per_second": 7.0, "seconds": 10.0, "learning_rate": 0.02}',
+        '{"update": 20, "valid_loss": 2.5, "metric": "bleu", "score": 11.0, "seconds": 12.0}',
+    ]
+    metrics = read_metrics(path)
+    assert (metrics.reports, metrics.validations) == (reports, validations)
+    assert (metrics.updates, metrics.seconds) == (50, 20.0)
+
+
+def test_lines_after_an_update_are_dropped_and_one_that_was_cut_off(path):
+    drop_metrics_after(path, 20)
+    assert not path.exists()
+    path.write_text(report(20) + validation(20) + report(40) + validation(50)[:-9])
+    drop_metrics_after(path, 50)
+    assert path.read_text() == report(20) + validation(20) + report(40)
+    drop_metrics_after(path, 20)
+    assert path.read_text() == report(20) + validation(20)
 
 
 def test_the_time_of_a_validation_counts_where_it_is_recorded(path):

@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.nn.modules.module import register_module_forward_hook
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
-from glassformer.training import loop
+from glassformer.training import progress
 from glassformer.training.config import TrainConfig
 from glassformer.training.objective import Objective
 
@@ -139,7 +139,7 @@ def spoiling() -> Callable[..., AbstractContextManager[None]]:
 def undrawn() -> Iterator[None]:
     """As without matplotlib: half a second less for each training."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(loop, "can_draw", lambda: False)
+        patch.setattr(progress, "can_draw", lambda: False)
         yield
 
 

@@ -20,8 +20,9 @@ from glassformer.errors import RunError
 from glassformer.tensors import write_checked_tensors
 from glassformer.text.batching import Batch
 from glassformer.training import checkpoint
-from glassformer.training.checkpoint import Checkpoints, Position
+from glassformer.training.checkpoint import Checkpoints
 from glassformer.training.distributed import Processes
+from glassformer.training.state import TrainingState
 from glassformer.training.step import Step
 from glassformer.transformer.config import ModelConfig
 from glassformer.transformer.model import Transformer
@@ -53,7 +54,7 @@ def state(step: Step) -> dict[str, torch.Tensor]:
     """Everything that the updates to come depend on."""
     named = dict(step.model.named_parameters())
     return {
-        "watch": step.watch.state.clone(),
+        "watch": step.outliers.state.clone(),
         **{name: parameter.detach().clone() for name, parameter in named.items()},
         **{f"{name} {key}": t.clone() for name, p in named.items() for key, t in step.optimizer.state(p).items()},
     }
@@ -83,7 +84,7 @@ def make(tmp_path: Path) -> Iterator[Callable[..., Checkpoints]]:
 
 
 def save(checkpoints: Checkpoints, step: Step, update: int) -> None:
-    checkpoints.save(step, Position(update=update))
+    checkpoints.save(step, TrainingState(update=update))
     checkpoints.wait()
 
 
@@ -105,7 +106,7 @@ def twice(make: Callable[..., Checkpoints]) -> dict[int, dict[str, torch.Tensor]
 def test_it_comes_back_exactly_and_the_next_updates_are_the_same(make):
     step = new_step()
     advance(step, 1, 2, 3)
-    position = Position(
+    position = TrainingState(
         update=3, epoch=1, batch=2, batches=7, seconds=0.1, best=[1 / 3, -2.5], validated=2, since_best=4
     )
     checkpoints = make()
@@ -128,7 +129,7 @@ def test_it_comes_back_exactly_and_the_next_updates_are_the_same(make):
 def test_where_nothing_is_there_training_begins(make):
     step = new_step()
     before = {name: tensor.clone() for name, tensor in step.model.state_dict().items()}
-    assert make().load(step) == Position() == Position(0, 0, 0, 0, 0.0, None, 0, [0.0, 0.0], 0, 0)
+    assert make().load(step) == TrainingState() == TrainingState(0, 0, 0, 0, 0.0, None, 0, [0.0, 0.0], 0, 0)
     assert_close(step.model.state_dict(), before, **EXACT)
     assert not any(tensor.any() for name, tensor in state(step).items() if " " in name)
 
@@ -186,7 +187,7 @@ def test_training_goes_on_while_one_is_written(make, monkeypatch):
     advance(step, 1)
     before = state(step)
     assert checkpoints.due()
-    checkpoints.save(step, Position(update=1))
+    checkpoints.save(step, TrainingState(update=1))
     assert checkpoints.writing
     assert not checkpoints.due()  # there is no second one meanwhile
     advance(step, 2, 3)
@@ -264,7 +265,7 @@ def test_one_that_cannot_be_written_is_an_error_and_leaves_those_before(make, tw
     before = files(tmp_path)
     step, checkpoints = new_step(), make()
     with full_disk(10_000):
-        checkpoints.save(step, Position(update=7))
+        checkpoints.save(step, TrainingState(update=7))
         while checkpoints.writing:
             time.sleep(0.001)
     ask = {"due": checkpoints.due, "wait": checkpoints.wait, "save": lambda: save(checkpoints, step, 8)}
@@ -349,7 +350,7 @@ def test_one_that_was_being_written_is_removed_without_a_word(make, twice, tmp_p
 def test_killed_while_writing_the_first_training_begins_anew(make, tmp_path):
     (tmp_path / "checkpoint-000000002").mkdir()
     (tmp_path / "checkpoint-000000002" / ".00001-of-00001.safetensors.4711.tmp").write_bytes(b"half")
-    assert make().load(new_step()) == Position()
+    assert make().load(new_step()) == TrainingState()
     assert saved(tmp_path) == []
 
 

@@ -18,7 +18,7 @@ from glassformer.text.batching import plan_batches
 from glassformer.training import loop
 from glassformer.training.config import TrainConfig
 from glassformer.training.distributed import ALONE, Processes
-from glassformer.training.loop import train
+from glassformer.training.train import train
 
 pytestmark = pytest.mark.usefixtures("undrawn")
 

@@ -20,7 +20,7 @@ from glassformer.run.folder import load_run, write_weights
 from glassformer.text.tokenizer import SymbolTokenizer, train_tokenizer
 from glassformer.text.vocabulary import VocabularyTokenizer
 from glassformer.training.config import TrainConfig
-from glassformer.training.loop import resume, train
+from glassformer.training.train import resume, train
 
 pytestmark = pytest.mark.usefixtures("undrawn")
 

@@ -14,11 +14,11 @@ from glassformer.errors import ConfigError, RunError
 from glassformer.insight.prune import without_heads
 from glassformer.run.folder import load_run, write_config, write_weights
 from glassformer.text.batching import Batch
-from glassformer.training import loop
+from glassformer.training import guide
 from glassformer.training.config import TrainConfig
 from glassformer.training.guide import GUIDED, Guide
-from glassformer.training.loop import resume, train
 from glassformer.training.objective import Objective
+from glassformer.training.train import resume, train
 from glassformer.transformer.config import ModelConfig
 from glassformer.transformer.model import Transformer
 
@@ -124,7 +124,7 @@ def test_an_interrupted_run_goes_on_as_it_would_have(settings, interrupting, mon
     train(whole := settings("whole", guide=0.5, max_updates=12))
     with interrupting(7):
         train(config := settings(guide=0.5, max_updates=12))
-    monkeypatch.setattr(loop.Aligner, "learn", None)  # it was learned
+    monkeypatch.setattr(guide.Aligner, "learn", None)  # it was learned
     resume(config.out)
     assert (config.out / "model.safetensors").read_bytes() == (whole.out / "model.safetensors").read_bytes()
 

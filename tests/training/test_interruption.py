@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from glassformer.training.interruption import interruption
+from glassformer.training.interruption import deferring_signals
 
 HANDLED = (signal.SIGINT, signal.SIGTERM)
 
@@ -15,7 +15,7 @@ HANDLED = (signal.SIGINT, signal.SIGTERM)
 @pytest.mark.parametrize("patient", [False, True])
 def test_a_signal_is_noted_and_changes_nothing_else(number, patient, capfd):
     before = [signal.getsignal(each) for each in HANDLED]
-    with interruption(patient=patient) as asked:
+    with deferring_signals(patient=patient) as asked:
         assert asked.signal is None
         os.kill(os.getpid(), number)
         assert asked.signal == number
@@ -26,7 +26,7 @@ def test_a_signal_is_noted_and_changes_nothing_else(number, patient, capfd):
 
 
 def test_of_several_processes_one_says_so(capfd):
-    with interruption(patient=True, shown=False) as asked:
+    with deferring_signals(patient=True, shown=False) as asked:
         signal.raise_signal(signal.SIGTERM)
         assert asked.signal == signal.SIGTERM
     assert capfd.readouterr() == ("", "")
@@ -38,21 +38,21 @@ def press_ctrl_c(times: int) -> None:
 
 
 def test_a_second_ctrl_c_is_immediate():
-    with pytest.raises(KeyboardInterrupt), interruption(patient=False):
+    with pytest.raises(KeyboardInterrupt), deferring_signals(patient=False):
         press_ctrl_c(2)
     assert signal.getsignal(signal.SIGINT) == signal.default_int_handler
 
 
 def test_with_patience_it_is_not():
     """torchrun passes a Ctrl-C on to the processes that have had it from the terminal."""
-    with interruption(patient=True) as asked:
+    with deferring_signals(patient=True) as asked:
         press_ctrl_c(3)
         assert asked.signal == signal.SIGINT
 
 
 @pytest.mark.parametrize("patient", [False, True])
 def test_sigterm_is_noted_as_often_as_it_comes(patient):
-    with interruption(patient=patient) as asked:
+    with deferring_signals(patient=patient) as asked:
         for _ in range(3):
             signal.raise_signal(signal.SIGTERM)
         assert asked.signal == signal.SIGTERM
@@ -60,7 +60,7 @@ def test_sigterm_is_noted_as_often_as_it_comes(patient):
 
 @pytest.mark.parametrize(("first", "second"), [HANDLED, HANDLED[::-1]])
 def test_of_two_signals_the_first_says_how_it_ended(first, second):
-    with interruption(patient=False) as asked:
+    with deferring_signals(patient=False) as asked:
         signal.raise_signal(first)
         signal.raise_signal(second)
         assert asked.signal == first
@@ -68,7 +68,7 @@ def test_of_two_signals_the_first_says_how_it_ended(first, second):
 
 def test_after_an_error_the_handlers_are_back():
     before = [signal.getsignal(each) for each in HANDLED]
-    with pytest.raises(ValueError, match="inside"), interruption(patient=False):
+    with pytest.raises(ValueError, match="inside"), deferring_signals(patient=False):
         raise ValueError("inside")
     assert [signal.getsignal(each) for each in HANDLED] == before
 
@@ -78,7 +78,7 @@ def test_in_a_thread_of_a_program_the_signals_are_the_programs_own():
     seen = []
 
     def work() -> None:
-        with interruption(patient=False) as asked:
+        with deferring_signals(patient=False) as asked:
             seen.append((asked.signal, [signal.getsignal(each) for each in HANDLED]))
 
     thread = threading.Thread(target=work)

@@ -2,7 +2,7 @@
 
 from glassformer.generation.config import SearchConfig
 from glassformer.generation.translator import Translator
-from glassformer.training.loop import train
+from glassformer.training.train import train
 
 
 def test_learns_to_reverse(tiny, reversed_symbols, tmp_path):

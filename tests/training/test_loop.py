@@ -27,12 +27,14 @@ from glassformer.run.folder import load_run
 from glassformer.text.batching import Batch
 from glassformer.text.loading import load_tokenizer
 from glassformer.text.scores import Score
-from glassformer.training import loop, prepare, validation
+from glassformer.training import limits, loop, prepare, progress, validation
 from glassformer.training.config import TrainConfig
-from glassformer.training.feed import Feed
-from glassformer.training.loop import train, train_once
+from glassformer.training.loader import BatchLoader
 from glassformer.training.objective import Objective
 from glassformer.training.prepare import read_valid_pairs
+from glassformer.training.result import TrainResult
+from glassformer.training.train import resume as resume_run
+from glassformer.training.train import train, train_once
 
 pytestmark = pytest.mark.usefixtures("undrawn")
 
@@ -59,7 +61,7 @@ def reports(folder: Path) -> list[tuple[str, int]]:
     return [("validation" if "valid_loss" in line else "training", line["update"]) for line in metrics(folder)]
 
 
-def resume(folder: Path, **changes) -> loop.TrainResult:
+def resume(folder: Path, **changes) -> TrainResult:
     return train(TrainConfig(out=folder, resume=True, **changes))
 
 
@@ -98,7 +100,7 @@ def test_a_finished_run_folder_holds_this_and_nothing_else(settings):
 
 @pytest.mark.skipif(importlib.util.find_spec("matplotlib") is None, reason="needs matplotlib")
 def test_with_matplotlib_there_is_a_picture_of_it_too(settings, monkeypatch):
-    monkeypatch.setattr(loop, "can_draw", can_draw)
+    monkeypatch.setattr(progress, "can_draw", can_draw)
     config = settings(max_updates=3)
     train(config)
     assert names(config.out) == FINISHED | {"curves.png"}
@@ -371,11 +373,11 @@ def test_the_learning_rate_cools_down_at_the_end_also_when_continued(settings, i
 
 
 def test_text_is_split_anew_until_the_cooldown_also_when_continued(settings, interrupting, monkeypatch):
-    batch, anew = Feed.batch, []
+    batch, anew = BatchLoader.batch, []
 
-    def noted(feed: Feed, indices: list[int], seed: int | None = None) -> Batch:
-        found = batch(feed, indices, seed)
-        lengths = feed.corpus.source.lengths[list(indices)]
+    def noted(loader: BatchLoader, pairs: list[int], seed: int | None = None) -> Batch:
+        found = batch(loader, pairs, seed)
+        lengths = loader.corpus.source.lengths[list(pairs)]
         anew.append(found.sources.tokens != lengths.sum())
         return found
 
@@ -383,7 +385,7 @@ def test_text_is_split_anew_until_the_cooldown_also_when_continued(settings, int
     config = settings(max_updates=20, cooldown=0.5, tokenizer="bpe", resample=1.0, batch_tokens=200, validate_every=100)
     with interrupting(3):
         train(config)
-    monkeypatch.setattr(Feed, "batch", noted)
+    monkeypatch.setattr(BatchLoader, "batch", noted)
     with interrupting(12):
         resume(config.out)
     resume(config.out)
@@ -509,9 +511,9 @@ def test_max_epochs_is_passes_over_the_pairs(settings, tmp_path):
 def test_with_no_limit_given(settings, tmp_path, monkeypatch, epochs, most, expected):
     """Both passes and updates are reached, unless there would be too many passes."""
     (tmp_path / "even.tsv").write_text("a b c d\td c b a\n" * 16)
-    monkeypatch.setattr(loop, "EPOCHS", epochs)
-    monkeypatch.setattr(loop, "UPDATES", 5)
-    monkeypatch.setattr(loop, "MOST_EPOCHS", most)
+    monkeypatch.setattr(limits, "EPOCHS", epochs)
+    monkeypatch.setattr(limits, "UPDATES", 5)
+    monkeypatch.setattr(limits, "MOST_EPOCHS", most)
     config = settings(source=tmp_path / "even.tsv", batch_tokens=40, max_updates=None)
     assert train(config).updates == expected
     assert train(replace(config, out=tmp_path / "given", max_updates=11)).updates == 11
@@ -823,7 +825,7 @@ def test_after_weights_went_wrong_it_goes_on_from_before(settings):
     newest = max(int(path.name.split("-")[1]) for path in (config.out / "resume").glob("checkpoint-*"))
     assert newest <= 130
     shutil.rmtree(config.out / "resume" / "checkpoint-000000130", ignore_errors=True)  # if it was made in that moment
-    result = loop.resume(config.out, learning_rate=1e-3, max_updates=160)
+    result = resume_run(config.out, learning_rate=1e-3, max_updates=160)
     assert (result.finished, result.updates) == (True, 160)
     assert all("left_out" not in line for line in metrics(config.out))
 
@@ -833,8 +835,8 @@ def test_changed_settings_hold_from_then_on(settings, interrupting):
     with interrupting(5):
         train(config)
     with interrupting(5):
-        loop.resume(config.out, learning_rate=1e-5, batch_tokens=48)
-    loop.resume(config.out)
+        resume_run(config.out, learning_rate=1e-5, batch_tokens=48)
+    resume_run(config.out)
     kept = json.loads((config.out / "config.json").read_text())["training"]["settings"]
     assert (kept["learning_rate"], kept["batch_tokens"], kept["max_updates"]) == (1e-5, 48, 30)
     rates = [line["learning_rate"] for line in metrics(config.out) if "learning_rate" in line]

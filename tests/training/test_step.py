@@ -351,7 +351,7 @@ def test_a_harmful_update_changes_nothing_and_the_next_goes_on(taken_before, har
     with spoiling(step.model, **harm):
         loss, tokens = step.update(parts, rate=0.1, number=7)
     assert (loss, tokens) == (0, 0)
-    assert step.watch.left_out() == (1, 1)
+    assert step.outliers.left_out() == (1, 1)
     after = state(step)
     assert all(torch.equal(after[name], tensor) for name, tensor in before.items())
     assert all(parameter.grad is None for parameter in step.model.parameters())
@@ -362,7 +362,7 @@ def test_a_harmful_update_changes_nothing_and_the_next_goes_on(taken_before, har
     assert after.keys() == expected.keys()
     assert all(torch.equal(after[name], tensor) for name, tensor in expected.items())
     assert after["target_embedding.weight step"] == taken_before + 2
-    assert step.watch.left_out() == (0, 1)
+    assert step.outliers.left_out() == (0, 1)
 
 
 def test_one_of_several_batches_spoils_the_update():
@@ -384,7 +384,7 @@ def test_a_loss_that_jumps_is_left_out_though_all_is_finite():
     step = step_of(model, torch.float32)
     for seed in range(3):
         step.update(batches, rate=1e-3, number=seed)
-    step.watch.state[2] = 100  # as many as it takes to tell a jump
+    step.outliers.state[2] = 100  # as many as it takes to tell a jump
     before = state(step)
     weight = model.target_embedding.weight.detach()
     weight *= 300  # which makes the output's logits larger too
@@ -393,4 +393,4 @@ def test_a_loss_that_jumps_is_left_out_though_all_is_finite():
     after = state(step)
     assert all(torch.equal(after[name], tensor) for name, tensor in before.items())
     assert step.update(batches, rate=1e-3, number=4).tokens == 3
-    assert step.watch.left_out() == (0, 1)
+    assert step.outliers.left_out() == (0, 1)

@@ -14,7 +14,8 @@ import pytest
 
 from glassformer.training import loop
 from glassformer.training.config import TrainConfig
-from glassformer.training.loop import train
+from glassformer.training.result import TrainResult
+from glassformer.training.train import train
 
 pytestmark = pytest.mark.usefixtures("undrawn")
 
@@ -35,7 +36,7 @@ def course(folder: Path) -> list[tuple[float, ...]]:
     return [tuple(line.get(name) for name in names) for line in lines]
 
 
-def resume(folder: Path, **changes) -> loop.TrainResult:
+def resume(folder: Path, **changes) -> TrainResult:
     return train(TrainConfig(out=folder, resume=True, **changes))
 
 

@@ -13,12 +13,12 @@ from tyro.conf import FlagCreatePairsOff
 from glassformer.training.config import TrainConfig
 
 if TYPE_CHECKING:
-    from glassformer.training.loop import TrainResult
+    from glassformer.training.result import TrainResult
 
 
 def train(config: TrainConfig) -> int:
     """Train into the run folder `config.out`."""
-    from glassformer.training.loop import train as run_training
+    from glassformer.training.train import train as run_training
 
     return _report(run_training(config))
 
@@ -29,10 +29,10 @@ def resume(folder: Path, arguments: Sequence[str]) -> int:
     The flags are parsed once more, over the settings that the training started with: so a given one counts even where
     its value is the default.
     """
-    from glassformer.training.loop import resume as resume_training
-    from glassformer.training.loop import settings_of
+    from glassformer.training.train import resume as resume_training
+    from glassformer.training.train import read_settings
 
-    started = settings_of(folder)
+    started = read_settings(folder)
     asked = tyro.cli(TrainConfig, args=arguments, default=started, config=(FlagCreatePairsOff,))
     names = {setting.name for setting in fields(TrainConfig)} - {"out", "resume", "overwrite"}
     changes = {name: getattr(asked, name) for name in names if getattr(asked, name) != getattr(started, name)}

@@ -16,7 +16,8 @@ from glassformer.generation.config import SearchConfig
 from glassformer.generation.translator import Translator
 from glassformer.run.folder import is_run_folder, read_config
 from glassformer.training.config import TrainConfig
-from glassformer.training.loop import TrainResult, train
+from glassformer.training.result import TrainResult
+from glassformer.training.train import train
 
 EXAMPLES = 5
 

@@ -28,7 +28,7 @@ from glassformer.run.metrics import read_metrics
 from glassformer.run.names import METRICS, PRUNED, WEIGHTS
 from glassformer.text.pairs import Pair, PairFiles
 from glassformer.training.config import TrainConfig
-from glassformer.training.loop import train_once
+from glassformer.training.train import train_once
 from glassformer.transformer.model import Transformer, count_parameters
 
 LINES = 200

@@ -1,4 +1,8 @@
-"""metrics.jsonl, read: the figures of a training along its updates. Loads no torch."""
+"""metrics.jsonl, written and read: a line for each report and each validation of a training. Loads no torch.
+
+{"update": 20, "epoch": 1, "loss": 5.1, "tokens_per_second": 9000, "seconds": 3.1, "learning_rate": 4e-05}
+{"update": 250, "valid_loss": 4.2, "metric": "bleu", "score": 3.5, "seconds": 41.0}
+"""
 
 import json
 import math
@@ -7,20 +11,32 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from glassformer.files import replacing
 from glassformer.text.scores import LOWER_IS_BETTER
 
 
 @dataclass(frozen=True)
 class Report:
-    """Figures of the last few updates."""
+    """Figures of the last few updates; None where a line doesn't say them."""
 
     update: int
     loss: float | None
-    """Of training, nats per token, with label smoothing; None if all these updates were left out."""
+    """Training loss with label smoothing, nats per token; None if all these updates were left out."""
     learning_rate: float | None
     seconds: float | None
     """Time spent training and validating so far."""
     epoch: int | None
+    """Number of the epoch, from 1."""
+    tokens_per_second: float | None = None
+    left_out: int = 0
+    """Updates left out so far, because they would have done harm."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the line of the file."""
+        line: dict[str, Any] = {"update": self.update, "epoch": self.epoch, "loss": self.loss}
+        line |= {"tokens_per_second": self.tokens_per_second, "seconds": self.seconds}
+        line |= {"learning_rate": self.learning_rate}
+        return line | ({"left_out": self.left_out} if self.left_out else {})
 
 
 @dataclass(frozen=True)
@@ -34,6 +50,11 @@ class Validation:
     score: float
     seconds: float | None = None
     """Time spent training and validating so far."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the line of the file."""
+        line = {"update": self.update, "valid_loss": self.loss, "metric": self.metric, "score": self.score}
+        return line | {"seconds": self.seconds}
 
 
 @dataclass(frozen=True)
@@ -66,10 +87,32 @@ class Metrics:
         return max((seconds for seconds in known if seconds is not None), default=None)
 
 
-def read_metrics(path: Path) -> Metrics:
-    """The lines that can be used: none if there is no file yet, and not one that was cut off.
+def append_metrics(path: Path, figures: Report | Validation) -> None:
+    """Add a line to a metrics.jsonl."""
+    with path.open("a", encoding="utf-8") as file:
+        file.write(json.dumps(figures.to_json()) + "\n")
 
-    Where the updates go back, because a run went on from an earlier one, what was written first is left out.
+
+def drop_metrics_after(path: Path, update: int) -> None:
+    """Remove the lines that a continued run will write again, and one that was cut off."""
+    if not path.exists():
+        return
+    kept = []
+    for line in path.read_text(encoding="utf-8").splitlines(keepends=True):
+        try:
+            if json.loads(line)["update"] <= update:
+                kept.append(line)
+        except ValueError:  # the disk was full, or the process was killed while writing
+            break
+    with replacing(path) as file:
+        file.write("".join(kept).encode())
+
+
+def read_metrics(path: Path) -> Metrics:
+    """Read the lines that can be used: none if there is no file yet, and not one that was cut off.
+
+    Where the updates go back, because a run went on from an earlier one, the lines that were written first are left
+    out.
     """
     try:
         lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
@@ -107,8 +150,15 @@ def _report(figures: Mapping[str, Any]) -> Report | None:
     update = _whole(figures.get("update"))
     if update is None or "loss" not in figures:
         return None
-    loss, rate, seconds = (_number(figures.get(name)) for name in ("loss", "learning_rate", "seconds"))
-    return Report(update, loss, rate, seconds, _whole(figures.get("epoch")))
+    return Report(
+        update=update,
+        loss=_number(figures.get("loss")),
+        learning_rate=_number(figures.get("learning_rate")),
+        seconds=_number(figures.get("seconds")),
+        epoch=_whole(figures.get("epoch")),
+        tokens_per_second=_number(figures.get("tokens_per_second")),
+        left_out=_whole(figures.get("left_out")) or 0,
+    )
 
 
 def _validation(figures: Mapping[str, Any]) -> Validation | None:

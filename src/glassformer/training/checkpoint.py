@@ -13,7 +13,7 @@ import warnings
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,8 @@ from torch.distributed.tensor import DTensor
 
 from glassformer.errors import RunError
 from glassformer.tensors import check_tensors, write_checked_tensors
-from glassformer.training.distributed import ALONE, Processes, first_row, local
+from glassformer.training.distributed import ALONE, Processes, first_row, local_rows
+from glassformer.training.state import TrainingState
 from glassformer.training.step import Step
 
 KEPT = 2
@@ -33,32 +34,6 @@ SHARE = 0.02
 """Largest share of the time that writing may take, where no interval is given."""
 SHORTEST = 10.0
 """Seconds between checkpoints at the least, where no interval is given."""
-
-
-@dataclass
-class Position:
-    """How far training has come. Batches and dropout follow from the seed and these numbers."""
-
-    update: int = 0
-    epoch: int = 0
-    batch: int = 0
-    """Batches of this epoch already done."""
-    batches: int = 0
-    """Batches of this epoch in all."""
-    seconds: float = 0.0
-    """Time spent training and validating."""
-    best: list[float] | None = None
-    """The best validation so far: score (its sign such that higher is better) and minus the loss."""
-    best_update: int = 0
-    """Its update, 0 if there was none."""
-    reported: list[float] = field(default_factory=lambda: [0.0, 0.0])
-    """Loss and tokens of the updates since the last report, summed."""
-    validated: int = 0
-    """The update of the last validation."""
-    since_best: int = 0
-    """Validations since then."""
-    ends_at: int | None = None
-    """The update to end at, once patience is over."""
 
 
 class Checkpoints:
@@ -77,7 +52,7 @@ class Checkpoints:
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
         self._writing: Future[None] | None = None
 
-    def load(self, step: Step) -> Position:
+    def load(self, step: Step) -> TrainingState:
         """Put the newest checkpoint that is whole into model and optimizer, and remove what is newer.
 
         Without any training starts from its beginning. A damaged one is passed over with a warning; RunError if
@@ -96,12 +71,12 @@ class Checkpoints:
             warnings.warn(f"{reason}; going on from the checkpoint before it", stacklevel=2)
         self.saved = newest
         if not newest:
-            return Position()
+            return TrainingState()
         with ExitStack() as stack:
             paths = _complete(self._path(newest)) or []
             files = [stack.enter_context(safe_open(path, framework="pt")) for path in paths]
             _restore(_tensors(step), files)
-            return Position(**json.loads(files[0].metadata()["position"]))
+            return TrainingState(**json.loads(files[0].metadata()["position"]))
 
     def _newest(self) -> tuple[int, list[str]]:
         """The update of the newest checkpoint that is whole, and what is wrong with newer ones, which it removes."""
@@ -130,25 +105,25 @@ class Checkpoints:
             self.wait()
         return self._processes.first and not self.writing and time.monotonic() >= self._next
 
-    def save(self, step: Step, position: Position) -> None:
+    def save(self, step: Step, state: TrainingState) -> None:
         """Write a checkpoint of this moment, in the background.
 
         Not while updates are left out: the weights may be what is wrong, and training is to go on from before.
         """
         self.wait()
-        if step.watch.left_out()[0]:
+        if step.outliers.left_out()[0]:
             return
-        self.saved = position.update
+        self.saved = state.update
         tensors = _tensors(step)
         sharded = any(isinstance(tensor, DTensor) for tensor in tensors.values())
         if not sharded and not self._processes.first:
             return
         began = time.monotonic()
-        copies = {name: local(tensor).detach().to("cpu", copy=True) for name, tensor in tensors.items()}
+        copies = {name: local_rows(tensor).detach().to("cpu", copy=True) for name, tensor in tensors.items()}
         starts = {name: first_row(tensor) for name, tensor in tensors.items() if isinstance(tensor, DTensor)}
-        metadata = {"position": json.dumps(asdict(position)), "starts": json.dumps(starts)}
+        metadata = {"position": json.dumps(asdict(state)), "starts": json.dumps(starts)}
         rank, count = (self._processes.rank, self._processes.size) if sharded else (0, 1)
-        path = self._path(position.update) / f"{rank + 1:05d}-of-{count:05d}.safetensors"
+        path = self._path(state.update) / f"{rank + 1:05d}-of-{count:05d}.safetensors"
         taken = time.monotonic() - began
         self._writing = self._pool.submit(self._write, path, copies, metadata, taken)
 
@@ -183,7 +158,7 @@ class Checkpoints:
 
 def _tensors(step: Step) -> dict[str, Tensor]:
     """All that a step depends on: weights, the optimizer's state, the course of the loss."""
-    tensors: dict[str, Tensor] = {"watch": step.watch.state}
+    tensors: dict[str, Tensor] = {"watch": step.outliers.state}
     for name, parameter in step.model.named_parameters():
         tensors[f"model.{name}"] = parameter
         tensors |= {f"optimizer.{name}.{key}": t for key, t in step.optimizer.state(parameter).items()}
@@ -196,7 +171,7 @@ def _restore(tensors: Mapping[str, Tensor], files: Sequence[Any]) -> None:
     names = [set(file.keys()) for file in files]
     with torch.no_grad():
         for name, tensor in tensors.items():
-            rows = local(tensor)
+            rows = local_rows(tensor)
             own = first_row(tensor)
             for file, has, first in zip(files, names, starts, strict=True):
                 if name not in has:

@@ -1,4 +1,4 @@
-"""The processes that train together under torchrun: who they are, and what they tell each other. No pickle is sent."""
+"""The processes that train together under torchrun, and what they tell each other. No pickle is sent."""
 
 import json
 import os
@@ -33,25 +33,25 @@ class Processes:
     rank: int = 0
     size: int = 1
     control: dist.ProcessGroup | None = None
-    """Carries what concerns the processes rather than their devices, so that asking doesn't wait for a GPU."""
+    """The group for what concerns the processes rather than their devices, so that asking doesn't wait for a GPU."""
 
     @property
     def first(self) -> bool:
-        """Whether this is the one that talks to the terminal and writes the run folder."""
+        """Return whether this process talks to the terminal and writes the run folder."""
         return self.rank == 0
 
     def share(self, items: Sequence[Item]) -> list[Item]:
-        """This process's part of the items. Of items sorted by size all get parts of about the same size."""
+        """Return this process's part of the items; of items sorted by size all get parts of about the same size."""
         return list(items[self.rank :: self.size])
 
     def sum(self, tensor: Tensor) -> Tensor:
-        """The sum over all processes; `tensor` becomes it."""
+        """Replace `tensor` by its sum over all processes, and return it."""
         if self.size > 1:
             dist.all_reduce(tensor)
         return tensor
 
     def agree(self, *values: int | float) -> list[float]:
-        """Of each value the largest that any process gives: afterwards all of them go on with the same ones."""
+        """Return of each value the largest that any process gives, so that all of them go on with the same ones."""
         if self.size == 1:
             return [float(value) for value in values]
         largest = torch.tensor(values, dtype=torch.float64)
@@ -60,7 +60,7 @@ class Processes:
 
     @contextmanager
     def after_the_first(self) -> Iterator[None]:
-        """What the first process does inside is done when the others leave; if it fails, they end quietly with it."""
+        """Let the first process finish what it does inside before the others leave; if it fails, they end quietly."""
         try:
             yield
         except BaseException:
@@ -70,7 +70,7 @@ class Processes:
             raise SystemExit(2)
 
     def add(self, *values: int | float) -> list[float]:
-        """Of each value the sum over all processes."""
+        """Return of each value the sum over all processes."""
         if self.size == 1:
             return [float(value) for value in values]
         sums = torch.tensor(values, dtype=torch.float64)
@@ -78,7 +78,7 @@ class Processes:
         return sums.tolist()
 
     def gather(self, lines: Sequence[str]) -> list[str]:
-        """The lines of which each process has its `share`, in their order."""
+        """Return all lines in their order, of which each process brings its `share`."""
         if self.size == 1:
             return list(lines)
         own = torch.frombuffer(bytearray(json.dumps(lines).encode()), dtype=torch.uint8)
@@ -99,8 +99,8 @@ ALONE = Processes()
 
 
 @contextmanager
-def joined(device: str) -> Iterator[tuple[Processes, torch.device]]:
-    """The processes that torchrun started (without it, this one alone) and the device of this one."""
+def join_processes(device: str) -> Iterator[tuple[Processes, torch.device]]:
+    """Join the processes that torchrun started (without it, this one is alone); yield them and this one's device."""
     if int(os.environ.get("WORLD_SIZE", "1")) == 1:
         yield ALONE, pick_device(device)
         return
@@ -125,8 +125,8 @@ def joined(device: str) -> Iterator[tuple[Processes, torch.device]]:
     dist.destroy_process_group()  # not after an error: the others, who must take part, may not know of it
 
 
-def restarted() -> bool:
-    """Whether torchrun has started this process again after one of them was lost."""
+def is_restarted() -> bool:
+    """Return whether torchrun has started this process again after one of them was lost."""
     return _starts() > 0
 
 
@@ -134,17 +134,19 @@ def _starts() -> int:
     return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
 
 
-def replicated(objective: Objective) -> DistributedDataParallel:
-    """Every process has all weights and a part of each batch (DDP); gradients become means over the processes."""
+def replicate_weights(objective: Objective) -> DistributedDataParallel:
+    """Give every process all weights and a part of each batch (DDP); gradients become means over the processes."""
     with warnings.catch_warnings():  # torch 2.13 has a new name for it, 2.11 has not
         warnings.filterwarnings("ignore", "`broadcast_buffers` is deprecated")
         return DistributedDataParallel(objective, broadcast_buffers=False, gradient_as_bucket_view=True)
 
 
-def sharded(objective: Objective, device: torch.device) -> Objective:
-    """Every process keeps a part of each weight, its gradient and optimizer state (FSDP2), and gathers a layer's
-    weights while it is at work; gradients become means over the processes."""
-    # Of the keys and values that `start` returns: nothing is done to them in place.
+def shard_weights(objective: Objective, device: torch.device) -> Objective:
+    """Give every process a part of each weight, of its gradient and of its optimizer's state (FSDP2).
+
+    A layer's weights are gathered while it is at work; gradients become means over the processes.
+    """
+    # It is about the keys and values that `start` returns: nothing is done to them in place.
     warnings.filterwarnings("ignore", "FSDP2-wrapped module .* returned a view tensor")
     mesh = init_device_mesh(device.type, (dist.get_world_size(),))
     model = objective.model
@@ -157,8 +159,8 @@ def sharded(objective: Objective, device: torch.device) -> Objective:
 
 
 @contextmanager
-def adding_up(objective: torch.nn.Module, *, last: bool) -> Iterator[None]:
-    """Gradients of this backward pass stay in the process, to be added to those of the next, unless it is the last."""
+def accumulating(objective: torch.nn.Module, *, last: bool) -> Iterator[None]:
+    """Keep the gradients of a backward pass in the process, to add those of the next to them, unless it is the last."""
     if isinstance(objective, DistributedDataParallel) and not last:
         with objective.no_sync():
             yield
@@ -168,13 +170,13 @@ def adding_up(objective: torch.nn.Module, *, last: bool) -> Iterator[None]:
     yield
 
 
-def local(tensor: Tensor) -> Tensor:
-    """The rows of a tensor that this process has: all of them unless it is sharded."""
+def local_rows(tensor: Tensor) -> Tensor:
+    """Return the rows of a tensor that this process has: all of them unless it is sharded."""
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 
 def first_row(tensor: Tensor) -> int:
-    """The number of the first row of a tensor that this process has: 0 unless it is sharded."""
+    """Return the number of the first row of a tensor that this process has: 0 unless it is sharded."""
     if not isinstance(tensor, DTensor):
         return 0
     mesh = tensor.device_mesh
@@ -182,13 +184,13 @@ def first_row(tensor: Tensor) -> int:
     return min(mesh.get_local_rank() * -(-rows // mesh.size()), rows)
 
 
-def whole(tensor: Tensor) -> Tensor:
-    """All rows of a tensor, in every process; all of them must ask for it."""
+def gather_rows(tensor: Tensor) -> Tensor:
+    """Return all rows of a tensor; every process must call it."""
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
 
 
-def rejoined(rows: Tensor, tensor: Tensor) -> Tensor:
-    """All rows, of which each process brings those that it has of `tensor`; all of them must ask for it."""
+def join_rows(rows: Tensor, tensor: Tensor) -> Tensor:
+    """Return all rows, of which each process brings those that it has of `tensor`; every process must call it."""
     if not isinstance(tensor, DTensor):
         return rows
     mesh, placements = tensor.device_mesh, tensor.placements
@@ -196,11 +198,11 @@ def rejoined(rows: Tensor, tensor: Tensor) -> Tensor:
     return DTensor.from_local(rows, mesh, placements, run_check=False, shape=shape, stride=stride).full_tensor()
 
 
-def gathered(model: Transformer, device: torch.device) -> Transformer:
-    """A model with all weights: the same one, or if it is sharded a copy on the device, in every process."""
+def gather_weights(model: Transformer, device: torch.device) -> Transformer:
+    """Return a model with all weights: the same one, or if it is sharded a copy on the device, in every process."""
     state = model.state_dict()
     if not any(isinstance(tensor, DTensor) for tensor in state.values()):
         return model
     copy = Transformer(model.config)
-    copy.load_state_dict({name: whole(tensor).cpu() for name, tensor in state.items()})
+    copy.load_state_dict({name: gather_rows(tensor).cpu() for name, tensor in state.items()})
     return copy.to(device)

@@ -1,7 +1,8 @@
-"""Guided attention (Chen et al. 2016): a head learns where to look from the alignment of the pairs."""
+"""Guided attention (Chen et al. 2016): a head learns what to attend to from the alignment of the pairs."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -10,7 +11,11 @@ from glassformer.attention.functional import compute_attention
 from glassformer.attention.kernels.blocks import Problem
 from glassformer.attention.want import Want
 from glassformer.data.alignment import Aligner
+from glassformer.data.corpus import Corpus
+from glassformer.errors import ConfigError
+from glassformer.run.folder import read_weights
 from glassformer.text.batching import Batch
+from glassformer.transformer.config import ModelConfig
 from glassformer.transformer.model import Transformer
 
 GUIDED = "decoder.0.source_attention"
@@ -18,7 +23,7 @@ GUIDED = "decoder.0.source_attention"
 
 
 class Guide:
-    """Pulls a head to the source of the token just written.
+    """A loss that pulls a head to the source of the token just written.
 
     loss = -weight * sum over t and s of a(t - 1, s) log w(t, s)
 
@@ -30,9 +35,22 @@ class Guide:
     def __init__(self, aligner: Aligner, weight: float) -> None:
         self._aligner, self._weight = aligner, weight
 
+    @staticmethod
+    def prepare(path: Path, pairs: Corpus, model: ModelConfig, say: Callable[[str], None]) -> None:
+        """Learn the alignment of these pairs and write it to `path`; ConfigError if the model has no head to guide."""
+        if not model.heads_of(GUIDED):
+            raise ConfigError(f"guide needs a head in {GUIDED}, of which the model has none left: leave guide out")
+        say("learning which source token each target token stands for")
+        Aligner.learn(pairs, model.source_vocab_size, model.target_vocab_size).save(path)
+
+    @classmethod
+    def from_file(cls, path: Path, weight: float, device: torch.device) -> "Guide":
+        """Return a guide by the alignment that `prepare` wrote."""
+        return cls(Aligner(**read_weights(path)).to(device), weight)
+
     @contextmanager
-    def beside(self, model: Transformer, batch: Batch) -> Iterator[list[Tensor]]:
-        """Each time that the model decodes this batch inside, the list gets the loss, in nats, summed over tokens."""
+    def guiding(self, model: Transformer, batch: Batch) -> Iterator[list[Tensor]]:
+        """Fill a list with the guide's loss (nats, summed over tokens), each time that the model decodes the batch."""
         source, read = (
             packing.spread(ids[:, :, None]).squeeze(2)
             for packing, ids in ((batch.sources, batch.source), (batch.targets, batch.target_in))

@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM as a flag, so that an update is never left half done."""
+"""Ctrl-C and SIGTERM turned into a flag, so that an update is never left half done."""
 
 import os
 import signal
@@ -8,16 +8,15 @@ from threading import current_thread, main_thread
 
 
 class Interruption:
-    """Which signal has asked the training to stop, if one has."""
-
-    signal: int | None = None
+    """The signal that has asked the training to stop, if one has."""
 
     def __init__(self, *, patient: bool, shown: bool) -> None:
+        self.signal: int | None = None
         self._patient = patient
         self._shown = shown
 
     def note(self, signum: int, frame: object) -> None:
-        """What a signal does: the first asks for a stop; a second Ctrl-C is immediate unless `patient`."""
+        """Handle a signal: the first asks for a stop; a second Ctrl-C is immediate unless `patient`."""
         self.signal = self.signal or signum
         if signum == signal.SIGINT and not self._patient:
             signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -27,19 +26,19 @@ class Interruption:
 
 
 @contextmanager
-def interruption(*, patient: bool, shown: bool = True) -> Iterator[Interruption]:
-    """What SIGINT and SIGTERM ask for inside, in the main thread; elsewhere nobody asks.
+def deferring_signals(*, patient: bool, shown: bool = True) -> Iterator[Interruption]:
+    """Note SIGINT and SIGTERM inside instead of stopping at once; only the main thread gets them.
 
-    `patient` for a process of several: torchrun passes Ctrl-C on to those that the terminal has told already; `shown`
-    for the one of them that tells the user.
+    `patient` is for a process of several: torchrun passes Ctrl-C on to those that the terminal has told already.
+    `shown` is for the one of them that tells the user.
     """
-    asked = Interruption(patient=patient, shown=shown)
+    interruption = Interruption(patient=patient, shown=shown)
     if current_thread() is not main_thread():
-        yield asked
+        yield interruption
         return
-    before = {number: signal.signal(number, asked.note) for number in (signal.SIGINT, signal.SIGTERM)}
+    before = {number: signal.signal(number, interruption.note) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
-        yield asked
+        yield interruption
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

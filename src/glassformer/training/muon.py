@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from glassformer.training.distributed import first_row, local, rejoined
+from glassformer.training.distributed import first_row, join_rows, local_rows
 
 MOMENTUM = 0.95
 POLYNOMIAL = (3.4445, -4.7750, 2.0315)
@@ -51,10 +51,10 @@ class Muon:
             count = max(1, TOGETHER // shape.numel())
             for first in range(0, len(parameters), count):
                 some = parameters[first : first + count]
-                ahead = torch.cat([rejoined(self._ahead(parameter, harmful), parameter) for parameter in some])
+                ahead = torch.cat([join_rows(self._ahead(parameter, harmful), parameter) for parameter in some])
                 steps = orthogonal(ahead.unflatten(0, (parts * len(some), -1)), self._dtype)
                 for parameter, step in zip(some, steps.flatten(0, 1).chunk(len(some)), strict=True):
-                    rows = local(parameter)
+                    rows = local_rows(parameter)
                     if self._weight_decay:
                         rows.mul_(left)
                     rows.add_(step.narrow(0, first_row(parameter), len(rows)), alpha=-rate * size)
@@ -62,7 +62,7 @@ class Muon:
     def _ahead(self, parameter: nn.Parameter, harmful: Float[Tensor, ""]) -> Tensor:
         """The gradient and its running mean, into which it goes; of this process's rows. Zeros for a harmful one."""
         assert parameter.grad is not None
-        grad, momentum = local(parameter.grad), local(self.momentum[parameter])
+        grad, momentum = local_rows(parameter.grad), local_rows(self.momentum[parameter])
         mean = momentum.lerp(grad, 1 - MOMENTUM)
         momentum.copy_(torch.where(harmful > 0, momentum, mean))
         return torch.where(harmful > 0, 0.0, grad.lerp(mean, MOMENTUM))

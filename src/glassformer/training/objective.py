@@ -1,4 +1,4 @@
-"""What training makes smaller: the loss of a batch, as a module, so that torch can spread it over processes."""
+"""The loss that training makes smaller, as a module, so that torch can spread it over processes."""
 
 import torch
 from jaxtyping import Float
@@ -13,8 +13,8 @@ from glassformer.transformer.model import Transformer
 class Objective(nn.Module):
     """The loss of `model` on a batch. Products are done in `dtype`.
 
-    With `r_drop` above 0 the batch is seen twice, and the two predictions, which dropout makes differ, are pulled
-    together by that much (see `consistent_cross_entropy`). A `guide` adds its loss.
+    With `r_drop` above 0 the model reads the batch twice, and the two predictions, which dropout makes differ, are
+    pulled together by that much (see `consistent_cross_entropy`). A `guide` adds its loss.
     """
 
     def __init__(
@@ -33,15 +33,15 @@ class Objective(nn.Module):
         self._guide = guide
 
     def forward(self, batch: Batch) -> tuple[Float[Tensor, ""], Float[Tensor, ""]]:
-        """Smoothed loss and plain negative log-likelihood, in nats, summed over the batch's tokens."""
+        """Return smoothed loss and plain negative log-likelihood, in nats, summed over the batch's tokens."""
         if self._guide is None:
-            return self._predicting(batch)
-        with self._guide.beside(self.model, batch) as missed:
-            loss, nll = self._predicting(batch)
-        return loss + torch.stack(missed).mean(), nll
+            return self._losses(batch)
+        with self._guide.guiding(self.model, batch) as losses:
+            loss, nll = self._losses(batch)
+        return loss + torch.stack(losses).mean(), nll
 
-    def _predicting(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        """The loss without any guide's."""
+    def _losses(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        """Return both without the guide's loss."""
         states = self._states(batch)
         weight, target = self.model.output_weight, batch.target_out
         if not self._r_drop:
@@ -57,7 +57,7 @@ class Objective(nn.Module):
         )
 
     def _states(self, batch: Batch) -> Float[Tensor, "rows d_model"]:
-        """What the decoder makes of the batch, from which its tokens are predicted."""
+        """Return the decoder's states, from which the batch's tokens are predicted."""
         model, dtype = self.model, self._dtype
         with torch.autocast(batch.source.device.type, dtype, enabled=dtype in (torch.bfloat16, torch.float16)):
             start = model.start(model.encode(batch.source, packing=batch.sources), packing=batch.sources)

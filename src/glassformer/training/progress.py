@@ -1,15 +1,16 @@
-"""What a person sees while a model trains: a bar on a terminal, lines elsewhere; on standard error."""
+"""The display of a training: a bar on a terminal, lines elsewhere, on standard error; and the picture of its curves."""
 
-import json
 import time
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 
-from glassformer.files import replacing
 from glassformer.meter import clock
+from glassformer.pictures import can_draw
+from glassformer.run.curves import draw_curves
+from glassformer.run.metrics import Report, Validation, append_metrics
+from glassformer.run.names import CURVES, METRICS
 
 
 class TrainingDisplay:
@@ -38,49 +39,55 @@ class TrainingDisplay:
             self._progress.stop()
 
     def say(self, text: str) -> None:
+        """Show a line."""
         self._console.print(text, markup=False)
 
-    def trained(self, fraction: float, seconds: float, figures: dict[str, Any]) -> None:
-        """Show and record the figures of the last updates; `fraction` of the training is done after `seconds`."""
-        left = seconds * (1 - fraction) / fraction if fraction else 0.0
-        loss = "-" if figures["loss"] is None else f"{figures['loss']:.3f}"
-        left_out = f"  {figures['left_out']:,} updates left out" if "left_out" in figures else ""
-        facts = (
-            f"epoch {figures['epoch']}  update {figures['update']:,}  loss {loss}{self._score}{left_out}  "
-            f"{figures['tokens_per_second']:,.0f} tokens/s  at most {clock(left)} left"
-        )
-        self._record(figures)
+    def show_report(self, report: Report, fraction: float) -> None:
+        """Show and record the figures of the last updates, after which `fraction` of the training is done."""
+        self._record(report)
+        facts = self._facts(report, fraction)
         if self._console.is_terminal:
             self._progress.update(self._task, completed=fraction, facts=facts)
         elif time.monotonic() - self._last_line > 10:
             self._last_line = time.monotonic()
             self.say(facts)
 
-    def validated(self, figures: dict[str, Any], *, best: bool) -> None:
-        """Show and record a validation."""
-        self._score = f"  {figures['metric']} {figures['score']:.2f}"
-        self._record(figures)
+    def show_validation(self, validation: Validation, *, best: bool) -> None:
+        """Show and record a validation, and whether it is the best so far."""
+        self._score = f"  {validation.metric} {validation.score:.2f}"
+        self._record(validation)
         self.say(
-            f"update {figures['update']:,}: validation loss {figures['valid_loss']:.4f}{self._score}"
+            f"update {validation.update:,}: validation loss {validation.loss:.4f}{self._score}"
             f"{'  (best so far)' if best else ''}"
         )
 
-    def _record(self, figures: dict[str, Any]) -> None:
+    def _facts(self, report: Report, fraction: float) -> str:
+        """Return the text beside the bar."""
+        loss = "-" if report.loss is None else f"{report.loss:.3f}"
+        left_out = f"  {report.left_out:,} updates left out" if report.left_out else ""
+        seconds, speed = report.seconds or 0.0, report.tokens_per_second or 0.0
+        left = seconds * (1 - fraction) / fraction if fraction else 0.0
+        return (
+            f"epoch {report.epoch}  update {report.update:,}  loss {loss}{self._score}{left_out}  "
+            f"{speed:,.0f} tokens/s  at most {clock(left)} left"
+        )
+
+    def _record(self, figures: Report | Validation) -> None:
         if self._metrics is not None:
-            with self._metrics.open("a", encoding="utf-8") as file:
-                file.write(json.dumps(figures) + "\n")
+            append_metrics(self._metrics, figures)
 
 
-def drop_metrics_after(path: Path, update: int) -> None:
-    """Remove the lines of metrics.jsonl that a continued run will write again, and one that was cut off."""
-    if not path.exists():
-        return
-    kept = []
-    for line in path.read_text(encoding="utf-8").splitlines(keepends=True):
-        try:
-            if json.loads(line)["update"] <= update:
-                kept.append(line)
-        except ValueError:  # the disk was full, or the process was killed while writing
-            break
-    with replacing(path) as file:
-        file.write("".join(kept).encode())
+class CurveDrawer:
+    """Draws curves.png of a run folder now and then, where matplotlib is installed."""
+
+    def __init__(self, folder: Path, *, shown: bool = True) -> None:
+        """Where the run isn't `shown`, because another process does that, nothing is drawn."""
+        self._folder = folder
+        self._draws = shown and can_draw()
+        self._drawn = time.monotonic()
+
+    def draw(self, every: float = 0.0) -> None:
+        """Draw the curves, unless that was done less than so many seconds ago."""
+        if self._draws and time.monotonic() >= self._drawn + every:
+            self._drawn = time.monotonic()
+            draw_curves(self._folder / METRICS, self._folder / CURVES)

@@ -10,27 +10,35 @@ from torch.distributed.fsdp import FSDPModule
 
 from glassformer.seeds import derive_seed
 from glassformer.text.batching import Batch
-from glassformer.training.distributed import ALONE, Processes, adding_up, replicated, sharded, whole
+from glassformer.training.distributed import (
+    ALONE,
+    Processes,
+    accumulating,
+    gather_rows,
+    replicate_weights,
+    shard_weights,
+)
 from glassformer.training.guide import Guide
 from glassformer.training.objective import Objective
 from glassformer.training.optimizer import Optimizer
-from glassformer.training.watch import Watch
+from glassformer.training.outliers import OutlierDetector
 from glassformer.transformer.model import Transformer
 
 
-class Taken(NamedTuple):
-    """What an update saw, in all processes together; zeros if it was left out."""
+class UpdateSums(NamedTuple):
+    """Loss and tokens of an update, in all processes together; zeros if it was left out."""
 
     loss: Float[Tensor, ""]
-    """Smoothed, in nats, summed over the tokens."""
+    """Smoothed loss in nats, summed over the tokens."""
     tokens: Float[Tensor, ""]
+    """Number of target tokens."""
 
 
 class Step:
-    """Computes losses and takes steps. Products are done in `dtype`; weights and the optimizer's state are the model's.
+    """The model with its loss and its optimizer. Products are done in `dtype`, the optimizer's state in the weights'.
 
-    With several `processes` each takes its part of every batch; with `shard` each also keeps its part of the weights
-    alone. Where they are sharded `model` must be on the CPU, and moves to `device`.
+    With several `processes` each works on its part of every batch; with `shard` each also keeps only its part of the
+    weights. A model that is to be sharded must be on the CPU, and moves to `device`. Dropout follows from `seed`.
     """
 
     def __init__(
@@ -52,17 +60,17 @@ class Step:
         self.model = model
         self.device = device or model.target_embedding.weight.device
         self.loss = Objective(model, dtype, label_smoothing, r_drop, guide)
-        """Of a batch: smoothed loss and plain negative log-likelihood, in nats, summed over its tokens."""
+        """Gives smoothed loss and plain negative log-likelihood of a batch, in nats, summed over its tokens."""
         if processes.size > 1:
-            self.loss = sharded(self.loss, self.device) if shard else replicated(self.loss)
+            self.loss = shard_weights(self.loss, self.device) if shard else replicate_weights(self.loss)
         self.optimizer = Optimizer(model, optimizer, dtype, weight_decay)
-        self.watch = Watch(self.device)
+        self.outliers = OutlierDetector(self.device)
         self._clip_norm = clip_norm
         self._processes = processes
         self._seed = seed
 
-    def update(self, batches: Sequence[Batch], *, rate: float, number: int, tokens: int | None = None) -> Taken:
-        """One step with this learning rate on these batches, unless it would do harm (see `Watch`).
+    def update(self, batches: Sequence[Batch], *, rate: float, number: int, tokens: int | None = None) -> UpdateSums:
+        """Step with this learning rate along the gradient of these batches, unless that does harm (`OutlierDetector`).
 
         Dropout follows from the seed and the `number` of the update: torch's global seed is set from them. `tokens` is
         the number of target tokens in the batches of all processes; left out, it is that of these.
@@ -72,7 +80,7 @@ class Step:
         tokens = tokens or sum(batch.tokens for batch in batches)
         total = torch.zeros((), device=self.device)
         for number, batch in enumerate(batches, start=1):
-            with adding_up(self.loss, last=number == len(batches)):
+            with accumulating(self.loss, last=number == len(batches)):
                 loss, _ = self.loss(batch)
                 loss = loss if batch.counted else 0 * loss
                 (loss / (tokens / processes.size)).backward()  # the processes' mean will be taken
@@ -80,22 +88,23 @@ class Step:
         processes.sum(total)
         parameters = [parameter for parameter in self.model.parameters() if parameter.grad is not None]
         norm = self._norm(parameters)
-        harmful = self.watch.harmful(total / tokens, norm)
+        harmful = self.outliers.judge(total / tokens, norm)
         self._clip(parameters, norm)
         self.optimizer.step(rate, harmful)
         kept = 1 - harmful
-        return Taken(torch.where(harmful > 0, 0.0, total), kept * tokens)
+        return UpdateSums(torch.where(harmful > 0, 0.0, total), kept * tokens)
 
     def _norm(self, parameters: list[torch.nn.Parameter]) -> Float[Tensor, ""]:
-        """Of all gradients together."""
+        """Return the norm of all gradients together."""
         gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
         if self.device.type != "cpu" or isinstance(self.loss, FSDPModule):
-            return whole(torch.nn.utils.get_total_norm(gradients))
+            return gather_rows(torch.nn.utils.get_total_norm(gradients))
         # Twice as fast as torch's norms.
         flat = [gradient.flatten() for gradient in gradients]
         return torch.stack([gradient.dot(gradient) for gradient in flat]).sum().sqrt()
 
     def _clip(self, parameters: list[torch.nn.Parameter], norm: Float[Tensor, ""]) -> None:
-        # On a CPU no pass over gradients that are short enough; what the norm is, other devices must not be asked.
+        """Scale gradients down whose norm is above the limit."""
+        # A CPU needs no pass over short gradients; another device would have to wait to be asked whether they are.
         if self._clip_norm and (self.device.type != "cpu" or norm > self._clip_norm):
             torch.nn.utils.clip_grads_with_norm_(parameters, self._clip_norm, norm)

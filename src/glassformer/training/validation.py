@@ -1,4 +1,4 @@
-"""How good a model is: the loss and the task's score on validation pairs."""
+"""Loss and score of a model on the validation pairs."""
 
 import math
 
@@ -13,37 +13,40 @@ from glassformer.text.scores import score
 from glassformer.text.tokenizer import SymbolTokenizer, Tokenizer
 from glassformer.training.config import TrainConfig
 from glassformer.training.distributed import Processes
-from glassformer.training.feed import Feed
+from glassformer.training.loader import BatchLoader
 from glassformer.training.objective import Objective
 from glassformer.transformer.model import Transformer
 
 
-class Validation:
+class Validator:
     """The validation pairs of a run, shared out over the processes."""
 
     def __init__(
         self,
         config: TrainConfig,
         dtype: torch.dtype,
-        feed: Feed,
+        loader: BatchLoader,
         text: list[Pair],
         tokenizers: tuple[Tokenizer, Tokenizer],
         processes: Processes,
     ) -> None:
-        """`text` are the pairs that are translated for the score, `feed` gives all of them as ids."""
+        """`text` are the pairs that are translated for the score, `loader` gives all of them as ids."""
         self._config = config
         self._dtype = dtype
-        self._feed = feed
+        self._loader = loader
         self._sources, self._references = ([pair[side] for pair in text] for side in (0, 1))
         self._tokenizers = tokenizers
         self._processes = processes
-        corpus = feed.corpus
+        corpus = loader.corpus
         self._plan = plan_batches(
             corpus.source.lengths, corpus.target.lengths, batch_tokens=config.batch_tokens, seed=config.seed, epoch=0
         )
 
-    def of(self, model: Transformer, update: int) -> tuple[float, float]:
-        """Negative log-likelihood per token (nats), and the score. All processes get the same of the same model."""
+    def validate(self, model: Transformer, update: int) -> tuple[float, float]:
+        """Return negative log-likelihood (nats per token) and score, the same in all processes.
+
+        Raises DivergedError, which names `update`, if the loss is not finite.
+        """
         model.eval()
         loss = self._loss(model)
         if not math.isfinite(loss):
@@ -59,8 +62,8 @@ class Validation:
         objective = Objective(model, self._dtype, self._config.label_smoothing)
         nll = tokens = 0.0
         with torch.no_grad():
-            for indices in self._plan:
-                batch = self._feed.batch(indices)
+            for pairs in self._plan:
+                batch = self._loader.batch(pairs)
                 if batch.counted:
                     nll += objective(batch)[1].item()
                     tokens += batch.tokens
@@ -71,6 +74,6 @@ class Validation:
         config = self._config
         translator = Translator.of(model, *self._tokenizers, precision=str(self._dtype).removeprefix("torch."))
         own = translator.translate(self._processes.share(self._sources), SearchConfig(beam=1))
-        found = self._processes.gather(own)
+        translations = self._processes.gather(own)
         symbols = isinstance(self._tokenizers[1], SymbolTokenizer)
-        return score(found, self._references, config.metric, tokenize=config.tokenize, symbols=symbols).value
+        return score(translations, self._references, config.metric, tokenize=config.tokenize, symbols=symbols).value

@@ -12,7 +12,7 @@ from glassformer.text.loading import load_tokenizer
 from glassformer.text.resampling import Resampling
 from glassformer.text.tokenizer import EOS, UNK, SymbolTokenizer, train_tokenizer
 from glassformer.training.distributed import ALONE, Processes
-from glassformer.training.feed import Feed
+from glassformer.training.loader import BatchLoader
 from glassformer.transformer.config import ModelConfig
 
 SOURCE_VOCAB, TARGET_VOCAB = 17, 19
@@ -31,15 +31,15 @@ def corpus(tmp_path: Path) -> Corpus:
     return Corpus(tmp_path)
 
 
-def feed(corpus: Corpus, processes: Processes = ALONE) -> Feed:
+def loader(corpus: Corpus, processes: Processes = ALONE) -> BatchLoader:
     model = ModelConfig.preset(
         "tiny", source_vocab_size=SOURCE_VOCAB, target_vocab_size=TARGET_VOCAB, shared_vocab=False
     )
-    return Feed(corpus, model, CPU, processes)
+    return BatchLoader(corpus, model, CPU, processes)
 
 
 def test_a_batch_holds_its_pairs_in_order(corpus):
-    batch = feed(corpus).batch([4, 0])
+    batch = loader(corpus).batch([4, 0])
     assert batch.target_out.tolist() == [5, 5, 5, 5, 0, 1, 1, 0]
     assert batch.target_in[0, :8].tolist() == [18, 5, 5, 5, 5, 18, 1, 1]
     assert batch.source[0, :13].tolist() == [5] * 10 + [0, 1, 0]
@@ -51,17 +51,17 @@ def test_a_batch_holds_its_pairs_in_order(corpus):
 @pytest.mark.parametrize("size", [2, 3, 5])
 def test_the_processes_share_it_and_each_pair_is_in_one_part(corpus, size):
     indices = [3, 0, 1, 5, 4]
-    parts = [feed(corpus, Processes(rank, size)).batch(indices) for rank in range(size)]
+    parts = [loader(corpus, Processes(rank, size)).batch(indices) for rank in range(size)]
     assert all(part.counted for part in parts)
     found = sorted(part.target_out.tolist().count(i + 1) for part in parts for i in indices if i + 1 in part.target_out)
     assert found == sorted(TARGET_LENGTHS[i] - 1 for i in indices)
     whole = sum(TARGET_LENGTHS[i] for i in indices)
     assert sum(part.tokens for part in parts) == whole
-    assert feed(corpus, Processes(1, size)).tokens([indices], parts[1:2]) == whole
+    assert loader(corpus, Processes(1, size)).count_tokens([indices], parts[1:2]) == whole
 
 
 def test_who_has_no_pair_gets_one_that_is_not_counted(corpus):
-    parts = [feed(corpus, Processes(rank, 3)).batch([4, 2]) for rank in range(3)]
+    parts = [loader(corpus, Processes(rank, 3)).batch([4, 2]) for rank in range(3)]
     assert [part.counted for part in parts] == [True, True, False]
     assert parts[2].target_out.tolist() == parts[0].target_out.tolist()
 
@@ -70,21 +70,21 @@ def test_groups_come_with_their_batches(corpus):
     groups = [[[0, 1], [2]], [[5, 4], [3]], [[1]]]
     found = [
         [batch.target_out.tolist() for batch in batches]
-        for _, batches in feed(corpus).groups((group, None) for group in groups)
+        for _, batches in loader(corpus).load((group, None) for group in groups)
     ]
-    expected = [[feed(corpus).batch(indices).target_out.tolist() for indices in group] for group in groups]
+    expected = [[loader(corpus).batch(indices).target_out.tolist() for indices in group] for group in groups]
     assert found == expected
-    assert [group for group, _ in feed(corpus).groups((group, None) for group in groups)] == groups
+    assert [group for group, _ in loader(corpus).load((group, None) for group in groups)] == groups
 
 
 def test_the_tokens_of_a_group_are_those_of_all_its_batches(corpus):
     groups = [[[0, 2], [4]]]
-    ((group, batches),) = feed(corpus).groups((group, None) for group in groups)
-    assert feed(corpus).tokens(group, batches) == 3 + 13 + 5
+    ((group, batches),) = loader(corpus).load((group, None) for group in groups)
+    assert loader(corpus).count_tokens(group, batches) == 3 + 13 + 5
 
 
 def test_its_shape_is_that_of_its_largest_batch(corpus):
-    found = feed(corpus, Processes(1, 2)).describe([[0, 1, 3], [4, 2], [5]])
+    found = loader(corpus, Processes(1, 2)).describe([[0, 1, 3], [4, 2], [5]])
     assert found == "2 pairs with 16 source and 18 target tokens, the longest 13"
 
 
@@ -94,7 +94,7 @@ LINES = ["the cat sat on the mat", "a dog and another cat", "the dog sat on the 
 
 
 @pytest.fixture(params=["bpe", "unigram"])
-def resampled(request, tmp_path) -> Feed:
+def resampled(request, tmp_path) -> BatchLoader:
     """Sources are text split into subwords, targets are symbols; both sides say the same."""
     subwords = train_tokenizer(LINES * 20, kind=request.param, vocab_size=None, seed=1)
     symbols = SymbolTokenizer.train(LINES, vocab_size=None)
@@ -103,7 +103,7 @@ def resampled(request, tmp_path) -> Feed:
     model = ModelConfig.preset(
         "tiny", source_vocab_size=subwords.vocab_size, target_vocab_size=symbols.vocab_size, shared_vocab=False
     )
-    return Feed(Corpus(tmp_path), model, CPU, ALONE, Resampling((subwords, symbols), share=1.0))
+    return BatchLoader(Corpus(tmp_path), model, CPU, ALONE, Resampling((subwords, symbols), share=1.0))
 
 
 def test_resampled_tokens_are_counted_as_they_are(tmp_path):
@@ -111,17 +111,17 @@ def test_resampled_tokens_are_counted_as_they_are(tmp_path):
     encoder = Encoder(str(subwords.save(tmp_path / "source")), str(subwords.save(tmp_path / "target")))
     Corpus.prepare([encoder.encode(LINES, LINES)], tmp_path)
     model = ModelConfig.preset("tiny", source_vocab_size=subwords.vocab_size, target_vocab_size=subwords.vocab_size)
-    feed = Feed(Corpus(tmp_path), model, CPU, ALONE, Resampling((subwords, subwords), share=1.0))
+    loader = BatchLoader(Corpus(tmp_path), model, CPU, ALONE, Resampling((subwords, subwords), share=1.0))
     groups, counts = [[list(range(len(LINES)))]], set[int]()
     for seed in range(5):
-        ((group, batches),) = feed.groups((group, [seed]) for group in groups)
-        assert feed.tokens(group, batches) == batches[0].tokens
+        ((group, batches),) = loader.load((group, [seed]) for group in groups)
+        assert loader.count_tokens(group, batches) == batches[0].tokens
         counts.add(batches[0].tokens)
-    assert counts - {int(feed.corpus.target.lengths.sum())}
+    assert counts - {int(loader.corpus.target.lengths.sum())}
 
 
-def sources(feed: Feed, seed: int) -> list[int]:
-    batch = feed.batch(range(len(LINES)), seed)
+def sources(loader: BatchLoader, seed: int) -> list[int]:
+    batch = loader.batch(range(len(LINES)), seed)
     return batch.source[0, : batch.sources.tokens].tolist()
 
 
@@ -160,7 +160,7 @@ def test_each_group_and_each_epoch_draws_its_own(resampled):
     first, again, *later = (
         [
             batch.source
-            for _, batches in resampled.groups([([everything, everything[1:]], [seed, seed + 1])])
+            for _, batches in resampled.load([([everything, everything[1:]], [seed, seed + 1])])
             for batch in batches
         ]
         for seed in (5, 5, *range(6, 16))

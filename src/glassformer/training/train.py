@@ -1,0 +1,131 @@
+"""The doors of training: begin one, go on with one, or whichever is needed."""
+
+from contextlib import ExitStack
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from glassformer.device import tame_memory
+from glassformer.errors import ConfigError, RunError
+from glassformer.files import write_json
+from glassformer.run.folder import read_config
+from glassformer.run.lock import check_free, held
+from glassformer.run.names import CONFIG, METRICS, RESUME
+from glassformer.training.config import TrainConfig
+from glassformer.training.distributed import Processes, is_restarted, join_processes
+from glassformer.training.interruption import deferring_signals
+from glassformer.training.loop import TrainingLoop
+from glassformer.training.prepare import prepare_run
+from glassformer.training.progress import TrainingDisplay
+from glassformer.training.result import TrainResult
+
+
+def train(config: TrainConfig) -> TrainResult:
+    """Train a model on pairs of text and leave it in the run folder `config.out` (Vaswani et al. 2017, section 5).
+
+    Shows progress on standard error. Ctrl-C or SIGTERM saves and returns with `finished` False; whatever else ends the
+    training, `resume` goes on from its last checkpoint. With `config.resume` this calls it, and takes the settings that
+    aren't at their defaults for changes. Under torchrun the processes share every batch. Changes torch's global seed,
+    its number of threads if `config.threads` is given, and how the process keeps memory (`device.tame_memory`).
+
+    Raises RunError for a run folder in the way, DataError for text that can't be used, ConfigError for settings that
+    don't fit the text, DivergedError and OutOfMemoryError as their names say.
+    """
+    if config.resume:
+        return resume(config.out, **config.changes())
+    tame_memory()
+    with join_processes(config.device) as (processes, device):
+        display = TrainingDisplay(config.out / METRICS, shown=processes.first)
+        with processes.after_the_first():
+            if processes.first and not (is_restarted() and _was_begun_with(config)):
+                if config.overwrite:
+                    check_free(config.out)
+                prepare_run(config, display.say)
+        return _continue(config, display, processes, device)
+
+
+def train_once(config: TrainConfig) -> TrainResult:
+    """Train, go on with the training of these settings, or if it is finished return what it came to.
+
+    For a program that is started again after a stop, perhaps with another device or number of threads. In one process,
+    without torchrun. Raises RunError if the run folder was trained with other settings, unless `config.overwrite`.
+    """
+    if not (config.out / CONFIG).exists():
+        return train(config)
+    changes = {name: getattr(config, name) for name in ("device", "threads")}
+    before = replace(read_settings(config.out), overwrite=config.overwrite, **changes)
+    if before != config:
+        if config.overwrite:
+            return train(config)
+        names = (field.name for field in fields(config))
+        others = ((name, getattr(before, name), getattr(config, name)) for name in names)
+        raise RunError(
+            f"{config.out} was trained with other settings ("
+            + ", ".join(f"{name} {old}, now {new}" for name, old, new in others if old != new)
+            + "): give those again, or choose another folder"
+        )
+    return resume(config.out, **changes) if _is_unfinished(config.out) else TrainResult.from_folder(config.out)
+
+
+def resume(folder: Path, **changes: Any) -> TrainResult:
+    """Go on with the unfinished training in a run folder from its last checkpoint, as `train` does.
+
+    It has the settings that it was started with, but for `changes` of those that may be changed (limits, device,
+    precision, learning rate, batch size: `CHANGEABLE` in `training.config`), which hold from now on. Raises RunError if
+    the training is finished, or another process is at it, ConfigError for other changes.
+    """
+    tame_memory()
+    config = read_settings(folder).continued(folder, changes)
+    if not _is_unfinished(folder):
+        raise RunError(f"the training of {folder} is complete: there is nothing to resume")
+    with join_processes(config.device) as (processes, device):
+        return _continue(config, TrainingDisplay(folder / METRICS, shown=processes.first), processes, device)
+
+
+def read_settings(folder: Path) -> TrainConfig:
+    """Return the settings of the training of a run folder; ConfigError if another version of glassformer wrote them."""
+    settings = read_config(folder)["training"].get("settings")
+    if not isinstance(settings, dict):
+        raise RunError(f"{folder / CONFIG} is damaged: it has no settings of the training")
+    try:
+        return replace(TrainConfig.from_json(settings), out=folder)
+    except TypeError as error:
+        raise ConfigError(f"the settings in {folder} do not fit this version of glassformer: {error}") from None
+
+
+def _continue(config: TrainConfig, display: TrainingDisplay, processes: Processes, device: torch.device) -> TrainResult:
+    """Train from the last checkpoint of a run folder on, or from the first update if it has none yet."""
+    (unfinished,) = processes.agree(processes.first and _is_unfinished(config.out))
+    if not unfinished:  # torchrun has started the processes again at the very end
+        return TrainResult.from_folder(config.out)
+    if config.threads is not None:
+        torch.set_num_threads(config.threads)
+    with ExitStack() as stack:
+        with processes.after_the_first():
+            if processes.first:
+                stack.enter_context(held(config.out))
+        stack.enter_context(display)
+        interruption = stack.enter_context(deferring_signals(patient=processes.size > 1, shown=processes.first))
+        loop = TrainingLoop(config, display, processes, device)
+        if processes.first:
+            _keep_settings(config)
+        return loop.run(interruption)
+
+
+def _is_unfinished(folder: Path) -> bool:
+    return (folder / RESUME).is_dir()
+
+
+def _was_begun_with(config: TrainConfig) -> bool:
+    """Return whether a training with these settings stands in the run folder already."""
+    return (config.out / CONFIG).exists() and read_settings(config.out).to_json() == config.to_json()
+
+
+def _keep_settings(config: TrainConfig) -> None:
+    """Write changed settings into the run folder: whoever resumes the run once more goes on with them."""
+    if read_settings(config.out).continued(config.out, {}) != replace(config, overwrite=False):
+        saved = read_config(config.out)
+        saved["training"]["settings"] = config.to_json()
+        write_json(config.out / CONFIG, saved)

@@ -1,0 +1,99 @@
+"""Which updates are left out, by numbers worked out by hand."""
+
+import math
+
+import pytest
+import torch
+
+from glassformer.training.outliers import OutlierDetector
+
+NAN, INF = math.nan, math.inf
+
+
+def harmful(detector: OutlierDetector, loss: float, norm: float = 1.0) -> bool:
+    found = detector.judge(torch.tensor(loss), torch.tensor(norm))
+    assert found.item() in (0.0, 1.0)
+    return bool(found)
+
+
+def settled(*losses: float, updates: int = 100) -> OutlierDetector:
+    """After so many updates with these losses in turn."""
+    detector = OutlierDetector(torch.device("cpu"))
+    assert not any(harmful(detector, losses[update % len(losses)]) for update in range(updates))
+    return detector
+
+
+@pytest.mark.parametrize(
+    ("loss", "norm"), [(NAN, 1.0), (INF, 1.0), (-INF, 1.0), (2.0, NAN), (2.0, INF), (NAN, NAN)], ids=str
+)
+def test_what_is_not_a_number_is_left_out_from_the_first_update_on(loss, norm):
+    for detector in (OutlierDetector(torch.device("cpu")), settled(2.0)):
+        before = detector.state.clone()
+        assert harmful(detector, loss, norm)
+        assert torch.equal(detector.state[:3], before[:3])  # mean, variance and number of those that were taken
+        assert detector.left_out() == (1, 1)
+        assert not harmful(detector, 2.0)
+
+
+def test_the_first_loss_is_the_mean_of_the_losses():
+    detector = settled(7.0, updates=1)
+    assert detector.state.tolist() == [7, 0, 1, 0, 0]
+
+
+def test_mean_and_variance_follow_the_losses():
+    # mean' = mean + 0.02 (loss - mean); variance' = 0.98 (variance + 0.02 (loss - mean)^2)
+    detector = settled(2.0, updates=1)
+    harmful(detector, 3.0)
+    torch.testing.assert_close(detector.state, torch.tensor([2.02, 0.98 * 0.02, 2, 0, 0]))
+    harmful(detector, 1.02)
+    torch.testing.assert_close(detector.state, torch.tensor([2.0, 0.98 * (0.0196 + 0.02), 3, 0, 0]))
+
+
+def test_of_a_steady_loss_a_jump_is_more_than_one_nat():
+    detector = settled(2.0)
+    assert not harmful(detector, 2.99)
+    assert harmful(settled(2.0), 3.01)
+    assert harmful(settled(2.0), 1e30)
+
+
+def test_of_an_unsteady_loss_a_jump_is_more_than_ten_deviations():
+    # Alternating 2 +- 0.5: mean 2, deviation 0.5 about, of which ten are 5.
+    assert not harmful(settled(1.5, 2.5, updates=1000), 6.8)
+    assert harmful(settled(1.5, 2.5, updates=1000), 7.2)
+
+
+def test_a_fall_is_no_jump():
+    detector = settled(9.0)
+    assert not harmful(detector, 0.1)
+
+
+@pytest.mark.parametrize(("updates", "left_out"), [(99, False), (100, True)])
+def test_a_jump_is_told_once_a_hundred_updates_were_taken(updates, left_out):
+    assert harmful(settled(2.0, updates=updates), 40.0) == left_out
+
+
+def test_those_left_out_are_counted_in_a_row_and_in_all():
+    detector = settled(2.0)
+    assert detector.left_out() == (0, 0)
+    for count in (1, 2, 3):
+        assert harmful(detector, NAN)
+        assert detector.left_out() == (count, count)
+    assert not harmful(detector, 2.0)
+    assert detector.left_out() == (0, 3)
+    assert harmful(detector, 50.0)
+    assert detector.left_out() == (1, 4)
+
+
+def test_a_jump_that_stays_is_left_out_every_time():
+    """The mean does not run after what was never learned from."""
+    detector = settled(2.0)
+    assert all(harmful(detector, 11.0) for _ in range(1000))
+    assert detector.left_out() == (1000, 1000)
+    assert not harmful(detector, 2.0)
+
+
+def test_double_precision_is_watched_too():
+    detector = settled(2.0)
+    assert detector.judge(torch.tensor(NAN, dtype=torch.float64), torch.tensor(1.0, dtype=torch.float64)) == 1
+    assert detector.judge(torch.tensor(2.5, dtype=torch.float64), torch.tensor(1.0, dtype=torch.float64)) == 0
+    assert detector.state.dtype == torch.float32
