@@ -145,6 +145,19 @@ def mentioned(tree: ast.AST) -> set[str]:
     }
 
 
+def test_recipes_and_examples_need_no_internal_module():
+    scripts = [*(ROOT / "recipes").glob("*.py"), *(ROOT / "examples").glob("*.py")]
+    assert len(scripts) > 5
+    public = re.compile(r"glassformer(\.demo\..*)?")  # the demonstration's data may be used in others
+    for path in scripts:
+        nodes = [
+            node for node in ast.walk(ast.parse(path.read_bytes())) if isinstance(node, ast.Import | ast.ImportFrom)
+        ]
+        modules = {getattr(node, "module", None) or alias.name for node in nodes for alias in node.names}
+        internal = {name for name in modules if name.startswith("glassformer") and not public.fullmatch(name)}
+        assert not internal or path.name == "dates.py", f"{path.name} imports {internal}"  # which is `glassformer demo`
+
+
 def test_nothing_is_pickled():
     assert [str(found) for found in ALL if found.top in {"pickle", "cPickle", "dill", "cloudpickle", "shelve"}] == []
     uses = [

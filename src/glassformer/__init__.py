@@ -22,11 +22,17 @@ if TYPE_CHECKING:
     from glassformer.generation.config import SearchConfig
     from glassformer.generation.files import translate_file
     from glassformer.generation.translator import Translation, Translator
+    from glassformer.insight.config import PruneConfig
+    from glassformer.insight.prune import prune
+    from glassformer.insight.speed import compare_speed
     from glassformer.interop.torch_nn import from_torch
     from glassformer.page.report import page
+    from glassformer.run.folder import RunFolder, open_run
+    from glassformer.text.pairs import PairFiles
+    from glassformer.text.scores import Score, score
     from glassformer.training.config import TrainConfig
     from glassformer.training.result import TrainResult
-    from glassformer.training.train import train
+    from glassformer.training.train import resume, train, train_once
     from glassformer.transformer.config import ModelConfig
     from glassformer.transformer.model import Transformer
 
@@ -35,6 +41,10 @@ _HOME = {
     "ModelConfig": "transformer.config",
     "MultiheadAttention": "attention.multihead",
     "Observation": "attention.observation",
+    "PairFiles": "text.pairs",
+    "PruneConfig": "insight.config",
+    "RunFolder": "run.folder",
+    "Score": "text.scores",
     "SearchConfig": "generation.config",
     "TrainConfig": "training.config",
     "TrainResult": "training.result",
@@ -44,12 +54,18 @@ _HOME = {
     "Want": "attention.want",
     "attend": "attention.attend",
     "capture": "capture.capture",
+    "compare_speed": "insight.speed",
     "from_torch": "interop.torch_nn",
     "multi_head_attention_forward": "attention.functional",
     "observe": "attention.observe",
+    "open_run": "run.folder",
     "page": "page.report",
+    "prune": "insight.prune",
     "replace_attention": "attention.replace",
+    "resume": "training.train",
+    "score": "text.scores",
     "train": "training.train",
+    "train_once": "training.train",
     "translate_file": "generation.files",
 }
 
@@ -59,6 +75,10 @@ __all__ = [  # sorted; pinned by tests/test_public.py
     "ModelConfig",
     "MultiheadAttention",
     "Observation",
+    "PairFiles",
+    "PruneConfig",
+    "RunFolder",
+    "Score",
     "SearchConfig",
     "TrainConfig",
     "TrainResult",
@@ -68,12 +88,18 @@ __all__ = [  # sorted; pinned by tests/test_public.py
     "Want",
     "attend",
     "capture",
+    "compare_speed",
     "from_torch",
     "multi_head_attention_forward",
     "observe",
+    "open_run",
     "page",
+    "prune",
     "replace_attention",
+    "resume",
+    "score",
     "train",
+    "train_once",
     "translate_file",
 ]
 

@@ -118,7 +118,7 @@ def test_dropout_is_that_of_the_run_or_the_one_given(config, run, tmp_path, give
     assert run.model.config.dropout == 0.1
     prune(config(rounds=1, updates=1, dropout=given, unpruned=tmp_path / "whole"))
     for name in ("pruned", "whole"):
-        assert open_run(tmp_path / name).model.dropout == of_both
+        assert open_run(tmp_path / name).model_config.dropout == of_both
 
 
 def test_the_unpruned_model_trained_as_long_is_left_where_it_is_asked_for(config, run, tmp_path):
@@ -210,8 +210,8 @@ def test_stopped_after_the_unpruned_model_was_left_it_goes_on(config, tmp_path, 
             prune(config(rounds=1, unpruned=whole))
     assert whole.is_dir()
     assert prune(config(rounds=1, unpruned=whole)) is not None
-    assert open_run(tmp_path / "pruned").model.all_heads == 9
-    assert open_run(whole).model.all_heads == 18
+    assert open_run(tmp_path / "pruned").model_config.all_heads == 9
+    assert open_run(whole).model_config.all_heads == 18
 
 
 @pytest.mark.parametrize(

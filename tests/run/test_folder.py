@@ -342,6 +342,7 @@ def test_tensors_of_a_run_are_never_unpickled(folder):
 def test_weights_are_read_from_the_file_as_they_are_asked_for(folder):
     run = open_run(folder)
     weights = load_file(folder / "model.safetensors")
+    assert run.parameters == sum(tensor.numel() for tensor in weights.values())
     assert (len(run.weights), set(run.weights)) == (len(weights), set(weights))
     assert all(torch.equal(run.weights[name], tensor) for name, tensor in weights.items())
     name = "decoder.0.feed_forward.outer.bias"

@@ -29,8 +29,8 @@ def resume(folder: Path, arguments: Sequence[str]) -> int:
     The flags are parsed once more, over the settings that the training started with: so a given one counts even where
     its value is the default.
     """
-    from glassformer.training.train import resume as resume_training
     from glassformer.training.train import read_settings
+    from glassformer.training.train import resume as resume_training
 
     started = read_settings(folder)
     asked = tyro.cli(TrainConfig, args=arguments, default=started, config=(FlagCreatePairsOff,))

@@ -96,7 +96,7 @@ class Translator:
         run = open_run(Path(folder))
         where = pick_device(device)
         picked = pick_generation_precision(precision, where, torch.float32)
-        engine = Engine(run.model, run.weights, picked.dtype, where, int8=picked.int8)
+        engine = Engine(run.model_config, run.weights, picked.dtype, where, int8=picked.int8)
         return cls(engine, run.source_tokenizer, run.target_tokenizer, folder=Path(folder))
 
     @property

@@ -111,7 +111,7 @@ def prune(config: PruneConfig, say: Callable[[str], None] = print) -> Pruning | 
     for name, folder in (("out", config.out), ("unpruned", config.unpruned)):
         if folder is not None and folder.exists() and not (name == "unpruned" and reported):
             raise RunError(f"{folder} is there already: choose another --{name}, or remove it first")
-    total = open_run(config.run).model.all_heads
+    total = open_run(config.run).model_config.all_heads
     if not total:
         raise RunError(f"{config.run} has no heads left: there is nothing to remove")
     gone = total - round(total * config.keep)
@@ -162,7 +162,7 @@ def _pruned(config: PruneConfig, total: int, gone: int, work: Path, say: Callabl
         rounds.append(_round(trained, read_config(begun)["training"]["removed"]))
         compared.append(_round(whole, {}))
         pruned, unpruned = trained, whole
-    model = open_run(pruned).model
+    model = open_run(pruned).model_config
     lines = [source for source, _ in _some(config.valid_pairs or config.pairs, config.seed, LINES)]
     found = Pruning(
         metric=config.metric,
@@ -276,7 +276,7 @@ def _train_on(begun: Path, out: Path, config: PruneConfig) -> bool:
 
 def _round(trained: Path, removed: Mapping[str, list[int]]) -> Round:
     """What the run folder after a step says."""
-    metrics, model = read_metrics(trained / METRICS), open_run(trained).model
+    metrics, model = read_metrics(trained / METRICS), open_run(trained).model_config
     assert metrics.best is not None
     return Round(
         heads=model.all_heads,

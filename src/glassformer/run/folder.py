@@ -29,7 +29,7 @@ from glassformer.tensors import write_tensors
 from glassformer.text.loading import load_tokenizer
 from glassformer.text.tokenizer import Tokenizer
 from glassformer.transformer.config import ModelConfig
-from glassformer.transformer.model import Transformer, weight_shapes
+from glassformer.transformer.model import Transformer, count_parameters, weight_shapes
 
 
 @dataclass(frozen=True)
@@ -43,16 +43,23 @@ class Run:
 
 
 @dataclass(frozen=True)
-class OpenRun:
-    """A run whose weights are still on disk."""
+class RunFolder:
+    """What a run folder holds, the weights still on disk."""
 
-    model: ModelConfig
+    model_config: ModelConfig
     weights: Mapping[str, Tensor]
+    """The tensors by name, each read when it is asked for."""
     source_tokenizer: Tokenizer
     target_tokenizer: Tokenizer
     training: Mapping[str, Any]
+    """How it was trained: settings, and counts of pairs."""
     tokenizer_files: tuple[Path, Path]
-    """The source's and the target's."""
+    """Files of the source's and the target's tokenizer."""
+
+    @property
+    def parameters(self) -> int:
+        """Number of weights."""
+        return count_parameters(self.model_config)
 
 
 class WeightFile(Mapping[str, Tensor]):
@@ -118,13 +125,14 @@ def write_weights(folder: Path, weights: Mapping[str, Tensor]) -> None:
 def load_run(folder: Path, device: torch.device | str = "cpu") -> Run:
     """Read a run folder; RunError says what is missing or wrong in it."""
     run = open_run(folder)
-    model = Transformer(run.model)
+    model = Transformer(run.model_config)
     model.load_state_dict(dict(run.weights))
     return Run(model.to(device).eval(), run.source_tokenizer, run.target_tokenizer, run.training)
 
 
-def open_run(folder: Path) -> "OpenRun":
+def open_run(folder: Path | str) -> RunFolder:
     """Read a run folder but its weights, which are read when asked for; RunError says what is missing or wrong."""
+    folder = Path(folder)
     config = read_config(folder)
     try:
         model = ModelConfig.from_json(config["model"])
@@ -148,7 +156,7 @@ def open_run(folder: Path) -> "OpenRun":
             f"{folder}: {files[0].name} and {files[1].name} have {source.vocab_size} and "
             f"{target.vocab_size} ids, the model {sizes[0]} and {sizes[1]}: these files are not of one run"
         )
-    return OpenRun(model, weights, source, target, config["training"], files)
+    return RunFolder(model, weights, source, target, config["training"], files)
 
 
 def read_config(folder: Path) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from glassformer.data.kept import PREPARED, PreparedCorpora, read_facts, seal
 from glassformer.data.preparation import TRAIN, VALID, VALID_TEXT, DataSettings, Preparation, Say, check_known
 from glassformer.errors import RunError
 from glassformer.files import link_or_copy
-from glassformer.run.folder import OpenRun, is_run_folder, open_run, write_config
+from glassformer.run.folder import RunFolder, is_run_folder, open_run, write_config
 from glassformer.run.lock import check_free
 from glassformer.run.names import FILES, INITIAL, RESUME
 from glassformer.tensors import write_tensors
@@ -80,7 +80,7 @@ def prepare_run(config: TrainConfig, say: Say) -> None:
         shutil.rmtree(building, ignore_errors=True)
 
 
-def data_settings(config: TrainConfig, origin: OpenRun | None = None) -> DataSettings:
+def data_settings(config: TrainConfig, origin: RunFolder | None = None) -> DataSettings:
     """Return the settings of the preparation for this training, which may go on from the run `origin`."""
     return DataSettings(
         pairs=config.pairs,
@@ -117,7 +117,9 @@ def read_valid_pairs(folder: Path) -> list[Pair]:
     return [(source, target) for source, target in pairs]
 
 
-def _make_run(config: TrainConfig, origin: OpenRun | None, facts: Mapping[str, Any], prepared: Path, run: Path) -> None:
+def _make_run(
+    config: TrainConfig, origin: RunFolder | None, facts: Mapping[str, Any], prepared: Path, run: Path
+) -> None:
     """Make the run folder of prepared data. The arrays, which nothing changes, are links; the rest are copies."""
     source, target = (load_tokenizer(prepared / facts[side]) for side in ("source", "target"))
     for part in (TRAIN, VALID):
@@ -128,7 +130,7 @@ def _make_run(config: TrainConfig, origin: OpenRun | None, facts: Mapping[str, A
     if origin is None:
         model = config.model_config(source.vocab_size, target.vocab_size)
     else:
-        model = config.inherited(origin.model)
+        model = config.inherited(origin.model_config)
         write_tensors(run / RESUME / INITIAL, dict(origin.weights))
     config.peak(model.d_model)  # refuses what can't be
     write_config(run, model, source, target, {"settings": config.to_json(), "pairs": facts["pairs"]})
