@@ -30,7 +30,7 @@ FLOORS: list[set[str]] = [
 """Imports point down, or stay in their own folder: two folders of one floor don't know each other."""
 FLOOR = {name: number for number, names in enumerate(FLOORS) for name in names}
 ALONE = "reference"  # imports nothing of ours; of ours only tests and docs import it
-LEAVES = ["errors", "files", "tensors", "device", "pictures", "meter", "seeds"]
+LEAVES = ["errors", "checks", "files", "tensors", "device", "pictures", "meter", "seeds"]
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,8 @@
 import dataclasses
 import json
 import re
+import subprocess
+import sys
 
 import pytest
 
@@ -151,8 +153,28 @@ def test_settings_that_older_runs_have_not_take_their_default(name):
     assert not values.pop(name)
     assert ModelConfig.from_json(values) == ModelConfig.tiny(**VOCAB)
     assert name not in values  # what was read is left as it is
-    with pytest.raises(ConfigError, match=f"the model setting {name} must be of type (bool|dict), got 'no'"):
-        ModelConfig.from_json(values | {name: "no"})
+
+
+def test_values_of_a_wrong_type_are_refused():
+    # In a process of its own: in this one the tests' hook checks the types before the constructor does.
+    code = """
+from glassformer.errors import ConfigError
+from glassformer.transformer.config import ModelConfig
+good = ModelConfig.tiny(source_vocab_size=101, target_vocab_size=101).to_json()
+for name, value in (("d_model", "128"), ("dropout", "no"), ("norm_first", "no"), ("final_norm", 1), ("heads_left", 3)):
+    try:
+        ModelConfig.from_json(good | {name: value})
+    except ConfigError as error:
+        print(error)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines() == [
+        "d_model must be a whole number, at least 1, got '128'",
+        "dropout must be a number, at least 0 and less than 1, got 'no'",
+        "norm_first must be True or False, got 'no'",
+        "final_norm must be True or False, got 1",
+        "heads_left must map paths of attentions to numbers of heads, got 3",
+    ]
 
 
 @pytest.mark.parametrize("name", LATER)

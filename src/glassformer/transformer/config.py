@@ -2,8 +2,9 @@
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
-from typing import Any
+from typing import Annotated, Any
 
+from glassformer.checks import Choice, Count, Probability, check_settings
 from glassformer.errors import ConfigError
 
 ACTIVATIONS = ("relu", "swish", "gelu")
@@ -18,25 +19,25 @@ class ModelConfig:
     Token ids: `</s>` = 0, `<unk>` = 1, `<pad>` = the last id of each vocabulary.
     """
 
-    source_vocab_size: int
+    source_vocab_size: Count
     """Number of source token ids, `<pad>` included."""
-    target_vocab_size: int
+    target_vocab_size: Count
     """Number of target token ids, `<pad>` included."""
     shared_vocab: bool = True
     """One vocabulary, and so one embedding matrix, for source, target and output."""
-    d_model: int = 512
+    d_model: Count = 512
     """Width of every position's vector."""
-    heads: int = 8
+    heads: Count = 8
     """Attention heads; each is d_model / heads wide."""
-    encoder_layers: int = 6
-    decoder_layers: int = 6
-    d_ff: int = 2048
+    encoder_layers: Count = 6
+    decoder_layers: Count = 6
+    d_ff: Count = 2048
     """Width of the feed-forward layers."""
-    dropout: float = 0.1
+    dropout: Probability = 0.1
     """Probability of dropping a number at the end of a sub-layer and after the embeddings."""
-    attention_dropout: float = 0.0
+    attention_dropout: Probability = 0.0
     """Probability of dropping an attention weight."""
-    activation: str = "relu"
+    activation: Annotated[str, Choice(*ACTIVATIONS)] = "relu"
     """Of the feed-forward layers: relu, swish (x sigmoid(x)) or gelu."""
     scale_embedding: bool = True
     """Multiply embeddings by sqrt(d_model)."""
@@ -52,18 +53,7 @@ class ModelConfig:
     """Of attentions that have lost heads how many they still have, by their paths, such as encoder.0.self_attention."""
 
     def __post_init__(self) -> None:
-        sizes = (
-            "source_vocab_size",
-            "target_vocab_size",
-            "d_model",
-            "heads",
-            "encoder_layers",
-            "decoder_layers",
-            "d_ff",
-        )
-        for name in sizes:
-            if getattr(self, name) < 1:
-                raise ConfigError(f"{name} must be at least 1, got {getattr(self, name)}")
+        check_settings(self)
         if min(self.source_vocab_size, self.target_vocab_size) < 4:
             raise ConfigError(
                 "a vocabulary needs at least 4 ids (</s>, <unk>, one token, <pad>), got "
@@ -76,16 +66,13 @@ class ModelConfig:
                 f"d_model must be a multiple of heads, got d_model {self.d_model} and heads {self.heads}: "
                 f"{near} heads of width {self.d_model // near} would fit"
             )
+        if not isinstance(self.heads_left, Mapping):
+            raise ConfigError(f"heads_left must map paths of attentions to numbers of heads, got {self.heads_left!r}")
         for name, left in self.heads_left.items():
             if name not in self.attentions:
                 raise ConfigError(f"heads_left must name attentions, from {self.attentions[0]} on, got {name!r}")
             if not isinstance(left, int) or not 0 <= left <= self.heads:
                 raise ConfigError(f"heads_left must be from 0 to {self.heads} for {name}, got {left!r}")
-        for name in ("dropout", "attention_dropout"):
-            if not 0.0 <= getattr(self, name) < 1.0:
-                raise ConfigError(f"{name} must be at least 0 and less than 1, got {getattr(self, name)}")
-        if self.activation not in ACTIVATIONS:
-            raise ConfigError(f"activation must be one of {', '.join(ACTIVATIONS)}, got {self.activation!r}")
         if self.shared_vocab and self.source_vocab_size != self.target_vocab_size:
             raise ConfigError(
                 "a shared vocabulary has one size, got source_vocab_size "
@@ -150,11 +137,6 @@ class ModelConfig:
             raise ConfigError(f"unknown model settings {', '.join(unknown)}: written by a newer glassformer?")
         if missing := sorted(known - set(values)):
             raise ConfigError(f"model settings without {', '.join(missing)}")
-        for name, example in examples.items():
-            if not isinstance(values[name], (int, float) if isinstance(example, float) else type(example)):
-                raise ConfigError(
-                    f"the model setting {name} must be of type {type(example).__name__}, got {values[name]!r}"
-                )
         return cls(**values)
 
 

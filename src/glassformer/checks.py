@@ -1,0 +1,144 @@
+"""Which values a setting may have: written beside its type, `beam: Count = 5`, and read by `check_settings`."""
+
+import math
+import operator
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from functools import cache
+from numbers import Integral, Real
+from types import UnionType
+from typing import Annotated, Any, ClassVar, Union, get_args, get_origin, get_type_hints
+
+from glassformer.errors import ConfigError
+
+_HOLDS = {"at_least": operator.ge, "above": operator.gt, "at_most": operator.le, "less_than": operator.lt}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Number:
+    """A number within bounds. NaN is within none, and True and False are no numbers.
+
+    >>> Number(at_least=0, less_than=1).check("dropout", 1.5)
+    Traceback (most recent call last):
+        ...
+    glassformer.errors.ConfigError: dropout must be at least 0 and less than 1, got 1.5
+    """
+
+    at_least: float | int = -math.inf
+    above: float | int | None = None
+    at_most: float | int | None = None
+    less_than: float | int | None = None
+    note: str = ""
+    """What the message adds about the bounds, such as "0 turns it off"."""
+
+    kind: ClassVar[type] = Real
+    called: ClassVar[str] = "a number"
+
+    def check(self, name: str, value: Any) -> None:
+        """Raise ConfigError unless the value is such a number; `name` is what the message calls it."""
+        is_right_type = isinstance(value, self.kind) and not isinstance(value, bool)
+        bounds = {word: bound for word in _HOLDS if (bound := getattr(self, word)) is not None}
+        if is_right_type and all(_HOLDS[word](value, bound) for word, bound in bounds.items()):
+            return
+        said = [_said(word, bound) for word, bound in bounds.items() if bound != -math.inf]
+        expected = [*([] if is_right_type and said else [self.called]), *([" and ".join(said)] if said else [])]
+        note = f" ({self.note})" if self.note else ""
+        raise ConfigError(f"{name} must be {', '.join(expected)}{note}, got {value!r}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Whole(Number):
+    """A whole number within bounds; 7.0 and "7" are none."""
+
+    kind: ClassVar[type] = Integral
+    called: ClassVar[str] = "a whole number"
+
+
+class Choice:
+    """One of the given words; with `numbered` a number may follow, as in cuda:1."""
+
+    def __init__(self, *words: str, numbered: bool = False) -> None:
+        self.words = words
+        self.numbered = numbered
+
+    def check(self, name: str, value: Any) -> None:
+        """Raise ConfigError unless the value is one of the words; `name` is what the message calls it."""
+        word = value.partition(":")[0] if self.numbered and isinstance(value, str) else value
+        if word not in self.words:
+            raise ConfigError(f"{name} must be one of {', '.join(self.words)}, got {value!r}")
+
+
+@dataclass(frozen=True)
+class Instance:
+    """A value of this type."""
+
+    kind: type
+    called: str
+
+    def check(self, name: str, value: Any) -> None:
+        """Raise ConfigError unless the value is of the type; `name` is what the message calls it."""
+        if not isinstance(value, self.kind):
+            raise ConfigError(f"{name} must be {self.called}, got {value!r}")
+
+
+Rule = Number | Choice | Instance
+
+Natural = Annotated[int, Whole(at_least=0)]
+Count = Annotated[int, Whole(at_least=1)]
+Seed = Annotated[int, Whole(at_least=0, less_than=2**32)]
+Positive = Annotated[float, Number(above=0)]
+Share = Annotated[float, Number(at_least=0, at_most=1)]
+Probability = Annotated[float, Number(at_least=0, less_than=1)]
+Device = Annotated[str, Choice("auto", "cpu", "cuda", "mps", numbered=True)]
+
+_PLAIN: Mapping[Any, Rule] = {
+    bool: Instance(bool, "True or False"),
+    int: Whole(),
+    float: Number(),
+    str: Instance(str, "text"),
+}
+"""The rules of types without a rule of their own."""
+
+
+def check_settings(settings: Any) -> None:
+    """Raise ConfigError for the first field of a dataclass that breaks the rule of its type.
+
+    A rule stands in the field's annotation, `Annotated[int, Whole(at_least=2)]`; bool, int, float and str have one of
+    their own. None is allowed where the type allows it. Fields of other types are left alone.
+    """
+    for name, (rule, optional) in _rules(type(settings)).items():
+        value = getattr(settings, name)
+        if not (optional and value is None):
+            rule.check(name, value)
+
+
+@cache
+def _rules(kind: type) -> dict[str, tuple[Rule, bool]]:
+    """Return each checked field's rule, and whether it may be None."""
+    hints = get_type_hints(kind, include_extras=True)
+    found = {field.name: _rule(hints[field.name]) for field in fields(kind)}
+    return {name: (rule, optional) for name, (rule, optional) in found.items() if rule is not None}
+
+
+def _rule(hint: Any) -> tuple[Rule | None, bool]:
+    """Return the rule of a type, if it has one, and whether it allows None."""
+    if get_origin(hint) is Annotated:
+        inner, *marks = get_args(hint)
+        rule, optional = _rule(inner)
+        return next((mark for mark in marks if isinstance(mark, Rule)), rule), optional
+    if get_origin(hint) in (Union, UnionType):
+        members = [member for member in get_args(hint) if member is not type(None)]
+        rule = _rule(members[0])[0] if len(members) == 1 else None
+        return rule, len(members) < len(get_args(hint))
+    return _PLAIN.get(hint), False
+
+
+def _said(word: str, bound: float | int) -> str:
+    """Return a bound in words: at least 1e-6, less than 2^32, finite."""
+    if word == "less_than" and bound == math.inf:
+        return "finite"
+    if isinstance(bound, int) and bound >= 1 << 20 and bound.bit_count() == 1:
+        number = f"2^{bound.bit_length() - 1}"
+    else:
+        number = f"{bound:g}".replace("e-0", "e-").replace("e+0", "e")
+    return f"{word.replace('_', ' ')} {number}"
