@@ -1,16 +1,13 @@
-"""Pairs and settings so small that a training run takes a fraction of a second, and a mishap at a chosen update."""
+"""Losses that are no numbers, processes of the command line, and trainings without pictures."""
 
 import math
 import os
-import random
 import signal
 import subprocess
-import sys
 from collections.abc import Callable, Collection, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import fields
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -21,91 +18,6 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 from glassformer.training import progress
 from glassformer.training.config import TrainConfig
 from glassformer.training.objective import Objective
-
-TINY = dict(
-    tokenizer="symbols",
-    d_model=16,
-    heads=2,
-    encoder_layers=1,
-    decoder_layers=1,
-    d_ff=23,
-    batch_tokens=64,
-    learning_rate=3e-3,
-    warmup=10,
-    cooldown=0.0,
-    validate_every=10,
-    score_pairs=5,
-    average=2,
-    precision="float32",
-    device="cpu",
-)
-
-
-def reversals(count: int, seed: int, symbols: str = "abcdefg", shortest: int = 2, longest: int = 6) -> list[str]:
-    """TSV lines of symbols and the same symbols in reverse."""
-    draw = random.Random(seed)
-    sources = [draw.choices(symbols, k=draw.randint(shortest, longest)) for _ in range(count)]
-    return [f"{' '.join(source)}\t{' '.join(reversed(source))}" for source in sources]
-
-
-@pytest.fixture(scope="session")
-def pairs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with train.tsv (200 pairs) and valid.tsv (20)."""
-    folder = tmp_path_factory.mktemp("pairs")
-    for name, count, seed in (("train", 200, 1), ("valid", 20, 2)):
-        (folder / f"{name}.tsv").write_text("\n".join(reversals(count, seed)) + "\n", encoding="utf-8")
-    return folder
-
-
-@pytest.fixture(scope="session")
-def tiny(pairs: Path) -> Callable[..., TrainConfig]:
-    """Settings of a tiny run, with changes."""
-
-    def make(out: Path, **changes: Any) -> TrainConfig:
-        return TrainConfig(
-            **{**TINY, "source": pairs / "train.tsv", "valid_source": pairs / "valid.tsv", "out": out, **changes}
-        )
-
-    return make
-
-
-@pytest.fixture
-def settings(tiny: Callable[..., TrainConfig], tmp_path: Path) -> Callable[..., TrainConfig]:
-    """The same, for a run folder in the test's own folder."""
-    return lambda out="run", **changes: tiny(tmp_path / out, **changes)
-
-
-@contextmanager
-def _after_update(update: int, act: Callable[[], Any]) -> Iterator[None]:
-    updates = 0
-
-    def count(*_: object) -> None:
-        nonlocal updates
-        updates += 1
-        if updates == update:
-            act()
-
-    handle = register_optimizer_step_post_hook(count)
-    try:
-        yield
-    finally:
-        handle.remove()
-
-
-@pytest.fixture
-def interrupting() -> Callable[..., AbstractContextManager[None]]:
-    """`with interrupting(7):` a Ctrl-C, or another signal, comes during the seventh update."""
-    return lambda update, number=signal.SIGINT: _after_update(update, lambda: signal.raise_signal(number))
-
-
-@pytest.fixture
-def crashing() -> Callable[[int], AbstractContextManager[None]]:
-    """`with crashing(7):` the process is lost during the seventh update: nothing more is saved."""
-
-    def crash() -> None:
-        raise SystemError("lost")
-
-    return lambda update: _after_update(update, crash)
 
 
 @contextmanager
@@ -141,30 +53,6 @@ def undrawn() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(progress, "can_draw", lambda: False)
         yield
-
-
-HOLDER = (
-    "import sys; from pathlib import Path; from glassformer.run.lock import held\n"
-    "with held(Path(sys.argv[1])): print(flush=True); sys.stdin.read()"
-)
-
-
-@contextmanager
-def _holding(folder: Path) -> Iterator[subprocess.Popen]:
-    """Another process trains in the run folder."""
-    command = [sys.executable, "-c", HOLDER, str(folder)]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
-        assert process.stdout.readline() == b"\n"
-        try:
-            yield process
-        finally:
-            process.kill()
-
-
-@pytest.fixture(scope="session")
-def holding() -> Callable[[Path], AbstractContextManager[subprocess.Popen]]:
-    """`with holding(folder) as process:` another process trains in the run folder."""
-    return _holding
 
 
 class Commands:
@@ -218,8 +106,3 @@ def commands(tmp_path: Path) -> Iterator[Commands]:
         yield commands
     finally:
         commands.stop()
-
-
-@pytest.fixture(scope="session")
-def reversed_symbols() -> Callable[..., list[str]]:
-    return reversals
