@@ -19,7 +19,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from glassformer.attention.packing import send
 from glassformer.device import tame_memory
-from glassformer.text.batching import Batch, one_ahead
+from glassformer.text.batching import Batch, prefetch
 from glassformer.text.tokenizer import EOS
 from glassformer.training.schedule import inverse_square_root
 from glassformer.training.step import Step
@@ -99,7 +99,7 @@ class Side:
     def _ready(self, several: list[Pairs]) -> Iterator[Any]:
         """The batches of these pairs; on a GPU each is made while the one before is used, for the peers too."""
         make = self._side.batch
-        return map(make, several) if self._device.type == "cpu" else one_ahead(make, several)
+        return map(make, several) if self._device.type == "cpu" else prefetch(make, several)
 
     def _memory(self) -> float:
         """On a CPU what the process holds above its imports; on a GPU what torch's tensors take there."""

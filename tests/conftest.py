@@ -25,8 +25,8 @@ import pytest
 import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
-from glassformer.data.corpus import Corpus
-from glassformer.data.encode import Counts, Encoded, Encoder
+from glassformer.data.corpus import Corpus, write_corpus
+from glassformer.data.encode import EncodedPairs, PairCounts, PairEncoder
 from glassformer.run.folder import Run, load_run, write_config, write_weights
 from glassformer.text.pairs import Pair
 from glassformer.text.tokenizer import Tokenizer
@@ -67,21 +67,21 @@ def random_run() -> Callable[..., Run]:
 
 def encode(
     pairs: Iterable[Pair], folder: Path, source: Tokenizer, target: Tokenizer, *, at_once: int = 1000, **limits: float
-) -> Iterable[Encoded]:
+) -> Iterable[EncodedPairs]:
     """The pairs, so many at a time."""
     folder.mkdir(parents=True, exist_ok=True)
-    encoder = Encoder(str(source.save(folder / "left")), str(target.save(folder / "right")), **limits)
+    encoder = PairEncoder(str(source.save(folder / "left")), str(target.save(folder / "right")), **limits)
     iterator = iter(pairs)
     while chunk := list(islice(iterator, at_once)):
         yield encoder.encode([source for source, _ in chunk], [target for _, target in chunk])
 
 
 @pytest.fixture(scope="session")
-def prepare_corpus() -> Callable[..., tuple[Corpus, Counts]]:
+def prepare_corpus() -> Callable[..., tuple[Corpus, PairCounts]]:
     """Tokenises pairs with two tokenizers into a folder."""
 
-    def prepare(pairs: Iterable[Pair], folder: Path, *args, **kwargs) -> tuple[Corpus, Counts]:
-        counts = Corpus.prepare(encode(pairs, folder, *args, **kwargs), folder)
+    def prepare(pairs: Iterable[Pair], folder: Path, *args, **kwargs) -> tuple[Corpus, PairCounts]:
+        counts = write_corpus(encode(pairs, folder, *args, **kwargs), folder)
         return Corpus(folder), counts
 
     return prepare

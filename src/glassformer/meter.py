@@ -87,7 +87,7 @@ def progress_facts(
     return facts if left is None else f"{facts}, {timedelta(seconds=round(left))} left"
 
 
-def clock(seconds: float) -> str:
+def format_duration(seconds: float) -> str:
     """Hours, minutes and seconds."""
     minutes, seconds = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)

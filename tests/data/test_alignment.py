@@ -23,12 +23,12 @@ SMALL, BIG = SymbolTokenizer(LETTERS), SymbolTokenizer([letter.upper() for lette
 
 
 @pytest.fixture
-def learn(prepare_corpus, tmp_path):
-    def learn(pairs: Iterable[tuple[str, str]], source=SMALL, target=BIG) -> Aligner:
+def train(prepare_corpus, tmp_path):
+    def train(pairs: Iterable[tuple[str, str]], source=SMALL, target=BIG) -> Aligner:
         corpus, _ = prepare_corpus(pairs, tmp_path / "corpus", source, target)
-        return Aligner.learn(corpus, source.vocab_size, target.vocab_size)
+        return Aligner.train(corpus, source.vocab_size, target.vocab_size)
 
-    return learn
+    return train
 
 
 def aligned(aligner: Aligner, pairs: Iterable[tuple[str, str]], source=SMALL, target=BIG) -> torch.Tensor:
@@ -37,7 +37,7 @@ def aligned(aligner: Aligner, pairs: Iterable[tuple[str, str]], source=SMALL, ta
         [torch.tensor([*ids, 0]) for ids in tokenizer.encode(lines)]
         for tokenizer, lines in zip((source, target), zip(*pairs, strict=True), strict=True)
     )
-    return aligner.of(*(pad_sequence(side, batch_first=True) for side in sides))
+    return aligner.align(*(pad_sequence(side, batch_first=True) for side in sides))
 
 
 def shuffled(count: int, seed: int, longest: int = 11) -> tuple[list[tuple[str, str]], list[list[int]]]:
@@ -58,26 +58,26 @@ def plain(monkeypatch):
         monkeypatch.setattr(alignment, name, value)
 
 
-def test_two_rounds_of_model_1_give_the_textbooks_probabilities(learn, plain):
+def test_two_rounds_of_model_1_give_the_textbooks_probabilities(train, plain):
     """Koehn 2010, figure 4.5: p(the|das) = 7/11, p(the|Haus) = 3/7, p(house|das) = 2/11, p(house|Haus) = 4/7."""
-    found = aligned(learn(BOOKS, GERMAN, ENGLISH), BOOKS, GERMAN, ENGLISH)
+    found = aligned(train(BOOKS, GERMAN, ENGLISH), BOOKS, GERMAN, ENGLISH)
     the_das, the_haus, house_das, house_haus = Fraction(7, 11), Fraction(3, 7), Fraction(2, 11), Fraction(4, 7)
     the, house = float(the_das / (the_das + the_haus)), float(house_das / (house_das + house_haus))
     expected = torch.tensor([[the, 1 - the, 0], [house, 1 - house, 0], [0, 0, 0]])
     assert_close(found[0], expected, atol=1e-6, rtol=0)
 
 
-def test_it_finds_the_alignment_of_shuffled_words(learn):
+def test_it_finds_the_alignment_of_shuffled_words(train):
     pairs, orders = shuffled(200, seed=1)
-    found = aligned(learn(pairs), pairs)
+    found = aligned(train(pairs), pairs)
     for weights, order in zip(found, orders, strict=True):
         assert weights.argmax(1)[: len(order)].tolist() == order
         assert (weights.max(1).values[: len(order)] > 0.8).all()
 
 
-def test_each_pair_of_a_batch_is_aligned_as_alone(learn):
+def test_each_pair_of_a_batch_is_aligned_as_alone(train):
     pairs, _ = shuffled(50, seed=1)
-    aligner = learn(pairs)
+    aligner = train(pairs)
     batch = aligned(aligner, pairs[:7])
     for weights, pair in zip(batch, pairs, strict=False):
         (alone,) = aligned(aligner, [pair])
@@ -87,8 +87,8 @@ def test_each_pair_of_a_batch_is_aligned_as_alone(learn):
         assert (weights.sum(1) <= 1 + 1e-6).all()
 
 
-def test_places_near_the_diagonal_are_likelier(learn):
-    aligner = learn(shuffled(50, seed=1)[0])
+def test_places_near_the_diagonal_are_likelier(train):
+    aligner = train(shuffled(50, seed=1)[0])
     (weights,) = aligned(aligner, [("a b a b a", "A B A B A")])
     assert weights[0, :5].argmax() == 0
     assert weights[2, :5].argmax() == 2
@@ -97,34 +97,34 @@ def test_places_near_the_diagonal_are_likelier(learn):
     assert_close(weights[0, [2, 4]] / weights[0, 0], torch.tensor([-1.6, -3.2]).exp())
 
 
-def test_a_token_that_was_never_seen_beside_any_of_these_stands_for_none(learn):
-    aligner = learn([("a b", "A B"), ("c d", "C D")])
+def test_a_token_that_was_never_seen_beside_any_of_these_stands_for_none(train):
+    aligner = train([("a b", "A B"), ("c d", "C D")])
     (weights,) = aligned(aligner, [("a b", "A D x")])  # x is unknown
     assert weights[0].sum() > 0.5
     assert weights[1:].sum() == 0
 
 
-def test_of_many_pairs_some_are_learned_from_evenly_spread(learn, monkeypatch):
+def test_of_many_pairs_some_are_learned_from_evenly_spread(train, monkeypatch):
     pairs = [("a b", "A B"), ("c d", "C D")] * 10
     monkeypatch.setattr(alignment, "CELLS", 2 * 2 * 10)
-    aligner = learn(pairs)  # every second one
+    aligner = train(pairs)  # every second one
     ab, cd = aligned(aligner, pairs[:2])
     assert ab.sum() > 1
     assert cd.sum() == 0
 
 
-def test_pairs_that_are_too_long_are_refused(learn, monkeypatch):
+def test_pairs_that_are_too_long_are_refused(train, monkeypatch):
     monkeypatch.setattr(alignment, "CELLS", 5)
     message = (
         r"^2 pairs of 6 cells \(source times target tokens\) are too long to learn an alignment from, which takes at "
         "most 5: train without guide, or lower max_tokens$"
     )
     with pytest.raises(DataError, match=message):
-        learn([("a b", "A B C"), ("c d", "C D E")])
+        train([("a b", "A B C"), ("c d", "C D E")])
 
 
-def test_saved_it_is_the_same(learn, tmp_path):
+def test_saved_it_is_the_same(train, tmp_path):
     pairs, _ = shuffled(20, seed=1)
-    aligner = learn(pairs)
+    aligner = train(pairs)
     aligner.save(path := tmp_path / "alignment.safetensors")
     assert torch.equal(aligned(Aligner(**read_weights(path)), pairs), aligned(aligner, pairs))

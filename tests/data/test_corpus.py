@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from glassformer.data.corpus import Corpus
-from glassformer.data.encode import Counts
+from glassformer.data.encode import PairCounts
 from glassformer.errors import DataError
 from glassformer.text.tokenizer import EOS, SymbolTokenizer, train_tokenizer
 
@@ -15,7 +15,7 @@ DIGITS = SymbolTokenizer(list("0123456789"))
 
 
 @pytest.fixture
-def prepare(prepare_corpus) -> Callable[..., tuple[Corpus, Counts]]:
+def prepare(prepare_corpus) -> Callable[..., tuple[Corpus, PairCounts]]:
     return partial(prepare_corpus, source=LETTERS, target=DIGITS)
 
 
@@ -55,7 +55,7 @@ def test_every_pair_left_out_is_counted_under_its_reason(prepare, tmp_path):
         ("a", "1 1"),  # kept: ratio 2 is not more than 2
     ]
     corpus, counts = prepare(pairs, tmp_path, max_tokens=5, max_ratio=2.0)
-    assert counts == Counts(
+    assert counts == PairCounts(
         read=10, kept=3, empty=3, too_long=2, bad_ratio=2, source_tokens=3 + 5 + 2, target_tokens=3 + 3 + 3
     )
     assert corpus.source.lengths.tolist() == [3, 5, 2]
@@ -63,7 +63,7 @@ def test_every_pair_left_out_is_counted_under_its_reason(prepare, tmp_path):
 
 
 def test_counts_read_as_one_line():
-    counts = Counts(
+    counts = PairCounts(
         read=12_345, kept=11_000, empty=1_000, too_long=340, bad_ratio=5, source_tokens=987_654, target_tokens=32
     )
     assert str(counts) == (
@@ -73,14 +73,14 @@ def test_counts_read_as_one_line():
 
 
 def test_counts_name_only_reasons_that_occurred():
-    assert str(Counts(read=2, kept=2, source_tokens=5, target_tokens=7)) == (
+    assert str(PairCounts(read=2, kept=2, source_tokens=5, target_tokens=7)) == (
         "2 of 2 pairs; 5 source and 7 target tokens"
     )
-    assert "left out 1 too long;" in str(Counts(read=2, kept=1, too_long=1))
+    assert "left out 1 too long;" in str(PairCounts(read=2, kept=1, too_long=1))
 
 
 def test_counts_as_json_are_their_fields():
-    assert Counts(read=3, kept=2, empty=1, source_tokens=5, target_tokens=7).to_json() == {
+    assert PairCounts(read=3, kept=2, empty=1, source_tokens=5, target_tokens=7).to_json() == {
         "read": 3,
         "kept": 2,
         "empty": 1,

@@ -3,8 +3,8 @@ from pathlib import Path
 
 import pytest
 
-from glassformer.data.held_out import Split, hold_out, rank
-from glassformer.data.scan import scan
+from glassformer.data.held_out import HeldOut, choose_held_out, source_rank
+from glassformer.data.scan import scan_pairs
 from glassformer.errors import DataError
 from glassformer.text.pairs import Pair, PairFiles
 
@@ -21,15 +21,15 @@ def write(path: Path, rows: list[str]) -> Path:
     return path
 
 
-def split(files: PairFiles, count: int = 100, seed: int = 3) -> Split:
-    scanned = scan(files, seed=seed, most=1000, workers=0)
-    return hold_out(scanned.lowest, scanned.pairs, count, seed, files.source)
+def split(files: PairFiles, count: int = 100, seed: int = 3) -> HeldOut:
+    scanned = scan_pairs(files, seed=seed, most=1000, workers=0)
+    return choose_held_out(scanned.lowest, scanned.pairs, count, seed, files.source)
 
 
 def halves(files: PairFiles, count: int = 100, seed: int = 3) -> tuple[list[Pair], list[Pair]]:
     """Pairs for training and for validation."""
     chosen = split(files, count, seed)
-    return [p for p in files if not chosen.holds_out(p[0])], [p for p in files if chosen.holds_out(p[0])]
+    return [p for p in files if not chosen.includes(p[0])], [p for p in files if chosen.includes(p[0])]
 
 
 def test_held_out_and_training_pairs_together_are_all_pairs(files):
@@ -39,18 +39,18 @@ def test_held_out_and_training_pairs_together_are_all_pairs(files):
 
 
 def test_the_sources_of_lowest_rank_that_fit_are_held_out(files):
-    ranks = sorted({rank(source, 3) for source, _ in files})
+    ranks = sorted({source_rank(source, 3) for source, _ in files})
     for count, sources in ((100, 50), (7, 3)):
-        assert sorted(split(files, count).chosen) == ranks[:sources]
+        assert sorted(split(files, count).ranks) == ranks[:sources]
 
 
 def test_ranks_stay_as_they_were():
     # Of keyed BLAKE2b with eight bytes: another function would hold out other pairs with the same seed.
-    assert (rank("a", 1), rank("Grüße", 7)) == (4432693205339462510, 11587297147288940003)
+    assert (source_rank("a", 1), source_rank("Grüße", 7)) == (4432693205339462510, 11587297147288940003)
 
 
 def test_without_a_choice_nothing_is_held_out():
-    assert not Split(3).holds_out("a")
+    assert not HeldOut(3).includes("a")
 
 
 def test_a_source_falls_on_one_side_with_all_its_targets(files):

@@ -6,14 +6,14 @@ from pathlib import Path
 import pytest
 
 from glassformer.data import kept
-from glassformer.data.kept import PreparedCorpora, read_facts, seal
+from glassformer.data.kept import KeptCorpora, read_entry, write_entry
 
 DIGESTS = [f"{i:032x}" for i in range(6)]
 
 
 @pytest.fixture
-def corpora(tmp_path: Path) -> PreparedCorpora:
-    return PreparedCorpora(tmp_path / "there" / ".prepared")
+def corpora(tmp_path: Path) -> KeptCorpora:
+    return KeptCorpora(tmp_path / "there" / ".prepared")
 
 
 def made(tmp_path: Path, text: str = "text") -> Path:
@@ -22,7 +22,7 @@ def made(tmp_path: Path, text: str = "text") -> Path:
     (folder / "train").mkdir(parents=True)
     (folder / "train" / "source.ids").write_bytes(b"\x00\x01\x02\x03")
     (folder / "source.spm").write_text(text)
-    seal(folder, {"source": "source.spm", "pairs": {"train": 3}})
+    write_entry(folder, {"source": "source.spm", "pairs": {"train": 3}})
     return folder
 
 
@@ -33,7 +33,7 @@ def test_what_is_kept_is_found(corpora, tmp_path):
     entry = corpora.find(DIGESTS[0])
     assert entry == tmp_path / "there" / ".prepared" / DIGESTS[0]
     assert (entry / "source.spm").read_text() == "text"
-    assert read_facts(entry) == {"source": "source.spm", "pairs": {"train": 3}}
+    assert read_entry(entry) == {"source": "source.spm", "pairs": {"train": 3}}
     assert corpora.find(DIGESTS[1]) is None
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from glassformer.data import processes
-from glassformer.data.processes import Work, count_workers, in_order, read_frame, write_frame
+from glassformer.data.processes import Work, count_workers, map_in_order, read_frame, write_frame
 from glassformer.errors import ConfigError, DataError, GlassformerError
 
 MODULE = """
@@ -80,9 +80,9 @@ def items(*texts: str, few: int = 16) -> list[list[bytes]]:
 @pytest.mark.parametrize("count", [1, 2, 3])
 def test_results_are_the_same_and_in_order_however_many_processes(odd, started, count):
     given = items("last", few=40)
-    here = list(in_order(odd("süß", float("inf")), given, 0))
+    here = list(map_in_order(odd("süß", float("inf")), given, 0))
     assert not started
-    there = list(in_order(odd("süß", float("inf")), given, count))
+    there = list(map_in_order(odd("süß", float("inf")), given, count))
     assert len(started) == count
     assert [parts[:2] for parts in there] == [parts[:2] for parts in here]
     assert here[-1][0].decode() == "süß last inf"
@@ -94,15 +94,15 @@ def test_results_are_the_same_and_in_order_however_many_processes(odd, started, 
 
 def test_large_items_and_results(odd, started):
     large = os.urandom(3_000_000)  # more than a pipe holds, both ways
-    results = list(in_order(odd("a"), [[b"item", large]] * 20, 2))
+    results = list(map_in_order(odd("a"), [[b"item", large]] * 20, 2))
     assert all(parts[1] == large for parts in results)
 
 
 def test_few_items_are_done_in_this_process(odd, started):
-    results = list(in_order(odd("a"), items(few=15), 3))
+    results = list(map_in_order(odd("a"), items(few=15), 3))
     assert len(results) == 15
     assert not started
-    assert len(list(in_order(odd("a"), items(few=1), 1, few=0))) == 1
+    assert len(list(map_in_order(odd("a"), items(few=1), 1, few=0))) == 1
     assert len(started) == 1
 
 
@@ -115,7 +115,7 @@ def test_no_more_is_read_than_is_under_way(odd, started):
             taken += 1
             yield item
 
-    with closing(in_order(odd("a"), counted(), 2)) as results:
+    with closing(map_in_order(odd("a"), counted(), 2)) as results:
         for done, _ in enumerate(results, start=1):
             assert taken <= max(done + 2 * 2, 16)
             if done == 50:
@@ -128,7 +128,7 @@ def test_no_more_is_read_than_is_under_way(odd, started):
 )
 @pytest.mark.parametrize("count", [0, 2])
 def test_an_error_in_the_work_is_raised_here(odd, started, text, error, message, count):
-    with pytest.raises(error, match=message), closing(in_order(odd("a"), items(text, "slow"), count)) as results:
+    with pytest.raises(error, match=message), closing(map_in_order(odd("a"), items(text, "slow"), count)) as results:
         list(results)
 
 
@@ -136,7 +136,7 @@ def test_a_process_that_was_killed_is_named_with_its_signal(odd, started):
     began = time.monotonic()
     with (
         pytest.raises(GlassformerError, match="was ended by SIGKILL: if the system ran out of memory, lower --threads"),
-        closing(in_order(odd("a"), items("lost", "slow"), 2)) as results,
+        closing(map_in_order(odd("a"), items("lost", "slow"), 2)) as results,
     ):
         list(results)
     assert time.monotonic() - began < 20, "it doesn't wait for the others"
@@ -145,7 +145,7 @@ def test_a_process_that_was_killed_is_named_with_its_signal(odd, started):
 def test_a_process_that_fails_leaves_its_message(odd, started, capfd):
     with (
         pytest.raises(GlassformerError, match="failed with exit code 1: its message stands above"),
-        closing(in_order(odd("a"), items("bug"), 2)) as results,
+        closing(map_in_order(odd("a"), items("bug"), 2)) as results,
     ):
         list(results)
     assert "ZeroDivisionError: a bug" in capfd.readouterr().err
@@ -154,11 +154,11 @@ def test_a_process_that_fails_leaves_its_message(odd, started, capfd):
 def test_a_process_that_cannot_start_is_an_error(odd, started, monkeypatch):
     monkeypatch.setattr(sys, "path", [])
     with pytest.raises(GlassformerError, match="a process that shares the work failed with exit code 1"):
-        list(in_order(odd("a"), items(), 2))
+        list(map_in_order(odd("a"), items(), 2))
 
 
 def test_a_reader_that_stops_ends_the_processes(odd, started):
-    with closing(in_order(odd("a"), items("slow", "slow"), 2)) as results:
+    with closing(map_in_order(odd("a"), items("slow", "slow"), 2)) as results:
         next(results)
     assert len(started) == 2
 
@@ -167,7 +167,7 @@ def test_ctrl_c_ends_the_processes_at_once(odd, started, capfd):
     began = time.monotonic()
     timer = threading.Timer(1.0, os.kill, [os.getpid(), signal.SIGINT])
     timer.start()
-    with pytest.raises(KeyboardInterrupt), closing(in_order(odd("a"), items("slow", "slow"), 2)) as results:
+    with pytest.raises(KeyboardInterrupt), closing(map_in_order(odd("a"), items("slow", "slow"), 2)) as results:
         list(results)
     timer.join()
     assert time.monotonic() - began < 20
@@ -178,9 +178,9 @@ def test_ctrl_c_ends_the_processes_at_once(odd, started, capfd):
 def test_no_process_outlives_the_one_it_works_for(odd, number):
     script = textwrap.dedent("""
         from odd_work import Odd
-        from glassformer.data.processes import in_order
+        from glassformer.data.processes import map_in_order
         try:
-            for _, _, pid, *_ in in_order(Odd("a"), [[b"item"]] * 40 + [[b"slow"]] * 9, 2):
+            for _, _, pid, *_ in map_in_order(Odd("a"), [[b"item"]] * 40 + [[b"slow"]] * 9, 2):
                 print(pid.decode(), flush=True)
         except KeyboardInterrupt:
             raise SystemExit(7)

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from glassformer.data import vocabularies as learning
-from glassformer.data.held_out import Split, rank
-from glassformer.data.sample import LINES, NOTHING, SYMBOLS, sample
-from glassformer.data.vocabularies import Lesson, learn
+from glassformer.data.held_out import HeldOut, source_rank
+from glassformer.data.sample import LINES, NOTHING, SYMBOLS, sample_text
+from glassformer.data.vocabularies import VocabularySettings, train_vocabularies
 from glassformer.text import pairs
 from glassformer.text.loading import load_tokenizer
 from glassformer.text.pairs import Pair, PairFiles
@@ -32,46 +32,46 @@ def files(rows: list[Pair], tmp_path: Path) -> PairFiles:
     return PairFiles(tmp_path / "pairs.tsv")
 
 
-SPLIT = Split(7)
+SPLIT = HeldOut(7)
 
 
 def test_all_lines_are_the_lines(files, rows):
-    sources, targets = sample(files, wants=[LINES, LINES], share=1.0, split=SPLIT, workers=0)
+    sources, targets = sample_text(files, wants=[LINES, LINES], share=1.0, split=SPLIT, workers=0)
     assert list(zip(sources, targets, strict=True)) == rows
 
 
 def test_a_share_is_drawn_all_over_the_files(files, rows):
-    sources, targets = sample(files, wants=[LINES, LINES], share=0.2, split=SPLIT, workers=0)
+    sources, targets = sample_text(files, wants=[LINES, LINES], share=0.2, split=SPLIT, workers=0)
     drawn = list(zip(sources, targets, strict=True))
     assert 240 < len(drawn) < 360
     places = [rows.index(pair) for pair in drawn]
     assert places == sorted(places)
     assert all(40 < sum(begin <= place < begin + 300 for place in places) < 80 for begin in range(0, 1500, 300))
-    others = sample(files, wants=[LINES, LINES], share=0.2, split=Split(8), workers=0)
+    others = sample_text(files, wants=[LINES, LINES], share=0.2, split=HeldOut(8), workers=0)
     assert others[1] != targets, "another seed draws others"
 
 
 @pytest.mark.parametrize("workers", [1, 3])
 def test_other_processes_draw_the_same(files, workers):
-    split = Split(7, [rank("a b c d e", 7)])
+    split = HeldOut(7, [source_rank("a b c d e", 7)])
     for wants in ([LINES, LINES], [LINES, SYMBOLS]):
-        here, there = (sample(files, wants=wants, share=0.3, split=split, workers=n) for n in (0, workers))
+        here, there = (sample_text(files, wants=wants, share=0.3, split=split, workers=n) for n in (0, workers))
         assert here == there
 
 
 def test_symbols_are_counted_in_all_lines(files, rows):
-    lines, symbols = sample(files, wants=[LINES, SYMBOLS], share=0.01, split=SPLIT, workers=0)
+    lines, symbols = sample_text(files, wants=[LINES, SYMBOLS], share=0.01, split=SPLIT, workers=0)
     assert len(lines) < 50
     assert symbols == Counter(symbol for _, target in rows for symbol in target.split())
-    assert sample(files, wants=[NOTHING, SYMBOLS], share=0.01, split=SPLIT, workers=0) == ([], symbols)
+    assert sample_text(files, wants=[NOTHING, SYMBOLS], share=0.01, split=SPLIT, workers=0) == ([], symbols)
 
 
 def test_what_is_held_out_is_not_drawn(files, rows):
     sources = [source for source, _ in rows]
-    split = Split(7, [rank(source, 7) for source in sources[::2]])
+    split = HeldOut(7, [source_rank(source, 7) for source in sources[::2]])
     left = [source for source in sources if source not in sources[::2]]
-    assert sample(files, wants=[LINES, NOTHING], share=1.0, split=split, workers=0) == (left, [])
-    counted = sample(files, wants=[SYMBOLS, NOTHING], share=0.1, split=split, workers=0)[0]
+    assert sample_text(files, wants=[LINES, NOTHING], share=1.0, split=split, workers=0) == (left, [])
+    counted = sample_text(files, wants=[SYMBOLS, NOTHING], share=0.1, split=split, workers=0)[0]
     assert counted == Counter(symbol for source in left for symbol in source.split())
 
 
@@ -82,10 +82,10 @@ def test_what_is_held_out_is_not_drawn(files, rows):
 def test_vocabularies_are_those_of_the_text_wherever_they_are_learned(rows, tmp_path, workers):
     text, symbols = [source for source, _ in rows], Counter({"x": 3, "ü": 5, "a": 3})
     lessons = [
-        Lesson(str(tmp_path / "left"), "char", None, 1, 1.0),
-        Lesson(str(tmp_path / "right"), "symbols", 5, 1, 1.0),
+        VocabularySettings(str(tmp_path / "left"), "char", None, 1, 1.0),
+        VocabularySettings(str(tmp_path / "right"), "symbols", 5, 1, 1.0),
     ]
-    left, right = learn(lessons, [text, symbols], workers)
+    left, right = train_vocabularies(lessons, [text, symbols], workers)
     assert (left.name, right.name) == ("left.spm", "right.symbols")
     expected = train_tokenizer(text, kind="char", vocab_size=None, seed=1).save(tmp_path / "expected")
     assert left.read_bytes() == expected.read_bytes()
@@ -100,7 +100,7 @@ def test_a_lesson_is_what_train_tokenizer_is_told(monkeypatch, tmp_path):
         return SymbolTokenizer(text)
 
     monkeypatch.setattr(learning, "train_tokenizer", note)
-    learn([Lesson(str(tmp_path / "left"), "bpe", 17, 7, 0.9, True)], [["a", "ü"]], 0)
+    train_vocabularies([VocabularySettings(str(tmp_path / "left"), "bpe", 17, 7, 0.9, True)], [["a", "ü"]], 0)
     assert told == [(["a", "ü"], dict(kind="bpe", vocab_size=17, seed=7, coverage=0.9, decompose=True))]
 
 
@@ -109,7 +109,7 @@ def test_a_lesson_is_what_train_tokenizer_is_told(monkeypatch, tmp_path):
 def test_a_model_of_the_users_needs_no_text(rows, tmp_path, workers, name):
     model = train_tokenizer([json.dumps(rows)], kind="bpe", vocab_size=None, seed=1).save(tmp_path / "users")
     model = model.rename(tmp_path / name)
-    [path] = learn([Lesson(str(tmp_path / "left"), str(model), None, 1, 1.0)], [[]], workers)
+    [path] = train_vocabularies([VocabularySettings(str(tmp_path / "left"), str(model), None, 1, 1.0)], [[]], workers)
     assert path.read_bytes() == model.read_bytes()
 
 

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from glassformer.data.held_out import rank
-from glassformer.data.scan import Scan, scan
+from glassformer.data.held_out import source_rank
+from glassformer.data.scan import ScanResult, scan_pairs
 from glassformer.errors import DataError
 from glassformer.text import pairs
 from glassformer.text.pairs import PairFiles
@@ -32,8 +32,8 @@ def write(folder: Path, pairs: list[tuple[str, str]], ending: str = "") -> PairF
     return files
 
 
-def scanned(files: PairFiles, most: int = 30, seed: int = 7, workers: int = 0, **more) -> Scan:
-    return scan(files, seed=seed, most=most, workers=workers, **more)
+def scanned(files: PairFiles, most: int = 30, seed: int = 7, workers: int = 0, **more) -> ScanResult:
+    return scan_pairs(files, seed=seed, most=most, workers=workers, **more)
 
 
 def test_pairs_and_characters_are_counted(tmp_path):
@@ -44,7 +44,7 @@ def test_pairs_and_characters_are_counted(tmp_path):
 
 @pytest.mark.parametrize("most", [0, 1, 30, 1000])
 def test_the_lowest_ranks_of_all_blocks_are_found_with_all_their_pairs(tmp_path, most):
-    ranks = Counter(rank(source, 7) for source, _ in rows(300))
+    ranks = Counter(source_rank(source, 7) for source, _ in rows(300))
     expected = {low: ranks[low] for low in sorted(ranks)[:most]}
     assert scanned(write(tmp_path, rows(300)), most).lowest == expected
 

@@ -7,7 +7,7 @@ import pytest
 
 from glassformer.errors import DataError
 from glassformer.text import pairs
-from glassformer.text.pairs import Block, PairFiles, decode_line, read_lines
+from glassformer.text.pairs import PairBlock, PairFiles, decode_line, read_lines
 
 
 def write(path: Path, content: bytes) -> Path:
@@ -177,10 +177,10 @@ def test_blocks_are_all_the_lines_in_order(tmp_path, ending, monkeypatch):
 
 def test_a_block_comes_back_from_its_parts(tmp_path):
     for target in (None, tmp_path / "b\udcff"):  # a name that isn't UTF-8
-        block = Block(
+        block = PairBlock(
             PairFiles(tmp_path / "a", target), 17, 2, 0.5, b"a\tb\nc\td\n", b"" if target is None else b"e\nf\n"
         )
-        assert Block.of_parts(block.to_parts()) == block
+        assert PairBlock.from_parts(block.to_parts()) == block
 
 
 def test_a_long_line_is_a_block_of_its_own(tmp_path, monkeypatch):

@@ -71,7 +71,7 @@ def heads_of(model: Transformer, source: Tensor, target: Tensor) -> tuple[Tensor
 def test_it_equals_the_sum_over_pairs(model, aligner, sequences):
     expected = torch.zeros((), dtype=torch.double)
     for source, target in sequences:
-        (alignment,) = aligner.of(source[None], target[None])
+        (alignment,) = aligner.align(source[None], target[None])
         q, k = heads_of(model, source, target)
         weights = (q[0] @ k[0].T / 3**0.5).softmax(1)
         for t in range(1, len(target)):  # what was read at t is target token t - 1
@@ -102,12 +102,12 @@ def test_with_r_drop_it_is_the_mean_of_both_passes(model, aligner, sequences):
 def right_looks(folder: Path, pairs: Corpus) -> list[float]:
     """By head: for how many of the tokens that have been read it looks most at what they stand for."""
     model = load_run(folder).model
-    aligner = Aligner.learn(pairs, model.config.source_vocab_size, model.config.target_vocab_size)
+    aligner = Aligner.train(pairs, model.config.source_vocab_size, model.config.target_vocab_size)
     right = []
     for source, target in ((pairs.source[n].long(), pairs.target[n].long()) for n in range(30)):
         q, k = heads_of(model, source, target)
         looks = (q[:, 1:] @ k.transpose(1, 2)).argmax(2)
-        right.append(looks == aligner.of(source[None], target[None])[:, :-1].argmax(2))
+        right.append(looks == aligner.align(source[None], target[None])[:, :-1].argmax(2))
     return torch.cat(right, dim=1).float().mean(1).tolist()
 
 
@@ -124,7 +124,7 @@ def test_an_interrupted_run_goes_on_as_it_would_have(settings, interrupting, mon
     train(whole := settings("whole", guide=0.5, max_updates=12))
     with interrupting(7):
         train(config := settings(guide=0.5, max_updates=12))
-    monkeypatch.setattr(guide.Aligner, "learn", None)  # it was learned
+    monkeypatch.setattr(guide.Aligner, "train", None)  # it was learned
     resume(config.out)
     assert (config.out / "model.safetensors").read_bytes() == (whole.out / "model.safetensors").read_bytes()
 

@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from glassformer.data.corpus import Corpus
-from glassformer.data.encode import Encoder
+from glassformer.data.corpus import Corpus, write_corpus
+from glassformer.data.encode import PairEncoder
 from glassformer.text.loading import load_tokenizer
-from glassformer.text.resampling import Resampling
+from glassformer.text.resampling import Resampler
 from glassformer.text.tokenizer import EOS, UNK, SymbolTokenizer, train_tokenizer
 from glassformer.training.distributed import ALONE, Processes
 from glassformer.training.loader import BatchLoader
@@ -98,20 +98,20 @@ def resampled(request, tmp_path) -> BatchLoader:
     """Sources are text split into subwords, targets are symbols; both sides say the same."""
     subwords = train_tokenizer(LINES * 20, kind=request.param, vocab_size=None, seed=1)
     symbols = SymbolTokenizer.train(LINES, vocab_size=None)
-    encoder = Encoder(str(subwords.save(tmp_path / "source")), str(symbols.save(tmp_path / "target")))
-    Corpus.prepare([encoder.encode(LINES, LINES)], tmp_path)
+    encoder = PairEncoder(str(subwords.save(tmp_path / "source")), str(symbols.save(tmp_path / "target")))
+    write_corpus([encoder.encode(LINES, LINES)], tmp_path)
     model = ModelConfig.preset(
         "tiny", source_vocab_size=subwords.vocab_size, target_vocab_size=symbols.vocab_size, shared_vocab=False
     )
-    return BatchLoader(Corpus(tmp_path), model, CPU, ALONE, Resampling((subwords, symbols), share=1.0))
+    return BatchLoader(Corpus(tmp_path), model, CPU, ALONE, Resampler((subwords, symbols), share=1.0))
 
 
 def test_resampled_tokens_are_counted_as_they_are(tmp_path):
     subwords = train_tokenizer(LINES * 20, kind="bpe", vocab_size=None, seed=1)
-    encoder = Encoder(str(subwords.save(tmp_path / "source")), str(subwords.save(tmp_path / "target")))
-    Corpus.prepare([encoder.encode(LINES, LINES)], tmp_path)
+    encoder = PairEncoder(str(subwords.save(tmp_path / "source")), str(subwords.save(tmp_path / "target")))
+    write_corpus([encoder.encode(LINES, LINES)], tmp_path)
     model = ModelConfig.preset("tiny", source_vocab_size=subwords.vocab_size, target_vocab_size=subwords.vocab_size)
-    loader = BatchLoader(Corpus(tmp_path), model, CPU, ALONE, Resampling((subwords, subwords), share=1.0))
+    loader = BatchLoader(Corpus(tmp_path), model, CPU, ALONE, Resampler((subwords, subwords), share=1.0))
     groups, counts = [[list(range(len(LINES)))]], set[int]()
     for seed in range(5):
         ((group, batches),) = loader.load((group, [seed]) for group in groups)
@@ -149,7 +149,7 @@ def test_a_share_of_the_sequences_is_resampled(resampled, tmp_path):
     tokenizer = load_tokenizer(tmp_path / "source.spm")
     longest = torch.tensor([*tokenizer.encode([" ".join(LINES)])[0], EOS])
     for share in (0.0, 0.25, 1.0):
-        found = Resampling((tokenizer, tokenizer), share).of(0, [longest] * 400, seed=3)
+        found = Resampler((tokenizer, tokenizer), share).resample(0, [longest] * 400, seed=3)
         assert sum(len(ids) != len(longest) or (ids != longest).any().item() for ids in found) == pytest.approx(
             400 * share, abs=40
         )

@@ -13,7 +13,7 @@ import pytest
 from glassformer import meter
 from glassformer.data import preparation, processes
 from glassformer.data.corpus import Corpus
-from glassformer.data.held_out import rank
+from glassformer.data.held_out import source_rank
 from glassformer.data.preparation import Preparation
 from glassformer.errors import ConfigError, DataError, GlassformerError, RunError
 from glassformer.text import pairs
@@ -121,10 +121,10 @@ def test_the_same_text_in_another_form_gives_the_same_run(config, small_blocks, 
 def test_arrays_are_the_ids_of_the_pairs_that_are_not_held_out(config, small_blocks, said):
     settings = config(threads=2, max_tokens=9)
     prepare_run(settings, said.append)
-    low = set(sorted({rank(source, settings.seed) for source, _ in rows()})[: 1200 // 20])
+    low = set(sorted({source_rank(source, settings.seed) for source, _ in rows()})[: 1200 // 20])
     tokenizer = load_tokenizer(settings.out / "source.spm")
     for part, held in (("train", False), ("valid", True)):
-        chosen = [pair for pair in rows() if (rank(pair[0], settings.seed) in low) == held]
+        chosen = [pair for pair in rows() if (source_rank(pair[0], settings.seed) in low) == held]
         sides = [tokenizer.encode([pair[side] for pair in chosen]) for side in (0, 1)]
         expected = [(a, b) for a, b in zip(*sides, strict=True) if held or max(len(a), len(b)) + 1 <= 9]
         corpus = Corpus(settings.out / "resume" / part)
@@ -181,7 +181,7 @@ def test_a_wrong_line_late_in_the_files_is_named(config, small_blocks, said, tmp
     assert [path.name for path in tmp_path.iterdir()] == ["data"]
 
 
-@pytest.mark.parametrize("task", ["Scanner", "Sampler", "Learner", "Encoder"])
+@pytest.mark.parametrize("task", ["PairScanner", "TextSampler", "VocabularyTrainer", "PairEncoder"])
 def test_a_lost_process_leaves_nothing_behind(config, small_blocks, said, tmp_path, monkeypatch, task):
     made: list[processes._Process] = []
 

@@ -42,7 +42,7 @@ class Aligner:
         self._cells, self._likely, self._frequency = cells, likely, frequency
 
     @classmethod
-    def learn(cls, corpus: Corpus, source_vocab_size: int, target_vocab_size: int) -> "Aligner":
+    def train(cls, corpus: Corpus, source_vocab_size: int, target_vocab_size: int) -> "Aligner":
         """From these pairs, or as many of them, evenly spread, as CELLS allow: the same from the same pairs.
         DataError if not even one."""
         sides = corpus.source, corpus.target
@@ -78,7 +78,7 @@ class Aligner:
             likely = ((counts + PRIOR) / (given[source] + PRIOR * target_vocab_size)).float()
         return cls(known, likely, frequency)
 
-    def of(
+    def align(
         self, source: Int[Tensor, "batch source_len"], target: Int[Tensor, "batch target_len"]
     ) -> Float[Tensor, "batch target_len source_len"]:
         """How likely each target token stands for each source token: over the source at most 1, the rest for none.

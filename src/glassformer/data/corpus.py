@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from glassformer.data.encode import Counts, Encoded
+from glassformer.data.encode import EncodedPairs, PairCounts
 from glassformer.errors import DataError
 
 
@@ -38,19 +38,22 @@ class Corpus:
     def __len__(self) -> int:
         return len(self.source)
 
-    @staticmethod
-    def prepare(encoded: Iterable[Encoded], folder: Path) -> Counts:
-        """Write the pairs that an `Encoder` has encoded into `folder`, in their order, and say what became of all."""
-        folder.mkdir(parents=True, exist_ok=True)
-        counts = Counts()
-        with _Writer(folder / "source") as source, _Writer(folder / "target") as target:
-            for block in encoded:
-                counts += block.counts
-                source.append(block.source, block.source_lengths)
-                target.append(block.target, block.target_lengths)
-        if not counts.kept:
-            raise DataError(f"no pair is left: {counts}")
-        return counts
+
+def write_corpus(encoded: Iterable[EncodedPairs], folder: Path) -> PairCounts:
+    """Write pairs that a `PairEncoder` has encoded into `folder`, in their order; return what became of all pairs.
+
+    Raises DataError where none was kept.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    counts = PairCounts()
+    with _Writer(folder / "source") as source, _Writer(folder / "target") as target:
+        for block in encoded:
+            counts += block.counts
+            source.append(block.source, block.source_lengths)
+            target.append(block.target, block.target_lengths)
+    if not counts.kept:
+        raise DataError(f"no pair is left: {counts}")
+    return counts
 
 
 class _Writer:

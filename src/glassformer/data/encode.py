@@ -9,14 +9,14 @@ from itertools import chain, compress
 from pathlib import Path
 from typing import NamedTuple
 
-from glassformer.data.held_out import Split
+from glassformer.data.held_out import HeldOut
 from glassformer.text.loading import load_tokenizer
-from glassformer.text.pairs import Block, Pair
+from glassformer.text.pairs import Pair, PairBlock
 from glassformer.text.tokenizer import EOS, UNK, Tokenizer
 
 
 @dataclass
-class Counts:
+class PairCounts:
     """What became of pairs."""
 
     read: int = 0
@@ -46,15 +46,15 @@ class Counts:
             f"{self.source_tokens:,} source and {self.target_tokens:,} target tokens"
         )
 
-    def __add__(self, other: "Counts") -> "Counts":
+    def __add__(self, other: "PairCounts") -> "PairCounts":
         theirs = asdict(other)
-        return Counts(**{name: value + theirs[name] for name, value in asdict(self).items()})
+        return PairCounts(**{name: value + theirs[name] for name, value in asdict(self).items()})
 
     def to_json(self) -> dict[str, int]:
         return asdict(self)
 
 
-class Encoded(NamedTuple):
+class EncodedPairs(NamedTuple):
     """Pairs as bytes, each side's ids one after the other as int32, with `</s>`, and their lengths as int32."""
 
     figures: bytes
@@ -65,8 +65,8 @@ class Encoded(NamedTuple):
     target_lengths: bytes
 
     @property
-    def counts(self) -> Counts:
-        return Counts(**json.loads(self.figures)[0])
+    def counts(self) -> PairCounts:
+        return PairCounts(**json.loads(self.figures)[0])
 
     @property
     def held_out(self) -> list[Pair]:
@@ -74,11 +74,11 @@ class Encoded(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Encoder:
-    """Encodes blocks, for `in_order`, with the tokenizers in two files.
+class PairEncoder:
+    """Encodes blocks, for `map_in_order`, with the tokenizers in two files.
 
     Left out are pairs with an empty side, with a side of more than `max_tokens` tokens (`</s>` counted), those whose
-    two lengths differ by more than the factor `max_ratio`, and those that are held out for validation (see `Split`).
+    two lengths differ by more than the factor `max_ratio`, and those that are held out for validation (see `HeldOut`).
     """
 
     source: str
@@ -86,20 +86,20 @@ class Encoder:
     max_tokens: int = 1 << 30
     max_ratio: float = float("inf")
     seed: int = 0
-    chosen: Sequence[int] = ()
+    ranks: Sequence[int] = ()
 
     def __call__(self, parts: list[bytes]) -> list[bytes]:
-        return list(self.encode(*Block.of_parts(parts).pairs()))
+        return list(self.encode(*PairBlock.from_parts(parts).pairs()))
 
-    def encode(self, sources: Sequence[str], targets: Sequence[str]) -> Encoded:
+    def encode(self, sources: Sequence[str], targets: Sequence[str]) -> EncodedPairs:
         """Sources and the targets that belong to them."""
-        held = [self._split.holds_out(source) for source in sources] if self.chosen else []
+        held = [self._split.includes(source) for source in sources] if self.ranks else []
         held_out: list[Pair] = []
         if any(held):
             held_out = list(compress(zip(sources, targets, strict=True), held))
             left = [not it for it in held]
             sources, targets = list(compress(sources, left)), list(compress(targets, left))
-        counts = Counts(read=len(sources))
+        counts = PairCounts(read=len(sources))
         kept_sources: list[list[int]] = []
         kept_targets: list[list[int]] = []
         for source, target in zip(
@@ -115,9 +115,9 @@ class Encoder:
         counts.source_unknown, counts.target_unknown = (
             sum(ids.count(UNK) for ids in kept) for kept in (kept_sources, kept_targets)
         )
-        return Encoded(json.dumps([counts.to_json(), held_out]).encode(), *sides)
+        return EncodedPairs(json.dumps([counts.to_json(), held_out]).encode(), *sides)
 
-    def _passes(self, source: int, target: int, counts: Counts) -> bool:
+    def _passes(self, source: int, target: int, counts: PairCounts) -> bool:
         """Whether a pair of these lengths (without `</s>`) is kept; counts why not."""
         if not source or not target:
             counts.empty += 1
@@ -136,8 +136,8 @@ class Encoder:
         return source, source if self.target == self.source else load_tokenizer(Path(self.target))
 
     @cached_property
-    def _split(self) -> Split:
-        return Split(self.seed, self.chosen)
+    def _split(self) -> HeldOut:
+        return HeldOut(self.seed, self.ranks)
 
 
 def _as_bytes(sequences: list[list[int]]) -> tuple[bytes, bytes]:

@@ -10,22 +10,22 @@ from glassformer.errors import DataError
 
 
 @dataclass(frozen=True)
-class Split:
+class HeldOut:
     """The pairs whose source has one of the `chosen` ranks are held out, the others are for training."""
 
     seed: int = 0
-    chosen: Sequence[int] = ()
+    ranks: Sequence[int] = ()
 
     @cached_property
     def _chosen(self) -> frozenset[int]:
-        return frozenset(self.chosen)
+        return frozenset(self.ranks)
 
-    def holds_out(self, source: str) -> bool:
+    def includes(self, source: str) -> bool:
         """Whether the pairs with this source are held out."""
-        return bool(self.chosen) and rank(source, self.seed) in self._chosen
+        return bool(self.ranks) and source_rank(source, self.seed) in self._chosen
 
 
-def hold_out(lowest: Mapping[int, int], total: int, count: int, seed: int, path: Path) -> Split:
+def choose_held_out(lowest: Mapping[int, int], total: int, count: int, seed: int, path: Path) -> HeldOut:
     """Choose at most `count` of `total` pairs for validation; one at least is left for training.
 
     `lowest` are the `count` or more lowest ranks of their sources, and how many pairs have each. All pairs with the
@@ -42,10 +42,10 @@ def hold_out(lowest: Mapping[int, int], total: int, count: int, seed: int, path:
             f"{path} has too few pairs with different sources to hold some out for validation: "
             "give --valid-source (and --valid-target)"
         )
-    return Split(seed, chosen)
+    return HeldOut(seed, chosen)
 
 
-def rank(source: str, seed: int) -> int:
+def source_rank(source: str, seed: int) -> int:
     """A number that looks random and depends on nothing but the source and the seed."""
     digest = hashlib.blake2b(source.encode(), digest_size=8, key=seed.to_bytes(8, "little"))
     return int.from_bytes(digest.digest(), "little")

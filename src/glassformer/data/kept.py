@@ -26,7 +26,7 @@ CHECKED = 1 << 24
 """Of files up to this size (bytes) the content is checked before they are used, of larger ones the size alone."""
 
 
-class PreparedCorpora:
+class KeptCorpora:
     """The entries in a folder, which need not exist."""
 
     def __init__(self, folder: Path) -> None:
@@ -53,7 +53,7 @@ class PreparedCorpora:
             shutil.rmtree(old)
 
 
-def seal(folder: Path, facts: Mapping[str, Any]) -> None:
+def write_entry(folder: Path, facts: Mapping[str, Any]) -> None:
     """Write entry.json into the folder, when everything else is there, and see to it that all of it is on the disk."""
     files = {}
     for path in sorted(path for path in folder.rglob("*") if path.is_file()):
@@ -64,7 +64,7 @@ def seal(folder: Path, facts: Mapping[str, Any]) -> None:
     write_json(folder / ENTRY, {**sealed, "checksum": _checksum(_as_json(sealed))})
 
 
-def read_facts(entry: Path) -> dict[str, Any]:
+def read_entry(entry: Path) -> dict[str, Any]:
     """What the entry was sealed with."""
     return json.loads((entry / ENTRY).read_text(encoding="utf-8"))["facts"]
 

@@ -13,19 +13,19 @@ from typing import Any
 
 import sentencepiece
 
-from glassformer.data.corpus import Corpus
-from glassformer.data.encode import Counts, Encoded, Encoder
-from glassformer.data.held_out import Split, hold_out
+from glassformer.data.corpus import write_corpus
+from glassformer.data.encode import EncodedPairs, PairCounts, PairEncoder
+from glassformer.data.held_out import HeldOut, choose_held_out
 from glassformer.data.kept import FORMAT
-from glassformer.data.processes import count_workers, in_order
-from glassformer.data.sample import LINES, NOTHING, SYMBOLS, Sample, sample
-from glassformer.data.scan import Scan, scan
-from glassformer.data.vocabularies import Lesson, learn
+from glassformer.data.processes import count_workers, map_in_order
+from glassformer.data.sample import LINES, NOTHING, SYMBOLS, TextSample, sample_text
+from glassformer.data.scan import ScanResult, scan_pairs
+from glassformer.data.vocabularies import VocabularySettings, train_vocabularies
 from glassformer.errors import DataError
 from glassformer.files import write_json
 from glassformer.meter import Meter
 from glassformer.text.kinds import SUBWORD_ENDINGS
-from glassformer.text.loading import files_of, load_tokenizer
+from glassformer.text.loading import load_tokenizer, tokenizer_files
 from glassformer.text.pairs import Pair, PairFiles
 from glassformer.text.tokenizer import check_kind
 
@@ -83,8 +83,8 @@ class Preparation:
     settings: DataSettings
     say: Say
     workers: int
-    training: Scan
-    valid: Scan | None
+    training: ScanResult
+    valid: ScanResult | None
     """None where validation pairs are held out."""
     stamps: list[tuple[int, int]]
     """Size and time of each file before it was read."""
@@ -99,9 +99,9 @@ class Preparation:
             check_kind(kind)
         workers = count_workers(settings.threads)
 
-        def read(files: PairFiles, most: int) -> Scan:
+        def read(files: PairFiles, most: int) -> ScanResult:
             with Meter("reading", "pairs", transient=True, say=say) as meter:
-                return scan(files, seed=settings.seed, most=most, workers=workers, progress=meter.show)
+                return scan_pairs(files, seed=settings.seed, most=most, workers=workers, progress=meter.show)
 
         stamps = _stamps(settings)
         training = read(settings.pairs, MOST_HELD_OUT if settings.valid_pairs is None else 0)
@@ -117,7 +117,7 @@ class Preparation:
                 Path(kind).read_bytes() if kind.endswith(SUBWORD_ENDINGS) else kind.encode() for kind in settings.kinds
             ]
         else:
-            models = [file.read_bytes() for path in settings.tokenizers for file in files_of(path)]
+            models = [file.read_bytes() for path in settings.tokenizers for file in tokenizer_files(path)]
         values = {
             "format": [FORMAT, sentencepiece.__version__, sys.byteorder],
             "text": [self.training.digest, self.valid and self.valid.digest, settings.pairs.target is None],
@@ -146,10 +146,10 @@ class Preparation:
                 for side, path in zip(("source", "target"), settings.tokenizers, strict=True)
             )
         limits = settings.max_tokens, settings.max_ratio
-        encoder = Encoder(str(source), str(target), *limits, split.seed, split.chosen)
+        encoder = PairEncoder(str(source), str(target), *limits, split.seed, split.ranks)
         held_out: list[Pair] = []
         train = self._write(folder / TRAIN, self._encode(encoder, settings.pairs, self.training.pairs, held_out))
-        unlimited = Encoder(str(source), str(target))
+        unlimited = PairEncoder(str(source), str(target))
         if settings.valid_pairs is None or self.valid is None:
             valid_pairs: Iterable[Pair] = held_out
             encoded = (unlimited.encode(*sides) for sides in [_sides(held_out)])
@@ -162,16 +162,16 @@ class Preparation:
         pairs = {TRAIN: train.to_json(), VALID: valid.to_json()}
         return {"source": source.name, "target": target.name, "pairs": pairs}
 
-    def _split(self) -> Split:
+    def _split(self) -> HeldOut:
         """Choose the pairs that are held out: none where the user gives validation files."""
         if self.valid is not None:
-            return Split()
+            return HeldOut()
         training, settings = self.training, self.settings
         count = min(MOST_HELD_OUT, max(1, training.pairs // 20))
-        return hold_out(training.lowest, training.pairs, count, settings.seed, settings.pairs.source)
+        return choose_held_out(training.lowest, training.pairs, count, settings.seed, settings.pairs.source)
 
     def _train_vocabularies(
-        self, folder: Path, split: Split, check_vocab_sizes: Callable[[int, int], object]
+        self, folder: Path, split: HeldOut, check_vocab_sizes: Callable[[int, int], object]
     ) -> tuple[Path, Path]:
         """Train the source's and the target's tokenizer; return their files."""
         settings = self.settings
@@ -180,10 +180,10 @@ class Preparation:
             for kind in settings.kinds
         ]
         share = min(1.0, TRAINED_ON / max(1, self.training.characters))
-        samples: tuple[Sample, Sample] = [], []
+        samples: tuple[TextSample, TextSample] = [], []
         if wants != [NOTHING, NOTHING]:
             with Meter("drawing text", "pairs", total=self.training.pairs, transient=True, say=self.say) as meter:
-                samples = sample(
+                samples = sample_text(
                     settings.pairs, wants=wants, share=share, split=split, workers=self.workers, progress=meter.show
                 )
         drawn = max((len(text) for text in samples if isinstance(text, list)), default=0)
@@ -191,7 +191,7 @@ class Preparation:
         self.say(f"learning the vocabulary{some}")
         stems = [folder / "source", folder / "target"]
         lessons = [
-            Lesson(str(stem), kind, size, settings.seed, settings.character_coverage, decompose)
+            VocabularySettings(str(stem), kind, size, settings.seed, settings.character_coverage, decompose)
             for stem, kind, size, decompose in zip(
                 stems, settings.kinds, settings.vocab_sizes, (settings.decompose, False), strict=True
             )
@@ -199,10 +199,10 @@ class Preparation:
         long = LINES in wants and share * self.training.characters > TRAINED_HERE
         workers = max(1, self.workers) if long else 0
         if settings.shares_vocab:
-            [source] = learn(lessons[:1], [_together(*samples)], workers)
+            [source] = train_vocabularies(lessons[:1], [_together(*samples)], workers)
             target = load_tokenizer(source).save(stems[1])
         else:
-            source, target = learn(lessons, samples, workers)
+            source, target = train_vocabularies(lessons, samples, workers)
         sizes = load_tokenizer(source).vocab_size, load_tokenizer(target).vocab_size
         check_vocab_sizes(*sizes)
         self.say(
@@ -213,33 +213,33 @@ class Preparation:
         return source, target
 
     def _encode(
-        self, encoder: Encoder, files: PairFiles, total: int, held_out: list[Pair]
-    ) -> Generator[Encoded, None, None]:
+        self, encoder: PairEncoder, files: PairFiles, total: int, held_out: list[Pair]
+    ) -> Generator[EncodedPairs, None, None]:
         """Encode the `total` pairs of the files; those that are held out are added to `held_out`."""
         blocks = (block.to_parts() for block in files.blocks())
         done = 0
         with (
             Meter("tokenising", "pairs", total=total, transient=True, say=self.say) as meter,
-            closing(in_order(encoder, blocks, self.workers)) as answers,
+            closing(map_in_order(encoder, blocks, self.workers)) as answers,
         ):
             for answer in answers:
-                encoded = Encoded(*answer)
+                encoded = EncodedPairs(*answer)
                 held_out += encoded.held_out
                 yield encoded
                 done += encoded.counts.read
                 meter.show(done + len(held_out))
 
-    def _write(self, folder: Path, encoded: Generator[Encoded, None, None]) -> Counts:
+    def _write(self, folder: Path, encoded: Generator[EncodedPairs, None, None]) -> PairCounts:
         try:
             with closing(encoded):
-                counts = Corpus.prepare(encoded, folder)
+                counts = write_corpus(encoded, folder)
         except DataError as error:
             raise DataError(f"{folder.name}: {error}") from None
         self.say(f"{folder.name}: {counts}")
         return counts
 
 
-def check_known(counts: Counts, say: Say) -> None:
+def check_known(counts: PairCounts, say: Say) -> None:
     """Say how much of the training text the vocabulary doesn't know; raise DataError where that is too much."""
     for side, unknown, tokens in (
         ("source", counts.source_unknown, counts.source_tokens),
@@ -260,7 +260,7 @@ def _sides(pairs: list[Pair]) -> tuple[list[str], list[str]]:
     return [source for source, _ in pairs], [target for _, target in pairs]
 
 
-def _together(sources: Sample, targets: Sample) -> Sample:
+def _together(sources: TextSample, targets: TextSample) -> TextSample:
     """Return the text of both sides for one vocabulary."""
     if isinstance(sources, Counter) and isinstance(targets, Counter):
         return sources + targets

@@ -52,7 +52,7 @@ def count_workers(threads: int | None = None) -> int:
     return min(threads, MOST_WORKERS) if python and threads > 1 else 0
 
 
-def in_order(work: Work, items: Iterable[Parts], workers: int, *, few: int = FEW) -> Generator[Parts, None, None]:
+def map_in_order(work: Work, items: Iterable[Parts], workers: int, *, few: int = FEW) -> Generator[Parts, None, None]:
     """What `work` makes of each item, in their order; of fewer than `few` items, or with 0 workers, in this process.
 
     A GlassformerError that the work raises is raised here; so is one if a process is lost. To be closed

@@ -8,14 +8,14 @@ from collections.abc import Callable, Mapping
 from contextlib import closing
 from dataclasses import dataclass
 
-from glassformer.data.held_out import rank
-from glassformer.data.processes import in_order
+from glassformer.data.held_out import source_rank
+from glassformer.data.processes import map_in_order
 from glassformer.errors import DataError
-from glassformer.text.pairs import Block, PairFiles
+from glassformer.text.pairs import PairBlock, PairFiles
 
 
 @dataclass(frozen=True)
-class Scan:
+class ScanResult:
     """What is known of the pairs of some files."""
 
     pairs: int
@@ -24,20 +24,20 @@ class Scan:
     digest: str
     """The same for the same content, whatever its files are called, and packed or not."""
     lowest: Mapping[int, int]
-    """The lowest ranks of sources (see `Split`), and how many pairs have each."""
+    """The lowest ranks of sources (see `HeldOut`), and how many pairs have each."""
 
 
 @dataclass(frozen=True)
-class Scanner:
-    """Scans a block, for `in_order`: its pairs, characters, digest, and the `most` lowest ranks."""
+class PairScanner:
+    """Scans a block, for `map_in_order`: its pairs, characters, digest, and the `most` lowest ranks."""
 
     seed: int
     most: int
 
     def __call__(self, parts: list[bytes]) -> list[bytes]:
-        block = Block.of_parts(parts)
+        block = PairBlock.from_parts(parts)
         sources, targets = block.pairs()
-        frequency = Counter(rank(source, self.seed) for source in sources) if self.most else {}
+        frequency = Counter(source_rank(source, self.seed) for source in sources) if self.most else {}
         ranks = sorted(frequency)[: self.most]
         figures = len(sources), sum(map(len, sources)) + sum(map(len, targets)), block.share
         digest = hashlib.blake2b(block.source).digest() + hashlib.blake2b(block.target).digest()
@@ -45,14 +45,14 @@ class Scanner:
         return [json.dumps(figures).encode(), digest, array("Q", ranks).tobytes(), counts.tobytes()]
 
 
-def scan(
+def scan_pairs(
     files: PairFiles,
     *,
     seed: int,
     most: int,
     workers: int,
     progress: Callable[[int, float], None] = lambda pairs, share: None,
-) -> Scan:
+) -> ScanResult:
     """Read the pairs; DataError says what keeps them from being used.
 
     The `most` lowest ranks with the seed are found. `progress` is told how many pairs and which share of the file
@@ -63,7 +63,7 @@ def scan(
     digest = hashlib.blake2b(digest_size=16)
     lowest: Counter[int] = Counter()
     blocks = (block.to_parts() for block in files.blocks())
-    with closing(in_order(Scanner(seed, most), blocks, workers)) as scanned:
+    with closing(map_in_order(PairScanner(seed, most), blocks, workers)) as scanned:
         for figures, content, ranks, counts in scanned:
             more, length, share = json.loads(figures)
             pairs, characters = pairs + more, characters + length
@@ -74,4 +74,4 @@ def scan(
             progress(pairs, share)
     if not pairs:
         raise DataError(f"{files.source} is empty: at least one pair is needed")
-    return Scan(pairs, characters, digest.hexdigest(), dict(lowest))
+    return ScanResult(pairs, characters, digest.hexdigest(), dict(lowest))

@@ -1,4 +1,4 @@
-"""Vocabularies learned side by side, each into a file."""
+"""Vocabularies trained side by side, each written to a file."""
 
 import json
 import os
@@ -8,17 +8,17 @@ from contextlib import closing
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from glassformer.data.processes import in_order
-from glassformer.data.sample import Sample
+from glassformer.data.processes import map_in_order
+from glassformer.data.sample import TextSample
 from glassformer.text.tokenizer import train_tokenizer
 
 
 @dataclass(frozen=True)
-class Lesson:
-    """A vocabulary to learn, as `train_tokenizer` does."""
+class VocabularySettings:
+    """The arguments of `train_tokenizer` for one vocabulary, and where to write it."""
 
     stem: str
-    """Where to write it, without the ending."""
+    """Path of the file to write, without its ending."""
     kind: str
     vocab_size: int | None
     seed: int
@@ -27,31 +27,33 @@ class Lesson:
 
 
 @dataclass(frozen=True)
-class Learner:
-    """Learns vocabularies, for `in_order`: from a lesson and its text, both JSON, to the path of the file."""
+class VocabularyTrainer:
+    """Work for `map_in_order`: from the settings and text of a vocabulary, both JSON, to the path of its file."""
 
     def __call__(self, parts: list[bytes]) -> list[bytes]:
         values, text = map(json.loads, parts)
-        lesson = Lesson(**values)
+        settings = VocabularySettings(**values)
         tokenizer = train_tokenizer(
             Counter(text) if isinstance(text, dict) else text,
-            kind=lesson.kind,
-            vocab_size=lesson.vocab_size,
-            seed=lesson.seed,
-            coverage=lesson.coverage,
-            decompose=lesson.decompose,
+            kind=settings.kind,
+            vocab_size=settings.vocab_size,
+            seed=settings.seed,
+            coverage=settings.coverage,
+            decompose=settings.decompose,
         )
-        return [os.fsencode(tokenizer.save(Path(lesson.stem)))]
+        return [os.fsencode(tokenizer.save(Path(settings.stem)))]
 
 
-def learn(lessons: Sequence[Lesson], samples: Sequence[Sample], workers: int) -> list[Path]:
-    """The files of these vocabularies, each learned from its sample.
+def train_vocabularies(
+    settings: Sequence[VocabularySettings], samples: Sequence[TextSample], workers: int
+) -> list[Path]:
+    """Train each vocabulary on its sample and return their files.
 
-    With workers each in a process of its own, which Ctrl-C ends at once, and whose memory is free afterwards.
+    With workers each is trained in a process of its own: Ctrl-C ends it at once, and its memory is free afterwards.
     """
     items = [
-        [json.dumps(asdict(lesson)).encode(), json.dumps(text, ensure_ascii=False).encode()]
-        for lesson, text in zip(lessons, samples, strict=True)
+        [json.dumps(asdict(each)).encode(), json.dumps(text, ensure_ascii=False).encode()]
+        for each, text in zip(settings, samples, strict=True)
     ]
-    with closing(in_order(Learner(), items, min(workers, len(items)), few=0)) as learned:
-        return [Path(os.fsdecode(path)) for (path,) in learned]
+    with closing(map_in_order(VocabularyTrainer(), items, min(workers, len(items)), few=0)) as trained:
+        return [Path(os.fsdecode(path)) for (path,) in trained]

@@ -6,7 +6,7 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
-from glassformer.meter import clock
+from glassformer.meter import format_duration
 from glassformer.pictures import new_figure, save_figure
 from glassformer.run.metrics import Metrics, Report, read_metrics
 from glassformer.run.names import CONFIG
@@ -126,7 +126,7 @@ def _title(name: str, found: Metrics) -> str:
     parts = [name] if all(letter < "\u0530" for letter in name) else []  # Latin, Greek, Cyrillic
     parts += [f"{found.updates:,} updates"] if found.updates else []
     parts += [f"epoch {last.epoch}"] if last and last.epoch is not None else []
-    parts += [f"{clock(found.seconds)} of training"] if found.seconds is not None else []
+    parts += [f"{format_duration(found.seconds)} of training"] if found.seconds is not None else []
     return "  ·  ".join(parts)
 
 

@@ -14,7 +14,7 @@ from shlex import quote
 from typing import TYPE_CHECKING, Any
 
 from glassformer.errors import RunError
-from glassformer.meter import clock
+from glassformer.meter import format_duration
 from glassformer.run.lock import is_held
 from glassformer.run.metrics import Metrics, read_metrics
 from glassformer.run.names import CONFIG, FORMAT, LOCK, METRICS, RESUME, WEIGHTS
@@ -168,7 +168,7 @@ def _cells(run: RunSummary, now: float) -> dict[str, str]:
         "loss": "" if run.valid_loss is None else f"{run.valid_loss:.3f}",
         "params": "" if run.parameters is None else _short(run.parameters),
         "size": "" if run.bytes is None else f"{_short(run.bytes)}B",
-        "time": "" if run.seconds is None else clock(run.seconds),
+        "time": "" if run.seconds is None else format_duration(run.seconds),
         "changed": _ago(run.changed, now),
     }
 

@@ -83,7 +83,7 @@ def pad_source(
     return source, keep_from_ids(source, pad)
 
 
-def one_ahead(work: Callable[[Item], Result], items: Iterable[Item]) -> Iterator[Result]:
+def prefetch(work: Callable[[Item], Result], items: Iterable[Item]) -> Iterator[Result]:
     """What `work` makes of each item, the next one made in a thread while this one is used."""
     with ThreadPoolExecutor(1) as pool:
         waiting: Future[Result] | None = None

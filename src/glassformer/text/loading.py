@@ -21,6 +21,6 @@ def load_tokenizer(path: Path) -> Tokenizer:
         raise RunError(f"{path}: {error}") from None
 
 
-def files_of(tokenizer: Path) -> list[Path]:
+def tokenizer_files(tokenizer: Path) -> list[Path]:
     """The files that a tokenizer was saved to."""
     return [path for path in (tokenizer, tokenizer.with_suffix(VOCABULARY)) if path.exists()]

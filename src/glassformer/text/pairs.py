@@ -47,7 +47,7 @@ class PairFiles:
         for block in self.blocks():
             yield from zip(*block.pairs(), strict=True)
 
-    def blocks(self) -> "Iterator[Block]":
+    def blocks(self) -> "Iterator[PairBlock]":
         """All lines in order, as many at a time as hold `BLOCK_BYTES` of sources, so that a corpus may be larger than
         memory; DataError if the files have different numbers of lines."""
         with ExitStack() as stack:
@@ -59,7 +59,7 @@ class PairFiles:
                 if target is not None and len(beside) < len(lines):
                     counts = first - 1 + len(lines) + source.count_rest(), first - 1 + len(beside)
                     raise self._unequal(*counts)
-                yield Block(self, first, len(lines), source.share(), b"".join(lines), b"".join(beside))
+                yield PairBlock(self, first, len(lines), source.share(), b"".join(lines), b"".join(beside))
                 first += len(lines)
             if target is not None and (rest := target.count_rest()):
                 raise self._unequal(first - 1, first - 1 + rest)
@@ -72,7 +72,7 @@ class PairFiles:
 
 
 @dataclass(frozen=True)
-class Block:
+class PairBlock:
     """Neighbouring lines of pair files, as they stand there."""
 
     files: PairFiles
@@ -112,12 +112,12 @@ class Block:
         raise AssertionError("a block that can't be read has a line that can't be read")
 
     def to_parts(self) -> list[bytes]:
-        """The same as bytes that another process can read with `of_parts`."""
+        """The same as bytes that another process can read with `from_parts`."""
         files = [str(self.files.source), None if self.files.target is None else str(self.files.target)]
         return [json.dumps([files, self.first, self.lines, self.share]).encode(), self.source, self.target]
 
     @classmethod
-    def of_parts(cls, parts: list[bytes]) -> "Block":
+    def from_parts(cls, parts: list[bytes]) -> "PairBlock":
         """The inverse of `to_parts`."""
         header, source, target = parts
         (left, right), first, lines, share = json.loads(header)

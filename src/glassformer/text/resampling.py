@@ -9,7 +9,7 @@ from torch import Tensor
 from glassformer.text.tokenizer import EOS, UNK, SubwordTokenizer, Tokenizer
 
 
-class Resampling:
+class Resampler:
     """Splits some sequences of ids anew, at random."""
 
     def __init__(self, tokenizers: Sequence[Tokenizer], share: float) -> None:
@@ -20,7 +20,7 @@ class Resampling:
         ]
         self._share = share
 
-    def of(self, side: int, sequences: Sequence[Int[Tensor, " _"]], seed: int) -> list[Int[Tensor, " _"]]:
+    def resample(self, side: int, sequences: Sequence[Int[Tensor, " _"]], seed: int) -> list[Int[Tensor, " _"]]:
         """Sequences that end with `</s>`, of the source (side 0) or the target.
 
         The same for the same seed in one process; another process draws others. One that holds an unknown token, whose

@@ -172,7 +172,7 @@ class SubwordTokenizer(Tokenizer):
         return ["<pad>" if i == self.pad else self._processor.id_to_piece(self._pieces[i]) for i in ids]
 
     def surfaces(self, line: str) -> list[str]:
-        return surfaces_of(self._processor, line)
+        return piece_surfaces(self._processor, line)
 
     def save(self, stem: Path) -> Path:
         path = stem.with_suffix(self.suffix)
@@ -269,7 +269,7 @@ def read_sentencepiece(proto: bytes) -> sentencepiece.SentencePieceProcessor:
     return processor
 
 
-def surfaces_of(processor: sentencepiece.SentencePieceProcessor, line: str) -> list[str]:
+def piece_surfaces(processor: sentencepiece.SentencePieceProcessor, line: str) -> list[str]:
     """The text that each piece of a line stands for, without spaces around it."""
     return [piece.replace("\u2581", " ").strip() for piece in processor.encode(line, out_type=str)]
 

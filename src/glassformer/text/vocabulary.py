@@ -6,7 +6,7 @@ from pathlib import Path
 
 from glassformer.errors import DataError
 from glassformer.files import write_json
-from glassformer.text.tokenizer import EOS, UNK, UNKNOWN, Tokenizer, read_sentencepiece, surfaces_of
+from glassformer.text.tokenizer import EOS, UNK, UNKNOWN, Tokenizer, piece_surfaces, read_sentencepiece
 
 VOCABULARY = ".vocab.json"
 
@@ -70,7 +70,7 @@ class VocabularyTokenizer(Tokenizer):
 
     def surfaces(self, line: str) -> list[str]:
         code, text = self._split_code(line)
-        return ["" for _ in code] + surfaces_of(self._processor, text)
+        return ["" for _ in code] + piece_surfaces(self._processor, text)
 
     def save(self, stem: Path) -> Path:
         path = stem.with_suffix(self.suffix)

@@ -41,7 +41,7 @@ class Guide:
         if not model.heads_of(GUIDED):
             raise ConfigError(f"guide needs a head in {GUIDED}, of which the model has none left: leave guide out")
         say("learning which source token each target token stands for")
-        Aligner.learn(pairs, model.source_vocab_size, model.target_vocab_size).save(path)
+        Aligner.train(pairs, model.source_vocab_size, model.target_vocab_size).save(path)
 
     @classmethod
     def from_file(cls, path: Path, weight: float, device: torch.device) -> "Guide":
@@ -55,7 +55,7 @@ class Guide:
             packing.spread(ids[:, :, None]).squeeze(2)
             for packing, ids in ((batch.sources, batch.source), (batch.targets, batch.target_in))
         )
-        alignment = self._aligner.of(source, read[:, 1:])  # the first thing read is the start, no token
+        alignment = self._aligner.align(source, read[:, 1:])  # the first thing read is the start, no token
         keep = batch.sources.keep[:, 0]
         losses = list[Tensor]()
 

@@ -5,8 +5,8 @@ from collections.abc import Iterable, Iterator, Sequence
 import torch
 
 from glassformer.data.corpus import Corpus
-from glassformer.text.batching import Batch, one_ahead
-from glassformer.text.resampling import Resampling
+from glassformer.text.batching import Batch, prefetch
+from glassformer.text.resampling import Resampler
 from glassformer.training.distributed import Processes
 from glassformer.transformer.config import ModelConfig
 
@@ -23,7 +23,7 @@ class BatchLoader:
         model: ModelConfig,
         device: torch.device,
         processes: Processes,
-        resampling: Resampling | None = None,
+        resampling: Resampler | None = None,
     ) -> None:
         self.corpus = corpus
         self._resampling = resampling
@@ -39,7 +39,7 @@ class BatchLoader:
         own = self._processes.share(pairs)
         source, target = ([side[i] for i in own or pairs[:1]] for side in (self.corpus.source, self.corpus.target))
         if self._resampling is not None and seed is not None:
-            source, target = (self._resampling.of(n, side, seed) for n, side in enumerate((source, target)))
+            source, target = (self._resampling.resample(n, side, seed) for n, side in enumerate((source, target)))
         return Batch.of(source, target, *self._pads, counted=bool(own)).to(self._device)
 
     def load(
@@ -57,7 +57,7 @@ class BatchLoader:
 
         if self._device.type == "cpu":  # it has no time to spare while it works
             return map(with_batches, updates)
-        return one_ahead(with_batches, updates)
+        return prefetch(with_batches, updates)
 
     def count_tokens(self, numbers: PairNumbers, batches: Sequence[Batch]) -> int:
         """Return the target tokens of an update, whose batches these are, in all processes together."""

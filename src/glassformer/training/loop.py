@@ -17,7 +17,7 @@ from glassformer.run.names import ALIGNMENT, INITIAL, METRICS, RESUME, WEIGHTS
 from glassformer.seeds import derive_seed
 from glassformer.text.batching import Batch, Plan, plan_batches
 from glassformer.text.loading import load_tokenizer
-from glassformer.text.resampling import Resampling
+from glassformer.text.resampling import Resampler
 from glassformer.text.scores import LOWER_IS_BETTER
 from glassformer.training.checkpoint import Checkpoints
 from glassformer.training.config import TrainConfig
@@ -90,7 +90,7 @@ class TrainingLoop:
         if processes.first:
             self._undo_after_checkpoint()
         source, target = (load_tokenizer(self.folder / saved[f"{side}_tokenizer"]) for side in ("source", "target"))
-        resampling = Resampling((source, target), config.resample) if config.resample else None
+        resampling = Resampler((source, target), config.resample) if config.resample else None
         self.loader = BatchLoader(train_pairs, model.config, device, processes, resampling)
         valid_loader = BatchLoader(valid_pairs, model.config, device, processes)
         text = read_valid_pairs(self.folder)

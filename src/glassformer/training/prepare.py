@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from glassformer.data.encode import Counts
-from glassformer.data.kept import PREPARED, PreparedCorpora, read_facts, seal
+from glassformer.data.encode import PairCounts
+from glassformer.data.kept import PREPARED, KeptCorpora, read_entry, write_entry
 from glassformer.data.preparation import TRAIN, VALID, VALID_TEXT, DataSettings, Preparation, Say, check_known
 from glassformer.errors import RunError
 from glassformer.files import link_or_copy
@@ -47,22 +47,22 @@ def prepare_run(config: TrainConfig, say: Say) -> None:
         bleu_scorer(config.tokenize)
 
     preparation = Preparation.from_files(data_settings(config, origin), say)
-    prepared = PreparedCorpora(out.parent / PREPARED)
+    prepared = KeptCorpora(out.parent / PREPARED)
     there = next(folder for folder in out.parents if folder.exists())
     building = Path(tempfile.mkdtemp(prefix=f".{out.name}.", suffix=".preparing", dir=there))
     try:
         made, worth_keeping = building / "prepared", False
         if entry := prepared.find(preparation.digest):
-            facts = read_facts(entry)
-            kept = " and ".join(f"{Counts(**counts).kept:,} {name}" for name, counts in facts["pairs"].items())
+            facts = read_entry(entry)
+            kept = " and ".join(f"{PairCounts(**counts).kept:,} {name}" for name, counts in facts["pairs"].items())
             say(f"the same text was prepared before, and that is used again: {kept} pairs")
         else:
             if origin is not None:
                 say(f"vocabulary and model of {config.from_}")
             facts = preparation.make(made, config.model_config)  # which refuses what can't be, before the long work
             if worth_keeping := preparation.is_worth_keeping():
-                seal(made, facts)
-        check_known(Counts(**facts["pairs"][TRAIN]), say)
+                write_entry(made, facts)
+        check_known(PairCounts(**facts["pairs"][TRAIN]), say)
         _make_run(config, origin, facts, entry or made, building / "run")
         out.parent.mkdir(parents=True, exist_ok=True)
         if out.exists():  # another training may have come meanwhile

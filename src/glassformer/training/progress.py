@@ -6,7 +6,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 
-from glassformer.meter import clock
+from glassformer.meter import format_duration
 from glassformer.pictures import can_draw
 from glassformer.run.curves import draw_curves
 from glassformer.run.metrics import Report, Validation, append_metrics
@@ -69,7 +69,7 @@ class TrainingDisplay:
         left = seconds * (1 - fraction) / fraction if fraction else 0.0
         return (
             f"epoch {report.epoch}  update {report.update:,}  loss {loss}{self._score}{left_out}  "
-            f"{speed:,.0f} tokens/s  at most {clock(left)} left"
+            f"{speed:,.0f} tokens/s  at most {format_duration(left)} left"
         )
 
     def _record(self, figures: Report | Validation) -> None:
