@@ -23,7 +23,7 @@ import tyro
 from torch import nn
 
 from glassformer import Want, capture, page
-from glassformer.page.report import COARSE, Page
+from glassformer.page.report import LONG_INPUT_WANT, Page
 
 WIDTH, LAYERS, HEADS = 128, 6, 8
 WORDS = (Path(__file__).parent.parent / "README.md").read_text(encoding="utf-8").split()
@@ -84,7 +84,7 @@ def page_of(length: int) -> Page:
         for name, parameter in model.named_parameters():
             if "in_proj_weight" in name:
                 parameter *= 2.2  # sharper than as initialised
-        with capture(model, Want(weights=True) if length <= 200 else COARSE) as seen:
+        with capture(model, Want(weights=True) if length <= 200 else LONG_INPUT_WANT) as seen:
             model(torch.randn(1, length, WIDTH))
     return page(seen, words, title=f"{length:,} tokens")
 

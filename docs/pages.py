@@ -20,7 +20,7 @@ from tyro.conf import Positional
 
 from glassformer import Want, capture, page
 from glassformer.page.inspection import inspect
-from glassformer.page.report import COARSE, Page
+from glassformer.page.report import LONG_INPUT_WANT, Page
 
 HERE = Path(__file__).parent
 DESK, PHONE = (1400, 820), (390, 1240)
@@ -82,7 +82,7 @@ def of_encoder(length: int) -> Page:
     words = (words * (1 + length // len(words)))[:length]
     ids = {word: n for n, word in enumerate(dict.fromkeys(words))}
     angles = torch.arange(length)[:, None] / 10_000 ** (torch.arange(0, width, 2) / width)
-    want = Want(weights=True) if length <= 200 else COARSE
+    want = Want(weights=True) if length <= 200 else LONG_INPUT_WANT
     with torch.no_grad():
         sharpen(model, 2.5)
         inputs = 0.7 * torch.randn(len(ids), width)[[ids[word] for word in words]]

@@ -29,5 +29,8 @@ def test_a_smaller_model_is_faster(random_run, tmp_path, monkeypatch):
 
 
 def test_memory_that_cannot_be_measured_is_said(tmp_path):
-    with pytest.warns(UserWarning, match="the memory that .*nowhere takes is not known, its process failed: .*nowhere"):
+    with pytest.warns(
+        UserWarning,
+        match="the memory that .*nowhere takes is unknown, because the process that measures it failed: .*nowhere",
+    ):
         assert peak_memory(tmp_path / "nowhere", ["a"], "cpu") is None

@@ -26,7 +26,7 @@ from glassformer.generation.attention import TranslationAttention
 from glassformer.insight.heads import Head
 from glassformer.page import assets, inspection, report
 from glassformer.page.inspection import inspect
-from glassformer.page.packed import Numbers
+from glassformer.page.packed import PackedTensors
 from glassformer.text.tokenizer import SymbolTokenizer
 from glassformer.training.train import train
 
@@ -137,7 +137,7 @@ def test_long_ones_are_tiles_and_the_largest(look):
 @pytest.mark.parametrize("kind", ["f4", "p2"])
 def test_numbers_are_read_back(kind):
     some = torch.tensor([[0.0, 1.0, 0.5, 0.3], [1e-3, 1e-9, 1e-12, 3e-7]])
-    packed = Numbers()
+    packed = PackedTensors()
     places = [packed.add(x, kind) for x in (some, 700 * some, some)]
     assert places[0]["offset"] == places[2]["offset"]  # equal tensors are there once
     raw = zlib.decompress(packed.pack({}))
@@ -210,7 +210,7 @@ def test_patches_of_a_picture_have_their_grid():
     (hypothesis,) = unpacked(page(seen, grid=(3, 4)).data)["hypotheses"]
     assert hypothesis["grids"] == {"tokens": [3, 4]}
     assert hypothesis["axes"]["tokens"] == [str(n) for n in range(13)]
-    with pytest.raises(ArgumentError, match=r"grid must be rows and columns of at most 13 patches, got 4 x 4"):
+    with pytest.raises(ArgumentError, match=r"grid must be \(rows, columns\) of at most 13 patches, got \(4, 4\)"):
         page(seen, grid=(4, 4))
 
 
@@ -236,11 +236,11 @@ def test_it_is_written_whole_or_not_at_all(seen, tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (dict(tokens="a text"), r"source must be a sequence of tokens, got one str: pass them apart"),
+        (dict(tokens="a text"), r"source must be a sequence of tokens, got one str: pass text.split()"),
         (dict(tokens=["x"] * 11), r"there are 10 positions of the source, got 11 tokens for them"),
         (dict(tokens=[]), r"there are 10 positions of the source, got 0 tokens for them"),
-        (dict(grid=(-1, -1)), r"grid must be rows and columns of at most 10 patches, got -1 x -1"),
-        (dict(entry=1), r"entry must be one of the batch's 1, got 1"),
+        (dict(grid=(-1, -1)), r"grid must be \(rows, columns\) of at most 10 patches, got \(-1, -1\)"),
+        (dict(entry=1), r"entry must be one of the batch's 1, from 0 to 0, got 1"),
     ],
     ids=str,
 )
@@ -258,7 +258,7 @@ def test_what_cannot_be_drawn_is_refused(look, model, monkeypatch):
         page(seen)
     with pytest.raises(ArgumentError, match="seen must be what capture recorded, or translations with their attention"):
         page([])
-    monkeypatch.setattr(report, "MOST", 100)
+    monkeypatch.setattr(report, "MOST_WEIGHTS", 100)
     with pytest.raises(ArgumentError, match=r"a page holds at most 100 weights, got .*pooled_heads=64, top=8"):
         page(look(Want(weights=True)))
     tiles = look(Want(pooled_heads=4))
@@ -315,7 +315,7 @@ def test_inspect_reads_a_given_target(run):
     with pytest.raises(ConfigError, match="hypotheses must be at least 1"):
         inspect(run, "a", hypotheses=0)
     for text in ("a \udcff", "a \ud800"):
-        with pytest.raises(ConfigError, match=re.escape(f"target holds bytes that are no UTF-8: {text!a}")):
+        with pytest.raises(ConfigError, match=re.escape(f"target must be valid UTF-8, got {text!a}")):
             inspect(run, "a", text)
     with pytest.raises(ArgumentError, match="translations know their own"):
         page(again, ["a", "b", "c"])
@@ -327,10 +327,10 @@ def test_inspect_takes_all_weights_where_a_page_holds_them(run, monkeypatch):
         return {name for view in hypothesis["views"] for name in view["facts"]}
 
     assert "tiles" not in kinds()
-    monkeypatch.setattr(inspection, "COARSE", Want(pooled_heads=4, top=2))
-    monkeypatch.setattr(inspection, "MOST", 1000)
+    monkeypatch.setattr(inspection, "LONG_INPUT_WANT", Want(pooled_heads=4, top=2))
+    monkeypatch.setattr(inspection, "MOST_WEIGHTS", 1000)
     assert "tiles" in kinds()
-    monkeypatch.setattr(inspection, "MOST", 10)
+    monkeypatch.setattr(inspection, "MOST_WEIGHTS", 10)
     with pytest.raises(ConfigError, match="hypotheses of so long a line must be at most 0, got 1"):
         kinds()
 

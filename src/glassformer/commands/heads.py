@@ -35,7 +35,7 @@ def study_heads(flags: HeadsFlags) -> int:
     from glassformer.device import pick_device, tame_memory
     from glassformer.files import write_json
     from glassformer.insight.chart import draw_heads
-    from glassformer.insight.heads import Sentences, as_table
+    from glassformer.insight.heads import Sentences, table_lines
     from glassformer.insight.heads import study_heads as study
     from glassformer.insight.syntax import Treebank
     from glassformer.pictures import can_draw
@@ -49,8 +49,8 @@ def study_heads(flags: HeadsFlags) -> int:
     tame_memory()
     run = load_run(flags.run, pick_device(flags.device))
     trees = None if flags.trees is None else Treebank(flags.trees)
-    heads = study(run, Sentences.of(run, pairs, flags.sentences, trees))
-    for line in as_table(heads):
+    heads = study(run, Sentences.from_pairs(run, pairs, flags.sentences, trees))
+    for line in table_lines(heads):
         print(line)
     write_json(flags.run / HEADS, {"heads": [asdict(head) for head in heads]})
     if can_draw():

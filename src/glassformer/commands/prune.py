@@ -9,7 +9,7 @@ def prune_heads(config: PruneConfig) -> int:
     """Prune a run into a new run folder, and print what it cost."""
     from glassformer.device import tame_memory
     from glassformer.insight.chart import draw_pruning
-    from glassformer.insight.prune import as_lines, prune
+    from glassformer.insight.prune import prune, report_lines
     from glassformer.pictures import can_draw
     from glassformer.run.names import PRUNED_PICTURE
 
@@ -18,7 +18,7 @@ def prune_heads(config: PruneConfig) -> int:
     if pruning is None:
         print("what is done is kept: the same command continues")
         return 130
-    for line in as_lines(pruning):
+    for line in report_lines(pruning):
         print(line)
     if can_draw():
         draw_pruning(pruning, config.out / PRUNED_PICTURE)

@@ -1,4 +1,5 @@
-"""What the heads of a trained model do, which of them matter, and a model without the rest.
+"""What the heads of a trained model do, which of them matter, and a smaller model without the rest.
 
-It may import `capture`, `training` and what they import. Open `heads` first, then `prune`.
+It may import `capture`, `training` and what they import. Open `heads` first (statistics and roles), then `gates`
+(importance) and `prune`.
 """

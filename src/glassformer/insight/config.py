@@ -1,4 +1,4 @@
-"""What a pruning can be told. Loads no torch."""
+"""The settings of a pruning. Loads no torch."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,37 +11,37 @@ from glassformer.text.pairs import PairFiles
 
 @dataclass(frozen=True, kw_only=True)
 class PruneConfig:
-    """Remove the attention heads that matter least, for good, and train a little on after each step.
+    """Remove the attention heads that matter least from a run, and train a little on after each round.
 
-    Writes a run folder with fewer heads: smaller and faster, for every other command. The unpruned model is trained as
-    long, so that the table says what the heads are worth. After a stop the same command goes on.
+    Writes a run folder with fewer heads, which is smaller and faster; every other command takes it. The unpruned model
+    is trained as long, so the table shows what the heads are worth. After a stop the same command continues.
     """
 
     run: Positional[Path]
-    """The run to prune, which is left as it is."""
+    """The run to prune. It stays as it is."""
     out: Path
     """The run folder to write."""
     data: tuple[Path, ...]
     """Pairs to train on: a file of sources and one of targets, or one TSV file."""
     valid: tuple[Path, ...] = ()
-    """Validation pairs, in the same form, by which heads are chosen and models scored. Left out, up to 1,000 pairs are
-    held out for the scores, and heads are chosen by any of the data."""
+    """Validation pairs in the same form; they choose the heads and score the models. Left out, up to 1,000 pairs of the
+    data are held out for the scores, and any of the data choose the heads."""
     unpruned: Path | None = None
-    """Where to leave the unpruned model that was trained as long, to compare the two on other data."""
+    """Folder for the unpruned model after the same training, to compare the two on other data. Left out: not kept."""
     keep: float = 0.5
-    """Share of the heads that stay."""
+    """Share of the heads to keep."""
     rounds: int = 2
-    """In how many steps the others go, with training after each. Within a step they go one after the other too."""
+    """Number of rounds in which the others are removed, with training after each."""
     updates: int = 1200
-    """Updates of training after each step, with Muon; the unpruned model's too."""
+    """Updates of training after each round, with Muon; the unpruned model gets them too."""
     learning_rate: float | None = None
-    """Of that training, falling to 0 over the updates. Left out: 1 / (4 * d_model)."""
+    """Peak learning rate of that training; it falls to 0 over the updates. Left out: 1 / (4 * d_model)."""
     weight_decay: float = 0.0
-    """Of that training: each update takes this share, times the learning rate, off all matrices and embeddings."""
+    """Weight decay of that training: an update takes this share, times the rate, off matrices and embeddings."""
     dropout: float | None = None
-    """Of that training. Left out: the run's. With fewer heads less of it may be better."""
+    """Dropout of that training. Left out: the run's. With fewer heads less may be better."""
     sentences: int = 500
-    """Pairs on which it is measured how much the loss rises without each head."""
+    """Number of pairs on which the rise of the loss without each head is measured."""
     batch_tokens: int = 2048
     """Most source and most target tokens in a batch of that training."""
     metric: str = "bleu"
@@ -49,7 +49,7 @@ class PruneConfig:
     tokenize: str = "auto"
     """sacreBLEU tokenizer for the bleu metric."""
     seed: int = 1
-    """Seed of everything random."""
+    """Seed of all random choices."""
     device: str = "auto"
     """Where to compute: auto, cpu, cuda or mps."""
     threads: int | None = None
@@ -66,19 +66,21 @@ class PruneConfig:
             for taken in (self.out.resolve(), self.work.resolve()):
                 if unpruned == taken or taken in unpruned.parents or unpruned in taken.parents:
                     raise ConfigError(
-                        f"unpruned must lie neither in {taken} nor around it, got {unpruned}: give another"
+                        f"unpruned must be neither inside {taken} nor above it, got {unpruned}: choose another folder"
                     )
-        _ = self.pairs, self.valid_pairs  # refuses other numbers of files, at once
+        _ = self.pairs, self.valid_pairs  # raises ConfigError for a wrong number of files, before any work
 
     @property
     def work(self) -> Path:
-        """Where what is done so far is kept until all is done."""
+        """Return the hidden folder beside `out` that holds the finished rounds until the pruning is complete."""
         return self.out.with_name(f".{self.out.name}.pruning")
 
     @property
     def pairs(self) -> PairFiles:
+        """Return the files of `data`."""
         return PairFiles.of(self.data, "--data")
 
     @property
     def valid_pairs(self) -> PairFiles | None:
+        """Return the files of `valid`, or None if there are none."""
         return PairFiles.of(self.valid, "--valid") if self.valid else None

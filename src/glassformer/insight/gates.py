@@ -1,4 +1,4 @@
-"""Heads of our Transformer turned down and off, and how much the loss minds: their importance."""
+"""Gates on the heads of our Transformer, and the importance of a head: how the loss reacts when its gate closes."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -17,15 +17,21 @@ from glassformer.training.objective import Objective
 from glassformer.transformer.model import Transformer
 
 Gates = dict[str, Float[Tensor, "#batch heads"]]
-"""What each head's output is multiplied by, of the attentions by their paths."""
+"""The factors of the heads' outputs, by the path of their attention; 0 switches a head off."""
 
 
 @contextmanager
 def gated(model: Transformer, gates: Gates) -> Iterator[None]:
-    """Inside, heads' outputs are multiplied by the gates, which may be changed; others are as before."""
+    """Multiply the outputs of heads by the gates inside the context.
+
+    The gates may be changed meanwhile. Attentions without gates compute as before. Raises ArgumentError for a path that
+    is no attention of the model.
+    """
     modules = model.attentions
     if unknown := set(gates) - set(modules):
-        raise ArgumentError(f"gates must be of the model's attentions, got {', '.join(sorted(unknown))}")
+        raise ArgumentError(
+            f"gates must name the model's attentions, such as {next(iter(modules))}, got {', '.join(sorted(unknown))}"
+        )
 
     def through(gate: Tensor) -> AttentionFunction:
         def gated_look(of: Problem, dropout: float, want: Want | None) -> tuple[Tensor, Tensor | None]:
@@ -41,11 +47,13 @@ def gated(model: Transformer, gates: Gates) -> Iterator[None]:
 
 
 def importance(model: Transformer, batches: Sequence[Batch]) -> dict[str, Float[Tensor, " heads"]]:
-    """Of each attention's heads, by its path: E |d loss / d gate| over sentences, the loss summed over a sentence's
-    tokens, divided by the norm over the attention's heads (Michel et al. 2019, equation 2 and section 4). One backward
-    pass, in float32 without dropout."""
-    sums = {name: torch.zeros(of.num_heads, dtype=torch.float64) for name, of in model.attentions.items()}
-    with _evaluated(model) as objective, torch.enable_grad():
+    """Return the importance of each attention's heads, by its path: E |d loss / d gate| over sentences.
+
+    The loss is summed over a sentence's tokens, and the result is divided by its norm over the attention's heads
+    (Michel et al. 2019, equation 2 and section 4). It takes one backward pass, in float32 without dropout.
+    """
+    sums = {name: torch.zeros(attention.num_heads, dtype=torch.float64) for name, attention in model.attentions.items()}
+    with _in_evaluation(model) as objective, torch.enable_grad():
         for batch in batches:
             size, device = len(batch.targets.keep), batch.source.device
             gates = {
@@ -60,13 +68,16 @@ def importance(model: Transformer, batches: Sequence[Batch]) -> dict[str, Float[
     return {name: total / total.norm().clamp(min=1e-30) for name, total in sums.items()}
 
 
-def rise_without(model: Transformer, batches: Sequence[Batch]) -> dict[str, Float[Tensor, " heads"]]:
-    """Of each attention's heads, by its path: how much the negative log-likelihood, in nats a token, rises when the
-    head alone is switched off. One forward pass a head, in float32 without dropout."""
+def loss_rise_without(model: Transformer, batches: Sequence[Batch]) -> dict[str, Float[Tensor, " heads"]]:
+    """Return how much the loss rises when a head alone is switched off, for each attention's heads by its path.
+
+    The loss is the negative log-likelihood in nats per token. It takes one forward pass for each head, in float32
+    without dropout.
+    """
     device = model.target_embedding.weight.device
-    gates = {name: torch.ones(1, of.num_heads, device=device) for name, of in model.attentions.items()}
+    gates = {name: torch.ones(1, attention.num_heads, device=device) for name, attention in model.attentions.items()}
     rises = {name: torch.zeros(gate.shape[1], dtype=torch.float64) for name, gate in gates.items()}
-    with _evaluated(model) as objective, torch.no_grad(), gated(model, gates):
+    with _in_evaluation(model) as objective, torch.no_grad(), gated(model, gates):
         base = _loss(objective, batches)
         for name, gate in gates.items():
             for head in range(gate.shape[1]):
@@ -77,23 +88,26 @@ def rise_without(model: Transformer, batches: Sequence[Batch]) -> dict[str, Floa
 
 
 def least_missed(model: Transformer, batches: Sequence[Batch], count: int) -> list[tuple[str, int]]:
-    """This many heads, by their attention's path and number, chosen one after the other: each time the one without
-    which, and without those chosen before, the loss (as in `rise_without`) is lowest.
+    """Choose this many heads to remove, one after the other, each as (path of the attention, number of the head).
 
-    Heads stand in for each other, so one that isn't missed alone may be after others are gone. As that makes a head's
-    worth grow, what was measured before is taken for its least, and only heads that are lowest by that are measured
-    again (lazy greedy search: Minoux 1978): a few forward passes a choice. An attention's last head goes only when no
-    attention has two: one without heads can't learn to look anywhere again, which the loss at once doesn't show.
+    The next head is always the one without which, and without those chosen before, the loss of `loss_rise_without` is
+    lowest. An attention's last head is chosen only when no attention has two left: an attention without heads can never
+    learn again, which the loss right after the removal doesn't show.
+
+    Heads can replace each other: one that isn't missed alone may be missed after others are gone. So a head's worth
+    grows as others go, and its last measurement is a lower bound; only the head with the lowest bound is measured again
+    (lazy greedy search, Minoux 1978). That takes a few forward passes for each choice. Raises ArgumentError if the
+    model has fewer heads.
     """
-    alone = rise_without(model, batches)
-    # Each with its rise, and how many were gone when that was measured.
+    alone = loss_rise_without(model, batches)
+    # Each entry is a head's rise, and how many heads were gone when it was measured.
     waiting = [(rise, 0, name, head) for name, rises in alone.items() for head, rise in enumerate(rises.tolist())]
     if not 0 <= count <= len(waiting):
         raise ArgumentError(f"count must be from 0 to the model's {len(waiting)} heads, got {count}")
     device = model.target_embedding.weight.device
     gates = {name: torch.ones(1, len(rises), device=device) for name, rises in alone.items()}
     gone: list[tuple[str, int]] = []
-    with _evaluated(model) as objective, torch.no_grad(), gated(model, gates):
+    with _in_evaluation(model) as objective, torch.no_grad(), gated(model, gates):
         reached = _loss(objective, batches)
         for least in (1, 0):
             candidates, waiting = waiting, []
@@ -114,8 +128,8 @@ def least_missed(model: Transformer, batches: Sequence[Batch], count: int) -> li
 
 
 @contextmanager
-def _evaluated(model: Transformer) -> Iterator[Objective]:
-    """Inside, the model is without dropout; the loss is the plain one."""
+def _in_evaluation(model: Transformer) -> Iterator[Objective]:
+    """Switch dropout off inside the context; return the plain loss, without label smoothing."""
     training = model.training
     model.eval()
     try:
@@ -125,5 +139,5 @@ def _evaluated(model: Transformer) -> Iterator[Objective]:
 
 
 def _loss(objective: Objective, batches: Sequence[Batch]) -> float:
-    """Negative log-likelihood, nats a token."""
+    """Return the negative log-likelihood in nats per token."""
     return sum(objective(batch)[1].item() for batch in batches) / sum(batch.tokens for batch in batches)

@@ -1,8 +1,8 @@
-"""Heads removed for good: a smaller model, which says the same as one in which they add nothing, trained a little on.
+"""Pruning: heads are removed for good, and the smaller model is trained a little on.
 
-Those go first without which the loss stays lowest (`least_missed`), some at a time, with a short training after each
-round (Michel et al. 2019; Molchanov et al. 2017). Validation pairs say so, where they are given: those that the model
-learned from it may know by heart.
+The heads without which the loss stays lowest go first (`least_missed`), some at a time, with a short training after
+each round (Michel et al. 2019; Molchanov et al. 2017). Validation pairs choose them where they are given, since the
+model may know its training pairs by heart.
 """
 
 import json
@@ -31,66 +31,68 @@ from glassformer.training.config import TrainConfig
 from glassformer.training.train import train_once
 from glassformer.transformer.model import Transformer, count_parameters
 
-LINES = 200
-"""Lines that are translated to measure the speed."""
-SCORED = 2_000
-"""Most validation pairs that are translated for a score: more than in a training, which scores more often."""
-LOOKED_AT = 100_000
-"""Pairs of a file, from its beginning, of which those are drawn that heads and speed are measured on."""
+SPEED_LINES = 200
+"""Number of lines that are translated to measure the speed."""
+SCORED_PAIRS = 2_000
+"""Most validation pairs that are translated for a score: more than in ordinary training, which scores more often."""
+DRAWN_FROM = 100_000
+"""Number of pairs at the beginning of a file from which those are drawn that heads and speed are measured on."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Round:
-    """A model after a step, pruned or not."""
+    """A model after a round, pruned or not."""
 
     heads: int
-    """How many there are."""
+    """Number of heads."""
     parameters: int
     bytes: int
     """Size of the file of weights."""
     before: float
-    """Score before training on: of a pruned model right after heads were removed."""
+    """Score before training on; for a pruned model right after heads were removed."""
     score: float
-    """Score of the weights that were kept, the best, after training on."""
+    """Score after training on, for the best weights, which were kept."""
     loss: float
-    """Validation loss, nats a token, to that score."""
+    """Validation loss of these weights, in nats per token."""
     removed: dict[str, list[int]]
-    """The heads that went, by the numbers they had then."""
+    """The heads that were removed, by the numbers they had before."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Pruning:
-    """What a pruning came to."""
+    """The report of a pruning."""
 
     metric: str
-    """What the scores are."""
+    """Name of the score."""
     rounds: list[Round]
-    """The model after each step."""
+    """The pruned model after each round."""
     unpruned: list[Round]
     """The model with all heads after the same trainings."""
     speed: Speed
-    """Of the run as it was and of the pruned one."""
+    """Speed of the original run and of the pruned one."""
     memory: tuple[int | None, int | None]
-    """Peak bytes of a process that translates, with the run as it was and with the pruned one; None where the system
-    doesn't say."""
+    """Peak memory, in bytes, of a process that translates with the original run and with the pruned one; None where the
+    system doesn't report it."""
     attentions: dict[str, int]
-    """Heads that are left of each attention."""
+    """Number of heads that each attention has left."""
 
 
 def without_heads(model: Transformer, removed: Mapping[str, Sequence[int]]) -> Transformer:
-    """A copy of the model without these heads of its attentions, named by their paths; an attention may lose all.
+    """Return a copy of the model without these heads, given by the path of their attention and their number.
 
-    Their rows of the query, key and value projections and their columns of the output's are gone. Heads that are left
-    are numbered anew.
+    Their rows of the query, key and value projections and their columns of the output projection are deleted. The
+    remaining heads are numbered anew; an attention may lose all. Raises ArgumentError for a head that doesn't exist.
     """
     attentions = model.attentions
     if unknown := sorted(set(removed) - set(attentions)):
-        raise ArgumentError(f"heads must be of the model's attentions, got {', '.join(unknown)}")
+        raise ArgumentError(
+            f"removed must name the model's attentions, such as {next(iter(attentions))}, got {', '.join(unknown)}"
+        )
     left = {}
     for name, heads in removed.items():
         count = attentions[name].num_heads
         if wrong := [head for head in heads if not 0 <= head < count]:
-            raise ArgumentError(f"{name} has heads 0 to {count - 1}, got {wrong[0]}")
+            raise ArgumentError(f"removed must hold heads from 0 to {count - 1} for {name}, got {wrong[0]}")
         left[name] = [head for head in range(count) if head not in heads]
     pruned = deepcopy(model)
     for name, kept in left.items():
@@ -101,16 +103,20 @@ def without_heads(model: Transformer, removed: Mapping[str, Sequence[int]]) -> T
 
 
 def prune(config: PruneConfig, say: Callable[[str], None] = print) -> Pruning | None:
-    """Remove heads step by step and train on, and leave the smaller model in the run folder `config.out`.
+    """Remove heads round by round, train on after each, and write the smaller model into the run folder `config.out`.
 
-    The unpruned model gets the same trainings, to compare with. What is done so far is kept in a hidden folder beside
-    the run, from which the same command goes on after a stop; None is returned then. The report is in prune.json too.
+    The unpruned model gets the same trainings for comparison. A hidden folder beside `out` holds the finished rounds:
+    after a stop, for which None is returned, a second call continues. The report is also written to prune.json.
+
+    Raises ConfigError for settings that can't work or differ from those of a pruning that was stopped, RunError for
+    folders that are in the way or a run without heads, and DivergedError or OutOfMemoryError if a training fails so.
     """
     work = config.work
-    reported = (work / f"{config.rounds}-trained" / PRUNED).exists()  # only the folders are still to be put in place
+    # Then only the folders still have to be moved into place.
+    reported = (work / f"{config.rounds}-trained" / PRUNED).exists()
     for name, folder in (("out", config.out), ("unpruned", config.unpruned)):
         if folder is not None and folder.exists() and not (name == "unpruned" and reported):
-            raise RunError(f"{folder} is there already: choose another --{name}, or remove it first")
+            raise RunError(f"{folder} exists already: choose another --{name}, or remove it first")
     total = open_run(config.run).model_config.all_heads
     if not total:
         raise RunError(f"{config.run} has no heads left: there is nothing to remove")
@@ -126,45 +132,45 @@ def prune(config: PruneConfig, say: Callable[[str], None] = print) -> Pruning | 
         config.unpruned.parent.mkdir(parents=True, exist_ok=True)
     _check_same(config, work)
     try:
-        return _pruned(config, total, gone, work, say)
+        return _prune_in(work, config, total, gone, say)
     except DivergedError as error:
         rate = "its default" if config.learning_rate is None else f"{config.learning_rate:g}"
         raise DivergedError(
-            f"a training of the pruning diverged: remove {work}, and begin again with a lower --learning-rate "
+            f"a training of the pruning diverged: remove {work}, and start again with a lower --learning-rate "
             f"than {rate}"
         ) from error
     except OutOfMemoryError as error:
         raise OutOfMemoryError(
-            f"a training of the pruning ran out of memory: remove {work}, and begin again with a smaller "
+            f"a training of the pruning ran out of memory: remove {work}, and start again with a smaller "
             f"--batch-tokens than {config.batch_tokens:,}"
         ) from error
     except GlassformerError:
-        if not any(path.is_dir() for path in work.iterdir()):  # nothing was trained: other settings may be tried
+        if not any(path.is_dir() for path in work.iterdir()):  # nothing was trained, so other settings may be tried
             shutil.rmtree(work)
         raise
 
 
-def _pruned(config: PruneConfig, total: int, gone: int, work: Path, say: Callable[[str], None]) -> Pruning | None:
-    """What `prune` does in the folder `work`."""
+def _prune_in(work: Path, config: PruneConfig, total: int, gone: int, say: Callable[[str], None]) -> Pruning | None:
+    """Do the rounds in the folder `work`; return None if a training was stopped."""
     pruned, unpruned = config.run, config.run
     rounds, compared = list[Round](), list[Round]()
     for number in range(1, config.rounds + 1):
-        whole, begun, trained = (work / f"{number}-{name}" for name in ("unpruned", "pruned", "trained"))
-        say(f"{total} of {total} heads, to compare with:")
+        whole, start, trained = (work / f"{number}-{name}" for name in ("unpruned", "pruned", "trained"))
+        say(f"{total} of {total} heads, for comparison:")
         if not _train_on(unpruned, whole, config):
             return None
         left = total - round(gone * number / config.rounds)
         say(f"{left} of {total} heads:")
-        if not begun.exists():
-            _remove_some(pruned, left, config, begun)
-        if not _train_on(begun, trained, config):
+        if not start.exists():
+            _remove_some(pruned, left, config, start)
+        if not _train_on(start, trained, config):
             return None
-        rounds.append(_round(trained, read_config(begun)["training"]["removed"]))
+        rounds.append(_round(trained, read_config(start)["training"]["removed"]))
         compared.append(_round(whole, {}))
         pruned, unpruned = trained, whole
     model = open_run(pruned).model_config
-    lines = [source for source, _ in _some(config.valid_pairs or config.pairs, config.seed, LINES)]
-    found = Pruning(
+    lines = [source for source, _ in _draw_pairs(config.valid_pairs or config.pairs, config.seed, SPEED_LINES)]
+    report = Pruning(
         metric=config.metric,
         rounds=rounds,
         unpruned=compared,
@@ -172,50 +178,50 @@ def _pruned(config: PruneConfig, total: int, gone: int, work: Path, say: Callabl
         memory=(peak_memory(config.run, lines, config.device), peak_memory(pruned, lines, config.device)),
         attentions={name: model.heads_of(name) for name in model.attentions},
     )
-    write_json(pruned / PRUNED, asdict(found))
+    write_json(pruned / PRUNED, asdict(report))
     if config.unpruned is not None and not config.unpruned.exists():
         _copy(unpruned, config.unpruned)
     pruned.replace(config.out)
     shutil.rmtree(work)
-    return found
+    return report
 
 
 def _copy(folder: Path, to: Path) -> None:
-    """A copy of the run folder, whole or not at all."""
+    """Copy the run folder, whole or not at all."""
     temporary = to.with_name(f".{to.name}.tmp")
     shutil.rmtree(temporary, ignore_errors=True)
     shutil.copytree(folder, temporary)
     temporary.replace(to)
 
 
-def as_lines(found: Pruning) -> Iterator[str]:
-    """The report for people."""
-    yield f"heads  parameters       size{found.metric:>8} before training on   after    loss"
-    for one in (one for both in zip(found.unpruned, found.rounds, strict=True) for one in both):
+def report_lines(report: Pruning) -> Iterator[str]:
+    """Yield the lines of the report for people."""
+    yield f"heads  parameters       size{report.metric:>8} before training on   after    loss"
+    for one in (one for both in zip(report.unpruned, report.rounds, strict=True) for one in both):
         size = f"{one.heads:5}{one.parameters:12,}{one.bytes / 1e6:8.1f} MB"
         yield f"{size}{one.before:24.2f}{one.score:10.2f}{one.loss:8.4f}"
-    yield f"speed of translation: {found.speed}"
-    before, after = found.memory
+    yield f"speed of translation: {report.speed}"
+    before, after = report.memory
     if before and after:
         yield f"memory of a process that translates: {before / 1e6:,.0f} -> {after / 1e6:,.0f} MB"
-    yield "heads left: " + ", ".join(f"{name} {count}" for name, count in found.attentions.items())
+    yield "heads left: " + ", ".join(f"{name} {count}" for name, count in report.attentions.items())
 
 
 def _check_same(config: PruneConfig, work: Path) -> None:
-    """Raise ConfigError if what is begun was begun with other settings."""
+    """Raise ConfigError if `work` holds a pruning with other settings; else note these there."""
     free = ("device", "threads", "unpruned")
     settings = {name: str(value) for name, value in asdict(config).items() if name not in free}
     path = work / "settings.json"
     if path.exists() and json.loads(path.read_text(encoding="utf-8")) != settings:
-        raise ConfigError(f"{work} holds a pruning that was begun with other settings: give these again, or remove it")
+        raise ConfigError(f"{work} holds a pruning with other settings: give the same settings again, or remove it")
     write_json(path, settings)
 
 
 def _remove_some(folder: Path, left: int, config: PruneConfig, out: Path) -> None:
-    """Write the run without the heads that its loss minds least, `left` of which stay."""
+    """Write a copy of the run in which `left` heads stay, without those that are missed least."""
     run = load_run(folder, pick_device(config.device))
-    sentences = Sentences.of(
-        run, _some(config.valid_pairs or config.pairs, config.seed, config.sentences), config.sentences
+    sentences = Sentences.from_pairs(
+        run, _draw_pairs(config.valid_pairs or config.pairs, config.seed, config.sentences), config.sentences
     )
     batches = [sentences.batch(run, indices) for indices in sentences.batches]
     removed: dict[str, list[int]] = {}
@@ -230,19 +236,19 @@ def _remove_some(folder: Path, left: int, config: PruneConfig, out: Path) -> Non
     temporary.replace(out)
 
 
-def _some(files: PairFiles, seed: int, most: int) -> list[Pair]:
-    """Pairs drawn at random from the beginning of the files."""
-    seen = []
+def _draw_pairs(files: PairFiles, seed: int, most: int) -> list[Pair]:
+    """Draw pairs at random from the beginning of the files."""
+    pairs = []
     for pair in files:
         if all(pair):
-            seen.append(pair)
-        if len(seen) == LOOKED_AT:
+            pairs.append(pair)
+        if len(pairs) == DRAWN_FROM:
             break
-    return random.Random(seed).sample(seen, min(len(seen), most))
+    return random.Random(seed).sample(pairs, min(len(pairs), most))
 
 
-def _train_on(begun: Path, out: Path, config: PruneConfig) -> bool:
-    """The training after a step, or go on with it; whether it came to its end."""
+def _train_on(start: Path, out: Path, config: PruneConfig) -> bool:
+    """Train after a round, or resume that training; return whether it finished."""
     pairs, valid, updates = config.pairs, config.valid_pairs, config.updates
     result = train_once(
         TrainConfig(
@@ -251,7 +257,7 @@ def _train_on(begun: Path, out: Path, config: PruneConfig) -> bool:
             valid_source=valid and valid.source,
             valid_target=valid and valid.target,
             out=out,
-            from_=begun,
+            from_=start,
             optimizer="muon",
             learning_rate=config.learning_rate,
             weight_decay=config.weight_decay,
@@ -263,10 +269,10 @@ def _train_on(begun: Path, out: Path, config: PruneConfig) -> bool:
             patience=0,
             average=1,
             batch_tokens=config.batch_tokens,
-            score_pairs=SCORED,
+            score_pairs=SCORED_PAIRS,
             metric=config.metric,
             tokenize=config.tokenize,
-            seed=config.seed,  # the same in all: it says which pairs are held out
+            seed=config.seed,  # the same in all rounds: it decides which pairs are held out
             device=config.device,
             threads=config.threads,
         )
@@ -275,7 +281,7 @@ def _train_on(begun: Path, out: Path, config: PruneConfig) -> bool:
 
 
 def _round(trained: Path, removed: Mapping[str, list[int]]) -> Round:
-    """What the run folder after a step says."""
+    """Read the results of a round from its run folder."""
     metrics, model = read_metrics(trained / METRICS), open_run(trained).model_config
     assert metrics.best is not None
     return Round(

@@ -1,4 +1,4 @@
-"""What translating with a run costs: how much faster one is than another, on the same lines in turns, and memory."""
+"""The cost of translating with a run: its speed against another run's, measured in turns, and its memory."""
 
 import json
 import math
@@ -16,8 +16,9 @@ from glassformer.generation.config import SearchConfig
 from glassformer.generation.translator import Translator
 
 TURNS = 25
-_STATUS = Path("/proc/self/status")  # of Linux
-_ALONE = """
+"""How often each run translates the lines."""
+_PROCESS_STATUS = Path("/proc/self/status")  # Linux only
+_TRANSLATE_ALONE = """
 import json, sys
 from pathlib import Path
 from glassformer.device import tame_memory
@@ -28,12 +29,12 @@ Translator.load(Path(folder), "cpu").translate(lines)
 print(next((line.split()[1] for line in open("/proc/self/status") if line.startswith("VmHWM")), ""))
 """
 _STUDENT = 2.064
-"""Of Student's t distribution with TURNS - 1 degrees of freedom, the 97.5 % point."""
+"""The 97.5 % point of Student's t distribution with TURNS - 1 degrees of freedom."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Speed:
-    """Lines a second of two runs, and their ratio with its 95 % interval."""
+    """Lines per second of two runs, and the ratio of the second to the first with its 95 % interval."""
 
     before: float
     after: float
@@ -49,14 +50,17 @@ class Speed:
 
 
 def compare_speed(before: Path, after: Path, lines: Sequence[str], device: str, search: SearchConfig) -> Speed:
-    """Of two run folders: medians of turns, one after the other's, and the interval of the ratio's geometric mean."""
+    """Measure the speed of two run folders, which translate the same lines in turns.
+
+    The speeds are medians over the turns; the ratio is a geometric mean, with its 95 % interval.
+    """
     translators = [Translator.load(folder, device) for folder in (before, after)]
     seconds: list[list[float]] = [[], []]
     for turn in range(TURNS + 1):
         for translator, taken in zip(translators, seconds, strict=True):
             began = time.perf_counter()
             translator.translate(list(lines), search)
-            if turn:  # the first is for warming up
+            if turn:  # the first turn warms up
                 taken.append(time.perf_counter() - began)
     logs = [math.log(one / other) for one, other in zip(*seconds, strict=True)]
     mean, spread = statistics.mean(logs), _STUDENT * statistics.stdev(logs) / math.sqrt(len(logs))
@@ -71,14 +75,20 @@ def compare_speed(before: Path, after: Path, lines: Sequence[str], device: str, 
 
 
 def peak_memory(folder: Path, lines: Sequence[str], device: str) -> int | None:
-    """Most bytes that a process of its own takes which loads the run and translates the lines; None where the system
-    doesn't say, and on devices with a memory of their own. A process that fails is warned of, and None too."""
-    if pick_device(device).type != "cpu" or not _STATUS.exists():
+    """Return the peak memory, in bytes, of a new process that loads the run and translates the lines.
+
+    Returns None where the system doesn't report it, on devices with memory of their own, and, with a warning, if the
+    process fails.
+    """
+    if pick_device(device).type != "cpu" or not _PROCESS_STATUS.exists():
         return None
     given = json.dumps([str(folder.resolve()), list(lines)])
-    done = subprocess.run([sys.executable, "-c", _ALONE], input=given, capture_output=True, text=True)
+    done = subprocess.run([sys.executable, "-c", _TRANSLATE_ALONE], input=given, capture_output=True, text=True)
     if done.returncode:
         last = (done.stderr.strip().splitlines() or [f"exit status {done.returncode}"])[-1]
-        warnings.warn(f"the memory that {folder} takes is not known, its process failed: {last}", stacklevel=2)
+        warnings.warn(
+            f"the memory that {folder} takes is unknown, because the process that measures it failed: {last}",
+            stacklevel=2,
+        )
         return None
     return 1024 * int(done.stdout) if done.stdout.strip() else None

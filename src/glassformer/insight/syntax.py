@@ -1,4 +1,4 @@
-"""Dependency trees of sentences (CoNLL-U, Universal Dependencies), and which heads look along them."""
+"""Dependency trees of sentences (CoNLL-U, Universal Dependencies), and which heads follow their relations."""
 
 import unicodedata
 from collections import Counter, defaultdict
@@ -14,11 +14,11 @@ from torch import Tensor
 from glassformer.errors import DataError
 
 RELATIONS = ("nsubj", "obj", "amod", "advmod")
-"""Those that Voita et al. 2019 (section 5.2.2) look at; subtypes such as nsubj:pass count as their type."""
-ABOVE = 0.1
-"""How much more often than the best fixed position a head must find the other word to be syntactic (the same)."""
-LEAST = 20
-"""Relations found fewer times than this say nothing."""
+"""The relations that Voita et al. 2019 (section 5.2.2) study. Subtypes such as nsubj:pass count as their type."""
+SYNTACTIC_MARGIN = 0.1
+"""How much more often than the best fixed position a syntactic head must find the other word (the same section)."""
+MIN_OCCURRENCES = 20
+"""Relations that occur fewer times are not counted."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,35 +28,35 @@ class Syntax:
     relation: str
     """One of `RELATIONS`."""
     to: str
-    """head: words of this relation look at the word they depend on; dependent: the other way."""
+    """head: dependents look at the word they depend on. dependent: that word looks at them."""
     found: float
-    """Share of the tokens whose largest weight, that on the sentence's end left aside, falls on the other word."""
+    """Share of the tokens whose largest weight, not counting the sentence's end, falls on the other word."""
     by_position: float
-    """The same of always looking at the one relative position that is best at it."""
+    """The same share for always looking at the one relative position that is best at it."""
 
     def __str__(self) -> str:
         return f"{self.relation} to {self.to} {self.found:.0%} ({self.by_position:.0%})"
 
 
 @dataclass(frozen=True)
-class Link:
-    """A dependent and its head in a sentence, each by its tokens."""
+class Arc:
+    """A relation between a dependent and its head in a sentence, each given by its tokens."""
 
     relation: str
     dependent: list[int]
     head: list[int]
 
-    def both_ways(self) -> Iterator[tuple[tuple[str, str], list[int], list[int]]]:
-        """Relation and direction, who looks, and at what."""
+    def both_directions(self) -> Iterator[tuple[tuple[str, str], list[int], list[int]]]:
+        """Yield for both directions: (relation, direction), the tokens that look, and those they should look at."""
         yield (self.relation, "head"), self.dependent, self.head
         yield (self.relation, "dependent"), self.head, self.dependent
 
 
 class Treebank:
-    """The trees of a CoNLL-U file by the text of their sentences: spaces don't count."""
+    """The trees of a CoNLL-U file, found by the text of their sentences. Spaces don't count."""
 
     def __init__(self, path: Path) -> None:
-        """Raises DataError if the file can't be read, ImportError without the library for it."""
+        """Read the file. Raises DataError if it can't be read, and ImportError if the package conllu is missing."""
         try:
             from conllu import parse_incr
             from conllu.exceptions import ParseException
@@ -75,9 +75,9 @@ class Treebank:
             reason = f"a column is missing: {error}" if isinstance(error, (KeyError, TypeError)) else error
             raise DataError(f"{path} is not CoNLL-U ({reason}): ten columns, tabs between them") from None
 
-    def links(self, surfaces: Sequence[str]) -> list[Link] | None:
-        """The relations of a sentence whose tokens stand for these texts; None if its tree isn't there."""
-        pieces = [_joined(surface) for surface in surfaces]
+    def arcs(self, surfaces: Sequence[str]) -> list[Arc] | None:
+        """Return the arcs of the sentence whose tokens have these texts, or None if there is no tree for it."""
+        pieces = [_letters(surface) for surface in surfaces]
         words = self._trees.get("".join(pieces))
         if words is None:
             return None
@@ -87,75 +87,77 @@ class Treebank:
             for word in words
         }
         return [
-            Link(word.relation, tokens[word.id], tokens[word.head])
+            Arc(word.relation, tokens[word.id], tokens[word.head])
             for word in words
             if word.relation and word.head in tokens
         ]
 
-    def of(self, sentences: Sequence[Sequence[str]]) -> list[list[Link] | None]:
-        """The links of each sentence; DataError if there is a tree for none of them."""
-        found = [self.links(surfaces) for surfaces in sentences]
-        if all(links is None for links in found):
+    def arcs_of_all(self, sentences: Sequence[Sequence[str]]) -> list[list[Arc] | None]:
+        """Return the arcs of each sentence, or None for it. Raises DataError if there is no tree for any of them."""
+        arcs = [self.arcs(surfaces) for surfaces in sentences]
+        if all(one is None for one in arcs):
             raise DataError(
-                f"{self._path} has a tree for none of the {len(found)} sentences: it must be made from their text, "
-                "letter for letter (spaces don't count)"
+                f"{self._path} has a tree for none of the {len(arcs)} sentences: its trees must have "
+                "their text, letter for letter (spaces don't count)"
             )
-        return found
+        return arcs
 
 
-class Following:
-    """How often the heads of an attention look along each relation, added up."""
+class RelationCounts:
+    """Counts of how often the heads of an attention follow each relation."""
 
     def __init__(self, heads: int) -> None:
         self._hits = defaultdict[tuple[str, str], Tensor](lambda: torch.zeros(heads))
-        self._looks, self._offsets = Counter[tuple[str, str]](), defaultdict(Counter[int])
+        self._tokens, self._offsets = Counter[tuple[str, str]](), defaultdict(Counter[int])
 
-    def add(self, weights: Float[Tensor, "heads q_len k_len"], links: Sequence[Link]) -> None:
-        """Of a sentence, its end left out."""
-        where = weights.argmax(-1)
-        for link in links:
-            for way, looking, sought in link.both_ways():
-                for query in looking:
-                    self._hits[way] += torch.isin(where[:, query], torch.tensor(sought))
-                    self._looks[way] += 1
-                    self._offsets[way].update(key - query for key in sought)
+    def add(self, weights: Float[Tensor, "heads q_len k_len"], arcs: Sequence[Arc]) -> None:
+        """Count a sentence, given without its end."""
+        targets = weights.argmax(-1)
+        for arc in arcs:
+            for direction, queries, keys in arc.both_directions():
+                for query in queries:
+                    self._hits[direction] += torch.isin(targets[:, query], torch.tensor(keys))
+                    self._tokens[direction] += 1
+                    self._offsets[direction].update(key - query for key in keys)
 
     def best(self, head: int) -> Syntax | None:
-        """Of this head; None if no relation was found often enough."""
-        ways = [
+        """Return the relation that this head follows best, or None if no relation occurred often enough."""
+        candidates = [
             Syntax(
-                relation=way[0],
-                to=way[1],
-                found=float(self._hits[way][head]) / looks,
-                by_position=max(self._offsets[way].values()) / looks,
+                relation=direction[0],
+                to=direction[1],
+                found=float(self._hits[direction][head]) / tokens,
+                by_position=max(self._offsets[direction].values()) / tokens,
             )
-            for way, looks in self._looks.items()
-            if looks >= LEAST
+            for direction, tokens in self._tokens.items()
+            if tokens >= MIN_OCCURRENCES
         ]
-        return max(ways, key=lambda way: way.found - way.by_position, default=None)
+        return max(candidates, key=lambda syntax: syntax.found - syntax.by_position, default=None)
 
 
 @dataclass(frozen=True)
 class _Word:
+    """A word of a tree."""
+
     id: int
     begin: int
     end: int
-    """Its letters in the sentence; words written as one, such as zum, have the same."""
+    """Range of its letters in the sentence. Words that are written as one, such as German zum, share it."""
     head: int
     relation: str
-    """Empty if it isn't one of `RELATIONS`."""
+    """Empty if it is none of `RELATIONS`."""
 
 
 def _words(tree: Any) -> tuple[str, list[_Word]]:
-    """The letters of a sentence without spaces, and its words."""
+    """Return the letters of a sentence without spaces, and its words."""
     text, words, whole = "", list[_Word](), (0, (0, 0))
     for token in tree:
         number = token["id"]
-        if isinstance(number, int) and number <= whole[0]:  # a part of words written as one
+        if isinstance(number, int) and number <= whole[0]:  # one of several words that are written as one
             begin, end = whole[1]
         elif isinstance(number, int) or number[1] == "-":
             begin = len(text)
-            text += _joined(token["form"])
+            text += _letters(token["form"])
             end = len(text)
             if not isinstance(number, int):
                 whole = number[2], (begin, end)
@@ -167,6 +169,6 @@ def _words(tree: Any) -> tuple[str, list[_Word]]:
     return text, words
 
 
-def _joined(text: str) -> str:
-    """Without spaces, each letter in its parts (é as e and an accent): a token may be a part alone."""
+def _letters(text: str) -> str:
+    """Return the text without spaces, with letters decomposed (é as e and an accent): a token may be such a part."""
     return "".join(unicodedata.normalize("NFKD", text).split())

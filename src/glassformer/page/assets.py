@@ -1,25 +1,26 @@
-"""The files that a page is made of, in web/: style, scripts, and the document around them."""
+"""The files in web/ that make up a page: style, scripts, and the document around them."""
 
 import re
 from pathlib import Path
 
 FOLDER = Path(__file__).parent / "web"
 SCRIPTS = ("data", "drawing", "saving", "overview", "map", "detail", "texts", "strips", "table", "page")
-"""Modules, each of which imports from those before it alone."""
+"""The modules, in an order in which each imports only from those before it."""
 _IMPORT = re.compile(r'^import \{[^}]*\} from "\./\w+\.js";\n', re.MULTILINE)
 
 
 def script() -> str:
-    """All modules as one, which a page and a notebook can hold."""
+    """Return all modules as one script, which a page or a notebook can hold."""
     return "\n".join(_IMPORT.sub("", _read(f"{name}.js")) for name in SCRIPTS)
 
 
 def style() -> str:
+    """Return the style sheet."""
     return _read("page.css")
 
 
 def document() -> str:
-    """A template for `str.format`: title, css, script, data."""
+    """Return the HTML document, a template for `str.format` with title, css, script and data."""
     return _read("page.html")
 
 

@@ -1,4 +1,4 @@
-"""A page of what a run looks at while it translates a line."""
+"""The page of a run: its attention while it translates a line."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -8,26 +8,26 @@ from glassformer.errors import ConfigError
 from glassformer.generation.config import SearchConfig
 from glassformer.generation.translator import Translator
 from glassformer.insight.heads import read_heads
-from glassformer.page.report import COARSE, MOST, Page, page
+from glassformer.page.report import LONG_INPUT_WANT, MOST_WEIGHTS, Page, page
 from glassformer.run.names import HEADS
 from glassformer.transformer.config import ModelConfig
 
 
 def inspect(run: Path, source: str, target: str | None = None, *, hypotheses: int = 3, device: str = "auto") -> Page:
-    """The attention of a run's best translations of a line, or of a given target, as a page.
+    """Return a page of the attention of a run's best translations of a line, or of a given target.
 
-    Weights are computed in float32. Roles and importance are there if `glassformer heads` has studied the run. For long
-    lines tiles and the largest weights of each token stand in for all of them.
+    Weights are computed in float32. The page has roles and importance of the heads if `glassformer heads` has studied
+    the run. For long lines it has tiles and the largest weights of each token in place of all weights.
 
-    Raises ConfigError for a source that is empty or no UTF-8, and RunError for what is no run.
+    Raises ConfigError for a source that is empty or not valid UTF-8, and RunError if `run` is not a run folder.
     """
     for name, text in (("source", source), ("target", target or "")):
         try:
             text.encode()
         except UnicodeEncodeError:
-            raise ConfigError(f"{name} holds bytes that are no UTF-8: {text!a}") from None
+            raise ConfigError(f"{name} must be valid UTF-8, got {text!a}: convert it first") from None
     if not source.strip():
-        raise ConfigError("source is empty: give the text to look at")
+        raise ConfigError("source is empty: give the text to translate")
     if hypotheses < 1:
         raise ConfigError(f"hypotheses must be at least 1, got {hypotheses}")
     translator = Translator.load(run, device, "float32")
@@ -38,25 +38,28 @@ def inspect(run: Path, source: str, target: str | None = None, *, hypotheses: in
         lengths = [len(one.tokens) + 1 for one in plain]
     else:
         lengths = [len(translator.target_tokenizer.encode([target])[0]) + 1]
-    want = _wanted(translator.engine.config, len(ids) + 1, lengths)
+    want = _choose_want(translator.engine.config, len(ids) + 1, lengths)
     if target is None:
-        (found,) = translator.translate_n_best([source], search, attention=want)
+        (translations,) = translator.translate_n_best([source], search, attention=want)
     else:
-        found = [translator.read(source, target, attention=want)]
+        translations = [translator.read(source, target, attention=want)]
     heads = read_heads(run / HEADS) if (run / HEADS).exists() else []
-    return page(found, title=f"{run.resolve().name}: {source if len(source) <= 60 else source[:59] + '…'}", heads=heads)
+    short = source if len(source) <= 60 else source[:59] + "…"
+    return page(translations, title=f"{run.resolve().name}: {short}", heads=heads)
 
 
-def _wanted(config: ModelConfig, source: int, targets: Sequence[int]) -> Want:
-    """All weights of a source and targets of these lengths, in tokens, or if these are too many what a page of long
-    inputs shows; ConfigError if that is too much too."""
+def _choose_want(config: ModelConfig, source: int, targets: Sequence[int]) -> Want:
+    """Return what to observe for a source and targets of these lengths, in tokens.
+
+    That is all weights, or LONG_INPUT_WANT if they are too many for a page. Raises ConfigError if that is too much too.
+    """
 
     def count(source: int, target: int) -> int:
         return config.heads * (config.encoder_layers * source**2 + config.decoder_layers * target * (target + source))
 
-    if sum(count(source, target) for target in targets) <= MOST // 2:
+    if sum(count(source, target) for target in targets) <= MOST_WEIGHTS // 2:
         return Want(weights=True)
-    tiles = COARSE.pooled_heads
-    if (most := MOST // count(tiles, tiles)) < len(targets):
+    tiles = LONG_INPUT_WANT.pooled_heads
+    if (most := MOST_WEIGHTS // count(tiles, tiles)) < len(targets):
         raise ConfigError(f"hypotheses of so long a line must be at most {most}, got {len(targets)}: give fewer")
-    return COARSE
+    return LONG_INPUT_WANT

@@ -1,9 +1,9 @@
-"""A page to look at attention: one HTML file that needs no network, or the same view in a notebook."""
+"""The public function `page`: attention as one HTML file that needs no network, or as a view in a notebook."""
 
 import base64
 import html
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,68 +20,69 @@ from glassformer.generation.attention import STACKS, TranslationAttention
 from glassformer.generation.translator import Translation
 from glassformer.insight.heads import Head
 from glassformer.page import assets
-from glassformer.page.packed import NOTHING, Numbers
+from glassformer.page.packed import NO_POSITION, PackedTensors
 
-EXACT = 50_000
-"""Numbers, in all, up to which a page carries them as 32-bit floats: beyond it in 16 bits."""
-MOST = 4_000_000
-"""Weights and tiles, in all, that a page carries at the most."""
-COARSE = Want(pooled_heads=64, top=8, entropy=True, received=True)
-"""What to capture of inputs whose weights are too many: tiles, the largest of each query, and exact sums."""
+EXACT_UP_TO = 50_000
+"""Up to this many numbers in all, a page holds 32-bit floats; beyond that, 16 bits of each."""
+MOST_WEIGHTS = 4_000_000
+"""Most weights and tiles that a page holds in all."""
+LONG_INPUT_WANT = Want(pooled_heads=64, top=8, entropy=True, received=True)
+"""What to capture from inputs with too many weights: tiles, the largest weights of each query, and exact sums."""
 _ADVICE = "Want(pooled_heads=64, top=8, entropy=True, received=True)"
 _CROSS = re.compile(r"multihead_attn|encoder_attn|source_attention|cross_?att|EncDecAttention", re.IGNORECASE)
-_ITS_OWN = re.compile(r"decoder", re.IGNORECASE)
+_DECODER = re.compile(r"decoder", re.IGNORECASE)
 
 Axes = dict[str, list[str]]
 
 
 @dataclass(frozen=True)
 class View:
-    """One attention as a page shows it."""
+    """One attention, as a page shows it."""
 
     path: str
     group: str
     """encoder, decoder, source (the decoder's attention to the source) or self."""
     queries: str
     keys: str
-    """Names of axes, whose tokens the positions are."""
+    """Names of the axes that hold the tokens of the queries and of the keys."""
     facts: dict[str, Tensor]
-    """Those that there are of one entry: weights (heads, q_len, k_len); tiles (heads, at most `tiles` a side), sums of
-    weights; entropy (heads, q_len), in nats; received (heads, k_len); top and top_keys (heads, q_len, top)."""
+    """The facts of one entry, as far as they are known: weights (heads, q_len, k_len); tiles, sums of weights (heads,
+    at most `tiles` a side); entropy, in nats (heads, q_len); received (heads, k_len); top and top_keys (heads, q_len,
+    top)."""
     tiles: int = 0
-    """How many a side were asked for."""
+    """How many tiles a side were asked for."""
     mean: bool = False
-    """Whether its one head is the mean of all."""
+    """Whether it shows the mean of the heads as its only head."""
     dropped: str = ""
-    """What a capture left out for want of memory."""
+    """What the capture left out because of its budget, in words."""
 
     @property
     def heads(self) -> int:
-        """How many it shows."""
+        """Return how many heads it shows."""
         return next(iter(self.facts.values())).shape[0]
 
 
 @dataclass(frozen=True)
-class Hypothesis:
-    """What one choice of the page shows."""
+class HypothesisViews:
+    """The views of one hypothesis, between which the reader of a page chooses; a capture has only one."""
 
     label: str
     axes: Axes
     views: list[View]
     grids: Mapping[str, tuple[int, int]]
-    """Rows and columns of axes whose last positions are patches of a picture."""
+    """Rows and columns of the axes whose last positions are the patches of a picture."""
 
 
 @dataclass(frozen=True)
 class Page:
-    """Attention to look at. In a notebook it shows itself (extra `notebook`); `save` writes it."""
+    """A page that shows attention. `save` writes it; in a notebook it shows itself (extra `notebook`)."""
 
     title: str
     data: bytes = field(repr=False)
-    """What it shows, for the scripts in page/."""
+    """What it shows, in the format of `packed`."""
 
     def html(self) -> str:
-        """The whole page, one HTML document without links to anything."""
+        """Return the page as one HTML document, which loads nothing else."""
         return assets.document().format(
             title=html.escape(self.title),
             css=assets.style(),
@@ -90,16 +91,16 @@ class Page:
         )
 
     def save(self, path: str | Path) -> Path:
-        """Write it, whole or not at all."""
+        """Write the page, whole or not at all; return its path. Raises DataError if there is no such folder."""
         with replacing(Path(path)) as file:
             file.write(self.html().encode(errors="replace"))
         return Path(path)
 
     def widget(self) -> Any:
-        """The view as a Jupyter widget (anywidget). Needs the extra `notebook`."""
-        from glassformer.page.widget import widget_of
+        """Return the page as a Jupyter widget (anywidget). Needs the extra `notebook`."""
+        from glassformer.page.widget import make_widget
 
-        return widget_of(self.data)
+        return make_widget(self.data)
 
     def _repr_mimebundle_(self, **options: Any) -> Any:
         try:
@@ -118,70 +119,79 @@ def page(
     grid: tuple[int, int] | None = None,
     heads: Sequence[Head] = (),
 ) -> Page:
-    """A page of what `capture` has recorded, or of translations with their attention.
+    """Return a page that shows what `capture` recorded, or translations with their attention.
 
-        with torch.no_grad(), capture(model, Want(weights=True)) as seen:
-            model(inputs)
-        page(seen, ["the", "dog", "sleeps"]).save("attention.html")
+    `tokens` are the tokens of the input text (in an encoder-decoder, of the source), `target` those that the decoder
+    reads. Left out, positions are numbered. For a padded entry give the tokens without padding: the rest is cut off.
+    `entry` chooses one of the batch. `grid`, rows and columns, says that the last tokens are the patches of a picture.
+    `heads`, from `study_heads`, add roles and importance. Translations know their own tokens.
 
-    `tokens` are those of the text that goes in (of an encoder-decoder, of the source), `target` those that the decoder
-    reads; left out, positions are numbered. Of a padded entry give the real tokens: what lies behind them is left out.
-    `entry` is that of the batch. `grid`, rows and columns, says that the last of the tokens are patches of a picture.
-    `heads`, from `study_heads`, give roles and importance. Translations know their tokens.
+    A page holds at most 4 million weights. For longer inputs capture
+    `Want(pooled_heads=64, top=8, entropy=True, received=True)`: the page then shows tiles and the largest weights of
+    each query, and an upper bound for every other weight.
 
-    Weights are shown as they are; where a capture has no room for them, or they are too many for a page (more than 4
-    million), ask for `Want(pooled_heads=64, top=8, entropy=True, received=True)`: tiles, the largest of each query, and
-    of any other the most that it can be.
+    Raises ArgumentError if nothing was captured that a page can show, if tokens don't fit, or if weights are NaN.
 
-    Raises ArgumentError where nothing was captured that can be drawn, tokens don't fit, or weights are not numbers.
+    >>> import torch
+    >>> from glassformer import capture
+    >>> model = torch.nn.TransformerEncoderLayer(32, 4, batch_first=True).eval()
+    >>> with torch.no_grad(), capture(model, Want(weights=True)) as captured:
+    ...     _ = model(torch.randn(1, 3, 32))
+    >>> page(captured, ["the", "dog", "sleeps"], title="One layer")
+    Page(title='One layer')
+    >>> _.save("attention.html")  # doctest: +SKIP
     """
     title = title or "Attention"
-    return Page(title, pack(title, _hypotheses(seen, tokens, target, entry, grid), heads))
+    if not isinstance(title, str):
+        raise ArgumentError(f"title must be a str, got {title!r}")
+    if not isinstance(heads, Sequence) or not all(isinstance(head, Head) for head in heads):
+        raise ArgumentError(f"heads must be what study_heads returns, got {heads!r}")
+    return Page(title, pack(title, _collect_hypotheses(seen, tokens, target, entry, grid), heads))
 
 
-def _hypotheses(
+def _collect_hypotheses(
     seen: Captured | TranslationAttention | Translation | Sequence[Translation],
     tokens: Sequence[str] | None,
     target: Sequence[str] | None,
     entry: int,
     grid: tuple[int, int] | None,
-) -> list[Hypothesis]:
-    """What `page` is given, in the form of what it shows."""
+) -> list[HypothesisViews]:
+    """Return the hypotheses of what `page` was given: one for a capture, one for each translation."""
     if isinstance(seen, Captured):
-        return [_of_capture(seen, tokens, target, entry, grid)]
+        return [_from_capture(seen, tokens, target, entry, grid)]
     if tokens is not None or target is not None or entry or grid:
         raise ArgumentError("tokens, target, entry and grid are for what capture recorded: translations know their own")
     if isinstance(seen, TranslationAttention):
-        return [_of_attention(seen, "")]
+        return [_from_translation(seen, "")]
     translations = [seen] if isinstance(seen, Translation) else list(seen) if isinstance(seen, Sequence) else []
     if not translations or not all(isinstance(one, Translation) and one.attention for one in translations):
         raise ArgumentError(
             "seen must be what capture recorded, or translations with their attention: "
             "translate(lines, attention=Want(weights=True))"
         )
-    return [_of_attention(one.attention, f"{one.text}  ({one.score:.2f})") for one in translations if one.attention]
+    return [_from_translation(one.attention, f"{one.text}  ({one.score:.2f})") for one in translations if one.attention]
 
 
-def pack(title: str, hypotheses: Sequence[Hypothesis], heads: Sequence[Head]) -> bytes:
-    """What the scripts in page/ show. ArgumentError if it is too much, or not all of it numbers."""
+def pack(title: str, hypotheses: Sequence[HypothesisViews], heads: Sequence[Head]) -> bytes:
+    """Return the data of a page. Raises ArgumentError if there are too many weights, or if any are NaN."""
     views = [view for one in hypotheses for view in one.views]
     total = sum(x.numel() for view in views for name, x in view.facts.items() if name in ("weights", "tiles"))
-    if total > MOST:
+    if total > MOST_WEIGHTS:
         raise ArgumentError(
-            f"a page holds at most {MOST:,} weights, got {total:,}: capture {_ADVICE}, or fewer layers, or show fewer "
-            "hypotheses"
+            f"a page holds at most {MOST_WEIGHTS:,} weights, got {total:,}: capture {_ADVICE}, or fewer layers, or "
+            "show fewer hypotheses"
         )
     for view in views:
         if not all(x.isfinite().all() for x in view.facts.values()):
-            raise ArgumentError(f"{view.path} has weights that are not numbers (NaN): there is nothing to show of it")
-    packing = _Packing(heads, sum(x.numel() for view in views for x in view.facts.values()) <= EXACT)
+            raise ArgumentError(f"{view.path} has weights that are not numbers (NaN): they cannot be shown")
+    packing = _Packing(heads, sum(x.numel() for view in views for x in view.facts.values()) <= EXACT_UP_TO)
     packed = []
     for one in hypotheses:
         layers = _layers(one.views)
         views = [packing.view(view, layers[view.path], one.axes) for view in one.views]
         drawn = [view for view in views if view["heads"]]
         if not drawn:
-            raise ArgumentError("there are no heads to show: every attention has lost all of its own")
+            raise ArgumentError("there are no heads to show: every attention has had all its heads removed")
         packed.append(
             {
                 "label": one.label,
@@ -192,11 +202,11 @@ def pack(title: str, hypotheses: Sequence[Hypothesis], heads: Sequence[Head]) ->
                 **({"importance": max(1e-9, *(head.without for head in heads))} if heads else {}),
             }
         )
-    return packing.numbers.pack({"title": title, "hypotheses": packed})
+    return packing.tensors.pack({"title": title, "hypotheses": packed})
 
 
 def _layers(views: Sequence[View]) -> dict[str, int]:
-    """The number of each view's layer: the first in its path, or where that isn't its own, its place in its group."""
+    """Return each view's layer: the first number in its path, or its place in its group if that number isn't unique."""
     layers: dict[str, int] = {}
     for group in {view.group for view in views}:
         paths = [view.path for view in views if view.group == group]
@@ -206,7 +216,7 @@ def _layers(views: Sequence[View]) -> dict[str, int]:
 
 
 def _start(drawn: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """What to show first: of the attention to the source, if there is any, the head of most importance."""
+    """Return which head to show first: the most important one, in attention to the source if there is any."""
     source = [view for view in drawn if view["group"] == "source"] or drawn
     places = [(view["path"], n, head.get("importance", 0.0)) for view in source for n, head in enumerate(view["heads"])]
     path, head, _ = max(places, key=lambda place: place[2])
@@ -214,24 +224,24 @@ def _start(drawn: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 class _Packing:
-    """Views on their way into a page."""
+    """Packs views, with what is known about their heads, into the data of a page."""
 
     def __init__(self, heads: Sequence[Head], exact: bool) -> None:
-        """`exact`: as 32-bit floats."""
-        self.numbers = Numbers()
+        """Pack numbers as 32-bit floats if `exact`, else in 16 bits."""
+        self.tensors = PackedTensors()
         self._exact = exact
         self._about = {(head.attention, head.head): head for head in heads}
 
     def view(self, view: View, layer: int, axes: Axes) -> dict[str, Any]:
-        """What the scripts are told of it."""
+        """Return the description of a view for the scripts."""
         facts = view.facts if view.heads else {}
         queries, keys = len(axes[view.queries]), len(axes[view.keys])
         kind = "f4" if self._exact else "p2"
         kinds = {"weights": kind, "tiles": "p2", "entropy": kind, "received": kind, "top": kind}
-        stored = {name: self.numbers.add(facts[name], kinds[name]) for name in kinds if name in facts}
-        position = "u2" if keys < NOTHING["u2"] else "u4"
+        stored = {name: self.tensors.add(facts[name], kinds[name]) for name in kinds if name in facts}
+        position = "u2" if keys < NO_POSITION["u2"] else "u4"
         if "top" in facts:
-            stored["keys"] = self.numbers.add(facts["top_keys"], position)
+            stored["keys"] = self.tensors.add(facts["top_keys"], position)
         tile = [tile_size(length, view.tiles) for length in (queries, keys)]
         known = [None if view.mean else self._about.get((view.path, n)) for n in range(view.heads)]
         return {
@@ -242,19 +252,21 @@ class _Packing:
             "keys": view.keys,
             "sizes": [queries, keys],
             "tile": tile if "tiles" in facts else None,
-            "none": NOTHING[position],
+            "none": NO_POSITION[position],
             "heads": [{} if head is None else {"role": head.role, "importance": head.without} for head in known],
             "mean": view.mean,
             "facts": stored,
             "exact": self._exact,
-            "rows": _rows(facts, queries, tile[0]),
+            "rows": _row_sums(facts, queries, tile[0]),
             "dropped": view.dropped,
         }
 
 
-def _rows(facts: Mapping[str, Tensor], queries: int, tile: int) -> list[float]:
-    """The least and the most that a query's weights sum to, as far as they are there: 1, but for what was cut off,
-    dropped, or may look nowhere."""
+def _row_sums(facts: Mapping[str, Tensor], queries: int, tile: int) -> list[float]:
+    """Return the least and the greatest sum of a query's weights.
+
+    Both are 1, unless keys were cut off, weights were dropped, or a query may look nowhere.
+    """
     if "weights" in facts:
         sums = facts["weights"].float().sum(-1)
     elif "tiles" in facts:
@@ -266,32 +278,32 @@ def _rows(facts: Mapping[str, Tensor], queries: int, tile: int) -> list[float]:
 
 
 def _view(path: str, group: str, ends: tuple[str, str], axes: Axes, one: Observation, dropped: str = "") -> View:
-    """What a page shows of one entry's Observation.
+    """Return what a page shows of one entry's Observation.
 
-    Tiles of a single weight are weights. Entropy and received follow from these where they weren't asked for. Where
-    there is only the mean of the heads, that is the one head to show.
+    Tiles of a single weight count as weights. Entropy and received are computed from the weights if they weren't asked
+    for. If there is only the mean of the heads, it is shown as the only head.
     """
-    found = {name: x.detach() for name, x in one.tensors().items()}
-    mean = not found.keys() & {"weights", "pooled_heads"} and bool(found.keys() & {"head_mean", "pooled"})
+    known = {name: x.detach() for name, x in one.tensors().items()}
+    mean = not known.keys() & {"weights", "pooled_heads"} and bool(known.keys() & {"head_mean", "pooled"})
     if mean:
         shown = {"head_mean": "weights", "pooled": "tiles"}
-        found = {shown[name]: x[None] for name, x in found.items() if name in shown}
-    elif "pooled_heads" in found:
-        found["tiles"] = found["pooled_heads"]
+        known = {shown[name]: x[None] for name, x in known.items() if name in shown}
+    elif "pooled_heads" in known:
+        known["tiles"] = known["pooled_heads"]
     tiles = one.want.pooled if mean else one.want.pooled_heads
-    if "tiles" in found and all(tile_size(len(axes[axis]), tiles) == 1 for axis in ends):
-        found.setdefault("weights", found["tiles"])
-    if "weights" in found:
-        weights = found["weights"].float()
-        found.setdefault("entropy", torch.special.entr(weights).sum(-1))
-        found.setdefault("received", weights.sum(1))
-    kept = ["weights"] if "weights" in found else ["tiles", "top", "top_keys"]
-    facts = {name: found[name] for name in (*kept, "entropy", "received") if name in found}
+    if "tiles" in known and all(tile_size(len(axes[axis]), tiles) == 1 for axis in ends):
+        known.setdefault("weights", known["tiles"])
+    if "weights" in known:
+        weights = known["weights"].float()
+        known.setdefault("entropy", torch.special.entr(weights).sum(-1))
+        known.setdefault("received", weights.sum(1))
+    kept = ["weights"] if "weights" in known else ["tiles", "top", "top_keys"]
+    facts = {name: known[name] for name in (*kept, "entropy", "received") if name in known}
     return View(path, group, *ends, facts, tiles, mean, dropped)
 
 
-def _of_attention(attention: TranslationAttention, label: str) -> Hypothesis:
-    """Of a translation: what the source looks at, what the translation looks at while it is written."""
+def _from_translation(attention: TranslationAttention, label: str) -> HypothesisViews:
+    """Return the views of a translation: the source's self-attention, and the attention while it was written."""
     axes = {"source": attention.source_tokens, "written": attention.target_in, "next": attention.target_out}
     ends = {"encoder": ("source", "source"), "decoder": ("next", "written"), "source": ("next", "source")}
     names = {"encoder": "encoder.{}.self_attention", "decoder": "decoder.{}.self_attention"}
@@ -301,17 +313,17 @@ def _of_attention(attention: TranslationAttention, label: str) -> Hypothesis:
         for stack in STACKS
         for layer, one in getattr(attention, stack).items()
     ]
-    return Hypothesis(label, axes, _drawable(views), {})
+    return HypothesisViews(label, axes, _drawable(views), {})
 
 
-def _of_capture(
+def _from_capture(
     seen: Captured,
     tokens: Sequence[str] | None,
     target: Sequence[str] | None,
     entry: int,
     grid: tuple[int, int] | None,
-) -> Hypothesis:
-    """Of any model, whose kinds of attention are told from their paths."""
+) -> HypothesisViews:
+    """Return the views of a captured model. The paths tell which kind of attention each one is."""
     if not seen:
         raise ArgumentError("nothing was captured: call the model inside the context, and make the page after it")
     two_texts = any(_CROSS.search(path) for path in seen)
@@ -319,15 +331,10 @@ def _of_capture(
     views = []
     for path, observation in seen.items():
         if observation.batch is not None and entry not in range(-observation.batch, observation.batch):
-            raise ArgumentError(f"entry must be one of the batch's {observation.batch}, got {entry}")
+            last = observation.batch - 1
+            raise ArgumentError(f"entry must be one of the batch's {last + 1}, from 0 to {last}, got {entry!r}")
         one = observation[entry]
-        if _CROSS.search(path):
-            group, queries, keys = "source", "target", "source"
-        elif two_texts and _ITS_OWN.search(path):
-            group, queries, keys = "decoder", "target", "target"
-        else:
-            group, text = ("encoder", "source") if two_texts else ("self", "tokens")
-            queries = keys = text
+        group, queries, keys = _group_and_axes(path, two_texts)
         sizes = seen.lengths(path)
         for axis, length in zip((queries, keys), sizes, strict=True):
             given = target if axis == "target" else tokens
@@ -340,32 +347,47 @@ def _of_capture(
     grids: dict[str, tuple[int, int]] = {}
     if grid is not None:
         axis = "source" if two_texts else "tokens"
-        if len(grid) != 2 or min(grid) < 1 or grid[0] * grid[1] > len(axes[axis]):
-            got = " x ".join(map(str, grid))
-            raise ArgumentError(f"grid must be rows and columns of at most {len(axes[axis])} patches, got {got}")
+        _check_grid(grid, len(axes[axis]))
         grids[axis] = grid
     views.sort(key=lambda view: (*STACKS, "self").index(view.group))  # as they stand on the page
-    return Hypothesis("", axes, _drawable(views), grids)
+    return HypothesisViews("", axes, _drawable(views), grids)
+
+
+def _group_and_axes(path: str, two_texts: bool) -> tuple[str, str, str]:
+    """Return the group of the attention at this path, and the names of its queries' and keys' axes."""
+    if _CROSS.search(path):
+        return "source", "target", "source"
+    if two_texts:
+        return ("decoder", "target", "target") if _DECODER.search(path) else ("encoder", "source", "source")
+    return "self", "tokens", "tokens"
+
+
+def _check_grid(grid: tuple[int, int], length: int) -> None:
+    pair = isinstance(grid, Sequence) and len(grid) == 2 and all(isinstance(n, int) and n >= 1 for n in grid)
+    if not pair or grid[0] * grid[1] > length:
+        raise ArgumentError(f"grid must be (rows, columns) of at most {length} patches, got {grid!r}")
 
 
 def _axis(known: list[str] | None, given: Sequence[str] | None, length: int, name: str) -> list[str]:
-    """The tokens of so many positions: those given, or their numbers."""
+    """Return the tokens of an axis of this length: the given ones, or the numbers of the positions."""
     if given is not None:
-        if isinstance(given, str):
-            raise ArgumentError(f"{name} must be a sequence of tokens, got one str: pass them apart, text.split()")
+        if isinstance(given, str) or not isinstance(given, Iterable):
+            kind = type(given).__name__
+            raise ArgumentError(f"{name} must be a sequence of tokens, got one {kind}: pass text.split(), for example")
+        given = list(given)
         if not 0 < len(given) <= length:
             raise ArgumentError(f"there are {length} positions of the {name}, got {len(given)} tokens for them")
         return [str(token) for token in given]
     if known is not None and len(known) != length:
         raise ArgumentError(
-            f"the {name} has {len(known)} positions in one attention and {length} in another: make pages of some "
-            "layers each, capture(model, layers=...)"
+            f"the {name} has {len(known)} positions in one attention and {length} in another: capture some layers "
+            "at a time, with capture(model, layers=...)"
         )
     return [str(n) for n in range(length)]
 
 
 def _drawable(views: list[View]) -> list[View]:
-    """Those of which there is something to draw; ArgumentError if there are none."""
+    """Return the views that have something to draw. Raises ArgumentError if there are none."""
     kept = [view for view in views if view.facts]
     if not kept:
         raise ArgumentError(
@@ -375,21 +397,21 @@ def _drawable(views: list[View]) -> list[View]:
 
 
 def _cut(one: Observation, queries: int, keys: int) -> Observation:
-    """Of a padded entry, without the padding."""
-    found = one.tensors()
+    """Return the Observation of a padded entry without its padding."""
+    facts = one.tensors()
     lengths = {"weights": (queries, keys), "head_mean": (queries, keys), "entropy": (queries,), "received": (keys,)}
     lengths |= {"top": (queries,), "top_keys": (queries,)}
     for name, ends in lengths.items():
-        if name in found:
+        if name in facts:
             first = 0 if name == "head_mean" else 1
             for axis, length in enumerate(ends, start=first):
-                found[name] = found[name].narrow(axis, 0, length)
-    if found.keys() & {"pooled", "pooled_heads"}:  # tiles would mix tokens and padding
+                facts[name] = facts[name].narrow(axis, 0, length)
+    if facts.keys() & {"pooled", "pooled_heads"}:  # tiles would mix tokens and padding
         raise ArgumentError(f"tiles can't be cut to {queries} x {keys} tokens: capture one entry without padding")
-    if "top_keys" in found and (found["top_keys"] >= keys).any():
+    if "top_keys" in facts and (facts["top_keys"] >= keys).any():
         raise ArgumentError(
             f"the largest weights of some queries lie beyond the {keys} tokens given: mask the padding, or capture "
             "one entry without it"
         )
-    found.pop("received", None)  # it is what the padding gives, too
-    return Observation(found, one.want, None)
+    facts.pop("received", None)  # it includes what padding gives
+    return Observation(facts, one.want, None)

@@ -1,4 +1,4 @@
-"""The page's view in a notebook, through anywidget."""
+"""The page as a widget in a notebook, through anywidget."""
 
 from functools import cache
 from typing import Any
@@ -6,14 +6,14 @@ from typing import Any
 from glassformer.page import assets
 
 
-def widget_of(data: bytes) -> Any:
-    """A widget that shows packed data. Needs the extra `notebook`."""
-    return _kind()(data=data)
+def make_widget(data: bytes) -> Any:
+    """Return a widget that shows packed data. Needs the extra `notebook`."""
+    return _widget_class()(data=data)
 
 
 @cache
-def _kind() -> Any:
-    """The widget's class."""
+def _widget_class() -> Any:
+    """Return the widget's class, which can be made only where anywidget is installed."""
     try:
         import anywidget
         import traitlets

@@ -1,6 +1,6 @@
-// What a page shows, unpacked: see packed.py and report.py, which write it.
+// Unpacks the data of a page, which packed.py and report.py write.
 
-const FLOATS = new Float32Array(65536); // what a code of 16 bits stands for: 5 bits of exponent, 11 of fraction
+const FLOATS = new Float32Array(65536); // the number of each 16-bit code: 5 bits of exponent, 11 of fraction
 for (let n = 1; n < 65536; n++) FLOATS[n] = 2 ** ((n >> 11) - 31) * (1 + (n & 2047) / 2048);
 
 async function inflate(packed) {
@@ -8,8 +8,8 @@ async function inflate(packed) {
   return new Uint8Array(await new Response(stream).arrayBuffer());
 }
 
-// Numbers lie in planes: all lowest bytes, then all second ones ... `of` gives a range of them. A number is within
-// `error` of its true value as a share of that, or below `least`.
+// Numbers lie in planes: first the lowest bytes of all, then the second ... `range` returns some of them. The relative
+// error of a number is at most `error`, unless it is below `least`.
 class Numbers {
   constructor(bytes, { offset, count, type, scale, shape }) {
     Object.assign(this, { bytes, offset, count, type, scale, shape });
@@ -18,7 +18,7 @@ class Numbers {
     this.least = type === "p2" ? scale * 2 ** -31 : 0;
   }
 
-  of(start, length) {
+  range(start, length) {
     const { bytes, offset, count, width } = this;
     const raw = new Uint8Array(length * width);
     for (let plane = 0; plane < width; plane++) {
@@ -34,7 +34,7 @@ class Numbers {
   // The part that belongs to one head: the first axis counts heads.
   head(n) {
     const length = this.count / this.shape[0];
-    return this.of(n * length, length);
+    return this.range(n * length, length);
   }
 }
 
@@ -54,10 +54,10 @@ export function fromBase64(text) {
   return Uint8Array.from(raw, (c) => c.charCodeAt(0));
 }
 
-// What there may be along the text: its fact, whose positions it has, what it is called, its unit.
+// The facts along the text: name, side whose positions they have, title, unit.
 export const ALONG = [
   ["entropy", "from", "Entropy: how widely each query looks", "nats"],
-  ["received", "to", "Received: what all queries together give each key", "queries' worth"],
+  ["received", "to", "Received: the sum of all queries' weights on each key", "total weight"],
 ];
 
 // One head of one attention, its numbers decoded when first asked for.
@@ -78,7 +78,7 @@ export class Head {
     return (this.kept[name] ??= this.view.facts[name].head(this.n));
   }
 
-  // What is drawn: weights, or the mean share of a query's attention that falls on a tile's keys.
+  // What is drawn: weights, or for tiles the mean share of a query's attention on the tile's keys.
   get map() {
     if (this.kept.map) return this.kept.map;
     let map = null;
@@ -97,17 +97,17 @@ export class Head {
     return (this.kept.map = map);
   }
 
-  // Whether cells of the map hold several weights, of which the largest are known one by one.
+  // Whether a cell of the map holds several weights.
   get coarse() {
     return this.has("tiles") && !this.has("weights");
   }
 
-  // The weight of query q on key k: as it is, or the most that it can be.
+  // The weight of query q on key k if it is known, else an upper bound.
   weight(q, k) {
     if (this.has("weights")) return { value: this.fact("weights")[q * this.keys + k], exact: true };
     const { top, tiles } = this.view.facts;
     const most = [1];
-    let inTile = 0; // of the query's known weights, at least
+    let inTile = 0; // sum of the query's known weights in the tile, at least
     if (top) {
       const count = top.shape[2];
       const [keys, weights] = [this.fact("keys"), this.fact("top")];

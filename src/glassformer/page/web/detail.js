@@ -1,4 +1,4 @@
-// Around the chosen token, a cell for each weight, where the map is too coarse to show them.
+// The weights around the chosen token, one cell each, for maps that are too coarse to show them.
 import { ARROWS, colour, isEnter, make, percent, shade, sized, within } from "./drawing.js";
 
 const AROUND = 40; // cells
@@ -21,7 +21,7 @@ export class Detail {
     this.element = make("div", {}, make("div", { class: "scroll" }, this.canvas), this.says);
   }
 
-  // What is around the token that is chosen; framed is its largest weight, or the cell given.
+  // Show the cells around the chosen token, with a frame around its largest weight, or around the given cell.
   draw(marked) {
     const { head, cell, root } = this.page;
     this.element.hidden = !(head.coarse && head.has("top"));
@@ -60,8 +60,9 @@ export class Detail {
     context.lineWidth = 2;
     context.strokeRect((k - left) * size, (q - top) * size, size, size);
     this.says.textContent =
-      `Queries ${top} to ${top + rows - 1}, keys ${left} to ${left + columns - 1}, a token each; grey is not among the ` +
-      `query's largest. Colour: the root of the weight, from 0 to ${percent(most)}. Framed: ${page.pair(q, k)}.`;
+      `Queries ${top} to ${top + rows - 1}, keys ${left} to ${left + columns - 1}, one cell for each weight. Grey cells are not ` +
+      `among the query's largest weights. Colour shows the square root of the weight, from 0 to ${percent(most)}. ` +
+      `Framed: ${page.pair(q, k)}.`;
   }
 
   // The cell under the pointer.
@@ -72,7 +73,7 @@ export class Detail {
   choose(cell) {
     const { first } = this;
     this.page.choose({ token: this.page.state.side === "from" ? cell[0] : cell[1] });
-    this.first = first; // so that what was clicked stays where it is
+    this.first = first; // the clicked cell stays where it is
     this.draw(cell);
     this.page.say(this.page.pair(...cell));
   }

@@ -1,4 +1,4 @@
-// Words for numbers and tokens, colours, and what makes elements and pictures.
+// Words for numbers and tokens, colours, and functions that make elements and pictures.
 
 const SIGNIFICANT = new Intl.NumberFormat("en", { maximumSignificantDigits: 3 });
 const UP = new Intl.NumberFormat("en", { maximumSignificantDigits: 3, roundingMode: "ceil" });
@@ -6,7 +6,7 @@ export const number = (value) => SIGNIFICANT.format(value);
 export const percent = (weight) => `${SIGNIFICANT.format(100 * weight)} %`;
 export const atMost = (weight) => `at most ${UP.format(100 * weight)} %`;
 
-// What has no look of its own, or turns the direction of what follows.
+// Characters that are invisible or change the direction of the text after them.
 const HIDDEN = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff\ufffe\uffff]/g;
 
 export function visible(token) {
@@ -18,16 +18,16 @@ export function visible(token) {
     .replace(HIDDEN, (c) => `⟨${c.charCodeAt(0).toString(16).padStart(4, "0")}⟩`);
 }
 
-// Beside a map: at most 11 letters.
+// A token beside a map: at most 11 letters.
 export function short(token) {
   const letters = [...visible(token)];
   return letters.length > 11 ? `${letters.slice(0, 10).join("")}…` : letters.join("");
 }
 
-// In a sentence, whichever way the token is written (Unicode's isolates).
+// A token in a sentence, isolated so that its writing direction doesn't change the rest (Unicode's isolates).
 export const quoted = (token) => `“\u2068${visible(token)}\u2069”`;
 
-// From nothing to most; luminance goes one way, so that they read the same to everyone.
+// Colours from zero to the largest weight. Luminance changes in one direction, so colour-blind readers see the same order.
 const SCALES = {
   light: ["#ffffff", "#cfe1f2", "#7ab4d6", "#2b6fae", "#08306b"],
   dark: ["#10141c", "#1d3a63", "#5c6b73", "#b3a356", "#ffe873"],
@@ -49,7 +49,7 @@ export const shade = (value, most) =>
   most > 0 ? Math.min(255, Math.round(255 * Math.sqrt(Math.max(0, value) / most))) : 0;
 export const colour = (palette, n) => `rgb(${palette[3 * n]},${palette[3 * n + 1]},${palette[3 * n + 2]})`;
 
-// Black or white: what can be read on a colour (WCAG 2.2, relative luminance; never below 4.5 to 1).
+// Black or white, whichever can be read on a colour (WCAG 2.2: contrast is never below 4.5 to 1).
 export function ink(palette, n) {
   const [r, g, b] = [0, 1, 2].map((c) => {
     const share = palette[3 * n + c] / 255;
@@ -70,7 +70,7 @@ export function make(tag, properties = {}, ...children) {
   return element;
 }
 
-// A map as a picture of a pixel a cell.
+// A map as a picture with one pixel for each cell.
 export function pixels(map, palette) {
   const canvas = make("canvas");
   canvas.width = Math.max(1, map.columns);

@@ -1,4 +1,4 @@
-// One head, large: a cell for each weight, or for a tile of them.
+// The chosen head, large: a cell for each weight, or for each tile of weights.
 import { ARROWS, isEnter, make, percent, sized, visible, within } from "./drawing.js";
 import { labelsOf, paint } from "./saving.js";
 
@@ -25,7 +25,7 @@ export class HeadMap {
     this.element = make("div", { class: "scroll" }, this.figure);
   }
 
-  // The head that is chosen.
+  // Draw the chosen head.
   draw() {
     const { head, root, name } = this.page;
     this.cross.setAttribute("aria-label", `${name}. Arrow keys move over the map, Enter chooses a token.`);
@@ -43,7 +43,7 @@ export class HeadMap {
     this.figure.style.height = `${h}px`;
   }
 
-  // Where the cells are.
+  // Decide where the cells are.
   layOut(map, room) {
     const size = (width) => Math.min(CELL.most, Math.floor(width / map.columns), Math.floor(ROOM.height / map.rows));
     const labels = map.tile[0] === 1 && map.tile[1] === 1 && size(room - MARGIN) >= CELL.labelled;
@@ -53,7 +53,7 @@ export class HeadMap {
     this.cells = { width, height, margin, labels, map };
   }
 
-  // What saving.js keeps.
+  // The drawing that saving.js writes.
   drawing() {
     const { page, cells } = this;
     return {
@@ -71,22 +71,22 @@ export class HeadMap {
     const { view, head } = this.page;
     const precise = view.exact ? "Weights are 32-bit floats." : "Weights are rounded to 1 part in 4,096.";
     const parts = [];
-    if (head.has("weights")) parts.push(`A row is a query, a column a key; ${rowsOf(view)}. ${precise}`);
+    if (head.has("weights")) parts.push(`Each row is a query, each column a key; ${rowsOf(view)}. ${precise}`);
     else if (head.has("tiles"))
       parts.push(
-        `A cell is ${view.tile[0]} queries by ${view.tile[1]} keys: the share of a query's attention that falls on ` +
-          `those keys, the queries' mean; ${rowsOf(view)}.`,
+        `Each cell is ${view.tile[0]} queries by ${view.tile[1]} keys and shows the share of attention that these ` +
+          `queries give these keys on average; ${rowsOf(view)}.`,
       );
-    else parts.push("No map was captured of this head.");
-    if (view.mean) parts.push("It is the mean of the layer's heads.");
-    if (head.map) parts.push(`Colour: the root of the weight, from 0 to ${percent(head.map.most)}, the head's largest.`);
+    else parts.push("No map of this head was captured.");
+    if (view.mean) parts.push("This is the mean of the layer's heads.");
+    if (head.map) parts.push(`Colour shows the square root of the weight, from 0 to ${percent(head.map.most)}, the head's largest.`);
     if (!head.has("weights") && head.has("top"))
-      parts.push(`The ${view.facts.top.shape[2]} largest weights of each query are known; of any other, the most that it can be is said. ${precise}`);
-    if (view.dropped) parts.push(`Left out for want of memory: ${view.dropped}.`);
+      parts.push(`The ${view.facts.top.shape[2]} largest weights of each query are known; for every other weight an upper bound is given. ${precise}`);
+    if (view.dropped) parts.push(`Not recorded, for lack of memory: ${view.dropped}.`);
     return parts.join(" ");
   }
 
-  // The cell under the pointer, as [query, key]; one of them is below 0 beside the map.
+  // The cell under the pointer, as [query, key]. Beside the map one of them is below 0.
   at(event) {
     const { width, height, margin, map } = this.cells;
     const column = Math.floor((event.offsetX - margin) / width);
@@ -124,13 +124,13 @@ export class HeadMap {
     this.pin([within(q + down * map.tile[0], 0, head.queries - 1), within(k + right * map.tile[1], 0, head.keys - 1)]);
   }
 
-  // Keep to a cell until something else is chosen.
+  // Mark a cell until something else is chosen.
   pin(cell) {
     this.pinned = cell;
     this.mark();
   }
 
-  // Lines around the chosen token's row or column, and around a cell's, whose number is said.
+  // Frame the row or column of the chosen token, and those of a cell, and say its weight.
   mark(cell = this.pinned) {
     const { page } = this;
     page.say(cell ? this.words(...cell) : page.summary());
@@ -140,7 +140,7 @@ export class HeadMap {
     context.clearRect(0, 0, this.cross.width, this.cross.height);
     context.strokeStyle = page.style("--accent");
     context.lineWidth = 1.5;
-    const out = Math.min(width, height) < 8 ? 1 : 0; // small cells are not covered by their frame
+    const out = Math.min(width, height) < 8 ? 1 : 0; // a frame must not cover small cells
     const row = (q) => context.strokeRect(margin - out, margin + Math.floor(q / map.tile[0]) * height - out, width * map.columns + 2 * out, height + 2 * out);
     const column = (k) => context.strokeRect(margin + Math.floor(k / map.tile[1]) * width - out, margin - out, width + 2 * out, height * map.rows + 2 * out);
     if (page.state.side === "from") row(page.state.token);
@@ -158,15 +158,15 @@ export class HeadMap {
     const [row, column] = [Math.floor(q / map.tile[0]), Math.floor(k / map.tile[1])];
     const last = [Math.min(head.queries, (row + 1) * map.tile[0]), Math.min(head.keys, (column + 1) * map.tile[1])];
     const share = percent(map.values[row * map.columns + column]);
-    return `tokens ${row * map.tile[0]}–${last[0] - 1} → ${column * map.tile[1]}–${last[1] - 1}: ${share} of a query's attention, the mean`;
+    return `tokens ${row * map.tile[0]}–${last[0] - 1} → ${column * map.tile[1]}–${last[1] - 1}: ${share} of a query's attention on average`;
   }
 }
 
-// What the weights of a row sum to.
+// Words for the sum of a row's weights.
 function rowsOf({ rows: [least, most] }) {
   if (least > 0.99 && most < 1.01) return "the weights of a row sum to 100 %";
   return (
-    `the weights of a row sum to ${percent(least)} to ${percent(most)}: the rest lies on positions that are left out ` +
-    "here, or the query may look nowhere"
+    `the weights of a row sum to between ${percent(least)} and ${percent(most)}: the rest lies on positions that are ` +
+    "not shown, or the query may look nowhere"
   );
 }

@@ -1,4 +1,4 @@
-// Layers x heads, each a small map to choose from.
+// Layers x heads: a small map of each head, to choose from.
 import { ARROWS, make, number, pixels, reveal, sized, within } from "./drawing.js";
 
 const GROUPS = {
@@ -9,7 +9,7 @@ const GROUPS = {
 };
 const THUMBNAIL = 44; // CSS pixels
 
-// What a head is called.
+// The name of a head.
 export function nameOf(view, n) {
   const head = view.mean ? "mean of the heads" : `head ${n}`;
   return `${GROUPS[view.group] ?? view.group}, layer ${view.layer}, ${head}`;
@@ -25,7 +25,7 @@ export class Overview {
     });
   }
 
-  // The hypothesis that is chosen.
+  // Draw the heads of the chosen hypothesis.
   draw() {
     const { hypothesis } = this.page;
     this.watching?.disconnect();
@@ -42,14 +42,14 @@ export class Overview {
     for (const [group, views] of groups) {
       const rows = views.map((view) => {
         const cells = view.heads.map((about, n) => this.cell(view, n, about));
-        if (!cells.length) cells.push(make("span", { class: "none" }, "no head is left"));
+        if (!cells.length) cells.push(make("span", { class: "none" }, "no heads left"));
         return make("div", { class: "row" }, make("span", { class: "layer", title: view.path }, String(view.layer)), ...cells);
       });
       parts.push(make("h2", {}, GROUPS[group] ?? group), make("div", { class: "grid" }, ...rows));
     }
-    const says = ["Each small map: the root of the weights, from 0 to that head's largest."];
+    const says = ["Colour in each small map shows the square root of the weight, from 0 to that head's largest."];
     if (hypothesis.importance !== undefined)
-      says.push(`Bar: how much the loss rises without the head, as a root; the longest is ${number(hypothesis.importance)} nats a token.`);
+      says.push(`Bars show the square root of how much the loss rises without the head; the longest is ${number(hypothesis.importance)} nats per token.`);
     parts.push(make("p", { class: "says" }, says.join(" ")));
     this.element.replaceChildren(...parts);
     this.mark();
@@ -92,7 +92,7 @@ export class Overview {
     context.drawImage(pixels(map, this.page.palette), 0, 0, THUMBNAIL, THUMBNAIL);
   }
 
-  // Which head is chosen.
+  // Mark the chosen head.
   mark() {
     const { at, head } = this.page.state;
     for (const cell of this.element.querySelectorAll(".cell")) {
@@ -102,12 +102,12 @@ export class Overview {
     }
   }
 
-  // Scroll to the head that is chosen.
+  // Scroll to the chosen head.
   reveal() {
     reveal(this.element, this.element.querySelector('[aria-pressed="true"]'));
   }
 
-  // Arrows go through the heads.
+  // Arrow keys move from head to head.
   walk(event) {
     const step = ARROWS[event.key];
     if (!step) return;

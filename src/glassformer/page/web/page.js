@@ -10,7 +10,7 @@ import { Strips } from "./strips.js";
 import { Table } from "./table.js";
 import { Texts } from "./texts.js";
 
-// What is chosen, and the parts that show it.
+// Holds what is chosen and the parts that show it.
 class Page {
   constructor(root, data, linked) {
     this.root = root;
@@ -45,7 +45,7 @@ class Page {
     });
   }
 
-  // Leaves nothing behind but the elements.
+  // Stop listening; only the elements stay.
   destroy() {
     this.listening.abort();
     this.resizing.disconnect();
@@ -113,7 +113,7 @@ class Page {
     return before !== JSON.stringify(this.state);
   }
 
-  // What is chosen is there.
+  // Make sure that what is chosen exists.
   settle() {
     const { state } = this;
     if (!this.view?.heads.length) Object.assign(state, this.hypothesis.start);
@@ -125,7 +125,7 @@ class Page {
     return `#${new URLSearchParams(Object.entries(this.state).map(([name, value]) => [name, String(value)]))}`;
   }
 
-  // Where a page has an address of its own: inside another it may have none to change.
+  // Write the state into the page's address. A page inside another may have no address to change.
   keepAddress() {
     try {
       if (this.linked) history.replaceState(null, "", this.address());
@@ -209,7 +209,7 @@ class Page {
     this.drawToken();
   }
 
-  // The width has changed; the strips see to their own.
+  // Draw again for a new width. The strips watch their own.
   resize() {
     const { pinned } = this.map;
     this.map.draw();
@@ -223,7 +223,7 @@ class Page {
     this.detail.draw();
     this.strips.mark();
     this.table.draw();
-    this.texts.reveal(); // last, since asking where things are lays out all that has changed
+    this.texts.reveal(); // last, because asking for positions forces a layout
     this.overview.reveal();
   }
 
@@ -239,14 +239,14 @@ class Page {
     return `${from} → ${to}: ${exact ? percent(value) : atMost(value)}`;
   }
 
-  // Of the chosen token: its strongest ties.
+  // The chosen token's largest weights, in words.
   summary() {
     const { side, token } = this.state;
     const others = this.tokens(side === "from" ? "to" : "from");
     const line = this.head.line(side, token).filter(([, weight]) => weight > 0);
     const best = line.sort((a, b) => b[1] - a[1]).slice(0, 3).map(([n, weight]) => `${quoted(others[n])} ${percent(weight)}`);
     const words = side === "from" ? "looks at" : "is looked at by";
-    return `${quoted(this.tokens(side)[token])} ${words} ${best.join(", ") || "nothing that is known"}`;
+    return `${quoted(this.tokens(side)[token])} ${words} ${best.join(", ") || "no token with a known weight"}`;
   }
 
   // -- to take away --
@@ -267,9 +267,9 @@ class Page {
     this.keepAddress();
     try {
       await navigator.clipboard.writeText(location.href);
-      this.say("The link is in the clipboard.");
+      this.say("The link was copied to the clipboard.");
     } catch {
-      this.say(`The address of this page is the link: ${location.href}`);
+      this.say(`Copying failed. The link is the address of this page: ${location.href}`);
     }
   }
 }

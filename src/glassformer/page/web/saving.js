@@ -1,4 +1,4 @@
-// A head's map as a picture to keep: what it shows, with tokens beside it and words below it, as PNG and as SVG.
+// Saves a head's map as PNG or SVG, with the tokens beside it and an explanation below.
 //
 // A drawing has `cells` (width, height, margin, map), `labels` ([text, x, y, turned], x and y in CSS pixels; turned ones
 // read upwards), `says` (what it is), `palette`, `paper`, `ink` and `font`.
@@ -33,7 +33,7 @@ export function paint(context, { cells, labels, palette, ink, font }) {
   }
 }
 
-// Lines of text no wider than this; what has no spaces is broken anywhere.
+// Break texts into lines of at most this width; words that are too long are broken anywhere.
 function wrapped(texts, width, font) {
   const context = make("canvas").getContext("2d");
   context.font = font;

@@ -1,4 +1,4 @@
-// Along the text: how widely each query looks, what each key receives.
+// Bars along the text: the entropy of each query, and what each key receives.
 import { ALONG } from "./data.js";
 import { make, number, quoted, sized, within } from "./drawing.js";
 
@@ -19,7 +19,7 @@ export class Strips {
     this.resizing.observe(this.element);
   }
 
-  // The head that is chosen.
+  // Draw the bars of the chosen head.
   draw() {
     const { head } = this.page;
     this.strips = ALONG.filter(([name]) => head.has(name)).map((kind) => this.strip(...kind));
@@ -54,12 +54,12 @@ export class Strips {
     return strip;
   }
 
-  // The position that a strip is at: the chosen token, or where that one's largest weight is.
+  // The marked position of a strip: the chosen token, or where its largest weight is.
   at({ side }) {
     return this.page.cell[side === "from" ? 0 : 1];
   }
 
-  // The token that is chosen.
+  // Mark the chosen token.
   mark() {
     for (const strip of this.strips) {
       const { canvas, values, most } = strip;

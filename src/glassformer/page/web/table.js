@@ -1,4 +1,4 @@
-// The same numbers as tables, for those who don't see pictures.
+// The same numbers as tables, for readers who can't see pictures.
 import { ALONG } from "./data.js";
 import { make, number, percent, visible, within } from "./drawing.js";
 
@@ -12,7 +12,7 @@ export class Table {
     this.element = make("details", { class: "table", ontoggle: () => this.draw() }, make("summary", {}, "As a table"), this.body);
   }
 
-  // The token that is chosen.
+  // Show the numbers of the chosen token.
   draw() {
     if (!this.element.open) return;
     const { head } = this.page;
@@ -33,7 +33,7 @@ export class Table {
     const line = page.head.line(page.state.side, page.state.token).sort((a, b) => b[1] - a[1]);
     const rows = line.slice(0, ROWS).map(([n, weight]) => [visible(others[n]), String(n), percent(weight)]);
     const left = line.length > ROWS ? ` These are the ${ROWS} largest of ${line.length} weights.` : "";
-    const known = page.head.has("weights") ? "" : ` These are the weights that are known; there are ${others.length} tokens.`;
+    const known = page.head.has("weights") ? "" : ` Only the known weights are listed; there are ${others.length} tokens.`;
     return table(`${page.summary()}.${left}${known}`, ["token", "position", "weight"], rows);
   }
 

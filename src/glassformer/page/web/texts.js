@@ -1,4 +1,4 @@
-// The tokens: one is chosen, and the others are coloured by its weights.
+// The tokens: one is chosen, the others are coloured by its weights.
 import { ARROWS, colour, ink, make, percent, reveal, shade, visible } from "./drawing.js";
 
 const CHUNK = 100; // tokens that are laid out together
@@ -21,14 +21,14 @@ export class Texts {
     this.painted = [];
   }
 
-  // The token to begin with when the other side is chosen: the same one where both sides are the same text.
+  // Which token to choose when the side changes: the same one, if both sides are the same text.
   onOther(side) {
     const { page } = this;
     if (side === page.state.side || page.view.queries === page.view.keys) return page.state.token;
     return page.head.best(page.state.side, page.state.token);
   }
 
-  // The texts of the attention that is chosen.
+  // Show the texts of the chosen attention.
   layOut() {
     const { view, state, hypothesis } = this.page;
     const key = `${state.of} ${view.queries} ${view.keys}`;
@@ -46,7 +46,7 @@ export class Texts {
     this.painted = [];
   }
 
-  // A list of chips, the last of them patches of a picture if there is a grid of these.
+  // A list of tokens. With a grid, the last of them are the patches of a picture.
   list(axis, side, tokens, grid) {
     const list = make("div", { class: grid ? "tokens pictured" : "tokens", role: "listbox", tabindex: 0, "aria-label": AXES[axis] ?? axis });
     const chips = tokens.map((token, n) =>
@@ -69,13 +69,13 @@ export class Texts {
     return { list, chips };
   }
 
-  // Scroll to the token that is chosen.
+  // Scroll to the chosen token.
   reveal() {
     const { list, chips } = this.chips[this.page.state.side];
     reveal(list, chips[this.page.state.token]);
   }
 
-  // Arrows go through the tokens.
+  // Arrow keys move from token to token.
   step(event, side, grid) {
     const arrow = ARROWS[event.key];
     if (!arrow) return;
@@ -85,7 +85,7 @@ export class Texts {
     if (token >= 0 && token < this.chips[side].chips.length) this.page.choose({ side, token });
   }
 
-  // The token that is chosen.
+  // Colour the tokens by the weights of the chosen one.
   draw() {
     const { head, palette, state } = this.page;
     const { side, token } = state;
@@ -110,7 +110,7 @@ export class Texts {
     list.setAttribute("aria-activedescendant", chips[token].id);
     this.painted.push(chips[token]);
     this.says.textContent =
-      `Framed: the chosen token. Colour: the root of the weight, from 0 to ${percent(most)}, the largest ` +
-      `${side === "from" ? "that it gives" : "that it gets"}${head.has("weights") ? "." : "; of tokens without colour the weight isn't known."}`;
+      `The chosen token is framed. Colour shows the square root of the weight, from 0 to ${percent(most)}, the largest ` +
+      `that it ${side === "from" ? "gives" : "receives"}.${head.has("weights") ? "" : " For tokens without colour the weight is not known."}`;
   }
 }
