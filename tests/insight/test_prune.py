@@ -85,8 +85,8 @@ def test_the_report_and_the_smaller_run(whole, given):
     assert (written["rounds"][0]["heads"], written["metric"]) == (14, "ser")
     assert Translator.load(out, "cpu").translate(["a b c"])
     assert [path.name for path in out.parent.iterdir()] == ["pruned"]  # nothing hidden is left
-    assert load_run(given / "run").model.all_heads == 18
-    assert pruned.model.dropout == 0.1  # the run's
+    assert open_run(given / "run").model_config.all_heads == 18
+    assert open_run(out).model_config.dropout == 0.1  # the run's
 
 
 @pytest.mark.parametrize("by_valid", [True, False])

@@ -1,0 +1,67 @@
+"""The page of a run: its hypotheses, a given target, and what long lines show."""
+
+import re
+
+import pytest
+from torch.testing import assert_close
+
+from glassformer import Translator, Want, cli, page
+from glassformer.errors import ArgumentError, ConfigError
+from glassformer.page import inspection
+from glassformer.page.inspection import inspect
+
+
+def test_inspect_compares_the_hypotheses_of_the_beam(run, hypotheses_of):
+    line = "a b c"
+    found = Translator.load(run, precision="float32").translate_n_best([line], attention=Want(weights=True))
+    best, _ = hypotheses_of(inspect(run, line, hypotheses=2))
+    assert best["label"].startswith(found[0][0].text)
+    attention = found[0][0].attention
+    assert best["axes"]["source"] == attention.source_tokens
+    assert best["axes"]["next"] == attention.target_out
+    for view in best["views"]:
+        stack = {"encoder": attention.encoder, "decoder": attention.decoder, "source": attention.source}[view["group"]]
+        assert_close(view["facts"]["weights"], stack[view["layer"]].weights[0], rtol=1 / 4096, atol=1e-7)
+
+
+def test_inspect_reads_a_given_target(run, hypotheses_of):
+    translator = Translator.load(run, precision="float32")
+    (best,) = translator.translations(["a b c"], attention=Want(weights=True))
+    again = translator.read("a b c", best.text, attention=Want(weights=True))
+    assert again.tokens == best.tokens
+    assert again.token_log_probs[: len(best.tokens)] == pytest.approx(best.token_log_probs[: len(best.tokens)])
+    assert again.log_prob == pytest.approx(translator.score(["a b c"], [best.text])[0])
+    (hypothesis,) = hypotheses_of(inspect(run, "a b c", best.text))
+    assert hypothesis["axes"]["next"] == again.attention.target_out
+    with pytest.raises(ConfigError, match="source is empty"):
+        inspect(run, "  ")
+    with pytest.raises(ConfigError, match="hypotheses must be at least 1"):
+        inspect(run, "a", hypotheses=0)
+    for text in ("a \udcff", "a \ud800"):
+        with pytest.raises(ConfigError, match=re.escape(f"target must be valid UTF-8, got {text!a}")):
+            inspect(run, "a", text)
+    with pytest.raises(ArgumentError, match="translations know their own"):
+        page(again, ["a", "b", "c"])
+
+
+def test_inspect_takes_all_weights_where_a_page_holds_them(run, hypotheses_of, monkeypatch):
+    def kinds() -> set[str]:
+        (hypothesis,) = hypotheses_of(inspect(run, "a b c d e f g a b c", "b a"))
+        return {name for view in hypothesis["views"] for name in view["facts"]}
+
+    assert "tiles" not in kinds()
+    monkeypatch.setattr(inspection, "LONG_INPUT_WANT", Want(pooled_heads=4, top=2))
+    monkeypatch.setattr(inspection, "MOST_WEIGHTS", 1000)
+    assert "tiles" in kinds()
+    monkeypatch.setattr(inspection, "MOST_WEIGHTS", 10)
+    with pytest.raises(ConfigError, match="hypotheses of so long a line must be at most 0, got 1"):
+        kinds()
+
+
+def test_the_command(run, tmp_path, capsys):
+    out = tmp_path / "seen.html"
+    with pytest.raises(SystemExit) as left:
+        cli.main(["inspect", str(run), "--source", "a b c", "--out", str(out)])
+    assert left.value.code == 0
+    assert capsys.readouterr().out == f"{out}: open it in a browser\n"
+    assert "<!doctype html>" in out.read_text(encoding="utf-8")

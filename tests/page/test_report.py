@@ -1,0 +1,191 @@
+"""The data of a page against the tensors that it shows."""
+
+import base64
+import re
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.testing import assert_close
+
+from glassformer import Want, capture, page
+from glassformer.errors import ArgumentError, DataError
+from glassformer.insight.heads import Head
+from glassformer.page import report
+
+
+def test_it_carries_tokens_and_weights_as_they_are(hypotheses_of, captured, source, target):
+    (hypothesis,) = hypotheses_of(page(captured, source, target))
+    assert hypothesis["axes"] == {"source": source, "target": target}
+    views = {view["path"]: view for view in hypothesis["views"]}
+    assert views.keys() == captured.keys()
+    assert [(view["group"], view["layer"]) for view in views.values()] == [
+        *(("encoder", n) for n in range(2)),
+        *((group, n) for group in ("decoder", "source") for n in range(3)),
+    ]
+    for path, view in views.items():
+        weights = captured[path].weights[0]
+        assert torch.equal(view["facts"]["weights"], weights)
+        assert view["exact"]
+        assert view["rows"] == pytest.approx([1, 1])
+        assert_close(view["facts"]["entropy"], torch.special.entr(weights).sum(-1))
+        assert_close(view["facts"]["received"], weights.sum(1))
+        assert view["sizes"] == list(weights.shape[1:])
+        assert len(view["heads"]) == 4
+    cross = views["decoder.layers.0.multihead_attn"]
+    assert (cross["queries"], cross["keys"]) == ("target", "source")
+
+
+def test_many_weights_are_rounded_to_sixteen_bits_and_it_says_so(hypotheses_of, record):
+    captured = record(Want(weights=True), source=83)
+    for view in hypotheses_of(page(captured))[0]["views"]:
+        assert_close(view["facts"]["weights"], captured[view["path"]].weights[0], rtol=1 / 4096, atol=2**-31)
+        assert not view["exact"]
+
+
+def test_long_inputs_are_tiles_and_the_largest_weights(hypotheses_of, record):
+    captured = record(Want(pooled_heads=8, top=3, entropy=True, received=True), source=83, target=31)
+    views = {view["path"]: view for view in hypotheses_of(page(captured))[0]["views"]}
+    for path, view in views.items():
+        one, facts = captured[path][0], view["facts"]
+        assert "weights" not in facts
+        assert_close(facts["tiles"], one.pooled_heads, rtol=1 / 4096, atol=1e-7)
+        assert_close(facts["top"], one.top.weights, rtol=1 / 4096, atol=2**-31)
+        assert torch.equal(facts["keys"], one.top.keys)
+        assert_close(facts["entropy"], one.entropy, rtol=1 / 4096, atol=1e-7)
+    assert views["decoder.layers.0.multihead_attn"]["tile"] == [4, 11]
+
+
+def test_a_padded_entry_is_cut_to_its_tokens(hypotheses_of, record, source, target):
+    captured = record(Want(weights=True), batch=3)
+    views = hypotheses_of(page(captured, source[:7], target[:3], entry=1))[0]["views"]
+    for view in views:
+        queries, keys = view["sizes"]
+        assert torch.equal(view["facts"]["weights"], captured[view["path"]].weights[1, :, :queries, :keys])
+    assert {tuple(view["sizes"]) for view in views} == {(7, 7), (3, 3), (3, 7)}
+
+
+def test_the_mean_of_the_heads_is_shown_as_one(hypotheses_of, record):
+    captured = record(Want(head_mean=True, entropy=True))
+    known = [head(head=0), head(attention="encoder.layers.1.self_attn", head=0)]
+    for view in hypotheses_of(page(captured, heads=known))[0]["views"]:
+        assert torch.equal(view["facts"]["weights"], captured[view["path"]].head_mean)
+        assert view["heads"] == [{}]  # what is known of head 0 is not said of the mean
+        assert view["mean"]
+    captured = record(Want(pooled=4))
+    for view in hypotheses_of(page(captured))[0]["views"]:
+        assert_close(view["facts"]["tiles"], captured[view["path"]].pooled, rtol=1 / 4096, atol=1e-7)
+        assert view["mean"]
+
+
+def test_tiles_of_one_weight_each_are_weights(hypotheses_of, record, captured):
+    for view in hypotheses_of(page(record(Want(pooled_heads=64, top=3))))[0]["views"]:
+        assert set(view["facts"]) == {"weights", "entropy", "received"}
+        assert_close(view["facts"]["weights"], captured[view["path"]].weights[0])
+
+
+def test_it_says_what_rows_sum_to(hypotheses_of, record, captured, source):
+    rows = {view["path"]: view["rows"] for view in hypotheses_of(page(captured, source[:4]))[0]["views"]}
+    weights = captured["encoder.layers.0.self_attn"].weights[0, :, :4, :4].sum(-1)
+    assert rows["encoder.layers.0.self_attn"] == pytest.approx([float(weights.min()), float(weights.max())])
+    assert rows["decoder.layers.0.self_attn"] == pytest.approx([1, 1])
+    for view in hypotheses_of(page(record(Want(pooled_heads=4), source=29, target=31)))[0]["views"]:
+        assert view["rows"] == pytest.approx([1, 1], abs=1e-5)
+
+
+def test_layers_keep_their_numbers_if_some_are_captured(hypotheses_of, record):
+    made = page(record(Want(weights=True), layers=["encoder.layers.1.self_attn", "decoder.layers.2.*"]))
+    views = hypotheses_of(made)[0]["views"]
+    assert [(view["group"], view["layer"]) for view in views] == [("encoder", 1), ("decoder", 2), ("source", 2)]
+
+
+def test_what_a_budget_left_out_is_said(hypotheses_of, record):
+    captured = record(Want(weights=True), source=83, target=71, budget=8 * 60_000)
+    assert captured.dropped
+    views = hypotheses_of(page(captured))[0]["views"]
+    assert {view["path"]: view["dropped"] for view in views if view["dropped"]} == captured.dropped
+
+
+def test_patches_of_a_picture_have_their_grid(hypotheses_of):
+    model = nn.TransformerEncoderLayer(32, 4, 64, batch_first=True).eval()
+    with torch.no_grad(), capture(model, Want(weights=True)) as captured:
+        model(torch.randn(1, 13, 32))
+    (hypothesis,) = hypotheses_of(page(captured, grid=(3, 4)))
+    assert hypothesis["grids"] == {"tokens": [3, 4]}
+    assert hypothesis["axes"]["tokens"] == [str(n) for n in range(13)]
+    with pytest.raises(ArgumentError, match="target is for an encoder-decoder; this model has one text"):
+        page(captured, target=["a"])
+
+
+def test_nothing_in_the_page_is_markup_or_reaches_out(captured, source, target):
+    made = page(captured, source, target, title="</title><script>alert(1)</script>")
+    text = made.html()
+    assert "&lt;/title&gt;&lt;script&gt;" in text
+    assert text.count("<script") == text.count("</script>") == 2
+    assert not re.search(r"(src|href)\s*=|url\(|@import", re.sub(r"createObjectURL\(", "", text).split("<script")[0])
+    assert "default-src 'none'" in text
+    data = re.search(r'id="data">([^<]*)<', text)
+    assert data is not None
+    assert base64.b64decode(data[1]) == made.data
+
+
+def test_it_is_written_whole_or_not_at_all(captured, tmp_path):
+    path = page(captured).save(tmp_path / "one.html")
+    assert path.read_text(encoding="utf-8").startswith("<!doctype html>")
+    with pytest.raises(DataError, match="no such folder"):
+        page(captured).save(tmp_path / "none" / "one.html")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (dict(tokens="a text"), r"source must be a sequence of tokens, got one str: pass text\.split"),
+        (dict(tokens=["x"] * 11), r"there are 10 positions of the source, got 11 tokens for them"),
+        (dict(tokens=[]), r"there are 10 positions of the source, got 0 tokens for them"),
+        (dict(grid=(-1, -1)), r"grid must be \(rows, columns\) of at most 10 patches, got \(-1, -1\)"),
+        (dict(grid=(4, 4)), r"grid must be \(rows, columns\) of at most 10 patches, got \(4, 4\)"),
+        (dict(entry=1), r"entry must be one of the batch's 1, from 0 to 0, got 1"),
+    ],
+    ids=str,
+)
+def test_arguments_that_do_not_fit_are_refused(captured, arguments, message):
+    with pytest.raises(ArgumentError, match=message):
+        page(captured, **arguments)
+
+
+def test_what_cannot_be_drawn_is_refused(record, model, monkeypatch):
+    def refused(captured: Any, message: str, *tokens: list[str]) -> None:
+        with pytest.raises(ArgumentError, match=message):
+            page(captured, *tokens)
+
+    refused(record(Want(distance=True)), r"nothing was captured that a page can draw: capture with Want\(weights")
+    with capture(model) as captured:
+        pass
+    refused(captured, "nothing was captured: call the model inside the context")
+    refused([], "seen must be what capture recorded, or translations with their attention")
+    monkeypatch.setattr(report, "MOST_WEIGHTS", 100)
+    refused(record(Want(weights=True)), r"a page holds at most 100 weights, got .*pooled_heads=64, top=8")
+    refused(record(Want(pooled_heads=4)), "tiles can't be cut to 3 x 3 tokens", ["a", "b", "c"])
+    beyond = "the largest weights of some queries lie beyond the 3 tokens given"
+    refused(record(Want(top=4, entropy=True)), beyond, ["a", "b", "c"])
+    with torch.no_grad(), capture(model, Want(weights=True), layers=["encoder.layers.0.self_attn"]) as captured:
+        model(torch.full((1, 3, 32), torch.nan), torch.randn(1, 2, 32))
+    refused(captured, r"encoder.layers.0.self_attn has weights that are not numbers")
+
+
+def head(**changes: Any) -> Head:
+    numbers = dict.fromkeys(("confidence", "entropy", "positional", "previous", "next", "end", "importance"), 0.5)
+    plain = dict(attention="encoder.layers.0.self_attn", head=1, offset=-1, without=0.25, role="positional")
+    return replace(Head(**numbers, **plain, rare=None, syntax=None), **changes)
+
+
+def test_roles_and_importance_where_they_are_known(hypotheses_of, captured):
+    (hypothesis,) = hypotheses_of(page(captured, heads=[head()]))
+    assert hypothesis["views"][0]["heads"] == [{}, {"role": "positional", "importance": 0.25}, {}, {}]
+    assert hypothesis["importance"] == 0.25
+    assert hypothesis["start"] == {"at": "decoder.layers.0.multihead_attn", "head": 0}
+    known = [head(), head(attention="decoder.layers.1.multihead_attn", head=3)]
+    (hypothesis,) = hypotheses_of(page(captured, heads=known))
+    assert hypothesis["start"] == {"at": "decoder.layers.1.multihead_attn", "head": 3}

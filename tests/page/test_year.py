@@ -1,0 +1,42 @@
+"""The example's head that reads the year, from the data behind the page."""
+
+import importlib.util
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+
+from glassformer import Translator, page
+from glassformer.demo.dates import make_dates
+from glassformer.demo.demonstration import settings, write_phrases
+from glassformer.training.train import train
+
+
+def test_the_head_chosen_on_validation_reads_the_year_of_held_out_dates(tmp_path, monkeypatch, hypotheses_of):
+    # It takes half a minute: the model must have learned dates (of two languages) before a head can read their years.
+    spec = importlib.util.spec_from_file_location("year", Path(__file__).parents[2] / "examples" / "year.py")
+    year = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(year)
+    monkeypatch.setattr(year, "DATES", 60)
+    made = make_dates(seed=1)
+    train_dates, valid, test = (
+        [date for date in part if date.language in ("English", "German")]
+        for part in (made.train, made.valid, made.test)
+    )
+    for name, dates in (("train", train_dates), ("valid", valid)):
+        write_phrases(tmp_path / f"{name}.tsv", dates)
+    quick = dict(batch_tokens=1024, max_updates=400, max_minutes=None, warmup=100, validate_every=400, average=1)
+    train(replace(settings(tmp_path, tmp_path / "run", 1, overwrite=False), **quick))
+
+    translator = Translator.load(tmp_path / "run", "cpu", "float32")
+    _, on_validation = year.shares(year.read(translator, valid))
+    chosen = int(on_validation.argmax())
+    shares = []
+    for date, translation in year.read(translator, test):
+        (hypothesis,) = hypotheses_of(page(translation))
+        axes = hypothesis["axes"]
+        (view,) = (view for view in hypothesis["views"] if view["group"] == "source")
+        shares.append(year.on_year(view["facts"]["weights"], axes["source"], axes["next"], date))
+    assert len(shares) == 60
+    mean = torch.stack(shares).mean(0)
+    assert mean[chosen] >= 0.8, mean
