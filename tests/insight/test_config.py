@@ -13,8 +13,9 @@ BESIDE = r"unpruned must be neither inside \S+pruned(.pruning)? nor above it, go
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"keep": 1.0}, "keep must be at least 0 and less than 1, .*got 1.0"),
-        ({"keep": -0.1}, "keep must be at least 0 and less than 1, .*got -0.1"),
+        ({"keep": 1.0}, r"keep must be at least 0 and less than 1 \(a share of the heads\), got 1.0"),
+        ({"learning_rate": 0.0}, "learning_rate must be above 0, got 0.0"),
+        ({"threads": 0}, "threads must be at least 1, got 0"),
         ({"rounds": 0}, "rounds must be at least 1, got 0"),
         ({"updates": 0}, "updates must be at least 1, got 0"),
         ({"sentences": -3}, "sentences must be at least 1, got -3"),

@@ -2,9 +2,11 @@
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
 from tyro.conf import Positional
 
+from glassformer.checks import Count, Device, Number, Positive, Probability, Seed, check_settings
 from glassformer.errors import ConfigError
 from glassformer.text.pairs import PairFiles
 
@@ -28,39 +30,35 @@ class PruneConfig:
     data are held out for the scores, and any of the data choose the heads."""
     unpruned: Path | None = None
     """Folder for the unpruned model after the same training, to compare the two on other data. Left out: not kept."""
-    keep: float = 0.5
+    keep: Annotated[float, Number(at_least=0, less_than=1, note="a share of the heads")] = 0.5
     """Share of the heads to keep."""
-    rounds: int = 2
+    rounds: Count = 2
     """Number of rounds in which the others are removed, with training after each."""
-    updates: int = 1200
+    updates: Count = 1200
     """Updates of training after each round, with Muon; the unpruned model gets them too."""
-    learning_rate: float | None = None
+    learning_rate: Positive | None = None
     """Peak learning rate of that training; it falls to 0 over the updates. Left out: 1 / (4 * d_model)."""
-    weight_decay: float = 0.0
+    weight_decay: Annotated[float, Number(at_least=0)] = 0.0
     """Weight decay of that training: an update takes this share, times the rate, off matrices and embeddings."""
-    dropout: float | None = None
+    dropout: Probability | None = None
     """Dropout of that training. Left out: the run's. With fewer heads less may be better."""
-    sentences: int = 500
+    sentences: Count = 500
     """Number of pairs on which the rise of the loss without each head is measured."""
-    batch_tokens: int = 2048
+    batch_tokens: Count = 2048
     """Most source and most target tokens in a batch of that training."""
     metric: str = "bleu"
     """Score of the validations: bleu, chrf, exact, wer, ser."""
     tokenize: str = "auto"
     """sacreBLEU tokenizer for the bleu metric."""
-    seed: int = 1
+    seed: Seed = 1
     """Seed of all random choices."""
-    device: str = "auto"
+    device: Device = "auto"
     """Where to compute: auto, cpu, cuda or mps."""
-    threads: int | None = None
+    threads: Count | None = None
     """CPU threads; left out, torch's choice."""
 
     def __post_init__(self) -> None:
-        if not 0 <= self.keep < 1:
-            raise ConfigError(f"keep must be at least 0 and less than 1, a share of the heads, got {self.keep}")
-        for name in ("rounds", "updates", "sentences"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"{name} must be at least 1, got {getattr(self, name)}")
+        check_settings(self)
         if self.unpruned is not None:
             unpruned = self.unpruned.resolve()
             for taken in (self.out.resolve(), self.work.resolve()):
