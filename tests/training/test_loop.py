@@ -787,17 +787,6 @@ def test_overwrite_that_fails_to_prepare_leaves_the_old_run(settings):
     assert [path.name for path in config.out.parent.iterdir()] == ["run"]
 
 
-@pytest.mark.parametrize("seed", [-1, 1 << 32, 10**19])
-def test_a_seed_that_cannot_work_is_refused_at_once(settings, seed):
-    with pytest.raises(ConfigError, match=f"seed must be at least 0 and less than 2.32, got {seed}"):
-        settings(seed=seed)
-
-
-@pytest.mark.parametrize("seed", [0, (1 << 32) - 1])
-def test_every_other_seed_trains(settings, seed):
-    assert train(settings(seed=seed, max_updates=2)).finished
-
-
 # What a review found
 
 

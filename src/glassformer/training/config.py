@@ -1,4 +1,4 @@
-"""Everything a training run can be told, with defaults that work. One flag each on the command line."""
+"""Every setting of a training, with defaults that work. One flag each on the command line."""
 
 import math
 from collections.abc import Mapping
@@ -8,13 +8,13 @@ from typing import Annotated, Any
 
 import tyro
 
+from glassformer.checks import Choice, Count, Device, Number, Positive, Probability, Seed, Share, Whole, check_settings
 from glassformer.errors import ConfigError
 from glassformer.text.kinds import SUBWORD_ENDINGS
 from glassformer.text.pairs import PairFiles
 from glassformer.text.scores import METRICS
 from glassformer.transformer.config import ModelConfig
 
-DEVICES = ("auto", "cpu", "cuda", "mps")
 PRECISIONS = ("auto", "float32", "bfloat16")
 OPTIMIZERS = ("muon", "adam")
 CHANGEABLE = (
@@ -23,13 +23,14 @@ CHANGEABLE = (
 )
 """Settings that `resume` may change."""
 
-
 INHERITED = (
     *("tokenizer", "source_tokenizer", "target_tokenizer", "vocab_size", "source_vocab_size", "target_vocab_size"),
     *("separate_vocab", "character_coverage", "decompose"),
     *("preset", "d_model", "heads", "encoder_layers", "decoder_layers", "d_ff"),
 )
-"""Settings that a run has from the one that it goes on from."""
+"""Settings that a run has from the one that it begins with."""
+OFF = "0 turns it off"
+Weight = Annotated[float, Number(at_least=0, less_than=math.inf, note=OFF)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,22 +63,22 @@ class TrainConfig:
     """The source's own kind of tokenizer; source and target then have separate vocabularies."""
     target_tokenizer: str | None = None
     """The target's own kind of tokenizer; source and target then have separate vocabularies."""
-    vocab_size: int | None = None
+    vocab_size: Count | None = None
     """Number of token ids. Left out: what the text gives, at most 8,000."""
-    source_vocab_size: int | None = None
+    source_vocab_size: Count | None = None
     """The source's own number of token ids; source and target then have separate vocabularies."""
-    target_vocab_size: int | None = None
+    target_vocab_size: Count | None = None
     """The target's own number of token ids; source and target then have separate vocabularies."""
     separate_vocab: bool = False
     """Separate vocabularies for source and target, for languages that share no words."""
-    character_coverage: float = 1.0
+    character_coverage: Annotated[float, Number(above=0, at_most=1)] = 1.0
     """Share of the text's characters that get ids of their own; the rest become <unk>."""
     decompose: bool = False
     """Read each source character that has parts as these (Unicode NFD): 한 as its three letters, é as e and an accent.
     For text whose letters matter, such as words to be pronounced; source and target then have separate vocabularies."""
-    max_tokens: int = 256
+    max_tokens: Annotated[int, Whole(at_least=2, note="one token and </s>")] = 256
     """Training pairs with a longer side are left out (tokens, with </s>)."""
-    max_ratio: float = 9.0
+    max_ratio: Annotated[float, Number(at_least=1)] = 9.0
     """Training pairs whose lengths in tokens differ by a larger factor are left out."""
 
     preset: str = "small"
@@ -97,118 +98,90 @@ class TrainConfig:
     attention_dropout: float | None = None
     """Probability of dropping an attention weight, instead of the preset's."""
 
-    batch_tokens: int = 2048
+    batch_tokens: Count = 2048
     """Most source and most target tokens in a batch, which the processes share; there is no padding to count."""
-    accumulate: int = 1
+    accumulate: Count = 1
     """Batches per update, one after the other."""
-    optimizer: str | None = None
+    optimizer: Annotated[str, Choice(*OPTIMIZERS)] | None = None
     """muon (Jordan et al. 2024: for the matrices of the layers, Adam for the rest) or adam (Vaswani et al. 2017). Muon
     needs fewer updates, which take longer where layers are wide and batches small. Left out: muon; with --from adam."""
-    learning_rate: float | None = None
+    learning_rate: Annotated[float, Number(above=0, less_than=math.inf)] | None = None
     """Highest learning rate, reached after the warm-up; then it falls with 1 / sqrt(update). Left out: with Muon
     1 / (2 * d_model), which is 2e-3 for the small model, with Adam 1 / (4 * d_model); with --from half of that."""
-    warmup: int | None = None
+    warmup: Count | None = None
     """Updates over which the learning rate rises. Left out: 4 * d_model."""
-    cooldown: float = 0.3
+    cooldown: Share = 0.3
     """Share of the training, its end, over which the learning rate falls to 0 in a line; 0: it doesn't. Once it falls,
     patience counts no more."""
-    resample: float = 0.0
+    resample: Share = 0.0
     """Share of the sentences that are split into other subwords each time they are seen (subword regularisation: for
     bpe Provilkov et al. 2020, for unigram Kudo 2018; other tokenizers have no other way to split), until the cooldown.
     Continued, such a training draws other splits than it would have."""
-    label_smoothing: float = 0.1
+    label_smoothing: Probability = 0.1
     """Share of the probability that the loss spreads over the whole vocabulary."""
-    r_drop: float = 0.0
+    r_drop: Weight = 0.0
     """Weight of R-Drop (Liang et al. 2021; they take 5): every batch is seen twice, and the two predictions, which
     dropout makes differ, are pulled together. 0: seen once."""
-    guide: float = 0.0
+    guide: Weight = 0.0
     """Weight of guided attention (Chen et al. 2016): the decoder's first source head is pulled to the source of the
     token just written, by an alignment that is learned from the pairs beforehand (as in fast_align: Dyer et al. 2013).
     0: it is left free."""
-    weight_decay: float | None = None
+    weight_decay: Weight | None = None
     """Each update takes this share, times the learning rate, off the weights of matrices and embeddings (Loshchilov &
     Hutter 2019). Left out: 0.3; with --from 0."""
-    clip_norm: float = 1.0
+    clip_norm: Annotated[float, Number(at_least=0, note=OFF)] = 1.0
     """Largest norm of the gradient; 0 leaves it as it is."""
-    max_left_out: int = 20
+    max_left_out: Count = 20
     """Stop after about this many updates in a row that had to be left out: their loss was not a number, or jumped."""
-    max_epochs: int | None = None
+    max_epochs: Count | None = None
     """Stop after this many passes over the training pairs. With no limit given (this, updates or minutes): after
     100, or sooner, as soon as both 20 passes and 8,000 updates are made; patience may end it sooner too."""
-    max_updates: int | None = None
+    max_updates: Count | None = None
     """Stop after this many updates."""
-    max_minutes: float | None = None
+    max_minutes: Positive | None = None
     """Stop after this many minutes of training."""
-    patience: int = 20
+    patience: Annotated[int, Whole(at_least=0, note=OFF)] = 20
     """End after this many validations without a better score, the cooldown still to come; 0 never does."""
 
-    validate_every: int = 250
+    validate_every: Count = 250
     """Updates between validations, each of which keeps the weights for averaging."""
-    metric: str = "bleu"
+    metric: Annotated[str, Choice(*METRICS)] = "bleu"
     """Score by which models are compared: bleu, chrf, exact, wer, ser."""
     tokenize: str = "auto"
     """sacreBLEU tokenizer for the bleu metric: auto, 13a, zh, ja-mecab, char, ..."""
-    score_pairs: int = 500
+    score_pairs: Count = 500
     """Validation pairs that are translated (greedily) for the score; the loss takes all of them."""
-    average: int = 5
+    average: Count = 5
     """Checkpoints whose mean becomes the final model; 1 takes the best one."""
 
-    checkpoint_seconds: float | None = None
+    checkpoint_seconds: Positive | None = None
     """Seconds between checkpoints, from which --resume goes on; they are written in the background. Left out: 10, or
     as many that writing takes at most 2 % of the time."""
 
-    seed: int = 1
+    seed: Seed = 1
     """Seed of everything random: the same seed gives the same weights on the same machine and versions."""
-    device: str = "auto"
+    device: Device = "auto"
     """Where to train: auto, cpu, cuda or mps."""
-    precision: str = "auto"
+    precision: Annotated[str, Choice(*PRECISIONS)] = "auto"
     """Type of the matrix products: float32, bfloat16, or auto: bfloat16 where the processor is fast in it."""
-    threads: int | None = None
+    threads: Count | None = None
     """CPU threads; left out, torch's choice."""
     shard: bool = False
     """With several processes (torchrun): each keeps a part of the weights, gradients and optimizer state (FSDP2), for
     a model that one device can't hold. Otherwise each has them all (DDP)."""
 
     def __post_init__(self) -> None:
-        at_least_one = (
-            "batch_tokens",
-            "accumulate",
-            "validate_every",
-            "score_pairs",
-            "average",
-            "max_left_out",
-        )
-        optional = (
-            "warmup",
-            "vocab_size",
-            "source_vocab_size",
-            "target_vocab_size",
-            "max_epochs",
-            "max_updates",
-            "threads",
-        )
-        for name in at_least_one + optional:
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise ConfigError(f"{name} must be at least 1, got {value}")
-        if self.learning_rate is not None and not 0 < self.learning_rate < math.inf:
-            raise ConfigError(f"learning_rate must be above 0, got {self.learning_rate}")
-        for name in ("max_minutes", "checkpoint_seconds"):
-            if getattr(self, name) is not None and not getattr(self, name) > 0:
-                raise ConfigError(f"{name} must be above 0, got {getattr(self, name)}")
-        for name in ("clip_norm", "patience"):
-            if not getattr(self, name) >= 0:
-                raise ConfigError(f"{name} must be at least 0 (0 turns it off), got {getattr(self, name)}")
-        if not 0 <= self.seed < 1 << 32:
-            raise ConfigError(f"seed must be at least 0 and less than 2^32, got {self.seed}")
-        for name, value in (("r_drop", self.r_drop), ("guide", self.guide), ("weight_decay", self.decay)):
-            if not 0 <= value < math.inf:
-                raise ConfigError(f"{name} must be at least 0 (0 turns it off), got {value}")
+        check_settings(self)
+        self.model_config(source_vocab_size=4, target_vocab_size=4)  # refuses sizes that cannot work, at once
         if self.learning_rate is not None:
             self._check_decay(self.learning_rate)
-        for name in ("resample", "cooldown"):
-            if not 0 <= getattr(self, name) <= 1:
-                raise ConfigError(f"{name} must be at least 0 and at most 1, got {getattr(self, name)}")
+        self._check_tokenizers()
+        self._check_files()
+        if self.overwrite and self.resume:
+            raise ConfigError("overwrite and resume exclude each other: one replaces the run, the other continues it")
+
+    def _check_tokenizers(self) -> None:
+        """Raise ConfigError for settings of the text that the tokenizers can't follow."""
         if self.resample and self.cooldown == 1:
             raise ConfigError(
                 "resample ends where the cooldown begins, so that cooldown 1 leaves none of resample "
@@ -226,21 +199,9 @@ class TrainConfig:
                 f"resample is for tokenizers that can split text in several ways, bpe and unigram, got {self.resample} "
                 f"with {' and '.join(sorted(kinds))}: leave it out"
             )
-        if not 0 <= self.label_smoothing < 1:
-            raise ConfigError(f"label_smoothing must be at least 0 and less than 1, got {self.label_smoothing}")
-        if self.max_tokens < 2:
-            raise ConfigError(f"max_tokens must be at least 2 (one token and </s>), got {self.max_tokens}")
-        if not self.max_ratio >= 1:
-            raise ConfigError(f"max_ratio must be at least 1, got {self.max_ratio}")
-        if not 0 < self.character_coverage <= 1:
-            raise ConfigError(f"character_coverage must be above 0 and at most 1, got {self.character_coverage}")
-        choices = {"metric": METRICS, "device": DEVICES, "precision": PRECISIONS}
-        if self.optimizer is not None:
-            choices["optimizer"] = OPTIMIZERS
-        for name, values in choices.items():
-            if getattr(self, name).partition(":")[0] not in values:
-                raise ConfigError(f"{name} must be one of {', '.join(values)}, got {getattr(self, name)!r}")
-        self.model_config(source_vocab_size=4, target_vocab_size=4)  # refuses sizes that cannot work, at once
+
+    def _check_files(self) -> None:
+        """Raise ConfigError for files, or a run to begin with, that don't go together."""
         if self.from_ is not None and (fixed := sorted(set(self.changes()) & set(INHERITED))):
             raise ConfigError(
                 f"with from the tokenizers and sizes of that run are kept: leave out {', '.join(fixed)}, or leave out "
@@ -252,16 +213,14 @@ class TrainConfig:
             )
         if self.valid_target is not None and self.valid_source is None:
             raise ConfigError("valid_target is given without valid_source: give both, or neither")
-        if self.overwrite and self.resume:
-            raise ConfigError("overwrite and resume exclude each other: one replaces the run, the other continues it")
 
     def inherited(self, model: ModelConfig) -> ModelConfig:
-        """The model of the run that `from_` names, with this config's changes."""
+        """Return the model of the run that `from_` names, with this config's changes."""
         own = ("dropout", "attention_dropout")
         return replace(model, **{name: getattr(self, name) for name in own if getattr(self, name) is not None})
 
     def model_config(self, source_vocab_size: int, target_vocab_size: int) -> ModelConfig:
-        """The preset with this config's changes, for vocabularies of these sizes."""
+        """Return the preset with this config's changes, for vocabularies of these sizes."""
         own = ("d_model", "heads", "encoder_layers", "decoder_layers", "d_ff", "dropout", "attention_dropout")
         return ModelConfig.preset(
             self.preset,
@@ -272,7 +231,7 @@ class TrainConfig:
         )
 
     def peak(self, d_model: int) -> float:
-        """The highest learning rate of a model of this width, given or not."""
+        """Return the highest learning rate of a model of this width, given or not."""
         if self.learning_rate is not None:
             return self.learning_rate
         rate = (1 / 2 if self.chosen_optimizer == "muon" else 1 / 4) / d_model / (1 if self.from_ is None else 2)
@@ -280,6 +239,7 @@ class TrainConfig:
         return rate
 
     def _check_decay(self, rate: float) -> None:
+        """Raise ConfigError where an update would take off more than there is."""
         if rate * self.decay >= 1:
             raise ConfigError(
                 f"learning_rate * weight_decay must be less than 1, or each update takes off more than there is, got "
@@ -298,28 +258,30 @@ class TrainConfig:
 
     @property
     def pairs(self) -> PairFiles:
+        """Files of the training pairs."""
         if self.source is None:
             raise ConfigError("source is missing: give the file of training sources (or --resume to continue a run)")
         return PairFiles(self.source, self.target)
 
     @property
     def valid_pairs(self) -> PairFiles | None:
+        """Files of the validation pairs, if they are given."""
         return None if self.valid_source is None else PairFiles(self.valid_source, self.valid_target)
 
     @property
     def shares_vocab(self) -> bool:
-        """One vocabulary for both sides, unless a side has a setting of its own."""
+        """Whether there is one vocabulary for both sides: unless a side has a setting of its own."""
         own = (self.source_tokenizer, self.target_tokenizer, self.source_vocab_size, self.target_vocab_size)
         return not (self.separate_vocab or self.decompose) and all(value is None for value in own)
 
     def changes(self) -> dict[str, Any]:
-        """The settings that aren't left at their defaults, but for the run folder and what to do with it."""
+        """Return the settings that aren't left at their defaults, but for the run folder and what to do with it."""
         plain = TrainConfig(out=self.out)
         names = {field.name for field in fields(self)} - {"out", "overwrite", "resume"}
         return {name: getattr(self, name) for name in sorted(names) if getattr(self, name) != getattr(plain, name)}
 
     def continued(self, out: Path, changes: Mapping[str, Any]) -> "TrainConfig":
-        """These settings, with those changes, for a run that continues in `out`."""
+        """Return these settings, with those changes, for a run that continues in `out`; ConfigError for others."""
         if fixed := sorted(set(changes) - set(CHANGEABLE)):
             raise ConfigError(
                 f"a run continues with the settings it was started with: leave out {', '.join(fixed)} "
@@ -328,11 +290,12 @@ class TrainConfig:
         return replace(self, out=out, overwrite=False, resume=False, **changes)
 
     def to_json(self) -> dict[str, Any]:
+        """Return the settings as JSON can hold them."""
         return {name: str(value) if isinstance(value, Path) else value for name, value in asdict(self).items()}
 
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> "TrainConfig":
-        """The inverse of `to_json`."""
+        """Return the settings that `to_json` gave."""
         paths = ("source", "target", "out", "valid_source", "valid_target", "from_")
         typed: dict[str, Any] = {k: Path(v) if k in paths and v is not None else v for k, v in values.items()}
         return cls(**typed)
