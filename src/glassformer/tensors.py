@@ -1,4 +1,4 @@
-"""Tensors in safetensors files that are written whole or not at all, if wished with a checksum."""
+"""Safetensors files: written whole or not at all, if wished with a checksum, and read."""
 
 import hashlib
 import json
@@ -6,6 +6,7 @@ import os
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -19,7 +20,7 @@ _CHECKSUM = "blake2b"
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | None = None) -> None:
-    """`tensors` as safetensors, whole or not at all. Other threads go on meanwhile."""
+    """Write `tensors` as safetensors, whole or not at all. Other threads go on meanwhile."""
     contiguous = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     with replacement(path) as temporary:
         temporary.touch()
@@ -34,14 +35,29 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[s
             raise
 
 
+def read_tensors(path: Path) -> dict[str, Tensor]:
+    """Return the tensors of a safetensors file; RunError if it is damaged."""
+    with open_tensors(path) as file:
+        names = file.keys()
+        return {name: file.get_tensor(name) for name in names}
+
+
+def open_tensors(path: Path) -> Any:
+    """Open a safetensors file to read some of its tensors (safetensors' `safe_open`); RunError if it is damaged."""
+    try:
+        return safe_open(path, framework="pt")
+    except (SafetensorError, OSError, ValueError) as error:
+        raise RunError(f"{path} is damaged ({error}): copy it again, or go back to an earlier one") from None
+
+
 def write_checked_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> None:
-    """`tensors` as safetensors with a checksum of the tensors, their names and `metadata`, whole or not at all."""
+    """Write `tensors` with a checksum of the tensors, their names and `metadata`, whole or not at all."""
     checksum = _checksum(metadata, ((name, tensors[name]) for name in sorted(tensors)))
     write_tensors(path, tensors, {**metadata, _CHECKSUM: checksum})
 
 
 def check_tensors(path: Path) -> dict[str, str]:
-    """The metadata of a file that `write_checked_tensors` wrote; RunError if a byte of it has changed."""
+    """Return the metadata of a file that `write_checked_tensors` wrote; RunError if a byte of it has changed."""
     try:
         with safe_open(path, framework="pt") as file:
             metadata = dict(file.metadata() or {})
@@ -54,7 +70,7 @@ def check_tensors(path: Path) -> dict[str, str]:
 
 
 def _checksum(metadata: Mapping[str, str], tensors: Iterable[tuple[str, Tensor]]) -> str:
-    """Of the tensors in the order of their names."""
+    """Return the checksum of the tensors, which come in the order of their names, and of the metadata."""
     digest = hashlib.blake2b(json.dumps(sorted(metadata.items())).encode(), digest_size=16)
     for name, tensor in tensors:
         digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())

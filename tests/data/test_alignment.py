@@ -12,7 +12,7 @@ from torch.testing import assert_close
 from glassformer.data import alignment
 from glassformer.data.alignment import Aligner
 from glassformer.errors import DataError
-from glassformer.run.folder import read_weights
+from glassformer.tensors import read_tensors
 from glassformer.text.tokenizer import SymbolTokenizer
 
 GERMAN = SymbolTokenizer(["das", "Haus", "Buch", "ein"])
@@ -127,4 +127,4 @@ def test_saved_it_is_the_same(train, tmp_path):
     pairs, _ = shuffled(20, seed=1)
     aligner = train(pairs)
     aligner.save(path := tmp_path / "alignment.safetensors")
-    assert torch.equal(aligned(Aligner(**read_weights(path)), pairs), aligned(aligner, pairs))
+    assert torch.equal(aligned(Aligner(**read_tensors(path)), pairs), aligned(aligner, pairs))

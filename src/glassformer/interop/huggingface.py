@@ -15,8 +15,8 @@ from torch.nn.functional import pad
 
 from glassformer.errors import DataError, RunError
 from glassformer.files import write_json
-from glassformer.run.folder import Run, load_run, read_weights, write_config, write_weights
-from glassformer.tensors import write_tensors
+from glassformer.run.folder import Run, load_run, write_config, write_weights
+from glassformer.tensors import read_tensors, write_tensors
 from glassformer.text.tokenizer import EOS, UNK, SubwordTokenizer, Tokenizer
 from glassformer.text.vocabulary import VocabularyTokenizer, read_vocabulary
 from glassformer.transformer.config import ModelConfig
@@ -53,7 +53,7 @@ def import_marian(folder: Path, out: Path) -> Run:
         _tokenizer(folder / f"{side}.spm", vocabulary)
         for side, vocabulary in (("source", source_vocabulary), ("target", target_vocabulary))
     )
-    weights = read_weights(folder / WEIGHTS)
+    weights = read_tensors(folder / WEIGHTS)
     model_config = _model_config(config, folder, weights)
     sizes = model_config.source_vocab_size, model_config.target_vocab_size
     if (source.vocab_size, target.vocab_size) != sizes:
@@ -255,7 +255,7 @@ def _check_shapes(ours: Mapping[str, Tensor], config: ModelConfig, folder: Path)
 def _vocabulary(tokenizer: Tokenizer, size: int, side: str) -> dict[str, int]:
     """Its pieces and ids, filled up to `size` before `<pad>`."""
     check_subwords(tokenizer, side)
-    pieces = ["</s>", "<unk>", *tokenizer.tokens(range(UNK + 1, tokenizer.vocab_size - 1))]
+    pieces = ["</s>", "<unk>", *tokenizer.tokens(range(UNK + 1, tokenizer.pad))]
     fill = [f"<unused_{n}>" for n in range(size - tokenizer.vocab_size)]
     vocabulary = {piece: i for i, piece in enumerate([*pieces, *fill, "<pad>"])}
     if len(vocabulary) < size:
@@ -281,10 +281,9 @@ def _theirs(model: Transformer, size: int) -> dict[str, Tensor]:
         return torch.cat([embedding[:-1], missing, embedding[-1:]])
 
     bias = torch.zeros(1, size)
-    predictable = config.target_vocab_size - 1
     if model.output_bias is not None:
-        bias[0, :predictable] = model.output_bias.detach()
-    bias[0, predictable:] = _NEVER  # so that theirs, normalised over all of these, are our probabilities
+        bias[0, : config.target_pad] = model.output_bias.detach()
+    bias[0, config.target_pad :] = _NEVER  # so that theirs, normalised over all of these, are our probabilities
     theirs = {"final_logits_bias": bias}
     target = filled(ours["target_embedding.weight"])
     if config.shared_vocab:

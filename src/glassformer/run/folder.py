@@ -19,13 +19,12 @@ from shlex import quote
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from glassformer.errors import ConfigError, RunError
 from glassformer.files import write_json
 from glassformer.run.names import CONFIG, FORMAT, RESUME, WEIGHTS
-from glassformer.tensors import write_tensors
+from glassformer.tensors import open_tensors, write_tensors
 from glassformer.text.loading import load_tokenizer
 from glassformer.text.tokenizer import Tokenizer
 from glassformer.transformer.config import ModelConfig
@@ -67,7 +66,7 @@ class WeightFile(Mapping[str, Tensor]):
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        with _open(path) as file:
+        with open_tensors(path) as file:
             names = file.keys()
             self._shapes = {name: tuple(file.get_slice(name).get_shape()) for name in names}
 
@@ -83,7 +82,7 @@ class WeightFile(Mapping[str, Tensor]):
 
     def __getitem__(self, name: str) -> Tensor:
         # Opened for each tensor: what an open file has read counts as the process's memory until it is closed.
-        with _open(self._path) as file:
+        with open_tensors(self._path) as file:
             tensor = file.get_tensor(name)
         if not tensor.isfinite().all():
             raise RunError(
@@ -190,20 +189,6 @@ def read_config(folder: Path) -> dict[str, Any]:
     if not all(isinstance(config[f"{side}_tokenizer"], str) for side in ("source", "target")):
         raise RunError(f"{path} is damaged: the tokenizers must be names of files")
     return config
-
-
-def read_weights(path: Path) -> dict[str, Tensor]:
-    """The tensors of a safetensors file; RunError if it is damaged."""
-    with _open(path) as file:
-        names = file.keys()
-        return {name: file.get_tensor(name) for name in names}
-
-
-def _open(path: Path) -> Any:
-    try:
-        return safe_open(path, framework="pt")
-    except (SafetensorError, OSError, ValueError) as error:
-        raise RunError(f"{path} is damaged ({error}): copy it again, or go back to an earlier one") from None
 
 
 def load_weights(model: Transformer, weights: Mapping[str, Tensor], path: Path) -> None:

@@ -13,7 +13,7 @@ from glassformer.attention.want import Want
 from glassformer.data.alignment import Aligner
 from glassformer.data.corpus import Corpus
 from glassformer.errors import ConfigError
-from glassformer.run.folder import read_weights
+from glassformer.tensors import read_tensors
 from glassformer.text.batching import Batch
 from glassformer.transformer.config import ModelConfig
 from glassformer.transformer.model import Transformer
@@ -46,7 +46,7 @@ class Guide:
     @classmethod
     def from_file(cls, path: Path, weight: float, device: torch.device) -> "Guide":
         """Return a guide by the alignment that `prepare` wrote."""
-        return cls(Aligner(**read_weights(path)).to(device), weight)
+        return cls(Aligner(**read_tensors(path)).to(device), weight)
 
     @contextmanager
     def guiding(self, model: Transformer, batch: Batch) -> Iterator[list[Tensor]]:

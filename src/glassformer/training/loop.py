@@ -10,11 +10,12 @@ from glassformer.data.corpus import Corpus
 from glassformer.device import explaining_memory, pick_precision
 from glassformer.errors import FULL, DivergedError, RunError
 from glassformer.files import remove_unfinished
-from glassformer.run.folder import load_weights, read_config, read_weights, write_weights
+from glassformer.run.folder import load_weights, read_config, write_weights
 from glassformer.run.lock import remove_resume
 from glassformer.run.metrics import Report, Validation, drop_metrics_after
 from glassformer.run.names import ALIGNMENT, INITIAL, METRICS, RESUME, WEIGHTS
 from glassformer.seeds import derive_seed
+from glassformer.tensors import read_tensors
 from glassformer.text.batching import Batch, Plan, plan_batches
 from glassformer.text.loading import load_tokenizer
 from glassformer.text.resampling import Resampler
@@ -64,7 +65,7 @@ class TrainingLoop:
         torch.manual_seed(config.seed)
         model = Transformer(ModelConfig.from_json(saved["model"]))
         if (initial := self.resume / INITIAL).exists():
-            load_weights(model, read_weights(initial), initial)
+            load_weights(model, read_tensors(initial), initial)
         self.model = model if config.shard and processes.size > 1 else model.to(device)
         self.warmup = config.warmup or 4 * model.config.d_model
         train_pairs, valid_pairs = Corpus(self.resume / "train"), Corpus(self.resume / "valid")

@@ -12,8 +12,7 @@ from torch import Tensor
 
 from glassformer.errors import RunError
 from glassformer.files import link_or_copy, replacement
-from glassformer.run.folder import read_weights
-from glassformer.tensors import check_tensors, write_checked_tensors, write_tensors
+from glassformer.tensors import check_tensors, read_tensors, write_checked_tensors, write_tensors
 
 KEPT_BEST = 8
 """Best weights that are kept: more than come between two checkpoints, as a rule."""
@@ -79,6 +78,6 @@ def average(paths: list[Path]) -> dict[str, Tensor]:
             warnings.warn(f"{error}; it is left out of the mean", stacklevel=2)
             continue
         count += 1
-        for name, tensor in read_weights(path).items():
+        for name, tensor in read_tensors(path).items():
             total[name] = total[name] + tensor.double() if name in total else tensor.double()
     return {name: (tensor / count).float() for name, tensor in total.items()}
