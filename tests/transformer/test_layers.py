@@ -3,6 +3,8 @@ import torch
 from torch import Tensor, nn
 from torch.testing import assert_close
 
+from glassformer.attention.kernels import products
+from glassformer.transformer.config import ACTIVATIONS
 from glassformer.transformer.dropout import Dropout
 from glassformer.transformer.layers import DecoderLayer, EncoderLayer, FeedForward
 
@@ -77,6 +79,14 @@ def test_feed_forward_is_two_products_around_a_relu():
     expected = torch.where(inner > 0, inner, 0.0) @ module.outer.weight.T + module.outer.bias
     assert_close(module(x), expected)
     assert (inner < 0).any()
+
+
+@pytest.mark.parametrize("name", ACTIVATIONS)
+def test_activations_have_one_table_and_each_the_same_numbers_in_place(name):
+    assert products.ACTIVATIONS.keys() == products.ACTIVATIONS_IN_PLACE.keys() == set(ACTIVATIONS)
+    module, x = FeedForward(E, FF, name), torch.randn(B, K, E)
+    assert torch.equal(products.ACTIVATIONS_IN_PLACE[name](x.clone()), products.ACTIVATIONS[name](x))
+    assert torch.equal(module(x), module.outer(products.ACTIVATIONS[name](module.inner(x))))
 
 
 @pytest.mark.parametrize("padded", [False, True])

@@ -112,6 +112,11 @@ def test_limits_themselves_are_allowed():
     assert (shared.d_model, shared.dropout, separate.heads, separate.dropout) == (1, 0.0, 1, 0.999)
 
 
+def test_padding_is_the_last_id_of_each_vocabulary():
+    config = ModelConfig(source_vocab_size=101, target_vocab_size=103, shared_vocab=False)
+    assert (config.source_pad, config.target_pad) == (100, 102)
+
+
 def test_config_error_is_one_of_ours():
     assert issubclass(ConfigError, GlassformerError)
 

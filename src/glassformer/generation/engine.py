@@ -71,7 +71,7 @@ class Engine:
         self.dtype = dtype
         self.device = torch.device(device)
         self.int8 = int8
-        self.source_pad, self.target_pad = config.source_vocab_size - 1, config.target_vocab_size - 1
+        self.source_pad, self.target_pad = config.source_pad, config.target_pad
         self.cache_kind = FixedCache if self.device.type == "cuda" else BeamCache
 
         def prepared(name: str, dtype: torch.dtype = dtype) -> Tensor:

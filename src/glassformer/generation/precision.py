@@ -4,15 +4,14 @@ import warnings
 from dataclasses import dataclass
 
 import torch
-import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
+from glassformer.attention.kernels.products import ACTIVATIONS_IN_PLACE
 from glassformer.device import pick_precision
 from glassformer.errors import ConfigError
 
 _TYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
-_ACTIVATIONS = {"relu": F.relu_, "swish": lambda x: F.silu(x, inplace=True), "gelu": F.gelu}
 _ENGINE = "fbgemm"
 
 
@@ -79,7 +78,7 @@ class QuantizedLinear:
 
     def activated(self, x: Float[Tensor, "... width_in"], activation: str) -> Float[Tensor, "... width_out"]:
         """Return the activation (relu, swish or gelu) of x weightᵀ + bias."""
-        return _ACTIVATIONS[activation](self(x))
+        return ACTIVATIONS_IN_PLACE[activation](self(x))
 
     def added(
         self, x: Float[Tensor, "... width_in"], to: Float[Tensor, "... width_out"]

@@ -115,7 +115,7 @@ def _spec(run: Run) -> Any:
             _fill_norm(layer.ffn.layer_norm, weights, f"{at}.feed_forward_norm")
     spec: Any = specs.TransformerSpec(encoder, decoder)
     tokenizers = run.source_tokenizer, run.target_tokenizer
-    source, tokens = (tokenizer.tokens(range(tokenizer.vocab_size - 1)) for tokenizer in tokenizers)
+    source, tokens = (tokenizer.tokens(range(tokenizer.pad)) for tokenizer in tokenizers)
     spec.register_source_vocabulary(source)
     spec.register_target_vocabulary(tokens)
     spec.config.eos_token = tokens[EOS]

@@ -27,7 +27,7 @@ class BatchLoader:
     ) -> None:
         self.corpus = corpus
         self._resampling = resampling
-        self._pads = model.source_vocab_size - 1, model.target_vocab_size - 1
+        self._pads = model.source_pad, model.target_pad
         self._device = device
         self._processes = processes
 

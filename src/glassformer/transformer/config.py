@@ -80,6 +80,16 @@ class ModelConfig:
             )
 
     @property
+    def source_pad(self) -> int:
+        """The source id of padding, the last one."""
+        return self.source_vocab_size - 1
+
+    @property
+    def target_pad(self) -> int:
+        """The target id of padding, the last one; so it is also the number of ids that can be predicted."""
+        return self.target_vocab_size - 1
+
+    @property
     def attentions(self) -> tuple[str, ...]:
         """The paths of all attentions in the model, layer by layer."""
         encoder = (f"encoder.{n}.self_attention" for n in range(self.encoder_layers))

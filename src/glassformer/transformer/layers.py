@@ -5,19 +5,16 @@ et al. 2020).
 """
 
 import torch
-import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
+from glassformer.attention.kernels.products import ACTIVATIONS
 from glassformer.attention.multihead import MultiheadAttention
 from glassformer.attention.packing import Packing
 from glassformer.transformer.cache import LayerCache
 from glassformer.transformer.dropout import Dropout
 
 Hidden = Float[Tensor, "batch length d_model"]
-
-
-_ACTIVATIONS = {"relu": F.relu, "swish": F.silu, "gelu": F.gelu}
 
 
 class FeedForward(nn.Module):
@@ -30,7 +27,7 @@ class FeedForward(nn.Module):
         self.activation = activation
 
     def forward(self, x: Hidden) -> Hidden:
-        return self.outer(_ACTIVATIONS[self.activation](self.inner(x)))
+        return self.outer(ACTIVATIONS[self.activation](self.inner(x)))
 
 
 def _before(norm: nn.LayerNorm, x: Hidden, norm_first: bool) -> Hidden:

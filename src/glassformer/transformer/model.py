@@ -28,7 +28,7 @@ class Transformer(nn.Module):
 
     Conventions of the Marian layout: embeddings times sqrt(d_model), plus sinusoids; post-norm layers, no final
     norm (unless `norm_first` and `final_norm` say otherwise); the decoder starts from the padding id. The embedding of
-    padding is zero and stays so, and padding, the last id, is never predicted: logits are target_vocab_size - 1 wide.
+    padding is zero and stays so, and padding, the last id, is never predicted: logits are `target_pad` wide.
     Source padding comes last in a row.
 
         model = Transformer(ModelConfig.tiny(source_vocab_size=100, target_vocab_size=100))
@@ -40,8 +40,7 @@ class Transformer(nn.Module):
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         c = self.config = config
-        self.source_pad = c.source_vocab_size - 1
-        self.target_pad = c.target_vocab_size - 1
+        self.source_pad, self.target_pad = c.source_pad, c.target_pad
         self.target_embedding = nn.Embedding(c.target_vocab_size, c.d_model, padding_idx=self.target_pad)
         self.source_embedding = (  # None: the target's serves both
             None if c.shared_vocab else nn.Embedding(c.source_vocab_size, c.d_model, padding_idx=self.source_pad)
@@ -53,9 +52,8 @@ class Transformer(nn.Module):
         self.encoder_norm = nn.LayerNorm(c.d_model) if c.final_norm else None
         self.decoder_norm = nn.LayerNorm(c.d_model) if c.final_norm else None
         self.dropout = Dropout(c.dropout)
-        predictable = c.target_vocab_size - 1
-        self.output = None if c.tied_output else nn.Linear(c.d_model, predictable, bias=False)
-        self.output_bias = nn.Parameter(torch.zeros(predictable)) if c.output_bias else None
+        self.output = None if c.tied_output else nn.Linear(c.d_model, c.target_pad, bias=False)
+        self.output_bias = nn.Parameter(torch.zeros(c.target_pad)) if c.output_bias else None
         self._initialise()
         for name, left in c.heads_left.items():
             self.attentions[name].keep_heads(range(left))
@@ -174,9 +172,9 @@ def weight_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
         shapes |= {f"{part}.{name}": shape for name, shape in weights.items()}
         shapes |= {f"{part}_norm.{name}": shape for name, shape in norm.items()}
     if not config.tied_output:
-        shapes["output.weight"] = (config.target_vocab_size - 1, d)
+        shapes["output.weight"] = (config.target_pad, d)
     if config.output_bias:
-        shapes["output_bias"] = (config.target_vocab_size - 1,)
+        shapes["output_bias"] = (config.target_pad,)
     return shapes
 
 

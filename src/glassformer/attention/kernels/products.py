@@ -6,6 +6,7 @@ the private operator `mkldnn._linear_pointwise`. This file alone names it; witho
 """
 
 from copy import copy
+from functools import partial
 from typing import Any
 
 import torch
@@ -101,7 +102,7 @@ class PackedLinear:
         """The activation (relu, swish or gelu) of x weightᵀ + bias."""
         if self._packed:
             return torch.ops.mkldnn._linear_pointwise(x, self._weight, self._bias, activation, [], "none")
-        return _ACTIVATIONS[activation](self(x))
+        return ACTIVATIONS[activation](self(x))
 
     def added(
         self, x: Float[Tensor, "... width_in"], to: Float[Tensor, "... width_out"]
@@ -112,7 +113,10 @@ class PackedLinear:
         return to + self(x)
 
 
-_ACTIVATIONS = {"relu": F.relu, "swish": F.silu, "gelu": F.gelu}
+ACTIVATIONS = {"relu": F.relu, "swish": F.silu, "gelu": F.gelu}
+"""The activations of a feed-forward layer by their names in `ModelConfig`."""
+ACTIVATIONS_IN_PLACE = {"relu": F.relu_, "swish": partial(F.silu, inplace=True), "gelu": F.gelu}
+"""The same where the numbers given are needed no more; gelu has no such form."""
 
 
 class _Linear(torch.autograd.Function):
