@@ -17,10 +17,11 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.testing import assert_close
 
-from glassformer.attention import functional
+from glassformer.attention import multihead
 from glassformer.attention.attend import attend
 from glassformer.attention.multihead import MultiheadAttention
 from glassformer.attention.observe import observe, observe_problem
+from glassformer.attention.replace import replace_attention
 from glassformer.attention.want import Want
 
 B, H, Q, K, D = 2, 3, 5, 7, 11  # distinct primes: a swapped axis cannot pass
@@ -116,11 +117,7 @@ def test_output_and_weights_are_torchs(masks, batch_first, grad):
 @pytest.mark.parametrize(("average", "wanted"), [(True, Want(head_mean=True)), (False, Want(weights=True))])
 def test_weights_are_what_observe_sees(average, wanted, monkeypatch):
     calls = []
-    monkeypatch.setattr(
-        functional,
-        "observe_problem",
-        lambda of, want, dropout: calls.append(want) or observe_problem(of, want, dropout),
-    )
+    monkeypatch.setattr(multihead, "observe_problem", lambda *a: calls.append(a[1]) or observe_problem(*a))
     ours, _ = pair(batch_first=True)
     query, key, value = sequences(batch_first=True)
     _, weights = ours(query, key, value, average_attn_weights=average)
@@ -295,6 +292,20 @@ def test_pickle_and_deepcopy(settings):
         assert next(again.parameters()) is not next(module.parameters())
 
 
+def test_it_is_a_multihead_attention_of_torchs():
+    assert issubclass(MultiheadAttention, nn.MultiheadAttention)
+    module = MultiheadAttention(E, H, add_bias_kv=True)
+    assert repr(module) == repr(nn.MultiheadAttention(E, H, add_bias_kv=True))
+    before = module.in_proj_weight.detach().clone()
+    torch.manual_seed(5)
+    module._reset_parameters()  # as its packed weight is drawn, not as three
+    theirs = nn.MultiheadAttention(E, H)
+    torch.manual_seed(5)
+    theirs._reset_parameters()
+    assert torch.equal(module.in_proj_weight, theirs.in_proj_weight)
+    assert not torch.equal(module.in_proj_weight, before)
+
+
 @pytest.mark.parametrize("missing", [[], ["_qkv_same_embed_dim"], ["_qkv_same_embed_dim", "batch_first"]])
 def test_what_torchs_pickles_hold_becomes_ours(missing):
     theirs = nn.MultiheadAttention(E, H)
@@ -422,6 +433,16 @@ def test_nested_self_attention_in_inference_is_torchs(average):
         assert found.sum().item() == pytest.approx(n if average else 2 * n)
 
 
+def test_a_nested_tensor_of_empty_sequences_goes_through_an_encoder_layer_as_through_torchs():
+    theirs = nn.TransformerEncoderLayer(12, 2, 16, batch_first=True).eval()
+    ours = replace_attention(copy.deepcopy(theirs))
+    for lengths in ((0, 3), (0, 0)):
+        x = nested(*lengths)
+        with torch.no_grad():
+            for row, expected in zip(ours(x).unbind(), theirs(x).unbind(), strict=True):
+                assert_close(row, expected)
+
+
 def test_other_nested_calls_are_refused_as_torch_refuses_them():
     module = MultiheadAttention(12, 2, batch_first=True).eval()
     x, y = nested(5, 2), nested(5, 2)
@@ -469,15 +490,6 @@ def test_a_bias_of_another_dtype_is_added():
     other.in_proj_bias = nn.Parameter(module.in_proj_bias.half())
     x = torch.randn(B, K, 12, dtype=torch.float64)
     assert_close(other(x, x, x)[0], module(x, x, x)[0], atol=1e-2, rtol=1e-2)
-
-
-def test_merge_masks_is_torchs():
-    ours, theirs = pair(batch_first=True)
-    x = torch.randn(B, K, E)
-    padding = torch.randn(B, K)
-    for mask in (None, torch.randn(K, K), torch.randn(B * H, K, K)):
-        for given in (None, padding):
-            assert_close(ours.merge_masks(mask, given, x), theirs.merge_masks(mask, given, x))
 
 
 # Errors
@@ -557,7 +569,7 @@ def test_the_lowest_number_of_a_float_mask_does_not_block(length, need_weights):
 def test_dropout_must_be_a_probability(p, length):
     ours, _, _ = long_pair(dropout=p)
     x = torch.randn(2, length, 64)
-    with pytest.raises(ValueError, match="dropout probability has to be between 0 and 1"):
+    with pytest.raises(ValueError, match="dropout must be a probability, 0 to 1, got"):
         ours(x, x, x)
 
 

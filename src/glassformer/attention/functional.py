@@ -2,17 +2,16 @@
 
 import math
 from collections.abc import Callable
-from typing import Any, cast
 
 import torch
 from torch import Tensor
 from torch.overrides import handle_torch_function, has_torch_function
 
-from glassformer.attention.attend import attend
+from glassformer.attention.attend import attend, check_dropout
 from glassformer.attention.kernels.blocks import Problem
-from glassformer.attention.kernels.products import linear
 from glassformer.attention.masks import add_open_columns, causal_from_start, check_type, fit_bias, masks_from_torch
 from glassformer.attention.observe import observe_problem
+from glassformer.attention.projections import Projections
 from glassformer.attention.want import Want
 from glassformer.errors import ArgumentError
 
@@ -61,7 +60,7 @@ def multi_head_attention_forward(
     average_attn_weights: bool = True,
     is_causal: bool = False,
 ) -> tuple[Tensor, Tensor | None]:
-    """Concat(head_1 .. head_h) W_o, head_i = softmax(q_i k_iᵀ / sqrt(d_head) + mask) v_i.
+    """Return Concat(head_1 .. head_h) W_o, head_i = softmax(q_i k_iᵀ / sqrt(d_head) + mask) v_i, and the weights.
 
     Shapes: `query` (L, N, E), `key` (S, N, kdim), `value` (S, N, vdim), or without N; `in_proj_weight` (3E, E), or
     with `use_separate_proj_weight` `q_proj_weight` (E, E), `k_proj_weight` (E, kdim), `v_proj_weight` (E, vdim);
@@ -79,168 +78,106 @@ def multi_head_attention_forward(
     ArgumentError, which is what torch raises (AssertionError, RuntimeError) and a ValueError.
     """
     tensors = (query, key, value, in_proj_weight, in_proj_bias, bias_k, bias_v, out_proj_weight, out_proj_bias)
-    arguments = (*tensors[:3], embed_dim_to_check, num_heads, *tensors[3:7], add_zero_attn, dropout_p, *tensors[7:])
-    settings: dict[str, Any] = dict(
-        training=training,
-        key_padding_mask=key_padding_mask,
-        need_weights=need_weights,
-        attn_mask=attn_mask,
-        use_separate_proj_weight=use_separate_proj_weight,
-        q_proj_weight=q_proj_weight,
-        k_proj_weight=k_proj_weight,
-        v_proj_weight=v_proj_weight,
-        static_k=static_k,
-        static_v=static_v,
-        average_attn_weights=average_attn_weights,
-        is_causal=is_causal,
-    )
     if has_torch_function(tensors):
-        return handle_torch_function(multi_head_attention_forward, tensors, *arguments, **settings)
-    output, weights = forward_in_memory_order(*arguments, **settings)
-    return output.contiguous(), weights
+        return handle_torch_function(
+            multi_head_attention_forward,
+            tensors,
+            *tensors[:3],
+            embed_dim_to_check,
+            num_heads,
+            *tensors[3:7],
+            add_zero_attn,
+            dropout_p,
+            *tensors[7:],
+            training=training,
+            key_padding_mask=key_padding_mask,
+            need_weights=need_weights,
+            attn_mask=attn_mask,
+            use_separate_proj_weight=use_separate_proj_weight,
+            q_proj_weight=q_proj_weight,
+            k_proj_weight=k_proj_weight,
+            v_proj_weight=v_proj_weight,
+            static_k=static_k,
+            static_v=static_v,
+            average_attn_weights=average_attn_weights,
+            is_causal=is_causal,
+        )
+    separate = (q_proj_weight, k_proj_weight, v_proj_weight) if use_separate_proj_weight else None
+    projections = Projections(
+        embed_dim_to_check,
+        num_heads,
+        in_proj_weight,
+        separate,
+        in_proj_bias,
+        out_proj_weight,
+        out_proj_bias,
+        bias_k,
+        bias_v,
+        add_zero_attn,
+        static_k,
+        static_v,
+    )
+    masks = (key_padding_mask, attn_mask, is_causal)
+    problem, want = pose(query, key, value, projections, *masks, need_weights, average_attn_weights)
+    dropout = dropout_p if training else 0.0
+    check_dropout(dropout)
+    heads, weights = compute_attention(problem, dropout, want)
+    return projections.merge(heads, query).contiguous(), unbatched(weights, query)
 
 
-def forward_in_memory_order(
+def pose(
     query: Tensor,
     key: Tensor,
     value: Tensor,
-    embed_dim_to_check: int,
-    num_heads: int,
-    in_proj_weight: Tensor | None,
-    in_proj_bias: Tensor | None,
-    bias_k: Tensor | None,
-    bias_v: Tensor | None,
-    add_zero_attn: bool,
-    dropout_p: float,
-    out_proj_weight: Tensor,
-    out_proj_bias: Tensor | None,
-    *,
-    training: bool,
+    projections: Projections,
     key_padding_mask: Tensor | None,
-    need_weights: bool,
     attn_mask: Tensor | None,
-    use_separate_proj_weight: bool,
-    q_proj_weight: Tensor | None,
-    k_proj_weight: Tensor | None,
-    v_proj_weight: Tensor | None,
-    static_k: Tensor | None = None,
-    static_v: Tensor | None = None,
-    average_attn_weights: bool,
     is_causal: bool,
-    attention: AttentionFunction = compute_attention,
-) -> tuple[Tensor, Tensor | None]:
-    """`multi_head_attention_forward`, but the output lies in memory as the query does: batch-major where that is."""
-    batched = query.dim() == 3
-    _check_dimensions(query, key, value, key_padding_mask, attn_mask, num_heads)
-    if not batched:
+    need_weights: bool,
+    average: bool,
+) -> tuple[Problem, Want | None]:
+    """Return the attention to compute over projected heads, and what is wanted of its weights.
+
+    Arguments are those of `multi_head_attention_forward`, checked here.
+    """
+    _check_dimensions(query, key, value, key_padding_mask, attn_mask, projections.heads)
+    if query.dim() == 2:
         query, key, value = on_each(lambda x: x.unsqueeze(1), query, key, value)
         key_padding_mask = None if key_padding_mask is None else key_padding_mask.unsqueeze(0)
-    separate = (q_proj_weight, k_proj_weight, v_proj_weight) if use_separate_proj_weight else None
-    _check_sizes(query, key, value, embed_dim_to_check, num_heads, in_proj_weight, separate)
-    _check_further_keys(query, num_heads, bias_k, bias_v, static_k, static_v)
+    q, k, v = projections.project(query, key, value)
     if is_causal and attn_mask is None:
         raise ArgumentError("is_causal needs attn_mask: it only says that attn_mask is the causal mask, pass both")
-
-    q, k, v = _project(query, key, value, num_heads, in_proj_weight, in_proj_bias, separate, static_k, static_v)
-    keys = k.shape[2]
-    if bias_k is not None and bias_v is not None:
-        k = torch.cat([k, _one_key(bias_k, k)], dim=2)
-        v = torch.cat([v, _one_key(bias_v, v)], dim=2)
-    if add_zero_attn:
-        k, v = torch.nn.functional.pad(k, (0, 0, 0, 1)), torch.nn.functional.pad(v, (0, 0, 0, 1))
-    further = k.shape[2] - keys
-
-    dropout, scale = dropout_p if training else 0.0, 1 / math.sqrt(q.shape[3])
-    hinted = is_causal and key_padding_mask is None and not need_weights
-    if hinted and attn_mask is not None:
-        check_type("attn_mask", attn_mask)
-    if hinted and q.shape[2] == keys and not further:
-        of, want = Problem(q, k, v, None, None, True, scale, q.dtype), None
+    further = projections.further
+    q_len, k_len, scale = q.shape[2], k.shape[2] - further, 1 / math.sqrt(q.shape[3])
+    if is_causal and attn_mask is not None and key_padding_mask is None and not need_weights:
+        check_type("attn_mask", attn_mask)  # torch reads the hint alone
+        if q_len == k_len and not further:
+            return Problem(q, k, v, None, None, True, scale, q.dtype), None
+        keep, bias = causal_from_start(q_len, k_len, q.device), None
     else:
-        if hinted:
-            keep, bias = causal_from_start(q.shape[2], keys, q.device), None
-        else:
-            sizes = {"batch": q.shape[0], "heads": num_heads, "q_len": q.shape[2], "k_len": keys}
-            keep, bias = masks_from_torch(key_padding_mask, attn_mask, **sizes)
-            if bias is not None:
-                # Beside a boolean mask it counts as torch counts it: converted to the query's dtype first.
-                dtype = bias.dtype if keep is None else torch.promote_types(bias.dtype, query.dtype)
-                bias = fit_bias(bias.to(dtype), query.dtype, q.dtype, float32_too=not need_weights)
-        keep, bias = add_open_columns(keep, bias, further)
-        want = (HEAD_MEAN if average_attn_weights else WEIGHTS) if need_weights else None
-        of = Problem(q, k, v, keep, bias, False, scale, q.dtype)
-    output, weights = attention(of, dropout, want)
+        sizes = {"batch": q.shape[0], "heads": projections.heads, "q_len": q_len, "k_len": k_len}
+        keep, bias = masks_from_torch(key_padding_mask, attn_mask, **sizes)
+        if bias is not None:
+            # Beside a boolean mask it counts as torch counts it: converted to the query's dtype first.
+            dtype = bias.dtype if keep is None else torch.promote_types(bias.dtype, query.dtype)
+            bias = fit_bias(bias.to(dtype), query.dtype, q.dtype, float32_too=not need_weights)
+    keep, bias = add_open_columns(keep, bias, further)
+    want = (HEAD_MEAN if average else WEIGHTS) if need_weights else None
+    return Problem(q, k, v, keep, bias, False, scale, q.dtype), want
 
-    output = _merge_heads(output, query, out_proj_weight, out_proj_bias)
-    if batched:
-        return output, weights
-    return output.squeeze(1), None if weights is None else weights.squeeze(0)
+
+def unbatched(weights: Tensor | None, query: Tensor) -> Tensor | None:
+    """Return the weights without their batch axis if the query has none."""
+    return weights if weights is None or query.dim() == 3 else weights.squeeze(0)
 
 
 def on_each(change: Callable[[Tensor], Tensor], *tensors: Tensor) -> list[Tensor]:
-    """Each tensor changed; what was one object stays one, so that a shared input is still projected in one product."""
+    """Change each tensor; what was one object stays one, so that a shared input is still projected in one product."""
     changed: list[Tensor] = []
     for n, x in enumerate(tensors):
         first = next((m for m in range(n) if tensors[m] is x), None)
         changed.append(change(x) if first is None else changed[first])
     return changed
-
-
-def _project(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    heads: int,
-    packed: Tensor | None,
-    bias: Tensor | None,
-    separate: tuple[Tensor | None, Tensor | None, Tensor | None] | None,
-    static_k: Tensor | None,
-    static_v: Tensor | None,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Queries, keys and values of each head, (N, heads, length, d_head); one product for inputs that are one tensor."""
-    if packed is not None and separate is None and key is value and static_k is None and static_v is None:
-        if query is key:
-            q, k, v = _linear_heads(query, packed, bias, heads, 3)
-        else:
-            width = query.shape[-1]
-            b_q, b_kv = (None, None) if bias is None else (bias[:width], bias[width:])
-            (q,) = _linear_heads(query, packed[:width], b_q, heads, 1)
-            k, v = _linear_heads(key, packed[width:], b_kv, heads, 2)
-        return q, k, v
-    weights = cast(tuple[Tensor, Tensor, Tensor], separate if packed is None or separate else packed.chunk(3))
-    biases = (None, None, None) if bias is None else bias.chunk(3)
-    q, k, v = (
-        _linear_heads(x, weight, b, heads, 1)[0] if static is None else static.unflatten(0, (query.shape[1], heads))
-        for x, weight, b, static in zip((query, key, value), weights, biases, (None, static_k, static_v), strict=True)
-    )
-    return q, k, v
-
-
-def _linear_heads(x: Tensor, weight: Tensor, bias: Tensor | None, heads: int, parts: int) -> tuple[Tensor, ...]:
-    """x (length, N, width) times `parts` weights stacked; each part as (N, heads, length, d_head), a view."""
-    batch_major = _is_batch_major(x)
-    y = linear(x.transpose(0, 1) if batch_major else x, weight, bias)
-    first, second, width = y.shape
-    y = y.view(first, second, parts, heads, width // (parts * heads))
-    return (y.permute(2, 0, 3, 1, 4) if batch_major else y.permute(2, 1, 3, 0, 4)).unbind(0)
-
-
-def _merge_heads(output: Tensor, query: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """(N, heads, L, d_head) -> (L, N, E), projected, in the memory order of `query`."""
-    if _is_batch_major(query):
-        return linear(output.transpose(1, 2).flatten(2), weight, bias).transpose(0, 1)
-    return linear(output.permute(2, 0, 1, 3).flatten(2), weight, bias)
-
-
-def _is_batch_major(x: Tensor) -> bool:
-    """True for a (length, N, width) view of (N, length, width): products read it as it lies, without a copy."""
-    return not x.is_contiguous() and x.transpose(0, 1).is_contiguous()
-
-
-def _one_key(bias: Tensor, like: Tensor) -> Tensor:
-    """bias_k or bias_v (1, 1, E) as one more key of each head: (N, heads, 1, d_head)."""
-    batch, heads, _, width = like.shape
-    return bias.view(1, heads, 1, width).expand(batch, -1, -1, -1)
 
 
 def _check_dimensions(
@@ -280,73 +217,4 @@ def _check_dimensions(
             raise ArgumentError(
                 f"Expected `attn_mask` shape to be {expected} (num_heads, query_len, key_len) but got "
                 f"{tuple(attn_mask.shape)}: for all heads alike pass (query_len, key_len)"
-            )
-
-
-def _check_sizes(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    embed_dim: int,
-    heads: int,
-    packed: Tensor | None,
-    separate: tuple[Tensor | None, Tensor | None, Tensor | None] | None,
-) -> None:
-    if query.shape[2] != embed_dim:
-        raise ArgumentError(f"query must be embed_dim = {embed_dim} wide, got shape {tuple(query.shape)}")
-    if embed_dim % heads:
-        raise ArgumentError(f"embed_dim must be divisible by num_heads, got embed_dim {embed_dim}, num_heads {heads}")
-    if key is not value and key.shape[:2] != value.shape[:2]:
-        raise ArgumentError(
-            f"key and value must have one length and batch, got {tuple(key.shape[:2])} and {tuple(value.shape[:2])}"
-        )
-    if key is not query and key.shape[1] != query.shape[1]:
-        raise ArgumentError(
-            f"query and key must have one batch size, got {query.shape[1]} and {key.shape[1]}: was batch_first meant?"
-        )
-    if separate is not None:
-        for name, x, weight in zip(("query", "key", "value"), (query, key, value), separate, strict=True):
-            if weight is None:
-                raise ArgumentError(f"{name[0]}_proj_weight must be given with use_separate_proj_weight, got None")
-            _check_width(name, x, weight)
-    elif packed is None:
-        raise ArgumentError("in_proj_weight must be given unless use_separate_proj_weight is set, got None")
-    else:
-        _check_width("query", query, packed)
-        if key is not query or value is not query:
-            _check_width("key", key, packed)
-            _check_width("value", value, packed)
-
-
-def _check_width(name: str, x: Tensor, weight: Tensor) -> None:
-    if x.shape[2] != weight.shape[1]:
-        raise ArgumentError(
-            f"{name} must be {weight.shape[1]} wide, as its projection weight {tuple(weight.shape)} says, got shape "
-            f"{tuple(x.shape)}: another width needs kdim or vdim"
-        )
-
-
-def _check_further_keys(
-    query: Tensor,
-    heads: int,
-    bias_k: Tensor | None,
-    bias_v: Tensor | None,
-    static_k: Tensor | None,
-    static_v: Tensor | None,
-) -> None:
-    if (bias_k is None) != (bias_v is None):
-        given, missing = ("bias_v", "bias_k") if bias_k is None else ("bias_k", "bias_v")
-        raise ArgumentError(f"{given} is set but {missing} is None: pass both or neither")
-    for name, static in (("key", static_k), ("value", static_v)):
-        if static is None:
-            continue
-        if bias_k is not None:
-            raise ArgumentError(
-                f"bias cannot be added to static {name}: pass bias_k and bias_v, or static ones, not both"
-            )
-        rows, width = query.shape[1] * heads, query.shape[2] // heads
-        if static.dim() != 3 or static.shape[0] != rows or static.shape[2] != width:
-            raise ArgumentError(
-                f"static_{name[0]} must be (batch * num_heads, {name}_len, d_head) = ({rows}, any, {width}), got "
-                f"{tuple(static.shape)}"
             )

@@ -1,27 +1,21 @@
 """`torch.nn.MultiheadAttention`, argument for argument and weight for weight (Vaswani et al. 2017, section 3.2.2)."""
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
 from typing import Any
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
-from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
-from torch.overrides import has_torch_function
 
-from glassformer.attention.attend import attend, small_self_attention
-from glassformer.attention.functional import (
-    AttentionFunction,
-    forward_in_memory_order,
-    multi_head_attention_forward,
-    on_each,
-)
+from glassformer.attention.attend import attend, check_dropout, small_self_attention
+from glassformer.attention.functional import AttentionFunction, on_each, pose, unbatched
 from glassformer.attention.kernels.blocks import Problem
 from glassformer.attention.kernels.products import linear
+from glassformer.attention.observe import observe_problem
 from glassformer.attention.packing import Packing
+from glassformer.attention.projections import Projections
 from glassformer.errors import ArgumentError
 
 Heads = Float[Tensor, "batch heads length d_head"]
@@ -42,7 +36,7 @@ class _Projection:
         for place in (module.__dict__, module._parameters):
             if place.get(self._name) is not None:
                 return place[self._name]
-        packed = getattr(module, "in_proj_weight", None)
+        packed = getattr(module, "in_proj_weight", None) if self._name in module._parameters else None
         if packed is None:
             raise AttributeError(f"{owner.__name__} has no {self._name} yet")
         return packed.chunk(3)[self._third]
@@ -54,32 +48,32 @@ class _Projection:
         del module.__dict__[self._name]
 
 
-class MultiheadAttention(nn.Module):
+class MultiheadAttention(nn.MultiheadAttention):
     """Concat(head_1 .. head_h) W_o, head_i = softmax(q_i k_iᵀ / sqrt(d_head) + mask) v_i.
 
-    A drop-in for `torch.nn.MultiheadAttention`: the same arguments, parameters, initial values and results.
-    Parameters: `in_proj_weight` (3E, E), or `q_proj_weight` (E, E), `k_proj_weight` (E, kdim) and `v_proj_weight` (E,
-    vdim) where kdim or vdim differ from embed_dim; `in_proj_bias` (3E); `out_proj`; with `add_bias_kv`, `bias_k` and
-    `bias_v` (1, 1, E). `dropout` acts on the weights, in training only. `add_zero_attn` adds a key and value of
-    zeros.
+    A `torch.nn.MultiheadAttention` with its arguments, parameters, initial values and results. Parameters:
+    `in_proj_weight` (3E, E), or `q_proj_weight` (E, E), `k_proj_weight` (E, kdim) and `v_proj_weight` (E, vdim) where
+    kdim or vdim differ from embed_dim; `in_proj_bias` (3E); `out_proj`; with `add_bias_kv`, `bias_k` and `bias_v` (1,
+    1, E). `dropout` acts on the weights, in training only. `add_zero_attn` adds a key and value of zeros.
 
     Differs from torch: a query that may look nowhere gets weights and attention output of exactly zero, not NaN; uint8
     masks count as boolean, with a DeprecationWarning; added keys stay visible under `is_causal`.
 
     The Transformer's layers call its parts (`project`, `project_query`, `project_memory`, `attend`), so that keys and
     values can be cached.
+
+    >>> attention = MultiheadAttention(embed_dim=8, num_heads=2, batch_first=True)
+    >>> x = torch.randn(3, 5, 8)
+    >>> padding = torch.tensor([[False] * 5, [False] * 5, [True] * 5])  # the third sequence is all padding
+    >>> output, weights = attention(x, x, x, key_padding_mask=padding)
+    >>> output.shape, weights.shape
+    (torch.Size([3, 5, 8]), torch.Size([3, 5, 5]))
+    >>> weights[2].sum().item()
+    0.0
     """
 
     _attention: AttentionFunction | None = None
     """What computes attention in place of the fastest form (`computed_by`)."""
-
-    # Layers of torch.nn that find True here compute attention themselves, from our weights, without calling us.
-    _qkv_same_embed_dim = False
-
-    in_proj_weight: Tensor | None
-    in_proj_bias: Tensor | None
-    bias_k: Tensor | None
-    bias_v: Tensor | None
 
     def __init__(
         self,
@@ -95,47 +89,20 @@ class MultiheadAttention(nn.Module):
         device: torch.device | str | int | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
-        super().__init__()
         if embed_dim <= 0 or num_heads <= 0 or embed_dim % num_heads:
             hint = ": were they swapped?" if embed_dim > 0 and num_heads > embed_dim else ""
             raise ArgumentError(
                 "embed_dim must be a positive multiple of num_heads, "
                 f"got embed_dim {embed_dim}, num_heads {num_heads}{hint}"
             )
-        self.embed_dim = embed_dim
-        self.kdim = embed_dim if kdim is None else kdim
-        self.vdim = embed_dim if vdim is None else vdim
-        self.num_heads = num_heads
-        self.head_dim = embed_dim // num_heads
-        self.dropout = dropout
-        self.batch_first = batch_first
-        self.add_zero_attn = add_zero_attn
-
-        def parameter(*shape: int) -> nn.Parameter:
-            return nn.Parameter(torch.empty(shape, device=device, dtype=dtype))
-
-        packed = self.kdim == self.vdim == embed_dim
-        self.register_parameter("q_proj_weight", None if packed else parameter(embed_dim, embed_dim))
-        self.register_parameter("k_proj_weight", None if packed else parameter(embed_dim, self.kdim))
-        self.register_parameter("v_proj_weight", None if packed else parameter(embed_dim, self.vdim))
-        self.register_parameter("in_proj_weight", parameter(3 * embed_dim, embed_dim) if packed else None)
-        self.register_parameter("in_proj_bias", parameter(3 * embed_dim) if bias else None)
-        self.register_parameter("bias_k", parameter(1, 1, embed_dim) if add_bias_kv else None)
-        self.register_parameter("bias_v", parameter(1, 1, embed_dim) if add_bias_kv else None)
-        # As torch's: quantization of all nn.Linear must leave it alone, since its weight is read, not its call used.
-        self.out_proj = NonDynamicallyQuantizableLinear(embed_dim, embed_dim, bias=bias, device=device, dtype=dtype)
-        self._reset_parameters()
+        added = (add_bias_kv, add_zero_attn)
+        super().__init__(embed_dim, num_heads, dropout, bias, *added, kdim, vdim, batch_first, device, dtype)
 
     def _reset_parameters(self) -> None:
-        separate = (self.q_proj_weight, self.k_proj_weight, self.v_proj_weight)
-        for weight in separate if self.in_proj_weight is None else (self.in_proj_weight,):
-            nn.init.xavier_uniform_(weight)
-        if self.in_proj_bias is not None:
-            nn.init.zeros_(self.in_proj_bias)
-            nn.init.zeros_(self.out_proj.bias)
-        for key in (self.bias_k, self.bias_v):
-            if key is not None:
-                nn.init.xavier_normal_(key)
+        self._qkv_same_embed_dim = self.in_proj_weight is not None
+        super()._reset_parameters()
+        # Layers of torch.nn that find True here compute attention themselves, from our weights, without calling us.
+        self._qkv_same_embed_dim = False
 
     # Code that finds _qkv_same_embed_dim False reads these: where the weights are packed they are its thirds.
     q_proj_weight = _Projection(0)
@@ -143,10 +110,8 @@ class MultiheadAttention(nn.Module):
     v_proj_weight = _Projection(2)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """Also of pickles of torch's module, of any age."""
-        state = {"batch_first": False, **state}
-        state.pop("_qkv_same_embed_dim", None)
-        super().__setstate__(state)
+        """Take the state of a pickle of ours or of torch's module, of any age."""
+        super().__setstate__({"batch_first": False, **state, "_qkv_same_embed_dim": False})
 
     def forward(
         self,
@@ -159,11 +124,13 @@ class MultiheadAttention(nn.Module):
         average_attn_weights: bool = True,
         is_causal: bool = False,
     ) -> tuple[Tensor, Tensor | None]:
-        """Shapes: `query` (L, N, E), `key` (S, N, kdim), `value` (S, N, vdim); with `batch_first` (N, L, E) and so
+        """Return the output and the weights of attention from the query to the key and value.
+
+        Shapes: `query` (L, N, E), `key` (S, N, kdim), `value` (S, N, vdim); with `batch_first` (N, L, E) and so
         on; or without N. Masks: `key_padding_mask` (N, S), `attn_mask` (L, S) or (N * num_heads, L, S); boolean, True
         = may not look, or floating-point, added to the scores.
 
-        Returns the output, shaped as `query`, and with `need_weights` the weights after dropout: (N, L, S) averaged
+        The output is shaped as `query`; with `need_weights` the weights are those after dropout: (N, L, S) averaged
         over the heads, or (N, num_heads, L, S). `is_causal` says that `attn_mask` is the causal mask.
         """
         if (query.is_nested or key.is_nested or value.is_nested) and query.dim() == 3:
@@ -172,66 +139,53 @@ class MultiheadAttention(nn.Module):
             )
         if self.num_heads * self.head_dim != self.embed_dim:
             raise ArgumentError("an attention that has lost heads is called by its parts: project and attend")
-        in_proj_weight, out_proj = self.in_proj_weight, self.out_proj
-        separate = in_proj_weight is None
+        packed, bias, out_proj, bias_k = self.in_proj_weight, self.in_proj_bias, self.out_proj, self.bias_k
         swap = self.batch_first and query.dim() == 3
         if swap and query is key and key is value:
-            in_proj_bias = self.in_proj_bias
-            inferring = not (torch.is_grad_enabled() or self.training or self.add_zero_attn or self.bias_k is not None)
-            plain = attn_mask is None and not is_causal
-            if (
-                inferring
-                and plain
-                and self._attention is None
-                and in_proj_weight is not None
-                and in_proj_bias is not None
-            ):
-                projections = (in_proj_weight, in_proj_bias, out_proj.weight, out_proj.bias)
-                seen = small_self_attention(
+            inferring = not (torch.is_grad_enabled() or self.training or self.add_zero_attn or bias_k is not None)
+            plain = attn_mask is None and not is_causal and self._attention is None
+            if inferring and plain and packed is not None and bias is not None:
+                weights = (packed, bias, out_proj.weight, out_proj.bias)
+                small = small_self_attention(
                     query,
                     self.num_heads,
-                    projections,
+                    weights,
                     key_padding_mask,
                     need_weights=need_weights,
                     average=average_attn_weights,
                 )
-                if seen is not None:
-                    return seen
+                if small is not None:
+                    return small
             query = key = value = query.transpose(0, 1)
         elif swap:
             query, key, value = on_each(_swap_first_two, query, key, value)
-        tensors = (query, key, value, in_proj_weight, self.in_proj_bias, out_proj.weight, out_proj.bias)
-        function: Callable[..., tuple[Tensor, Tensor | None]] = forward_in_memory_order
-        if self._attention is not None:
-            function = partial(forward_in_memory_order, attention=self._attention)
-        elif has_torch_function(tensors):
-            function = multi_head_attention_forward
-        output, weights = function(
-            query,
-            key,
-            value,
+        projections = Projections(
             self.embed_dim,
             self.num_heads,
-            in_proj_weight,
-            self.in_proj_bias,
-            self.bias_k,
-            self.bias_v,
-            self.add_zero_attn,
-            self.dropout,
+            packed,
+            (self.q_proj_weight, self.k_proj_weight, self.v_proj_weight) if packed is None else None,
+            bias,
             out_proj.weight,
             out_proj.bias,
-            training=self.training,
-            key_padding_mask=key_padding_mask,
-            need_weights=need_weights,
-            attn_mask=attn_mask,
-            use_separate_proj_weight=separate,
-            q_proj_weight=self.q_proj_weight if separate else None,
-            k_proj_weight=self.k_proj_weight if separate else None,
-            v_proj_weight=self.v_proj_weight if separate else None,
-            average_attn_weights=average_attn_weights,
-            is_causal=is_causal,
+            bias_k,
+            self.bias_v,
+            self.add_zero_attn,
         )
-        return output.transpose(0, 1) if swap else output.contiguous(), weights
+        masks = (key_padding_mask, attn_mask, is_causal)
+        problem, want = pose(query, key, value, projections, *masks, need_weights, average_attn_weights)
+        dropout = self.dropout if self.training else 0.0
+        if dropout:
+            check_dropout(dropout)
+        if self._attention is not None:
+            heads, weights = self._attention(problem, dropout, want)
+        elif want is None:
+            q, k, v, keep, added = problem.q, problem.k, problem.v, problem.keep, problem.bias
+            heads, weights = attend(q, k, v, keep=keep, bias=added, causal=problem.causal, dropout=dropout), None
+        else:
+            heads, facts = observe_problem(problem, want, dropout)
+            (weights,) = facts.values()
+        output = projections.merge(heads, query)
+        return output.transpose(0, 1) if swap else output.contiguous(), unbatched(weights, query)
 
     def _forward_nested(
         self,
@@ -244,7 +198,7 @@ class MultiheadAttention(nn.Module):
         average_attn_weights: bool,
         is_causal: bool,
     ) -> tuple[Tensor, Tensor | None]:
-        """What `nn.TransformerEncoder` passes in inference in place of padding: sequences of a nested tensor."""
+        """Compute self-attention over a nested tensor, which `nn.TransformerEncoder` makes of padding in inference."""
         reasons = {
             "query, key and value are not the same tensor": not (query is key and key is value),
             "batch_first is not set": not self.batch_first,
@@ -261,8 +215,9 @@ class MultiheadAttention(nn.Module):
                 "MultiheadAttention does not support NestedTensor outside of its fast path, which is self-attention in "
                 f"inference, but {reason}: pass a padded tensor and key_padding_mask"
             )
-        lengths = [len(x) for x in query.unbind()]
-        x = query.to_padded_tensor(0.0)
+        sequences = query.unbind()
+        lengths = [len(sequence) for sequence in sequences]
+        x = query.to_padded_tensor(0.0) if any(lengths) else torch.stack(sequences)
         inside = torch.arange(x.shape[1], device=x.device) < torch.tensor(lengths, device=x.device)[:, None]
         # Padded queries, too, look nowhere, so that their weights are zero.
         blocked = ~(inside[:, :, None] & inside[:, None, :])
@@ -275,22 +230,6 @@ class MultiheadAttention(nn.Module):
             average_attn_weights=average_attn_weights,
         )
         return torch.nested.as_nested_tensor([row[:n] for row, n in zip(output, lengths, strict=True)]), weights
-
-    def merge_masks(
-        self, attn_mask: Tensor | None, key_padding_mask: Tensor | None, query: Tensor
-    ) -> tuple[Tensor | None, int | None]:
-        """Both masks, floating-point, as one, and torch's number for its kind: 1 padding alone (N, S), 2 any other
-        (N or 1, num_heads, L, S). For code that calls this method of torch's module."""
-        if attn_mask is None:
-            return key_padding_mask, None if key_padding_mask is None else 1
-        batch, length, _ = query.shape
-        merged = (
-            attn_mask.view(batch, -1, length, length) if attn_mask.dim() == 3 else attn_mask.view(1, 1, length, length)
-        )
-        merged = merged.expand(batch, self.num_heads, -1, -1)
-        if key_padding_mask is not None:
-            merged = merged + key_padding_mask.view(batch, 1, 1, length)
-        return merged, 2
 
     def project(
         self, x: Float[Tensor, "rows tokens d_model"], packing: Packing | None = None

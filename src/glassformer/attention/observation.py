@@ -1,6 +1,6 @@
-"""What `observe` found out about attention weights."""
+"""What `observe` returns about attention weights: tensors, tables, a text and a picture."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -8,6 +8,7 @@ from torch import Tensor
 
 from glassformer.attention.want import Want
 from glassformer.errors import ArgumentError
+from glassformer.pictures import load_matplotlib, new_figure
 
 
 class Top(NamedTuple):
@@ -19,10 +20,10 @@ class Top(NamedTuple):
 
 
 class Observation:
-    """Facts about attention weights: those asked for, as tensors. `Want` says what each is; asking one that wasn't
-    wanted is an AttributeError that says how to get it.
+    """Facts about attention weights, as tensors: those that were asked for.
 
-    `observation[3]` is that of one entry of the batch, without the batch axis, `observation[2:5]` of several.
+    `Want` says what each is. A fact that wasn't wanted is an AttributeError that says how to get it. `observation[3]`
+    is the Observation of one entry of the batch, without the batch axis, `observation[2:5]` that of several.
     """
 
     entropy: Tensor
@@ -36,18 +37,18 @@ class Observation:
     weights: Tensor
 
     def __init__(self, found: dict[str, Tensor], want: Want, batch: int | None) -> None:
-        self._found = {name: found[name] for name in _ORDER if name in found}
+        self._facts = {name: found[name] for name in _ORDER if name in found}
         self.want = want
         self.batch = batch
-        """How many entries; None of what was indexed by one."""
+        """How many entries; None if this is the Observation of one entry."""
 
     if not TYPE_CHECKING:  # else no misspelt name would be found
 
         def __getattr__(self, name: str) -> Tensor:
-            if name in ("_found", "want", "batch"):  # a copy in the making has nothing yet
+            if name in ("_facts", "want", "batch"):  # a copy in the making has nothing yet
                 raise AttributeError(name)
-            if name in self._found:
-                return self._found[name]
+            if name in self._facts:
+                return self._facts[name]
             if name in Want.__dataclass_fields__ and name != "row_heads":
                 value = {"rows": "(0,)"}.get(name, "True" if isinstance(getattr(Want, name), bool) else "8")
                 raise AttributeError(f"{name} was not asked for: observe(..., want=Want({name}={value}))")
@@ -58,12 +59,12 @@ class Observation:
     @property
     def top(self) -> Top:
         """The largest weights of each query and their keys."""
-        if "top" not in self._found:
+        if "top" not in self._facts:
             raise AttributeError("top was not asked for: observe(..., want=Want(top=8))")
-        return Top(self._found["top"], self._found["top_keys"])
+        return Top(self._facts["top"], self._facts["top_keys"])
 
     def __getitem__(self, entries: int | slice | Tensor | list[int]) -> "Observation":
-        """Of one entry of the batch, without its axis, or of several."""
+        """Return the Observation of one entry of the batch, without its axis, or of several."""
         if self.batch is None:
             raise ArgumentError("this is the Observation of one entry already: index its tensors")
         if isinstance(entries, str):
@@ -73,11 +74,11 @@ class Observation:
         if isinstance(entries, int) and not isinstance(entries, bool):
             if not -self.batch <= entries < self.batch:
                 raise IndexError(f"entry {entries} of a batch of {self.batch}")
-            return Observation({name: x[entries] for name, x in self._found.items()}, self.want, None)
+            return Observation({name: x[entries] for name, x in self._facts.items()}, self.want, None)
         if not isinstance(entries, slice | list) and not (isinstance(entries, Tensor) and entries.dim() == 1):
             raise ArgumentError(f"an Observation is indexed by an entry, a slice or a list of them, got {entries!r}")
         chosen = torch.arange(self.batch)[entries]
-        found = {name: x[entries] for name, x in self._found.items()}
+        found = {name: x[entries] for name, x in self._facts.items()}
         return Observation(found, self.want, len(chosen))
 
     def __len__(self) -> int:
@@ -89,28 +90,31 @@ class Observation:
         return (self[n] for n in range(len(self)))
 
     def detach(self) -> "Observation":
-        """The same numbers without their graph."""
-        return Observation({name: x.detach() for name, x in self._found.items()}, self.want, self.batch)
+        """Return the same numbers without their graph."""
+        return Observation({name: x.detach() for name, x in self._facts.items()}, self.want, self.batch)
 
     def to(self, device: torch.device | str) -> "Observation":
-        """The same numbers on another device."""
+        """Return the same numbers on another device."""
         device = torch.device(device)
-        return Observation({name: x.to(device) for name, x in self._found.items()}, self.want, self.batch)
+        return Observation({name: x.to(device) for name, x in self._facts.items()}, self.want, self.batch)
 
     def tensors(self) -> dict[str, Tensor]:
-        """Every tensor by its name; top as top and top_keys."""
-        return dict(self._found)
+        """Return every tensor by its name; top as top and top_keys."""
+        return dict(self._facts)
 
     def to_numpy(self) -> dict[str, Any]:
-        """Every tensor by its name (top as top and top_keys) as a NumPy array, float32 in place of bfloat16."""
+        """Return every tensor by its name (top as top and top_keys) as a NumPy array, float32 in place of bfloat16."""
         return {
             name: (x.float() if x.dtype == torch.bfloat16 else x).detach().cpu().numpy()
-            for name, x in self._found.items()
+            for name, x in self._facts.items()
         }
 
     def to_pandas(self) -> dict[str, Any]:
-        """DataFrames: `queries`, with a row for each batch entry, head and query (entropy, distance, lse, the top
-        weights and keys), and `keys`, with one for each key (received). Maps have none. Needs the extra `pandas`."""
+        """Return DataFrames: `queries` with a row for each entry, head and query, `keys` with one for each key.
+
+        `queries` has entropy, distance, lse and the top weights and keys, `keys` received; maps are in neither. Needs
+        the extra `pandas`.
+        """
         try:
             import pandas as pd
         except ImportError as error:
@@ -141,19 +145,20 @@ class Observation:
         }
 
     def plot(self) -> Any:
-        """A matplotlib Figure of one entry (the first of a batch), a panel for each fact. Needs the extra `plots`."""
-        from glassformer.attention.plot import plot
+        """Return a matplotlib Figure of one entry (the first of a batch), a panel for each fact.
 
-        return plot(self)
+        Needs the extra `plots`.
+        """
+        return _draw(self)
 
     def __dir__(self) -> list[str]:
-        return sorted({*super().__dir__(), *self._found} - {"top_keys"})
+        return sorted({*super().__dir__(), *self._facts} - {"top_keys"})
 
     def __repr__(self) -> str:
-        if not self._found:
+        if not self._facts:
             return "Observation of nothing: want=Want() asks for nothing"
         of = "one entry" if self.batch is None else f"a batch of {self.batch}"
-        said = {name: _said(name, self._found) for name in self._found if name != "top_keys"}
+        said = {name: _said(name, self._facts) for name in self._facts if name != "top_keys"}
         return f"Observation of {of}\n" + "\n".join(f"  {name:12} {words}" for name, words in said.items())
 
 
@@ -173,7 +178,7 @@ _ORDER = (
 
 
 def _said(name: str, found: dict[str, Tensor]) -> str:
-    """A fact in a line: what a reader looks for first."""
+    """Return a fact in a line: what a reader wants to know first."""
     x = found[name].detach().float()
     size = " x ".join(map(str, x.shape))
     if not x.numel():
@@ -199,3 +204,89 @@ def _said(name: str, found: dict[str, Tensor]) -> str:
             f"the first {x[..., 0].mean():.1%}, all {x.shape[-1]} {x.sum(-1).mean():.1%} of a query's weight  ({size})"
         )
     return size
+
+
+_BY_HEAD = {  # title, what is along the horizontal axis
+    "entropy": ("entropy of each query, nats", "query"),
+    "distance": ("how far a query looks, positions", "query"),
+    "received": ("attention received by each key", "key"),
+    "lse": ("log-sum-exp of each query's scores", "query"),
+    "top": ("largest weight of each query", "query"),
+}
+_MAPS = {"pooled": "weights, mean of heads, summed in tiles", "head_mean": "weights, mean of heads"}
+_MAPS_BY_HEAD = {"pooled_heads": "head {}, summed in tiles", "weights": "head {}"}
+_MOST_HEADS = 16
+
+
+def _draw(seen: Observation) -> Any:
+    """Draw one entry (the first of a batch): maps of queries against keys, and each fact by head and position.
+
+    Colours of maps show the weight's square root, those of `received` its logarithm: weights differ by magnitudes.
+    """
+    if seen.batch == 0:
+        raise ArgumentError("there is nothing to plot: the batch is empty")
+    entry = seen if seen.batch is None else seen[0]
+    facts = {name: x.detach().float().cpu() for name, x in entry.tensors().items()}
+    maps = [(title, facts[name]) for name, title in _MAPS.items() if name in facts]
+    left_out = False
+    for name, title in _MAPS_BY_HEAD.items():
+        heads = facts.get(name, ())
+        maps += [(title.format(n), head) for n, head in enumerate(heads) if n < _MOST_HEADS]
+        left_out = left_out or len(heads) > _MOST_HEADS
+    lines = [name for name in _BY_HEAD if name in facts]
+    rows = 1 if "rows" in facts else 0
+    if not (maps or lines or rows):
+        raise ArgumentError("there is nothing to plot: observe(..., want=Want(entropy=True, pooled=256)), say")
+    columns = min(4, max(1, len(maps)))
+    bands = -(-len(maps) // columns)
+    figure = new_figure("plot()", figsize=(max(8.0, 3.6 * columns), 3.4 * bands + 1.9 * (len(lines) + rows)))
+    grid = figure.add_gridspec(
+        bands + len(lines) + rows, columns, height_ratios=[3.4] * bands + [1.9] * (len(lines) + rows)
+    )
+    for n, (title, weights) in enumerate(maps):
+        _draw_map(figure.add_subplot(grid[n // columns, n % columns]), title, weights)
+    for n, name in enumerate(lines):
+        _draw_by_head(figure.add_subplot(grid[bands + n, :]), name, facts[name])
+    if rows:
+        _draw_rows(figure.add_subplot(grid[bands + len(lines), :]), facts["rows"], entry.want.rows)
+    shown = [f"entry 0 of {seen.batch}"] if seen.batch is not None and seen.batch > 1 else []
+    shown += [f"maps of the first {_MOST_HEADS} heads"] if left_out else []
+    figure.suptitle(", ".join(shown))
+    return figure
+
+
+def _draw_map(axes: Any, title: str, weights: Tensor) -> None:
+    image = axes.imshow(
+        weights.numpy(), cmap="magma", norm=load_matplotlib("plot()").colors.PowerNorm(0.5, vmin=0.0), aspect="auto"
+    )
+    tiled = title.endswith("tiles")
+    axes.set(title=title, xlabel="tile of keys" if tiled else "key", ylabel="tile of queries" if tiled else "query")
+    _whole_ticks(axes)
+    axes.figure.colorbar(image, ax=axes)
+
+
+def _draw_by_head(axes: Any, name: str, x: Tensor) -> None:
+    title, along = _BY_HEAD[name]
+    x = x[..., 0] if name == "top" else x
+    x = x.masked_fill(~x.isfinite(), float("nan"))
+    positive = x[x > 0]
+    norm = None
+    if name == "received" and len(positive):  # eight magnitudes: below lies what masks and saturation leave
+        high = positive.max().item()
+        norm = load_matplotlib("plot()").colors.LogNorm(max(positive.min().item(), 1e-8 * high), high, clip=True)
+    image = axes.imshow(x.numpy(), cmap="viridis", norm=norm, aspect="auto", interpolation="nearest")
+    axes.set(title=title, xlabel=along, ylabel="head")
+    _whole_ticks(axes)
+    axes.figure.colorbar(image, ax=axes)
+
+
+def _draw_rows(axes: Any, rows: Tensor, queries: Sequence[int]) -> None:
+    for n, query in enumerate(queries[:8]):
+        axes.plot(rows[:, n].mean(0).numpy(), label=f"query {query}", linewidth=1)
+    axes.set(title="weights of single queries, mean of heads", xlabel="key", ylabel="weight")
+    axes.legend(fontsize="small")
+
+
+def _whole_ticks(axes: Any) -> None:
+    axes.locator_params(axis="x", integer=True, nbins=8)
+    axes.locator_params(axis="y", integer=True, nbins=6)

@@ -31,22 +31,30 @@ def observe(
     want: Want = SUMMARY,
     budget: int | None = None,
 ) -> tuple[Float[Tensor, "batch heads q_len d_value"], Observation]:
-    """softmax(q kᵀ scale + bias) v, and what `want` asks about the weights (Vaswani et al. 2017, section 3.2.1).
+    """Return softmax(q kᵀ scale + bias) v, and what `want` asks about the weights (Vaswani et al. 2017, section 3.2.1).
 
     Exact, in one pass over blocks of queries (Rabe and Staats 2021, arXiv:2112.05682): no fact but `weights` takes
     batch x heads x q_len x k_len numbers, neither here nor in the backward pass. Everything is differentiable.
     (Under torch.compile, tracing and function transforms, for gradients of gradients, and on devices other than CPU
     and CUDA, the plain operations that torch understands are used, which do hold all weights.)
 
+    >>> q, k, v = torch.zeros(1, 1, 2, 4), torch.zeros(1, 1, 3, 4), torch.tensor([[[[1.0], [2.0], [6.0]]]])
+    >>> output, observation = observe(q, k, v, causal=True, want=Want(weights=True, entropy=True))
+    >>> observation.weights.squeeze()  # equal scores; the first of the two queries may not look at the last key
+    tensor([[0.5000, 0.5000, 0.0000],
+            [0.3333, 0.3333, 0.3333]])
+    >>> observation.entropy.exp().squeeze()  # how many keys a query looks at
+    tensor([2., 3.])
+
     `keep` (True = may look), `bias` (added to the scores; -inf blocks) and `causal` (see `masks.causal`) combine;
     `scale` is 1 / sqrt(d_head) if not given; with fewer key heads than heads, each serves heads / key_heads of them.
-    With `dropout` (0 outside training) all is said of the weights that made the output, those left by dropout, except
-    entropy and lse, which are of the softmax. Positions are indices; under `causal`, where the queries are the last,
-    those of queries count from k_len - q_len. `budget` is the most bytes that blocks may take, for less than what is
-    fastest, which is 128 MiB on a CPU; a single query of a single head is the least.
+    With `dropout` (0 outside training) the facts describe the weights that made the output, which dropout left; entropy
+    and lse describe the softmax. Positions are indices; under `causal`, where the queries are the last, those of
+    queries count from k_len - q_len. `budget` is the most bytes that blocks may take, if that shall be less than is
+    fastest (128 MiB on a CPU); the least is a single query of a single head.
 
-    A query that may look nowhere has zero output, weights, entropy and distance, and an lse of -inf. Of half-precision
-    inputs everything is computed and given in float32, but output, head_mean and weights have their dtype.
+    A query that may look nowhere has zero output, weights, entropy and distance, and an lse of -inf. Facts about
+    half-precision inputs are computed and returned in float32; output, head_mean and weights have the inputs' dtype.
 
     Raises ArgumentError for shapes or dtypes that don't fit, and for queries, heads or a `top` that don't exist.
     """
@@ -82,7 +90,7 @@ def _check_heads(q: Tensor, k: Tensor, v: Tensor) -> None:
     for name, x in (("q", q), ("k", k), ("v", v)):
         if x.dim() != 4 or not x.is_floating_point() or not x.shape[3]:
             raise ArgumentError(
-                f"{name} must be floating-point, (batch, heads, length, width), got {x.dtype} {tuple(x.shape)}: of "
+                f"{name} must be floating-point, (batch, heads, length, width), got {x.dtype} {tuple(x.shape)}: for "
                 "one head or entry, pass x[None]"
             )
     if not q.dtype == k.dtype == v.dtype:

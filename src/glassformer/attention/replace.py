@@ -11,15 +11,15 @@ Model = TypeVar("Model", bound=nn.Module)
 
 
 def replace_attention(model: Model) -> Model:
-    """Puts a `glassformer.MultiheadAttention` in the place of every `torch.nn.MultiheadAttention` of a model.
+    """Put a `glassformer.MultiheadAttention` in the place of every `torch.nn.MultiheadAttention` of a model.
 
     Changes the model in place and returns it; if it is itself an attention, returns its replacement. The parameters
     stay the same objects, so an optimizer that has them goes on; hooks, training mode, device and dtype stay too. A
     module that stands in several places still does. Results are torch's (see `MultiheadAttention` for what differs),
     also inside `nn.TransformerEncoderLayer`, which then calls the attention in inference as well.
 
-    Subclasses of torch's attention are left alone: they may compute something else. A model without any attention to
-    replace is an ArgumentError.
+    Subclasses of torch's attention are left alone: ours is one, and others may compute something else. Raises
+    ArgumentError for a model that has no attention of torch's or ours.
     """
     ours: dict[nn.Module, MultiheadAttention] = {}
     for module in model.modules():
@@ -38,7 +38,7 @@ def replace_attention(model: Model) -> Model:
 
 
 def as_ours(theirs: nn.MultiheadAttention) -> MultiheadAttention:
-    """All that torch's module holds, in a module of ours: it has the same attributes."""
+    """Return a module of ours that shares all that torch's module holds."""
     ours = MultiheadAttention.__new__(MultiheadAttention)
     nn.Module.__init__(ours)
     ours.__setstate__(theirs.__dict__.copy())

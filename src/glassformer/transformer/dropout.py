@@ -8,6 +8,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from glassformer.attention.kernels.choose import is_batched
+from glassformer.attention.kernels.dropper import random_bytes
 
 
 class Dropout(nn.Module):
@@ -39,8 +40,7 @@ class Dropout(nn.Module):
 
     def _drawn(self, x: Tensor) -> tuple[Tensor, int]:
         """Random bytes, and how many of their 256 values drop."""
-        words = torch.empty((x.numel() + 7) // 8, dtype=torch.int64).random_(-(2**63), None)
-        return words.view(torch.uint8)[: x.numel()].view(x.shape), min(255, max(1, round(256 * self.p)))
+        return random_bytes(x.shape, x.device), min(255, max(1, round(256 * self.p)))
 
     def extra_repr(self) -> str:
         return f"p={self.p}"

@@ -1,0 +1,16 @@
+"""The examples in the docstrings of public names do what they say."""
+
+import doctest
+import importlib
+
+import pytest
+import torch
+
+WITH_EXAMPLES = ["attention.attend", "attention.multihead", "attention.observe"]
+
+
+@pytest.mark.parametrize("module", WITH_EXAMPLES)
+def test_examples_in_docstrings_do_what_they_say(module):
+    names = {"torch": torch, "nn": torch.nn}
+    failed, attempted = doctest.testmod(importlib.import_module(f"glassformer.{module}"), extraglobs=names)
+    assert (failed, attempted > 0) == (0, True)
