@@ -28,5 +28,9 @@ def test_neighbours_differ():
     assert len(numbers) == 3 * 50 * 7 * 2
 
 
+def test_torch_takes_them_all():
+    assert derive_seed((1 << 32) - 1, 10**9, epoch=10**6, rank=10**4) < 1 << 63
+
+
 def test_the_example_is_true():
     assert doctest.testmod(seeds).failed == 0
