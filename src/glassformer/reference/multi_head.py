@@ -68,14 +68,18 @@ class MultiHeadAttention(nn.Module):
             raise InputError(
                 f"mask must have 3 axes (seq_q or 1, seq_k, batch or 1), got {mask.dim()}: {tuple(mask.shape)}"
             )
+        (seq_q, batch), seq_k = query_shape[:2], key_shape[0]
         axes = (
-            ("0 (query)", {1, query_shape[0]}, f"1 or seq_q = {query_shape[0]}"),
-            ("1 (key)", {key_shape[0]}, f"seq_k = {key_shape[0]}"),
-            ("2 (batch)", {1, query_shape[1]}, f"1 or batch = {query_shape[1]}"),
+            ("0 (query)", {1, seq_q}, f"1 or seq_q = {seq_q}"),
+            ("1 (key)", {seq_k}, f"seq_k = {seq_k}"),
+            ("2 (batch)", {1, batch}, f"1 or batch = {batch}"),
         )
         for (axis, allowed, words), size in zip(axes, mask.shape, strict=True):
             if size not in allowed:
-                raise InputError(f"mask axis {axis} must be {words}, got {size} in {tuple(mask.shape)}")
+                raise InputError(
+                    f"mask axis {axis} must be {words}, got {size} in {tuple(mask.shape)}: "
+                    f"padding is (1, {seq_k}, {batch}), causal is ({seq_q}, {seq_k}, 1)"
+                )
         return mask.unsqueeze(-1)
 
     def forward(self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None) -> Tensor:
