@@ -1,4 +1,4 @@
-"""Files that are either written whole or not at all. Loads no torch."""
+"""Writing files whole or not at all, and linking them. Loads no torch."""
 
 import json
 import os
@@ -12,7 +12,7 @@ from glassformer.errors import DataError
 
 
 def check_writable(path: Path) -> None:
-    """Raise DataError where no file can be written to `path`: to be called before long work."""
+    """Raise DataError where no file can be written to `path`. Call it before long work."""
     if path.is_dir():
         raise DataError(f"{path} is a folder: give the name of a file to write")
     if not path.parent.is_dir():
@@ -21,7 +21,7 @@ def check_writable(path: Path) -> None:
 
 @contextmanager
 def replacement(path: Path) -> Iterator[Path]:
-    """The path of a file to write, which takes the place of `path` when all went well and is removed when it didn't."""
+    """Give the path of a temporary file to write: it takes the place of `path`, or is removed where an error comes."""
     check_writable(path)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
@@ -38,7 +38,7 @@ def replacement(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def replacing(path: Path) -> Iterator[BinaryIO]:
-    """A file to write to, which takes the place of `path` when all went well and is removed when it didn't."""
+    """Give a temporary file to write to: it takes the place of `path`, or is removed where an error comes."""
     with replacement(path) as temporary, temporary.open("wb") as file:
         yield file
 
@@ -55,13 +55,13 @@ def link_or_copy(file: Path, place: Path) -> None:
 
 
 def remove_unfinished(folder: Path) -> None:
-    """Remove what a process that was killed while it wrote has left in a folder: here and by safetensors."""
+    """Remove the temporary files, ours and safetensors', that a process killed while writing has left in a folder."""
     for path in (*folder.glob(".*.tmp"), *folder.glob(".tmp??????")):
         if path.is_file():
             path.unlink()
 
 
 def write_json(path: Path, value: Mapping[str, Any]) -> None:
-    """`value` as indented JSON, whole or not at all."""
+    """Write `value` as indented JSON, whole or not at all."""
     with replacing(path) as file:
         file.write((json.dumps(value, indent=2, ensure_ascii=False) + "\n").encode())

@@ -1,4 +1,4 @@
-"""How far work has come: a bar on a terminal, elsewhere a line now and then; on standard error."""
+"""Progress of long work: a bar on a terminal's standard error, elsewhere a line now and then."""
 
 import sys
 import time
@@ -9,13 +9,13 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 SECONDS = 10
-"""Between lines."""
+"""Seconds between lines."""
 
 
 class Meter:
-    """Shows count, rate, and where the end is known the time left.
+    """A display of count, rate and, where the end is known, the time left.
 
-    Where standard error is no terminal, `say` is told every ten seconds, if there is one.
+    It is a bar where standard error is a terminal. Elsewhere `say`, where it is given, is called every ten seconds.
     """
 
     def __init__(
@@ -28,7 +28,7 @@ class Meter:
         transient: bool = False,
         say: Callable[[str], None] | None = None,
     ) -> None:
-        """`before` of the `total` were done earlier. What is `transient` vanishes when it is done."""
+        """`before` of the `total` were done earlier. A `transient` bar vanishes when the work is done."""
         self._what, self._unit, self._total, self._before, self._say = what, unit, total, before, say
         self._progress: Progress | None = None
         if sys.stderr.isatty():
@@ -49,7 +49,7 @@ class Meter:
             self._progress.stop()
 
     def show(self, done: int, share: float | None = None) -> None:
-        """So many are done; where the total is unknown, `share` may say how much of all that is."""
+        """Show that `done` units are done; where the total is unknown, `share` may say which share that is."""
         now = time.monotonic()
         share = self._share(done) if share is None else share
         seconds = now - self._began
@@ -74,8 +74,10 @@ class Meter:
 def progress_facts(
     done: int, new: int, seconds: float, unit: str, total: int | None, share: float | None = None
 ) -> str:
-    """What is done, how fast, and with a total or the share that is done the time left, if `new` ones took so many
-    seconds."""
+    """Return what is done, how fast, and where `total` or `share` is known the time left, as text.
+
+    `new` of the `done` units took these `seconds`.
+    """
     speed = new / max(seconds, 1e-9)
     facts = f"{done:,} {unit}" if total is None else f"{done:,} of {total:,} {unit}"
     facts += f", {speed:,.0f} {unit}/s" if speed >= 10 else f", {speed:.2g} {unit}/s"
@@ -88,7 +90,7 @@ def progress_facts(
 
 
 def format_duration(seconds: float) -> str:
-    """Hours, minutes and seconds."""
+    """Return a duration as hours, minutes and seconds: 1:02:03, or 2:03."""
     minutes, seconds = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02d}:{seconds:02d}" if hours else f"{minutes}:{seconds:02d}"

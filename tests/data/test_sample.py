@@ -36,18 +36,18 @@ SPLIT = HeldOut(7)
 
 
 def test_all_lines_are_the_lines(files, rows):
-    sources, targets = sample_text(files, wants=[LINES, LINES], share=1.0, split=SPLIT, workers=0)
+    sources, targets = sample_text(files, wants=[LINES, LINES], share=1.0, held_out=SPLIT, workers=0)
     assert list(zip(sources, targets, strict=True)) == rows
 
 
 def test_a_share_is_drawn_all_over_the_files(files, rows):
-    sources, targets = sample_text(files, wants=[LINES, LINES], share=0.2, split=SPLIT, workers=0)
+    sources, targets = sample_text(files, wants=[LINES, LINES], share=0.2, held_out=SPLIT, workers=0)
     drawn = list(zip(sources, targets, strict=True))
     assert 240 < len(drawn) < 360
     places = [rows.index(pair) for pair in drawn]
     assert places == sorted(places)
     assert all(40 < sum(begin <= place < begin + 300 for place in places) < 80 for begin in range(0, 1500, 300))
-    others = sample_text(files, wants=[LINES, LINES], share=0.2, split=HeldOut(8), workers=0)
+    others = sample_text(files, wants=[LINES, LINES], share=0.2, held_out=HeldOut(8), workers=0)
     assert others[1] != targets, "another seed draws others"
 
 
@@ -55,23 +55,23 @@ def test_a_share_is_drawn_all_over_the_files(files, rows):
 def test_other_processes_draw_the_same(files, workers):
     split = HeldOut(7, [source_rank("a b c d e", 7)])
     for wants in ([LINES, LINES], [LINES, SYMBOLS]):
-        here, there = (sample_text(files, wants=wants, share=0.3, split=split, workers=n) for n in (0, workers))
+        here, there = (sample_text(files, wants=wants, share=0.3, held_out=split, workers=n) for n in (0, workers))
         assert here == there
 
 
 def test_symbols_are_counted_in_all_lines(files, rows):
-    lines, symbols = sample_text(files, wants=[LINES, SYMBOLS], share=0.01, split=SPLIT, workers=0)
+    lines, symbols = sample_text(files, wants=[LINES, SYMBOLS], share=0.01, held_out=SPLIT, workers=0)
     assert len(lines) < 50
     assert symbols == Counter(symbol for _, target in rows for symbol in target.split())
-    assert sample_text(files, wants=[NOTHING, SYMBOLS], share=0.01, split=SPLIT, workers=0) == ([], symbols)
+    assert sample_text(files, wants=[NOTHING, SYMBOLS], share=0.01, held_out=SPLIT, workers=0) == ([], symbols)
 
 
 def test_what_is_held_out_is_not_drawn(files, rows):
     sources = [source for source, _ in rows]
     split = HeldOut(7, [source_rank(source, 7) for source in sources[::2]])
     left = [source for source in sources if source not in sources[::2]]
-    assert sample_text(files, wants=[LINES, NOTHING], share=1.0, split=split, workers=0) == (left, [])
-    counted = sample_text(files, wants=[SYMBOLS, NOTHING], share=0.1, split=split, workers=0)[0]
+    assert sample_text(files, wants=[LINES, NOTHING], share=1.0, held_out=split, workers=0) == (left, [])
+    counted = sample_text(files, wants=[SYMBOLS, NOTHING], share=0.1, held_out=split, workers=0)[0]
     assert counted == Counter(symbol for source in left for symbol in source.split())
 
 

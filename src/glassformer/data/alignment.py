@@ -1,4 +1,4 @@
-"""Which source token each target token stands for, learned from the pairs alone."""
+"""Word alignment: which source token each target token stands for, estimated from the pairs alone."""
 
 from pathlib import Path
 
@@ -16,20 +16,20 @@ NULL = 0.08
 TENSION = 4.0
 """How fast places become unlikely away from the diagonal."""
 ROUNDS = 6
-"""Of expectation maximisation."""
+"""Rounds of expectation maximisation."""
 PRIOR = 1e-4
-"""Occurrences of each translation of each token before any is seen."""
+"""Pseudo-count: how often each translation of each token counts as seen before any pair is read."""
 CELLS = 1 << 23
-"""Source tokens times target tokens, summed over the pairs that are learned from: they need about 500 MB."""
+"""Most source tokens times target tokens, summed over the pairs used: they need about 500 MB."""
 
 
 class Aligner:
-    """Alignments of tokens by IBM model 2 with a pull to the diagonal (fast_align: Dyer et al. 2013, section 2).
+    """IBM model 2 with a pull to the diagonal (fast_align: Dyer et al. 2013, section 2).
 
     p(y_t stands for x_s) ∝ (1 - NULL) softmax_s(-TENSION |t / T - s / S|) p(y_t | x_s), for none of them ∝ NULL p(y_t)
 
-    T and S are the lengths without `</s>`, t and s the middles of the tokens. As in fast_align but for TENSION, which
-    stays, and the prior of p(y | x), which is simpler.
+    T and S are the lengths without `</s>`; t and s are the middles of the tokens. It differs from fast_align in two
+    things: TENSION is constant, and the prior of p(y | x) is a plain pseudo-count.
     """
 
     def __init__(
@@ -38,13 +38,15 @@ class Aligner:
         likely: Float[Tensor, " entries"],
         frequency: Float[Tensor, " target_vocab"],
     ) -> None:
-        """`likely` is p(y | x) for the cells x * target_vocab + y, which are sorted; `frequency` is p(y)."""
+        """`likely` is p(y | x) for the cells x * target_vocab + y, in ascending order; `frequency` is p(y)."""
         self._cells, self._likely, self._frequency = cells, likely, frequency
 
     @classmethod
     def train(cls, corpus: Corpus, source_vocab_size: int, target_vocab_size: int) -> "Aligner":
-        """From these pairs, or as many of them, evenly spread, as CELLS allow: the same from the same pairs.
-        DataError if not even one."""
+        """Estimate the probabilities from these pairs, or from as many of them, evenly spread, as CELLS allows.
+
+        The same pairs give the same result. Raises DataError where even one pair is too long.
+        """
         sides = corpus.source, corpus.target
         work = (sides[0].lengths - 1).mul_(sides[1].lengths - 1).sum().item()
         step = max(1.0, work / CELLS)
@@ -81,30 +83,31 @@ class Aligner:
     def align(
         self, source: Int[Tensor, "batch source_len"], target: Int[Tensor, "batch target_len"]
     ) -> Float[Tensor, "batch target_len source_len"]:
-        """How likely each target token stands for each source token: over the source at most 1, the rest for none.
+        """Return the probability that each target token stands for each source token.
 
-        Sequences end with `</s>`, and are filled up with it; it stands for nothing.
+        A row sums to at most 1; what is missing is the probability that the target token stands for none. Sequences
+        end with `</s>` and are padded with it; `</s>` stands for nothing.
         """
         place = _places((target != EOS).sum(1), (source != EOS).sum(1), target.shape[1], source.shape[1])
         cells = source[:, None, :] * len(self._frequency) + target[:, :, None]
-        found = torch.searchsorted(self._cells, cells).clamp_(max=len(self._cells) - 1)
-        joint = (1 - NULL) * place * torch.where(self._cells[found] == cells, self._likely[found], 0.0)
+        entry = torch.searchsorted(self._cells, cells).clamp_(max=len(self._cells) - 1)
+        joint = (1 - NULL) * place * torch.where(self._cells[entry] == cells, self._likely[entry], 0.0)
         none = NULL * self._frequency[target][:, :, None]
         return (joint / (joint.sum(2, keepdim=True) + none)).nan_to_num(0.0)
 
     def to(self, device: torch.device) -> "Aligner":
-        """The same on another device."""
+        """Return a copy on another device."""
         return Aligner(*(tensor.to(device) for tensor in (self._cells, self._likely, self._frequency)))
 
     def save(self, path: Path) -> None:
-        """As safetensors, whole or not at all, under the names that the constructor has for them."""
+        """Write a safetensors file whose tensors are named as the constructor's arguments; whole, or not at all."""
         write_tensors(path, {"cells": self._cells, "likely": self._likely, "frequency": self._frequency})
 
 
 def _places(
     target: Int[Tensor, " batch"], source: Int[Tensor, " batch"], target_len: int, source_len: int
 ) -> Float[Tensor, "batch target_len source_len"]:
-    """softmax_s(-TENSION |t / T - s / S|) for targets and sources of these lengths, T and S; zero past them."""
+    """Return softmax_s(-TENSION |t / T - s / S|) for targets and sources of lengths T and S; zero past their ends."""
     t, s = ((torch.arange(n, device=target.device) + 0.5) for n in (target_len, source_len))
     inside = (t < target[:, None])[:, :, None] & (s < source[:, None])[:, None, :]
     apart = ((t / target[:, None])[:, :, None] - (s / source[:, None])[:, None, :]).abs()

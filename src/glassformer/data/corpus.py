@@ -1,4 +1,4 @@
-"""Pairs of text as arrays of token ids on disk, memory-mapped, so that a corpus may be larger than memory."""
+"""Arrays of token ids on disk, memory-mapped, so that a corpus may be larger than memory."""
 
 from array import array
 from collections.abc import Iterable
@@ -14,7 +14,7 @@ from glassformer.errors import DataError
 
 
 class Ragged:
-    """Sequences of different length in two memory-mapped files: all ids, and where each sequence begins."""
+    """Sequences of different lengths in two memory-mapped files: all ids, and where each sequence begins."""
 
     def __init__(self, stem: Path) -> None:
         self.ids = _map(stem.with_suffix(".ids"), torch.int32, 4)
@@ -29,7 +29,7 @@ class Ragged:
 
 
 class Corpus:
-    """Source and target token ids of every pair, each ended by `</s>`."""
+    """Source and target token ids of every pair; each sequence ends with `</s>`."""
 
     def __init__(self, folder: Path) -> None:
         self.source = Ragged(folder / "source")
@@ -57,11 +57,11 @@ def write_corpus(encoded: Iterable[EncodedPairs], folder: Path) -> PairCounts:
 
 
 class _Writer:
-    """Appends sequences to the two files of a `Ragged`."""
+    """Writes sequences, in their order, to the two files of a `Ragged`."""
 
     def __init__(self, stem: Path) -> None:
         paths = stem.with_suffix(".ids"), stem.with_suffix(".offsets")
-        for path in paths:  # not truncated: an earlier file may be mapped into memory, or linked elsewhere
+        for path in paths:  # not truncated: the old file may be mapped into memory, or linked elsewhere
             path.unlink(missing_ok=True)
         self._ids, self._offsets = (path.open("wb") for path in paths)
         self._written = 0
@@ -75,7 +75,7 @@ class _Writer:
         self._offsets.close()
 
     def append(self, ids: bytes, lengths: bytes) -> None:
-        """Sequences one after the other, and the length of each; int32."""
+        """Write sequences, given as all their ids and the length of each (int32)."""
         self._ids.write(ids)
         offsets = array("q", accumulate(array("i", lengths), initial=self._written))
         offsets[1:].tofile(self._offsets)

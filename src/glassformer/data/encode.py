@@ -1,4 +1,4 @@
-"""Pairs of text as bytes of token ids, and what became of the pairs. Loads no torch: worker processes do this."""
+"""Encoding pairs of text as bytes of token ids, and counting them. Loads no torch: worker processes do this."""
 
 import json
 from array import array
@@ -17,7 +17,7 @@ from glassformer.text.tokenizer import EOS, UNK, Tokenizer
 
 @dataclass
 class PairCounts:
-    """What became of pairs."""
+    """Number of pairs read and kept, of those left out for each reason, and of tokens."""
 
     read: int = 0
     kept: int = 0
@@ -27,7 +27,7 @@ class PairCounts:
     source_tokens: int = 0
     target_tokens: int = 0
     source_unknown: int = 0
-    """Of the source tokens those that the vocabulary doesn't know."""
+    """Source tokens that the vocabulary doesn't know."""
     target_unknown: int = 0
 
     def __str__(self) -> str:
@@ -55,10 +55,10 @@ class PairCounts:
 
 
 class EncodedPairs(NamedTuple):
-    """Pairs as bytes, each side's ids one after the other as int32, with `</s>`, and their lengths as int32."""
+    """Pairs as bytes: for each side all ids, `</s>` included, and the length of each sequence, both int32."""
 
     figures: bytes
-    """JSON: the counts, and the pairs that were held out."""
+    """JSON of the counts and of the pairs that were held out."""
     source: bytes
     source_lengths: bytes
     target: bytes
@@ -75,10 +75,11 @@ class EncodedPairs(NamedTuple):
 
 @dataclass(frozen=True)
 class PairEncoder:
-    """Encodes blocks, for `map_in_order`, with the tokenizers in two files.
+    """Work for `map_in_order`: encodes a block with the tokenizers in two files.
 
-    Left out are pairs with an empty side, with a side of more than `max_tokens` tokens (`</s>` counted), those whose
-    two lengths differ by more than the factor `max_ratio`, and those that are held out for validation (see `HeldOut`).
+    It leaves out pairs with an empty side, pairs with a side of more than `max_tokens` tokens (`</s>` counted), and
+    pairs whose lengths differ by more than the factor `max_ratio`. Pairs held out for validation (see `HeldOut`) are
+    returned as text.
     """
 
     source: str
@@ -92,8 +93,8 @@ class PairEncoder:
         return list(self.encode(*PairBlock.from_parts(parts).pairs()))
 
     def encode(self, sources: Sequence[str], targets: Sequence[str]) -> EncodedPairs:
-        """Sources and the targets that belong to them."""
-        held = [self._split.includes(source) for source in sources] if self.ranks else []
+        """Encode sources and their targets, except those that are left out or held out."""
+        held = [self._held_out.includes(source) for source in sources] if self.ranks else []
         held_out: list[Pair] = []
         if any(held):
             held_out = list(compress(zip(sources, targets, strict=True), held))
@@ -118,7 +119,7 @@ class PairEncoder:
         return EncodedPairs(json.dumps([counts.to_json(), held_out]).encode(), *sides)
 
     def _passes(self, source: int, target: int, counts: PairCounts) -> bool:
-        """Whether a pair of these lengths (without `</s>`) is kept; counts why not."""
+        """Return whether a pair of these lengths (without `</s>`) is kept, and count it under its reason."""
         if not source or not target:
             counts.empty += 1
         elif max(source, target) + 1 > self.max_tokens:
@@ -136,10 +137,10 @@ class PairEncoder:
         return source, source if self.target == self.source else load_tokenizer(Path(self.target))
 
     @cached_property
-    def _split(self) -> HeldOut:
+    def _held_out(self) -> HeldOut:
         return HeldOut(self.seed, self.ranks)
 
 
 def _as_bytes(sequences: list[list[int]]) -> tuple[bytes, bytes]:
-    """All ids, and the length of each sequence; int32."""
+    """Return all ids, and the length of each sequence, as int32."""
     return array("i", chain.from_iterable(sequences)).tobytes(), array("i", map(len, sequences)).tobytes()

@@ -1,4 +1,4 @@
-"""Which pairs are held out for validation: chosen by their sources and a seed, wherever they stand."""
+"""The pairs that are held out for validation: chosen by source and seed alone, wherever they stand in the files."""
 
 import hashlib
 from collections.abc import Mapping, Sequence
@@ -11,26 +11,26 @@ from glassformer.errors import DataError
 
 @dataclass(frozen=True)
 class HeldOut:
-    """The pairs whose source has one of the `chosen` ranks are held out, the others are for training."""
+    """The held-out pairs: those whose source has one of these ranks (see `source_rank`)."""
 
     seed: int = 0
     ranks: Sequence[int] = ()
 
     @cached_property
-    def _chosen(self) -> frozenset[int]:
+    def _set(self) -> frozenset[int]:
         return frozenset(self.ranks)
 
     def includes(self, source: str) -> bool:
-        """Whether the pairs with this source are held out."""
-        return bool(self.ranks) and source_rank(source, self.seed) in self._chosen
+        """Return whether the pairs with this source are held out."""
+        return bool(self.ranks) and source_rank(source, self.seed) in self._set
 
 
 def choose_held_out(lowest: Mapping[int, int], total: int, count: int, seed: int, path: Path) -> HeldOut:
-    """Choose at most `count` of `total` pairs for validation; one at least is left for training.
+    """Choose at most `count` of `total` pairs for validation, so that at least one is left for training.
 
-    `lowest` are the `count` or more lowest ranks of their sources, and how many pairs have each. All pairs with the
-    same source fall on the same side, so that validation sees new sources; a source that is too frequent to fit stays
-    in training. DataError names the `path` if no source fits.
+    `lowest` maps at least the `count` lowest ranks of the sources to the number of pairs that have each. All pairs with
+    the same source fall on the same side, so that validation sees new sources. A source too frequent to fit stays in
+    training. Raises DataError, which names the `path`, where no source fits.
     """
     chosen, left = [], min(count, total - 1)
     for low in sorted(lowest)[:count]:
@@ -46,6 +46,6 @@ def choose_held_out(lowest: Mapping[int, int], total: int, count: int, seed: int
 
 
 def source_rank(source: str, seed: int) -> int:
-    """A number that looks random and depends on nothing but the source and the seed."""
+    """Return a number of 64 bits that looks random and depends on nothing but the source and the seed."""
     digest = hashlib.blake2b(source.encode(), digest_size=8, key=seed.to_bytes(8, "little"))
     return int.from_bytes(digest.digest(), "little")

@@ -1,9 +1,9 @@
-"""Prepared corpora that are kept for the next run with the same text: a folder of folders, each named by a digest.
+"""Prepared corpora kept for the next run with the same text: a folder of entries, each named by its digest.
 
     .prepared/<digest>/entry.json   facts, and the sizes and checksums of its other files
 
-An entry is made elsewhere, sealed, and moved here when it is complete. Nothing in it is changed afterwards, so runs may
-hold links of its files.
+An entry is made elsewhere and moved here when it is complete. Nothing in it changes afterwards, so runs may hold links
+of its files.
 """
 
 import hashlib
@@ -19,21 +19,21 @@ from glassformer.files import write_json
 
 PREPARED, ENTRY = ".prepared", "entry.json"
 FORMAT = 1
-"""To be raised whenever the same text and settings are prepared otherwise than before."""
+"""Version of the preparation: raise it whenever the same text and settings give other files than before."""
 KEPT = 4
-"""Entries that are kept: those that were used last."""
+"""Number of entries that are kept: the last ones used."""
 CHECKED = 1 << 24
-"""Of files up to this size (bytes) the content is checked before they are used, of larger ones the size alone."""
+"""Bytes up to which a file's content is checked before it is used; of a larger file only the size is."""
 
 
 class KeptCorpora:
-    """The entries in a folder, which need not exist."""
+    """The kept entries in a folder, which need not exist."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
     def find(self, digest: str) -> Path | None:
-        """The folder of this entry, which then counts as used last; None if there is none, or it is damaged."""
+        """Return the folder of this entry and mark it as used; None where there is none, or it is damaged."""
         entry = self._folder / digest
         if not _is_whole(entry):
             return None
@@ -41,7 +41,7 @@ class KeptCorpora:
         return entry
 
     def keep(self, made: Path, digest: str) -> None:
-        """Move a sealed folder here, and remove the entries that were not used for longest."""
+        """Move a complete folder here, and remove the entries that have gone unused for longest."""
         self._folder.mkdir(parents=True, exist_ok=True)
         entry = self._folder / digest
         if entry.exists():
@@ -54,29 +54,29 @@ class KeptCorpora:
 
 
 def write_entry(folder: Path, facts: Mapping[str, Any]) -> None:
-    """Write entry.json into the folder, when everything else is there, and see to it that all of it is on the disk."""
+    """Write entry.json into a folder that is otherwise complete, with everything flushed to the disk."""
     files = {}
     for path in sorted(path for path in folder.rglob("*") if path.is_file()):
         with path.open("rb+") as file:
             os.fsync(file.fileno())
         files[path.relative_to(folder).as_posix()] = _fingerprint(path)
-    sealed = {"format": FORMAT, "facts": facts, "files": files}
-    write_json(folder / ENTRY, {**sealed, "checksum": _checksum(_as_json(sealed))})
+    values = {"format": FORMAT, "facts": facts, "files": files}
+    write_json(folder / ENTRY, {**values, "checksum": _checksum(_as_json(values))})
 
 
 def read_entry(entry: Path) -> dict[str, Any]:
-    """What the entry was sealed with."""
+    """Return the facts that `write_entry` was given."""
     return json.loads((entry / ENTRY).read_text(encoding="utf-8"))["facts"]
 
 
 def _is_whole(entry: Path) -> bool:
     try:
-        sealed = json.loads((entry / ENTRY).read_text(encoding="utf-8"))
-        checksum = sealed.pop("checksum")
-        if checksum != _checksum(_as_json(sealed)) or sealed["format"] != FORMAT:
+        values = json.loads((entry / ENTRY).read_text(encoding="utf-8"))
+        checksum = values.pop("checksum")
+        if checksum != _checksum(_as_json(values)) or values["format"] != FORMAT:
             return False
-        return all(_fingerprint(entry / name) == kept for name, kept in sealed["files"].items())
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):  # no entry, or none of ours
+        return all(_fingerprint(entry / name) == kept for name, kept in values["files"].items())
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):  # no entry, or not one of ours
         return False
 
 
@@ -85,8 +85,8 @@ def _fingerprint(path: Path) -> list[int | str]:
     return [size] if size > CHECKED else [size, _checksum(path.read_bytes())]
 
 
-def _as_json(sealed: Mapping[str, Any]) -> bytes:
-    return json.dumps(sealed, sort_keys=True).encode()
+def _as_json(values: Mapping[str, Any]) -> bytes:
+    return json.dumps(values, sort_keys=True).encode()
 
 
 def _checksum(content: bytes) -> str:

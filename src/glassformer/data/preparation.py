@@ -137,22 +137,22 @@ class Preparation:
         `check_vocab_sizes` is called with both numbers of ids before the long work, so that it can refuse them.
         """
         folder.mkdir()
-        settings, split = self.settings, self._split()
+        settings, held_out = self.settings, self._choose_held_out()
         if settings.tokenizers is None:
-            source, target = self._train_vocabularies(folder, split, check_vocab_sizes)
+            source, target = self._train_vocabularies(folder, held_out, check_vocab_sizes)
         else:
             source, target = (
                 load_tokenizer(path).save(folder / side)
                 for side, path in zip(("source", "target"), settings.tokenizers, strict=True)
             )
         limits = settings.max_tokens, settings.max_ratio
-        encoder = PairEncoder(str(source), str(target), *limits, split.seed, split.ranks)
-        held_out: list[Pair] = []
-        train = self._write(folder / TRAIN, self._encode(encoder, settings.pairs, self.training.pairs, held_out))
+        encoder = PairEncoder(str(source), str(target), *limits, held_out.seed, held_out.ranks)
+        set_aside: list[Pair] = []
+        train = self._write(folder / TRAIN, self._encode(encoder, settings.pairs, self.training.pairs, set_aside))
         unlimited = PairEncoder(str(source), str(target))
         if settings.valid_pairs is None or self.valid is None:
-            valid_pairs: Iterable[Pair] = held_out
-            encoded = (unlimited.encode(*sides) for sides in [_sides(held_out)])
+            valid_pairs: Iterable[Pair] = set_aside
+            encoded = (unlimited.encode(*sides) for sides in [_sides(set_aside)])
         else:
             valid_pairs = settings.valid_pairs
             encoded = self._encode(unlimited, settings.valid_pairs, self.valid.pairs, [])
@@ -162,8 +162,8 @@ class Preparation:
         pairs = {TRAIN: train.to_json(), VALID: valid.to_json()}
         return {"source": source.name, "target": target.name, "pairs": pairs}
 
-    def _split(self) -> HeldOut:
-        """Choose the pairs that are held out: none where the user gives validation files."""
+    def _choose_held_out(self) -> HeldOut:
+        """Choose the pairs that are held out: none where there are validation files."""
         if self.valid is not None:
             return HeldOut()
         training, settings = self.training, self.settings
@@ -171,7 +171,7 @@ class Preparation:
         return choose_held_out(training.lowest, training.pairs, count, settings.seed, settings.pairs.source)
 
     def _train_vocabularies(
-        self, folder: Path, split: HeldOut, check_vocab_sizes: Callable[[int, int], object]
+        self, folder: Path, held_out: HeldOut, check_vocab_sizes: Callable[[int, int], object]
     ) -> tuple[Path, Path]:
         """Train the source's and the target's tokenizer; return their files."""
         settings = self.settings
@@ -184,13 +184,18 @@ class Preparation:
         if wants != [NOTHING, NOTHING]:
             with Meter("drawing text", "pairs", total=self.training.pairs, transient=True, say=self.say) as meter:
                 samples = sample_text(
-                    settings.pairs, wants=wants, share=share, split=split, workers=self.workers, progress=meter.show
+                    settings.pairs,
+                    wants=wants,
+                    share=share,
+                    held_out=held_out,
+                    workers=self.workers,
+                    progress=meter.show,
                 )
         drawn = max((len(text) for text in samples if isinstance(text, list)), default=0)
         some = f" from {drawn:,} pairs drawn at random" if share < 1 and drawn else ""
         self.say(f"learning the vocabulary{some}")
         stems = [folder / "source", folder / "target"]
-        lessons = [
+        vocabularies = [
             VocabularySettings(str(stem), kind, size, settings.seed, settings.character_coverage, decompose)
             for stem, kind, size, decompose in zip(
                 stems, settings.kinds, settings.vocab_sizes, (settings.decompose, False), strict=True
@@ -199,10 +204,10 @@ class Preparation:
         long = LINES in wants and share * self.training.characters > TRAINED_HERE
         workers = max(1, self.workers) if long else 0
         if settings.shares_vocab:
-            [source] = train_vocabularies(lessons[:1], [_together(*samples)], workers)
+            [source] = train_vocabularies(vocabularies[:1], [_together(*samples)], workers)
             target = load_tokenizer(source).save(stems[1])
         else:
-            source, target = train_vocabularies(lessons, samples, workers)
+            source, target = train_vocabularies(vocabularies, samples, workers)
         sizes = load_tokenizer(source).vocab_size, load_tokenizer(target).vocab_size
         check_vocab_sizes(*sizes)
         self.say(
@@ -213,9 +218,9 @@ class Preparation:
         return source, target
 
     def _encode(
-        self, encoder: PairEncoder, files: PairFiles, total: int, held_out: list[Pair]
+        self, encoder: PairEncoder, files: PairFiles, total: int, set_aside: list[Pair]
     ) -> Generator[EncodedPairs, None, None]:
-        """Encode the `total` pairs of the files; those that are held out are added to `held_out`."""
+        """Encode the `total` pairs of the files; those that are held out are added to `set_aside`."""
         blocks = (block.to_parts() for block in files.blocks())
         done = 0
         with (
@@ -224,10 +229,10 @@ class Preparation:
         ):
             for answer in answers:
                 encoded = EncodedPairs(*answer)
-                held_out += encoded.held_out
+                set_aside += encoded.held_out
                 yield encoded
                 done += encoded.counts.read
-                meter.show(done + len(held_out))
+                meter.show(done + len(set_aside))
 
     def _write(self, folder: Path, encoded: Generator[EncodedPairs, None, None]) -> PairCounts:
         try:

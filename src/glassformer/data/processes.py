@@ -1,8 +1,8 @@
-"""Work shared out to processes, its results in the order of the items. `python -m glassformer.data.processes` is one.
+"""Worker processes that share work, with results in the order of the items.
 
-A process imports only what its work needs, never torch, so that it starts at once and stays small. Items and results
-are lists of bytes, sent through pipes: no pickle. multiprocessing would not do: the fork of a process with torch's
-threads may hang, and a spawned process runs the user's script again.
+`python -m glassformer.data.processes` is a worker. It imports only what its work needs, never torch, so that it starts
+at once and stays small. Items and results are lists of bytes, sent through pipes: no pickle. multiprocessing won't do:
+a fork of a process with torch's threads may hang, and a spawned process runs the user's script again.
 """
 
 import ctypes
@@ -28,15 +28,15 @@ from glassformer.errors import GlassformerError
 Parts = list[bytes]
 
 FEW = 16
-"""Fewer items are done in this process: others would take longer to start."""
+"""Items below which this process does the work itself: others would take longer to start."""
 MOST_WORKERS = 16
-"""About as many as one process keeps busy with reading and writing."""
+"""Number of workers that one process can just keep busy by reading and writing."""
 PR_SET_PDEATHSIG = 1
 
 
 @runtime_checkable
 class Work(Protocol):
-    """A dataclass of values that JSON holds, in a module that doesn't import torch; it is called with an item."""
+    """A dataclass that is called with an item. Its fields are JSON values, and its module doesn't import torch."""
 
     __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
 
@@ -44,8 +44,10 @@ class Work(Protocol):
 
 
 def count_workers(threads: int | None = None) -> int:
-    """How many processes share the work: one for each of `threads`, or of the cores that this process may use; 0 where
-    that is one, which needs no other, or where no other Python can be started."""
+    """Return how many processes to start: one for each of `threads`, or for each core that this process may use.
+
+    It is 0, for work in this process alone, where that is one, or where no other Python can be started.
+    """
     if threads is None:
         threads = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     python = sys.executable and not getattr(sys, "frozen", False)
@@ -53,10 +55,11 @@ def count_workers(threads: int | None = None) -> int:
 
 
 def map_in_order(work: Work, items: Iterable[Parts], workers: int, *, few: int = FEW) -> Generator[Parts, None, None]:
-    """What `work` makes of each item, in their order; of fewer than `few` items, or with 0 workers, in this process.
+    """Yield what `work` makes of each item, in the order of the items.
 
-    A GlassformerError that the work raises is raised here; so is one if a process is lost. To be closed
-    (contextlib.closing) where its reader may fail: that ends the processes.
+    Fewer than `few` items are done in this process, and so is everything where there are no workers. A GlassformerError
+    of the work is raised here; so is one where a process is lost. Close it (contextlib.closing) where its reader may
+    fail: that ends the processes.
     """
     items = iter(items)
     head = list(islice(items, few))
@@ -74,11 +77,11 @@ def map_in_order(work: Work, items: Iterable[Parts], workers: int, *, few: int =
 
 
 class _Pool:
-    """Processes that do the same work, and a thread for each that waits for it."""
+    """Worker processes that do the same work, each with a thread that waits for its answers."""
 
     def __init__(self, work: Work, count: int) -> None:
         kind = type(work)
-        order = json.dumps([kind.__module__, kind.__qualname__, asdict(work)])
+        job = json.dumps([kind.__module__, kind.__qualname__, asdict(work)])
         self._processes: list[_Process] = []
         self._idle: SimpleQueue[_Process] = SimpleQueue()
         self._threads = ThreadPoolExecutor(count)
@@ -87,7 +90,7 @@ class _Pool:
                 self._processes.append(_Process())
             for process in self._processes:
                 self._idle.put(process)
-                process.send([order.encode()])
+                process.send([job.encode()])
         except BaseException:
             self.__exit__()
             raise
@@ -97,7 +100,7 @@ class _Pool:
 
     def __exit__(self, *_: object) -> None:
         for process in self._processes:
-            process.kill()  # its thread then comes to its end
+            process.kill()  # which ends its thread
         self._threads.shutdown(cancel_futures=True)
         for process in self._processes:
             process.close()
@@ -114,11 +117,11 @@ class _Pool:
 
 
 class _Process:
-    """A process that answers one item after the other."""
+    """A worker process, which answers one item after the other."""
 
     def __init__(self) -> None:
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
-        # A group of its own: Ctrl-C on the terminal concerns this process, which then ends the other.
+        # In a group of its own: Ctrl-C on the terminal reaches this process only, which then ends the worker.
         self._popen = subprocess.Popen(
             [sys.executable, "-P", "-m", "glassformer.data.processes"],
             stdin=subprocess.PIPE,
@@ -153,7 +156,7 @@ class _Process:
     def close(self) -> None:
         self._popen.wait()
         self._from.close()
-        with suppress(OSError):  # what was still to be sent can't be any more
+        with suppress(OSError):  # what was still buffered can't be sent any more
             self._to.close()
 
     def _lost(self) -> GlassformerError:
@@ -169,7 +172,7 @@ class _Process:
 
 
 def write_frame(stream: BinaryIO, parts: Parts) -> None:
-    """Their number, their lengths, then the parts themselves."""
+    """Write the number of parts, their lengths, then the parts themselves."""
     stream.write(struct.pack(f"<I{len(parts)}Q", len(parts), *map(len, parts)))
     for part in parts:
         stream.write(part)
@@ -177,7 +180,7 @@ def write_frame(stream: BinaryIO, parts: Parts) -> None:
 
 
 def read_frame(stream: BinaryIO) -> Parts | None:
-    """The parts that `write_frame` wrote, None at the stream's end; EOFError if that comes in the middle."""
+    """Return the parts that `write_frame` wrote, None at the stream's end; raise EOFError where a frame is cut."""
     if not (head := stream.read(4)):
         return None
     (count,) = struct.unpack("<I", head + _read(stream, 4 - len(head)))
@@ -193,17 +196,17 @@ def _read(stream: BinaryIO, length: int) -> bytes:
 
 
 def main() -> None:
-    """Be a worker process: the first frame says which work, the others are items, until the stream ends."""
-    # However the process that it works for ends, this one ends with it, without a word.
+    """Be a worker process: the first frame names the work, the further frames are items, until the stream ends."""
+    # However the process that started this one ends, this one ends too, silently.
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     if hasattr(signal, "SIGPIPE"):
         signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     coming, going = sys.stdin.buffer, sys.stdout.buffer
-    order = read_frame(coming)
-    if order is None:
+    job = read_frame(coming)
+    if job is None:
         return
-    module, name, values = json.loads(order[0])
+    module, name, values = json.loads(job[0])
     work: Any = getattr(import_module(module), name)(**values)
     while (item := read_frame(coming)) is not None:
         try:

@@ -1,4 +1,4 @@
-"""Text to learn vocabularies from: all of a small corpus, a part of a large one; of symbols always all."""
+"""The text that vocabularies are trained on: all of a small corpus, a part of a large one, and always all symbols."""
 
 import json
 import random
@@ -15,19 +15,19 @@ from glassformer.text.tokenizer import count_symbols
 
 LINES, SYMBOLS, NOTHING = "lines", "symbols", "nothing"
 TextSample = list[str] | Counter[str]
-"""Lines, or how often each symbol occurs."""
+"""Lines of one side, or how often each of its symbols occurs."""
 
 
 @dataclass(frozen=True)
 class TextSampler:
-    """Draws from blocks, for `map_in_order`: of each side what it wants, lines with the probability `share`."""
+    """Work for `map_in_order`: draws from a block what each side wants, a line with probability `share`."""
 
     wants: Sequence[str]
-    """Of the sources and of the targets: LINES, SYMBOLS or NOTHING."""
+    """LINES, SYMBOLS or NOTHING, for the sources and for the targets."""
     share: float
     seed: int
     ranks: Sequence[int]
-    """Of the pairs that are held out (see `HeldOut`)."""
+    """Ranks of the pairs that are held out (see `HeldOut`)."""
 
     def __call__(self, parts: list[bytes]) -> list[bytes]:
         block = PairBlock.from_parts(parts)
@@ -43,9 +43,9 @@ class TextSampler:
         return [json.dumps(part, ensure_ascii=False).encode() for part in ((block.lines, block.share), *samples)]
 
     def _drawn(self, sources: list[str], first: int, share: float) -> list[bool]:
-        """Which pairs are drawn, none that is held out; the same whichever process draws."""
-        draw, split = random.Random(self.seed << 40 | first), HeldOut(self.seed, self.ranks)
-        return [(share >= 1 or draw.random() < share) and not split.includes(source) for source in sources]
+        """Return whether each pair is drawn; held-out pairs never are. The same whichever process draws."""
+        draw, held_out = random.Random(self.seed << 40 | first), HeldOut(self.seed, self.ranks)
+        return [(share >= 1 or draw.random() < share) and not held_out.includes(source) for source in sources]
 
 
 def sample_text(
@@ -53,19 +53,19 @@ def sample_text(
     *,
     wants: Sequence[str],
     share: float,
-    split: HeldOut,
+    held_out: HeldOut,
     workers: int,
     progress: Callable[[int, float], None] = lambda pairs, share: None,
 ) -> tuple[TextSample, TextSample]:
-    """Text of the sources and of the targets that are for training, in the order of the files.
+    """Return text of the sources and of the targets of the training pairs, in the order of the files.
 
-    Of a side that wants LINES each is taken with the probability `share`; if both do, line n of one belongs to line n
-    of the other. SYMBOLS are counted in all of them. `progress` is as in `scan`.
+    A side that wants LINES gets each line with probability `share`; if both sides do, line n of one belongs to line n
+    of the other. SYMBOLS are counted in all lines. `progress` is called as by `scan_pairs`.
     """
     samples: list[TextSample] = [Counter() if want == SYMBOLS else [] for want in wants]
     pairs = 0
     blocks = (block.to_parts() for block in files.blocks())
-    sampler = TextSampler(wants, share, split.seed, split.ranks)
+    sampler = TextSampler(wants, share, held_out.seed, held_out.ranks)
     with closing(map_in_order(sampler, blocks, workers)) as drawn:
         for figures, *sides in drawn:
             lines, read = json.loads(figures)

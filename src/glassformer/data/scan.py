@@ -1,4 +1,4 @@
-"""The first pass over pairs: whether all of them can be read, how many there are, and what tells them from others."""
+"""The first pass over the pairs: it finds unreadable lines, counts the pairs, and digests their content."""
 
 import hashlib
 import json
@@ -16,20 +16,20 @@ from glassformer.text.pairs import PairBlock, PairFiles
 
 @dataclass(frozen=True)
 class ScanResult:
-    """What is known of the pairs of some files."""
+    """What one pass tells about the pairs of some files."""
 
     pairs: int
     characters: int
-    """Of both sides."""
+    """Characters of both sides together."""
     digest: str
-    """The same for the same content, whatever its files are called, and packed or not."""
+    """Hexadecimal digest of the content. The files' names, and whether they are packed, don't change it."""
     lowest: Mapping[int, int]
-    """The lowest ranks of sources (see `HeldOut`), and how many pairs have each."""
+    """The lowest ranks of sources (see `source_rank`), and how many pairs have each."""
 
 
 @dataclass(frozen=True)
 class PairScanner:
-    """Scans a block, for `map_in_order`: its pairs, characters, digest, and the `most` lowest ranks."""
+    """Work for `map_in_order`: from a block to its pairs, characters, digest, and `most` lowest ranks."""
 
     seed: int
     most: int
@@ -53,10 +53,10 @@ def scan_pairs(
     workers: int,
     progress: Callable[[int, float], None] = lambda pairs, share: None,
 ) -> ScanResult:
-    """Read the pairs; DataError says what keeps them from being used.
+    """Read all pairs once and return what that tells, with the `most` lowest ranks for this seed.
 
-    The `most` lowest ranks with the seed are found. `progress` is told how many pairs and which share of the file
-    have been read.
+    `progress` is called with the number of pairs read so far, and the share of the source file. Raises DataError where
+    a file or line can't be used, or the files are empty.
     """
     files.check()
     pairs = characters = 0

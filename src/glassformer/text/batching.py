@@ -1,4 +1,4 @@
-"""Token arrays to batches: similar lengths together, a budget of tokens each, in an order given by a seed."""
+"""Batches of token arrays: similar lengths together, a budget of tokens each, in an order that a seed decides."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -18,7 +18,7 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 CUT_AT_ONCE = 1 << 18
-"""Pairs whose lengths are Python's numbers at a time."""
+"""Number of pairs whose lengths are held as Python's numbers at a time."""
 
 
 @dataclass(frozen=True)
@@ -28,12 +28,12 @@ class Batch:
     source: Int[Tensor, "1 source_row"]
     sources: Packing
     target_in: Int[Tensor, "1 target_row"]
-    """Each target shifted right: it starts with padding."""
+    """The targets, each shifted right by one: it begins with the padding token."""
     targets: Packing
     target_out: Int[Tensor, " tokens"]
-    """What is to be predicted at each position of the targets."""
+    """The token to predict at each position of the targets."""
     counted: bool = True
-    """False of one that stands in where a process has no pair of its own: its loss is not counted."""
+    """False for a stand-in where a process has no pair of its own: its loss is not counted."""
 
     @classmethod
     def of(
@@ -45,7 +45,7 @@ class Batch:
         *,
         counted: bool = True,
     ) -> "Batch":
-        """The batch of these pairs of ids, each of which ends with `</s>`."""
+        """Make the batch of these pairs of ids; each sequence ends with `</s>`."""
         sources, targets = (Packing.of([len(ids) for ids in side]) for side in (source, target))
         start = target[0].new_full((1,), target_pad)
         shifted = torch.cat([part for ids in target for part in (start, ids[:-1])])
@@ -60,11 +60,11 @@ class Batch:
 
     @property
     def tokens(self) -> int:
-        """Number of target tokens to predict."""
+        """Return the number of target tokens to predict."""
         return self.targets.tokens
 
     def to(self, device: torch.device) -> "Batch":
-        """The same on another device."""
+        """Return the batch on another device."""
         return type(self)(
             send(self.source, device),
             self.sources.to(device),
@@ -78,13 +78,13 @@ class Batch:
 def pad_source(
     sequences: list[Tensor], pad: int
 ) -> tuple[Int[Tensor, "batch source_len"], Bool[Tensor, "batch 1 1 source_len"]]:
-    """Source ids padded to one length, and the keep mask that goes with them."""
+    """Return source ids padded to one length, and their keep mask."""
     source = pad_sequence(sequences, batch_first=True, padding_value=pad).long()
     return source, keep_from_ids(source, pad)
 
 
 def prefetch(work: Callable[[Item], Result], items: Iterable[Item]) -> Iterator[Result]:
-    """What `work` makes of each item, the next one made in a thread while this one is used."""
+    """Yield what `work` makes of each item; a thread makes the next one while this one is used."""
     with ThreadPoolExecutor(1) as pool:
         waiting: Future[Result] | None = None
         for item in items:
@@ -97,7 +97,7 @@ def prefetch(work: Callable[[Item], Result], items: Iterable[Item]) -> Iterator[
 
 
 class Plan(Sequence[list[int]]):
-    """Which pairs go into which batch, in two tensors: as lists, tens of millions of pairs would take gigabytes."""
+    """The pairs of each batch, held in tensors: as lists, tens of millions of pairs would take gigabytes."""
 
     def __init__(self, order: Int[Tensor, " pairs"], starts: Int[Tensor, " batches"], ends: Int[Tensor, " batches"]):
         """Batch i holds the pairs `order[starts[i] : ends[i]]`."""
@@ -126,15 +126,15 @@ def plan_batches(
     seed: int,
     epoch: int,
 ) -> Plan:
-    """Which pairs go into which batch of this epoch: a function of its arguments alone.
+    """Plan which pairs go into which batch of this epoch. The plan depends on these arguments alone.
 
     Pairs are sorted by length, equal lengths in random order, and cut into batches of at most `batch_tokens` source and
-    at most `batch_tokens` target tokens (a longer pair is a batch of its own), padded at most twice as many; then the
-    batches are shuffled.
+    at most `batch_tokens` target tokens, or twice as many if they were padded to the longest. A longer pair is a batch
+    of its own. Then the batches are shuffled.
     """
     generator = torch.Generator().manual_seed(derive_seed(seed, epoch))
     order = torch.randperm(len(source_lengths), generator=generator)
-    # By target, equal targets by source, in one sort.
+    # One sort by target length, then source length.
     keys = target_lengths[order].mul_(source_lengths.max() + 1).add_(source_lengths[order])
     order = order[keys.argsort(stable=True)].int()
     del keys
@@ -145,7 +145,7 @@ def plan_batches(
 
 
 def _cuts(source_lengths: Tensor, target_lengths: Tensor, order: Tensor, batch_tokens: int) -> list[int]:
-    """Where batches begin, of pairs in this order."""
+    """Return where the batches of pairs in this order begin."""
     starts = [0]
     count = sources = targets = widest = 0
     for part in order.split(CUT_AT_ONCE):

@@ -1,4 +1,4 @@
-"""Characters as their parts (Unicode's canonical decomposition, NFD), as rules for sentencepiece."""
+"""Rules for sentencepiece that read characters as their parts (Unicode's canonical decomposition, NFD)."""
 
 import sys
 import tempfile
@@ -10,8 +10,10 @@ from pathlib import Path
 
 @contextmanager
 def decomposition_rules() -> Iterator[Path]:
-    """A file in sentencepiece's form, a line for each character that has parts: 한 into its three letters, é into e and
-    an accent. Text that is composed (NFC), as text mostly is, becomes its NFD."""
+    """Write a file of rules, a line for each character that has parts: 한 is three letters, é is e and an accent.
+
+    Composed text (NFC), which most text is, becomes its NFD. The file is removed at the end of the `with`.
+    """
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "nfd.tsv"
         path.write_text("".join(_rules()), encoding="ascii")

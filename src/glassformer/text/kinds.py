@@ -3,4 +3,4 @@
 SUBWORD_KINDS = ("unigram", "bpe", "char", "word")
 KINDS = (*SUBWORD_KINDS, "symbols")
 SUBWORD_ENDINGS = (".model", ".spm")
-"""How the names of sentencepiece models end: sentencepiece's own, and those of run folders."""
+"""Endings of sentencepiece models' names: sentencepiece's own, and that of run folders."""

@@ -1,4 +1,4 @@
-"""Tokenizers read from the files that they were saved to."""
+"""Loading tokenizers from the files that they were saved to."""
 
 from pathlib import Path
 
@@ -8,11 +8,17 @@ from glassformer.text.vocabulary import VOCABULARY, VocabularyTokenizer, read_vo
 
 
 def load_tokenizer(path: Path) -> Tokenizer:
-    """Read what `Tokenizer.save` wrote, or any sentencepiece .model; its ids are put into our order."""
+    """Load a tokenizer that `Tokenizer.save` wrote, or any sentencepiece .model; its ids are put into our order.
+
+    Raises RunError where the file is missing, and DataError or RunError where it is damaged.
+    """
     if not path.exists():
         raise RunError(f"{path}: the tokenizer file is missing")
     if path.suffix == SymbolTokenizer.suffix:
-        return SymbolTokenizer(path.read_text(encoding="utf-8").split("\n")[:-1])
+        try:
+            return SymbolTokenizer(path.read_text(encoding="utf-8").split("\n")[:-1])
+        except UnicodeDecodeError:
+            raise RunError(f"{path} is damaged, it must be UTF-8 text: copy it again") from None
     if path.suffix != SubwordTokenizer.suffix or not (vocabulary := path.with_suffix(VOCABULARY)).exists():
         return read_subwords(path)
     try:
@@ -22,5 +28,5 @@ def load_tokenizer(path: Path) -> Tokenizer:
 
 
 def tokenizer_files(tokenizer: Path) -> list[Path]:
-    """The files that a tokenizer was saved to."""
+    """Return the files that the tokenizer at this path was saved to."""
     return [path for path in (tokenizer, tokenizer.with_suffix(VOCABULARY)) if path.exists()]

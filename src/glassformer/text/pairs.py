@@ -1,4 +1,4 @@
-"""Pairs of text from files: two parallel files, or one of tab-separated values; plain or .gz; UTF-8."""
+"""Pairs of text from two parallel files, or from one file of tab-separated values; plain or .gz; UTF-8."""
 
 import codecs
 import gzip
@@ -17,20 +17,22 @@ from glassformer.errors import ConfigError, DataError
 Pair = tuple[str, str]
 
 BLOCK_BYTES = 1 << 19
-"""Sources of a block: about 9,000 sentences. The content's digest depends on it (`scan`)."""
+"""Bytes of sources in a block, about 9,000 sentences. The digest of the content depends on it (`scan_pairs`)."""
 
 
 @dataclass(frozen=True)
 class PairFiles:
-    """Where pairs are: line n of `source` belongs to line n of `target`; without `target`, `source` is a TSV file
-    whose first two columns are the pair (further columns are ignored)."""
+    """The files that hold pairs: line n of `source` belongs to line n of `target`.
+
+    Without `target`, `source` is a TSV file whose first two columns are the pair; further columns are ignored.
+    """
 
     source: Path
     target: Path | None = None
 
     @classmethod
     def of(cls, paths: Sequence[Path], flag: str) -> "PairFiles":
-        """One or two paths, as they were given to this flag."""
+        """Make it of the one or two paths that a command's `flag` was given; raise ConfigError for another number."""
         if len(paths) not in (1, 2):
             raise ConfigError(
                 f"{flag} takes a file of sources and one of targets, or one TSV file, got {len(paths)} files"
@@ -38,7 +40,7 @@ class PairFiles:
         return cls(*paths)
 
     def check(self) -> None:
-        """Raise DataError unless the files can be read several times, as training does."""
+        """Raise DataError where a file can't be read several times, as training does."""
         for path in (self.source, self.target):
             if path is not None and path.exists() and not path.is_file() and not path.is_dir():
                 raise DataError(f"{path} is a pipe or device, and is read several times: save it to a file first")
@@ -48,8 +50,10 @@ class PairFiles:
             yield from zip(*block.pairs(), strict=True)
 
     def blocks(self) -> "Iterator[PairBlock]":
-        """All lines in order, as many at a time as hold `BLOCK_BYTES` of sources, so that a corpus may be larger than
-        memory; DataError if the files have different numbers of lines."""
+        """Yield all lines in order, in blocks of about `BLOCK_BYTES` of sources: a corpus may be larger than memory.
+
+        Raises DataError where a file can't be read, or the files have different numbers of lines.
+        """
         with ExitStack() as stack:
             source = stack.enter_context(_RawLines(self.source))
             target = None if self.target is None else stack.enter_context(_RawLines(self.target))
@@ -73,20 +77,20 @@ class PairFiles:
 
 @dataclass(frozen=True)
 class PairBlock:
-    """Neighbouring lines of pair files, as they stand there."""
+    """Neighbouring lines of pair files, as the bytes that stand there."""
 
     files: PairFiles
     first: int
     """Number of the first line, from 1."""
     lines: int
     share: float
-    """Of the file of sources: how much of it has been read with this block, from 0 to 1."""
+    """Share of the source file that has been read with this block, from 0 to 1."""
     source: bytes
     target: bytes
     """Empty where the files are one TSV file."""
 
     def pairs(self) -> tuple[list[str], list[str]]:
-        """The sources and the targets, without the lines' ends; DataError names the first line that is wrong."""
+        """Return the sources and the targets, without line ends; raise DataError, which names the first wrong line."""
         try:
             sources = _decode(self.source, self.first)
             if self.files.target is not None:
@@ -94,10 +98,10 @@ class PairBlock:
             columns = [line.split("\t", 2) for line in sources]
             return [row[0] for row in columns], [row[1] for row in columns]
         except (UnicodeDecodeError, IndexError):
-            self._complain()
+            self._raise_first_error()
 
-    def _complain(self) -> NoReturn:
-        """Raise the DataError of the first line that is wrong."""
+    def _raise_first_error(self) -> NoReturn:
+        """Raise DataError for the first line that is wrong."""
         files = self.files
         sides = zip_longest(io.BytesIO(self.source), io.BytesIO(self.target), fillvalue=b"")
         for number, (source, target) in enumerate(sides, start=self.first):
@@ -112,13 +116,13 @@ class PairBlock:
         raise AssertionError("a block that can't be read has a line that can't be read")
 
     def to_parts(self) -> list[bytes]:
-        """The same as bytes that another process can read with `from_parts`."""
+        """Return the block as bytes from which `from_parts` makes it in another process."""
         files = [str(self.files.source), None if self.files.target is None else str(self.files.target)]
         return [json.dumps([files, self.first, self.lines, self.share]).encode(), self.source, self.target]
 
     @classmethod
     def from_parts(cls, parts: list[bytes]) -> "PairBlock":
-        """The inverse of `to_parts`."""
+        """Make the block whose `to_parts` these are."""
         header, source, target = parts
         (left, right), first, lines, share = json.loads(header)
         files = PairFiles(Path(left), None if right is None else Path(right))
@@ -126,7 +130,7 @@ class PairBlock:
 
 
 class _RawLines:
-    """The lines of a text file as bytes, .gz unpacked, in lists: one line at a time would take twice as long."""
+    """The lines of a text file as bytes, .gz unpacked, read many at a time: one by one would take twice as long."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -142,34 +146,34 @@ class _RawLines:
         self._packed.close()
 
     def take_bytes(self, size: int) -> list[bytes]:
-        """As many further lines as have at least `size` bytes, or what is left."""
+        """Return as many further lines as have at least `size` bytes, or what is left."""
         with _readable(self._path):
             return self._file.readlines(size)
 
     def take(self, count: int) -> list[bytes]:
-        """So many further lines, or what is left."""
+        """Return `count` further lines, or what is left."""
         with _readable(self._path):
             return list(islice(self._file, count))
 
     def count_rest(self) -> int:
-        """How many lines are left; afterwards none."""
+        """Read the rest and return how many lines it has."""
         with _readable(self._path):
             return sum(1 for _ in self._file)
 
     def share(self) -> float:
-        """How much of the file has been read."""
+        """Return the share of the file that has been read."""
         return min(1.0, self._packed.tell() / self._size)
 
 
 def read_lines(path: Path) -> Iterator[str]:
-    """The lines of a UTF-8 file (.gz is unpacked), without their ends; only a newline ends a line."""
+    """Yield the lines of a UTF-8 file (.gz is unpacked) without their ends. Only a newline ends a line."""
     with _readable(path), path.open("rb") as packed:
         for number, raw in enumerate(_unpacked(packed, path), start=1):
             yield decode_line(raw, number, str(path))
 
 
 def decode_line(raw: bytes, number: int, name: str) -> str:
-    """One line of bytes as text without its end; `number` and `name` say where it stands if it isn't UTF-8."""
+    """Return one line as text without its end; `name` and `number` say in the DataError where it stands."""
     if number == 1:
         raw = raw.removeprefix(codecs.BOM_UTF8)
     try:
@@ -182,7 +186,7 @@ def decode_line(raw: bytes, number: int, name: str) -> str:
 
 
 def _decode(raw: bytes, first: int) -> list[str]:
-    """What `decode_line` makes of each line, the first of which has this number, all at once."""
+    """Return what `decode_line` makes of each line, all at once; `first` is the number of the first line."""
     if first == 1:
         raw = raw.removeprefix(codecs.BOM_UTF8)
     lines = raw.decode().removesuffix("\n").split("\n")
@@ -197,7 +201,7 @@ def _unpacked(packed: io.BufferedReader, path: Path) -> io.BufferedReader:
 
 @contextmanager
 def _readable(path: Path) -> Iterator[None]:
-    """Explains what goes wrong with opening or reading a file."""
+    """Turn the errors of opening and reading a file into DataError."""
     try:
         yield
     except (FileNotFoundError, NotADirectoryError):

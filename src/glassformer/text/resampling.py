@@ -1,4 +1,4 @@
-"""Subword regularisation (Kudo 2018): training sees the same text split into other pieces each time."""
+"""Subword regularisation (Kudo 2018): each time it is trained on, the same text is split into other pieces."""
 
 from collections.abc import Sequence
 
@@ -10,10 +10,10 @@ from glassformer.text.tokenizer import EOS, UNK, SubwordTokenizer, Tokenizer
 
 
 class Resampler:
-    """Splits some sequences of ids anew, at random."""
+    """Splits a random share of sequences of ids anew."""
 
     def __init__(self, tokenizers: Sequence[Tokenizer], share: float) -> None:
-        """`share` of the sequences; those of a tokenizer without other splittings stay as they are."""
+        """`share` is the probability of each sequence. A tokenizer without other splittings changes nothing."""
         self._tokenizers = [
             tokenizer if isinstance(tokenizer, SubwordTokenizer) and tokenizer.can_sample else None
             for tokenizer in tokenizers
@@ -21,10 +21,10 @@ class Resampler:
         self._share = share
 
     def resample(self, side: int, sequences: Sequence[Int[Tensor, " _"]], seed: int) -> list[Int[Tensor, " _"]]:
-        """Sequences that end with `</s>`, of the source (side 0) or the target.
+        """Return sequences of the source (side 0) or the target (side 1), some split anew; each ends with `</s>`.
 
-        The same for the same seed in one process; another process draws others. One that holds an unknown token, whose
-        text isn't known, stays as it is.
+        The same seed gives the same result in one process, another one in another process. A sequence with an unknown
+        token, whose text is lost, stays as it is.
         """
         tokenizer = self._tokenizers[side]
         if tokenizer is None:

@@ -1,4 +1,4 @@
-"""How good translations are: BLEU, chrF, exact match, word and symbol error rate, all in percent."""
+"""Scores of translations: BLEU, chrF, exact match, word and symbol error rate, all in percent."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ LOWER_IS_BETTER = ("wer", "ser")
 
 @dataclass(frozen=True)
 class Score:
-    """One figure in percent, with the signature that says how it was computed."""
+    """One score in percent, with the signature that says how it was computed."""
 
     name: str
     value: float
@@ -31,13 +31,18 @@ def score(
     tokenize: str = "auto",
     symbols: bool = False,
 ) -> Score:
-    """One metric of `METRICS` over lines and their references.
+    """Return one metric of `METRICS` over lines and their references.
 
-    `bleu`, `chrf`: corpus scores of sacreBLEU (Post 2018); `tokenize` is its BLEU tokenizer; "auto" picks one
-    by the script of the references (`pick_bleu_tokenizer`). `exact`: share of lines equal to their reference.
-    `wer`, `ser`: edits per word (split at spaces) and per character. With `symbols`, where a line is a sequence of
-    symbols split at spaces (phones), `wer` is the share of lines that are wrong and `ser` counts edits per symbol,
-    as in the SIGMORPHON tasks (Gorman et al. 2020).
+    `bleu`, `chrf`: corpus scores of sacreBLEU (Post 2018). `tokenize` names its BLEU tokenizer; "auto" picks one by the
+    script of the references (`pick_bleu_tokenizer`). `exact`: share of lines equal to their reference. `wer`, `ser`:
+    edits per word (split at spaces) and per character. With `symbols`, where a line is a sequence of symbols split at
+    spaces (phones), `wer` is the share of wrong lines and `ser` counts edits per symbol, as in the SIGMORPHON tasks
+    (Gorman et al. 2020).
+
+    Raises ConfigError for an unknown metric or tokenizer, DataError where lines and references don't match.
+
+    >>> score(["a b c", "d"], ["a x c", "d"], "wer").value
+    25.0
     """
     if metric not in METRICS:
         raise ConfigError(f"metric must be one of {', '.join(METRICS)}, got {metric!r}")
@@ -65,12 +70,12 @@ def score(
 def score_all(
     hypotheses: Sequence[str], references: Sequence[str], *, tokenize: str = "auto", symbols: bool = False
 ) -> list[Score]:
-    """Every metric of `METRICS`."""
+    """Return every metric of `METRICS`, as `score` does."""
     return [score(hypotheses, references, metric, tokenize=tokenize, symbols=symbols) for metric in METRICS]
 
 
 def edit_distance(left: Sequence[Any], right: Sequence[Any]) -> int:
-    """Fewest insertions, deletions and substitutions that turn one sequence into the other (Levenshtein 1966)."""
+    """Return the fewest insertions, deletions and substitutions that make `left` into `right` (Levenshtein 1966)."""
     row = list(range(len(right) + 1))
     for i, a in enumerate(left, start=1):
         diagonal, row[0] = row[0], i
@@ -80,8 +85,11 @@ def edit_distance(left: Sequence[Any], right: Sequence[Any]) -> int:
 
 
 def pick_bleu_tokenizer(references: Sequence[str]) -> str:
-    """`zh` where a third of the characters are Han, `ja-mecab` where kana stand (`char` if MeCab isn't installed),
-    else `13a`."""
+    """Return sacreBLEU's tokenizer for the script of the references.
+
+    `ja-mecab` where there are kana (`char` where MeCab isn't installed), `zh` where a third of the characters are Han,
+    else `13a`.
+    """
     text = "".join(references[:1000])
     kana = sum("぀" <= character <= "ヿ" for character in text)
     han = sum("一" <= character <= "鿿" or "㐀" <= character <= "䶿" for character in text)
@@ -91,13 +99,13 @@ def pick_bleu_tokenizer(references: Sequence[str]) -> str:
 
 
 def bleu_scorer(tokenize: str) -> Any:
-    """sacreBLEU's BLEU with this tokenizer; ConfigError if there is none of this name, or it isn't installed."""
+    """Return sacreBLEU's BLEU with this tokenizer; raise ConfigError where it is unknown or not installed."""
     from sacrebleu.metrics.bleu import BLEU
 
     if tokenize not in BLEU.TOKENIZERS:
         raise ConfigError(f"tokenize must be auto or one of {', '.join(BLEU.TOKENIZERS)}, got {tokenize!r}")
     try:
-        return BLEU(tokenize=tokenize, force=tokenize == "none")  # which means that the text is tokenised: no warning
+        return BLEU(tokenize=tokenize, force=tokenize == "none")  # "none" means that the text is tokenised: no warning
     except (ImportError, RuntimeError):
         raise ConfigError(
             f'the BLEU tokenizer {tokenize} is not installed: pip install "glassformer[ja]" for Japanese, '

@@ -1,4 +1,4 @@
-"""Text <-> token ids: sentencepiece models trained from the user's text, or symbols split at spaces.
+"""Tokenizers, from text to token ids and back: sentencepiece models trained on the user's text, or symbols at spaces.
 
 Ids follow the Marian layout: `</s>` = 0, `<unk>` = 1, `<pad>` = the last.
 """
@@ -24,7 +24,7 @@ ENDINGS = (".spm", ".symbols")
 
 
 class Tokenizer(ABC):
-    """Text <-> ids of one side."""
+    """From text to token ids and back, for one side."""
 
     vocab_size: int
     """Number of ids, `<pad>` included."""
@@ -33,32 +33,32 @@ class Tokenizer(ABC):
 
     @abstractmethod
     def encode(self, lines: Sequence[str]) -> list[list[int]]:
-        """Ids of each line, without `</s>`."""
+        """Return the ids of each line, without `</s>`."""
 
     @abstractmethod
     def decode(self, ids: Sequence[Sequence[int]]) -> list[str]:
-        """The text of each sequence; ids of `</s>` and `<pad>` are left out, an unknown token reads ⁇."""
+        """Return the text of each sequence, without `</s>` and `<pad>`; an unknown token reads ⁇."""
 
     @abstractmethod
     def tokens(self, ids: Sequence[int]) -> list[str]:
-        """The token of each id, as it stands in the vocabulary."""
+        """Return the token of each id, as it stands in the vocabulary."""
 
     @abstractmethod
     def surfaces(self, line: str) -> list[str]:
-        """The text that each token of `encode` stands for, without spaces around it; "" where there is none."""
+        """Return the text that each token of `encode` stands for, without outer spaces; "" where there is none."""
 
     @abstractmethod
     def save(self, stem: Path) -> Path:
-        """Write the tokenizer to `stem` with its own ending; returns the path."""
+        """Write the tokenizer to `stem` with its own ending and return the path."""
 
 
 class SubwordTokenizer(Tokenizer):
     """A sentencepiece model (Kudo and Richardson 2018).
 
-    Round trip: `decode(encode(text))` is `text` with runs of spaces made one and those at the ends removed, if every
-    character stood in the training text. Reserved by sentencepiece: U+2581 (▁) stands for the space and reads back
-    as one; U+2585 (▅), its own mark of the unknown, and U+0000 are not kept. A user's .model file may normalise more
-    (often NFKC).
+    Where every character stood in the training text, `decode(encode(text))` is `text` with runs of spaces made one and
+    outer spaces removed. Sentencepiece reserves three characters: U+2581 (▁) stands for the space and reads back as
+    one; U+2585 (▅), its own mark of the unknown, and U+0000 are lost. A user's .model file may normalise more (often
+    NFKC).
     """
 
     suffix = ".spm"
@@ -68,7 +68,7 @@ class SubwordTokenizer(Tokenizer):
         self._processor = read_sentencepiece(proto)
         if self._processor.eos_id() < 0:
             raise DataError("a sentencepiece model must have the piece </s>: train it without --eos_id=-1")
-        # Models that glassformer learned have our ids already; others may have <unk> = 0, <s> = 1, </s> = 2.
+        # Models that glassformer trained have our ids already; others may have <unk> = 0, <s> = 1, </s> = 2.
         first = [self._processor.eos_id(), self._processor.unk_id()]
         left_out = {*first, self._processor.bos_id(), self._processor.pad_id()}
         self._pieces = first + [i for i in range(self._processor.get_piece_size()) if i not in left_out]
@@ -88,10 +88,11 @@ class SubwordTokenizer(Tokenizer):
         coverage: float = 1.0,
         decompose: bool = False,
     ) -> "SubwordTokenizer":
-        """Learn a vocabulary of `vocab_size` ids, or with None as many as the text gives, at most 8,000.
+        """Train a vocabulary of `vocab_size` ids; None gives as many as the text allows, at most 8,000.
 
-        From up to two million lines, sampled. `coverage` is the share of characters that get ids of their own. With
-        `decompose` a character that has parts is read as these (see `decomposition_rules`), here and later.
+        Of more than two million lines a sample is used. `coverage` is the share of characters that get ids of their
+        own. With `decompose` a character that has parts is read as these (see `decomposition_rules`), here and later.
+        Raises ConfigError where the size doesn't fit the text, DataError where there is no text.
         """
         size = 8000 if vocab_size is None else vocab_size
         model = io.BytesIO()
@@ -121,7 +122,7 @@ class SubwordTokenizer(Tokenizer):
                     minloglevel=2,
                 )
         except RuntimeError as error:
-            raise _vocabulary_error(kind, size, str(error)) from None
+            raise _training_error(kind, size, str(error)) from None
         tokenizer = cls(model.getvalue())
         if vocab_size is not None and tokenizer.vocab_size < vocab_size:
             raise ConfigError(
@@ -135,7 +136,7 @@ class SubwordTokenizer(Tokenizer):
 
     @cached_property
     def can_sample(self) -> bool:
-        """Whether there are other ways to split text: not into characters or words."""
+        """Return whether text can be split in other ways: not where tokens are characters or words."""
         try:
             self._processor.encode("", enable_sampling=True, alpha=0.5, nbest_size=-1)
         except RuntimeError:
@@ -144,25 +145,25 @@ class SubwordTokenizer(Tokenizer):
 
     @cached_property
     def _merges(self) -> bool:
-        """Whether it is a bpe model, whose scores are the numbers of its merges; others have log-probabilities."""
+        """Return whether it is a bpe model: its scores are numbers of merges, others' are log-probabilities."""
         return all(self._processor.get_score(i).is_integer() for i in self._pieces)
 
     def sample(self, lines: Sequence[str], seed: int) -> list[list[int]]:
-        """Ids of each line like `encode`, but split into pieces at random: the same for the same lines and seed, though
-        only in the same process, since sentencepiece mixes in a number of the process's own.
+        """Return the ids of each line as `encode` does, but split into pieces at random.
 
-        By a bpe model each merge is left out with probability 0.1 (BPE-dropout, Provilkov et al. 2020), from a unigram
-        model a splitting is drawn with its probability to the power of 0.2 (Kudo 2018).
+        The same lines and seed give the same ids only in the same process: sentencepiece mixes in a number of the
+        process's own. A bpe model leaves out each merge with probability 0.1 (BPE-dropout, Provilkov et al. 2020); a
+        unigram model draws a splitting with its probability to the power of 0.2 (Kudo 2018).
         """
-        sentencepiece.set_random_generator_seed(seed)  # heeded by the threads that a call starts, of which one draws
-        found = self._processor.encode(
+        sentencepiece.set_random_generator_seed(seed)  # only threads that a call starts heed it
+        pieces = self._processor.encode(
             list(lines), enable_sampling=True, alpha=0.1 if self._merges else 0.2, nbest_size=-1, num_threads=1
         )
-        return self._as_ids(found)
+        return self._as_ids(pieces)
 
-    def _as_ids(self, found: list[list[int]]) -> list[list[int]]:
-        """The model's own numbers of the pieces as ours."""
-        return found if self._same else [[self._ids[piece] for piece in pieces] for pieces in found]
+    def _as_ids(self, rows: list[list[int]]) -> list[list[int]]:
+        """Return our ids for the model's own numbers of the pieces."""
+        return rows if self._same else [[self._ids[piece] for piece in row] for row in rows]
 
     def decode(self, ids: Sequence[Sequence[int]]) -> list[str]:
         kept = [[self._pieces[i] for i in row if i not in (EOS, self.pad)] for row in ids]
@@ -181,7 +182,7 @@ class SubwordTokenizer(Tokenizer):
 
 
 class SymbolTokenizer(Tokenizer):
-    """Symbols split at white space, such as phones: `K AE T` is three tokens. Order of ids: by frequency."""
+    """Symbols split at white space, such as phones: `K AE T` is three tokens. Ids are in the order of frequency."""
 
     suffix = ".symbols"
 
@@ -193,7 +194,7 @@ class SymbolTokenizer(Tokenizer):
 
     @classmethod
     def train(cls, lines: Iterable[str], *, vocab_size: int | None) -> "SymbolTokenizer":
-        """Every symbol of the text, or with `vocab_size` the most frequent ones; of a Counter, of the symbols in it."""
+        """Take every symbol of the text (or of a Counter of symbols), or the most frequent `vocab_size` - 3 of them."""
         counts = lines if isinstance(lines, Counter) else count_symbols(lines)
         if not counts:
             raise DataError("no text to learn a tokenizer from: every line is empty")
@@ -237,8 +238,15 @@ def train_tokenizer(
     coverage: float = 1.0,
     decompose: bool = False,
 ) -> Tokenizer:
-    """A tokenizer of this kind (`KINDS`) learned from `lines`, of symbols also from a Counter of them; a kind with
-    one of `SUBWORD_ENDINGS` is a path."""
+    """Train a tokenizer of this kind on `lines`; for symbols `lines` may be a Counter of them.
+
+    `kind` is one of `KINDS`, or the path of a sentencepiece model with one of `SUBWORD_ENDINGS`, which is read. Raises
+    ConfigError where kind and size can't be, DataError where text or model can't be used.
+
+    >>> tokenizer = train_tokenizer(["K AE T", "B AE T"], kind="symbols", vocab_size=None, seed=1)
+    >>> tokenizer.encode(["B AE T"]), tokenizer.decode([[4, 2, 3, 0]])
+    ([[4, 2, 3]], ['B AE T'])
+    """
     if kind.endswith(SUBWORD_ENDINGS):
         if vocab_size is not None:
             raise ConfigError(f"vocab_size {vocab_size} can't be chosen for {kind}, which has a size: leave it out")
@@ -255,12 +263,12 @@ def train_tokenizer(
 
 
 def count_symbols(lines: Iterable[str]) -> Counter[str]:
-    """How often each symbol stands in the lines."""
+    """Return how often each symbol stands in the lines."""
     return Counter(symbol for line in lines for symbol in line.split())
 
 
 def read_sentencepiece(proto: bytes) -> sentencepiece.SentencePieceProcessor:
-    """The sentencepiece model in the bytes of a file."""
+    """Read a sentencepiece model from the bytes of its file; raise DataError where they are none."""
     processor = sentencepiece.SentencePieceProcessor()
     try:
         processor.LoadFromSerializedProto(proto)
@@ -270,12 +278,12 @@ def read_sentencepiece(proto: bytes) -> sentencepiece.SentencePieceProcessor:
 
 
 def piece_surfaces(processor: sentencepiece.SentencePieceProcessor, line: str) -> list[str]:
-    """The text that each piece of a line stands for, without spaces around it."""
+    """Return the text that each piece of a line stands for, without outer spaces."""
     return [piece.replace("\u2581", " ").strip() for piece in processor.encode(line, out_type=str)]
 
 
 def check_kind(kind: str) -> None:
-    """Raise unless `kind` is one of `KINDS` or the path of a sentencepiece model that exists."""
+    """Raise ConfigError where `kind` isn't one of `KINDS`, DataError where it names a model that doesn't exist."""
     if kind.endswith(SUBWORD_ENDINGS):
         if not Path(kind).exists():
             raise DataError(f"{kind}: no such sentencepiece model")
@@ -285,16 +293,17 @@ def check_kind(kind: str) -> None:
 
 
 def read_subwords(path: Path) -> SubwordTokenizer:
-    """The sentencepiece model in a file."""
+    """Read the sentencepiece model in a file; raise DataError, which names the file, where there is none."""
     try:
         return SubwordTokenizer(path.read_bytes())
     except DataError as error:
         raise DataError(f"{path}: {error}") from None
 
 
-def _vocabulary_error(kind: str, size: int, reason: str) -> Exception:
-    if found := re.search(r"smaller than required_chars. \d+ vs (\d+)", reason):
-        least = int(found[1]) + 1
+def _training_error(kind: str, size: int, reason: str) -> Exception:
+    """Return the error to raise where sentencepiece's trainer gave up for this reason."""
+    if match := re.search(r"smaller than required_chars. \d+ vs (\d+)", reason):
+        least = int(match[1]) + 1
         return ConfigError(
             f"vocab_size {size} cannot hold every character of this text: give at least {least}, "
             "or lower character_coverage below 1"

@@ -1,4 +1,4 @@
-"""Sentencepiece models whose pieces have ids in a vocabulary file of their own: the Marian layout."""
+"""The Marian layout: sentencepiece models whose pieces have their ids in a vocabulary file."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -12,9 +12,9 @@ VOCABULARY = ".vocab.json"
 
 
 class VocabularyTokenizer(Tokenizer):
-    """A sentencepiece model and a vocabulary: piece -> id. `</s>` = 0, `<unk>` = 1, `<pad>` = the last.
+    """A sentencepiece model and a vocabulary from pieces to ids. `</s>` = 0, `<unk>` = 1, `<pad>` = the last.
 
-    Of multilingual models a line may begin with the code of the language to translate into, `>>deu<< ...`, if the
+    For a multilingual model a line may begin with the code of the language to translate into, `>>deu<< ...`, if the
     vocabulary has that code.
     """
 
@@ -37,12 +37,15 @@ class VocabularyTokenizer(Tokenizer):
         self.languages = [piece for piece in self._pieces if piece.startswith(">>") and piece.endswith("<<")]
 
     def encode(self, lines: Sequence[str]) -> list[list[int]]:
-        """Ids of each line, without `</s>`; a language code at the beginning is one."""
+        """Return the ids of each line, without `</s>`; a language code at its beginning is one token.
+
+        Raises DataError for the code of a language that the model doesn't know.
+        """
         split = [self._split_code(line) for line in lines]
-        found = self._processor.encode([text for _, text in split], out_type=str)
+        encoded = self._processor.encode([text for _, text in split], out_type=str)
         return [
             [*code, *(self._ids.get(piece, UNK) for piece in pieces)]
-            for (code, _), pieces in zip(split, found, strict=True)
+            for (code, _), pieces in zip(split, encoded, strict=True)
         ]
 
     def _split_code(self, line: str) -> tuple[list[int], str]:
@@ -80,7 +83,7 @@ class VocabularyTokenizer(Tokenizer):
 
 
 def read_vocabulary(path: Path) -> dict[str, int]:
-    """The pieces of a JSON file and their ids."""
+    """Read a JSON file of pieces and their ids; raise DataError where it is none."""
     try:
         vocabulary = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
