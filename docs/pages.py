@@ -2,9 +2,9 @@
 
     python docs/pages.py RUN --pruned RUN --imported RUN --dates RUN --source "..."
 
-RUN is a run of yours; the next two are the same pruned and taken through the Marian layout (`glassformer export --to
-huggingface`, `glassformer import`), the fourth is that of `make demo`. The models of torch.nn and Hugging Face are
-random, and so is what they look at. Needs Debian's chromium and Playwright.
+The first RUN is one of yours. The next two are the same run after pruning, and after a way through the Marian layout
+(`glassformer export --to huggingface`, `glassformer import`). The last is the run of `make demo`. The models of
+torch.nn and Hugging Face are random, and so is their attention. Needs Debian's chromium and Playwright.
 """
 
 import re
@@ -27,14 +27,14 @@ DESK, PHONE = (1400, 820), (390, 1240)
 
 
 def main(run: Positional[Path], pruned: Path, imported: Path, dates: Path, source: str) -> None:
-    """Take them all.
+    """Take all screenshots.
 
     Args:
         run: A run with heads.json.
         pruned: The run after `glassformer prune`.
         imported: The run exported and imported.
         dates: The run of `make demo`.
-        source: A line for the first three.
+        source: A line for the first three runs to translate.
     """
     from playwright.sync_api import sync_playwright
 
@@ -58,7 +58,7 @@ def main(run: Positional[Path], pruned: Path, imported: Path, dates: Path, sourc
         take("page", mine)
         take("page_dark", mine, theme="dark")
         take("page_narrow", mine, PHONE)
-        take("page_long", of_encoder(2000), (1400, 1180))
+        take("page_long", encoder_page(2000), (1400, 1180))
         take("page_pruned", inspect(pruned, source))
         take("page_marian", inspect(imported, source))
         take(
@@ -66,14 +66,14 @@ def main(run: Positional[Path], pruned: Path, imported: Path, dates: Path, sourc
             inspect(dates, "Sunday, March 3, 2047", hypotheses=1),
             address="#at=decoder.0.source_attention&head=1&token=1",
         )
-        take("page_torch", of_encoder(24))
-        take("page_bert", of_bert())
-        take("page_vit", of_vit(), address="#token=90")
+        take("page_torch", encoder_page(24))
+        take("page_bert", bert_page())
+        take("page_vit", vit_page(), address="#token=90")
         browser.close()
 
 
-def of_encoder(length: int) -> Page:
-    """An nn.TransformerEncoder's look at the words of the README with their places."""
+def encoder_page(length: int) -> Page:
+    """Return a page of an nn.TransformerEncoder that reads the words of the README, with sinusoids for positions."""
     torch.manual_seed(0)
     width = 64
     layer = nn.TransformerEncoderLayer(width, 8, 128, batch_first=True)
@@ -86,13 +86,13 @@ def of_encoder(length: int) -> Page:
     with torch.no_grad():
         sharpen(model, 2.5)
         inputs = 0.7 * torch.randn(len(ids), width)[[ids[word] for word in words]]
-        with capture(model, want) as seen:
+        with capture(model, want) as captured:
             model((inputs + torch.cat([angles.sin(), angles.cos()], dim=1))[None])
-    return page(seen, words, title=f"nn.TransformerEncoder, {length:,} words")
+    return page(captured, words, title=f"nn.TransformerEncoder, {length:,} words")
 
 
-def of_bert() -> Page:
-    """A random BERT's look at a sentence."""
+def bert_page() -> Page:
+    """Return a page of a random BERT that reads a sentence."""
     from transformers import BertConfig, BertModel
 
     torch.manual_seed(0)
@@ -103,13 +103,13 @@ def of_bert() -> Page:
     ids = {token: n for n, token in enumerate(dict.fromkeys(tokens))}
     with torch.no_grad():
         sharpen(model, 14.0)
-        with capture(model, Want(weights=True)) as seen:
+        with capture(model, Want(weights=True)) as captured:
             model(torch.tensor([[ids[token] for token in tokens]]))
-    return page(seen, tokens, title="BertModel")
+    return page(captured, tokens, title="BertModel")
 
 
-def of_vit() -> Page:
-    """A random ViT's look at a picture of two discs."""
+def vit_page() -> Page:
+    """Return a page of a random ViT that sees a picture of two discs."""
     from transformers import ViTConfig, ViTModel
 
     torch.manual_seed(0)
@@ -119,15 +119,15 @@ def of_vit() -> Page:
     discs = ((x - 36) ** 2 + (y - 40) ** 2 < 500).float() - ((x - 80) ** 2 + (y - 76) ** 2 < 300).float()
     with torch.no_grad():
         sharpen(model, 13.0)
-        with capture(model, Want(weights=True)) as seen:
+        with capture(model, Want(weights=True)) as captured:
             model(discs.expand(1, 3, 112, 112))
     side = 112 // 8
     places = [f"row {n // side}, column {n % side}" for n in range(side * side)]
-    return page(seen, ["[CLS]", *places], title="ViTModel, patches of a picture", grid=(side, side))
+    return page(captured, ["[CLS]", *places], title="ViTModel, patches of a picture", grid=(side, side))
 
 
 def sharpen(model: nn.Module, times: float) -> None:
-    """Random queries and keys give nearly even attention: larger ones don't."""
+    """Scale the weights of queries and keys: random ones give nearly uniform attention, larger ones don't."""
     for name, parameter in model.named_parameters():
         if re.search(r"in_proj_weight|(query|key|[qk]_proj)\.weight", name):
             parameter *= times

@@ -1,4 +1,4 @@
-"""Pictures through matplotlib (extra `plots`): no pyplot, so that no state is shared between figures or threads."""
+"""Pictures through matplotlib (extra `plots`), without pyplot: figures and threads share no state."""
 
 from importlib.util import find_spec
 from pathlib import Path
@@ -8,12 +8,15 @@ from glassformer.files import replacing
 
 
 def can_draw() -> bool:
-    """Whether matplotlib is installed."""
+    """Return whether matplotlib is installed."""
     return find_spec("matplotlib") is not None
 
 
 def load_matplotlib(purpose: str) -> Any:
-    """matplotlib with its figures and colours; ImportError says what `drawing` it was for, and how to get it."""
+    """Return matplotlib with its figures and colours.
+
+    Raises ImportError if it is missing; the message names the purpose, such as "heads", and how to install it.
+    """
     try:
         import matplotlib.backends.backend_agg
         import matplotlib.colors
@@ -24,7 +27,7 @@ def load_matplotlib(purpose: str) -> Any:
 
 
 def new_figure(purpose: str, **settings: Any) -> Any:
-    """An empty matplotlib Figure with these settings."""
+    """Return an empty matplotlib Figure with these settings."""
     matplotlib = load_matplotlib(purpose)
     figure = matplotlib.figure.Figure(**settings, layout="constrained")
     matplotlib.backends.backend_agg.FigureCanvasAgg(figure)
@@ -32,6 +35,6 @@ def new_figure(purpose: str, **settings: Any) -> Any:
 
 
 def save_figure(figure: Any, png: Path) -> None:
-    """Write the figure into a PNG, which appears when it is complete."""
+    """Write the figure into a PNG file, which appears when it is complete."""
     with replacing(png) as file:
         figure.savefig(file, format="png")
