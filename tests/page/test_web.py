@@ -70,6 +70,12 @@ def plain(text: str) -> str:
     return text.translate({0x2068: None, 0x2069: None})
 
 
+def saved_svg(tab: Any) -> str:
+    with tab.expect_download() as saved:
+        tab.get_by_text("SVG").click()
+    return Path(saved.value.path()).read_text(encoding="utf-8")
+
+
 def picture(tab: Any) -> bytes:
     return tab.locator(".map").screenshot()
 
@@ -127,12 +133,8 @@ def test_the_keyboard_reaches_everything(opened, made):
     reached = set()
     for _ in range(14):
         tab.keyboard.press("Tab")
-        reached.add(
-            tab.evaluate(
-                "(document.activeElement.className || document.activeElement.tagName + "
-                "(document.activeElement.innerText ?? '')).trim()"
-            )
-        )
+        named = "(e => (e.className || e.tagName + (e.innerText ?? '')).trim())(document.activeElement)"
+        reached.add(tab.evaluate(named))
     assert {"cell", "cross", "tokens", "INPUT", "strip", "SUMMARYAs a table", "BUTTONPNG", "BUTTONSVG"} <= reached
     tab.locator('.cell[aria-pressed="true"]').focus()
     for key in ("ArrowRight", "ArrowDown", "ArrowUp", "ArrowLeft", "ArrowRight"):
@@ -163,9 +165,7 @@ def test_it_fits_a_phone_by_touch_and_in_the_dark(opened, made, captured):
     assert "<b>" in tab.locator(".readout").inner_text()
     cells = tab.evaluate("glassformer.map.cells")
     weights = captured["decoder.layers.0.multihead_attn"].weights[0, 0]
-    place = {
-        axis: cells["margin"] + (n + 0.5) * cells[size] for axis, n, size in (("x", 5, "width"), ("y", 2, "height"))
-    }
+    place = {"x": cells["margin"] + 5.5 * cells["width"], "y": cells["margin"] + 2.5 * cells["height"]}
     tab.locator(".cross").tap(position=place)
     words, share = plain(tab.locator(".readout").inner_text()).removesuffix(" %").split(": ")
     assert words == "“<b>” → “the”"
@@ -177,9 +177,7 @@ def test_it_fits_a_phone_by_touch_and_in_the_dark(opened, made, captured):
 
 def test_pictures_are_saved(opened, made, tmp_path, target):
     tab = opened(made)
-    with tab.expect_download() as saved:
-        tab.get_by_text("SVG").click()
-    svg = Path(saved.value.path()).read_text(encoding="utf-8")
+    svg = saved_svg(tab)
     assert svg.count("<rect") > 20
     words = [text.text for text in ElementTree.fromstring(svg).iter("{http://www.w3.org/2000/svg}text")]
     assert words[: len(target)] == target
@@ -236,23 +234,16 @@ def test_marks_of_direction_and_of_control_stay_in_their_tokens(opened, captured
     target = ["\u202eevil", "ctl\x01", "\u05e9\u05dc\u05d5\u05dd", "\ud800", "x"]
     tab = opened(page(captured, source, target, title="ctl\x01 \u202e"), "#token=2")
     assert tab.locator("h1").inner_text() == "ctl⟨0001⟩ ⟨202e⟩"
-    assert [chip.inner_text() for chip in tab.locator(".token").all()[:4]] == [
-        "⟨202e⟩evil",
-        "ctl⟨0001⟩",
-        target[2],
-        "?",
-    ]
+    shown = [chip.inner_text() for chip in tab.locator(".token").all()[:4]]
+    assert shown == ["⟨202e⟩evil", "ctl⟨0001⟩", target[2], "?"]
     assert tab.locator(".readout").inner_text().startswith(f"“\u2068{target[2]}\u2069” looks at ")
-    with tab.expect_download() as saved:
-        tab.get_by_text("SVG").click()
-    ElementTree.fromstring(Path(saved.value.path()).read_text(encoding="utf-8"))
+    ElementTree.fromstring(saved_svg(tab))
 
 
 def test_a_long_map_keeps_to_its_room_and_shows_what_is_chosen(opened, record):
     few = dict(layers=["encoder.layers.0.self_attn", "decoder.layers.0.multihead_attn"])
-    tab = opened(
-        page(record(Want(weights=True), source=4, target=700, **few)), "#at=decoder.layers.0.multihead_attn&token=650"
-    )
+    made = page(record(Want(weights=True), source=4, target=700, **few))
+    tab = opened(made, "#at=decoder.layers.0.multihead_attn&token=650")
     assert tab.locator(".map").bounding_box()["height"] <= 900
     chip, box = (tab.locator(one).first.bounding_box() for one in (".chosen", ".tokens"))
     assert box["y"] <= chip["y"] <= box["y"] + box["height"]
@@ -260,18 +251,14 @@ def test_a_long_map_keeps_to_its_room_and_shows_what_is_chosen(opened, record):
     tab.wait_for_selector("tbody tr")
     tab.get_by_label("who looks at a token").check()
     assert "These are the 200 largest of 700 weights" in tab.locator("caption").first.inner_text()
-    with tab.expect_download() as saved:
-        tab.get_by_text("SVG").click()
-    assert Path(saved.value.path()).read_text(encoding="utf-8").count("<rect") < 4 * 700
+    assert saved_svg(tab).count("<rect") < 4 * 700
     tab = opened(page(record(Want(weights=True), source=110, **few)), "#at=encoder.layers.0.self_attn")
-    with tab.expect_download() as saved:
-        tab.get_by_text("SVG").click()
-    svg = Path(saved.value.path()).read_text(encoding="utf-8")
+    svg = saved_svg(tab)
     assert 'href="data:image/png;base64,' in svg
     assert svg.count("<rect") == 1
 
 
-def test_a_link_to_what_is_not_there_shows_what_is(opened, made, source):
+def test_a_link_to_what_is_not_there_shows_what_is(opened, made):
     for address in ("#at=none&head=9&token=99&of=7", "#head=1e999", "#%E0%A4%A"):
         assert "Decoder, the source, layer 0, head" in opened(made, address).locator(".name").inner_text()
 
