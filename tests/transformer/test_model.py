@@ -313,33 +313,6 @@ def test_hypotheses_of_a_source_share_its_memory(exact):
         assert_close(found[row], expected[0], **EXACT)
 
 
-def test_reordered_hypotheses_continue_as_if_written_so(exact):
-    source, target_in = source_ids([S, 3]), target_ids(B * WIDTH)
-    _, cache = exact.decode(target_in[:, :3], start(exact, source))
-    rows = torch.tensor([2, 2, 0, 4, 3, 3])  # each from its own source
-    found, _ = exact.decode(target_in[:, 3:], cache.take(rows))
-    rewritten = torch.cat([target_in[rows, :3], target_in[:, 3:]], dim=1)
-    expected, _ = exact.decode(rewritten, start(exact, source))
-    assert_close(found, expected[:, 3:], **EXACT)
-
-
-def test_one_hypothesis_fans_out_to_several(exact):
-    source, target_in = source_ids([S, 3]), target_ids(B * WIDTH)
-    _, cache = exact.decode(target_in[::WIDTH, :1], start(exact, source))
-    found, _ = exact.decode(target_in[:, 1:], cache.take(torch.arange(B).repeat_interleave(WIDTH)))
-    expected, _ = exact.decode(target_in, start(exact, source))
-    assert_close(found, expected[:, 1:], **EXACT)
-
-
-def test_remaining_sources_continue_as_before(exact):
-    source, target_in = source_ids([S, 3, 5]), target_ids(3 * WIDTH)
-    _, cache = exact.decode(target_in[:, :2], start(exact, source))
-    expected, _ = exact.decode(target_in[:, 2:], cache)
-    rows = torch.tensor([6, 7, 8, 3, 4, 5])
-    found, _ = exact.decode(target_in[rows, 2:], cache.take_sources(torch.tensor([2, 1])))
-    assert_close(found, expected[rows], **EXACT)
-
-
 def test_example_of_the_docstring():
     model = Transformer(ModelConfig.tiny(source_vocab_size=100, target_vocab_size=100)).eval()
     source = source_ids([S, 3], pad=99)

@@ -1,7 +1,7 @@
 """Encoder and decoder layers: LayerNorm(x + Dropout(sublayer(x))) (Vaswani et al. 2017, section 3.1).
 
-With `norm_first` x + Dropout(sublayer(LayerNorm(x))), so that nothing stands between a layer's input and output (Xiong
-et al. 2020).
+With `norm_first` they are x + Dropout(sublayer(LayerNorm(x))), so that nothing stands between a layer's input and its
+output (Xiong et al. 2020).
 """
 
 import torch
@@ -18,7 +18,7 @@ Hidden = Float[Tensor, "batch length d_model"]
 
 
 class FeedForward(nn.Module):
-    """max(0, x W_1 + b_1) W_2 + b_2 (section 3.3), or with another activation in place of the maximum."""
+    """activation(x W_1 + b_1) W_2 + b_2 (section 3.3, where the activation is max(0, x))."""
 
     def __init__(self, d_model: int, d_ff: int, activation: str = "relu") -> None:
         super().__init__()
@@ -28,16 +28,6 @@ class FeedForward(nn.Module):
 
     def forward(self, x: Hidden) -> Hidden:
         return self.outer(ACTIVATIONS[self.activation](self.inner(x)))
-
-
-def _before(norm: nn.LayerNorm, x: Hidden, norm_first: bool) -> Hidden:
-    """What a sub-layer is given of x."""
-    return norm(x) if norm_first else x
-
-
-def _after(norm: nn.LayerNorm, x: Hidden, norm_first: bool) -> Hidden:
-    """What the layer goes on with; x has the sub-layer's output added."""
-    return x if norm_first else norm(x)
 
 
 class EncoderLayer(nn.Module):
@@ -64,12 +54,17 @@ class EncoderLayer(nn.Module):
     def forward(
         self, x: Hidden, keep: Bool[Tensor, "sources 1 1 source_len"] | None, packing: Packing | None = None
     ) -> Hidden:
-        norm, first = self.self_attention_norm, self.norm_first
-        q, k, v = self.self_attention.project(_before(norm, x, first), packing)
-        x = _after(norm, self.dropout.added(self.self_attention.attend(q, k, v, keep=keep, packing=packing), x), first)
+        if self.norm_first:
+            x = self.dropout.added(self._attend(self.self_attention_norm(x), keep, packing), to=x)
+            return self.dropout.added(self.feed_forward(self.feed_forward_norm(x)), to=x)
+        x = self.self_attention_norm(self.dropout.added(self._attend(x, keep, packing), to=x))
+        return self.feed_forward_norm(self.dropout.added(self.feed_forward(x), to=x))
 
-        norm = self.feed_forward_norm
-        return _after(norm, self.dropout.added(self.feed_forward(_before(norm, x, first)), x), first)
+    def _attend(
+        self, x: Hidden, keep: Bool[Tensor, "sources 1 1 source_len"] | None, packing: Packing | None
+    ) -> Hidden:
+        q, k, v = self.self_attention.project(x, packing)
+        return self.self_attention.attend(q, k, v, keep=keep, packing=packing)
 
 
 class DecoderLayer(nn.Module):
@@ -96,7 +91,7 @@ class DecoderLayer(nn.Module):
         self.norm_first = norm_first
 
     def start(self, memory: Hidden, packing: Packing | None = None) -> LayerCache:
-        """A cache with the source's keys and values and nothing written yet."""
+        """Return a cache with the source's keys and values and no target written yet."""
         return LayerCache(*self.source_attention.project_memory(memory, packing))
 
     def forward(
@@ -106,25 +101,35 @@ class DecoderLayer(nn.Module):
         memory_keep: Bool[Tensor, "sources 1 1 source_len"] | None,
         packing: Packing | None = None,
     ) -> tuple[Hidden, LayerCache]:
-        """The next positions, given the cache of the earlier ones; returns the cache with these added."""
-        norm, first = self.self_attention_norm, self.norm_first
-        q, k, v = self.self_attention.project(_before(norm, x, first), packing)
+        """Return the states of the next positions, and the cache of the earlier ones with these added."""
+        if self.norm_first:
+            attended, cache = self._attend_target(self.self_attention_norm(x), cache, packing)
+            x = self.dropout.added(attended, to=x)
+            attended = self._attend_source(self.source_attention_norm(x), cache, memory_keep, packing)
+            x = self.dropout.added(attended, to=x)
+            return self.dropout.added(self.feed_forward(self.feed_forward_norm(x)), to=x), cache
+        attended, cache = self._attend_target(x, cache, packing)
+        x = self.self_attention_norm(self.dropout.added(attended, to=x))
+        attended = self._attend_source(x, cache, memory_keep, packing)
+        x = self.source_attention_norm(self.dropout.added(attended, to=x))
+        return self.feed_forward_norm(self.dropout.added(self.feed_forward(x), to=x)), cache
+
+    def _attend_target(self, x: Hidden, cache: LayerCache, packing: Packing | None) -> tuple[Hidden, LayerCache]:
+        q, k, v = self.self_attention.project(x, packing)
         if cache.keys is not None and cache.values is not None:
             k, v = torch.cat([cache.keys, k], dim=2), torch.cat([cache.values, v], dim=2)
-        x = _after(
-            norm, self.dropout.added(self.self_attention.attend(q, k, v, causal=True, packing=packing), x), first
-        )
+        attended = self.self_attention.attend(q, k, v, causal=True, packing=packing)
+        return attended, LayerCache(cache.memory_keys, cache.memory_values, k, v)
 
-        # Hypotheses of one source are further queries over its one copy of keys and values.
-        norm, sources = self.source_attention_norm, cache.memory_keys.shape[0]
-        looking = _before(norm, x, first)
-        if packing is None:
-            looking = looking.reshape(sources, -1, x.shape[2])
-        q = self.source_attention.project_query(looking, packing)
+    def _attend_source(
+        self,
+        x: Hidden,
+        cache: LayerCache,
+        memory_keep: Bool[Tensor, "sources 1 1 source_len"] | None,
+        packing: Packing | None,
+    ) -> Hidden:
         keys, values = cache.memory_keys, cache.memory_values
-        seen = self.source_attention.attend(q, keys, values, keep=memory_keep, packing=packing)
-        x = _after(norm, self.dropout.added(seen.view(x.shape), x), first)
-
-        norm = self.feed_forward_norm
-        x = _after(norm, self.dropout.added(self.feed_forward(_before(norm, x, first)), x), first)
-        return x, LayerCache(cache.memory_keys, cache.memory_values, k, v)
+        # Hypotheses of one source are further queries over its one copy of keys and values.
+        queries = x if packing is not None else x.reshape(keys.shape[0], -1, x.shape[2])
+        q = self.source_attention.project_query(queries, packing)
+        return self.source_attention.attend(q, keys, values, keep=memory_keep, packing=packing).view(x.shape)
