@@ -2,15 +2,16 @@
 
 import doctest
 import importlib
+import tempfile
 
 import pytest
 import torch
 
-WITH_EXAMPLES = ["attention.attend", "attention.multihead", "attention.observe"]
+WITH_EXAMPLES = ["attention.attend", "attention.multihead", "attention.observe", "seeds", "training.train"]
 
 
 @pytest.mark.parametrize("module", WITH_EXAMPLES)
 def test_examples_in_docstrings_do_what_they_say(module):
-    names = {"torch": torch, "nn": torch.nn}
+    names = {"torch": torch, "nn": torch.nn, "tempfile": tempfile}
     failed, attempted = doctest.testmod(importlib.import_module(f"glassformer.{module}"), extraglobs=names)
     assert (failed, attempted > 0) == (0, True)

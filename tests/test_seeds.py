@@ -1,11 +1,9 @@
 """Derived seeds: the numbers that trainings have always had, and no two alike."""
 
-import doctest
 from itertools import product
 
 import pytest
 
-from glassformer import seeds
 from glassformer.seeds import derive_seed
 
 
@@ -30,7 +28,3 @@ def test_neighbours_differ():
 
 def test_torch_takes_them_all():
     assert derive_seed((1 << 32) - 1, 10**9, epoch=10**6, rank=10**4) < 1 << 63
-
-
-def test_the_example_is_true():
-    assert doctest.testmod(seeds).failed == 0

@@ -15,11 +15,11 @@ from glassformer.text.scores import LOWER_IS_BETTER
 INCHES, DOTS_PER_INCH = (9.0, 9.5), 120  # 1080 x 1140 dots
 MOST_POINTS = 2000
 FEW = 60
-"""Up to so many points each is marked."""
+"""Most points of a curve that are marked one by one."""
 SMOOTHED = 0.02
-"""Share of the reports whose mean a point of the smoothed loss is."""
+"""A point of the smoothed loss is the mean of this share of the reports."""
 WIDE = 4
-"""Losses that differ by a larger factor are drawn logarithmically."""
+"""Losses that differ by a larger factor are drawn on a logarithmic axis."""
 
 _TRAINING, _VALIDATION, _SCORE, _RATE = "#3b6fb6", "#d1622b", "#2f7d5b", "#7a5195"
 _NAMES = {
@@ -39,7 +39,7 @@ def draw_curves(metrics: Path, png: Path) -> None:
 
 
 def plot_curves(metrics: Path) -> Any:
-    """The matplotlib Figure that `draw_curves` saves."""
+    """Return the matplotlib Figure that `draw_curves` saves."""
     found = read_metrics(metrics)
     figure = new_figure("curves", figsize=INCHES, dpi=DOTS_PER_INCH, facecolor="white")
     panels = figure.subplots(3, sharex=True, height_ratios=[3, 2.4, 1.6])
@@ -121,7 +121,7 @@ def _head(axes: Any, title: str, unit: str, points: Points) -> None:
 
 
 def _title(name: str, found: Metrics) -> str:
-    """The run's name, if the font has its letters, and how far it came."""
+    """Return the run's name, if the font has its letters, and how far it came."""
     last = found.reports[-1] if found.reports else None
     parts = [name] if all(letter < "\u0530" for letter in name) else []  # Latin, Greek, Cyrillic
     parts += [f"{found.updates:,} updates"] if found.updates else []

@@ -33,7 +33,7 @@ from glassformer.transformer.model import Transformer, count_parameters, weight_
 
 @dataclass(frozen=True)
 class Run:
-    """A trained model with its tokenizers, and the settings it was trained with."""
+    """A trained model with its tokenizers, loaded, and how it was trained."""
 
     model: Transformer
     source_tokenizer: Tokenizer
@@ -105,7 +105,7 @@ def write_config(
     target_tokenizer: Tokenizer,
     training: Mapping[str, Any],
 ) -> None:
-    """The tokenizers and config.json of a run folder."""
+    """Write the tokenizers and config.json of a run folder."""
     values = {
         "format": FORMAT,
         "model": model.to_json(),
@@ -117,7 +117,7 @@ def write_config(
 
 
 def write_weights(folder: Path, weights: Mapping[str, Tensor]) -> None:
-    """model.safetensors of a run folder."""
+    """Write model.safetensors of a run folder."""
     write_tensors(folder / WEIGHTS, weights, {"format": "pt"})
 
 
@@ -130,7 +130,7 @@ def load_run(folder: Path, device: torch.device | str = "cpu") -> Run:
 
 
 def open_run(folder: Path | str) -> RunFolder:
-    """Read a run folder but its weights, which are read when asked for; RunError says what is missing or wrong."""
+    """Read a run folder but for its weights, each read when it is asked for; RunError says what is missing or wrong."""
     folder = Path(folder)
     config = read_config(folder)
     try:
@@ -159,7 +159,7 @@ def open_run(folder: Path | str) -> RunFolder:
 
 
 def read_config(folder: Path) -> dict[str, Any]:
-    """config.json of a run folder, checked."""
+    """Return config.json of a run folder, checked; RunError says what is missing or wrong."""
     if not folder.is_dir():
         raise RunError(f"{folder}: no such run folder")
     path = folder / CONFIG
@@ -192,7 +192,7 @@ def read_config(folder: Path) -> dict[str, Any]:
 
 
 def load_weights(model: Transformer, weights: Mapping[str, Tensor], path: Path) -> None:
-    """Put `weights` into the model; RunError if they belong to another one."""
+    """Put `weights` into the model; RunError, which names `path`, if they belong to another one."""
     try:
         model.load_state_dict(dict(weights), strict=True)
         if not all(tensor.isfinite().all() for tensor in weights.values()):
@@ -203,7 +203,7 @@ def load_weights(model: Transformer, weights: Mapping[str, Tensor], path: Path) 
 
 
 def is_run_folder(folder: Path) -> bool:
-    """Whether training wrote this folder, finished or not."""
+    """Return whether training wrote this folder, finished or not."""
     try:
         read_config(folder)
     except RunError:

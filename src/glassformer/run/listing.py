@@ -1,6 +1,6 @@
 """Run folders at a glance: state, updates, score, size, time. Loads no torch, so that the answer comes at once.
 
-Of the weights only the file's header is read; how far the training came is in metrics.jsonl.
+Only the header of the weights is read; how far the training came stands in metrics.jsonl.
 """
 
 import json
@@ -23,44 +23,44 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 DEPTH = 4
-"""How many folders deep runs are looked for."""
+"""Depth of folders in which runs are searched."""
 COLORS = {"training": "cyan", "unfinished": "yellow", "done": "green", "imported": "blue", "damaged": "red"}
 DISPENSABLE = ("params", "loss", "size", "changed", "time")
-"""Columns that a narrow terminal does without, in this order."""
+"""Columns that are left out on a narrow terminal, in this order."""
 FOLDED = 32
-"""Most characters of a run's path in a line; longer ones go on in the next."""
-_BLANKS = str.maketrans("\t\n\r", "   ")  # for what would end a column or a line
+"""Most characters of a run's path in a line; longer paths take several."""
+_BLANKS = str.maketrans("\t\n\r", "   ")  # a tab or a line's end would break the table
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunSummary:
-    """What is known of a run folder; the fields are the columns that a program reads."""
+    """The facts about a run folder; the fields are the columns that a program reads."""
 
     run: Path
     state: str
     """training: a process is at it now; unfinished: it was stopped; done; imported; damaged."""
     updates: int | None
-    """Updates done; of an unfinished run those that were saved, from which it goes on."""
+    """Updates done; for an unfinished run those that were saved, from which it goes on."""
     max_updates: int | None
     metric: str | None
     score: float | None
-    """The best of the validations."""
+    """Best score of the validations."""
     valid_loss: float | None
-    """Of the last validation, nats per token."""
+    """Loss of the last validation, nats per token."""
     parameters: int | None
     bytes: int | None
     """Size of the file of weights."""
     seconds: float | None
     """Time spent training and validating."""
     changed: float
-    """When it was last written to, seconds since 1970."""
+    """Time of the last change, seconds since 1970."""
     problem: str
-    """What is damaged."""
+    """The damage, in words; empty if there is none."""
 
 
 @dataclass(frozen=True)
 class _Header:
-    """What a safetensors file says of itself."""
+    """The facts in the header of a safetensors file."""
 
     parameters: int
     bytes: int
@@ -72,7 +72,7 @@ class _DamagedError(Exception):
 
 
 def find_runs(folder: Path) -> list[RunSummary]:
-    """The runs below a folder, or the folder itself if it is one; the last changed first."""
+    """Return the runs below a folder, or the folder itself if it is one; the last changed first."""
     fix = f"name another folder, or make one with glassformer train --source PAIRS --out {quote(str(folder))}/NAME"
     if not folder.is_dir():
         raise RunError(f"there are no runs in {folder}, which is no folder: {fix}")
@@ -83,7 +83,7 @@ def find_runs(folder: Path) -> list[RunSummary]:
 
 
 def summarize(folder: Path) -> RunSummary:
-    """What is known of this run folder. What is wrong with it is no error, but the state `damaged`."""
+    """Return the facts about a run folder. Damage is no error, but the state `damaged`."""
     trained_now = is_held(folder)  # asked first: a training that ends in between leaves a run that is complete
     stopped = False
     training: Mapping[str, Any] = {}
@@ -125,7 +125,7 @@ def summarize(folder: Path) -> RunSummary:
 
 
 def as_lines(runs: Sequence[RunSummary]) -> Iterator[str]:
-    """For programs: names, then a line for each run, separated by tabs; what isn't known is empty."""
+    """Yield lines for programs: names, then the values of each run, separated by tabs; unknown ones are empty."""
     names = [field.name for field in fields(RunSummary)]
     yield "\t".join(names)
     for run in runs:
@@ -135,7 +135,7 @@ def as_lines(runs: Sequence[RunSummary]) -> Iterator[str]:
 
 
 def as_table(runs: Sequence[RunSummary], width: int, now: float | None = None) -> "Table":
-    """For people: a row for each run, of as many columns as `width` has room for."""
+    """Return a table for people: a row for each run, with as many columns as `width` has room for."""
     from rich.table import Table
     from rich.text import Text
 
@@ -174,7 +174,7 @@ def _cells(run: RunSummary, now: float) -> dict[str, str]:
 
 
 def advice(runs: Sequence[RunSummary]) -> Iterator[str]:
-    """Lines to stand below the table: what is wrong, and how to continue what is unfinished."""
+    """Yield the lines below the table: what is damaged, and how to continue what is unfinished."""
     for run in runs:
         if run.problem:
             yield f"{run.run}: {run.problem}"
@@ -217,7 +217,7 @@ def _run_folders(folder: Path, depth: int) -> Iterator[Path]:
 
 
 def _is_run(folder: Path) -> bool:
-    """Whether glassformer wrote this folder, as far as damage lets it be known: others write config.json too."""
+    """Return whether glassformer wrote this folder, as far as damage lets one tell: others write config.json too."""
     beside = (folder / METRICS).is_file() and ((folder / WEIGHTS).exists() or (folder / RESUME).exists())
     try:
         return "format" in _read_json(folder / CONFIG) or beside
@@ -226,7 +226,7 @@ def _is_run(folder: Path) -> bool:
 
 
 def _has_resume(folder: Path) -> bool:
-    """Whether `resume/` is there, with more in it than the lock of a training that was killed at its very end."""
+    """Return whether `resume/` holds more than the lock of a training that was killed at its very end."""
     try:
         return any(path.name != LOCK for path in (folder / RESUME).iterdir())
     except (FileNotFoundError, NotADirectoryError):
@@ -244,7 +244,7 @@ def _read_json(path: Path) -> Mapping[str, Any]:
 
 
 def _read_training(folder: Path) -> Mapping[str, Any]:
-    """What config.json says of the training; what else must be there is checked."""
+    """Return what config.json says about the training, and check the rest of it."""
     config = _read_json(folder / CONFIG)
     version = config.get("format")
     if not isinstance(version, int):
@@ -270,7 +270,7 @@ def _max_updates(training: Mapping[str, Any]) -> int | None:
 
 
 def _read_header(path: Path) -> _Header | None:
-    """Of a safetensors file, or none if there is no such file: eight bytes that say how long the JSON is, and that."""
+    """Return the header of a safetensors file, or None if there is no file: eight bytes of length, then JSON."""
     try:
         with path.open("rb") as file:
             size = file.seek(0, 2)
@@ -292,7 +292,7 @@ def _read_header(path: Path) -> _Header | None:
 
 
 def _read_position(folder: Path) -> Mapping[str, Any]:
-    """How far the training had come at the newest checkpoint that can be used."""
+    """Return how far the training had come at the newest checkpoint that can be read."""
     checkpoints = sorted((folder / RESUME).glob("checkpoint-*"), reverse=True)
     for checkpoint in checkpoints:
         files = sorted(checkpoint.glob("*-of-*.safetensors"))

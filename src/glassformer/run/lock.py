@@ -1,4 +1,4 @@
-"""One process at a time trains in a run folder: it holds `resume/lock`, which the kernel frees however it ends."""
+"""The lock by which one process at a time trains in a run folder; the kernel frees it however the process ends."""
 
 import os
 import platform
@@ -16,9 +16,9 @@ if sys.platform != "win32":  # which has no flock: nothing is locked there
     import fcntl
 
 ASIDE = ".resume.{}.tmp"
-"""What `resume/` is called while it is removed."""
+"""Name of `resume/` while it is removed."""
 TRIES = 20
-"""How often to try for the lock, 10 ms apart: `is_held` takes it for an instant."""
+"""Attempts to get the lock, 10 ms apart: `is_held` takes it for an instant."""
 
 
 def try_lock(descriptor: int, *, shared: bool = False) -> bool:
@@ -40,10 +40,10 @@ def try_lock(descriptor: int, *, shared: bool = False) -> bool:
 
 @contextmanager
 def held(folder: Path) -> Iterator[None]:
-    """Hold the run folder's `resume/` while training; RunError says which process holds it already.
+    """Hold the lock of a run folder's `resume/`; RunError says which process holds it already.
 
-    Nothing of the lock is left afterwards, and nothing of a `resume/` that `remove_resume` has put aside. Where the
-    filesystem has no locks (some network filesystems), training goes on without.
+    Afterwards the lock is gone, and so is a `resume/` that `remove_resume` has put aside. Where the file system has no
+    locks (some network file systems), nothing is held and training goes on.
     """
     descriptor = _acquire(folder)
     try:
@@ -59,7 +59,7 @@ def held(folder: Path) -> Iterator[None]:
 
 
 def is_held(folder: Path) -> bool:
-    """Whether a process is training in this run folder."""
+    """Return whether a process is training in this run folder."""
     if sys.platform == "win32":
         return False
     try:
@@ -67,26 +67,26 @@ def is_held(folder: Path) -> bool:
     except OSError:
         return False
     try:
-        return not try_lock(descriptor, shared=True)  # shared: two that look don't take each other for a training
+        return not try_lock(descriptor, shared=True)  # shared: two askers don't take each other for a training
     finally:
         os.close(descriptor)
 
 
 def check_free(folder: Path) -> None:
-    """Raise RunError if a process is training in this run folder: to be called before it is replaced."""
+    """Raise RunError if a process is training in this run folder; call it before the folder is replaced."""
     if is_held(folder):
         raise _busy(folder)
 
 
 def remove_resume(folder: Path) -> None:
-    """Remove what only an unfinished training needs: all at once, so that a training killed meanwhile is complete."""
+    """Remove `resume/` at once, so that a training killed meanwhile is complete."""
     aside = folder / ASIDE.format(os.getpid())
     (folder / RESUME).rename(aside)
     shutil.rmtree(aside, ignore_errors=True)
 
 
 def _acquire(folder: Path) -> int | None:
-    """The descriptor that holds the lock, with this process's id in the file."""
+    """Return a descriptor that holds the lock, and write this process's id into the file."""
     if sys.platform == "win32":
         return None
     path = folder / RESUME / LOCK
@@ -105,7 +105,7 @@ def _acquire(folder: Path) -> int | None:
 
 
 def _is_at(descriptor: int, path: Path) -> bool:
-    """Whether this open file is still the one at `path`."""
+    """Return whether this open file is still the one at `path`."""
     try:
         return os.path.samestat(os.fstat(descriptor), path.stat())
     except (FileNotFoundError, NotADirectoryError):
@@ -113,9 +113,10 @@ def _is_at(descriptor: int, path: Path) -> bool:
 
 
 def _busy(folder: Path) -> RunError:
+    """Return the error that says who is training in the folder."""
     pid, _, host = _read(folder / RESUME / LOCK).partition(" ")
     elsewhere = f" on {host}" if host != platform.node() else ""
-    if not pid:  # it has only just begun, or ended
+    if not pid:  # the process has only just begun, or ended
         who = "another process"
     elif pid == str(os.getpid()) and not elsewhere:
         who = "this process already"

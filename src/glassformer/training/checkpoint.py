@@ -1,6 +1,6 @@
-"""What training needs to go on where it stopped. Safetensors with a checksum, written in the background.
+"""Checkpoints, from which a stopped training goes on: safetensors with a checksum, written in the background.
 
-resume/checkpoint-<update>/<rank>-of-<files>.safetensors   weights, optimizer's state, counters, after that update
+resume/checkpoint-<update>/<rank>-of-<files>.safetensors   weights, optimizer's state, `TrainingState`
 
 A checkpoint is one file, or where the model is sharded one file of each process, holding its rows of each tensor. It
 can be read by any number of processes.
@@ -31,32 +31,32 @@ from glassformer.training.step import Step
 KEPT = 2
 """Checkpoints that are kept: the newest, and the one before it in case that is damaged."""
 SHARE = 0.02
-"""Largest share of the time that writing may take, where no interval is given."""
+"""Largest share of the time that writing takes, where no interval is given."""
 SHORTEST = 10.0
-"""Seconds between checkpoints at the least, where no interval is given."""
+"""Fewest seconds between checkpoints, where no interval is given."""
 
 
 class Checkpoints:
-    """The checkpoints in a folder: reads the newest one that is whole, and writes further ones when it is time."""
+    """The checkpoints in a folder: the newest that is whole is read, further ones are written when it is time."""
 
     def __init__(self, folder: Path, processes: Processes = ALONE, seconds: float | None = None) -> None:
-        """`seconds` between checkpoints; None: 10 or more, such that writing takes at most 2 % of the time."""
+        """Keep so many `seconds` between checkpoints; None: 10, or more if writing took above 2 % of the time."""
         self._folder = folder
         self._processes = processes
         self._seconds = seconds
         self.pause = SHORTEST if seconds is None else seconds
-        """Seconds until the next."""
+        """Seconds between this checkpoint and the next."""
         self.saved = 0
-        """The update of the newest, from which training would go on."""
+        """Update of the newest checkpoint, from which training would go on."""
         self._next = time.monotonic() + self.pause
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
         self._writing: Future[None] | None = None
 
     def load(self, step: Step) -> TrainingState:
-        """Put the newest checkpoint that is whole into model and optimizer, and remove what is newer.
+        """Put the newest checkpoint that is whole into model and optimizer, return its state, and remove newer ones.
 
-        Without any training starts from its beginning. A damaged one is passed over with a warning; RunError if
-        there is no other.
+        Where there is none, the state is that of the beginning. A damaged checkpoint is passed over with a warning;
+        RunError if all are damaged.
         """
         newest, damaged = 0, list[str]()
         if self._processes.first:
@@ -79,28 +79,28 @@ class Checkpoints:
             return TrainingState(**json.loads(files[0].metadata()["position"]))
 
     def _newest(self) -> tuple[int, list[str]]:
-        """The update of the newest checkpoint that is whole, and what is wrong with newer ones, which it removes."""
-        found, damaged, newer = 0, list[str](), list[Path]()
+        """Return the update of the newest checkpoint that is whole, and what is wrong with newer ones; remove these."""
+        update, damaged, newer = 0, list[str](), list[Path]()
         for path in sorted(self._folder.glob("checkpoint-*"), reverse=True):
             try:
                 if _is_whole(path):
-                    found = int(path.name.rpartition("-")[2])
+                    update = int(path.name.rpartition("-")[2])
                     break
             except RunError as error:
                 damaged.append(str(error))
             newer.append(path)
-        if found or not damaged:  # otherwise all of it stays for whoever wants to look
+        if update or not damaged:  # otherwise all of it stays for whoever wants to look
             for path in newer:
                 shutil.rmtree(path)
-        return found, damaged
+        return update, damaged
 
     @property
     def writing(self) -> bool:
-        """Whether one is being written at the moment."""
+        """Whether a checkpoint is being written at the moment."""
         return self._writing is not None and not self._writing.done()
 
     def due(self) -> bool:
-        """Whether it is time for the next one, which the first process knows. Raises what went wrong with the last."""
+        """Return whether the next is due, which only the first process knows; raise what went wrong with the last."""
         if not self.writing:
             self.wait()
         return self._processes.first and not self.writing and time.monotonic() >= self._next
@@ -108,7 +108,8 @@ class Checkpoints:
     def save(self, step: Step, state: TrainingState) -> None:
         """Write a checkpoint of this moment, in the background.
 
-        Not while updates are left out: the weights may be what is wrong, and training is to go on from before.
+        While updates are left out nothing is written: the weights may be what is wrong, and training is to go on from
+        before.
         """
         self.wait()
         if step.outliers.left_out()[0]:
@@ -128,7 +129,7 @@ class Checkpoints:
         self._writing = self._pool.submit(self._write, path, copies, metadata, taken)
 
     def _write(self, path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str], taken: float) -> None:
-        """`taken` is the time that training has lost to this checkpoint already."""
+        """Write one process's file and remove old checkpoints; training has lost `taken` seconds to it already."""
         before = time.thread_time()  # waiting for the disk takes nothing from the training
         path.parent.mkdir(exist_ok=True)
         write_checked_tensors(path, tensors, metadata)
@@ -143,7 +144,7 @@ class Checkpoints:
         self._next = time.monotonic() + self.pause
 
     def wait(self) -> None:
-        """Return when nothing is being written any more. Raises what went wrong with it."""
+        """Wait until nothing is being written any more; raise what went wrong with it."""
         writing, self._writing = self._writing, None
         if writing is not None:
             writing.result()
@@ -157,7 +158,7 @@ class Checkpoints:
 
 
 def _tensors(step: Step) -> dict[str, Tensor]:
-    """All that a step depends on: weights, the optimizer's state, the course of the loss."""
+    """Return all tensors that a step depends on: weights, the optimizer's state, the course of the loss (`watch`)."""
     tensors: dict[str, Tensor] = {"watch": step.outliers.state}
     for name, parameter in step.model.named_parameters():
         tensors[f"model.{name}"] = parameter
@@ -166,7 +167,7 @@ def _tensors(step: Step) -> dict[str, Tensor]:
 
 
 def _restore(tensors: Mapping[str, Tensor], files: Sequence[Any]) -> None:
-    """Fill the tensors from the files of a checkpoint, each with the rows that this process has of it."""
+    """Fill the tensors, each with the rows that this process has of it, from the files of a checkpoint."""
     starts = [json.loads(file.metadata()["starts"]) for file in files]
     names = [set(file.keys()) for file in files]
     with torch.no_grad():
@@ -187,7 +188,7 @@ def _restore(tensors: Mapping[str, Tensor], files: Sequence[Any]) -> None:
 
 
 def _is_whole(folder: Path) -> bool:
-    """Whether a checkpoint was written to its end; RunError if a byte of it has changed since."""
+    """Return whether a checkpoint was written to its end; RunError if a byte of it has changed since."""
     files = _complete(folder)
     if files is None and any(folder.glob("*.safetensors")):  # of several processes, or files were lost
         warnings.warn(f"{folder} is not complete; going on from before it", stacklevel=3)
@@ -197,7 +198,7 @@ def _is_whole(folder: Path) -> bool:
 
 
 def _complete(folder: Path) -> list[Path] | None:
-    """The files of a checkpoint in the order of their ranks, if all of them are there."""
+    """Return the files of a checkpoint in the order of their ranks, or None if one is missing."""
     counts = {path.stem.rpartition("-")[2] for path in folder.glob("*-of-*.safetensors")}
     for count in sorted(counts):
         paths = [folder / f"{rank + 1:05d}-of-{count}.safetensors" for rank in range(int(count))]

@@ -6,6 +6,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from glassformer.errors import ArgumentError
+
 # Logits at a time. On a CPU the passes over them should find them in cache; a GPU wants few and large products.
 _CHUNK_ELEMENTS = {"cpu": 1 << 23, "cuda": 1 << 27}
 # On a CPU, where several passes in a row go over the same logits: as many as stay in a core's own cache.
@@ -20,12 +22,12 @@ def smoothed_cross_entropy(
     smoothing: float,
     dtype: torch.dtype | None = None,
 ) -> tuple[Float[Tensor, ""], Float[Tensor, ""]]:
-    """The smoothed loss of logits states @ weightᵀ, and the plain negative log-likelihood, both summed, in nats.
+    """Return the smoothed loss of logits states @ weightᵀ and the plain negative log-likelihood, summed, in nats.
 
     loss = (1 - smoothing) * -log p(target) + smoothing * mean over classes of -log p(class)
 
-    States past the targets are a row's filling: they have no part in it. Holds at most 8 million logits at a time (on a
-    GPU 128 million), forward and gradient in one pass. The products are done in `dtype` (default: that of `states`),
+    States past the targets are a row's filling and have no part in it. At most 8 million logits are held at a time (on
+    a GPU 128 million): forward and gradient are one pass. Products are done in `dtype` (default: that of `states`),
     sums in float32 or better. Only the loss has a gradient.
     """
     return _summed([states], weight, targets, smoothing, 0.0, dtype)
@@ -41,12 +43,12 @@ def consistent_cross_entropy(
     consistency: float,
     dtype: torch.dtype | None = None,
 ) -> tuple[Float[Tensor, ""], Float[Tensor, ""]]:
-    """The loss of two passes over the same targets, whose dropout differs, and how far apart they are (R-Drop, Liang et
-    al. 2021, section 2.2: half of equation 3).
+    """Return the loss of two passes whose dropout differs, and pull them together (R-Drop, Liang et al. 2021).
 
     loss = mean of both smoothed losses + consistency / 4 * (KL(p || q) + KL(q || p)), p and q the two predictions
 
-    The plain negative log-likelihood is the mean of both too. All else as in `smoothed_cross_entropy`.
+    This is half of their equation 3 (section 2.2). The plain negative log-likelihood is the mean of both too. The rest
+    is as in `smoothed_cross_entropy`.
     """
     return _summed([first, second], weight, targets, smoothing, consistency, dtype)
 
@@ -60,7 +62,7 @@ def _summed(
     dtype: torch.dtype | None,
 ) -> tuple[Tensor, Tensor]:
     if len(targets) > len(passes[0]):
-        raise ValueError(f"targets must be at most as many as states, {len(passes[0])}, got {len(targets)}")
+        raise ArgumentError(f"targets must be at most as many as states, {len(passes[0])}, got {len(targets)}")
     if not torch.is_grad_enabled():  # or the function would still see that they could have one
         passes, weight = [states.detach() for states in passes], weight.detach()
     loss, nll = _ChunkedCrossEntropy.apply(weight, targets, smoothing, consistency, dtype or passes[0].dtype, *passes)
@@ -68,7 +70,7 @@ def _summed(
 
 
 class _ChunkedCrossEntropy(torch.autograd.Function):
-    """Of one pass, or of two that are also pulled together."""
+    """The loss of one pass, or of two that are pulled together."""
 
     @staticmethod
     def forward(
@@ -140,29 +142,29 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
 
 
 def _chunk_rows(classes: int, device: str) -> int:
-    """A power of two, so that few shapes of products occur (see `Packing`)."""
+    """Return how many rows are worked on at a time: a power of two, so that few shapes occur (see `Packing`)."""
     return 1 << max(0, (_CHUNK_ELEMENTS["cuda" if device == "cuda" else "cpu"] // classes).bit_length() - 1)
 
 
 def _at(targets: Tensor) -> tuple[Tensor, Tensor]:
-    """Each row's target, as an index (scatter_ passes over all that it leaves as it is)."""
+    """Return an index of each row's target (scatter_ would pass over all that it leaves as it is)."""
     return torch.arange(len(targets), device=targets.device), targets.squeeze(1)
 
 
 class _Prediction(NamedTuple):
-    """What a pass says of some tokens."""
+    """The probabilities that a pass gives to the classes, for some tokens."""
 
     logits: Tensor
     probabilities: Tensor
-    """Zero in the target's place."""
+    """Probabilities of the classes, zero in the target's place."""
     log_prob: Tensor
-    """Of the targets."""
+    """Log-probability of the targets."""
     rest: Tensor
-    """1 - the probability of the targets."""
+    """One minus the probability of the targets."""
 
 
 def _softmax(logits: Tensor, targets: Tensor, exact: torch.dtype) -> _Prediction:
-    """Probabilities in the type of the logits; what is said of the targets is more exact.
+    """Return probabilities in the type of the logits; those of the targets are more exact.
 
     From bfloat16 to bfloat16 the softmax is one pass, exact inside, but its results are rounded: near 1 by more than
     they differ from it. So what is left to 1 is the sum of the others', and a likely target's log-probability comes
@@ -183,8 +185,9 @@ def _softmax(logits: Tensor, targets: Tensor, exact: torch.dtype) -> _Prediction
 
 
 def _pull_together(first: _Prediction, second: _Prediction, targets: Tensor, by: float) -> tuple[Tensor, list[Tensor]]:
-    """KL(p || q) + KL(q || p), summed. Its gradient, `by` times, is added to the probabilities of both in place, and
-    returned for the targets.
+    """Return KL(p || q) + KL(q || p), summed, and `by` times its gradient at the targets.
+
+    The rest of the gradient, `by` times too, is added to the probabilities of both in place.
 
     With d = the logits of p - those of q it is the sum of (p - q) d, and its gradient to the logits of p is
     p (d - the mean of d under p) + p - q, to those of q the same with the opposite sign and q's mean.

@@ -1,6 +1,6 @@
 """Muon: steps of matrices along the orthogonal matrix nearest to their momentum (Jordan et al. 2024).
 
-https://kellerjordan.github.io/posts/muon; what is there called Newton-Schulz iteration is in `orthogonal`.
+Source: https://kellerjordan.github.io/posts/muon. Its Newton-Schulz iteration is in `orthogonal`.
 """
 
 from collections import defaultdict
@@ -17,7 +17,7 @@ POLYNOMIAL = (3.4445, -4.7750, 2.0315)
 """a, b, c of x -> a x + b (x xᵀ) x + c (x xᵀ)² x, which moves singular values in (0, 1] towards 1."""
 ITERATIONS = 5
 TOGETHER = 1 << 22
-"""Numbers, in matrices of one shape, that are worked on at once."""
+"""Most numbers, in matrices of one shape, that are worked on at once."""
 
 
 class Muon:
@@ -29,9 +29,9 @@ class Muon:
     """
 
     def __init__(self, matrices: Mapping[nn.Parameter, int], dtype: torch.dtype, weight_decay: float = 0.0) -> None:
-        """`matrices`: each parameter, and how many matrices lie in it one below the other. Products are in `dtype`.
+        """Take charge of `matrices`: each parameter, and how many matrices lie in it one below the other.
 
-        Each step takes the share rate * `weight_decay` off the matrices first.
+        Products are in `dtype`. Each step first takes the share rate * `weight_decay` off the matrices.
         """
         self.momentum: dict[nn.Parameter, Tensor] = {p: torch.zeros_like(p, requires_grad=False) for p in matrices}
         self._parts = matrices
@@ -40,7 +40,7 @@ class Muon:
 
     @torch.no_grad()
     def step(self, rate: float, harmful: Float[Tensor, ""]) -> None:
-        """One step along the parameters' gradients; none, and nothing is noted of them, where `harmful` is 1."""
+        """Step along the gradients; where `harmful` is 1 neither weights nor momentum change."""
         left = 1 - rate * self._weight_decay * (1 - harmful)
         alike = defaultdict[tuple[torch.Size, int], list[nn.Parameter]](list)
         for parameter, parts in self._parts.items():
@@ -60,7 +60,7 @@ class Muon:
                     rows.add_(step.narrow(0, first_row(parameter), len(rows)), alpha=-rate * size)
 
     def _ahead(self, parameter: nn.Parameter, harmful: Float[Tensor, ""]) -> Tensor:
-        """The gradient and its running mean, into which it goes; of this process's rows. Zeros for a harmful one."""
+        """Return the momentum with Nesterov's look ahead, for this process's rows; zeros for a harmful gradient."""
         assert parameter.grad is not None
         grad, momentum = local_rows(parameter.grad), local_rows(self.momentum[parameter])
         mean = momentum.lerp(grad, 1 - MOMENTUM)
@@ -69,8 +69,11 @@ class Muon:
 
 
 def orthogonal(matrices: Float[Tensor, "many rows columns"], dtype: torch.dtype) -> Float[Tensor, "many rows columns"]:
-    """Of each matrix U S Vᵀ about U Vᵀ: the singular values become 0.7 to 1.2, those below a thousandth of the
-    largest less. Products are in `dtype`; a matrix of zeros stays one."""
+    """Return about U Vᵀ for each matrix U S Vᵀ.
+
+    The singular values become 0.7 to 1.2, those below a thousandth of the largest less. Products are in `dtype`; a
+    matrix of zeros stays one.
+    """
     a, b, c = POLYNOMIAL
     flat = matrices.mT if matrices.shape[1] > matrices.shape[2] else matrices
     size = torch.linalg.matrix_norm(flat, keepdim=True)  # no singular value is above it

@@ -1,4 +1,4 @@
-"""What turns gradients into steps: Adam (Kingma & Ba 2015), or for the matrices of the layers Muon."""
+"""Optimizers: Adam (Kingma & Ba 2015), or for the matrices of the layers Muon."""
 
 import torch
 from jaxtyping import Float
@@ -9,7 +9,7 @@ from glassformer.transformer.model import Transformer
 
 
 class Adam(torch.optim.AdamW):
-    """Adam that leaves a step out where `found_inf` is 1: by it torch's gradient scaling tells the fused kernel so.
+    """Adam that leaves a step out where `found_inf` is 1, as torch's gradient scaling tells its fused kernel.
 
     Its weight decay is decoupled (Loshchilov & Hutter 2019).
     """
@@ -18,7 +18,7 @@ class Adam(torch.optim.AdamW):
 
 
 class Optimizer:
-    """Steps of a model's weights.
+    """The optimizer of a model's weights.
 
     `kind` "adam" is that of Vaswani et al. 2017, section 5.3. "muon" takes the matrices of attention and feed-forward
     layers (queries', keys' and values' each by itself) with Muon and leaves Adam embeddings, output, biases and norms.
@@ -50,10 +50,10 @@ class Optimizer:
             fused=own.device.type != "mps",  # whose kernel doesn't heed found_inf
         )
         self.rate = 0.0
-        """Of the last step."""
+        """Learning rate of the last step."""
 
     def step(self, rate: float, harmful: Float[Tensor, ""]) -> None:
-        """One step with this learning rate along the gradients, which are gone then; none where `harmful` is 1."""
+        """Step along the gradients, unless `harmful` is 1, and clear them."""
         self.rate = rate
         self.muon.step(rate, harmful)
         for group in self.adam.param_groups:
@@ -66,7 +66,7 @@ class Optimizer:
         self._model.zero_grad(set_to_none=True)
 
     def state(self, parameter: nn.Parameter) -> dict[str, Tensor]:
-        """What is kept from step to step of a parameter, by name; created where there is none yet."""
+        """Return a parameter's state by name: what is kept from step to step; it is created if need be."""
         if parameter in self.muon.momentum:
             return {"momentum": self.muon.momentum[parameter]}
         state = self.adam.state[parameter]

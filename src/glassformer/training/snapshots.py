@@ -1,7 +1,7 @@
-"""The weights at each of the last validations, whose mean may become the model, and the best of them so far.
+"""Weights of the last validations, whose mean may become the model, and the best weights so far.
 
 resume/snapshot-<update>.safetensors   with a checksum
-resume/best-<update>.safetensors       links of what was model.safetensors, for a run that goes on from before the next
+resume/best-<update>.safetensors       weights that were model.safetensors, in case a run goes on from before later ones
 """
 
 import warnings
@@ -19,7 +19,7 @@ KEPT_BEST = 8
 
 
 def save_snapshot(folder: Path, weights: Mapping[str, Tensor], update: int, keep: int) -> None:
-    """Write the weights of this update; of the earlier snapshots the last `keep` - 1 stay."""
+    """Write the weights of this update, and remove all but the last `keep` snapshots."""
     write_checked_tensors(folder / f"snapshot-{update:09d}.safetensors", weights, {})
     for old in snapshots(folder)[:-keep]:
         old.unlink()
@@ -33,7 +33,7 @@ def drop_snapshots_after(folder: Path, update: int) -> None:
 
 
 def save_best(folder: Path, weights_file: Path, weights: Mapping[str, Tensor], update: int) -> None:
-    """Write the best weights so far, of this update, to `weights_file`; the last few of them stay in the folder."""
+    """Write the best weights so far to `weights_file`; the folder keeps the last few that were the best."""
     best = folder / f"best-{update:09d}.safetensors"
     write_tensors(best, weights, {"format": "pt"})
     _link(best, weights_file)
@@ -42,7 +42,7 @@ def save_best(folder: Path, weights_file: Path, weights: Mapping[str, Tensor], u
 
 
 def restore_best(folder: Path, weights_file: Path, update: int) -> None:
-    """Make `weights_file` again what it was when the best weights were those of this update (0: there were none)."""
+    """Make `weights_file` what it was when the weights of this update were the best (0: there was no such file)."""
     if not update:
         weights_file.unlink(missing_ok=True)
     for path in folder.glob("best-*.safetensors"):
@@ -60,14 +60,14 @@ def _link(file: Path, place: Path) -> None:
 
 
 def snapshots(folder: Path) -> list[Path]:
-    """The snapshots, oldest first."""
+    """Return the snapshots, oldest first."""
     return sorted(folder.glob("snapshot-*.safetensors"))
 
 
 def average(paths: list[Path]) -> dict[str, Tensor]:
-    """The mean of these weights (Vaswani et al. 2017, section 6.1), summed in float64.
+    """Return the mean of these weights, summed in float64 (Vaswani et al. 2017, section 6.1).
 
-    Damaged ones are left out; nothing if none can be read.
+    Damaged files are left out with a warning; the mean of none is empty.
     """
     total: dict[str, Tensor] = {}
     count = 0

@@ -32,6 +32,15 @@ def train(config: TrainConfig) -> TrainResult:
 
     Raises RunError for a run folder in the way, DataError for text that can't be used, ConfigError for settings that
     don't fit the text, DivergedError and OutOfMemoryError as their names say.
+
+    >>> folder = Path(tempfile.mkdtemp())
+    >>> _ = (folder / "pairs.tsv").write_text("a b c\\tc b a\\nb c\\tc b\\n" * 20)
+    >>> files = dict(source=folder / "pairs.tsv", valid_source=folder / "pairs.tsv", out=folder / "run")
+    >>> result = train(TrainConfig(**files, tokenizer="symbols", preset="tiny", max_updates=2))
+    >>> result.finished, result.updates
+    (True, 2)
+    >>> sorted(path.name for path in result.folder.glob("*.safetensors"))
+    ['model.safetensors']
     """
     if config.resume:
         return resume(config.out, **config.changes())
