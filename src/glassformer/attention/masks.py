@@ -17,17 +17,17 @@ _NOT_THE_CALLER = ("glassformer", "torch", "jaxtyping", "beartype")  # the last 
 
 
 def keep_from_ids(ids: Int[Tensor, "batch k_len"], pad: int) -> Bool[Tensor, "batch 1 1 k_len"]:
-    """Every query may look at every key that is not padding."""
+    """Return a mask that lets every query look at every key that is not padding."""
     return (ids != pad)[:, None, None, :]
 
 
 def keep_from_lengths(lengths: Int[Tensor, " batch"], k_len: int) -> Bool[Tensor, "batch 1 1 k_len"]:
-    """Every query may look at the first `lengths[b]` keys of its sequence."""
+    """Return a mask that lets every query look at the first `lengths[b]` keys of its sequence."""
     return (torch.arange(k_len, device=lengths.device) < lengths[:, None])[:, None, None, :]
 
 
 def causal(q_len: int, k_len: int, device: torch.device | str | None = None) -> Bool[Tensor, "1 1 {q_len} {k_len}"]:
-    """A query may look at its own position and what came before it.
+    """Return a mask that lets a query look at its own position and what came before it.
 
     The queries are the last `q_len` of the `k_len` positions, as when earlier ones are in a cache: query i looks
     at keys 0 .. i + k_len - q_len. With q_len = k_len this is the usual lower triangle.
@@ -37,7 +37,7 @@ def causal(q_len: int, k_len: int, device: torch.device | str | None = None) -> 
 
 
 def check_causal(q_len: int, k_len: int) -> None:
-    """That the queries can be the last of the keys' positions."""
+    """Raise ArgumentError unless the queries can be the last of the keys' positions."""
     if q_len > k_len:
         raise ArgumentError(
             f"causal needs q_len <= k_len (queries are the last positions), got q_len {q_len} and k_len {k_len}"
@@ -47,12 +47,12 @@ def check_causal(q_len: int, k_len: int) -> None:
 def causal_from_start(
     q_len: int, k_len: int, device: torch.device | str | None = None
 ) -> Bool[Tensor, "1 1 {q_len} {k_len}"]:
-    """The causal mask when queries and keys both start at position 0: query i looks at keys 0 .. i."""
+    """Return the causal mask for queries and keys that both start at position 0: query i looks at keys 0 .. i."""
     return torch.ones(q_len, k_len, dtype=torch.bool, device=device).tril()[None, None]
 
 
 def keep_from_scores(mask: Float[Tensor, "..."]) -> Bool[Tensor, "..."]:
-    """The keep mask that an additive mask of 0 and -inf stands for.
+    """Return the keep mask that an additive mask of 0 and -inf stands for.
 
     Any other number is an error: it changes weights without blocking, which only an additive `bias` can say.
     """
@@ -75,7 +75,7 @@ def keep_from_torch(
     q_len: int,
     k_len: int,
 ) -> Bool[Tensor, "#batch #heads #q_len k_len"] | None:
-    """The boolean masks of `torch.nn.MultiheadAttention` (True = may not look), merged into one keep mask.
+    """Merge the boolean masks of `torch.nn.MultiheadAttention` (True = may not look) into one keep mask.
 
     Shapes: `key_padding_mask` (batch, k_len); `attn_mask` (q_len, k_len), or (batch * heads, q_len, k_len) with
     the heads of one sentence next to each other.
@@ -98,8 +98,9 @@ def masks_from_torch(
     q_len: int,
     k_len: int,
 ) -> tuple[Tensor | None, Tensor | None]:
-    """All that `torch.nn.MultiheadAttention` takes as masks, as `keep` and `bias`, which broadcast to
-    (batch, heads, q_len, k_len): boolean masks (True = may not look) become keep, floating-point ones are added up.
+    """Return the masks of `torch.nn.MultiheadAttention` as `keep` and `bias` for (batch, heads, q_len, k_len).
+
+    Boolean masks (True = may not look) become keep, floating-point ones are added up as bias; both broadcast.
 
     A uint8 mask counts as boolean, with a DeprecationWarning.
     """
@@ -126,7 +127,7 @@ def masks_from_torch(
 
 
 def add_open_columns(keep: Tensor | None, bias: Tensor | None, columns: int) -> tuple[Tensor | None, Tensor | None]:
-    """The masks with further keys at the end that every query may look at (torch's add_bias_kv and add_zero_attn)."""
+    """Add keys at the end that every query may look at (torch's add_bias_kv and add_zero_attn)."""
     if not columns:
         return keep, bias
     return (
@@ -136,7 +137,7 @@ def add_open_columns(keep: Tensor | None, bias: Tensor | None, columns: int) -> 
 
 
 def fit_bias(bias: Tensor, given: torch.dtype, computed: torch.dtype, *, float32_too: bool) -> Tensor:
-    """An additive mask in the dtype that the scores are computed in, without a finite number becoming -inf.
+    """Return an additive mask in the dtype of the scores, without a finite number becoming -inf.
 
     `given` is the query's dtype, which the mask must have, or, with `float32_too`, float32; under autocast any.
     """
@@ -153,7 +154,7 @@ def fit_bias(bias: Tensor, given: torch.dtype, computed: torch.dtype, *, float32
 
 
 def check_masks(keep: Tensor | None, bias: Tensor | None, q: Tensor, k: Tensor) -> None:
-    """That `keep` is boolean, `bias` floating-point, and both broadcast to the scores of q and k."""
+    """Raise ArgumentError unless `keep` is boolean, `bias` floating-point, and both broadcast to the scores."""
     if keep is not None:
         if keep.dtype != torch.bool:
             raise ArgumentError(
@@ -189,7 +190,7 @@ def _check_broadcast(name: str, mask: Tensor, scores: tuple[int, ...]) -> None:
 
 
 def open_blocked_rows(mask: Tensor) -> tuple[Tensor, Bool[Tensor, "..."]]:
-    """A keep mask or bias in which rows with every key blocked look everywhere, and which rows these are."""
+    """Return a keep mask or bias in which rows with every key blocked look everywhere, and which rows these are."""
     if mask.dtype == torch.bool:
         blocked = ~mask.any(-1, keepdim=True)
         return mask | blocked, blocked
@@ -198,10 +199,10 @@ def open_blocked_rows(mask: Tensor) -> tuple[Tensor, Bool[Tensor, "..."]]:
 
 
 def check_type(name: str, mask: Tensor) -> Tensor:
-    """A mask of torch's, boolean or floating-point; uint8 becomes boolean, with a DeprecationWarning."""
+    """Return a mask of torch's, boolean or floating-point; uint8 becomes boolean, with a DeprecationWarning."""
     if mask.dtype == torch.uint8:
         if not torch.compiler.is_compiling():
-            # As the caller's of glassformer: Python shows its users only what is said to happen in their own code.
+            # The warning names the line that called glassformer: users are shown only warnings about their own code.
             frame, level = sys._getframe(), 1
             while frame.f_back and frame.f_globals.get("__name__", "").split(".")[0] in _NOT_THE_CALLER:
                 frame, level = frame.f_back, level + 1

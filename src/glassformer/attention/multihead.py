@@ -234,12 +234,12 @@ class MultiheadAttention(nn.MultiheadAttention):
     def project(
         self, x: Float[Tensor, "rows tokens d_model"], packing: Packing | None = None
     ) -> tuple[Heads, Heads, Heads]:
-        """Queries, keys and values of a sequence that looks at itself, or of a row of them, in one product."""
+        """Return queries, keys and values of a sequence that looks at itself, or of a row of them, in one product."""
         q, k, v = self._split(_spread(linear(x, self._packed(), self.in_proj_bias), packing), 3)
         return q, k, v
 
     def project_query(self, x: Float[Tensor, "rows tokens d_model"], packing: Packing | None = None) -> Heads:
-        """Queries alone, for a sequence that looks at another one."""
+        """Return queries alone, for a sequence that looks at another one."""
         width = self.num_heads * self.head_dim
         bias = None if self.in_proj_bias is None else self.in_proj_bias[:width]
         (q,) = self._split(_spread(linear(x, self._packed()[:width], bias), packing), 1)
@@ -248,7 +248,7 @@ class MultiheadAttention(nn.MultiheadAttention):
     def project_memory(
         self, memory: Float[Tensor, "rows tokens d_model"], packing: Packing | None = None
     ) -> tuple[Heads, Heads]:
-        """Keys and values of the sequence that is looked at."""
+        """Return keys and values of the sequence that is looked at."""
         width = self.num_heads * self.head_dim
         bias = None if self.in_proj_bias is None else self.in_proj_bias[width:]
         k, v = self._split(_spread(linear(memory, self._packed()[width:], bias), packing), 2)
@@ -264,7 +264,7 @@ class MultiheadAttention(nn.MultiheadAttention):
         causal: bool = False,
         packing: Packing | None = None,
     ) -> Float[Tensor, "rows tokens d_model"]:
-        """Attention over projected heads, then the output projection; with the queries' packing of a row again."""
+        """Return the output projection of attention over projected heads; as a row again if the queries are packed."""
         dropout = self.dropout if self.training else 0.0
         if not self.num_heads:
             heads = q
@@ -312,7 +312,7 @@ class MultiheadAttention(nn.MultiheadAttention):
         self.num_heads = len(kept)
 
     def _split(self, x: Tensor, parts: int) -> tuple[Heads, ...]:
-        """Queries, keys or values that lie side by side."""
+        """Return queries, keys or values that lie side by side."""
         batch, length, _ = x.shape
         return x.view(batch, length, parts, self.num_heads, self.head_dim).permute(2, 0, 3, 1, 4).unbind(0)
 

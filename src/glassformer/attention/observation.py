@@ -8,12 +8,13 @@ from torch import Tensor
 
 from glassformer.attention.want import Want
 from glassformer.errors import ArgumentError
-from glassformer.pictures import load_matplotlib, new_figure
 
 
 class Top(NamedTuple):
-    """The largest weights of each query, largest first, and their keys (-1 where the weight is zero): both (batch,
-    heads, q_len, top)."""
+    """The largest weights of each query, largest first, and their keys, both (batch, heads, q_len, top).
+
+    The key of a weight of zero is -1.
+    """
 
     weights: Tensor
     keys: Tensor
@@ -58,7 +59,7 @@ class Observation:
 
     @property
     def top(self) -> Top:
-        """The largest weights of each query and their keys."""
+        """Return the largest weights of each query and their keys."""
         if "top" not in self._facts:
             raise AttributeError("top was not asked for: observe(..., want=Want(top=8))")
         return Top(self._facts["top"], self._facts["top_keys"])
@@ -218,14 +219,16 @@ _MAPS_BY_HEAD = {"pooled_heads": "head {}, summed in tiles", "weights": "head {}
 _MOST_HEADS = 16
 
 
-def _draw(seen: Observation) -> Any:
+def _draw(observation: Observation) -> Any:
     """Draw one entry (the first of a batch): maps of queries against keys, and each fact by head and position.
 
     Colours of maps show the weight's square root, those of `received` its logarithm: weights differ by magnitudes.
     """
-    if seen.batch == 0:
+    from glassformer.pictures import load_matplotlib, new_figure
+
+    if observation.batch == 0:
         raise ArgumentError("there is nothing to plot: the batch is empty")
-    entry = seen if seen.batch is None else seen[0]
+    entry = observation if observation.batch is None else observation[0]
     facts = {name: x.detach().float().cpu() for name, x in entry.tensors().items()}
     maps = [(title, facts[name]) for name, title in _MAPS.items() if name in facts]
     left_out = False
@@ -239,33 +242,32 @@ def _draw(seen: Observation) -> Any:
         raise ArgumentError("there is nothing to plot: observe(..., want=Want(entropy=True, pooled=256)), say")
     columns = min(4, max(1, len(maps)))
     bands = -(-len(maps) // columns)
+    colors = load_matplotlib("plot()").colors
     figure = new_figure("plot()", figsize=(max(8.0, 3.6 * columns), 3.4 * bands + 1.9 * (len(lines) + rows)))
     grid = figure.add_gridspec(
         bands + len(lines) + rows, columns, height_ratios=[3.4] * bands + [1.9] * (len(lines) + rows)
     )
     for n, (title, weights) in enumerate(maps):
-        _draw_map(figure.add_subplot(grid[n // columns, n % columns]), title, weights)
+        _draw_map(figure.add_subplot(grid[n // columns, n % columns]), title, weights, colors)
     for n, name in enumerate(lines):
-        _draw_by_head(figure.add_subplot(grid[bands + n, :]), name, facts[name])
+        _draw_by_head(figure.add_subplot(grid[bands + n, :]), name, facts[name], colors)
     if rows:
         _draw_rows(figure.add_subplot(grid[bands + len(lines), :]), facts["rows"], entry.want.rows)
-    shown = [f"entry 0 of {seen.batch}"] if seen.batch is not None and seen.batch > 1 else []
+    shown = [f"entry 0 of {observation.batch}"] if observation.batch is not None and observation.batch > 1 else []
     shown += [f"maps of the first {_MOST_HEADS} heads"] if left_out else []
     figure.suptitle(", ".join(shown))
     return figure
 
 
-def _draw_map(axes: Any, title: str, weights: Tensor) -> None:
-    image = axes.imshow(
-        weights.numpy(), cmap="magma", norm=load_matplotlib("plot()").colors.PowerNorm(0.5, vmin=0.0), aspect="auto"
-    )
+def _draw_map(axes: Any, title: str, weights: Tensor, colors: Any) -> None:
+    image = axes.imshow(weights.numpy(), cmap="magma", norm=colors.PowerNorm(0.5, vmin=0.0), aspect="auto")
     tiled = title.endswith("tiles")
     axes.set(title=title, xlabel="tile of keys" if tiled else "key", ylabel="tile of queries" if tiled else "query")
     _whole_ticks(axes)
     axes.figure.colorbar(image, ax=axes)
 
 
-def _draw_by_head(axes: Any, name: str, x: Tensor) -> None:
+def _draw_by_head(axes: Any, name: str, x: Tensor, colors: Any) -> None:
     title, along = _BY_HEAD[name]
     x = x[..., 0] if name == "top" else x
     x = x.masked_fill(~x.isfinite(), float("nan"))
@@ -273,7 +275,7 @@ def _draw_by_head(axes: Any, name: str, x: Tensor) -> None:
     norm = None
     if name == "received" and len(positive):  # eight magnitudes: below lies what masks and saturation leave
         high = positive.max().item()
-        norm = load_matplotlib("plot()").colors.LogNorm(max(positive.min().item(), 1e-8 * high), high, clip=True)
+        norm = colors.LogNorm(max(positive.min().item(), 1e-8 * high), high, clip=True)
     image = axes.imshow(x.numpy(), cmap="viridis", norm=norm, aspect="auto", interpolation="nearest")
     axes.set(title=title, xlabel=along, ylabel="head")
     _whole_ticks(axes)

@@ -23,7 +23,7 @@ Grid = Shaped[Tensor, "batch length width"]
 
 @dataclass(frozen=True, eq=False)
 class Packing:
-    """Where each token of a row stands in the grid, and the other way round."""
+    """The place of each token of a row in the grid, and the other way round."""
 
     positions: Int[Tensor, " row"]
     """Each token's place in its sequence, from 0; 0 for the row's filling."""
@@ -38,7 +38,7 @@ class Packing:
 
     @classmethod
     def of(cls, lengths: Sequence[int]) -> "Packing":
-        """For sequences of these lengths, one after the other."""
+        """Return the packing of sequences of these lengths, one after the other."""
         if not lengths:
             raise ArgumentError("lengths must be those of at least one sequence, got none")
         batch, longest = len(lengths), max(lengths)
@@ -54,31 +54,31 @@ class Packing:
 
     @property
     def tokens(self) -> int:
-        """How many tokens there are."""
+        """Return how many tokens there are."""
         return len(self._cells)
 
     @property
     def longest(self) -> int:
-        """The length of the longest sequence."""
+        """Return the length of the longest sequence."""
         return self.keep.shape[3]
 
     def to(self, device: torch.device) -> "Packing":
-        """The same on another device."""
+        """Return the same packing on another device."""
         tensors = (self.positions, self.keep, self._cells, self._tokens, self._empty)
         return Packing(*(send(tensor, device) for tensor in tensors))
 
     def fill(self, ids: Int[Tensor, " tokens"], filling: int) -> Int[Tensor, "1 row"]:
-        """The ids of all sequences as a row, filled up."""
+        """Return the ids of all sequences as a row, filled up."""
         row = torch.full((1, len(self.positions)), filling, dtype=torch.long)
         row[0, : self.tokens] = ids
         return row
 
     def spread(self, row: Row) -> Grid:
-        """The row as a grid, zero in its empty cells."""
+        """Return the row as a grid, zero in its empty cells."""
         return _Spread.apply(row, self)
 
     def gather(self, grid: Grid) -> Row:
-        """The grid as a row, zero in its filling."""
+        """Return the grid as a row, zero in its filling."""
         return _Gather.apply(grid, self)
 
     def _spread(self, row: Tensor) -> Tensor:
@@ -95,7 +95,7 @@ class Packing:
 
 
 class _Spread(torch.autograd.Function):
-    """Each token has one cell, so the gradient is gathered: much faster than adding it up, as torch would."""
+    """A row spread over a grid. The gradient is gathered, since each token has one cell: faster than torch's sums."""
 
     @staticmethod
     def forward(ctx: Any, row: Tensor, packing: Packing) -> Tensor:
@@ -119,11 +119,11 @@ class _Gather(torch.autograd.Function):
 
 
 def send(tensor: Tensor, device: torch.device) -> Tensor:
-    """On another device; to a GPU from memory that it reads by itself, so that nobody waits."""
+    """Return the tensor on another device; a GPU reads it from pinned memory, so that nobody waits."""
     return (tensor.pin_memory() if device.type == "cuda" else tensor).to(device, non_blocking=True)
 
 
 def row_length(tokens: int) -> int:
-    """`tokens`, rounded up to one of eight lengths an octave."""
+    """Round a number of tokens up to one of eight lengths an octave."""
     step = max(1, 1 << max(0, tokens.bit_length() - 4))
     return -(-tokens // step) * step

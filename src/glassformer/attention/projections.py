@@ -34,7 +34,7 @@ class Projections(NamedTuple):
 
     @property
     def further(self) -> int:
-        """The number of further keys."""
+        """Return the number of further keys."""
         return (self.bias_k is not None) + self.add_zero
 
     def project(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:

@@ -1,4 +1,4 @@
-"""What to say of the attention weights."""
+"""Which facts about attention weights are asked for."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields, replace
@@ -9,22 +9,22 @@ from glassformer.errors import ArgumentError
 
 @dataclass(frozen=True, kw_only=True)
 class Want:
-    """Which facts about the weights `observe` returns. With p the weights of a query over the keys, s its scores:"""
+    """The facts that `observe` returns. p are the weights of a query over the keys, s its scores."""
 
     entropy: bool = False
-    """-Σ p log p of each query, in nats: (batch, heads, q_len)."""
+    """The entropy of each query's weights, -Σ p log p, in nats: (batch, heads, q_len)."""
 
     received: bool = False
     """What each key receives, summed over the queries: (batch, heads, k_len)."""
 
     distance: bool = False
-    """Σ p |i - j|, how far a query looks on average, in positions: (batch, heads, q_len)."""
+    """How far a query looks on average, Σ p |i - j|, in positions: (batch, heads, q_len)."""
 
     lse: bool = False
-    """log Σ exp(s), the softmax's normaliser: p = exp(s - lse). (batch, heads, q_len); -inf where nothing is seen."""
+    """The normaliser, log Σ exp(s): p = exp(s - lse). (batch, heads, q_len); -inf where a query looks nowhere."""
 
     top: int = 0
-    """The so many largest weights of each query and the keys they fall on: twice (batch, heads, q_len, top)."""
+    """How many of the largest weights of each query, and of their keys: twice (batch, heads, q_len, top)."""
 
     rows: Sequence[int] = ()
     """All weights of these queries: (batch, heads, len(rows), k_len)."""
@@ -36,13 +36,13 @@ class Want:
     """The mean over the heads, summed into at most pooled x pooled tiles: (batch, tiles, tiles). See `tile_size`."""
 
     pooled_heads: int = 0
-    """The same of each head: (batch, heads, tiles, tiles)."""
+    """The same for each head: (batch, heads, tiles, tiles)."""
 
     head_mean: bool = False
     """The mean over the heads of all weights: (batch, q_len, k_len)."""
 
     weights: bool = False
-    """All weights of each head: (batch, heads, q_len, k_len). The one wish that takes that much memory."""
+    """All weights of each head: (batch, heads, q_len, k_len). The only fact that takes that much memory."""
 
     def __post_init__(self) -> None:
         for name in ("rows", "row_heads"):
@@ -72,24 +72,23 @@ class Want:
             raise ArgumentError("row_heads says whose rows, but rows is empty: name the queries, rows=(0, 5)")
 
     def check(self, heads: int, q_len: int, k_len: int) -> None:
-        """That it fits attention of this size."""
+        """Raise ArgumentError unless this fits attention of this size."""
         if self.top > k_len:
             raise ArgumentError(f"top must be at most the number of keys, {k_len}, got {self.top}")
         for name, chosen, most in (("rows", self.rows, q_len), ("row_heads", self.row_heads or (), heads)):
             for n in chosen:
                 if not -most <= n < most:
-                    of = "queries" if name == "rows" else "heads"
-                    raise ArgumentError(f"{name} must be among the {most} {of}, 0 to {most - 1}, got {n}")
+                    them = "queries" if name == "rows" else "heads"
+                    raise ArgumentError(f"{name} must be among the {most} {them}, 0 to {most - 1}, got {n}")
 
     def fitted(self, q_len: int, k_len: int) -> "Want":
-        """The same with at most as many `top` as keys, and those `rows` that are there: for attention whose size isn't
-        known beforehand."""
+        """Return what fits attention of this size: `top` at most the number of keys, and those `rows` that exist."""
         rows = tuple(n for n in self.rows if -q_len <= n < q_len)
         return replace(self, top=min(self.top, k_len), rows=rows, row_heads=self.row_heads if rows else None)
 
     @property
     def asked(self) -> tuple[str, ...]:
-        """The names of what is wanted."""
+        """Return the names of what is wanted."""
         names = (field.name for field in fields(self) if field.name != "row_heads")
         return tuple(name for name in names if getattr(self, name))
 
@@ -99,5 +98,5 @@ NOTHING = Want()
 
 
 def tile_size(length: int, tiles: int) -> int:
-    """How many neighbours share a tile, so that there are at most `tiles` of them."""
+    """Return how many neighbours share a tile, so that there are at most `tiles` tiles."""
     return max(1, -(-length // max(1, tiles)))

@@ -31,29 +31,29 @@ def every_block(offset: int) -> list[Block]:
 
 @pytest.mark.parametrize("offset", [0, 2])
 @pytest.mark.parametrize("name", EVERYTHING.asked)
-def test_what_a_fact_pushes_is_the_transpose_of_what_it_sees(name, offset):
+def test_the_gradient_of_a_fact_is_the_transpose_of_the_fact(name, offset):
     (fact,) = (x for x in statistics(EVERYTHING, SIZES) if x.name == name)
     w, dw = torch.zeros(2, B, H, Q, K, dtype=torch.float64)
-    found: dict[str, Tensor] = {}
-    fact.prepare(found)
+    facts: dict[str, Tensor] = {}
+    fact.prepare(facts)
     for block in every_block(offset):
         place = (block.entries, block.heads, block.rows, block.keys)
         part = torch.rand(w[place].shape, dtype=torch.float64)
         w[place] = part
-        fact.see(block, part.flatten(0, 1), found)
-    grad = torch.randn_like(found[name])
+        fact.add(block, part.flatten(0, 1), facts)
+    grad = torch.randn_like(facts[name])
     for block in every_block(offset):
         place = (block.entries, block.heads, block.rows, block.keys)
         part = torch.zeros_like(w[place]).flatten(0, 1)
-        fact.push(block, grad, part, found)
+        fact.add_gradient(block, grad, part, facts)
         dw[place] = block.by_head(part)
-    assert_close((w * dw).sum(), (found[name] * grad).sum())
-    assert found[name].abs().sum() > 0
+    assert_close((w * dw).sum(), (facts[name] * grad).sum())
+    assert facts[name].abs().sum() > 0
 
 
 def test_only_what_is_wanted_is_gathered():
     assert [fact.name for fact in statistics(EVERYTHING, SIZES)] == list(EVERYTHING.asked)
-    assert statistics(Want(entropy=True, lse=True), SIZES) == []  # these are found on the way to the weights
+    assert statistics(Want(entropy=True, lse=True), SIZES) == []  # these are facts on the way to the weights
     for name in EVERYTHING.asked:
         wanted = {"rows": ("rows", "row_heads")}.get(name, (name,))
         (fact,) = statistics(Want(**{n: getattr(EVERYTHING, n) for n in wanted}), SIZES)

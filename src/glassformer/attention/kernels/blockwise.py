@@ -30,15 +30,18 @@ _FAR = 50.0  # in nats: weights of exp(-50) still have all their digits
 _LARGE = 64.0  # scores up to which counting from zero is exact to 4e-6
 
 
-def attend_in_blocks(of: Problem, dropout: float = 0.0, want: Want = NOTHING) -> tuple[Tensor, Facts]:
-    """softmax(q kᵀ scale + bias) v, and what is wanted of its weights."""
+def attend_in_blocks(problem: Problem, dropout: float = 0.0, want: Want = NOTHING) -> tuple[Tensor, Facts]:
+    """Return softmax(q kᵀ scale + bias) v, and what is wanted of its weights."""
     # One draw from the global generator seeds all of a call's random numbers: the backward pass repeats them.
     seed = int(torch.empty((), dtype=torch.int64, device="cpu").random_()) if dropout else 0
     settings = _Settings(dropout, seed, want)
-    if not (torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in (of.q, of.k, of.v, of.bias))):
-        return _forward(of, settings)
+    if not (
+        torch.is_grad_enabled()
+        and any(x is not None and x.requires_grad for x in (problem.q, problem.k, problem.v, problem.bias))
+    ):
+        return _forward(problem, settings)
     names: list[str] = []
-    output, *tensors = _Attend.apply(of.q, of.k, of.v, of.bias, of, settings, names)
+    output, *tensors = _Attend.apply(problem.q, problem.k, problem.v, problem.bias, problem, settings, names)
     return output, dict(zip(names, tensors, strict=True))
 
 
@@ -48,8 +51,8 @@ class _Settings:
     seed: int
     want: Want
 
-    def dropper(self, of: Problem) -> Dropper | None:
-        return Dropper(self.dropout, self.seed, _scratch(of)) if self.dropout else None
+    def dropper(self, problem: Problem) -> Dropper | None:
+        return Dropper(self.dropout, self.seed, _scratch(problem)) if self.dropout else None
 
 
 class _Attend(torch.autograd.Function):
@@ -60,76 +63,78 @@ class _Attend(torch.autograd.Function):
         k: Tensor,
         v: Tensor,
         bias: Tensor | None,
-        of: Problem,
+        problem: Problem,
         settings: _Settings,
         names: list[str],
     ) -> tuple[Tensor, ...]:
         ctx.set_materialize_grads(False)
-        output, found = _forward(of, settings)
+        output, facts = _forward(problem, settings)
         bias = _own(bias) if bias is not None and not bias.requires_grad else bias
-        ctx.save_for_backward(q, k, v, of.keep, bias, found.get("top_keys"))
+        ctx.save_for_backward(q, k, v, problem.keep, bias, facts.get("top_keys"))
         ctx.settings = settings
-        ctx.problem = partial(Problem, causal=of.causal, scale=of.scale, dtype=of.dtype, budget=of.budget)
-        ctx.names = list(found)
-        names.extend(found)
-        if "top_keys" in found:
-            ctx.mark_non_differentiable(found["top_keys"])
+        ctx.problem = partial(
+            Problem, causal=problem.causal, scale=problem.scale, dtype=problem.dtype, budget=problem.budget
+        )
+        ctx.names = list(facts)
+        names.extend(facts)
+        if "top_keys" in facts:
+            ctx.mark_non_differentiable(facts["top_keys"])
         if not (q.requires_grad or k.requires_grad or (bias is not None and bias.requires_grad)):
-            ctx.mark_non_differentiable(*found.values())
-        return output, *found.values()
+            ctx.mark_non_differentiable(*facts.values())
+        return output, *facts.values()
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
         *tensors, top_keys = ctx.saved_tensors
-        of = ctx.problem(*tensors)
+        problem = ctx.problem(*tensors)
         by_name = {name: grad for name, grad in zip(ctx.names, grads[1:], strict=True) if grad is not None}
         # Gradients of gradients, and many gradients at once, come from plain operations.
         if torch.is_grad_enabled() or not choose.is_eager(*grads) or any(map(choose.is_batched, grads)):
-            return *_plain_backward(of, ctx.settings, grads[0], by_name), None, None, None
-        found = {} if top_keys is None else {"top_keys": top_keys}
+            return *_plain_backward(problem, ctx.settings, grads[0], by_name), None, None, None
+        facts = {} if top_keys is None else {"top_keys": top_keys}
         learns = _Learns(*ctx.needs_input_grad[:4])
-        return *_backward(of, ctx.settings, learns, grads[0], by_name, found), None, None, None
+        return *_backward(problem, ctx.settings, learns, grads[0], by_name, facts), None, None, None
 
 
 def _without_autocast(function: Callable[..., _T]) -> Callable[..., _T]:
     @wraps(function)
-    def run(of: Problem, *rest: Any) -> _T:
-        with torch.autocast(of.q.device.type, enabled=False):
-            return function(of, *rest)
+    def run(problem: Problem, *rest: Any) -> _T:
+        with torch.autocast(problem.q.device.type, enabled=False):
+            return function(problem, *rest)
 
     return run
 
 
 @torch.no_grad()
 @_without_autocast
-def _forward(of: Problem, settings: _Settings) -> tuple[Tensor, Facts]:
+def _forward(problem: Problem, settings: _Settings) -> tuple[Tensor, Facts]:
     want = settings.want
     if (
-        of.q.device.type == "cuda"
+        problem.q.device.type == "cuda"
         and choose.triton_is_there()
-        and choose.kernels_fit(of.q, of.v, want, settings.dropout)
+        and choose.kernels_fit(problem.q, problem.v, want, settings.dropout)
     ):
         from glassformer.attention.kernels.gpu import attend_with_kernels
         from glassformer.attention.kernels.triton import OutOfResources
 
         try:
-            with torch.cuda.device(of.q.device):
-                return attend_with_kernels(of, want)
+            with torch.cuda.device(problem.q.device):
+                return attend_with_kernels(problem, want)
         except OutOfResources:  # a GPU with less shared memory than any that the kernels were made for
             pass
-    batch, heads, q_len, _ = of.q.shape
-    width = of.v.shape[3]
-    output = of.v.new_empty(batch, q_len, heads, width).transpose(1, 2)  # so that the heads are merged by a view
-    found: Facts = {}
+    batch, heads, q_len, _ = problem.q.shape
+    width = problem.v.shape[3]
+    output = problem.v.new_empty(batch, q_len, heads, width).transpose(1, 2)  # so that the heads are merged by a view
+    facts: Facts = {}
     for name in ("lse", "entropy"):
         if getattr(want, name):
-            found[name] = torch.empty(of.q.shape[:3], dtype=_exact(of), device=of.q.device)
-    wanted = _wanted(of, want)
+            facts[name] = torch.empty(problem.q.shape[:3], dtype=_exact(problem), device=problem.q.device)
+    wanted = _wanted(problem, want)
     for statistic in wanted:
-        statistic.prepare(found)
-    drop = settings.dropper(of)
-    for_scores, for_weights = _scratch(of), _scratch(of)
-    for group in groups(of):
+        statistic.prepare(facts)
+    drop = settings.dropper(problem)
+    for_scores, for_weights = _scratch(problem), _scratch(problem)
+    for group in groups(problem):
         values = RightFactor(group.v)
         for block in group.blocks():
             place = (block.entries, block.heads, block.rows)
@@ -139,19 +144,19 @@ def _forward(of: Problem, settings: _Settings) -> tuple[Tensor, Facts]:
             if told:
                 reference, tilt = _normaliser(s, p)
                 if want.lse:
-                    found["lse"][place] = block.by_head(_lse(reference, tilt))
+                    facts["lse"][place] = block.by_head(_lse(reference, tilt))
                 if want.entropy:  # -Σ p log p = lse - Σ p s, both counted from the same
-                    origin = _centre(s, reference, of.masked)
+                    origin = _centre(s, reference, problem.masked)
                     entropy = reference - origin + tilt - torch.mul(p, s, out=s).sum(-1)
-                    found["entropy"][place] = block.by_head(entropy.masked_fill_(reference == -math.inf, 0.0))
+                    facts["entropy"][place] = block.by_head(entropy.masked_fill_(reference == -math.inf, 0.0))
             if drop is not None:
                 p.mul_(drop.next(p))
             for statistic in wanted:
-                statistic.see(block, p, found)
+                statistic.add(block, p, facts)
             seen = p.new_empty(*p.shape[:2], width)
             values.inner(p.shape[-1]).multiply(p, out=seen)
             output[place] = block.by_head(seen)
-    return output, found
+    return output, facts
 
 
 class _Learns(NamedTuple):
@@ -165,21 +170,21 @@ class _Learns(NamedTuple):
 
 @_without_autocast
 def _backward(
-    of: Problem, settings: _Settings, learns: _Learns, grad_output: Tensor | None, grads: Facts, found: Facts
+    problem: Problem, settings: _Settings, learns: _Learns, grad_output: Tensor | None, grads: Facts, facts: Facts
 ) -> tuple[Tensor | None, ...]:
-    """With s the scores, p the weights, w what dropout leaves of them, o the output, m = w / p:
+    """Return the gradients. With s the scores, p the weights, w what dropout leaves of them, o the output, m = w / p:
     dv = wᵀ do, dw = do vᵀ + what the statistics push, dp = m dw - s d(entropy),
     ds = p (dp - Σ p dp) + p d(lse), where the sum is over a query's keys; dq = ds k scale, dk = dsᵀ q scale."""
     # What several blocks add to is summed in float32 or better.
-    exact = _exact(of)
-    grad_q = torch.empty_like(of.q) if learns.q else None
-    grad_k = _zeros_like(of.k, exact) if learns.k else None
-    grad_v = _zeros_like(of.v, exact) if learns.v and grad_output is not None else None
-    grad_bias = _zeros_like(of.bias, exact) if learns.bias and of.bias is not None else None
-    pushing = [statistic for statistic in _wanted(of, settings.want) if statistic.name in grads]
-    drop = settings.dropper(of)
-    for_scores, for_weights, for_dw, for_ds = (_scratch(of) for _ in range(4))
-    for group in groups(of):
+    exact = _exact(problem)
+    grad_q = torch.empty_like(problem.q) if learns.q else None
+    grad_k = _zeros_like(problem.k, exact) if learns.k else None
+    grad_v = _zeros_like(problem.v, exact) if learns.v and grad_output is not None else None
+    grad_bias = _zeros_like(problem.bias, exact) if learns.bias and problem.bias is not None else None
+    pushing = [statistic for statistic in _wanted(problem, settings.want) if statistic.name in grads]
+    drop = settings.dropper(problem)
+    for_scores, for_weights, for_dw, for_ds = (_scratch(problem) for _ in range(4))
+    for group in groups(problem):
         keys, values_transposed = RightFactor(group.k), RightFactor(group.v.mT)
         dk = None if grad_k is None else _zeros_like(group.k, exact)
         dv = None if grad_v is None else _zeros_like(group.v, exact)
@@ -190,7 +195,7 @@ def _backward(
             seen = p.shape[-1]
             stays = None if drop is None else drop.next(p)
             dw = for_dw.shaped(p.shape)
-            do = None if grad_output is None else grad_output[place].to(of.dtype).flatten(0, 1)
+            do = None if grad_output is None else grad_output[place].to(problem.dtype).flatten(0, 1)
             if dv is not None and do is not None:
                 w = p if stays is None else torch.mul(p, stays, out=dw)
                 RightFactor(do).multiply(w.mT, out=dv[:, :seen], add=True)
@@ -201,25 +206,25 @@ def _backward(
             else:
                 values_transposed.columns(seen).multiply(do, out=dw)
             for statistic in pushing:
-                statistic.push(block, grads[statistic.name], dw, found)
+                statistic.add_gradient(block, grads[statistic.name], dw, facts)
             if stays is not None:
                 dw.mul_(stays)
             if "entropy" in grads:
-                _centre(s, _normaliser(s, p)[0], of.masked)
+                _centre(s, _normaliser(s, p)[0], problem.masked)
                 dw.addcmul_(s, _by_query(grads["entropy"], block, dw), value=-1)
             ds = for_ds.shaped(p.shape)
             torch.ops.aten._softmax_backward_data.out(dw, p, -1, p.dtype, grad_input=ds)
             if "lse" in grads:
                 by_query = _by_query(grads["lse"], block, dw)
-                if of.masked:  # their lse is -inf, and so may be what was made of it
+                if problem.masked:  # their lse is -inf, and so may be what was made of it
                     by_query = by_query.masked_fill(group.nowhere(block, p), 0.0)
                 ds.addcmul_(p, by_query)
             if grad_bias is not None:
                 _add_reduced(block.by_head(ds), grad_bias[where_in(grad_bias, block)])
             if grad_q is not None:
-                dq = p.new_empty(*p.shape[:2], of.q.shape[3])
+                dq = p.new_empty(*p.shape[:2], problem.q.shape[3])
                 keys.inner(seen).multiply(ds, out=dq)
-                grad_q[place] = block.by_head(dq.mul_(of.scale))
+                grad_q[place] = block.by_head(dq.mul_(problem.scale))
             if dk is not None:
                 RightFactor(group.q[:, block.rows]).multiply(ds.mT, out=dk[:, :seen], add=True)
         for grad, whole in ((dk, grad_k), (dv, grad_v)):
@@ -227,22 +232,24 @@ def _backward(
                 group.spread(grad, whole)
     return (
         grad_q,
-        None if grad_k is None else grad_k.to(of.k.dtype),
-        None if grad_v is None else grad_v.to(of.v.dtype),
-        None if grad_bias is None or of.bias is None else grad_bias.to(of.bias.dtype),
+        None if grad_k is None else grad_k.to(problem.k.dtype),
+        None if grad_v is None else grad_v.to(problem.v.dtype),
+        None if grad_bias is None or problem.bias is None else grad_bias.to(problem.bias.dtype),
     )
 
 
-def _plain_backward(of: Problem, settings: _Settings, grad_output: Tensor | None, grads: Facts) -> list[Tensor | None]:
-    """The same gradients from plain operations on all the weights."""
+def _plain_backward(
+    problem: Problem, settings: _Settings, grad_output: Tensor | None, grads: Facts
+) -> list[Tensor | None]:
+    """Return the same gradients from plain operations on all the weights."""
     with torch.enable_grad():
-        output, found = observe_plainly(of, settings.want, _all_that_stays(of, settings))
+        output, facts = observe_plainly(problem, settings.want, _all_that_stays(problem, settings))
         outputs, towards = [output], [grad_output]
         for name, grad in grads.items():
-            outputs.append(found[name])
+            outputs.append(facts[name])
             towards.append(grad)
     used = [n for n, grad in enumerate(towards) if grad is not None and outputs[n].requires_grad]
-    inputs = [of.q, of.k, of.v, of.bias]
+    inputs = [problem.q, problem.k, problem.v, problem.bias]
     differentiable = [x for x in inputs if x is not None and x.requires_grad]
     gradients = iter(
         torch.autograd.grad(
@@ -256,13 +263,13 @@ def _plain_backward(of: Problem, settings: _Settings, grad_output: Tensor | None
     return [next(gradients) if x is not None and x.requires_grad else None for x in inputs]
 
 
-def _all_that_stays(of: Problem, settings: _Settings) -> Tensor | None:
-    """What dropout multiplied all the weights (B, H, L, S) with."""
-    drop = settings.dropper(of)
+def _all_that_stays(problem: Problem, settings: _Settings) -> Tensor | None:
+    """Return the factors of dropout for all the weights (B, H, L, S)."""
+    drop = settings.dropper(problem)
     if drop is None:
         return None
-    detached = replace(of, q=of.q.detach(), k=of.k.detach(), v=of.v.detach())
-    stays = torch.zeros(*of.q.shape[:3], of.k.shape[2], dtype=of.dtype, device=of.q.device)
+    detached = replace(problem, q=problem.q.detach(), k=problem.k.detach(), v=problem.v.detach())
+    stays = torch.zeros(*problem.q.shape[:3], problem.k.shape[2], dtype=problem.dtype, device=problem.q.device)
     for group in groups(detached):
         for block in group.blocks():
             part = stays[block.entries, block.heads, block.rows, block.keys]
@@ -270,18 +277,20 @@ def _all_that_stays(of: Problem, settings: _Settings) -> Tensor | None:
     return stays
 
 
-def _wanted(of: Problem, want: Want) -> list[Statistic]:
-    batch, heads, q_len, _ = of.q.shape
-    return statistics(want, Sizes(batch, heads, q_len, of.k.shape[2], _exact(of), of.q.dtype, of.q.device))
+def _wanted(problem: Problem, want: Want) -> list[Statistic]:
+    batch, heads, q_len, _ = problem.q.shape
+    return statistics(
+        want, Sizes(batch, heads, q_len, problem.k.shape[2], _exact(problem), problem.q.dtype, problem.q.device)
+    )
 
 
-def _exact(of: Problem) -> torch.dtype:
-    """What facts are given in: numbers, not weights, which may be half precision."""
-    return torch.promote_types(of.dtype, torch.float32)
+def _exact(problem: Problem) -> torch.dtype:
+    """Return the dtype of facts that are numbers; maps of weights may be in half precision."""
+    return torch.promote_types(problem.dtype, torch.float32)
 
 
 def _own(bias: Tensor) -> Tensor:
-    """A copy, as its owner may change a mask before the backward pass; not of axes along which it was expanded."""
+    """Return a copy, since the owner may change a mask before the backward pass; expanded axes aren't copied."""
     for axis, stride in enumerate(bias.stride()):
         bias = bias if stride else bias[(slice(None),) * axis + (slice(0, 1),)]
     return bias.clone()
@@ -291,14 +300,14 @@ def _zeros_like(x: Tensor, dtype: torch.dtype) -> Tensor:
     return torch.zeros(x.shape, dtype=dtype, device=x.device)
 
 
-def _scratch(of: Problem) -> Scratch:
-    return Scratch(of.dtype, of.q.device)
+def _scratch(problem: Problem) -> Scratch:
+    return Scratch(problem.dtype, problem.q.device)
 
 
 def _normaliser(s: Tensor, p: Tensor) -> tuple[Tensor, Tensor]:
-    """One of the larger scores of each row, and lse minus it, from scores s and weights p = exp(s - lse).
+    """Return one of the larger scores of each row, and lse minus it, from scores s and weights p = exp(s - lse).
 
-    Any key tells, whose weight isn't too small: mostly one of the first.
+    Any key serves whose weight isn't too small: mostly one of the first.
     """
     reference, tilt = s[..., :_FIRST].amax(-1), -p[..., :_FIRST].amax(-1).log()
     if not (tilt <= _FAR).all():
@@ -311,8 +320,11 @@ def _lse(reference: Tensor, tilt: Tensor) -> Tensor:
 
 
 def _centre(s: Tensor, reference: Tensor, masked: bool) -> Tensor | float:
-    """Makes scores fit to be multiplied with weights, in place: 0 in place of -inf, where the weight is zero because a
-    key is blocked, and counted from `reference` if that is so large that digits would be lost. Returns the origin."""
+    """Make scores fit to be multiplied with weights, in place, and return what they are counted from.
+
+    Blocked keys, whose weight is zero, get 0 in place of -inf. The scores are counted from `reference` if that is so
+    large that digits would be lost, else from 0.
+    """
     if masked:
         s.nan_to_num_(nan=math.nan, posinf=math.inf, neginf=0.0)
         reference = reference.masked_fill(reference == -math.inf, 0.0)
@@ -327,6 +339,6 @@ def _by_query(grad: Tensor, block: Block, like: Tensor) -> Tensor:
 
 
 def _add_reduced(x: Tensor, onto: Tensor) -> None:
-    """onto += x, summed over the axes along which onto was broadcast."""
+    """Add x to onto, summed over the axes along which onto was broadcast."""
     axes = [axis for axis in range(4) if onto.shape[axis] == 1 and x.shape[axis] > 1]
     onto += (x.sum(axes, keepdim=True) if axes else x).to(onto.dtype)

@@ -12,62 +12,64 @@ from glassformer.attention.masks import causal
 from glassformer.attention.want import Want, tile_size
 
 
-def observe_plainly(of: Problem, want: Want, stays: Tensor | None = None, dropout: float = 0.0) -> tuple[Tensor, Facts]:
-    """softmax(q kᵀ scale + bias) v, and what is wanted of its weights; holds all of them.
+def observe_plainly(
+    problem: Problem, want: Want, stays: Tensor | None = None, dropout: float = 0.0
+) -> tuple[Tensor, Facts]:
+    """Return softmax(q kᵀ scale + bias) v, and what is wanted of its weights; holds all of them.
 
-    `stays` is what dropout multiplies the weights with; without it, it is drawn with probability `dropout`.
+    `stays` are the factors of dropout; without them they are drawn with probability `dropout`.
     """
-    device = of.q.device.type
+    device = problem.q.device.type
     if device != "meta" and torch.is_autocast_enabled(device):
         with torch.autocast(device, enabled=False):
-            return observe_plainly(of, want, stays, dropout)
-    q, k, v, keep, bias = of.q, of.k, of.v, of.keep, of.bias
+            return observe_plainly(problem, want, stays, dropout)
+    q, k, v, keep, bias = problem.q, problem.k, problem.v, problem.keep, problem.bias
     q_len, k_len = q.shape[2], k.shape[2]
     if k.shape[1] != q.shape[1]:
-        k, v = k[:, of.key_heads], v[:, of.key_heads]
-    if of.causal:
+        k, v = k[:, problem.key_heads], v[:, problem.key_heads]
+    if problem.causal:
         triangle = causal(q_len, k_len, q.device)
         keep = triangle if keep is None else keep & triangle
-    if q.dtype != of.dtype:
-        q, k = q.to(of.dtype), k.to(of.dtype)
+    if q.dtype != problem.dtype:
+        q, k = q.to(problem.dtype), k.to(problem.dtype)
     if bias is not None and bias.dtype == torch.float64:
-        bias = bias.to(of.dtype)
-    found: Facts = {}
+        bias = bias.to(problem.dtype)
+    facts: Facts = {}
     if want.lse or want.entropy:
-        w = _weigh_with_normaliser(q, k, keep, bias, of.scale, want, found)
+        w = _weigh_with_normaliser(q, k, keep, bias, problem.scale, want, facts)
     else:
-        w = weigh(q, k, keep=keep, bias=bias, scale=of.scale)
+        w = weigh(q, k, keep=keep, bias=bias, scale=problem.scale)
     if stays is not None:
         w = w * stays
     elif dropout:
         w = F.dropout(w, dropout)
     if want.received:
-        found["received"] = w.sum(2)
+        facts["received"] = w.sum(2)
     if want.distance:
-        rows = torch.arange(q_len, device=q.device) + (k_len - q_len if of.causal else 0)
+        rows = torch.arange(q_len, device=q.device) + (k_len - q_len if problem.causal else 0)
         distance = (rows[:, None] - torch.arange(k_len, device=q.device)).abs().to(w.dtype)
-        found["distance"] = (w * distance).sum(-1)
+        facts["distance"] = (w * distance).sum(-1)
     if want.top:
         top, keys = w.topk(want.top, -1)
-        found["top"], found["top_keys"] = top, keys.masked_fill(top == 0, -1)
+        facts["top"], facts["top_keys"] = top, keys.masked_fill(top == 0, -1)
     if want.rows:
         chosen = w if want.row_heads is None else w[:, list(want.row_heads)]
-        found["rows"] = chosen[:, :, list(want.rows)]
+        facts["rows"] = chosen[:, :, list(want.rows)]
     if want.pooled:
-        found["pooled"] = _tiles(w.mean(1), want.pooled)
+        facts["pooled"] = _tiles(w.mean(1), want.pooled)
     if want.pooled_heads:
-        found["pooled_heads"] = _tiles(w, want.pooled_heads)
+        facts["pooled_heads"] = _tiles(w, want.pooled_heads)
     if want.head_mean:
-        found["head_mean"] = w.mean(1).to(of.q.dtype)
+        facts["head_mean"] = w.mean(1).to(problem.q.dtype)
     if want.weights:
-        found["weights"] = w.to(of.q.dtype)
-    return (w if w.dtype == v.dtype else w.to(v.dtype)) @ v, found
+        facts["weights"] = w.to(problem.q.dtype)
+    return (w if w.dtype == v.dtype else w.to(v.dtype)) @ v, facts
 
 
 def _weigh_with_normaliser(
-    q: Tensor, k: Tensor, keep: Tensor | None, bias: Tensor | None, scale: float, want: Want, found: Facts
+    q: Tensor, k: Tensor, keep: Tensor | None, bias: Tensor | None, scale: float, want: Want, facts: Facts
 ) -> Tensor:
-    """The weights; what is wanted of lse and entropy goes to `found`."""
+    """Return the weights; what is wanted of lse and entropy goes to `facts`."""
     scores, nowhere = score(q, k, keep=keep, bias=bias, scale=scale)
     if not k.shape[2]:
         nowhere = torch.ones(1, 1, 1, 1, dtype=torch.bool, device=q.device)
@@ -79,15 +81,15 @@ def _weigh_with_normaliser(
     normaliser = below.logsumexp(-1)
     if want.lse:
         lse = normaliser + largest[..., 0]
-        found["lse"] = lse if nowhere is None else lse.masked_fill(nowhere[..., 0], -torch.inf)
+        facts["lse"] = lse if nowhere is None else lse.masked_fill(nowhere[..., 0], -torch.inf)
     if want.entropy:
         entropy = normaliser - (w * below.masked_fill(below == -torch.inf, 0.0)).sum(-1)
-        found["entropy"] = entropy if nowhere is None else entropy.masked_fill(nowhere[..., 0], 0.0)
+        facts["entropy"] = entropy if nowhere is None else entropy.masked_fill(nowhere[..., 0], 0.0)
     return w
 
 
 def _tiles(w: Tensor, most: int) -> Tensor:
-    """(..., L, S) summed into at most `most` x `most` tiles."""
+    """Sum (..., L, S) into at most `most` x `most` tiles."""
     for axis in (-1, -2):
         size = tile_size(w.shape[axis], most)
         short = -w.shape[axis] % size

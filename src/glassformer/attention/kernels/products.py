@@ -22,7 +22,7 @@ def linear(
     weight: Float[Tensor, "width_out width_in"],
     bias: Tensor | None,
 ) -> Float[Tensor, "... width_out"]:
-    """x weightᵀ + bias, as `torch.nn.functional.linear`, differentiable twice."""
+    """Return x weightᵀ + bias, as `torch.nn.functional.linear`, differentiable twice."""
     if bias is not None and bias.dtype != weight.dtype:  # torch.nn.functional.linear takes it for some layouts only
         return F.linear(x, weight) + bias
     if not choose.onednn_is_faster(x, weight, columns=weight.shape[0]):
@@ -35,7 +35,7 @@ def linear(
 
 
 class RightFactor:
-    """The b of many products a b (each of a batch), laid out once as the faster library likes it. No gradients."""
+    """The b of many products a b (each a batch of them), laid out once as the faster library likes it. No gradients."""
 
     def __init__(self, b: Float[Tensor, "batch inner columns"]) -> None:
         # oneDNN's operator multiplies by a transposed weight, and is a thousand times slower if that is strided. MKL
@@ -47,11 +47,11 @@ class RightFactor:
             self._b = b.contiguous() if b.shape[2] >= choose.COPY_COLUMNS_FROM else b
 
     def columns(self, number: int) -> "RightFactor":
-        """The first columns of b."""
+        """Return the first columns of b."""
         return self._cut(-1, number)
 
     def inner(self, number: int) -> "RightFactor":
-        """The first rows of b."""
+        """Return the first rows of b."""
         return self._cut(-2, number)
 
     def _cut(self, axis: int, number: int) -> "RightFactor":
@@ -67,7 +67,7 @@ class RightFactor:
     def multiply(
         self, a: Float[Tensor, "batch rows inner"], out: Float[Tensor, "batch rows columns"], *, add: bool = False
     ) -> None:
-        """out = a b; with `add`, out += a b, where out may be more precise than a and b."""
+        """Set out = a b; with `add`, out += a b, where out may be more precise than a and b."""
         if not self._through_onednn:
             if add and (out.dtype != a.dtype or not out.is_contiguous()):
                 out += torch.bmm(a, self._b)  # into strided memory it would take one product of the batch at a time
@@ -80,7 +80,7 @@ class RightFactor:
 
 
 class PackedLinear:
-    """x weightᵀ + bias with the weight laid out once as oneDNN likes it; an activation or a sum at no further pass.
+    """A linear map with its weight laid out once as oneDNN likes it; an activation or a sum costs no further pass.
 
     For generation: products of few rows, again and again with the same weights. 32 rows take half the time of a
     product with a plain weight, in float32 and bfloat16 alike (Intel with AMX; more on processors that aren't
@@ -93,13 +93,13 @@ class PackedLinear:
         self._bias = bias
 
     def __call__(self, x: Float[Tensor, "... width_in"]) -> Float[Tensor, "... width_out"]:
-        """x weightᵀ + bias."""
+        """Return x weightᵀ + bias."""
         if self._packed:
             return torch.ops.mkldnn._linear_pointwise(x, self._weight, self._bias, "none", [], "")
         return F.linear(x, self._weight, self._bias)
 
     def activated(self, x: Float[Tensor, "... width_in"], activation: str) -> Float[Tensor, "... width_out"]:
-        """The activation (relu, swish or gelu) of x weightᵀ + bias."""
+        """Return the activation (relu, swish or gelu) of x weightᵀ + bias."""
         if self._packed:
             return torch.ops.mkldnn._linear_pointwise(x, self._weight, self._bias, activation, [], "none")
         return ACTIVATIONS[activation](self(x))
@@ -107,7 +107,7 @@ class PackedLinear:
     def added(
         self, x: Float[Tensor, "... width_in"], to: Float[Tensor, "... width_out"]
     ) -> Float[Tensor, "... width_out"]:
-        """to + x weightᵀ + bias."""
+        """Return to + x weightᵀ + bias."""
         if self._packed:
             return torch.ops.mkldnn._linear_pointwise.binary(x, to, self._weight, self._bias, "add")
         return to + self(x)
@@ -120,7 +120,7 @@ ACTIVATIONS_IN_PLACE = {"relu": F.relu_, "swish": partial(F.silu, inplace=True),
 
 
 class _Linear(torch.autograd.Function):
-    """`linear` whose three products all go through oneDNN."""
+    """A linear map whose three products all go through oneDNN."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:

@@ -7,7 +7,7 @@ from torch import Tensor
 
 
 class Scratch:
-    """A tensor of any shape, in memory that grows to the largest asked for. What was in it before is gone."""
+    """Memory for a tensor of any shape, which grows to the largest asked for. Each use overwrites the one before."""
 
     def __init__(self, dtype: torch.dtype, device: torch.device) -> None:
         self.device = device

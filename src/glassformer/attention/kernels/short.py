@@ -21,7 +21,7 @@ KEYS_AT_ONCE = 16
 
 
 def attend_short(q: Tensor, k: Tensor, v: Tensor, keep: Tensor | None) -> Tensor:
-    """softmax(q kᵀ / sqrt(d_head)) v with gradients, (batch, heads, length, width) each; `keep` as in `attend`."""
+    """Return softmax(q kᵀ / sqrt(d_head)) v with gradients, in (batch, heads, length, width); `keep` as in `attend`."""
     with torch.autocast(q.device.type, enabled=False):  # or it would take the products in bfloat16 again
         return _Short.apply(q, k, v, keep)
 
@@ -66,7 +66,7 @@ class _Short(torch.autograd.Function):
 
 
 def _gradients(q: Tensor, k: Tensor, v: Tensor, keep: Tensor | None, grad: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Of q, k and v, in operations that have gradients themselves."""
+    """Return the gradients of q, k and v, in operations that have gradients themselves."""
     weights = weigh(q, k, keep=keep)
     to_weights = (grad @ v.mT).to(weights.dtype)
     to_scores = weights * (to_weights - (to_weights * weights).sum(-1, keepdim=True)) * (1 / math.sqrt(q.shape[3]))
@@ -74,13 +74,13 @@ def _gradients(q: Tensor, k: Tensor, v: Tensor, keep: Tensor | None, grad: Tenso
 
 
 def _parts(q: Tensor) -> Iterator[slice]:
-    """The sequences that are taken at a time."""
+    """Return which sequences to take at a time."""
     size = max(1, choose.SHORT_IN_CACHE // q[:1].numel())
     return (slice(first, first + size) for first in range(0, len(q), size))
 
 
 def _folded(x: Tensor, length: int) -> Tensor:
-    """(batch * heads, length, width) in float32 or better, in memory of its own; zeros past the end."""
+    """Return a copy (batch * heads, length, width) in float32 or better; zeros past the end."""
     batch, heads, given, width = x.shape
     folded = x.new_empty(batch, heads, length, width, dtype=torch.promote_types(x.dtype, torch.float32))
     folded[:, :, :given].copy_(x)
@@ -89,13 +89,13 @@ def _folded(x: Tensor, length: int) -> Tensor:
 
 
 def _heads_side_by_side(like: Tensor, length: int) -> Tensor:
-    """Room for (batch, heads, length, width) in which the heads of a position lie side by side."""
+    """Return room for (batch, heads, length, width) in which the heads of a position lie side by side."""
     batch, heads, _, width = like.shape
     return like.new_empty(batch, length, heads, width).transpose(1, 2)
 
 
 def _mask(keep: Tensor | None, k_len: int, columns: int, like: Tensor) -> tuple[Tensor, Tensor | None]:
-    """What is added to the scores, -inf where nobody may look; and which queries may look nowhere, if any."""
+    """Return what is added to the scores, -inf where no query may look, and which queries may look nowhere, if any."""
     shape = (1, 1, 1) if keep is None else keep.shape[:3]
     mask = like.new_zeros(*shape, columns)
     mask[..., k_len:] = -math.inf

@@ -1,7 +1,7 @@
-"""Facts about attention weights, gathered block by block: each with what it sees of a block and its gradient.
+"""Facts about attention weights, gathered block by block, and their gradients.
 
-All of these are linear in the weights w (B, H, L, S), so a block adds to the fact what its part of w says, and the
-gradient of w is what `push` adds to dw. B batch, H heads, L query length, S key length, G heads of a block's entries.
+All of these are linear in the weights w (B, H, L, S): `add` adds a block's part of w to the fact, `add_gradient` adds
+the fact's part of the gradient to dw. B batch, H heads, L query length, S key length, G heads of a block's entries.
 """
 
 from abc import ABC, abstractmethod
@@ -22,7 +22,7 @@ Facts = dict[str, Tensor]
 
 @dataclass(frozen=True)
 class Sizes:
-    """Of the weights, and the dtypes of what is said of them: numbers, and the maps that are made of the weights."""
+    """The sizes of all the weights, and the dtypes of facts that are numbers and of facts that are maps of weights."""
 
     batch: int
     heads: int
@@ -37,63 +37,63 @@ class Sizes:
 
 
 class Statistic(ABC):
-    """One fact, under its name in `found`."""
+    """One fact, under its name in `facts`."""
 
     name: ClassVar[str]
 
-    def __init__(self, of: Sizes) -> None:
-        self.of = of
+    def __init__(self, sizes: Sizes) -> None:
+        self.sizes = sizes
 
     @abstractmethod
-    def prepare(self, found: Facts) -> None:
-        """Puts a tensor of the fact's shape in `found`."""
+    def prepare(self, facts: Facts) -> None:
+        """Put a tensor of the fact's shape in `facts`."""
 
     @abstractmethod
-    def see(self, block: Block, w: Tensor, found: Facts) -> None:
-        """Adds what a block of weights (G, rows, keys) says."""
+    def add(self, block: Block, w: Tensor, facts: Facts) -> None:
+        """Add a block of weights (G, rows, keys) to the fact."""
 
     @abstractmethod
-    def push(self, block: Block, grad: Tensor, dw: Tensor, found: Facts) -> None:
-        """Adds what the fact's gradient says of the block's weights to dw (G, rows, keys)."""
+    def add_gradient(self, block: Block, grad: Tensor, dw: Tensor, facts: Facts) -> None:
+        """Add the part of the weights' gradient that comes through the fact to the block's dw (G, rows, keys)."""
 
 
 class Received(Statistic):
-    """Σ_i w_ij: (B, H, S)."""
+    """What each key receives, Σ_i w_ij: (B, H, S)."""
 
     name = "received"
 
-    def prepare(self, found: Facts) -> None:
-        of = self.of
-        found[self.name] = of.zeros(of.batch, of.heads, of.k_len)
+    def prepare(self, facts: Facts) -> None:
+        sizes = self.sizes
+        facts[self.name] = sizes.zeros(sizes.batch, sizes.heads, sizes.k_len)
 
-    def see(self, block: Block, w: Tensor, found: Facts) -> None:
+    def add(self, block: Block, w: Tensor, facts: Facts) -> None:
         ones = w.new_ones(w.shape[0], 1, w.shape[1])  # a product is a third faster than a sum over rows
-        found[self.name][block.entries, block.heads, block.keys] += block.by_head(ones @ w)[..., 0, :]
+        facts[self.name][block.entries, block.heads, block.keys] += block.by_head(ones @ w)[..., 0, :]
 
-    def push(self, block: Block, grad: Tensor, dw: Tensor, found: Facts) -> None:
+    def add_gradient(self, block: Block, grad: Tensor, dw: Tensor, facts: Facts) -> None:
         dw += grad[block.entries, block.heads, block.keys].flatten(0, 1)[:, None]
 
 
 class Distance(Statistic):
-    """Σ_j w_ij |i - j|: (B, H, L).
+    """How far each query looks, Σ_j w_ij |i - j|: (B, H, L).
 
     To the left of a block's own positions |i - j| is i - j, to the right j - i: two products with vectors.
     """
 
     name = "distance"
 
-    def prepare(self, found: Facts) -> None:
-        of = self.of
-        found[self.name] = of.zeros(of.batch, of.heads, of.q_len)
+    def prepare(self, facts: Facts) -> None:
+        sizes = self.sizes
+        facts[self.name] = sizes.zeros(sizes.batch, sizes.heads, sizes.q_len)
 
-    def see(self, block: Block, w: Tensor, found: Facts) -> None:
+    def add(self, block: Block, w: Tensor, facts: Facts) -> None:
         side, signed, rows, inside, near = self._parts(block, w)
         flat = w.view(-1, w.shape[-1])
         far, weight = (torch.mv(flat, x).view(w.shape[:2]) for x in (signed, side))
         total = far - rows * weight + (w[..., inside] * near).sum(-1)
-        found[self.name][block.entries, block.heads, block.rows] = block.by_head(total)
+        facts[self.name][block.entries, block.heads, block.rows] = block.by_head(total)
 
-    def push(self, block: Block, grad: Tensor, dw: Tensor, found: Facts) -> None:
+    def add_gradient(self, block: Block, grad: Tensor, dw: Tensor, facts: Facts) -> None:
         side, signed, rows, inside, near = self._parts(block, dw)
         grad = grad[block.entries, block.heads, block.rows].flatten(0, 1).to(dw.dtype)
         by_query = torch.stack([grad.flatten(), (-rows * grad).flatten()], 1)
@@ -102,8 +102,11 @@ class Distance(Statistic):
 
     @staticmethod
     def _parts(block: Block, like: Tensor) -> tuple[Tensor, Tensor, Tensor, slice, Tensor]:
-        """Counted from the middle of the block, so that positions stay small numbers: the side on which each key lies
-        (-1, 0 inside, 1), that times its position, the queries' positions, which keys are inside, |i - j| there."""
+        """Return the side on which each key lies (-1, 0 inside, 1), that times its position, the queries' positions,
+        which keys are inside, and |i - j| there.
+
+        Positions count from the middle of the block, so that they stay small numbers.
+        """
         first, last = block.rows.start + block.offset, block.rows.stop + block.offset
         middle = (first + last) // 2
         keys = torch.arange(block.keys.start - middle, block.keys.stop - middle, device=like.device).to(like.dtype)
@@ -120,55 +123,55 @@ class Top(Statistic):
 
     name = "top"
 
-    def __init__(self, of: Sizes, k: int) -> None:
-        super().__init__(of)
+    def __init__(self, sizes: Sizes, k: int) -> None:
+        super().__init__(sizes)
         self._k = k
 
-    def prepare(self, found: Facts) -> None:
-        of = self.of
-        found["top"] = of.zeros(of.batch, of.heads, of.q_len, self._k)
-        found["top_keys"] = torch.full(found["top"].shape, -1, device=of.device)
+    def prepare(self, facts: Facts) -> None:
+        sizes = self.sizes
+        facts["top"] = sizes.zeros(sizes.batch, sizes.heads, sizes.q_len, self._k)
+        facts["top_keys"] = torch.full(facts["top"].shape, -1, device=sizes.device)
 
-    def see(self, block: Block, w: Tensor, found: Facts) -> None:
+    def add(self, block: Block, w: Tensor, facts: Facts) -> None:
         largest, keys = topk_keys(w, min(self._k, w.shape[-1]))
         keys = (keys + block.keys.start).masked_fill_(largest == 0, -1)
         place = (block.entries, block.heads, block.rows, slice(0, largest.shape[-1]))
-        found["top"][place] = block.by_head(largest).to(found["top"].dtype)
-        found["top_keys"][place] = block.by_head(keys)
+        facts["top"][place] = block.by_head(largest).to(facts["top"].dtype)
+        facts["top_keys"][place] = block.by_head(keys)
 
-    def push(self, block: Block, grad: Tensor, dw: Tensor, found: Facts) -> None:
+    def add_gradient(self, block: Block, grad: Tensor, dw: Tensor, facts: Facts) -> None:
         place = (block.entries, block.heads, block.rows)
-        keys = found["top_keys"][place].flatten(0, 1)
+        keys = facts["top_keys"][place].flatten(0, 1)
         grad = grad[place].flatten(0, 1).to(dw.dtype).masked_fill(keys < 0, 0.0)
         dw.scatter_add_(-1, (keys - block.keys.start).clamp_(min=0), grad)
 
 
 class Rows(Statistic):
-    """w of chosen queries and heads: (B, chosen heads, chosen queries, S)."""
+    """The weights of chosen queries and heads: (B, chosen heads, chosen queries, S)."""
 
     name = "rows"
 
-    def __init__(self, of: Sizes, queries: Sequence[int], heads: Sequence[int] | None) -> None:
-        super().__init__(of)
-        self._heads = [h % of.heads for h in (range(of.heads) if heads is None else heads)]
-        self._queries = [q % of.q_len for q in queries]
+    def __init__(self, sizes: Sizes, queries: Sequence[int], heads: Sequence[int] | None) -> None:
+        super().__init__(sizes)
+        self._heads = [h % sizes.heads for h in (range(sizes.heads) if heads is None else heads)]
+        self._queries = [q % sizes.q_len for q in queries]
 
-    def prepare(self, found: Facts) -> None:
-        of = self.of
-        found[self.name] = of.zeros(of.batch, len(self._heads), len(self._queries), of.k_len)
+    def prepare(self, facts: Facts) -> None:
+        sizes = self.sizes
+        facts[self.name] = sizes.zeros(sizes.batch, len(self._heads), len(self._queries), sizes.k_len)
 
-    def see(self, block: Block, w: Tensor, found: Facts) -> None:
+    def add(self, block: Block, w: Tensor, facts: Facts) -> None:
         for slot, head, slots, queries in self._inside(block):
-            part = block.by_head(w)[:, head, queries].to(found[self.name].dtype)
-            found[self.name][block.entries, slot, :, block.keys][:, slots] = part
+            part = block.by_head(w)[:, head, queries].to(facts[self.name].dtype)
+            facts[self.name][block.entries, slot, :, block.keys][:, slots] = part
 
-    def push(self, block: Block, grad: Tensor, dw: Tensor, found: Facts) -> None:
+    def add_gradient(self, block: Block, grad: Tensor, dw: Tensor, facts: Facts) -> None:
         for slot, head, slots, queries in self._inside(block):
             part = grad[block.entries, slot, :, block.keys][:, slots].to(dw.dtype)
             block.by_head(dw)[:, head].index_add_(1, torch.tensor(queries, device=dw.device), part)
 
     def _inside(self, block: Block) -> list[tuple[int, int, list[int], list[int]]]:
-        """For each chosen head in the block: its place in the result and in the block; the same of the queries."""
+        """Return each chosen head's place in the result and in the block, and those of the chosen queries."""
         slots = [n for n, q in enumerate(self._queries) if block.rows.start <= q < block.rows.stop]
         if not slots:
             return []
@@ -181,70 +184,74 @@ class Rows(Statistic):
 
 
 class HeadMean(Statistic):
-    """The mean of w over the heads: (B, L, S)."""
+    """The mean of the weights over the heads: (B, L, S)."""
 
     name = "head_mean"
 
-    def prepare(self, found: Facts) -> None:
-        of = self.of
-        found[self.name] = torch.empty(of.batch, of.q_len, of.k_len, dtype=of.map_dtype, device=of.device)
+    def prepare(self, facts: Facts) -> None:
+        sizes = self.sizes
+        facts[self.name] = torch.empty(
+            sizes.batch, sizes.q_len, sizes.k_len, dtype=sizes.map_dtype, device=sizes.device
+        )
 
-    def see(self, block: Block, w: Tensor, found: Facts) -> None:
-        rows = found[self.name][block.entries, block.rows]
+    def add(self, block: Block, w: Tensor, facts: Facts) -> None:
+        rows = facts[self.name][block.entries, block.rows]
         part = rows[..., block.keys]
         mean = block.by_head(w).sum(1)  # a mean in bfloat16 takes eight times as long
         if block.heads.start:
-            part.add_(mean, alpha=1 / self.of.heads)
+            part.add_(mean, alpha=1 / self.sizes.heads)
             return
         if part.shape[-1] < rows.shape[-1]:
             rows.zero_()
-        torch.mul(mean, 1 / self.of.heads, out=part) if mean.dtype == part.dtype else part.copy_(mean / self.of.heads)
+        torch.mul(mean, 1 / self.sizes.heads, out=part) if mean.dtype == part.dtype else part.copy_(
+            mean / self.sizes.heads
+        )
 
-    def push(self, block: Block, grad: Tensor, dw: Tensor, found: Facts) -> None:
-        block.by_head(dw).add_(grad[block.entries, None, block.rows, block.keys], alpha=1 / self.of.heads)
+    def add_gradient(self, block: Block, grad: Tensor, dw: Tensor, facts: Facts) -> None:
+        block.by_head(dw).add_(grad[block.entries, None, block.rows, block.keys], alpha=1 / self.sizes.heads)
 
 
 class Weights(Statistic):
-    """w: (B, H, L, S)."""
+    """All weights: (B, H, L, S)."""
 
     name = "weights"
 
-    def prepare(self, found: Facts) -> None:
-        of = self.of
-        shape = (of.batch, of.heads, of.q_len, of.k_len)
-        found[self.name] = torch.empty(shape, dtype=of.map_dtype, device=of.device)
+    def prepare(self, facts: Facts) -> None:
+        sizes = self.sizes
+        shape = (sizes.batch, sizes.heads, sizes.q_len, sizes.k_len)
+        facts[self.name] = torch.empty(shape, dtype=sizes.map_dtype, device=sizes.device)
 
-    def see(self, block: Block, w: Tensor, found: Facts) -> None:
-        rows = found[self.name][block.entries, block.heads, block.rows]
+    def add(self, block: Block, w: Tensor, facts: Facts) -> None:
+        rows = facts[self.name][block.entries, block.heads, block.rows]
         if w.shape[-1] < rows.shape[-1]:
             rows.zero_()
         rows[..., block.keys] = block.by_head(w)
 
-    def push(self, block: Block, grad: Tensor, dw: Tensor, found: Facts) -> None:
+    def add_gradient(self, block: Block, grad: Tensor, dw: Tensor, facts: Facts) -> None:
         block.by_head(dw).add_(grad[block.entries, block.heads, block.rows, block.keys])
 
 
 class PooledHeads(Statistic):
-    """Σ of w over tiles of queries and keys: (B, H, tiles, tiles)."""
+    """The sum of the weights over tiles of queries and keys: (B, H, tiles, tiles)."""
 
     name = "pooled_heads"
 
-    def __init__(self, of: Sizes, tiles: int) -> None:
-        super().__init__(of)
-        self._tile = tile_size(of.q_len, tiles), tile_size(of.k_len, tiles)
+    def __init__(self, sizes: Sizes, tiles: int) -> None:
+        super().__init__(sizes)
+        self._tile = tile_size(sizes.q_len, tiles), tile_size(sizes.k_len, tiles)
 
-    def prepare(self, found: Facts) -> None:
-        found[self.name] = self.of.zeros(self.of.batch, self.of.heads, *self._tiles_in_all())
+    def prepare(self, facts: Facts) -> None:
+        facts[self.name] = self.sizes.zeros(self.sizes.batch, self.sizes.heads, *self._tiles_in_all())
 
-    def see(self, block: Block, w: Tensor, found: Facts) -> None:
+    def add(self, block: Block, w: Tensor, facts: Facts) -> None:
         rows, keys = self._tiles(block)
-        found[self.name][block.entries, block.heads, rows, keys] += self._sum(block, block.by_head(w))
+        facts[self.name][block.entries, block.heads, rows, keys] += self._sum(block, block.by_head(w))
 
-    def push(self, block: Block, grad: Tensor, dw: Tensor, found: Facts) -> None:
+    def add_gradient(self, block: Block, grad: Tensor, dw: Tensor, facts: Facts) -> None:
         block.by_head(dw).add_(self._spread(block, grad[block.entries, block.heads]))
 
     def _tiles_in_all(self) -> tuple[int, ...]:
-        return tuple(-(-n // size) for n, size in zip((self.of.q_len, self.of.k_len), self._tile, strict=True))
+        return tuple(-(-n // size) for n, size in zip((self.sizes.q_len, self.sizes.k_len), self._tile, strict=True))
 
     def _tiles(self, block: Block) -> tuple[slice, slice]:
         rows, keys = (
@@ -254,7 +261,7 @@ class PooledHeads(Statistic):
         return rows, keys
 
     def _sum(self, block: Block, w: Tensor) -> Tensor:
-        """(..., rows, keys) -> (..., tiles, tiles)"""
+        """Sum (..., rows, keys) into (..., tiles, tiles)."""
         tile = self._tile[0]
         if tile > 1:
             of_row = torch.arange(block.rows.start, block.rows.stop, device=w.device) // tile
@@ -266,7 +273,7 @@ class PooledHeads(Statistic):
         return w
 
     def _spread(self, block: Block, grad: Tensor) -> Tensor:
-        """(..., all tiles, all tiles) -> (..., rows, keys)"""
+        """Spread (..., all tiles, all tiles) over (..., rows, keys)."""
         rows, keys = (
             torch.arange(part.start, part.stop, device=grad.device) // size
             for part, size in zip((block.rows, block.keys), self._tile, strict=True)
@@ -279,27 +286,27 @@ class Pooled(PooledHeads):
 
     name = "pooled"
 
-    def prepare(self, found: Facts) -> None:
-        found[self.name] = self.of.zeros(self.of.batch, *self._tiles_in_all())
+    def prepare(self, facts: Facts) -> None:
+        facts[self.name] = self.sizes.zeros(self.sizes.batch, *self._tiles_in_all())
 
-    def see(self, block: Block, w: Tensor, found: Facts) -> None:
+    def add(self, block: Block, w: Tensor, facts: Facts) -> None:
         rows, keys = self._tiles(block)
-        found[self.name][block.entries, rows, keys] += self._sum(block, block.by_head(w).sum(1)) / self.of.heads
+        facts[self.name][block.entries, rows, keys] += self._sum(block, block.by_head(w).sum(1)) / self.sizes.heads
 
-    def push(self, block: Block, grad: Tensor, dw: Tensor, found: Facts) -> None:
-        block.by_head(dw).add_(self._spread(block, grad[block.entries])[:, None], alpha=1 / self.of.heads)
+    def add_gradient(self, block: Block, grad: Tensor, dw: Tensor, facts: Facts) -> None:
+        block.by_head(dw).add_(self._spread(block, grad[block.entries])[:, None], alpha=1 / self.sizes.heads)
 
 
-def statistics(want: Want, of: Sizes) -> list[Statistic]:
-    """What `want` asks of the weights themselves."""
+def statistics(want: Want, sizes: Sizes) -> list[Statistic]:
+    """Return the facts that `want` asks about the weights themselves."""
     wished: dict[str, Callable[[], Statistic]] = {
-        "received": lambda: Received(of),
-        "distance": lambda: Distance(of),
-        "top": lambda: Top(of, want.top),
-        "rows": lambda: Rows(of, want.rows, want.row_heads),
-        "pooled": lambda: Pooled(of, want.pooled),
-        "pooled_heads": lambda: PooledHeads(of, want.pooled_heads),
-        "head_mean": lambda: HeadMean(of),
-        "weights": lambda: Weights(of),
+        "received": lambda: Received(sizes),
+        "distance": lambda: Distance(sizes),
+        "top": lambda: Top(sizes, want.top),
+        "rows": lambda: Rows(sizes, want.rows, want.row_heads),
+        "pooled": lambda: Pooled(sizes, want.pooled),
+        "pooled_heads": lambda: PooledHeads(sizes, want.pooled_heads),
+        "head_mean": lambda: HeadMean(sizes),
+        "weights": lambda: Weights(sizes),
     }
     return [new() for name, new in wished.items() if getattr(want, name)]

@@ -40,7 +40,7 @@ def _score(
     keys, rate, G, L, S, offset, D, WIDTH_D: tl.constexpr, KEEP: tl.constexpr, BIAS: tl.constexpr,
     CAUSAL: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """The scores of queries x (M, D) and keys, in base 2: (M, N), -inf where a query may not look."""
+    """Return the scores of queries x (M, D) and keys, in base 2: (M, N), -inf where a query may not look."""
     d = tl.arange(0, WIDTH_D)
     at = (
         k
@@ -66,7 +66,7 @@ def _score(
 
 @triton.jit
 def _weigh(s, peak, tilt):
-    """Weights from scores. Queries that look nowhere have a peak of -inf, and only scores of -inf."""
+    """Return weights from scores. Queries that look nowhere have a peak of -inf, and only scores of -inf."""
     return tl.exp2(s - tl.where(peak == float("-inf"), 0.0, peak)[:, None] - tilt[:, None])
 
 
@@ -134,7 +134,7 @@ def receive(
     bias_j, peak, tilt, received, rate, H, G, L, S, offset, D, WIDTH_D: tl.constexpr, KEEP: tl.constexpr,
     BIAS: tl.constexpr, CAUSAL: tl.constexpr, PRECISION: tl.constexpr, M: tl.constexpr, N: tl.constexpr,
 ):  # fmt: skip
-    """One block of keys over all queries: no two programs add to one number."""
+    """Sum one block of keys over all queries: no two programs add to one number."""
     block, head = tl.program_id(0) % tl.cdiv(S, N), tl.program_id(0) // tl.cdiv(S, N)
     b, h = head // H, head % H
     keys = block * N + tl.arange(0, N)
@@ -161,7 +161,7 @@ def average(
     bias_j, peak, tilt, mean, rate, H, G, L, S, offset, D, WIDTH_D: tl.constexpr, KEEP: tl.constexpr,
     BIAS: tl.constexpr, CAUSAL: tl.constexpr, PRECISION: tl.constexpr, M: tl.constexpr, N: tl.constexpr,
 ):  # fmt: skip
-    """The mean over the heads of one block of the map."""
+    """Average one block of the map over the heads."""
     across = tl.cdiv(S, N)
     b, place = tl.program_id(0) // (tl.cdiv(L, M) * across), tl.program_id(0) % (tl.cdiv(L, M) * across)
     rows, keys = place // across * M + tl.arange(0, M), place % across * N + tl.arange(0, N)
@@ -187,7 +187,7 @@ def pool(
     BIAS: tl.constexpr, CAUSAL: tl.constexpr, PRECISION: tl.constexpr, M: tl.constexpr, N: tl.constexpr, ROWS, KEYS,
     MOST_ROWS, MOST_KEYS, HEADS,
 ):  # fmt: skip
-    """One part, at most MOST_ROWS x MOST_KEYS, of a tile of ROWS x KEYS of HEADS heads' mean, in blocks of M x N.
+    """Sum one part, at most MOST_ROWS x MOST_KEYS, of a tile of ROWS x KEYS of HEADS heads' mean, in blocks of M x N.
 
     pooled: (groups of heads, tiles, parts, tiles, parts)."""
     down, across = tl.cdiv(L, ROWS) * tl.cdiv(ROWS, MOST_ROWS), tl.cdiv(S, KEYS) * tl.cdiv(KEYS, MOST_KEYS)
@@ -226,7 +226,7 @@ def rank(
     BIAS: tl.constexpr, CAUSAL: tl.constexpr, PRECISION: tl.constexpr, M: tl.constexpr, N: tl.constexpr,
     K: tl.constexpr, SLOTS: tl.constexpr,
 ):  # fmt: skip
-    """The K largest weights of each query, unsorted: a larger one takes the place of the smallest kept."""
+    """Find the K largest weights of each query, unsorted: a larger one takes the place of the smallest kept."""
     block, head = tl.program_id(0) % tl.cdiv(L, M), tl.program_id(0) // tl.cdiv(L, M)
     b, h = head // H, head % H
     rows = block * M + tl.arange(0, M)

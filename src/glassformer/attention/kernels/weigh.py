@@ -17,7 +17,7 @@ def weigh(
     scale: float | None = None,
     dropout: float = 0.0,
 ) -> Float[Tensor, "batch heads q_len k_len"]:
-    """The attention weights themselves: softmax(q kᵀ scale + bias) over the keys, explicit; scale 1 / sqrt(d_head).
+    """Return the attention weights themselves: softmax(q kᵀ scale + bias) over the keys; scale 1 / sqrt(d_head).
 
     Holds batch x heads x q_len x k_len numbers. Blocked keys, and all keys of a query that may look nowhere, weigh
     exactly zero.
@@ -42,7 +42,7 @@ def score(
     bias: Float[Tensor, "#batch #heads #q_len k_len"] | None = None,
     scale: float | None = None,
 ) -> tuple[Float[Tensor, "batch heads q_len k_len"], Bool[Tensor, "#batch #heads #q_len 1"] | None]:
-    """The scores, -inf where blocked, and which queries may look nowhere: these have scores of 0, never NaN."""
+    """Return the scores, -inf where blocked, and which queries may look nowhere: these have scores of 0, never NaN."""
     scores = _product(q, k, scale)
     if bias is not None:
         scores = scores + bias
