@@ -18,6 +18,7 @@ model = torch.nn.TransformerEncoderLayer(24, 3, 40)
 with capture(model) as captured:
     model(torch.randn(2, 3, 24))
 assert len(captured) == 1
+assert "torch._dynamo" not in sys.modules  # it takes longer to load than all else here
 print(*{name.split(".")[1] for name in sys.modules if name.startswith("glassformer.")})
 for wrong in ({"model": "bert"}, {"want": True}, {"layers": 3}, {"layers": [3]}, {"budget": "1 GiB"}):
     try:
@@ -31,7 +32,8 @@ def test_it_needs_attention_alone_and_refuses_wrong_types():
     """In a process without the hook that checks annotations."""
     done = subprocess.run([sys.executable, "-c", UNCHECKED], capture_output=True, text=True, timeout=120, check=True)
     rooms, *messages = done.stdout.splitlines()
-    assert set(rooms.split()) == {"attention", "capture", "errors"}
+    leaves = {"checks", "device", "errors", "files", "meter", "pictures", "tensors"}
+    assert set(rooms.split()) - leaves == {"attention", "capture"}
     assert messages == [
         "model must be a torch.nn.Module, got str",
         "want must be a Want, got True: pass Want(entropy=True), for example",

@@ -1,6 +1,7 @@
 """The public function `capture`: records the attention of a model that already exists."""
 
 import difflib
+import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from fnmatch import fnmatchcase
@@ -95,9 +96,10 @@ def _choose(names: Sequence[str], layers: str | Iterable[str]) -> list[str]:
 
 
 def _check_not_compiled(model: nn.Module) -> None:
+    dynamo = sys.modules.get("torch._dynamo")  # loading it takes over a second, and without it nothing is compiled
     for name, module in model.named_modules():
         path = f"model.{name}" if name else "model"
-        if isinstance(module, torch._dynamo.OptimizedModule):
+        if dynamo is not None and isinstance(module, dynamo.OptimizedModule):
             raise ArgumentError(f"{path} is compiled, so its attention can't be recorded: capture {path}._orig_mod")
         if getattr(module, "_compiled_call_impl", None) is not None:
             raise ArgumentError(
