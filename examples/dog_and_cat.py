@@ -1,10 +1,10 @@
-"""A question about the dog, and a clause about the cat: the model learns to look past what the question isn't about.
+"""A question about the dog, and a clause about the cat: the model learns to attend to the dog's clause alone.
 
     python examples/dog_and_cat.py [--png dog_and_cat.png]
 
-Source: two clauses, a question about one of the animals. Target: the answer, "the dog was brown". What its last word
-looks at is captured before and after a quarter of a minute of training: the clause that the question isn't about loses
-its attention.
+The source is two clauses and a question about one of the animals, the target is the answer, "the dog was brown". The
+attention of the answer's last word is captured before and after a quarter of a minute of training: the clause that the
+question isn't about loses it.
 """
 
 import random
@@ -28,11 +28,11 @@ PARTS = (ASKED, OTHER, QUESTION)
 
 
 Story = tuple[list[str], list[str], list[str]]
-"""Words of the source, words of the answer, and of each word of the source which of `PARTS` it belongs to."""
+"""The words of the source, the words of the answer, and for each word of the source which of `PARTS` it belongs to."""
 
 
-def story(draw: random.Random, *, held_out: bool) -> Story:
-    """One of the tenth of the stories that is held out from training, or one of the others."""
+def draw_story(draw: random.Random, *, held_out: bool) -> Story:
+    """Draw one of the tenth of the stories that is held out from training, or one of the others."""
     while True:
         words, answer, parts = any_story(draw)
         if (zlib.crc32(" ".join(words).encode()) % 10 == 0) == held_out:
@@ -40,8 +40,8 @@ def story(draw: random.Random, *, held_out: bool) -> Story:
 
 
 def any_story(draw: random.Random) -> Story:
-    """A story, its clauses in any order."""
-    animals, colours, places = (draw.sample(of, 2) for of in (ANIMALS, COLOURS, PLACES))
+    """Draw a story, with its clauses in any order."""
+    animals, colours, places = (draw.sample(words, 2) for words in (ANIMALS, COLOURS, PLACES))
     asked = draw.randrange(2)
     words, parts = [], []
     for n in range(2):
@@ -53,23 +53,23 @@ def any_story(draw: random.Random) -> Story:
 
 
 def batch(stories: list[Story]) -> tuple[torch.Tensor, torch.Tensor]:
-    """Ids of the sources with their ends, and of the answers; all are equally long."""
+    """Return the ids of the sources with their ends, and of the answers; all stories are equally long."""
     ids = {word: n for n, word in enumerate(WORDS)}
     source = torch.tensor([[*(ids[word] for word in words), ids["</s>"]] for words, _, _ in stories])
     return source, torch.tensor([[ids[word] for word in answer] for _, answer, _ in stories])
 
 
-def read(model: Transformer, source: torch.Tensor, answer: torch.Tensor) -> torch.Tensor:
-    """Scores of every word for each place of the answer, what stands before it given."""
+def score(model: Transformer, source: torch.Tensor, answer: torch.Tensor) -> torch.Tensor:
+    """Return the logits of each word of the answer, given the source and the words before it."""
     start = torch.full((len(source), 1), model.target_pad)  # decoding starts from padding
     return model(source, torch.cat([start, answer[:, :-1]], 1))
 
 
-def look(model: Transformer, stories: list[Story]) -> tuple[torch.Tensor, dict[str, float]]:
-    """What the last word of the answer looks at, the mean over heads, (stories, source_len); and each part's share."""
-    with torch.no_grad(), capture(model, Want(head_mean=True), layers="decoder.0.source_attention") as seen:
-        read(model, *batch(stories))
-    weights = seen["decoder.0.source_attention"].head_mean[:, -1]
+def measure(model: Transformer, stories: list[Story]) -> tuple[torch.Tensor, dict[str, float]]:
+    """Return the weights of the answer's last word, (stories, source_len), mean over heads; and each part's share."""
+    with torch.no_grad(), capture(model, Want(head_mean=True), layers="decoder.0.source_attention") as record:
+        score(model, *batch(stories))
+    weights = record["decoder.0.source_attention"].head_mean[:, -1]
     shares = {}
     for part in PARTS:
         belongs = torch.tensor([[own == part for own in parts] + [False] for _, _, parts in stories])
@@ -78,12 +78,13 @@ def look(model: Transformer, stories: list[Story]) -> tuple[torch.Tensor, dict[s
 
 
 def train(model: Transformer, draw: random.Random, updates: int) -> None:
+    """Train on stories that are not held out."""
     optimizer = torch.optim.Adam(model.parameters(), betas=(0.9, 0.98))
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 2e-3, total_steps=updates)
     model.train()
     for _ in range(updates):
-        source, answer = batch([story(draw, held_out=False) for _ in range(64)])
-        loss = F.cross_entropy(read(model, source, answer).flatten(0, 1), answer.flatten())
+        source, answer = batch([draw_story(draw, held_out=False) for _ in range(64)])
+        loss = F.cross_entropy(score(model, source, answer).flatten(0, 1), answer.flatten())
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
@@ -92,7 +93,7 @@ def train(model: Transformer, draw: random.Random, updates: int) -> None:
 
 
 def main(updates: int = 500, seed: int = 1, png: Path | None = None) -> None:
-    """Train the model, and print where it looks.
+    """Train the model, and print where it attends before and after.
 
     Args:
         updates: Updates of 64 stories each.
@@ -103,15 +104,15 @@ def main(updates: int = 500, seed: int = 1, png: Path | None = None) -> None:
     draw = random.Random(seed)
     sizes = dict(d_model=64, heads=4, encoder_layers=2, decoder_layers=1, d_ff=128, dropout=0.0)
     model = Transformer(ModelConfig(source_vocab_size=PAD + 1, target_vocab_size=PAD + 1, **sizes)).eval()
-    test = [story(draw, held_out=True) for _ in range(500)]
-    before, share_before = look(model, test)
+    test = [draw_story(draw, held_out=True) for _ in range(500)]
+    before, share_before = measure(model, test)
     train(model, draw, updates)
-    after, share_after = look(model, test)
+    after, share_after = measure(model, test)
     source, answer = batch(test)
     with torch.no_grad():
-        right = (read(model, source, answer).argmax(-1) == answer).all(1).float().mean()
+        right = (score(model, source, answer).argmax(-1) == answer).all(1).float().mean()
     print(f"right answers to 500 new questions: {right:.1%}")
-    print(f"{'the last word looks at':30}before  after training")
+    print(f"{'the last word attends to':30}before  after training")
     for part in PARTS:
         print(f"{part:30}{share_before[part]:6.1%}{share_after[part]:7.1%}")
     if png is not None:
@@ -119,7 +120,7 @@ def main(updates: int = 500, seed: int = 1, png: Path | None = None) -> None:
 
 
 def plot(one: Story, before: torch.Tensor, after: torch.Tensor, png: Path) -> None:
-    """Each word of a story under a bar: what the answer gives it."""
+    """Draw a bar for each word of a story: its weight for the answer's last word."""
     from matplotlib.figure import Figure
 
     words, answer, parts = one
@@ -134,7 +135,7 @@ def plot(one: Story, before: torch.Tensor, after: torch.Tensor, png: Path) -> No
     axes[1].set_xticks(range(len(words)), words, rotation=45, ha="right")
     handles = [axes[0].bar([0], [0], color=colour, label=part) for part, colour in colours.items()]
     axes[0].legend(handles=handles, frameon=False)
-    figure.suptitle(f"what the last word of “{' '.join(answer)}” looks at", fontsize="medium")
+    figure.suptitle(f"what the last word of “{' '.join(answer)}” attends to", fontsize="medium")
     figure.savefig(png, dpi=110)
 
 

@@ -32,8 +32,8 @@ def main(run: Path = Path("runs/dates"), out: Path = Path("year.html")) -> None:
         return
     translator = Translator.load(run, precision="float32")
     splits = make_dates(seed=1)
-    names, on_validation = shares(read(translator, splits.valid))
-    held_out = read(translator, splits.test)
+    names, on_validation = shares(translate(translator, splits.valid))
+    held_out = translate(translator, splits.test)
     _, on_test = shares(held_out)
     chosen = int(on_validation.argmax())
     print(f"weight on the year while it is written, {DATES} dates each   validation   held-out")
@@ -45,30 +45,34 @@ def main(run: Path = Path("runs/dates"), out: Path = Path("year.html")) -> None:
     print(f"{out}#at={attention}&head={head}&token=1: the page of {held_out[0][0].phrase!r}")
 
 
-def read(translator: Translator, dates: Sequence[DatePhrase]) -> list[tuple[DatePhrase, Translation]]:
-    """So many dates that show all digits of their year, and what is made of them."""
+def translate(translator: Translator, dates: Sequence[DatePhrase]) -> list[tuple[DatePhrase, Translation]]:
+    """Translate `DATES` of the dates that show all digits of their year."""
     shown = [date for date in dates if date.iso[:4] in date.phrase]
     some = random.Random(1).sample(shown, DATES)
     want = {"source": Want(weights=True)}
-    found = translator.translations([date.phrase for date in some], SearchConfig(beam=1), attention=want)
-    return list(zip(some, found, strict=True))
+    translations = translator.translations([date.phrase for date in some], SearchConfig(beam=1), attention=want)
+    return list(zip(some, translations, strict=True))
 
 
 def shares(dates: Sequence[tuple[DatePhrase, Translation]]) -> tuple[list[str], Tensor]:
-    """Names of the heads that look at the source, and each one's share."""
+    """Return the names of the heads that attend to the source, and each one's share."""
     names: list[str] = []
-    found = []
+    by_date = []
     for date, translation in dates:
-        seen = translation.attention
-        assert seen is not None
-        layers = {f"decoder.{n}.source_attention": one.weights[0] for n, one in seen.source.items()}
+        attention = translation.attention
+        assert attention is not None
+        tokens = attention.source_tokens, attention.target_out
+        layers = {f"decoder.{n}.source_attention": one.weights[0] for n, one in attention.source.items()}
         names = [f"{name} head {n}" for name, weights in layers.items() for n in range(len(weights))]
-        found.append(torch.cat([on_year(w, seen.source_tokens, seen.target_out, date) for w in layers.values()]))
-    return names, torch.stack(found).mean(0)
+        by_date.append(torch.cat([on_year(weights, *tokens, date) for weights in layers.values()]))
+    return names, torch.stack(by_date).mean(0)
 
 
 def on_year(weights: Tensor, source: Sequence[str], target: Sequence[str], date: DatePhrase) -> Tensor:
-    """Of weights (heads, target, source), the share on the year's characters in the steps that write its digits."""
+    """Return each head's share: its weight on the year's characters in the steps that write the year's digits.
+
+    `weights` are (heads, target, source).
+    """
     year = date.iso[:4]
     first_in, first_out = ("".join(token[:1] for token in tokens).find(year) for tokens in (source, target))
     if first_out < 0:  # it wrote another year

@@ -10,6 +10,7 @@ EXAMPLES = Path(__file__).parents[1] / "examples"
 
 
 def test_attention_on_the_irrelevant_clause_falls(tmp_path):
+    # A quarter of a minute on a quiet core: the example shows what is learned, so it must learn.
     png = tmp_path / "picture.png"
     command = [sys.executable, str(EXAMPLES / "dog_and_cat.py"), "--png", str(png)]
     done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"})

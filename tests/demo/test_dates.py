@@ -159,6 +159,7 @@ def test_weekdays_are_right(phrases):
         ("English", "hyphens", "03-Oct-2017", "2017-10-03"),
         ("English", "ordinal", "March 3rd, 2021", "2021-03-03"),
         ("English", "ordinal", "the 11th of March 2021", "2021-03-11"),
+        ("English", "ordinal", "March 13th, 2021", "2021-03-13"),
         ("English", "ordinal", "22nd March 2021", "2021-03-22"),
         ("French", "full", "mardi 3 octobre 2017", "2017-10-03"),
         ("French", "prose", "le 1er mai 1999", "1999-05-01"),

@@ -11,7 +11,7 @@ from glassformer.demo import demonstration
 from glassformer.demo.dates import make_dates
 from glassformer.demo.demonstration import demonstrate
 from glassformer.errors import RunError
-from glassformer.training.loop import TrainResult
+from glassformer.training.result import TrainResult
 
 
 @pytest.fixture
