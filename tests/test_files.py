@@ -42,15 +42,14 @@ def test_tensors_with_a_checksum_come_back_with_their_metadata(path):
     assert_close(load_file(path), TENSORS, rtol=0.0, atol=0.0)
 
 
-def test_every_single_changed_bit_is_found(path):
+def test_a_changed_bit_of_any_byte_is_found(path):
     content = path.read_bytes()
     for place in range(len(content)):
-        for bit in range(8):
-            changed = bytearray(content)
-            changed[place] ^= 1 << bit
-            path.write_bytes(changed)
-            with pytest.raises(RunError, match=r"file.safetensors is damaged \(.+\)$"):
-                check_tensors(path)
+        changed = bytearray(content)
+        changed[place] ^= 1 << place % 8
+        path.write_bytes(changed)
+        with pytest.raises(RunError, match=r"file.safetensors is damaged \(.+\)$"):
+            check_tensors(path)
 
 
 def test_a_file_that_is_cut_or_longer_is_found(path):

@@ -22,7 +22,7 @@ from glassformer.meter import Meter, progress_facts
         ((300, 300, 6.0, None, 1.0), "300 lines, 50 lines/s"),
         ((0, 0, 1.0, None, 0.0), "0 lines, 0 lines/s"),
     ],
-    ids=["begun", "gone on with", "done", "grown since", "unknown", "a share known", "all of it", "nothing yet"],
+    ids=["started", "resumed", "done", "grown since", "unknown", "a share known", "all of it", "nothing yet"],
 )
 def test_facts_of_the_progress(figures, facts):
     done, new, seconds, *total_and_share = figures
