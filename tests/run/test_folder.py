@@ -94,216 +94,110 @@ def test_a_run_may_be_moved(folder, tmp_path_factory):
     assert Translator.load(elsewhere).translate(LINES, SEARCH) == expected
 
 
-def edit(name: str) -> Callable:
-    """Registers a way to damage a run folder, and the message it leads to."""
-
-    def register(damage: Callable[[Path], str]) -> Callable:
-        DAMAGES[name] = damage
-        return damage
-
-    return register
-
-
-DAMAGES: dict[str, Callable[[Path], str]] = {}
-
-
 def change_config(folder: Path, **changes) -> None:
     path = folder / "config.json"
     values = {**json.loads(path.read_text(encoding="utf-8")), **changes}
     path.write_text(json.dumps({key: value for key, value in values.items() if value is not ...}), encoding="utf-8")
 
 
-def weights_of(folder: Path) -> tuple[Path, dict[str, torch.Tensor]]:
-    path = folder / "model.safetensors"
-    return path, load_file(path)
+def write(name: str, content: bytes) -> Callable[[Path], object]:
+    return lambda folder: (folder / name).write_bytes(content)
 
 
-@edit("no config.json")
-def _(folder: Path) -> str:
-    (folder / "config.json").unlink()
-    return f"{folder} is not a run folder: it has no config.json (glassformer train --out makes one)"
+def cut(name: str, end: int) -> Callable[[Path], object]:
+    return lambda folder: (folder / name).write_bytes((folder / name).read_bytes()[:end])
 
 
-@edit("config.json cut short")
-def _(folder: Path) -> str:
-    path = folder / "config.json"
-    path.write_bytes(path.read_bytes()[:50])
-    return f"{path} was not written by glassformer, or is damaged"
+def remove(name: str) -> Callable[[Path], object]:
+    return lambda folder: (folder / name).unlink()
 
 
-@edit("config.json empty")
-def _(folder: Path) -> str:
-    (folder / "config.json").write_bytes(b"")
-    return f"{folder}/config.json was not written by glassformer, or is damaged"
+def change_weights(change: Callable[[dict[str, torch.Tensor]], object]) -> Callable[[Path], object]:
+    def damage(folder: Path) -> None:
+        weights = load_file(folder / WEIGHTS)
+        change(weights)
+        write_tensors(folder / WEIGHTS, weights)
+
+    return damage
 
 
-@edit("config.json not text")
-def _(folder: Path) -> str:
-    (folder / "config.json").write_bytes(bytes(range(128, 256)))
-    return f"{folder}/config.json was not written by glassformer, or is damaged"
-
-
-@edit("config.json of another program")
-def _(folder: Path) -> str:
-    (folder / "config.json").write_text('{"vocab_size": 7}')
-    return f"{folder}/config.json was not written by glassformer, or is damaged"
-
-
-@edit("config.json of Hugging Face")
-def _(folder: Path) -> str:
-    (folder / "config.json").write_text('{"model_type": "marian"}')
-    return f"{folder} holds a Hugging Face model, not a run: make a run of it with glassformer import --from {folder} "
-
-
-@edit("config.json a list")
-def _(folder: Path) -> str:
-    (folder / "config.json").write_text("[1, 2]")
-    return f"{folder}/config.json was not written by glassformer, or is damaged"
-
-
-@edit("a newer format")
-def _(folder: Path) -> str:
-    change_config(folder, format=2)
-    return "config.json has format version 2, this glassformer reads up to 1: upgrade glassformer"
-
-
-@edit("parts of config.json missing")
-def _(folder: Path) -> str:
-    change_config(folder, model=..., target_tokenizer=...)
-    return f"{folder}/config.json is damaged: model, target_tokenizer missing"
-
-
-@edit("no weights")
-def _(folder: Path) -> str:
-    (folder / "model.safetensors").unlink()
-    return f"{folder}/model.safetensors is missing: copy it again from where it was trained"
-
-
-@edit("no weights yet")
-def _(folder: Path) -> str:
-    (folder / "model.safetensors").unlink()
-    (folder / "resume").mkdir()
-    return f"{folder}/model.safetensors is missing: its training has not reached a first validation"
-
-
-@edit("weights cut short")
-def _(folder: Path) -> str:
-    path = folder / "model.safetensors"
-    path.write_bytes(path.read_bytes()[:-100])
-    return f"{path} is damaged ("
-
-
-@edit("weights cut within the header")
-def _(folder: Path) -> str:
-    path = folder / "model.safetensors"
-    path.write_bytes(path.read_bytes()[:100])
-    return f"{path} is damaged ("
-
-
-@edit("weights empty")
-def _(folder: Path) -> str:
-    (folder / "model.safetensors").write_bytes(b"")
-    return f"{folder}/model.safetensors is damaged ("
-
-
-@edit("weights of a wider model")
-def _(folder: Path) -> str:
-    other = folder / "other"
-    make_run(other, d_model=16)
-    (other / "model.safetensors").replace(folder / "model.safetensors")
-    return f"{folder}/model.safetensors does not fit the model of config.json: "
-
-
-@edit("weights of a model with other parts")
-def _(folder: Path) -> str:
-    path = folder / "model.safetensors"
-    write_tensors(path, {"something.else": torch.zeros(2)})
-    return f"{path} does not fit the model of config.json: decoder.0.feed_forward.inner.bias must be (13,), got none"
-
-
-@edit("a weight too few")
-def _(folder: Path) -> str:
-    path, weights = weights_of(folder)
-    name = "encoder.0.self_attention.out_proj.weight"
-    del weights[name]
-    write_tensors(path, weights)
-    return f"{path} does not fit the model of config.json: {name} must be (8, 8), got none"
-
-
-@edit("a weight too many")
-def _(folder: Path) -> str:
-    path, weights = weights_of(folder)
-    write_tensors(path, {**weights, "output_bias": torch.zeros(7)})
-    return f"{path} does not fit the model of config.json: output_bias must be left out, got (7,)"
-
-
-@edit("a transposed weight")
-def _(folder: Path) -> str:
-    path, weights = weights_of(folder)
-    name = "decoder.0.feed_forward.outer.weight"
-    write_tensors(path, {**weights, name: weights[name].T})
-    return f"{path} does not fit the model of config.json: {name} must be (8, 13), got (13, 8)"
-
-
-@edit("a weight that is not finite")
-def _(folder: Path) -> str:
-    path, weights = weights_of(folder)
-    weights["decoder.0.feed_forward.outer.weight"][3, 5] = torch.nan
-    write_tensors(path, weights)
-    return f"{path} holds numbers that are not finite: train again with a lower --learning-rate"
-
-
-@edit("an infinite bias")
-def _(folder: Path) -> str:
-    path, weights = weights_of(folder)
-    weights["encoder.0.self_attention.in_proj_bias"][-1] = -torch.inf
-    write_tensors(path, weights)
-    return f"{path} holds numbers that are not finite: train again with a lower --learning-rate"
-
-
-@edit("no source tokenizer")
-def _(folder: Path) -> str:
-    (folder / "source.spm").unlink()
-    return f"{folder}/source.spm: the tokenizer file is missing"
-
-
-@edit("no target tokenizer")
-def _(folder: Path) -> str:
-    (folder / "target.symbols").unlink()
-    return f"{folder}/target.symbols: the tokenizer file is missing"
-
-
-@edit("a damaged tokenizer")
-def _(folder: Path) -> str:
-    path = folder / "source.spm"
-    path.write_bytes(path.read_bytes()[:50])
-    return f"{path}: not a sentencepiece model"
-
-
-@edit("the tokenizer of another run")
-def _(folder: Path) -> str:
-    SymbolTokenizer(list("ABCDEFGHIJK")).save(folder / "target")
-    return "target.symbols"
-
-
-@edit("the model's settings not an object")
-def _(folder: Path) -> str:
-    change_config(folder, model=None)
-    return "config.json"
-
-
-@edit("settings of a newer model")
-def _(folder: Path) -> str:
-    path = folder / "config.json"
-    model = json.loads(path.read_text(encoding="utf-8"))["model"]
+def with_a_setting_of_tomorrow(folder: Path) -> None:
+    model = json.loads((folder / CONFIG).read_text(encoding="utf-8"))["model"]
     change_config(folder, model={**model, "mixture_of_experts": 7})
-    return "unknown model settings mixture_of_experts"
 
 
-@pytest.mark.parametrize("damage", list(DAMAGES))
-def test_what_is_wrong_with_a_run_folder_is_said(folder, damage):
+def of_a_wider_model(folder: Path) -> None:
+    make_run(folder / "other", d_model=16)
+    (folder / "other" / WEIGHTS).replace(folder / WEIGHTS)
+
+
+CONFIG, WEIGHTS = "config.json", "model.safetensors"
+INNER, OUTER = "decoder.0.feed_forward.inner.bias", "decoder.0.feed_forward.outer.weight"
+BIAS, PROJECTION = "encoder.0.self_attention.in_proj_bias", "encoder.0.self_attention.out_proj.weight"
+NOT_OURS, DAMAGED = f"{CONFIG} was not written by glassformer, or is damaged", f"{WEIGHTS} is damaged ("
+NO_FIT = f"{WEIGHTS} does not fit the model of config.json: "
+NOT_FINITE = f"{WEIGHTS} holds numbers that are not finite: train again with a lower --learning-rate"
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (remove(CONFIG), " is not a run folder: it has no config.json (glassformer train --out makes one)"),
+        (cut(CONFIG, 50), NOT_OURS),
+        (write(CONFIG, b""), NOT_OURS),
+        (write(CONFIG, bytes(range(128, 256))), NOT_OURS),
+        (write(CONFIG, b'{"vocab_size": 7}'), NOT_OURS),
+        (write(CONFIG, b"[1, 2]"), NOT_OURS),
+        (
+            write(CONFIG, b'{"model_type": "marian"}'),
+            " holds a Hugging Face model, not a run: make a run of it",
+        ),
+        (
+            lambda folder: change_config(folder, format=2),
+            "has format version 2, this glassformer reads up to 1: ",
+        ),
+        (lambda folder: change_config(folder, model=..., training=...), "is damaged: model, training missing"),
+        (lambda folder: change_config(folder, model=None), "is damaged: model and training must be objects"),
+        (lambda folder: change_config(folder, source_tokenizer=7), "is damaged: the tokenizers must be names of files"),
+        (with_a_setting_of_tomorrow, "unknown model settings mixture_of_experts"),
+        (remove(WEIGHTS), f"{WEIGHTS} is missing: copy it again from where it was trained"),
+        (
+            lambda folder: ((folder / WEIGHTS).unlink(), (folder / "resume").mkdir()),
+            f"{WEIGHTS} is missing: its training has not reached a first validation",
+        ),
+        (cut(WEIGHTS, -100), DAMAGED),
+        (cut(WEIGHTS, 100), DAMAGED),
+        (write(WEIGHTS, b""), DAMAGED),
+        (lambda folder: torch.save({"weight": torch.zeros(3)}, folder / WEIGHTS), DAMAGED),  # it is never unpickled
+        (of_a_wider_model, NO_FIT),
+        (
+            change_weights(lambda weights: weights.clear()),
+            f"{NO_FIT}{INNER} must be (13,), got none",
+        ),
+        (change_weights(lambda weights: weights.pop(PROJECTION)), f"{NO_FIT}{PROJECTION} must be (8, 8), got none"),
+        (
+            change_weights(lambda weights: weights.update(output_bias=torch.zeros(7))),
+            f"{NO_FIT}output_bias must be left out, got (7,)",
+        ),
+        (
+            change_weights(lambda weights: weights.update({OUTER: weights[OUTER].T})),
+            f"{NO_FIT}{OUTER} must be (8, 13), got (13, 8)",
+        ),
+        (change_weights(lambda weights: weights[OUTER][3:4, 5].fill_(torch.nan)), NOT_FINITE),
+        (change_weights(lambda weights: weights[BIAS][-1:].fill_(-torch.inf)), NOT_FINITE),
+        (remove("source.spm"), "source.spm: the tokenizer file is missing"),
+        (remove("target.symbols"), "target.symbols: the tokenizer file is missing"),
+        (cut("source.spm", 50), "source.spm: not a sentencepiece model"),
+        (
+            lambda folder: SymbolTokenizer(list("ABCDEFGHIJK")).save(folder / "target"),
+            "source.spm and target.symbols have 22 and 14 ids, the model 22 and 8: these files are not of one run",
+        ),
+    ],
+    ids=lambda value: value[-40:] if isinstance(value, str) else "",
+)
+def test_what_is_wrong_with_a_run_folder_is_said(folder, damage, message):
     load_run(folder)
-    message = DAMAGES[damage](folder)
+    damage(folder)
     with pytest.raises(GlassformerError, match=re.escape(message)):
         load_run(folder)
     with pytest.raises(GlassformerError, match=re.escape(message)):
@@ -327,16 +221,6 @@ def test_a_run_folder_is_known_by_its_config_finished_or_not(tmp_path):
     assert is_run_folder(folder), "before the first validation"
     (folder / "config.json").write_text("{}")
     assert not is_run_folder(folder)
-
-
-def test_tensors_of_a_run_are_never_unpickled(folder):
-    """A pickle in the place of the weights is refused, not run."""
-    path = folder / "model.safetensors"
-    torch.save({"weight": torch.zeros(3)}, path)
-    with pytest.raises(RunError, match="is damaged"):
-        load_run(folder)
-    with pytest.raises(RunError, match="is damaged"):
-        Translator.load(folder)
 
 
 def test_weights_are_read_from_the_file_as_they_are_asked_for(folder):

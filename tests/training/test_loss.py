@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from torch.testing import assert_close
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from glassformer.errors import ArgumentError
 from glassformer.training import loss as module
 from glassformer.training.loss import consistent_cross_entropy, smoothed_cross_entropy
 
@@ -260,7 +261,7 @@ def test_bfloat16_is_as_near_as_torchs_on_tokens_that_are_known_almost_for_sure(
 
 def test_more_targets_than_states_are_refused():
     states, weight, targets = inputs()
-    with pytest.raises(ValueError, match=r"targets must be at most as many as states, 12, got 13"):
+    with pytest.raises(ArgumentError, match=r"targets must be at most as many as states, 12, got 13"):
         smoothed_cross_entropy(states[:-1], weight, targets, smoothing=0.1)
 
 
