@@ -3,11 +3,16 @@
 The models here are tiny: a second thread gains nothing, and two of them on busy cores wait for each other.
 """
 
+import gzip
+import json
 import os
 import random
+import shlex
+import shutil
 import signal
 import subprocess
 import sys
+import warnings
 
 os.environ |= {"HF_HUB_OFFLINE": "1", "RAY_USAGE_STATS_ENABLED": "0", "OMP_NUM_THREADS": "1"}
 
@@ -25,6 +30,7 @@ import pytest
 import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
+from glassformer import cli
 from glassformer.data.corpus import Corpus, write_corpus
 from glassformer.data.encode import EncodedPairs, PairCounts, PairEncoder
 from glassformer.run.folder import Run, load_run, write_config, write_weights
@@ -200,3 +206,148 @@ def holding() -> Callable[[Path], AbstractContextManager[subprocess.Popen]]:
 @pytest.fixture(scope="session")
 def reversed_symbols() -> Callable[..., list[str]]:
     return reversals
+
+
+# The command line
+
+TINY_FLAGS = (
+    "--tokenizer symbols --d-model 16 --heads 2 --encoder-layers 1 --decoder-layers 1 --d-ff 23 --batch-tokens 64 "
+    "--learning-rate 3e-3 --warmup 10 --validate-every 10 --score-pairs 5 --average 2 --precision float32 --device cpu"
+)
+WORDS = {
+    "TINY": TINY_FLAGS,
+    "TRAIN": f"train {TINY_FLAGS} --max-updates 2 --out new",
+    "AGAIN": f"train {TINY_FLAGS} --max-updates 2",
+    "PAIRS": "--source pairs.tsv --valid-source valid.tsv",
+    "SHORT": "--device cpu --beam 2 --max-length 7",
+}
+"""Words of the tests' command lines, and what they stand for."""
+
+
+class CommandLine:
+    """The command line, run in this process, which saves the two seconds that importing torch takes."""
+
+    PROGRESS = ("learning the vocabulary", "vocabulary: ", "train: ", "valid: ", "model: ")  # before an error
+
+    def arguments(self, command: str) -> list[str]:
+        """The arguments, with WORDS replaced."""
+        words = shlex.split(command)
+        return [part for word in words for part in (WORDS[word].split() if word in WORDS else [word])]
+
+    def __call__(self, command: str) -> int:
+        """Run a command; returns its exit status."""
+        with warnings.catch_warnings():
+            warnings.simplefilter("always")  # as in a process of its own: shown, not raised
+            with pytest.raises(SystemExit) as exit_:
+                cli.main(self.arguments(command))
+        assert isinstance(exit_.value.code, int)
+        return exit_.value.code
+
+    def complaint(self, stderr: str) -> str:
+        """The one line that says what is wrong."""
+        assert "Traceback" not in stderr
+        lines = [line for line in stderr.splitlines() if line and not line.startswith(self.PROGRESS)]
+        assert len(lines) == 1, stderr
+        assert lines[0].startswith("glassformer: error: "), stderr
+        return lines[0]
+
+
+@pytest.fixture(scope="session")
+def run_command() -> CommandLine:
+    return CommandLine()
+
+
+@pytest.fixture(scope="session")
+def samples(tmp_path_factory: pytest.TempPathFactory, run_command: CommandLine, interrupting: Callable) -> Path:
+    """Files and run folders, good and bad, that the tests copy."""
+    folder = tmp_path_factory.mktemp("samples")
+    draw = random.Random(1)
+    sources = [draw.choices("abcdefg", k=draw.randint(2, 6)) for _ in range(60)]
+    pairs = [(" ".join(source), " ".join(reversed(source))) for source in sources]
+
+    def write(name: str, lines: list[str]) -> None:
+        (folder / name).write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+
+    write("pairs.tsv", ["\t".join(pair) for pair in pairs])
+    write("valid.tsv", ["\t".join(pair) for pair in pairs[:11]])
+    write("source.txt", [source for source, _ in pairs])
+    write("target.txt", [target for _, target in pairs])
+    write("short.txt", [target for _, target in pairs[:-3]])
+    write("seven.txt", [source for source, _ in pairs[:7]])
+    write("prefixes.txt", [" ".join(target.split()[: n % 3]) for n, (_, target) in enumerate(pairs)])
+    write("prefixes-of-seven.txt", ["g f", "", "e", "a", "", "b a c", "d"])
+    write("no-tab.tsv", ["a b\tb a", "a b b a"])
+    write("untrainable.tsv", ["\t", "a b\t", "\ta b"])
+    (folder / "empty.tsv").touch()
+    (folder / "latin1.tsv").write_bytes(b"a b\tb a\nc d\td c\ncaf\xe9\teuro\n")
+    (folder / "broken.gz").write_bytes(gzip.compress(b"a b\tb a\n" * 99)[:-9])
+    (folder / "broken.model").write_bytes(b"no sentencepiece model")
+    for name in ("thesis", "thesis-to-resume/resume"):
+        (folder / name).mkdir(parents=True)
+        (folder / name / "chapter1.txt").write_text("ten years of work", encoding="utf-8")
+    train = f"train TINY --source {folder}/pairs.tsv --valid-source {folder}/valid.tsv"
+    assert run_command(f"{train} --out {folder}/run --max-updates 20") == 0
+    with interrupting(7):
+        assert run_command(f"{train} --out {folder}/unfinished --max-updates 20") == 130
+    for name, spoil in SPOILT.items():
+        shutil.copytree(folder / ("unfinished" if "unfinished" in name else "run"), folder / name)
+        spoil(folder / name)
+    return folder
+
+
+def edit_config(run: Path, change: Callable[[dict], object]) -> None:
+    config = json.loads((run / "config.json").read_text(encoding="utf-8"))
+    change(config)
+    (run / "config.json").write_text(json.dumps(config), encoding="utf-8")
+
+
+def truncate(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:1000])
+
+
+SPOILT: dict[str, Callable[[Path], object]] = {
+    "no-weights": lambda run: (run / "model.safetensors").unlink(),
+    "cut-weights": lambda run: truncate(run / "model.safetensors"),
+    "other-weights": lambda run: edit_config(run, lambda config: config["model"].update(d_ff=29)),
+    "no-tokenizer": lambda run: (run / "source.symbols").unlink(),
+    "newer": lambda run: edit_config(run, lambda config: config.update(format=2)),
+    "no-format": lambda run: edit_config(run, lambda config: config.pop("format")),
+    "no-model": lambda run: edit_config(run, lambda config: config.pop("model")),
+    "newer-model": lambda run: edit_config(run, lambda config: config["model"].update(experts=8)),
+    "no-json": lambda run: (run / "config.json").write_bytes(b"\xff{"),
+    "unfinished-cut-state": lambda run: [truncate(path) for path in run.glob("resume/checkpoint-*/*")],
+    "unfinished-lost-pairs": lambda run: shutil.rmtree(run / "resume" / "train"),
+}
+
+
+@pytest.fixture
+def here(samples: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The current folder, with a copy of the samples."""
+    shutil.copytree(samples, tmp_path, dirs_exist_ok=True)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def _tree(folder: Path) -> dict[str, bytes | None]:
+    """Everything under a folder, hidden or not, with its content."""
+    return {
+        str(path.relative_to(folder)): path.read_bytes() if path.is_file() else None
+        for path in sorted(folder.rglob("*"))
+    }
+
+
+@pytest.fixture
+def stdin(
+    tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Callable[[bytes], None]]:
+    """Sets the standard input of the commands that follow."""
+    path = tmp_path_factory.mktemp("stdin") / "stdin"
+    path.touch()
+    with path.open(encoding="utf-8") as file:
+        monkeypatch.setattr(sys, "stdin", file)
+        yield path.write_bytes
+
+
+@pytest.fixture(scope="session")
+def tree() -> Callable[[Path], dict[str, bytes | None]]:
+    return _tree

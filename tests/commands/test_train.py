@@ -1,0 +1,80 @@
+"""`glassformer train`: what it prints and leaves; bad input is in test_cli.py."""
+
+import shlex
+import shutil
+
+from safetensors.torch import load_file
+
+
+def test_train_says_what_to_do_next(here, capfd, run_command):
+    assert run_command("train TINY PAIRS --out my/run --max-updates 11 --metric exact") == 0
+    out, err = capfd.readouterr()
+    assert err.startswith("learning the vocabulary\n")
+    assert "my/run: 11 updates in" in out
+    assert "exact" in out
+    assert out.endswith("translate with:\n  glassformer translate my/run < FILE\n")
+
+
+def test_train_takes_parallel_files_and_overwrites(here, capfd, run_command):
+    files = "--source source.txt --target target.txt --valid-source seven.txt --valid-target seven.txt"
+    assert run_command(f"train TINY {files} --out run --overwrite --max-updates 3") == 0
+    assert "run: 3 updates" in capfd.readouterr().out
+
+
+def test_overwrite_keeps_files_that_training_did_not_write(here, capfd, run_command, tree):
+    shutil.copy(here / "pairs.tsv", here / "run" / "mine.tsv")
+    before = tree(here)
+    assert run_command("train TINY --source run/mine.tsv --out run --overwrite --max-updates 3") == 2
+    assert "run also holds mine.tsv: move that away" in run_command.complaint(capfd.readouterr().err)
+    assert tree(here) == before
+
+
+def test_resume_takes_new_limits_and_no_other_settings(here, capfd, run_command):
+    assert run_command("train --resume --out unfinished --seed 5") == 2
+    assert "leave out seed" in run_command.complaint(capfd.readouterr().err)
+    assert run_command("train --resume --out unfinished --max-updates 11") == 0
+    assert "unfinished: 11 updates" in capfd.readouterr().out
+
+
+def test_resume_finishes(here, capfd, run_command):
+    assert run_command("train --resume --out unfinished") == 0
+    assert "unfinished: 20 updates" in capfd.readouterr().out
+    assert not (here / "unfinished" / "resume").exists()
+    assert (here / "unfinished" / "model.safetensors").read_bytes() == (here / "run/model.safetensors").read_bytes()
+
+
+def test_interrupted_prints_the_command_that_continues(here, capfd, run_command, interrupting):
+    with interrupting(12):
+        assert run_command("train TINY PAIRS --out 'my run' --max-updates 20") == 130
+    out = capfd.readouterr().out
+    assert out.startswith("saved at update 12; continue with:\n")
+    name, command = out.splitlines()[-1].strip().split(maxsplit=1)
+    assert name == "glassformer"
+    assert run_command(command) == 0
+    assert shlex.split(capfd.readouterr().out.splitlines()[-1])[:3] == ["glassformer", "translate", "my run"]
+
+
+def test_a_diverged_loss_is_one_line(here, capfd, run_command):
+    far = "--learning-rate 1e6 --weight-decay 0 --clip-norm 0"
+    assert run_command(f"train TINY PAIRS --out new {far} --max-updates 40") == 2
+    err = capfd.readouterr().err
+    assert "Traceback" not in err
+    assert "lower --learning-rate" in err.splitlines()[-1]
+    assert err.splitlines()[-1].startswith("glassformer: error: ")
+
+
+def test_the_current_folder_as_run_folder(here, monkeypatch, capfd, run_command):
+    monkeypatch.chdir(here / "unfinished")
+    assert run_command("train --resume --out .") == 0
+    command = "train TINY --source ../pairs.tsv --valid-source ../valid.tsv --out . --max-updates 2"
+    assert run_command(command) == 2
+    assert "exists: --overwrite replaces it" in capfd.readouterr().err.splitlines()[-1]
+    assert run_command(f"{command} --overwrite") in (0, 2)  # replaced, or refused with a message
+    assert {"config.json", "model.safetensors"} <= {path.name for path in (here / "unfinished").iterdir()}
+
+
+def test_weights_saved_on_the_way_translate_while_training_goes_on(here, capfd, run_command, interrupting):
+    with interrupting(13):
+        assert run_command("train TINY PAIRS --out new --max-updates 20") == 130
+    assert load_file(here / "new" / "model.safetensors")
+    assert run_command("translate new --input seven.txt SHORT") == 0

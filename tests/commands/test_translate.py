@@ -1,0 +1,219 @@
+"""`glassformer translate`: lines to lines, stopped and resumed; bad input is in test_cli.py."""
+
+import gzip
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import count
+from typing import Any
+
+import pytest
+from safetensors.torch import load_file, save_file
+
+from glassformer.generation import stream
+from glassformer.generation.config import SearchConfig
+from glassformer.generation.translator import Translation, Translator
+
+SEARCH = SearchConfig(beam=2, max_length=7)
+
+
+def test_translates_from_stdin_to_stdout(here, stdin, capfd, translator, run_command):
+    lines = (here / "seven.txt").read_text(encoding="utf-8").splitlines()
+    stdin((here / "seven.txt").read_bytes())
+    assert run_command("translate run SHORT") == 0
+    out, err = capfd.readouterr()
+    assert out.splitlines() == translator.translate(lines, SEARCH)
+    assert out.endswith("\n")
+    assert err == ""
+
+
+@pytest.mark.parametrize("name", ["seven.txt", "seven.txt.gz"])
+def test_translates_from_file_to_file(here, capfd, translator, name, run_command):
+    lines = (here / "seven.txt").read_text(encoding="utf-8").splitlines()
+    (here / "seven.txt.gz").write_bytes(gzip.compress((here / "seven.txt").read_bytes()))
+    (here / "out.txt").write_text("of an earlier day", encoding="utf-8")
+    assert run_command(f"translate run --input {name} --output out.txt SHORT") == 0
+    assert (here / "out.txt").read_text(encoding="utf-8").splitlines() == translator.translate(lines, SEARCH)
+    assert capfd.readouterr() == ("", "")
+    assert not list(here.glob("*.tmp")) + list(here.glob(".*"))
+
+
+@pytest.mark.parametrize("n_best", [1, 2])
+def test_scores_and_n_best_with_line_numbers(n_best, here, capfd, translator, monkeypatch, run_command):
+    monkeypatch.setattr(stream, "LINES_AT_ONCE", 3)  # numbers continue from chunk to chunk
+    lines = (here / "seven.txt").read_text(encoding="utf-8").splitlines()
+    assert run_command(f"translate run --input seven.txt --n-best {n_best} --scores --precision float32 SHORT") == 0
+    found = translator.translate_n_best(lines, SearchConfig(beam=2, n_best=n_best, max_length=7))
+    expected = [
+        (*([str(number)] if n_best > 1 else []), f"{best.score:.4f}", best.text)
+        for number, bests in enumerate(found, 1)
+        for best in bests
+    ]
+    assert len(expected) == 7 * n_best
+    assert [tuple(line.split("\t")) for line in capfd.readouterr().out.splitlines()] == expected
+
+
+def test_equal_lines_of_different_chunks_are_drawn_differently(here, capfd, monkeypatch, run_command):
+    monkeypatch.setattr(stream, "LINES_AT_ONCE", 20)
+    line = (here / "seven.txt").read_text(encoding="utf-8").splitlines()[0]
+    (here / "same.txt").write_text(f"{line}\n" * 60, encoding="utf-8")
+    command = "translate run --input same.txt --sample --temperature 5 --max-length 7 --device cpu"
+    assert run_command(command) == 0
+    drawn = capfd.readouterr().out.splitlines()
+    assert len({tuple(drawn[first : first + 20]) for first in (0, 20, 40)}) == 3
+    assert run_command(command) == 0
+    assert capfd.readouterr().out.splitlines() == drawn
+
+
+@pytest.mark.parametrize("output", ["", "--output out.txt"], ids=["to stdout", "to a file"])
+@pytest.mark.parametrize("given", ["", "--input seven.txt"], ids=["stdin", "a file"])
+def test_translations_begin_as_prescribed(given, output, here, stdin, capfd, translator, monkeypatch, run_command):
+    monkeypatch.setattr(stream, "LINES_AT_ONCE", 3)
+    lines, prefixes = (
+        (here / name).read_text(encoding="utf-8").splitlines() for name in ("seven.txt", "prefixes-of-seven.txt")
+    )
+    if not given:
+        stdin((here / "seven.txt").read_bytes())
+    options = "SHORT --prefixes prefixes-of-seven.txt --precision float32"
+    assert run_command(f"translate run {given} {output} {options}") == 0
+    found = (capfd.readouterr().out or (here / "out.txt").read_text(encoding="utf-8")).splitlines()
+    assert found == translator.translate(lines, SEARCH, prefixes=prefixes)
+    assert all(line.startswith(prefix) for line, prefix in zip(found, prefixes, strict=True))
+    assert found != translator.translate(lines, SEARCH)
+
+
+@pytest.mark.parametrize(
+    ("lines", "message"),
+    [(5, "prefixes has 5 lines, the input more: it must"), (9, "the input has 7 lines, prefixes more: it must have")],
+)
+def test_prefixes_of_a_stream_must_be_one_for_each_line(lines, message, here, stdin, capfd, monkeypatch, run_command):
+    monkeypatch.setattr(stream, "LINES_AT_ONCE", 3)
+    (here / "prefixes").write_text("\n" * lines, encoding="utf-8")
+    stdin((here / "seven.txt").read_bytes())
+    assert run_command("translate run --prefixes prefixes SHORT") == 2
+    out, err = capfd.readouterr()
+    assert (len(out.splitlines()), message in run_command.complaint(err)) == (3 if lines < 7 else 7, True)
+
+
+def test_prefixes_of_a_translation_that_can_be_resumed_must_be_a_file(here, capfd, run_command):
+    os.mkfifo(here / "pipe")
+    assert run_command("translate run --input seven.txt --output out.txt --prefixes pipe SHORT") == 2
+    err = capfd.readouterr().err
+    assert "pipe is a pipe or device, and is read several times: save it" in run_command.complaint(err)
+
+
+@contextmanager
+def stopping(chunk: int) -> Iterator[None]:
+    """A Ctrl-C comes before the translation of this chunk."""
+    chunks = count(1)
+
+    def translate(self: Translator, *arguments: Any, **options: Any) -> list[list[Translation]]:
+        if next(chunks) == chunk:
+            raise KeyboardInterrupt
+        return whole(self, *arguments, **options)
+
+    whole = Translator.translate_n_best
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Translator, "translate_n_best", translate)
+        yield
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        "SHORT",
+        "SHORT --n-best 2 --scores",
+        "--device cpu --sample --seed 3 --n-best 2 --max-length 7",
+        "SHORT --prefixes prefixes.txt",
+    ],
+    ids=["beam", "n-best", "sampled", "prefixes"],
+)
+def test_a_stopped_translation_is_resumed_to_the_same_bytes(options, here, capfd, monkeypatch, run_command, tree):
+    monkeypatch.setattr(stream, "LINES_AT_ONCE", 7)
+    command = f"translate run --input source.txt {options}"
+    assert run_command(f"{command} --output whole.txt") == 0
+    before = tree(here)
+    with stopping(1):
+        assert run_command(f"{command} --output out.txt") == 130
+    assert run_command.complaint(capfd.readouterr().err) == "glassformer: error: interrupted"
+    assert tree(here) == before
+    for done, resume in ((14, ""), (28, "--resume")):
+        with stopping(3):
+            assert run_command(f"{command} --output out.txt {resume}") == 130
+        kept, interrupted = capfd.readouterr().err.splitlines()
+        assert kept == f"out.txt.partial has the translations of {done} lines: continue with --resume"
+        assert interrupted == "glassformer: error: interrupted"
+        assert (here / "whole.txt").read_bytes().startswith((here / "out.txt.partial").read_bytes())
+    assert run_command(f"{command} --output out.txt") == 2
+    assert "out.txt.partial has the output for 28 lines" in run_command.complaint(capfd.readouterr().err)
+    # How to compute may change, what not.
+    assert run_command(f"{command} --output out.txt --resume") == 0
+    assert tree(here) == {**before, "out.txt": before["whole.txt"]}
+
+
+def test_what_to_translate_may_not_change_on_the_way(here, capfd, monkeypatch, run_command, tree):
+    monkeypatch.setattr(stream, "LINES_AT_ONCE", 7)
+    shutil.copytree(here / "run", here / "same")
+    shutil.copytree(here / "run", here / "other")
+    weights = load_file(here / "run" / "model.safetensors")
+    save_file({name: -weight for name, weight in weights.items()}, here / "other" / "model.safetensors")
+    with stopping(3):
+        assert run_command("translate run --input source.txt --output out.txt SHORT") == 130
+    capfd.readouterr()
+    for command, message in {
+        "translate run --input target.txt": "target.txt doesn't begin with the 14 lines whose output is in out.txt.par",
+        "translate run --input seven.txt": "seven.txt doesn't begin with the 14 lines whose output is in out.txt.par",
+        "translate run --input source.txt --penalty wu": "started with penalty plain, and is to be contin",
+        "translate run --input source.txt --scores": "started with scores False, and is to be continued with sco",
+        "translate run --input source.txt --prefixes prefixes.txt": "started with prefixes (digest) None, and is to be",
+        "translate other --input source.txt": "out.txt.partial was started with run folder (digest) ",
+        "translate new --input source.txt": "new: no such run folder",
+    }.items():
+        before = tree(here)
+        assert run_command(f"{command} --output out.txt --resume SHORT") == 2
+        assert message in run_command.complaint(capfd.readouterr().err)
+        assert tree(here) == before
+    shutil.copy(here / "source.txt", here / "moved.txt")
+    assert run_command("translate same --input moved.txt --output out.txt --resume SHORT") == 0
+    assert run_command("translate run --input source.txt --output whole.txt SHORT") == 0
+    assert (here / "out.txt").read_bytes() == (here / "whole.txt").read_bytes()
+
+
+def test_a_bad_line_far_on_leaves_what_came_before_it(here, capfd, monkeypatch, run_command):
+    monkeypatch.setattr(stream, "LINES_AT_ONCE", 2)
+    assert run_command("translate run --input latin1.tsv --output out.txt SHORT") == 2
+    kept, error = capfd.readouterr().err.splitlines()
+    assert kept.startswith("out.txt.partial has the translations of 2 lines")
+    assert "latin1.tsv, line 3: not UTF-8" in error
+    (here / "mended.tsv").write_text((here / "latin1.tsv").read_text(encoding="latin1"), encoding="utf-8")
+    assert run_command("translate run --input mended.tsv --output out.txt --resume SHORT") == 0
+    assert run_command("translate run --input mended.tsv --output whole.txt SHORT") == 0
+    assert (here / "out.txt").read_bytes() == (here / "whole.txt").read_bytes()
+
+
+def test_odd_lines_keep_their_neighbours_and_order(here, stdin, capfd, run_command):
+    plain = ["a b c", "g f", "d d e"]
+    odd = [plain[0], "", " \t ", "a " * 5000, plain[1], "語 ❤ zzz", "a\u2028b", plain[2]]
+    stdin("".join(f"{line}\n" for line in odd).encode())
+    assert run_command("translate run SHORT --precision float32") == 0  # bfloat16 rounds otherwise in other batches
+    out, err = capfd.readouterr()
+    lines = out.split("\n")
+    assert lines.pop() == ""
+    assert len(lines) == len(odd)
+    assert lines[1] == lines[2] == ""
+    assert [lines[0], lines[4], lines[7]] == Translator.load("run", "cpu", "float32").translate(plain, SEARCH)
+    assert err.startswith("glassformer: warning: a source of 5,000 tokens is cut to its first 1,023: ")
+    assert len(err.splitlines()) == 1
+
+
+def test_a_last_line_without_its_end_and_windows_ends(here, stdin, capfd, translator, run_command):
+    stdin(b"a b c\r\ng f")
+    assert run_command("translate run SHORT") == 0
+    assert capfd.readouterr().out.splitlines() == translator.translate(["a b c", "g f"], SEARCH)
+
+
+def test_nothing_in_nothing_out(here, stdin, capfd, run_command):
+    stdin(b"")
+    assert run_command("translate run SHORT") == 0
+    assert capfd.readouterr() == ("", "")
