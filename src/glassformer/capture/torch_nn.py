@@ -17,21 +17,19 @@ from glassformer.attention.want import Want
 from glassformer.capture.record import Captured
 from glassformer.errors import ArgumentError
 
-AnyMultiheadAttention = nn.MultiheadAttention | MultiheadAttention
 
-
-def torch_attentions(model: nn.Module) -> dict[str, AnyMultiheadAttention]:
+def torch_attentions(model: nn.Module) -> dict[str, nn.MultiheadAttention]:
     """Return the attentions by their paths, without subclasses that compute something of their own."""
     forwards = (nn.MultiheadAttention.forward, MultiheadAttention.forward)
     return {
         name: module
         for name, module in model.named_modules()
-        if isinstance(module, AnyMultiheadAttention) and type(module).forward in forwards
+        if isinstance(module, nn.MultiheadAttention) and type(module).forward in forwards
     }
 
 
 @contextmanager
-def capturing_torch(modules: Mapping[str, AnyMultiheadAttention], captured: Captured) -> Iterator[None]:
+def capturing_torch(modules: Mapping[str, nn.MultiheadAttention], captured: Captured) -> Iterator[None]:
     """Record the attention of these modules inside the context."""
     with ExitStack() as stack:
         for name, module in modules.items():
