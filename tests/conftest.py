@@ -34,7 +34,7 @@ from glassformer import cli
 from glassformer.data.corpus import Corpus, write_corpus
 from glassformer.data.encode import EncodedPairs, PairCounts, PairEncoder
 from glassformer.run.folder import Run, load_run, write_config, write_weights
-from glassformer.text.pairs import Pair
+from glassformer.text.pairs import Pair, PairFiles
 from glassformer.text.tokenizer import Tokenizer
 from glassformer.training.config import TrainConfig
 from glassformer.transformer.config import ModelConfig
@@ -351,3 +351,35 @@ def stdin(
 @pytest.fixture(scope="session")
 def tree() -> Callable[[Path], dict[str, bytes | None]]:
     return _tree
+
+
+@pytest.fixture(scope="session")
+def syllables() -> Callable[..., list[Pair]]:
+    """Makes pairs of words that are made of few syllables, no source twice."""
+
+    def pairs(count: int = 1200, seed: int = 5) -> list[Pair]:
+        draw = random.Random(seed)
+        words = ["".join(draw.choices(["ka", "to", "mi", "ré", "nu"], k=draw.randint(1, 3))) for _ in range(80)]
+        lines: dict[str, str] = {}
+        while len(lines) < count:
+            line = draw.choices(words, k=draw.randint(3, 7))
+            lines[" ".join(line)] = " ".join(word.upper() for word in reversed(line))
+        return list(lines.items())
+
+    return pairs
+
+
+@pytest.fixture(scope="session")
+def write_pairs() -> Callable[..., PairFiles]:
+    """Writes pairs into the files source and target of a folder, packed if their ending is .gz."""
+
+    def write(folder: Path, pairs: Iterable[Pair], ending: str = "") -> PairFiles:
+        folder.mkdir(parents=True, exist_ok=True)
+        sides = zip(*pairs, strict=True) if pairs else ((), ())
+        paths = [folder / f"{side}{ending}" for side in ("source", "target")]
+        for path, lines in zip(paths, sides, strict=True):
+            content = "".join(f"{line}\n" for line in lines).encode()
+            path.write_bytes(gzip.compress(content) if ending == ".gz" else content)
+        return PairFiles(*paths)
+
+    return write

@@ -72,7 +72,35 @@ def test_a_line_that_is_wrong_is_named(tokenizers):
         PairEncoder(*tokenizers)(PairBlock(PairFiles(Path("pairs.tsv")), 7, 2, 1.0, b"a\t1\nb\n", b"").to_parts())
 
 
-def test_counts_add_up():
-    a = PairCounts(read=7, kept=2, empty=1, too_long=3, bad_ratio=1, source_tokens=5, target_tokens=11)
-    assert a + a == PairCounts(read=14, kept=4, empty=2, too_long=6, bad_ratio=2, source_tokens=10, target_tokens=22)
+def test_every_pair_left_out_is_counted_under_its_reason(tokenizers):
+    pairs = [
+        ("a b", "1 2"),  # kept
+        ("", "1"),  # empty
+        ("a", "   "),  # empty
+        ("", ""),  # empty, once
+        ("a a a a", "1 1"),  # kept: five tokens with </s>
+        ("a a a a a", "1 1 1"),  # too long: six
+        ("a", "1 1 1 1 1 1 1"),  # too long, and so not looked at for its ratio
+        ("a a a", "1"),  # ratio 3
+        ("a", "1 1 1"),  # ratio 3, the other way round
+        ("a", "1 1"),  # kept: ratio 2 is not more than 2
+    ]
+    encoded = EncodedPairs(*PairEncoder(*tokenizers, max_tokens=5, max_ratio=2.0)(block(pairs)))
+    assert encoded.counts == PairCounts(
+        read=10, kept=3, empty=3, too_long=2, bad_ratio=2, source_tokens=3 + 5 + 2, target_tokens=3 + 3 + 3
+    )
+    assert array("i", encoded.source_lengths).tolist() == [3, 5, 2]
+    assert array("i", encoded.target_lengths).tolist() == [3, 3, 3]
+
+
+def test_counts_add_up_and_read_as_one_line():
+    a = PairCounts(read=7_000, kept=2, empty=1, too_long=3, bad_ratio=1, source_tokens=5, target_tokens=11)
+    double = dict(read=14_000, kept=4, empty=2, too_long=6, bad_ratio=2, source_tokens=10, target_tokens=22)
+    assert (a + a).to_json() == {**double, "source_unknown": 0, "target_unknown": 0}
     assert a + PairCounts() == a
+    left_out = "4 of 14,000 pairs, left out 2 empty, 6 too long, 2 length ratio; 10 source and 22 target tokens"
+    assert str(a + a) == left_out
+    assert str(PairCounts(read=2, kept=1, too_long=1)) == (
+        "1 of 2 pairs, left out 1 too long; 0 source and 0 target tokens"
+    )
+    assert str(PairCounts(read=2, kept=2)) == "2 of 2 pairs; 0 source and 0 target tokens"

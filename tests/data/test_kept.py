@@ -61,9 +61,14 @@ def flip(path: Path) -> None:
     ],
     ids=range(12),
 )
-def test_what_is_damaged_is_not_found_and_can_be_replaced(corpora, tmp_path, damage):
+def test_what_is_damaged_is_not_found_and_can_be_replaced(corpora, tmp_path, monkeypatch, damage):
     corpora.keep(made(tmp_path), DIGESTS[0])
     entry = corpora.find(DIGESTS[0])
+    assert set(values := json.loads((entry / "entry.json").read_text())) == {"format", "facts", "files", "checksum"}
+    assert set(values["files"]) == {"train/source.ids", "source.spm"}
+    with monkeypatch.context() as patch:
+        patch.setattr(kept, "FORMAT", kept.FORMAT + 1)
+        assert corpora.find(DIGESTS[0]) is None, "of another format"
     damage(entry)
     assert corpora.find(DIGESTS[0]) is None
     corpora.keep(made(tmp_path, "anew"), DIGESTS[0])
@@ -81,12 +86,6 @@ def test_of_large_files_the_size_is_checked(corpora, tmp_path, monkeypatch):
     assert corpora.find(DIGESTS[0]) is None
 
 
-def test_another_format_is_not_found(corpora, tmp_path, monkeypatch):
-    corpora.keep(made(tmp_path), DIGESTS[0])
-    monkeypatch.setattr(kept, "FORMAT", kept.FORMAT + 1)
-    assert corpora.find(DIGESTS[0]) is None
-
-
 def test_the_four_that_were_used_last_are_kept(corpora, tmp_path):
     folder = tmp_path / "there" / ".prepared"
     folder.mkdir(parents=True)
@@ -97,9 +96,3 @@ def test_the_four_that_were_used_last_are_kept(corpora, tmp_path):
         if digest == DIGESTS[3]:
             assert corpora.find(DIGESTS[0]), "which counts as use"
     assert {path.name for path in folder.iterdir()} == {DIGESTS[i] for i in (0, 2, 3, 4)} | {"somebody's"}
-
-
-def test_the_entry_is_readable(corpora, tmp_path):
-    sealed = json.loads((made(tmp_path) / "entry.json").read_text())
-    assert set(sealed) == {"format", "facts", "files", "checksum"}
-    assert set(sealed["files"]) == {"train/source.ids", "source.spm"}

@@ -1,7 +1,5 @@
-import gzip
 import random
 from collections import Counter
-from pathlib import Path
 
 import pytest
 
@@ -23,39 +21,30 @@ def rows(count: int) -> list[tuple[str, str]]:
     return [(f"source {draw.randint(1, count // 2)}", f"Ziel {i} ü") for i in range(count)]
 
 
-def write(folder: Path, pairs: list[tuple[str, str]], ending: str = "") -> PairFiles:
-    folder.mkdir(exist_ok=True)
-    files = PairFiles(folder / f"source{ending}", folder / f"target{ending}")
-    for path, side in ((files.source, 0), (files.target, 1)):
-        content = "".join(f"{pair[side]}\n" for pair in pairs).encode()
-        path.write_bytes(gzip.compress(content) if ending == ".gz" else content)
-    return files
-
-
 def scanned(files: PairFiles, most: int = 30, seed: int = 7, workers: int = 0, **more) -> ScanResult:
     return scan_pairs(files, seed=seed, most=most, workers=workers, **more)
 
 
-def test_pairs_and_characters_are_counted(tmp_path):
-    found = scanned(write(tmp_path, rows(300)))
+def test_pairs_and_characters_are_counted(tmp_path, write_pairs):
+    found = scanned(write_pairs(tmp_path, rows(300)))
     assert found.pairs == 300
     assert found.characters == sum(len(source) + len(target) for source, target in rows(300))
 
 
 @pytest.mark.parametrize("most", [0, 1, 30, 1000])
-def test_the_lowest_ranks_of_all_blocks_are_found_with_all_their_pairs(tmp_path, most):
+def test_the_lowest_ranks_of_all_blocks_are_found_with_all_their_pairs(tmp_path, write_pairs, most):
     ranks = Counter(source_rank(source, 7) for source, _ in rows(300))
     expected = {low: ranks[low] for low in sorted(ranks)[:most]}
-    assert scanned(write(tmp_path, rows(300)), most).lowest == expected
+    assert scanned(write_pairs(tmp_path, rows(300)), most).lowest == expected
 
 
-def test_other_processes_find_the_same(tmp_path):
-    files = write(tmp_path, rows(500))
+def test_other_processes_find_the_same(tmp_path, write_pairs):
+    files = write_pairs(tmp_path, rows(500))
     assert scanned(files, workers=2) == scanned(files)
 
 
-def test_the_digest_is_of_the_content_wherever_it_is(tmp_path):
-    here, there = write(tmp_path / "here", rows(100)), write(tmp_path / "there", rows(100), ".gz")
+def test_the_digest_is_of_the_content_wherever_it_is(tmp_path, write_pairs):
+    here, there = write_pairs(tmp_path / "here", rows(100)), write_pairs(tmp_path / "there", rows(100), ".gz")
     assert scanned(here).digest == scanned(there).digest
     assert len(scanned(here).digest) == 32
 
@@ -74,23 +63,23 @@ def changed(pairs: list[tuple[str, str]]) -> list[list[tuple[str, str]]]:
     ]
 
 
-def test_any_other_content_has_another_digest(tmp_path):
-    digests = [scanned(write(tmp_path, pairs)).digest for pairs in [rows(100), *changed(rows(100))]]
+def test_any_other_content_has_another_digest(tmp_path, write_pairs):
+    digests = [scanned(write_pairs(tmp_path, pairs)).digest for pairs in [rows(100), *changed(rows(100))]]
     assert len(set(digests)) == len(digests) == 8
 
 
-def test_progress_is_told_of_every_block(tmp_path):
+def test_progress_is_told_of_every_block(tmp_path, write_pairs):
     seen: list[tuple[int, float]] = []
-    scanned(write(tmp_path, rows(300)), progress=lambda pairs, share: seen.append((pairs, share)))
+    scanned(write_pairs(tmp_path, rows(300)), progress=lambda pairs, share: seen.append((pairs, share)))
     assert len(seen) > 10
     assert seen == sorted(seen)
     assert seen[-1] == (300, 1.0)
 
 
-def test_files_that_cannot_be_used(tmp_path):
+def test_files_that_cannot_be_used(tmp_path, write_pairs):
     with pytest.raises(DataError, match=r"source is empty: at least one pair is needed"):
-        scanned(write(tmp_path, []))
-    files = write(tmp_path, rows(300))
+        scanned(write_pairs(tmp_path, []))
+    files = write_pairs(tmp_path, rows(300))
     with files.target.open("ab") as file:
         file.write(b"caf\xe9\n")
     with files.source.open("ab") as file:

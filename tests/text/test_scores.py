@@ -1,3 +1,4 @@
+import doctest
 import re
 from functools import cache
 from importlib.util import find_spec
@@ -23,12 +24,25 @@ JAPANESE = (["今日はとても良い天気ですね", "公園へ行きまし�
 PHONES = (["K AE T", "D AO G", "B ER D"], ["K AE T S", "D AO G", "B AH R"])
 
 
-def test_bleu_is_sacrebleus():
-    found = score(*ENGLISH, "bleu")
-    assert found.value == sacrebleu.corpus_bleu(ENGLISH[0], [ENGLISH[1]], tokenize="13a").score
-    assert 0 < found.value < 100
-    assert found.name == "BLEU"
-    assert found.signature == f"nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:{sacrebleu.__version__}"
+@pytest.mark.parametrize(
+    ("text", "tokenize", "used"),
+    [(ENGLISH, "auto", "13a"), (CHINESE, "auto", "zh"), (JAPANESE, "auto", "char"), (ENGLISH, "char", "char")],
+    ids=["English", "Chinese", "Japanese without MeCab", "given by name"],
+)
+def test_bleu_is_sacrebleus(monkeypatch, text, tokenize, used):
+    monkeypatch.setattr(scores, "find_spec", lambda name: None)
+    bleu = score(*text, "bleu", tokenize=tokenize)
+    assert 0 < bleu.value == sacrebleu.corpus_bleu(text[0], [text[1]], tokenize=used).score < 100
+    assert bleu.value != sacrebleu.corpus_bleu(text[0], [text[1]], tokenize="char" if used == "13a" else "13a").score
+    assert bleu.name == "BLEU"
+    assert bleu.signature == f"nrefs:1|case:mixed|eff:no|tok:{used}|smooth:exp|version:{sacrebleu.__version__}"
+
+
+def test_chrf_is_sacrebleus():
+    chrf = score(*ENGLISH, "chrf")
+    assert 0 < chrf.value == sacrebleu.corpus_chrf(ENGLISH[0], [ENGLISH[1]]).score < 100
+    assert chrf.name == "chrF"
+    assert chrf.signature == f"nrefs:1|case:mixed|eff:yes|nc:6|nw:0|space:no|version:{sacrebleu.__version__}"
 
 
 def test_text_that_is_said_to_be_tokenised_is_taken_as_such(caplog):
@@ -37,34 +51,6 @@ def test_text_that_is_said_to_be_tokenised_is_taken_as_such(caplog):
     assert not caplog.records  # sacreBLEU warns of periods that stand alone
     score(tokenised, tokenised, "bleu", tokenize="13a")
     assert caplog.records
-
-
-def test_chrf_is_sacrebleus():
-    found = score(*ENGLISH, "chrf")
-    assert found.value == sacrebleu.corpus_chrf(ENGLISH[0], [ENGLISH[1]]).score
-    assert 0 < found.value < 100
-    assert found.name == "chrF"
-    assert found.signature == f"nrefs:1|case:mixed|eff:yes|nc:6|nw:0|space:no|version:{sacrebleu.__version__}"
-
-
-def test_chinese_is_scored_by_the_chinese_tokenizer():
-    found = score(*CHINESE, "bleu")
-    expected = sacrebleu.corpus_bleu(CHINESE[0], [CHINESE[1]], tokenize="zh").score
-    assert found.value == expected != sacrebleu.corpus_bleu(CHINESE[0], [CHINESE[1]], tokenize="13a").score
-    assert "|tok:zh|" in found.signature
-
-
-def test_japanese_is_scored_by_character_without_mecab(monkeypatch):
-    monkeypatch.setattr(scores, "find_spec", lambda name: None)
-    found = score(*JAPANESE, "bleu")
-    assert found.value == sacrebleu.corpus_bleu(JAPANESE[0], [JAPANESE[1]], tokenize="char").score > 0
-    assert "|tok:char|" in found.signature
-
-
-def test_a_tokenizer_given_by_name_is_used():
-    found = score(*ENGLISH, "bleu", tokenize="char")
-    assert found.value == sacrebleu.corpus_bleu(ENGLISH[0], [ENGLISH[1]], tokenize="char").score
-    assert "|tok:char|" in found.signature
 
 
 @pytest.mark.parametrize(
@@ -97,32 +83,29 @@ def test_a_tokenizer_that_is_not_installed_names_the_extra():
         score(*JAPANESE, "bleu", tokenize="ja-mecab")
 
 
-def test_exact_match_is_the_share_of_equal_lines():
-    found = score(["a b", "c", "d ", ""], ["a b", "C", "d", ""], "exact")
-    assert (found.value, found.name) == (50.0, "exact match")
-
-
-def test_word_error_rate_by_hand():
-    # one word missing of four, two wrong of two, one too many of one: 4 edits over 7 reference words
-    found = score(["the cat sat", "b a", "x y"], ["the cat sat down", "a b", "x"], "wer")
-    assert found.value == pytest.approx(100 * 4 / 7)
-    assert (found.name, found.signature) == ("word error rate", "edits per reference word")
-
-
-def test_symbol_error_rate_counts_characters():
-    # kitten -> sitting: 3 edits; "a b" -> "ab": the space is a character
-    found = score(["kitten", "a b"], ["sitting", "ab"], "ser")
-    assert found.value == pytest.approx(100 * 4 / 9)
-    assert (found.name, found.signature) == ("symbol error rate", "edits per reference character")
-
-
-def test_with_symbols_rates_are_those_of_the_sigmorphon_tasks():
-    # WER: share of words with any mistake, 2 of 3. SER: edits per reference phone, (1 + 0 + 2) of (4 + 3 + 3).
-    wer, ser = (score(*PHONES, metric, symbols=True) for metric in ("wer", "ser"))
-    assert wer.value == pytest.approx(100 * 2 / 3)
-    assert wer.signature == "share of wrong lines"
-    assert ser.value == pytest.approx(30.0)
-    assert ser.signature == "edits per reference symbol"
+@pytest.mark.parametrize(
+    ("text", "metric", "symbols", "value", "name", "signature"),
+    [
+        ((["a b", "c", "d ", ""], ["a b", "C", "d", ""]), "exact", False, 50, "exact match", "share of equal lines"),
+        # One word missing of four, two wrong of two, one too many of one: 4 edits over 7 reference words.
+        (
+            (["the cat sat", "b a", "x y"], ["the cat sat down", "a b", "x"]),
+            *("wer", False, 100 * 4 / 7, "word error rate", "edits per reference word"),
+        ),
+        # kitten -> sitting: 3 edits; "a b" -> "ab": the space is a character.
+        (
+            (["kitten", "a b"], ["sitting", "ab"]),
+            *("ser", False, 100 * 4 / 9, "symbol error rate", "edits per reference character"),
+        ),
+        # As in the SIGMORPHON tasks: 2 of 3 words with any mistake; 1 + 0 + 2 edits of 4 + 3 + 3 phones.
+        (PHONES, "wer", True, 100 * 2 / 3, "word error rate", "share of wrong lines"),
+        (PHONES, "ser", True, 30, "symbol error rate", "edits per reference symbol"),
+    ],
+)
+def test_rates_by_hand(text, metric, symbols, value, name, signature):
+    rate = score(*text, metric, symbols=symbols)
+    assert rate.value == pytest.approx(value)
+    assert (rate.name, rate.signature) == (name, signature)
 
 
 @pytest.mark.parametrize("metric", METRICS)
@@ -162,11 +145,8 @@ def test_edit_distance_is_the_fewest_edits(left, right):
     assert edit_distance(left.split("a"), right.split("a")) == slow_distance(left.split("a"), right.split("a"))
 
 
-def test_edit_distance_by_hand():
-    assert edit_distance("kitten", "sitting") == 3
-    assert edit_distance(["new", "york"], ["york"]) == 1
-    assert edit_distance("", "abc") == edit_distance("abc", "") == 3
-    assert edit_distance("", "") == 0
+def test_examples_hold():
+    assert doctest.testmod(scores).failed == 0
 
 
 def test_errors():

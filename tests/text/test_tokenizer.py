@@ -1,6 +1,7 @@
+import doctest
 import io
 import re
-import unicodedata
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -8,19 +9,18 @@ import sentencepiece
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from glassformer.errors import ConfigError, DataError, RunError
+from glassformer.errors import ConfigError, DataError
+from glassformer.text import tokenizer as tokenizer_module
 from glassformer.text.kinds import KINDS, SUBWORD_KINDS
 from glassformer.text.loading import load_tokenizer
 from glassformer.text.tokenizer import (
     EOS,
     UNK,
-    SubwordTokenizer,
     SymbolTokenizer,
     Tokenizer,
     check_kind,
     train_tokenizer,
 )
-from glassformer.text.vocabulary import VocabularyTokenizer
 
 TEXT = [
     "the cat sat on the mat",
@@ -39,7 +39,7 @@ WORDS = sorted({word for line in TEXT for word in line.split(" ")} - {"<unk>", "
 
 
 def train(kind: str, vocab_size: int | None = None, text: list[str] = TEXT, seed: int = 1) -> Tokenizer:
-    return train_tokenizer(text, kind=kind, vocab_size=vocab_size, seed=seed)
+    return train_tokenizer(iter(text), kind=kind, vocab_size=vocab_size, seed=seed)
 
 
 @pytest.fixture(scope="module")
@@ -107,32 +107,15 @@ def test_every_character_but_the_reserved_ones_comes_back(kind):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_ids_follow_the_marian_layout(tokenizers, kind):
+def test_special_ids_follow_the_marian_layout_and_are_no_text(tokenizers, kind):
     tokenizer = tokenizers[kind]
     assert tokenizer.tokens([EOS, UNK, tokenizer.pad]) == ["</s>", "<unk>", "<pad>"]
     assert (EOS, UNK, tokenizer.pad) == (0, 1, tokenizer.vocab_size - 1)
-    ids = [i for row in tokenizer.encode(TEXT) for i in row]
-    assert min(ids) >= UNK
-    assert max(ids) < tokenizer.pad
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_end_and_padding_are_left_out_of_the_text(tokenizers, kind):
-    tokenizer = tokenizers[kind]
+    assert {i for row in tokenizer.encode(TEXT) for i in row} <= {*range(UNK, tokenizer.pad)}
     [ids] = tokenizer.encode(["the cat sat"])
     assert tokenizer.decode([[tokenizer.pad, *ids, EOS, tokenizer.pad], [EOS], []]) == ["the cat sat", "", ""]
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_nothing_encodes_to_nothing(tokenizers, kind):
-    assert tokenizers[kind].encode(["", "   ", "the"])[:2] == [[], []]
-    assert tokenizers[kind].encode([]) == []
-    assert tokenizers[kind].decode([]) == []
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_the_unknown_encodes_to_unk_and_reads_as_double_question_marks(tokenizers, kind):
-    tokenizer = tokenizers[kind]
+    assert tokenizer.encode(["", "   ", "the"])[:2] == [[], []]
+    assert tokenizer.encode([]) == tokenizer.decode([]) == []
     [ids] = tokenizer.encode(["the ЖЖ cat"])
     assert ids.count(UNK) == 1, "one token for a run of unknown characters"
     assert tokenizer.decode([ids])[0].split() == ["the", "⁇", "cat"]
@@ -147,15 +130,25 @@ def test_markup_in_the_text_is_text(tokenizers, kind):
     assert tokenizer.decode([ids]) == ["<unk> </s>"]
 
 
-def test_character_tokens_are_characters():
-    tokenizer = train("char", text=["abc ab a"])
-    assert [tokenizer.tokens(ids) for ids in tokenizer.encode(["ab c"])] == [["▁", "a", "b", "▁", "c"]]
-    assert tokenizer.vocab_size == len(["</s>", "<unk>", "▁", "a", "b", "c", "<pad>"])
+PHONES = ["K AE T", "B AE T", "AE"]
 
 
-def test_word_tokens_are_words():
-    tokenizer = train("word", text=["abc ab abc"])
-    assert [tokenizer.tokens(ids) for ids in tokenizer.encode(["ab  abc"])] == [["▁ab", "▁abc"]]
+@pytest.mark.parametrize(
+    ("kind", "size", "text", "line", "tokens", "decoded", "vocab_size"),
+    [
+        ("char", None, ["abc ab a"], "ab c", ["▁", "a", "b", "▁", "c"], "ab c", 7),
+        ("word", None, ["abc ab abc"], "ab  abc", ["▁ab", "▁abc"], "ab abc", 5),
+        ("symbols", None, PHONES, "K AE\u3000K", ["K", "AE", "K"], "K AE K", 7),
+        ("symbols", 5, PHONES, "K AE T", ["<unk>", "AE", "T"], "⁇ AE T", 5),  # K isn't among the most frequent
+        ("symbols", None, ["<pad> </s> <unk> ⁇"], "</s> <pad> ⁇", ["</s>", "<pad>", "⁇"], "</s> <pad> ⁇", 7),
+    ],
+)
+def test_tokens_by_hand(kind, size, text, line, tokens, decoded, vocab_size):
+    tokenizer = train(kind, size, text)
+    [ids] = tokenizer.encode([line])
+    assert (tokenizer.tokens(ids), tokenizer.decode([ids]), tokenizer.vocab_size) == (tokens, [decoded], vocab_size)
+    assert not {EOS, tokenizer.pad} & set(ids)
+    assert (UNK in ids) == (size is not None)
 
 
 def test_bpe_merges_the_most_frequent_pairs_first():
@@ -173,23 +166,9 @@ def test_coverage_below_one_leaves_rare_characters_unknown():
 
 
 def test_symbols_are_ordered_by_frequency_then_by_name():
-    tokenizer = train("symbols", text=["K AE T", "B AE T", "AE"])
-    assert tokenizer.tokens(range(7)) == ["</s>", "<unk>", "AE", "T", "B", "K", "<pad>"]
-    assert tokenizer.encode(["K AE T", "T\u3000K"]) == [[5, 2, 3], [3, 5]]
-
-
-def test_a_symbol_outside_the_most_frequent_is_unknown():
-    tokenizer = train("symbols", 5, text=["K AE T", "B AE T", "AE"])
-    assert tokenizer.vocab_size == 5
-    assert tokenizer.encode(["K AE T"]) == [[UNK, 2, 3]]
-    assert tokenizer.decode([[UNK, 2, 3]]) == ["⁇ AE T"]
-
-
-def test_symbols_may_be_named_like_special_tokens():
-    tokenizer = train("symbols", text=["<pad> </s> <unk> ⁇"])
-    [ids] = tokenizer.encode(["</s> <pad> <unk> ⁇"])
-    assert not {EOS, UNK, tokenizer.pad} & set(ids)
-    assert tokenizer.decode([ids]) == ["</s> <pad> <unk> ⁇"]
+    for text in (PHONES, Counter({"K": 1, "T": 2, "B": 1, "AE": 3})):
+        tokenizer = SymbolTokenizer.train(text, vocab_size=None)
+        assert tokenizer.tokens(range(7)) == ["</s>", "<unk>", "AE", "T", "B", "K", "<pad>"]
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -277,12 +256,6 @@ def test_no_text_is_an_error(kind, text):
         train(kind, text=text)
 
 
-def test_lines_may_come_from_a_generator():
-    assert train_tokenizer((line for line in TEXT), kind="bpe", vocab_size=None, seed=1).encode(TEXT) == train(
-        "bpe"
-    ).encode(TEXT)
-
-
 def users_model(path: Path, **options) -> Path:
     """What a person gets who trains with sentencepiece's own trainer."""
     model = io.BytesIO()
@@ -329,38 +302,15 @@ def test_vocab_size_of_a_ready_model_cannot_be_chosen(tmp_path):
         train(str(path), 100)
 
 
-@pytest.mark.parametrize("content", [b"", b"this is no model\n", bytes(range(256))], ids=["empty", "text", "bytes"])
-def test_a_file_that_is_not_a_model_is_refused(tmp_path, content):
-    path = tmp_path / "mine.model"
-    path.write_bytes(content)
-    with pytest.raises(DataError, match=re.escape(f"{path}: not a sentencepiece model: ")):
-        load_tokenizer(path)
-
-
-def test_a_missing_tokenizer_file_is_named(tmp_path):
-    with pytest.raises(RunError, match=re.escape(f"{tmp_path}/source.spm: the tokenizer file is missing")):
-        load_tokenizer(tmp_path / "source.spm")
-
-
-def test_an_unknown_kind_names_the_known_ones():
-    kinds = "unigram, bpe, char, word, symbols"
-    message = rf"tokenizer must be one of {kinds}, or the path of a .model or .spm file, got 'bpc'"
-    with pytest.raises(ConfigError, match=message):
-        train("bpc")
-    with pytest.raises(ConfigError, match=message):
-        check_kind("bpc")
-
-
-def test_check_kind_wants_a_model_file_to_exist(tmp_path):
+def test_kinds_are_checked_by_name_and_models_by_their_file(tmp_path):
     for kind in (*KINDS, str(users_model(tmp_path / "mine.model"))):
         check_kind(kind)
-    with pytest.raises(DataError, match=re.escape(f"{tmp_path}/no.model: no such sentencepiece model")):
-        check_kind(str(tmp_path / "no.model"))
-
-
-def test_kinds_make_the_two_classes():
-    assert isinstance(train("symbols"), SymbolTokenizer)
-    assert all(isinstance(train(kind), SubwordTokenizer) for kind in SUBWORD_KINDS)
+    message = r"tokenizer must be one of unigram, .*, symbols, or the path of a .model or .spm file, got 'bpc'"
+    for check in (train, check_kind):
+        with pytest.raises(ConfigError, match=message):
+            check("bpc")
+        with pytest.raises(DataError, match=re.escape(f"{tmp_path}/no.model: no such sentencepiece model")):
+            check(str(tmp_path / "no.model"))
 
 
 # The text of each token
@@ -399,17 +349,6 @@ def test_one_merge_in_ten_is_left_out():
     assert drawn.count(["\u2581", "a"]) / 4000 == pytest.approx(0.1, abs=0.02)
 
 
-@pytest.mark.parametrize("kind", ["char", "bpe", "unigram"])
-def test_decomposed_characters_are_read_as_their_parts(tmp_path, kind):
-    lines = ["한국어 값", "été à Köln", "नहीं ज़्यादा", "Ἀθῆναι"] * 9
-    tokenizer = train_tokenizer(lines, kind=kind, vocab_size=None, seed=1, decompose=True)
-    for used in (tokenizer, load_tokenizer(tokenizer.save(tmp_path / "source"))):
-        assert used.decode(used.encode(lines)) == [unicodedata.normalize("NFD", line) for line in lines]
-        assert used.encode(lines) == used.encode([unicodedata.normalize("NFD", line) for line in lines])
-    if kind == "char":
-        assert tokenizer.tokens(tokenizer.encode(["값é"])[0]) == ["\u2581", "\u1100", "\u1161", "\u11b9", "e", "\u0301"]
-
-
 def test_surfaces_by_hand():
     line = "the  Жук sat"
     assert train("symbols", text=["the cat sat"]).surfaces(line) == ["the", "Жук", "sat"]
@@ -426,14 +365,5 @@ def test_surfaces_of_a_users_model_are_as_it_normalises(tmp_path):
     assert "".join(surfaces) == "oneold☃"
 
 
-def test_a_language_code_has_no_surface(tmp_path):
-    pieces = train("unigram", text=SENTENCES)
-    known = [piece for piece in pieces.tokens(range(2, pieces.pad)) if piece != "▁"]
-    vocabulary = {piece: i for i, piece in enumerate(["</s>", "<unk>", ">>deu<<", *known, "<pad>"])}
-    proto = pieces.save(tmp_path / "source").read_bytes()
-    tokenizer = VocabularyTokenizer(proto, vocabulary)
-    for line in (">>deu<< one old horse", ">>deu<<two", "the nurse ЖЖ", "", ">>deu<<"):
-        surfaces = tokenizer.surfaces(line)
-        assert len(surfaces) == len(tokenizer.encode([line])[0])
-        assert "".join(surfaces) == line.removeprefix(">>deu<<").replace(" ", "")
-    assert tokenizer.surfaces(">>deu<< one")[0] == ""
+def test_examples_hold():
+    assert doctest.testmod(tokenizer_module).failed == 0
