@@ -7,7 +7,15 @@ import tempfile
 import pytest
 import torch
 
-WITH_EXAMPLES = ["attention.attend", "attention.multihead", "attention.observe", "seeds", "training.train"]
+WITH_EXAMPLES = [
+    "attention.attend",
+    "attention.multihead",
+    "attention.observe",
+    "generation.files",
+    "generation.translator",
+    "seeds",
+    "training.train",
+]
 
 
 @pytest.mark.parametrize("module", WITH_EXAMPLES)

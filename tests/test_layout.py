@@ -155,7 +155,7 @@ def test_recipes_and_examples_need_no_internal_module():
         ]
         modules = {getattr(node, "module", None) or alias.name for node in nodes for alias in node.names}
         internal = {name for name in modules if name.startswith("glassformer") and not public.fullmatch(name)}
-        assert not internal or path.name == "dates.py", f"{path.name} imports {internal}"  # which is `glassformer demo`
+        assert not internal, f"{path.name} imports {internal}"
 
 
 def test_nothing_is_pickled():
