@@ -1,178 +1,88 @@
-"""A checksum finds every changed bit; what a killed process left is removed; what is renamed is on the disk."""
+"""Files that are written whole or not at all."""
 
 import json
-import os
-import stat
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
-import torch
-from safetensors import safe_open
-from safetensors.torch import load_file, save_file
-from torch.testing import assert_close
 
-from glassformer.errors import RunError
-from glassformer.files import link_or_copy, remove_unfinished, replacing
-from glassformer.tensors import check_tensors, write_checked_tensors, write_tensors
-
-TENSORS = {
-    "b.step": torch.tensor(3.0),
-    "a": torch.arange(6.0).reshape(2, 3),
-    "c": torch.tensor([7, 11, 13]),
-    "empty": torch.empty(0, 5),
-    "half": torch.tensor([1.5, -2.0]).bfloat16(),
-}
-METADATA = {"position": json.dumps({"update": 5, "seconds": 0.25}), "starts": "{}"}
+from glassformer.errors import DataError
+from glassformer.files import replacing, write_json
 
 
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    path = tmp_path / "file.safetensors"
-    write_checked_tensors(path, TENSORS, METADATA)
-    return path
+class Interrupted(Exception):
+    """What goes wrong while a file is written."""
 
 
-# Checksums
+def write_half(path: Path, error: type[BaseException] = Interrupted) -> None:
+    with replacing(path) as file:
+        file.write(b"new")
+        raise error
 
 
-def test_tensors_with_a_checksum_come_back_with_their_metadata(path):
-    assert check_tensors(path) == METADATA
-    assert_close(load_file(path), TENSORS, rtol=0.0, atol=0.0)
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
 
 
-def test_a_changed_bit_of_any_byte_is_found(path):
-    content = path.read_bytes()
-    for place in range(len(content)):
-        changed = bytearray(content)
-        changed[place] ^= 1 << place % 8
-        path.write_bytes(changed)
-        with pytest.raises(RunError, match=r"file.safetensors is damaged \(.+\)$"):
-            check_tensors(path)
+def test_a_file_appears_whole_or_replaces_the_old_one(tmp_path):
+    path = tmp_path / "file"
+    for content in (b"first", b"second, longer", b""):
+        with replacing(path) as file:
+            file.write(content)
+        assert path.read_bytes() == content
+        assert names(tmp_path) == ["file"]
 
 
-def test_a_file_that_is_cut_or_longer_is_found(path):
-    content = path.read_bytes()
-    for changed in (*(content[:size] for size in range(len(content))), content + b"\0"):
-        path.write_bytes(changed)
-        with pytest.raises(RunError, match="is damaged"):
-            check_tensors(path)
+def test_the_old_file_stands_until_the_new_one_is_whole(tmp_path):
+    path = tmp_path / "file"
+    path.write_bytes(b"old")
+    with replacing(path) as file:
+        file.write(b"new" * 100_000)
+        file.flush()
+        assert path.read_bytes() == b"old"
+    assert path.read_bytes() == b"new" * 100_000
+
+
+@pytest.mark.parametrize("error", [Interrupted, KeyboardInterrupt])
+@pytest.mark.parametrize("old", [b"old", None])
+def test_after_an_error_what_was_there_is_left_and_nothing_else(tmp_path, error, old):
+    path = tmp_path / "file"
+    if old is not None:
+        path.write_bytes(old)
+    with pytest.raises(error):
+        write_half(path, error)
+    assert [(path.name, path.read_bytes()) for path in tmp_path.iterdir()] == ([("file", old)] if old else [])
+
+
+def test_two_files_of_one_folder_may_be_written_at_once(tmp_path):
+    with replacing(tmp_path / "a") as a, replacing(tmp_path / "b") as b:
+        a.write(b"of a")
+        b.write(b"of b")
+    assert ((tmp_path / "a").read_bytes(), (tmp_path / "b").read_bytes()) == (b"of a", b"of b")
 
 
 @pytest.mark.parametrize(
-    ("tensors", "metadata"),
-    [
-        ({**TENSORS, "c": torch.tensor([7, 11, 14])}, METADATA),
-        ({**TENSORS, "c": torch.tensor([7, 11, 13], dtype=torch.int32)}, METADATA),
-        ({**TENSORS, "a": TENSORS["a"].reshape(3, 2)}, METADATA),
-        ({**TENSORS, "d": torch.zeros(0)}, METADATA),
-        ({name: tensor for name, tensor in TENSORS.items() if name != "empty"}, METADATA),
-        (TENSORS, {**METADATA, "starts": '{"a": 1}'}),
-        (TENSORS, {**METADATA, "more": ""}),
-    ],
-    ids=["value", "type", "shape", "a tensor more", "a tensor less", "metadata", "more metadata"],
+    ("name", "message"),
+    [("no/file", "no: no such folder to write file to"), ("", "is a folder: give the name of a file to write")],
 )
-def test_the_checksum_covers_everything(path, tensors, metadata):
-    """A file that is sound in itself, with the checksum of another."""
-    with safe_open(path, "pt") as file:
-        (checksum,) = file.metadata().items() - METADATA.items()
-    save_file(tensors, path, dict([*metadata.items(), checksum]))
-    with pytest.raises(RunError, match=r"is damaged \(its checksum is another\)"):
-        check_tensors(path)
-    save_file(TENSORS, path, dict([*METADATA.items(), checksum]))
-    assert check_tensors(path) == METADATA
+def test_what_cannot_be_written_to_is_named(tmp_path, name, message):
+    with pytest.raises(DataError, match=message), replacing(tmp_path / name):
+        pass
 
 
-def test_a_file_without_a_checksum_is_not_taken_for_whole(tmp_path):
-    save_file(TENSORS, tmp_path / "plain.safetensors")
-    with pytest.raises(RunError, match=r"plain.safetensors is damaged \(its checksum is another\)"):
-        check_tensors(tmp_path / "plain.safetensors")
+def test_json_is_written_to_be_read(tmp_path):
+    value = {"text": "Grüße 世界", "list": [1, 2.5, None], "nested": {"a": True}}
+    write_json(tmp_path / "file.json", value)
+    text = (tmp_path / "file.json").read_text(encoding="utf-8")
+    assert json.loads(text) == value
+    assert "Grüße 世界" in text
+    assert text.endswith("}\n")
+    assert text.count("\n") > 3
 
 
-def test_a_file_that_is_not_there_is_not_called_damaged(tmp_path):
-    with pytest.raises(FileNotFoundError, match=r"none\.safetensors"):
-        check_tensors(tmp_path / "none.safetensors")
-
-
-# What a killed process leaves
-
-
-def test_what_was_being_written_is_removed_and_nothing_else(tmp_path):
-    keep = ["model.safetensors", ".hidden", "notes.tmp", ".tmp", ".tmpfile-of-mine", ".prepared"]
-    for name in keep:
-        (tmp_path / name).touch()
-    for name in (".model.safetensors.4711.tmp", ".metrics.jsonl.1.tmp", ".tmpAb3dE9"):
-        (tmp_path / name).touch()
-    remove_unfinished(tmp_path)
-    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(keep)
-
-
-KILLED = """
-import os, signal, sys, torch
-from pathlib import Path
-from glassformer import tensors
-
-os.fsync = lambda file: os.kill(os.getpid(), signal.SIGKILL)
-tensors.write_tensors(Path(sys.argv[1]), {"w": torch.ones(7)})
-"""
-
-
-def test_killed_while_writing_it_leaves_the_old_file_and_what_is_removed_next_time(path):
-    before = path.read_bytes()
-    done = subprocess.run([sys.executable, "-c", KILLED, str(path)], timeout=60)
-    assert done.returncode == -9
-    assert len(list(path.parent.iterdir())) == 2
-    remove_unfinished(path.parent)
-    assert list(path.parent.iterdir()) == [path]
-    assert path.read_bytes() == before
-
-
-# On the disk
-
-
-@pytest.mark.parametrize("write", ["bytes", "tensors"])
-def test_a_file_is_on_the_disk_before_it_takes_its_name(tmp_path, monkeypatch, write):
-    """Otherwise a loss of power may leave an empty file under the name of a good one."""
-    path = tmp_path / "file"
-    path.write_bytes(b"old")
-    flushed: list[bytes] = []
-    fsync = os.fsync
-
-    def flush(file: int) -> None:
-        assert path.read_bytes() == b"old"
-        (temporary,) = (other for other in tmp_path.iterdir() if os.path.samestat(other.stat(), os.fstat(file)))
-        assert temporary != path
-        flushed.append(temporary.read_bytes())
-        fsync(file)
-
-    monkeypatch.setattr(os, "fsync", flush)
-    if write == "bytes":
-        with replacing(path) as file:
-            file.write(b"new" * 10_000)
-    else:
-        write_tensors(path, TENSORS)
-    assert flushed == [path.read_bytes()] != [b"old"]
-
-
-def test_what_one_may_read_others_may_read(path):
-    plain = path.with_name("plain")
-    plain.touch()
-    assert stat.S_IMODE(path.stat().st_mode) == stat.S_IMODE(plain.stat().st_mode)
-
-
-# Links
-
-
-def test_a_link_is_the_file_itself_or_else_a_copy(tmp_path, monkeypatch):
-    (tmp_path / "file").write_text("content")
-    link_or_copy(tmp_path / "file", tmp_path / "link")
-    assert (tmp_path / "link").samefile(tmp_path / "file")
-
-    def refuse(*_: object) -> None:
-        raise OSError("no links here")
-
-    monkeypatch.setattr(Path, "hardlink_to", refuse)
-    link_or_copy(tmp_path / "file", tmp_path / "copy")
-    assert not (tmp_path / "copy").samefile(tmp_path / "file")
-    assert (tmp_path / "copy").read_text() == "content"
+def test_json_that_cannot_be_written_leaves_the_old_file(tmp_path):
+    path = tmp_path / "file.json"
+    write_json(path, {"a": 1})
+    with pytest.raises(TypeError):
+        write_json(path, {"a": {1, 2}})
+    assert json.loads(path.read_text()) == {"a": 1}
+    assert names(tmp_path) == ["file.json"]

@@ -1,121 +1,318 @@
+"""Translation from file to file: what a stop leaves, that it continues to the same bytes, and when it doesn't."""
+
+import errno
 import json
+import os
 from pathlib import Path
 
 import pytest
-import torch
-from safetensors import safe_open
-from safetensors.torch import load_file
 
-from glassformer.errors import DataError
-from glassformer.files import replacing, write_json
-from glassformer.tensors import write_tensors
+from glassformer.errors import ConfigError, DataError
+from glassformer.files import write_json
+from glassformer.generation import files, stream
+from glassformer.generation.config import SearchConfig
+from glassformer.generation.files import PartialOutput, partial_output, translate_file
+from glassformer.generation.stream import in_chunks
+from glassformer.generation.translator import Translator
+from glassformer.text.tokenizer import SymbolTokenizer
+
+LINES = [f"line {i} ä{'x' * (i % 5)}" for i in range(23)]
+SETTINGS = {"beam": 5, "penalty": "plain", "sample": False, "top_p": 0.9}
+SIZE = 5
 
 
-class Interrupted(Exception):
-    """What goes wrong while a file is written."""
+class Stopped(Exception):
+    """What stops the writing."""
 
 
-def write_half(path: Path, error: type[BaseException] = Interrupted) -> None:
-    with replacing(path) as file:
-        file.write(b"new")
-        raise error
+def output_of(lines: list[str]) -> bytes:
+    """None, one or two lines of output for each."""
+    return b"".join(f"{line.upper()}\n".encode() * (len(line) % 3) for line in lines)
+
+
+def add(partial: PartialOutput, lines: list[str], stop: type[BaseException] | None, chunks: int) -> None:
+    left = iter(lines)
+    partial.skip(left, "lines.txt")
+    for count, (_, chunk) in enumerate(in_chunks(left, SIZE, partial.lines + 1)):
+        if stop is not None and count == chunks:
+            raise stop
+        partial.append(chunk, output_of(chunk))
+    if stop is not None:
+        raise stop
+
+
+def write(
+    path: Path,
+    lines: list[str] = LINES,
+    *,
+    resume: bool = False,
+    stop: type[BaseException] | None = None,
+    chunks: int = 0,
+    **changes: object,
+) -> None:
+    """Write the output for `lines`, stopped after so many chunks."""
+    with partial_output(path, {**SETTINGS, **changes}, resume=resume) as partial:
+        add(partial, lines, stop, chunks)
+
+
+def write_and_stop(path: Path, chunks: int = 2, **options) -> None:
+    with pytest.raises(options.setdefault("stop", Stopped)):
+        write(path, chunks=chunks, **options)
 
 
 def names(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
 
 
-def test_a_file_appears_whole_or_replaces_the_old_one(tmp_path):
-    path = tmp_path / "file"
-    for content in (b"first", b"second, longer", b""):
-        with replacing(path) as file:
-            file.write(content)
-        assert path.read_bytes() == content
-        assert names(tmp_path) == ["file"]
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "out.txt"
 
 
-def test_the_old_file_stands_until_the_new_one_is_whole(tmp_path):
-    path = tmp_path / "file"
-    path.write_bytes(b"old")
-    with replacing(path) as file:
-        file.write(b"new" * 100_000)
-        file.flush()
-        assert path.read_bytes() == b"old"
-    assert path.read_bytes() == b"new" * 100_000
+@pytest.fixture
+def stopped(path: Path) -> Path:
+    """An output that was stopped after two chunks."""
+    write_and_stop(path)
+    return path
 
 
-@pytest.mark.parametrize("error", [Interrupted, KeyboardInterrupt])
-def test_after_an_error_the_old_file_is_left_and_nothing_else(tmp_path, error):
-    path = tmp_path / "file"
-    path.write_bytes(b"old")
-    with pytest.raises(error):
-        write_half(path, error)
-    assert path.read_bytes() == b"old"
-    assert names(tmp_path) == ["file"]
+def beside(path: Path) -> tuple[Path, Path]:
+    return path.with_name("out.txt.partial"), path.with_name("out.txt.partial.json")
 
 
-def test_after_an_error_there_is_no_file_where_there_was_none(tmp_path):
-    with pytest.raises(Interrupted):
-        write_half(tmp_path / "file")
-    assert names(tmp_path) == []
+@pytest.mark.parametrize("resume", [False, True])
+@pytest.mark.parametrize("lines", [LINES, LINES[:20], []], ids=["23", "20", "none"])
+def test_it_appears_complete_and_alone(path, lines, resume):
+    write(path, lines, resume=resume)
+    assert path.read_bytes() == output_of(lines)
+    assert names(path.parent) == ["out.txt"]
 
 
-def test_two_files_of_one_folder_may_be_written_at_once(tmp_path):
-    with replacing(tmp_path / "a") as a, replacing(tmp_path / "b") as b:
-        a.write(b"of a")
-        b.write(b"of b")
-    assert ((tmp_path / "a").read_bytes(), (tmp_path / "b").read_bytes()) == (b"of a", b"of b")
+@pytest.mark.parametrize("stop", [Stopped, KeyboardInterrupt])
+@pytest.mark.parametrize("stops", [[1], [4], [99], [1, 0, 2]], ids=["early", "late", "at the end", "again and again"])
+def test_what_a_stop_leaves_is_continued(path, stop, stops):
+    path.write_bytes(b"of an earlier day")
+    for number, chunks in enumerate(stops):
+        write_and_stop(path, chunks, stop=stop, resume=number > 0)
+        assert path.read_bytes() == b"of an earlier day"
+    assert beside(path)[0].read_bytes() == output_of(LINES[: SIZE * sum(stops)])
+    write(path, resume=True)
+    assert path.read_bytes() == output_of(LINES)
+    assert names(path.parent) == ["out.txt"]
 
 
-def test_a_folder_that_is_not_there_is_an_error_that_names_it(tmp_path):
-    with pytest.raises(DataError, match="no: no such folder to write file to"), replacing(tmp_path / "no" / "file"):
-        pass
+@pytest.mark.parametrize("old", [None, b"of an earlier day"])
+def test_a_stop_before_the_first_chunk_leaves_nothing(path, old):
+    if old is not None:
+        path.write_bytes(old)
+    before = names(path.parent)
+    write_and_stop(path, chunks=0)
+    assert names(path.parent) == before
 
 
-def test_a_folder_is_not_written_over(tmp_path):
-    with pytest.raises(DataError, match="is a folder: give the name of a file to write"), replacing(tmp_path):
-        pass
+@pytest.mark.parametrize("torn", [b"half a li", b"a line\nhalf", b"\n", b"\x00" * 4096, output_of(LINES[10:15])])
+def test_what_was_torn_is_written_again(stopped, torn):
+    with beside(stopped)[0].open("ab") as file:
+        file.write(torn)
+    write(stopped, resume=True)
+    assert stopped.read_bytes() == output_of(LINES)
 
 
-def test_json_is_written_to_be_read(tmp_path):
-    value = {"text": "Grüße 世界", "list": [1, 2.5, None], "nested": {"a": True}}
-    write_json(tmp_path / "file.json", value)
-    text = (tmp_path / "file.json").read_text(encoding="utf-8")
-    assert json.loads(text) == value
-    assert "Grüße 世界" in text
-    assert text.endswith("}\n")
-    assert text.count("\n") > 3
+def test_a_chunk_that_was_not_recorded_is_written_again(path):
+    write_and_stop(path, chunks=1)
+    partial, record = beside(path)
+    after_one = record.read_bytes()
+    write_and_stop(path, chunks=2, resume=True)
+    record.write_bytes(after_one)  # as if killed between the two
+    assert len(partial.read_bytes()) > json.loads(after_one)["bytes"]
+    write(path, resume=True)
+    assert path.read_bytes() == output_of(LINES)
 
 
-def test_json_that_cannot_be_written_leaves_the_old_file(tmp_path):
-    path = tmp_path / "file.json"
-    write_json(path, {"a": 1})
-    with pytest.raises(TypeError):
-        write_json(path, {"a": {1, 2}})
-    assert json.loads(path.read_text()) == {"a": 1}
-    assert names(tmp_path) == ["file.json"]
+def test_one_without_a_whole_chunk_starts_anew(path):
+    partial, record = beside(path)
+    partial.write_bytes(b"half a chunk")
+    zero = {"settings": {"beam": 1}, "lines": 0, "digest": "", "bytes": 0}
+    record.write_text(json.dumps(zero))
+    write(path)
+    assert path.read_bytes() == output_of(LINES)
+    partial.touch()  # killed before anything was written
+    path.unlink()
+    write(path, resume=True)
+    assert path.read_bytes() == output_of(LINES)
+    assert names(path.parent) == ["out.txt"]
 
 
-def test_tensors_come_back_bit_for_bit(tmp_path):
-    tensors = {
-        "float": torch.randn(2, 3, 5),
-        "double": torch.randn(7, dtype=torch.float64),
-        "bfloat16": torch.randn(11).bfloat16(),
-        "whole": torch.arange(13),
-        "bool": torch.tensor([True, False]),
-        "transposed": torch.randn(3, 5).T,
-        "every other": torch.arange(10.0)[::2],
-        "with gradient": torch.randn(2, requires_grad=True),
-        "no element": torch.empty(0, 3),
-        "not a number": torch.tensor([float("nan"), float("inf"), -0.0]),
-    }
-    path = tmp_path / "file.safetensors"
-    write_tensors(path, tensors, {"format": "pt"})
-    loaded = load_file(path)
-    assert loaded.keys() == tensors.keys()
-    for name, tensor in tensors.items():
-        assert (loaded[name].dtype, loaded[name].shape) == (tensor.dtype, tensor.shape)
-        torch.testing.assert_close(loaded[name], tensor.detach(), rtol=0, atol=0, equal_nan=True)
-    with safe_open(path, "pt") as file:
-        assert file.metadata() == {"format": "pt"}
-    assert names(tmp_path) == ["file.safetensors"]
+def test_lines_that_come_after_those_that_are_done_may_change(stopped):
+    lines = [*LINES[: 2 * SIZE], "another", *LINES[15:], "and one more"]
+    write(stopped, lines, resume=True)
+    assert stopped.read_bytes() == output_of(lines)
+
+
+def test_a_failing_write_keeps_whole_chunks(path, monkeypatch):
+    synced = 0
+
+    def fail_at_last(_: int) -> None:
+        nonlocal synced
+        synced += 1
+        if synced == 6:  # the first record, a chunk, its record, another one, its record, the third chunk
+            raise OSError("No space left on device")
+
+    monkeypatch.setattr(os, "fsync", fail_at_last)
+    with pytest.raises(OSError, match="No space left"):
+        write(path)
+    assert beside(path)[0].read_bytes() == output_of(LINES[:10])
+    write(path, resume=True)
+    assert path.read_bytes() == output_of(LINES)
+
+
+@pytest.mark.parametrize("written", [False, True], ids=["before it is written", "after"])
+def test_a_stop_while_a_record_is_written(path, written, monkeypatch):
+    records = 0
+
+    def stop_at_third(record: Path, value: object) -> None:
+        nonlocal records
+        records += 1
+        if records != 3 or written:
+            write_json(record, value)
+        if records == 3:  # of two chunks
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(files, "write_json", stop_at_third)
+    with pytest.raises(KeyboardInterrupt):
+        write(path)
+    partial, record = beside(path)
+    assert partial.read_bytes() == output_of(LINES[: 2 * SIZE])
+    assert json.loads(record.read_bytes())["lines"] == 2 * SIZE
+    write(path, resume=True)
+    assert path.read_bytes() == output_of(LINES)
+
+
+# What is refused, and stays as it is
+
+
+def check_refused(path: Path, error: type[Exception], message: str, lines: list[str] = LINES, **options) -> None:
+    before = {name: (path.parent / name).read_bytes() for name in names(path.parent)}
+    with pytest.raises(error, match=message):
+        write(path, lines, **{"resume": True, **options})
+    assert {name: (path.parent / name).read_bytes() for name in names(path.parent)} == before
+
+
+def test_to_start_over_what_was_stopped(stopped):
+    message = r"out\.txt\.partial has the output for 10 lines, of a run that was stopped: continue with --resume, or"
+    check_refused(stopped, DataError, message, resume=False)
+
+
+def test_to_resume_what_is_complete(path):
+    write(path)
+    message = r"out\.txt is there and out\.txt\.partial isn't: there is nothing to resume; leave out --resume"
+    check_refused(path, DataError, message)
+
+
+def test_other_settings(stopped):
+    message = r"\.partial was started with beam 5, new None, and is to be continued with beam 2, new 7: give the same"
+    check_refused(stopped, ConfigError, message, beam=2, new=7)
+
+
+@pytest.mark.parametrize("lines", [["other", *LINES[1:]], [*LINES[:9], "other", *LINES[10:]], LINES[:9], [], LINES[1:]])
+def test_another_input(stopped, lines):
+    message = r"lines\.txt doesn't begin with the 10 lines whose output is in .*out\.txt\.partial: give the input"
+    check_refused(stopped, DataError, message, lines)
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda partial, record: record.unlink(),
+        lambda partial, record: record.write_text("{"),
+        lambda partial, record: record.write_text("[1]"),
+        lambda partial, record: record.write_text('{"lines": "many", "bytes": 3, "digest": "", "settings": {}}'),
+        lambda partial, record: os.truncate(partial, partial.stat().st_size - 1),
+    ],
+    ids=["no record", "no JSON", "a list", "no number", "cut"],
+)
+@pytest.mark.parametrize("resume", [False, True])
+def test_what_does_not_fit_together(stopped, damage, resume):
+    damage(*beside(stopped))
+    message = r"out\.txt\.partial is not what out\.txt\.partial\.json says, or that is missing or damaged: remove .*"
+    check_refused(stopped, DataError, message, resume=resume)
+
+
+@pytest.mark.parametrize("resume", [False, True])
+def test_two_at_once(path, resume):
+    pytest.importorskip("fcntl")
+    with partial_output(path, SETTINGS, resume=False) as partial:
+        add(partial, LINES[:10], None, 0)
+        check_refused(path, DataError, r"another process is writing to .*out\.txt\.partial: wait", resume=resume)
+    assert path.read_bytes() == output_of(LINES[:10])
+
+
+@pytest.mark.parametrize("number", [errno.ENOLCK, errno.EOPNOTSUPP, errno.EINVAL], ids=errno.errorcode.get)
+def test_a_file_system_without_locks_works(path, number, monkeypatch):
+    fcntl = pytest.importorskip("fcntl")
+
+    def flock(*_: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+    write_and_stop(path)
+    write(path, resume=True)
+    assert path.read_bytes() == output_of(LINES)
+
+
+def test_a_folder_that_is_not_there(tmp_path):
+    with pytest.raises(DataError, match="no: no such folder to write out"):
+        write(tmp_path / "no" / "out.txt")
+
+
+# translate_file; tests/commands/test_translate.py stops and resumes it with every kind of search
+
+
+@pytest.fixture(scope="module")
+def translator(random_run, tmp_path_factory) -> Translator:
+    symbols = SymbolTokenizer("abcd")
+    run = random_run(tmp_path_factory.mktemp("run"), symbols, symbols)
+    return Translator.of(run.model, run.source_tokenizer, run.target_tokenizer, precision="float32")
+
+
+CONFIG = SearchConfig(beam=2, n_best=2, max_length=7)
+SOURCES = ["a b", "", "d c b a", "b"]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    for name, lines in (("in", SOURCES), ("prefixes", ["b", "", "", "d"])):
+        (tmp_path / name).write_text("".join(f"{line}\n" for line in lines))
+    return tmp_path
+
+
+@pytest.mark.parametrize("scores", [False, True])
+@pytest.mark.parametrize("prefixes", [None, ["b", "", "", "d"]])
+def test_a_file_is_translated_as_its_lines_are(translator, folder, scores, prefixes):
+    prefix_file = None if prefixes is None else str(folder / "prefixes")
+    output = str(folder / "out")
+    translate_file(translator, str(folder / "in"), output, config=CONFIG, prefixes=prefix_file, scores=scores)
+    expected = [
+        "\t".join([str(number), *([f"{one.score:.4f}"] if scores else []), one.text])
+        for number, best in enumerate(translator.translate_n_best(SOURCES, CONFIG, prefixes=prefixes), 1)
+        for one in best
+    ]
+    assert (folder / "out").read_text().splitlines() == expected
+
+
+def test_a_stop_says_what_it_leaves_and_a_model_without_a_folder_resumes_too(translator, folder, monkeypatch):
+    monkeypatch.setattr(stream, "LINES_AT_ONCE", 2)
+    translate_file(translator, folder / "in", folder / "whole")
+    (folder / "long").write_text((folder / "in").read_text() + "a\n" * 3)
+    with monkeypatch.context() as patch:
+        calls = iter([files.translate_chunk] * 2)
+        patch.setattr(files, "translate_chunk", lambda *given, **options: next(calls, stop)(*given, **options))
+        with pytest.raises(Stopped) as stopped:
+            translate_file(translator, folder / "long", folder / "out")
+    assert stopped.value.__notes__ == [f"{folder}/out.partial has the translations of 4 lines: continue with --resume"]
+    translate_file(translator, folder / "in", folder / "out", resume=True)  # which ends where it was stopped
+    assert (folder / "out").read_bytes() == (folder / "whole").read_bytes()
+
+
+def stop(*_: object, **__: object) -> bytes:
+    raise Stopped
