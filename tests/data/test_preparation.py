@@ -84,20 +84,6 @@ def test_the_same_files_however_many_processes(settings, make, small_blocks, mon
     assert any("pairs drawn at random" in line for line in said) == (trained_on < 10_000)
 
 
-@pytest.mark.parametrize("form", ["packed", "tsv", "with CRLF and BOM"])
-def test_the_same_text_in_another_form_gives_the_same_files(settings, make, tmp_path, syllables, write_pairs, form):
-    files = write_pairs(tmp_path / "other", syllables(), ".gz" if form == "packed" else "")
-    if form == "tsv":
-        files = PairFiles(tmp_path / "pairs.tsv")
-        files.source.write_text("".join(f"{a}\t{b}\tmore\n" for a, b in syllables()), encoding="utf-8")
-    elif form != "packed":
-        for path in (files.source, files.target):
-            path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes().replace(b"\n", b"\r\n").removesuffix(b"\r\n"))
-    make(settings)
-    make(replace(settings, pairs=files), "other form")
-    assert content(tmp_path / "made") == content(tmp_path / "other form")
-
-
 def test_arrays_are_the_ids_of_the_pairs_that_are_not_held_out(settings, make, small_blocks, syllables, tmp_path):
     counts = make(replace(settings, threads=2, max_tokens=9))
     rows = syllables()
@@ -142,20 +128,6 @@ def test_tokenizers_that_are_given_are_used(settings, make, tmp_path):
 
 
 # What goes wrong
-
-
-@pytest.mark.parametrize("threads", [1, 2])
-def test_a_wrong_line_late_in_the_files_is_named(settings, small_blocks, threads):
-    target = settings.pairs.target
-    lines = target.read_bytes().split(b"\n")
-    lines[1100] = b"caf\xe9"
-    target.write_bytes(b"\n".join(lines))
-    settings = replace(settings, threads=threads)
-    with pytest.raises(DataError, match=r"target, line 1101: not UTF-8 \(byte 0xe9 at column 4\)"):
-        Preparation.from_files(settings, print)
-    target.write_bytes(b"\n".join(line for line in lines if line != b"caf\xe9"))
-    with pytest.raises(DataError, match=r"as many lines as each other: .*source has 1200, .*target has 1199"):
-        Preparation.from_files(settings, print)
 
 
 @pytest.mark.parametrize("task", ["PairScanner", "TextSampler", "VocabularyTrainer", "PairEncoder"])

@@ -79,23 +79,19 @@ def items(*texts: str, few: int = 16) -> list[list[bytes]]:
 
 @pytest.mark.parametrize("count", [1, 3])
 def test_results_are_the_same_and_in_order_however_many_processes(odd, started, count):
-    given = items("last", few=40)
+    large = os.urandom(3_000_000)  # more than a pipe holds, both ways
+    given = [*items(few=40), [b"item", large], [b"item", large], *items("last", few=0)]
     here = list(map_in_order(odd("süß", float("inf")), given, 0))
     assert not started
     there = list(map_in_order(odd("süß", float("inf")), given, count))
     assert len(started) == count
     assert [parts[:2] for parts in there] == [parts[:2] for parts in here]
+    assert here[-2][1] == large
     assert here[-1][0].decode() == "süß last inf"
     assert {parts[2] for parts in here} == {str(os.getpid()).encode()}
     assert {int(parts[2]) for parts in there} <= {process.pid for process in started}
     assert {parts[3] for parts in there} == {b""}, "torch is not loaded"
     assert all(parts[4] == parts[2] for parts in there), "Ctrl-C on the terminal doesn't reach them"
-
-
-def test_large_items_and_results(odd, started):
-    large = os.urandom(3_000_000)  # more than a pipe holds, both ways
-    results = list(map_in_order(odd("a"), [[b"item", large]] * 20, 2))
-    assert all(parts[1] == large for parts in results)
 
 
 def test_few_items_are_done_in_this_process(odd, started):
@@ -132,23 +128,22 @@ def test_an_error_in_the_work_is_raised_here(odd, started, text, error, message,
         list(results)
 
 
-def test_a_process_that_was_killed_is_named_with_its_signal(odd, started):
+@pytest.mark.parametrize(
+    ("text", "message", "said"),
+    [
+        ("lost", "was ended by SIGKILL: if the system ran out of memory, lower --threads", ""),
+        ("bug", "failed with exit code 1: its message stands above", "ZeroDivisionError: a bug"),
+    ],
+)
+def test_a_process_that_is_lost_is_named_with_its_end(odd, started, capfd, text, message, said):
     began = time.monotonic()
     with (
-        pytest.raises(GlassformerError, match="was ended by SIGKILL: if the system ran out of memory, lower --threads"),
-        closing(map_in_order(odd("a"), items("lost", "slow"), 2)) as results,
+        pytest.raises(GlassformerError, match=f"^a process that shares the work {message}$"),
+        closing(map_in_order(odd("a"), items(text, "slow"), 2)) as results,
     ):
         list(results)
     assert time.monotonic() - began < 20, "it doesn't wait for the others"
-
-
-def test_a_process_that_fails_leaves_its_message(odd, started, capfd):
-    with (
-        pytest.raises(GlassformerError, match="failed with exit code 1: its message stands above"),
-        closing(map_in_order(odd("a"), items("bug"), 2)) as results,
-    ):
-        list(results)
-    assert "ZeroDivisionError: a bug" in capfd.readouterr().err
+    assert said in capfd.readouterr().err
 
 
 def test_a_process_that_cannot_start_is_an_error(odd, started, monkeypatch):

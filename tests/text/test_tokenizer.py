@@ -80,30 +80,18 @@ def test_known_symbols_come_back_one_token_each(tokenizers, symbols):
     assert tokenizers["symbols"].decode([ids]) == [" ".join(symbols)]
 
 
-@pytest.mark.parametrize("kind", SUBWORD_KINDS)
-def test_every_training_line_comes_back_without_unicode_normalisation(kind):
-    text = [line for line in TEXT if "<unk>" not in line]
-    tokenizer = train(kind, text=text)
-    assert tokenizer.decode(tokenizer.encode(text)) == text
-
-
-@pytest.mark.parametrize("kind", ["unigram", "bpe", "char"])
-def test_the_sign_that_stands_for_the_space_reads_back_as_one(tokenizers, kind):
-    tokenizer = tokenizers[kind]
-    assert tokenizer.encode(["the▁cat"]) == tokenizer.encode(["the cat"])
-    assert tokenizer.decode(tokenizer.encode(["the▁cat"])) == ["the cat"]
-
-
 @pytest.mark.parametrize("kind", ["unigram", "bpe", "char"])
 def test_every_character_but_the_reserved_ones_comes_back(kind):
     # U+2581, U+2585 and U+0000 are stated to be reserved, surrogates aren't characters, and a newline ends a line.
     odd = ["\t", "\r", "\x1c", "\x7f", "\x85", "\xa0", "\u200b", "\u2028", "\u202e", "\u3000", "\ufeff", "\ufffd", "⁇"]
     blocks = [chr(c) for c in range(0x2580, 0x25A0) if c not in (0x2581, 0x2585)]
-    text = [f"a{c}b" for c in (*odd, *blocks, "\U0010ffff")]
+    text = [f"a{c}b" for c in (*odd, *blocks, "\U0010ffff", " ")]
     tokenizer = train(kind, text=text)
     back = tokenizer.decode(tokenizer.encode(text))
     changed = {f"U+{ord(a[1]):04X}": b for a, b in zip(text, back, strict=True) if a != b}
     assert not changed
+    assert tokenizer.encode(["a▁b"]) == tokenizer.encode(["a b"])
+    assert tokenizer.decode(tokenizer.encode(["a▁b"])) == ["a b"]
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -116,9 +104,9 @@ def test_special_ids_follow_the_marian_layout_and_are_no_text(tokenizers, kind):
     assert tokenizer.decode([[tokenizer.pad, *ids, EOS, tokenizer.pad], [EOS], []]) == ["the cat sat", "", ""]
     assert tokenizer.encode(["", "   ", "the"])[:2] == [[], []]
     assert tokenizer.encode([]) == tokenizer.decode([]) == []
-    [ids] = tokenizer.encode(["the ЖЖ cat"])
-    assert ids.count(UNK) == 1, "one token for a run of unknown characters"
-    assert tokenizer.decode([ids])[0].split() == ["the", "⁇", "cat"]
+    [ids] = tokenizer.encode(["ЖЖ the ЖЖ"])
+    assert ids.count(UNK) == 2, "one token for a run of unknown characters"
+    assert tokenizer.decode([ids]) == ["⁇ the ⁇"]
 
 
 @pytest.mark.parametrize("kind", ["unigram", "bpe", "char", "symbols"])
@@ -226,19 +214,15 @@ def test_a_vocabulary_needs_four_ids(kind):
             train(kind, vocab_size)
 
 
-@pytest.mark.parametrize("kind", ["char", "word", "symbols"])
-def test_a_small_vocabulary_holds_the_most_frequent_tokens(kind):
-    tokenizer = train(kind, 4, ["aaa b aaa", "aaa"])
-    assert tokenizer.vocab_size == 4
-    assert tokenizer.tokens([2]) == [{"char": "a", "word": "▁aaa", "symbols": "aaa"}[kind]]
-
-
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_vocabulary_has_exactly_the_size_asked_for(kind):
     most = train(kind, None, SENTENCES).vocab_size
     least = 16 if kind in ("unigram", "bpe") else 4
     for size in range(least, min(most, least + 20) + 1):
         assert train(kind, size, SENTENCES).vocab_size == size
+    if least == 4:
+        most_frequent = {"char": "a", "word": "▁aaa", "symbols": "aaa"}
+        assert train(kind, 4, ["aaa b aaa", "aaa"]).tokens([2]) == [most_frequent[kind]]
 
 
 @pytest.mark.parametrize("kind", KINDS)
