@@ -126,12 +126,17 @@ def test_it_comes_back_exactly_and_the_next_updates_are_the_same(make):
     assert_close(state(other), state(step), **EXACT)
 
 
-def test_where_nothing_is_there_training_begins(make):
+@pytest.mark.parametrize("killed", [False, True], ids=["empty", "killed while it wrote the first"])
+def test_where_no_checkpoint_is_training_begins(make, tmp_path, killed):
+    if killed:
+        (tmp_path / "checkpoint-000000002").mkdir()
+        (tmp_path / "checkpoint-000000002" / ".00001-of-00001.safetensors.4711.tmp").write_bytes(b"half")
     step = new_step()
     before = {name: tensor.clone() for name, tensor in step.model.state_dict().items()}
     assert make().load(step) == TrainingState() == TrainingState(0, 0, 0, 0, 0.0, None, 0, [0.0, 0.0], 0, 0)
     assert_close(step.model.state_dict(), before, **EXACT)
     assert not any(tensor.any() for name, tensor in state(step).items() if " " in name)
+    assert saved(tmp_path) == []
 
 
 def test_the_files_are_safetensors_that_others_can_read(make, tmp_path):
@@ -321,20 +326,18 @@ def test_a_damaged_one_is_passed_over_with_a_warning(make, twice, tmp_path, spoi
     assert_close(state(other), twice[5], **EXACT)
 
 
-def test_of_several_processes_files_a_damaged_one_spoils_all(make, twice, tmp_path):
+@pytest.mark.parametrize(
+    ("spoil", "message"),
+    [
+        (lambda path: flip(path, -1), "00002-of-00003.safetensors is damaged"),
+        (Path.unlink, "checkpoint-000000005 is not complete; going on from before it"),
+    ],
+)
+def test_of_several_processes_one_file_spoils_the_checkpoint(make, twice, tmp_path, spoil, message):
     split(tmp_path / "checkpoint-000000005", 3)
-    flip(tmp_path / "checkpoint-000000005" / "00002-of-00003.safetensors", -1)
+    spoil(tmp_path / "checkpoint-000000005" / "00002-of-00003.safetensors")
     other = new_step()
-    with pytest.warns(UserWarning, match="00002-of-00003.safetensors is damaged"):
-        assert make().load(other).update == 3
-    assert_close(state(other), twice[3], **EXACT)
-
-
-def test_without_the_file_of_one_process_the_checkpoint_before_is_used(make, twice, tmp_path):
-    split(tmp_path / "checkpoint-000000005", 3)
-    (tmp_path / "checkpoint-000000005" / "00002-of-00003.safetensors").unlink()
-    other = new_step()
-    with pytest.warns(UserWarning, match="checkpoint-000000005 is not complete; going on from before it"):
+    with pytest.warns(UserWarning, match=message):
         assert make().load(other).update == 3
     assert_close(state(other), twice[3], **EXACT)
     assert saved(tmp_path) == [3]
@@ -345,13 +348,6 @@ def test_one_that_was_being_written_is_removed_without_a_word(make, twice, tmp_p
     path.rename(path.with_name(f".{path.name}.4711.tmp"))
     assert make().load(new_step()).update == 3
     assert saved(tmp_path) == [3]
-
-
-def test_killed_while_writing_the_first_training_begins_anew(make, tmp_path):
-    (tmp_path / "checkpoint-000000002").mkdir()
-    (tmp_path / "checkpoint-000000002" / ".00001-of-00001.safetensors.4711.tmp").write_bytes(b"half")
-    assert make().load(new_step()) == TrainingState()
-    assert saved(tmp_path) == []
 
 
 def test_where_all_are_damaged_nothing_is_guessed_and_nothing_removed(make, twice, tmp_path):

@@ -138,6 +138,10 @@ def test_the_learning_rate_left_out_is_that_of_the_width(changes, rate):
     assert config(**changes).peak(50) == rate
 
 
+def test_weights_decay_unless_they_are_a_finished_models():
+    assert (config().decay, config(from_=Path("runs/y")).decay, config(weight_decay=0.1).decay) == (0.3, 0.0, 0.1)
+
+
 def test_a_decay_is_refused_that_is_too_much_for_the_rate_left_out():
     with pytest.raises(
         ConfigError, match=r"learning_rate \* weight_decay must be less than 1, .* got 0.01 \* 100: lower"

@@ -1,4 +1,7 @@
-"""Real processes under torchrun train like one, whether they have all weights each or a part, and however many."""
+"""Real processes under torchrun train like one, whether they have all weights each or a part, and however many.
+
+Slow, because every start of torchrun loads torch in two or three processes that share the cores.
+"""
 
 import json
 import shutil

@@ -1,4 +1,4 @@
-"""A learned mapping: sequences of symbols in reverse."""
+"""A learned mapping: sequences of symbols in reverse. Slow, because it is learned to a stated score."""
 
 from glassformer.generation.config import SearchConfig
 from glassformer.generation.translator import Translator
@@ -31,6 +31,6 @@ def test_learns_to_reverse(tiny, reversed_symbols, tmp_path):
     test = [line.split("\t") for line in lines]
     translator = Translator.load(result.folder, "cpu")
     for beam in (1, 4):
-        found = translator.translate([source for source, _ in test], SearchConfig(beam=beam))
-        right = sum(a == target for a, (_, target) in zip(found, test, strict=True))
+        translations = translator.translate([source for source, _ in test], SearchConfig(beam=beam))
+        right = sum(a == target for a, (_, target) in zip(translations, test, strict=True))
         assert right >= 0.95 * len(test), f"beam {beam}: {right} of {len(test)}"

@@ -1,4 +1,7 @@
-"""Whatever ends a training, it goes on to the same weights: real signals, a full disk, too little memory."""
+"""Whatever ends a training, it goes on to the same weights: real signals, a full disk, too little memory.
+
+Slow, because each of these needs processes of their own.
+"""
 
 import json
 import re

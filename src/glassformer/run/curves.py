@@ -73,7 +73,7 @@ def _draw_loss(axes: Any, found: Metrics, label_smoothing: float) -> None:
     last = f" (last {validations[-1][1]:.3f})" if validations else ""
     _draw(axes, validations, color=_VALIDATION, label=f"validation{last}")
     points = raw + validations
-    _head(axes, "loss", "nats a token", points)
+    _head(axes, "loss", "nats per token", points)
     if points:
         axes.legend(frameon=False, loc="upper right")
         low, high = (pick(value for _, value in points) for pick in (min, max))
@@ -81,7 +81,7 @@ def _draw_loss(axes: Any, found: Metrics, label_smoothing: float) -> None:
             axes.set_yscale("log", subs=[])
             axes.yaxis.get_major_locator().set_params(subs=(1, 1.5, 2, 3, 4, 6, 8) if high / low < 30 else (1, 2, 5))
             axes.yaxis.set_major_formatter("{x:g}")
-            axes.set_ylabel("nats a token, logarithmic")
+            axes.set_ylabel("nats per token, logarithmic")
 
 
 def _draw_score(axes: Any, found: Metrics) -> None:
