@@ -11,8 +11,10 @@ WITH_EXAMPLES = [
     "attention.attend",
     "attention.multihead",
     "attention.observe",
+    "capture.capture",
     "generation.files",
     "generation.translator",
+    "page.report",
     "seeds",
     "training.train",
 ]

@@ -187,7 +187,7 @@ def test_stopped_and_given_again_it_continues(config, whole, tmp_path, monkeypat
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"keep": 0.99}, "keep 0.99 leaves all 18 heads: give a smaller share"),
+        ({"keep": 0.99}, "keep must leave fewer than all 18 heads, got 0.99: give a smaller share"),
         ({"keep": 0.9, "rounds": 3}, "rounds must be at most 2, the number of heads that go, got 3"),
         ({"metric": "blue"}, "metric"),
         ({"data": (Path("nowhere.tsv"),)}, "nowhere.tsv"),

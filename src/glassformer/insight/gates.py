@@ -33,16 +33,16 @@ def gated(model: Transformer, gates: Gates) -> Iterator[None]:
             f"gates must name the model's attentions, such as {next(iter(modules))}, got {', '.join(sorted(unknown))}"
         )
 
-    def through(gate: Tensor) -> AttentionFunction:
-        def gated_look(of: Problem, dropout: float, want: Want | None) -> tuple[Tensor, Tensor | None]:
-            heads, weights = compute_attention(of, dropout, want)
+    def gated_by(gate: Tensor) -> AttentionFunction:
+        def compute_gated(problem: Problem, dropout: float, want: Want | None) -> tuple[Tensor, Tensor | None]:
+            heads, weights = compute_attention(problem, dropout, want)
             return heads * gate[:, :, None, None].to(heads.dtype), weights
 
-        return gated_look
+        return compute_gated
 
     with ExitStack() as stack:
         for name, gate in gates.items():
-            stack.enter_context(modules[name].computed_by(through(gate)))
+            stack.enter_context(modules[name].computed_by(gated_by(gate)))
         yield
 
 

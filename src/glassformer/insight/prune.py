@@ -117,14 +117,7 @@ def prune(config: PruneConfig, say: Callable[[str], None] = print) -> Pruning | 
     for name, folder in (("out", config.out), ("unpruned", config.unpruned)):
         if folder is not None and folder.exists() and not (name == "unpruned" and reported):
             raise RunError(f"{folder} exists already: choose another --{name}, or remove it first")
-    total = open_run(config.run).model_config.all_heads
-    if not total:
-        raise RunError(f"{config.run} has no heads left: there is nothing to remove")
-    gone = total - round(total * config.keep)
-    if gone == 0:
-        raise ConfigError(f"keep {config.keep} leaves all {total} heads: give a smaller share")
-    if config.rounds > gone:
-        raise ConfigError(f"rounds must be at most {gone}, the number of heads that go, got {config.rounds}")
+    total, gone = _count_heads(config)
     if config.threads is not None:
         torch.set_num_threads(config.threads)
     work.mkdir(parents=True, exist_ok=True)
@@ -148,6 +141,19 @@ def prune(config: PruneConfig, say: Callable[[str], None] = print) -> Pruning | 
         if not any(path.is_dir() for path in work.iterdir()):  # nothing was trained, so other settings may be tried
             shutil.rmtree(work)
         raise
+
+
+def _count_heads(config: PruneConfig) -> tuple[int, int]:
+    """Return how many heads the run has, and how many of them go."""
+    total = open_run(config.run).model_config.all_heads
+    if not total:
+        raise RunError(f"{config.run} has no heads left: there is nothing to remove")
+    gone = total - round(total * config.keep)
+    if gone == 0:
+        raise ConfigError(f"keep must leave fewer than all {total} heads, got {config.keep}: give a smaller share")
+    if config.rounds > gone:
+        raise ConfigError(f"rounds must be at most {gone}, the number of heads that go, got {config.rounds}")
+    return total, gone
 
 
 def _prune_in(work: Path, config: PruneConfig, total: int, gone: int, say: Callable[[str], None]) -> Pruning | None:

@@ -317,31 +317,31 @@ def _from_translation(attention: TranslationAttention, label: str) -> Hypothesis
 
 
 def _from_capture(
-    seen: Captured,
+    captured: Captured,
     tokens: Sequence[str] | None,
     target: Sequence[str] | None,
     entry: int,
     grid: tuple[int, int] | None,
 ) -> HypothesisViews:
     """Return the views of a captured model. The paths tell which kind of attention each one is."""
-    if not seen:
+    if not captured:
         raise ArgumentError("nothing was captured: call the model inside the context, and make the page after it")
-    two_texts = any(_CROSS.search(path) for path in seen)
+    two_texts = any(_CROSS.search(path) for path in captured)
     axes: Axes = {}
     views = []
-    for path, observation in seen.items():
+    for path, observation in captured.items():
         if observation.batch is not None and entry not in range(-observation.batch, observation.batch):
             last = observation.batch - 1
             raise ArgumentError(f"entry must be one of the batch's {last + 1}, from 0 to {last}, got {entry!r}")
         one = observation[entry]
         group, queries, keys = _group_and_axes(path, two_texts)
-        sizes = seen.lengths(path)
+        sizes = captured.lengths(path)
         for axis, length in zip((queries, keys), sizes, strict=True):
             given = target if axis == "target" else tokens
             axes[axis] = _axis(axes.get(axis), given, length, axis)
         real = len(axes[queries]), len(axes[keys])
         one = one if real == sizes else _cut(one, *real)
-        views.append(_view(path, group, (queries, keys), axes, one, seen.dropped.get(path, "")))
+        views.append(_view(path, group, (queries, keys), axes, one, captured.dropped.get(path, "")))
     if target is not None and "target" not in axes:
         raise ArgumentError("target is for an encoder-decoder; this model has one text: give its tokens as tokens")
     grids: dict[str, tuple[int, int]] = {}
