@@ -8,6 +8,9 @@ import pytest
 import torch
 
 WITH_EXAMPLES = [
+    "checks",
+    "transformer.model",
+    "transformer.positions",
     "attention.attend",
     "attention.multihead",
     "attention.observe",

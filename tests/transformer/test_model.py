@@ -16,6 +16,7 @@ from torch.testing import assert_close
 from glassformer.attention.masks import keep_from_ids
 from glassformer.attention.multihead import MultiheadAttention
 from glassformer.attention.packing import Packing
+from glassformer.errors import ArgumentError
 from glassformer.training.loss import smoothed_cross_entropy
 from glassformer.transformer.cache import Cache
 from glassformer.transformer.config import ModelConfig
@@ -313,17 +314,12 @@ def test_hypotheses_of_a_source_share_its_memory(exact):
         assert_close(found[row], expected[0], **EXACT)
 
 
-def test_example_of_the_docstring():
-    model = Transformer(ModelConfig.tiny(source_vocab_size=100, target_vocab_size=100)).eval()
-    source = source_ids([S, 3], pad=99)
-    keep = keep_from_ids(source, 99)
-    target_so_far = torch.full((B, 1), 99)
-    memory = model.encode(source, keep)
-    states, cache = model.decode(target_so_far, model.start(memory, keep))
-    next_token = model.logits(states[:, -1]).argmax(-1)
-    assert next_token.shape == (B,)
-    assert cache.length == 1
-    assert torch.equal(next_token, model(source, target_so_far)[:, -1].argmax(-1))
+def test_targets_that_do_not_fit_the_cache_are_refused(exact):
+    cache = start(exact, source_ids([S, 3]))
+    with pytest.raises(ArgumentError, match="as many rows as the cache has sources, 2, or a multiple of it, got 3$"):
+        exact.decode(target_ids(3), cache)
+    with pytest.raises(ArgumentError, match=r"the cache has 7 positions of each already: start from model\.start\("):
+        exact.decode(target_ids(), exact.decode(target_ids(), cache)[1], Packing.of([T, T]))
 
 
 # Padding and the future

@@ -94,7 +94,7 @@ def test_each_token_of_a_row_gets_the_position_in_its_own_sequence(ready, dtype)
     packing = Packing.of(lengths)
     x = torch.randn(1, 20, D).to(dtype)
     positions = Positions(D, ready=ready)
-    found = positions.of_row(x, packing)
+    found = positions.add_packed(x, packing)
     assert found.dtype == dtype
     alone = [positions(part) for part in x[:, :19].split(lengths, dim=1)]
     assert torch.equal(found[:, :19], torch.cat(alone, dim=1))
@@ -105,4 +105,4 @@ def test_a_row_of_a_double_precision_model_is_exact():
     packing = Packing.of([2, 3])
     x = torch.zeros(1, 5, D, dtype=torch.float64)
     expected = torch.cat([sinusoids(2, D, dtype=torch.float64), sinusoids(3, D, dtype=torch.float64)])
-    assert torch.equal(Positions(D).double().of_row(x, packing)[0], expected)
+    assert torch.equal(Positions(D).double().add_packed(x, packing)[0], expected)

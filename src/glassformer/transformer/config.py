@@ -9,7 +9,7 @@ from glassformer.errors import ConfigError
 
 ACTIVATIONS = ("relu", "swish", "gelu")
 LATER = ("norm_first", "final_norm", "heads_left")
-"""Settings that run folders written before these existed don't name: they have the default."""
+"""Settings that older run folders don't name; there they have the default."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,19 +38,19 @@ class ModelConfig:
     attention_dropout: Probability = 0.0
     """Probability of dropping an attention weight."""
     activation: Annotated[str, Choice(*ACTIVATIONS)] = "relu"
-    """Of the feed-forward layers: relu, swish (x sigmoid(x)) or gelu."""
+    """Activation of the feed-forward layers: relu, swish (x sigmoid(x)) or gelu."""
     scale_embedding: bool = True
     """Multiply embeddings by sqrt(d_model)."""
     tied_output: bool = True
     """The target embeddings are the output projection too."""
     output_bias: bool = False
-    """Add a number of its own to each predicted token's logit."""
+    """Add a learned number to each predicted token's logit."""
     norm_first: bool = False
     """Pre-norm layers, x + sublayer(LayerNorm(x)), in place of the paper's LayerNorm(x + sublayer(x))."""
     final_norm: bool = False
     """One more LayerNorm after the last encoder layer and one after the last decoder layer, as nn.Transformer has."""
     heads_left: Mapping[str, int] = field(default_factory=dict)
-    """Of attentions that have lost heads how many they still have, by their paths, such as encoder.0.self_attention."""
+    """How many heads are left in the attentions that lost some, by their paths, such as encoder.0.self_attention."""
 
     def __post_init__(self) -> None:
         check_settings(self)
@@ -97,49 +97,50 @@ class ModelConfig:
         return (*encoder, *decoder)
 
     def heads_of(self, attention: str) -> int:
-        """How many heads the attention of this path has."""
+        """Return how many heads the attention of this path has."""
         return self.heads_left.get(attention, self.heads)
 
     @property
     def all_heads(self) -> int:
-        """How many heads the attentions have together."""
+        """The number of heads of all attentions together."""
         return sum(map(self.heads_of, self.attentions))
 
     @classmethod
     def tiny(cls, **changes: Any) -> "ModelConfig":
-        """4+4 layers of width 128, 4 heads: tens of thousands of pairs, trained on a laptop (Wu et al. 2021)."""
+        """Return 4+4 layers of width 128, 4 heads: for tens of thousands of pairs on a laptop (Wu et al. 2021)."""
         sizes = dict(d_model=128, heads=4, encoder_layers=4, decoder_layers=4, d_ff=256, dropout=0.3)
         return cls(**{**sizes, **changes})
 
     @classmethod
     def small(cls, **changes: Any) -> "ModelConfig":
-        """3+3 layers of width 256, 4 heads: learns more from each pass than tiny, at twice its cost."""
+        """Return 3+3 layers of width 256, 4 heads: learns more from each pass than tiny, at twice its cost."""
         sizes = dict(d_model=256, heads=4, encoder_layers=3, decoder_layers=3, d_ff=512, dropout=0.3)
         return cls(**{**sizes, **changes})
 
     @classmethod
     def base(cls, **changes: Any) -> "ModelConfig":
-        """The base model of Vaswani et al. 2017, table 3: 6+6 layers of width 512, 8 heads."""
+        """Return the base model of Vaswani et al. 2017, table 3: 6+6 layers of width 512, 8 heads."""
         return cls(**changes)
 
     @classmethod
     def big(cls, **changes: Any) -> "ModelConfig":
-        """The big model of Vaswani et al. 2017, table 3: 6+6 layers of width 1024, 16 heads."""
+        """Return the big model of Vaswani et al. 2017, table 3: 6+6 layers of width 1024, 16 heads."""
         return cls(**{**dict(d_model=1024, heads=16, d_ff=4096, dropout=0.3), **changes})
 
     @classmethod
     def preset(cls, name: str, **changes: Any) -> "ModelConfig":
-        """The preset of this name (`PRESETS`), with changes."""
+        """Return the preset of this name (one of `PRESETS`), with changes."""
         if name not in PRESETS:
             raise ConfigError(f"preset must be one of {', '.join(PRESETS)}, got {name!r}")
         return getattr(cls, name)(**changes)
 
     def to_json(self) -> dict[str, Any]:
+        """Return the settings as JSON can hold them."""
         return asdict(self)
 
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> "ModelConfig":
-        """The inverse of `to_json`; unknown or missing names are an error, but for those of `LATER`."""
+        """Return the config that `to_json` gave; ConfigError for unknown names, and missing ones not in `LATER`."""
         known = {field.name for field in fields(cls)}
         examples = asdict(cls(source_vocab_size=4, target_vocab_size=4))
         values = {name: examples[name] for name in LATER} | values

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from glassformer.attention.kernels.choose import is_batched
 from glassformer.attention.kernels.dropper import random_bytes
+from glassformer.errors import ArgumentError
 
 
 class Dropout(nn.Module):
@@ -22,7 +23,7 @@ class Dropout(nn.Module):
     def __init__(self, p: float) -> None:
         super().__init__()
         if not 0 <= p < 1:
-            raise ValueError(f"p must be at least 0 and less than 1, got {p}")
+            raise ArgumentError(f"p must be at least 0 and less than 1, got {p}")
         self.p = p
 
     def forward(self, x: Float[Tensor, "..."]) -> Float[Tensor, "..."]:

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from glassformer.attention.masks import keep_from_ids
 from glassformer.attention.multihead import MultiheadAttention
 from glassformer.attention.packing import Packing
+from glassformer.errors import ArgumentError
 from glassformer.transformer.cache import Cache
 from glassformer.transformer.config import ModelConfig
 from glassformer.transformer.dropout import Dropout
@@ -31,10 +32,15 @@ class Transformer(nn.Module):
     padding is zero and stays so, and padding, the last id, is never predicted: logits are `target_pad` wide.
     Source padding comes last in a row.
 
-        model = Transformer(ModelConfig.tiny(source_vocab_size=100, target_vocab_size=100))
-        memory = model.encode(source, keep)              # keep: (batch, 1, 1, source_len), True = may look
-        states, cache = model.decode(target_so_far, model.start(memory, keep))
-        next_token = model.logits(states[:, -1]).argmax(-1)
+    >>> model = Transformer(ModelConfig.tiny(source_vocab_size=100, target_vocab_size=100)).eval()
+    >>> source = torch.tensor([[7, 5, 9, 0], [8, 0, 99, 99]])  # </s> = 0 ends a source, <pad> = 99 fills it up
+    >>> keep = (source != model.source_pad)[:, None, None]  # (batch, 1, 1, source_len), True = may be attended to
+    >>> cache = model.start(model.encode(source, keep), keep)
+    >>> states, cache = model.decode(torch.full((2, 1), model.target_pad), cache)
+    >>> next_token = model.logits(states[:, -1]).argmax(-1)
+    >>> states, cache = model.decode(next_token[:, None], cache)
+    >>> states.shape, cache.length
+    (torch.Size([2, 1, 128]), 2)
     """
 
     def __init__(self, config: ModelConfig) -> None:
@@ -61,13 +67,16 @@ class Transformer(nn.Module):
     def forward(
         self, source: Int[Tensor, "batch source_len"], target_in: Int[Tensor, "batch target_len"]
     ) -> Float[Tensor, "batch target_len predictable"]:
-        """Logits of the token that follows each position of `target_in`, a target shifted by its start (padding)."""
+        """Return the logits of the token after each position of `target_in`, a target that padding starts."""
         keep = keep_from_ids(source, self.source_pad)
         states, _ = self.decode(target_in, self.start(self.encode(source, keep), keep))
         return self.logits(states)
 
     def encode(self, source: Ids, keep: SourceKeep | None = None, packing: Packing | None = None) -> Hidden:
-        """What the encoder makes of the source ids; `keep` is False on padding. With `packing` they are a row."""
+        """Return the encoder's states of the source ids; `keep` is False on padding.
+
+        With `packing` the sources are one row, side by side, and `keep` is the packing's.
+        """
         keep = keep if packing is None else packing.keep
         x = self._embed(source, self.source_embedding or self.target_embedding, start=0, packing=packing)
         for layer in self.encoder:
@@ -75,7 +84,7 @@ class Transformer(nn.Module):
         return x if self.encoder_norm is None else self.encoder_norm(x)
 
     def start(self, memory: Hidden, keep: SourceKeep | None = None, packing: Packing | None = None) -> Cache:
-        """The cache from which decoding starts: every layer's keys and values of the source."""
+        """Return the cache from which decoding starts: every layer's keys and values of the source."""
         layers = cast(Iterable[DecoderLayer], self.decoder)
         keep = keep if packing is None else packing.keep
         return Cache(tuple(layer.start(memory, packing) for layer in layers), keep)
@@ -83,18 +92,23 @@ class Transformer(nn.Module):
     def decode(
         self, target_in: Int[Tensor, "rows length"], cache: Cache, packing: Packing | None = None
     ) -> tuple[Float[Tensor, "rows length d_model"], Cache]:
-        """States of the next positions and the cache with them added; rows may be several per source.
+        """Return the states of the next positions, and the cache with them added.
 
-        Teacher forcing decodes all positions at once, generation one after the other; both give the same states. With
-        `packing` the targets, one for each source, are a row.
+        Rows may be several per source: with B sources and W hypotheses of each, row b * W + w is hypothesis w of
+        source b. Teacher forcing decodes all positions at once, generation one after the other; both give the same
+        states. With `packing` the targets, one for each source, are one row.
         """
         sources = cache.layers[0].memory_keys.shape[0]
         if packing is None and target_in.shape[0] % sources:
-            raise ValueError(
-                f"target_in must have a multiple of the cache's {sources} sources as rows, got {target_in.shape[0]}"
+            raise ArgumentError(
+                f"target_in must have as many rows as the cache has sources, {sources}, or a multiple of it, got "
+                f"{target_in.shape[0]}"
             )
         if packing is not None and cache.length:
-            raise ValueError(f"a row holds whole targets, but the cache has {cache.length} positions of each already")
+            raise ArgumentError(
+                f"packing is for whole targets, but the cache has {cache.length} positions of each already: start from "
+                "model.start(memory, packing=packing)"
+            )
         x = self._embed(target_in, self.target_embedding, start=cache.length, packing=packing)
         layers = []
         for layer, layer_cache in zip(self.decoder, cache.layers, strict=True):
@@ -105,31 +119,31 @@ class Transformer(nn.Module):
 
     @property
     def attentions(self) -> dict[str, MultiheadAttention]:
-        """All attentions by their paths, layer by layer."""
+        """Every attention by its path, layer by layer."""
         return {name: cast(MultiheadAttention, self.get_submodule(name)) for name in self.config.attentions}
 
     @property
     def output_weight(self) -> Float[Tensor, "predictable d_model"]:
-        """The output projection of every id but padding: mostly the target embeddings."""
+        """The output projection to every id but padding; unless the output is untied, the target embeddings."""
         return self.target_embedding.weight[: self.target_pad] if self.output is None else self.output.weight
 
     def logits(self, states: Float[Tensor, "*batch d_model"]) -> Float[Tensor, "*batch predictable"]:
-        """Unnormalised log-probabilities of every id but padding."""
+        """Return the unnormalised log-probabilities of every id but padding."""
         return F.linear(states, self.output_weight, self.output_bias)
 
     def _embed(self, ids: Ids, embedding: nn.Embedding, start: int, packing: Packing | None) -> Hidden:
         x = embedding(ids)
         if self.config.scale_embedding:
             x = x * math.sqrt(self.config.d_model)
-        x = self.positions(x, start) if packing is None else self.positions.of_row(x, packing)
+        x = self.positions(x, start) if packing is None else self.positions.add_packed(x, packing)
         device = x.device.type
         if x.dtype == torch.float32 and device != "meta" and torch.is_autocast_enabled(device):
-            x = x.to(torch.get_autocast_dtype(device))  # what is added up is then as short as the products
+            x = x.to(torch.get_autocast_dtype(device))  # so the sums are as short as the products
         return self.dropout(x)
 
     @torch.no_grad()
     def _initialise(self) -> None:
-        """Xavier uniform for every matrix, normal(0, d_model^-0.5) for embeddings, whose padding row is zero."""
+        """Draw every matrix from Xavier uniform, and embeddings from normal(0, d_model^-0.5), padding's being zero."""
         for name, parameter in self.named_parameters():
             if "embedding" in name:
                 nn.init.normal_(parameter, std=self.config.d_model**-0.5)
@@ -141,7 +155,7 @@ class Transformer(nn.Module):
 
 
 def weight_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
-    """The name and shape of each weight in the state_dict of a Transformer of this config, without building one."""
+    """Return the name and shape of each weight of a Transformer of this config, without building one."""
     d = config.d_model
     norm = {"weight": (d,), "bias": (d,)}
 
@@ -179,5 +193,5 @@ def weight_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
 
 
 def count_parameters(config: ModelConfig) -> int:
-    """How many weights a Transformer of this config has; tied ones count once."""
+    """Return how many weights a Transformer of this config has; tied ones count once."""
     return sum(map(math.prod, weight_shapes(config).values()))

@@ -10,10 +10,14 @@ from glassformer.attention.packing import Packing
 def sinusoids(
     length: int, d_model: int, *, start: int = 0, dtype: torch.dtype = torch.float32
 ) -> Float[Tensor, "{length} {d_model}"]:
-    """sin(p / 10000^(2i/d_model)) for every i, then cos of the same: positions start .. start + length - 1.
+    """Return sin(p / 10000^(2i/d_model)) for every i, then cos of the same, at p = start .. start + length - 1.
 
     The paper interleaves sine and cosine; here, as in the Marian layout, all sines come before all cosines, which
     is the same up to a permutation of the width.
+
+    >>> sinusoids(2, 4)  # angles p and p / 100
+    tensor([[0.0000, 0.0000, 1.0000, 1.0000],
+            [0.8415, 0.0100, 0.5403, 0.9999]])
     """
     position = torch.arange(start, start + length, dtype=torch.float64)[:, None]
     even = torch.arange(0, d_model, 2, dtype=torch.float64)
@@ -22,7 +26,7 @@ def sinusoids(
 
 
 class Positions(nn.Module):
-    """Adds sinusoids. The first `ready` positions are kept as a buffer (not saved); later ones are computed."""
+    """Sinusoids to add. The first `ready` positions are kept as a buffer (not saved); later ones are computed."""
 
     table: Tensor
 
@@ -31,8 +35,8 @@ class Positions(nn.Module):
         self.d_model = d_model
         self.register_buffer("table", sinusoids(ready, d_model), persistent=False)
 
-    def of_row(self, x: Float[Tensor, "1 row d_model"], packing: Packing) -> Float[Tensor, "1 row d_model"]:
-        """x at each token's position in its own sequence."""
+    def add_packed(self, x: Float[Tensor, "1 row d_model"], packing: Packing) -> Float[Tensor, "1 row d_model"]:
+        """Return x, sequences side by side, plus each token's position in its own sequence."""
         table = self.table
         if x.dtype == torch.float64 or packing.longest > len(table):
             table = sinusoids(packing.longest, self.d_model, dtype=torch.promote_types(x.dtype, torch.float32))
@@ -41,7 +45,7 @@ class Positions(nn.Module):
     def forward(
         self, x: Float[Tensor, "batch length d_model"], start: int = 0
     ) -> Float[Tensor, "batch length d_model"]:
-        """x at positions start .. start + length - 1."""
+        """Return x plus positions start .. start + length - 1."""
         end = start + x.shape[1]
         if x.dtype == torch.float64:  # the table's float32 would be the least exact number of the model
             return x + sinusoids(x.shape[1], self.d_model, start=start, dtype=x.dtype).to(x.device)
