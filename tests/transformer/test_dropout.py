@@ -5,6 +5,7 @@ import torch
 from torch import Tensor
 from torch.testing import assert_close
 
+from glassformer.errors import ArgumentError
 from glassformer.transformer.dropout import Dropout
 
 N = 1_000_003  # prime: the last word of random bytes is used in part
@@ -28,21 +29,13 @@ def spread(rate: float, n: int) -> float:
 
 
 @pytest.mark.parametrize(("p", "of_256"), RATES)
-def test_share_of_zeros_is_p_to_the_nearest_256th(p, of_256):
-    rate = of_256 / 256
+def test_share_of_zeros_is_p_to_the_nearest_256th_and_the_rest_is_scaled_so_that_the_mean_stays(p, of_256):
+    rate, scale = of_256 / 256, 256 / (256 - of_256)
     assert abs(rate - p) <= 1 / 256
-    found = 1 - kept(p).mean().item()
-    assert abs(found - rate) < SIGMAS * spread(rate, N)
-
-
-@pytest.mark.parametrize(("p", "of_256"), RATES)
-def test_rest_is_scaled_so_that_the_mean_stays(p, of_256):
-    scale = 256 / (256 - of_256)
     x = torch.randn(N)
     output = Dropout(p)(x)
     assert_close(output, torch.where(output != 0, x * scale, 0.0))
-    mean = Dropout(p)(torch.ones(N)).double().mean().item()
-    assert abs(mean - 1) < SIGMAS * scale * spread(of_256 / 256, N)
+    assert abs((output == 0).float().mean().item() - rate) < SIGMAS * spread(rate, N)
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float16, torch.bfloat16], ids=str)
@@ -135,13 +128,6 @@ def test_gradcheck():
     assert torch.autograd.gradgradcheck(drop, (x,))
 
 
-def test_input_is_left_as_it_was():
-    x = torch.randn(7, 11)
-    before = x.clone()
-    Dropout(0.5)(x)
-    assert torch.equal(x, before)
-
-
 # Added to something
 
 
@@ -174,18 +160,13 @@ def test_added_has_the_gradients_of_the_sum():
     assert torch.autograd.gradcheck(added, (x[:3, :2].detach().requires_grad_(), to[:3, :2].detach().requires_grad_()))
 
 
-def test_added_leaves_both_as_they_were():
+def test_what_is_given_is_left_as_it_was():
     x, to = torch.randn(7, 11), torch.randn(7, 11)
     before = x.clone(), to.clone()
+    Dropout(0.5)(x)
     Dropout(0.5).added(x, to)
     assert torch.equal(x, before[0])
     assert torch.equal(to, before[1])
-
-
-@pytest.mark.parametrize("p", [0.0, 0.5])
-def test_added_in_evaluation_is_the_sum(p):
-    x, to = torch.randn(7, 11), torch.randn(7, 11)
-    assert torch.equal(Dropout(p).eval().added(x, to), to + x)
 
 
 # Shapes and modes
@@ -203,15 +184,18 @@ def test_strided_input_is_dropped_in_place_of_each_number():
     assert 0 < (output == 0).sum() < x.numel()
 
 
-@pytest.mark.parametrize("p", [0.0, 0.5])
-def test_evaluation_gives_back_the_input_itself(p):
-    x = torch.randn(3, 5)
-    assert Dropout(p).eval()(x) is x
+@pytest.mark.parametrize(("p", "training"), [(0.0, True), (0.0, False), (0.5, False)])
+def test_in_evaluation_or_with_probability_zero_nothing_drops(p, training):
+    x, to = torch.randn(7, 11), torch.randn(7, 11)
+    dropout = Dropout(p).train(training)
+    assert dropout(x) is x
+    assert torch.equal(dropout.added(x, to), to + x)
 
 
-def test_zero_probability_gives_back_the_input_itself():
-    x = torch.randn(3, 5)
-    assert Dropout(0.0)(x) is x
+@pytest.mark.parametrize("p", [-0.1, 1.0, math.nan])
+def test_an_impossible_probability_is_refused(p):
+    with pytest.raises(ArgumentError, match=f"^p must be at least 0 and less than 1, got {p}$"):
+        Dropout(p)
 
 
 def test_it_shows_its_probability():

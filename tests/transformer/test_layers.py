@@ -1,3 +1,5 @@
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -21,6 +23,10 @@ DECODER_NAMES = NAMES | {
 }
 
 
+SAME: dict[str, Any] = dict(dropout=0.0, batch_first=True, dtype=torch.float64)
+FUTURE = torch.ones(Q, Q, dtype=torch.bool).triu(1)
+
+
 def torch_name(name: str, names: dict[str, str]) -> str:
     (prefix,) = (prefix for prefix in names if name.startswith(prefix))
     return names[prefix] + name.removeprefix(prefix)
@@ -36,20 +42,21 @@ def share_weights(ours: nn.Module, theirs: nn.Module, names: dict[str, str]) -> 
     ours.double().load_state_dict({name: weights[torch_name(name, names)] for name in ours.state_dict()})
 
 
-@pytest.fixture
-def encoder_layers() -> tuple[EncoderLayer, nn.Module]:
+NORM_FIRST = pytest.mark.parametrize("norm_first", [False, True], ids=["post-norm", "pre-norm"])
+
+
+def encoder_layers(norm_first: bool = False) -> tuple[EncoderLayer, nn.Module]:
     """Ours and torch's with the same weights."""
-    ours = EncoderLayer(E, H, FF, 0.0, 0.0)
-    theirs = nn.TransformerEncoderLayer(E, H, FF, dropout=0.0, batch_first=True, dtype=torch.float64)
+    ours = EncoderLayer(E, H, FF, 0.0, 0.0, norm_first=norm_first)
+    theirs = nn.TransformerEncoderLayer(E, H, FF, norm_first=norm_first, **SAME)
     share_weights(ours, theirs, ENCODER_NAMES)
     return ours, theirs
 
 
-@pytest.fixture
-def decoder_layers() -> tuple[DecoderLayer, nn.Module]:
+def decoder_layers(norm_first: bool = False) -> tuple[DecoderLayer, nn.Module]:
     """Ours and torch's with the same weights."""
-    ours = DecoderLayer(E, H, FF, 0.0, 0.0)
-    theirs = nn.TransformerDecoderLayer(E, H, FF, dropout=0.0, batch_first=True, dtype=torch.float64)
+    ours = DecoderLayer(E, H, FF, 0.0, 0.0, norm_first=norm_first)
+    theirs = nn.TransformerDecoderLayer(E, H, FF, norm_first=norm_first, **SAME)
     share_weights(ours, theirs, DECODER_NAMES)
     return ours, theirs
 
@@ -63,13 +70,18 @@ def sequence(length: int) -> Tensor:
     return torch.randn(B, length, E, dtype=torch.float64, requires_grad=True)
 
 
-def assert_same_gradients(ours: nn.Module, theirs: nn.Module, names: dict[str, str]) -> None:
-    expected = dict(theirs.named_parameters())
+def assert_same(output: Tensor, expected: Tensor, ours: nn.Module, theirs: nn.Module, names: dict[str, str]) -> None:
+    """The outputs and, backwards from them, the gradients of all weights."""
+    assert_close(output, expected)
+    towards = torch.randn_like(output)
+    output.backward(towards)
+    expected.backward(towards)
+    parameters = dict(theirs.named_parameters())
     for name, parameter in ours.named_parameters():
-        assert_close(parameter.grad, expected[torch_name(name, names)].grad)
+        assert_close(parameter.grad, parameters[torch_name(name, names)].grad)
 
 
-# Against torch's post-norm layers
+# Against torch's layers
 
 
 def test_feed_forward_is_two_products_around_a_relu():
@@ -89,113 +101,35 @@ def test_activations_have_one_table_and_each_the_same_numbers_in_place(name):
     assert torch.equal(module(x), module.outer(products.ACTIVATIONS[name](module.inner(x))))
 
 
+@NORM_FIRST
 @pytest.mark.parametrize("padded", [False, True])
 @pytest.mark.parametrize("training", [False, True])
-def test_encoder_layer_is_torchs(encoder_layers, padded, training):
-    ours, theirs = encoder_layers
+def test_encoder_layer_is_torchs(norm_first, padded, training):
+    ours, theirs = encoder_layers(norm_first)
     ours.train(training)
     x, keep = sequence(K), padding()
     output = ours(x, keep[:, None, None] if padded else None)
     expected = theirs(x, src_key_padding_mask=~keep if padded else None)
-    assert_close(output, expected)
-    towards = torch.randn_like(output)
-    output.backward(towards)
-    expected.backward(towards)
-    assert_same_gradients(ours, theirs, ENCODER_NAMES)
+    assert_same(output, expected, ours, theirs, ENCODER_NAMES)
 
 
+@NORM_FIRST
 @pytest.mark.parametrize("padded", [False, True])
 @pytest.mark.parametrize("training", [False, True])
-def test_decoder_layer_is_torchs(decoder_layers, padded, training):
-    ours, theirs = decoder_layers
+def test_decoder_layer_is_torchs(norm_first, padded, training):
+    ours, theirs = decoder_layers(norm_first)
     ours.train(training)
     x, memory, keep = sequence(Q), sequence(K), padding()
     output, _ = ours(x, ours.start(memory), keep[:, None, None] if padded else None)
-    future = torch.ones(Q, Q, dtype=torch.bool).triu(1)
-    expected = theirs(x, memory, tgt_mask=future, memory_key_padding_mask=~keep if padded else None)
-    assert_close(output, expected)
-    towards = torch.randn_like(output)
-    output.backward(towards)
-    expected.backward(towards)
-    assert_same_gradients(ours, theirs, DECODER_NAMES)
-
-
-# Pre-norm
-
-
-def plain(module: nn.Module) -> tuple:
-    """The parts of a layer by their names in the formula: attention, norms, feed-forward."""
-    return module.self_attention, module.self_attention_norm, module.feed_forward, module.feed_forward_norm
-
-
-@pytest.mark.parametrize("padded", [False, True])
-def test_pre_norm_encoder_layer_is_the_formula(encoder_layers, padded):
-    # x + sublayer(LayerNorm(x)), and so twice
-    ours, _ = encoder_layers
-    ours.norm_first = True
-    attention, attention_norm, feed_forward, feed_forward_norm = plain(ours)
-    x, keep = sequence(K), padding()
-    normed = attention_norm(x)
-    middle = x + attention(normed, normed, normed, key_padding_mask=~keep if padded else None)[0]
-    expected = middle + feed_forward(feed_forward_norm(middle))
-    assert_close(ours(x, keep[:, None, None] if padded else None), expected)
-
-
-@pytest.mark.parametrize("padded", [False, True])
-def test_pre_norm_decoder_layer_is_the_formula(decoder_layers, padded):
-    # The source's memory is looked at as it is: the encoder's last norm, not the layer's, is its own
-    ours, _ = decoder_layers
-    ours.norm_first = True
-    attention, attention_norm, feed_forward, feed_forward_norm = plain(ours)
-    x, memory, keep = sequence(Q), sequence(K), padding()
-    normed = attention_norm(x)
-    first = x + attention(normed, normed, normed, attn_mask=torch.ones(Q, Q, dtype=torch.bool).triu(1))[0]
-    padded_keys = ~keep if padded else None
-    normed = ours.source_attention_norm(first)
-    second = first + ours.source_attention(normed, memory, memory, key_padding_mask=padded_keys)[0]
-    expected = second + feed_forward(feed_forward_norm(second))
-    output, _ = ours(x, ours.start(memory), keep[:, None, None] if padded else None)
-    assert_close(output, expected)
-
-
-@pytest.mark.parametrize("training", [False, True])
-def test_pre_norm_layers_are_torchs(training):
-    settings = dict(dropout=0.0, batch_first=True, norm_first=True, dtype=torch.float64)
-    encoder = EncoderLayer(E, H, FF, 0.0, 0.0, norm_first=True).train(training)
-    decoder = DecoderLayer(E, H, FF, 0.0, 0.0, norm_first=True).train(training)
-    their_encoder = nn.TransformerEncoderLayer(E, H, FF, **settings)
-    their_decoder = nn.TransformerDecoderLayer(E, H, FF, **settings)
-    share_weights(encoder, their_encoder, ENCODER_NAMES)
-    share_weights(decoder, their_decoder, DECODER_NAMES)
-    source, x, keep = sequence(K), sequence(Q), padding()
-    memory, their_memory = encoder(source, keep[:, None, None]), their_encoder(source, src_key_padding_mask=~keep)
-    output, _ = decoder(x, decoder.start(memory), keep[:, None, None])
-    future = torch.ones(Q, Q, dtype=torch.bool).triu(1)
-    expected = their_decoder(x, their_memory, tgt_mask=future, memory_key_padding_mask=~keep)
-    assert_close(output, expected)
-    towards = torch.randn_like(output)
-    output.backward(towards)
-    expected.backward(towards)
-    assert_same_gradients(encoder, their_encoder, ENCODER_NAMES)
-    assert_same_gradients(decoder, their_decoder, DECODER_NAMES)
-
-
-@pytest.mark.parametrize("kind", ["encoder", "decoder"])
-def test_pre_norm_layer_that_drops_everything_changes_nothing(kind, encoder_layers, decoder_layers):
-    layer, _ = encoder_layers if kind == "encoder" else decoder_layers
-    layer.norm_first = True
-    given, x, memory = drop_everything(layer), sequence(Q), sequence(K)
-    output = layer(x, None) if kind == "encoder" else layer(x, layer.start(memory), None)[0]
-    assert torch.equal(output, x)
-    assert len(given) == (2 if kind == "encoder" else 3)
-    assert_close(given[-1], layer.feed_forward(layer.feed_forward_norm(x)))
+    expected = theirs(x, memory, tgt_mask=FUTURE, memory_key_padding_mask=~keep if padded else None)
+    assert_same(output, expected, ours, theirs, DECODER_NAMES)
 
 
 # The decoder layer's cache
 
 
-def test_decoder_layer_returns_the_cache_with_the_new_positions(decoder_layers):
-    layer, _ = decoder_layers
+def test_decoder_layer_returns_the_cache_with_the_new_positions():
+    layer, _ = decoder_layers()
     x, memory = sequence(Q), sequence(K)
     empty = layer.start(memory)
     assert empty.keys is None
@@ -213,7 +147,7 @@ def test_decoder_layer_returns_the_cache_with_the_new_positions(decoder_layers):
     assert first.keys.shape[2] == 2
 
 
-# Where dropout acts: LayerNorm(x + Dropout(sublayer(x)))
+# Where dropout acts: on what a sub-layer adds, and on nothing else
 
 
 def drop_everything(layer: EncoderLayer | DecoderLayer) -> list[Tensor]:
@@ -228,28 +162,43 @@ def drop_everything(layer: EncoderLayer | DecoderLayer) -> list[Tensor]:
     return given
 
 
-def test_encoder_layer_drops_sublayer_outputs_and_nothing_else(encoder_layers):
-    layer, _ = encoder_layers
+def normed(norm: nn.Module, x: Tensor) -> Tensor:
+    return norm(x)
+
+
+def unchanged(norm: nn.Module, x: Tensor) -> Tensor:
+    return x
+
+
+@NORM_FIRST
+def test_encoder_layer_drops_what_sublayers_add_and_nothing_else(norm_first):
+    layer, _ = encoder_layers(norm_first)
     given, x = drop_everything(layer), sequence(K)
     output = layer(x, None)
-    middle = layer.self_attention_norm(x)
-    assert_close(output, layer.feed_forward_norm(middle))
-    assert len(given) == 2
-    assert_close(given[0], layer.self_attention(x, x, x)[0])
-    assert_close(given[1], layer.feed_forward(middle))
+    before, after = (normed, unchanged) if norm_first else (unchanged, normed)
+    attended = before(layer.self_attention_norm, x)
+    middle = after(layer.self_attention_norm, x)
+    assert_close(output, after(layer.feed_forward_norm, middle))
+    expected = [layer.self_attention(attended, attended, attended)[0]]
+    assert_close(given, [*expected, layer.feed_forward(before(layer.feed_forward_norm, middle))])
 
 
-def test_decoder_layer_drops_sublayer_outputs_and_nothing_else(decoder_layers):
-    layer, _ = decoder_layers
+@NORM_FIRST
+def test_decoder_layer_drops_what_sublayers_add_and_nothing_else(norm_first):
+    layer, _ = decoder_layers(norm_first)
     given, x, memory = drop_everything(layer), sequence(Q), sequence(K)
     output, _ = layer(x, layer.start(memory), None)
-    second = layer.self_attention_norm(x)
-    third = layer.source_attention_norm(second)
-    assert_close(output, layer.feed_forward_norm(third))
-    assert len(given) == 3
-    assert_close(given[0], layer.self_attention(x, x, x, attn_mask=torch.ones(Q, Q, dtype=torch.bool).triu(1))[0])
-    assert_close(given[1], layer.source_attention(second, memory, memory)[0])
-    assert_close(given[2], layer.feed_forward(third))
+    before, after = (normed, unchanged) if norm_first else (unchanged, normed)
+    attended = before(layer.self_attention_norm, x)
+    second = after(layer.self_attention_norm, x)
+    third = after(layer.source_attention_norm, second)
+    assert_close(output, after(layer.feed_forward_norm, third))
+    expected = [
+        layer.self_attention(attended, attended, attended, attn_mask=FUTURE)[0],
+        layer.source_attention(before(layer.source_attention_norm, second), memory, memory)[0],
+        layer.feed_forward(before(layer.feed_forward_norm, third)),
+    ]
+    assert_close(given, expected)
 
 
 @pytest.mark.parametrize("kind", [EncoderLayer, DecoderLayer])
