@@ -1,7 +1,6 @@
 """From files to tokenizers and token arrays: the same files however many processes share the work."""
 
 import json
-import os
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
@@ -217,15 +216,6 @@ def test_the_digest_stays_as_it_was(settings, write_pairs, tmp_path, monkeypatch
     monkeypatch.setattr(preparation.sys, "byteorder", "little")
     files = write_pairs(tmp_path / "fixed", [("a b", "A B"), ("c", "C")])
     assert Preparation.from_files(replace(settings, pairs=files), print).digest == "0348f780e8372ef912cae8ad9878c630"
-
-
-def test_it_is_worth_keeping_where_it_took_long_and_the_files_are_the_same(settings, tmp_path, syllables, write_pairs):
-    few = write_pairs(tmp_path / "few", syllables(999))
-    assert not Preparation.from_files(replace(settings, pairs=few), print).is_worth_keeping()
-    prepared = Preparation.from_files(settings, print)
-    assert prepared.is_worth_keeping()
-    os.utime(settings.pairs.target, (4e9, 4e9))
-    assert not prepared.is_worth_keeping()
 
 
 def test_progress_is_said_where_there_is_no_terminal(settings, make, small_blocks, said, monkeypatch):

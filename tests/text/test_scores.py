@@ -53,28 +53,21 @@ def test_text_that_is_said_to_be_tokenised_is_taken_as_such(caplog):
     assert caplog.records
 
 
-@pytest.mark.parametrize(
-    ("references", "name"),
-    [
+@pytest.mark.parametrize("installed", [False, True])
+def test_the_script_of_the_references_picks_the_tokenizer(monkeypatch, installed):
+    monkeypatch.setattr(scores, "find_spec", lambda name: object() if installed and name == "MeCab" else None)
+    japanese = "ja-mecab" if installed else "char"
+    for references, name in (
         (ENGLISH[1], "13a"),
         (["Grüße aus Köln", "Добрый день", "مرحبا بالعالم", "안녕하세요"], "13a"),
         (CHINESE[1], "zh"),
         (["使用 GPU 训练模型"], "zh"),
         (["GPU training, once called 训练, is fast"], "13a"),
         ([""], "13a"),
-    ],
-)
-def test_the_script_of_the_references_picks_the_tokenizer(references, name):
-    assert pick_bleu_tokenizer(references) == name
-
-
-def test_mecab_is_picked_for_japanese_where_it_is_installed(monkeypatch):
-    monkeypatch.setattr(scores, "find_spec", lambda name: object() if name == "MeCab" else None)
-    assert pick_bleu_tokenizer(JAPANESE[1]) == "ja-mecab"
-    assert pick_bleu_tokenizer(["カタカナ"]) == "ja-mecab"
-    assert pick_bleu_tokenizer(CHINESE[1]) == "zh"
-    monkeypatch.setattr(scores, "find_spec", lambda name: None)
-    assert pick_bleu_tokenizer(JAPANESE[1]) == "char"
+        (JAPANESE[1], japanese),
+        (["カタカナ"], japanese),
+    ):
+        assert pick_bleu_tokenizer(references) == name
 
 
 @pytest.mark.skipif(find_spec("MeCab") is not None, reason="MeCab is installed")
@@ -106,6 +99,7 @@ def test_rates_by_hand(text, metric, symbols, value, name, signature):
     rate = score(*text, metric, symbols=symbols)
     assert rate.value == pytest.approx(value)
     assert (rate.name, rate.signature) == (name, signature)
+    assert str(rate) == f"{name} {value:.2f}  ({signature})"
 
 
 @pytest.mark.parametrize("metric", METRICS)
@@ -118,10 +112,6 @@ def test_a_perfect_translation_scores_best(metric):
 def test_score_all_is_every_metric_in_order():
     assert score_all(*PHONES, symbols=True) == [score(*PHONES, metric, symbols=True) for metric in METRICS]
     assert score_all(*ENGLISH, tokenize="char") == [score(*ENGLISH, metric, tokenize="char") for metric in METRICS]
-
-
-def test_a_score_reads_as_one_line():
-    assert str(score(["a", "b", "c"], ["a", "b", "d"], "exact")) == "exact match 66.67  (share of equal lines)"
 
 
 def slow_distance(left, right) -> int:

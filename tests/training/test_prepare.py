@@ -115,20 +115,6 @@ def test_another_text_is_prepared_anew(config, prepared, said, tmp_path, syllabl
     assert content(prepared.out) == before != content(config("second").out)
 
 
-def test_a_damaged_entry_is_replaced(config, prepared, said):
-    [entry] = entries(prepared.out.parent)
-    before = content(prepared.out)
-    ids = entry / "train" / "source.ids"
-    size = ids.stat().st_size
-    ids.unlink()
-    ids.write_bytes(b"\x01" * size)
-    prepare_run(config("second"), said.append)
-    assert AGAIN not in said
-    assert content(config("second").out) == before == content(prepared.out)
-    prepare_run(config("third"), said.append)
-    assert said[-1] == AGAIN
-
-
 def test_runs_and_what_is_kept_do_not_depend_on_each_other(config, prepared, said, tmp_path, syllables, write_pairs):
     prepare_run(config("second"), said.append)
     before = content(prepared.out)
