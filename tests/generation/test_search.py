@@ -1,6 +1,5 @@
 import functools
 import math
-import re
 from collections import Counter
 from copy import deepcopy
 from itertools import combinations, product
@@ -11,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.testing import assert_close
 
-from glassformer.errors import ConfigError, RunError
+from glassformer.errors import RunError
 from glassformer.generation.batches import search_all
 from glassformer.generation.config import SearchConfig
 from glassformer.generation.engine import Engine
@@ -177,29 +176,15 @@ def test_a_beam_wide_enough_finds_what_trying_everything_finds(penalty, alpha, s
     model = random_model(seed, target_vocab)
     [source] = random_sources(seed, [5])
     expected = all_translations(model, source, limit, penalty, alpha)
-    config = SearchConfig(beam=len(expected), n_best=7, penalty=penalty, length_penalty=alpha, stopping="exact")
+    assert sum(math.exp(log_prob) for _, log_prob in expected.values()) == pytest.approx(1.0), "the oracle is whole"
+    every = len(expected)
+    config = SearchConfig(beam=every, n_best=every, penalty=penalty, length_penalty=alpha, stopping="exact")
     [found] = beam_search(Engine.of(model), *padded([source]), [limit], config)
-    assert [tuple(hypothesis.ids) for hypothesis in found] == list(expected)[:7]
+    assert [tuple(hypothesis.ids) for hypothesis in found[:7]] == list(expected)[:7]
+    assert sorted(tuple(hypothesis.ids) for hypothesis in found) == sorted(expected)
     for hypothesis in found:
         score, log_prob = expected[tuple(hypothesis.ids)]
         assert (hypothesis.score, hypothesis.log_prob) == pytest.approx((score, log_prob), abs=1e-5)
-
-
-def test_every_translation_is_found_once_where_all_are_asked_for():
-    model, [source], limit = random_model(3, 5), random_sources(3, [5]), 3
-    expected = all_translations(model, source, limit, "plain", 1.0)
-    assert len(expected) == 1 + 3 + 9 + 27
-    assert sum(math.exp(log_prob) for _, log_prob in expected.values()) == pytest.approx(1.0), "the oracle is whole"
-    [found] = beam_search(
-        Engine.of(model),
-        *padded([source]),
-        [limit],
-        SearchConfig(beam=len(expected), n_best=len(expected), stopping="exact"),
-    )
-    assert sorted(tuple(hypothesis.ids) for hypothesis in found) == sorted(expected)
-    assert [hypothesis.score for hypothesis in found] == pytest.approx(
-        [score for score, _ in expected.values()], abs=1e-5
-    )
 
 
 @pytest.mark.parametrize("stopping", ["exact", "heuristic", "first"])
@@ -261,27 +246,6 @@ def test_the_three_ways_to_stop_stop_at_different_translations():
         assert one != other
 
 
-@pytest.mark.parametrize("width", [1, 3])
-def test_exact_stopping_is_never_worse_than_stopping_at_the_first(width):
-    better = 0
-    for seed in SEEDS:
-        engine = Engine.of(random_model(seed))
-        for penalty, alpha in SCORINGS:
-            exact, first = (
-                beam_search(
-                    engine,
-                    *padded(SOURCES),
-                    LIMITS,
-                    SearchConfig(beam=width, penalty=penalty, length_penalty=alpha, stopping=stopping),
-                )
-                for stopping in ("exact", "first")
-            )
-            gains = [e[0].score - f[0].score for e, f in zip(exact, first, strict=True)]
-            assert min(gains) >= -1e-6
-            better += sum(gain > 1e-4 for gain in gains)
-    assert better, "and somewhere it is better"
-
-
 def steps_taken(engine: Engine, monkeypatch) -> list[int]:
     """Rows of each decoding step that will be taken."""
     rows: list[int] = []
@@ -314,16 +278,6 @@ def test_exact_stopping_takes_no_step_once_nothing_open_can_win(monkeypatch):
     [[best]] = beam_search(engine, source, keep, [200], SearchConfig(beam=3, length_penalty=0.0, stopping="exact"))
     assert len(best.ids) < 20
     assert len(rows) < 50, "sums only fall: far before the limit nothing can catch up"
-
-
-@pytest.mark.parametrize("seed", SEEDS)
-@pytest.mark.parametrize(("penalty", "alpha", "stopping"), [("plain", 0.0, "exact"), ("wu", 0.6, "first")])
-def test_a_beam_of_one_that_stops_at_the_first_is_greedy(seed, penalty, alpha, stopping):
-    # With a length penalty, exact stopping goes on after </s>: a longer translation may still score higher.
-    model = random_model(seed)
-    config = SearchConfig(beam=1, penalty=penalty, length_penalty=alpha, stopping=stopping)
-    found = beam_search(Engine.of(model), *padded(SOURCES), LIMITS, config)
-    assert_same([best for [best] in found], greedy(Engine.of(model), *padded(SOURCES), LIMITS, config))
 
 
 def follows(ids: list[int], prefix: list[int], least: int, n: int) -> bool:
@@ -399,16 +353,6 @@ def test_coverage_follows_each_beam_and_leaves_padding_out(seed):
     assert penalised >= 5
 
 
-@pytest.mark.parametrize("width", [2, 5, 11])
-def test_translations_come_best_first_and_different(width):
-    for seed in SEEDS:
-        config = SearchConfig(beam=width, n_best=width, length_penalty=0.6)
-        for hypotheses in beam_search(Engine.of(random_model(seed)), *padded(SOURCES), LIMITS, config):
-            scores = [hypothesis.score for hypothesis in hypotheses]
-            assert scores == sorted(scores, reverse=True)
-            assert len({tuple(hypothesis.ids) for hypothesis in hypotheses}) == len(hypotheses) <= width
-
-
 def test_a_beam_wider_than_the_choices_returns_what_there_is():
     # One step, five ids that can be predicted: the empty translation and four of one token.
     model = random_model(1, target_vocab=6)
@@ -420,22 +364,9 @@ def test_a_beam_wider_than_the_choices_returns_what_there_is():
 # Greedy search
 
 
-@pytest.mark.parametrize("seed", SEEDS)
-def test_greedy_with_a_cache_is_greedy_without(seed):
-    model, limit = random_model(seed), 9
-    for source in SOURCES:
-        ids: list[int] = []
-        while len(ids) < limit:
-            log_probs = next_of(seed, tuple(source), tuple(ids))
-            token = log_probs.index(max(log_probs))
-            if token == EOS:
-                break
-            ids.append(token)
-        [found] = greedy(Engine.of(model), *padded([source]), [limit], SearchConfig(beam=1))
-        assert found.ids == ids
-
-
-@pytest.mark.parametrize(("least", "n", "prefix"), [(7, 0, []), (0, 1, []), (0, 2, []), (0, 2, [3, 3, 3]), (5, 3, [2])])
+@pytest.mark.parametrize(
+    ("least", "n", "prefix"), [(0, 0, []), (7, 0, []), (0, 1, []), (0, 2, []), (0, 2, [3, 3, 3]), (5, 3, [2])]
+)
 def test_greedy_takes_the_likeliest_token_that_the_rules_allow(least, n, prefix):
     limit, changed = 9, 0
     for seed in SEEDS:
@@ -454,7 +385,7 @@ def test_greedy_takes_the_likeliest_token_that_the_rules_allow(least, n, prefix)
                     break
                 ids.append(best)
             assert hypothesis.ids == ids
-    assert changed > 5
+    assert changed > 5 or not (least or n)
 
 
 @pytest.mark.parametrize("settings", [{}, dict(min_length=4, no_repeat_ngram=2)], ids=str)
@@ -471,15 +402,6 @@ def test_a_stream_is_the_translation_token_by_token(how, settings):
                 [expected] = greedy(engine, *padded([source]), [limit], config)
             tokens = stream(engine, torch.tensor([source]), limit, config, generators[1])
             assert list(tokens) == expected.ids
-
-
-def test_a_stream_takes_a_step_for_each_token_as_it_is_asked_for(monkeypatch):
-    engine = Engine.of(random_model(34))
-    rows = steps_taken(engine, monkeypatch)
-    tokens = stream(engine, torch.tensor([SOURCES[0]]), 9, SearchConfig(beam=1, min_length=9), torch.Generator())
-    for count in range(1, 6):
-        next(tokens)
-        assert rows == [1] * count
 
 
 # What holds for every search
@@ -505,25 +427,6 @@ def test_a_batch_of_different_lengths_and_limits_is_each_source_alone(seed, how)
     engine = Engine.of(random_model(seed))
     for hypotheses, source, limit in zip(searched(engine, SOURCES, LIMITS, how), SOURCES, LIMITS, strict=True):
         assert_same(hypotheses, searched(engine, [source], [limit], how)[0])
-
-
-@pytest.mark.parametrize("how", ["greedy", "beam 3"])
-def test_the_order_of_a_batch_does_not_matter(how):
-    engine = Engine.of(random_model(34))
-    forward, backward = searched(engine, SOURCES, LIMITS, how), searched(engine, SOURCES[::-1], LIMITS[::-1], how)
-    for ours, theirs in zip(forward, reversed(backward), strict=True):
-        assert_same(ours, theirs)
-
-
-@pytest.mark.parametrize("how", ["greedy", "sample", "beam 2"])
-def test_finished_sources_leave_the_batch(monkeypatch, how):
-    engine, width = Engine.of(random_model(34)), 2 if how == "beam 2" else 1
-    rows = steps_taken(engine, monkeypatch)
-    searched(engine, SOURCES, LIMITS, how)
-    assert rows[0] == len(SOURCES) * width
-    for step, decoded in enumerate(rows):
-        assert decoded <= width * sum(limit > step for limit in LIMITS)
-    assert rows == sorted(rows, reverse=True)
 
 
 MANY = random_sources(13, [1 + n * 5 % 7 for n in range(19)])
@@ -584,16 +487,8 @@ def test_log_probs_are_the_models_of_these_tokens_and_score_divides_their_sum_by
             assert hypothesis.token_log_probs == pytest.approx(each, abs=1e-9)
             assert hypothesis.log_prob == pytest.approx(sum(each), abs=1e-9)
             assert hypothesis.score == pytest.approx(sum(each) / len(each), abs=1e-9)
-
-
-@pytest.mark.parametrize("how", ["greedy", "sample", "beam 1", "beam 5"])
-def test_neither_padding_nor_the_end_stands_in_a_translation_nor_is_it_longer_than_its_limit(how):
-    for seed in SEEDS:
-        model = random_model(seed)
-        for hypotheses, limit in zip(searched(Engine.of(model), SOURCES, LIMITS, how), LIMITS, strict=True):
-            for hypothesis in hypotheses:
-                assert len(hypothesis.ids) <= limit
-                assert all(EOS < token < model.target_pad for token in hypothesis.ids)
+            assert len(hypothesis.ids) <= limit
+            assert all(EOS < token < model.target_pad for token in hypothesis.ids)
 
 
 # Sampling
@@ -672,95 +567,12 @@ def test_samples_are_as_frequent_as_they_are_likely(temperature, top_k, top_p):
     assert square < freedom + 4 * math.sqrt(2 * freedom)
 
 
-def test_samples_repeat_with_the_seed_and_differ_with_another():
-    model = random_model(34)
-
-    def drawn(seed: int) -> list[list[int]]:
-        generator = torch.Generator().manual_seed(seed)
-        found = sample(
-            Engine.of(model), *padded(SOURCES * 3), LIMITS * 3, SearchConfig(sample=True, temperature=2.0), generator
-        )
-        return [hypothesis.ids for hypothesis in found]
-
-    assert drawn(1) == drawn(1)
-    assert drawn(1) != drawn(2)
-
-
 @pytest.mark.parametrize("settings", [dict(top_k=1), dict(top_p=1e-6), dict(temperature=1e-4)], ids=str)
 def test_sampling_from_the_likeliest_token_alone_is_greedy(settings):
     model = random_model(34)
     config = SearchConfig(sample=True, **settings)
     found = sample(Engine.of(model), *padded(SOURCES), LIMITS, config, torch.Generator().manual_seed(3))
     assert_same(found, greedy(Engine.of(model), *padded(SOURCES), LIMITS, config))
-
-
-# Settings
-
-
-@pytest.mark.parametrize(
-    ("penalty", "alpha", "length", "expected"),
-    [
-        ("plain", 1.0, 7, 7.0),
-        ("plain", 0.5, 4, 2.0),
-        ("plain", 2.0, 3, 9.0),
-        ("plain", 0.0, 5, 1.0),
-        ("wu", 1.0, 7, 2.0),
-        ("wu", 0.6, 1, 1.0),
-        ("wu", 2.0, 13, 9.0),
-        ("wu", 0.5, 19, 2.0),
-        ("wu", 0.0, 5, 1.0),
-    ],
-)
-def test_normaliser_by_hand(penalty, alpha, length, expected):
-    assert SearchConfig(penalty=penalty, length_penalty=alpha).normaliser(length) == pytest.approx(expected)
-
-
-NOTHING_TO_CHOOSE = "consensus chooses among several translations: it needs beam above 1, or sample with n_best above 1"
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        (dict(beam=0), "beam must be at least 1, got 0"),
-        (dict(n_best=0), "n_best must be at least 1, got 0"),
-        (dict(max_length=-3), "max_length must be at least 1, got -3"),
-        (dict(max_source_tokens=0), "max_source_tokens must be at least 2 (with </s>), got 0"),
-        (dict(batch_tokens=0), "batch_tokens must be at least 1, got 0"),
-        (dict(beam=2, n_best=3), "n_best must be at most the beam, got n_best 3 and beam 2"),
-        (dict(length_penalty=-0.1), "length_penalty must be at least 0 and at most 20, got -0.1"),
-        (dict(length_penalty=math.nan), "length_penalty must be at least 0 and at most 20, got nan"),
-        (dict(seed=-1), "seed must be at least 0 and less than 2^32, got -1"),
-        (dict(seed=1 << 32), "seed must be at least 0 and less than 2^32, got 4294967296"),
-        (dict(penalty="wo"), "penalty must be one of wu, plain, got 'wo'"),
-        (dict(stopping="last"), "stopping must be one of exact, heuristic, first, got 'last'"),
-        (dict(min_length=-1), "min_length must be at least 0, got -1"),
-        (dict(no_repeat_ngram=-2), "no_repeat_ngram must be at least 0, got -2"),
-        (dict(min_length=8, max_length=7), "min_length must be at most max_length, got min_length 8, max_length 7"),
-        (dict(coverage_penalty=-0.5), "coverage_penalty must be at least 0 and finite, got -0.5"),
-        (dict(coverage_penalty=math.nan), "coverage_penalty must be at least 0 and finite, got nan"),
-        (
-            dict(coverage_penalty=0.5, beam=1),
-            "coverage_penalty chooses among the hypotheses of a beam: it needs beam above 1, no sample",
-        ),
-        (
-            dict(coverage_penalty=0.5, sample=True),
-            "coverage_penalty chooses among the hypotheses of a beam: it needs beam above 1, no sample",
-        ),
-        (dict(temperature=0.0), "temperature must be at least 1e-6 and at most 1e6, got 0.0"),
-        (dict(temperature=math.inf), "temperature must be at least 1e-6 and at most 1e6, got inf"),
-        (dict(length_penalty=21.0), "length_penalty must be at least 0 and at most 20, got 21.0"),
-        (dict(consensus=True, beam=1), NOTHING_TO_CHOOSE),
-        (dict(consensus=True, sample=True), NOTHING_TO_CHOOSE),
-        (dict(coverage_penalty=math.inf), "coverage_penalty must be at least 0 and finite, got inf"),
-        (dict(temperature=math.nan), "temperature must be at least 1e-6 and at most 1e6, got nan"),
-        (dict(top_k=-1), "top_k must be at least 0, got -1"),
-        (dict(top_p=0.0), "top_p must be above 0 and at most 1, got 0.0"),
-        (dict(top_p=1.1), "top_p must be above 0 and at most 1, got 1.1"),
-    ],
-)
-def test_a_setting_that_cannot_work_says_which_and_what_came(settings, message):
-    with pytest.raises(ConfigError, match=f"^{re.escape(message)}$"):
-        SearchConfig(**settings)
 
 
 def test_draws_keep_the_rules():
@@ -772,10 +584,6 @@ def test_draws_keep_the_rules():
     assert len({tuple(hypothesis.ids) for hypothesis in found}) > 20
     for hypothesis, source in zip(found[:5], SOURCES, strict=True):  # the model's own, whatever was forbidden
         assert hypothesis.log_prob == pytest.approx(log_prob_of(model, source, hypothesis.ids, 7), abs=1e-9)
-
-
-def test_draws_may_be_more_than_the_beam():
-    assert SearchConfig(sample=True, beam=1, n_best=7).n_best == 7
 
 
 KINDS_OF_SEARCH = [dict(beam=1), dict(beam=3, n_best=2), dict(sample=True)]
