@@ -132,13 +132,11 @@ def test_what_is_no_treebank_is_refused(tmp_path, text, message):
 
 
 def test_the_command_takes_trees(random_run, tmp_path: Path, capsys):
-    run = random_run(tmp_path / "run", SymbolTokenizer("abcd"), SymbolTokenizer("uvwx"), encoder_layers=1)
-    assert run.model.config.encoder_layers == 1
+    random_run(tmp_path / "run", SymbolTokenizer("abcd"), SymbolTokenizer("uvwx"), encoder_layers=1)
     (tmp_path / "pairs.tsv").write_text("a b\tu v\n")
     (tmp_path / "trees.conllu").write_text("1\tc\t_\t_\t_\t_\t0\troot\t_\t_\n\n")
+    run, pairs, trees = (str(tmp_path / name) for name in ("run", "pairs.tsv", "trees.conllu"))
     with pytest.raises(SystemExit) as exit_:
-        cli.main(
-            f"heads {tmp_path / 'run'} --data {tmp_path / 'pairs.tsv'} --trees {tmp_path / 'trees.conllu'}".split()
-        )
+        cli.main(["heads", run, "--data", pairs, "--trees", trees])
     assert exit_.value.code == 2
     assert "trees.conllu has a tree for none of the 1 sentences" in capsys.readouterr().err

@@ -29,10 +29,10 @@ def test_the_head_chosen_on_validation_reads_the_year_of_held_out_dates(tmp_path
     train(replace(settings(tmp_path, tmp_path / "run", 1, overwrite=False), **quick))
 
     translator = Translator.load(tmp_path / "run", "cpu", "float32")
-    _, on_validation = year.shares(year.read(translator, valid))
+    _, on_validation = year.shares(year.translate(translator, valid))
     chosen = int(on_validation.argmax())
     shares = []
-    for date, translation in year.read(translator, test):
+    for date, translation in year.translate(translator, test):
         (hypothesis,) = hypotheses_of(page(translation))
         axes = hypothesis["axes"]
         (view,) = (view for view in hypothesis["views"] if view["group"] == "source")
