@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from glassformer.errors import DataError
-from glassformer.files import replacing, write_json
+from glassformer.files import link_or_copy, remove_unfinished, replacing, write_json
 
 
 class Interrupted(Exception):
@@ -86,3 +86,27 @@ def test_json_that_cannot_be_written_leaves_the_old_file(tmp_path):
         write_json(path, {"a": {1, 2}})
     assert json.loads(path.read_text()) == {"a": 1}
     assert names(tmp_path) == ["file.json"]
+
+
+def test_what_was_being_written_is_removed_and_nothing_else(tmp_path):
+    keep = ["model.safetensors", ".hidden", "notes.tmp", ".tmp", ".tmpfile-of-mine", ".prepared"]
+    for name in keep:
+        (tmp_path / name).touch()
+    for name in (".model.safetensors.4711.tmp", ".metrics.jsonl.1.tmp", ".tmpAb3dE9"):
+        (tmp_path / name).touch()
+    remove_unfinished(tmp_path)
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(keep)
+
+
+def test_a_link_is_the_file_itself_or_else_a_copy(tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("content")
+    link_or_copy(tmp_path / "file", tmp_path / "link")
+    assert (tmp_path / "link").samefile(tmp_path / "file")
+
+    def refuse(*_: object) -> None:
+        raise OSError("no links here")
+
+    monkeypatch.setattr(Path, "hardlink_to", refuse)
+    link_or_copy(tmp_path / "file", tmp_path / "copy")
+    assert not (tmp_path / "copy").samefile(tmp_path / "file")
+    assert (tmp_path / "copy").read_text() == "content"

@@ -14,7 +14,7 @@ from safetensors.torch import load_file, save_file
 from torch.testing import assert_close
 
 from glassformer.errors import RunError
-from glassformer.files import link_or_copy, remove_unfinished, replacing
+from glassformer.files import remove_unfinished, replacing
 from glassformer.tensors import check_tensors, write_checked_tensors, write_tensors
 
 TENSORS = {
@@ -123,16 +123,6 @@ def test_tensors_come_back_bit_for_bit(tmp_path):
 # What a killed process leaves
 
 
-def test_what_was_being_written_is_removed_and_nothing_else(tmp_path):
-    keep = ["model.safetensors", ".hidden", "notes.tmp", ".tmp", ".tmpfile-of-mine", ".prepared"]
-    for name in keep:
-        (tmp_path / name).touch()
-    for name in (".model.safetensors.4711.tmp", ".metrics.jsonl.1.tmp", ".tmpAb3dE9"):
-        (tmp_path / name).touch()
-    remove_unfinished(tmp_path)
-    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(keep)
-
-
 KILLED = """
 import os, signal, sys, torch
 from pathlib import Path
@@ -184,20 +174,3 @@ def test_what_one_may_read_others_may_read(path):
     plain = path.with_name("plain")
     plain.touch()
     assert stat.S_IMODE(path.stat().st_mode) == stat.S_IMODE(plain.stat().st_mode)
-
-
-# Links
-
-
-def test_a_link_is_the_file_itself_or_else_a_copy(tmp_path, monkeypatch):
-    (tmp_path / "file").write_text("content")
-    link_or_copy(tmp_path / "file", tmp_path / "link")
-    assert (tmp_path / "link").samefile(tmp_path / "file")
-
-    def refuse(*_: object) -> None:
-        raise OSError("no links here")
-
-    monkeypatch.setattr(Path, "hardlink_to", refuse)
-    link_or_copy(tmp_path / "file", tmp_path / "copy")
-    assert not (tmp_path / "copy").samefile(tmp_path / "file")
-    assert (tmp_path / "copy").read_text() == "content"
