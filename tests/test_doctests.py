@@ -9,6 +9,7 @@ import torch
 
 WITH_EXAMPLES = [
     "checks",
+    "interop.torch_nn",
     "transformer.model",
     "transformer.positions",
     "attention.attend",

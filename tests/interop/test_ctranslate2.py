@@ -151,7 +151,7 @@ def test_either_vocabulary_may_be_the_larger(random_run, larger, sides, tmp_path
 
 
 def test_two_sentencepiece_models_of_one_vocabulary(random_run, sides, tmp_path):
-    pieces = [piece for side in sides for piece in side.tokens(range(2, side.vocab_size - 1))]
+    pieces = [piece for side in sides for piece in side.tokens(range(2, side.pad))]
     pieces = list(dict.fromkeys(["</s>", "<unk>", ">>deu<<", *pieces, "<pad>"]))
     vocabulary = {piece: i for i, piece in enumerate(pieces)}
     source, target = (VocabularyTokenizer(side._proto, vocabulary) for side in sides)
@@ -174,13 +174,12 @@ def test_unknown_pieces_are_unknown_to_both(random_run, sides, tmp_path):
 def test_vocabulary_is_ours_without_padding(random_run, sides, tmp_path):
     export_ctranslate2(random_run(tmp_path / "run", sides[0], sides[0], shared=True), tmp_path / "one")
     found = json.loads((tmp_path / "one/shared_vocabulary.json").read_text(encoding="utf-8"))
-    assert found == sides[0].tokens(range(sides[0].vocab_size - 1))
+    assert found == sides[0].tokens(range(sides[0].pad))
     export_ctranslate2(random_run(tmp_path / "other", *sides), tmp_path / "two")
     assert not (tmp_path / "two/shared_vocabulary.json").exists()
     for side, tokenizer in zip(("source", "target"), sides, strict=True):
         found = json.loads((tmp_path / f"two/{side}_vocabulary.json").read_text(encoding="utf-8"))
-        size = tokenizer.vocab_size - 1
-        assert found == tokenizer.tokens(range(size))
+        assert found == tokenizer.tokens(range(tokenizer.pad))
 
 
 def test_a_source_may_be_as_long_as_ours(random_run, sides, tmp_path):
@@ -222,33 +221,26 @@ def names(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
 
 
-def test_a_quantization_that_is_none(random_run, sides, tmp_path):
-    run = random_run(tmp_path / "run", *sides)
-    with pytest.raises(ConfigError, match=r"quantization must be one of int8, int8_float32, .* got 'int4'"):
-        export_ctranslate2(run, tmp_path / "out", "int4")
-    assert names(tmp_path) == ["run"]
-
-
-def test_a_padding_embedding_that_is_not_zero(random_run, sides, tmp_path):
-    run = random_run(tmp_path / "run", *sides)
+def colour_padding(run: Run) -> None:
     with torch.no_grad():
         run.model.target_embedding.weight[-1, 3] = -0.25
-    with pytest.raises(RunError, match=r"a padding embedding that is not zero \(its largest number is 0\.25\)"):
-        export_ctranslate2(run, tmp_path / "out")
-    assert names(tmp_path) == ["run"]
 
 
-def test_a_last_norm_that_is_theirs_only_with_norm_first(random_run, sides, tmp_path):
-    run = random_run(tmp_path / "run", *sides, final_norm=True)
-    with pytest.raises(RunError, match="this run's model has final_norm without norm_first, which CTranslate2 has not"):
-        export_ctranslate2(run, tmp_path / "out")
-    assert names(tmp_path) == ["run"]
-
-
-def test_symbols(random_run, sides, tmp_path):
-    run = random_run(tmp_path / "run", sides[0], SymbolTokenizer(["a", "b"]))
-    with pytest.raises(RunError, match="the target tokenizer of this run splits symbols at spaces"):
-        export_ctranslate2(run, tmp_path / "out")
+@pytest.mark.parametrize(
+    ("changes", "target", "damage", "quantization", "message"),
+    [
+        ({}, None, None, "int4", r"quantization must be one of int8, int8_float32, .* got 'int4'"),
+        ({}, None, colour_padding, None, r"a padding embedding that is not zero \(its largest number is 0\.25\)"),
+        ({"final_norm": True}, None, None, None, "model has final_norm without norm_first, which CTranslate2 lacks"),
+        ({}, SymbolTokenizer("ab"), None, None, "the target tokenizer of this run splits symbols at spaces"),
+    ],
+)
+def test_what_it_cannot_hold_is_refused(random_run, changes, target, damage, quantization, message, sides, tmp_path):
+    run = random_run(tmp_path / "run", sides[0], target or sides[1], **changes)
+    if damage:
+        damage(run)
+    with pytest.raises((ConfigError, RunError), match=message):
+        export_ctranslate2(run, tmp_path / "out", quantization)
     assert names(tmp_path) == ["run"]
 
 

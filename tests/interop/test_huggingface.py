@@ -85,19 +85,24 @@ def ids_of(size: int) -> tuple[torch.Tensor, torch.Tensor]:
     return source, keep
 
 
-def logits_of_both(theirs, ours: Transformer, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
+def logits_of_both(theirs, ours: Transformer, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor, float]:
+    """Ours and theirs, theirs over all ids of the layout, and how near they must be."""
     source, keep = ids_of(ours.config.source_vocab_size)
     target = torch.tensor([[ours.target_pad, 6, 3, 8], [ours.target_pad, 2, 2, 5]])
-    ours, theirs = ours.to(dtype), theirs.to(dtype)
+    ours, theirs, pad = ours.to(dtype), theirs.to(dtype), theirs.config.vocab_size - 1
     if dtype == torch.float64:  # theirs stay float32 whatever the model is
         for part in (theirs.model.encoder, theirs.model.decoder):
             positions = part.embed_positions
             table = ours.positions(torch.zeros(1, positions.weight.shape[0], ours.config.d_model, dtype=dtype))[0]
             positions.weight = torch.nn.Parameter(table, requires_grad=False)
     with torch.no_grad():
-        expected = theirs(input_ids=source, attention_mask=keep[:, 0, 0].long(), decoder_input_ids=target).logits
-        found = ours(source, target)
-    return found, expected[..., :-1]
+        their_logits = theirs(
+            input_ids=source.masked_fill(source == ours.source_pad, pad),
+            attention_mask=keep[:, 0, 0].long(),
+            decoder_input_ids=target.masked_fill(target == ours.target_pad, pad),
+        ).logits
+        our_logits = ours(source, target)
+    return our_logits, their_logits, 1e-9 if dtype == torch.float64 else 1e-4 * our_logits.abs().max().item()
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
@@ -113,9 +118,8 @@ def logits_of_both(theirs, ours: Transformer, dtype: torch.dtype) -> tuple[torch
 def test_imported_logits_are_theirs(changes, dtype, sides, tmp_path):
     theirs = marian(tmp_path / "marian", sides, **changes)
     ours = import_marian(tmp_path / "marian", tmp_path / "run").model
-    found, expected = logits_of_both(theirs, ours, dtype)
-    close = 1e-9 if dtype == torch.float64 else 1e-4 * expected.abs().max().item()
-    assert_close(found, expected, atol=close, rtol=0)
+    found, expected, close = logits_of_both(theirs, ours, dtype)
+    assert_close(found, expected[..., :-1], atol=close, rtol=0)
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
@@ -134,25 +138,10 @@ def test_exported_logits_and_log_probabilities_are_ours(random_run, shared, chan
     run = random_run(tmp_path / "run", source, target, shared=shared, **changes)
     export_marian(run, tmp_path / "marian")
     theirs = transformers.MarianMTModel.from_pretrained(tmp_path / "marian").eval()
-    source, keep = ids_of(run.model.config.source_vocab_size)
-    size = theirs.config.vocab_size
-    assert size == max(run.model.config.source_vocab_size, run.model.config.target_vocab_size)
-    target = torch.tensor([[run.model.target_pad, 6, 3, 8], [run.model.target_pad, 2, 2, 5]])
-    theirs = theirs.to(dtype)
-    ours = run.model.to(dtype)
-    if dtype == torch.float64:
-        for part in (theirs.model.encoder, theirs.model.decoder):
-            table = ours.positions(torch.zeros(1, 512, ours.config.d_model, dtype=dtype))[0]
-            part.embed_positions.weight = torch.nn.Parameter(table, requires_grad=False)
-    with torch.no_grad():
-        found = theirs(
-            input_ids=source.masked_fill(source == run.model.source_pad, size - 1),
-            attention_mask=keep[:, 0, 0].long(),
-            decoder_input_ids=target.masked_fill(target == run.model.target_pad, size - 1),
-        ).logits
-        expected = ours(source, target)
-    predictable = expected.shape[-1]
-    close = 1e-9 if dtype == torch.float64 else 1e-4 * expected.abs().max().item()
+    sizes = run.model.config.source_vocab_size, run.model.config.target_vocab_size
+    assert theirs.config.vocab_size == max(sizes)
+    expected, found, close = logits_of_both(theirs, run.model, dtype)
+    predictable = run.model.target_pad
     assert_close(found[..., :predictable], expected, atol=close, rtol=0)
     assert_close(found.log_softmax(-1)[..., :predictable], expected.log_softmax(-1), atol=close, rtol=0)
     assert (found[..., predictable:] < -5000).all()  # padding, and what fills the vocabulary up, is never predicted
@@ -233,6 +222,15 @@ def test_text_becomes_their_ids(sides, tmp_path):
         run.source_tokenizer.encode([">>fra<< two dogs"])
 
 
+@pytest.mark.parametrize("setting", ["norm_first", "final_norm"])
+def test_pre_norm_layers_and_final_norms_cannot_be_exported(random_run, setting, sides, tmp_path):
+    run = random_run(tmp_path / "run", *sides, **{setting: True})
+    message = f"this run's model has {setting}, which the Marian layout lacks: it can't be exported"
+    with pytest.raises(RunError, match=f"^{message}$"):
+        export_marian(run, tmp_path / "marian")
+    assert not (tmp_path / "marian").exists()
+
+
 def test_a_run_of_symbols_cannot_be_exported(random_run, sides, tmp_path):
     run = random_run(tmp_path / "run", sides[0], SymbolTokenizer(["a", "b"]))
     with pytest.raises(RunError, match="the target tokenizer of this run splits symbols at spaces"):
@@ -259,6 +257,7 @@ def edit(path: Path, **changes) -> None:
         (lambda f: (f / "source.spm").write_bytes(b"x"), "not a sentencepiece model"),
         (lambda f: edit(f / "vocab.json", further=9999), "a vocabulary must number its"),
         (lambda f: (f / "vocab.json").write_text("[1"), "vocab.json is no vocabulary"),
+        (lambda f: longer(f / "vocab.json"), "these files are not of one model"),
         (lambda f: cut(f / "model.safetensors"), "model.safetensors is damaged"),
         (lambda f: pickled(f), "in pytorch_model.bin, a pickle, which can run code"),
         (lambda f: (f / "model.safetensors").unlink(), "has no model.safetensors"),
@@ -276,16 +275,13 @@ def cut(path: Path) -> None:
     path.write_bytes(path.read_bytes()[:-100])
 
 
+def longer(path: Path) -> None:
+    vocabulary = json.loads(path.read_text())
+    edit(path, further=vocabulary["<pad>"], **{"<pad>": len(vocabulary)})
+
+
 def pickled(folder: Path) -> None:
     (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
-
-
-def test_a_vocabulary_of_another_size_is_refused(sides, tmp_path):
-    marian(tmp_path / "marian", sides)
-    vocabulary = joint(*sides, codes=(">>xyz<<",))
-    (tmp_path / "marian/vocab.json").write_text(json.dumps(vocabulary))
-    with pytest.raises(RunError, match="these files are not of one model"):
-        import_marian(tmp_path / "marian", tmp_path / "run")
 
 
 def test_weights_that_are_not_finite_are_refused(sides, tmp_path):

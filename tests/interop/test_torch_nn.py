@@ -1,9 +1,7 @@
 import copy
-import itertools
 import math
 import re
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,178 +11,17 @@ from torch import Tensor, nn
 from torch.testing import assert_close
 
 from glassformer.attention.masks import keep_from_ids
-from glassformer.attention.multihead import MultiheadAttention
 from glassformer.attention.replace import replace_attention
-from glassformer.errors import ArgumentError, ConfigError, RunError
+from glassformer.errors import ArgumentError, ConfigError
 from glassformer.generation.config import SearchConfig
-from glassformer.interop.huggingface import export_marian
 from glassformer.interop.torch_nn import Converted, from_torch
-from glassformer.reference import transformer as reference
-from glassformer.reference.weights import transformer_from_fast, transformer_to_fast
-from glassformer.run.folder import Run
-from glassformer.text.tokenizer import SymbolTokenizer
 from glassformer.transformer.config import ModelConfig
-from glassformer.transformer.model import Transformer
 
-B, S, T, E, H = 2, 7, 5, 12, 2  # an even number of heads: else torch's own layers never take their shortcut
+S, T = 7, 5
 pytestmark = pytest.mark.filterwarnings("ignore:.*[Nn]ested tensor", "ignore:enable_nested_tensor")
 
 
-@pytest.fixture
-def calls(monkeypatch) -> list[MultiheadAttention]:
-    """Every call of our forward. No hook is registered, since torch's layers look for hooks."""
-    seen: list[MultiheadAttention] = []
-    original = MultiheadAttention.forward
-
-    def forward(self, *args, **settings):
-        seen.append(self)
-        return original(self, *args, **settings)
-
-    monkeypatch.setattr(MultiheadAttention, "forward", forward)
-    return seen
-
-
-def models(**settings) -> tuple[nn.Transformer, nn.Transformer]:
-    theirs = nn.Transformer(E, H, 2, 3, 17, dropout=0.0, **settings)
-    return theirs, replace_attention(copy.deepcopy(theirs))
-
-
-MODES = ["train", "eval", "no_grad", "inference_mode"]
-
-
-@pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("padded", [True, False])
-@pytest.mark.parametrize("batch_first", [True, False])
-@pytest.mark.parametrize("norm_first", [True, False])
-def test_inside_torchs_layers_ours_is_called_in_every_mode(mode, padded, batch_first, norm_first, calls):
-    theirs, ours = models(batch_first=batch_first, norm_first=norm_first)
-    source, target = torch.randn(B, S, E), torch.randn(B, T, E)
-    if not batch_first:
-        source, target = source.transpose(0, 1), target.transpose(0, 1)
-    masks: dict = {"tgt_mask": nn.Transformer.generate_square_subsequent_mask(T), "tgt_is_causal": True}
-    if padded:
-        padding = torch.arange(S).expand(B, S) >= torch.tensor([[S], [4]])
-        masks |= {"src_key_padding_mask": padding, "memory_key_padding_mask": padding}
-    training = mode == "train"
-    context = {"no_grad": torch.no_grad, "inference_mode": torch.inference_mode}.get(mode, torch.enable_grad)
-    with context():
-        expected = theirs.train(training)(source, target, **masks)
-        calls.clear()
-        found = ours.train(training)(source, target, **masks)
-    attentions = {id(module) for module in ours.modules() if isinstance(module, MultiheadAttention)}
-    assert len(attentions) == 2 + 2 * 3  # an encoder layer has one, a decoder layer two
-    assert {id(module) for module in calls} == attentions
-    assert_close(found, expected)
-
-
-@pytest.mark.parametrize("mask", [None, "mask", "padding"])
-def test_an_encoder_layer_alone(mask, calls):
-    theirs = nn.TransformerEncoderLayer(E, H, 17, batch_first=True).eval()
-    ours = replace_attention(copy.deepcopy(theirs))
-    x = torch.randn(B, S, E)
-    masks = {
-        "src_mask": torch.ones(S, S, dtype=torch.bool).triu(1) if mask == "mask" else None,
-        "src_key_padding_mask": torch.arange(S).expand(B, S) > 4 if mask == "padding" else None,
-    }
-    with torch.no_grad():
-        assert_close(ours(x, **masks), theirs(x, **masks))
-    assert len(calls) == 1
-
-
-def test_a_layer_built_with_ours_inside_nn_transformer_encoder(calls):
-    layer = nn.TransformerEncoderLayer(E, H, 17, batch_first=True)
-    replace_attention(layer)
-    encoder = nn.TransformerEncoder(layer, 3, enable_nested_tensor=False).eval()
-    with torch.inference_mode():
-        encoder(torch.randn(B, S, E), src_key_padding_mask=torch.arange(S).expand(B, S) > 4)
-    assert len(calls) == 3
-    assert len({id(module) for module in calls}) == 3
-
-
-def test_parameters_stay_the_same_objects():
-    model = nn.Transformer(E, H, 1, 1, 17, batch_first=True)
-    before = dict(model.named_parameters())
-    state = {name: value.clone() for name, value in model.state_dict().items()}
-    assert replace_attention(model) is model
-    after = dict(model.named_parameters())
-    assert before.keys() == after.keys()
-    assert all(before[name] is after[name] for name in before)
-    assert all(torch.equal(value, state[name]) for name, value in model.state_dict().items())
-
-
-@pytest.mark.parametrize(
-    "settings", [{"kdim": 5, "vdim": 3}, {"add_bias_kv": True, "add_zero_attn": True}, {"bias": False}]
-)
-def test_an_attention_itself_is_replaced_with_all_it_is(settings):
-    theirs = nn.MultiheadAttention(E, H, dropout=0.3, batch_first=True, dtype=torch.float64, **settings).eval()
-    fired = []
-    theirs.register_forward_hook(lambda *_: fired.append(1))
-    theirs.note = "kept"
-    ours = replace_attention(theirs)
-    assert type(ours) is MultiheadAttention
-    assert (ours.note, ours.training, ours.dropout) == ("kept", False, 0.3)
-    query = torch.randn(B, T, E, dtype=torch.float64)
-    key, value = (torch.randn(B, S, width, dtype=torch.float64) for width in (theirs.kdim, theirs.vdim))
-    for need_weights, average in itertools.product([True, False], repeat=2):
-        call = {"need_weights": need_weights, "average_attn_weights": average}
-        assert_close(ours(query, key, value, **call), theirs(query, key, value, **call))
-    assert len(fired) == 8
-    assert not hasattr(ours, "_is_hf_initialized")
-
-
-def test_a_module_in_several_places_stays_one():
-    class Shared(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.first = nn.MultiheadAttention(E, H)
-            self.second = self.first
-            self.more = nn.ModuleList([self.first, nn.MultiheadAttention(E, H)])
-
-    model = replace_attention(Shared())
-    assert type(model.first) is MultiheadAttention
-    assert model.first is model.second is model.more[0]
-    assert model.more[1] is not model.first
-
-
-def test_twice_is_once():
-    model = replace_attention(nn.TransformerEncoderLayer(E, H))
-    attention = model.self_attn
-    assert replace_attention(model).self_attn is attention
-
-
-def test_subclasses_of_torchs_are_left_alone():
-    class Own(nn.MultiheadAttention):
-        def forward(self, query: Tensor, *_, **__):
-            return query, None
-
-    model = nn.ModuleList([Own(E, H), nn.MultiheadAttention(E, H)])
-    replace_attention(model)
-    assert [type(module) for module in model] == [Own, MultiheadAttention]
-
-
-def test_a_model_without_attention_is_an_error():
-    with pytest.raises(
-        ValueError, match=r"must contain a torch\.nn\.MultiheadAttention, and Linear has none: attention"
-    ):
-        replace_attention(nn.Linear(3, 3))
-
-
-def test_training_goes_on_with_the_optimizer_that_was_made_before():
-    model = nn.TransformerEncoderLayer(E, H, 17, dropout=0.0, batch_first=True)
-    twin = copy.deepcopy(model)
-    optimizers = [torch.optim.Adam(m.parameters(), lr=1e-2) for m in (model, twin)]
-    replace_attention(model)
-    x, towards = torch.randn(2, B, S, E)
-    for _ in range(3):
-        for m, optimizer in zip((model, twin), optimizers, strict=True):
-            optimizer.zero_grad()
-            (m(x) * towards).sum().backward()
-            optimizer.step()
-    assert_close(model.self_attn.in_proj_weight, twin.self_attn.in_proj_weight)
-
-
-# Whole models. The oracle is torch's own: what people write around nn.Transformer, in float64
-
+# The oracle is torch's own: what people write around nn.Transformer, in float64
 
 WIDTH, HEADS, FF = 22, 2, 13
 SOURCE_WORDS, WORDS = 19, 23
@@ -400,18 +237,14 @@ def test_a_source_that_nothing_masks():
     assert not found.model.source_embedding.weight[-1].any()
 
 
-def test_a_target_without_padding():
+@pytest.mark.parametrize(
+    ("changes", "start"), [({"target_pad": None}, START), ({"start": PAD, "target_pad": PAD}, PAD)]
+)
+def test_a_target_whose_padding_is_none_or_its_start(changes, start):
     theirs = Theirs()
-    found = converted(theirs, target_pad=None)
+    found = converted(theirs, **changes)
+    assert found.target_map[-1] == start
     assert PAD in found.target_map
-    assert found.model.target_pad == WORDS - 1
-    assert_same_logits(theirs, found)
-
-
-def test_decoding_that_starts_from_padding():
-    theirs = Theirs()
-    found = converted(theirs, start=PAD, target_pad=PAD)
-    assert found.target_map[-1] == PAD
     assert found.model.target_pad == WORDS - 1
     assert_same_logits(theirs, found)
 
@@ -496,16 +329,12 @@ def test_ids_keep_their_shape_and_may_be_none():
     assert found.target_ids(torch.tensor(0)).item() == END
 
 
-@pytest.mark.parametrize("bad", [-1, SOURCE_WORDS])
-def test_source_ids_out_of_range(bad):
-    with pytest.raises(ArgumentError, match=f"^source ids must be 0 to 18, got {bad}$"):
-        converted(Theirs()).source_ids(torch.tensor([[0, bad, 3]]))
-
-
-@pytest.mark.parametrize("bad", [-1, WORDS - 1])
-def test_target_ids_out_of_range(bad):
-    with pytest.raises(ArgumentError, match=f"^target ids must be 0 to 21, got {bad}$"):
-        converted(Theirs()).target_ids(torch.tensor([[0, bad, 3]]))
+@pytest.mark.parametrize("side", ["source", "target"])
+def test_ids_out_of_range(side):
+    to, size = (f"{side}_ids", SOURCE_WORDS if side == "source" else WORDS - 1)
+    for bad in (-1, size):
+        with pytest.raises(ArgumentError, match=f"^{side} ids must be 0 to {size - 1}, got {bad}$"):
+            getattr(converted(Theirs()), to)(torch.tensor([[0, bad, 3]]))
 
 
 # What the converted model is
@@ -560,22 +389,16 @@ class OwnLayer(nn.TransformerDecoderLayer):
     pass
 
 
-def encoder_of(layer: nn.Module, kind: type = nn.TransformerEncoder) -> nn.Module:
+def encoder_of(kind: type = nn.TransformerEncoder, **changes: Any) -> nn.Module:
+    layer = nn.TransformerEncoderLayer(**SIZES | changes)
     return kind(layer, 2, nn.LayerNorm(WIDTH), enable_nested_tensor=False).double()
 
 
-def encoder_layer(**changes: Any) -> nn.Module:
-    return nn.TransformerEncoderLayer(**{"d_model": WIDTH, "nhead": HEADS, "dim_feedforward": FF} | changes)
+def decoder_of(kind: type = nn.TransformerDecoderLayer, **changes: Any) -> nn.Module:
+    return nn.TransformerDecoder(kind(**SIZES | changes), 3, nn.LayerNorm(WIDTH)).double()
 
 
-def decoder_layer(kind: type = nn.TransformerDecoderLayer, **changes: Any) -> nn.Module:
-    return kind(**{"d_model": WIDTH, "nhead": HEADS, "dim_feedforward": FF} | changes)
-
-
-def decoder_of(layer: nn.Module) -> nn.Module:
-    return nn.TransformerDecoder(layer, 3, nn.LayerNorm(WIDTH)).double()
-
-
+SIZES = {"d_model": WIDTH, "nhead": HEADS, "dim_feedforward": FF}
 UNREADABLE = "what another class computes, a custom one, a subclass or a wrapper, can't be read from its weights"
 
 
@@ -610,11 +433,11 @@ UNREADABLE = "what another class computes, a custom one, a subclass or a wrapper
             f"decoder must be a torch.nn.TransformerDecoder, got Identity: {UNREADABLE}",
         ),
         (
-            lambda: {"encoder": encoder_of(encoder_layer(), OwnEncoder)},
+            lambda: {"encoder": encoder_of(OwnEncoder)},
             f"encoder must be a torch.nn.TransformerEncoder, got OwnEncoder: {UNREADABLE}",
         ),
         (
-            lambda: {"decoder": decoder_of(decoder_layer(OwnLayer))},
+            lambda: {"decoder": decoder_of(OwnLayer)},
             f"decoder.layers[0] must be a torch.nn.TransformerDecoderLayer, got OwnLayer: {UNREADABLE}",
         ),
         (
@@ -650,39 +473,39 @@ UNREADABLE = "what another class computes, a custom one, a subclass or a wrapper
             ".to(dtype) first",
         ),
         (
-            lambda: {"encoder": encoder_of(encoder_layer(dim_feedforward=29))},
+            lambda: {"encoder": encoder_of(dim_feedforward=29)},
             "d_ff must be the same in all layers, got 29 in encoder.layers[0].linear1 and 13 in "
             "decoder.layers[0].linear1",
         ),
         (
-            lambda: {"decoder": decoder_of(decoder_layer(nhead=11))},
+            lambda: {"decoder": decoder_of(nhead=11)},
             "heads must be the same in all layers, got 2 in encoder.layers[0].self_attn and 11 in "
             "decoder.layers[0].self_attn",
         ),
         (
-            lambda: {"decoder": decoder_of(decoder_layer(d_model=26))},
+            lambda: {"decoder": decoder_of(d_model=26)},
             "d_model must be the same in all layers, got 22 in encoder.layers[0].self_attn and 26 in "
             "decoder.layers[0].self_attn",
         ),
         (
-            lambda: {"decoder": decoder_of(decoder_layer(norm_first=True))},
+            lambda: {"decoder": decoder_of(norm_first=True)},
             "norm_first must be the same in all layers, got False in encoder.layers[0] and True in decoder.layers[0]",
         ),
         (
-            lambda: {"encoder": encoder_of(encoder_layer(activation="gelu"))},
+            lambda: {"encoder": encoder_of(activation="gelu")},
             "activation must be the same in all layers, got 'gelu' in encoder.layers[0] and 'relu' in "
             "decoder.layers[0]",
         ),
         (
-            lambda: {"encoder": encoder_of(encoder_layer(activation=torch.tanh))},
+            lambda: {"encoder": encoder_of(activation=torch.tanh)},
             "activation must be relu, gelu (the exact one) or silu, got tanh in encoder.layers[0]",
         ),
         (
-            lambda: {"encoder": encoder_of(encoder_layer(activation=nn.GELU(approximate="tanh")))},
+            lambda: {"encoder": encoder_of(activation=nn.GELU(approximate="tanh"))},
             "activation must be relu, gelu (the exact one) or silu, got GELU(approximate='tanh') in encoder.layers[0]",
         ),
         (
-            lambda: {"decoder": decoder_of(decoder_layer(layer_norm_eps=1e-6))},
+            lambda: {"decoder": decoder_of(layer_norm_eps=1e-6)},
             "decoder.layers[0].norm1 must have layer_norm_eps = 1e-05, torch's default and the only one of our model, "
             "got 1e-06",
         ),
@@ -770,31 +593,3 @@ def test_too_few_ids_are_refused():
             start=1,
             end=3,
         )
-
-
-# Where pre-norm layers and final norms have no place
-
-
-@pytest.mark.parametrize("setting", ["norm_first", "final_norm"])
-def test_the_marian_layout_refuses_them(setting, tmp_path):
-    words = {"source_vocab_size": 11, "target_vocab_size": 11}
-    model = Transformer(ModelConfig.tiny(**words, **{setting: True}))
-    tokenizer = SymbolTokenizer("ABCDEFGH")
-    message = f"this run's model has {setting}, which the Marian layout has not: it can't be exported"
-    with pytest.raises(RunError, match=f"^{message}$"):
-        export_marian(Run(model, tokenizer, tokenizer, {}), tmp_path / "out")
-    assert not Path(tmp_path / "out").exists()
-
-
-@pytest.mark.parametrize("setting", ["norm_first", "final_norm"])
-def test_the_reference_refuses_them(setting):
-    words = {"source_vocab_size": 11, "target_vocab_size": 11}
-    fast = Transformer(ModelConfig.tiny(**words, **{setting: True}))
-    both = {"max_len": 13, "d_model": 128, "d_ff": 256, "heads_num": 4, "pad_idx": 10, "N": 4}
-    encoder = reference.TransformerEncoder(vocab_size=11, dropout_rate=0.0, layer_norm_eps=1e-5, **both)
-    decoder = reference.TransformerDecoder(tgt_vocab_size=11, dropout_rate=0.0, layer_norm_eps=1e-5, **both)
-    message = f"{setting} must be False, which the reference always has, got True"
-    with pytest.raises(ValueError, match=f"^{message}$"):
-        transformer_to_fast(encoder, decoder, fast)
-    with pytest.raises(ValueError, match=f"^{message}$"):
-        transformer_from_fast(fast, encoder, decoder)

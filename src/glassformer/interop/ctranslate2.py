@@ -1,4 +1,4 @@
-"""Runs as models of CTranslate2, a C++ library that translates fast, through its own specification classes.
+"""Runs written as models of CTranslate2, a C++ library that translates fast, through its own specification classes.
 
 A folder of config.json, model.bin, the vocabulary (two of them, if source and target have their own), source.spm and
 target.spm.
@@ -32,13 +32,13 @@ POSITIONS = 1024  # sinusoids are stored; CTranslate2 cuts sources to as many to
 
 
 def export_ctranslate2(run: Run, out: Path, quantization: str | None = None) -> None:
-    """Writes `run` to the folder `out` for CTranslate2, complete or not at all; `out` must be new or empty.
+    """Write `run` to the folder `out` for CTranslate2, complete or not at all; `out` must be new or empty.
 
     Tokens are the pieces of source.spm and target.spm; a source ends with `</s>` and has at most 1,024 tokens.
     `quantization` is one of `QUANTIZATIONS`: how the weights are stored; None keeps them as they are, in float32.
-    Heads that were pruned are left out as far as CTranslate2 can: it has as many in all attentions of a stack, so
-    where a layer has fewer than another it gets zeros. Needs the extra `ctranslate2`; RunError says what keeps a run
-    from being exported.
+    Pruned heads are left out as far as CTranslate2 allows: all attentions of a stack have equally many there, so an
+    attention with fewer gets zeros. Needs the extra `ctranslate2`. RunError says why a run can't be exported, and
+    ConfigError which quantizations there are.
     """
     if quantization is not None and quantization not in QUANTIZATIONS:
         raise ConfigError(f"quantization must be one of {', '.join(QUANTIZATIONS)}, got {quantization!r}")
@@ -50,7 +50,7 @@ def export_ctranslate2(run: Run, out: Path, quantization: str | None = None) -> 
         )
     if run.model.config.final_norm and not run.model.config.norm_first:
         raise RunError(
-            "this run's model has final_norm without norm_first, which CTranslate2 has not: it can't be exported"
+            "this run's model has final_norm without norm_first, which CTranslate2 lacks: it can't be exported"
         )
     tokenizers = {"source": run.source_tokenizer, "target": run.target_tokenizer}
     for side, tokenizer in tokenizers.items():
@@ -72,7 +72,10 @@ def export_ctranslate2(run: Run, out: Path, quantization: str | None = None) -> 
 
 
 def _spec(run: Run) -> Any:
-    """Their description of the model, filled with its weights. Padding is left out: their decoder starts from zeros."""
+    """Return CTranslate2's description of the model, filled with its weights.
+
+    Padding is left out: their decoder starts from zeros.
+    """
     try:
         from ctranslate2 import specs
         from ctranslate2.specs import common_spec, transformer_spec
@@ -125,13 +128,15 @@ def _spec(run: Run) -> Any:
 
 
 def _most_heads(config: ModelConfig, stack: str) -> int:
-    """Heads of the attention of a stack that has most."""
+    """Return the largest number of heads of any attention in a stack."""
     return max(1, *(config.heads_of(name) for name in config.attentions if name.startswith(stack)))
 
 
 def _fill_attention(theirs: Any, weights: dict[str, Tensor], name: str, width: int) -> None:
-    """Each projection with `width` rows: fewer of ours, and zeros. Theirs for queries, keys and values are one matrix,
-    of attention to the source two."""
+    """Fill an attention, each projection with zeros up to `width` rows.
+
+    Theirs for queries, keys and values are one matrix; in attention to the source two, the queries' and the others'.
+    """
     weight, bias = weights[f"{name}.in_proj_weight"], weights[f"{name}.in_proj_bias"]
     missing = width - len(weight) // 3
     weight, bias = pad(weight.unflatten(0, (3, -1)), (0, 0, 0, missing)), pad(bias.unflatten(0, (3, -1)), (0, missing))

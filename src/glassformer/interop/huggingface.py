@@ -42,7 +42,10 @@ _DECODER_LAYER = {
 
 
 def import_marian(folder: Path, out: Path) -> Run:
-    """Writes a run folder `out` from a Marian model in `folder`, and returns the run."""
+    """Write a run folder `out` from the Marian model in `folder`, and return the run.
+
+    RunError says what is missing, damaged or unlike our model; DataError, what is wrong with a vocabulary.
+    """
     config = _read_config(folder)
     if not (folder / WEIGHTS).exists():
         raise _no_weights(folder)
@@ -71,11 +74,15 @@ def import_marian(folder: Path, out: Path) -> Run:
 
 
 def export_marian(run: Run, out: Path) -> None:
-    """Writes `run` to the folder `out` in the Marian layout; RunError says what keeps it from that."""
+    """Write `run` to the folder `out` in the Marian layout; RunError says what the layout can't hold.
+
+    `transformers.MarianMTModel.from_pretrained(out)` reads it. Heads that were pruned become zeros. Vocabularies of
+    two sizes are filled up to the larger, with tokens that are never predicted.
+    """
     model, config = run.model, run.model.config
     for setting in ("norm_first", "final_norm"):
         if getattr(config, setting):
-            raise RunError(f"this run's model has {setting}, which the Marian layout has not: it can't be exported")
+            raise RunError(f"this run's model has {setting}, which the Marian layout lacks: it can't be exported")
     size = max(config.source_vocab_size, config.target_vocab_size)
     source, target = (
         _vocabulary(tokenizer, size, side)
@@ -153,7 +160,7 @@ def _tokenizer(path: Path, vocabulary: Mapping[str, int]) -> VocabularyTokenizer
 
 
 def _model_config(config: Mapping[str, Any], folder: Path, weights: Mapping[str, Tensor]) -> ModelConfig:
-    """Ours, from theirs; RunError for what our model has not."""
+    """Return our settings for theirs; RunError for what our model lacks."""
     path = folder / CONFIG
 
     def get(name: str, default: object = None) -> Any:
@@ -185,7 +192,7 @@ def _model_config(config: Mapping[str, Any], folder: Path, weights: Mapping[str,
         if get(name, expected) != expected:
             raise RunError(f"{path}: {name} must be {expected}, got {get(name)}: such a Marian model can't be read")
     bias = weights.get("final_logits_bias")
-    if shared and _SOURCE_EMBEDDING in weights and _TARGET_EMBEDDING in weights:  # of one vocabulary, yet not tied
+    if shared and _SOURCE_EMBEDDING in weights and _TARGET_EMBEDDING in weights:  # one vocabulary, but two matrices
         shared = torch.equal(weights[_SOURCE_EMBEDDING], weights[_TARGET_EMBEDDING])
     return ModelConfig(
         source_vocab_size=size,
@@ -201,12 +208,12 @@ def _model_config(config: Mapping[str, Any], folder: Path, weights: Mapping[str,
         activation=_ACTIVATIONS[activation],
         scale_embedding=bool(get("scale_embedding", False)),
         tied_output=bool(get("tie_word_embeddings", True)),
-        output_bias=bias is not None and bool(bias.flatten()[:-1].any()),  # padding is no class of ours
+        output_bias=bias is not None and bool(bias.flatten()[:-1].any()),  # we never predict padding
     )
 
 
 def _ours(theirs: Mapping[str, Tensor], config: ModelConfig, folder: Path) -> dict[str, Tensor]:
-    """The weights under our names, in float32."""
+    """Return their weights under our names, in float32."""
 
     def take(*names: str) -> Tensor:
         for name in names:
@@ -234,7 +241,7 @@ def _ours(theirs: Mapping[str, Tensor], config: ModelConfig, folder: Path) -> di
 
 
 def _parts(config: ModelConfig) -> Iterator[tuple[str, str]]:
-    """The names of every part of every layer, ours and theirs."""
+    """Yield the names of every part of every layer, ours and theirs."""
     for side, layers, parts in (
         ("encoder", config.encoder_layers, _ENCODER_LAYER),
         ("decoder", config.decoder_layers, _DECODER_LAYER),
@@ -253,7 +260,7 @@ def _check_shapes(ours: Mapping[str, Tensor], config: ModelConfig, folder: Path)
 
 
 def _vocabulary(tokenizer: Tokenizer, size: int, side: str) -> dict[str, int]:
-    """Its pieces and ids, filled up to `size` before `<pad>`."""
+    """Return the tokenizer's pieces and ids, filled up to `size` before `<pad>`."""
     check_subwords(tokenizer, side)
     pieces = ["</s>", "<unk>", *tokenizer.tokens(range(UNK + 1, tokenizer.pad))]
     fill = [f"<unused_{n}>" for n in range(size - tokenizer.vocab_size)]
@@ -273,7 +280,7 @@ def check_subwords(tokenizer: Tokenizer, side: str) -> None:
 
 
 def _theirs(model: Transformer, size: int) -> dict[str, Tensor]:
-    """The weights under their names; vocabularies filled up to `size`."""
+    """Return our weights under their names, the vocabularies filled up to `size`."""
     config, ours = model.config, model.state_dict()
 
     def filled(embedding: Tensor) -> Tensor:
@@ -292,7 +299,7 @@ def _theirs(model: Transformer, size: int) -> dict[str, Tensor]:
         theirs[_TARGET_EMBEDDING] = target
         theirs[_SOURCE_EMBEDDING] = filled(ours["source_embedding.weight"])
     if not config.tied_output:
-        if config.shared_vocab:  # without tying theirs has three copies
+        if config.shared_vocab:  # untied, their model has three copies
             theirs |= {_SOURCE_EMBEDDING: target.clone(), _TARGET_EMBEDDING: target.clone()}
         output = ours["output.weight"]
         theirs["lm_head.weight"] = torch.cat([output, output.new_zeros(size - len(output), output.shape[1])])

@@ -19,7 +19,7 @@ from glassformer.transformer.config import ModelConfig
 from glassformer.transformer.model import Transformer
 
 POSITIONS = ("interleaved", "split")
-_EPS = 1e-5  # of each of our LayerNorms
+_EPS = 1e-5  # what each of our LayerNorms has
 # A kind of part: of which class it must be, and which axis of each of its parameters is as wide as the model.
 _ATTENTION = (
     (nn.MultiheadAttention, MultiheadAttention),
@@ -52,26 +52,22 @@ _STACKS = (
 class Converted:
     """What `from_torch` returns: the model, and the way from the caller's ids to its ids and back.
 
-        model, source = converted.model, converted.source_ids(source)       # (batch, source_len)
-        logits = model(source, torch.full((len(source), 1), model.target_pad))
-        converted.target_ids(logits.argmax(-1))                             # each target's first id
-
     Ids may have any shape, and the result is on their device; one outside the vocabulary is an ArgumentError.
     """
 
     model: Transformer
-    """In eval mode, with the dtype and device of the embeddings it was made from. Trained further, it drops as our
-    model does, not inside the feed-forward layers."""
+    """The model in eval mode, with the dtype and device of the embeddings it was made from. If it is trained further,
+    dropout acts where our model has it, which is not inside the feed-forward layers."""
     source_map: Int[Tensor, " caller_source_vocab"]
     """The model's id of each of the caller's source ids."""
     target_map: Int[Tensor, " target_vocab"]
     """The caller's id of each of the model's target ids: `end`, all others in the caller's order, `start`."""
 
     def generate(self, sources: Sequence[Sequence[int]], config: SearchConfig | None = None) -> list[list[Hypothesis]]:
-        """Up to `config.n_best` targets for each source, best first: beam search, greedy search or sampling.
+        """Return up to `config.n_best` targets for each source, best first: beam search, greedy search or sampling.
 
-        With a cache of keys and values, in batches of like length, sources and targets in the caller's ids. A source
-        is what the model was trained to read, symbols around it included; a target has neither `start` nor `end`.
+        Sources and targets are the caller's ids. A source is what the model was trained to read, symbols around it
+        included; a target has neither `start` nor `end`. Sources of like length are searched together, with a cache.
         """
         if config and config.consensus:
             raise ConfigError("generate can't choose by consensus, which compares words: it has ids alone")
@@ -87,11 +83,11 @@ class Converted:
         ]
 
     def source_ids(self, ids: Int[Tensor, "*batch"]) -> Int[Tensor, "*batch"]:
-        """The model's source ids for those of the caller; `source_pad` becomes `model.source_pad`."""
+        """Return the model's source ids for the caller's; `source_pad` becomes `model.source_pad`."""
         return _translated("source ids", ids, self.source_map)
 
     def target_ids(self, ids: Int[Tensor, "*batch"]) -> Int[Tensor, "*batch"]:
-        """The caller's target ids for those of the model, `end` and `start` among them."""
+        """Return the caller's target ids for the model's, `end` and `start` among them."""
         return _translated("target ids", ids, self.target_map)
 
 
@@ -109,18 +105,25 @@ def from_torch(
     scale_embedding: bool,
     positions: str,
 ) -> Converted:
-    """The `Transformer` that computes what a model around `torch.nn.Transformer` computes, with a cache to decode by.
+    """Return the `Transformer` that computes what a model around `torch.nn.Transformer` does, and decodes with a cache.
 
-        t = model.transformer                            # nn.Transformer: attention, feed-forward and norms alone
-        converted = from_torch(t.encoder, t.decoder, source_embedding=model.source, target_embedding=model.target,
-                               output=model.output, start=2, end=3, source_pad=1, target_pad=1,
-                               scale_embedding=True, positions="interleaved")
+    >>> theirs = nn.Transformer(8, 2, 1, 1, 16, batch_first=True)  # attention, feed-forward and norms alone
+    >>> source_embedding, target_embedding = nn.Embedding(20, 8), nn.Embedding(30, 8)
+    >>> converted = from_torch(
+    ...     theirs.encoder, theirs.decoder, source_embedding=source_embedding, target_embedding=target_embedding,
+    ...     output=nn.Linear(8, 30), start=2, end=3, source_pad=1, target_pad=1, scale_embedding=True,
+    ...     positions="interleaved",
+    ... )
+    >>> source = converted.source_ids(torch.tensor([[5, 9, 3], [7, 3, 1]]))  # (batch, source_len)
+    >>> first = converted.model(source, torch.full((2, 1), converted.model.target_pad)).argmax(-1)
+    >>> converted.target_ids(first).shape  # each target's first id, in the ids of `theirs`
+    torch.Size([2, 1])
 
-    encoder, decoder: `nn.TransformerEncoder` and `nn.TransformerDecoder`, of an `nn.Transformer` or not; pre-norm or
+    encoder, decoder: `nn.TransformerEncoder` and `nn.TransformerDecoder`, an `nn.Transformer`'s or not; pre-norm or
         post-norm, relu, gelu or silu, with and without biases, with both final norms or neither, `batch_first` or not.
     source_embedding, target_embedding: `nn.Embedding`, which may be one and the same.
     output: `nn.Linear` from the decoder to the logits of every target id; its weight may be the target embedding's.
-    start, end: target ids, of the symbol that decoding starts from and of the one that ends a target.
+    start, end: the target ids of the symbol that decoding starts from and of the one that ends a target.
     source_pad: the id that `src_key_padding_mask` and `memory_key_padding_mask` are made of, or None if nothing masks
         the source.
     target_pad: the id that fills targets up, or None if there is none. It may be `start`.
@@ -130,8 +133,8 @@ def from_torch(
         p / 10000^(2i / d_model), p counted from 0. Our model's are split: interleaved ones become so by one
         permutation of the width throughout the weights.
 
-    None of these ids and conventions can be seen in the weights, and nothing warns if one is wrong: so none has a
-    default, and logits should be compared once.
+    The weights don't show these ids and conventions, and nothing warns if one is wrong: so none has a default, and
+    logits should be compared once.
 
     Neither `start` nor `target_pad` can follow anything in a target, so neither is predicted: the model's target ids
     are `end`, then all others but these two in the caller's order, then `start`, from which our decoding starts as it
@@ -139,7 +142,7 @@ def from_torch(
     model's source ids are the caller's but for `source_pad`, which comes last. The embeddings are two even if the
     caller's are one, because source padding and `start` are both the last id.
 
-    Weights are copied. What our model can't hold is an ArgumentError.
+    Weights are copied. ArgumentError says what our model can't hold.
     """
     settings = _settings(encoder, decoder)
     source, target = (
@@ -174,12 +177,12 @@ def from_torch(
         weights["output.weight"] = linear.weight.detach()[target_order[:-1]][:, columns]
     if config.output_bias:
         weights["output_bias"] = linear.bias.detach()[target_order[:-1]]
-    model.load_state_dict({**model.state_dict(), **weights})  # biases that torch's has not are zero with us
+    model.load_state_dict({**model.state_dict(), **weights})  # biases that torch's model lacks are zero in ours
     return Converted(model=model, source_map=source_order.argsort(), target_map=target_order)
 
 
 def _settings(encoder: Any, decoder: Any) -> dict[str, Any]:
-    """Those of ModelConfig that stand in the layers, which must agree, and in the final norms."""
+    """Return the settings of ModelConfig that the layers, which must agree, and the final norms show."""
     settings: dict[str, Any] = {}
     places: dict[str, str] = {}
     for setting, place, value in _settings_by_place(encoder, decoder):
@@ -210,7 +213,7 @@ def _settings(encoder: Any, decoder: Any) -> dict[str, Any]:
 
 
 def _settings_by_place(encoder: Any, decoder: Any) -> Iterator[tuple[str, str, Any]]:
-    """Name, place and value of every setting of every layer; everything is checked to be of a class that we know."""
+    """Yield the name, place and value of each layer's settings; ArgumentError for a part of a class we don't know."""
     for (name, kind, layer_kind, parts), stack in zip(_STACKS, (encoder, decoder), strict=True):
         _check_class(name, stack, (kind,))
         if not stack.layers:
@@ -233,7 +236,7 @@ def _settings_by_place(encoder: Any, decoder: Any) -> Iterator[tuple[str, str, A
 
 
 def _check_class(place: str, module: Any, classes: tuple[type, ...]) -> None:
-    """Of exactly one of these: a subclass may compute something else."""
+    """Raise ArgumentError unless the module is of exactly one of these: a subclass may compute something else."""
     if type(module) in classes:
         return
     fix = (
@@ -262,7 +265,7 @@ def _check_attention(place: str, attention: Any) -> None:
 
 
 def _activation(place: str, function: Any) -> str:
-    """Our name of it. torch keeps functions, whichever way they were given."""
+    """Return our name of an activation, which torch's layers keep as a function or a module."""
     if function in (F.relu, torch.relu) or type(function) is nn.ReLU:
         return "relu"
     if function is F.gelu or (type(function) is nn.GELU and function.approximate == "none"):
@@ -297,7 +300,7 @@ def _output(module: Any, target: nn.Embedding) -> nn.Linear:
 
 
 def _source_order(size: int, pad: int | None) -> Tensor:
-    """The caller's id of each of our source ids: all in order, but padding last."""
+    """Return the caller's id of each of our source ids: all in order, but padding last."""
     if pad is None:
         return torch.arange(size)
     _check_id("source_pad", pad, size, "source_embedding")
@@ -305,7 +308,7 @@ def _source_order(size: int, pad: int | None) -> Tensor:
 
 
 def _target_order(size: int, start: int, end: int, pad: int | None) -> Tensor:
-    """The caller's id of each of our target ids."""
+    """Return the caller's id of each of our target ids: the end, the others in order, the start."""
     for name, i in (("start", start), ("end", end), ("target_pad", pad)):
         if i is not None:
             _check_id(name, i, size, "target_embedding")
@@ -326,7 +329,7 @@ def _check_id(name: str, i: int, size: int, table: str) -> None:
 
 
 def _columns(width: int, positions: str) -> Tensor:
-    """Where each number of our width stands in the caller's."""
+    """Return where each number of our width stands in the caller's."""
     if positions not in POSITIONS:
         raise ArgumentError(
             f"positions must be one of {', '.join(POSITIONS)}, got {positions!r}: our model adds sinusoids and "
@@ -337,7 +340,7 @@ def _columns(width: int, positions: str) -> Tensor:
 
 
 def _layer_weights(encoder: Any, decoder: Any, columns: Tensor) -> Iterator[tuple[str, Tensor]]:
-    """Our names and values of all that layers and final norms hold."""
+    """Yield our name and the value of each weight of the layers and final norms."""
     for (name, _, _, parts), stack in zip(_STACKS, (encoder, decoder), strict=True):
         for n, layer in enumerate(stack.layers):
             for ours, (theirs, (_, axes)) in parts.items():
@@ -349,13 +352,14 @@ def _layer_weights(encoder: Any, decoder: Any, columns: Tensor) -> Iterator[tupl
 def _part_weights(
     ours: str, part: nn.Module, axes: Mapping[str, int | None], columns: Tensor
 ) -> Iterator[tuple[str, Tensor]]:
-    """The width in our order. That of queries, keys and values, which is the heads', stays as it is."""
+    """Yield a part's weights with the model's width in our order; the width of the heads stays in theirs."""
     for name, value in part.state_dict().items():
         axis = axes[name]
         yield f"{ours}.{name}", value if axis is None else value.index_select(axis, columns.to(value.device))
 
 
 def _translated(name: str, ids: Tensor, by: Tensor) -> Tensor:
+    """Return each id's entry in `by`; ArgumentError for ids that have none."""
     if ids.numel() and not 0 <= ids.min() <= ids.max() < len(by):
         worst = ids.min() if ids.min() < 0 else ids.max()
         raise ArgumentError(f"{name} must be 0 to {len(by) - 1}, got {worst.item()}")
