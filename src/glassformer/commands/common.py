@@ -1,20 +1,11 @@
 """Pieces that several commands share."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from glassformer.errors import ConfigError
-
-if TYPE_CHECKING:
-    from glassformer.generation.translator import Translator
 
 
 def check_new_folder(path: Path) -> None:
     """Raise ConfigError unless `path` may become a folder to write: nothing is there, or an empty folder."""
     if path.exists() and (not path.is_dir() or any(path.iterdir())):
         raise ConfigError(f"--out {path} is already there: give a new name, or remove it first")
-
-
-def progress_words(translator: "Translator") -> str:
-    """Return what the progress line says is being done."""
-    return f"translating in {translator.precision}"

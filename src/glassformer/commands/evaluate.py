@@ -5,7 +5,6 @@ from pathlib import Path
 
 from tyro.conf import OmitArgPrefixes, Positional
 
-from glassformer.commands.common import progress_words
 from glassformer.errors import ConfigError
 from glassformer.generation.config import SearchConfig
 
@@ -42,6 +41,7 @@ def evaluate(flags: EvaluateFlags) -> int:
     """Print the scores of translations."""
     from glassformer.device import tame_memory
     from glassformer.files import check_writable, replacing
+    from glassformer.generation.files import progress_words
     from glassformer.generation.stream import LINES_AT_ONCE, counting, in_chunks
     from glassformer.generation.translator import Translator
     from glassformer.text.pairs import PairFiles, read_lines

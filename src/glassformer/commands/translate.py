@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 from tyro.conf import OmitArgPrefixes, Positional
 
-from glassformer.commands.common import progress_words
 from glassformer.errors import ConfigError
 from glassformer.generation.config import SearchConfig
 
@@ -77,7 +76,7 @@ def _translate_stream(translator: "Translator", flags: TranslateFlags) -> None:
     """Translate from standard input, to standard output, or both: each chunk is written as soon as it is done."""
     from glassformer.files import replacing
     from glassformer.generation import stream
-    from glassformer.generation.files import translate_chunk
+    from glassformer.generation.files import progress_words, translate_chunk
 
     if flags.input is None:
         total, chunks = None, stream.chunks_of_stream(sys.stdin.buffer, stream.LINES_AT_ONCE)

@@ -76,6 +76,6 @@ class SearchConfig:
             )
 
     def normaliser(self, length: int) -> float:
-        """What a log-probability over `length` tokens is divided by to become a score."""
+        """Return what a log-probability over `length` tokens is divided by to become a score."""
         base = length if self.penalty == "plain" else (5 + length) / 6
         return base**self.length_penalty

@@ -77,7 +77,7 @@ def translate_file(
         partial.skip(lines, input)
         total = stream.count_lines(input)
         chunks = stream.in_chunks(lines, stream.LINES_AT_ONCE, first=partial.lines + 1)
-        chunks = stream.counting(chunks, f"translating in {translator.precision}", "lines", total)
+        chunks = stream.counting(chunks, progress_words(translator), "lines", total)
         try:
             for first, chunk, beginnings in stream.with_prefixes(chunks, prefix_file, total, done=partial.lines):
                 partial.append(chunk, translate_chunk(translator, chunk, first, config, beginnings, scores=scores))
@@ -110,6 +110,11 @@ def translate_chunk(
             columns += [f"{translation.score:.4f}"] if scores else []
             output.append("\t".join([*columns, translation.text]) + "\n")
     return "".join(output).encode()
+
+
+def progress_words(translator: Translator) -> str:
+    """Return what the progress line says is being done."""
+    return f"translating in {translator.precision}"
 
 
 def _settings(translator: Translator, config: SearchConfig, prefixes: Path | None, *, scores: bool) -> dict[str, Any]:
