@@ -37,8 +37,8 @@ class Observation:
     head_mean: Tensor
     weights: Tensor
 
-    def __init__(self, found: dict[str, Tensor], want: Want, batch: int | None) -> None:
-        self._facts = {name: found[name] for name in _ORDER if name in found}
+    def __init__(self, facts: dict[str, Tensor], want: Want, batch: int | None) -> None:
+        self._facts = {name: facts[name] for name in _ORDER if name in facts}
         self.want = want
         self.batch = batch
         """How many entries; None if this is the Observation of one entry."""
@@ -79,8 +79,8 @@ class Observation:
         if not isinstance(entries, slice | list) and not (isinstance(entries, Tensor) and entries.dim() == 1):
             raise ArgumentError(f"an Observation is indexed by an entry, a slice or a list of them, got {entries!r}")
         chosen = torch.arange(self.batch)[entries]
-        found = {name: x[entries] for name, x in self._facts.items()}
-        return Observation(found, self.want, len(chosen))
+        facts = {name: x[entries] for name, x in self._facts.items()}
+        return Observation(facts, self.want, len(chosen))
 
     def __len__(self) -> int:
         if self.batch is None:
@@ -178,16 +178,16 @@ _ORDER = (
 )
 
 
-def _said(name: str, found: dict[str, Tensor]) -> str:
+def _said(name: str, facts: dict[str, Tensor]) -> str:
     """Return a fact in a line: what a reader wants to know first."""
-    x = found[name].detach().float()
+    x = facts[name].detach().float()
     size = " x ".join(map(str, x.shape))
     if not x.numel():
         return size
     if name in ("entropy", "distance"):
         unit = "nats" if name == "entropy" else "positions"
-        if "lse" in found:  # queries that look nowhere say nothing
-            x = x.masked_fill(found["lse"] == -torch.inf, torch.nan)
+        if "lse" in facts:  # queries that look nowhere say nothing
+            x = x.masked_fill(facts["lse"] == -torch.inf, torch.nan)
         by_head = x.nanmean(-1) if x.dim() == 2 else x.nanmean((0, -1))
         low, high = int(by_head.nan_to_num(torch.inf).argmin()), int(by_head.nan_to_num(-torch.inf).argmax())
         range_ = f"head {low} {by_head[low]:.2f}, head {high} {by_head[high]:.2f}"

@@ -99,7 +99,7 @@ bias[:, :, 0], bias[:, :, 1, :20], bias[:, :, 2, :9] = -1e9, torch.finfo(torch.f
 check("huge scores", everything, bias=bias, q=heads(H, L, D, torch.float32) * 0)
 
 if DEVICE == "cpu":
-    gpu._MOST_OF_A_TILE = 8
+    choose.KERNEL_TILE = 8
 check("tiles of several programs", Want(pooled=1, pooled_heads=2))
 
 q, k, v = heads(H, L, D, torch.float32), heads(H, S, D, torch.float32), heads(H, S, E, torch.float32)

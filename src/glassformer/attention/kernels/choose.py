@@ -179,6 +179,7 @@ def blocks_are_faster(q: Tensor, k: Tensor, v: Tensor, dropout: float = 0.0) -> 
 # GPU kernels in place of blocks
 
 KERNELS_UP_TO_TOP = 64  # the kernel keeps the largest weights in registers
+KERNEL_TILE = 256  # rows and keys of a tile that one program sums
 # Queries and keys that a program holds, and its warps, by bytes of a number and width: what fits into the shared memory
 # of Ampere, Ada and Hopper with every mask.
 KERNEL_SIZES = {

@@ -14,7 +14,6 @@ from glassformer.attention.kernels.weigh import weigh
 from glassformer.attention.want import Want, tile_size
 
 _LOG2_E = math.log2(math.e)
-_MOST_OF_A_TILE = 256  # rows and keys of a tile that one program sums
 
 
 def attend_with_kernels(problem: Problem, want: Want) -> tuple[Tensor, Facts]:
@@ -34,11 +33,11 @@ def attend_with_kernels(problem: Problem, want: Want) -> tuple[Tensor, Facts]:
     facts = {name: numbers(*per_query) for name in ("entropy", "distance") if getattr(want, name)}
     inputs, settings = _common(problem)
     down, across = _parts(q_len, settings["M"]), _parts(k_len, settings["N"])
-    facts = (facts.get("entropy", peak), facts.get("distance", peak))  # peak: not written to
+    written = (facts.get("entropy", peak), facts.get("distance", peak))  # peak: not written to
     values = (problem.v, *problem.v.stride(), output, *output.stride())
     width = {"E": problem.v.shape[3], "WIDTH_E": _width(problem.v.shape[3])}
     asked = {"ENTROPY": want.entropy, "DISTANCE": want.distance}
-    _launch(attend, down * batch * heads, *inputs, *values, peak, tilt, *facts, **settings, **width, **asked)
+    _launch(attend, down * batch * heads, *inputs, *values, peak, tilt, *written, **settings, **width, **asked)
     inputs = (*inputs, peak, tilt)
     if want.received:
         facts["received"] = numbers(batch, heads, k_len)
@@ -119,11 +118,11 @@ def _pooled(
     lengths = problem.q.shape[2], problem.k.shape[2]
     rows, keys = (tile_size(length, most) for length in lengths)
     tiles = [_parts(length, size) for length, size in zip(lengths, (rows, keys), strict=True)]
-    parts = [_parts(size, _MOST_OF_A_TILE) for size in (rows, keys)]
+    parts = [_parts(size, choose.KERNEL_TILE) for size in (rows, keys)]
     shape = (math.prod(groups), tiles[0], parts[0], tiles[1], parts[1])
     pooled = torch.empty(shape, dtype=torch.float32, device=problem.q.device)
     small = {name: max(16, min(settings[name], _power_of_2(n))) for name, n in (("M", rows), ("N", keys))}
-    tile = dict(ROWS=rows, KEYS=keys, MOST_ROWS=_MOST_OF_A_TILE, MOST_KEYS=_MOST_OF_A_TILE)
+    tile = dict(ROWS=rows, KEYS=keys, MOST_ROWS=choose.KERNEL_TILE, MOST_KEYS=choose.KERNEL_TILE)
     heads = math.prod(problem.q.shape[:2]) // math.prod(groups)
     _launch(pool, pooled.numel(), *inputs, pooled, **{**settings, **small}, **tile, HEADS=heads)
     return pooled.sum((2, 4)).view(*groups, *tiles)
