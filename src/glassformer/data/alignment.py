@@ -14,7 +14,7 @@ from glassformer.text.tokenizer import EOS
 NULL = 0.08
 """Probability that a target token stands for none of the source."""
 TENSION = 4.0
-"""How fast places become unlikely away from the diagonal."""
+"""Rate at which places become unlikely away from the diagonal."""
 ROUNDS = 6
 """Rounds of expectation maximisation."""
 PRIOR = 1e-4

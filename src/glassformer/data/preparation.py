@@ -30,7 +30,7 @@ from glassformer.text.pairs import Pair, PairFiles
 from glassformer.text.tokenizer import check_kind
 
 TRAIN, VALID, VALID_TEXT = "train", "valid", "valid.json"
-"""What a prepared folder holds beside the tokenizers: token arrays, and validation pairs as text."""
+"""Names in a prepared folder, beside the tokenizers: two folders of token arrays, and validation pairs as text."""
 MOST_HELD_OUT = 1000
 """Pairs that are held out at the most, where no validation files are given."""
 TRAINED_ON = 1 << 24
@@ -48,7 +48,7 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True, kw_only=True)
 class DataSettings:
-    """What the preparation of pairs depends on."""
+    """The settings that the preparation of pairs depends on."""
 
     pairs: PairFiles
     valid_pairs: PairFiles | None
@@ -254,8 +254,9 @@ def check_known(counts: PairCounts, say: Say) -> None:
         if share > MOST_UNKNOWN:
             raise DataError(
                 f"{share:.0%} of the {side} tokens are unknown to the vocabulary: the text is in another language, "
-                "script or form than what that was learned from (are source and target swapped?); give other text, or "
-                "learn a vocabulary from this one: without --from, a sentencepiece model, or a low --character-coverage"
+                "script or form than the text that it was trained on (are source and target swapped?): give other "
+                "text, or train a vocabulary on this one, without --from, a sentencepiece model, or a low "
+                "--character-coverage"
             )
         if share > NOTABLE_UNKNOWN:
             say(f"{share:.1%} of the {side} tokens are unknown to the vocabulary, and will be read and written as ⁇")

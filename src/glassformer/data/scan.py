@@ -16,7 +16,7 @@ from glassformer.text.pairs import PairBlock, PairFiles
 
 @dataclass(frozen=True)
 class ScanResult:
-    """What one pass tells about the pairs of some files."""
+    """Facts about the pairs of some files that one pass tells."""
 
     pairs: int
     characters: int
