@@ -63,37 +63,12 @@ def test_what_is_forbidden_is_what_the_rules_forbid_one_by_one(least, n, forced)
     assert bool(forbidden) == bool(least or n or forced)
 
 
-def test_min_length_forbids_the_end_alone():
-    for length, allowed in ((0, False), (2, False), (3, True), (4, True)):
-        after, before = applied(SearchConfig(min_length=3), None, [[[2] * length] * W], [0])
-        assert after[..., EOS].isfinite().all().item() is allowed
-        assert_close(after[..., EOS + 1 :], before[..., EOS + 1 :], rtol=0, atol=0)
-
-
 def test_no_bigram_twice_by_hand():
     # Read so far: 2 3 2 5 2; after the last 2 neither 3 nor 5 may come again. After 2 3 4 5 6 anything may.
     pasts = [[[2, 3, 2, 5, 2], [2, 3, 4, 5, 6], [3, 3, 3, 3, 3]]]
     after, _ = applied(SearchConfig(no_repeat_ngram=2), None, pasts, [0])
     forbidden = [[token for token in range(V) if row[token] == -torch.inf] for row in after[0].tolist()]
     assert forbidden == [[3, 5], [], [3]]
-
-
-def test_a_prefix_wins_over_the_other_rules():
-    config = SearchConfig(min_length=4, no_repeat_ngram=1)
-    after, before = applied(config, [[3, 3, 3]], [[[3, 3]] * W], [0])
-    assert after[..., 3].isfinite().all()
-    assert_close(after[..., 3], before[..., 3], rtol=0, atol=0)
-    assert after.isfinite().sum() == W
-    after, _ = applied(config, [[3, 3, 3]], [[[3, 3, 3]] * W], [0])  # and then they hold again
-    assert (after[..., [EOS, 3]] == -torch.inf).all()
-    assert after[..., [1, 2, 4, 5, 6]].isfinite().all()
-
-
-def test_each_source_has_its_own_prefix_also_after_others_have_left():
-    prefixes = [[2], [3, 4], [], [5, 6, 2], [6]]
-    after, _ = applied(SearchConfig(), prefixes, [[[9]] * W] * 3, [1, 2, 3])
-    finite = [[token for token in range(FILLED) if row[0][token] > -torch.inf] for row in after.tolist()]
-    assert finite == [[4], list(range(V)), [6]]
 
 
 def test_where_the_rules_leave_nothing_the_target_ends():
