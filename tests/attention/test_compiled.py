@@ -3,6 +3,7 @@ import sys
 from pathlib import Path
 
 
+# Slow, since torch compiles and exports a dozen graphs.
 def test_compile_and_export():
     script = Path(__file__).parent / "compiled.py"
     found = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=300)

@@ -189,6 +189,7 @@ print(peak() - before)
 @pytest.mark.parametrize(
     ("mode", "budget", "most"), [("infer", "any", 90), ("train", "any", 250), ("train", "32 MiB", 70)]
 )
+# Slow, since only a long input shows the memory of the process against what all weights would take.
 def test_all_weights_never_exist_at_once(mode, budget, most):
     # They would be 8 x 4096 x 4096 floats: 512 MiB. Inputs, results and gradients are some 20.
     found = subprocess.run([sys.executable, "-c", MEMORY, mode, budget], capture_output=True, text=True)

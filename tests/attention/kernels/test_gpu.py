@@ -13,6 +13,7 @@ from glassformer.attention.want import Want
 
 
 @pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="Triton isn't installed (it runs on Linux)")
+# Slow, since Triton's interpreter runs every program of every kernel in Python: the only check without a GPU.
 def test_kernels_agree_with_explicit_weights_in_float64():
     script = Path(__file__).parent / "on_gpu.py"
     found = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=300)
@@ -32,6 +33,7 @@ def test_kernels_agree_with_explicit_weights_in_float64():
 
 
 @pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="Triton isn't installed (it runs on Linux)")
+# Slow, since Triton compiles a kernel for each of six sizes.
 def test_kernels_compile_and_fit_into_a_gpus_shared_memory(tmp_path):
     script = Path(__file__).parent / "on_gpu_compiled.py"
     environment = {**os.environ, "TRITON_CACHE_DIR": str(tmp_path)}
