@@ -402,6 +402,18 @@ SIZES = {"d_model": WIDTH, "nhead": HEADS, "dim_feedforward": FF}
 UNREADABLE = "what another class computes, a custom one, a subclass or a wrapper, can't be read from its weights"
 
 
+OUTPUT = "output must be nn.Linear(22, 23), from the layers' width to a logit for each id of target_embedding, got"
+
+
+def unreadable(place: str, kind: str, got: str) -> str:
+    return f"{place} must be a torch.nn.{kind}, got {got}: {UNREADABLE}"
+
+
+def differs(setting: str, encoders: str, decoders: str, part: str = "") -> str:
+    at = f"encoder.layers[0]{part}", f"decoder.layers[0]{part}"
+    return f"{setting} must be the same in all layers, got {encoders} in {at[0]} and {decoders} in {at[1]}"
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -424,27 +436,18 @@ UNREADABLE = "what another class computes, a custom one, a subclass or a wrapper
             lambda: {"encoder": nn.Transformer(WIDTH, HEADS, 1, 1, FF)},
             "encoder must be a torch.nn.TransformerEncoder, got Transformer: give its encoder and its decoder",
         ),
-        (
-            lambda: {"encoder": nn.Identity()},
-            f"encoder must be a torch.nn.TransformerEncoder, got Identity: {UNREADABLE}",
-        ),
-        (
-            lambda: {"decoder": nn.Identity()},
-            f"decoder must be a torch.nn.TransformerDecoder, got Identity: {UNREADABLE}",
-        ),
-        (
-            lambda: {"encoder": encoder_of(OwnEncoder)},
-            f"encoder must be a torch.nn.TransformerEncoder, got OwnEncoder: {UNREADABLE}",
-        ),
+        (lambda: {"encoder": nn.Identity()}, unreadable("encoder", "TransformerEncoder", "Identity")),
+        (lambda: {"decoder": nn.Identity()}, unreadable("decoder", "TransformerDecoder", "Identity")),
+        (lambda: {"encoder": encoder_of(OwnEncoder)}, unreadable("encoder", "TransformerEncoder", "OwnEncoder")),
         (
             lambda: {"decoder": decoder_of(OwnLayer)},
-            f"decoder.layers[0] must be a torch.nn.TransformerDecoderLayer, got OwnLayer: {UNREADABLE}",
+            unreadable("decoder.layers[0]", "TransformerDecoderLayer", "OwnLayer"),
         ),
         (
             lambda: {"source_embedding": nn.Sequential(nn.Embedding(SOURCE_WORDS, WIDTH))},
-            f"source_embedding must be a torch.nn.Embedding, got Sequential: {UNREADABLE}",
+            unreadable("source_embedding", "Embedding", "Sequential"),
         ),
-        (lambda: {"output": nn.Identity()}, f"output must be a torch.nn.Linear, got Identity: {UNREADABLE}"),
+        (lambda: {"output": nn.Identity()}, unreadable("output", "Linear", "Identity")),
         (
             lambda: {"source_embedding": nn.Embedding(SOURCE_WORDS, 17)},
             "source_embedding must be as wide as the layers, 22, got nn.Embedding(19, 17)",
@@ -457,45 +460,18 @@ UNREADABLE = "what another class computes, a custom one, a subclass or a wrapper
             lambda: {"target_embedding": nn.Embedding(WORDS, WIDTH, max_norm=1.5)},
             "target_embedding must have max_norm=None, got 1.5: our model uses rows as they are",
         ),
-        (
-            lambda: {"output": nn.Linear(WIDTH, WORDS - 2)},
-            "output must be nn.Linear(22, 23), from the layers' width to a logit for each id of target_embedding, got "
-            "nn.Linear(22, 21)",
-        ),
-        (
-            lambda: {"output": nn.Linear(17, WORDS)},
-            "output must be nn.Linear(22, 23), from the layers' width to a logit for each id of target_embedding, got "
-            "nn.Linear(17, 23)",
-        ),
+        (lambda: {"output": nn.Linear(WIDTH, WORDS - 2)}, f"{OUTPUT} nn.Linear(22, 21)"),
+        (lambda: {"output": nn.Linear(17, WORDS)}, f"{OUTPUT} nn.Linear(17, 23)"),
         (
             lambda: {"output": nn.Linear(WIDTH, WORDS)},
             "all weights must have one dtype, got torch.float32 and torch.float64: convert the whole model with "
             ".to(dtype) first",
         ),
-        (
-            lambda: {"encoder": encoder_of(dim_feedforward=29)},
-            "d_ff must be the same in all layers, got 29 in encoder.layers[0].linear1 and 13 in "
-            "decoder.layers[0].linear1",
-        ),
-        (
-            lambda: {"decoder": decoder_of(nhead=11)},
-            "heads must be the same in all layers, got 2 in encoder.layers[0].self_attn and 11 in "
-            "decoder.layers[0].self_attn",
-        ),
-        (
-            lambda: {"decoder": decoder_of(d_model=26)},
-            "d_model must be the same in all layers, got 22 in encoder.layers[0].self_attn and 26 in "
-            "decoder.layers[0].self_attn",
-        ),
-        (
-            lambda: {"decoder": decoder_of(norm_first=True)},
-            "norm_first must be the same in all layers, got False in encoder.layers[0] and True in decoder.layers[0]",
-        ),
-        (
-            lambda: {"encoder": encoder_of(activation="gelu")},
-            "activation must be the same in all layers, got 'gelu' in encoder.layers[0] and 'relu' in "
-            "decoder.layers[0]",
-        ),
+        (lambda: {"encoder": encoder_of(dim_feedforward=29)}, differs("d_ff", "29", "13", ".linear1")),
+        (lambda: {"decoder": decoder_of(nhead=11)}, differs("heads", "2", "11", ".self_attn")),
+        (lambda: {"decoder": decoder_of(d_model=26)}, differs("d_model", "22", "26", ".self_attn")),
+        (lambda: {"decoder": decoder_of(norm_first=True)}, differs("norm_first", "False", "True")),
+        (lambda: {"encoder": encoder_of(activation="gelu")}, differs("activation", "'gelu'", "'relu'")),
         (
             lambda: {"encoder": encoder_of(activation=torch.tanh)},
             "activation must be relu, gelu (the exact one) or silu, got tanh in encoder.layers[0]",
@@ -531,6 +507,16 @@ def set_attention(**settings: Any) -> Callable[[nn.Transformer], None]:
     return change
 
 
+FURTHER = (
+    "decoder.layers[2].multihead_attn must have one width and add no keys, got kdim {}, vdim {}, add_bias_kv {} and "
+    "add_zero_attn {}: our model has no place for these"
+)
+ONE_NORM = (
+    "encoder.norm and decoder.norm must be both a LayerNorm or both None, got {}.norm None and {}.norm a LayerNorm: "
+    "our model has both or neither"
+)
+
+
 def empty(model: nn.Transformer) -> None:
     model.encoder.layers = nn.ModuleList()
 
@@ -538,16 +524,8 @@ def empty(model: nn.Transformer) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (
-            set_norm("encoder", None),
-            "encoder.norm and decoder.norm must be both a LayerNorm or both None, got encoder.norm None and "
-            "decoder.norm a LayerNorm: our model has both or neither",
-        ),
-        (
-            set_norm("decoder", None),
-            "encoder.norm and decoder.norm must be both a LayerNorm or both None, got decoder.norm None and "
-            "encoder.norm a LayerNorm: our model has both or neither",
-        ),
+        (set_norm("encoder", None), ONE_NORM.format("encoder", "decoder")),
+        (set_norm("decoder", None), ONE_NORM.format("decoder", "encoder")),
         (
             set_norm("decoder", nn.LayerNorm(WIDTH, eps=1e-6)),
             "decoder.norm must have layer_norm_eps = 1e-05, torch's default and the only one of our model, got 1e-06",
@@ -557,21 +535,9 @@ def empty(model: nn.Transformer) -> None:
             f"encoder.norm must be a torch.nn.LayerNorm, got RMSNorm: {UNREADABLE}",
         ),
         (empty, "encoder must have at least 1 layer, got none"),
-        (
-            set_attention(add_bias_kv=True),
-            "decoder.layers[2].multihead_attn must have one width and add no keys, got kdim 22, vdim 22, add_bias_kv "
-            "True and add_zero_attn False: our model has no place for these",
-        ),
-        (
-            set_attention(add_zero_attn=True),
-            "decoder.layers[2].multihead_attn must have one width and add no keys, got kdim 22, vdim 22, add_bias_kv "
-            "False and add_zero_attn True: our model has no place for these",
-        ),
-        (
-            set_attention(kdim=13, vdim=17),
-            "decoder.layers[2].multihead_attn must have one width and add no keys, got kdim 13, vdim 17, add_bias_kv "
-            "False and add_zero_attn False: our model has no place for these",
-        ),
+        (set_attention(add_bias_kv=True), FURTHER.format(22, 22, True, False)),
+        (set_attention(add_zero_attn=True), FURTHER.format(22, 22, False, True)),
+        (set_attention(kdim=13, vdim=17), FURTHER.format(13, 17, False, False)),
     ],
 )
 def test_changed_layers_that_cannot_be_held_are_refused(change, message):
