@@ -96,7 +96,7 @@ def half(seconds: float) -> list[dict[str, Any]]:
 
 
 def train(seconds: float) -> list[dict[str, Any]]:
-    """Forward and backward; dropout draws differ, so the sides are compared without it, then timed with it."""
+    """Time forward and backward. Dropout draws differ, so the sides are compared without it and timed with it."""
     rows = []
     cases = itertools.product((True, False), SIZES, (True, False), (False, True))
     for batch_first, (batch, length), need_weights, padded in cases:
@@ -139,7 +139,7 @@ def often(side: Callable[[], object]) -> None:
 
 
 def memory(seconds: float) -> list[dict[str, Any]]:
-    """Peak of memory beyond what was there before, with head-averaged weights at 1 x 4096, in a process each."""
+    """Measure the peak of memory beyond the start, with head-averaged weights at 1 x 4096, in a process each."""
     del seconds
     rows = []
     for batch_first in (True, False):
@@ -154,7 +154,7 @@ def memory(seconds: float) -> list[dict[str, Any]]:
 
 
 def peak(side: str, batch_first: bool) -> None:
-    """What `memory` runs in a process of its own."""
+    """Run what `memory` measures, in a process of its own."""
     ours, theirs = (module.eval() for module in pair_of(WIDTH, HEADS, batch_first, torch.float32))
     module = ours if side == "ours" else theirs
     x, _ = inputs(1, 4096, WIDTH, batch_first, torch.float32, padded=False)
@@ -170,7 +170,7 @@ def peak(side: str, batch_first: bool) -> None:
 
 
 def gpu(seconds: float) -> list[dict[str, Any]] | str:
-    """Against the same projections and SDPA written out by hand: what the module adds around the kernels."""
+    """Compare the module with the same projections and SDPA written by hand: what it adds around the kernels."""
     if not torch.cuda.is_available():
         return "not measured, no GPU here"
     print(torch.cuda.get_device_name())
@@ -216,13 +216,13 @@ def synchronised(side: Callable[[], object], device: str) -> Callable[[], None]:
 
 
 def products(batch: int, length: int) -> float:
-    """Operations of the matrix products of one call: four projections, q kᵀ and the weights times v."""
+    """Return the operations of one call's matrix products: four projections, q kᵀ, and the weights times v."""
     return batch * length * (8.0 * WIDTH * WIDTH + 4.0 * length * WIDTH)
 
 
 @cache
 def peak_rate() -> float:
-    """Operations a millisecond of the fastest float32 product found, through either library."""
+    """Return the operations per millisecond of the fastest float32 product, through either library."""
     x, weight = torch.randn(4096, WIDTH), torch.randn(3 * WIDTH, WIDTH)
     rates = []
     for product in (F.linear, lambda x, w: torch.ops.mkldnn._linear_pointwise(x, w, None, "none", [], "")):

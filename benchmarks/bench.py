@@ -34,7 +34,7 @@ class Pair:
 
 
 def in_turn(ours: Callable[[], object], theirs: Callable[[], object], *, seconds: float, least: int = 7) -> Pair:
-    """A B A B ... for about `seconds`, at least `least` times each, after warming both up."""
+    """Time A B A B ... for about `seconds`, at least `least` times each, after warming both up."""
     for side in (ours, theirs, ours, theirs):
         side()
     times: tuple[list[float], list[float]] = ([], [])
@@ -51,7 +51,7 @@ def in_turn(ours: Callable[[], object], theirs: Callable[[], object], *, seconds
 
 
 def keep(name: str, measured: dict[str, Any]) -> None:
-    """Appends a measurement to results/NAME.jsonl, with machine, versions and commit."""
+    """Append a measurement to results/NAME.jsonl, with machine, versions and commit."""
     commit = subprocess.run(["git", "describe", "--always", "--dirty"], capture_output=True, text=True).stdout.strip()
     record = {**measured, "machine": machine(), "torch": torch.__version__, "python": platform.python_version()}
     RESULTS.mkdir(exist_ok=True)
@@ -60,7 +60,7 @@ def keep(name: str, measured: dict[str, Any]) -> None:
 
 
 def machine() -> str:
-    """The processor, as far as it tells, the number of threads, and the GPU if there is one."""
+    """Return the processor's name where it is known, the number of threads, and the GPU if there is one."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:
@@ -96,7 +96,7 @@ class Sides:
             process.communicate()
 
     def ask(self, name: str, what: str, *numbers: int) -> Any:
-        """What a side answers, with a pause after it."""
+        """Return a side's answer, after a pause."""
         process = self._processes[name]
         assert process.stdin is not None
         print(json.dumps([what, *numbers]), file=process.stdin, flush=True)
@@ -112,13 +112,13 @@ class Sides:
 
 
 def serve(answer: Callable[..., Any]) -> None:
-    """What a side's process does once it is ready: answer until the questions end."""
+    """Answer questions in a side's process until they end."""
     print(json.dumps("ready"), flush=True)
     for line in sys.stdin:
         print(json.dumps(answer(*json.loads(line))), flush=True)
 
 
 def status(name: str) -> int:
-    """A figure of /proc/self/status, in kB: VmRSS, the memory in use, or VmHWM, its peak."""
+    """Return a figure of /proc/self/status in kB: VmRSS, the memory in use, or VmHWM, its peak."""
     lines = Path("/proc/self/status").read_text(encoding="utf-8").splitlines()
     return int(next(line for line in lines if line.startswith(f"{name}:")).split()[1])

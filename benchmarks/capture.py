@@ -4,8 +4,7 @@
 
 The model is Hugging Face's BertModel with random weights; entropy, received, distance and the eight largest weights of
 each query are captured of all 12 layers. Each side has a process of its own, and both take turns. Memory is the peak of
-the
-resident set above what it was before the first pass. `--eager` also measures output_attentions=True, which keeps
+the resident set above what it was before the first pass. `--eager` also measures output_attentions=True, which keeps
 all weights: 9.7 GB and more at 4,096 tokens. Prints the ratio of the times last, and appends to
 benchmarks/results/capture.jsonl.
 """
@@ -53,7 +52,7 @@ def main(length: int = 4096, rounds: int = 5, eager: bool = False) -> None:
 
 
 def side(name: str) -> None:
-    """A side's process."""
+    """Run a side in its own process."""
     from transformers import BertConfig, BertModel
 
     from glassformer import Want, capture

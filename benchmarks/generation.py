@@ -62,7 +62,7 @@ def main(data: Path, only: tuple[Part, ...] = get_args(Part), rounds: int = 7) -
 
 
 def build(data: Path, folder: Path) -> None:
-    """The model in the Marian layout, as a run of ours and as CTranslate2's; and the sentences."""
+    """Make the model as a run and as a model of CTranslate2, and choose the sentences."""
     lines = [line for path in sorted(data.glob("*.*.*")) for line in path.read_text(encoding="utf-8").splitlines()]
     tokenizer = SubwordTokenizer.train(lines, kind="bpe", vocab_size=VOCABULARY, seed=1, coverage=0.9995)
     torch.manual_seed(1)
@@ -81,7 +81,7 @@ def build(data: Path, folder: Path) -> None:
 
 
 def throughput(folder: Path, rounds: int) -> dict[str, Any]:
-    """Tokens a second, batches of 32 sentences, beams 4 and 1."""
+    """Measure tokens per second, in batches of 32 sentences, with beams of 4 and 1."""
     found: dict[str, Any] = {}
     with Sides(SIDES, folder) as sides:
         compare(sides, ("ours float32", "ctranslate2 float32 1x2", "huggingface"))
@@ -110,7 +110,7 @@ def throughput(folder: Path, rounds: int) -> dict[str, Any]:
 
 
 def latency(folder: Path, rounds: int) -> dict[str, Any]:
-    """Milliseconds for one sentence at a time."""
+    """Measure the milliseconds of one sentence at a time."""
     found: dict[str, Any] = {}
     kinds = (*OURS, *(side for side in CT2 if side.endswith("1x2")))
     with Sides(kinds, folder) as sides:
@@ -136,7 +136,7 @@ def latency(folder: Path, rounds: int) -> dict[str, Any]:
 
 
 def memory(folder: Path, rounds: int) -> dict[str, Any]:
-    """MiB above what the imports take, after batches at beam 4, and seconds to load; each in a fresh process."""
+    """Measure MiB above the imports after batches with beam 4, and seconds to load, each in a fresh process."""
     found: dict[str, Any] = {}
     for side in (*OURS, *CT2):
         with Sides((side,), folder) as sides:
@@ -152,7 +152,7 @@ def memory(folder: Path, rounds: int) -> dict[str, Any]:
 
 
 def gpu(folder: Path, rounds: int) -> dict[str, Any] | str:
-    """Batch 64, beam 4 on a GPU, half precision."""
+    """Measure batches of 64 with beam 4 on a GPU, in half precision."""
     if not torch.cuda.is_available():
         return "not run: this machine has no GPU; nothing has been measured on one yet"
     exact = ("ours float32 cuda", "huggingface float32 cuda")
@@ -184,7 +184,7 @@ class Sides(bench.Sides):
         super().__init__(__file__, names, folder)
 
     def rates(self, beam: int, rounds: int) -> dict[str, dict[str, float]]:
-        """Tokens a second of each side, in turn."""
+        """Return the tokens per second of each side, in turn."""
         for name in self.names:
             self.ask(name, "translate", BATCH, beam)
         rates: dict[str, list[float]] = {name: [] for name in self.names}
@@ -198,7 +198,7 @@ class Sides(bench.Sides):
         }
 
     def latencies(self, beam: int, sentences: int) -> dict[str, list[float]]:
-        """Milliseconds of each sentence, one side after the other for each."""
+        """Return the milliseconds of each sentence, one side after the other for each."""
         for name in self.names:
             for number in range(3):
                 self.ask(name, "one", number, beam)
@@ -210,7 +210,7 @@ class Sides(bench.Sides):
 
 
 def compare(sides: Sides, names: tuple[str, ...]) -> None:
-    """The ids of float32 must be the same on all these sides, but for ties."""
+    """Exit unless the float32 ids are the same on all these sides, apart from ties."""
     for beam in (1, 4):
         ids = {name: sides.ask(name, "ids", BATCH, beam) for name in names}
         for name in names[1:]:
@@ -221,7 +221,7 @@ def compare(sides: Sides, names: tuple[str, ...]) -> None:
 
 
 def products_allow(beam: int, dtype: torch.dtype) -> float:
-    """Tokens a second if a step were nothing but its matrix products at the measured peak."""
+    """Return the tokens per second of steps that were nothing but their matrix products at the measured peak."""
     size = 2048
     a, b = (torch.randn(size, size).to(dtype) for _ in range(2))
     times = []
@@ -236,7 +236,7 @@ def products_allow(beam: int, dtype: torch.dtype) -> float:
 
 
 class Side:
-    """What runs in a side's process."""
+    """The code that runs in a side's process."""
 
     def __init__(self, name: str, folder: Path) -> None:
         torch.set_num_threads(THREADS)

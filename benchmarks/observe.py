@@ -74,7 +74,7 @@ def short(seconds: float) -> dict[str, Any]:
 
 
 def facts(seconds: float) -> dict[str, Any]:
-    """Each fact alone against SDPA."""
+    """Time each fact alone against SDPA."""
     length = 8192
     q, k, v = inputs(length)
     wants = {
@@ -99,7 +99,7 @@ def facts(seconds: float) -> dict[str, Any]:
 
 
 def long(seconds: float) -> dict[str, Any]:
-    """Once each, in processes of their own, in turn twice."""
+    """Run each side once in a process of its own, twice in turn."""
     del seconds
     length = LENGTHS[-1]
     runs = [(in_its_own_process("all", length), in_its_own_process("sdpa", length)) for _ in range(2)]
@@ -112,7 +112,7 @@ def long(seconds: float) -> dict[str, Any]:
 
 
 def train(seconds: float) -> dict[str, Any]:
-    """One layer's forward and backward: with the entropy through observe, with explicit weights, and without."""
+    """Time a layer's forward and backward: with the entropy through observe, with explicit weights, and without."""
     length = 4096
     layer, x, towards = layer_and_input(length)
     ours, without, explicit = (partial(step, layer, x, towards, way) for way in ("observe", "none", "explicit"))
@@ -131,7 +131,7 @@ def train(seconds: float) -> dict[str, Any]:
 
 
 def step(layer: MultiheadAttention, x: Tensor, towards: Tensor, way: str) -> list[Tensor]:
-    """Gradients of a loss on the layer's output, and on the mean entropy of its heads unless `way` is none."""
+    """Compute gradients of a loss on the layer's output, and on its mean entropy unless `way` is none."""
     q, k, v = layer.project(x)
     if way == "observe":
         output, seen = observe(q, k, v, want=Want(entropy=True))
@@ -229,7 +229,7 @@ def gpu(seconds: float) -> dict[str, Any] | str:
 
 
 def against_flash_colreduce(q: Tensor, k: Tensor, seconds: float) -> dict[str, Any] | str:
-    """Column sums alone."""
+    """Time the column sums alone."""
     try:
         from flash_colreduce import flash_colreduce
     except ImportError:
@@ -261,7 +261,7 @@ def layer_and_input(length: int) -> tuple[MultiheadAttention, Tensor, Tensor]:
 
 
 def check_sample(q: Tensor, k: Tensor, v: Tensor, rows: tuple[int, ...]) -> None:
-    """That what observe says of some queries is what their explicit weights say, in float64."""
+    """Check that observe's facts about some queries are those of their explicit weights, in float64."""
     want = Want(entropy=True, distance=True, lse=True, top=8, rows=rows)
     output, seen = observe(q, k, v, want=want)
     compare(output, seen, q, k, v, rows)
@@ -284,7 +284,7 @@ def compare(output: Tensor, seen: Any, q: Tensor, k: Tensor, v: Tensor, rows: tu
 
 
 def ratio_of(name: str, length: int, pair: bench.Pair) -> dict[str, Any]:
-    """Our time over theirs, from a pair that holds theirs over ours."""
+    """Return our time over theirs, from a pair that holds theirs over ours."""
     ratio, low, high = 1 / pair.ratio, 1 / pair.highest, 1 / pair.lowest
     print(
         f"{name}, {length}: ours {pair.ours:.0f} ms, other {pair.theirs:.0f} ms: {ratio:.2f} ({low:.2f} to {high:.2f})"
@@ -293,14 +293,14 @@ def ratio_of(name: str, length: int, pair: bench.Pair) -> dict[str, Any]:
 
 
 def in_its_own_process(side: str, length: int) -> dict[str, float]:
-    """Seconds and peak of memory beyond what was there before, in MiB, of one call after a small one."""
+    """Return the seconds and the peak of memory beyond the start, in MiB, of one call after a small one."""
     command = [sys.executable, __file__, f"--{side}", str(length)]
     run = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
     return json.loads(run.stdout)
 
 
 def one_call(side: str, length: int) -> None:
-    """What `in_its_own_process` runs."""
+    """Run the call that `in_its_own_process` measures."""
     if side.startswith("step-"):
         call, small = step_calls(side.removeprefix("step-"), length)
     else:
@@ -333,7 +333,7 @@ def step_calls(way: str, length: int) -> list[Callable[[], object]]:
 
 
 def with_weights(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-    """As torch.nn.MultiheadAttention(need_weights=True) does it."""
+    """Compute attention with all weights, as torch.nn.MultiheadAttention(need_weights=True) does."""
     weights = torch.softmax((q / math.sqrt(WIDTH)) @ k.mT, -1)
     return weights @ v, weights
 

@@ -75,7 +75,7 @@ def main(lengths: tuple[int, ...] = (50, 2000), rounds: int = 7) -> None:
 
 
 def page_of(length: int) -> Page:
-    """What a random model looks at."""
+    """Return the page of a random model's attention."""
     torch.manual_seed(0)
     layer = nn.TransformerEncoderLayer(WIDTH, HEADS, 2 * WIDTH, batch_first=True)
     model = nn.TransformerEncoder(layer, LAYERS, enable_nested_tensor=False).eval()
@@ -90,7 +90,7 @@ def page_of(length: int) -> Page:
 
 
 def visit(browser: Any, path: Path) -> tuple[float, dict[str, list[float]]]:
-    """Seconds to open, and milliseconds of choices, in a fresh profile."""
+    """Return the seconds to open a page, and the milliseconds of choices, in a fresh profile."""
     context = browser.new_context(viewport={"width": 1400, "height": 900})
     tab = context.new_page()
     began = time.perf_counter()

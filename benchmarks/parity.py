@@ -62,7 +62,7 @@ def main(
 
 
 def same_ids(run: Path, translator: Translator, lines: list[str]) -> dict[str, Any]:
-    """The share of translations whose ids are the peers'."""
+    """Return the share of translations whose ids are the peers'."""
     sources = [[*ids, EOS] for ids in translator.source_tokenizer.encode(lines)]
     found: dict[str, Any] = {}
     with tempfile.TemporaryDirectory() as scratch, warnings.catch_warnings():
@@ -89,7 +89,7 @@ def same_ids(run: Path, translator: Translator, lines: list[str]) -> dict[str, A
 
 
 def search(translator: Translator, sources: Ids, config: SearchConfig) -> Ids:
-    """Our ids, with the peers' limit on the length: the same for every source."""
+    """Return our ids, with the peers' limit on the length: the same for every source."""
     order = sorted(range(len(sources)), key=lambda i: len(sources[i]))
     found: dict[int, list[int]] = {}
     for first in range(0, len(order), BATCH):
@@ -105,7 +105,7 @@ def search(translator: Translator, sources: Ids, config: SearchConfig) -> Ids:
 
 
 def compare(name: str, translator: Translator, sources: Ids, ours: Ids, theirs: Ids) -> dict[str, Any]:
-    """How many are the same; of the others, by how much our score of our own is above that of theirs."""
+    """Count the translations that are the same; for the others, measure our score of ours minus that of theirs."""
     differ = [i for i, (our, their) in enumerate(zip(ours, theirs, strict=True)) if our != their]
     gains = []
     for i in differ:
@@ -118,14 +118,14 @@ def compare(name: str, translator: Translator, sources: Ids, ours: Ids, theirs: 
 
 @torch.inference_mode()
 def score(engine: Engine, source: list[int], ids: list[int]) -> float:
-    """The mean log-probability of `ids` and `</s>`: of ids, as decoded and encoded again they may be others."""
+    """Return the mean log-probability of `ids` and `</s>`. Text encoded again might have other ids."""
     target = torch.tensor([*ids, EOS])
     logits = engine.decode(torch.tensor([[engine.target_pad, *ids]]), torch.tensor([source]))
     return -F.cross_entropy(logits[0], target).item()
 
 
 def precisions(run: Path, exact: Translator, pairs: list[tuple[str, str]]) -> dict[str, Any]:
-    """BLEU and mean score of `auto` and of float32."""
+    """Compare `auto` with float32 by BLEU and mean score."""
     lines, references = [source for source, _ in pairs], [reference for _, reference in pairs]
     auto = Translator.load(run, "cpu")
     tokenize = "zh" if any("\u4e00" <= character <= "\u9fff" for character in references[0]) else "13a"
@@ -159,7 +159,7 @@ class HuggingFace:
         self._model = MarianMTModel.from_pretrained(folder, dtype=torch.float32).eval()
 
     def translate(self, sources: Ids, beam: int, early_stopping: bool | str) -> Ids:
-        """The best ids of each source."""
+        """Return the best ids of each source."""
         pad = self._model.config.pad_token_id
         order = sorted(range(len(sources)), key=lambda i: len(sources[i]))
         found: dict[int, list[int]] = {}
@@ -195,7 +195,7 @@ class CTranslate2:
         self._ids = {token: i for i, token in enumerate(target.tokens(range(target.vocab_size)))}
 
     def translate(self, sources: Ids, beam: int) -> Ids:
-        """The best ids of each source."""
+        """Return the best ids of each source."""
         results = self._theirs.translate_batch(
             [self._source.tokens(ids) for ids in sources],
             beam_size=beam,

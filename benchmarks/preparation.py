@@ -71,7 +71,7 @@ def main(pairs: int = 10_000_000, scratch: Path | None = None, tokenizer: str = 
 
 
 def generate(folder: Path, pairs: int) -> int:
-    """Write source and target, word by word a translation with the words in another order; returns their size."""
+    """Write source and target, whose words are translated one by one and reordered; return their size."""
     vocabularies = [words(letters, seed) for seed, letters in enumerate(LETTERS)]
     shares = torch.tensor([1 / (rank + 2.7) for rank in range(WORDS)], dtype=torch.float64).cumsum(0)
     draw = torch.Generator().manual_seed(1)
@@ -91,7 +91,7 @@ def generate(folder: Path, pairs: int) -> int:
 
 
 def words(letters: tuple[str, str], seed: int) -> list[str]:
-    """Made-up words of one to five syllables, the short ones first: they are to be the frequent ones."""
+    """Return made-up words of one to five syllables, short ones first because they are to be the frequent ones."""
     draw, made = random.Random(seed), dict[str, None]()
     while len(made) < WORDS:
         syllables = draw.choices((1, 2, 3, 4, 5), (2, 4, 4, 2, 1))[0]
@@ -101,7 +101,7 @@ def words(letters: tuple[str, str], seed: int) -> list[str]:
 
 
 def measure(folder: Path, out: str, cores: int, pairs: int, tokenizer: str) -> dict[str, Any]:
-    """Time (s) and peak memory (MiB) of preparing in a process of its own; with 0 `cores` all.
+    """Return the time (s) and peak memory (MiB) of preparing in a process of its own; 0 `cores` means all.
 
     Where other work takes the cores, the processor's time stays much the same.
     """
@@ -127,13 +127,13 @@ def measure(folder: Path, out: str, cores: int, pairs: int, tokenizer: str) -> d
 
 
 def cpu_seconds() -> float:
-    """Of all processes that this one started, and those that they did, if they have ended."""
+    """Return the CPU seconds of all processes that this one started, and that those started, if they have ended."""
     usage = resource.getrusage(resource.RUSAGE_CHILDREN)
     return usage.ru_utime + usage.ru_stime
 
 
 def family(pid: int) -> Iterator[int]:
-    """A process and all that descend from it."""
+    """Return a process and all its descendants."""
     yield pid
     for children in Path(f"/proc/{pid}/task").glob("*/children"):
         try:
@@ -145,7 +145,7 @@ def family(pid: int) -> Iterator[int]:
 
 
 def memory(pid: int) -> int:
-    """Proportional set size in kB: pages that processes share count once for all of them together."""
+    """Return the proportional set size in kB: pages that processes share count once for all of them together."""
     try:
         lines = Path(f"/proc/{pid}/smaps_rollup").read_text(encoding="utf-8").splitlines()
     except OSError:
@@ -162,7 +162,7 @@ def check_same(one: Path, other: Path) -> None:
 
 
 def prepare(folder: str, out: str, cores: str, tokenizer: str) -> None:
-    """What is measured, in a process of its own."""
+    """Prepare the pairs, in the process that is measured."""
     if cores == "1":
         os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
     began = time.monotonic()
@@ -172,7 +172,7 @@ def prepare(folder: str, out: str, cores: str, tokenizer: str) -> None:
 
 
 def plan(run: str) -> None:
-    """Time (s) of planning an epoch of a prepared run, and the memory (MiB) that it takes beyond the lengths."""
+    """Return the time (s) of planning an epoch of a prepared run, and its memory (MiB) beyond the lengths."""
     corpus = Corpus(Path(run) / "resume" / "train")
     before, began = status("VmRSS"), time.monotonic()
     batches = plan_batches(corpus.source.lengths, corpus.target.lengths, batch_tokens=2048, seed=1, epoch=0)

@@ -46,7 +46,7 @@ def main(run: tyro.conf.Positional[Path], lines: Path, few: int = 100_000, beam:
 
 
 def measure(run: Path, source: list[str], count: int, beam: int) -> dict[str, float]:
-    """Peak resident memory (MiB) and time (s) of translating a file of `count` lines into another."""
+    """Return the peak resident memory (MiB) and the time (s) of translating a file of `count` lines."""
     with tempfile.TemporaryDirectory() as scratch:
         given, made = Path(scratch) / "source", Path(scratch) / "translated"
         with given.open("w", encoding="utf-8") as file:

@@ -3,11 +3,11 @@ its checkpoints cost.
 
     python benchmarks/survival.py --data DIR [--only kills cost] [--kills 20] [--in-writing 5]
 
-DIR holds train.en, train.de, val.en, val.de (Multi30k). Each life of the training is ended by SIGKILL: some while a
-checkpoint is being written, the others at moments that are uniformly random. Then the last life is left alone.
+DIR holds train.en, train.de, val.en, val.de (Multi30k). SIGKILL ends the training again and again: some of the
+times while a checkpoint is being written, the others at uniformly random moments. The last process is left alone.
 
-The cost is that of updates beside which a checkpoint is written, over that of updates alone, as a share of the interval
-at which checkpoints are written by default.
+The cost is the additional time of updates beside which a checkpoint is written, as a share of the default interval
+between checkpoints.
 """
 
 import hashlib
@@ -58,7 +58,7 @@ def main(
         kills: How often it is killed.
         in_writing: How many of these while a checkpoint is being written.
         rounds: Turns of each side of the cost.
-        seed: Of the moments.
+        seed: The seed of the random moments.
     """
     print(bench.machine())
     found: dict[Part, Any] = {}
@@ -72,7 +72,7 @@ def main(
 
 
 def cost(preset: str, rounds: int) -> dict[str, float]:
-    """Of a checkpoint of a model of this size, by the default interval."""
+    """Return the cost of a checkpoint of a model of this size, as a share of the default interval."""
     tame_memory()
     config = ModelConfig.preset(preset, source_vocab_size=10_000, target_vocab_size=10_000, shared_vocab=True)
     dtype = pick_precision("auto", torch.device("cpu"))
@@ -83,7 +83,7 @@ def cost(preset: str, rounds: int) -> dict[str, float]:
         checkpoints = Checkpoints(Path(scratch))
 
         def block(write: bool, updates: int) -> tuple[float, float]:
-            """Seconds of these updates, and those until the checkpoint was there."""
+            """Return the seconds of these updates, and those until the checkpoint was there."""
             start = written = time.perf_counter()
             if write:
                 checkpoints.save(step, TrainingState(update=1))
@@ -137,7 +137,7 @@ def disturbed(data: Path, updates: int, kills: int, in_writing: int, draw: rando
 
 
 def first_of(data: Path, updates: int) -> list[str]:
-    """The settings of the training: the defaults but for its size and length."""
+    """Return the settings of the training: the defaults except for its size and length."""
     files = {"source": "train.en", "target": "train.de", "valid-source": "val.en", "valid-target": "val.de"}
     settings = {"preset": "tiny", "max-updates": updates, "score-pairs": 100}
     pairs = {name: data / file for name, file in files.items()} | settings
@@ -145,13 +145,13 @@ def first_of(data: Path, updates: int) -> list[str]:
 
 
 def life(folder: Path, arguments: list[str]) -> "subprocess.Popen[bytes]":
-    """A process that trains."""
+    """Start a process that trains."""
     command = [sys.executable, "-m", "glassformer", "train", *arguments, "--out", str(folder)]
     return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
 
 def end_a_life(folder: Path, data: Path, updates: int, in_writing: bool, draw: random.Random) -> dict[str, int | bool]:
-    """Start or continue the training and kill it; returns at which update, and whether it was writing."""
+    """Start or continue the training and kill it; return the update, and whether it was writing."""
     resume = folder / "resume"
     process = life(folder, ["--resume"] if resume.exists() else first_of(data, updates))
     if in_writing:
@@ -172,12 +172,12 @@ def end_a_life(folder: Path, data: Path, updates: int, in_writing: bool, draw: r
 
 
 def unfinished(folder: Path) -> list[Path]:
-    """Checkpoints under their temporary names."""
+    """Return the checkpoints under their temporary names."""
     return [path for path in (folder / "resume").glob("checkpoint-*/.*") if path.is_file()]
 
 
 def parsed(line: str) -> dict[str, float]:
-    """A line of metrics.jsonl; nothing of one that was cut off."""
+    """Return a line of metrics.jsonl, empty if it was cut off."""
     try:
         return json.loads(line)
     except ValueError:
@@ -185,18 +185,18 @@ def parsed(line: str) -> dict[str, float]:
 
 
 def digest(folder: Path) -> str:
-    """Of the final weights."""
+    """Return a digest of the final weights."""
     return hashlib.sha256((folder / "model.safetensors").read_bytes()).hexdigest()
 
 
 def validations(folder: Path) -> list[dict[str, float]]:
-    """Update, loss and score of each."""
+    """Return update, loss and score of each validation."""
     lines = (json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines())
     return [{name: line[name] for name in ("update", "valid_loss", "score")} for line in lines if "valid_loss" in line]
 
 
 def seconds_of(folder: Path) -> float:
-    """Time that the training took, by its own account."""
+    """Return the seconds that the training took, by its own account."""
     lines = (json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines())
     return max(line.get("seconds", 0.0) for line in lines)
 

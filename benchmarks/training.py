@@ -77,7 +77,7 @@ def main(data: Path, only: tuple[Part, ...] = get_args(Part), rounds: int = 5, u
 
 
 def write_batches(data: Path, folder: Path) -> None:
-    """Every side's batches, as ids."""
+    """Write every side's batches, as ids."""
     sides = {
         name: [(data / f"{name}.{language}").read_text(encoding="utf-8").splitlines() for language in ("en", "de")]
         for name in ("train", "val")
@@ -101,13 +101,13 @@ def write_batches(data: Path, folder: Path) -> None:
 
 
 def padding(batches: list[Pairs], side: int) -> float:
-    """The share of padding if each batch is as long as its longest pair."""
+    """Return the share of padding if each batch is as long as its longest pair."""
     lengths = [[len(pair[side]) for pair in batch] for batch in batches]
     return 1 - sum(map(sum, lengths)) / sum(max(batch) * len(batch) for batch in lengths)
 
 
 def speed(folder: Path, size: str, names: tuple[str, ...], rounds: int, updates: int) -> dict[str, Any]:
-    """Target tokens a second of each side in turn, and its peak of memory; `updates` a turn, the first to warm up."""
+    """Measure target tokens per second and the peak of memory of each side, in turns of `updates`."""
     rates: dict[str, list[float]] = {name: [] for name in names}
     with Sides(names, size, folder) as sides:
         for turn in range(rounds + 1):
@@ -133,7 +133,7 @@ def speed(folder: Path, size: str, names: tuple[str, ...], rounds: int, updates:
 
 
 def breakdown(folder: Path) -> dict[str, Any]:
-    """What the parts of our step take, by what the profiler says of its operations; what its products alone allow."""
+    """Print the time of each part of our step, by the profiler, and what its products alone would allow."""
     found: dict[str, Any] = {}
     summary = []
     for size, updates in UPDATES.items():
@@ -154,9 +154,9 @@ def breakdown(folder: Path) -> dict[str, Any]:
 
 
 def operations(size: dict[str, Any]) -> float:
-    """Multiplications and additions of the linear maps for a target token, forward and backward.
+    """Return the multiplications and additions of the linear maps for a target token, forward and backward.
 
-    As if there were a source token for each.
+    It counts one source token for each target token.
     """
     d, ff = size["d_model"], size["d_ff"]
     forward = size["layers"] * (4 * d * d + 2 * d * ff) + size["layers"] * (8 * d * d + 2 * d * ff) + VOCABULARY * d
@@ -164,7 +164,7 @@ def operations(size: dict[str, Any]) -> float:
 
 
 def products_peak(dtype: torch.dtype, device: str = "cpu", size: int = 2048) -> float:
-    """Operations a second of one large product."""
+    """Return the operations per second of one large product."""
     a, b = (torch.randn(size, size, device=device).to(dtype) for _ in range(2))
     times = []
     for _ in range(9):
@@ -179,9 +179,9 @@ def products_peak(dtype: torch.dtype, device: str = "cpu", size: int = 2048) -> 
 def gpu(
     folder: Path, rounds: int, device: str = "cuda", sizes: tuple[str, ...] = ("base", "big"), updates: int = 20
 ) -> dict[str, Any] | str:
-    """Speed and memory on a GPU in bfloat16, and the fraction of the measured peak of products.
+    """Measure speed and memory on a GPU in bfloat16, and the fraction of the measured peak of products.
 
-    What is counted as done are the operations of real tokens: padding is the peers' loss. Batches are made one ahead
+    Only operations of real tokens count, so padding is the peers' loss. Batches are made one ahead
     for all sides; those of big come again.
     """
     if device == "cuda" and not torch.cuda.is_available():
@@ -202,7 +202,7 @@ def gpu(
 
 
 def cost(folder: Path, rounds: int) -> dict[str, Any]:
-    """Our speed by d_model (4+4 layers, heads 32 wide, d_ff 2 d_model) and by batch tokens (d_model 128), plotted."""
+    """Plot our speed by d_model (4+4 layers, heads 32 wide, d_ff 2 d_model) and by batch tokens (d_model 128)."""
     pairs = [pair for batch in json.loads((folder / "train.tiny.json").read_text()) for pair in batch]
     lengths = [torch.tensor([len(pair[side]) for pair in pairs]) for side in (0, 1)]
     precision = pick_precision("auto", torch.device("cpu"))
@@ -239,7 +239,7 @@ def cost(folder: Path, rounds: int) -> dict[str, Any]:
 
 
 def draw(found: dict[str, Any]) -> None:
-    """Both curves side by side, with what the products alone would allow."""
+    """Draw both curves side by side, with what the products alone would allow."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -268,7 +268,7 @@ def draw(found: dict[str, Any]) -> None:
 
 
 def losses(folder: Path, updates: int) -> dict[str, Any]:
-    """Validation loss (nats a token, not smoothed) of tiny after equal updates on equal batches, two seeds a side.
+    """Compare validation losses (nats per token, unsmoothed) of tiny after equal batches, with two seeds a side.
 
     A check that training is sound: ours as it trains and in float32, theirs in float32. Ours has the final norms here
     that nn.Transformer always has. Each draws its own first weights by the same rule, but for the biases of the

@@ -57,7 +57,7 @@ class Sides(bench.Sides):
 
 
 class Side:
-    """What runs in a side's process."""
+    """The code that runs in a side's process."""
 
     def __init__(self, name: str, folder: Path) -> None:
         torch.set_num_threads(THREADS)
@@ -76,7 +76,7 @@ class Side:
         self._peak, self._warmup = 1 / (4 * SIZES[size]["d_model"]), 4 * SIZES[size]["d_model"]
 
     def answer(self, what: str, first: int = 0, count: int = 0) -> Any:
-        """To `train`: tokens a second; `profile`: shares; `valid`: the validation loss; `memory`: the peak, in MiB."""
+        """Answer `train` with tokens per second, `profile` with shares, `valid` with the loss, `memory` with MiB."""
         if what == "memory":
             return self._memory()
         if what == "valid":
@@ -84,7 +84,7 @@ class Side:
         return self._profile(first, count) if what == "profile" else self._train(first, count)
 
     def _train(self, first: int, count: int) -> float:
-        """So many updates from the `first` on; target tokens a second."""
+        """Make this many updates, beginning with `first`; return target tokens per second."""
         numbers, batches = range(first, first + count), self._batches["train"]
         several = [batches[number % len(batches)] for number in numbers]
         start = time.perf_counter()
@@ -97,18 +97,18 @@ class Side:
         return sum(len(target) for pairs in several for _, target in pairs) / seconds
 
     def _ready(self, several: list[Pairs]) -> Iterator[Any]:
-        """The batches of these pairs; on a GPU each is made while the one before is used, for the peers too."""
+        """Return the batches of these pairs. On a GPU each is made while the one before is used, for the peers too."""
         make = self._side.batch
         return map(make, several) if self._device.type == "cpu" else prefetch(make, several)
 
     def _memory(self) -> float:
-        """On a CPU what the process holds above its imports; on a GPU what torch's tensors take there."""
+        """Return the memory above the imports on a CPU, or that of torch's tensors on a GPU."""
         if self._device.type == "cuda":
             return torch.cuda.max_memory_allocated() / 2**20
         return (bench.status("VmHWM") - self._before) / 1024
 
     def _profile(self, first: int, count: int) -> dict[str, float]:
-        """The share of each part in the time of these updates, done before, and tokens a second unprofiled."""
+        """Return each part's share of the time of updates made before, and tokens per second without the profiler."""
         self._train(first, count)
         rate = self._train(first, count)
         with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
@@ -127,7 +127,7 @@ class Side:
 
 
 def part_of(event: Any) -> str:
-    """Which part of a step the profiler's event belongs to."""
+    """Return the part of a step that the profiler's event belongs to."""
     while event is not None:
         for part, names in PARTS.items():
             if any(name in event.name for name in names):
@@ -148,28 +148,28 @@ class Ours:
         self._device = device
 
     def batch(self, pairs: Pairs) -> Batch:
-        """As the training makes it."""
+        """Return a batch as training makes it."""
         source, target = ([torch.tensor(ids) for ids in side] for side in zip(*pairs, strict=True))
         return Batch.of(source, target, PAD, PAD).to(self._device)
 
     def update(self, batch: Batch, rate: float, seed: int) -> None:
-        """One update."""
+        """Make one update."""
         self._step.update([batch], rate=rate, number=seed)
 
     def nll(self, batch: Batch) -> float:
-        """Negative log-likelihood of the targets, in nats."""
+        """Return the negative log-likelihood of the targets, in nats."""
         return self._step.loss(batch)[1].item()
 
 
 class FinalNorm(Ours):
-    """Ours with the norms after both stacks that nn.Transformer always has."""
+    """Our Transformer with the norms after both stacks that nn.Transformer always has."""
 
     def __init__(self, size: dict[str, Any], precision: torch.dtype, device: torch.device) -> None:
         super().__init__({**size, "final_norm": True}, precision, device)
 
 
 def import_peer(kind: str) -> None:
-    """What a peer needs, before memory is counted."""
+    """Import what a peer needs, before memory is counted."""
     if kind == "marian":
         from transformers import MarianMTModel  # noqa: F401
         from transformers.utils import logging
@@ -179,7 +179,7 @@ def import_peer(kind: str) -> None:
 
 @dataclass(frozen=True)
 class Padded:
-    """A batch as the peers take it."""
+    """A batch in the form that the peers take."""
 
     source: Tensor
     target_in: Tensor
@@ -198,7 +198,7 @@ class Peer:
         return self.model(batch)
 
     def batch(self, pairs: Pairs) -> Padded:
-        """Ids and, for the target, what is to be predicted, padded."""
+        """Return ids and, for the target, what is to be predicted, padded."""
         source, target_out = (
             pad_sequence([torch.tensor(ids) for ids in side], batch_first=True, padding_value=PAD)
             for side in zip(*pairs, strict=True)
@@ -207,7 +207,7 @@ class Peer:
         return Padded(send(source, self._device), send(target_in, self._device), send(target_out, self._device))
 
     def update(self, batch: Padded, rate: float, seed: int) -> None:
-        """One update; dropout goes on from where it is, whatever the seed."""
+        """Make one update. Dropout draws on from where it is, whatever the seed."""
         for group in self._optimizer.param_groups:
             group["lr"] = rate
         self._loss(batch, smoothing=0.1, reduction="mean").backward()
@@ -216,7 +216,7 @@ class Peer:
         self._optimizer.zero_grad(set_to_none=True)
 
     def nll(self, batch: Padded) -> float:
-        """Negative log-likelihood of the targets, in nats."""
+        """Return the negative log-likelihood of the targets, in nats."""
         return self._loss(batch, smoothing=0.0, reduction="sum").item()
 
     def _loss(self, batch: Padded, *, smoothing: float, reduction: str) -> Tensor:

@@ -22,6 +22,7 @@ BESIDE = ["docs", "recipes", "examples", "benchmarks"]
 KINDS = {".css": "The style of the page.", ".html": "The document around the scripts and the style."}
 QUESTIONS = [
     ("The softmax of a block of queries", "attention/kernels/blockwise.py"),
+    ("Which threshold sends short sequences elsewhere", "attention/kernels/choose.py"),
     ("Where a mask's polarity flips", "attention/masks.py"),
     ("How attention differs from torch's", "attention/multihead.py"),
     ("How a Hugging Face model's attention is recorded", "capture/huggingface.py"),

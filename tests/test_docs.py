@@ -2,6 +2,7 @@
 
 import os
 import re
+import runpy
 import shlex
 import subprocess
 import sys
@@ -84,3 +85,8 @@ def test_example_runs_as_it_stands_and_prints_what_follows(
 
 def test_readme_has_executed_examples() -> None:
     assert sum(page == "README.md" for page, *_ in EXAMPLES) >= 5
+
+
+def test_the_map_is_that_of_the_source():
+    made = runpy.run_path(str(ROOT / "docs" / "map.py"))["make_map"]()
+    assert made == (ROOT / "docs" / "map.md").read_text(encoding="utf-8"), "run python docs/map.py"

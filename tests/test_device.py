@@ -1,0 +1,67 @@
+"""The names of devices and precisions, and errors about memory."""
+
+import pytest
+import torch
+
+from glassformer.device import explaining_memory, pick_device, pick_precision
+from glassformer.errors import ConfigError, OutOfMemoryError
+
+
+@pytest.fixture
+def gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two GPUs, by what torch says."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: False)
+
+
+@pytest.mark.usefixtures("gpus")
+@pytest.mark.parametrize(("name", "device"), [("auto", "cuda"), ("cpu", "cpu"), ("cuda", "cuda"), ("cuda:1", "cuda:1")])
+def test_a_device_has_its_name(name, device):
+    assert pick_device(name) == torch.device(device)
+
+
+@pytest.mark.usefixtures("gpus")
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("tpu", "^device must be one of auto, cpu, cuda, mps, got 'tpu'$"),
+        ("mps", "^device mps is not available on this machine: choose one of auto, cpu, cuda$"),
+        ("cuda:x", "^device must be auto, cpu, mps, cuda, or cuda:N for the N-th GPU, got 'cuda:x'$"),
+        ("cuda:2", "^device cuda:2 is not there: this machine has 2 GPUs, from cuda:0$"),
+    ],
+)
+def test_other_devices_are_refused(name, message):
+    with pytest.raises(ConfigError, match=message):
+        pick_device(name)
+
+
+@pytest.mark.parametrize(
+    ("capabilities", "precision"),
+    [({}, torch.float32), ({"avx512_bf16": True}, torch.bfloat16), ({"amx_bf16": True}, torch.bfloat16)],
+)
+def test_auto_is_bfloat16_where_the_processor_has_instructions_for_it(monkeypatch, capabilities, precision):
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: capabilities)
+    assert pick_precision("auto", torch.device("cpu")) == precision
+    assert pick_precision("float32", torch.device("cpu")) == torch.float32
+
+
+def test_other_precisions_are_refused():
+    with pytest.raises(ConfigError, match=r"^precision must be one of auto, float32, bfloat16, got 'int8'$"):
+        pick_precision("int8", torch.device("cpu"))
+
+
+@pytest.mark.parametrize(
+    "error", [MemoryError(), RuntimeError("CUDA out of memory. Tried"), RuntimeError("std::bad_alloc")]
+)
+def test_memory_that_has_run_out_is_explained(error):
+    with (
+        pytest.raises(OutOfMemoryError, match=r"^out of memory here: lower this$"),
+        explaining_memory(lambda: "here: lower this"),
+    ):
+        raise error
+
+
+def test_other_errors_stay_as_they_are():
+    with pytest.raises(RuntimeError, match=r"^shapes$"), explaining_memory(lambda: ""):
+        raise RuntimeError("shapes")
