@@ -80,6 +80,7 @@ def test_its_command_answers(scripts, tmp_path):
 
 
 def test_its_command_translates(scripts, tmp_path):
+    # 4 seconds: it trains, and starts a Python that loads torch.
     draw = random.Random(1)
     lines = [" ".join(draw.choices("abcdefg", k=5)) for _ in range(40)]
     (tmp_path / "pairs.tsv").write_text("".join(f"{line}\t{line}\n" for line in lines), encoding="utf-8")
