@@ -19,6 +19,7 @@ from torch.nn.modules.module import register_module_forward_hook
 from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.testing import assert_close
 
+from glassformer.data import preparation
 from glassformer.data.corpus import Corpus
 from glassformer.errors import ConfigError, DataError, DivergedError, RunError
 from glassformer.generation.translator import Translator
@@ -681,7 +682,7 @@ def test_stopped_while_preparing_leaves_nothing(settings, monkeypatch, exception
     def stop(*_: object, **__: object) -> None:
         raise exception
 
-    monkeypatch.setattr(Corpus, "prepare", stop)
+    monkeypatch.setattr(preparation, "write_corpus", stop)
     config = settings()
     with pytest.raises(exception):
         train(config)
@@ -788,8 +789,8 @@ def test_a_run_that_another_training_has_made_meanwhile_is_left_alone(settings, 
     config = settings()
     make = prepare.Preparation.make
 
-    def slowly(self, folder):
-        facts = make(self, folder)
+    def slowly(self, folder, *checks):
+        facts = make(self, folder, *checks)
         if not config.out.exists():
             config.out.mkdir()
             (config.out / "another's").touch()
