@@ -60,7 +60,7 @@ def main(
         data: Folder of the tokenised text.
         seeds: One model each.
         out: Where to write the run folders; pairs that recipes/multi30k.py has written there are used.
-        minutes: As for recipes/multi30k.py; of a seed, for its first part.
+        minutes: Limit of each seed's first part, as in recipes/multi30k.py.
         part: What to score: the test, or val while settings are chosen.
     """
     multi30k.check(data)

@@ -33,7 +33,7 @@ class Hypothesis:
     token_log_probs: list[float]
     """Each token's log-probability (nats); one more than `ids` if it ended with `</s>`."""
     log_prob: float
-    """Their sum."""
+    """Sum of the tokens' log-probabilities, in nats."""
     score: float
     """log_prob divided by the length penalty, minus the coverage penalty; what beam search compares."""
 

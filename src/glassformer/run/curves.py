@@ -131,7 +131,7 @@ def _title(name: str, found: Metrics) -> str:
 
 
 def _smooth(points: Points) -> Points:
-    """The mean around each point: of as many before it as after it, so that it doesn't lag; fewer at the ends."""
+    """Return the mean around each point: as many points before as after, so that it doesn't lag; fewer at the ends."""
     sums = [0.0, *accumulate(value for _, value in points)]
     reach = max(1, round(SMOOTHED * len(points) / 2))
     smoothed = []
@@ -157,7 +157,7 @@ def _thin(points: Points) -> Points:
 
 
 def _label_smoothing(folder: Path) -> float:
-    """That of the run's training, or 0 if it isn't known: the picture needs nothing but the metrics."""
+    """Return the label smoothing of the run's training, or 0 if it isn't known: the picture needs only the metrics."""
     try:
         return float(json.loads((folder / CONFIG).read_bytes())["training"]["settings"]["label_smoothing"])
     except (OSError, ValueError, KeyError, TypeError):

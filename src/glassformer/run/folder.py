@@ -43,7 +43,7 @@ class Run:
 
 @dataclass(frozen=True)
 class RunFolder:
-    """What a run folder holds, the weights still on disk."""
+    """The content of a run folder, its weights still on disk."""
 
     model_config: ModelConfig
     weights: Mapping[str, Tensor]

@@ -14,9 +14,9 @@ class TrainResult:
     folder: Path
     """The run folder."""
     finished: bool
-    """False if it was interrupted; `resume` goes on with it."""
+    """False if it was interrupted; `resume` continues it."""
     updates: int
-    """Updates done; if it was interrupted, those that are saved, from which it goes on."""
+    """Updates done; if it was interrupted, those that are saved, from which it continues."""
     seconds: float
     """Time spent training and validating."""
     metric: str

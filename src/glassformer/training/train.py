@@ -133,7 +133,7 @@ def _was_begun_with(config: TrainConfig) -> bool:
 
 
 def _keep_settings(config: TrainConfig) -> None:
-    """Write changed settings into the run folder: whoever resumes the run once more goes on with them."""
+    """Write changed settings into the run folder: another resume continues with them."""
     if read_settings(config.out).continued(config.out, {}) != replace(config, overwrite=False):
         saved = read_config(config.out)
         saved["training"]["settings"] = config.to_json()
