@@ -1,4 +1,4 @@
-"""Which values a setting may have: written beside its type, `beam: Count = 5`, and read by `check_settings`."""
+"""Rules for the values of settings: written beside the type, `beam: Count = 5`, and read by `check_settings`."""
 
 import math
 import operator
@@ -29,7 +29,7 @@ class Number:
     at_most: float | int | None = None
     less_than: float | int | None = None
     note: str = ""
-    """What the message adds about the bounds, such as "0 turns it off"."""
+    """An addition to the message about the bounds, such as "0 turns it off"."""
 
     kind: ClassVar[type] = Real
     called: ClassVar[str] = "a number"

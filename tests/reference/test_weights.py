@@ -54,7 +54,7 @@ def holdable(form: Any, fast: Any) -> Any:
     return fast
 
 
-def refuse(message: str, convert: Callable[..., None], *modules: nn.Module) -> None:
+def assert_refused(message: str, convert: Callable[..., None], *modules: nn.Module) -> None:
     """Assert that the conversion is refused before anything is copied."""
     before = copy.deepcopy(modules)
     with pytest.raises(InputError, match=f"^{message}$"):
@@ -131,23 +131,25 @@ LOST = "holds numbers that would be lost"
 @each_fast
 def test_added_keys_and_other_widths_are_refused_both_ways(form, fast_class, settings, from_fast, to_fast):
     fast = holdable(form, fast_for(form, fast_class, **settings))
-    refuse(from_fast, form.from_fast, fast, form.make())
-    refuse(to_fast, form.to_fast, form.make(), fast)
+    assert_refused(from_fast, form.from_fast, fast, form.make())
+    assert_refused(to_fast, form.to_fast, form.make(), fast)
 
 
 def test_another_number_of_heads_or_width_is_refused_both_ways(form):
     reference, fast = form.make(), MultiheadAttention(E, D)
     if form.heads == 1:
-        refuse("target must have 1 head, as SelfAttention has, got 11", form.to_fast, reference, fast)
-        refuse("source must have 1 head: SelfAttention would lose the other 10", form.from_fast, fast, reference)
+        assert_refused("target must have 1 head, as SelfAttention has, got 11", form.to_fast, reference, fast)
+        assert_refused(
+            "source must have 1 head: SelfAttention would lose the other 10", form.from_fast, fast, reference
+        )
         return
-    refuse("target must have 3 heads, got 11", form.to_fast, reference, fast)
-    refuse("target must have 11 heads, got 3", form.from_fast, fast, reference)
-    refuse("target must have 1 heads, got 3", form.from_fast, MultiheadAttention(E, 1), reference)
+    assert_refused("target must have 3 heads, got 11", form.to_fast, reference, fast)
+    assert_refused("target must have 11 heads, got 3", form.from_fast, fast, reference)
+    assert_refused("target must have 1 heads, got 3", form.from_fast, MultiheadAttention(E, 1), reference)
     wide = drawn(MultiheadAttention(2 * E, H))
-    refuse(SIZES, form.to_fast, reference, wide)
+    assert_refused(SIZES, form.to_fast, reference, wide)
     nn.init.zeros_(wide.in_proj_bias)
-    refuse(SIZES, form.from_fast, wide, reference)
+    assert_refused(SIZES, form.from_fast, wide, reference)
 
 
 @each("widths", [(D, E, E), (E, D, E), (E, E, D)])
@@ -156,8 +158,8 @@ def test_single_head_attention_of_several_widths_has_no_fast_form(widths):
     nn.init.eye_(fast.out_proj.weight)
     words = ", ".join(map(str, widths))
     message = f"dim_q, dim_k and dim_v must all be the target's embed_dim = 33: .*, got {words}"
-    refuse(message, self_attention_to_fast, reference, fast)
-    refuse(SIZES, self_attention_from_fast, fast, reference)
+    assert_refused(message, self_attention_to_fast, reference, fast)
+    assert_refused(SIZES, self_attention_from_fast, fast, reference)
 
 
 @each("form", ["single head"], indirect=True)
@@ -172,7 +174,7 @@ def test_single_head_attention_of_several_widths_has_no_fast_form(widths):
 def test_single_head_attention_has_no_biases_and_no_output_projection(form, name, message):
     fast = holdable(form, fast_for(form))
     fast.get_parameter(name).data[-1] = 1e-30
-    refuse(message, self_attention_from_fast, fast, form.make())
+    assert_refused(message, self_attention_from_fast, fast, form.make())
 
 
 @each("part", range(3))
@@ -180,10 +182,10 @@ def test_projections_without_biases_lose_none(part):
     fast = MultiheadAttention(E, H)
     fast.in_proj_bias.data[part * E + 5] = 1e-30
     message = f"in_proj_bias {LOST}: the per-head projections have no bias"
-    refuse(message, per_head_from_fast, fast, transformer.MultiHeadAttention(E, H))
+    assert_refused(message, per_head_from_fast, fast, transformer.MultiHeadAttention(E, H))
     if part < 2:  # not that of values
         message = f"in_proj_bias of queries and keys {LOST}: target has none: make it with bias=True"
-        refuse(message, multi_head_from_fast, fast, multi_head.MultiHeadAttention(H, E, bias=False))
+        assert_refused(message, multi_head_from_fast, fast, multi_head.MultiHeadAttention(H, E, bias=False))
 
 
 @each("form", ["sequence first", "without bias", "per head"], indirect=True)
@@ -191,11 +193,11 @@ def test_biases_need_a_place(form):
     source, fast = drawn(form.make()), MultiheadAttention(E, H, bias=False)
     if form.projections_have_biases:
         message = f"biases of the projections {LOST}: target has none: make it with bias=True"
-        refuse(message, multi_head_to_fast, source, fast)
+        assert_refused(message, multi_head_to_fast, source, fast)
     for name, parameter in source.named_parameters():
         if name.endswith("linear.bias"):
             nn.init.zeros_(parameter)
-    refuse(rf"output\.bias {LOST}: target has none: make it with bias=True", form.to_fast, source, fast)
+    assert_refused(rf"output\.bias {LOST}: target has none: make it with bias=True", form.to_fast, source, fast)
 
 
 # Whole models
@@ -226,9 +228,9 @@ def fast_model(*, shared: bool = False, **changes: Any) -> Transformer:
     return model
 
 
-def refuse_both_ways(message: str, reference: tuple[Any, Any], fast: Transformer) -> None:
-    refuse(message, transformer_to_fast, *reference, fast)
-    refuse(message, transformer_from_fast, fast, *reference)
+def assert_refused_both_ways(message: str, reference: tuple[Any, Any], fast: Transformer) -> None:
+    assert_refused(message, transformer_to_fast, *reference, fast)
+    assert_refused(message, transformer_from_fast, fast, *reference)
 
 
 @each("shared", [False, True], ids=["two vocabularies", "one vocabulary"])
@@ -245,8 +247,10 @@ def test_a_model_survives_the_way_to_the_fast_form_and_back_and_the_other_way(sh
 
 def test_embeddings_that_differ_cannot_be_shared():
     message = "encoder and decoder have different embeddings, .*: make it with shared_vocab=False"
-    refuse(message, transformer_to_fast, *reference_model(WORDS), fast_model(shared=True))
-    refuse_both_ways(f"vocab_size of the encoder {OTHER} 17, got 23", reference_model(), fast_model(shared=True))
+    assert_refused(message, transformer_to_fast, *reference_model(WORDS), fast_model(shared=True))
+    assert_refused_both_ways(
+        f"vocab_size of the encoder {OTHER} 17, got 23", reference_model(), fast_model(shared=True)
+    )
 
 
 OTHER = "must be the other model's"
@@ -271,7 +275,7 @@ LAYERS = "must have as many layers as the other model's, got"
 )
 def test_a_setting_of_another_value_is_refused_both_ways(parts, setting, message):
     for part in parts:
-        refuse_both_ways(message, reference_model(**{part: setting}), fast_model())
+        assert_refused_both_ways(message, reference_model(**{part: setting}), fast_model())
 
 
 def test_another_epsilon_anywhere_in_the_model_is_refused_both_ways():
@@ -280,7 +284,7 @@ def test_another_epsilon_anywhere_in_the_model_is_refused_both_ways():
     assert len(norms) == 2 * 2 + 3 * 3
     for norm in norms:
         norm.eps = 1e-6
-        refuse_both_ways(f"layer_norm_eps {OTHER} 1e-05, got 1e-06", reference, fast)
+        assert_refused_both_ways(f"layer_norm_eps {OTHER} 1e-05, got 1e-06", reference, fast)
         norm.eps = 1e-5
 
 
@@ -297,7 +301,7 @@ def test_another_epsilon_anywhere_in_the_model_is_refused_both_ways():
 )
 def test_what_the_reference_lacks_is_refused_both_ways(setting, value, only):
     message = f"{setting} must be {only}, which the reference always has, got {value}"
-    refuse_both_ways(message, reference_model(), fast_model(**{setting: value}))
+    assert_refused_both_ways(message, reference_model(), fast_model(**{setting: value}))
 
 
 @each("name", ["encoder.1.self_attention", "decoder.2.self_attention", "decoder.0.source_attention"])
@@ -305,4 +309,4 @@ def test_a_bias_anywhere_in_the_model_is_refused(name):
     fast = fast_model()
     fast.get_submodule(name).in_proj_bias.data[0] = 1e-30
     message = f"in_proj_bias {LOST}: the per-head projections have no bias"
-    refuse(message, transformer_from_fast, fast, *reference_model())
+    assert_refused(message, transformer_from_fast, fast, *reference_model())

@@ -73,7 +73,7 @@ class MultiheadAttention(nn.MultiheadAttention):
     """
 
     _attention: AttentionFunction | None = None
-    """What computes attention in place of the fastest form (`computed_by`)."""
+    """The function that computes attention in place of the fastest form (`computed_by`)."""
 
     def __init__(
         self,

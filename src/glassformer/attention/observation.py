@@ -1,4 +1,4 @@
-"""What `observe` returns about attention weights: tensors, tables, a text and a picture."""
+"""The facts that `observe` returns about attention weights: tensors, tables, a text and a picture."""
 
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -41,7 +41,7 @@ class Observation:
         self._facts = {name: facts[name] for name in _ORDER if name in facts}
         self.want = want
         self.batch = batch
-        """How many entries; None if this is the Observation of one entry."""
+        """Number of entries; None if this is the Observation of one entry."""
 
     if not TYPE_CHECKING:  # else no misspelt name would be found
 

@@ -27,7 +27,7 @@ class Projections(NamedTuple):
     """A further key of every sequence, (1, 1, embed_dim); `bias_v` is its value."""
     bias_v: Tensor | None = None
     add_zero: bool = False
-    """Whether every sequence has a further key and value of zeros."""
+    """True gives every sequence a further key and value of zeros."""
     static_k: Tensor | None = None
     """Keys (batch * heads, k_len, d_head) in place of projected ones; `static_v` are values."""
     static_v: Tensor | None = None

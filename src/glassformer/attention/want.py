@@ -1,4 +1,4 @@
-"""Which facts about attention weights are asked for."""
+"""A request for facts about attention weights."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields, replace
@@ -15,16 +15,16 @@ class Want:
     """The entropy of each query's weights, -Σ p log p, in nats: (batch, heads, q_len)."""
 
     received: bool = False
-    """What each key receives, summed over the queries: (batch, heads, k_len)."""
+    """The attention that each key receives, summed over the queries: (batch, heads, k_len)."""
 
     distance: bool = False
-    """How far a query looks on average, Σ p |i - j|, in positions: (batch, heads, q_len)."""
+    """The mean distance from a query to the keys it looks at, Σ p |i - j|, in positions: (batch, heads, q_len)."""
 
     lse: bool = False
     """The normaliser, log Σ exp(s): p = exp(s - lse). (batch, heads, q_len); -inf where a query looks nowhere."""
 
     top: int = 0
-    """How many of the largest weights of each query, and of their keys: twice (batch, heads, q_len, top)."""
+    """Number of the largest weights of each query, with their keys, to return: twice (batch, heads, q_len, top)."""
 
     rows: Sequence[int] = ()
     """All weights of these queries: (batch, heads, len(rows), k_len)."""

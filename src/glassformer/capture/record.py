@@ -14,7 +14,7 @@ from glassformer.attention.want import Want, tile_size
 from glassformer.errors import ArgumentError
 
 FALLBACK_TILES, FALLBACK_TOP = 64, 8
-"""What replaces full maps that don't fit the budget: maps of so many tiles a side, and so many keys for each query."""
+"""Tiles a side of the maps, and keys of each query, that replace full maps where these don't fit the budget."""
 
 Sizes = tuple[int, int, int, int]
 """Batch, heads, queries and keys of a call."""
@@ -41,7 +41,7 @@ class Captured(Mapping[str, Observation]):
         self._calls: dict[str, list[Observation]] = {name: [] for name in wants}
         self._sizes: dict[str, list[Sizes]] = {name: [] for name in wants}
         self.dropped: dict[str, str] = {}
-        """What the budget had no room for and what replaces it, in words, by the path of the attention."""
+        """The facts that the budget left out, and their replacements, in words, by the path of the attention."""
 
     def reserve(self, name: str, batch: int, heads: int, q_len: int, k_len: int) -> Want:
         """Return the facts that the next call of this attention can afford, and count their memory as spent.

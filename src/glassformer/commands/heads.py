@@ -22,7 +22,7 @@ class HeadsFlags:
     data: tuple[Path, ...]
     """The sentences: a file of sources and one of targets, or one TSV file."""
     sentences: int = 500
-    """How many of them are studied; how rare tokens are is counted in all."""
+    """Number of sentences to study; rare tokens are counted over all."""
     trees: Path | None = None
     """Dependency trees of sources among them, in CoNLL-U: which heads attend along nsubj, obj, amod, advmod? Their text
     must be that of the sentences, in any order."""

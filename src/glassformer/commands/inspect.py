@@ -24,7 +24,7 @@ class InspectFlags:
     out: Path = Path("attention.html")
     """The page to write."""
     hypotheses: int = 3
-    """How many translations to compare, best first."""
+    """Number of translations to compare, best first."""
     device: str = "auto"
     """Where to compute: auto, cpu, cuda or mps."""
 

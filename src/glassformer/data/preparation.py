@@ -58,10 +58,10 @@ class DataSettings:
     vocab_sizes: tuple[int | None, int | None]
     """Number of ids of each side; None leaves it to the text."""
     shares_vocab: bool
-    """Whether both sides have one vocabulary, that of the first kind and size."""
+    """True gives both sides one vocabulary, of the first kind and size."""
     character_coverage: float
     decompose: bool
-    """Whether source characters are read as their parts (see `decomposition_rules`)."""
+    """True reads source characters as their parts (see `decomposition_rules`)."""
     max_tokens: int
     max_ratio: float
     score_pairs: int

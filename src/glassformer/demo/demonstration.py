@@ -53,7 +53,7 @@ def demonstrate(out: Path, seed: int) -> bool:
 
 
 def _was_made_from(data: Path, out: Path) -> bool:
-    """Whether `out` is a run that was trained on the dates in `data`."""
+    """Return whether `out` is a run that was trained on the dates in `data`."""
     if not is_run_folder(out):
         return False
     settings = read_config(out)["training"].get("settings")  # an imported run has none

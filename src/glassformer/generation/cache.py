@@ -1,4 +1,4 @@
-"""What the decoder remembers while it writes: B sources, W hypotheses of each, growing by one token a step.
+"""The memory of the decoder while it writes: B sources, W hypotheses of each, growing by one token a step.
 
 Each token's key and value stay in the slot they were put in: beam search moves none of them. Which slots are a
 hypothesis's own past is one small table, `slot_bias`, and that alone follows the beams. All W hypotheses of a source

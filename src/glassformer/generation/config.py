@@ -1,4 +1,4 @@
-"""How translations are searched for."""
+"""Settings of the search for translations."""
 
 import math
 from dataclasses import dataclass

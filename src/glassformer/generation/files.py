@@ -149,15 +149,15 @@ def _digest(paths: Iterable[Path]) -> str:
 
 @dataclass(frozen=True)
 class Record:
-    """How much a partial output holds, and with which settings it was made."""
+    """The extent of a partial output, and the settings it was made with."""
 
     settings: Mapping[str, Any]
     lines: int = 0
-    """How many lines of the input are done."""
+    """Number of lines of the input that are done."""
     digest: str = ""
     """A digest of those lines."""
     bytes: int = 0
-    """How many bytes of output they gave."""
+    """Number of bytes of output that they gave."""
 
 
 class PartialOutput:
@@ -171,7 +171,7 @@ class PartialOutput:
 
     @property
     def lines(self) -> int:
-        """How many lines of the input are done."""
+        """Number of lines of the input that are done."""
         return self._record.lines
 
     def skip(self, lines: Iterator[str], name: object) -> None:

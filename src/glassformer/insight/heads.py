@@ -1,4 +1,4 @@
-"""What each head of a model does on a set of sentences: statistics, importance for the task, and a role."""
+"""A study of each head of a model on a set of sentences: statistics, importance for the task, and a role."""
 
 import json
 from collections import Counter

@@ -16,7 +16,7 @@ from glassformer.generation.config import SearchConfig
 from glassformer.generation.translator import Translator
 
 TURNS = 25
-"""How often each run translates the lines."""
+"""Number of times that each run translates the lines."""
 _PROCESS_STATUS = Path("/proc/self/status")  # Linux only
 _TRANSLATE_ALONE = """
 import json, sys

@@ -50,7 +50,7 @@ _STACKS = (
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Converted:
-    """What `from_torch` returns: the model, and the way from the caller's ids to its ids and back.
+    """The result of `from_torch`: the model, and the way from the caller's ids to its ids and back.
 
     Ids may have any shape, and the result is on their device; one outside the vocabulary is an ArgumentError.
     """

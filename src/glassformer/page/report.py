@@ -27,7 +27,7 @@ EXACT_UP_TO = 50_000
 MOST_WEIGHTS = 4_000_000
 """Most weights and tiles that a page holds in all."""
 LONG_INPUT_WANT = Want(pooled_heads=64, top=8, entropy=True, received=True)
-"""What to capture from inputs with too many weights: tiles, the largest weights of each query, and exact sums."""
+"""The facts to capture from inputs with too many weights: tiles, the largest weights of each query, and exact sums."""
 _ADVICE = "Want(pooled_heads=64, top=8, entropy=True, received=True)"
 _CROSS = re.compile(r"multihead_attn|encoder_attn|source_attention|cross_?att|EncDecAttention", re.IGNORECASE)
 _DECODER = re.compile(r"decoder", re.IGNORECASE)
@@ -50,11 +50,11 @@ class View:
     at most `tiles` a side); entropy, in nats (heads, q_len); received (heads, k_len); top and top_keys (heads, q_len,
     top)."""
     tiles: int = 0
-    """How many tiles a side were asked for."""
+    """Number of tiles a side that were asked for."""
     mean: bool = False
-    """Whether it shows the mean of the heads as its only head."""
+    """True if the only head shown is the mean of all."""
     dropped: str = ""
-    """What the capture left out because of its budget, in words."""
+    """The facts that the capture left out because of its budget, in words."""
 
     @property
     def heads(self) -> int:
@@ -79,7 +79,7 @@ class Page:
 
     title: str
     data: bytes = field(repr=False)
-    """What it shows, in the format of `packed`."""
+    """The content of the page, in the format of `packed`."""
 
     def html(self) -> str:
         """Return the page as one HTML document, which loads nothing else."""

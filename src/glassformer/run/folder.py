@@ -51,7 +51,7 @@ class RunFolder:
     source_tokenizer: Tokenizer
     target_tokenizer: Tokenizer
     training: Mapping[str, Any]
-    """How it was trained: settings, and counts of pairs."""
+    """The settings of its training, and the counts of its pairs."""
     tokenizer_files: tuple[Path, Path]
     """Files of the source's and the target's tokenizer."""
 

@@ -96,7 +96,7 @@ class Checkpoints:
 
     @property
     def writing(self) -> bool:
-        """Whether a checkpoint is being written at the moment."""
+        """True while a checkpoint is being written."""
         return self._writing is not None and not self._writing.done()
 
     def due(self) -> bool:

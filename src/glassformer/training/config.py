@@ -57,7 +57,7 @@ class TrainConfig:
     with; limits, device, precision, threads, learning rate and batch size may be given anew."""
 
     tokenizer: str = "unigram"
-    """How text becomes tokens: unigram, bpe, char, word (sentencepiece, learned from the text), symbols (split at
+    """Kind of tokenizer: unigram, bpe, char, word (sentencepiece, learned from the text), symbols (split at
     spaces), or the path of a sentencepiece model: a .model file, or the .spm of another run."""
     source_tokenizer: str | None = None
     """The source's own kind of tokenizer; source and target then have separate vocabularies."""
@@ -270,7 +270,7 @@ class TrainConfig:
 
     @property
     def shares_vocab(self) -> bool:
-        """Whether there is one vocabulary for both sides: unless a side has a setting of its own."""
+        """True if both sides share one vocabulary, as they do unless a side has a setting of its own."""
         own = (self.source_tokenizer, self.target_tokenizer, self.source_vocab_size, self.target_vocab_size)
         return not (self.separate_vocab or self.decompose) and all(value is None for value in own)
 

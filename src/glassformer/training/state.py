@@ -1,4 +1,4 @@
-"""How far a training has come: all that the loop keeps from update to update, and what a checkpoint holds of it."""
+"""The progress of a training: all that the loop keeps from update to update, and what a checkpoint holds of it."""
 
 import time
 from collections.abc import Iterator

@@ -50,7 +50,7 @@ class ModelConfig:
     final_norm: bool = False
     """One more LayerNorm after the last encoder layer and one after the last decoder layer, as nn.Transformer has."""
     heads_left: Mapping[str, int] = field(default_factory=dict)
-    """How many heads are left in the attentions that lost some, by their paths, such as encoder.0.self_attention."""
+    """Number of heads left in each attention that lost some, by its path, such as encoder.0.self_attention."""
 
     def __post_init__(self) -> None:
         check_settings(self)

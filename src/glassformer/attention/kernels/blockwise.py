@@ -160,7 +160,7 @@ def _forward(problem: Problem, settings: _Settings) -> tuple[Tensor, Facts]:
 
 
 class _Learns(NamedTuple):
-    """Which inputs need a gradient."""
+    """A flag for each input: True if it needs a gradient."""
 
     q: bool
     k: bool

@@ -1,4 +1,4 @@
-"""Which form computes: every threshold, and every predicate about an input, each with its measurement.
+"""The choice of the form that computes: every threshold and every predicate about an input, with its measurement.
 
 Callers write `choose.NAME`, so that a test which changes a name here changes it everywhere: the one seam for tests.
 Unless it is said otherwise, times were measured with torch 2.13 on two threads of an Intel Xeon with AMX

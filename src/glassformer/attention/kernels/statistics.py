@@ -58,7 +58,7 @@ class Statistic(ABC):
 
 
 class Received(Statistic):
-    """What each key receives, Σ_i w_ij: (B, H, S)."""
+    """The attention that each key receives, Σ_i w_ij: (B, H, S)."""
 
     name = "received"
 
@@ -75,7 +75,7 @@ class Received(Statistic):
 
 
 class Distance(Statistic):
-    """How far each query looks, Σ_j w_ij |i - j|: (B, H, L).
+    """The mean distance from each query to the keys it looks at, Σ_j w_ij |i - j|: (B, H, L).
 
     To the left of a block's own positions |i - j| is i - j, to the right j - i: two products with vectors.
     """
