@@ -106,6 +106,13 @@ def test_imports_point_one_way(module):
             assert FLOOR[there] < FLOOR[here], f"{found}, which stands above it, or on the same floor"
 
 
+@pytest.mark.parametrize("module", [module for module in MODULES if module.startswith("attention/kernels/")])
+def test_forms_of_attention_know_nothing_of_who_calls_them(module):
+    allowed = ("kernels", "want", "masks")
+    ours = [found for found in imports(module) if found.name.startswith("glassformer.attention.")]
+    assert [str(found) for found in ours if found.name.split(".")[2] not in allowed] == []
+
+
 def test_the_package_itself_imports_nothing_but_the_standard_library():
     for found in imports("__init__.py"):
         assert found.typing_only or found.top in sys.stdlib_module_names, found
