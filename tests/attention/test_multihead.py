@@ -4,7 +4,7 @@ import itertools
 import pickle
 import warnings
 import weakref
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
@@ -18,6 +18,7 @@ from torch.testing import assert_close
 
 from glassformer.attention import multihead
 from glassformer.attention.attend import attend
+from glassformer.attention.functional import multi_head_attention_forward
 from glassformer.attention.multihead import MultiheadAttention
 from glassformer.attention.observe import observe, observe_problem
 from glassformer.attention.replace import replace_attention
@@ -487,3 +488,19 @@ def test_the_warning_about_uint8_is_the_callers():
     with pytest.warns(DeprecationWarning, match="uint8") as caught:
         module(x, x, x, attn_mask=torch.zeros(K, K, dtype=torch.uint8))
     assert [warning.filename for warning in caught] == [__file__]
+
+
+def test_a_tensor_subclass_may_override_the_whole_function():
+    class Watching(torch.Tensor):
+        calls: ClassVar[list[object]] = []
+
+        @classmethod
+        def __torch_function__(cls, function, types, args=(), kwargs=None):
+            cls.calls.append(function)
+            return super().__torch_function__(function, types, args, kwargs or {})
+
+    attention, x = MultiheadAttention(6, 2, batch_first=True).eval(), torch.randn(3, 5, 6)
+    output, weights = attention(x.as_subclass(Watching), x, x)
+    assert multi_head_attention_forward in Watching.calls
+    expected = attention(x, x.clone(), x.clone())
+    assert_close((output.as_subclass(torch.Tensor), weights.as_subclass(torch.Tensor)), expected)

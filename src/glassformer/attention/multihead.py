@@ -8,9 +8,10 @@ from typing import Any
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
+from torch.overrides import has_torch_function
 
 from glassformer.attention.attend import attend, check_dropout, small_self_attention
-from glassformer.attention.functional import AttentionFunction, on_each, pose, unbatched
+from glassformer.attention.functional import AttentionFunction, multi_head_attention_forward, on_each, pose, unbatched
 from glassformer.attention.kernels.blocks import Problem
 from glassformer.attention.kernels.products import linear
 from glassformer.attention.observe import observe_problem
@@ -159,6 +160,18 @@ class MultiheadAttention(nn.MultiheadAttention):
             query = key = value = query.transpose(0, 1)
         elif swap:
             query, key, value = on_each(_swap_first_two, query, key, value)
+        tensors = (query, key, value, packed, bias, out_proj.weight, out_proj.bias)
+        if self._attention is None and has_torch_function(tensors):  # a tensor subclass may override the whole function
+            separate = packed is None
+            output, weights = multi_head_attention_forward(
+                *(query, key, value, self.embed_dim, self.num_heads, packed, bias, bias_k, self.bias_v),
+                *(self.add_zero_attn, self.dropout, out_proj.weight, out_proj.bias, self.training),
+                *(key_padding_mask, need_weights, attn_mask, separate),
+                *((self.q_proj_weight, self.k_proj_weight, self.v_proj_weight) if separate else (None, None, None)),
+                average_attn_weights=average_attn_weights,
+                is_causal=is_causal,
+            )
+            return output.transpose(0, 1) if swap else output, weights
         projections = Projections(
             self.embed_dim,
             self.num_heads,
