@@ -4,14 +4,18 @@ import os
 import re
 import runpy
 import shlex
+import shutil
 import subprocess
 import sys
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from glassformer.demo.dates import DatePhrase, DateSplits, make_dates
+from glassformer.training.config import TrainConfig
+from glassformer.training.train import train
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -49,6 +53,15 @@ def folder(dates: DateSplits, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 
 
 @pytest.fixture(scope="module")
+def trained(dates: DateSplits, tiny: Callable[..., TrainConfig], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The run folder of a short training, for the examples that begin with a trained run."""
+    folder = tmp_path_factory.mktemp("trained")
+    write(folder / "pairs.tsv", [f"{date.phrase}\t{date.iso}" for date in dates.train])
+    files = dict(source=folder / "pairs.tsv", valid_source=folder / "pairs.tsv")
+    return train(tiny(folder / "run", **files, tokenizer="char", max_updates=5)).folder
+
+
+@pytest.fixture(scope="module")
 def commands(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a `glassformer` whose new trainings end after three updates: the defaults take half a minute."""
     command = tmp_path_factory.mktemp("bin") / "glassformer"
@@ -66,15 +79,18 @@ def test_example_runs_as_it_stands_and_prints_what_follows(
     example: str,
     output: str,
     commands: Path,
+    request: pytest.FixtureRequest,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture,
 ) -> None:
-    # The examples that learn something take more than 3 seconds.
+    # The examples that learn something, or start several commands (2 seconds each to load torch), take more than 3 s.
     if language == "python":  # in this process, which has loaded torch
         with warnings.catch_warnings(action="ignore"):
             exec(compile(example, page, "exec"), {"__name__": "__main__"})
         printed = capsys.readouterr().out
     else:
+        if " runs/dates " in example and "train " not in example:
+            shutil.copytree(request.getfixturevalue("trained"), "runs/dates")
         monkeypatch.setenv("PATH", str(commands), prepend=os.pathsep)
         done = subprocess.run(["bash", "-euo", "pipefail", "-c", example], capture_output=True, text=True)
         assert done.returncode == 0, f"{page}:\n{example}\n{done.stdout}\n{done.stderr}"
