@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from glassformer.insight.heads import Sentences
+from glassformer.insight.study import Sentences
 from glassformer.run.folder import Run
 from glassformer.text.tokenizer import SymbolTokenizer
 

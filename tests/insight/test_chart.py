@@ -3,9 +3,9 @@
 from dataclasses import replace
 
 from glassformer.insight.chart import plot_heads, plot_pruning
-from glassformer.insight.heads import study_heads
 from glassformer.insight.prune import Pruning, Round, without_heads
 from glassformer.insight.speed import Speed
+from glassformer.insight.study import study_heads
 
 
 def test_the_picture_has_the_layers_numbers(run, sentences):

@@ -13,7 +13,7 @@ from glassformer.errors import ArgumentError
 from glassformer.generation.config import SearchConfig
 from glassformer.generation.translator import Translator
 from glassformer.insight.gates import gated, importance, least_missed, loss_rise_without
-from glassformer.insight.heads import Sentences
+from glassformer.insight.study import Sentences
 from glassformer.run.folder import Run
 
 

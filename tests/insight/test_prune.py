@@ -14,8 +14,8 @@ from glassformer.generation.translator import Translator
 from glassformer.insight import prune as module
 from glassformer.insight.config import PruneConfig
 from glassformer.insight.gates import least_missed
-from glassformer.insight.heads import Sentences
 from glassformer.insight.prune import Pruning, prune
+from glassformer.insight.study import Sentences
 from glassformer.run.folder import load_run, open_run, read_config
 from glassformer.text.pairs import PairFiles
 from glassformer.text.tokenizer import SymbolTokenizer

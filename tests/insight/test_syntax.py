@@ -9,7 +9,8 @@ import torch.nn.functional as F
 from glassformer import cli
 from glassformer.errors import DataError
 from glassformer.insight import syntax
-from glassformer.insight.heads import Sentences, study_heads, table_lines
+from glassformer.insight.heads import table_lines
+from glassformer.insight.study import Sentences, study_heads
 from glassformer.insight.syntax import Arc, RelationCounts, Syntax, Treebank
 from glassformer.text.tokenizer import SymbolTokenizer, train_tokenizer
 

@@ -35,8 +35,9 @@ def study_heads(flags: HeadsFlags) -> int:
     from glassformer.device import pick_device, tame_memory
     from glassformer.files import write_json
     from glassformer.insight.chart import draw_heads
-    from glassformer.insight.heads import Sentences, table_lines
-    from glassformer.insight.heads import study_heads as study
+    from glassformer.insight.heads import table_lines
+    from glassformer.insight.study import Sentences
+    from glassformer.insight.study import study_heads as study
     from glassformer.insight.syntax import Treebank
     from glassformer.pictures import can_draw
     from glassformer.run.folder import load_run

@@ -21,8 +21,8 @@ from glassformer.files import write_json
 from glassformer.generation.config import SearchConfig
 from glassformer.insight.config import PruneConfig
 from glassformer.insight.gates import least_missed
-from glassformer.insight.heads import Sentences
 from glassformer.insight.speed import Speed, compare_speed, peak_memory
+from glassformer.insight.study import Sentences
 from glassformer.run.folder import load_run, open_run, read_config, write_config, write_weights
 from glassformer.run.metrics import read_metrics
 from glassformer.run.names import METRICS, PRUNED, WEIGHTS

@@ -18,12 +18,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import safe_open
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 
 from glassformer.errors import RunError
-from glassformer.tensors import check_tensors, write_checked_tensors
+from glassformer.tensors import check_tensors, open_tensors, write_checked_tensors
 from glassformer.training.distributed import ALONE, Processes, first_row, local_rows
 from glassformer.training.state import TrainingState
 from glassformer.training.step import Step
@@ -74,7 +73,7 @@ class Checkpoints:
             return TrainingState()
         with ExitStack() as stack:
             paths = _complete(self._path(newest)) or []
-            files = [stack.enter_context(safe_open(path, framework="pt")) for path in paths]
+            files = [stack.enter_context(open_tensors(path)) for path in paths]
             _restore(_tensors(step), files)
             return TrainingState(**json.loads(files[0].metadata()["position"]))
 

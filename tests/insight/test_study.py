@@ -15,17 +15,9 @@ from torch.testing import assert_close
 from glassformer import Want, capture, cli
 from glassformer.attention.masks import keep_from_ids
 from glassformer.errors import DataError, RunError
-from glassformer.insight.heads import (
-    FREQUENT,
-    Head,
-    Sentences,
-    _Statistics,
-    read_heads,
-    role_of,
-    study_heads,
-    table_lines,
-)
+from glassformer.insight.heads import Head, read_heads, table_lines
 from glassformer.insight.prune import without_heads
+from glassformer.insight.study import FREQUENT, Sentences, _Statistics, role_of, study_heads
 from glassformer.insight.syntax import Syntax
 from glassformer.run.folder import load_run
 from glassformer.training.config import TrainConfig
