@@ -29,20 +29,10 @@ ARRAYS = {
 @pytest.fixture
 def settings(tmp_path: Path, syllables, write_pairs) -> DataSettings:
     """Settings for 1,200 pairs; unigram takes longer to train than bpe."""
-    return DataSettings(
-        pairs=write_pairs(tmp_path / "data", syllables()),
-        valid_pairs=None,
-        kinds=("bpe", "bpe"),
-        vocab_sizes=(60, 60),
-        shares_vocab=True,
-        character_coverage=1.0,
-        decompose=False,
-        max_tokens=256,
-        max_ratio=9.0,
-        score_pairs=500,
-        seed=1,
-        threads=1,
-    )
+    pairs = dict(pairs=write_pairs(tmp_path / "data", syllables()), valid_pairs=None, max_tokens=256, max_ratio=9.0)
+    tokenizers = dict(kinds=("bpe", "bpe"), vocab_sizes=(60, 60), shares_vocab=True)
+    text = dict(character_coverage=1.0, decompose=False)
+    return DataSettings(**pairs, **tokenizers, **text, score_pairs=500, seed=1, threads=1)
 
 
 @pytest.fixture
@@ -117,6 +107,12 @@ def test_validation_files_and_a_tokenizer_for_each_side(settings, make, said, tm
     assert text == [list(pair) for pair in syllables(300, seed=6)[:7]]
     assert set(content(tmp_path / "made")) == {*ARRAYS, "valid.json", "source.spm", "target.symbols"}
     assert "vocabulary: 13 + 40 ids" in said
+
+
+def test_validation_pairs_that_are_all_empty_are_named_as_such(settings, make, tmp_path, write_pairs):
+    valid = write_pairs(tmp_path / "valid", [("", ""), ("", "a")])
+    with pytest.raises(DataError, match=r"^valid: no pair is left: 0 of 2 pairs, left out 2 empty"):
+        make(replace(settings, valid_pairs=valid))
 
 
 def test_tokenizers_that_are_given_are_used(settings, make, tmp_path):

@@ -1,5 +1,6 @@
-"""Losses that are no numbers, processes of the command line, and trainings without pictures."""
+"""What trainings leave, losses that are no numbers, processes of the command line, and trainings without pictures."""
 
+import json
 import math
 import os
 import signal
@@ -7,43 +8,46 @@ import subprocess
 from collections.abc import Callable, Collection, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import fields
+from hashlib import sha256
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file
 from torch import Tensor
 from torch.nn.modules.module import register_module_forward_hook
-from torch.optim.optimizer import register_optimizer_step_post_hook
 
-from glassformer.training import progress
+from glassformer.training import loop, progress
 from glassformer.training.config import TrainConfig
 from glassformer.training.objective import Objective
 
 
 @contextmanager
-def _spoiling(updates: Collection[int]) -> Iterator[None]:
-    update = 1
-
-    def count(*_: object) -> None:
-        nonlocal update
-        update += 1
+def _spoiling(updates: Collection[int] = (), *, validations: bool = False) -> Iterator[None]:
+    update = 0
 
     def spoil(module: torch.nn.Module, inputs: object, losses: tuple[Tensor, Tensor]) -> tuple[Tensor, ...] | None:
-        if isinstance(module, Objective) and torch.is_grad_enabled() and update in updates:
-            return tuple(loss * math.nan for loss in losses)
-        return None
+        nonlocal update
+        if not isinstance(module, Objective):
+            return None
+        update += torch.is_grad_enabled()
+        spoilt = update in updates if torch.is_grad_enabled() else validations
+        return tuple(loss * math.nan for loss in losses) if spoilt else None
 
-    handles = register_optimizer_step_post_hook(count), register_module_forward_hook(spoil)
+    handle = register_module_forward_hook(spoil)
     try:
         yield
     finally:
-        for handle in handles:
-            handle.remove()
+        handle.remove()
 
 
 @pytest.fixture
 def spoiling() -> Callable[..., AbstractContextManager[None]]:
-    """`with spoiling({3, 7}):` the loss of the third and the seventh update, and so its gradient, is not a number."""
+    """`with spoiling({3, 7}):` the loss of the third and the seventh update, and so its gradient, is not a number.
+
+    `with spoiling(validations=True):` that of every validation.
+    """
     return _spoiling
 
 
@@ -55,32 +59,59 @@ def undrawn() -> Iterator[None]:
         yield
 
 
-class Commands:
-    """Processes of the command line, which have come to their end when the test has."""
+@pytest.fixture(scope="module")
+def every_update() -> Iterator[None]:
+    """As in every_update.py there is a line in metrics.jsonl for each."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(loop, "REPORT_EVERY", 1)
+        yield
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._started: list[subprocess.Popen[str]] = []
 
-    def start(self, *command: str, **environment: str) -> subprocess.Popen[str]:
-        """Start a program in the test's folder, in a process group of its own."""
-        process = subprocess.Popen(
-            command,
-            cwd=self._folder,
-            env={**os.environ, "OMP_NUM_THREADS": "1", **environment},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            start_new_session=True,
-        )
-        self._started.append(process)
-        return process
+class RunFiles:
+    """Reads what a training has left in its run folder."""
 
-    def stop(self) -> None:
-        for process in self._started:
-            if process.poll() is None:
-                os.killpg(process.pid, signal.SIGKILL)
-            process.communicate()
+    def names(self, folder: Path) -> set[str]:
+        return {path.name for path in folder.iterdir()}
+
+    def metrics(self, folder: Path) -> list[dict[str, Any]]:
+        """The lines of metrics.jsonl."""
+        return [json.loads(line) for line in (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
+
+    def reports(self, folder: Path) -> list[dict[str, Any]]:
+        """The lines that tell of training, not of a validation."""
+        return [line for line in self.metrics(folder) if "loss" in line]
+
+    def weights(self, folder: Path) -> dict[str, Tensor]:
+        return load_file(folder / "model.safetensors")
+
+    def outcome(self, folder: Path) -> tuple[str, list[dict[str, Any]]]:
+        """A digest of the weights, and all figures but those of the clock: what stopping must not change."""
+        digest = sha256((folder / "model.safetensors").read_bytes()).hexdigest()
+        timed = ("seconds", "tokens_per_second")
+        return digest, [{k: v for k, v in line.items() if k not in timed} for line in self.metrics(folder)]
+
+
+@pytest.fixture(scope="session")
+def files() -> RunFiles:
+    return RunFiles()
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
+    """Starts a program in the test's folder, in a process group of its own, which comes to its end with the test."""
+    started: list[subprocess.Popen[str]] = []
+
+    def start(*command: str, **environment: str) -> subprocess.Popen[str]:
+        options: dict[str, Any] = dict(stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        options |= dict(cwd=tmp_path, env={**os.environ, "OMP_NUM_THREADS": "1", **environment})
+        started.append(subprocess.Popen(command, start_new_session=True, **options))
+        return started[-1]
+
+    yield start
+    for process in started:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
 
 
 def _flags(config: TrainConfig) -> list[str]:
@@ -97,12 +128,3 @@ def _flags(config: TrainConfig) -> list[str]:
 @pytest.fixture(scope="session")
 def flags() -> Callable[[TrainConfig], list[str]]:
     return _flags
-
-
-@pytest.fixture
-def commands(tmp_path: Path) -> Iterator[Commands]:
-    commands = Commands(tmp_path)
-    try:
-        yield commands
-    finally:
-        commands.stop()

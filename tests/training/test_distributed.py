@@ -3,7 +3,6 @@
 Slow, because every start of torchrun loads torch in two or three processes that share the cores.
 """
 
-import json
 import shutil
 import signal
 import subprocess
@@ -18,29 +17,32 @@ import torch
 
 from glassformer.data.corpus import Corpus
 from glassformer.text.batching import plan_batches
-from glassformer.training import loop
 from glassformer.training.config import TrainConfig
 from glassformer.training.distributed import ALONE, Processes
-from glassformer.training.train import train
+from glassformer.training.train import resume, train
 
-pytestmark = pytest.mark.usefixtures("undrawn")
+pytestmark = pytest.mark.usefixtures("undrawn", "every_update")
 
 EVERY_UPDATE = str(Path(__file__).with_name("every_update.py"))
 OFTEN = 1e-9
 """Seconds between checkpoints: one is always being written."""
-UPDATES = 50
+UPDATES = 40
 """Later, differences of rounding grow: Adam divides small numbers by small numbers."""
 PATIENCE = 150
 """Seconds after which a start under torchrun is taken for one that hangs."""
 
 
-def course(folder: Path) -> dict[tuple[str, int], float]:
+@pytest.fixture(scope="module")
+def course(files) -> Callable[[Path], dict[tuple[str, int], float]]:
     """Losses and scores in metrics.jsonl by kind and update, each once."""
-    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
-    kinds = ("loss", "valid_loss", "score")
-    found = [((kind, line["update"]), line[kind]) for line in lines for kind in kinds if kind in line]
-    assert len(found) == len(dict(found))
-    return dict(found)
+
+    def read(folder: Path) -> dict[tuple[str, int], float]:
+        kinds, lines = ("loss", "valid_loss", "score"), files.metrics(folder)
+        found = [((kind, line["update"]), line[kind]) for line in lines for kind in kinds if kind in line]
+        assert len(found) == len(dict(found))
+        return dict(found)
+
+    return read
 
 
 @pytest.fixture(scope="module")
@@ -51,30 +53,28 @@ def make(tiny, reversed_symbols, tmp_path_factory) -> Callable[..., TrainConfig]
     path.write_text("\n".join(lines) + "\n", encoding="utf-8")
     sizes = dict(d_ff=4, batch_tokens=64, accumulate=2)  # of 4 rows the last of three processes has none
     sizes |= dict(dropout=0.0, guide=0.3)  # the guide's loss is shared out as the other is
-    return lambda out, **changes: tiny(out, source=path, max_updates=UPDATES, validate_every=25, **sizes, **changes)
+    return lambda out, **changes: tiny(out, source=path, max_updates=UPDATES, validate_every=20, **sizes, **changes)
 
 
 @pytest.fixture(scope="module")
-def expected(make, undrawn, tmp_path_factory) -> dict[tuple[str, int], float]:
+def expected(make, course, every_update, undrawn, tmp_path_factory) -> dict[tuple[str, int], float]:
     """What one process comes to."""
     config = make(tmp_path_factory.mktemp("alone") / "run")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(loop, "REPORT_EVERY", 1)
-        train(config)
+    train(config)
     found = course(config.out)
     assert len(found) == UPDATES + 2 * 2
-    assert found["score", 50] > 0
+    assert found["score", UPDATES] > 0
     return found
 
 
 @pytest.fixture
-def torchrun(commands) -> Callable[..., subprocess.Popen[str]]:
-    def start(count: int, *arguments: str, restarts: int = 2, **environment: str) -> subprocess.Popen[str]:
+def torchrun(start) -> Callable[..., subprocess.Popen[str]]:
+    def run(count: int, *arguments: str, restarts: int = 2, **environment: str) -> subprocess.Popen[str]:
         launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={count}"]
         launcher += [f"--max-restarts={restarts}"]
-        return commands.start(sys.executable, *launcher, EVERY_UPDATE, "train", *arguments, **environment)
+        return start(sys.executable, *launcher, EVERY_UPDATE, "train", *arguments, **environment)
 
-    return start
+    return run
 
 
 def finish_by_itself(process: subprocess.Popen[str], config: TrainConfig, count: int, starts: int) -> str:
@@ -93,7 +93,9 @@ def updates_made(trace: Path) -> Counter[str]:
     return Counter(trace.read_text().split())
 
 
-def test_two_of_which_one_is_stopped_and_later_killed_go_on_by_themselves(make, expected, torchrun, flags, tmp_path):
+def test_two_of_which_one_is_stopped_and_later_killed_go_on_by_themselves(
+    make, expected, course, torchrun, flags, tmp_path
+):
     config, trace = make(tmp_path / "run", checkpoint_seconds=OFTEN), tmp_path / "trace"
     mishaps = f"13 {signal.SIGTERM} 1,17 {signal.SIGKILL} 1"
     process = torchrun(2, *flags(config), MISHAP=mishaps, TRACE=str(trace))
@@ -106,7 +108,9 @@ def test_two_of_which_one_is_stopped_and_later_killed_go_on_by_themselves(make, 
     assert course(config.out) == pytest.approx(expected, abs=1e-4)
 
 
-def test_parts_of_weights_stopped_on_two_continued_on_one_and_on_three(make, expected, torchrun, flags, tmp_path):
+def test_parts_of_weights_stopped_on_two_continued_on_one_and_on_three(
+    make, expected, course, torchrun, flags, tmp_path
+):
     config = make(tmp_path / "run", checkpoint_seconds=OFTEN, shard=True)
     process = torchrun(2, *flags(config))
     until = time.monotonic() + PATIENCE
@@ -115,7 +119,7 @@ def test_parts_of_weights_stopped_on_two_continued_on_one_and_on_three(make, exp
     process.terminate()
     printed, err = process.communicate(timeout=PATIENCE)
     saved = int(printed.removeprefix("saved at update ").partition(";")[0])
-    assert 1 <= saved < UPDATES - 15, err
+    assert 1 <= saved < UPDATES, err
     assert printed == f"saved at update {saved}; continue with:\n  glassformer train --resume --out {config.out}\n"
     assert err.count("saving after this update") == 1
     checkpoints = sorted((config.out / "resume").glob("checkpoint-*"))
@@ -129,18 +133,13 @@ def test_parts_of_weights_stopped_on_two_continued_on_one_and_on_three(make, exp
     assert min(map(len, plan)) == 1  # batches with fewer pairs than processes
 
     alone = Path(shutil.copytree(config.out, tmp_path / "alone"))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(loop, "REPORT_EVERY", 1)
-        assert train(TrainConfig(out=alone, resume=True)).updates == UPDATES
+    assert resume(alone).updates == UPDATES
     assert course(alone) == pytest.approx(expected, abs=1e-4)
 
-    trace, more = tmp_path / "trace", ["--resume", f"--out={config.out}"]
-    process = torchrun(3, *more, MISHAP=f"15 {signal.SIGKILL} 0", TRACE=str(trace))
-    err = finish_by_itself(process, config, 3, starts=2)
-    assert "exitcode: -9" in err
-    made = updates_made(trace)
-    assert set(made) == {"0", "1", "2"}
-    assert UPDATES - saved <= made["1"] < UPDATES - saved + 15
+    trace = tmp_path / "trace"
+    process = torchrun(3, "--resume", f"--out={config.out}", TRACE=str(trace))
+    finish_by_itself(process, config, 3, starts=1)
+    assert updates_made(trace) == dict.fromkeys("012", UPDATES - saved)
     assert course(config.out) == pytest.approx(expected, abs=1e-4)
 
 

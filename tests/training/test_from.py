@@ -7,16 +7,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-import torch
 from safetensors.torch import load_file
 from torch.testing import assert_close
 
-from glassformer import cli
 from glassformer.errors import ConfigError, DataError, RunError
 from glassformer.generation.config import SearchConfig
 from glassformer.generation.translator import Translator
-from glassformer.run.folder import load_run, write_weights
-from glassformer.text.tokenizer import SymbolTokenizer, train_tokenizer
+from glassformer.run.folder import load_run
+from glassformer.text.tokenizer import train_tokenizer
 from glassformer.text.vocabulary import VocabularyTokenizer
 from glassformer.training.config import TrainConfig
 from glassformer.training.train import resume, train
@@ -26,55 +24,38 @@ pytestmark = pytest.mark.usefixtures("undrawn")
 
 @pytest.fixture(scope="module")
 def trained(tiny, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run that has learned a little how to reverse symbols."""
+    """A run that has learned a little how to reverse symbols; it takes three seconds, once."""
     folder = tmp_path_factory.mktemp("trained") / "run"
-    train(tiny(folder, d_model=32, learning_rate=1e-2, warmup=50, max_updates=250, dropout=0.1, validate_every=200))
+    train(tiny(folder, d_model=32, learning_rate=1e-2, warmup=50, max_updates=150, dropout=0.1, validate_every=150))
     return folder
 
 
 @pytest.fixture
 def further(pairs, trained, tmp_path) -> Callable[..., TrainConfig]:
     """Settings of a training from that run, with changes."""
-    plain = dict(
-        source=pairs / "train.tsv",
-        valid_source=pairs / "valid.tsv",
-        batch_tokens=64,
-        validate_every=10,
-        average=1,
-        precision="float32",
-        device="cpu",
-        metric="ser",
-        learning_rate=1e-4,
-        warmup=1,
-    )
+    plain = dict(source=pairs / "train.tsv", valid_source=pairs / "valid.tsv", device="cpu", precision="float32")
+    plain |= dict(batch_tokens=64, validate_every=10, average=1, metric="ser", learning_rate=1e-4, warmup=1)
     return lambda out="further", **changes: TrainConfig(**{**plain, "from_": trained, "out": tmp_path / out, **changes})
 
 
-def figures(run: Path) -> list[dict]:
-    return [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-
-
-def test_it_begins_with_that_models_weights_and_keeps_its_tokenizers_and_sizes(further, trained):
+def test_it_begins_with_that_models_weights_and_keeps_its_tokenizers_and_sizes(further, trained, files):
     config = further(max_updates=1)
     train(config)
     assert (config.out / "source.symbols").read_bytes() == (trained / "source.symbols").read_bytes()
     before, after = (json.loads((run / "config.json").read_text())["model"] for run in (trained, config.out))
     assert before == after
-    first = figures(config.out)[0]
-    assert first["update"] == 0
-    before, after = (load_file(run / "model.safetensors") for run in (trained, config.out))
+    assert files.metrics(config.out)[0]["update"] == 0
+    before, after = files.weights(trained), files.weights(config.out)
     for name in before:  # one small step away at the most
         assert_close(after[name], before[name], rtol=0.0, atol=2e-4)
 
 
-def test_what_it_began_with_is_kept_if_nothing_was_better(further, trained):
+def test_what_it_began_with_is_kept_if_nothing_was_better(further, trained, files):
     config = further(max_updates=10, learning_rate=3.0, clip_norm=0.0)
     result = train(config)
-    assert load_file(config.out / "model.safetensors").keys() == load_file(trained / "model.safetensors").keys()
-    first = figures(config.out)[0]
+    first = files.metrics(config.out)[0]
     assert (first["update"], result.score) == (0, first["score"])
-    before, after = (load_file(run / "model.safetensors") for run in (trained, config.out))
-    assert all(torch.equal(before[name], after[name]) for name in before)
+    assert_close(files.weights(config.out), files.weights(trained), rtol=0, atol=0)
 
 
 def test_what_it_began_with_is_no_part_of_the_mean(further, capsys):
@@ -82,13 +63,13 @@ def test_what_it_began_with_is_no_part_of_the_mean(further, capsys):
     assert "mean of the last 2 checkpoints" in capsys.readouterr().err
 
 
-def test_from_few_pairs_it_learns_more_than_a_model_of_its_own(further, tiny, reversed_symbols, tmp_path):
+def test_from_few_pairs_it_learns_more_than_a_model_of_its_own(further, tiny, reversed_symbols, files, tmp_path):
     (tmp_path / "few.tsv").write_text("\n".join(reversed_symbols(40, seed=9)) + "\n")
     few = dict(source=tmp_path / "few.tsv", learning_rate=3e-3, max_updates=40)
     losses = []
     for config in (further(**few), tiny(tmp_path / "own", d_model=32, average=1, **few)):
         train(config)
-        losses.append(min(line["valid_loss"] for line in figures(config.out) if "valid_loss" in line))
+        losses.append(min(line["valid_loss"] for line in files.metrics(config.out) if "valid_loss" in line))
     assert losses[0] < losses[1] - 0.3
 
 
@@ -100,7 +81,9 @@ def test_dropout_is_that_models_unless_given(further):
         assert (model.dropout, model.attention_dropout) == (expected, given.get("attention_dropout", 0.0))
 
 
-def test_interrupted_it_goes_on_to_the_same_weights_though_that_run_is_gone(further, trained, tmp_path, interrupting):
+def test_interrupted_it_goes_on_to_the_same_weights_though_that_run_is_gone(
+    further, trained, files, tmp_path, interrupting
+):
     origin = shutil.copytree(trained, tmp_path / "origin")
     undisturbed, config = (further(out, from_=origin, max_updates=25) for out in ("whole", "parts"))
     train(undisturbed)
@@ -111,10 +94,7 @@ def test_interrupted_it_goes_on_to_the_same_weights_though_that_run_is_gone(furt
         if origin.exists():
             shutil.rmtree(origin)
     resume(config.out)
-    one, other = ((run.out / "model.safetensors").read_bytes() for run in (undisturbed, config))
-    assert one == other
-    scores = ([line["score"] for line in figures(run.out) if "score" in line] for run in (undisturbed, config))
-    assert next(scores) == next(scores)
+    assert files.outcome(config.out) == files.outcome(undisturbed.out)
     assert not (config.out / "resume").exists()
 
 
@@ -127,16 +107,16 @@ def test_finished_weights_are_trained_on_by_adam_unless_told_otherwise(further, 
     assert f"optimizer.encoder.0.feed_forward.inner.weight.{kept}" in load_file(checkpoint)
 
 
-def test_the_weights_of_a_finished_model_do_not_decay_unless_told_otherwise(further):
+def test_the_weights_of_a_finished_model_do_not_decay_unless_told_otherwise(further, files):
     losses = {}
     for decay in (None, 0.0, 0.3):
         config = further(f"decay-{decay}", max_updates=3, learning_rate=3e-3, weight_decay=decay)
         train(config)
-        losses[decay] = figures(config.out)[-1]["valid_loss"]
+        losses[decay] = files.metrics(config.out)[-1]["valid_loss"]
     assert losses[None] == losses[0.0] != losses[0.3]
 
 
-def test_an_imported_models_vocabulary_is_kept(random_run, tmp_path):
+def test_an_imported_models_vocabulary_is_kept(further, random_run, tmp_path):
     text = ["ka to mi", "to to ka", "mi ka nu", "nu mi"] * 5
     subwords = train_tokenizer(text, kind="bpe", vocab_size=None, seed=1)
     ids = {"</s>": 0, "<unk>": 1}
@@ -146,16 +126,8 @@ def test_an_imported_models_vocabulary_is_kept(random_run, tmp_path):
     (tmp_path / "x.model").write_bytes(subwords.save(tmp_path / "x").read_bytes())
     tokenizer = VocabularyTokenizer((tmp_path / "x.model").read_bytes(), ids)
     run = random_run(tmp_path / "imported", tokenizer, tokenizer, shared=True, output_bias=True, activation="swish")
-    (tmp_path / "pairs.tsv").write_text("".join(f"{line}\t{line}\n" for line in text))
-    config = TrainConfig(
-        source=tmp_path / "pairs.tsv",
-        valid_source=tmp_path / "pairs.tsv",
-        from_=tmp_path / "imported",
-        out=tmp_path / "further",
-        device="cpu",
-        precision="float32",
-        max_updates=2,
-    )
+    (path := tmp_path / "pairs.tsv").write_text("".join(f"{line}\t{line}\n" for line in text))
+    config = further(source=path, valid_source=path, from_=tmp_path / "imported", max_updates=2)
     train(config)
     found = load_run(config.out)
     assert isinstance(found.source_tokenizer, VocabularyTokenizer)
@@ -182,8 +154,6 @@ def test_what_it_has_from_that_run_cannot_be_chosen(further, changes, names):
 
 
 def test_from_what_is_no_run(further, tmp_path):
-    with pytest.raises(RunError, match="no such run folder"):
-        train(further(from_=tmp_path / "nowhere"))
     (tmp_path / "empty").mkdir()
     with pytest.raises(RunError, match=r"empty is not a run folder: it has no config.json"):
         train(further(from_=tmp_path / "empty"))
@@ -197,31 +167,8 @@ def test_text_that_the_vocabulary_does_not_know_is_refused_with_the_share(furthe
     assert not (tmp_path / "further").exists()
 
 
-def test_a_few_unknown_tokens_are_said(further, tmp_path, capsys):
-    (tmp_path / "some.tsv").write_text("a b c\tc b a\n" * 30 + "a x c\tc b a\n")
-    train(further(source=tmp_path / "some.tsv", max_updates=1))
-    said = capsys.readouterr().err
-    assert "0.8% of the source tokens are unknown to the vocabulary, and will be read and written as ⁇" in said
-    assert "of the target tokens" not in said
-
-
-def test_weights_that_are_not_finite_are_refused(further, random_run, tmp_path):
-    symbols = SymbolTokenizer("abcdefg")
-    run = random_run(tmp_path / "broken", symbols, symbols)
-    weights = run.model.state_dict()
-    weights["encoder.0.feed_forward.inner.weight"][0, 0] = float("nan")
-    write_weights(tmp_path / "broken", weights)
-    with pytest.raises(RunError, match="holds numbers that are not finite"):
-        train(further(from_=tmp_path / "broken"))
-
-
-def test_the_command_line(further, trained, tmp_path, monkeypatch, capsys):
-    config = further(max_updates=2)
-    monkeypatch.chdir(tmp_path)
-    arguments = ["train", "--from", str(trained), "--source", str(config.source), "--out", "new", "--max-updates", "2"]
-    with pytest.raises(SystemExit) as exit_:
-        cli.main(arguments)
-    assert exit_.value.code == 0
+def test_the_command_line(trained, pairs, tmp_path, run_command, capsys):
+    assert run_command(f"train --from {trained} --source {pairs}/train.tsv --out {tmp_path}/new --max-updates 2") == 0
     assert f"vocabulary and model of {trained}" in capsys.readouterr().err
     settings = json.loads((tmp_path / "new" / "config.json").read_text())["training"]["settings"]
     assert settings["from_"] == str(trained)

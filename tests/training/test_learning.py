@@ -9,25 +9,10 @@ def test_learns_to_reverse(tiny, reversed_symbols, tmp_path):
     for name, count, seed in (("train", 4000, 1), ("valid", 100, 2), ("test", 300, 3)):
         lines = reversed_symbols(count, seed, symbols="abcdef", longest=5)
         (tmp_path / f"{name}.tsv").write_text("\n".join(lines) + "\n", encoding="utf-8")
-    config = tiny(
-        tmp_path / "run",
-        source=tmp_path / "train.tsv",
-        valid_source=tmp_path / "valid.tsv",
-        d_model=32,
-        heads=4,
-        d_ff=64,
-        dropout=0.0,
-        batch_tokens=384,
-        learning_rate=1e-2,
-        warmup=50,
-        max_updates=350,
-        validate_every=70,
-        score_pairs=100,
-        average=3,
-        metric="exact",
-    )
-    result = train(config)
-
+    files = dict(source=tmp_path / "train.tsv", valid_source=tmp_path / "valid.tsv")
+    sizes = dict(d_model=32, heads=4, d_ff=64, dropout=0.0, batch_tokens=384)
+    course = dict(learning_rate=2e-2, warmup=50, max_updates=200, validate_every=40, cooldown=0.3, metric="exact")
+    result = train(tiny(tmp_path / "run", **files, **sizes, **course, average=3, score_pairs=100))
     test = [line.split("\t") for line in lines]
     translator = Translator.load(result.folder, "cpu")
     for beam in (1, 4):

@@ -51,10 +51,25 @@ def entries(runs: Path) -> list[Path]:
     return sorted((runs / ".prepared").iterdir()) if (runs / ".prepared").exists() else []
 
 
-def test_a_failure_leaves_nothing_behind(config, said, tmp_path):
-    with pytest.raises(ConfigError, match="vocab_size 5000 is larger than this text allows"):
-        prepare_run(config("new/run", vocab_size=5000), said.append)
-    assert [path.name for path in tmp_path.iterdir()] == ["data"]
+def test_a_failure_leaves_nothing_behind_and_an_old_run_as_it_is(config, said, tmp_path, tree):
+    def fail() -> None:
+        before = tree(tmp_path)
+        with pytest.raises(ConfigError, match="vocab_size 5000 is larger than this text allows"):
+            prepare_run(config("new/run", overwrite=True, vocab_size=5000), said.append)
+        assert tree(tmp_path) == before
+
+    fail()
+    prepare_run(config("new/run"), said.append)
+    fail()
+
+
+def test_a_run_that_another_training_has_made_meanwhile_is_left_alone(config, tmp_path):
+    def say(line: str) -> None:
+        (tmp_path / "runs" / "run" / "another's").mkdir(parents=True, exist_ok=True)
+
+    with pytest.raises(RunError, match="was made by another process meanwhile: choose another --out"):
+        prepare_run(config(), say)
+    assert [path.name for path in config().out.iterdir()] == ["another's"]
 
 
 def test_a_run_with_files_of_somebody_elses_is_not_replaced(config, said):

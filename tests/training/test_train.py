@@ -1,0 +1,225 @@
+"""That stopping a training and going on changes nothing, with which settings it goes on, and when it is refused."""
+
+import json
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from torch.optim.optimizer import register_optimizer_step_post_hook
+
+from glassformer.errors import ConfigError, RunError
+from glassformer.text.batching import Batch
+from glassformer.training.loader import BatchLoader
+from glassformer.training.train import resume, train, train_once
+
+pytestmark = pytest.mark.usefixtures("undrawn")
+
+OFTEN, NEVER = 1e-9, 1e9
+"""Seconds between checkpoints: one is always being written, or none however slow the machine is."""
+LENGTH = dict(max_updates=25, dropout=0.2, validate_every=10)
+
+
+@contextmanager
+def counting() -> Iterator[Callable[[], int]]:
+    """How many updates were made inside."""
+    updates: list[object] = []
+    handle = register_optimizer_step_post_hook(lambda *_: updates.append(None))
+    try:
+        yield lambda: len(updates)
+    finally:
+        handle.remove()
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(tiny, tmp_path_factory) -> Path:
+    """The folder of a run of this LENGTH that nothing disturbed."""
+    folder = tmp_path_factory.mktemp("uninterrupted") / "run"
+    train(tiny(folder, **LENGTH))
+    return folder
+
+
+# Interrupted and continued
+
+
+@pytest.mark.parametrize(
+    "updates",
+    [(1,), (7,), (10,), (13,), (25,), (5, 5, 9)],
+    ids=["first", "before a validation", "at a validation", "after one", "last", "three times"],
+)
+def test_interrupted_and_continued_is_as_if_uninterrupted(settings, interrupting, uninterrupted, files, updates):
+    config = settings(**LENGTH)
+    done, number = 0, signal.SIGTERM if updates == (7,) else signal.SIGINT
+    for count in updates:
+        with interrupting(count, number):
+            result = resume(config.out) if done else train(config)
+        done += count
+        assert (result.finished, result.updates, result.score, result.signal) == (False, done, None, number)
+        assert "resume" in files.names(config.out)
+    result = resume(config.out)
+    assert (result.finished, result.updates) == (True, 25)
+    assert files.names(config.out) == files.names(uninterrupted)
+    assert files.outcome(config.out) == files.outcome(uninterrupted)
+
+
+def test_continued_at_the_end_of_an_epoch(settings, interrupting, files):
+    undisturbed, config = (settings(out, max_epochs=2, validate_every=100) for out in ("undisturbed", "run"))
+    total = train(undisturbed).updates
+    assert total > 30
+    with interrupting(total // 2):
+        train(config)
+    assert resume(config.out).updates == total
+    assert files.outcome(config.out) == files.outcome(undisturbed.out)
+
+
+def test_a_run_moved_to_another_folder_continues_there(settings, interrupting, tmp_path, uninterrupted, files):
+    config = settings(**LENGTH)
+    with interrupting(13):
+        train(config)
+    moved = config.out.rename(tmp_path / "moved")
+    assert resume(moved).folder == moved
+    assert files.outcome(moved) == files.outcome(uninterrupted)
+    assert files.names(tmp_path) == {"moved"}
+
+
+def test_what_an_interrupted_run_needs_is_in_its_folder_and_no_more(settings, interrupting, files):
+    config = settings(**LENGTH, checkpoint_seconds=OFTEN)
+    with interrupting(23):
+        train(config)
+    kept = files.names(config.out / "resume")
+    assert any(name.startswith("best-") for name in kept)
+    assert {name for name in kept if not name.startswith(("checkpoint", "best-"))} == {
+        *("train", "valid", "valid.json", "snapshot-000000010.safetensors", "snapshot-000000020.safetensors")
+    }
+    _, newest = sorted(name for name in kept if name.startswith("checkpoint"))
+    assert newest == "checkpoint-000000023"
+    assert files.names(config.out / "resume" / newest) == {"00001-of-00001.safetensors"}
+
+
+@pytest.mark.parametrize("seconds", [OFTEN, NEVER], ids=["checkpoints", "no checkpoint yet"])
+def test_a_lost_process_continues_from_its_last_checkpoint(settings, crashing, uninterrupted, files, seconds):
+    config = settings(**LENGTH, checkpoint_seconds=seconds)
+    with crashing(24), pytest.raises(SystemError, match="lost"):
+        train(config)
+    with (config.out / "metrics.jsonl").open("a", encoding="utf-8") as file:
+        file.write('{"update": 24, "lo')  # it was lost in the middle of a line
+    (config.out / ".model.safetensors.4711.tmp").write_bytes(b"half a model")
+    with counting() as updates:
+        assert resume(config.out).updates == 25
+    assert updates() <= 10 if seconds == OFTEN else updates() == 25
+    assert files.names(config.out) == files.names(uninterrupted)
+    assert files.outcome(config.out) == files.outcome(uninterrupted)
+
+
+def test_a_snapshot_of_a_future_that_never_was_has_no_part_in_the_mean(settings, interrupting, crashing, files):
+    config = settings(max_updates=25, checkpoint_seconds=NEVER)
+    with interrupting(5):
+        train(config)
+    with crashing(18), pytest.raises(SystemError, match="lost"):
+        resume(config.out)  # to update 23, with snapshots of 10 and 20
+    resume(config.out, max_updates=12)
+    train(expected := settings("expected", max_updates=12))
+    assert files.outcome(config.out) == files.outcome(expected.out)
+
+
+def test_text_is_split_anew_until_the_cooldown_also_when_continued(settings, interrupting, monkeypatch):
+    batch, anew = BatchLoader.batch, []
+
+    def noted(loader: BatchLoader, pairs: list[int], seed: int | None = None) -> Batch:
+        found = batch(loader, pairs, seed)
+        lengths = loader.corpus.source.lengths[list(pairs)]
+        anew.append(found.sources.tokens != lengths.sum())
+        return found
+
+    # A batch holds some 180 words, each split in two with probability 0.1: none of them once in 10^8 times.
+    config = settings(max_updates=20, cooldown=0.5, tokenizer="bpe", resample=1.0, batch_tokens=200, validate_every=100)
+    with interrupting(3):
+        train(config)
+    monkeypatch.setattr(BatchLoader, "batch", noted)
+    with interrupting(12):
+        resume(config.out)
+    resume(config.out)
+    assert anew[:17] == [True] * 7 + [False] * 10
+    assert not any(anew[17:])  # of the validation
+
+
+# Continued with the same settings or with others
+
+
+def test_continues_with_the_threads_it_was_started_with(settings, interrupting, monkeypatch):
+    given: list[int] = []
+    monkeypatch.setattr(torch, "set_num_threads", given.append)
+    config = settings(threads=3, max_updates=12)
+    with interrupting(11):
+        train(config)
+    given.clear()
+    resume(config.out)
+    assert given[0] == 3
+
+
+def test_changed_settings_hold_from_then_on(settings, interrupting, files):
+    config = settings(max_updates=20)
+    with interrupting(5):
+        train(config)
+    with interrupting(5):
+        resume(config.out, learning_rate=1e-5, batch_tokens=48)
+    resume(config.out)
+    kept = json.loads((config.out / "config.json").read_text())["training"]["settings"]
+    assert (kept["learning_rate"], kept["batch_tokens"], kept["max_updates"]) == (1e-5, 48, 20)
+    assert [line["learning_rate"] for line in files.reports(config.out)] == pytest.approx([1e-5 * (10 / 20) ** 0.5])
+
+
+@pytest.mark.parametrize(
+    ("changes", "total"),
+    [
+        # 64 pairs of 5 tokens, 8 in a batch: 8 batches an epoch, of which 4 are done
+        (dict(), 4 + 4 + 8),
+        (dict(batch_tokens=80), 4 + 2 + 4),
+        (dict(accumulate=3), 4 + 2 + 3),
+        (dict(batch_tokens=20, accumulate=2), 4 + 4 + 8),
+    ],
+    ids=str,
+)
+def test_with_batches_of_another_size_it_is_as_far_as_it_was(settings, interrupting, tmp_path, changes, total):
+    (tmp_path / "even.tsv").write_text("a b c d\td c b a\n" * 64)
+    config = settings(source=tmp_path / "even.tsv", batch_tokens=40, max_epochs=2, validate_every=100)
+    with interrupting(4):
+        train(config)
+    result = resume(config.out, **changes)
+    assert (result.finished, result.updates) == (True, total)
+
+
+def test_settings_of_another_version_are_refused(settings, interrupting):
+    config = settings(max_updates=20)
+    with interrupting(1):
+        train(config)
+    path = config.out / "config.json"
+    path.write_text(path.read_text().replace('"accumulate"', '"hurry"'))
+    with pytest.raises(ConfigError, match=r"do not fit this version of glassformer: .*hurry"):
+        resume(config.out)
+
+
+def test_trained_once_it_goes_on_where_it_stopped_and_is_done_once(settings, interrupting, files):
+    config, whole = settings(max_updates=20), settings("whole", max_updates=20)
+    train(whole)
+    with interrupting(7):
+        assert not train_once(config).finished
+    with counting() as updates:
+        result = train_once(replace(config, threads=1))
+    assert (result.finished, result.updates, updates()) == (True, 20, 13)
+    assert files.outcome(config.out) == files.outcome(whole.out)
+    with counting() as updates:
+        again = train_once(config)
+    assert (again.finished, again.updates, again.metric, updates()) == (True, 20, result.metric, 0)
+    assert 0 < again.seconds <= result.seconds
+
+
+def test_trained_once_is_with_these_settings(settings):
+    train(settings(max_updates=10))
+    message = r"run was trained with other settings \(max_updates 10, now 20\): give those again, or choose an"
+    with pytest.raises(RunError, match=message):
+        train_once(settings(max_updates=20))
+    assert train_once(settings(max_updates=20, overwrite=True)).updates == 20
