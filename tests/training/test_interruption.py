@@ -59,13 +59,6 @@ def test_of_several_signals_the_first_says_how_it_ended(patient, signals):
         assert interruption.signal == signals[0]
 
 
-def test_after_an_error_the_handlers_are_back():
-    before = [signal.getsignal(each) for each in HANDLED]
-    with pytest.raises(ValueError, match="inside"), deferring_signals(patient=False):
-        raise ValueError("inside")
-    assert [signal.getsignal(each) for each in HANDLED] == before
-
-
 def test_in_a_thread_of_a_program_the_signals_are_the_programs_own():
     before = [signal.getsignal(each) for each in HANDLED]
     seen = []

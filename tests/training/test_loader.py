@@ -10,7 +10,7 @@ from glassformer.data.corpus import Corpus, write_corpus
 from glassformer.data.encode import PairEncoder
 from glassformer.text.loading import load_tokenizer
 from glassformer.text.resampling import Resampler
-from glassformer.text.tokenizer import EOS, UNK, SymbolTokenizer, train_tokenizer
+from glassformer.text.tokenizer import EOS, UNK, train_tokenizer
 from glassformer.training.distributed import ALONE, Processes
 from glassformer.training.loader import BatchLoader
 from glassformer.transformer.config import ModelConfig
@@ -93,25 +93,24 @@ def test_its_shape_is_that_of_its_largest_batch(corpus):
 LINES = ["the cat sat on the mat", "a dog and another cat", "the dog sat on the cat", "no cat, no dog", "on and on"]
 
 
+def resampling(folder: Path, *kinds: str) -> BatchLoader:
+    """The batches of pairs whose sides are the same lines, with tokenizers of these kinds."""
+    tokenizers = [train_tokenizer(LINES * 20, kind=kind, vocab_size=None, seed=1) for kind in kinds]
+    paths = [tokenizer.save(folder / name) for name, tokenizer in zip(("source", "target"), tokenizers, strict=True)]
+    write_corpus([PairEncoder(*map(str, paths)).encode(LINES, LINES)], folder)
+    source, target = (tokenizer.vocab_size for tokenizer in tokenizers)
+    model = ModelConfig.preset("tiny", source_vocab_size=source, target_vocab_size=target, shared_vocab=False)
+    return BatchLoader(Corpus(folder), model, CPU, ALONE, Resampler(tuple(tokenizers), share=1.0))
+
+
 @pytest.fixture(params=["bpe", "unigram"])
 def resampled(request, tmp_path) -> BatchLoader:
-    """Sources are text split into subwords, targets are symbols; both sides say the same."""
-    subwords = train_tokenizer(LINES * 20, kind=request.param, vocab_size=None, seed=1)
-    symbols = SymbolTokenizer.train(LINES, vocab_size=None)
-    encoder = PairEncoder(str(subwords.save(tmp_path / "source")), str(symbols.save(tmp_path / "target")))
-    write_corpus([encoder.encode(LINES, LINES)], tmp_path)
-    model = ModelConfig.preset(
-        "tiny", source_vocab_size=subwords.vocab_size, target_vocab_size=symbols.vocab_size, shared_vocab=False
-    )
-    return BatchLoader(Corpus(tmp_path), model, CPU, ALONE, Resampler((subwords, symbols), share=1.0))
+    """Sources are text split into subwords, targets are symbols."""
+    return resampling(tmp_path, request.param, "symbols")
 
 
 def test_resampled_tokens_are_counted_as_they_are(tmp_path):
-    subwords = train_tokenizer(LINES * 20, kind="bpe", vocab_size=None, seed=1)
-    encoder = PairEncoder(str(subwords.save(tmp_path / "source")), str(subwords.save(tmp_path / "target")))
-    write_corpus([encoder.encode(LINES, LINES)], tmp_path)
-    model = ModelConfig.preset("tiny", source_vocab_size=subwords.vocab_size, target_vocab_size=subwords.vocab_size)
-    loader = BatchLoader(Corpus(tmp_path), model, CPU, ALONE, Resampler((subwords, subwords), share=1.0))
+    loader = resampling(tmp_path, "bpe", "bpe")
     groups, counts = [[list(range(len(LINES)))]], set[int]()
     for seed in range(5):
         ((group, batches),) = loader.load((group, [seed]) for group in groups)

@@ -12,7 +12,7 @@ from glassformer.training.optimizer import Optimizer
 from glassformer.transformer.config import ModelConfig
 from glassformer.transformer.model import Transformer
 
-FINE, HARMFUL = torch.tensor(0.0), torch.tensor(1.0)
+FINE = torch.tensor(0.0)
 
 
 @pytest.mark.parametrize("shape", [(5, 7), (7, 5), (11, 11), (1, 13)])
@@ -56,13 +56,6 @@ def test_its_steps_are_those_of_the_momentums_look_ahead():
         assert_close(muon.momentum[weight], mean)
 
 
-def test_a_step_is_as_large_as_one_of_adam():
-    weight = nn.Parameter(torch.zeros(64, 256))
-    weight.grad = torch.randn(64, 256)
-    Muon({weight: 1}, torch.float32).step(0.01, FINE)
-    assert weight.detach().square().mean().sqrt().item() == pytest.approx(0.2 * 0.01, rel=0.2)
-
-
 def test_matrices_one_below_the_other_are_taken_by_themselves():
     parts = [nn.Parameter(torch.randn(5, 7)) for _ in range(3)]
     packed = nn.Parameter(torch.cat([part.detach() for part in parts]))
@@ -72,18 +65,6 @@ def test_matrices_one_below_the_other_are_taken_by_themselves():
     Muon({packed: 3}, torch.float32).step(0.1, FINE)
     Muon(dict.fromkeys(parts, 1), torch.float32).step(0.1, FINE)
     assert_close(packed.detach(), torch.cat([part.detach() for part in parts]))
-
-
-def test_a_harmful_step_changes_nothing():
-    weight = nn.Parameter(torch.randn(5, 7))
-    muon = Muon({weight: 1}, torch.float32)
-    weight.grad = torch.randn(5, 7)
-    muon.step(0.1, FINE)
-    before = weight.detach().clone(), muon.momentum[weight].clone()
-    weight.grad = torch.full((5, 7), torch.nan)
-    muon.step(0.1, HARMFUL)
-    assert torch.equal(weight.detach(), before[0])
-    assert torch.equal(muon.momentum[weight], before[1])
 
 
 def test_many_matrices_are_worked_on_a_few_at_a_time(monkeypatch):

@@ -35,36 +35,29 @@ def test_what_is_not_a_number_is_left_out_from_the_first_update_on(loss, norm):
         assert not harmful(detector, 2.0)
 
 
-def test_the_first_loss_is_the_mean_of_the_losses():
-    detector = settled(7.0, updates=1)
-    assert detector.state.tolist() == [7, 0, 1, 0, 0]
-
-
 def test_mean_and_variance_follow_the_losses():
     # mean' = mean + 0.02 (loss - mean); variance' = 0.98 (variance + 0.02 (loss - mean)^2)
     detector = settled(2.0, updates=1)
+    assert detector.state.tolist() == [2, 0, 1, 0, 0]
     harmful(detector, 3.0)
     torch.testing.assert_close(detector.state, torch.tensor([2.02, 0.98 * 0.02, 2, 0, 0]))
     harmful(detector, 1.02)
     torch.testing.assert_close(detector.state, torch.tensor([2.0, 0.98 * (0.0196 + 0.02), 3, 0, 0]))
 
 
-def test_of_a_steady_loss_a_jump_is_more_than_one_nat():
-    detector = settled(2.0)
-    assert not harmful(detector, 2.99)
-    assert harmful(settled(2.0), 3.01)
-    assert harmful(settled(2.0), 1e30)
-
-
-def test_of_an_unsteady_loss_a_jump_is_more_than_ten_deviations():
-    # Alternating 2 +- 0.5: mean 2, deviation 0.5 about, of which ten are 5.
-    assert not harmful(settled(1.5, 2.5, updates=1000), 6.8)
-    assert harmful(settled(1.5, 2.5, updates=1000), 7.2)
-
-
-def test_a_fall_is_no_jump():
-    detector = settled(9.0)
-    assert not harmful(detector, 0.1)
+@pytest.mark.parametrize(
+    ("before", "loss", "jumps"),
+    [
+        ([2.0], 2.99, False),
+        ([2.0], 3.01, True),
+        ([2.0], 1e30, True),
+        ([9.0], 0.1, False),  # a fall
+        ([1.5, 2.5], 6.8, False),  # in turn: mean 2, deviation 0.5 about, of which ten are 5
+        ([1.5, 2.5], 7.2, True),
+    ],
+)
+def test_a_jump_is_more_than_one_nat_and_more_than_ten_deviations(before, loss, jumps):
+    assert harmful(settled(*before, updates=1000), loss) == jumps
 
 
 @pytest.mark.parametrize(("updates", "left_out"), [(99, False), (100, True)])
@@ -93,7 +86,6 @@ def test_a_jump_that_stays_is_left_out_every_time():
 
 
 def test_double_precision_is_watched_too():
-    detector = settled(2.0)
-    assert detector.judge(torch.tensor(NAN, dtype=torch.float64), torch.tensor(1.0, dtype=torch.float64)) == 1
-    assert detector.judge(torch.tensor(2.5, dtype=torch.float64), torch.tensor(1.0, dtype=torch.float64)) == 0
+    detector, one = settled(2.0), torch.tensor(1.0, dtype=torch.float64)
+    assert [detector.judge(loss * one, one).item() for loss in (NAN, 2.5)] == [1, 0]
     assert detector.state.dtype == torch.float32

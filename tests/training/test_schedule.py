@@ -5,14 +5,6 @@ import pytest
 from glassformer.training.schedule import cooled, inverse_square_root
 
 
-@pytest.mark.parametrize(
-    ("update", "rate"),
-    [(1, 0.125), (2, 0.25), (3, 0.375), (4, 0.5), (9, 0.5 * 2 / 3), (16, 0.25), (64, 0.125)],
-)
-def test_rises_to_the_peak_then_falls_with_the_root(update, rate):
-    assert inverse_square_root(update, peak=0.5, warmup=4) == pytest.approx(rate, rel=1e-12)
-
-
 @pytest.mark.parametrize("update", [1, 3999, 4000, 4001, 100_000])
 def test_equals_equation_3_of_the_paper(update):
     d_model, warmup = 512, 4000
