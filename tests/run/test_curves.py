@@ -25,11 +25,11 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "run" / "metrics.jsonl"
 
 
-def write(path: Path, reports: int, *, every: int = 5, metric: str = "bleu", offset: int = 0) -> None:
+def write(path: Path, reports: int, *, every: int = 5, metric: str = "bleu") -> None:
     """Appends reports 20 updates apart, and a validation after some."""
     with path.open("a") as file:
         for n in range(1, reports + 1):
-            update = offset + 20 * n
+            update = 20 * n
             line: dict[str, Any] = {"update": update, "epoch": 1 + n // 9, "loss": 2 + 1 / n, "seconds": 0.5 * update}
             file.write(json.dumps(line | {"learning_rate": min(update, 100) / 1e5}) + "\n")
             if n % every == 0:
@@ -125,18 +125,6 @@ def test_a_long_run_is_thinned_out_and_keeps_its_peaks(path):
             assert all(a < b for a, b in pairwise(updates))
             assert updates[0] <= 400
             assert updates[-1] >= 199_600
-
-
-def test_a_resumed_run_is_drawn_once_and_a_line_cut_off_not(path):
-    write(path, 20)
-    write(path, 10, offset=300)
-    with path.open("a") as file:
-        file.write('{"update": 520, "lo')
-    for axes in plot_curves(path).axes:
-        for points in lines(axes):
-            updates = [update for update, _ in points]
-            assert updates == sorted(set(updates))
-            assert updates[-1] == 500
 
 
 def test_smoothing_keeps_a_straight_line_and_takes_the_noise():

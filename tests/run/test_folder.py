@@ -7,7 +7,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from glassformer.errors import ConfigError, GlassformerError, RunError
+from glassformer.errors import GlassformerError, RunError
 from glassformer.generation.config import SearchConfig
 from glassformer.generation.translator import Translator
 from glassformer.run.folder import is_run_folder, load_run, open_run, write_config, write_weights
@@ -20,20 +20,13 @@ LINES = ["the cat sat", "a dog and a cat", "Grüße", "早上好", "on the mat",
 SEARCH = SearchConfig(beam=3, n_best=3, max_length=13)
 
 
-def make_run(folder: Path, *, shared: bool = False, d_model: int = 8) -> Translator:
+def make_run(folder: Path, *, shared: bool = False) -> Translator:
     """A run folder of a random model, and its translator as it was before it was written."""
     source: Tokenizer = train_tokenizer(LINES, kind="char", vocab_size=None, seed=1)
     target = source if shared else SymbolTokenizer(list("ABCDE"))
-    config = ModelConfig.tiny(
-        source_vocab_size=source.vocab_size,
-        target_vocab_size=target.vocab_size,
-        shared_vocab=shared,
-        d_model=d_model,
-        heads=2,
-        encoder_layers=1,
-        decoder_layers=1,
-        d_ff=13,
-    )
+    sizes = dict(d_model=8, heads=2, encoder_layers=1, decoder_layers=1, d_ff=13)
+    vocabularies = dict(source_vocab_size=source.vocab_size, target_vocab_size=target.vocab_size, shared_vocab=shared)
+    config = ModelConfig(**sizes, **vocabularies)
     model = Transformer(config)
     folder.mkdir(exist_ok=True)
     write_config(folder, config, source, target, {"settings": {"note": "Grüße"}})
@@ -66,32 +59,15 @@ def test_auto_is_the_same_precision_for_a_run_and_for_its_model(folder):
     assert loaded.translate_n_best(LINES, SEARCH) == translator.translate_n_best(LINES, SEARCH)
 
 
-def test_a_precision_that_there_is_none_of_is_named(folder):
-    with pytest.raises(ConfigError, match=r"precision must be one of auto, float32, bfloat16, float16, got 'int4'"):
-        Translator.load(folder, precision="int4")
-
-
 def test_a_run_has_all_that_was_written(folder):
     run = load_run(folder)
     assert run.training == {"settings": {"note": "Grüße"}}
     weights = load_file(folder / "model.safetensors")
     assert all(torch.equal(value, weights[name]) for name, value in run.model.state_dict().items())
-    assert {path.name for path in folder.iterdir()} == {
-        "config.json",
-        "model.safetensors",
-        "source.spm",
-        "target.symbols",
-    }
+    assert {path.name for path in folder.iterdir()} == {CONFIG, WEIGHTS, "source.spm", "target.symbols"}
     config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     assert config["format"] == 1
     assert "Grüße" in (folder / "config.json").read_text(encoding="utf-8"), "readable as it is"
-
-
-def test_a_run_may_be_moved(folder, tmp_path_factory):
-    elsewhere = tmp_path_factory.mktemp("elsewhere") / "moved run"
-    expected = Translator.load(folder).translate(LINES, SEARCH)
-    folder.rename(elsewhere)
-    assert Translator.load(elsewhere).translate(LINES, SEARCH) == expected
 
 
 def change_config(folder: Path, **changes) -> None:
@@ -126,14 +102,8 @@ def with_a_setting_of_tomorrow(folder: Path) -> None:
     change_config(folder, model={**model, "mixture_of_experts": 7})
 
 
-def of_a_wider_model(folder: Path) -> None:
-    make_run(folder / "other", d_model=16)
-    (folder / "other" / WEIGHTS).replace(folder / WEIGHTS)
-
-
 CONFIG, WEIGHTS = "config.json", "model.safetensors"
-INNER, OUTER = "decoder.0.feed_forward.inner.bias", "decoder.0.feed_forward.outer.weight"
-BIAS, PROJECTION = "encoder.0.self_attention.in_proj_bias", "encoder.0.self_attention.out_proj.weight"
+OUTER, BIAS = "decoder.0.feed_forward.outer.weight", "encoder.0.self_attention.in_proj_bias"
 NOT_OURS, DAMAGED = f"{CONFIG} was not written by glassformer, or is damaged", f"{WEIGHTS} is damaged ("
 NO_FIT = f"{WEIGHTS} does not fit the model of config.json: "
 NOT_FINITE = f"{WEIGHTS} holds numbers that are not finite: train again with a lower --learning-rate"
@@ -144,18 +114,11 @@ NOT_FINITE = f"{WEIGHTS} holds numbers that are not finite: train again with a l
     [
         (remove(CONFIG), " is not a run folder: it has no config.json (glassformer train --out makes one)"),
         (cut(CONFIG, 50), NOT_OURS),
-        (write(CONFIG, b""), NOT_OURS),
         (write(CONFIG, bytes(range(128, 256))), NOT_OURS),
         (write(CONFIG, b'{"vocab_size": 7}'), NOT_OURS),
         (write(CONFIG, b"[1, 2]"), NOT_OURS),
-        (
-            write(CONFIG, b'{"model_type": "marian"}'),
-            " holds a Hugging Face model, not a run: make a run of it",
-        ),
-        (
-            lambda folder: change_config(folder, format=2),
-            "has format version 2, this glassformer reads up to 1: ",
-        ),
+        (write(CONFIG, b'{"model_type": "marian"}'), " holds a Hugging Face model, not a run: make a run of it"),
+        (lambda folder: change_config(folder, format=2), "has format version 2, this glassformer reads up to 1: "),
         (lambda folder: change_config(folder, model=..., training=...), "is damaged: model, training missing"),
         (lambda folder: change_config(folder, model=None), "is damaged: model and training must be objects"),
         (lambda folder: change_config(folder, source_tokenizer=7), "is damaged: the tokenizers must be names of files"),
@@ -166,15 +129,10 @@ NOT_FINITE = f"{WEIGHTS} holds numbers that are not finite: train again with a l
             f"{WEIGHTS} is missing: its training has not reached a first validation",
         ),
         (cut(WEIGHTS, -100), DAMAGED),
-        (cut(WEIGHTS, 100), DAMAGED),
         (write(WEIGHTS, b""), DAMAGED),
         (lambda folder: torch.save({"weight": torch.zeros(3)}, folder / WEIGHTS), DAMAGED),  # it is never unpickled
-        (of_a_wider_model, NO_FIT),
-        (
-            change_weights(lambda weights: weights.clear()),
-            f"{NO_FIT}{INNER} must be (13,), got none",
-        ),
-        (change_weights(lambda weights: weights.pop(PROJECTION)), f"{NO_FIT}{PROJECTION} must be (8, 8), got none"),
+        (change_weights(lambda weights: weights.clear()), NO_FIT),
+        (change_weights(lambda weights: weights.pop(BIAS)), f"{NO_FIT}{BIAS} must be (24,), got none"),
         (
             change_weights(lambda weights: weights.update(output_bias=torch.zeros(7))),
             f"{NO_FIT}output_bias must be left out, got (7,)",

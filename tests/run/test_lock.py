@@ -51,14 +51,6 @@ def test_a_process_that_was_killed_holds_nothing(run, holding):
             assert (run / "resume" / "lock").read_text() == f"{os.getpid()} {platform.node()}\n"
 
 
-def test_a_process_that_ends_leaves_nothing_of_the_lock(run, holding):
-    with holding(run) as process:
-        process.communicate()
-        assert process.returncode == 0
-    assert left(run) == ["train", "valid.json"]
-    assert not is_held(run)
-
-
 def test_an_error_in_the_training_frees_it(run):
     with pytest.raises(ZeroDivisionError), held(run):
         raise ZeroDivisionError
@@ -67,22 +59,16 @@ def test_an_error_in_the_training_frees_it(run):
         assert is_held(run)
 
 
-def test_no_file_stays_open(run):
+def test_twice_in_one_process_it_is_refused_and_no_file_stays_open(run):
     before = os.listdir("/dev/fd")
-    with held(run):
-        assert is_held(run)
-        with pytest.raises(RunError), held(run):
-            pass
-        assert len(os.listdir("/dev/fd")) == len(before) + 1
-    assert os.listdir("/dev/fd") == before
-
-
-def test_twice_in_one_process(run):
     message = "is being trained by this process already: wait for it, or stop it"
     with held(run):
+        assert is_held(run)
         with pytest.raises(RunError, match=message), held(run):
             pass
         assert is_held(run)
+        assert len(os.listdir("/dev/fd")) == len(before) + 1
+    assert os.listdir("/dev/fd") == before
 
 
 def test_a_process_of_another_machine_is_named_with_it(run):
