@@ -20,6 +20,8 @@ WITH_EXAMPLES = [
     "generation.translator",
     "page.report",
     "seeds",
+    "text.scores",
+    "text.tokenizer",
     "training.train",
 ]
 

@@ -46,14 +46,6 @@ def test_a_share_is_drawn_all_over_the_files(files, rows):
     assert others[1] != targets, "another seed draws others"
 
 
-@pytest.mark.parametrize("workers", [1, 3])
-def test_other_processes_draw_the_same(files, workers):
-    split = HeldOut(7, [source_rank("a b c d e", 7)])
-    for wants in ([LINES, LINES], [LINES, SYMBOLS]):
-        here, there = (sample_text(files, wants=wants, share=0.3, held_out=split, workers=n) for n in (0, workers))
-        assert here == there
-
-
 def test_symbols_are_counted_in_all_lines(files, rows):
     lines, symbols = sample_text(files, wants=[LINES, SYMBOLS], share=0.01, held_out=SPLIT, workers=0)
     assert len(lines) < 50

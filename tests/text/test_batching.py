@@ -1,5 +1,4 @@
 import random
-from itertools import pairwise
 
 import pytest
 import torch
@@ -55,21 +54,9 @@ def test_a_batch_is_its_pairs_side_by_side(corpus, indices):
     assert batch.source.dtype == batch.target_in.dtype == batch.target_out.dtype == torch.long
     for side, packing, row in ((sources, batch.sources, batch.source), (targets, batch.targets, batch.target_in)):
         assert packing.keep.sum(-1).flatten().tolist() == list(map(len, side))
+        assert packing.positions[: packing.tokens].tolist() == [place for ids in side for place in range(len(ids))]
         assert len(packing.positions) == row.shape[1]
     assert batch.tokens == len(batch.target_out)
-
-
-def test_a_batch_by_hand(tmp_path, prepare_corpus):
-    corpus, _ = prepare_corpus([("a b", "1"), ("c", "2 3 4")], tmp_path, SOURCE, TARGET)
-    batch = batch_of(corpus, [1, 0])
-    a, b, c = 2, 3, 4  # ids of the symbols
-    assert batch.source.tolist() == [[c, EOS, a, b, EOS]]
-    assert batch.sources.keep.tolist() == [[[[True, True, False]]], [[[True, True, True]]]]
-    one, two, three, four, no = 3, 4, 5, 6, 12
-    assert batch.target_in.tolist() == [[no, two, three, four, no, one]]
-    assert batch.targets.positions.tolist() == [0, 1, 2, 3, 0, 1]
-    assert batch.target_out.tolist() == [two, three, four, EOS, one, EOS]
-    assert batch.tokens == 6
 
 
 def test_a_row_is_filled_with_padding():
@@ -150,12 +137,8 @@ def test_a_plan_is_like_a_list_of_lists():
     batches = list(made)
     assert len(made) == len(batches) > 30
     assert all(type(i) is int for batch in batches for i in batch)
-    assert made[:] == batches
-    assert made[3:7] == batches[3:7]
-    assert made[5] == batches[5]
-    assert made[-1] == batches[-1] == made[len(made) - 1]
-    assert made[-3::2] == batches[-3::2]
-    assert made[len(made) :] == []
+    for part in (slice(None), slice(3, 7), 5, -1, slice(-3, None, 2), slice(len(made), None)):
+        assert made[part] == batches[part]
     for index in (len(made), -len(made) - 1):
         with pytest.raises(IndexError):
             made[index]
@@ -177,22 +160,3 @@ def test_batches_are_filled_and_nearly_of_one_length():
     # The longer side of each batch is filled to within one pair.
     filled = sum(max(sum(pairs[i][side] for i in batch) for side in (0, 1)) for batch in batches)
     assert filled > 0.98 * 2_000 * (len(batches) - 1)
-
-
-def test_the_plan_depends_on_seed_and_epoch_alone():
-    pairs = corpus_lengths(500)
-    plans = {(seed, epoch): plan(pairs, 300, seed, epoch) for seed in (1, 2) for epoch in (0, 1)}
-    torch.rand(7)  # the global generator has no part in it
-    for (seed, epoch), batches in plans.items():
-        assert plan(pairs, 300, seed, epoch) == batches
-    assert len({str(batches) for batches in plans.values()}) == 4
-
-
-def test_another_epoch_mixes_batches_and_their_order():
-    pairs = corpus_lengths(2_000)
-    first, second = (plan(pairs, 300, epoch=epoch) for epoch in (0, 1))
-    together = [{frozenset(batch) for batch in batches} for batches in (first, second)]
-    assert len(together[0] & together[1]) < 0.5 * len(first), "other pairs together"
-    lengths = [max(pairs[i][1] for i in batch) for batch in first]
-    falls = sum(a > b for a, b in pairwise(lengths))
-    assert 0.3 < falls / len(lengths) < 0.6, "long and short batches come mixed"
