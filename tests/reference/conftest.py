@@ -126,30 +126,27 @@ def form(request: pytest.FixtureRequest) -> Any:
     return FORMS[request.param]
 
 
-def draw_keep(mask: str, q_len: int, k_len: int) -> Tensor | None:
-    """What broadcasts to (batch, q_len, k_len), True = may look."""
-    random = torch.rand(B, q_len, k_len) < 0.5
-    blocked_rows = random.clone()
-    blocked_rows[:, 2] = False  # one query of every sentence, and every query of the second
-    blocked_rows[1] = False
-    return {
-        "none": None,
-        "open": torch.ones(B, q_len, k_len, dtype=torch.bool),
-        "padding": (torch.arange(k_len) < torch.tensor([k_len, 3])[:, None])[:, None],
-        "causal": torch.ones(1, q_len, k_len, dtype=torch.bool).tril(),
-        "one for all": torch.tensor([True, False, True, True, False, True, False])[None, None, :k_len],
-        "random": random,
-        "blocked rows": blocked_rows,
-        "nothing": torch.zeros(1, 1, k_len, dtype=torch.bool),
-    }[mask]
-
-
-MASKS = ["none", "open", "padding", "causal", "one for all", "random", "blocked rows", "nothing"]
+MASKS: dict[str, Callable[[int, int], Tensor | None]] = {
+    "none": lambda q_len, k_len: None,
+    "open": lambda q_len, k_len: torch.ones(B, q_len, k_len, dtype=torch.bool),
+    "padding": lambda q_len, k_len: (torch.arange(k_len) < torch.tensor([k_len, 3])[:, None])[:, None],
+    "causal": lambda q_len, k_len: torch.ones(1, q_len, k_len, dtype=torch.bool).tril(),
+    "one for all": lambda q_len, k_len: torch.tensor([True, False, True, True, False, True, False])[None, None, :k_len],
+    "random": lambda q_len, k_len: torch.rand(B, q_len, k_len) < 0.5,
+    # one query of every sentence, and every query of the second
+    "blocked rows": lambda q_len, k_len: (
+        (torch.rand(B, q_len, k_len) < 0.5)
+        & (torch.arange(q_len) != 2)[:, None]
+        & torch.tensor([True, False])[:, None, None]
+    ),
+    "nothing": lambda q_len, k_len: torch.zeros(1, 1, k_len, dtype=torch.bool),
+}
+"""What broadcasts to (batch, q_len, k_len), True = may look."""
 
 
 @pytest.fixture(params=MASKS)
 def keep(request: pytest.FixtureRequest, form: Any) -> Tensor | None:
-    return draw_keep(request.param, form.lengths[0], form.lengths[-1])
+    return MASKS[request.param](form.lengths[0], form.lengths[-1])
 
 
 @pytest.fixture

@@ -132,27 +132,6 @@ def test_a_query_with_every_key_blocked_gets_zeros_and_finite_gradients(form, ke
         assert (inputs[0].grad[nowhere] == 0).all()
 
 
-@each("batch", [B, 1])
-@each("queries", [True, False])
-def test_a_mask_that_blocks_nothing_changes_no_gradient(form, batch, queries):
-    module, inputs = form.make().double().eval(), draw_inputs(form)
-    keep = torch.ones(batch, form.lengths[0] if queries else 1, form.lengths[-1], dtype=torch.bool)
-    towards = torch.randn(B, form.lengths[0], E, dtype=torch.float64)
-    leaves = [*inputs, *module.parameters()]
-    without = torch.autograd.grad(form.attend(module, inputs)[0], leaves, towards)
-    masked = torch.autograd.grad(form.attend(module, inputs, form.mask(keep))[0], leaves, towards)
-    for gradient, expected in zip(masked, without, strict=True):
-        assert (gradient != 0).any()
-        assert_close(gradient, expected)
-
-
-def test_gradients_are_the_slopes_of_the_result(form):
-    module, inputs = form.make(6, 2).double().eval(), draw_inputs(form, width=6)
-    rows = [[1, 1, 0, 1, 0, 1, 1], [0] * 7, [1] * 7, [0, 0, 0, 0, 1, 0, 0], [1, 0, 0, 1, 1, 0, 1]]
-    mask = form.mask(torch.tensor(rows)[None, :, : form.lengths[-1]].bool())
-    assert torch.autograd.gradcheck(lambda *x: form.attend(module, list(x), mask)[0], inputs)
-
-
 @each("dtype", HALF)
 @each("autocast", [True, False])
 @blocked_rows

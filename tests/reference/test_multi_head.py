@@ -1,5 +1,4 @@
 import copy
-import itertools
 import math
 
 import pytest
@@ -49,14 +48,6 @@ def test_what_a_module_has(bias):
 # The steps
 
 
-def test_scores_of_every_query_with_every_key():
-    query, key = torch.randn(2, 1, 2, 4), torch.randn(3, 1, 2, 4)
-    scores = MultiHeadAttention(2, 8).get_score(query, key)
-    assert scores.shape == (2, 3, 1, 2)
-    for i, j, h in itertools.product(range(2), range(3), range(2)):
-        assert_close(scores[i, j, 0, h], query[i, 0, h] @ key[j, 0, h])
-
-
 def test_attention_worked_by_hand():
     # Two heads of width 4: scores are halved, sqrt(4), whatever d_model. Values are ten times what comes in.
     module = MultiHeadAttention(2, 8).double().eval()
@@ -91,16 +82,6 @@ class NearestKeys(MultiHeadAttention):
         return -(query[:, None] - key[None]).square().sum(-1)
 
 
-class BlockedIsTrue(MultiHeadAttention):
-    def prepare_mask(self, mask: Tensor, query_shape: torch.Size, key_shape: torch.Size) -> Tensor:
-        return super().prepare_mask(~mask, query_shape, key_shape)
-
-
-class Evenly(nn.Module):
-    def forward(self, scores: Tensor) -> Tensor:
-        return torch.full_like(scores, 1 / scores.shape[1])
-
-
 def test_a_subclass_may_replace_the_scores(inputs):
     module = NearestKeys(H, E).double().eval()
     query, key, value = inputs
@@ -110,10 +91,20 @@ def test_a_subclass_may_replace_the_scores(inputs):
     assert_close(module.attn, expected.permute(2, 3, 0, 1))
 
 
+class BlockedIsTrue(MultiHeadAttention):
+    def prepare_mask(self, mask: Tensor, query_shape: torch.Size, key_shape: torch.Size) -> Tensor:
+        return super().prepare_mask(~mask, query_shape, key_shape)
+
+
 def test_a_subclass_may_replace_the_mask(inputs, mask):
     module, other = MultiHeadAttention(H, E).double().eval(), BlockedIsTrue(H, E).double().eval()
     other.load_state_dict(module.state_dict())
     assert torch.equal(other(*inputs, ~mask), module(*inputs, mask))
+
+
+class Evenly(nn.Module):
+    def forward(self, scores: Tensor) -> Tensor:
+        return torch.full_like(scores, 1 / scores.shape[1])
 
 
 def test_the_softmax_may_be_replaced(inputs):
@@ -155,12 +146,6 @@ def test_dropout_acts_on_the_weights_and_shows_in_them_in_training_only(inputs):
 
 
 # Masks
-
-
-def test_a_prepared_mask_has_an_axis_for_heads(mask):
-    prepared = MultiHeadAttention(H, E).prepare_mask(mask, torch.Size((Q, B, E)), torch.Size((K, B, E)))
-    assert prepared.shape == (Q, K, B, 1)
-    assert torch.equal(prepared[..., 0], mask)
 
 
 def test_the_axes_are_query_key_batch_even_where_all_are_as_long():

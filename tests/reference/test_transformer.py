@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.testing import assert_close
 
@@ -61,14 +62,11 @@ def models(**changes: Any) -> Models:
 
 
 def normed(x: Tensor, norm: nn.LayerNorm) -> Tensor:
-    centred = x - x.mean(-1, keepdim=True)
-    variance = centred.square().mean(-1, keepdim=True)
-    return centred / (variance + EPS).sqrt() * norm.weight + norm.bias
+    return F.layer_norm(x, (E,), norm.weight, norm.bias, EPS)
 
 
 def fed_forward(x: Tensor, ffn: FFN) -> Tensor:
-    inner = x @ ffn.linear1.weight.T + ffn.linear1.bias
-    return torch.where(inner > 0, inner, 0.0) @ ffn.linear2.weight.T + ffn.linear2.bias
+    return F.linear(F.linear(x, ffn.linear1.weight, ffn.linear1.bias).relu(), ffn.linear2.weight, ffn.linear2.bias)
 
 
 # Attention
@@ -81,16 +79,6 @@ def test_attention_worked_by_hand():
     v = torch.tensor([[[80.0, 4.0], [40.0, 0.0]]], dtype=torch.float64)
     output = ScaledDotProductAttention(4)(q, k, v)
     assert_close(output, torch.tensor([[[70.0, 3.0]]], dtype=torch.float64))
-
-
-def test_a_word_attends_most_to_words_that_point_its_way():
-    man, book, road = [2.0, 0.0], [0.0, 2.0], [1.0, 2.0]
-    words = torch.tensor([[man, book, road]], dtype=torch.float64)
-    weights = ScaledDotProductAttention(2)(words, words, torch.eye(3, dtype=torch.float64)[None])[0]
-    products = [[4, 0, 2], [0, 4, 4], [2, 4, 5]]  # every word with every word
-    for row, scores in zip(weights, products, strict=True):
-        powers = [math.exp(score / math.sqrt(2)) for score in scores]
-        assert_close(row, torch.tensor([power / sum(powers) for power in powers], dtype=torch.float64))
 
 
 def test_projections_are_one_matrix_per_head_without_bias():
@@ -108,17 +96,6 @@ def test_projections_are_drawn_for_all_heads_together(name):
         assert abs(head.mean()) < 0.1 * bound
         assert head.std().item() == pytest.approx(bound / math.sqrt(3), rel=0.1)
     assert not torch.equal(weight[0], weight[1])
-
-
-def test_projections_are_reproducible_from_the_seed():
-    states = []
-    for seed in (1, 1, 2):
-        torch.manual_seed(seed)
-        states.append(MultiHeadAttention(E, H).state_dict())
-    first, again, other = states
-    for name, weight in first.items():
-        assert torch.equal(weight, again[name])
-        assert not torch.equal(weight, other[name])
 
 
 # Embeddings, positions
@@ -144,11 +121,10 @@ def test_sines_and_cosines_alternate(d_model):
     assert_close(positions(x), x + torch.tensor(expected, dtype=torch.float64), atol=1e-6, rtol=0.0)
 
 
-@each("dtype", [torch.float64, torch.float32, *HALF])
+@each("dtype", [torch.float64, *HALF])
 def test_positions_follow_the_module(dtype):
     encoder = make(TransformerEncoder).to(dtype)
-    assert encoder.positions.table.dtype == dtype
-    assert encoder(torch.zeros(B, K, dtype=torch.long)).dtype == dtype
+    assert encoder(torch.zeros(B, K, dtype=torch.long)).dtype == encoder.positions.table.dtype == dtype
     assert not any("table" in name for name in encoder.state_dict())
 
 
@@ -182,8 +158,7 @@ def test_what_a_sublayer_adds_is_dropped_in_training_only_and_no_weight_ever():
     layer, x = TransformerEncoderLayer(E, FF, H, 0.5, EPS), torch.randn(B, K, E)
     assert not torch.equal(layer(x), layer(x))
     assert torch.equal(layer.self_attention(x, x, x), layer.self_attention(x, x, x))
-    layer.eval()
-    assert torch.equal(layer(x), layer(x))
+    assert torch.equal(layer.eval()(x), layer(x))
 
 
 # Encoder and decoder
@@ -205,16 +180,12 @@ def test_models_are_embeddings_neither_scaled_nor_dropped_positions_and_layers(l
     assert_close(decoder(ids, states, PADDED, causal_mask(Q)), y)
 
 
-def test_encoder_mask_is_optional_and_decoder_masks_are_not():
+def test_no_mask_is_one_that_blocks_nothing():
     ids, source = torch.randint(PAD, (B, Q)), torch.randn(B, K, E)
     encoder, decoder = models()
     assert torch.equal(encoder(ids), encoder(ids, torch.zeros(1, 1, Q, dtype=torch.bool)))
     none_blocked = torch.zeros(1, 1, K, dtype=torch.bool)
     assert torch.equal(decoder(ids, source, None, None), decoder(ids, source, none_blocked, none_blocked[:, :, :Q]))
-    with pytest.raises(TypeError, match="mask_self"):
-        decoder(ids, source, None)
-    with pytest.raises(TypeError, match="mask_src_tgt"):
-        decoder(ids, source)
 
 
 @each_kind
@@ -332,15 +303,6 @@ def test_greedy_stops_once_all_have_ended():
     assert endless.shape == (1, 3)
     first = int(endless[0, 0])
     assert greedy(encoder, decoder, source, src_pad=PAD, end=first, max_len=LONGEST).tolist() == [[first]]
-
-
-def test_greedy_never_predicts_padding():
-    encoder, decoder = models()
-    with torch.no_grad():
-        decoder.embedding.embedding.weight[:PAD].sub_(100.0)  # all words but padding, whose product is 0, unlikely
-        decoder.layers[-1].ffn_norm.bias.add_(100.0)
-    predicted = greedy(encoder, decoder, draw_sources(), src_pad=PAD, end=NEVER, max_len=LONGEST)
-    assert (predicted != PAD).all()
 
 
 def test_greedy_keeps_no_graph():

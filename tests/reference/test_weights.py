@@ -110,29 +110,25 @@ SIZES = r"the sizes differ: a parameter of shape \(.*\) can't be held by \(.*\)"
 LOST = "holds numbers that would be lost"
 
 
+ADDED = (
+    r"source adds keys \(add_bias_kv or add_zero_attn\), which the step-by-step forms don't have",
+    r"target must not add keys \(add_bias_kv, add_zero_attn\): the step-by-step forms don't",
+)
+WIDE = (
+    "source has kdim 5 and vdim 7: the step-by-step forms have one width",
+    "target must have one width, got kdim 5 and vdim 7",
+)
+
+
 @each(
-    ("settings", "from_fast", "to_fast"),
-    [
-        *(
-            (
-                {setting: True},
-                r"source adds keys \(add_bias_kv or add_zero_attn\), which the step-by-step forms don't have",
-                r"target must not add keys \(add_bias_kv, add_zero_attn\): the step-by-step forms don't",
-            )
-            for setting in ("add_bias_kv", "add_zero_attn")
-        ),
-        (
-            {"kdim": 5, "vdim": 7},
-            "source has kdim 5 and vdim 7: the step-by-step forms have one width",
-            "target must have one width, got kdim 5 and vdim 7",
-        ),
-    ],
+    ("settings", "messages"),
+    [({"add_bias_kv": True}, ADDED), ({"add_zero_attn": True}, ADDED), ({"kdim": 5, "vdim": 7}, WIDE)],
 )
 @each_fast
-def test_added_keys_and_other_widths_are_refused_both_ways(form, fast_class, settings, from_fast, to_fast):
+def test_added_keys_and_other_widths_are_refused_both_ways(form, fast_class, settings, messages):
     fast = holdable(form, fast_for(form, fast_class, **settings))
-    assert_refused(from_fast, form.from_fast, fast, form.make())
-    assert_refused(to_fast, form.to_fast, form.make(), fast)
+    assert_refused(messages[0], form.from_fast, fast, form.make())
+    assert_refused(messages[1], form.to_fast, form.make(), fast)
 
 
 def test_another_number_of_heads_or_width_is_refused_both_ways(form):
