@@ -89,15 +89,17 @@ def test_the_steps_of_generation_are_one_record_and_the_ids_the_same(make, famil
         assert_close(captured[name].weights, expected, rtol=0, atol=1e-5)
 
 
+@pytest.mark.parametrize("padded", [False, True])
 @torch.no_grad()
-def test_a_cache_of_fixed_size(make):
+def test_a_cache_of_fixed_size(make, padded):
     model, inputs = make.family("llama")
+    inputs["attention_mask"] = inputs["attention_mask"].flip(1) if padded else torch.ones(2, 11, dtype=torch.long)
     settings = dict(
         max_new_tokens=5, do_sample=False, pad_token_id=1, cache_implementation="static", disable_compile=True
     )
-    plain = model.generate(inputs["input_ids"], **settings)
+    plain = model.generate(**inputs, **settings)
     with capture(model, Want(weights=True)) as captured:
-        assert torch.equal(model.generate(inputs["input_ids"], **settings), plain)
+        assert torch.equal(model.generate(**inputs, **settings), plain)
     assert sum(call.weights.shape[2] for call in captured.calls("model.layers.0.self_attn")) == 11 + 4
 
 
