@@ -9,6 +9,7 @@ import warnings
 from typing import Any
 
 import jaxtyping
+import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -72,7 +73,7 @@ def cases(draw: st.DrawFn) -> dict[str, Any]:
         "batched": draw(st.sampled_from([True, True, True, False])),
         "inputs": draw(st.sampled_from(["different", "same", "key is value"])),
         "dtype": draw(st.sampled_from([torch.float64, torch.float64, torch.float32, torch.bfloat16, torch.float16])),
-        "padding": draw(st.sampled_from([None, None, "bool", "float"])),
+        "padding": draw(st.sampled_from([None, None, None, "bool", "float", "lowest"])),
         "mask": draw(st.sampled_from([None, "bool", "float", "bool per head", "float per head", "causal"])),
         "mask_dtype": draw(st.sampled_from([None] * 12 + [torch.float32, torch.float64, torch.bfloat16])),
         "share_blocked": draw(st.sampled_from([0.0, 0.3, 0.9])),
@@ -93,6 +94,9 @@ def mask_of(kind: str, shape: tuple[int, ...], case: dict[str, Any], dtype: torc
     blocked = torch.rand(shape) < case["share_blocked"]
     if kind.startswith("bool"):
         return blocked
+    if kind == "lowest":  # as Hugging Face pads: a number, which does not block (float16's own is rounded otherwise)
+        lowest = -1e4 if case["dtype"] == torch.float16 else torch.finfo(case["dtype"]).min
+        return torch.zeros(shape, dtype=case["dtype"]).masked_fill_(blocked, lowest)
     return torch.randn(shape, dtype=dtype).masked_fill_(blocked, -torch.inf)
 
 
@@ -177,6 +181,20 @@ def open_rows(case: dict[str, Any], call: dict[str, Any], shape: tuple[int, int,
     return torch.ones(shape[:3], dtype=torch.bool) if added else ~blocked.all(-1)
 
 
+def laid(rows: Tensor, case: dict[str, Any]) -> Tensor:
+    """Rows (batch, q_len) as the output has them."""
+    return (rows if case["batch_first"] else rows.T) if case["batched"] else rows[0]
+
+
+def gradients(
+    module: nn.Module, inputs: list[Tensor], output: Tensor, weights: Tensor | None
+) -> tuple[Tensor | None, ...]:
+    towards = torch.linspace(-1, 1, output.numel()).view_as(output).to(output.dtype)
+    loss = (output * towards).sum() + (0 if weights is None else weights.square().sum())
+    learning = [*module.parameters(), *{id(x): x for x in inputs}.values()]
+    return torch.autograd.grad(loss, learning, allow_unused=True)
+
+
 @settings(max_examples=CASES, deadline=None, suppress_health_check=list(HealthCheck))
 @given(case=cases())
 def test_same_results_and_same_errors_as_torch(case):
@@ -196,17 +214,14 @@ def test_same_results_and_same_errors_as_torch(case):
         torch.backends.mha.set_fastpath_enabled(True)
 
     # Small inputs take the plain operations: let blocks of a few rows have their turn.
-    sizes = (choose.BLOCKS_FROM_SCORES, choose.BLOCK_BYTES, choose.BLOCK_ROWS)
-    if case["block_rows"] is not None:
-        choose.BLOCKS_FROM_SCORES, choose.BLOCK_ROWS = 0, 1
-        row_bytes = heads * (case["k_len"] + 2) * query.element_size()
-        choose.BLOCK_BYTES = {"cpu": case["block_rows"] * row_bytes}
-    jaxtyping.config.update("jaxtyping_disable", True)  # the module's own checks, not the test suite's
-    try:
+    with pytest.MonkeyPatch.context() as patch:
+        if case["block_rows"] is not None:
+            row_bytes = heads * (case["k_len"] + 2) * query.element_size()
+            patch.setattr(choose, "BLOCKS_FROM_SCORES", 0)
+            patch.setattr(choose, "BLOCK_ROWS", 1)
+            patch.setattr(choose, "BLOCK_BYTES", {"cpu": case["block_rows"] * row_bytes})
+        patch.setattr(jaxtyping.config, "jaxtyping_disable", True)  # the module's own checks, not the test suite's
         found = outcome(ours, inputs, call, case["grad"])
-    finally:
-        jaxtyping.config.update("jaxtyping_disable", False)
-        choose.BLOCKS_FROM_SCORES, choose.BLOCK_BYTES, choose.BLOCK_ROWS = sizes
 
     if "unspecified dimension size -1" in str(expected):
         return  # torch stumbles over empty inputs in some calls; ours are tested in test_multihead.py
@@ -222,16 +237,19 @@ def test_same_results_and_same_errors_as_torch(case):
     assert output.dtype == expected_output.dtype
     assert (weights is None) == (expected_weights is None)
     seeing = torch.ones(shape[:3], dtype=torch.bool) if hinted else open_rows(case, call, shape)
-    everywhere = seeing.all(1)  # (batch, q_len): rows in which every head sees something
-    rows = everywhere if case["batch_first"] else everywhere.T
-    rows = rows if case["batched"] else everywhere[0]
+    everywhere, anywhere = seeing.all(1), seeing.any(1)  # (batch, q_len): every head, or some head, sees something
+    rows = laid(everywhere, case)
     chosen = everywhere if case["average"] else seeing
     chosen = chosen if case["batched"] else chosen[0]
+    # Exact zeros where nothing is seen, and no NaN anywhere, gradients included.
     assert output.isfinite().all()
+    assert (output[laid(~anywhere, case)] == (0 if ours.out_proj.bias is None else ours.out_proj.bias)).all()
     if weights is not None:
         assert weights.shape == expected_weights.shape
-        if not case["average"]:
-            assert (weights[~chosen] == 0).all()
+        nowhere = ~anywhere if case["average"] else ~seeing
+        assert (weights[nowhere if case["batched"] else nowhere[0]] == 0).all()
+    grads = gradients(ours, inputs, output, weights) if case["grad"] else []
+    assert all(grad is None or grad.isfinite().all() for grad in grads)
     if case["dtype"] not in TOLERANCE:
         exact, exact_weights = outcome(*in_double(theirs, inputs, call), case["grad"])
         if rows.any():
@@ -245,13 +263,8 @@ def test_same_results_and_same_errors_as_torch(case):
     if weights is not None:
         assert_close(weights[chosen], expected_weights[chosen], **close)
     if case["grad"] and everywhere.all():
-        towards = torch.randn_like(output)
-        shared = [*{id(x): x for x in inputs}.values()]
-        found_grads = torch.autograd.grad((output * towards).sum(), [*ours.parameters(), *shared], allow_unused=True)
-        expected_grads = torch.autograd.grad(
-            (expected_output * towards).sum(), [*theirs.parameters(), *shared], allow_unused=True
-        )
-        for ours_grad, theirs_grad in zip(found_grads, expected_grads, strict=True):
+        expected_grads = gradients(theirs, inputs, expected_output, expected_weights)
+        for ours_grad, theirs_grad in zip(grads, expected_grads, strict=True):
             assert (ours_grad is None) == (theirs_grad is None)
             if ours_grad is not None:
                 assert_close(ours_grad, theirs_grad, atol=10 * tolerance * width, rtol=10 * tolerance)

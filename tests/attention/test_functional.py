@@ -53,24 +53,25 @@ def separate() -> dict[str, Any]:
 
 
 def test_signature_is_torchs():
-    ours = inspect.signature(multi_head_attention_forward).parameters
-    theirs = inspect.signature(F.multi_head_attention_forward).parameters
-    assert list(ours) == list(theirs)
-    assert [p.default for p in ours.values()] == [p.default for p in theirs.values()]
+    ours, theirs = (
+        inspect.signature(f).parameters for f in (multi_head_attention_forward, F.multi_head_attention_forward)
+    )
+    assert [(name, p.default) for name, p in ours.items()] == [(name, p.default) for name, p in theirs.items()]
 
 
+ADDED = {
+    "one more key": {"bias_k": tensor(1, 1, E), "bias_v": tensor(1, 1, E)},
+    "zero key": {"add_zero_attn": True},
+}
+ADDED["both"] = ADDED["one more key"] | ADDED["zero key"]
+STATIC = {"static_k": tensor(B * H, K, D), "static_v": tensor(B * H, K, D)}
 CALLS = {
-    "packed": lambda: {},
-    "separate": separate,
-    "separate without biases": lambda: {**separate(), "in_proj_bias": None, "out_proj_bias": None},
-    "one more key": lambda: {"bias_k": tensor(1, 1, E), "bias_v": tensor(1, 1, E)},
-    "zero key": lambda: {"add_zero_attn": True},
-    "both": lambda: {"bias_k": tensor(1, 1, E), "bias_v": tensor(1, 1, E), "add_zero_attn": True},
-    "static": lambda: {"static_k": tensor(B * H, K, D), "static_v": tensor(B * H, K, D)},
-    "static keys": lambda: {"static_k": tensor(B * H, K, D)},
-    "static values": lambda: {"static_v": tensor(B * H, K, D), "add_zero_attn": True},
-    "static of another length": lambda: {"static_k": tensor(B * H, 4, D), "static_v": tensor(B * H, 4, D)},
-    "separate and static": lambda: {**separate(), "static_k": tensor(B * H, K, D), "static_v": tensor(B * H, K, D)},
+    **{"packed": {}, "separate": separate(), "static": STATIC, "separate and static": {**separate(), **STATIC}},
+    "separate without biases": {**separate(), "in_proj_bias": None, "out_proj_bias": None},
+    **ADDED,
+    "static keys": {"static_k": tensor(B * H, K, D)},
+    "static values": {"static_v": tensor(B * H, K, D), "add_zero_attn": True},
+    "static of another length": {"static_k": tensor(B * H, 4, D), "static_v": tensor(B * H, 4, D)},
 }
 
 
@@ -78,7 +79,7 @@ CALLS = {
 @pytest.mark.parametrize("masked", [True, False])
 @pytest.mark.parametrize("kind", CALLS)
 def test_results_are_torchs(kind, masked, need_weights):
-    call = arguments(**CALLS[kind](), need_weights=need_weights, average_attn_weights=masked)
+    call = arguments(**CALLS[kind], need_weights=need_weights, average_attn_weights=masked)
     if masked and "another length" not in kind:
         call["key_padding_mask"] = torch.arange(K).expand(B, K) > 4
         call["attn_mask"] = torch.arange(Q)[:, None] + 1 < torch.arange(K)
@@ -91,31 +92,23 @@ def test_results_are_torchs(kind, masked, need_weights):
 
 
 def test_static_keys_need_no_projection():
-    # The key is too wide to be projected, and isn't.
-    call = arguments(static_k=tensor(B * H, K, D), static_v=tensor(B * H, K, D))
+    call = arguments(**STATIC)
     output, _ = multi_head_attention_forward(**call)
     call["in_proj_weight"][E:] = torch.nan
     assert torch.equal(multi_head_attention_forward(**call)[0], output)
 
 
 WRONG = {
-    "bias cannot be added to static key": {
-        "bias_k": tensor(1, 1, E),
-        "bias_v": tensor(1, 1, E),
-        "static_k": tensor(B * H, K, D),
-    },
-    "bias cannot be added to static value": {
-        "bias_k": tensor(1, 1, E),
-        "bias_v": tensor(1, 1, E),
-        "static_v": tensor(B * H, K, D),
-    },
+    "bias cannot be added to static key": {**ADDED["one more key"], "static_k": STATIC["static_k"]},
+    "bias cannot be added to static value": {**ADDED["one more key"], "static_v": STATIC["static_v"]},
     "bias_k is set but bias_v is None": {"bias_k": tensor(1, 1, E)},
     "bias_v is set but bias_k is None": {"bias_v": tensor(1, 1, E)},
     r"static_k must be .* = \(6, any, 11\), got \(5, 7, 11\)": {"static_k": tensor(5, K, D)},
     r"static_v must be .* = \(6, any, 11\), got \(6, 7, 10\)": {"static_v": tensor(B * H, K, 10)},
-    "q_proj_weight must be given with use_separate_proj_weight": {**separate(), "q_proj_weight": None},
-    "k_proj_weight must be given with use_separate_proj_weight": {**separate(), "k_proj_weight": None},
-    "v_proj_weight must be given with use_separate_proj_weight": {**separate(), "v_proj_weight": None},
+    **{
+        f"{x}_proj_weight must be given with use_separate_proj_weight": {**separate(), f"{x}_proj_weight": None}
+        for x in "qkv"
+    },
     "in_proj_weight must be given unless": {"in_proj_weight": None},
     r"key and value must have one length and batch, got \(7, 2\) and \(6, 2\)": {"value": tensor(6, B, E)},
     r"query and key must have one batch size, got 2 and 3: .*batch_first": {
@@ -169,16 +162,13 @@ def test_torch_function_overrides_are_honoured(where):
     class Override(Tensor):
         @classmethod
         def __torch_function__(cls, func, types, args=(), kwargs=None):
-            asked.append((func, len(args), kwargs))
+            asked.append((func, len(args), kwargs["need_weights"]))
             return answer
 
     call = arguments(bias_k=tensor(1, 1, E), bias_v=tensor(1, 1, E), need_weights=False)
     call[where] = call[where].as_subclass(Override)
     assert multi_head_attention_forward(**call) is answer
-    ((func, count, kwargs),) = asked
-    assert func is multi_head_attention_forward
-    assert count == 13
-    assert kwargs["need_weights"] is False
+    assert asked == [(multi_head_attention_forward, 13, False)]
 
 
 def test_a_subclass_without_overrides_is_computed():
@@ -192,11 +182,11 @@ def test_a_subclass_without_overrides_is_computed():
 # What torch does otherwise
 
 
-@pytest.mark.parametrize("added", ["one more key", "zero key", "both"])
+@pytest.mark.parametrize("added", ADDED)
 @pytest.mark.parametrize("k_len", [Q, K])
 def test_added_keys_stay_visible_under_the_causal_hint(added, k_len):
     future = torch.ones(Q, k_len, dtype=torch.bool).triu(1)
-    call = arguments(key=tensor(k_len, B, E), value=tensor(k_len, B, E), **CALLS[added]())
+    call = arguments(key=tensor(k_len, B, E), value=tensor(k_len, B, E), **ADDED[added])
     expected, _ = F.multi_head_attention_forward(**call, attn_mask=future)
     for need_weights in (True, False):
         output, _ = multi_head_attention_forward(**call, attn_mask=future, is_causal=True, need_weights=need_weights)
@@ -209,15 +199,3 @@ def test_the_causal_hint_alone_is_read():
     assert_close(output, F.multi_head_attention_forward(**call)[0])
     open_to_all, _ = multi_head_attention_forward(**{**call, "is_causal": False})
     assert not torch.allclose(output, open_to_all)
-
-
-@pytest.mark.parametrize("name", ["key_padding_mask", "attn_mask"])
-def test_uint8_masks_are_taken(name):
-    blocked = torch.rand(B if name == "key_padding_mask" else Q, K) < 0.5
-    blocked[:, 0] = False
-    call = arguments()
-    expected, expected_weights = F.multi_head_attention_forward(**call, **{name: blocked})
-    with pytest.warns(DeprecationWarning, match=f"uint8 for {name} is deprecated"):
-        output, weights = multi_head_attention_forward(**call, **{name: blocked.to(torch.uint8)})
-    assert_close(output, expected)
-    assert_close(weights, expected_weights)

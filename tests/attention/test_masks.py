@@ -1,8 +1,5 @@
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from torch import Tensor, nn
 from torch.testing import assert_close
 
 from glassformer.attention.masks import (
@@ -17,10 +14,9 @@ from glassformer.attention.masks import (
     masks_from_torch,
     open_blocked_rows,
 )
-from glassformer.attention.multihead import MultiheadAttention
 from glassformer.errors import ArgumentError
 
-B, H, Q, K, D = 2, 3, 5, 7, 11  # distinct primes: a swapped axis cannot pass
+B, H, Q, K = 2, 3, 5, 7  # distinct primes: a swapped axis cannot pass
 SIZES = {"batch": B, "heads": H, "q_len": Q, "k_len": K}
 
 
@@ -28,73 +24,23 @@ SIZES = {"batch": B, "heads": H, "q_len": Q, "k_len": K}
 
 
 def test_keep_from_ids_blocks_padding_wherever_it_stands():
-    ids = torch.tensor([[4, 9, 3, 9, 9], [9, 0, 1, 2, 3]])
-    keep = keep_from_ids(ids, pad=9)
-    assert keep.shape == (2, 1, 1, 5)
-    assert keep[:, 0, 0].tolist() == [[True, False, True, False, False], [False, True, True, True, True]]
+    keep = keep_from_ids(torch.tensor([[4, 9, 3, 9, 9], [9, 0, 1, 2, 3]]), pad=9)
+    assert keep.tolist() == [[[[True, False, True, False, False]]], [[[False, True, True, True, True]]]]
 
 
 def test_keep_from_lengths_keeps_the_first_keys():
     keep = keep_from_lengths(torch.tensor([0, 2, 3]), 3)
-    assert keep.shape == (3, 1, 1, 3)
-    assert keep[:, 0, 0].tolist() == [[False, False, False], [True, True, False], [True, True, True]]
-
-
-@settings(max_examples=20, deadline=None)
-@given(lengths=st.lists(st.integers(0, K), min_size=1, max_size=5))
-def test_lengths_and_padded_ids_give_one_mask(lengths):
-    ids = torch.tensor([[1] * length + [9] * (K - length) for length in lengths])
-    keep = keep_from_lengths(torch.tensor(lengths), K)
-    assert keep.sum(-1).flatten().tolist() == lengths
-    assert torch.equal(keep, keep_from_ids(ids, pad=9))
+    assert keep.tolist() == [[[[False, False, False]]], [[[True, True, False]]], [[[True, True, True]]]]
 
 
 def test_causal_queries_are_the_last_positions():
-    assert causal(3, 3)[0, 0].tolist() == [[True, False, False], [True, True, False], [True, True, True]]
-    assert causal(2, 4)[0, 0].tolist() == [[True, True, True, False], [True, True, True, True]]
-    assert causal(1, 3)[0, 0].tolist() == [[True, True, True]]
-    assert causal(Q, K).shape == (1, 1, Q, K)
+    assert causal(3, 3).tolist() == [[[[True, False, False], [True, True, False], [True, True, True]]]]
+    assert causal(2, 4).tolist() == [[[[True, True, True, False], [True, True, True, True]]]]
 
 
 def test_causal_refuses_more_queries_than_keys():
     with pytest.raises(ArgumentError, match=r"causal needs q_len <= k_len .*, got q_len 7 and k_len 5"):
         causal(7, 5)
-
-
-# torch's masks, where True = may not look
-
-
-@settings(max_examples=40, deadline=None)
-@given(data=st.data())
-def test_merged_masks_mean_what_torch_takes_them_to_mean(data):
-    padding, attn_mask = draw_torch_masks(data)
-    torch.manual_seed(data.draw(st.integers(0, 1000)))
-    theirs = nn.MultiheadAttention(H * D, H, batch_first=True, dtype=torch.float64)
-    ours = MultiheadAttention(H * D, H, batch_first=True, dtype=torch.float64)
-    ours.load_state_dict(theirs.state_dict())
-    query, key, value = (torch.randn(B, n, H * D, dtype=torch.float64) for n in (Q, K, K))
-    masks = {"key_padding_mask": padding, "attn_mask": attn_mask, "average_attn_weights": False}
-    expected_output, expected_weights = theirs(query, key, value, **masks)
-    output, weights = ours(query, key, value, **masks)
-    assert_close(output, expected_output)
-    assert_close(weights, expected_weights)
-    keep = keep_from_torch(padding, attn_mask, **SIZES)
-    seen = torch.ones(B, H, Q, K, dtype=torch.bool) if keep is None else keep.expand(B, H, Q, K)
-    assert torch.equal(seen, expected_weights > 0)
-
-
-def draw_torch_masks(data: st.DataObject) -> tuple[Tensor | None, Tensor | None]:
-    """torch gives NaN for a query that may look nowhere, so the last key is always open."""
-
-    def draw(*shape: int) -> Tensor:
-        size = torch.Size(shape).numel()
-        mask = torch.tensor(data.draw(st.lists(st.booleans(), min_size=size, max_size=size))).view(shape)
-        mask[..., -1] = False
-        return mask
-
-    padding = draw(B, K) if data.draw(st.booleans()) else None
-    attn_mask = data.draw(st.sampled_from([None, (Q, K), (B * H, Q, K)]))
-    return padding, None if attn_mask is None else draw(*attn_mask)
 
 
 # Additive masks
@@ -111,7 +57,7 @@ def test_keep_from_scores_refuses_what_a_keep_mask_cannot_say(number):
         keep_from_scores(torch.tensor([0.0, number]))
 
 
-def test_floating_masks_are_added_up_and_boolean_ones_stay_apart():
+def test_floating_masks_are_added_up_and_what_boolean_ones_block_is_blocked():
     padding, scores = torch.randn(B, K), torch.randn(B * H, Q, K)
     keep, bias = masks_from_torch(padding, scores, **SIZES)
     assert keep is None
@@ -119,15 +65,16 @@ def test_floating_masks_are_added_up_and_boolean_ones_stay_apart():
     keep, bias = masks_from_torch(padding > 0, scores, **SIZES)
     assert torch.equal(keep, (padding <= 0)[:, None, None])
     assert torch.equal(bias, scores.view(B, H, Q, K))
+    keep, bias = masks_from_torch(padding > 0, scores > 0, **SIZES)
+    assert torch.equal(keep, (padding <= 0)[:, None, None] & (scores <= 0).view(B, H, Q, K))
+    assert bias is None
 
 
 def test_open_columns_are_open_in_both():
     keep, bias = add_open_columns(torch.zeros(B, 1, 1, K, dtype=torch.bool), torch.full((1, 1, Q, K), -torch.inf), 2)
-    assert keep.shape == (B, 1, 1, K + 2)
-    assert bias.shape == (1, 1, Q, K + 2)
-    assert keep[..., K:].all()
-    assert not keep[..., :K].any()
-    assert (bias[..., K:] == 0).all()
+    added = torch.arange(K + 2) >= K
+    assert torch.equal(keep, added.expand(B, 1, 1, K + 2))
+    assert torch.equal(bias == 0, added.expand(1, 1, Q, K + 2))
     assert (bias[..., :K] == -torch.inf).all()
 
 
@@ -142,9 +89,8 @@ def test_a_bias_fits_float16_without_blocking_what_was_not_blocked():
 
 @pytest.mark.parametrize(("dtype", "float32_too"), [(torch.float32, False), (torch.float64, True)])
 def test_a_bias_of_another_dtype_is_refused(dtype, float32_too):
-    with pytest.raises(
-        ArgumentError, match=rf"must have the query's dtype torch\.bfloat16, got {dtype}: pass mask\.to"
-    ):
+    message = rf"must have the query's dtype torch\.bfloat16, got {dtype}: pass mask\.to"
+    with pytest.raises(ArgumentError, match=message):
         fit_bias(torch.zeros(1, 1, Q, K, dtype=dtype), torch.bfloat16, torch.bfloat16, float32_too=float32_too)
 
 
@@ -165,11 +111,12 @@ def test_causal_from_start_aligns_the_first_positions():
 # Errors
 
 
-@pytest.mark.parametrize(("dtype", "fix"), [(torch.float32, "keep_from_scores"), (torch.int64, "keep_from_scores")])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.int64])
 @pytest.mark.parametrize("name", ["key_padding_mask", "attn_mask"])
-def test_keep_from_torch_takes_boolean_masks(name, dtype, fix):
+def test_keep_from_torch_takes_boolean_masks(name, dtype):
     masks = {"key_padding_mask": None, "attn_mask": None, name: torch.zeros(B if name[0] == "k" else Q, K, dtype=dtype)}
-    with pytest.raises(ArgumentError, match=rf"^{name} must be boolean \(True = may not look\), got {dtype}: .*{fix}"):
+    message = rf"^{name} must be boolean \(True = may not look\), got {dtype}: .*keep_from_scores"
+    with pytest.raises(ArgumentError, match=message):
         keep_from_torch(**masks, **SIZES)
 
 
@@ -201,10 +148,10 @@ def test_masks_are_boolean_or_floating(dtype):
             r"^attn_mask must be \(query_len, key_len\) = \(5, 7\) or "
             r"\(batch \* heads, query_len, key_len\) = \(6, 5, 7\), got \(2, 5, 7\)$",
         ),
-        *[
+        *(
             ("attn_mask", shape, r"attn_mask must be .* got \(.*\)$")
             for shape in ((K,), (1, 1, Q, K), (), (H, B, Q, K))
-        ],
+        ),
     ],
 )
 def test_wrong_shapes_are_explained(name, shape, message):

@@ -10,25 +10,16 @@ from hypothesis import strategies as st
 from glassformer.attention.want import NOTHING, SUMMARY, Want, tile_size
 from glassformer.errors import ArgumentError
 
-EVERYTHING = Want(
-    entropy=True,
-    received=True,
-    distance=True,
-    lse=True,
-    top=2,
-    rows=(0,),
-    pooled=3,
-    pooled_heads=5,
-    head_mean=True,
-    weights=True,
-)
+SUMMARISED = ("entropy", "received", "distance", "lse")
+NUMBERS = dict(top=2, rows=(0,), pooled=3, pooled_heads=5)
+MAPS = dict(head_mean=True, weights=True)
 
 
-def test_nothing_is_wanted_unless_asked():
+def test_what_is_asked():
     assert Want() == NOTHING
     assert NOTHING.asked == ()
-    assert SUMMARY.asked == ("entropy", "received", "distance", "lse")
-    assert EVERYTHING.asked == (*SUMMARY.asked, "top", "rows", "pooled", "pooled_heads", "head_mean", "weights")
+    assert SUMMARY.asked == SUMMARISED
+    assert Want(**dict.fromkeys(SUMMARISED, True), **NUMBERS, **MAPS).asked == (*SUMMARISED, *NUMBERS, *MAPS)
 
 
 @pytest.fixture

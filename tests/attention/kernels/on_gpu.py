@@ -16,7 +16,7 @@ from glassformer.attention.kernels.plain import observe_plainly
 from glassformer.attention.want import Want
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
-B, H, G, L, S, D, E = 2, 4, 2, 19, 37, 11, 5  # G heads share a key head
+B, H, G, L, S, D, E = 2, 4, 2, 19, 29, 11, 5  # G heads share a key head
 # Triton's interpreter gets products of bfloat16 wrong; on a GPU they are tested.
 HALF = torch.bfloat16 if DEVICE == "cuda" else torch.float16
 torch.manual_seed(0)
@@ -53,12 +53,8 @@ def check(case: str, want: Want, dtype: torch.dtype = torch.float32, causal: boo
             assert torch.equal(found[name] < 0, found["top"] == 0)
             assert_close(exact_weights(exactly, found[name]), exact["top"], **exactness)
         else:
-            assert_close(
-                found[name].double(),
-                x,
-                **(rough if name == "head_mean" else exactness),
-                msg=lambda text, name=name: f"{case}, {name}: {text}",
-            )
+            close = rough if name == "head_mean" else exactness
+            assert_close(found[name].double(), x, **close, msg=lambda text, name=name: f"{case}, {name}: {text}")
     print(case)
 
 
@@ -68,29 +64,17 @@ def exact_weights(of: Problem, keys: Tensor) -> Tensor:
     return weights.gather(-1, keys.clamp(min=0)).masked_fill(keys < 0, 0.0)
 
 
-everything = Want(
-    entropy=True,
-    received=True,
-    distance=True,
-    lse=True,
-    top=3,
-    rows=(2, 16, 2),
-    row_heads=(1, -1),
-    pooled=2,
-    pooled_heads=5,
-    head_mean=True,
-)
+flags = dict(entropy=True, received=True, distance=True, lse=True)
+everything = Want(**flags, top=3, rows=(2, 16, 2), row_heads=(1, -1), pooled=2, pooled_heads=5, head_mean=True)
+linear = Want(**flags, top=5)
 each = random_keep(1, H, L, S, share=0.5)
 nowhere = each.clone()
 nowhere[:, :, 4] = False
-linear = Want(entropy=True, received=True, distance=True, lse=True, top=5)
 check("no mask", everything)
-check("causal", linear, causal=True)
-check("padding", linear, keep=random_keep(B, 1, 1, S, share=0.5))
 check("causal, each head its mask, a query that looks nowhere", everything, keep=nowhere, causal=True)
 bias = torch.randn(B, 1, L, S, device=DEVICE).masked_fill(~random_keep(B, 1, L, S, share=0.7), -torch.inf)
 check("bias and padding", linear, bias=bias, keep=random_keep(B, 1, 1, S, share=0.5))
-check("half precision", Want(entropy=True, received=True, distance=True, lse=True, head_mean=True), dtype=HALF)
+check("half precision", Want(**flags, head_mean=True), dtype=HALF)
 check("output alone", Want())
 
 # What all keys of a query have in common doesn't count, however large; the lowest number is a number, -inf blocks.
@@ -104,7 +88,7 @@ check("tiles of several programs", Want(pooled=1, pooled_heads=2))
 
 q, k, v = heads(H, L, D, torch.float32), heads(H, S, D, torch.float32), heads(H, S, E, torch.float32)
 k[:, 1, 5] = torch.nan
-without_top = Want(entropy=True, received=True, distance=True, lse=True, head_mean=True, rows=(3,))
+without_top = Want(**flags, head_mean=True, rows=(3,))
 output, found = gpu.attend_with_kernels(Problem(q, k, v, None, None, False, 0.4, torch.float32), without_top)
 assert output[:, 1].isnan().all()
 assert output[:, [0, 2, 3]].isfinite().all()

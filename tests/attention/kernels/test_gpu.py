@@ -11,17 +11,24 @@ import torch
 from glassformer.attention.kernels import choose
 from glassformer.attention.want import Want
 
+with_triton = pytest.mark.skipif(
+    importlib.util.find_spec("triton") is None, reason="Triton isn't installed (it runs on Linux)"
+)
 
-@pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="Triton isn't installed (it runs on Linux)")
-# Slow, since Triton's interpreter runs every program of every kernel in Python: the only check without a GPU.
-def test_kernels_agree_with_explicit_weights_in_float64():
-    script = Path(__file__).parent / "on_gpu.py"
-    found = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=300)
+
+def run(script: str, **environment: str) -> str:
+    """What a script of this folder prints in a process of its own."""
+    command = [sys.executable, str(Path(__file__).parent / script)]
+    found = subprocess.run(command, capture_output=True, text=True, timeout=300, env={**os.environ, **environment})
     assert found.returncode == 0, found.stderr
-    assert found.stdout.splitlines() == [
+    return found.stdout
+
+
+# Slow, since Triton's interpreter runs every program of every kernel in Python: the only check without a GPU.
+@with_triton
+def test_kernels_agree_with_explicit_weights_in_float64():
+    assert run("on_gpu.py").splitlines() == [
         "no mask",
-        "causal",
-        "padding",
         "causal, each head its mask, a query that looks nowhere",
         "bias and padding",
         "half precision",
@@ -32,16 +39,10 @@ def test_kernels_agree_with_explicit_weights_in_float64():
     ]
 
 
-@pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="Triton isn't installed (it runs on Linux)")
-# Slow, since Triton compiles a kernel for each of six sizes.
+# Slow, since Triton compiles a kernel for each of six sizes: the only check that they fit.
+@with_triton
 def test_kernels_compile_and_fit_into_a_gpus_shared_memory(tmp_path):
-    script = Path(__file__).parent / "on_gpu_compiled.py"
-    environment = {**os.environ, "TRITON_CACHE_DIR": str(tmp_path)}
-    found = subprocess.run(
-        [sys.executable, str(script)], capture_output=True, text=True, timeout=300, env=environment, check=False
-    )
-    assert found.returncode == 0, found.stderr
-    taken = json.loads(found.stdout)
+    taken = json.loads(run("on_gpu_compiled.py", TRITON_CACHE_DIR=str(tmp_path)))
     assert len(taken) == 6
     assert {name: size for name, size in taken.items() if size > 99 << 10} == {}  # Ada has the least
 
