@@ -276,7 +276,9 @@ def test_the_lowest_number_as_a_mask(way, k_len):
     want = replace(EVERYTHING, top=0)  # which of equal weights is the largest is open
     found, expected = facts(*observe(*inputs, bias=bias, want=want)), explicit(*inputs, want, bias=bias)
     assert_same(found, expected, 1e-5)
-    assert_same_gradients(found, expected, inputs, torch.float32)
+    names = ("output", "entropy", "received", "distance", "lse")
+    grads, exact = (torch.autograd.grad([one[n].sum() for n in names], inputs) for one in (found, expected))
+    assert_close(grads, exact, atol=1e-4, rtol=1e-4)
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
@@ -446,6 +448,7 @@ def test_empty_inputs(batch, q_len, k_len, masked):
 
 
 flags = st.booleans()
+pushing = st.sampled_from(["all"] * 9 + list(EVERYTHING.asked))  # the facts whose gradients are taken
 
 
 @st.composite
@@ -463,7 +466,7 @@ def cases(draw: st.DrawFn) -> dict[str, Any]:
     rows = tuple(draw(st.lists(st.integers(-q_len, q_len - 1), max_size=3)))
     of_heads = st.lists(st.integers(-heads_, heads_ - 1), min_size=1, max_size=3)
     dtype = draw(st.sampled_from([torch.float64, torch.float64, torch.float32, torch.bfloat16, torch.float16]))
-    want = Want(
+    want = dict(
         **{name: draw(flags) for name in FLAGS},
         top=draw(st.integers(0, k_len)),
         rows=rows,
@@ -491,7 +494,7 @@ def cases(draw: st.DrawFn) -> dict[str, Any]:
         # One sequence of keys and one mask for all, in memory once. Sums over copies are rough in half precision.
         "expanded": dtype.itemsize > 2 and draw(flags),
         "learning": draw(st.sampled_from(["qkvb", "qkvb", "q", "k", "v", "b", ""])),
-        "pushing": draw(st.sampled_from(["all", "all", "output", *want.asked])),  # the facts whose gradients are taken
+        "pushing": draw(pushing),
         "seed": draw(st.integers(0, 1000)),
     }
 
@@ -501,7 +504,7 @@ def cases(draw: st.DrawFn) -> dict[str, Any]:
 @given_any(case=cases())
 def test_anything_is_as_the_definitions_say(case):
     batch, heads_, kept, q_len, k_len = case["sizes"]
-    dtype, want, dropout = case["dtype"], case["want"], case["dropout"]
+    dtype, want, dropout = case["dtype"], Want(**case["want"]), case["dropout"]
     torch.manual_seed(case["seed"])
     entries, of_keys = (1, 1) if case["expanded"] else (batch, kept)
     shapes = {"q": (batch, q_len, heads_, D), "k": (entries, k_len, of_keys, D), "v": (entries, k_len, of_keys, V)}
@@ -551,7 +554,8 @@ def test_anything_is_as_the_definitions_say(case):
             if name in ("output", "entropy", "distance", "top", "weights"):
                 assert (found[name][nowhere] == 0).all(), name
         assert "weights" not in found or (found["weights"][expected["weights"] == 0] == 0).all()
-        pushing = {n: x for n, x in expected.items() if case["pushing"] in ("all", n) and x.requires_grad}
+        alone = case["pushing"] if case["pushing"] in expected else None
+        pushing = {n: x for n, x in expected.items() if alone in (None, n) and x.requires_grad}
         if pushing:
             assert_same_gradients(found, pushing, learning, dtype)
 

@@ -33,8 +33,9 @@ def gather(name: str, offset: int) -> tuple[Statistic, Tensor, dict[str, Tensor]
     fact.prepare(facts)
     for block in every_block(offset):
         place = (block.entries, block.heads, block.rows, block.keys)
-        w[place] = torch.rand(w[place].shape, dtype=torch.float64)
-        fact.add(block, w[place].flatten(0, 1), facts)
+        part = torch.rand(w[place].shape, dtype=torch.float64)
+        w[place] = part
+        fact.add(block, part.flatten(0, 1), facts)
     return fact, w, facts
 
 
