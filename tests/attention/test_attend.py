@@ -138,7 +138,10 @@ def test_any_call_is_the_definition_with_its_gradients(path, data):
 @pytest.mark.parametrize(
     ("q", "k", "v", "message"),
     [
-        ((B, H, Q, D), (1, H, K, D), (1, H, K, V), r"got \(2, 3, 5, 11\), \(1, 3, 7, 11\) and \(1, 3, 7,"),
+        (
+            *((B, H, Q, D), (1, H, K, D), (1, H, K, V)),
+            r"of one batch, got \(2, 3, 5, 11\), \(1, 3, 7, 11\) and \(1, 3, 7,",
+        ),
         ((B, H, Q, D), (B, 1, K, D), (B, 1, K, V), r"must have the same heads, got 3 and 1: .* call observe\(\), or"),
         ((B, H, Q, D), (B, H, K, D), (B, H, K + 2, V), "of one batch, got"),
         ((B, H, Q, D), (B, H, K, D), (B, 1, K, V), "of one batch, got"),

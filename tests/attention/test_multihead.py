@@ -334,7 +334,8 @@ def test_an_empty_nested_tensor_is_an_error():
 
 @pytest.mark.parametrize(("width", "heads"), [(32, 3), (0, 3), (33, 0), (33, -3)])
 def test_width_must_be_a_positive_multiple_of_heads(width, heads):
-    with pytest.raises(ValueError, match=f"embed_dim must be .*, got embed_dim {width}, num_heads {heads}"):
+    message = f"embed_dim must be a positive multiple of num_heads, got embed_dim {width}, num_heads {heads}"
+    with pytest.raises(ValueError, match=message):
         MultiheadAttention(width, heads)
 
 
@@ -357,9 +358,10 @@ def test_masks_are_freed_after_the_backward_pass():
     assert reference() is None
 
 
+@pytest.mark.parametrize("p", [-0.1, 1.5])
 @pytest.mark.parametrize("length", [K, LONG])
-def test_dropout_must_be_a_probability(length):
-    ours, x = long(dropout=1.5)
+def test_dropout_must_be_a_probability(p, length):
+    ours, x = long(dropout=p)
     with pytest.raises(ValueError, match="dropout must be a probability, 0 to 1, got"):
         ours(*[x[:, :length]] * 3)
 

@@ -586,6 +586,7 @@ WRONG = {
         lambda q, k, v: {"k": k[:, :, :7], "v": v[:, :, :7], "causal": True}
     ),
     r"dropout must be a probability, 0 to 1, got -0.1": lambda q, k, v: {"dropout": -0.1},
+    r"dropout must be a probability, 0 to 1, got 1.5": lambda q, k, v: {"dropout": 1.5},
     r"dropout must be a probability, 0 to 1, got nan": lambda q, k, v: {"dropout": math.nan},
     r"budget must be a whole number of bytes above 0, got 0: 2\*\*28 is 256 MiB": lambda q, k, v: {"budget": 0},
     r"budget must be a whole number of bytes above 0, got 1000000.0": lambda q, k, v: {"budget": 1e6},

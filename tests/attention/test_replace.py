@@ -126,5 +126,7 @@ def test_subclasses_of_torchs_are_left_alone():
 
 
 def test_a_model_without_attention_is_an_error():
-    with pytest.raises(ValueError, match=r"must contain a torch\.nn\.MultiheadAttention, and Linear has none"):
+    with pytest.raises(
+        ValueError, match=r"must contain a torch\.nn\.MultiheadAttention, and Linear has none: attention"
+    ):
         replace_attention(nn.Linear(3, 3))

@@ -16,6 +16,17 @@ def tensor(*rows: list[float]) -> Tensor:
     return torch.tensor(rows, dtype=torch.float64)
 
 
+def test_the_demonstration_blocks_the_last_eight_keys():
+    attention = SelfAttention(dim_q=512, dim_k=64, dim_v=64)
+    mask = torch.ones(2, 16, 16)
+    mask[:, :, 8:] = 0
+    attended, weights = attention(torch.randn(2, 16, 512), mask)
+    assert attended.shape == (2, 16, 64)
+    assert weights.shape == (2, 16, 16)
+    assert f"{weights[:, :, 8:].mean():.6f}" == "0.000000"
+    assert_close(weights[:, :, :8].sum(-1), torch.ones(2, 16))
+
+
 def test_attention_worked_by_hand():
     # Keys are 4 wide: scores are halved, sqrt(4). Values, not inputs, are what the weights multiply.
     attention = SelfAttention(dim_q=2, dim_k=4, dim_v=1).double()

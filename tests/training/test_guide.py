@@ -10,7 +10,7 @@ from torch.testing import assert_close
 from glassformer.attention.functional import compute_attention
 from glassformer.data.alignment import Aligner
 from glassformer.data.corpus import Corpus
-from glassformer.errors import ConfigError
+from glassformer.errors import ConfigError, RunError
 from glassformer.insight.prune import without_heads
 from glassformer.run.folder import load_run, write_config, write_weights
 from glassformer.text.batching import Batch
@@ -129,6 +129,15 @@ def test_an_interrupted_run_goes_on_as_it_would_have(settings, interrupting, fil
     monkeypatch.setattr(guide.Aligner, "train", None)  # it was learned
     resume(config.out)
     assert files.outcome(config.out) == files.outcome(whole.out)
+
+
+def test_a_damaged_alignment_is_reported(settings, interrupting):
+    with interrupting(7):
+        train(config := settings(guide=0.5, max_updates=12))
+    path = config.out / "resume" / "alignment.safetensors"
+    path.write_bytes(path.read_bytes()[:-1])
+    with pytest.raises(RunError, match=r"alignment\.safetensors is damaged"):
+        resume(config.out)
 
 
 def test_without_a_head_to_guide_it_says_so(random_run, pairs, tmp_path):

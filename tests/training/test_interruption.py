@@ -32,6 +32,13 @@ def test_of_several_processes_one_says_so(capfd):
     assert capfd.readouterr() == ("", "")
 
 
+def test_after_an_error_the_handlers_are_back():
+    before = [signal.getsignal(each) for each in HANDLED]
+    with pytest.raises(ValueError, match="inside"), deferring_signals(patient=False):
+        raise ValueError("inside")
+    assert [signal.getsignal(each) for each in HANDLED] == before
+
+
 def test_a_second_ctrl_c_is_immediate():
     def press_ctrl_c_twice() -> None:
         signal.raise_signal(signal.SIGINT)
