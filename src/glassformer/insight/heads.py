@@ -1,4 +1,4 @@
-"""What is known of each head: its measurements and role, as a table and as read from heads.json."""
+"""The measurements and the role of each attention head, as a table for people and as heads.json holds them."""
 
 import json
 from collections.abc import Iterator, Sequence

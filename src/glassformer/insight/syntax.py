@@ -16,7 +16,8 @@ from glassformer.errors import DataError
 RELATIONS = ("nsubj", "obj", "amod", "advmod")
 """The relations that Voita et al. 2019 (section 5.2.2) study. Subtypes such as nsubj:pass count as their type."""
 SYNTACTIC_MARGIN = 0.1
-"""Factor by which a syntactic head must beat the best fixed position at finding the other word (the same section)."""
+"""Margin, as a share of the tokens, by which a syntactic head must find the other word more often than the best fixed
+position does (the same section)."""
 MIN_OCCURRENCES = 20
 """Relations that occur fewer times are not counted."""
 
