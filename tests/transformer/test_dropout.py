@@ -13,6 +13,7 @@ SIGMAS = 5  # with the fixed seed these tests are deterministic; a right generat
 
 # p, and the number of a byte's 256 values that drop: 256 p rounded, at least 1.
 RATES = [(1e-6, 1), (0.001, 1), (0.01, 3), (0.1, 26), (0.3, 77), (0.5, 128), (0.9, 230), (0.999, 255)]
+EVERY_DTYPE = pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16], ids=str)
 
 
 def kept(p: float, n: int = N) -> Tensor:
@@ -25,9 +26,6 @@ def spread(rate: float, n: int) -> float:
     return math.sqrt(rate * (1 - rate) / n)
 
 
-# How many, and how scaled
-
-
 @pytest.mark.parametrize(("p", "of_256"), RATES)
 def test_share_of_zeros_is_p_to_the_nearest_256th_and_the_rest_is_scaled_so_that_the_mean_stays(p, of_256):
     rate, scale = of_256 / 256, 256 / (256 - of_256)
@@ -38,22 +36,17 @@ def test_share_of_zeros_is_p_to_the_nearest_256th_and_the_rest_is_scaled_so_that
     assert abs((output == 0).float().mean().item() - rate) < SIGMAS * spread(rate, N)
 
 
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float16, torch.bfloat16], ids=str)
-def test_other_dtypes_are_scaled_to_the_last_digit(dtype):
-    x = torch.randn(1009).to(dtype).requires_grad_()
-    output = Dropout(0.3)(x)
-    assert output.dtype == dtype
+@EVERY_DTYPE
+def test_numbers_and_gradients_are_scaled_to_the_last_digit(dtype):
+    x, towards = torch.randn(2, 1009).to(dtype).unbind()
+    output = Dropout(0.3)(x.requires_grad_())
     zero = output == 0
     assert 0.2 < zero.float().mean() < 0.4
-    ulp = dict(rtol=torch.finfo(dtype).eps, atol=0)
-    scaled = (x.detach().double() * (256 / 179)).to(dtype)
-    assert_close(output, scaled.masked_fill(zero, 0.0), **ulp)
-    output.sum().backward()
-    assert x.grad is not None
-    assert_close(x.grad, torch.full_like(x, 256 / 179).masked_fill(zero, 0.0), **ulp)
-
-
-# Independence
+    output.backward(towards)
+    for found, of in ((output, x), (x.grad, towards)):
+        assert found.dtype == dtype
+        scaled = (of.detach().double() * (256 / 179)).to(dtype)
+        assert_close(found, scaled.masked_fill(zero, 0.0), rtol=torch.finfo(dtype).eps, atol=0)
 
 
 @pytest.mark.parametrize("p", [0.1, 0.5])
@@ -91,9 +84,6 @@ def test_all_256_values_of_a_byte_occur_equally():
     assert (each - 1 / 256).abs().max().item() < SIGMAS * spread(1 / 256, n)
 
 
-# Seed
-
-
 def test_reproducible_from_torchs_seed():
     dropout, x = Dropout(0.3), torch.randn(7, 11, 13)
     torch.manual_seed(5)
@@ -106,32 +96,20 @@ def test_reproducible_from_torchs_seed():
     assert not torch.equal(dropout(x), first)
 
 
-# Gradient
+@pytest.mark.parametrize("added", [False, True])
+def test_gradients_are_the_numerical_ones(added):
+    dropout = Dropout(0.3)
 
-
-def test_gradient_is_the_mask_times_the_scale():
-    x = torch.randn(7, 11, 13, requires_grad=True)
-    output = Dropout(0.3)(x)
-    towards = torch.randn_like(output)
-    output.backward(towards)
-    assert_close(x.grad, torch.where(output != 0, towards * 256 / 179, 0.0))
-    assert (x.grad == 0).any()
-
-
-def test_gradcheck():
-    def drop(x: Tensor) -> Tensor:
+    def drop(x: Tensor, to: Tensor) -> Tensor:
         torch.manual_seed(5)
-        return Dropout(0.5)(x) ** 2
+        return (dropout.added(x, to) if added else to + dropout(x)) ** 2
 
-    x = torch.randn(3, 5, dtype=torch.float64, requires_grad=True)
-    assert torch.autograd.gradcheck(drop, (x,))
-    assert torch.autograd.gradgradcheck(drop, (x,))
-
-
-# Added to something
+    x, to = (torch.randn(3, 5, dtype=torch.float64, requires_grad=True) for _ in range(2))
+    assert torch.autograd.gradcheck(drop, (x, to))
+    assert torch.autograd.gradgradcheck(drop, (x, to))
 
 
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16], ids=str)
+@EVERY_DTYPE
 def test_added_is_the_sum_with_what_the_same_seed_drops(dtype):
     dropout, x, to = Dropout(0.3), torch.randn(7, 11, 13).to(dtype), torch.randn(7, 11, 13).to(dtype)
     torch.manual_seed(5)
@@ -142,24 +120,6 @@ def test_added_is_the_sum_with_what_the_same_seed_drops(dtype):
     assert_close(found.double(), expected, rtol=torch.finfo(dtype).eps, atol=2 * torch.finfo(dtype).eps)
 
 
-def test_added_has_the_gradients_of_the_sum():
-    dropout = Dropout(0.3)
-    x, to = torch.randn(2, 7, 11, dtype=torch.float64).unbind()
-    x, to, towards = x.clone().requires_grad_(), to.clone().requires_grad_(), torch.randn(7, 11, dtype=torch.float64)
-    torch.manual_seed(5)
-    expected = torch.autograd.grad(to + dropout(x), (x, to), towards)
-    torch.manual_seed(5)
-    found = torch.autograd.grad(dropout.added(x, to), (x, to), towards)
-    assert_close(found, expected)
-    assert torch.equal(found[1], towards)
-
-    def added(x: Tensor, to: Tensor) -> Tensor:
-        torch.manual_seed(5)
-        return dropout.added(x, to) ** 2
-
-    assert torch.autograd.gradcheck(added, (x[:3, :2].detach().requires_grad_(), to[:3, :2].detach().requires_grad_()))
-
-
 def test_what_is_given_is_left_as_it_was():
     x, to = torch.randn(7, 11), torch.randn(7, 11)
     before = x.clone(), to.clone()
@@ -167,9 +127,6 @@ def test_what_is_given_is_left_as_it_was():
     Dropout(0.5).added(x, to)
     assert torch.equal(x, before[0])
     assert torch.equal(to, before[1])
-
-
-# Shapes and modes
 
 
 @pytest.mark.parametrize("shape", [(), (1,), (7,), (8,), (9,), (0, 3), (2, 3, 5, 7)])
