@@ -1,17 +1,15 @@
 import copy
-import dataclasses
 import functools
 import itertools
 import math
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
 
 import pytest
-import safetensors.torch
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
 from torch.nn.utils.rnn import pad_sequence
 from torch.testing import assert_close
 
@@ -19,7 +17,6 @@ from glassformer.attention.masks import keep_from_ids
 from glassformer.attention.multihead import MultiheadAttention
 from glassformer.attention.packing import Packing
 from glassformer.errors import ArgumentError
-from glassformer.training.loss import smoothed_cross_entropy
 from glassformer.transformer.cache import Cache
 from glassformer.transformer.config import ModelConfig
 from glassformer.transformer.dropout import Dropout
@@ -87,34 +84,22 @@ def plain_logits(
     norm_first: bool = False,
     final_norm: bool = False,
 ) -> Tensor:
-    def layer(w: dict[str, Tensor], x: Tensor, **sublayers: Callable[[Tensor], Tensor]) -> Tensor:
-        for name, sublayer in sublayers.items():
-            if norm_first:
-                x = x + sublayer(plain_norm(w, f"{name}_norm", x))
-            else:
-                x = plain_norm(w, f"{name}_norm", x + sublayer(x))
-        return x
+    def stack(side: str, layers: int, x: Tensor, sublayers: dict[str, Callable[..., Tensor]]) -> Tensor:
+        for n in range(layers):
+            for name, sublayer in sublayers.items():
+                w, norm = (part(weights, f"{side}.{n}.{name}{ending}") for ending in ("", "_norm"))
+                x = x + sublayer(w, plain_norm(norm, x)) if norm_first else plain_norm(norm, x + sublayer(w, x))
+        return plain_norm(part(weights, f"{side}_norm"), x) if final_norm else x
 
-    def attend(w: dict[str, Tensor], kind: str, memory: Tensor | None = None, causal: bool = False) -> Callable:
-        return lambda x: plain_attention(w, kind, x, x if memory is None else memory, causal=causal)
-
-    memory = plain_embed(weights["source_embedding.weight"], source)
-    for n in range(2):
-        w = part(weights, f"encoder.{n}")
-        memory = layer(w, memory, self_attention=attend(w, "self_attention"), feed_forward=plain_feed_forward(w))
-    memory = plain_norm(weights, "encoder_norm", memory) if final_norm else memory
-    x = plain_embed(weights["target_embedding.weight"], target_in)
-    for n in range(3):
-        w = part(weights, f"decoder.{n}")
-        x = layer(
-            w,
-            x,
-            self_attention=attend(w, "self_attention", causal=True),
-            source_attention=attend(w, "source_attention", memory),
-            feed_forward=plain_feed_forward(w),
-        )
-    x = plain_norm(weights, "decoder_norm", x) if final_norm else x
-    return x @ weights["target_embedding.weight"][:TARGET_PAD].T
+    encoder = {"self_attention": lambda w, x: plain_attention(w, x, x), "feed_forward": plain_feed_forward}
+    decoder = {
+        "self_attention": lambda w, x: plain_attention(w, x, x, causal=True),
+        "source_attention": lambda w, x: plain_attention(w, x, memory),
+        "feed_forward": plain_feed_forward,
+    }
+    memory = stack("encoder", 2, plain_embed(weights["source_embedding.weight"], source), encoder)
+    states = stack("decoder", 3, plain_embed(weights["target_embedding.weight"], target_in), decoder)
+    return states @ weights["target_embedding.weight"][:TARGET_PAD].T
 
 
 def part(weights: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
@@ -130,37 +115,27 @@ def plain_embed(table: Tensor, ids: list[int]) -> Tensor:
     return torch.stack(rows)
 
 
-def plain_attention(w: dict[str, Tensor], name: str, x: Tensor, memory: Tensor, *, causal: bool = False) -> Tensor:
-    projections, biases = w[f"{name}.in_proj_weight"].split(E), w[f"{name}.in_proj_bias"].split(E)
-    q, k, v = (
-        seen @ projection.T + bias
-        for seen, projection, bias in zip((x, memory, memory), projections, biases, strict=True)
-    )
+def plain_attention(w: dict[str, Tensor], x: Tensor, memory: Tensor, *, causal: bool = False) -> Tensor:
+    projections = zip((x, memory, memory), w["in_proj_weight"].split(E), w["in_proj_bias"].split(E), strict=True)
+    q, k, v = (seen @ weight.T + bias for seen, weight, bias in projections)
     rows = []
     for query in range(len(x)):
         heads = []
-        for h in range(H):
-            columns = slice(h * D, (h + 1) * D)
-            last = query + 1 if causal else len(memory)
-            scores = [q[query, columns] @ k[key, columns] / math.sqrt(D) for key in range(last)]
-            exponentials = [score.exp() for score in scores]
-            total = sum(exponentials)
-            heads.append(sum(e / total * v[key, columns] for key, e in enumerate(exponentials)))
+        for columns in torch.arange(E).split(D):
+            keys = slice(query + 1 if causal else None)
+            exponentials = (k[keys, columns] @ q[query, columns] / math.sqrt(D)).exp()
+            heads.append(exponentials / exponentials.sum() @ v[keys, columns])
         rows.append(torch.cat(heads))
-    return torch.stack(rows) @ w[f"{name}.out_proj.weight"].T + w[f"{name}.out_proj.bias"]
+    return torch.stack(rows) @ w["out_proj.weight"].T + w["out_proj.bias"]
 
 
-def plain_feed_forward(w: dict[str, Tensor]) -> Callable[[Tensor], Tensor]:
-    def forward(x: Tensor) -> Tensor:
-        inner = x @ w["feed_forward.inner.weight"].T + w["feed_forward.inner.bias"]
-        return inner.clamp(min=0) @ w["feed_forward.outer.weight"].T + w["feed_forward.outer.bias"]
-
-    return forward
+def plain_feed_forward(w: dict[str, Tensor], x: Tensor) -> Tensor:
+    return (x @ w["inner.weight"].T + w["inner.bias"]).clamp(min=0) @ w["outer.weight"].T + w["outer.bias"]
 
 
-def plain_norm(w: dict[str, Tensor], name: str, x: Tensor) -> Tensor:
+def plain_norm(w: dict[str, Tensor], x: Tensor) -> Tensor:
     centred = x - x.mean(-1, keepdim=True)
-    return centred / (centred.square().mean(-1, keepdim=True) + 1e-5).sqrt() * w[f"{name}.weight"] + w[f"{name}.bias"]
+    return centred / (centred.square().mean(-1, keepdim=True) + 1e-5).sqrt() * w["weight"] + w["bias"]
 
 
 NORMS = [dict(norm_first=first, final_norm=final) for first in (False, True) for final in (False, True)]
@@ -207,24 +182,6 @@ def test_shared_vocabulary_is_the_separate_one_with_equal_embeddings():
     assert torch.equal(shared(source, target_in), separate(source, target_in))
 
 
-def test_names_of_the_weights():
-    # Saved runs depend on them: the two norms come only with final_norm, and norm_first changes none.
-    names = set(make().state_dict())
-    assert set(make(norm_first=True).state_dict()) == names
-    norms = {f"{side}_norm.{kind}" for side in ("encoder", "decoder") for kind in ("weight", "bias")}
-    assert set(make(final_norm=True).state_dict()) == names | norms
-    assert not names & norms
-
-
-def test_norms_draw_no_random_numbers():
-    config = ModelConfig.tiny(source_vocab_size=11, target_vocab_size=11, final_norm=True)
-    torch.manual_seed(3)
-    with_norms = Transformer(config).state_dict()
-    torch.manual_seed(3)
-    without = Transformer(dataclasses.replace(config, final_norm=False)).state_dict()
-    assert all(torch.equal(weight, with_norms[name]) for name, weight in without.items())
-
-
 # Decoding step by step
 
 
@@ -257,13 +214,16 @@ def test_decoding_leaves_the_cache_it_was_given_unchanged(exact):
     source, target_in = source_ids([S, 3]), target_ids()
     _, cache = exact.decode(target_in[:, :2], start(exact, source))
     before = copy.deepcopy(cache)
-    first, _ = exact.decode(target_in[:, 2:], cache)
+    first, later = exact.decode(target_in[:, 2:], cache)
     again, _ = exact.decode(target_in[:, 2:], cache)
     assert torch.equal(first, again)
     assert cache.length == 2
     for one, other in zip(cache.layers, before.layers, strict=True):
         for name in ("keys", "values", "memory_keys", "memory_values"):
             assert torch.equal(getattr(one, name), getattr(other, name))
+    for one, other in zip(later.layers, cache.layers, strict=True):  # the source's are handed on, not copied
+        assert one.memory_keys is other.memory_keys
+        assert one.memory_values is other.memory_values
 
 
 def test_hypotheses_of_a_source_share_its_memory(exact):
@@ -308,15 +268,6 @@ def test_padded_in_a_batch_or_alone_is_the_same(lengths):
         assert_close(logits[b], model(source[b : b + 1, :length], target_in[b : b + 1])[0], **EXACT)
 
 
-def test_what_stands_on_blocked_source_positions_does_not_matter(exact):
-    source, target_in = source_ids([S, 3]), target_ids()
-    keep = keep_from_ids(source, SOURCE_PAD)
-    other = source.where(keep[:, 0, 0], torch.randint(0, SOURCE_PAD, source.shape))
-    assert not torch.equal(source, other)
-    results = [exact.decode(target_in, exact.start(exact.encode(ids, keep), keep))[0] for ids in (source, other)]
-    assert_close(*results, **EXACT)
-
-
 def test_empty_source_is_finite_and_leaves_the_others_alone(exact):
     source, target_in = source_ids([S, 3]), target_ids()
     expected = exact(source, target_in)
@@ -324,25 +275,6 @@ def test_empty_source_is_finite_and_leaves_the_others_alone(exact):
     found = exact(source, target_in)
     assert_close(found[0], expected[0], **EXACT)
     assert found.isfinite().all()
-
-
-@pytest.mark.parametrize("seen", range(1, T))
-@pytest.mark.parametrize("grad", [True, False])
-def test_future_target_tokens_do_not_influence_earlier_states(exact, seen, grad):
-    source, target_in = source_ids([S, 3]), target_ids()
-    other = target_in.clone()
-    other[:, seen:] = (other[:, seen:] + 1) % TARGET_PAD
-    with torch.set_grad_enabled(grad):
-        one, another = (exact.decode(ids, start(exact, source))[0] for ids in (target_in, other))
-    assert_close(one[:, :seen], another[:, :seen], **EXACT)
-    assert (one[:, seen:] - another[:, seen:]).abs().amax(-1).min() > 1e-6
-
-
-def test_rows_of_a_batch_do_not_influence_each_other(exact):
-    source, target_in = source_ids([S, S]), target_ids()
-    expected = exact(source, target_in)[0]
-    source[1], target_in[1, 1:] = source[1].flip(0), target_in[1, 1:].flip(0)
-    assert_close(exact(source, target_in)[0], expected, **EXACT)
 
 
 # Rows of sequences side by side
@@ -414,27 +346,6 @@ def test_rows_of_any_lengths_give_the_states_of_padded_batches(lengths):
     assert_close(found, expected, rtol=1e-10, atol=1e-10)
 
 
-def test_sequences_longer_than_the_ready_positions_in_a_row():
-    vocabularies = dict(source_vocab_size=SOURCE_VOCAB, target_vocab_size=TARGET_VOCAB, shared_vocab=False)
-    config = ModelConfig(**vocabularies, d_model=6, heads=2, encoder_layers=1, decoder_layers=1, d_ff=13)
-    model = Transformer(config).eval()
-    sides = sequences([3, 1031], SOURCE_PAD), sequences([1033, 5], TARGET_PAD)
-    with torch.no_grad():
-        assert_close(packed_states(model, *sides), padded_states(model, *sides), rtol=1e-4, atol=1e-5)
-        assert_close(
-            packed_states(model.double(), *sides), padded_states(model.double(), *sides), rtol=1e-10, atol=1e-10
-        )
-
-
-def test_pairs_of_a_row_do_not_influence_each_other(exact):
-    sources, targets = sequences(SIDES[0], SOURCE_PAD), sequences(SIDES[1], TARGET_PAD)
-    memory, states = packed_states(exact, sources, targets)
-    others = [sequences([n], pad)[0] for n, pad in ((23, SOURCE_PAD), (17, TARGET_PAD))]
-    other_memory, other_states = packed_states(exact, [*sources, others[0]], [*targets, others[1]])
-    assert_close(other_memory[: len(memory)], memory, **EXACT)
-    assert_close(other_states[: len(states)], states, **EXACT)
-
-
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
 def test_under_autocast_rows_are_as_short_as_the_products_and_near(dtype):
     model = make()
@@ -448,28 +359,29 @@ def test_under_autocast_rows_are_as_short_as_the_products_and_near(dtype):
             assert (one.float() - other).std() < 0.03 * other.std()
 
 
-# Embeddings and output
+# Weights
 
 
-@pytest.mark.parametrize("shared", [True, False])
-def test_logits_are_over_every_id_but_padding(shared):
-    model = make(shared=shared)
-    source, target_in = source_ids([S, 3], model.source_pad), target_ids()
-    logits = model(source, target_in)
-    assert logits.shape == (B, T, TARGET_VOCAB - 1)
-    states, _ = model.decode(target_in, start(model, source))
-    assert torch.equal(model.logits(states), logits)
-    assert_close(logits, states @ model.target_embedding.weight[:-1].T)
-    assert model.output_weight.shape == (TARGET_VOCAB - 1, E)
-    assert model.output_weight.data_ptr() == model.target_embedding.weight.data_ptr()
+@pytest.mark.parametrize("switches", [*itertools.product([False, True], repeat=5)], ids=str)
+def test_weight_shapes_are_those_of_the_model_and_each_is_held_once(switches):
+    shared, tied, bias, norm_first, final_norm = switches
+    changes = dict(tied_output=tied, output_bias=bias, norm_first=norm_first, final_norm=final_norm)
+    model = make(shared=shared, **changes)
+    weights = model.state_dict()
+    assert weight_shapes(model.config) == {name: tuple(weight.shape) for name, weight in weights.items()}
+    assert weights.keys() == dict(model.named_parameters()).keys()
+    assert len({weight.untyped_storage().data_ptr() for weight in weights.values()}) == len(weights)
+    assert count_parameters(model.config) == sum(weight.numel() for weight in weights.values())
 
 
-def test_separate_vocabularies_have_their_own_embeddings_and_padding():
-    model, shared = make(shared=False), make(shared=True)
-    assert (model.source_pad, model.target_pad) == (SOURCE_PAD, TARGET_PAD)
-    assert model.source_embedding.weight.shape == (SOURCE_VOCAB, E)
-    assert model.target_embedding.weight.shape == (TARGET_VOCAB, E)
-    assert (shared.source_embedding, shared.source_pad, shared.target_pad) == (None, TARGET_PAD, TARGET_PAD)
+def test_weights_follow_the_seed_and_norms_draw_nothing():
+    def draw(seed: int, **changes: bool) -> dict[str, Tensor]:
+        torch.manual_seed(seed)
+        return Transformer(ModelConfig.tiny(source_vocab_size=11, target_vocab_size=11, **changes)).state_dict()
+
+    first, with_norms, other = draw(3), draw(3, final_norm=True), draw(5)
+    assert all(torch.equal(weight, with_norms[name]) for name, weight in first.items())
+    assert not any(torch.equal(weight, other[name]) for name, weight in first.items() if weight.dim() == 2)
 
 
 def test_first_weights():
@@ -494,25 +406,16 @@ def test_first_weights():
 # Training
 
 
-def batch(model: Transformer) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Source, its keep mask, target in and out, all with padding."""
-    source = source_ids([S, 3], model.source_pad)
-    target_out = torch.randint(0, TARGET_PAD, (B, T))
+def loss_of(model: Transformer, *, half: bool, empty_source: bool = False) -> Tensor:
+    """The loss of a random batch with padding on either side."""
+    source, target_out = source_ids([S, 3], model.source_pad), torch.randint(0, TARGET_PAD, (B, T))
+    if empty_source:
+        source[1] = model.source_pad
     target_out[0, 2:] = TARGET_PAD
     target_in = torch.cat([torch.full((B, 1), TARGET_PAD), target_out[:, :-1]], dim=1)
-    return source, keep_from_ids(source, model.source_pad), target_in, target_out
-
-
-def loss_of(
-    model: Transformer, source: Tensor, keep: Tensor, target_in: Tensor, target_out: Tensor, half: bool
-) -> Tensor:
-    """Of a padded batch; training computes the same from rows."""
-    with torch.autocast("cpu", torch.bfloat16) if half else nullcontext():
-        states, _ = model.decode(target_in, model.start(model.encode(source, keep), keep))
-    real = (target_out != model.target_pad).flatten().nonzero().squeeze(1)
-    states, targets = states.flatten(0, 1)[real], target_out.flatten()[real]
-    dtype = torch.bfloat16 if half else None
-    return smoothed_cross_entropy(states, model.output_weight, targets, smoothing=0.1, dtype=dtype)[0]
+    with torch.autocast("cpu", torch.bfloat16, enabled=half):
+        logits = model(source, target_in).float()
+    return cross_entropy(logits.transpose(1, 2), target_out, ignore_index=TARGET_PAD, label_smoothing=0.1)
 
 
 @pytest.mark.parametrize("half", [False, True])
@@ -522,7 +425,7 @@ def test_padding_rows_of_embeddings_stay_exactly_zero_while_the_others_learn(sha
     optimizer = torch.optim.Adam(model.parameters(), betas=(0.9, 0.98), eps=1e-9, fused=True)
     before = copy.deepcopy(model)
     for _ in range(3):
-        loss_of(model, *batch(model), half).backward()
+        loss_of(model, half=half).backward()
         optimizer.step()
         optimizer.zero_grad()
     for name in ("target_embedding",) if shared else ("source_embedding", "target_embedding"):
@@ -535,7 +438,7 @@ def test_padding_rows_of_embeddings_stay_exactly_zero_while_the_others_learn(sha
 @pytest.mark.parametrize("shared", [True, False])
 def test_padding_embedding_has_no_gradient_even_where_padding_may_be_looked_at(shared):
     model = make(shared=shared)
-    source, _, target_in, _ = batch(model)
+    source, target_in = source_ids([S, 3], model.source_pad), target_ids()
     states, _ = model.decode(target_in, model.start(model.encode(source)))
     states.square().sum().backward()
     for embedding in (model.target_embedding, model.source_embedding or model.target_embedding):
@@ -548,36 +451,20 @@ def test_padding_embedding_has_no_gradient_even_where_padding_may_be_looked_at(s
 @pytest.mark.parametrize("empty_source", [True, False])
 def test_every_parameter_receives_a_finite_gradient(shared, half, empty_source):
     model = make(shared=shared, dropout=0.1, attention_dropout=0.1)
-    source, _, target_in, target_out = batch(model)
-    if empty_source:
-        source[1] = model.source_pad
-    loss_of(model, source, keep_from_ids(source, model.source_pad), target_in, target_out, half).backward()
+    loss_of(model, half=half, empty_source=empty_source).backward()
     for name, parameter in model.named_parameters():
         assert parameter.grad is not None, name
         assert parameter.grad.isfinite().all(), name
         assert parameter.grad.any(), name
 
 
-def test_loss_of_a_padded_batch_is_cross_entropy_of_its_logits():
-    model = make().double()
-    source, keep, target_in, target_out = batch(model)
-    logits = model(source, target_in)
-    real = target_out != TARGET_PAD
-    expected = nn.functional.cross_entropy(logits[real], target_out[real], label_smoothing=0.1, reduction="sum")
-    assert_close(loss_of(model, source, keep, target_in, target_out, False), expected)
-
-
-def test_half_precision_is_near_single():
+def test_a_model_in_half_precision_is_near():
     model = make().eval()
     source, target_in = source_ids([S, 3]), target_ids()
     expected = model(source, target_in)
-    scale = expected.std()
-    with torch.autocast("cpu", torch.bfloat16):
-        autocast = model(source, target_in)
-    half = model.bfloat16()(source, target_in)
-    assert half.dtype == torch.bfloat16
-    for found in (autocast, half):
-        assert (found.float() - expected).std() < 0.03 * scale
+    found = model.bfloat16()(source, target_in)
+    assert found.dtype == torch.bfloat16
+    assert (found.float() - expected).std() < 0.03 * expected.std()
 
 
 # Dropout
@@ -617,32 +504,6 @@ def test_embeddings_are_dropped_after_positions_are_added(exact):
     assert_close(states, states[:1, :1].expand(B, T, E), **EXACT)
 
 
-# Weights
-
-
-def test_weights_follow_the_seed():
-    torch.manual_seed(5)
-    first = make().state_dict()
-    torch.manual_seed(5)
-    again = make().state_dict()
-    other = make().state_dict()
-    assert all(torch.equal(first[name], again[name]) for name in first)
-    assert not any(torch.equal(first[name], other[name]) for name in first)
-
-
-@pytest.mark.parametrize("shared", [True, False])
-def test_state_dict_holds_every_weight_once_and_goes_through_safetensors(shared):
-    model = make(shared=shared).eval()
-    weights = model.state_dict()
-    assert set(weights) == {name for name, _ in model.named_parameters()}
-    assert ("source_embedding.weight" in weights) is not shared
-    assert len({w.untyped_storage().data_ptr() for w in weights.values()}) == len(weights)
-    again = make(shared=shared).eval()
-    again.load_state_dict(safetensors.torch.load(safetensors.torch.save(weights)), strict=True)
-    source, target_in = source_ids([S, 3], model.source_pad), target_ids()
-    assert torch.equal(again(source, target_in), model(source, target_in))
-
-
 def test_nothing_is_left_behind_on_modules(exact):
     def tensors_held() -> list[str]:
         return [
@@ -653,13 +514,3 @@ def test_nothing_is_left_behind_on_modules(exact):
     exact(source_ids([S, 3]), target_ids())
     assert tensors_held() == []
     assert {name: set(vars(module)) for name, module in exact.named_modules()} == attributes
-
-
-@pytest.mark.parametrize("shared", [True, False])
-@pytest.mark.parametrize("tied", [True, False])
-@pytest.mark.parametrize("bias", [True, False])
-@pytest.mark.parametrize("final_norm", [True, False])
-def test_weight_shapes_are_those_of_the_model(shared, tied, bias, final_norm):
-    model = make(shared=shared, tied_output=tied, output_bias=bias, final_norm=final_norm)
-    assert weight_shapes(model.config) == {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
-    assert count_parameters(model.config) == sum(parameter.numel() for parameter in model.parameters())
