@@ -4,7 +4,6 @@ The models here are tiny: a second thread gains nothing, and two of them on busy
 """
 
 import gzip
-import json
 import os
 import random
 import shlex
@@ -261,9 +260,7 @@ def run_command() -> CommandLine:
 def samples(tmp_path_factory: pytest.TempPathFactory, run_command: CommandLine, interrupting: Callable) -> Path:
     """Files and run folders, good and bad, that the tests copy."""
     folder = tmp_path_factory.mktemp("samples")
-    draw = random.Random(1)
-    sources = [draw.choices("abcdefg", k=draw.randint(2, 6)) for _ in range(60)]
-    pairs = [(" ".join(source), " ".join(reversed(source))) for source in sources]
+    pairs = [line.split("\t") for line in reversals(60, 1)]
 
     def write(name: str, lines: list[str]) -> None:
         (folder / name).write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
@@ -281,7 +278,6 @@ def samples(tmp_path_factory: pytest.TempPathFactory, run_command: CommandLine, 
     (folder / "empty.tsv").touch()
     (folder / "latin1.tsv").write_bytes(b"a b\tb a\nc d\td c\ncaf\xe9\teuro\n")
     (folder / "broken.gz").write_bytes(gzip.compress(b"a b\tb a\n" * 99)[:-9])
-    (folder / "broken.model").write_bytes(b"no sentencepiece model")
     for name in ("thesis", "thesis-to-resume/resume"):
         (folder / name).mkdir(parents=True)
         (folder / name / "chapter1.txt").write_text("ten years of work", encoding="utf-8")
@@ -295,12 +291,6 @@ def samples(tmp_path_factory: pytest.TempPathFactory, run_command: CommandLine, 
     return folder
 
 
-def edit_config(run: Path, change: Callable[[dict], object]) -> None:
-    config = json.loads((run / "config.json").read_text(encoding="utf-8"))
-    change(config)
-    (run / "config.json").write_text(json.dumps(config), encoding="utf-8")
-
-
 def truncate(path: Path) -> None:
     path.write_bytes(path.read_bytes()[:1000])
 
@@ -308,13 +298,6 @@ def truncate(path: Path) -> None:
 SPOILT: dict[str, Callable[[Path], object]] = {
     "no-weights": lambda run: (run / "model.safetensors").unlink(),
     "cut-weights": lambda run: truncate(run / "model.safetensors"),
-    "other-weights": lambda run: edit_config(run, lambda config: config["model"].update(d_ff=29)),
-    "no-tokenizer": lambda run: (run / "source.symbols").unlink(),
-    "newer": lambda run: edit_config(run, lambda config: config.update(format=2)),
-    "no-format": lambda run: edit_config(run, lambda config: config.pop("format")),
-    "no-model": lambda run: edit_config(run, lambda config: config.pop("model")),
-    "newer-model": lambda run: edit_config(run, lambda config: config["model"].update(experts=8)),
-    "no-json": lambda run: (run / "config.json").write_bytes(b"\xff{"),
     "unfinished-cut-state": lambda run: [truncate(path) for path in run.glob("resume/checkpoint-*/*")],
     "unfinished-lost-pairs": lambda run: shutil.rmtree(run / "resume" / "train"),
 }

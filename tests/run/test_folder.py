@@ -118,11 +118,14 @@ NOT_FINITE = f"{WEIGHTS} holds numbers that are not finite: train again with a l
         (write(CONFIG, b'{"vocab_size": 7}'), NOT_OURS),
         (write(CONFIG, b"[1, 2]"), NOT_OURS),
         (write(CONFIG, b'{"model_type": "marian"}'), " holds a Hugging Face model, not a run: make a run of it"),
-        (lambda folder: change_config(folder, format=2), "has format version 2, this glassformer reads up to 1: "),
+        (
+            lambda folder: change_config(folder, format=2),
+            "has format version 2, this glassformer reads up to 1: upgrade glassformer",
+        ),
         (lambda folder: change_config(folder, model=..., training=...), "is damaged: model, training missing"),
         (lambda folder: change_config(folder, model=None), "is damaged: model and training must be objects"),
         (lambda folder: change_config(folder, source_tokenizer=7), "is damaged: the tokenizers must be names of files"),
-        (with_a_setting_of_tomorrow, "unknown model settings mixture_of_experts"),
+        (with_a_setting_of_tomorrow, "unknown model settings mixture_of_experts: written by a newer glassformer?"),
         (remove(WEIGHTS), f"{WEIGHTS} is missing: copy it again from where it was trained"),
         (
             lambda folder: ((folder / WEIGHTS).unlink(), (folder / "resume").mkdir()),
