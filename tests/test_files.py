@@ -32,16 +32,6 @@ def test_a_file_appears_whole_or_replaces_the_old_one(tmp_path):
         assert names(tmp_path) == ["file"]
 
 
-def test_the_old_file_stands_until_the_new_one_is_whole(tmp_path):
-    path = tmp_path / "file"
-    path.write_bytes(b"old")
-    with replacing(path) as file:
-        file.write(b"new" * 100_000)
-        file.flush()
-        assert path.read_bytes() == b"old"
-    assert path.read_bytes() == b"new" * 100_000
-
-
 @pytest.mark.parametrize("error", [Interrupted, KeyboardInterrupt])
 @pytest.mark.parametrize("old", [b"old", None])
 def test_after_an_error_what_was_there_is_left_and_nothing_else(tmp_path, error, old):

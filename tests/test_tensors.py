@@ -42,21 +42,13 @@ def test_tensors_with_a_checksum_come_back_with_their_metadata(path):
     assert_close(load_file(path), TENSORS, rtol=0.0, atol=0.0)
 
 
-def test_a_changed_bit_of_any_byte_is_found(path):
+def test_a_changed_bit_of_any_byte_and_another_length_are_found(path):
     content = path.read_bytes()
-    for place in range(len(content)):
-        changed = bytearray(content)
-        changed[place] ^= 1 << place % 8
-        path.write_bytes(changed)
+    flipped = (bytes([*content[:n], content[n] ^ 1 << n % 8, *content[n + 1 :]]) for n in range(len(content)))
+    cut = (content[:size] for size in range(len(content)))
+    for damaged in (*flipped, *cut, content + b"\0"):
+        path.write_bytes(damaged)
         with pytest.raises(RunError, match=r"file.safetensors is damaged \(.+\)$"):
-            check_tensors(path)
-
-
-def test_a_file_that_is_cut_or_longer_is_found(path):
-    content = path.read_bytes()
-    for changed in (*(content[:size] for size in range(len(content))), content + b"\0"):
-        path.write_bytes(changed)
-        with pytest.raises(RunError, match="is damaged"):
             check_tensors(path)
 
 

@@ -2,7 +2,6 @@
 
 import email
 import os
-import random
 import subprocess
 import sys
 import sysconfig
@@ -11,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from glassformer.training.config import TrainConfig
 from glassformer.training.train import train
 
 ROOT = Path(__file__).parents[1]
@@ -73,31 +71,9 @@ def test_its_own_package_is_imported(scripts, wheel, tmp_path):
     assert wheel.name == f"glassformer-{version}-py3-none-any.whl"
 
 
-def test_its_command_answers(scripts, tmp_path):
-    help_text = run(scripts / "glassformer", "--help", cwd=tmp_path)
-    assert "usage: glassformer" in help_text
-    assert "translate" in help_text
-
-
-def test_its_command_translates(scripts, tmp_path):
+def test_its_command_translates(scripts, tmp_path, settings):
     # 4 seconds: it trains, and starts a Python that loads torch.
-    draw = random.Random(1)
-    lines = [" ".join(draw.choices("abcdefg", k=5)) for _ in range(40)]
-    (tmp_path / "pairs.tsv").write_text("".join(f"{line}\t{line}\n" for line in lines), encoding="utf-8")
-    config = TrainConfig(
-        out=tmp_path / "run",
-        source=tmp_path / "pairs.tsv",
-        valid_source=tmp_path / "pairs.tsv",
-        tokenizer="symbols",
-        d_model=16,
-        heads=2,
-        encoder_layers=1,
-        decoder_layers=1,
-        d_ff=16,
-        max_updates=3,
-        device="cpu",
-    )
-    train(config)
+    train(settings(max_updates=3))
     out = run(scripts / "glassformer", "translate", "run", "--max-length", "7", cwd=tmp_path, input="a b c\n\ng f\n")
     translated = out.split("\n")
     assert len(translated) == 4
