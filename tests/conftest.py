@@ -15,9 +15,9 @@ import warnings
 
 os.environ |= {"HF_HUB_OFFLINE": "1", "RAY_USAGE_STATS_ENABLED": "0", "OMP_NUM_THREADS": "1"}
 
-from jaxtyping import install_import_hook
+import jaxtyping
 
-install_import_hook("glassformer", "beartype.beartype")
+jaxtyping.install_import_hook("glassformer", "beartype.beartype")
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -43,6 +43,12 @@ from glassformer.transformer.model import Transformer
 @pytest.fixture(autouse=True)
 def _seeded() -> None:
     torch.manual_seed(0)
+
+
+@pytest.fixture
+def unchecked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Turn off the test suite's checks of shapes and types: the library's own explain what is wrong."""
+    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
 
 
 def write_random_run(

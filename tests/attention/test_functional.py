@@ -1,7 +1,6 @@
 import inspect
 from typing import Any
 
-import jaxtyping
 import pytest
 import torch
 import torch.nn.functional as F
@@ -142,8 +141,8 @@ UNBATCHED = {
 
 
 @pytest.mark.parametrize("message", [*WRONG, *UNBATCHED])
-def test_wrong_arguments_are_explained_with_torchs_exception(message, monkeypatch):
-    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)  # our own checks, not the test suite's
+@pytest.mark.usefixtures("unchecked")
+def test_wrong_arguments_are_explained_with_torchs_exception(message):
     if message in WRONG:
         call = arguments(**WRONG[message])
     else:

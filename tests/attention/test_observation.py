@@ -3,7 +3,6 @@ import math
 import pickle
 import sys
 
-import jaxtyping
 import numpy as np
 import pytest
 import torch
@@ -256,8 +255,8 @@ NO_ENTRY = "an Observation is indexed by an entry, a slice or a list of them, go
         ("entropy", r"facts are attributes: \.entropy$"),
     ],
 )
-def test_only_entries_index_it(entries, message, monkeypatch):
-    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)  # our own checks, not the test suite's
+@pytest.mark.usefixtures("unchecked")
+def test_only_entries_index_it(entries, message):
     with pytest.raises(ArgumentError, match=message):
         see()[entries]
 

@@ -43,7 +43,6 @@ def explicit_row(grid: Tensor, lengths: list[int], row: int) -> Tensor:
 
 def test_a_packing_by_hand():
     packing = Packing.of([2, 3, 1])
-    assert packing.keep.sum(-1).flatten().tolist() == [2, 3, 1]
     assert (packing.tokens, packing.longest) == (6, 3)
     assert packing.positions.tolist() == [0, 1, 0, 1, 2, 0]
     assert packing.keep.tolist() == [[[[True, True, False]]], [[[True, True, True]]], [[[True, False, False]]]]
