@@ -1,5 +1,5 @@
 # make demo   train and try a model that reads dates (about two minutes)
-# make test   run the tests, and list the 20 slowest
+# make test   run the tests, and list the 20 slowest (each file in one process, so that its trained models are made once)
 # make check  lint, format and types (pyright brings its own node)
 # make clean  remove .venv
 # Each makes .venv and installs what it needs when missing. Needs Python 3.11 or newer with venv, and make.
@@ -14,7 +14,7 @@ demo: $(READY)
 	$(BIN)/glassformer demo
 
 test: $(READY)
-	$(BIN)/python -m pytest -n auto --durations 20 --durations-min 1
+	$(BIN)/python -m pytest -n auto --dist loadfile --durations 20 --durations-min 1
 
 check: $(READY)
 	$(BIN)/ruff check .

@@ -147,6 +147,7 @@ def test_a_training_that_fails_says_what_to_change(config, tmp_path, monkeypatch
     assert (tmp_path / ".pruned.pruning").is_dir()
 
 
+# Slow: it prunes in two rounds, each of which trains, as the fixture `whole` does.
 def test_stopped_and_given_again_it_continues(config, whole, tmp_path, monkeypatch):
     expected, _, out = whole
     train_once, calls = module.train_once, []

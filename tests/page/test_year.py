@@ -13,7 +13,7 @@ from glassformer.training.train import train
 
 
 def test_the_head_chosen_on_validation_reads_the_year_of_held_out_dates(tmp_path, monkeypatch, hypotheses_of):
-    # It takes half a minute: the model must have learned dates (of four languages) before a head can read their years.
+    # Slow: the model must have learned dates (of four languages) before a head can read their years.
     spec = importlib.util.spec_from_file_location("year", Path(__file__).parents[2] / "examples" / "year.py")
     year = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(year)
@@ -25,7 +25,7 @@ def test_the_head_chosen_on_validation_reads_the_year_of_held_out_dates(tmp_path
     )
     for name, dates in (("train", train_dates), ("valid", valid)):
         write_phrases(tmp_path / f"{name}.tsv", dates)
-    quick = dict(batch_tokens=1024, max_updates=600, max_minutes=None, warmup=100, validate_every=300, average=1)
+    quick = dict(batch_tokens=512, max_updates=600, max_minutes=None, warmup=100, validate_every=300, average=1)
     train(replace(settings(tmp_path, tmp_path / "run", 1, overwrite=False), **quick))
 
     translator = Translator.load(tmp_path / "run", "cpu", "float32")

@@ -5,6 +5,7 @@ from glassformer.generation.translator import Translator
 from glassformer.training.train import train
 
 
+# Slow: it learns, in 200 updates.
 def test_learns_to_reverse(tiny, reversed_symbols, tmp_path):
     for name, count, seed in (("train", 4000, 1), ("valid", 100, 2), ("test", 300, 3)):
         lines = reversed_symbols(count, seed, symbols="abcdef", longest=5)
