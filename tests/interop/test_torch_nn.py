@@ -1,7 +1,6 @@
 import copy
 import math
 import re
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -10,7 +9,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.testing import assert_close
 
-from glassformer.attention.masks import keep_from_ids
 from glassformer.attention.replace import replace_attention
 from glassformer.errors import ArgumentError, ConfigError
 from glassformer.generation.config import SearchConfig
@@ -22,12 +20,12 @@ pytestmark = pytest.mark.filterwarnings("ignore:.*[Nn]ested tensor", "ignore:ena
 
 
 # The oracle is torch's own: what people write around nn.Transformer, in float64
-
 WIDTH, HEADS, FF = 22, 2, 13
 SOURCE_WORDS, WORDS = 19, 23
 SOURCE_PAD, START, END, PAD = 7, 5, 11, 2  # none where our model has it
 SENTENCES = [[START, 3, 8, 13, END], [START, END], [START, 17, 1, END, 4, 9, 6, END]]
 MOST = 7  # tokens of a translation
+NORM_FIRST = pytest.mark.parametrize("norm_first", [False, True], ids=["post-norm", "pre-norm"])
 
 
 class Theirs(nn.Module):
@@ -131,7 +129,7 @@ def assert_same_logits(theirs: Theirs, found: Converted) -> None:
     assert_close(found.model(found.source_ids(source), ours), expected, rtol=0, atol=1e-9)
 
 
-@pytest.mark.parametrize("norm_first", [False, True], ids=["post-norm", "pre-norm"])
+@NORM_FIRST
 @pytest.mark.parametrize("activation", ["relu", "gelu"])
 @pytest.mark.parametrize("bias", [True, False], ids=["bias", "no bias"])
 @pytest.mark.parametrize("positions", ["interleaved", "split"])
@@ -160,7 +158,7 @@ def test_logits_are_theirs_in_other_settings(settings):
     assert_same_logits(theirs, converted(theirs))
 
 
-@pytest.mark.parametrize("norm_first", [False, True], ids=["post-norm", "pre-norm"])
+@NORM_FIRST
 def test_without_final_norms(norm_first):
     theirs = Theirs(norm_first=norm_first)
     with_norms = converted(theirs)
@@ -250,24 +248,6 @@ def test_a_target_whose_padding_is_none_or_its_start(changes, start):
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("norm_first", [False, True], ids=["post-norm", "pre-norm"])
-def test_step_by_step_with_a_cache_is_theirs_over_the_whole_prefix(norm_first):
-    theirs = Theirs(norm_first=norm_first)
-    found = converted(theirs)
-    model, source, (target_in, ours) = found.model, sources(theirs), target_of(found)
-    ids = found.source_ids(source)
-    keep = keep_from_ids(ids, model.source_pad)
-    cache = model.start(model.encode(ids, keep), keep)
-    for length in range(1, T + 1):
-        states, cache = model.decode(ours[:, length - 1 : length], cache)
-        logits = model.logits(states[:, -1])
-        expected = theirs(source, target_in[:, :length])[:, -1]
-        assert_close(logits, expected[:, found.target_map[:-1]], rtol=0, atol=1e-9)
-        expected[:, [START, PAD]] = -torch.inf  # what is never predicted
-        assert torch.equal(found.target_ids(logits.argmax(-1)), expected.argmax(-1))
-
-
-@torch.no_grad()
 def next_log_probs(theirs: Theirs, source: list[int], target: list[int]) -> Tensor:
     """Log-probabilities of what follows each position of a target, over the ids that can be predicted."""
     logits = theirs(torch.tensor([source]), torch.tensor([[START, *target]]))[0]
@@ -275,7 +255,7 @@ def next_log_probs(theirs: Theirs, source: list[int], target: list[int]) -> Tens
     return logits.log_softmax(-1)
 
 
-@pytest.mark.parametrize("norm_first", [False, True], ids=["post-norm", "pre-norm"])
+@NORM_FIRST
 def test_generated_greedily_as_their_model_would(norm_first):
     theirs = Theirs(norm_first=norm_first)
     found = converted(theirs).generate(SENTENCES, SearchConfig(beam=1, max_length=MOST))
@@ -359,23 +339,10 @@ def test_it_holds_copies():
 
 def test_its_config():
     config = converted(Theirs(norm_first=True, activation="gelu", dropout=0.3)).model.config
-    assert config == ModelConfig(
-        source_vocab_size=SOURCE_WORDS,
-        target_vocab_size=WORDS - 1,
-        shared_vocab=False,
-        d_model=WIDTH,
-        heads=HEADS,
-        encoder_layers=2,
-        decoder_layers=3,
-        d_ff=FF,
-        dropout=0.3,
-        attention_dropout=0.3,
-        activation="gelu",
-        tied_output=False,
-        output_bias=True,
-        norm_first=True,
-        final_norm=True,
-    )
+    sizes = dict(source_vocab_size=SOURCE_WORDS, target_vocab_size=WORDS - 1, d_model=WIDTH, heads=HEADS, d_ff=FF)
+    layers = dict(encoder_layers=2, decoder_layers=3, activation="gelu", norm_first=True, final_norm=True)
+    output = dict(shared_vocab=False, tied_output=False, output_bias=True)
+    assert config == ModelConfig(**sizes, **layers, **output, dropout=0.3, attention_dropout=0.3)
 
 
 # What can't be held
@@ -400,9 +367,10 @@ def decoder_of(kind: type = nn.TransformerDecoderLayer, **changes: Any) -> nn.Mo
 
 SIZES = {"d_model": WIDTH, "nhead": HEADS, "dim_feedforward": FF}
 UNREADABLE = "what another class computes, a custom one, a subclass or a wrapper, can't be read from its weights"
-
-
+NARROW = "must be as wide as the layers, 22, got"
 OUTPUT = "output must be nn.Linear(22, 23), from the layers' width to a logit for each id of target_embedding, got"
+EPS = "must have layer_norm_eps = 1e-05, torch's default and the only one of our model, got 1e-06"
+ACTIVATION = "activation must be relu, gelu (the exact one) or silu, got {} in encoder.layers[0]"
 
 
 def unreadable(place: str, kind: str, got: str) -> str:
@@ -415,98 +383,71 @@ def differs(setting: str, encoders: str, decoders: str, part: str = "") -> str:
 
 
 @pytest.mark.parametrize(
-    ("changes", "message"),
+    ("name", "value", "message"),
     [
-        (lambda: {"start": END}, "start and end must be two ids, got 11 for both: end is predicted and start never"),
-        (lambda: {"start": WORDS}, "start must be an id of target_embedding, 0 to 22, got 23"),
-        (lambda: {"end": -1}, "end must be an id of target_embedding, 0 to 22, got -1"),
-        (lambda: {"target_pad": 29}, "target_pad must be an id of target_embedding, 0 to 22, got 29"),
-        (lambda: {"source_pad": SOURCE_WORDS}, "source_pad must be an id of source_embedding, 0 to 18, got 19"),
+        ("start", END, "start and end must be two ids, got 11 for both: end is predicted and start never"),
+        ("start", WORDS, "start must be an id of target_embedding, 0 to 22, got 23"),
+        ("end", -1, "end must be an id of target_embedding, 0 to 22, got -1"),
+        ("target_pad", 29, "target_pad must be an id of target_embedding, 0 to 22, got 29"),
+        ("source_pad", SOURCE_WORDS, "source_pad must be an id of source_embedding, 0 to 18, got 19"),
         (
-            lambda: {"target_pad": END},
+            "target_pad",
+            END,
             "target_pad must be another id than end = 11, which is predicted and padding never: if your model was "
             "trained to predict it, give target_pad=None",
         ),
         (
-            lambda: {"positions": "learned"},
+            "positions",
+            "learned",
             "positions must be one of interleaved, split, got 'learned': our model adds sinusoids and can hold no "
             "others",
         ),
         (
-            lambda: {"encoder": nn.Transformer(WIDTH, HEADS, 1, 1, FF)},
+            "encoder",
+            nn.Transformer(WIDTH, HEADS, 1, 1, FF, batch_first=True),
             "encoder must be a torch.nn.TransformerEncoder, got Transformer: give its encoder and its decoder",
         ),
-        (lambda: {"encoder": nn.Identity()}, unreadable("encoder", "TransformerEncoder", "Identity")),
-        (lambda: {"decoder": nn.Identity()}, unreadable("decoder", "TransformerDecoder", "Identity")),
-        (lambda: {"encoder": encoder_of(OwnEncoder)}, unreadable("encoder", "TransformerEncoder", "OwnEncoder")),
+        ("encoder", nn.Identity(), unreadable("encoder", "TransformerEncoder", "Identity")),
+        ("decoder", nn.Identity(), unreadable("decoder", "TransformerDecoder", "Identity")),
+        ("encoder", encoder_of(OwnEncoder), unreadable("encoder", "TransformerEncoder", "OwnEncoder")),
+        ("decoder", decoder_of(OwnLayer), unreadable("decoder.layers[0]", "TransformerDecoderLayer", "OwnLayer")),
+        ("source_embedding", nn.Sequential(), unreadable("source_embedding", "Embedding", "Sequential")),
+        ("output", nn.Identity(), unreadable("output", "Linear", "Identity")),
+        ("source_embedding", nn.Embedding(19, 17), f"source_embedding {NARROW} nn.Embedding(19, 17)"),
+        ("target_embedding", nn.Embedding(23, 17), f"target_embedding {NARROW} nn.Embedding(23, 17)"),
         (
-            lambda: {"decoder": decoder_of(OwnLayer)},
-            unreadable("decoder.layers[0]", "TransformerDecoderLayer", "OwnLayer"),
-        ),
-        (
-            lambda: {"source_embedding": nn.Sequential(nn.Embedding(SOURCE_WORDS, WIDTH))},
-            unreadable("source_embedding", "Embedding", "Sequential"),
-        ),
-        (lambda: {"output": nn.Identity()}, unreadable("output", "Linear", "Identity")),
-        (
-            lambda: {"source_embedding": nn.Embedding(SOURCE_WORDS, 17)},
-            "source_embedding must be as wide as the layers, 22, got nn.Embedding(19, 17)",
-        ),
-        (
-            lambda: {"target_embedding": nn.Embedding(WORDS, 17)},
-            "target_embedding must be as wide as the layers, 22, got nn.Embedding(23, 17)",
-        ),
-        (
-            lambda: {"target_embedding": nn.Embedding(WORDS, WIDTH, max_norm=1.5)},
+            "target_embedding",
+            nn.Embedding(WORDS, WIDTH, max_norm=1.5),
             "target_embedding must have max_norm=None, got 1.5: our model uses rows as they are",
         ),
-        (lambda: {"output": nn.Linear(WIDTH, WORDS - 2)}, f"{OUTPUT} nn.Linear(22, 21)"),
-        (lambda: {"output": nn.Linear(17, WORDS)}, f"{OUTPUT} nn.Linear(17, 23)"),
+        ("output", nn.Linear(WIDTH, WORDS - 2), f"{OUTPUT} nn.Linear(22, 21)"),
+        ("output", nn.Linear(17, WORDS), f"{OUTPUT} nn.Linear(17, 23)"),
         (
-            lambda: {"output": nn.Linear(WIDTH, WORDS)},
+            "output",
+            nn.Linear(WIDTH, WORDS),
             "all weights must have one dtype, got torch.float32 and torch.float64: convert the whole model with "
             ".to(dtype) first",
         ),
-        (lambda: {"encoder": encoder_of(dim_feedforward=29)}, differs("d_ff", "29", "13", ".linear1")),
-        (lambda: {"decoder": decoder_of(nhead=11)}, differs("heads", "2", "11", ".self_attn")),
-        (lambda: {"decoder": decoder_of(d_model=26)}, differs("d_model", "22", "26", ".self_attn")),
-        (lambda: {"decoder": decoder_of(norm_first=True)}, differs("norm_first", "False", "True")),
-        (lambda: {"encoder": encoder_of(activation="gelu")}, differs("activation", "'gelu'", "'relu'")),
-        (
-            lambda: {"encoder": encoder_of(activation=torch.tanh)},
-            "activation must be relu, gelu (the exact one) or silu, got tanh in encoder.layers[0]",
-        ),
-        (
-            lambda: {"encoder": encoder_of(activation=nn.GELU(approximate="tanh"))},
-            "activation must be relu, gelu (the exact one) or silu, got GELU(approximate='tanh') in encoder.layers[0]",
-        ),
-        (
-            lambda: {"decoder": decoder_of(layer_norm_eps=1e-6)},
-            "decoder.layers[0].norm1 must have layer_norm_eps = 1e-05, torch's default and the only one of our model, "
-            "got 1e-06",
-        ),
+        ("encoder", encoder_of(dim_feedforward=29), differs("d_ff", "29", "13", ".linear1")),
+        ("decoder", decoder_of(nhead=11), differs("heads", "2", "11", ".self_attn")),
+        ("decoder", decoder_of(d_model=26), differs("d_model", "22", "26", ".self_attn")),
+        ("decoder", decoder_of(norm_first=True), differs("norm_first", "False", "True")),
+        ("encoder", encoder_of(activation="gelu"), differs("activation", "'gelu'", "'relu'")),
+        ("encoder", encoder_of(activation=torch.tanh), ACTIVATION.format("tanh")),
+        ("encoder", encoder_of(activation=nn.GELU("tanh")), ACTIVATION.format("GELU(approximate='tanh')")),
+        ("decoder", decoder_of(layer_norm_eps=1e-6), f"decoder.layers[0].norm1 {EPS}"),
     ],
 )
-def test_what_cannot_be_held_is_refused(changes, message):
+def test_what_cannot_be_held_is_refused(name, value, message):
     with pytest.raises(ArgumentError, match=f"^{re.escape(message)}$"):
-        converted(Theirs(), **changes())
+        converted(Theirs(), **{name: value})
 
 
-def set_norm(part: str, norm: nn.Module | None) -> Callable[[nn.Transformer], None]:
-    def change(model: nn.Transformer) -> None:
-        getattr(model, part).norm = norm
-
-    return change
+def attention(**settings: Any) -> nn.Module:
+    return nn.MultiheadAttention(WIDTH, HEADS, batch_first=True, dtype=torch.float64, **settings)
 
 
-def set_attention(**settings: Any) -> Callable[[nn.Transformer], None]:
-    def change(model: nn.Transformer) -> None:
-        attention = nn.MultiheadAttention(WIDTH, HEADS, batch_first=True, dtype=torch.float64, **settings)
-        model.decoder.layers[2].multihead_attn = attention
-
-    return change
-
-
+SOURCE_ATTENTION = "decoder.layers.2.multihead_attn"
 FURTHER = (
     "decoder.layers[2].multihead_attn must have one width and add no keys, got kdim {}, vdim {}, add_bias_kv {} and "
     "add_zero_attn {}: our model has no place for these"
@@ -517,45 +458,32 @@ ONE_NORM = (
 )
 
 
-def empty(model: nn.Transformer) -> None:
-    model.encoder.layers = nn.ModuleList()
-
-
 @pytest.mark.parametrize(
-    ("change", "message"),
+    ("place", "module", "message"),
     [
-        (set_norm("encoder", None), ONE_NORM.format("encoder", "decoder")),
-        (set_norm("decoder", None), ONE_NORM.format("decoder", "encoder")),
-        (
-            set_norm("decoder", nn.LayerNorm(WIDTH, eps=1e-6)),
-            "decoder.norm must have layer_norm_eps = 1e-05, torch's default and the only one of our model, got 1e-06",
-        ),
-        (
-            set_norm("encoder", nn.RMSNorm(WIDTH)),
-            f"encoder.norm must be a torch.nn.LayerNorm, got RMSNorm: {UNREADABLE}",
-        ),
-        (empty, "encoder must have at least 1 layer, got none"),
-        (set_attention(add_bias_kv=True), FURTHER.format(22, 22, True, False)),
-        (set_attention(add_zero_attn=True), FURTHER.format(22, 22, False, True)),
-        (set_attention(kdim=13, vdim=17), FURTHER.format(13, 17, False, False)),
+        ("encoder.norm", None, ONE_NORM.format("encoder", "decoder")),
+        ("decoder.norm", None, ONE_NORM.format("decoder", "encoder")),
+        ("decoder.norm", nn.LayerNorm(WIDTH, eps=1e-6), f"decoder.norm {EPS}"),
+        ("encoder.norm", nn.RMSNorm(WIDTH), unreadable("encoder.norm", "LayerNorm", "RMSNorm")),
+        ("encoder.layers", nn.ModuleList(), "encoder must have at least 1 layer, got none"),
+        (SOURCE_ATTENTION, attention(add_bias_kv=True), FURTHER.format(22, 22, True, False)),
+        (SOURCE_ATTENTION, attention(add_zero_attn=True), FURTHER.format(22, 22, False, True)),
+        (SOURCE_ATTENTION, attention(kdim=13, vdim=17), FURTHER.format(13, 17, False, False)),
     ],
 )
-def test_changed_layers_that_cannot_be_held_are_refused(change, message):
+def test_changed_layers_that_cannot_be_held_are_refused(place, module, message):
     theirs = Theirs()
-    change(theirs.transformer)
+    parent, _, name = place.rpartition(".")
+    setattr(theirs.transformer.get_submodule(parent), name, module)
     with pytest.raises(ArgumentError, match=f"^{re.escape(message)}$"):
         converted(theirs)
 
 
 def test_too_few_ids_are_refused():
-    theirs = Theirs()
-    changes = {"target_embedding": nn.Embedding(5, WIDTH).double(), "output": nn.Linear(WIDTH, 5).double()}
-    assert converted(theirs, **changes, start=3, end=4).model.config.target_vocab_size == 4
+    def convert(words: int, **ids: int) -> Converted:
+        target, output = nn.Embedding(words, WIDTH).double(), nn.Linear(WIDTH, words).double()
+        return converted(Theirs(), target_embedding=target, output=output, **ids)
+
+    assert convert(5, start=3, end=4).model.config.target_vocab_size == 4
     with pytest.raises(ConfigError, match="a vocabulary needs at least 4 ids"):
-        converted(
-            theirs,
-            target_embedding=nn.Embedding(4, WIDTH).double(),
-            output=nn.Linear(WIDTH, 4).double(),
-            start=1,
-            end=3,
-        )
+        convert(4, start=1, end=3)
