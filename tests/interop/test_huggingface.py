@@ -1,5 +1,7 @@
 import json
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -12,82 +14,44 @@ from glassformer.generation.engine import Engine
 from glassformer.generation.translator import Translator
 from glassformer.interop.huggingface import export_marian, import_marian
 from glassformer.text.batching import pad_source
-from glassformer.text.tokenizer import SubwordTokenizer, SymbolTokenizer
+from glassformer.text.tokenizer import SymbolTokenizer
 from glassformer.text.vocabulary import VocabularyTokenizer
 from glassformer.transformer.model import Transformer
 
 transformers = pytest.importorskip("transformers", reason="pip install 'glassformer[huggingface]'")
 
-TEXT = [
-    "two dogs run over the green grass",
-    "a man sings a song",
-    "the dogs sing",
-    "a green man runs over two songs",
-] * 5
-OTHER = ["zwei Hunde laufen über das Gras", "ein Mann singt ein Lied", "die Hunde singen", "ein grüner Mann läuft"] * 5
 
+@pytest.fixture
+def marian(sides, joint, tmp_path) -> Callable[..., Any]:
+    """Makes a random Marian model of transformers, saved with its tokenizers as its own code saves them."""
+    folder = tmp_path / "marian"
 
-def learn(lines: list[str]) -> SubwordTokenizer:
-    return SubwordTokenizer.train(lines, kind="unigram", vocab_size=None, seed=1)
+    def make(*codes: str, **changes: Any) -> Any:
+        vocabulary = joint(*codes)
+        size = len(vocabulary)
+        sizes = dict(vocab_size=size, decoder_vocab_size=size, d_model=24, encoder_layers=2, decoder_layers=3)
+        heads = dict(encoder_attention_heads=3, decoder_attention_heads=3, encoder_ffn_dim=40, decoder_ffn_dim=40)
+        ids = dict(pad_token_id=size - 1, decoder_start_token_id=size - 1, eos_token_id=0, forced_eos_token_id=0)
+        layout = dict(static_position_embeddings=True, normalize_before=False, scale_embedding=True)
+        further = dict(activation_function="swish", max_position_embeddings=64, init_std=0.3)
+        settings = {**sizes, **heads, **ids, **layout, **further, **changes}
+        torch.manual_seed(3)
+        model = transformers.MarianMTModel(transformers.MarianConfig(**settings)).eval()
+        with torch.no_grad():
+            model.final_logits_bias.normal_(std=0.5)
+        folder.mkdir()
+        model.save_pretrained(folder)
+        for tokenizer, side in zip(sides, ("source", "target"), strict=True):
+            tokenizer.save(folder / side)
+        (folder / "vocab.json").write_text(json.dumps(vocabulary), encoding="utf-8")
+        return model
 
-
-@pytest.fixture(scope="module")
-def sides() -> tuple[SubwordTokenizer, SubwordTokenizer]:
-    return learn(TEXT), learn(OTHER)
-
-
-def joint(*tokenizers: SubwordTokenizer, codes: tuple[str, ...] = ()) -> dict[str, int]:
-    """One vocabulary of both sides' pieces, as OPUS-MT's models have it."""
-    pieces = [p for t in tokenizers for p in t.tokens(range(2, t.vocab_size - 1))]
-    pieces = list(dict.fromkeys(["</s>", "<unk>", *codes, *pieces, "<pad>"]))
-    return {piece: i for i, piece in enumerate(pieces)}
-
-
-def marian(folder: Path, sides, dtype=torch.float32, codes: tuple[str, ...] = (), **changes):
-    """A random Marian model of transformers, saved with its tokenizers as its own code saves them."""
-    vocabulary = joint(*sides, codes=codes)
-    size = len(vocabulary)
-    settings = dict(
-        vocab_size=size,
-        decoder_vocab_size=size,
-        d_model=24,
-        encoder_layers=2,
-        decoder_layers=3,
-        encoder_attention_heads=3,
-        decoder_attention_heads=3,
-        encoder_ffn_dim=40,
-        decoder_ffn_dim=40,
-        activation_function="swish",
-        scale_embedding=True,
-        pad_token_id=size - 1,
-        decoder_start_token_id=size - 1,
-        eos_token_id=0,
-        forced_eos_token_id=0,
-        max_position_embeddings=64,
-        init_std=0.3,
-        static_position_embeddings=True,
-        normalize_before=False,
-    )
-    torch.manual_seed(3)
-    model = transformers.MarianMTModel(transformers.MarianConfig(**{**settings, **changes})).eval()
-    with torch.no_grad():
-        model.final_logits_bias.normal_(std=0.5)
-    folder.mkdir(parents=True, exist_ok=True)
-    model.save_pretrained(folder)
-    for tokenizer, side in zip(sides, ("source", "target"), strict=True):
-        tokenizer.save(folder / side)
-    (folder / "vocab.json").write_text(json.dumps(vocabulary), encoding="utf-8")
-    return model.to(dtype)
-
-
-def ids_of(size: int) -> tuple[torch.Tensor, torch.Tensor]:
-    source, keep = pad_source([torch.tensor([5, 9, 4, 7, 0]), torch.tensor([3, 0])], size - 1)
-    return source, keep
+    return make
 
 
 def logits_of_both(theirs, ours: Transformer, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor, float]:
     """Ours and theirs, theirs over all ids of the layout, and how near they must be."""
-    source, keep = ids_of(ours.config.source_vocab_size)
+    source, keep = pad_source([torch.tensor([5, 9, 4, 7, 0]), torch.tensor([3, 0])], ours.source_pad)
     target = torch.tensor([[ours.target_pad, 6, 3, 8], [ours.target_pad, 2, 2, 5]])
     ours, theirs, pad = ours.to(dtype), theirs.to(dtype), theirs.config.vocab_size - 1
     if dtype == torch.float64:  # theirs stay float32 whatever the model is
@@ -115,8 +79,8 @@ def logits_of_both(theirs, ours: Transformer, dtype: torch.dtype) -> tuple[torch
     ],
     ids=["opus", "relu", "untied"],
 )
-def test_imported_logits_are_theirs(changes, dtype, sides, tmp_path):
-    theirs = marian(tmp_path / "marian", sides, **changes)
+def test_imported_logits_are_theirs(changes, dtype, marian, tmp_path):
+    theirs = marian(**changes)
     ours = import_marian(tmp_path / "marian", tmp_path / "run").model
     found, expected, close = logits_of_both(theirs, ours, dtype)
     assert_close(found, expected[..., :-1], atol=close, rtol=0)
@@ -148,19 +112,19 @@ def test_exported_logits_and_log_probabilities_are_ours(random_run, shared, chan
 
 
 @pytest.mark.parametrize("biased", [False, True])
-def test_there_and_back_is_the_same_run(random_run, biased, sides, tmp_path):
+def test_there_and_back_is_the_same_run(random_run, biased, sides, english, tmp_path):
     run = random_run(tmp_path / "run", sides[0], sides[0], shared=True, output_bias=biased)
     export_marian(run, tmp_path / "marian")
     again = import_marian(tmp_path / "marian", tmp_path / "again")
     assert again.model.config == run.model.config
     assert_close(dict(again.model.state_dict()), dict(run.model.state_dict()), rtol=0, atol=0)
     for tokenizer in (again.source_tokenizer, again.target_tokenizer):
-        assert tokenizer.encode(TEXT) == run.source_tokenizer.encode(TEXT)
-        assert tokenizer.decode(tokenizer.encode(TEXT)) == TEXT
+        assert tokenizer.encode(english) == run.source_tokenizer.encode(english)
+        assert tokenizer.decode(tokenizer.encode(english)) == english
 
 
 @pytest.mark.parametrize("larger", ["source", "target"])
-def test_there_and_back_of_two_vocabularies_gives_the_same_scores(random_run, larger, sides, tmp_path):
+def test_there_and_back_of_two_vocabularies_gives_the_same_scores(random_run, larger, sides, english, german, tmp_path):
     """What filled up the target's vocabulary has become pieces of it: they need their bias to stay unpredicted."""
     source, target = sorted(sides, key=lambda tokenizer: tokenizer.vocab_size, reverse=larger == "source")
     assert source.vocab_size != target.vocab_size
@@ -172,21 +136,15 @@ def test_there_and_back_of_two_vocabularies_gives_the_same_scores(random_run, la
         Translator.of(run.model, run.source_tokenizer, run.target_tokenizer, precision="float32")
         for run in (run, again)
     )
-    assert_close(after.score(TEXT[:4], OTHER[:4]), before.score(TEXT[:4], OTHER[:4]), rtol=1e-5, atol=1e-5)
+    assert_close(after.score(english, german), before.score(english, german), rtol=1e-5, atol=1e-5)
     search = SearchConfig(max_length=11)  # a random model would go on to the limit
-    assert after.translate(TEXT[:4], search) == before.translate(TEXT[:4], search)
+    assert after.translate(english, search) == before.translate(english, search)
 
 
 @pytest.mark.parametrize("beam", [1, 4])
-@pytest.mark.parametrize("direction", ["import", "export"])
-def test_translations_are_the_same_ids(random_run, beam, direction, sides, tmp_path):
-    if direction == "import":
-        theirs = marian(tmp_path / "marian", sides)
-        run = import_marian(tmp_path / "marian", tmp_path / "run")
-    else:
-        run = random_run(tmp_path / "run", sides[0], sides[0], shared=True)
-        export_marian(run, tmp_path / "marian")
-        theirs = transformers.MarianMTModel.from_pretrained(tmp_path / "marian").eval()
+def test_translations_are_the_same_ids(beam, marian, tmp_path):
+    theirs = marian()
+    run = import_marian(tmp_path / "marian", tmp_path / "run")
     pad = run.model.source_pad
     generator = torch.Generator().manual_seed(5)
     sources = [[*torch.randint(2, pad, (n,), generator=generator).tolist(), 0] for n in (1, 3, 5, 8, 13)]
@@ -208,17 +166,16 @@ def test_translations_are_the_same_ids(random_run, beam, direction, sides, tmp_p
 
 
 @pytest.mark.filterwarnings("ignore:Recommended. pip install sacremoses")
-def test_text_becomes_their_ids(sides, tmp_path):
-    marian(tmp_path / "marian", sides, codes=(">>deu<<", ">>nld<<"))
+def test_text_becomes_their_ids(marian, english, german, tmp_path):
+    marian(">>deu<<", ">>nld<<")
     run = import_marian(tmp_path / "marian", tmp_path / "run")
-    theirs = transformers.MarianTokenizer(
-        str(tmp_path / "marian/source.spm"), str(tmp_path / "marian/target.spm"), str(tmp_path / "marian/vocab.json")
-    )
-    lines = [*TEXT[:4], ">>deu<< two dogs", ">>nld<<a man", "an unseen Ωmega", "a  double space "]
+    files = [str(tmp_path / "marian" / name) for name in ("source.spm", "target.spm", "vocab.json")]
+    theirs = transformers.MarianTokenizer(*files)
+    lines = [*english, ">>deu<< two dogs", ">>nld<<a man", "an unseen Ωmega", "a  double space "]
     assert [[*ids, 0] for ids in run.source_tokenizer.encode(lines)] == theirs(lines)["input_ids"]
-    ids = run.target_tokenizer.encode(OTHER)
-    assert run.target_tokenizer.decode(ids) == OTHER
-    assert run.target_tokenizer.decode([[*ids[0], 0, run.target_tokenizer.pad], []]) == [OTHER[0], ""]
+    ids = run.target_tokenizer.encode(german)
+    assert run.target_tokenizer.decode(ids) == german
+    assert run.target_tokenizer.decode([[*ids[0], 0, run.target_tokenizer.pad], []]) == [german[0], ""]
     with pytest.raises(DataError, match=r"the model knows no language >>fra<<, but >>deu<< >>nld<<$"):
         run.source_tokenizer.encode([">>fra<< two dogs"])
 
@@ -243,6 +200,19 @@ def edit(path: Path, **changes) -> None:
     path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
 
 
+def cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-100])
+
+
+def longer(path: Path) -> None:
+    vocabulary = json.loads(path.read_text())
+    edit(path, further=vocabulary["<pad>"], **{"<pad>": len(vocabulary)})
+
+
+def pickled(folder: Path) -> None:
+    (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
+
+
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
@@ -264,29 +234,16 @@ def edit(path: Path, **changes) -> None:
         (lambda f: (f / "model.safetensors").unlink(), "has no model.safetensors"),
     ],
 )
-def test_a_damaged_or_foreign_folder_is_refused(damage, message, sides, tmp_path):
-    marian(tmp_path / "marian", sides)
+def test_a_damaged_or_foreign_folder_is_refused(damage, message, marian, tmp_path):
+    marian()
     damage(tmp_path / "marian")
     with pytest.raises((RunError, DataError), match=message):
         import_marian(tmp_path / "marian", tmp_path / "run")
     assert not (tmp_path / "run" / "config.json").exists()
 
 
-def cut(path: Path) -> None:
-    path.write_bytes(path.read_bytes()[:-100])
-
-
-def longer(path: Path) -> None:
-    vocabulary = json.loads(path.read_text())
-    edit(path, further=vocabulary["<pad>"], **{"<pad>": len(vocabulary)})
-
-
-def pickled(folder: Path) -> None:
-    (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
-
-
-def test_weights_that_are_not_finite_are_refused(sides, tmp_path):
-    model = marian(tmp_path / "marian", sides)
+def test_weights_that_are_not_finite_are_refused(marian, tmp_path):
+    model = marian()
     with torch.no_grad():
         model.model.encoder.layers[0].fc1.weight[0, 0] = torch.nan
     model.save_pretrained(tmp_path / "marian")
@@ -294,32 +251,27 @@ def test_weights_that_are_not_finite_are_refused(sides, tmp_path):
         import_marian(tmp_path / "marian", tmp_path / "run")
 
 
-def test_vocabulary_tokenizer_needs_the_reserved_ids():
-    proto = learn(TEXT)._proto
+def test_vocabulary_tokenizer_needs_the_reserved_ids(sides):
     with pytest.raises(DataError, match="a vocabulary must have <pad> = 2, got None"):
-        VocabularyTokenizer(proto, {"</s>": 0, "<unk>": 1, "a": 2})
+        VocabularyTokenizer(sides[0]._proto, {"</s>": 0, "<unk>": 1, "a": 2})
 
 
-def test_the_command_line_imports_and_exports(sides, tmp_path, capsys, monkeypatch):
-    from glassformer.cli import main
+def test_the_command_line_imports_and_exports(run_command, marian, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    marian(max_position_embeddings=512)
 
-    def call(*arguments: str | Path) -> tuple[int, str]:
-        with pytest.raises(SystemExit) as left:
-            main([str(argument) for argument in arguments])
-        said = capsys.readouterr()
-        return left.value.code, said.out + said.err
+    def call(command: str) -> tuple[int, str]:
+        code = run_command(command)
+        return code, " ".join("".join(capsys.readouterr()).split())
 
-    marian(tmp_path / "marian", sides, max_position_embeddings=512)
-    code, said = call("import", "--from", tmp_path / "marian", "--out", tmp_path / "run")
+    code, said = call("import --from marian --out run")
     assert (code, "translate with:" in said) == (0, True)
-    code, said = call("export", tmp_path / "run", "--to", "huggingface", "--out", tmp_path / "again")
+    code, said = call("export run --to huggingface --out again")
     assert (code, "MarianMTModel.from_pretrained" in said) == (0, True)
-    first, again = (
-        transformers.MarianMTModel.from_pretrained(tmp_path / name).state_dict() for name in ("marian", "again")
-    )
+    first, again = (transformers.MarianMTModel.from_pretrained(name).state_dict() for name in ("marian", "again"))
     first["final_logits_bias"][0, -1] = -1e4  # padding is never predicted: its logit's bias isn't kept
     assert_close(dict(again), dict(first), rtol=0, atol=0)
-    code, said = call("export", tmp_path / "run", "--to", "huggingface", "--out", tmp_path / "again")
-    assert (code, "is already there: give a new name, or remove it first" in " ".join(said.split())) == (2, True)
-    code, said = call("import", "--from", tmp_path / "run", "--out", tmp_path / "other")
+    code, said = call("export run --to huggingface --out again")
+    assert (code, "is already there: give a new name, or remove it first" in said) == (2, True)
+    code, said = call("import --from run --out other")
     assert (code, "a glassformer run folder, which needs no import" in said) == (2, True)
