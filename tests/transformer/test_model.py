@@ -1,8 +1,8 @@
 import copy
-import functools
 import itertools
 import math
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import pytest
 import torch
@@ -30,30 +30,23 @@ SOURCE_PAD, TARGET_PAD = SOURCE_VOCAB - 1, TARGET_VOCAB - 1
 EXACT = dict(rtol=0, atol=1e-12)
 
 
-def make(*, shared: bool = False, dropout: float = 0.0, attention_dropout: float = 0.0, **changes) -> Transformer:
+Weights = dict[str, Tensor]
+
+
+def make(*, shared: bool = False, **changes: Any) -> Transformer:
     """A small model; biases and norms too are drawn, so that losing one shows."""
-    config = ModelConfig(
-        source_vocab_size=TARGET_VOCAB if shared else SOURCE_VOCAB,
-        target_vocab_size=TARGET_VOCAB,
-        shared_vocab=shared,
-        d_model=E,
-        heads=H,
-        encoder_layers=2,
-        decoder_layers=3,
-        d_ff=FF,
-        dropout=dropout,
-        attention_dropout=attention_dropout,
-        **changes,
-    )
-    model = Transformer(config)
+    vocabularies = dict(source_vocab_size=TARGET_VOCAB if shared else SOURCE_VOCAB, target_vocab_size=TARGET_VOCAB)
+    sizes = dict(d_model=E, heads=H, encoder_layers=2, decoder_layers=3, d_ff=FF, dropout=0.0)
+    model = Transformer(ModelConfig(**vocabularies, shared_vocab=shared, **{**sizes, **changes}))
     for parameter in model.parameters():
         if parameter.dim() == 1:
             nn.init.normal_(parameter)
     return model
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def exact() -> Transformer:
+    torch.manual_seed(0)
     return make().double().eval()
 
 
@@ -77,13 +70,7 @@ def start(model: Transformer, source: Tensor) -> Cache:
 # The same model written out: one sentence at a time, without padding, masks, caches or batches
 
 
-def plain_logits(
-    weights: dict[str, Tensor],
-    source: list[int],
-    target_in: list[int],
-    norm_first: bool = False,
-    final_norm: bool = False,
-) -> Tensor:
+def plain_logits(weights: Weights, source: Tensor, target_in: Tensor, norm_first: bool, final_norm: bool) -> Tensor:
     def stack(side: str, layers: int, x: Tensor, sublayers: dict[str, Callable[..., Tensor]]) -> Tensor:
         for n in range(layers):
             for name, sublayer in sublayers.items():
@@ -102,11 +89,11 @@ def plain_logits(
     return states @ weights["target_embedding.weight"][:TARGET_PAD].T
 
 
-def part(weights: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
+def part(weights: Weights, prefix: str) -> Weights:
     return {name.removeprefix(f"{prefix}."): w for name, w in weights.items() if name.startswith(f"{prefix}.")}
 
 
-def plain_embed(table: Tensor, ids: list[int]) -> Tensor:
+def plain_embed(table: Tensor, ids: Tensor) -> Tensor:
     rows = []
     for position, token in enumerate(ids):
         angles = [position / 10000 ** (2 * i / E) for i in range((E + 1) // 2)]
@@ -115,7 +102,7 @@ def plain_embed(table: Tensor, ids: list[int]) -> Tensor:
     return torch.stack(rows)
 
 
-def plain_attention(w: dict[str, Tensor], x: Tensor, memory: Tensor, *, causal: bool = False) -> Tensor:
+def plain_attention(w: Weights, x: Tensor, memory: Tensor, *, causal: bool = False) -> Tensor:
     projections = zip((x, memory, memory), w["in_proj_weight"].split(E), w["in_proj_bias"].split(E), strict=True)
     q, k, v = (seen @ weight.T + bias for seen, weight, bias in projections)
     rows = []
@@ -129,11 +116,11 @@ def plain_attention(w: dict[str, Tensor], x: Tensor, memory: Tensor, *, causal: 
     return torch.stack(rows) @ w["out_proj.weight"].T + w["out_proj.bias"]
 
 
-def plain_feed_forward(w: dict[str, Tensor], x: Tensor) -> Tensor:
+def plain_feed_forward(w: Weights, x: Tensor) -> Tensor:
     return (x @ w["inner.weight"].T + w["inner.bias"]).clamp(min=0) @ w["outer.weight"].T + w["outer.bias"]
 
 
-def plain_norm(w: dict[str, Tensor], x: Tensor) -> Tensor:
+def plain_norm(w: Weights, x: Tensor) -> Tensor:
     centred = x - x.mean(-1, keepdim=True)
     return centred / (centred.square().mean(-1, keepdim=True) + 1e-5).sqrt() * w["weight"] + w["bias"]
 
@@ -142,27 +129,20 @@ NORMS = [dict(norm_first=first, final_norm=final) for first in (False, True) for
 
 
 @pytest.mark.parametrize("norms", NORMS, ids=str)
-@pytest.mark.parametrize("grad", [True, False])
-def test_logits_are_those_of_the_model_written_out(norms, grad):
-    model = make(**norms).double().eval()
-    lengths = [S, 3]
-    source, target_in = source_ids(lengths), target_ids()
-    with torch.set_grad_enabled(grad):
-        logits = model(source, target_in)
-    for b, length in enumerate(lengths):
-        expected = plain_logits(model.state_dict(), source[b, :length].tolist(), target_in[b].tolist(), **norms)
-        assert_close(logits[b], expected, **EXACT)
-
-
-def test_gradients_are_those_of_the_model_written_out():
-    model = make().double()
-    lengths = [3, S]
+def test_logits_and_gradients_are_those_of_the_model_written_out(norms):
+    model, lengths = make(**norms).double(), [S, 3]
     source, target_in = source_ids(lengths), target_ids()
     towards = torch.randn(B, T, TARGET_PAD, dtype=torch.float64)
-    model(source, target_in).backward(towards)
+    logits = model(source, target_in)
+    logits.backward(towards)
+    with torch.no_grad():
+        logits_alone = model.eval()(source, target_in)
     weights = {name: p.detach().clone().requires_grad_() for name, p in model.named_parameters()}
     for b, length in enumerate(lengths):
-        plain_logits(weights, source[b, :length].tolist(), target_in[b].tolist()).backward(towards[b])
+        expected = plain_logits(weights, source[b, :length], target_in[b], **norms)
+        assert_close(logits[b], expected, **EXACT)
+        assert_close(logits_alone[b], expected, **EXACT)
+        expected.backward(towards[b])
     for name, parameter in model.named_parameters():
         expected = weights[name].grad
         if name == "target_embedding.weight":  # the model starts from padding and yet leaves its embedding alone
@@ -183,7 +163,6 @@ def test_shared_vocabulary_is_the_separate_one_with_equal_embeddings():
 
 
 # Decoding step by step
-
 
 COMPOSITIONS = [
     tuple(b - a for a, b in itertools.pairwise((0, *cuts, T)))
@@ -252,20 +231,14 @@ def test_targets_that_do_not_fit_the_cache_are_refused(exact):
 # Padding and the future
 
 
-@functools.cache
-def one_model() -> Transformer:
-    return make().double().eval()
-
-
 @settings(max_examples=8, deadline=None)
 @given(lengths=st.lists(st.integers(1, S), min_size=2, max_size=4))
-def test_padded_in_a_batch_or_alone_is_the_same(lengths):
-    model = one_model()
+def test_padded_in_a_batch_or_alone_is_the_same(exact, lengths):
     source, target_in = source_ids(lengths), target_ids(len(lengths))
-    memory, logits = model.encode(source, keep_from_ids(source, SOURCE_PAD)), model(source, target_in)
+    memory, logits = exact.encode(source, keep_from_ids(source, SOURCE_PAD)), exact(source, target_in)
     for b, length in enumerate(lengths):
-        assert_close(memory[b, :length], model.encode(source[b : b + 1, :length])[0], **EXACT)
-        assert_close(logits[b], model(source[b : b + 1, :length], target_in[b : b + 1])[0], **EXACT)
+        assert_close(memory[b, :length], exact.encode(source[b : b + 1, :length])[0], **EXACT)
+        assert_close(logits[b], exact(source[b : b + 1, :length], target_in[b : b + 1])[0], **EXACT)
 
 
 def test_empty_source_is_finite_and_leaves_the_others_alone(exact):
@@ -339,10 +312,10 @@ def test_rows_give_the_states_and_gradients_of_padded_batches(variation, sides):
 
 @settings(max_examples=8, deadline=None)
 @given(lengths=st.lists(st.tuples(st.integers(1, 9), st.integers(1, 9)), min_size=1, max_size=6))
-def test_rows_of_any_lengths_give_the_states_of_padded_batches(lengths):
+def test_rows_of_any_lengths_give_the_states_of_padded_batches(exact, lengths):
     source, target = zip(*lengths, strict=True)
     sides = sequences(source, SOURCE_PAD), sequences(target, TARGET_PAD)
-    found, expected = (states(one_model(), *sides) for states in (packed_states, padded_states))
+    found, expected = (states(exact, *sides) for states in (packed_states, padded_states))
     assert_close(found, expected, rtol=1e-10, atol=1e-10)
 
 
@@ -375,7 +348,7 @@ def test_weight_shapes_are_those_of_the_model_and_each_is_held_once(switches):
 
 
 def test_weights_follow_the_seed_and_norms_draw_nothing():
-    def draw(seed: int, **changes: bool) -> dict[str, Tensor]:
+    def draw(seed: int, **changes: bool) -> Weights:
         torch.manual_seed(seed)
         return Transformer(ModelConfig.tiny(source_vocab_size=11, target_vocab_size=11, **changes)).state_dict()
 
@@ -495,22 +468,20 @@ def test_dropout_rates_reach_every_layer():
     assert [m.dropout for m in model.modules() if isinstance(m, MultiheadAttention)] == [0.2] * (2 + 2 * 3)
 
 
-def test_embeddings_are_dropped_after_positions_are_added(exact):
+def test_embeddings_are_dropped_after_positions_are_added():
     # With all of it dropped, neither ids nor positions are left to tell.
-    exact.dropout.register_forward_hook(lambda module, inputs, output: torch.zeros_like(output))
-    memory = exact.encode(source_ids([S, S]))
+    model = make().double().eval()
+    model.dropout.register_forward_hook(lambda module, inputs, output: torch.zeros_like(output))
+    memory = model.encode(source_ids([S, S]))
     assert_close(memory, memory[:1, :1].expand(B, S, E), **EXACT)
-    states, _ = exact.decode(target_ids(), exact.start(memory))
+    states, _ = model.decode(target_ids(), model.start(memory))
     assert_close(states, states[:1, :1].expand(B, T, E), **EXACT)
 
 
-def test_nothing_is_left_behind_on_modules(exact):
-    def tensors_held() -> list[str]:
-        return [
-            f"{n}.{k}" for n, m in exact.named_modules() for k, v in vars(m).items() if isinstance(v, Tensor | Cache)
-        ]
-
-    attributes = {name: set(vars(module)) for name, module in exact.named_modules()}
-    exact(source_ids([S, 3]), target_ids())
-    assert tensors_held() == []
-    assert {name: set(vars(module)) for name, module in exact.named_modules()} == attributes
+def test_nothing_is_left_behind_on_modules():
+    model = make().eval()
+    attributes = {name: set(vars(module)) for name, module in model.named_modules()}
+    model(source_ids([S, 3]), target_ids())
+    values = [value for module in model.modules() for value in vars(module).values()]
+    assert not any(isinstance(value, Tensor | Cache) for value in values)
+    assert {name: set(vars(module)) for name, module in model.named_modules()} == attributes

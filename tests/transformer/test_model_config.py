@@ -11,6 +11,7 @@ from glassformer.transformer.config import LATER, ModelConfig
 
 VOCAB = {"source_vocab_size": 101, "target_vocab_size": 101}
 SIZES = ("encoder_layers", "decoder_layers", "d_model", "d_ff", "heads", "source_vocab_size", "target_vocab_size")
+TOO_FEW = "at least 4 ids (</s>, <unk>, one token, <pad>), got source_vocab_size {}, target_vocab_size {}"
 
 
 # Vaswani et al. 2017, table 3 (N, N, d_model, d_ff, h, P_drop; no dropout of attention weights there), and two smaller
@@ -55,14 +56,8 @@ def test_unknown_preset_is_refused_with_the_choice():
         ({"d_model": 8, "heads": 16}, "got d_model 8 and heads 16: 8 heads of width 1 would fit"),
         ({"dropout": 1.0}, "dropout must be at least 0 and less than 1, got 1.0"),
         ({"attention_dropout": 1.0}, "attention_dropout must be at least 0 and less than 1, got 1.0"),
-        (
-            {"source_vocab_size": 3, "target_vocab_size": 3},
-            "at least 4 ids (</s>, <unk>, one token, <pad>), got source_vocab_size 3, target_vocab_size 3",
-        ),
-        (
-            {"target_vocab_size": 3, "shared_vocab": False},
-            "at least 4 ids (</s>, <unk>, one token, <pad>), got source_vocab_size 101, target_vocab_size 3",
-        ),
+        ({"source_vocab_size": 3, "target_vocab_size": 3}, TOO_FEW.format(3, 3)),
+        ({"target_vocab_size": 3, "shared_vocab": False}, TOO_FEW.format(101, 3)),
         (
             {"target_vocab_size": 103},
             "a shared vocabulary has one size, got source_vocab_size 101 and target_vocab_size 103",
