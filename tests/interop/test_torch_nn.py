@@ -83,25 +83,14 @@ class Theirs(nn.Module):
             sinusoids = torch.cat([angle.sin(), angle.cos()[:, : width // 2]], dim=1)
         return x * scale + sinusoids
 
-    def arguments(self, **changes: Any) -> dict[str, Any]:
-        """Those of `from_torch`."""
-        return {
-            "encoder": self.transformer.encoder,
-            "decoder": self.transformer.decoder,
-            "source_embedding": self.source_embedding,
-            "target_embedding": self.target_embedding,
-            "output": self.output,
-            "start": START,
-            "end": END,
-            "source_pad": self.source_pad,
-            "target_pad": PAD,
-            "scale_embedding": self.scaled,
-            "positions": self.positions,
-        } | changes
-
 
 def converted(theirs: Theirs, **changes: Any) -> Converted:
-    return from_torch(**theirs.arguments(**changes))
+    """What `from_torch` makes of it; changes are those of the arguments."""
+    parts = dict(encoder=theirs.transformer.encoder, decoder=theirs.transformer.decoder, output=theirs.output)
+    embeddings = dict(source_embedding=theirs.source_embedding, target_embedding=theirs.target_embedding)
+    ids = dict(start=START, end=END, source_pad=theirs.source_pad, target_pad=PAD)
+    conventions = dict(scale_embedding=theirs.scaled, positions=theirs.positions)
+    return from_torch(**{**parts, **embeddings, **ids, **conventions, **changes})
 
 
 def sources(theirs: Theirs) -> Tensor:
@@ -161,12 +150,10 @@ def test_logits_are_theirs_in_other_settings(settings):
 @NORM_FIRST
 def test_without_final_norms(norm_first):
     theirs = Theirs(norm_first=norm_first)
-    with_norms = converted(theirs)
     theirs.transformer.encoder.norm = theirs.transformer.decoder.norm = None
     found = converted(theirs)
     assert found.model.encoder_norm is found.model.decoder_norm is None
     assert_same_logits(theirs, found)
-    assert with_norms.model.config.final_norm
 
 
 def test_a_final_norm_without_parameters():
@@ -175,18 +162,15 @@ def test_a_final_norm_without_parameters():
     assert_same_logits(theirs, converted(theirs))
 
 
+ACTIVATIONS = {
+    "relu": (F.relu, torch.relu, nn.ReLU()),
+    "gelu": (F.gelu, nn.GELU()),
+    "swish": (F.silu, nn.SiLU()),
+}
+
+
 @pytest.mark.parametrize(
-    ("activation", "ours"),
-    [
-        (F.relu, "relu"),
-        (torch.relu, "relu"),
-        (nn.ReLU(), "relu"),
-        (F.gelu, "gelu"),
-        (nn.GELU(), "gelu"),
-        (F.silu, "swish"),
-        (nn.SiLU(), "swish"),
-    ],
-    ids=["relu", "torch.relu", "ReLU", "gelu", "GELU", "silu", "SiLU"],
+    ("ours", "activation"), [(ours, theirs) for ours, kind in ACTIVATIONS.items() for theirs in kind]
 )
 def test_activations_given_as_functions_and_modules(activation, ours):
     theirs = Theirs()
@@ -208,13 +192,8 @@ def test_activation_modules_that_torch_loses():
 
 def test_encoder_and_decoder_that_stand_alone():
     theirs = Theirs()
-    layers = (
-        nn.TransformerEncoderLayer(WIDTH, HEADS, FF, batch_first=True),
-        nn.TransformerDecoderLayer(WIDTH, HEADS, FF, batch_first=True),
-    )
-    theirs.transformer.encoder = nn.TransformerEncoder(layers[0], 2)
-    theirs.transformer.decoder = nn.TransformerDecoder(layers[1], 3)
-    theirs.double().eval()
+    theirs.transformer.encoder = encoder_of(batch_first=True).eval()
+    theirs.transformer.decoder = decoder_of(batch_first=True).eval()
     assert_same_logits(theirs, converted(theirs))
 
 
@@ -348,12 +327,9 @@ def test_its_config():
 # What can't be held
 
 
-class OwnEncoder(nn.TransformerEncoder):
-    pass
-
-
-class OwnLayer(nn.TransformerDecoderLayer):
-    pass
+def own(kind: type) -> type:
+    """A class that may compute something else."""
+    return type("Own", (kind,), {})
 
 
 def encoder_of(kind: type = nn.TransformerEncoder, **changes: Any) -> nn.Module:
@@ -409,8 +385,12 @@ def differs(setting: str, encoders: str, decoders: str, part: str = "") -> str:
         ),
         ("encoder", nn.Identity(), unreadable("encoder", "TransformerEncoder", "Identity")),
         ("decoder", nn.Identity(), unreadable("decoder", "TransformerDecoder", "Identity")),
-        ("encoder", encoder_of(OwnEncoder), unreadable("encoder", "TransformerEncoder", "OwnEncoder")),
-        ("decoder", decoder_of(OwnLayer), unreadable("decoder.layers[0]", "TransformerDecoderLayer", "OwnLayer")),
+        ("encoder", encoder_of(own(nn.TransformerEncoder)), unreadable("encoder", "TransformerEncoder", "Own")),
+        (
+            "decoder",
+            decoder_of(own(nn.TransformerDecoderLayer)),
+            unreadable("decoder.layers[0]", "TransformerDecoderLayer", "Own"),
+        ),
         ("source_embedding", nn.Sequential(), unreadable("source_embedding", "Embedding", "Sequential")),
         ("output", nn.Identity(), unreadable("output", "Linear", "Identity")),
         ("source_embedding", nn.Embedding(19, 17), f"source_embedding {NARROW} nn.Embedding(19, 17)"),
