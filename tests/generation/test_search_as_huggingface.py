@@ -28,18 +28,8 @@ def both(random_run, tmp_path_factory) -> tuple[Run, Any]:
     folder: Path = tmp_path_factory.mktemp("both")
     text = ["two dogs run over the green grass", "a man sings a song"]
     tokenizer = SubwordTokenizer.train(text, kind="char", vocab_size=None, seed=1)
-    run = random_run(
-        folder,
-        tokenizer,
-        tokenizer,
-        shared=True,
-        seed=9,  # whose translations end at different lengths
-        d_model=14,
-        heads=2,
-        decoder_layers=1,
-        d_ff=17,
-        output_bias=True,
-    )
+    sizes = dict(d_model=14, heads=2, decoder_layers=1, d_ff=17, output_bias=True)
+    run = random_run(folder, tokenizer, tokenizer, shared=True, seed=9, **sizes)  # ends at different lengths
     with torch.no_grad():
         run.model.output_bias[EOS] = 1.0
     export_marian(run, folder / "marian")
@@ -56,85 +46,69 @@ def sources(run: Run) -> tuple[Tensor, Tensor]:
     return pad_source(rows, run.model.source_pad)
 
 
-def theirs(both: tuple[Run, Any], **settings: Any) -> list[list[tuple[list[int], float]]]:
-    """What transformers finds for each source: ids without `</s>`, and score."""
+Found = list[list[tuple[list[int], float]]]
+"""For each source, best first, ids without `</s>` and score."""
+
+
+def theirs(both: tuple[Run, Any], config: SearchConfig) -> Found:
+    """What transformers finds; by greedy search without a score."""
     run, model = both
     source, keep = sources(run)
+    of_beams = dict(length_penalty=config.length_penalty, early_stopping=EARLY_STOPPING[config.stopping])
     found = model.generate(
         input_ids=source,
         attention_mask=keep[:, 0, 0].long(),
         do_sample=False,
-        max_length=LIMIT + 1,  # with the start
+        num_beams=config.beam,
+        num_return_sequences=config.n_best,
+        min_length=config.min_length + 1,  # with the start
+        max_length=LIMIT + 1,
+        no_repeat_ngram_size=config.no_repeat_ngram,
         forced_eos_token_id=None,
         bad_words_ids=None,
         return_dict_in_generate=True,
         output_scores=True,
-        **settings,
+        **(of_beams if config.beam > 1 else {}),
     )
     ids = [[i for i in row if i not in (EOS, run.model.target_pad)] for row in found.sequences.tolist()]
-    scores = found.sequences_scores.tolist() if settings.get("num_beams", 1) > 1 else [0.0] * len(ids)
-    each = len(ids) // len(LENGTHS)
-    pairs = list(zip(ids, scores, strict=True))
-    return [pairs[i : i + each] for i in range(0, len(pairs), each)]
+    pairs = list(zip(ids, found.sequences_scores.tolist() if config.beam > 1 else [0.0] * len(ids), strict=True))
+    return [pairs[i : i + config.n_best] for i in range(0, len(pairs), config.n_best)]
 
 
-def ours(both: tuple[Run, Any], config: SearchConfig) -> list[list[tuple[list[int], float]]]:
-    source, keep = sources(both[0])
-    found = beam_search(Engine.of(both[0].model), source, keep, [LIMIT] * len(LENGTHS), config)
-    return [[(hypothesis.ids, hypothesis.score) for hypothesis in hypotheses] for hypotheses in found]
+def ours(both: tuple[Run, Any], config: SearchConfig) -> Found:
+    batch = Engine.of(both[0].model), *sources(both[0]), [LIMIT] * len(LENGTHS), config
+    if config.beam == 1:
+        return [[(hypothesis.ids, 0.0)] for hypothesis in greedy(*batch)]
+    return [[(hypothesis.ids, hypothesis.score) for hypothesis in hypotheses] for hypotheses in beam_search(*batch)]
 
 
-def check_same(found: list[list[tuple[list[int], float]]], expected: list[list[tuple[list[int], float]]]) -> None:
+def settings(beam: int, stopping: str = "exact", alpha: float = 1.0, least: int = 0, n: int = 0) -> SearchConfig:
+    rules = dict(min_length=least, no_repeat_ngram=n)
+    return SearchConfig(beam=beam, n_best=beam, stopping=stopping, length_penalty=alpha, **rules)
+
+
+EACH_WAY_TO_STOP = [
+    settings(beam, stopping, alpha)
+    for beam, alpha in [(3, 0.0), (2, 1.0), (5, 1.0), (3, 2.0)]
+    for stopping in EARLY_STOPPING
+]
+RULES = [(5, 0, "exact"), (13, 0, "heuristic"), (0, 1, "exact"), (0, 2, "heuristic"), (0, 3, "exact"), (11, 2, "exact")]
+WITH_RULES = [settings(3, stopping, least=least, n=n) for least, n, stopping in RULES]
+GREEDY = [settings(1), settings(1, least=9), settings(1, n=2)]
+
+
+@pytest.mark.parametrize("config", [*EACH_WAY_TO_STOP, *WITH_RULES, *GREEDY])
+def test_what_is_found_is_what_they_find(both, config):
+    found, expected = ours(both, config), theirs(both, config)
     assert [[ids for ids, _ in best] for best in found] == [[ids for ids, _ in best] for best in expected]
-    for ours_, theirs_ in zip(found, expected, strict=True):
-        assert [score for _, score in ours_] == pytest.approx([score for _, score in theirs_], abs=1e-4)
+    for best, best_of_theirs in zip(found, expected, strict=True):
+        assert [score for _, score in best] == pytest.approx([score for _, score in best_of_theirs], abs=1e-4)
 
 
-@pytest.mark.parametrize("stopping", EARLY_STOPPING)
-@pytest.mark.parametrize(("beam", "alpha"), [(3, 0.0), (2, 1.0), (5, 1.0), (3, 2.0)])
-def test_each_way_to_stop_is_one_of_theirs(both, beam, alpha, stopping):
-    found = ours(both, SearchConfig(beam=beam, n_best=beam, length_penalty=alpha, stopping=stopping))
-    expected = theirs(
-        both,
-        num_beams=beam,
-        num_return_sequences=beam,
-        length_penalty=alpha,
-        early_stopping=EARLY_STOPPING[stopping],
-    )
-    check_same(found, expected)
-
-
-def test_the_model_gives_the_ways_to_stop_something_to_decide(both):
-    lists = [ours(both, SearchConfig(beam=3, n_best=3, stopping=stopping)) for stopping in EARLY_STOPPING]
+def test_the_model_gives_the_ways_to_stop_and_the_rules_something_to_decide(both):
+    lists = [ours(both, settings(3, stopping)) for stopping in EARLY_STOPPING]
     assert lists[0] != lists[1] != lists[2] != lists[0]
     lengths = [len(ids) for found in lists for best in found for ids, _ in best]
     assert min(lengths) < LIMIT == max(lengths), "some end by themselves, some don't"
-
-
-@pytest.mark.parametrize(
-    ("least", "n", "stopping"),
-    [(5, 0, "exact"), (13, 0, "heuristic"), (0, 1, "exact"), (0, 2, "heuristic"), (0, 3, "exact"), (11, 2, "exact")],
-)
-def test_least_lengths_and_forbidden_repeats_are_theirs(both, least, n, stopping):
-    config = SearchConfig(beam=3, n_best=3, min_length=least, no_repeat_ngram=n, stopping=stopping)
-    expected = theirs(
-        both,
-        num_beams=3,
-        num_return_sequences=3,
-        length_penalty=1.0,
-        early_stopping=EARLY_STOPPING[stopping],
-        min_length=least + 1,  # with the start
-        no_repeat_ngram_size=n,
-    )
-    found = ours(both, config)
-    check_same(found, expected)
-    assert found != ours(both, SearchConfig(beam=3, n_best=3, stopping=stopping)), "the rule changes something"
-
-
-@pytest.mark.parametrize(("least", "n"), [(0, 0), (9, 0), (0, 2)])
-def test_greedy_is_theirs(both, least, n):
-    source, keep = sources(both[0])
-    config = SearchConfig(beam=1, min_length=least, no_repeat_ngram=n)
-    found = greedy(Engine.of(both[0].model), source, keep, [LIMIT] * len(LENGTHS), config)
-    expected = theirs(both, num_beams=1, min_length=least + 1, no_repeat_ngram_size=n)
-    assert [hypothesis.ids for hypothesis in found] == [ids for [(ids, _)] in expected]
+    for config in WITH_RULES:
+        assert ours(both, config) != ours(both, settings(3, config.stopping))
