@@ -63,14 +63,6 @@ def test_what_is_forbidden_is_what_the_rules_forbid_one_by_one(least, n, forced)
     assert bool(forbidden) == bool(least or n or forced)
 
 
-def test_no_bigram_twice_by_hand():
-    # Read so far: 2 3 2 5 2; after the last 2 neither 3 nor 5 may come again. After 2 3 4 5 6 anything may.
-    pasts = [[[2, 3, 2, 5, 2], [2, 3, 4, 5, 6], [3, 3, 3, 3, 3]]]
-    after, _ = applied(SearchConfig(no_repeat_ngram=2), None, pasts, [0])
-    forbidden = [[token for token in range(V) if row[token] == -torch.inf] for row in after[0].tolist()]
-    assert forbidden == [[3, 5], [], [3]]
-
-
 def test_where_the_rules_leave_nothing_the_target_ends():
     config = SearchConfig(min_length=9, no_repeat_ngram=1)
     pasts = [[[1, 2, 3, 4, 5, 6], [1, 2, 3, 4, 5, 5], [6, 5, 4, 3, 2, 1]]]
@@ -93,7 +85,6 @@ def test_what_is_impossible_is_not_forced():
     ("config", "prefixes", "needs_all", "forbids_end"),
     [
         (SearchConfig(), None, [], []),
-        (SearchConfig(), [], [], []),
         (SearchConfig(), [[], []], [], []),
         (SearchConfig(), [[2], [3, 2, 4]], [0, 1, 2], []),
         (SearchConfig(min_length=2), None, [], [0, 1]),

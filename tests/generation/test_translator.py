@@ -340,7 +340,7 @@ def test_a_mark_of_the_unknown_that_the_text_has_of_its_own_is_kept(written, tex
 # Piece by piece
 
 
-SAMPLE = [SearchConfig(sample=True, temperature=1.5, seed=n, min_length=2, max_length=13) for n in range(2)]
+SAMPLE = [SearchConfig(sample=True, temperature=1.5, seed=n, min_length=2, max_length=13) for n in range(4)]
 
 
 @pytest.mark.parametrize("target_kind", ["letters", "unigram", "char", "word"])
