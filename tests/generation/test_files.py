@@ -3,12 +3,12 @@
 import errno
 import json
 import os
+from itertools import count
 from pathlib import Path
 
 import pytest
 
 from glassformer.errors import ConfigError, DataError
-from glassformer.files import write_json
 from glassformer.generation import files, stream
 from glassformer.generation.config import SearchConfig
 from glassformer.generation.files import PartialOutput, partial_output, translate_file
@@ -33,8 +33,8 @@ def output_of(lines: list[str]) -> bytes:
 def add(partial: PartialOutput, lines: list[str], stop: type[BaseException] | None, chunks: int) -> None:
     left = iter(lines)
     partial.skip(left, "lines.txt")
-    for count, (_, chunk) in enumerate(in_chunks(left, SIZE, partial.lines + 1)):
-        if stop is not None and count == chunks:
+    for done, (_, chunk) in enumerate(in_chunks(left, SIZE, partial.lines + 1)):
+        if stop is not None and done == chunks:
             raise stop
         partial.append(chunk, output_of(chunk))
     if stop is not None:
@@ -118,17 +118,6 @@ def test_what_was_torn_is_written_again(stopped, torn):
     assert stopped.read_bytes() == output_of(LINES)
 
 
-def test_a_chunk_that_was_not_recorded_is_written_again(path):
-    write_and_stop(path, chunks=1)
-    partial, record = beside(path)
-    after_one = record.read_bytes()
-    write_and_stop(path, chunks=2, resume=True)
-    record.write_bytes(after_one)  # as if killed between the two
-    assert len(partial.read_bytes()) > json.loads(after_one)["bytes"]
-    write(path, resume=True)
-    assert path.read_bytes() == output_of(LINES)
-
-
 def test_one_without_a_whole_chunk_starts_anew(path):
     partial, record = beside(path)
     partial.write_bytes(b"half a chunk")
@@ -149,41 +138,32 @@ def test_lines_that_come_after_those_that_are_done_may_change(stopped):
     assert stopped.read_bytes() == output_of(lines)
 
 
-def test_a_failing_write_keeps_whole_chunks(path, monkeypatch):
-    synced = 0
-
-    def fail_at_last(_: int) -> None:
-        nonlocal synced
-        synced += 1
-        if synced == 6:  # the first record, a chunk, its record, another one, its record, the third chunk
-            raise OSError("No space left on device")
-
-    monkeypatch.setattr(os, "fsync", fail_at_last)
-    with pytest.raises(OSError, match="No space left"):
-        write(path)
-    assert beside(path)[0].read_bytes() == output_of(LINES[:10])
-    write(path, resume=True)
-    assert path.read_bytes() == output_of(LINES)
+CALLS = [(os, "fsync", call, call // 2) for call in range(11)]  # the first record, then each chunk and its record
+CALLS += [(files, "write_json", call, call) for call in range(6)]
 
 
-@pytest.mark.parametrize("written", [False, True], ids=["before it is written", "after"])
-def test_a_stop_while_a_record_is_written(path, written, monkeypatch):
-    records = 0
+@pytest.mark.parametrize("error", [OSError("No space left on device"), KeyboardInterrupt()], ids=repr)
+@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
+@pytest.mark.parametrize(("module", "name", "call", "chunks"), CALLS)
+def test_a_stop_at_any_write_leaves_whole_chunks(path, module, name, call, chunks, after, error, monkeypatch):
+    do, calls = getattr(module, name), count()
 
-    def stop_at_third(record: Path, value: object) -> None:
-        nonlocal records
-        records += 1
-        if records != 3 or written:
-            write_json(record, value)
-        if records == 3:  # of two chunks
-            raise KeyboardInterrupt
+    def stopping(*arguments: object) -> None:
+        stops = next(calls) == call
+        if after or not stops:
+            do(*arguments)
+        if stops:
+            raise error
 
-    monkeypatch.setattr(files, "write_json", stop_at_third)
-    with pytest.raises(KeyboardInterrupt):
+    monkeypatch.setattr(module, name, stopping)
+    with pytest.raises(type(error)):
         write(path)
     partial, record = beside(path)
-    assert partial.read_bytes() == output_of(LINES[: 2 * SIZE])
-    assert json.loads(record.read_bytes())["lines"] == 2 * SIZE
+    if chunks:
+        assert partial.read_bytes() == output_of(LINES[: SIZE * chunks])
+        assert json.loads(record.read_bytes())["lines"] == min(SIZE * chunks, len(LINES))
+    else:
+        assert names(path.parent) == []
     write(path, resume=True)
     assert path.read_bytes() == output_of(LINES)
 

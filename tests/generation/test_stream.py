@@ -109,11 +109,18 @@ def test_a_line_that_comes_in_pieces_is_delivered_when_it_is_whole(pipe):
     assert arrived == [(2, ["half a line"])]
 
 
+MANY = "".join(f"line {i} {'x' * (i * 7 % 50)}\n" for i in range(2_000)).encode()
+
+
 @pytest.mark.parametrize("size", [1, 7, 5_000])
-def test_everything_arrives_in_order_however_it_was_cut(pipe, size):
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"one\ntwo", b"\n\n", "\ufeffone\r\ntwo\u2028three\n".encode(), MANY],
+    ids=["nothing", "no last newline", "empty lines", "BOM, CRLF and U+2028", "many"],
+)
+def test_lines_of_a_stream_are_lines_of_a_file_however_they_were_cut(pipe, tmp_path, content, size):
     reader, writer = pipe
-    lines = [f"line {i} " + "x" * (i * 7 % 50) for i in range(2_000)]
-    content = "".join(f"{line}\n" for line in lines).encode()
+    (tmp_path / "lines").write_bytes(content)
 
     def write() -> None:
         for start in range(0, len(content), 997):
@@ -122,7 +129,7 @@ def test_everything_arrives_in_order_however_it_was_cut(pipe, size):
 
     threading.Thread(target=write, daemon=True).start()
     chunks = within(30, lambda: list(chunks_of_stream(reader, size)))
-    assert joined(chunks) == lines
+    assert joined(chunks) == joined(chunks_of_file(tmp_path / "lines", 7))
     assert all(1 <= len(chunk) <= size for _, chunk in chunks)
 
 
@@ -133,23 +140,6 @@ def test_lines_that_have_arrived_come_together(pipe):
     chunks = within(10, lambda: list(chunks_of_stream(reader, 100)))
     assert joined(chunks) == ["line"] * 500
     assert len(chunks) < 500
-
-
-@pytest.mark.parametrize(
-    ("content", "lines"),
-    [
-        (b"", []),
-        (b"one\ntwo", ["one", "two"]),
-        (b"\n\n", ["", ""]),
-        ("\ufeffone\r\ntwo\u2028three\n".encode(), ["one", "two\u2028three"]),
-    ],
-    ids=["nothing", "no last newline", "empty lines", "BOM, CRLF and U+2028"],
-)
-def test_lines_of_a_stream_are_lines_of_a_file(pipe, content, lines):
-    reader, writer = pipe
-    writer.write(content)
-    writer.close()
-    assert joined(within(10, lambda: list(chunks_of_stream(reader, 7)))) == lines
 
 
 def test_bytes_that_are_not_utf8_are_named_with_their_line(pipe):

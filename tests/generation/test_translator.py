@@ -340,16 +340,15 @@ def test_a_mark_of_the_unknown_that_the_text_has_of_its_own_is_kept(written, tex
 # Piece by piece
 
 
-SAMPLE = [SearchConfig(sample=True, temperature=1.5, seed=n, min_length=2, max_length=13) for n in range(4)]
+CHOSEN = [GREEDY, SearchConfig(beam=1, max_length=13, min_length=7, no_repeat_ngram=2)]
+DRAWN = [SearchConfig(sample=True, temperature=1.5, seed=n, min_length=2, max_length=13) for n in range(3)]
 
 
-@pytest.mark.parametrize("target_kind", ["letters", "unigram", "char", "word"])
 @pytest.mark.parametrize(
-    "configs",
-    [[GREEDY, SearchConfig(beam=1, max_length=13, min_length=7, no_repeat_ngram=2)], SAMPLE],
-    ids=["greedy", "sample"],
+    ("target_kind", "configs"),
+    [*product(["letters", "unigram", "char", "word"], [CHOSEN]), *product(["letters", "char"], [DRAWN])],
 )
-def test_pieces_joined_are_the_translation_or_the_draw_of_the_same_seed(configs, target_kind):
+def test_pieces_joined_are_the_translation_or_the_draw_of_the_same_seed(target_kind, configs):
     translator = make_translator("char", target_kind)
     texts, several = set(), 0
     for config, line in product(configs, [*WORDS[:5], *UNSEEN[:2]]):
@@ -425,43 +424,31 @@ LINES_OF = "must be a sequence of lines, got"
 CONSENSUS = SearchConfig(sample=True, n_best=2, consensus=True)
 
 
+NO_LINES = [
+    (lambda it: it.translate("a"), f"lines {LINES_OF} one str: pass [line]"),
+    (lambda it: it.translate(iter("a")), f"lines {LINES_OF} str_ascii_iterator: pass list(lines)"),
+    (lambda it: it.translate(["a", b"b"]), "lines must be str, got bytes for lines[1]"),
+    (lambda it: it.translate(["a"], prefixes="A"), f"prefixes {LINES_OF} one str: pass [line]"),
+    (lambda it: it.score("a", "b"), f"sources {LINES_OF} one str: pass [line]"),
+    (lambda it: it.score(["a"], "b"), f"targets {LINES_OF} one str: pass [line]"),
+    (lambda it: it.stream(["b"]), "line must be a str, got list: stream takes one line at a time"),
+]
+NO_SUCH_WORK = [
+    (lambda it: it.translate(["a", "b"], prefixes=["A"]), "prefixes must be one for each line, got 1"),
+    (lambda it: it.score(["a", "b"], ["a"]), "score needs a target for each source, got 2 sources, 1 "),
+    (lambda it: it.read(" ", "A", attention=Want()), "source is empty: it has no attention to observe"),
+    (lambda it: it.stream("b", BEAM), "stream needs beam 1 or sample: a beam of 3 decides only at the "),
+    (lambda it: it.stream("b", CONSENSUS), "stream can't choose by consensus: it writes one tran"),
+    (
+        lambda it: it.stream("b", SearchConfig(beam=1, replace_unknown=True)),
+        "stream can't replace_unknown: which source token got most attention is known at the end",
+    ),
+]
+
+
 @pytest.mark.parametrize(
-    ("call", "error", "message"),
-    [
-        (lambda it: it.translate("a"), ArgumentError, f"lines {LINES_OF} one str: pass [line]"),
-        (lambda it: it.translate(iter("a")), ArgumentError, f"lines {LINES_OF} str_ascii_iterator: pass list(lines)"),
-        (lambda it: it.translate(["a", b"b"]), ArgumentError, "lines must be str, got bytes for lines[1]"),
-        (lambda it: it.translate(["a"], prefixes="A"), ArgumentError, f"prefixes {LINES_OF} one str: pass [line]"),
-        (
-            lambda it: it.translate(["a", "b"], prefixes=["A"]),
-            ConfigError,
-            "prefixes must be one for each line, got 1",
-        ),
-        (lambda it: it.score("a", "b"), ArgumentError, f"sources {LINES_OF} one str: pass [line]"),
-        (lambda it: it.score(["a"], "b"), ArgumentError, f"targets {LINES_OF} one str: pass [line]"),
-        (
-            lambda it: it.score(["a", "b"], ["a"]),
-            ConfigError,
-            "score needs a target for each source, got 2 sources, 1 ",
-        ),
-        (
-            lambda it: it.read(" ", "A", attention=Want()),
-            ConfigError,
-            "source is empty: it has no attention to observe",
-        ),
-        (lambda it: it.stream(["b"]), ArgumentError, "line must be a str, got list: stream takes one line at a time"),
-        (
-            lambda it: it.stream("b", BEAM),
-            ConfigError,
-            "stream needs beam 1 or sample: a beam of 3 decides only at the ",
-        ),
-        (lambda it: it.stream("b", CONSENSUS), ConfigError, "stream can't choose by consensus: it writes one tran"),
-        (
-            lambda it: it.stream("b", SearchConfig(beam=1, replace_unknown=True)),
-            ConfigError,
-            "stream can't replace_unknown: which source token got most attention is known at the end",
-        ),
-    ],
+    ("error", "call", "message"),
+    [(ArgumentError, *case) for case in NO_LINES] + [(ConfigError, *case) for case in NO_SUCH_WORK],
 )
 def test_what_cannot_work_is_said(call, error, message, translator, monkeypatch):
     monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)  # our own checks, not the test suite's
