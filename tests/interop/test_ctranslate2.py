@@ -235,8 +235,8 @@ def test_the_command_exports_and_says_how_to_translate(run, run_command, english
     said, err = capsys.readouterr()
     first, *snippet = said.splitlines()
     assert (first, err) == (f"{out}: translate a line with:", "")
-    names = {"ctranslate2": ctranslate2, "sentencepiece": sentencepiece, "line": english[2]}
-    exec("\n".join(line.removeprefix("  ") for line in snippet), names)
+    given = {"ctranslate2": ctranslate2, "sentencepiece": sentencepiece, "line": english[2]}
+    exec("\n".join(line.removeprefix("  ") for line in snippet), given)
     found = capsys.readouterr().out.removesuffix("\n")
     assert [found] == translator_of(run).translate(english[2:3])
 

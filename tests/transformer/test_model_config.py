@@ -51,6 +51,7 @@ def test_unknown_preset_is_refused_with_the_choice():
         ({"activation": "tanh"}, "activation must be one of relu, swish, gelu, got 'tanh'"),
         ({"heads_left": {"encoder.6.self_attention": 1}}, "from encoder.0.self_attention on, got 'encoder.6.self_att"),
         ({"heads_left": {"decoder.5.source_attention": 9}}, "from 0 to 8 for decoder.5.source_attention, got 9"),
+        ({"d_model": 128, "heads": 7}, "got d_model 128 and heads 7: 8 heads of width 16 would fit"),
         ({"d_model": 512, "heads": 7}, "got d_model 512 and heads 7: 8 heads of width 64 would fit"),
         ({"d_model": 100, "heads": 8}, "got d_model 100 and heads 8: 10 heads of width 10 would fit"),
         ({"d_model": 8, "heads": 16}, "got d_model 8 and heads 16: 8 heads of width 1 would fit"),
@@ -67,6 +68,8 @@ def test_unknown_preset_is_refused_with_the_choice():
 def test_impossible_sizes_are_refused_with_the_numbers(changes, message):
     with pytest.raises(ConfigError, match=re.escape(message)):
         ModelConfig(**{**VOCAB, **changes})
+    with pytest.raises(ConfigError, match=re.escape(message)):
+        ModelConfig.from_json({**ModelConfig(**VOCAB).to_json(), **changes})
 
 
 def test_limits_themselves_are_allowed():
