@@ -319,6 +319,15 @@ def test_rows_of_any_lengths_give_the_states_of_padded_batches(exact, lengths):
     assert_close(found, expected, rtol=1e-10, atol=1e-10)
 
 
+def test_sequences_longer_than_the_ready_positions_in_a_row():
+    model = make(d_model=6, heads=2, encoder_layers=1, decoder_layers=1).eval()
+    sides = sequences([3, 1031], SOURCE_PAD), sequences([1033, 5], TARGET_PAD)
+    with torch.no_grad():
+        assert_close(packed_states(model, *sides), padded_states(model, *sides), rtol=1e-4, atol=1e-5)
+        model.double()
+        assert_close(packed_states(model, *sides), padded_states(model, *sides), rtol=1e-10, atol=1e-10)
+
+
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
 def test_under_autocast_rows_are_as_short_as_the_products_and_near(dtype):
     model = make()
