@@ -190,22 +190,21 @@ HOLDER = (
 )
 
 
-@contextmanager
-def _holding(folder: Path) -> Iterator[subprocess.Popen]:
-    """Another process trains in the run folder."""
-    command = [sys.executable, "-c", HOLDER, str(folder)]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
-        assert process.stdout.readline() == b"\n"
-        try:
-            yield process
-        finally:
-            process.kill()
-
-
 @pytest.fixture(scope="session")
 def holding() -> Callable[[Path], AbstractContextManager[subprocess.Popen]]:
     """`with holding(folder) as process:` another process trains in the run folder."""
-    return _holding
+
+    @contextmanager
+    def hold(folder: Path) -> Iterator[subprocess.Popen]:
+        command = [sys.executable, "-c", HOLDER, str(folder)]
+        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+            assert process.stdout.readline() == b"\n"
+            try:
+                yield process
+            finally:
+                process.kill()
+
+    return hold
 
 
 @pytest.fixture(scope="session")
@@ -215,10 +214,7 @@ def reversed_symbols() -> Callable[..., list[str]]:
 
 # The command line
 
-TINY_FLAGS = (
-    "--tokenizer symbols --d-model 16 --heads 2 --encoder-layers 1 --decoder-layers 1 --d-ff 23 --batch-tokens 64 "
-    "--learning-rate 3e-3 --warmup 10 --validate-every 10 --score-pairs 5 --average 2 --precision float32 --device cpu"
-)
+TINY_FLAGS = " ".join(f"--{name.replace('_', '-')} {TINY[name]}" for name in TINY if name != "cooldown")
 WORDS = {
     "TINY": TINY_FLAGS,
     "TRAIN": f"train {TINY_FLAGS} --max-updates 2 --out new",
@@ -317,14 +313,6 @@ def here(samples: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path
     return tmp_path
 
 
-def _tree(folder: Path) -> dict[str, bytes | None]:
-    """Everything under a folder, hidden or not, with its content."""
-    return {
-        str(path.relative_to(folder)): path.read_bytes() if path.is_file() else None
-        for path in sorted(folder.rglob("*"))
-    }
-
-
 @pytest.fixture
 def stdin(
     tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
@@ -339,7 +327,11 @@ def stdin(
 
 @pytest.fixture(scope="session")
 def tree() -> Callable[[Path], dict[str, bytes | None]]:
-    return _tree
+    """Reads everything under a folder, hidden or not, with its content."""
+    return lambda folder: {
+        str(path.relative_to(folder)): path.read_bytes() if path.is_file() else None
+        for path in sorted(folder.rglob("*"))
+    }
 
 
 @pytest.fixture(scope="session")

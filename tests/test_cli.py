@@ -78,7 +78,6 @@ BAD = {
     "translate run --resume --output new.txt SHORT": "--resume needs --input and --output",
     "translate run --resume --input seven.txt --output source.txt SHORT": "source.txt is there and source.txt.part",
     "translate new --resume --input seven.txt --output new.txt SHORT": "new: no such run folder",
-    "translate run --input seven.txt --prefixes missing.txt SHORT": "missing.txt: no such file",
     "translate run --input seven.txt --prefixes run SHORT": "run is a folder, a text file was expected",
     "translate run --input seven.txt --output new.txt --prefixes run SHORT": "run is a folder, a text file was exp",
     "translate run --input seven.txt --prefixes source.txt SHORT": "source.txt has 60 lines, the input 7: it must h",
@@ -91,7 +90,6 @@ BAD = {
     "evaluate run": "give a run folder and --source",
     "evaluate run --hypotheses seven.txt --target source.txt": "without a run folder",
     "evaluate --hypotheses seven.txt": "--hypotheses are scored against --target",
-    "evaluate --hypotheses seven.txt --target source.txt": "7 hypotheses do not match 60 references",
     "evaluate --hypotheses latin1.tsv --target source.txt": "latin1.tsv, line 3: not UTF-8",
     "evaluate run --source source.txt --target short.txt SHORT": "source.txt has 60, short.txt has 57",
     "evaluate thesis --source pairs.tsv SHORT": "thesis is not a run folder",
@@ -233,7 +231,7 @@ def test_a_reader_that_leaves_is_no_error(here, run_command):
 def test_killed_and_interrupted_it_is_resumed_to_the_same_bytes(here, run_command):
     with (here / "source.txt").open() as file:
         lines = list(file)
-    (here / "long.txt").write_text("".join(lines * 150), encoding="utf-8")
+    (here / "long.txt").write_text("".join(lines * 120), encoding="utf-8")
     command = "translate run --input long.txt --device cpu --beam 1 --max-length 2"
     record = here / "out.txt.partial.json"
     done = 0
@@ -245,7 +243,7 @@ def test_killed_and_interrupted_it_is_resumed_to_the_same_bytes(here, run_comman
             err = translate.communicate(timeout=60)[1].decode()
         assert translate.returncode == code, err
         done = json.loads(record.read_text())["lines"]
-        assert 0 < done < 9_000
+        assert 0 < done < 7_200
         assert done % stream.LINES_AT_ONCE == 0
     kept, interrupted = err.splitlines()
     assert kept == f"out.txt.partial has the translations of {done:,} lines: continue with --resume"

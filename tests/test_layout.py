@@ -55,28 +55,18 @@ class Import:
 
 def imports(module: str) -> Iterator[Import]:
     """Every import of a module, wherever it stands."""
-
-    def walk(node: ast.AST, guarded: bool, typing_only: bool) -> Iterator[Import]:
-        if isinstance(node, ast.Import):
+    nodes = list(ast.walk(MODULES[module]))
+    tries = [node for node in nodes if isinstance(node, ast.Try)]
+    explained = [t for t in tries if any("ImportError" in ast.unparse(h.type) for h in t.handlers if h.type)]
+    guarded = {child for node in explained for part in node.body for child in ast.walk(part)}
+    typing = [node for node in nodes if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"]
+    typing_only = {child for node in typing for child in ast.walk(node)}
+    for node in nodes:
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            assert getattr(node, "level", 0) == 0, f"{module}:{node.lineno} is a relative import"
+            prefix = f"{node.module}." if isinstance(node, ast.ImportFrom) else ""
             for alias in node.names:
-                yield Import(module, alias.name, node.lineno, guarded, typing_only)
-        elif isinstance(node, ast.ImportFrom):
-            assert node.level == 0, f"{module}:{node.lineno} is a relative import"
-            assert node.module is not None
-            for alias in node.names:
-                yield Import(module, f"{node.module}.{alias.name}", node.lineno, guarded, typing_only)
-        elif isinstance(node, ast.Try):
-            caught = any("ImportError" in ast.unparse(handler.type) for handler in node.handlers if handler.type)
-            for child in node.body:
-                yield from walk(child, guarded or caught, typing_only)
-            for child in (*node.handlers, *node.orelse, *node.finalbody):
-                yield from walk(child, guarded, typing_only)
-        else:
-            typing_only = typing_only or (isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING")
-            for child in ast.iter_child_nodes(node):
-                yield from walk(child, guarded, typing_only)
-
-    yield from walk(MODULES[module], False, False)
+                yield Import(module, prefix + alias.name, node.lineno, node in guarded, node in typing_only)
 
 
 ALL = [found for module in MODULES for found in imports(module)]

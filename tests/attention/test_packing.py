@@ -46,10 +46,6 @@ def test_a_packing_by_hand():
     assert (packing.tokens, packing.longest) == (6, 3)
     assert packing.positions.tolist() == [0, 1, 0, 1, 2, 0]
     assert packing.keep.tolist() == [[[[True, True, False]]], [[[True, True, True]]], [[[True, False, False]]]]
-    row = torch.arange(1.0, 7.0).view(1, 6, 1)
-    assert packing.spread(row)[..., 0].tolist() == [[1, 2, 0], [3, 4, 5], [6, 0, 0]]
-    grid = torch.arange(1.0, 10.0).view(3, 3, 1)
-    assert packing.gather(grid)[0, :, 0].tolist() == [1, 2, 4, 5, 6, 7]
 
 
 def test_ids_are_filled_up_to_the_rows_length():
