@@ -38,14 +38,6 @@ def pair(**settings) -> tuple[MultiheadAttention, nn.MultiheadAttention]:
     return ours, theirs
 
 
-# A drop-in: names, shapes, first values
-
-
-def test_dtype_and_device_reach_every_parameter():
-    module = MultiheadAttention(E, H, dtype=torch.bfloat16, device="meta")
-    assert {(p.dtype, p.device.type) for p in module.parameters()} == {(torch.bfloat16, "meta")}
-
-
 # Results
 
 

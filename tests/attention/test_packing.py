@@ -5,6 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from glassformer.attention.packing import Packing, row_length
 
@@ -24,12 +25,7 @@ def grid_of(packing: Packing) -> Tensor:
 
 def explicit_grid(row: Tensor, lengths: list[int]) -> Tensor:
     """Each sequence cut out of the row, zeros after it."""
-    grid = row.new_zeros(len(lengths), max(lengths), row.shape[2])
-    begin = 0
-    for line, length in enumerate(lengths):
-        grid[line, :length] = row[0, begin : begin + length]
-        begin += length
-    return grid
+    return pad_sequence(row[0, : sum(lengths)].split(lengths), batch_first=True)
 
 
 def explicit_row(grid: Tensor, lengths: list[int], row: int) -> Tensor:

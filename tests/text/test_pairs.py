@@ -108,10 +108,8 @@ def test_parallel_files_pair_line_by_line(tmp_path, ending):
 def test_files_of_different_length_are_named_with_both_counts(tmp_path, monkeypatch, block, ending):
     monkeypatch.setattr(pairs, "BLOCK_BYTES", block)
     for source, target in ((2, 3), (3, 2), (0, 1), (5, 0), (1, 7), (2, 11)):
-        left, right = (
-            write(tmp_path / f"left{ending}", b"a\n" * source),
-            write(tmp_path / f"right{ending}", b"b\n" * target),
-        )
+        left = write(tmp_path / f"left{ending}", b"a\n" * source)
+        right = write(tmp_path / f"right{ending}", b"b\n" * target)
         message = f"as many lines as each other: {left} has {source}, {right} has {target}"
         with pytest.raises(DataError, match=re.escape(message) + "$"):
             list(PairFiles(left, right))
