@@ -112,7 +112,7 @@ def test_tensors_come_back_bit_for_bit(tmp_path):
     assert list(tmp_path.iterdir()) == [path]
 
 
-# What a killed process leaves
+# What a lost process leaves, and what is on the disk
 
 
 KILLED = """
@@ -133,9 +133,6 @@ def test_killed_while_writing_it_leaves_the_old_file_and_what_is_removed_next_ti
     remove_unfinished(path.parent)
     assert list(path.parent.iterdir()) == [path]
     assert path.read_bytes() == before
-
-
-# On the disk
 
 
 @pytest.mark.parametrize("write", ["bytes", "tensors"])

@@ -80,20 +80,3 @@ def test_its_command_translates(scripts, tmp_path, settings):
     assert translated[1] == translated[3] == ""
     assert translated[0]
     assert translated[2]
-
-
-def test_a_page_is_made_there(scripts, tmp_path):
-    program = """
-import torch
-from glassformer import MultiheadAttention, Want, capture, page
-model = MultiheadAttention(8, 2, batch_first=True)
-with torch.no_grad(), capture(model, Want(weights=True)) as seen:
-    model(*3 * [torch.randn(1, 5, 8)])
-page(seen).save("page.html")
-"""
-    run(scripts / "python", "-c", program, cwd=tmp_path)
-    made = (tmp_path / "page.html").read_text(encoding="utf-8")
-    for path in (ROOT / "src" / "glassformer" / "page" / "web").iterdir():
-        if path.suffix != ".html":  # which is a template
-            body = path.read_text(encoding="utf-8").split("\n\n", 1)[1]  # behind what the modules import
-            assert body in made

@@ -156,7 +156,29 @@ def test_causal_refuses_more_queries_than_keys():
         attend(q, k, v, causal=True)
 
 
-# Queries that may look nowhere
+WRONG = {
+    r"keep must be boolean \(True = may look\), got torch.float32: .*scores as bias=": {
+        "keep": torch.zeros(B, 1, 1, K)
+    },
+    r"bias must be floating-point .* got torch.bool: .* as keep=": {"bias": torch.ones(B, 1, 1, K, dtype=torch.bool)},
+    r"keep must broadcast to .* = \(2, 3, 5, 7\), got \(1, 1, 7, 5\): it looks transposed, pass keep.mT": {
+        "keep": torch.ones(1, 1, K, Q, dtype=torch.bool)
+    },
+    r"got \(5, 7\): pass keep\[None, None\]": {"keep": torch.ones(Q, K, dtype=torch.bool)},
+    r"got \(2, 7\): pass keep\[:, None, None, :\]": {"keep": torch.ones(B, K, dtype=torch.bool)},
+    r"bias must broadcast to .*, got \(1, 1, 5, 6\)$": {"bias": torch.zeros(1, 1, Q, K - 1)},
+}
+
+
+@pytest.mark.parametrize("message", WRONG)
+@pytest.mark.parametrize("function", [attend, observe])
+@pytest.mark.usefixtures("unchecked")
+def test_wrong_masks_are_explained(function, message):
+    with pytest.raises(ValueError, match=message):
+        function(*heads(dtype=torch.float32), **WRONG[message])
+
+
+# Queries that may look nowhere, and dropout
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
@@ -182,9 +204,6 @@ def test_blocked_values_have_no_influence_however_large(path, dtype):
         expected = attend(q, k, v, keep=keep)
         k[:, :, -1], v[:, :, -1] = 100.0, 1000.0
         assert_close(attend(q, k, v, keep=keep), expected, rtol=0, atol=0)
-
-
-# Dropout
 
 
 @pytest.mark.parametrize("p", [0.1, 0.5])
@@ -253,31 +272,6 @@ def test_dropout_and_bias_are_not_for_the_short_path(monkeypatch, given):
     taken = taken_paths(monkeypatch)
     attend(*(x.requires_grad_() for x in heads()), **given)
     assert taken == {"fused"}
-
-
-# Wrong masks
-
-
-WRONG = {
-    r"keep must be boolean \(True = may look\), got torch.float32: .*scores as bias=": {
-        "keep": torch.zeros(B, 1, 1, K)
-    },
-    r"bias must be floating-point .* got torch.bool: .* as keep=": {"bias": torch.ones(B, 1, 1, K, dtype=torch.bool)},
-    r"keep must broadcast to .* = \(2, 3, 5, 7\), got \(1, 1, 7, 5\): it looks transposed, pass keep.mT": {
-        "keep": torch.ones(1, 1, K, Q, dtype=torch.bool)
-    },
-    r"got \(5, 7\): pass keep\[None, None\]": {"keep": torch.ones(Q, K, dtype=torch.bool)},
-    r"got \(2, 7\): pass keep\[:, None, None, :\]": {"keep": torch.ones(B, K, dtype=torch.bool)},
-    r"bias must broadcast to .*, got \(1, 1, 5, 6\)$": {"bias": torch.zeros(1, 1, Q, K - 1)},
-}
-
-
-@pytest.mark.parametrize("message", WRONG)
-@pytest.mark.parametrize("function", [attend, observe])
-@pytest.mark.usefixtures("unchecked")
-def test_wrong_masks_are_explained(function, message):
-    with pytest.raises(ValueError, match=message):
-        function(*heads(dtype=torch.float32), **WRONG[message])
 
 
 # A step of generation

@@ -206,7 +206,7 @@ def test_same_results_and_same_errors_as_torch(case):
     query, key = inputs[0], inputs[1]
     hinted = case["is_causal"] and not case["need_weights"] and not case["padding"]
     if hinted and (case["add_bias_kv"] or case["add_zero_attn"]):
-        return  # a listed departure, tested below: torch hides the added columns
+        return  # a listed departure, tested in test_functional.py: torch hides the added columns
     torch.backends.mha.set_fastpath_enabled(False)  # which never reads is_causal, and differs from torch itself
     try:
         expected = outcome(theirs, inputs, call, case["grad"])

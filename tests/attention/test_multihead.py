@@ -38,9 +38,6 @@ def pair(**settings) -> tuple[MultiheadAttention, nn.MultiheadAttention]:
     return ours, theirs
 
 
-# Results
-
-
 @pytest.mark.parametrize(("average", "wanted"), [(True, Want(head_mean=True)), (False, Want(weights=True))])
 def test_only_the_weights_that_are_asked_for_are_computed(average, wanted, monkeypatch):
     calls = []
@@ -51,9 +48,6 @@ def test_only_the_weights_that_are_asked_for_are_computed(average, wanted, monke
     assert calls == []
     ours(*inputs, average_attn_weights=average)
     assert calls == [wanted]
-
-
-# Parts
 
 
 @pytest.mark.parametrize("bias", [True, False])
@@ -69,9 +63,6 @@ def test_parts_agree_with_each_other_and_with_the_whole(bias):
     assert_close(ours.attend(q, k, v), ours(x, x, x)[0])
     future = torch.ones(K, K, dtype=torch.bool).triu(1)
     assert_close(ours.attend(q, k, v, causal=True), ours(x, x, x, attn_mask=future)[0])
-
-
-# Dropout
 
 
 @pytest.mark.parametrize("need_weights", [True, False])
@@ -91,6 +82,13 @@ def test_dropout_acts_in_training_only(need_weights):
     assert torch.equal(run(8), plain)
     ours.train().dropout = 0.0
     assert_close(run(8), plain)
+
+
+@pytest.mark.parametrize(("width", "heads"), [(32, 3), (0, 3), (33, 0), (33, -3)])
+def test_width_must_be_a_positive_multiple_of_heads(width, heads):
+    message = f"embed_dim must be a positive multiple of num_heads, got embed_dim {width}, num_heads {heads}"
+    with pytest.raises(ValueError, match=message):
+        MultiheadAttention(width, heads)
 
 
 # What torch lets people do with a module
@@ -319,16 +317,6 @@ def test_an_empty_nested_tensor_is_an_error():
     x = nested()
     with pytest.raises(AssertionError, match="query should be unbatched 2D or batched 3D tensor but received 1-D"):
         MultiheadAttention(12, 2, batch_first=True).eval()(x, x, x)
-
-
-# Errors
-
-
-@pytest.mark.parametrize(("width", "heads"), [(32, 3), (0, 3), (33, 0), (33, -3)])
-def test_width_must_be_a_positive_multiple_of_heads(width, heads):
-    message = f"embed_dim must be a positive multiple of num_heads, got embed_dim {width}, num_heads {heads}"
-    with pytest.raises(ValueError, match=message):
-        MultiheadAttention(width, heads)
 
 
 # What a review found: each was wrong once, in the block form, with which inputs of this length are computed

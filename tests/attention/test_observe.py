@@ -403,7 +403,7 @@ def test_checkpointing_drops_the_same_weights_again(way):
     assert_close(torch.autograd.grad(again, inputs), expected)
 
 
-# Empty inputs
+# Any inputs, empty ones and wrong ones
 
 
 @pytest.mark.parametrize(("batch", "q_len", "k_len"), [(0, Q, K), (B, 0, K), (B, Q, 0), (B, 0, 0)])
@@ -430,9 +430,6 @@ def test_empty_inputs(batch, q_len, k_len, masked):
     assert repr(seen).startswith(f"Observation of a batch of {batch}")
     (output.sum() + seen.entropy.sum() + seen.received.sum()).backward()
     assert all(x.grad.isfinite().all() for x in (q, k, v))
-
-
-# Anything
 
 
 flags = st.booleans()
@@ -546,9 +543,6 @@ def test_anything_is_as_the_definitions_say(case):
         pushing = {n: x for n, x in expected.items() if alone in (None, n) and x.requires_grad}
         if pushing:
             assert_same_gradients(found, pushing, learning, dtype)
-
-
-# Errors
 
 
 WRONG = {
