@@ -26,20 +26,13 @@ def calls(monkeypatch) -> list[MultiheadAttention]:
     return seen
 
 
-def models(**settings) -> tuple[nn.Transformer, nn.Transformer]:
-    theirs = nn.Transformer(E, H, 2, 3, 17, dropout=0.0, **settings)
-    return theirs, replace_attention(copy.deepcopy(theirs))
-
-
-MODES = ["train", "eval", "no_grad", "inference_mode"]
-
-
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("mode", ["train", "eval", "no_grad", "inference_mode"])
 @pytest.mark.parametrize("padded", [True, False])
 @pytest.mark.parametrize("batch_first", [True, False])
 @pytest.mark.parametrize("norm_first", [True, False])
 def test_inside_torchs_layers_ours_is_called_in_every_mode(mode, padded, batch_first, norm_first, calls):
-    theirs, ours = models(batch_first=batch_first, norm_first=norm_first)
+    theirs = nn.Transformer(E, H, 2, 3, 17, dropout=0.0, batch_first=batch_first, norm_first=norm_first)
+    ours = replace_attention(copy.deepcopy(theirs))
     source, target = torch.randn(B, S, E), torch.randn(B, T, E)
     if not batch_first:
         source, target = source.transpose(0, 1), target.transpose(0, 1)
