@@ -74,15 +74,8 @@ def commands(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize(("page", "language", "example", "output"), EXAMPLES)
 @pytest.mark.usefixtures("folder")
 def test_example_runs_as_it_stands_and_prints_what_follows(
-    page: str,
-    language: str,
-    example: str,
-    output: str,
-    commands: Path,
-    request: pytest.FixtureRequest,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture,
-) -> None:
+    page, language, example, output, commands, request, monkeypatch, capsys
+):
     # The examples that learn something, or start several commands (2 seconds each to load torch), take more than 3 s.
     if language == "python":  # in this process, which has loaded torch
         with warnings.catch_warnings(action="ignore"):
