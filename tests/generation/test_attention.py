@@ -32,17 +32,9 @@ PASS_ONE = r"for one layer pass \[0\], for all of them None"
 @pytest.fixture(scope="module")
 def model() -> Transformer:
     torch.manual_seed(2)  # with translations that differ, of which one ends by itself
-    config = ModelConfig(
-        source_vocab_size=8,
-        target_vocab_size=7,
-        shared_vocab=False,
-        d_model=H * D_HEAD,
-        heads=H,
-        encoder_layers=ENCODER,
-        decoder_layers=DECODER,
-        d_ff=17,
-        output_bias=True,
-    )
+    vocabularies = dict(source_vocab_size=8, target_vocab_size=7, shared_vocab=False)
+    sizes = dict(d_model=H * D_HEAD, heads=H, encoder_layers=ENCODER, decoder_layers=DECODER, d_ff=17)
+    config = ModelConfig(**vocabularies, **sizes, output_bias=True)
     model = Transformer(config).double().eval()
     with torch.no_grad():
         for parameter in model.parameters():

@@ -40,19 +40,11 @@ every_model = pytest.mark.parametrize("changes", VARIATIONS, ids=lambda changes:
 
 def random_model(dtype: torch.dtype = torch.float64, **changes: Any) -> Transformer:
     """A small model with no number left at 0 or 1."""
-    settings = dict(
-        source_vocab_size=TARGET_VOCAB if changes.get("shared_vocab") else SOURCE_VOCAB,
-        target_vocab_size=TARGET_VOCAB,
-        shared_vocab=False,
-        d_model=H * D_HEAD,
-        heads=H,
-        encoder_layers=3,
-        decoder_layers=2,
-        d_ff=17,
-        dropout=0.5,
-        attention_dropout=0.5,
-    )
-    model = Transformer(ModelConfig(**(settings | changes))).eval()
+    source_vocab = TARGET_VOCAB if changes.get("shared_vocab") else SOURCE_VOCAB
+    vocabularies = dict(source_vocab_size=source_vocab, target_vocab_size=TARGET_VOCAB, shared_vocab=False)
+    sizes = dict(d_model=H * D_HEAD, heads=H, encoder_layers=3, decoder_layers=2, d_ff=17)
+    dropped = dict(dropout=0.5, attention_dropout=0.5)
+    model = Transformer(ModelConfig(**{**vocabularies, **sizes, **dropped, **changes})).eval()
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             parameter += 0.3 * torch.randn_like(parameter)
@@ -103,10 +95,11 @@ def check_steps(
             source, keep, pasts = source[kept], keep[kept], pasts[kept]
 
 
-def stepped(engine: Engine, source: Tensor, keep: Tensor, target_in: Tensor) -> Tensor:
-    """Logits of the predictable ids, one position after the other."""
+def both_ways(engine: Engine, source: Tensor, keep: Tensor, target_in: Tensor) -> list[Tensor]:
+    """Logits of the predictable ids at all positions, computed together and one after the other."""
     cache = engine.start(source, keep, 1)
-    return torch.stack([engine.step(tokens, cache)[0] for tokens in target_in.T], 1)[..., : engine.target_pad]
+    stepped = torch.stack([engine.step(tokens, cache)[0] for tokens in target_in.T], 1)
+    return [logits[..., : engine.target_pad] for logits in (engine.decode(target_in, source, keep), stepped)]
 
 
 # Whole sequences
@@ -267,10 +260,7 @@ def test_float32_is_as_near_as_float32_is(changes):
     assert engine.dtype == torch.float32
     target_in = torch.randint(0, TARGET_VOCAB, (B, T))
     expected = taught(model, target_in, source, keep)
-    for found in (
-        engine.decode(target_in, source, keep)[..., : model.target_pad],
-        stepped(engine, source, keep, target_in),
-    ):
+    for found in both_ways(engine, source, keep, target_in):
         assert_close(found, expected, rtol=1e-5, atol=1e-5 * expected.abs().max().item())
 
 
@@ -282,10 +272,7 @@ def test_half_precision_is_near(dtype, norm_first):
     assert engine.dtype == dtype
     target_in = torch.randint(0, TARGET_VOCAB, (B, T))
     expected = taught(model, target_in, source, keep).log_softmax(-1)
-    for logits in (
-        engine.decode(target_in, source, keep)[..., : model.target_pad],
-        stepped(engine, source, keep, target_in),
-    ):
+    for logits in both_ways(engine, source, keep, target_in):
         error = (logits.double().log_softmax(-1) - expected).square().mean().sqrt() / expected.std()
         assert error < (0.03 if dtype == torch.bfloat16 else 0.004)
 

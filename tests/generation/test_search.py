@@ -2,7 +2,6 @@ import functools
 import math
 from collections import Counter
 from itertools import combinations, product
-from typing import Any
 
 import pytest
 import torch
@@ -25,17 +24,9 @@ SOURCE_VOCAB = 11
 def random_model(seed: int, target_vocab: int = 7) -> Transformer:
     """A tiny model in float64 whose distributions are peaked and differ from prefix to prefix."""
     torch.manual_seed(seed)
-    config = ModelConfig.tiny(
-        source_vocab_size=SOURCE_VOCAB,
-        target_vocab_size=target_vocab,
-        shared_vocab=False,
-        d_model=8,
-        heads=2,
-        encoder_layers=1,
-        decoder_layers=2,
-        d_ff=13,
-        dropout=0.0,
-    )
+    vocabularies = dict(source_vocab_size=SOURCE_VOCAB, target_vocab_size=target_vocab, shared_vocab=False)
+    sizes = dict(d_model=8, heads=2, encoder_layers=1, decoder_layers=2, d_ff=13, dropout=0.0)
+    config = ModelConfig(**vocabularies, **sizes)
     model = Transformer(config).double().eval()
     last_norm = model.decoder[-1].feed_forward_norm
     with torch.no_grad():
@@ -278,20 +269,16 @@ def test_exact_stopping_takes_no_step_once_nothing_open_can_win(monkeypatch):
 # Every search
 
 
-def searched(engine: Engine, how: str, limits: list[int], **settings: Any) -> list[list[Hypothesis]]:
-    batch, config = (engine, *padded(SOURCES), limits), SearchConfig(beam=3 if how == "beam" else 1, **settings)
-    if how == "beam":
-        return beam_search(*batch, config)
-    found = greedy(*batch, config) if how == "greedy" else sample(*batch, config, torch.Generator().manual_seed(7))
-    return [[one] for one in found]
-
-
 @pytest.mark.parametrize("how", ["greedy", "sample", "beam"])
 def test_finished_sources_stay_while_they_are_less_than_an_eighth(monkeypatch, how):
     engine, width = Engine.of(random_model(34)), 3 if how == "beam" else 1
     rows = steps_taken(engine, monkeypatch)
-    found = searched(engine, how, LIMITS, min_length=9)
-    assert [len(best[0].ids) for best in found] == LIMITS
+    batch = engine, *padded(SOURCES), LIMITS, SearchConfig(beam=width, min_length=9)
+    if how == "beam":
+        found = [best for [best] in beam_search(*batch)]
+    else:
+        found = greedy(*batch) if how == "greedy" else sample(*batch, torch.Generator().manual_seed(7))
+    assert [len(best.ids) for best in found] == LIMITS
     open_ = [width * sum(limit > step for limit in LIMITS) for step in range(max(LIMITS))]
     assert len(rows) == len(open_), "no step is taken for nobody"
     assert any(taken > needed for taken, needed in zip(rows, open_, strict=True)), "a copy for one of 9 doesn't pay"
@@ -356,26 +343,15 @@ def by_hand(probabilities: list[float], top_k: int, top_p: float) -> list[float]
     return [kept.get(i, 0.0) / sum(kept.values()) for i in range(len(probabilities))]
 
 
-PROBABILITIES = [0.15, 0.5, 0.1, 0.25]
-
-
-@pytest.mark.parametrize(
-    ("top_k", "top_p", "expected"),
-    [
-        (0, 0.76, [3 / 18, 10 / 18, 0.0, 5 / 18]),
-        (3, 0.8, [0.0, 2 / 3, 0.0, 1 / 3]),  # of the three, two reach 15/18 = 0.83; without top_k it takes three
-        (2, 0.6, [0.0, 1.0, 0.0, 0.0]),  # of the two, one reaches 2/3
-    ],
-)
-def test_the_oracle_of_top_k_and_top_p(top_k, top_p, expected):
-    assert by_hand(PROBABILITIES, top_k, top_p) == pytest.approx(expected)
-
-
 @pytest.mark.parametrize("top_k", [0, 1, 2, 3, 4, 9])
 @pytest.mark.parametrize("top_p", [0.01, 0.49, 0.51, 0.6, 0.76, 0.8, 0.91, 1.0])
 def test_top_k_and_top_p_by_hand(top_k, top_p):
-    expected = torch.tensor(by_hand(PROBABILITIES, top_k, top_p))
-    rows = torch.tensor([PROBABILITIES, PROBABILITIES[::-1]]).log() + torch.tensor([[3.0], [-5.0]])
+    probabilities = [0.15, 0.5, 0.1, 0.25]
+    # Of the likeliest three, two reach 15/18 = 0.83; without top_k it takes three.
+    assert by_hand(probabilities, 3, 0.8) == pytest.approx([0.0, 2 / 3, 0.0, 1 / 3])
+    assert by_hand(probabilities, 0, 0.8) == pytest.approx([3 / 18, 10 / 18, 0.0, 5 / 18])
+    expected = torch.tensor(by_hand(probabilities, top_k, top_p))
+    rows = torch.tensor([probabilities, probabilities[::-1]]).log() + torch.tensor([[3.0], [-5.0]])
     found = truncated(rows, top_k, top_p)
     found = found / found.sum(-1, keepdim=True)  # whoever draws from them normalises
     assert_close(found, torch.stack([expected, expected.flip(0)]))

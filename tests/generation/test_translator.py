@@ -143,10 +143,9 @@ def test_batches_hold_at_most_their_lines_and_their_tokens_with_padding(translat
 def test_n_best_are_different_best_first_and_begin_with_the_translation(translator):
     found = translator.translate_n_best(WORDS, BEAM)
     for translations in found:
-        assert [type(translation) for translation in translations] == [Translation] * 3
         scores = [translation.score for translation in translations]
         assert scores == sorted(scores, reverse=True)
-        assert len({translation.text for translation in translations}) == 3
+        assert len({translation.text for translation in translations}) == len(translations) == 3
         assert all(translation.log_prob <= translation.score <= 0 for translation in translations)
     assert [translations[0].text for translations in found] == translator.translate(WORDS, BEAM)
     assert translator.translate_n_best(["", "b"], BEAM)[0] == [Translation("", 0.0, 0.0, [], [])]
@@ -252,37 +251,29 @@ def test_a_cut_target_says_that_it_is_one(translator):
 # Prefixes
 
 
+SAMPLED = SearchConfig(sample=True, n_best=2, max_length=13)
+FIRST = SearchConfig(beam=2, max_length=13, stopping="first")
+PREFIXES = ["the cat", "on", "a", "dog", "", "sat on a", "b", "the"]
+
+
+@pytest.mark.parametrize("config", [BEAM, GREEDY, SAMPLED, FIRST], ids=["beam", "greedy", "sample", "first"])
 @pytest.mark.parametrize(
-    "config",
+    ("kind", "prefixes"),
     [
-        BEAM,
-        GREEDY,
-        SearchConfig(sample=True, n_best=2, max_length=13),
-        SearchConfig(beam=2, max_length=13, stopping="first"),
+        ("letters", ["A", "", "B C A D", "E E E E E E", "", "C", "D A", "B"]),
+        *product(["unigram", "char", "word"], [PREFIXES]),
     ],
-    ids=["beam", "greedy", "sample", "first"],
 )
-def test_translations_begin_with_their_prefixes(translator, config):
-    prefixes = ["A", "", "B C A D", "E E E E E E", "", "C", "D A", "B"]
+def test_translations_begin_with_their_prefixes(kind, prefixes, config):
+    translator = make_translator("char", kind)
     free = translator.translate_n_best(WORDS, config)
     found = translator.translate_n_best(WORDS, config, prefixes=prefixes)
     assert [best[0].text for best in found] == translator.translate(WORDS, config, prefixes=prefixes)
     for translations, prefix, of_free in zip(found, prefixes, free, strict=True):
-        assert all(translation.tokens[: len(prefix.split())] == prefix.split() for translation in translations)
+        assert all(translation.text.startswith(prefix) for translation in translations)
         if not prefix and not config.sample:
             assert [best.tokens for best in translations] == [best.tokens for best in of_free]
-    assert any(
-        len(best[0].tokens) > len(prefix.split()) for best, prefix in zip(found, prefixes, strict=True) if prefix
-    )
-
-
-@pytest.mark.parametrize("kind", ["unigram", "char", "word"])
-def test_prefixes_of_subword_tokens(kind):
-    translator = make_translator("char", kind)
-    prefixes = ["the cat", "on", "a", "dog", "", "sat on a", "b", "the"]
-    for config in (BEAM, GREEDY):
-        found = translator.translate(WORDS, config, prefixes=prefixes)
-        assert all(text.startswith(prefix) for text, prefix in zip(found, prefixes, strict=True))
+    assert any(len(best[0].text) > len(prefix) > 0 for best, prefix in zip(found, prefixes, strict=True))
 
 
 def test_a_prefix_may_be_as_long_as_a_translation_and_no_longer(translator):
