@@ -156,8 +156,9 @@ def test_a_stop_at_any_write_leaves_whole_chunks(path, module, name, call, chunk
             raise error
 
     monkeypatch.setattr(module, name, stopping)
-    with pytest.raises(type(error)):
+    with pytest.raises(type(error)) as raised:
         write(path)
+    assert raised.value is error
     partial, record = beside(path)
     if chunks:
         assert partial.read_bytes() == output_of(LINES[: SIZE * chunks])

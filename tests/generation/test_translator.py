@@ -253,15 +253,15 @@ def test_a_cut_target_says_that_it_is_one(translator):
 
 SAMPLED = SearchConfig(sample=True, n_best=2, max_length=13)
 FIRST = SearchConfig(beam=2, max_length=13, stopping="first")
-PREFIXES = ["the cat", "on", "a", "dog", "", "sat on a", "b", "the"]
+SUBWORDS = ["the cat", "on", "a", "dog", "", "sat on a", "b", "the"]
+LETTERS = ["A", "", "B C A D", "E E E E E E", "", "C", "D A", "B"]
 
 
-@pytest.mark.parametrize("config", [BEAM, GREEDY, SAMPLED, FIRST], ids=["beam", "greedy", "sample", "first"])
 @pytest.mark.parametrize(
-    ("kind", "prefixes"),
+    ("kind", "prefixes", "config"),
     [
-        ("letters", ["A", "", "B C A D", "E E E E E E", "", "C", "D A", "B"]),
-        *product(["unigram", "char", "word"], [PREFIXES]),
+        *product(["letters"], [LETTERS], [BEAM, GREEDY, SAMPLED, FIRST]),
+        *product(["unigram", "char", "word"], [SUBWORDS], [BEAM, GREEDY]),
     ],
 )
 def test_translations_begin_with_their_prefixes(kind, prefixes, config):
