@@ -3,7 +3,7 @@
 import errno
 import json
 import os
-from itertools import count
+from itertools import count, islice
 from pathlib import Path
 
 import pytest
@@ -30,34 +30,24 @@ def output_of(lines: list[str]) -> bytes:
     return b"".join(f"{line.upper()}\n".encode() * (len(line) % 3) for line in lines)
 
 
-def add(partial: PartialOutput, lines: list[str], stop: type[BaseException] | None, chunks: int) -> None:
+def add(partial: PartialOutput, lines: list[str], chunks: int | None = None) -> None:
     left = iter(lines)
     partial.skip(left, "lines.txt")
-    for done, (_, chunk) in enumerate(in_chunks(left, SIZE, partial.lines + 1)):
-        if stop is not None and done == chunks:
-            raise stop
+    for _, chunk in islice(in_chunks(left, SIZE, partial.lines + 1), chunks):
         partial.append(chunk, output_of(chunk))
-    if stop is not None:
-        raise stop
+    if chunks is not None:
+        raise Stopped
 
 
-def write(
-    path: Path,
-    lines: list[str] = LINES,
-    *,
-    resume: bool = False,
-    stop: type[BaseException] | None = None,
-    chunks: int = 0,
-    **changes: object,
-) -> None:
-    """Write the output for `lines`, stopped after so many chunks."""
+def write(path: Path, lines: list[str] = LINES, *, resume: bool = False, chunks: int | None = None, **changes) -> None:
+    """Write the output for `lines`; with `chunks` it is stopped after so many."""
     with partial_output(path, {**SETTINGS, **changes}, resume=resume) as partial:
-        add(partial, lines, stop, chunks)
+        add(partial, lines, chunks)
 
 
-def write_and_stop(path: Path, chunks: int = 2, **options) -> None:
-    with pytest.raises(options.setdefault("stop", Stopped)):
-        write(path, chunks=chunks, **options)
+def write_and_stop(path: Path, chunks: int = 2, *, resume: bool = False) -> None:
+    with pytest.raises(Stopped):
+        write(path, chunks=chunks, resume=resume)
 
 
 def names(folder: Path) -> list[str]:
@@ -88,12 +78,11 @@ def test_it_appears_complete_and_alone(path, lines, resume):
     assert names(path.parent) == ["out.txt"]
 
 
-@pytest.mark.parametrize("stop", [Stopped, KeyboardInterrupt])
 @pytest.mark.parametrize("stops", [[1], [4], [99], [1, 0, 2]], ids=["early", "late", "at the end", "again and again"])
-def test_what_a_stop_leaves_is_continued(path, stop, stops):
+def test_what_a_stop_leaves_is_continued(path, stops):
     path.write_bytes(b"of an earlier day")
     for number, chunks in enumerate(stops):
-        write_and_stop(path, chunks, stop=stop, resume=number > 0)
+        write_and_stop(path, chunks, resume=number > 0)
         assert path.read_bytes() == b"of an earlier day"
     assert beside(path)[0].read_bytes() == output_of(LINES[: SIZE * sum(stops)])
     write(path, resume=True)
@@ -223,7 +212,7 @@ def test_what_does_not_fit_together(stopped, damage, resume):
 def test_two_at_once(path, resume):
     pytest.importorskip("fcntl")
     with partial_output(path, SETTINGS, resume=False) as partial:
-        add(partial, LINES[:10], None, 0)
+        add(partial, LINES[:10])
         check_refused(path, DataError, r"another process is writing to .*out\.txt\.partial: wait", resume=resume)
     assert path.read_bytes() == output_of(LINES[:10])
 

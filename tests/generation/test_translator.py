@@ -1,6 +1,5 @@
 import io
 import re
-from copy import deepcopy
 from itertools import product
 from typing import Any
 
@@ -8,7 +7,6 @@ import jaxtyping
 import pytest
 import sentencepiece
 import torch
-from torch.testing import assert_close
 
 from glassformer.attention.want import Want
 from glassformer.errors import ArgumentError, ConfigError
@@ -208,20 +206,6 @@ def test_progress_adds_up_to_the_lines(translator):
         assert len(done) > 1, "reported on the way"
         assert min(done) >= 1
         done.clear()
-
-
-def test_dropout_is_off_while_translating_and_the_model_is_left_as_it_is(translator):
-    source, target = translator.source_tokenizer, translator.target_tokenizer
-    sizes = source.vocab_size, target.vocab_size
-    model = random_model(40, *sizes, dropout=0.5).train()
-    before = deepcopy(model.state_dict())
-    found = Translator.of(model, source, target)
-    for config in (GREEDY, BEAM):
-        assert found.translate(WORDS, config) == translator.translate(WORDS, config)
-    assert found.score(WORDS, ["A B"] * len(WORDS)) == translator.score(WORDS, ["A B"] * len(WORDS))
-    assert model.training
-    assert all(parameter.grad is None for parameter in model.parameters())
-    assert_close(model.state_dict(), before, rtol=0, atol=0)
 
 
 def test_without_settings_it_searches_as_searchconfig_says(translator):
