@@ -1,7 +1,7 @@
 import functools
 import math
 from collections import Counter
-from itertools import combinations, product
+from itertools import chain, combinations, product
 
 import pytest
 import torch
@@ -233,18 +233,24 @@ VARIATIONS = [
     dict(beam=2, n_best=2, stopping="first"),
     dict(beam=2, n_best=2, length_penalty=0.0),
     dict(beam=2, n_best=2, coverage_penalty=0.4),
+    dict(beam=2, n_best=2, min_length=3, no_repeat_ngram=2),
 ]
 
 
 def test_the_random_models_give_searches_something_to_decide():
     """Else the comparisons above would say little: each setting matters, and translations end early or at the limit."""
-    lists = []
+    lists, penalised = [], 0
     for settings in VARIATIONS:
         config = SearchConfig(**{"length_penalty": 2.0, "stopping": "exact", **settings})
         found = [beam_search(Engine.of(random_model(seed)), *padded(SOURCES), LIMITS, config) for seed in SEEDS]
-        lists.append([[hypothesis.ids for hypothesis in best] for batch in found for best in batch])
+        found = [best for batch in found for best in batch]
+        lists.append([[hypothesis.ids for hypothesis in best] for best in found])
+        for hypothesis in chain.from_iterable(found):  # attention that isn't paid lowers a score
+            penalised += hypothesis.score < score(hypothesis.token_log_probs, config) - 0.01
     assert all(one != other for one, other in combinations(lists, 2))
     assert sum(narrow != wide for narrow, wide in zip(lists[1], lists[2], strict=True)) >= 10
+    assert sum(ruled != free for ruled, free in zip(lists[-1], lists[0], strict=True)) > 5
+    assert penalised >= 5
     ended = Counter(len(best[0]) < limit for best, limit in zip(lists[2], LIMITS * len(SEEDS), strict=True))
     assert min(ended[True], ended[False]) >= 10
 
