@@ -96,7 +96,8 @@ def mask_of(kind: str, shape: tuple[int, ...], case: dict[str, Any], dtype: torc
         return blocked
     if kind == "lowest":  # as Hugging Face pads: a number, which does not block (float16's own is rounded otherwise)
         lowest = -1e4 if case["dtype"] == torch.float16 else torch.finfo(case["dtype"]).min
-        return torch.zeros(shape, dtype=case["dtype"]).masked_fill_(blocked, lowest)
+        everywhere = torch.rand(*shape[:-1], 1) < 0.5  # where all keys have it, they share the weight
+        return torch.zeros(shape, dtype=case["dtype"]).masked_fill_(blocked | everywhere, lowest)
     return torch.randn(shape, dtype=dtype).masked_fill_(blocked, -torch.inf)
 
 
