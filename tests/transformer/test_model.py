@@ -479,12 +479,15 @@ def test_dropout_rates_reach_every_layer():
 
 def test_embeddings_are_dropped_after_positions_are_added():
     # With all of it dropped, neither ids nor positions are left to tell.
-    model = make().double().eval()
-    model.dropout.register_forward_hook(lambda module, inputs, output: torch.zeros_like(output))
+    model, dropped = make().double().eval(), []
+    model.dropout.register_forward_hook(
+        lambda module, inputs, output: dropped.append(inputs) or torch.zeros_like(output)
+    )
     memory = model.encode(source_ids([S, S]))
     assert_close(memory, memory[:1, :1].expand(B, S, E), **EXACT)
     states, _ = model.decode(target_ids(), model.start(memory))
     assert_close(states, states[:1, :1].expand(B, T, E), **EXACT)
+    assert len(dropped) == 2  # on either side once
 
 
 def test_nothing_is_left_behind_on_modules():
