@@ -47,7 +47,10 @@ def _seeded() -> None:
 
 @pytest.fixture
 def unchecked(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Turn off the test suite's checks of shapes and types: the library's own explain what is wrong."""
+    """Turn off the test suite's checks of shapes and types.
+
+    The library's own checks say what is wrong; and a training takes half the time.
+    """
     monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
 
 

@@ -72,7 +72,7 @@ def commands(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize(("page", "language", "example", "output"), EXAMPLES)
-@pytest.mark.usefixtures("folder")
+@pytest.mark.usefixtures("folder", "unchecked")
 def test_example_runs_as_it_stands_and_prints_what_follows(
     page, language, example, output, commands, request, monkeypatch, capsys
 ):

@@ -55,6 +55,7 @@ def test_importance_is_the_mean_over_sentences_of_the_gradients_size(run, batche
 
 
 # Slow: the loss without a head is measured again before each of 12 goes.
+@pytest.mark.usefixtures("unchecked")
 def test_one_of_two_heads_that_replace_each_other_stays(run, pairs):
     name = "encoder.0.self_attention"
     attention = run.model.attentions[name]

@@ -4,6 +4,7 @@ import importlib.util
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
 import torch
 
 from glassformer import Translator, page
@@ -12,6 +13,7 @@ from glassformer.demo.demonstration import settings, write_phrases
 from glassformer.training.train import train
 
 
+@pytest.mark.usefixtures("unchecked")
 def test_the_head_chosen_on_validation_reads_the_year_of_held_out_dates(tmp_path, monkeypatch, hypotheses_of):
     # Slow: the model must have learned dates (of four languages) before a head can read their years.
     spec = importlib.util.spec_from_file_location("year", Path(__file__).parents[2] / "examples" / "year.py")
@@ -26,7 +28,8 @@ def test_the_head_chosen_on_validation_reads_the_year_of_held_out_dates(tmp_path
     for name, dates in (("train", train_dates), ("valid", valid)):
         write_phrases(tmp_path / f"{name}.tsv", dates)
     quick = dict(batch_tokens=512, max_updates=600, max_minutes=None, warmup=100, validate_every=300, average=1)
-    train(replace(settings(tmp_path, tmp_path / "run", 1, overwrite=False), **quick))
+    small = dict(d_model=64, heads=2, d_ff=128, learning_rate=8e-3)
+    train(replace(settings(tmp_path, tmp_path / "run", 1, overwrite=False), **quick, **small))
 
     translator = Translator.load(tmp_path / "run", "cpu", "float32")
     _, on_validation = year.shares(year.translate(translator, valid))

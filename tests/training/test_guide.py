@@ -112,6 +112,7 @@ def right_looks(folder: Path, pairs: Corpus) -> list[float]:
     return torch.cat(right, dim=1).float().mean(1).tolist()
 
 
+@pytest.mark.usefixtures("unchecked")
 def test_the_head_comes_to_look_at_the_source_of_the_token_just_written(settings, interrupting):
     # Slow: it is learned, in 200 updates.
     config = settings(guide=1.0, max_updates=201, learning_rate=1e-2, d_model=32, dropout=0.0, validate_every=200)

@@ -1,11 +1,14 @@
 """A learned mapping: sequences of symbols in reverse. Slow, because it is learned to a stated score."""
 
+import pytest
+
 from glassformer.generation.config import SearchConfig
 from glassformer.generation.translator import Translator
 from glassformer.training.train import train
 
 
 # Slow: it learns, in 200 updates.
+@pytest.mark.usefixtures("unchecked")
 def test_learns_to_reverse(tiny, reversed_symbols, tmp_path):
     for name, count, seed in (("train", 4000, 1), ("valid", 100, 2), ("test", 300, 3)):
         lines = reversed_symbols(count, seed, symbols="abcdef", longest=5)

@@ -300,6 +300,7 @@ def test_too_little_memory_names_the_batch_and_the_setting(settings, tmp_path, m
 
 
 # Slow: a jump is told from a hundred updates on, and there is a checkpoint of every one.
+@pytest.mark.usefixtures("unchecked")
 def test_after_weights_went_wrong_it_goes_on_from_before(settings, files):
     """A loss tells of damage one update late: by then the damage may be in the weights, and must not be in all
     checkpoints."""
