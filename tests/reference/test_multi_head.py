@@ -45,27 +45,6 @@ def test_what_a_module_has(bias):
     assert module.softmax.dim == 1
 
 
-# The steps
-
-
-def test_attention_worked_by_hand():
-    # Two heads of width 4: scores are halved, sqrt(4), whatever d_model. Values are ten times what comes in.
-    module = MultiHeadAttention(2, 8).double().eval()
-    for linear, factor in ((module.query, 1.0), (module.key, 1.0), (module.value, 10.0)):
-        nn.init.zeros_(linear.linear.bias)
-        linear.linear.weight.data = factor * torch.eye(8, dtype=torch.float64)
-    nn.init.eye_(module.output.weight)
-    nn.init.zeros_(module.output.bias)
-    query = torch.tensor([[[2.0, 0, 0, 0, 0, 0, 0, 0]]], dtype=torch.float64)
-    key = torch.tensor([[[math.log(3), 0, 0, 0, 5, 0, 0, 0]], [[0.0] * 8]], dtype=torch.float64)
-    value = torch.tensor([[[8.0, 0, 0, 0, 6, 0, 0, 0]], [[4.0, 0, 0, 0, 2, 0, 0, 0]]], dtype=torch.float64)
-    output = module(query, key, value)
-    # First head: scores 2 log(3) / 2 and 0, weights 3 : 1. Second head: its query is zero, so both keys weigh the same.
-    assert_close(module.attn[0, :, 0].T, torch.tensor([[3 / 4, 1 / 4], [1 / 2, 1 / 2]], dtype=torch.float64))
-    # 80 * 3/4 + 40 * 1/4 and (60 + 20) / 2
-    assert_close(output, torch.tensor([[[70.0, 0, 0, 0, 40, 0, 0, 0]]], dtype=torch.float64))
-
-
 def test_arguments_may_be_named(inputs, mask):
     module = MultiHeadAttention(heads=H, d_model=E, dropout_prob=0.0, bias=True).double()
     query, key, value = inputs

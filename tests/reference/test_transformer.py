@@ -14,7 +14,6 @@ from glassformer.reference.transformer import (
     AddPositionalEncoding,
     Embedding,
     MultiHeadAttention,
-    ScaledDotProductAttention,
     TransformerDecoder,
     TransformerDecoderLayer,
     TransformerEncoder,
@@ -34,6 +33,7 @@ PAD = WORDS - 1
 EPS = 0.25  # so large that losing it shows
 LONGEST = 19
 PADDED = (torch.arange(K) >= torch.tensor([K, 3])[:, None])[:, None]  # masks of keys, True = blocked
+MASKS = [(PADDED, causal_mask(Q)), (None, None)]
 HALF = [torch.float16, torch.bfloat16]
 Models = tuple[TransformerEncoder, TransformerDecoder]
 each = pytest.mark.parametrize
@@ -70,21 +70,6 @@ def fed_forward(x: Tensor, ffn: FFN) -> Tensor:
 
 
 # Attention
-
-
-def test_attention_worked_by_hand():
-    # Keys are 4 wide: scores are halved, sqrt(4). (2, 0, 0, 0) scores log 3 and 0: weights 3 : 1.
-    q = torch.tensor([[[2.0, 0, 0, 0]]], dtype=torch.float64)
-    k = torch.tensor([[[math.log(3), 5, 0, 0], [0, 0, 9, 0]]], dtype=torch.float64)
-    v = torch.tensor([[[80.0, 4.0], [40.0, 0.0]]], dtype=torch.float64)
-    output = ScaledDotProductAttention(4)(q, k, v)
-    assert_close(output, torch.tensor([[[70.0, 3.0]]], dtype=torch.float64))
-
-
-def test_projections_are_one_matrix_per_head_without_bias():
-    shapes = {name: tuple(parameter.shape) for name, parameter in MultiHeadAttention(E, H).named_parameters()}
-    projections = dict.fromkeys(("W_q", "W_k", "W_v"), (H, E, D))
-    assert shapes == projections | {"output.weight": (E, E), "output.bias": (E,)}
 
 
 @each("name", ["W_q", "W_k", "W_v"])
@@ -131,14 +116,13 @@ def test_positions_follow_the_module(dtype):
 # Layers: LayerNorm(x + Dropout(sublayer(x)))
 
 
-@each("masked", [True, False])
+@each(("mask", "mask_self"), MASKS)
 @each("dropout", [0.0, 1.0])  # with 1 nothing is left of what a sub-layer adds, and all of x
-def test_layers_worked_by_hand(masked, dropout):
+def test_layers_worked_by_hand(mask, mask_self, dropout):
     encoder_layer = TransformerEncoderLayer(E, FF, H, dropout, EPS).double()
     decoder_layer = TransformerDecoderLayer(E, FF, H, dropout, EPS).double()
     draw_vectors(encoder_layer, decoder_layer)
     target, source, _ = draw_states()
-    mask, mask_self = (PADDED, causal_mask(Q)) if masked else (None, None)
     left = 1.0 - dropout
     assert (encoder_layer.ffn.linear1(source) < 0).any()  # which ReLU changes
     own = encoder_layer.self_attention(source, source, source, mask)
@@ -165,27 +149,20 @@ def test_what_a_sublayer_adds_is_dropped_in_training_only_and_no_weight_ever():
 
 
 @each("layers", [2, 0])
-def test_models_are_embeddings_neither_scaled_nor_dropped_positions_and_layers(layers):
+@each(("mask", "mask_self"), MASKS)
+def test_models_are_embeddings_neither_scaled_nor_dropped_positions_and_layers(layers, mask, mask_self):
     encoder, decoder = models(layers=layers, dropout=0.0 if layers else 1.0)
     draw_vectors(encoder, decoder)
     source, ids, states = torch.randint(PAD, (B, K)), torch.randint(PAD, (B, Q)), torch.randn(B, K, E)
     x = encoder.embedding.embedding.weight[source] + encoder.positions.table[:K]
     y = decoder.embedding.embedding.weight[ids] + decoder.positions.table[:Q]
     for layer in encoder.layers:
-        x = layer(x, PADDED)
+        x = layer(x, mask)
     for layer in decoder.layers:
-        y = layer(y, states, PADDED, causal_mask(Q))
+        y = layer(y, states, mask, mask_self)
     assert len(encoder.layers) == len(decoder.layers) == layers
-    assert_close(encoder(source, PADDED), x)
-    assert_close(decoder(ids, states, PADDED, causal_mask(Q)), y)
-
-
-def test_no_mask_is_one_that_blocks_nothing():
-    ids, source = torch.randint(PAD, (B, Q)), torch.randn(B, K, E)
-    encoder, decoder = models()
-    assert torch.equal(encoder(ids), encoder(ids, torch.zeros(1, 1, Q, dtype=torch.bool)))
-    none_blocked = torch.zeros(1, 1, K, dtype=torch.bool)
-    assert torch.equal(decoder(ids, source, None, None), decoder(ids, source, none_blocked, none_blocked[:, :, :Q]))
+    assert_close(encoder(source, mask), x)
+    assert_close(decoder(ids, states, mask, mask_self), y)
 
 
 @each_kind
