@@ -8,7 +8,6 @@ from typing import NoReturn
 import pytest
 import torch
 
-from glassformer import cli
 from glassformer.errors import ConfigError, DataError, DivergedError, OutOfMemoryError, RunError
 from glassformer.generation.translator import Translator
 from glassformer.insight import prune as module
@@ -210,13 +209,10 @@ def test_a_folder_that_exists_is_not_replaced(config, tmp_path):
         prune(config())
 
 
-def test_the_command_line(given, tmp_path, capsys, monkeypatch):
+def test_the_command_line(given, tmp_path, capsys, monkeypatch, run_command):
     monkeypatch.chdir(tmp_path)
     files = f"{given / 'run'} --out smaller --data {given / 'pairs.tsv'} --valid {given / 'valid.tsv'}"
-    arguments = f"prune {files} --rounds 1 --updates 2 --keep 0.5 --metric ser --device cpu"
-    with pytest.raises(SystemExit) as exit_:
-        cli.main(arguments.split())
-    assert exit_.value.code == 0
+    assert run_command(f"prune {files} --rounds 1 --updates 2 --keep 0.5 --metric ser --device cpu") == 0
     out = capsys.readouterr().out.splitlines()
     assert out[0].startswith("heads  parameters       size")
     assert "ser before training on" in out[0]

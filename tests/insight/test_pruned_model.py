@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.testing import assert_close
 
-from glassformer import Want, capture, cli
+from glassformer import Want, capture
 from glassformer.attention.multihead import MultiheadAttention
 from glassformer.attention.packing import Packing
 from glassformer.errors import ArgumentError, ConfigError, RunError
@@ -191,11 +191,9 @@ def test_what_reads_attention_to_the_source_needs_heads(runs):
         align(Translator.of(none, whole.source_tokenizer, whole.target_tokenizer).engine, source, target, [0])
 
 
-def test_the_command_says_that_the_marian_copy_is_no_smaller(runs, tmp_path, capsys):
+def test_the_command_says_that_the_marian_copy_is_no_smaller(runs, tmp_path, capsys, run_command):
     for name, expected in (("whole", 1), ("pruned", 2)):
-        with pytest.raises(SystemExit) as exit_:
-            cli.main(["export", str(tmp_path / name), "--to", "huggingface", "--out", str(tmp_path / f"{name}-marian")])
-        assert exit_.value.code == 0
+        assert run_command(f"export {tmp_path / name} --to huggingface --out {tmp_path / name}-marian") == 0
         said = capsys.readouterr().out.splitlines()
         assert len(said) == expected
     assert said[0].startswith("heads that were pruned are zeros in it")

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.testing import assert_close
 
-from glassformer import Want, capture, cli
+from glassformer import Want, capture
 from glassformer.attention.masks import keep_from_ids
 from glassformer.errors import DataError, RunError
 from glassformer.insight.heads import Head, read_heads, table_lines
@@ -98,11 +98,9 @@ def file(pairs, tmp_path) -> Path:
     return tmp_path / "pairs.tsv"
 
 
-def test_the_command_prints_a_table_and_leaves_figures_and_a_picture(run, pairs, file, tmp_path, capsys):
+def test_the_command_prints_a_table_and_leaves_figures_and_a_picture(run, pairs, file, tmp_path, capsys, run_command):
     folder = tmp_path / "run"
-    with pytest.raises(SystemExit) as exit_:
-        cli.main(["heads", str(folder), "--data", str(file)])
-    assert exit_.value.code == 0
+    assert run_command(f"heads {folder} --data {file}") == 0
     lines = capsys.readouterr().out.splitlines()
     loaded = load_run(folder)
     expected = study_heads(loaded, Sentences.from_pairs(loaded, pairs, 500))
@@ -126,16 +124,14 @@ def test_a_file_of_something_else_is_an_error(tmp_path, content):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--data", "a", "b", "c"], "--data takes a file of sources and one of targets, or one TSV file, got 3 files"),
-        (["--data", "nowhere.tsv"], "nowhere.tsv: no such file"),
-        (["--data", "pairs.tsv", "--sentences", "0"], "--sentences must be at least 1, got 0"),
+        ("--data a b c", "--data takes a file of sources and one of targets, or one TSV file, got 3 files"),
+        ("--data nowhere.tsv", "nowhere.tsv: no such file"),
+        ("--data pairs.tsv --sentences 0", "--sentences must be at least 1, got 0"),
     ],
 )
-def test_bad_input_is_one_line(run, file, tmp_path, capsys, monkeypatch, arguments, message):
+def test_bad_input_is_one_line(run, file, tmp_path, capsys, monkeypatch, run_command, arguments, message):
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(SystemExit) as exit_:
-        cli.main(["heads", "run", *arguments])
-    assert exit_.value.code == 2
+    assert run_command(f"heads run {arguments}") == 2
     assert message in capsys.readouterr().err
     assert not (tmp_path / "run" / "heads.json").exists()
 

@@ -1,12 +1,9 @@
 """Relations read from CoNLL-U, and heads that follow them, by hand."""
 
-from pathlib import Path
-
 import pytest
 import torch
 import torch.nn.functional as F
 
-from glassformer import cli
 from glassformer.errors import DataError
 from glassformer.insight import syntax
 from glassformer.insight.heads import table_lines
@@ -132,12 +129,10 @@ def test_what_is_no_treebank_is_refused(tmp_path, text, message):
         Treebank(tmp_path / "trees.conllu")
 
 
-def test_the_command_takes_trees(random_run, tmp_path: Path, capsys):
+def test_the_command_takes_trees(random_run, tmp_path, capsys, run_command):
     random_run(tmp_path / "run", SymbolTokenizer("abcd"), SymbolTokenizer("uvwx"), encoder_layers=1)
     (tmp_path / "pairs.tsv").write_text("a b\tu v\n")
     (tmp_path / "trees.conllu").write_text("1\tc\t_\t_\t_\t_\t0\troot\t_\t_\n\n")
-    run, pairs, trees = (str(tmp_path / name) for name in ("run", "pairs.tsv", "trees.conllu"))
-    with pytest.raises(SystemExit) as exit_:
-        cli.main(["heads", run, "--data", pairs, "--trees", trees])
-    assert exit_.value.code == 2
+    run, pairs, trees = (tmp_path / name for name in ("run", "pairs.tsv", "trees.conllu"))
+    assert run_command(f"heads {run} --data {pairs} --trees {trees}") == 2
     assert "trees.conllu has a tree for none of the 1 sentences" in capsys.readouterr().err

@@ -124,9 +124,6 @@ def test_dropout_acts_on_the_weights_and_shows_in_them_in_training_only(inputs):
     assert_close(output, module.output(heads.flatten(-2)))
 
 
-# Masks
-
-
 def test_the_axes_are_query_key_batch_even_where_all_are_as_long():
     n = 5  # batch = length, where a mask of axes (batch, key, query) would pass every check
     x, mask = torch.randn(n, n, E), torch.ones(n, n, n)

@@ -69,9 +69,6 @@ def fed_forward(x: Tensor, ffn: FFN) -> Tensor:
     return F.linear(F.linear(x, ffn.linear1.weight, ffn.linear1.bias).relu(), ffn.linear2.weight, ffn.linear2.bias)
 
 
-# Attention
-
-
 @each("name", ["W_q", "W_k", "W_v"])
 def test_projections_are_drawn_for_all_heads_together(name):
     weight = getattr(MultiHeadAttention(64, 8), name).detach()
@@ -288,9 +285,6 @@ def test_greedy_keeps_no_graph():
         module.register_forward_hook(lambda module, inputs, states: with_graph.append(states.requires_grad))
     greedy(*pair, draw_sources(), src_pad=PAD, end=NEVER, max_len=2)
     assert with_graph == [False, False, False]
-
-
-# The fast form
 
 
 @each("shared", [False, True], ids=["two vocabularies", "one vocabulary"])

@@ -21,6 +21,7 @@ from torch.nn.modules.module import register_module_forward_hook
 from glassformer.training import loop, progress
 from glassformer.training.config import TrainConfig
 from glassformer.training.objective import Objective
+from glassformer.training.train import train
 
 
 @contextmanager
@@ -40,6 +41,20 @@ def _spoiling(updates: Collection[int] = (), *, validations: bool = False) -> It
         yield
     finally:
         handle.remove()
+
+
+@pytest.fixture
+def interrupted(
+    settings: Callable[..., TrainConfig], interrupting: Callable[..., AbstractContextManager[None]]
+) -> Callable[..., TrainConfig]:
+    """Trains until a Ctrl-C comes during this update; returns the settings of the run, which is in the folder run."""
+
+    def train_until(update: int, **changes: Any) -> TrainConfig:
+        with interrupting(update):
+            train(config := settings(**changes))
+        return config
+
+    return train_until
 
 
 @pytest.fixture

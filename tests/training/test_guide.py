@@ -113,28 +113,25 @@ def right_looks(folder: Path, pairs: Corpus) -> list[float]:
 
 
 @pytest.mark.usefixtures("unchecked")
-def test_the_head_comes_to_look_at_the_source_of_the_token_just_written(settings, interrupting):
+def test_the_head_comes_to_look_at_the_source_of_the_token_just_written(interrupted):
     # Slow: it is learned, in 200 updates.
-    config = settings(guide=1.0, max_updates=201, learning_rate=1e-2, d_model=32, dropout=0.0, validate_every=200)
-    with interrupting(200):  # or the pairs would be gone
-        train(config)
+    changes = dict(max_updates=201, learning_rate=1e-2, d_model=32, dropout=0.0, validate_every=200)
+    config = interrupted(200, guide=1.0, **changes)  # or the pairs would be gone
     guided, free = right_looks(config.out, Corpus(config.out / "resume" / "train"))
     assert guided > 0.75
     assert free < 0.5
 
 
-def test_an_interrupted_run_goes_on_as_it_would_have(settings, interrupting, files, monkeypatch):
+def test_an_interrupted_run_goes_on_as_it_would_have(settings, interrupted, files, monkeypatch):
     train(whole := settings("whole", guide=0.5, max_updates=12))
-    with interrupting(7):
-        train(config := settings(guide=0.5, max_updates=12))
+    config = interrupted(7, guide=0.5, max_updates=12)
     monkeypatch.setattr(guide.Aligner, "train", None)  # it was learned
     resume(config.out)
     assert files.outcome(config.out) == files.outcome(whole.out)
 
 
-def test_a_damaged_alignment_is_reported(settings, interrupting):
-    with interrupting(7):
-        train(config := settings(guide=0.5, max_updates=12))
+def test_a_damaged_alignment_is_reported(interrupted):
+    config = interrupted(7, guide=0.5, max_updates=12)
     path = config.out / "resume" / "alignment.safetensors"
     path.write_bytes(path.read_bytes()[:-1])
     with pytest.raises(RunError, match=r"alignment\.safetensors is damaged"):

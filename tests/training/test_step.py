@@ -24,6 +24,7 @@ SOURCE_VOCAB, TARGET_VOCAB = 17, 19
 SOURCE_PAD, TARGET_PAD = SOURCE_VOCAB - 1, TARGET_VOCAB - 1
 LENGTHS = [(5, 7), (11, 3), (2, 2), (7, 13), (3, 11), (1, 5)]
 """In rows of 30 for 29 source tokens, and of 44 for 41 target ones: what fills them up must count for nothing."""
+TOKENS = 41
 SMOOTHING = 0.1
 EXACT = dict(rtol=1e-10, atol=1e-10)
 
@@ -132,8 +133,7 @@ def test_bfloat16_is_near_float32():
 def test_it_returns_the_summed_loss_and_divides_gradients_by_the_tokens():
     model, pairs = make(), some_pairs()
     expected = padded_loss(model, pairs)
-    tokens = sum(len(target) for _, target in pairs)
-    wanted = gradients(model, expected / tokens)
+    wanted = gradients(model, expected / TOKENS)
     before = copy.deepcopy(model)
     step = step_of(model)
     assert_close(gradients_taken(step, [batch_of(pairs)]), wanted, **EXACT)
@@ -141,14 +141,13 @@ def test_it_returns_the_summed_loss_and_divides_gradients_by_the_tokens():
     taken = step_of(before).update([batch_of(pairs)], rate=0.1, number=3)
     assert not taken.loss.requires_grad
     assert_close(taken.loss.double(), expected.detach(), rtol=1e-6, atol=0.0)
-    assert taken.tokens == tokens
+    assert taken.tokens == TOKENS
 
 
 def test_the_tokens_of_other_processes_make_its_gradients_shorter():
     model, pairs = make(), some_pairs()
-    tokens = sum(len(target) for _, target in pairs)
     expected = gradients_taken(step_of(copy.deepcopy(model)), [batch_of(pairs)])
-    found = gradients_taken(step_of(model), [batch_of(pairs)], tokens=3 * tokens)
+    found = gradients_taken(step_of(model), [batch_of(pairs)], tokens=3 * TOKENS)
     assert_close(found, {name: grad / 3 for name, grad in expected.items()}, **EXACT)
 
 
@@ -157,8 +156,7 @@ def test_a_batch_that_stands_in_counts_for_nothing():
     alone = step_of(copy.deepcopy(model))
     expected = alone.update([batch_of(pairs)], rate=0.1, number=3)
     step, stand_in = step_of(model), replace(batch_of(pairs[:2]), counted=False)
-    tokens = sum(len(target) for _, target in pairs)
-    assert step.update([batch_of(pairs), stand_in], rate=0.1, number=3, tokens=tokens) == expected
+    assert step.update([batch_of(pairs), stand_in], rate=0.1, number=3, tokens=TOKENS) == expected
     assert_close(step.model.state_dict(), alone.model.state_dict(), **EXACT)
 
 
@@ -187,12 +185,11 @@ def test_steps_are_adams_with_the_papers_constants_and_the_rate_of_each():
     model, pairs = make(), some_pairs()
     step, expected = step_of(model), copy.deepcopy(model)
     adam = torch.optim.Adam(expected.parameters(), betas=(0.9, 0.98), eps=1e-9)  # section 5.3
-    tokens = sum(len(target) for _, target in pairs)
     for number, rate in enumerate((0.003, 0.1, 0.0, 0.02), start=1):
         step.update([batch_of(pairs)], rate=rate, number=number)
         adam.param_groups[0]["lr"] = rate
         adam.zero_grad()
-        (padded_loss(expected, pairs) / tokens).backward()
+        (padded_loss(expected, pairs) / TOKENS).backward()
         adam.step()
         # Far from zero Adam divides by the gradient: where that is rounding alone, so is the step (the keys' bias).
         for ours, theirs in zip(model.parameters(), expected.parameters(), strict=True):
@@ -290,7 +287,7 @@ def test_a_harmful_update_changes_nothing_and_the_next_goes_on(taken_before, har
     assert all(parameter.grad is None for parameter in step.model.parameters())
     for seed in (8, 9):
         for each in (step, undisturbed):
-            assert each.update(parts, rate=0.1, number=seed).tokens == 41
+            assert each.update(parts, rate=0.1, number=seed).tokens == TOKENS
     assert_close(state(step), state(undisturbed), rtol=0, atol=0)
     assert state(step)["target_embedding.weight step"] == taken_before + 2
     assert step.outliers.left_out() == (0, 1)
@@ -306,7 +303,7 @@ def test_one_of_several_batches_spoils_the_update():
     assert step.update([good, bad, good], rate=0.1, number=3).tokens == 0
     assert_close(state(step), before, rtol=0, atol=0)
     spoil.remove()
-    assert step.update([good, bad, good], rate=0.1, number=3).tokens == 2 * 41 + 3
+    assert step.update([good, bad, good], rate=0.1, number=3).tokens == 2 * TOKENS + 3
 
 
 def test_a_loss_that_jumps_is_left_out_though_all_is_finite():

@@ -65,30 +65,24 @@ def test_interrupted_and_continued_is_as_if_uninterrupted(settings, interrupting
     assert files.outcome(config.out) == files.outcome(uninterrupted)
 
 
-def test_continued_at_the_end_of_an_epoch(settings, interrupting, files):
-    undisturbed, config = (settings(out, max_epochs=2, validate_every=100) for out in ("undisturbed", "run"))
-    total = train(undisturbed).updates
+def test_continued_at_the_end_of_an_epoch(settings, interrupted, files):
+    total = train(undisturbed := settings("undisturbed", max_epochs=2, validate_every=100)).updates
     assert total > 30
-    with interrupting(total // 2):
-        train(config)
+    config = interrupted(total // 2, max_epochs=2, validate_every=100)
     assert resume(config.out).updates == total
     assert files.outcome(config.out) == files.outcome(undisturbed.out)
 
 
-def test_a_run_moved_to_another_folder_continues_there(settings, interrupting, tmp_path, uninterrupted, files):
-    config = settings(**LENGTH)
-    with interrupting(13):
-        train(config)
+def test_a_run_moved_to_another_folder_continues_there(interrupted, tmp_path, uninterrupted, files):
+    config = interrupted(13, **LENGTH)
     moved = config.out.rename(tmp_path / "moved")
     assert resume(moved).folder == moved
     assert files.outcome(moved) == files.outcome(uninterrupted)
     assert files.names(tmp_path) == {"moved"}
 
 
-def test_what_an_interrupted_run_needs_is_in_its_folder_and_no_more(settings, interrupting, files):
-    config = settings(**LENGTH, checkpoint_seconds=OFTEN)
-    with interrupting(23):
-        train(config)
+def test_what_an_interrupted_run_needs_is_in_its_folder_and_no_more(interrupted, files):
+    config = interrupted(23, **LENGTH, checkpoint_seconds=OFTEN)
     kept = files.names(config.out / "resume")
     assert any(name.startswith("best-") for name in kept)
     assert {name for name in kept if not name.startswith(("checkpoint", "best-"))} == {
@@ -114,10 +108,8 @@ def test_a_lost_process_continues_from_its_last_checkpoint(settings, crashing, u
     assert files.outcome(config.out) == files.outcome(uninterrupted)
 
 
-def test_a_snapshot_of_a_future_that_never_was_has_no_part_in_the_mean(settings, interrupting, crashing, files):
-    config = settings(max_updates=25, checkpoint_seconds=NEVER)
-    with interrupting(5):
-        train(config)
+def test_a_snapshot_of_a_future_that_never_was_has_no_part_in_the_mean(settings, interrupted, crashing, files):
+    config = interrupted(5, max_updates=25, checkpoint_seconds=NEVER)
     with crashing(18), pytest.raises(SystemError, match="lost"):
         resume(config.out)  # to update 23, with snapshots of 10 and 20
     resume(config.out, max_updates=12)
@@ -125,7 +117,7 @@ def test_a_snapshot_of_a_future_that_never_was_has_no_part_in_the_mean(settings,
     assert files.outcome(config.out) == files.outcome(expected.out)
 
 
-def test_text_is_split_anew_until_the_cooldown_also_when_continued(settings, interrupting, monkeypatch):
+def test_text_is_split_anew_until_the_cooldown_also_when_continued(interrupted, interrupting, monkeypatch):
     batch, anew = BatchLoader.batch, []
 
     def noted(loader: BatchLoader, pairs: list[int], seed: int | None = None) -> Batch:
@@ -135,9 +127,8 @@ def test_text_is_split_anew_until_the_cooldown_also_when_continued(settings, int
         return found
 
     # A batch holds some 180 words, each split in two with probability 0.1: none of them once in 10^8 times.
-    config = settings(max_updates=20, cooldown=0.5, tokenizer="bpe", resample=1.0, batch_tokens=200, validate_every=100)
-    with interrupting(3):
-        train(config)
+    course = dict(max_updates=20, cooldown=0.5, batch_tokens=200, validate_every=100)
+    config = interrupted(3, tokenizer="bpe", resample=1.0, **course)
     monkeypatch.setattr(BatchLoader, "batch", noted)
     with interrupting(12):
         resume(config.out)
@@ -149,21 +140,17 @@ def test_text_is_split_anew_until_the_cooldown_also_when_continued(settings, int
 # Continued with the same settings or with others
 
 
-def test_continues_with_the_threads_it_was_started_with(settings, interrupting, monkeypatch):
+def test_continues_with_the_threads_it_was_started_with(interrupted, monkeypatch):
     given: list[int] = []
     monkeypatch.setattr(torch, "set_num_threads", given.append)
-    config = settings(threads=3, max_updates=12)
-    with interrupting(11):
-        train(config)
+    config = interrupted(11, threads=3, max_updates=12)
     given.clear()
     resume(config.out)
     assert given[0] == 3
 
 
-def test_changed_settings_hold_from_then_on(settings, interrupting, files):
-    config = settings(max_updates=20)
-    with interrupting(5):
-        train(config)
+def test_changed_settings_hold_from_then_on(interrupted, interrupting, files):
+    config = interrupted(5, max_updates=20)
     with interrupting(5):
         resume(config.out, learning_rate=1e-5, batch_tokens=48)
     resume(config.out)
@@ -183,19 +170,15 @@ def test_changed_settings_hold_from_then_on(settings, interrupting, files):
     ],
     ids=str,
 )
-def test_with_batches_of_another_size_it_is_as_far_as_it_was(settings, interrupting, tmp_path, changes, total):
+def test_with_batches_of_another_size_it_is_as_far_as_it_was(interrupted, tmp_path, changes, total):
     (tmp_path / "even.tsv").write_text("a b c d\td c b a\n" * 64)
-    config = settings(source=tmp_path / "even.tsv", batch_tokens=40, max_epochs=2, validate_every=100)
-    with interrupting(4):
-        train(config)
+    config = interrupted(4, source=tmp_path / "even.tsv", batch_tokens=40, max_epochs=2, validate_every=100)
     result = resume(config.out, **changes)
     assert (result.finished, result.updates) == (True, total)
 
 
-def test_settings_of_another_version_are_refused(settings, interrupting):
-    config = settings(max_updates=20)
-    with interrupting(1):
-        train(config)
+def test_settings_of_another_version_are_refused(interrupted):
+    config = interrupted(1, max_updates=20)
     path = config.out / "config.json"
     path.write_text(path.read_text().replace('"accumulate"', '"hurry"'))
     with pytest.raises(ConfigError, match=r"do not fit this version of glassformer: .*hurry"):

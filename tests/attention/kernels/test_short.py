@@ -37,13 +37,6 @@ def gradients(function: Callable[..., Tensor], inputs: list[Tensor], towards: Te
     return list(torch.autograd.grad(function(*inputs), inputs, towards))
 
 
-def assert_as_explicit(inputs: list[Tensor], keep: Tensor | None, towards: Tensor) -> None:
-    output = attend_short(*inputs, keep)
-    assert_close(output, explicit(*inputs, keep), **EXACT)
-    found = torch.autograd.grad(output, inputs, towards)
-    assert_close(list(found), gradients(lambda q, k, v: explicit(q, k, v, keep), inputs, towards), **EXACT)
-
-
 # Values and gradients
 
 
@@ -63,7 +56,10 @@ def test_any_mask_and_lengths_are_the_definition_with_its_gradients(data):
     keep = (torch.rand(shape) < share)[..., ::2] if data.draw(st.booleans()) else None
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(choose, "SHORT_IN_CACHE", at_a_time * H * q_len * D)
-        assert_as_explicit([x.requires_grad_() for x in inputs], keep, towards)
+        output = attend_short(*(x.requires_grad_() for x in inputs), keep)
+        found = torch.autograd.grad(output, inputs, towards)
+    assert_close(output, explicit(*inputs, keep), **EXACT)
+    assert_close(list(found), gradients(lambda q, k, v: explicit(q, k, v, keep), inputs, towards), **EXACT)
 
 
 def test_inputs_mask_and_gradient_are_left_as_they_were():
