@@ -2,7 +2,9 @@
 
 import shlex
 import shutil
+import signal
 
+import pytest
 from safetensors.torch import load_file
 
 
@@ -36,9 +38,10 @@ def test_resume_takes_new_limits_and_no_other_settings(here, capfd, run_command)
     assert "unfinished: 11 updates" in capfd.readouterr().out
 
 
-def test_interrupted_prints_the_command_that_continues(here, capfd, run_command, interrupting):
-    with interrupting(12):
-        assert run_command("train TINY PAIRS --out 'my run' --max-updates 20") == 130
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_interrupted_prints_the_command_that_continues(here, capfd, run_command, interrupting, number, status):
+    with interrupting(12, number):
+        assert run_command("train TINY PAIRS --out 'my run' --max-updates 20") == status
     out = capfd.readouterr().out
     assert out.startswith("saved at update 12; continue with:\n")
     name, command = out.splitlines()[-1].strip().split(maxsplit=1)

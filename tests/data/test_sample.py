@@ -30,11 +30,6 @@ def files(rows: list[Pair], tmp_path: Path) -> PairFiles:
 SPLIT = HeldOut(7)
 
 
-def test_all_lines_are_the_lines(files, rows):
-    sources, targets = sample_text(files, wants=[LINES, LINES], share=1.0, held_out=SPLIT, workers=0)
-    assert list(zip(sources, targets, strict=True)) == rows
-
-
 def test_a_share_is_drawn_all_over_the_files(files, rows):
     sources, targets = sample_text(files, wants=[LINES, LINES], share=0.2, held_out=SPLIT, workers=0)
     drawn = list(zip(sources, targets, strict=True))

@@ -1,9 +1,8 @@
-"""The three forms of attention, each driven in the same way, and the oracle of all three.
+"""The three forms of attention, each driven in the same way.
 
-Driven in the same way means: batch first, one list of inputs, and `keep` (True = may look) for a mask.
+That means: batch first, one list of inputs, and `keep` (True = may look) for a mask.
 """
 
-import math
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -147,26 +146,6 @@ MASKS: dict[str, Callable[[int, int], Tensor | None]] = {
 @pytest.fixture(params=MASKS)
 def keep(request: pytest.FixtureRequest, form: Any) -> Tensor | None:
     return MASKS[request.param](form.lengths[0], form.lengths[-1])
-
-
-@pytest.fixture
-def attend_one_by_one() -> Callable[[Tensor, Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]:
-    """The oracle: one head of one sentence, each query by itself, over the list of its open keys."""
-
-    @torch.no_grad()
-    def attend(q: Tensor, k: Tensor, v: Tensor, keep: Tensor) -> tuple[Tensor, Tensor]:
-        """q (q_len, d), k (k_len, d), v (k_len, width), keep (q_len, k_len): the result and the weights."""
-        weights = torch.zeros(len(q), len(k), dtype=q.dtype)
-        attended = torch.zeros(len(q), v.shape[1], dtype=q.dtype)
-        for i, query in enumerate(q):
-            keys = [j for j in range(len(k)) if keep[i, j]]
-            powers = [math.exp(float((query * k[j]).sum()) / math.sqrt(len(query))) for j in keys]
-            for j, power in zip(keys, powers, strict=True):
-                weights[i, j] = power / sum(powers)
-                attended[i] += weights[i, j] * v[j]
-        return attended, weights
-
-    return attend
 
 
 @pytest.fixture(params=[torch.float64, torch.float32], ids=["float64", "float32"])

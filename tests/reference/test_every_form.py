@@ -31,7 +31,20 @@ def expand(form: Any, keep: Tensor | None) -> Tensor:
     return full if keep is None else keep.expand_as(full)
 
 
-def test_each_head_attends_as_one_query_after_the_other(form, keep, attend_one_by_one):
+@torch.no_grad()
+def attend_one_by_one(q: Tensor, k: Tensor, v: Tensor, keep: Tensor) -> tuple[Tensor, Tensor]:
+    """The oracle: the result and the weights of one head of one sentence, each query by itself over its open keys."""
+    weights, attended = torch.zeros(len(q), len(k), dtype=q.dtype), torch.zeros(len(q), v.shape[1], dtype=q.dtype)
+    for i, query in enumerate(q):
+        keys = [j for j in range(len(k)) if keep[i, j]]
+        powers = [math.exp(float((query * k[j]).sum()) / math.sqrt(len(query))) for j in keys]
+        for j, power in zip(keys, powers, strict=True):
+            weights[i, j] = power / sum(powers)
+            attended[i] += weights[i, j] * v[j]
+    return attended, weights
+
+
+def test_each_head_attends_as_one_query_after_the_other(form, keep):
     module, inputs = form.make().double().eval(), draw_inputs(form)
     output, weights = form.attend(module, inputs, mask_of(form, keep))
     q, k, v = form.project(module, inputs)

@@ -8,17 +8,8 @@ from torch import nn
 from torch.testing import assert_close
 
 from glassformer.attention.multihead import MultiheadAttention
-from glassformer.reference import multi_head, self_attention, transformer
+from glassformer.reference import multi_head, self_attention, transformer, weights
 from glassformer.reference.errors import InputError
-from glassformer.reference.weights import (
-    multi_head_from_fast,
-    multi_head_to_fast,
-    per_head_from_fast,
-    self_attention_from_fast,
-    self_attention_to_fast,
-    transformer_from_fast,
-    transformer_to_fast,
-)
 from glassformer.transformer.config import ModelConfig
 from glassformer.transformer.model import Transformer
 
@@ -154,8 +145,8 @@ def test_single_head_attention_of_several_widths_has_no_fast_form(widths):
     nn.init.eye_(fast.out_proj.weight)
     words = ", ".join(map(str, widths))
     message = f"dim_q, dim_k and dim_v must all be the target's embed_dim = 33: .*, got {words}"
-    assert_refused(message, self_attention_to_fast, reference, fast)
-    assert_refused(SIZES, self_attention_from_fast, fast, reference)
+    assert_refused(message, weights.self_attention_to_fast, reference, fast)
+    assert_refused(SIZES, weights.self_attention_from_fast, fast, reference)
 
 
 @each("form", ["single head"], indirect=True)
@@ -170,7 +161,7 @@ def test_single_head_attention_of_several_widths_has_no_fast_form(widths):
 def test_single_head_attention_has_no_biases_and_no_output_projection(form, name, message):
     fast = holdable(form, fast_for(form))
     fast.get_parameter(name).data[-1] = 1e-30
-    assert_refused(message, self_attention_from_fast, fast, form.make())
+    assert_refused(message, weights.self_attention_from_fast, fast, form.make())
 
 
 @each("part", range(3))
@@ -178,10 +169,10 @@ def test_projections_without_biases_lose_none(part):
     fast = MultiheadAttention(E, H)
     fast.in_proj_bias.data[part * E + 5] = 1e-30
     message = f"in_proj_bias {LOST}: the per-head projections have no bias"
-    assert_refused(message, per_head_from_fast, fast, transformer.MultiHeadAttention(E, H))
+    assert_refused(message, weights.per_head_from_fast, fast, transformer.MultiHeadAttention(E, H))
     if part < 2:  # not that of values
         message = f"in_proj_bias of queries and keys {LOST}: target has none: make it with bias=True"
-        assert_refused(message, multi_head_from_fast, fast, multi_head.MultiHeadAttention(H, E, bias=False))
+        assert_refused(message, weights.multi_head_from_fast, fast, multi_head.MultiHeadAttention(H, E, bias=False))
 
 
 @each("form", ["sequence first", "without bias", "per head"], indirect=True)
@@ -189,7 +180,7 @@ def test_biases_need_a_place(form):
     source, fast = drawn(form.make()), MultiheadAttention(E, H, bias=False)
     if form.projections_have_biases:
         message = f"biases of the projections {LOST}: target has none: make it with bias=True"
-        assert_refused(message, multi_head_to_fast, source, fast)
+        assert_refused(message, weights.multi_head_to_fast, source, fast)
     for name, parameter in source.named_parameters():
         if name.endswith("linear.bias"):
             nn.init.zeros_(parameter)
@@ -225,25 +216,25 @@ def fast_model(*, shared: bool = False, **changes: Any) -> Transformer:
 
 
 def assert_refused_both_ways(message: str, reference: tuple[Any, Any], fast: Transformer) -> None:
-    assert_refused(message, transformer_to_fast, *reference, fast)
-    assert_refused(message, transformer_from_fast, fast, *reference)
+    assert_refused(message, weights.transformer_to_fast, *reference, fast)
+    assert_refused(message, weights.transformer_from_fast, fast, *reference)
 
 
 @each("shared", [False, True], ids=["two vocabularies", "one vocabulary"])
 def test_a_model_survives_the_way_to_the_fast_form_and_back_and_the_other_way(shared):
     fast, fast_again = fast_model(shared=shared), fast_model(shared=shared)
     models, again = (reference_model(WORDS if shared else SOURCE_WORDS) for _ in range(2))
-    transformer_from_fast(fast, *models)
-    transformer_to_fast(*models, fast_again)
+    weights.transformer_from_fast(fast, *models)
+    weights.transformer_to_fast(*models, fast_again)
     assert_same_state(fast_again, fast, torch.finfo(torch.float32).eps)
-    transformer_from_fast(fast_again, *again)
+    weights.transformer_from_fast(fast_again, *again)
     for part, expected in zip(again, models, strict=True):
         assert_same_state(part, expected, torch.finfo(torch.float32).eps)
 
 
 def test_embeddings_that_differ_cannot_be_shared():
     message = "encoder and decoder have different embeddings, .*: make it with shared_vocab=False"
-    assert_refused(message, transformer_to_fast, *reference_model(WORDS), fast_model(shared=True))
+    assert_refused(message, weights.transformer_to_fast, *reference_model(WORDS), fast_model(shared=True))
     assert_refused_both_ways(
         f"vocab_size of the encoder {OTHER} 17, got 23", reference_model(), fast_model(shared=True)
     )
@@ -305,4 +296,4 @@ def test_a_bias_anywhere_in_the_model_is_refused(name):
     fast = fast_model()
     fast.get_submodule(name).in_proj_bias.data[0] = 1e-30
     message = f"in_proj_bias {LOST}: the per-head projections have no bias"
-    assert_refused(message, transformer_from_fast, fast, *reference_model())
+    assert_refused(message, weights.transformer_from_fast, fast, *reference_model())

@@ -12,24 +12,17 @@ HANDLED = (signal.SIGINT, signal.SIGTERM)
 
 
 @pytest.mark.parametrize("number", HANDLED)
-@pytest.mark.parametrize("patient", [False, True])
-def test_a_signal_is_noted_and_changes_nothing_else(number, patient, capfd):
+@pytest.mark.parametrize(("patient", "shown"), [(False, True), (True, True), (True, False)])
+def test_a_signal_is_noted_and_changes_nothing_else(number, patient, shown, capfd):
     before = [signal.getsignal(each) for each in HANDLED]
-    with deferring_signals(patient=patient) as interruption:
+    with deferring_signals(patient=patient, shown=shown) as interruption:
         assert interruption.signal is None
         os.kill(os.getpid(), number)
         assert interruption.signal == number
     assert [signal.getsignal(each) for each in HANDLED] == before
     out, err = capfd.readouterr()
     again = "; Ctrl-C again stops at once" if number == signal.SIGINT and not patient else ""
-    assert (out, err) == ("", f"\nsaving after this update{again}\n")
-
-
-def test_of_several_processes_one_says_so(capfd):
-    with deferring_signals(patient=True, shown=False) as interruption:
-        signal.raise_signal(signal.SIGTERM)
-        assert interruption.signal == signal.SIGTERM
-    assert capfd.readouterr() == ("", "")
+    assert (out, err) == ("", f"\nsaving after this update{again}\n" if shown else "")
 
 
 def test_after_an_error_the_handlers_are_back():

@@ -66,21 +66,14 @@ def test_who_has_no_pair_gets_one_that_is_not_counted(corpus):
     assert parts[2].target_out.tolist() == parts[0].target_out.tolist()
 
 
-def test_groups_come_with_their_batches(corpus):
+def test_groups_come_with_their_batches_and_the_tokens_of_all_of_them(corpus):
     groups = [[[0, 1], [2]], [[5, 4], [3]], [[1]]]
-    found = [
-        [batch.target_out.tolist() for batch in batches]
-        for _, batches in loader(corpus).load((group, None) for group in groups)
-    ]
-    expected = [[loader(corpus).batch(indices).target_out.tolist() for indices in group] for group in groups]
-    assert found == expected
-    assert [group for group, _ in loader(corpus).load((group, None) for group in groups)] == groups
-
-
-def test_the_tokens_of_a_group_are_those_of_all_its_batches(corpus):
-    groups = [[[0, 2], [4]]]
-    ((group, batches),) = loader(corpus).load((group, None) for group in groups)
-    assert loader(corpus).count_tokens(group, batches) == 3 + 13 + 5
+    loaded = loader(corpus).load((group, None) for group in groups)
+    for (group, batches), expected in zip(loaded, groups, strict=True):
+        assert group == expected
+        alone = [loader(corpus).batch(indices).target_out.tolist() for indices in group]
+        assert [batch.target_out.tolist() for batch in batches] == alone
+        assert loader(corpus).count_tokens(group, batches) == sum(TARGET_LENGTHS[i] for part in group for i in part)
 
 
 def test_its_shape_is_that_of_its_largest_batch(corpus):
