@@ -51,15 +51,10 @@ def shuffled(count: int, seed: int, longest: int = 11) -> tuple[list[tuple[str, 
     return pairs, orders
 
 
-@pytest.fixture
-def plain(monkeypatch):
-    """IBM model 1 without a null word, two rounds."""
-    for name, value in (("NULL", 0.0), ("TENSION", 0.0), ("PRIOR", 0.0), ("ROUNDS", 2)):
-        monkeypatch.setattr(alignment, name, value)
-
-
-def test_two_rounds_of_model_1_give_the_textbooks_probabilities(train, plain):
+def test_two_rounds_of_model_1_give_the_textbooks_probabilities(train, monkeypatch):
     """Koehn 2010, figure 4.5: p(the|das) = 7/11, p(the|Haus) = 3/7, p(house|das) = 2/11, p(house|Haus) = 4/7."""
+    for name, value in (("NULL", 0.0), ("TENSION", 0.0), ("PRIOR", 0.0), ("ROUNDS", 2)):  # IBM model 1, no null word
+        monkeypatch.setattr(alignment, name, value)
     found = aligned(train(BOOKS, GERMAN, ENGLISH), BOOKS, GERMAN, ENGLISH)
     the_das, the_haus, house_das, house_haus = Fraction(7, 11), Fraction(3, 7), Fraction(2, 11), Fraction(4, 7)
     the, house = float(the_das / (the_das + the_haus)), float(house_das / (house_das + house_haus))

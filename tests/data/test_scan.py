@@ -43,10 +43,10 @@ def test_the_digest_is_of_the_content_wherever_it_is(tmp_path, write_pairs):
     assert len(scanned(here).digest) == 32
 
 
-def changed(pairs: list[tuple[str, str]]) -> list[list[tuple[str, str]]]:
-    """The pairs with each little change."""
+def test_any_other_content_has_another_digest(tmp_path, write_pairs):
+    pairs = rows(100)
     last, swapped = pairs[-1], [(target, source) for source, target in pairs]
-    return [
+    changed = [
         [*pairs[:-1], (last[0] + "x", last[1])],
         [*pairs[:-1], (last[0], last[1].replace("ü", "u"))],
         [*pairs, ("", "")],
@@ -55,10 +55,7 @@ def changed(pairs: list[tuple[str, str]]) -> list[list[tuple[str, str]]]:
         swapped,
         [(pairs[0][0] + "\n" + pairs[1][0], pairs[0][1] + "\n" + pairs[1][1] + "\r"), *pairs[2:]],
     ]
-
-
-def test_any_other_content_has_another_digest(tmp_path, write_pairs):
-    digests = [scanned(write_pairs(tmp_path, pairs)).digest for pairs in [rows(100), *changed(rows(100))]]
+    digests = [scanned(write_pairs(tmp_path, each)).digest for each in [pairs, *changed]]
     assert len(set(digests)) == len(digests) == 8
 
 

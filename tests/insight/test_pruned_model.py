@@ -214,16 +214,6 @@ def test_heads_that_do_not_exist_are_refused(model, removed, message):
         without_heads(model, removed)
 
 
-@pytest.mark.parametrize(
-    ("path", "left"),
-    [("encoder.9.self_attention", 1), ("encoder.0.self_attention", 4), ("encoder.0.self_attention", -1)],
-)
-def test_heads_left_must_fit_the_model(path, left):
-    message = "name attentions, from encoder.0.self_attention on" if "9" in path else "be from 0 to 3 for encoder"
-    with pytest.raises(ConfigError, match=f"heads_left must {message}"):
-        ModelConfig(source_vocab_size=9, target_vocab_size=9, heads_left={path: left}, **SIZES)
-
-
 def test_the_module_as_a_whole_says_how_it_is_called():
     attention = MultiheadAttention(24, 3, batch_first=True)
     attention.keep_heads([1])

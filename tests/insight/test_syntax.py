@@ -129,10 +129,8 @@ def test_what_is_no_treebank_is_refused(tmp_path, text, message):
         Treebank(tmp_path / "trees.conllu")
 
 
-def test_the_command_takes_trees(random_run, tmp_path, capsys, run_command):
-    random_run(tmp_path / "run", SymbolTokenizer("abcd"), SymbolTokenizer("uvwx"), encoder_layers=1)
+def test_the_command_takes_trees(run, tmp_path, capsys, run_command):
     (tmp_path / "pairs.tsv").write_text("a b\tu v\n")
     (tmp_path / "trees.conllu").write_text("1\tc\t_\t_\t_\t_\t0\troot\t_\t_\n\n")
-    run, pairs, trees = (tmp_path / name for name in ("run", "pairs.tsv", "trees.conllu"))
-    assert run_command(f"heads {run} --data {pairs} --trees {trees}") == 2
+    assert run_command(f"heads {tmp_path}/run --data {tmp_path}/pairs.tsv --trees {tmp_path}/trees.conllu") == 2
     assert "trees.conllu has a tree for none of the 1 sentences" in capsys.readouterr().err

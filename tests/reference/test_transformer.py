@@ -103,13 +103,6 @@ def test_sines_and_cosines_alternate(d_model):
     assert_close(positions(x), x + torch.tensor(expected, dtype=torch.float64), atol=1e-6, rtol=0.0)
 
 
-@each("dtype", [torch.float64, *HALF])
-def test_positions_follow_the_module(dtype):
-    encoder = make(TransformerEncoder).to(dtype)
-    assert encoder(torch.zeros(B, K, dtype=torch.long)).dtype == encoder.positions.table.dtype == dtype
-    assert not any("table" in name for name in encoder.state_dict())
-
-
 # Layers: LayerNorm(x + Dropout(sublayer(x)))
 
 
@@ -171,6 +164,7 @@ def test_models_take_the_arguments_of_the_described_ones(kind):
     assert model.embedding.embedding.weight.shape == (WORDS, E)
     assert model.embedding.embedding.padding_idx == PAD
     assert model.positions.table.shape == (LONGEST, E)
+    assert not any("table" in name for name in model.state_dict())
     assert {x.device.type for x in (*model.parameters(), *model.buffers())} == {"cpu"}
     elsewhere = make(kind, device="meta")
     assert {x.device.type for x in (*elsewhere.parameters(), *elsewhere.buffers())} == {"meta"}
@@ -197,9 +191,6 @@ def test_a_whole_model_learns_in_half_precision(dtype, autocast):
     for parameter in (*encoder.parameters(), *decoder.parameters()):
         assert parameter.grad.isfinite().all()
         assert (parameter.grad != 0).any()
-
-
-# Making masks
 
 
 def test_padding_is_blocked_and_what_comes_later_but_a_decoders_start_stays_open():

@@ -44,9 +44,7 @@ def _spoiling(updates: Collection[int] = (), *, validations: bool = False) -> It
 
 
 @pytest.fixture
-def interrupted(
-    settings: Callable[..., TrainConfig], interrupting: Callable[..., AbstractContextManager[None]]
-) -> Callable[..., TrainConfig]:
+def interrupted(settings, interrupting) -> Callable[..., TrainConfig]:
     """Trains until a Ctrl-C comes during this update; returns the settings of the run, which is in the folder run."""
 
     def train_until(update: int, **changes: Any) -> TrainConfig:

@@ -11,6 +11,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -26,23 +27,18 @@ pytestmark = pytest.mark.usefixtures("undrawn", "every_update")
 EVERY_UPDATE = str(Path(__file__).with_name("every_update.py"))
 OFTEN = 1e-9
 """Seconds between checkpoints: one is always being written."""
+COURSE = ("loss", "valid_loss", "score")
 UPDATES = 40
 """Later, differences of rounding grow: Adam divides small numbers by small numbers."""
 PATIENCE = 150
 """Seconds after which a start under torchrun is taken for one that hangs."""
 
 
-@pytest.fixture(scope="module")
-def course(files) -> Callable[[Path], dict[tuple[str, int], float]]:
+def course(lines: list[dict[str, Any]]) -> dict[tuple[str, int], float]:
     """Losses and scores in metrics.jsonl by kind and update, each once."""
-
-    def read(folder: Path) -> dict[tuple[str, int], float]:
-        kinds, lines = ("loss", "valid_loss", "score"), files.metrics(folder)
-        found = [((kind, line["update"]), line[kind]) for line in lines for kind in kinds if kind in line]
-        assert len(found) == len(dict(found))
-        return dict(found)
-
-    return read
+    found = [((kind, line["update"]), line[kind]) for line in lines for kind in COURSE if kind in line]
+    assert len(found) == len(dict(found))
+    return dict(found)
 
 
 @pytest.fixture(scope="module")
@@ -57,11 +53,11 @@ def make(tiny, reversed_symbols, tmp_path_factory) -> Callable[..., TrainConfig]
 
 
 @pytest.fixture(scope="module")
-def expected(make, course, every_update, undrawn, tmp_path_factory) -> dict[tuple[str, int], float]:
+def expected(make, files, every_update, undrawn, tmp_path_factory) -> dict[tuple[str, int], float]:
     """What one process comes to."""
     config = make(tmp_path_factory.mktemp("alone") / "run")
     train(config)
-    found = course(config.out)
+    found = course(files.metrics(config.out))
     assert len(found) == UPDATES + 2 * 2
     assert found["score", UPDATES] > 0
     return found
@@ -94,7 +90,7 @@ def updates_made(trace: Path) -> Counter[str]:
 
 
 def test_two_of_which_one_is_stopped_and_later_killed_go_on_by_themselves(
-    make, expected, course, torchrun, flags, tmp_path
+    make, expected, files, torchrun, flags, tmp_path
 ):
     config, trace = make(tmp_path / "run", checkpoint_seconds=OFTEN), tmp_path / "trace"
     mishaps = f"13 {signal.SIGTERM} 1,17 {signal.SIGKILL} 1"
@@ -105,11 +101,11 @@ def test_two_of_which_one_is_stopped_and_later_killed_go_on_by_themselves(
     assert set(made) == {"0", "1"}
     # All stop where one is asked to; what is lost later is less than all since then.
     assert UPDATES <= made["1"] < UPDATES + 17
-    assert course(config.out) == pytest.approx(expected, abs=1e-4)
+    assert course(files.metrics(config.out)) == pytest.approx(expected, abs=1e-4)
 
 
 def test_parts_of_weights_stopped_on_two_continued_on_one_and_on_three(
-    make, expected, course, torchrun, flags, tmp_path
+    make, expected, files, torchrun, flags, tmp_path
 ):
     config = make(tmp_path / "run", checkpoint_seconds=OFTEN, shard=True)
     process = torchrun(2, *flags(config))
@@ -134,7 +130,7 @@ def test_parts_of_weights_stopped_on_two_continued_on_one_and_on_three(
 
     alone = Path(shutil.copytree(config.out, tmp_path / "alone"))
     assert resume(alone).updates == UPDATES
-    assert course(alone) == pytest.approx(expected, abs=1e-4)
+    assert course(files.metrics(alone)) == pytest.approx(expected, abs=1e-4)
 
     trace, more = tmp_path / "trace", ["--resume", f"--out={config.out}"]
     process = torchrun(3, *more, MISHAP=f"15 {signal.SIGKILL} 0", TRACE=str(trace))
@@ -142,7 +138,7 @@ def test_parts_of_weights_stopped_on_two_continued_on_one_and_on_three(
     made = updates_made(trace)
     assert set(made) == {"0", "1", "2"}
     assert UPDATES - saved <= made["1"] < UPDATES - saved + 15
-    assert course(config.out) == pytest.approx(expected, abs=1e-4)
+    assert course(files.metrics(config.out)) == pytest.approx(expected, abs=1e-4)
 
 
 def test_what_is_wrong_with_the_settings_is_said_once(make, torchrun, flags, tmp_path):

@@ -13,6 +13,7 @@ from glassformer.training import loss as module
 from glassformer.training.loss import consistent_cross_entropy, smoothed_cross_entropy
 
 T, C, D = 13, 11, 5  # tokens, classes, width: distinct primes
+EXACT = dict(rtol=1e-10, atol=1e-10)
 
 
 def inputs(dtype=torch.float64):
@@ -38,15 +39,14 @@ def test_value_and_gradients_equal_torch(smoothing):
 
     loss, nll = smoothed_cross_entropy(states, weight, targets, smoothing=smoothing)
 
-    exact = dict(rtol=1e-10, atol=1e-10)
-    assert_close(loss, expected, **exact)
-    assert_close(nll, explicit(states, weight, targets, 0.0), **exact)
+    assert_close(loss, expected, **EXACT)
+    assert_close(nll, explicit(states, weight, targets, 0.0), **EXACT)
     assert (loss.requires_grad, nll.requires_grad) == (True, False)
     with torch.no_grad():
         both = smoothed_cross_entropy(states, weight, targets, smoothing=smoothing)
     assert not both[0].requires_grad
-    assert_close(both, (loss.detach(), nll), **exact)
-    assert_close(torch.autograd.grad(3 * loss, (states, weight)), expected_grads, **exact)
+    assert_close(both, (loss.detach(), nll), **EXACT)
+    assert_close(torch.autograd.grad(3 * loss, (states, weight)), expected_grads, **EXACT)
 
 
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 0.03), (torch.bfloat16, 0.05)], ids=str)
@@ -152,7 +152,7 @@ def test_the_gradient_of_a_part_of_it():
         expected = torch.autograd.grad(explicit(*tensors, 0.1), tensors[learnt])[0]
         tensors[1 - learnt].requires_grad_(False)
         smoothed_cross_entropy(*tensors, smoothing=0.1)[0].backward()
-        assert_close(tensors[learnt].grad, expected, rtol=1e-10, atol=1e-10)
+        assert_close(tensors[learnt].grad, expected, **EXACT)
         assert tensors[1 - learnt].grad is None
 
 
@@ -249,10 +249,9 @@ def test_r_drop_equals_the_paper(smoothing, consistency, filling):
 
     loss, nll = consistent_cross_entropy(first, second, weight, targets, smoothing=smoothing, consistency=consistency)
 
-    exact = dict(rtol=1e-10, atol=1e-10)
-    assert_close(loss, expected, **exact)
-    assert_close(nll, explicitly_consistent(first, second, weight, targets, 0.0, 0.0).detach(), **exact)
-    assert_close(torch.autograd.grad(3 * loss, (first, second, weight)), expected_grads, **exact)
+    assert_close(loss, expected, **EXACT)
+    assert_close(nll, explicitly_consistent(first, second, weight, targets, 0.0, 0.0).detach(), **EXACT)
+    assert_close(torch.autograd.grad(3 * loss, (first, second, weight)), expected_grads, **EXACT)
 
 
 def test_r_drop_in_bfloat16_is_close():

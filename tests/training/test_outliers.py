@@ -46,23 +46,20 @@ def test_mean_and_variance_follow_the_losses():
 
 
 @pytest.mark.parametrize(
-    ("before", "loss", "jumps"),
+    ("before", "updates", "loss", "jumps"),
     [
-        ([2.0], 2.99, False),
-        ([2.0], 3.01, True),
-        ([2.0], 1e30, True),
-        ([9.0], 0.1, False),  # a fall
-        ([1.5, 2.5], 6.8, False),  # in turn: mean 2, deviation 0.5 about, of which ten are 5
-        ([1.5, 2.5], 7.2, True),
+        ([2.0], 1000, 2.99, False),
+        ([2.0], 1000, 3.01, True),
+        ([2.0], 1000, 1e30, True),
+        ([9.0], 1000, 0.1, False),  # a fall
+        ([1.5, 2.5], 1000, 6.8, False),  # in turn: mean 2, deviation 0.5 about, of which ten are 5
+        ([1.5, 2.5], 1000, 7.2, True),
+        ([2.0], 99, 40.0, False),
+        ([2.0], 100, 40.0, True),
     ],
 )
-def test_a_jump_is_more_than_one_nat_and_more_than_ten_deviations(before, loss, jumps):
-    assert harmful(settled(*before, updates=1000), loss) == jumps
-
-
-@pytest.mark.parametrize(("updates", "left_out"), [(99, False), (100, True)])
-def test_a_jump_is_told_once_a_hundred_updates_were_taken(updates, left_out):
-    assert harmful(settled(2.0, updates=updates), 40.0) == left_out
+def test_after_a_hundred_updates_a_jump_is_more_than_a_nat_and_ten_deviations(before, updates, loss, jumps):
+    assert harmful(settled(*before, updates=updates), loss) == jumps
 
 
 def test_those_left_out_are_counted_in_a_row_and_in_all():

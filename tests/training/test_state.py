@@ -8,6 +8,16 @@ from glassformer.training.state import Tally, TrainingState
 from glassformer.training.step import UpdateSums
 
 
+def test_updates_and_epochs_are_counted():
+    state = TrainingState()
+    state.enter_epoch(5)
+    for batches in (2, 2, 1):
+        state.count_update(batches)
+    assert (state.update, state.epoch, state.batch, state.batches) == (3, 0, 5, 5)
+    state.finish_epoch()
+    assert (state.update, state.epoch, state.batch) == (3, 1, 0)
+
+
 @pytest.mark.parametrize(("batches", "done"), [(8, 4), (4, 2), (16, 8), (1, 0), (5, 2)])
 def test_in_an_epoch_of_other_batches_the_same_share_is_done(batches, done):
     state = TrainingState(batch=4, batches=8)

@@ -259,18 +259,11 @@ def state(step: Step) -> dict[str, Tensor]:
     return kept | {name: parameter.detach().clone() for name, parameter in named.items()}
 
 
-HARM = {
-    "a loss that is not a number": dict(output=math.nan),
-    "a loss that is infinite": dict(output=math.inf),
-    "a gradient that is not a number": dict(gradient=math.nan),
-    "a gradient that is infinite": dict(gradient=math.inf),
-}
-
-
 @pytest.mark.parametrize(("taken_before", "clip_norm"), [(0, 0.0), (2, 0.1)])
-@pytest.mark.parametrize("harm", HARM.values(), ids=HARM)
+@pytest.mark.parametrize("place", ["output", "gradient"])
+@pytest.mark.parametrize("harm", [math.nan, math.inf])
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
-def test_a_harmful_update_changes_nothing_and_the_next_goes_on(taken_before, harm, clip_norm, optimizer):
+def test_a_harmful_update_changes_nothing_and_the_next_goes_on(taken_before, clip_norm, place, harm, optimizer):
     model = make(torch.float32, dropout=0.3, encoder_layers=1, decoder_layers=1)
     changes = dict(clip_norm=clip_norm, optimizer=optimizer)
     step, undisturbed = (step_of(copy.deepcopy(model), torch.float32, **changes) for _ in range(2))
@@ -280,7 +273,7 @@ def test_a_harmful_update_changes_nothing_and_the_next_goes_on(taken_before, har
         for each in (step, undisturbed):
             each.update(parts, rate=0.1, number=seed)
     before = state(step)
-    with spoiling(step.model, **harm):
+    with spoiling(step.model, **{place: harm}):
         assert step.update(parts, rate=0.1, number=7) == (0, 0)
     assert step.outliers.left_out() == (1, 1)
     assert_close(state(step), before, rtol=0, atol=0)

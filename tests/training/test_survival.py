@@ -18,8 +18,6 @@ pytestmark = pytest.mark.usefixtures("undrawn", "every_update")
 
 EVERY_UPDATE = str(Path(__file__).with_name("every_update.py"))
 LENGTH = dict(max_updates=90, dropout=0.2, validate_every=30)
-OFTEN = 1e-9
-"""Seconds between checkpoints: one is always being written."""
 
 
 def unfinished(folder: Path) -> list[Path]:
@@ -38,7 +36,7 @@ def wait_for(process: subprocess.Popen[str], what: Callable[[], object]) -> None
 
 def test_killed_again_and_again_it_ends_with_the_same_weights(settings, start, flags, files):
     train(undisturbed := settings("undisturbed", **LENGTH))
-    config = settings(**LENGTH, checkpoint_seconds=OFTEN)
+    config = settings(**LENGTH, checkpoint_seconds=1e-9)  # a checkpoint is always being written
     resumable = config.out / "resume"
     moments = [  # while its first checkpoint is written, after a validation, and while a later checkpoint is written
         lambda: any("checkpoint" in str(path) for path in unfinished(resumable)),

@@ -50,6 +50,8 @@ def test_unknown_preset_is_refused_with_the_choice():
         *(({name: 0}, f"{name} must be at least 1, got 0") for name in SIZES),
         ({"activation": "tanh"}, "activation must be one of relu, swish, gelu, got 'tanh'"),
         ({"heads_left": {"encoder.6.self_attention": 1}}, "from encoder.0.self_attention on, got 'encoder.6.self_att"),
+        ({"heads_left": {"own": 1}}, "heads_left must name attentions, from encoder.0.self_attention on, got 'own'"),
+        ({"heads_left": {"encoder.0.self_attention": -1}}, "heads_left must be from 0 to 8 for encoder.0"),
         ({"heads_left": {"decoder.5.source_attention": 9}}, "from 0 to 8 for decoder.5.source_attention, got 9"),
         ({"d_model": 128, "heads": 7}, "got d_model 128 and heads 7: 8 heads of width 16 would fit"),
         ({"d_model": 512, "heads": 7}, "got d_model 512 and heads 7: 8 heads of width 64 would fit"),

@@ -1,3 +1,5 @@
+"""Dropout, padding, and when blocks are used; what they hold, forward and backward, is tested in test_observe.py."""
+
 import math
 import subprocess
 import sys
@@ -26,9 +28,6 @@ def heads(dtype: torch.dtype = torch.float64) -> tuple[Tensor, Tensor, Tensor]:
 
 def problem(q: Tensor, k: Tensor, v: Tensor, keep: Tensor | None = None) -> Problem:
     return Problem(q, k, v, keep, None, False, 1 / math.sqrt(q.shape[-1]), q.dtype)
-
-
-# What blocks hold is tested in test_observe.py, forward and backward.
 
 
 def dropped_weights(q: Tensor, k: Tensor, v: Tensor, dropout: float) -> Tensor:

@@ -15,7 +15,6 @@ from glassformer.attention.kernels.short import attend_short
 
 B, H, Q, K, D, V = 2, 3, 5, 7, 11, 13  # distinct primes: a swapped axis cannot pass
 EXACT = dict(rtol=1e-10, atol=1e-10)
-LOWER = [torch.float32, torch.float16, torch.bfloat16]
 
 
 def heads(q_len: int = Q, k_len: int = K, dtype: torch.dtype = torch.float64) -> list[Tensor]:
@@ -127,7 +126,7 @@ def test_many_gradients_at_once():
 # Types
 
 
-@pytest.mark.parametrize("dtype", LOWER, ids=str)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("autocast", [False, True])
 def test_lower_precision_rounds_its_inputs_and_results_alone(dtype, autocast):
     # What is computed in between is float32's: the results differ from the exact ones by their own rounding.

@@ -1,3 +1,5 @@
+"""Which facts are gathered; what they say of the weights, and their gradients, are tested in test_observe.py."""
+
 import torch
 
 from glassformer.attention.kernels.statistics import Sizes, statistics
@@ -6,9 +8,6 @@ from glassformer.attention.want import Want
 MAPS = dict(head_mean=True, weights=True)
 EVERYTHING = Want(received=True, distance=True, top=5, rows=(4,), row_heads=(2, 0), pooled=5, pooled_heads=4, **MAPS)
 SIZES = Sizes(2, 3, 11, 13, torch.float64, torch.float64, torch.device("cpu"))
-
-
-# What they say of the weights, and their gradients, are tested in test_observe.py.
 
 
 def test_only_what_is_wanted_is_gathered():
