@@ -180,8 +180,6 @@ def test_no_process_outlives_the_one_it_works_for(odd, number):
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     command, pipe = [sys.executable, "-c", script], subprocess.PIPE
     with subprocess.Popen(command, stdout=pipe, stderr=pipe, env=environment, start_new_session=True) as process:
-        assert process.stdout is not None
-        assert process.stderr is not None
         found = {int(process.stdout.readline()) for _ in range(40)}
         assert process.pid not in found
         os.killpg(process.pid, number)  # the whole group, as a terminal does with Ctrl-C

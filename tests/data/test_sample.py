@@ -9,6 +9,8 @@ from glassformer.data.sample import LINES, NOTHING, SYMBOLS, sample_text
 from glassformer.text import pairs
 from glassformer.text.pairs import Pair, PairFiles
 
+SPLIT = HeldOut(7)
+
 
 @pytest.fixture(autouse=True)
 def _small_blocks(monkeypatch):
@@ -25,9 +27,6 @@ def rows() -> list[Pair]:
 def files(rows: list[Pair], tmp_path: Path) -> PairFiles:
     (tmp_path / "pairs.tsv").write_text("".join(f"{source}\t{target}\n" for source, target in rows))
     return PairFiles(tmp_path / "pairs.tsv")
-
-
-SPLIT = HeldOut(7)
 
 
 def test_a_share_is_drawn_all_over_the_files(files, rows):

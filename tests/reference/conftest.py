@@ -1,7 +1,4 @@
-"""The three forms of attention, each driven in the same way.
-
-That means: batch first, one list of inputs, and `keep` (True = may look) for a mask.
-"""
+"""The three forms of attention, driven alike: batch first, one list of inputs, and `keep`, True = may look, as mask."""
 
 from collections.abc import Callable, Iterator
 from typing import Any

@@ -34,15 +34,7 @@ EPS = 0.25  # so large that losing it shows
 LONGEST = 19
 PADDED = (torch.arange(K) >= torch.tensor([K, 3])[:, None])[:, None]  # masks of keys, True = blocked
 MASKS = [(PADDED, causal_mask(Q)), (None, None)]
-HALF = [torch.float16, torch.bfloat16]
-Models = tuple[TransformerEncoder, TransformerDecoder]
 each = pytest.mark.parametrize
-each_kind = each("kind", [TransformerEncoder, TransformerDecoder])
-
-
-def draw_states(dtype: torch.dtype = torch.float64, width: int = E) -> list[Tensor]:
-    """Query, key and value."""
-    return [torch.randn(B, length, width, dtype=dtype) for length in (Q, K, K)]
 
 
 def draw_vectors(*modules: nn.Module) -> None:
@@ -57,7 +49,7 @@ def make(kind: Any, *, words: int = WORDS, layers: int = 2, dropout: float = 0.0
     return kind(words, LONGEST, words - 1, E, layers, FF, H, dropout, eps, **more)
 
 
-def models(**changes: Any) -> Models:
+def models(**changes: Any) -> tuple[TransformerEncoder, TransformerDecoder]:
     return make(TransformerEncoder, **changes), make(TransformerDecoder, **changes)
 
 
@@ -112,7 +104,7 @@ def test_layers_worked_by_hand(mask, mask_self, dropout):
     encoder_layer = TransformerEncoderLayer(E, FF, H, dropout, EPS).double()
     decoder_layer = TransformerDecoderLayer(E, FF, H, dropout, EPS).double()
     draw_vectors(encoder_layer, decoder_layer)
-    target, source, _ = draw_states()
+    target, source = (torch.randn(B, length, E, dtype=torch.float64) for length in (Q, K))
     left = 1.0 - dropout
     assert (encoder_layer.ffn.linear1(source) < 0).any()  # which ReLU changes
     own = encoder_layer.self_attention(source, source, source, mask)
@@ -155,7 +147,7 @@ def test_models_are_embeddings_neither_scaled_nor_dropped_positions_and_layers(l
     assert_close(decoder(ids, states, mask, mask_self), y)
 
 
-@each_kind
+@each("kind", [TransformerEncoder, TransformerDecoder])
 def test_models_take_the_arguments_of_the_described_ones(kind):
     first = "tgt_vocab_size" if kind is TransformerDecoder else "vocab_size"
     names = [first, *["max_len", "pad_idx", "d_model", "N", "d_ff", "heads_num", "dropout_rate", "layer_norm_eps"]]
@@ -175,7 +167,7 @@ def test_models_take_the_arguments_of_the_described_ones(kind):
         assert layer.ffn_norm.eps == EPS
 
 
-@each("dtype", HALF)
+@each("dtype", [torch.float16, torch.bfloat16])
 @each("autocast", [True, False])
 def test_a_whole_model_learns_in_half_precision(dtype, autocast):
     encoder, decoder = (model if autocast else model.to(dtype) for model in models())

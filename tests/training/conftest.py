@@ -127,17 +127,16 @@ def start(tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
         process.communicate()
 
 
-def _flags(config: TrainConfig) -> list[str]:
-    """What the command line is to be told for these settings."""
-    flags = []
-    for field in fields(config):
-        value = getattr(config, field.name)
-        if value != field.default:
-            name = f"--{field.name.replace('_', '-')}"
-            flags += [name] if value is True else [name, str(value)]
-    return flags
-
-
 @pytest.fixture(scope="session")
 def flags() -> Callable[[TrainConfig], list[str]]:
-    return _flags
+    """What the command line is to be told for these settings."""
+
+    def flags_of(config: TrainConfig) -> list[str]:
+        flags = []
+        for field in fields(config):
+            name, value = f"--{field.name.replace('_', '-')}", getattr(config, field.name)
+            if value != field.default:
+                flags += [name] if value is True else [name, str(value)]
+        return flags
+
+    return flags_of
