@@ -16,7 +16,7 @@ WITH_EXAMPLES = [
 ]
 
 
-def test_public_names_have_examples():
+def test_examples_are_found():
     assert len(WITH_EXAMPLES) >= 15
 
 

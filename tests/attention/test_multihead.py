@@ -338,6 +338,14 @@ def test_masks_are_freed_after_the_backward_pass():
     assert reference() is None
 
 
+@pytest.mark.parametrize("p", [-0.1, 1.5])
+@pytest.mark.parametrize("length", [K, LONG])
+def test_dropout_must_be_a_probability(p, length):
+    ours, x = long(dropout=p)
+    with pytest.raises(ValueError, match="dropout must be a probability, 0 to 1, got"):
+        ours(*[x[:, :length]] * 3)
+
+
 def test_output_is_contiguous_in_the_layout_asked_for():
     for batch_first in (True, False):
         module = MultiheadAttention(E, H, batch_first=batch_first)

@@ -358,6 +358,17 @@ def test_many_gradients_at_once(way):
     assert_close(found, expected)
 
 
+def test_function_transforms(way):
+    q, k, v = learnt()
+
+    def entropy(x: Tensor) -> Tensor:
+        return observe(x, k, v)[1].entropy
+
+    exact, of_twice = (explicit(x, k, v, SUMMARY)["entropy"] for x in (q, 2 * q))
+    assert_close(torch.vmap(entropy)(torch.stack([q, 2 * q])), torch.stack([exact, of_twice]))
+    assert_close(torch.func.grad(lambda x: entropy(x).sum())(q), torch.autograd.grad(exact.sum(), q)[0])
+
+
 def test_a_bias_may_be_changed_before_the_backward_pass(monkeypatch):
     monkeypatch.setattr(choose, "BLOCKS_FROM_SCORES", 0)
     q, k, v = learnt()

@@ -52,6 +52,16 @@ def test_inside_torchs_layers_ours_is_called_in_every_mode(mode, padded, batch_f
     assert_close(found, expected)
 
 
+def test_a_layer_built_with_ours_inside_nn_transformer_encoder(calls):
+    layer = nn.TransformerEncoderLayer(E, H, 17, batch_first=True)
+    replace_attention(layer)
+    encoder = nn.TransformerEncoder(layer, 3, enable_nested_tensor=False).eval()
+    with torch.inference_mode():
+        encoder(torch.randn(B, S, E), src_key_padding_mask=torch.arange(S).expand(B, S) > 4)
+    assert len(calls) == 3
+    assert len({id(module) for module in calls}) == 3
+
+
 def test_parameters_stay_the_same_objects():
     model = nn.Transformer(E, H, 1, 1, 17, batch_first=True)
     before = dict(model.named_parameters())

@@ -102,7 +102,7 @@ remembered_model = functools.cache(random_model)  # not to be changed
 
 @functools.cache
 def read_of(seed: int, source: tuple[int, ...], prefixes: tuple[tuple[int, ...], ...], target_vocab: int):
-    """The same for a random model; remembered, as searches ask it often."""
+    """What `read` gives for a random model; remembered, as searches ask for it often."""
     return read(remembered_model(seed, target_vocab), [*source], [[*prefix] for prefix in prefixes])
 
 
@@ -306,17 +306,17 @@ def test_a_stream_is_the_translation_token_by_token(how, settings):
 
 @pytest.mark.parametrize("settings", [dict(beam=1), dict(beam=3, n_best=2), dict(sample=True)])
 @pytest.mark.parametrize(
-    ("factor", "message"),
+    ("spoiled", "factor", "message"),
     [
-        (math.nan, r"not finite, first in decoder.0.feed_forward.inner.weight: train again"),
-        (1e30, "the model computed numbers that are not finite, in float32: its weights are"),
+        ((2, 3), math.nan, r"not finite, first in decoder.0.feed_forward.inner.weight: train again"),  # one of many
+        ((), 1e30, "the model computed numbers that are not finite, in float32: its weights are"),
     ],
 )
-def test_weights_that_are_not_numbers_or_overflow_are_refused(factor, message, settings):
+def test_weights_that_are_not_numbers_or_overflow_are_refused(spoiled, factor, message, settings):
     model = random_model(1).float()
     with torch.no_grad():
         for linear in (model.decoder[0].feed_forward.inner, model.decoder[0].feed_forward.outer):
-            linear.weight.mul_(factor)
+            linear.weight[spoiled] *= factor
     with pytest.raises(RunError, match=message):
         search_all(Engine.of(model), SOURCES, SearchConfig(**settings))
 
@@ -340,9 +340,11 @@ def by_hand(probabilities: list[float], top_k: int, top_p: float) -> list[float]
 @pytest.mark.parametrize("top_p", [0.01, 0.49, 0.51, 0.6, 0.76, 0.8, 0.91, 1.0])
 def test_top_k_and_top_p_by_hand(top_k, top_p):
     probabilities = [0.15, 0.5, 0.1, 0.25]
-    # Of the likeliest three, two reach 15/18 = 0.83; without top_k it takes three.
-    assert by_hand(probabilities, 3, 0.8) == pytest.approx([0.0, 2 / 3, 0.0, 1 / 3])
-    assert by_hand(probabilities, 0, 0.8) == pytest.approx([3 / 18, 10 / 18, 0.0, 5 / 18])
+    # Of the likeliest three, two reach 15/18 = 0.83, without top_k it takes three; of two, one reaches 2/3.
+    assert by_hand(probabilities, 3, 0.8) == by_hand(probabilities, 0, 0.51) == pytest.approx([0.0, 2 / 3, 0.0, 1 / 3])
+    assert by_hand(probabilities, 0, 0.8) == by_hand(probabilities, 3, 1.0) == pytest.approx([1 / 6, 5 / 9, 0, 5 / 18])
+    assert by_hand(probabilities, 2, 0.6) == by_hand(probabilities, 0, 0.49) == [0.0, 1.0, 0.0, 0.0]
+    assert by_hand(probabilities, 9, 1.0) == pytest.approx(probabilities)
     expected = torch.tensor(by_hand(probabilities, top_k, top_p))
     rows = torch.tensor([probabilities, probabilities[::-1]]).log() + torch.tensor([[3.0], [-5.0]])
     found = truncated(rows, top_k, top_p)

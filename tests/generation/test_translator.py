@@ -3,7 +3,6 @@ import re
 from itertools import product
 from typing import Any
 
-import jaxtyping
 import pytest
 import sentencepiece
 import torch
@@ -425,8 +424,8 @@ NO_SUCH_WORK = [
     ("error", "call", "message"),
     [(ArgumentError, *case) for case in NO_LINES] + [(ConfigError, *case) for case in NO_SUCH_WORK],
 )
-def test_what_cannot_work_is_said(call, error, message, translator, monkeypatch):
-    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)  # our own checks, not the test suite's
+@pytest.mark.usefixtures("unchecked")
+def test_what_cannot_work_is_said(call, error, message, translator):
     with pytest.raises(error, match=f"^{re.escape(message)}"):
         call(translator)
 

@@ -137,6 +137,13 @@ def test_smoothing_keeps_a_straight_line_and_takes_the_noise():
     assert curves._smooth([(1, 2.0)]) == [(1, 2.0)]
 
 
+def test_thinning_takes_the_lowest_and_the_highest_of_each_stretch(monkeypatch):
+    monkeypatch.setattr(curves, "MOST_POINTS", 4)
+    points = [(1, 5.0), (2, 9.0), (3, 1.0), (4, 5.0), (5, 5.0), (6, 5.0), (7, 0.0)]
+    assert curves._thin(points) == [(2, 9.0), (3, 1.0), (5, 5.0), (7, 0.0)]
+    assert curves._thin(points[:4]) == points[:4]
+
+
 def test_losses_that_fall_far_are_drawn_logarithmically(path):
     losses = [9.0 / n if n != 2 else None for n in range(1, 9)]  # all updates of the second were left out
     path.write_text("".join(json.dumps({"update": 20 * n, "loss": loss}) + "\n" for n, loss in enumerate(losses, 1)))

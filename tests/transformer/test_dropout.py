@@ -106,7 +106,7 @@ def test_gradients_are_the_numerical_ones(added):
 
     x, to = (torch.randn(3, 5, dtype=torch.float64, requires_grad=True) for _ in range(2))
     assert torch.autograd.gradcheck(drop, (x, to))
-    assert torch.autograd.gradgradcheck(lambda x: drop(x, to.detach()), (x,))  # x alone: one lost of two goes unseen
+    assert torch.autograd.gradgradcheck(lambda x: drop(x, to.detach()), (x,))  # both hide a lost one
 
 
 @EVERY_DTYPE
