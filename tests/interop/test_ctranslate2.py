@@ -19,6 +19,7 @@ from glassformer.interop.ctranslate2 import QUANTIZATIONS, export_ctranslate2
 from glassformer.run.folder import Run, write_weights
 from glassformer.text.tokenizer import EOS, SymbolTokenizer, Tokenizer
 from glassformer.text.vocabulary import VocabularyTokenizer
+from glassformer.transformer.model import Transformer
 
 ctranslate2 = pytest.importorskip("ctranslate2", reason="pip install 'glassformer[ctranslate2]'")
 sentencepiece = pytest.importorskip("sentencepiece")
@@ -61,6 +62,19 @@ def scores_of(theirs: Any, sources: list[list[str]], targets: list[list[str]]) -
     return [sum(score.log_probs) for score in theirs.score_batch(sources, targets)]
 
 
+@torch.no_grad()
+def greedy(model: Transformer, ids: list[int]) -> list[int]:
+    """The likeliest token again and again, up to `</s>`."""
+    cache = model.start(model.encode(torch.tensor([[*ids, EOS]])))
+    found = [model.target_pad]
+    while len(found) <= LENGTH:
+        states, cache = model.decode(torch.tensor([found[-1:]]), cache)
+        found.append(int(model.logits(states).argmax()))
+        if found[-1] == EOS:
+            return found[1:-1]
+    return found[1:]
+
+
 def check_same(run: Run, sources: list[str], targets: list[str], out: Path) -> None:
     """That CTranslate2 finds the same as a run that has learned a little of these pairs."""
     teach(run, sources, targets)
@@ -70,6 +84,8 @@ def check_same(run: Run, sources: list[str], targets: list[str], out: Path) -> N
 
     results = theirs.translate_batch(pieces, beam_size=1, min_decoding_length=0, max_decoding_length=LENGTH)
     found = [result.hypotheses[0] for result in results]
+    ids = [greedy(run.model, line) for line in run.source_tokenizer.encode(sources)]
+    assert found == [run.target_tokenizer.tokens(line) for line in ids]
     expected = ours.translations(sources, SearchConfig(beam=1, max_length=LENGTH))
     assert found == [translation.tokens for translation in expected]
     assert len({token for line in found for token in line}) > 10  # or it would be no test
