@@ -24,9 +24,9 @@ from glassformer import SearchConfig, Translator
 from glassformer.generation.engine import Engine
 from glassformer.generation.search import beam_search, greedy
 from glassformer.interop.huggingface import export_marian
+from glassformer.pairs.files import PairFiles
 from glassformer.run.folder import load_run
 from glassformer.text.batching import pad_source
-from glassformer.text.pairs import PairFiles
 from glassformer.text.tokenizer import EOS
 
 BEAM, BATCH, MOST = 5, 50, 200

@@ -17,7 +17,7 @@ import tyro
 from glassformer import SearchConfig, Translator
 from glassformer.generation.config import STOPPING
 from glassformer.generation.engine import Engine
-from glassformer.text.pairs import PairFiles
+from glassformer.pairs.files import PairFiles
 from glassformer.text.scores import score
 
 

@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from glassformer.insight.speed import compare_speed
     from glassformer.interop.torch_nn import from_torch
     from glassformer.page.report import page
+    from glassformer.pairs.files import PairFiles
     from glassformer.run.folder import RunFolder, open_run
-    from glassformer.text.pairs import PairFiles
     from glassformer.text.scores import Score, score
     from glassformer.training.config import TrainConfig
     from glassformer.training.result import TrainResult
@@ -41,7 +41,7 @@ _HOME = {
     "ModelConfig": "transformer.config",
     "MultiheadAttention": "attention.multihead",
     "Observation": "attention.observation",
-    "PairFiles": "text.pairs",
+    "PairFiles": "pairs.files",
     "PruneConfig": "insight.config",
     "RunFolder": "run.folder",
     "Score": "text.scores",

@@ -6,7 +6,7 @@ import pytest
 from glassformer.data.encode import EncodedPairs, PairCounts, PairEncoder
 from glassformer.data.held_out import source_rank
 from glassformer.errors import DataError
-from glassformer.text.pairs import Pair, PairBlock, PairFiles
+from glassformer.pairs.files import Pair, PairBlock, PairFiles
 from glassformer.text.tokenizer import EOS, SymbolTokenizer
 
 LETTERS, DIGITS = SymbolTokenizer(list("abcdefg")), SymbolTokenizer(list("0123456789"))

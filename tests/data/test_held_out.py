@@ -6,7 +6,7 @@ import pytest
 from glassformer.data.held_out import HeldOut, choose_held_out, source_rank
 from glassformer.data.scan import scan_pairs
 from glassformer.errors import DataError
-from glassformer.text.pairs import Pair, PairFiles
+from glassformer.pairs.files import Pair, PairFiles
 
 
 @pytest.fixture
@@ -23,7 +23,7 @@ def write(path: Path, rows: list[str]) -> Path:
 
 def chosen_of(files: PairFiles, count: int = 100, seed: int = 3) -> HeldOut:
     scanned = scan_pairs(files, seed=seed, most=1000, workers=0)
-    return choose_held_out(scanned.lowest, scanned.pairs, count, seed, files.source)
+    return choose_held_out(scanned.lowest, scanned.pairs, count, seed, files.name)
 
 
 def halves(files: PairFiles, count: int = 100, seed: int = 3) -> tuple[list[Pair], list[Pair]]:

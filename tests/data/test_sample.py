@@ -6,8 +6,8 @@ import pytest
 
 from glassformer.data.held_out import HeldOut, source_rank
 from glassformer.data.sample import LINES, NOTHING, SYMBOLS, sample_text
-from glassformer.text import pairs
-from glassformer.text.pairs import Pair, PairFiles
+from glassformer.pairs import files as pairs
+from glassformer.pairs.files import Pair, PairFiles
 
 SPLIT = HeldOut(7)
 

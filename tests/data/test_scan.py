@@ -6,8 +6,8 @@ import pytest
 from glassformer.data.held_out import source_rank
 from glassformer.data.scan import ScanResult, scan_pairs
 from glassformer.errors import DataError
-from glassformer.text import pairs
-from glassformer.text.pairs import PairFiles
+from glassformer.pairs import files as pairs
+from glassformer.pairs.files import PairFiles
 
 
 @pytest.fixture(autouse=True)

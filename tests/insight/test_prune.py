@@ -15,8 +15,8 @@ from glassformer.insight.config import PruneConfig
 from glassformer.insight.gates import least_missed
 from glassformer.insight.prune import Pruning, prune
 from glassformer.insight.study import Sentences
+from glassformer.pairs.files import PairFiles
 from glassformer.run.folder import load_run, open_run, read_config
-from glassformer.text.pairs import PairFiles
 from glassformer.text.tokenizer import SymbolTokenizer
 from glassformer.training import progress
 from glassformer.training.config import TrainConfig

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from glassformer.data.held_out import HeldOut
+from glassformer.pairs.files import Pair, PairBlock
 from glassformer.text.loading import load_tokenizer
-from glassformer.text.pairs import Pair, PairBlock
 from glassformer.text.tokenizer import EOS, UNK, Tokenizer
 
 

@@ -4,7 +4,6 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 
 from glassformer.errors import DataError
 
@@ -25,12 +24,12 @@ class HeldOut:
         return bool(self.ranks) and source_rank(source, self.seed) in self._set
 
 
-def choose_held_out(lowest: Mapping[int, int], total: int, count: int, seed: int, path: Path) -> HeldOut:
+def choose_held_out(lowest: Mapping[int, int], total: int, count: int, seed: int, name: str) -> HeldOut:
     """Choose at most `count` of `total` pairs for validation, so that at least one is left for training.
 
     `lowest` maps at least the `count` lowest ranks of the sources to the number of pairs that have each. All pairs with
     the same source fall on the same side, so that validation sees new sources. A source too frequent to fit stays in
-    training. Raises DataError, which names the `path`, where no source fits.
+    training. Raises DataError, which names the files, where no source fits.
     """
     chosen, left = [], min(count, total - 1)
     for low in sorted(lowest)[:count]:
@@ -39,7 +38,7 @@ def choose_held_out(lowest: Mapping[int, int], total: int, count: int, seed: int
             left -= lowest[low]
     if not chosen:
         raise DataError(
-            f"{path} has too few pairs with different sources to hold some out for validation: "
+            f"{name} has too few pairs with different sources to hold some out for validation: "
             "give --valid-source (and --valid-target)"
         )
     return HeldOut(seed, chosen)

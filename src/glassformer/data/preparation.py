@@ -24,11 +24,13 @@ from glassformer.data.vocabularies import VocabularySettings, train_vocabularies
 from glassformer.errors import DataError
 from glassformer.files import write_json
 from glassformer.meter import Meter
+from glassformer.pairs.files import Pair
+from glassformer.pairs.mixture import Pairs
 from glassformer.text.kinds import SUBWORD_ENDINGS
 from glassformer.text.loading import load_tokenizer, tokenizer_files
-from glassformer.text.pairs import Pair, PairFiles
 from glassformer.text.tokenizer import check_kind
 
+AUTO = "auto"
 TRAIN, VALID, VALID_TEXT = "train", "valid", "valid.json"
 """Names in a prepared folder, beside the tokenizers: two folders of token arrays, and validation pairs as text."""
 MOST_HELD_OUT = 1000
@@ -50,11 +52,11 @@ Say = Callable[[str], None]
 class DataSettings:
     """The settings that the preparation of pairs depends on."""
 
-    pairs: PairFiles
-    valid_pairs: PairFiles | None
+    pairs: Pairs
+    valid_pairs: Pairs | None
     """Left out (None), training pairs are held out for validation."""
     kinds: tuple[str, str]
-    """Kind of the source's and of the target's tokenizer (see `check_kind`)."""
+    """Kind of the source's and of the target's tokenizer (see `check_kind`); AUTO until the text has been read."""
     vocab_sizes: tuple[int | None, int | None]
     """Number of ids of each side; None leaves it to the text."""
     shares_vocab: bool
@@ -96,12 +98,13 @@ class Preparation:
         Raises DataError where a file can't be used, and ConfigError where there is no such kind of tokenizer.
         """
         for kind in settings.kinds:
-            check_kind(kind)
+            if kind != AUTO:
+                check_kind(kind)
         workers = count_workers(settings.threads)
 
-        def read(files: PairFiles, most: int) -> ScanResult:
+        def read(files: Pairs, most: int) -> ScanResult:
             with Meter("reading", "pairs", transient=True, say=say) as meter:
-                return scan_pairs(files, seed=settings.seed, most=most, workers=workers, progress=meter.show)
+                return scan_pairs(files, seed=settings.seed, most=most, workers=workers, progress=meter.show, say=say)
 
         stamps = _stamps(settings)
         training = read(settings.pairs, MOST_HELD_OUT if settings.valid_pairs is None else 0)
@@ -120,7 +123,7 @@ class Preparation:
             models = [file.read_bytes() for path in settings.tokenizers for file in tokenizer_files(path)]
         values = {
             "format": [FORMAT, sentencepiece.__version__, sys.byteorder],
-            "text": [self.training.digest, self.valid and self.valid.digest, settings.pairs.target is None],
+            "text": [self.training.digest, self.valid and self.valid.digest],
             "tokenizers": [[hashlib.blake2b(model).hexdigest() for model in models], settings.vocab_sizes],
             "vocabularies": [settings.shares_vocab, settings.character_coverage, settings.decompose],
             "pairs": [settings.max_tokens, settings.max_ratio, settings.score_pairs, settings.seed],
@@ -168,7 +171,7 @@ class Preparation:
             return HeldOut()
         training, settings = self.training, self.settings
         count = min(MOST_HELD_OUT, max(1, training.pairs // 20))
-        return choose_held_out(training.lowest, training.pairs, count, settings.seed, settings.pairs.source)
+        return choose_held_out(training.lowest, training.pairs, count, settings.seed, settings.pairs.name)
 
     def _train_vocabularies(
         self, folder: Path, held_out: HeldOut, check_vocab_sizes: Callable[[int, int], object]
@@ -218,7 +221,7 @@ class Preparation:
         return source, target
 
     def _encode(
-        self, encoder: PairEncoder, files: PairFiles, total: int, set_aside: list[Pair]
+        self, encoder: PairEncoder, files: Pairs, total: int, set_aside: list[Pair]
     ) -> Generator[EncodedPairs, None, None]:
         """Encode the `total` pairs of the files; those that are held out are added to `set_aside`."""
         blocks = (block.to_parts() for block in files.blocks())
@@ -276,6 +279,6 @@ def _together(sources: TextSample, targets: TextSample) -> TextSample:
 def _stamps(settings: DataSettings) -> list[tuple[int, int]]:
     """Return size and time of each file that exists."""
     pairs = (settings.pairs, settings.valid_pairs)
-    named = [path for files in pairs if files is not None for path in (files.source, files.target)]
-    stats = [path.stat() for path in named if path is not None and path.exists()]
+    named = [path for files in pairs if files is not None for path in files.paths]
+    stats = [path.stat() for path in named if path.exists()]
     return [(stat.st_size, stat.st_mtime_ns) for stat in stats]

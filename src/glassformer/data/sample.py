@@ -10,7 +10,8 @@ from itertools import compress
 
 from glassformer.data.held_out import HeldOut
 from glassformer.data.processes import map_in_order
-from glassformer.text.pairs import PairBlock, PairFiles
+from glassformer.pairs.files import PairBlock
+from glassformer.pairs.mixture import Pairs
 from glassformer.text.tokenizer import count_symbols
 
 LINES, SYMBOLS, NOTHING = "lines", "symbols", "nothing"
@@ -49,7 +50,7 @@ class TextSampler:
 
 
 def sample_text(
-    files: PairFiles,
+    files: Pairs,
     *,
     wants: Sequence[str],
     share: float,

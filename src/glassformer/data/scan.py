@@ -1,17 +1,23 @@
 """The first pass over the pairs: it finds unreadable lines, counts the pairs, and digests their content."""
 
 import hashlib
+import heapq
 import json
+import random
 from array import array
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 
 from glassformer.data.held_out import source_rank
 from glassformer.data.processes import map_in_order
 from glassformer.errors import DataError
-from glassformer.text.pairs import PairBlock, PairFiles
+from glassformer.pairs.files import Pair, PairBlock
+from glassformer.pairs.mixture import Pairs
+
+SAMPLED, SAMPLED_IN_BLOCK = 4_000, 500
+"""Most pairs that are drawn at random, of all and of a block, to say what the text is like."""
 
 
 @dataclass(frozen=True)
@@ -25,11 +31,13 @@ class ScanResult:
     """Hexadecimal digest of the content. The files' names, and whether they are packed, don't change it."""
     lowest: Mapping[int, int]
     """The lowest ranks of sources (see `source_rank`), and how many pairs have each."""
+    sample: Sequence[Pair] = ()
+    """Some of the pairs, drawn at random."""
 
 
 @dataclass(frozen=True)
 class PairScanner:
-    """Work for `map_in_order`: from a block to its pairs, characters, digest, and `most` lowest ranks."""
+    """Work for `map_in_order`: from a block to its figures, digest, `most` lowest ranks, and a sample of its pairs."""
 
     seed: int
     most: int
@@ -42,36 +50,49 @@ class PairScanner:
         figures = len(sources), sum(map(len, sources)) + sum(map(len, targets)), block.share
         digest = hashlib.blake2b(block.source).digest() + hashlib.blake2b(block.target).digest()
         counts = array("q", (frequency[rank] for rank in ranks))
-        return [json.dumps(figures).encode(), digest, array("Q", ranks).tobytes(), counts.tobytes()]
+        drawn = json.dumps([] if block.repeated else self._draw(sources, targets, block.first)).encode()
+        return [json.dumps(figures).encode(), digest, array("Q", ranks).tobytes(), counts.tobytes(), drawn]
+
+    def _draw(self, sources: Sequence[str], targets: Sequence[str], first: int) -> list[tuple[float, str, str]]:
+        """Return the pairs with the lowest of random numbers, each with its number."""
+        draw = random.Random(self.seed << 40 | first)
+        numbers = [draw.random() for _ in sources]
+        lowest = heapq.nsmallest(SAMPLED_IN_BLOCK, range(len(numbers)), key=numbers.__getitem__)
+        return [(numbers[n], sources[n], targets[n]) for n in lowest]
 
 
 def scan_pairs(
-    files: PairFiles,
+    files: Pairs,
     *,
     seed: int,
     most: int,
     workers: int,
     progress: Callable[[int, float], None] = lambda pairs, share: None,
+    say: Callable[[str], object] = lambda said: None,
 ) -> ScanResult:
     """Read all pairs once and return what that tells, with the `most` lowest ranks for this seed.
 
-    `progress` is called with the number of pairs read so far, and the share of the source file. Raises DataError where
-    a file or line can't be used, or the files are empty.
+    `progress` is called with the number of pairs read so far, and the share of the source file; `say` with
+    what was taken for the pair, where there was a choice. Raises DataError where a file or line can't be used, or the
+    files are empty.
     """
     files.check()
     pairs = characters = 0
     digest = hashlib.blake2b(digest_size=16)
     lowest: Counter[int] = Counter()
-    blocks = (block.to_parts() for block in files.blocks())
+    sample: list[tuple[float, str, str]] = []
+    blocks = (block.to_parts() for block in files.blocks(say))
     with closing(map_in_order(PairScanner(seed, most), blocks, workers)) as scanned:
-        for figures, content, ranks, counts in scanned:
+        for figures, content, ranks, counts, drawn in scanned:
             more, length, share = json.loads(figures)
             pairs, characters = pairs + more, characters + length
             digest.update(content)
             lowest.update(dict(zip(array("Q", ranks), array("q", counts), strict=True)))
             for high in sorted(lowest)[most:]:  # none of the `most` lowest of all is ever among these
                 del lowest[high]
+            sample = heapq.nsmallest(SAMPLED, [*sample, *map(tuple, json.loads(drawn))])
             progress(pairs, share)
     if not pairs:
-        raise DataError(f"{files.source} is empty: at least one pair is needed")
-    return ScanResult(pairs, characters, digest.hexdigest(), dict(lowest))
+        raise DataError(f"{files.name} is empty: at least one pair is needed")
+    drawn_pairs = [(source, target) for _, source, target in sample]
+    return ScanResult(pairs, characters, digest.hexdigest(), dict(lowest), drawn_pairs)

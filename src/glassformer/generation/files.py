@@ -22,10 +22,11 @@ from glassformer.files import check_writable, write_json
 from glassformer.generation import stream
 from glassformer.generation.config import SearchConfig
 from glassformer.generation.translator import Translator
+from glassformer.pairs.files import PairFiles
+from glassformer.pairs.lines import read_lines
 from glassformer.run.folder import read_config
 from glassformer.run.lock import try_lock
 from glassformer.run.names import CONFIG, WEIGHTS
-from glassformer.text.pairs import PairFiles, read_lines
 from glassformer.text.vocabulary import VOCABULARY
 
 

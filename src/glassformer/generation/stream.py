@@ -8,7 +8,7 @@ from typing import BinaryIO
 
 from glassformer.errors import DataError
 from glassformer.meter import Meter
-from glassformer.text.pairs import decode_line, read_lines
+from glassformer.pairs.lines import decode_line, read_lines
 
 LINES_AT_ONCE = 2048
 STANDARD_INPUT = "standard input"

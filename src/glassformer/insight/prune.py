@@ -23,10 +23,10 @@ from glassformer.insight.config import PruneConfig
 from glassformer.insight.gates import least_missed
 from glassformer.insight.speed import Speed, compare_speed, peak_memory
 from glassformer.insight.study import Sentences
+from glassformer.pairs.files import Pair, PairFiles
 from glassformer.run.folder import load_run, open_run, read_config, write_config, write_weights
 from glassformer.run.metrics import read_metrics
 from glassformer.run.names import METRICS, PRUNED, WEIGHTS
-from glassformer.text.pairs import Pair, PairFiles
 from glassformer.training.config import TrainConfig
 from glassformer.training.train import train_once
 from glassformer.transformer.model import Transformer, count_parameters
@@ -118,6 +118,9 @@ def prune(config: PruneConfig, say: Callable[[str], None] = print) -> Pruning | 
         if folder is not None and folder.exists() and not (name == "unpruned" and reported):
             raise RunError(f"{folder} exists already: choose another --{name}, or remove it first")
     total, gone = _count_heads(config)
+    for files in (config.pairs, config.valid_pairs):
+        if files is not None and not reported:
+            files.check()
     if config.threads is not None:
         torch.set_num_threads(config.threads)
     work.mkdir(parents=True, exist_ok=True)

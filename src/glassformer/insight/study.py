@@ -15,9 +15,9 @@ from glassformer.errors import DataError, RunError
 from glassformer.insight.gates import importance, loss_rise_without
 from glassformer.insight.heads import Head
 from glassformer.insight.syntax import SYNTACTIC_MARGIN, Arc, RelationCounts, Treebank
+from glassformer.pairs.files import Pair
 from glassformer.run.folder import Run
 from glassformer.text.batching import Batch
-from glassformer.text.pairs import Pair
 from glassformer.text.tokenizer import EOS
 
 POSITIONAL = 0.9

@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 
 from glassformer.errors import DataError
-from glassformer.text import pairs
-from glassformer.text.pairs import PairBlock, PairFiles, decode_line, read_lines
+from glassformer.pairs import files as pairs
+from glassformer.pairs.files import PairBlock, PairFiles
+from glassformer.pairs.lines import decode_line, read_lines
 
 
 def write(path: Path, content: bytes) -> Path:
@@ -55,7 +56,7 @@ def test_reading_is_lazy(path):
 def test_what_is_no_file_is_named(tmp_path):
     for path, problem in (
         (tmp_path / "no.txt", ": no such file"),
-        (tmp_path, " is a folder, a text file was expected"),
+        (tmp_path, " is a folder, a file was expected"),
         (Path(__file__) / "below", ": no such file"),
     ):
         with pytest.raises(DataError, match=f"^{re.escape(f'{path}{problem}')}$"):
@@ -64,7 +65,8 @@ def test_what_is_no_file_is_named(tmp_path):
 
 def test_text_that_is_not_utf8_is_named_with_line_byte_and_column(path):
     write(path, b"fine\nfine\ncaf\xe9 au lait\nfine\n")
-    message = f"{path}, line 3: not UTF-8 (byte 0xe9 at column 4); convert it, for example with: iconv -f latin1"
+    message = f"{path}, line 3: not UTF-8 (byte 0xe9 at column 4); "
+    message += "convert it from the encoding that it is in, for example with iconv -f windows-1252 -t utf-8"
     with pytest.raises(DataError, match=re.escape(message)):
         list(read_lines(path))
 
@@ -83,14 +85,16 @@ def packed(lines: int = 1000) -> bytes:
 
 @pytest.mark.parametrize(
     "content",
-    [packed()[:-12], packed()[: len(packed()) // 2], b"plain text\n", packed()[:30] + b"\xff" * 10 + packed()[40:]],
-    ids=["without its end", "half of it", "not packed", "damaged"],
+    [packed()[:-12], packed()[: len(packed()) // 2], packed()[:30] + b"\xff" * 10 + packed()[40:]],
+    ids=["without its end", "half of it", "damaged"],
 )
 def test_incomplete_gzip_is_named_whichever_side_it_is(tmp_path, content):
     whole, broken = write(tmp_path / "whole.gz", b"line number 0\n" * 1000), tmp_path / "broken.gz"
     broken.write_bytes(content)
     for lines in (read_lines(broken), PairFiles(whole, broken), PairFiles(broken, whole)):
-        with pytest.raises(DataError, match=f"^{re.escape(f'{broken} is not a complete gzip file: ')}"):
+        with pytest.raises(
+            DataError, match=f"^{re.escape(f'{broken} is a packed file that is damaged or incomplete (')}"
+        ):
             list(lines)
 
 

@@ -1,0 +1,133 @@
+"""The two columns of a table that are the pair: the user names them, or their names say it."""
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from shlex import quote
+
+from glassformer.errors import DataError
+
+SOURCES = ("source", "src", "input", "question", "text", "original", "from", "原文", "源语言", "源")
+TARGETS = (
+    "target",
+    "tgt",
+    "trg",
+    "output",
+    "answer",
+    "translation",
+    "reference",
+    "ref",
+    "label",
+    "to",
+    "译文",
+    "目标语言",
+    "目标",
+)
+"""Names of columns that say which side they are."""
+_NAMES = (
+    "af am ar as az be bg bn bo br bs ca ceb cs cy da de el en eo es et eu fa fi fr fy ga gd gl gu ha he hi hr ht "
+    "hu hy ig is it ja jv ka kk km kn ko ku ky la lb lo lt lv mg mi mk ml mn mr ms mt my nb ne nl nn no oc or pa "
+    "pl ps pt ro ru rw sa sd si sk sl sn so sq sr su sv sw ta te tg th ti tk tl tr tt ug uk ur uz vi wo xh yi yo "
+    "zh zu ara cmn ces deu ell eng fas fin fra heb hin hun ind ita jpn kor nld pol por ron rus spa swe tur ukr "
+    "vie zho arabic chinese czech danish dutch english finnish french german greek hebrew hindi hungarian "
+    "indonesian italian japanese korean norwegian persian polish portuguese romanian russian spanish swedish "
+    "turkish ukrainian vietnamese "
+    "中文 英文 日文 韩文 法文 德文 汉语 英语 日语 韩语 法语 德语 俄语 西班牙语 "
+)
+LANGUAGES = frozenset(_NAMES.split())
+"""Codes and names of languages that people name columns by."""
+
+
+@dataclass(frozen=True)
+class ColumnChooser:
+    """Chooses the pair among the columns of a file."""
+
+    path: Path
+    wanted: Sequence[str] | None = None
+    """The two columns that the user named, by name or by number from 1; None: their names say it."""
+    say: Callable[[str], object] = lambda said: None
+    """Called with the choice in words."""
+
+    def is_header(self, names: Sequence[str]) -> bool:
+        """Return whether the cells of a first row are names: all different, two of them known or wanted.
+
+        Two cells must be a source and a target, or two languages: the first pair of a word list may be "to" and "it".
+        """
+        if self.wanted is not None and set(self.wanted) <= set(names):
+            return True
+        known = (
+            sum(_side(name) is not None for name in names) >= 2 if len(names) > 2 else self._known(names) is not None
+        )
+        return known and len(set(names)) == len(names)
+
+    def choose(
+        self, names: Sequence[str], what: str = "columns", likely: Sequence[str] | None = None
+    ) -> tuple[int, int]:
+        """Return the numbers, from 0, of the source's and the target's column.
+
+        They are those that the user wants. Otherwise they are those whose names say it: source and target, or the only
+        two languages, in their order; or the only two, of the `likely` ones. Raises DataError, which lists the columns,
+        where that isn't clear.
+        """
+        likely = names if likely is None else likely
+        left, right = self._wanted(names, what) or self._known(names) or self._only(names, likely, what)
+        of = "" if len(names) == 2 else f" (of the {what} {_shown(names)})"
+        self.say(f"{self.path}: {names[left]} is the source, {names[right]} the target{of}")
+        return left, right
+
+    def _wanted(self, names: Sequence[str], what: str) -> tuple[int, int] | None:
+        if self.wanted is None:
+            return None
+        left, right = (self._find(names, one, what) for one in self.wanted)
+        return left, right
+
+    def _known(self, names: Sequence[str]) -> tuple[int, int] | None:
+        """Return the columns whose names say which they are."""
+        sides: dict[str | None, list[int]] = {}
+        for number, name in enumerate(names):
+            sides.setdefault(_side(name), []).append(number)
+        match sides:
+            case {"source": [left], "target": [right]}:
+                return left, right
+            case {"language": [left, right]}:
+                return left, right
+        return None
+
+    def _only(self, names: Sequence[str], likely: Sequence[str], what: str) -> tuple[int, int]:
+        """Return the only two likely columns; raise DataError for another number."""
+        if len(likely) == 2:
+            return names.index(likely[0]), names.index(likely[1])
+        if len(names) < 2:
+            raise DataError(f"{self.path} has one column: a pair needs a source and a target")
+        example = " ".join(map(quote, names[:2]))
+        raise DataError(
+            f"{self.path} has the {what} {_shown(names)}: say which are source and target, such as --columns {example}"
+        )
+
+    def _find(self, names: Sequence[str], wanted: str, what: str) -> int:
+        """Return the number of a column that the user named."""
+        short = [name.rpartition(".")[2] for name in names]  # translation.en may be called en
+        for known in (list(names), short, [name.lower() for name in names]):
+            if known.count(wanted) == 1:
+                return known.index(wanted)
+        if wanted.isdecimal() and 1 <= int(wanted) <= len(names):
+            return int(wanted) - 1
+        raise DataError(f"{self.path} has no column {wanted!r}: its {what} are {_shown(names)}")
+
+
+def _side(name: str) -> str | None:
+    """Return what a column's name, one word or two joined by a sign, says: source, target, language, or None."""
+    words = re.split(r"[._-]", name.strip().lower())
+    if len(words) > 2 or not all(map(str.isalpha, words)):
+        return None
+    if len(words) == 2 and words[1] in LANGUAGES:  # translation.en, sentence_en
+        return "language"
+    for side, known in (("source", SOURCES), ("target", TARGETS), ("language", LANGUAGES)):
+        if words[0] in known:
+            return side
+    return None
+
+
+def _shown(names: Sequence[str]) -> str:
+    return ", ".join(names[:12]) + (", ..." if len(names) > 12 else "")

@@ -1,0 +1,204 @@
+"""Pairs of text from files: two parallel ones, or one of tab-separated values, a table or a translation memory."""
+
+import codecs
+import io
+import json
+import re
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from itertools import zip_longest
+from pathlib import Path
+from typing import NoReturn
+
+from glassformer.errors import ConfigError, DataError
+from glassformer.pairs import kinds
+from glassformer.pairs.columns import ColumnChooser
+from glassformer.pairs.kinds import is_stream, kind_of, peek_line
+from glassformer.pairs.lines import RawLines, decode_line
+from glassformer.pairs.memories import units
+from glassformer.pairs.tables import rows
+
+Pair = tuple[str, str]
+
+BLOCK_BYTES = 1 << 19
+"""Bytes of sources in a block, about 9,000 sentences. The digest of the content depends on it (`scan_pairs`)."""
+
+
+@dataclass(frozen=True)
+class PairFiles:
+    """The files that hold pairs: line n of `source` belongs to line n of `target`.
+
+    Without `target`, `source` has both sides. It is a file of tab-separated values, whose first two columns are the
+    pair, or a table with named columns (TSV or CSV with a header, JSON lines, parquet, xlsx), or a translation memory
+    (TMX, XLIFF, PO). Text is UTF-8, or UTF-16 with its mark, and may be packed with gzip, bzip2, xz or zstandard.
+
+    >>> path = Path(tempfile.mkdtemp()) / "pairs.csv"
+    >>> _ = path.write_text("id,en,de\\n1,one,eins\\n2,two,zwei\\n")
+    >>> list(PairFiles(path)), list(PairFiles(path, columns=("de", "en")))
+    ([('one', 'eins'), ('two', 'zwei')], [('eins', 'one'), ('zwei', 'two')])
+    """
+
+    source: Path
+    target: Path | None = None
+    columns: tuple[str, str] | None = None
+    """The source's and the target's column, by name or by number from 1; of a TMX file the two languages. Left out, the
+    names say it, or there are only two."""
+
+    def __post_init__(self) -> None:
+        if self.target is not None and self.columns is not None:
+            raise ConfigError("columns are for a file of both sides: leave them out, or the target")
+
+    @classmethod
+    def of(cls, paths: Sequence[Path], flag: str) -> "PairFiles":
+        """Make it of the one or two paths that a command's `flag` was given; raise ConfigError for another number."""
+        if len(paths) not in (1, 2):
+            raise ConfigError(
+                f"{flag} takes a file of sources and one of targets, or one TSV file, got {len(paths)} files"
+            )
+        return cls(paths[0], paths[1] if len(paths) == 2 else None)
+
+    @property
+    def paths(self) -> list[Path]:
+        """The files."""
+        return [path for path in (self.source, self.target) if path is not None]
+
+    @property
+    def name(self) -> str:
+        """The file of both sides, or of the sources, in words."""
+        return str(self.source)
+
+    def check(self) -> None:
+        """Raise DataError where a file is missing, holds no pairs, or can't be read several times, as training does."""
+        for path in self.paths:
+            if is_stream(path):
+                raise DataError(f"{path} is a pipe or device, and is read several times: save it to a file first")
+            kind_of(path)
+
+    def __iter__(self) -> Iterator[Pair]:
+        for block in self.blocks():
+            yield from zip(*block.pairs(), strict=True)
+
+    def blocks(self, say: Callable[[str], object] = lambda said: None) -> "Iterator[PairBlock]":
+        """Yield all lines in order, in blocks of about `BLOCK_BYTES` of sources: a corpus may be larger than memory.
+
+        `say` is called with what was taken for the pair, where there was a choice. Raises DataError where a file can't
+        be read, or the files have different numbers of lines; ImportError, which names the extra, where a library that
+        reads the format is missing.
+        """
+        kind = kind_of(self.source)
+        if self.target is not None:
+            for path, its_kind in ((self.source, kind), (self.target, kind_of(self.target))):
+                if its_kind not in (kinds.TEXT, kinds.CSV, kinds.JSON):  # lines of these may be what is to be learned
+                    raise DataError(f"{path} is a {its_kind} file, which has both sides: give it alone")
+        else:
+            columns = ColumnChooser(self.source, self.columns, say)
+            first_row = (peek_line(self.source) or "").split("\t") if kind == kinds.TEXT else []
+            if kind != kinds.TEXT or self.columns is not None or columns.is_header(first_row):
+                yield from self._table_blocks(kind, columns)
+                return
+            if len(first_row) > 2:
+                say(f"{self.source}: the first two of {len(first_row)} columns are the pair (--columns takes others)")
+        with ExitStack() as stack:
+            source = stack.enter_context(RawLines(self.source))
+            target = None if self.target is None else stack.enter_context(RawLines(self.target))
+            first = 1
+            while lines := source.take_bytes(BLOCK_BYTES):
+                beside = [] if target is None else target.take(len(lines))
+                if target is not None and len(beside) < len(lines):
+                    counts = first - 1 + len(lines) + source.count_rest(), first - 1 + len(beside)
+                    raise self._unequal(*counts)
+                yield PairBlock(self, first, len(lines), source.share(), b"".join(lines), b"".join(beside))
+                first += len(lines)
+            if target is not None and (rest := target.count_rest()):
+                raise self._unequal(first - 1, first - 1 + rest)
+
+    def _table_blocks(self, kind: str, columns: ColumnChooser) -> "Iterator[PairBlock]":
+        """Yield the pairs of a table or a translation memory, as lines of two parallel files."""
+        read = units if kind in (kinds.TMX, kinds.XLIFF, kinds.PO) else rows
+        sides: tuple[list[bytes], list[bytes]] = [], []
+        size, first = 0, 1
+        as_parallel = PairFiles(self.source, self.source)
+        for cells in read(self.source, kind, columns):
+            for side, cell in zip(sides, cells, strict=True):
+                text = "" if cell is None else re.sub(r"[\r\n]+", " ", str(cell))
+                side.append(f"{text}\n".encode(errors="replace"))  # half a surrogate pair, which JSON allows
+            size += len(sides[0][-1])
+            if size >= BLOCK_BYTES:
+                yield PairBlock(as_parallel, first, len(sides[0]), 0.5, b"".join(sides[0]), b"".join(sides[1]))
+                size, first = 0, first + len(sides[0])
+                for side in sides:
+                    side.clear()
+        if sides[0]:
+            yield PairBlock(as_parallel, first, len(sides[0]), 1.0, b"".join(sides[0]), b"".join(sides[1]))
+
+    def _unequal(self, sources: int, targets: int) -> DataError:
+        return DataError(
+            f"source and target must have as many lines as each other: {self.source} has {sources}, "
+            f"{self.target} has {targets}"
+        )
+
+
+@dataclass(frozen=True)
+class PairBlock:
+    """Neighbouring lines of pair files, as the bytes that stand there."""
+
+    files: PairFiles
+    first: int
+    """Number of the first line, from 1."""
+    lines: int
+    share: float
+    """Share of the source file that has been read with this block, from 0 to 1."""
+    source: bytes
+    target: bytes
+    """Empty where the files are one TSV file."""
+    repeated: bool = False
+    """The block came before, as a file with a weight is read several times."""
+
+    def pairs(self) -> tuple[list[str], list[str]]:
+        """Return the sources and the targets, without line ends; raise DataError, which names the first wrong line."""
+        try:
+            sources = _decode(self.source, self.first)
+            if self.files.target is not None:
+                return sources, _decode(self.target, self.first)
+            columns = [line.split("\t", 2) for line in sources]
+            return [row[0] for row in columns], [row[1] for row in columns]
+        except (UnicodeDecodeError, IndexError):
+            self._raise_first_error()
+
+    def _raise_first_error(self) -> NoReturn:
+        """Raise DataError for the first line that is wrong."""
+        files = self.files
+        sides = zip_longest(io.BytesIO(self.source), io.BytesIO(self.target), fillvalue=b"")
+        for number, (source, target) in enumerate(sides, start=self.first):
+            line = decode_line(source, number, str(files.source))
+            if files.target is not None:
+                decode_line(target, number, str(files.target))
+            elif "\t" not in line:
+                raise DataError(
+                    f"{files.source}, line {number}: expected source<tab>target, found no tab; "
+                    "for two parallel files give the target file as well"
+                )
+        raise AssertionError("a block that can't be read has a line that can't be read")
+
+    def to_parts(self) -> list[bytes]:
+        """Return the block as bytes from which `from_parts` makes it in another process."""
+        files = [str(self.files.source), None if self.files.target is None else str(self.files.target)]
+        header = [files, self.first, self.lines, self.share, self.repeated]
+        return [json.dumps(header).encode(), self.source, self.target]
+
+    @classmethod
+    def from_parts(cls, parts: list[bytes]) -> "PairBlock":
+        """Make the block whose `to_parts` these are."""
+        header, source, target = parts
+        (left, right), first, lines, share, repeated = json.loads(header)
+        files = PairFiles(Path(left), None if right is None else Path(right))
+        return cls(files, first, lines, share, source, target, repeated)
+
+
+def _decode(raw: bytes, first: int) -> list[str]:
+    """Return what `decode_line` makes of each line, all at once; `first` is the number of the first line."""
+    if first == 1:
+        raw = raw.removeprefix(codecs.BOM_UTF8)
+    lines = raw.decode().removesuffix("\n").split("\n")
+    return [line.rstrip("\r") for line in lines] if b"\r" in raw else lines

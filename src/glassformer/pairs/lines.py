@@ -1,0 +1,209 @@
+"""The lines of a text file: UTF-8, or UTF-16 with its mark; plain or packed with gzip, bzip2, xz or zstandard."""
+
+import bz2
+import codecs
+import gzip
+import io
+import lzma
+import sys
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from itertools import islice
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from glassformer.errors import DataError
+
+PACKED = {b"\x1f\x8b": "gzip", b"BZh": "bzip2", b"\xfd7zXZ\x00": "xz", b"\x28\xb5\x2f\xfd": "zstandard"}
+"""First bytes of packed files."""
+UTF_16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+_BUFFER = 1 << 17
+"""Bytes in a buffer: without one, reading lines takes twice as long."""
+
+
+class RawLines:
+    """The lines of a text file as bytes in UTF-8, read many at a time: one by one would take twice as long."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def __enter__(self) -> "RawLines":
+        with readable(self._path):
+            self._packed = self._path.open("rb")
+        self._size = max(1, self._path.stat().st_size)
+        with readable(self._path):
+            self._file = as_utf_8(unpacked(self._packed))
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._packed.close()
+
+    def take_bytes(self, size: int) -> list[bytes]:
+        """Return as many further lines as have at least `size` bytes, or what is left."""
+        with readable(self._path):
+            return self._file.readlines(size)
+
+    def take(self, count: int) -> list[bytes]:
+        """Return `count` further lines, or what is left."""
+        with readable(self._path):
+            return list(islice(self._file, count))
+
+    def count_rest(self) -> int:
+        """Read the rest and return how many lines it has."""
+        with readable(self._path):
+            return sum(1 for _ in self._file)
+
+    def share(self) -> float:
+        """Return the share of the file that has been read."""
+        return min(1.0, self._packed.tell() / self._size)
+
+
+def read_lines(path: Path) -> Iterator[str]:
+    """Yield the lines of a text file without their ends. Only a newline ends a line."""
+    with readable(path), path.open("rb") as packed:
+        for number, raw in enumerate(as_utf_8(unpacked(packed)), start=1):
+            yield decode_line(raw, number, str(path))
+
+
+def decode_line(raw: bytes, number: int, name: str) -> str:
+    """Return one line as text without its end; `name` and `number` say in the DataError where it stands."""
+    if number == 1:
+        raw = raw.removeprefix(codecs.BOM_UTF8)
+    try:
+        return raw.decode().rstrip("\r\n")
+    except UnicodeDecodeError as error:
+        raise DataError(
+            f"{name}, line {number}: not UTF-8 (byte 0x{raw[error.start]:02x} at column {error.start + 1}); "
+            f"{_advice_on_encoding(raw)}"
+        ) from None
+
+
+def unpacked(file: io.BufferedReader) -> io.BufferedReader:
+    """Return the content of an open file, unpacked if it is packed."""
+    head = file.peek(6)
+    packing = next((name for begins, name in PACKED.items() if head.startswith(begins)), None)
+    if packing is None:
+        return file
+    openers: dict[str, Callable[[Any], Any]] = {
+        "gzip": lambda packed: gzip.GzipFile(fileobj=packed),
+        "bzip2": bz2.BZ2File,
+        "xz": lzma.LZMAFile,
+        "zstandard": _open_zstandard,
+    }
+    return io.BufferedReader(openers[packing](file), _BUFFER)
+
+
+def as_utf_8(file: io.BufferedReader) -> io.BufferedReader:
+    """Return the text of an open file as UTF-8, which it is unless it begins with the mark of UTF-16."""
+    return io.BufferedReader(_Recoded(file), _BUFFER) if file.peek(2).startswith(UTF_16) else file
+
+
+class _Recoded(io.RawIOBase):
+    """The text of a UTF-16 file as UTF-8."""
+
+    def __init__(self, file: io.BufferedReader) -> None:
+        self._file = file
+        self._decoder = codecs.getincrementaldecoder("utf-16")()
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        """Fill half of the buffer or more: two bytes of UTF-16 become three of UTF-8 at most."""
+        content = b""
+        while not content:
+            raw = self._file.read(len(buffer) // 2)
+            content = self._decoder.decode(raw, final=not raw).encode()
+            if not raw:
+                break
+        buffer[: len(content)] = content
+        return len(content)
+
+
+class _Zstandard(io.RawIOBase):
+    """The content of a zstandard file of one frame or several; EOFError where the last is incomplete."""
+
+    def __init__(self, file: BinaryIO, new_frame: Callable[[], Any]) -> None:
+        self._file, self._new_frame = file, new_frame
+        self._frame: Any = None
+        self._raw = self._content = b""
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        """Fill the buffer with what is left of the last step, or with what the next bytes of the file give."""
+        while not self._content:
+            self._raw = self._raw or self._file.read(_BUFFER)
+            if not self._raw:
+                if self._frame is not None:
+                    raise EOFError("the last frame has no end")
+                return 0
+            self._frame = self._frame or self._new_frame()
+            self._content, self._raw = self._frame.decompress(self._raw), b""
+            if self._frame.eof:
+                self._raw, self._frame = self._frame.unused_data, None
+        size = min(len(buffer), len(self._content))
+        buffer[:size], self._content = self._content[:size], self._content[size:]
+        return size
+
+
+@contextmanager
+def readable(path: Path) -> Iterator[None]:
+    """Turn the errors of opening and reading a file into DataError."""
+    try:
+        yield
+    except (FileNotFoundError, NotADirectoryError):
+        raise DataError(f"{path}: no such file") from None
+    except IsADirectoryError:
+        raise DataError(f"{path} is a folder, a file was expected") from None
+    except PermissionError:
+        raise DataError(f"{path}: permission denied") from None
+    except UnicodeDecodeError as error:
+        raise DataError(f"{path} begins with the mark of UTF-16 but isn't UTF-16 ({error.reason})") from None
+    except (EOFError, lzma.LZMAError, zlib.error, *_zstandard_errors()) as error:
+        raise _damaged(path, error) from None
+    except OSError as error:
+        if error.errno is None:  # gzip and bzip2 say so that the content is wrong
+            raise _damaged(path, error) from None
+        raise
+
+
+def _damaged(path: Path, error: Exception) -> DataError:
+    return DataError(f"{path} is a packed file that is damaged or incomplete ({error}): get it again")
+
+
+def _zstandard_errors() -> tuple[type[Exception], ...]:
+    """Return what a reader of zstandard raises, if one is loaded."""
+    module = sys.modules.get("zstandard")
+    return () if module is None else (module.ZstdError,)
+
+
+def _open_zstandard(file: BinaryIO) -> Any:
+    """Return a reader of a zstandard file; ImportError, which names the extra, where nothing can read it."""
+    try:
+        import zstandard
+    except ImportError:
+        raise ImportError('a zstandard file needs the extra zstd: pip install "glassformer[zstd]"') from None
+    return _Zstandard(file, zstandard.ZstdDecompressor().decompressobj)
+
+
+def _advice_on_encoding(raw: bytes) -> str:
+    """Return what to do about a line that isn't UTF-8: the encoding that it seems to be in, and how to convert it."""
+    if b"\0" in raw:
+        return "it looks like UTF-16 without its mark: convert it with iconv -f utf-16le -t utf-8"
+    for encoding in ("gb18030", "shift_jis", "euc_kr"):
+        if _reads_as_east_asian(raw, encoding):
+            return f"it may be {encoding}: convert it with iconv -f {encoding} -t utf-8"
+    return "convert it from the encoding that it is in, for example with iconv -f windows-1252 -t utf-8"
+
+
+def _reads_as_east_asian(raw: bytes, encoding: str) -> bool:
+    """Return whether the bytes beyond ASCII read as common Chinese characters, kana or Hangul."""
+    try:
+        beyond = [character for character in raw.decode(encoding) if not character.isascii()]
+    except UnicodeDecodeError:
+        return False
+    blocks = (("\u3000", "\u9fff"), ("\uac00", "\ud7a3"), ("\uff00", "\uffef"))
+    return len(beyond) > 1 and all(any(low <= one <= high for low, high in blocks) for one in beyond)

@@ -1,0 +1,94 @@
+"""Units of translation memories and catalogues: TMX, XLIFF and gettext's PO, read by the Translate Toolkit."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from glassformer.errors import DataError
+from glassformer.pairs import kinds
+from glassformer.pairs.columns import ColumnChooser
+from glassformer.pairs.lines import as_utf_8, readable, unpacked
+
+CODES = ("bpt", "ept", "it", "ph", "ut")
+"""Elements of a TMX segment that hold codes of formatting, not text."""
+XLIFF_2 = re.compile(rb"<xliff\b[^>]*\bversion\s*=\s*[\"']2")
+
+
+def units(path: Path, kind: str, languages: ColumnChooser) -> Iterator[tuple[str, str]]:
+    """Yield source and target of each unit that has both; DataError where the file can't be used.
+
+    `languages` chooses two of a TMX file's, such as en and de. Left to the file, the source is that of its header.
+    """
+    if kind == kinds.TMX:
+        yield from _tmx_units(path, languages)
+        return
+    is_finished = _is_finished_in_xliff if kind == kinds.XLIFF else _is_finished_in_po
+    for unit in _parsed(path, kind).units:
+        if unit.istranslatable() and unit.target and is_finished(unit):
+            yield str(unit.source), str(unit.target)
+
+
+def _is_finished_in_po(unit: Any) -> bool:
+    return not unit.isfuzzy()
+
+
+def _is_finished_in_xliff(unit: Any) -> bool:
+    """Return whether the unit has no state that asks for work; most tools write none.
+
+    The state is that of the target, or since XLIFF 2 that of the segment.
+    """
+    target = unit.xmlelement.find("{*}target")
+    state = unit.xmlelement.get("state") or ("" if target is None else target.get("state", ""))
+    return state not in ("new", "initial") and not state.startswith("needs-")
+
+
+def _tmx_units(path: Path, languages: ColumnChooser) -> Iterator[tuple[str, str]]:
+    """Yield the segments of two languages of a TMX file."""
+    store = _parsed(path, kinds.TMX)
+    held = [{_language(node): node for node in unit.getlanguageNodes()} for unit in store.units]
+    names = list(dict.fromkeys(name for unit in held for name in unit))
+    if not names:
+        return
+    of_header = store.document.getroot().find(".//{*}header")
+    first = "" if of_header is None else of_header.get("srclang", "").lower()
+    names.sort(key=lambda name: name.lower() != first)
+    left, right = languages.choose(names, "languages")
+    for unit in held:
+        if names[left] in unit and names[right] in unit:
+            yield tuple(_segment(unit[names[side]]) for side in (left, right))  # pyright: ignore[reportReturnType]
+
+
+def _language(node: Any) -> str:
+    return node.get("{http://www.w3.org/XML/1998/namespace}lang") or node.get("lang") or ""
+
+
+def _segment(node: Any) -> str:
+    """Return the text of a segment, without the codes of its formatting (TMX 1.4b, section 2.2)."""
+    segment = node.find("{*}seg")
+    return "" if segment is None else "".join(_text(segment))
+
+
+def _text(element: Any) -> Iterator[str]:
+    yield element.text or ""
+    for child in element:
+        if isinstance(child.tag, str) and child.tag.rpartition("}")[2] not in CODES:
+            yield from _text(child)
+        yield child.tail or ""
+
+
+def _parsed(path: Path, kind: str) -> Any:
+    """Return the file as the Translate Toolkit reads it; ImportError, which names the extra, where it is missing."""
+    try:
+        from translate.storage import po, tmx, xliff, xliff2
+    except ImportError:
+        raise ImportError(f'a {kind} file needs the extra formats: pip install "glassformer[formats]"') from None
+    with readable(path), path.open("rb") as packed:
+        content = (as_utf_8(unpacked(packed)) if kind == kinds.PO else unpacked(packed)).read()
+    of_xliff = xliff2.Xliff2File if XLIFF_2.search(content) else xliff.xlifffile
+    store = {kinds.TMX: tmx.tmxfile, kinds.XLIFF: of_xliff, kinds.PO: po.pofile}[kind]()
+    try:
+        store.parse(content)
+    except (ValueError, SyntaxError) as error:
+        raise DataError(f"{path} is a {kind} file that can't be read: {error}") from None
+    return store

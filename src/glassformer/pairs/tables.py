@@ -1,0 +1,207 @@
+"""Rows of tables: CSV and TSV with headers, JSON lines, parquet and Excel workbooks."""
+
+import csv
+import io
+import json
+import re
+import zipfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager
+from itertools import chain, islice
+from pathlib import Path
+from typing import Any
+
+from glassformer.errors import DataError
+from glassformer.pairs import kinds
+from glassformer.pairs.columns import ColumnChooser
+from glassformer.pairs.lines import as_utf_8, readable, unpacked
+
+Row = tuple[Any, Any]
+"""The two cells of a row that are the pair."""
+
+DELIMITERS = ",;\t|"
+
+
+def rows(path: Path, kind: str, columns: ColumnChooser) -> Iterator[Row]:
+    """Yield the source's and the target's cell of each row; DataError where the table can't be used."""
+    read: dict[str, Callable[[Path, ColumnChooser], Iterator[Row]]] = {
+        kinds.TEXT: _tsv_rows,
+        kinds.CSV: _csv_rows,
+        kinds.JSON: _json_rows,
+        kinds.PARQUET: _parquet_rows,
+        kinds.XLSX: _xlsx_rows,
+    }
+    with readable(path):
+        yield from read[kind](path, columns)
+
+
+def _tsv_rows(path: Path, columns: ColumnChooser) -> Iterator[Row]:
+    """Yield the rows of a file of tab-separated values, in which quotes are characters as any other."""
+    with _open_text(path) as file:
+        yield from _delimited(path, csv.reader(file, delimiter="\t", quoting=csv.QUOTE_NONE), columns)
+
+
+def _csv_rows(path: Path, columns: ColumnChooser) -> Iterator[Row]:
+    """Yield the rows of a CSV file, whose first line says what separates its cells."""
+    with _open_text(path) as file:
+        first = file.readline()
+        delimiter = max(DELIMITERS, key=re.sub('"[^"]*"', "", first).count)
+        lines = chain([first], file)
+        yield from _delimited(path, csv.reader(lines, delimiter=delimiter, strict=True), columns)
+
+
+def _delimited(path: Path, reader: Any, columns: ColumnChooser) -> Iterator[Row]:
+    """Yield the rows that a reader of the csv module gives. The first is a header if its cells are known names."""
+    csv.field_size_limit(1 << 30)
+    try:
+        first = next((row for row in reader if any(row)), None)
+        if first is None:
+            return
+        headed = columns.is_header(first)
+        names = first if headed else [str(n) for n in range(1, len(first) + 1)]
+        left, right = columns.choose(names)
+        least = max(left, right) + 1
+        for row in reader if headed else chain([first], reader):
+            if len(row) < least:
+                if not any(row):
+                    continue
+                raise DataError(
+                    f"{path}, line {reader.line_num}: it has {len(row)} of the {len(first)} columns of the first line: "
+                    "a line break or separator within a text needs quotes around it"
+                )
+            yield row[left], row[right]
+    except csv.Error as error:
+        raise DataError(f"{path}, line {reader.line_num}: {error}") from None
+
+
+def _json_rows(path: Path, columns: ColumnChooser) -> Iterator[Row]:
+    """Yield the rows of objects, one a line, or all in one array."""
+    with _open_text(path) as file:
+        number, first = next(((number, line) for number, line in enumerate(file, start=1) if line.strip()), (1, ""))
+        if first.lstrip().startswith("["):
+            items = enumerate(_json_array(path, first + file.read()), start=1)
+            yield from _objects(path, items, "item", columns)
+        else:
+            yield from _objects(path, _json_lines(path, chain([first], file), number), "line", columns)
+
+
+def _json_lines(path: Path, file: Iterator[str], start: int) -> Iterator[tuple[int, Any]]:
+    for number, line in enumerate(file, start):
+        if line.strip():
+            try:
+                yield number, json.loads(line)
+            except ValueError as error:
+                raise DataError(f"{path}, line {number}: not JSON ({error}); one object a line was expected") from None
+
+
+def _json_array(path: Path, text: str) -> list[Any]:
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        raise DataError(f"{path}: not JSON ({error})") from None
+
+
+def _objects(path: Path, numbered: Iterator[tuple[int, Any]], unit: str, columns: ColumnChooser) -> Iterator[Row]:
+    """Yield the rows of objects; those within an object, as in {"translation": {"en": ...}}, count as its columns."""
+    chosen: tuple[str, str] | None = None
+    for number, value in numbered:
+        if not isinstance(value, dict):
+            raise DataError(f"{path}, {unit} {number}: an object was expected, got {json.dumps(value)[:40]}")
+        flat = _flattened(value)
+        if chosen is None:
+            names = [name for name, cell in flat.items() if not isinstance(cell, list)]
+            left, right = columns.choose(names, likely=[name for name in names if isinstance(flat[name], str | None)])
+            chosen = names[left], names[right]
+        if missing := [name for name in chosen if name not in flat]:
+            raise DataError(f"{path}, {unit} {number}: it has no {missing[0]}")
+        yield flat[chosen[0]], flat[chosen[1]]
+
+
+def _flattened(value: dict[str, Any]) -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for name, cell in value.items():
+        if isinstance(cell, dict):
+            flat |= {f"{name}.{inner}": text for inner, text in cell.items()}
+        else:
+            flat[name] = cell
+    return flat
+
+
+def _parquet_rows(path: Path, columns: ColumnChooser) -> Iterator[Row]:
+    """Yield the rows of a parquet file, of which only the two columns are read."""
+    try:
+        import pyarrow
+        import pyarrow.compute
+        import pyarrow.parquet
+    except ImportError:
+        raise ImportError('a parquet file needs the extra parquet: pip install "glassformer[parquet]"') from None
+    try:
+        with pyarrow.parquet.ParquetFile(path) as file:
+            kinds_of = dict(_parquet_columns(file.schema_arrow))
+            names = list(kinds_of)
+            left, right = columns.choose(names, likely=[name for name in names if _is_text(pyarrow, kinds_of[name])])
+            chosen = [names[left], names[right]]
+            for batch in file.iter_batches(columns=chosen):
+                table = pyarrow.Table.from_batches([batch]).flatten()
+                yield from zip(*(table.column(name).to_pylist() for name in chosen), strict=True)
+    except pyarrow.ArrowException as error:
+        raise DataError(f"{path} is a parquet file that is damaged or incomplete ({error}): get it again") from None
+
+
+def _parquet_columns(schema: Any) -> Iterator[tuple[str, Any]]:
+    """Yield name and type of each column, those of structs each by itself."""
+    for field in schema:
+        if hasattr(field.type, "num_fields") and field.type.num_fields and str(field.type).startswith("struct"):
+            yield from ((f"{field.name}.{inner.name}", inner.type) for inner in field.type)
+        else:
+            yield field.name, field.type
+
+
+def _is_text(pyarrow: Any, kind: Any) -> bool:
+    if pyarrow.types.is_dictionary(kind):
+        kind = kind.value_type
+    return pyarrow.types.is_string(kind) or pyarrow.types.is_large_string(kind)
+
+
+def _xlsx_rows(path: Path, columns: ColumnChooser) -> Iterator[Row]:
+    """Yield the rows of the first sheet of an Excel workbook that has any."""
+    try:
+        import openpyxl
+    except ImportError:
+        raise ImportError('an Excel workbook needs the extra xlsx: pip install "glassformer[xlsx]"') from None
+    try:
+        with path.open("rb") as file, closing(openpyxl.load_workbook(file, read_only=True, data_only=True)) as workbook:
+            for sheet in workbook.worksheets:
+                cells = (row for row in sheet.iter_rows(values_only=True) if any(cell is not None for cell in row))
+                first = list(islice(cells, 1))
+                if first:
+                    yield from _sheet_rows(first[0], cells, columns)
+                    return
+    except DataError:
+        raise
+    except (KeyError, ValueError, SyntaxError, OSError, zipfile.BadZipFile) as error:  # a ParseError is a SyntaxError
+        raise DataError(f"{path} is an Excel workbook that is damaged or incomplete ({error}): get it again") from None
+
+
+def _sheet_rows(first: Sequence[Any], cells: Iterator[Sequence[Any]], columns: ColumnChooser) -> Iterator[Row]:
+    titles = ["" if cell is None else str(cell) for cell in first]
+    while titles and not titles[-1]:  # cells that were formatted, never filled
+        titles.pop()
+    headed = columns.is_header(titles)
+    names = titles if headed else [str(n) for n in range(1, len(titles) + 1)]
+    left, right = columns.choose(names)
+    for row in cells if headed else chain([first], cells):
+        yield tuple(row[n] if n < len(row) else None for n in (left, right))  # pyright: ignore[reportReturnType]
+
+
+@contextmanager
+def _open_text(path: Path) -> Iterator[io.TextIOWrapper]:
+    """Open a file of text, unpacked; DataError where it isn't UTF-8."""
+    with path.open("rb") as packed:
+        try:
+            yield io.TextIOWrapper(as_utf_8(unpacked(packed)), encoding="utf-8-sig", newline="")
+        except UnicodeDecodeError as error:
+            raise DataError(
+                f"{path}: not UTF-8 ({error.reason} at byte 0x{error.object[error.start]:02x}); convert it from the "
+                "encoding that it is in, for example with iconv -f windows-1252 -t utf-8"
+            ) from None

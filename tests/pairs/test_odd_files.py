@@ -1,0 +1,336 @@
+"""Files as people have them: each is read rightly, or refused in one sentence that is true."""
+
+import bz2
+import codecs
+import gzip
+import io
+import json
+import lzma
+import pickle
+import sys
+import tarfile
+import zipfile
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from glassformer.errors import ConfigError, DataError
+from glassformer.pairs.files import PairFiles
+
+PAIRS = [("a cat", "eine Katze"), ('say "no"', "sag „nein“"), ("", "leer"), ("two\u2028lines", "zwei Zeilen")]
+TSV = "".join(f"{source}\t{target}\n" for source, target in PAIRS)
+
+
+def zipped(**files: str) -> bytes:
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as archive:
+        for name, content in files.items():
+            archive.writestr(name.replace("__", "/").replace("_xml", ".xml"), content)
+    return buffer.getvalue()
+
+
+def tarred() -> bytes:
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w") as archive:
+        archive.addfile(tarfile.TarInfo("a"))
+    return buffer.getvalue()
+
+
+def csv(delimiter: str, header: str) -> bytes:
+    quoted = ['"' + text.replace('"', '""') + '"' for pair in PAIRS for text in pair]
+    lines = [delimiter.join(quoted[n : n + 2]) for n in range(0, len(quoted), 2)]
+    return "\r\n".join([*([header] if header else []), *lines]).encode()
+
+
+def json_lines(make: Callable[[str, str], Any]) -> bytes:
+    return "".join(f"{json.dumps(make(*pair))}\n" for pair in PAIRS).encode()
+
+
+READ = {
+    "plain.tsv": TSV.encode(),
+    "mark.tsv": codecs.BOM_UTF8 + TSV.encode(),
+    "dos.tsv": TSV.replace("\n", "\r\n").encode(),
+    "utf-16-le.tsv": codecs.BOM_UTF16_LE + TSV.encode("utf-16-le"),
+    "utf-16-be.txt": codecs.BOM_UTF16_BE + TSV.encode("utf-16-be"),
+    "packed.tsv.gz": gzip.compress(TSV.encode()),
+    "packed.tsv.xz": lzma.compress(TSV.encode()),
+    "packed.tsv.bz2": bz2.compress(TSV.encode()),
+    "packed without an ending": gzip.compress(TSV.encode()),
+    "not packed.gz": TSV.encode(),
+    "packed utf-16.gz": gzip.compress(codecs.BOM_UTF16_LE + TSV.encode("utf-16-le")),
+    "more columns.tsv": TSV.replace("\n", "\tnote\t0.7\n").encode(),
+    "header.tsv": f"source\ttarget\n{TSV}".encode(),
+    "languages.tsv": f"en\tde\n{TSV}".encode(),
+    "header.csv": csv(",", "en,de"),
+    "no header.csv": csv(",", ""),
+    "semicolons.csv": csv(";", "English;German"),
+    "packed.csv.gz": gzip.compress(csv(",", "source,target")),
+    "more.csv": b"id,score,target,source\n"
+    + b"".join(
+        f'{n},0.5,"{t}","{s}"\n'.encode() for n, (s, t) in enumerate([(s.replace('"', '""'), t) for s, t in PAIRS])
+    ),
+    "lines.jsonl": json_lines(lambda source, target: {"source": source, "target": target, "id": 7}),
+    "translation.jsonl": json_lines(lambda source, target: {"id": 7, "translation": {"en": source, "de": target}}),
+    "utf-16.jsonl": codecs.BOM_UTF16_BE + json_lines(lambda en, de: {"en": en, "de": de}).decode().encode("utf-16-be"),
+    "array.json": json.dumps([{"en": source, "de": target} for source, target in PAIRS]).encode(),
+}
+"""Files that all hold PAIRS."""
+
+REFUSED = {
+    "a.docx": (zipped(word__document_xml="<w/>"), "is a Word document: save its pairs as a table"),
+    "a.ods": (zipped(mimetype="x", content_xml="<o/>"), "is an OpenDocument file: save it as .xlsx or .csv"),
+    "a.zip": (zipped(en="x", de="y"), r"is a zip file \(en, de\): unpack it first"),
+    "cut.xlsx": (zipped(xl__workbook_xml="<w/>")[:40], "is a zip file that is damaged or incomplete"),
+    "a.xls": (b"\xd0\xcf\x11\xe0\xa1\xb1", "is an old Excel or Word file: save it as .xlsx or .csv"),
+    "a.pdf": (b"%PDF-1.7\n", "is a PDF"),
+    "a.pkl": (pickle.dumps(PAIRS), "is a Python pickle, which may run any program and is never loaded"),
+    "a.tar": (tarred(), "is a tar archive: unpack it first"),
+    "a.tar.gz": (gzip.compress(tarred()), "is a tar archive: unpack it first"),
+    "a.sqlite": (b"SQLite format 3\0", "is an SQLite database"),
+    "a.html": (b"<!DOCTYPE html><html><body>404</body></html>", "is a web page, not data"),
+    "a.tsv": (b"<html><head>", "is a web page, not data"),
+    "a.xml": (b'<?xml version="1.0"?><catalogue/>', "is XML with the root element catalogue: TMX and XLIFF can be"),
+    "entities.tmx": (
+        b'<?xml version="1.0"?><!DOCTYPE tmx [<!ENTITY x SYSTEM "file:///etc/passwd">]><tmx version="1.4"/>',
+        "is XML that declares entities of its own, which are not read",
+    ),
+    "cut.tmx": (b'<?xml version="1.0"?>\n<tmx version="1.4"><body><tu>', "is a TMX file that can't be read: "),
+    "lfs.tsv": (b"version https://git-lfs.github.com/spec/v1\noid sha256:1\n", "is a pointer of Git LFS, not the data"),
+    "a.png": (b"\x89PNG\r\n", "is a picture"),
+    "cut.gz": (gzip.compress(TSV.encode())[:-9], r"is a packed file that is damaged or incomplete"),
+    "cut.xz": (lzma.compress(TSV.encode())[:-9], r"is a packed file that is damaged or incomplete"),
+    "cut.bz2": (bz2.compress(TSV.encode())[:-9], r"is a packed file that is damaged or incomplete"),
+    "latin.tsv": ("café\tx\n".encode("latin1"), r"line 1: not UTF-8 \(byte 0xe9 at column 4\); .*windows-1252"),
+    "chinese.tsv": (
+        "你好吗\t再见\n".encode("gb18030"),
+        r"line 1: not UTF-8 .*it may be gb18030: convert it with iconv",
+    ),
+    "japanese.tsv": (
+        "こんにちは\tさようなら\n".encode("shift_jis"),
+        r"line 1: not UTF-8 .*it may be (shift_jis|gb18030)",
+    ),
+    "utf-16-le.tsv": (TSV.encode("utf-16-le"), "looks like UTF-16 without its mark: .* iconv -f utf-16le -t utf-8"),
+    "utf-16-be.tsv": (TSV.encode("utf-16-be"), "looks like UTF-16 without its mark: .* iconv -f utf-16be -t utf-8"),
+    "cut utf-16.tsv": (codecs.BOM_UTF16_LE + b"a\0b", "begins with the mark of UTF-16 but isn't UTF-16"),
+    "a.bin": (bytes(range(7)) * 40 + bytes(40), "is a binary file, text was expected"),
+    "latin.csv": ("en,de\na,café\n".encode("latin1"), r"not UTF-8 \(.* at byte 0xe9\); convert it"),
+    "many.csv": (b"id,text_a,text_b\n1,x,y\n", r"has the columns id, text_a, text_b: say which .*--columns id text_a"),
+    "one.csv": (b"en\nhello\n", "has one column: a pair needs a source and a target"),
+    "ragged.csv": (b"en,de\na,b\nc\n", r"line 3: it has 1 of the 2 columns of the first line"),
+    "quote.csv": (b'en,de\n"a,b\n', r"line 2: unexpected end of data"),
+    "broken.jsonl": (b'{"en": "a", "de": "b"}\n{"en": "a", \n', r"line 2: not JSON .*one object a line was expected"),
+    "missing.jsonl": (b'{"en": "a", "de": "b"}\n{"en": "a"}\n', "line 2: it has no de"),
+    "list.jsonl": (b'{"en": "a", "de": "b"}\n["a", "b"]\n', r"line 2: an object was expected, got \["),
+    "broken.json": (b'[{"en": "a", "de": "b"}, ', ": not JSON"),
+}
+"""Files, and what is said about them."""
+
+
+@pytest.mark.parametrize("name", READ)
+def test_files_that_hold_the_same_pairs(tmp_path, name):
+    (tmp_path / name).write_bytes(READ[name])
+    assert list(PairFiles(tmp_path / name)) == PAIRS
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_files_that_are_refused(tmp_path, name):
+    content, message = REFUSED[name]
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(DataError, match=f"{name}.*{message}") as raised:
+        list(PairFiles(tmp_path / name))
+    assert "\n" not in str(raised.value)
+
+
+SMALL = {
+    "null.jsonl": (
+        '\n{"source": null, "target": "b", "id": 3}\n{"source": 119, "target": "c"}\n',
+        [("", "b"), ("119", "c")],
+    ),
+    "array.json": (' \n[{"en": 1, "de": "b", "tags": ["x"]}]', [("1", "b")]),
+    "quotes.csv": ('"a, b, c";"x, y"\n', [("a, b, c", "x, y")]),
+    "blank.csv": ("\n\nen,de\na,b\n\nc,d\n", [("a", "b"), ("c", "d")]),
+    "words.tsv": ("it rains\tes regnet\nto\tit\n", [("it rains", "es regnet"), ("to", "it")]),
+    "empty.csv": ("", []),
+}
+"""Small files, and their pairs."""
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_small_files(tmp_path, name):
+    content, pairs = SMALL[name]
+    (tmp_path / name).write_text(content, encoding="utf-8")
+    assert list(PairFiles(tmp_path / name)) == pairs
+
+
+def test_several_frames_of_zstandard_and_one_without_its_end(tmp_path):
+    compress = pytest.importorskip("zstandard").ZstdCompressor().compress
+    path = tmp_path / "a.tsv.zst"
+    path.write_bytes(compress(TSV.encode()) + compress(b"x\ty\n" * 100_000))
+    assert list(PairFiles(path)) == [*PAIRS, *[("x", "y")] * 100_000]
+    path.write_bytes(path.read_bytes()[:-3])
+    with pytest.raises(DataError, match=r"damaged or incomplete \(the last frame has no end\): get it again"):
+        list(PairFiles(path))
+    path.write_bytes(compress(b'{"en": "a", "de": "b"}\n'))
+    assert list(PairFiles(path)) == [("a", "b")]
+
+
+def test_a_break_within_a_cell_is_a_space(tmp_path):
+    (tmp_path / "a.csv").write_bytes(b'en,de\r\n"a\r\nb","c\nd"\r\n')
+    assert list(PairFiles(tmp_path / "a.csv")) == [("a b", "c d")]
+
+
+def test_columns_can_be_named_or_counted(tmp_path):
+    path = tmp_path / "three.csv"
+    path.write_text("id,en,de,fr\n1,one,eins,un\n")
+    for columns, pair in {("fr", "en"): ("un", "one"), ("3", "4"): ("eins", "un"), ("de", "1"): ("eins", "1")}.items():
+        assert list(PairFiles(path, columns=columns)) == [pair]
+    with pytest.raises(DataError, match="has no column 'es': its columns are id, en, de, fr"):
+        list(PairFiles(path, columns=("en", "es")))
+    (tmp_path / "plain.tsv").write_text("1\tone\teins\n2\ttwo\tzwei\n")
+    assert list(PairFiles(tmp_path / "plain.tsv", columns=("2", "3"))) == [("one", "eins"), ("two", "zwei")]
+
+
+@pytest.mark.parametrize(
+    ("header", "first", "said"),
+    [
+        ("id\tde\ten\ttext_id", ("b", "c"), "de is the source, en the target (of the columns id, de, en, text_id)"),
+        ("Target\tScore\tSource\tx", ("c", "a"), "Source is the source, Target the target (of the columns Target, S"),
+        ("原文\t译文\tx\ty", ("a", "b"), "原文 is the source, 译文 the target"),
+        ("x\tsentence_en\tsentence_de\ty", ("b", "c"), "sentence_en is the source, sentence_de the target"),
+        ("source 1\ttarget 1\tx\ty", ("source 1", "target 1"), "the first two of 4 columns are the pair (--columns"),
+        ("no\tno\tx\ty", ("no", "no"), "the first two of 4 columns are the pair"),
+    ],
+)
+def test_columns_are_known_by_their_names_and_what_was_taken_is_said(tmp_path, header, first, said):
+    path = tmp_path / "a.tsv"
+    path.write_text(f"{header}\na\tb\tc\td\n", encoding="utf-8")
+    told: list[str] = []
+    (block,) = PairFiles(path).blocks(told.append)
+    assert next(zip(*block.pairs(), strict=True)) == first
+    (line,) = told
+    assert line.startswith(f"{path}: {said}")
+
+
+def test_a_table_has_both_sides_but_lines_of_json_may_be_targets(tmp_path):
+    (tmp_path / "a.jsonl").write_text('{"en": "a", "de": "b"}\n')
+    (tmp_path / "a.tmx").write_text(TMX)
+    (tmp_path / "b.txt").write_text("b\n")
+    for sides in (("a.tmx", "b.txt"), ("b.txt", "a.tmx")):
+        with pytest.raises(DataError, match=r"a.tmx is a TMX file, which has both sides: give it alone"):
+            list(PairFiles(*(tmp_path / side for side in sides)))
+    assert list(PairFiles(tmp_path / "b.txt", tmp_path / "a.jsonl")) == [("b", '{"en": "a", "de": "b"}')]
+    with pytest.raises(ConfigError, match="columns are for a file of both sides"):
+        PairFiles(tmp_path / "b.txt", tmp_path / "b.txt", ("1", "2"))
+
+
+# Formats that a library reads
+
+
+def test_parquet(tmp_path):
+    pyarrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    flat = pyarrow.table({"id": [1, 2], "en": ["one", "two"], "de": ["eins", None]})
+    numbers = pyarrow.table({"source": [1, 2], "target": pyarrow.array(["eins", "zwei"]).dictionary_encode()})
+    parquet.write_table(numbers, tmp_path / "numbers.parquet")
+    assert list(PairFiles(tmp_path / "numbers.parquet")) == [("1", "eins"), ("2", "zwei")]
+    nested = pyarrow.table({"id": ["1", "2"], "translation": [{"en": "one", "de": "eins"}, {"en": "two", "de": None}]})
+    for table in (flat, nested):
+        path = tmp_path / "a.parquet"
+        parquet.write_table(table, path)
+        assert list(PairFiles(path)) == [("one", "eins"), ("two", "")]
+        assert list(PairFiles(path, columns=("de", "en"))) == [("eins", "one"), ("", "two")]
+    path.write_bytes(path.read_bytes()[:60])
+    with pytest.raises(DataError, match="is a parquet file that is damaged or incomplete"):
+        list(PairFiles(path))
+
+
+def test_xlsx(tmp_path):
+    openpyxl = pytest.importorskip("openpyxl")
+    path = tmp_path / "a.xlsx"
+    for header in (["German", "English", None], None):
+        book = openpyxl.Workbook()
+        book.create_sheet("empty", 0)
+        for row in ([header] if header else []) + [["eins", "one"], [2, "two"], [None, None], ["drei", None]]:
+            book.worksheets[1].append(row)
+        book.save(path)
+        assert list(PairFiles(path)) == [("eins", "one"), ("2", "two"), ("drei", "")]
+    renamed = path.rename(tmp_path / "pairs.data")
+    assert len(list(PairFiles(renamed))) == 3
+    renamed.write_bytes(renamed.read_bytes().replace(b"<row", b"<r0w").replace(b"PK\x01\x02", b"PK\x01\x03", 1))
+    with pytest.raises(DataError, match="damaged or incomplete"):
+        list(PairFiles(renamed))
+
+
+TMX = """<?xml version="1.0" encoding="utf-8"?>
+<tmx version="1.4"><header srclang="de" creationtool="x" creationtoolversion="1" segtype="sentence" o-tmf="x"
+ adminlang="en" datatype="plaintext"/><body>
+<tu><tuv xml:lang="en"><seg>a <bpt i="1">&lt;b&gt;</bpt><hi>c</hi>at<!-- a note --><ept i="1">&lt;/b&gt;</ept></seg>
+ </tuv> <tuv xml:lang="de"><seg>eine Katze</seg></tuv></tu>
+<tu><tuv xml:lang="en"><seg>two</seg></tuv></tu>
+<tu><tuv xml:lang="de"><seg>drei &amp; vier</seg></tuv><tuv xml:lang="en"><seg>three</seg></tuv></tu>
+</body></tmx>
+"""
+XLIFF = """<?xml version="1.0" encoding="utf-8"?>
+<xliff xmlns="urn:oasis:names:tc:xliff:document:1.2" version="1.2"><file original="x" source-language="en"
+ target-language="de" datatype="plaintext"><body>
+<trans-unit id="1"><source>one</source><target>eins</target></trans-unit>
+<trans-unit id="2"><source>two</source></trans-unit>
+<trans-unit id="3"><source>three</source><target state="needs-translation">drei</target></trans-unit>
+<trans-unit id="4"><source>a <g id="1">fourth</g></source><target state="final">vier</target></trans-unit>
+</body></file></xliff>
+"""
+XLIFF_2 = """<?xml version="1.0" encoding="utf-8"?>
+<xliff xmlns="urn:oasis:names:tc:xliff:document:2.0" srcLang="en" trgLang="de" version='2.1'><file id="f">
+<unit id="1"><segment><source>one</source><target>eins</target></segment></unit>
+<unit id="2"><segment><source>two</source></segment></unit>
+<unit id="3"><segment state="initial"><source>three</source><target>drei</target></segment></unit>
+<unit id="4"><segment state="final"><source>a <pc id="1">fourth</pc></source><target>vier</target></segment></unit>
+</file></xliff>
+"""
+PO = """msgid ""
+msgstr "Content-Type: text/plain; charset=UTF-8\\n"
+
+msgid "one"
+msgstr "eins"
+
+#, fuzzy
+msgid "two"
+msgstr "zwo"
+
+msgid "three"
+msgstr ""
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "columns", "expected"),
+    [
+        ("a.tmx", TMX, None, [("eine Katze", "a cat"), ("drei & vier", "three")]),
+        ("a.tmx", TMX, ("en", "de"), [("a cat", "eine Katze"), ("three", "drei & vier")]),
+        ("a.xlf", XLIFF, None, [("one", "eins"), ("a fourth", "vier")]),
+        ("b.xlf", XLIFF_2, None, [("one", "eins"), ("a fourth", "vier")]),
+        ("a.po", PO, None, [("one", "eins")]),
+        ("a.po.gz", PO, None, [("one", "eins")]),
+    ],
+)
+def test_translation_memories(tmp_path, name, content, columns, expected):
+    pytest.importorskip("translate")
+    raw = content.encode()
+    (tmp_path / name).write_bytes(gzip.compress(raw) if name.endswith("gz") else raw)
+    assert list(PairFiles(tmp_path / name, columns=columns)) == expected
+
+
+@pytest.mark.parametrize(
+    ("module", "name", "content", "extra"),
+    [
+        ("pyarrow", "a.parquet", b"PAR1", "parquet"),
+        ("openpyxl", "a.xlsx", zipped(xl__workbook_xml="<w/>"), "xlsx"),
+        ("translate.storage", "a.tmx", TMX.encode(), "formats"),
+        ("zstandard", "a.zst", b"\x28\xb5\x2f\xfd", "zstd"),
+    ],
+)
+def test_a_missing_library_is_named_with_its_extra(tmp_path, monkeypatch, module, name, content, extra):
+    monkeypatch.setitem(sys.modules, module, None)
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(ImportError, match=rf'pip install "glassformer\[{extra}\]"'):
+        list(PairFiles(tmp_path / name))
