@@ -32,8 +32,8 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 from glassformer import cli
 from glassformer.data.corpus import Corpus, write_corpus
 from glassformer.data.encode import EncodedPairs, PairCounts, PairEncoder
+from glassformer.pairs.files import Pair, PairFiles
 from glassformer.run.folder import Run, load_run, write_config, write_weights
-from glassformer.text.pairs import Pair, PairFiles
 from glassformer.text.tokenizer import Tokenizer
 from glassformer.training.config import TrainConfig
 from glassformer.transformer.config import ModelConfig
@@ -103,6 +103,8 @@ def prepare_corpus() -> Callable[..., tuple[Corpus, PairCounts]]:
 
 TINY = dict(
     tokenizer="symbols",
+    preset="small",
+    metric="bleu",
     d_model=16,
     heads=2,
     encoder_layers=1,
@@ -231,7 +233,9 @@ WORDS = {
 class CommandLine:
     """The command line, run in this process, which saves the two seconds that importing torch takes."""
 
-    PROGRESS = ("learning the vocabulary", "vocabulary: ", "train: ", "valid: ", "model: ")  # before an error
+    SUSPICIONS = ("empty side (left out): ", "repeated: ", "target copies the source: ")
+    PROGRESS = (*SUSPICIONS, "learning the vocabulary", "vocabulary: ", "train: ", "valid: ", "model: ")
+    """Beginnings of lines that may come before an error."""
 
     def arguments(self, command: str) -> list[str]:
         """The arguments, with WORDS replaced."""

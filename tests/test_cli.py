@@ -24,13 +24,13 @@ BAD = {
     # files
     "TRAIN --source missing.tsv": "missing.tsv: no such file",
     "TRAIN --source pairs.tsv --valid-source missing.tsv": "missing.tsv: no such file",
-    "TRAIN --source thesis": "thesis is a folder, a text file was expected",
+    "TRAIN --source thesis": "thesis is a folder, a file was expected",
     "TRAIN --source source.txt --target short.txt": "source.txt has 60, short.txt has 57",
     "TRAIN --source empty.tsv": "empty.tsv is empty: at least one pair is needed",
     "TRAIN --source pairs.tsv --valid-source empty.tsv": "empty.tsv is empty: at least one pair is needed",
     "TRAIN --source latin1.tsv": "latin1.tsv, line 3: not UTF-8 (byte 0xe9 at column 4); convert it",
     "TRAIN --source no-tab.tsv": "no-tab.tsv, line 2: expected source<tab>target, found no tab",
-    "TRAIN --source broken.gz": "broken.gz is not a complete gzip file",
+    "TRAIN --source broken.gz": "broken.gz is a packed file that is damaged or incomplete .*: get it again",
     "TRAIN --source untrainable.tsv --valid-source valid.tsv": "left out 3 empty",
     "TRAIN": "source is missing: give the file of training sources",
     # settings
@@ -41,7 +41,7 @@ BAD = {
     "TRAIN PAIRS --tokenizer missing.model": "missing.model: no such sentencepiece model",
     "TRAIN PAIRS --tokenize 14a": "tokenize must be auto or one of .*13a.* got '14a'",
     "TRAIN PAIRS --d-model 0": "d_model must be at least 1, got 0",
-    "TRAIN PAIRS --valid-target target.txt": "must come in the same form",
+    "TRAIN PAIRS --valid-target target.txt": "as many lines as each other: valid.tsv has 11, target.txt has",
     "TRAIN PAIRS --overwrite --resume": "overwrite and resume exclude each other",
     # folders in the way
     "AGAIN PAIRS --out run": "run exists: --overwrite replaces it, or choose another --out",
@@ -78,8 +78,8 @@ BAD = {
     "translate run --resume --output new.txt SHORT": "--resume needs --input and --output",
     "translate run --resume --input seven.txt --output source.txt SHORT": "source.txt is there and source.txt.part",
     "translate new --resume --input seven.txt --output new.txt SHORT": "new: no such run folder",
-    "translate run --input seven.txt --prefixes run SHORT": "run is a folder, a text file was expected",
-    "translate run --input seven.txt --output new.txt --prefixes run SHORT": "run is a folder, a text file was exp",
+    "translate run --input seven.txt --prefixes run SHORT": "run is a folder, a file was expected",
+    "translate run --input seven.txt --output new.txt --prefixes run SHORT": "run is a folder, a file was expected",
     "translate run --input seven.txt --prefixes source.txt SHORT": "source.txt has 60 lines, the input 7: it must h",
     "translate run --input seven.txt --output new.txt --prefixes empty.tsv SHORT": "empty.tsv has 0 lines, the in",
     "translate run --input seven.txt --output new.txt --prefixes prefixes-of-seven.txt SHORT --max-length 1": (
@@ -307,6 +307,6 @@ def test_a_full_disk_behind_stdout(here, run_command):
 def test_every_command_is_listed_with_its_summary(capfd, run_command):
     assert run_command("--help") == 0
     out = capfd.readouterr().out
-    names = ["train", "runs", "translate", "evaluate", "import", "export", "heads", "inspect", "prune", "demo"]
+    names = ["train", "check", "runs", "translate", "evaluate", "inspect", "heads", "prune", "import", "export", "demo"]
     assert list(cli.COMMANDS) == names
-    assert all(name in out for name in names)
+    assert all(f"\n  {name:9}  {command.summary[:30]}" in out for name, command in cli.COMMANDS.items())

@@ -51,6 +51,17 @@ def test_a_terminal_shows_a_bar(monkeypatch, transient):
     assert erased == transient
 
 
+@pytest.mark.parametrize(("term", "moves"), [("xterm", True), ("dumb", False)])
+def test_a_terminal_that_can_only_print_gets_lines(monkeypatch, term, moves):
+    monkeypatch.setenv("TERM", term)
+    monkeypatch.setattr(meter, "SECONDS", 0)
+    monkeypatch.setattr(sys, "stderr", terminal := Terminal())
+    said: list[str] = []
+    with Meter("reading", "pairs", say=said.append) as shown:
+        shown.show(1)
+    assert (not said, "\x1b" in terminal.getvalue()) == (moves, moves)
+
+
 def test_elsewhere_it_is_said_every_ten_seconds(monkeypatch, capfd):
     now = 0.0
     monkeypatch.setattr(meter, "time", SimpleNamespace(monotonic=lambda: now))

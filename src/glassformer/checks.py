@@ -69,6 +69,18 @@ class Choice:
 
 
 @dataclass(frozen=True)
+class Flag:
+    """The form of a setting on the command line. It says nothing about its value."""
+
+    label: str = ""
+    """The word that stands for its value in the help; left out, what its type says."""
+    positional: bool = False
+    """It is given without the name of a flag."""
+    bare: bool = False
+    """It may be given without the name of its flag."""
+
+
+@dataclass(frozen=True)
 class Instance:
     """A value of this type."""
 

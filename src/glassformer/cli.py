@@ -5,36 +5,45 @@ import sys
 import warnings
 from collections.abc import Callable, Sequence
 from importlib.metadata import version
+from io import TextIOWrapper
 from typing import Any, NoReturn
 
-import tyro
-from tyro.conf import FlagCreatePairsOff
-
+from glassformer.commands.check import CheckFlags, check_pairs
 from glassformer.commands.demo import DemoFlags, demo
 from glassformer.commands.evaluate import EvaluateFlags, evaluate
 from glassformer.commands.export import ExportFlags, export_model
 from glassformer.commands.heads import HeadsFlags, study_heads
 from glassformer.commands.import_ import ImportFlags, import_model
 from glassformer.commands.inspect import InspectFlags, inspect_run
+from glassformer.commands.parser import Command, closest, overview, parse
 from glassformer.commands.prune import prune_heads
 from glassformer.commands.runs import RunsFlags, list_runs
-from glassformer.commands.train import resume, train
-from glassformer.commands.translate import TranslateFlags, translate
-from glassformer.errors import FULL, GlassformerError
+from glassformer.commands.train import HEADINGS, resume, train
+from glassformer.commands.translate import SEARCH, TranslateFlags, translate
+from glassformer.errors import FULL, ConfigError, GlassformerError
 from glassformer.insight.config import PruneConfig
 from glassformer.training.config import TrainConfig
 
-COMMANDS: dict[str, tuple[type, Callable[[Any], int]]] = {
-    "train": (TrainConfig, train),
-    "runs": (RunsFlags, list_runs),
-    "translate": (TranslateFlags, translate),
-    "evaluate": (EvaluateFlags, evaluate),
-    "import": (ImportFlags, import_model),
-    "export": (ExportFlags, export_model),
-    "heads": (HeadsFlags, study_heads),
-    "inspect": (InspectFlags, inspect_run),
-    "prune": (PruneConfig, prune_heads),
-    "demo": (DemoFlags, demo),
+GROUPS: dict[str, list[Command]] = {
+    "Train": [Command("train", TrainConfig, HEADINGS), Command("check", CheckFlags), Command("runs", RunsFlags)],
+    "Translate": [Command("translate", TranslateFlags, SEARCH), Command("evaluate", EvaluateFlags, SEARCH)],
+    "Look inside": [Command("inspect", InspectFlags), Command("heads", HeadsFlags), Command("prune", PruneConfig)],
+    "Exchange": [Command("import", ImportFlags), Command("export", ExportFlags)],
+    "Try it": [Command("demo", DemoFlags)],
+}
+COMMANDS = {command.name: command for commands in GROUPS.values() for command in commands}
+FUNCTIONS: dict[str, Callable[[Any], int]] = {
+    "train": train,
+    "check": check_pairs,
+    "runs": list_runs,
+    "translate": translate,
+    "evaluate": evaluate,
+    "inspect": inspect_run,
+    "heads": study_heads,
+    "prune": prune_heads,
+    "import": import_model,
+    "export": export_model,
+    "demo": demo,
 }
 
 
@@ -47,6 +56,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     # one other busy process training got less than a tenth as far. torch's OpenMP reads this when it is loaded.
     os.environ.setdefault("GOMP_SPINCOUNT", "2000")
     warnings.showwarning = lambda message, *_: print(f"glassformer: warning: {message}", file=sys.stderr)
+    if isinstance(sys.stdout, TextIOWrapper):
+        sys.stdout.reconfigure(errors="surrogateescape")  # a file's name that isn't UTF-8 is printed as it is
     given = list(sys.argv[1:] if arguments is None else arguments)
     if given == ["--version"]:
         print(f"glassformer {version('glassformer')}")
@@ -69,17 +80,18 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def _run(given: list[str]) -> int:
     """Run the command that these arguments name, and return its exit status."""
-    flags = tyro.extras.subcommand_cli_from_dict(
-        {name: kind for name, (kind, _) in COMMANDS.items()},
-        prog="glassformer",
-        description="From pairs of text to a trained Transformer and its translations, one command each. "
-        "--version says which version this is.",
-        args=given,
-        config=(FlagCreatePairsOff,),
-    )
+    name, rest = given[0] if given else "", given[1:]
+    if name in ("", "help", "-h", "--help") and (not rest or rest[0] not in COMMANDS):
+        print(overview(GROUPS), file=sys.stdout if name else sys.stderr)
+        return 0 if name else 2
+    if name in ("help", "-h", "--help"):
+        name, rest = rest[0], ["--help"]
+    if name not in COMMANDS:
+        raise ConfigError(f"there is no command {name}{closest(name, list(COMMANDS)) or ': see glassformer --help'}")
+    flags, named = parse(COMMANDS[name], rest)
     if isinstance(flags, TrainConfig) and flags.resume:
-        return resume(flags.out, given[1:])
-    return next(command for kind, command in COMMANDS.values() if type(flags) is kind)(flags)
+        return resume(flags.out, named)
+    return FUNCTIONS[name](flags)
 
 
 def _discard_output() -> None:

@@ -1,6 +1,5 @@
 """Progress of long work: a bar on a terminal's standard error, elsewhere a line now and then."""
 
-import sys
 import time
 from collections.abc import Callable
 from datetime import timedelta
@@ -10,6 +9,11 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 SECONDS = 10
 """Seconds between lines."""
+
+
+def can_move(console: Console) -> bool:
+    """Return whether a bar can move there: on a terminal, unless TERM says that it can only print."""
+    return console.is_terminal and not console.is_dumb_terminal
 
 
 class Meter:
@@ -31,10 +35,11 @@ class Meter:
         """`before` of the `total` were done earlier. A `transient` bar vanishes when the work is done."""
         self._what, self._unit, self._total, self._before, self._say = what, unit, total, before, say
         self._progress: Progress | None = None
-        if sys.stderr.isatty():
+        console = Console(stderr=True)
+        if can_move(console):
             columns = (TextColumn("{task.description}"), BarColumn(bar_width=24), TimeElapsedColumn())
             facts = TextColumn("{task.fields[facts]}")
-            self._progress = Progress(*columns, facts, console=Console(stderr=True), transient=transient)
+            self._progress = Progress(*columns, facts, console=console, transient=transient)
             self._task = self._progress.add_task(what, total=None, facts="")
 
     def __enter__(self) -> "Meter":

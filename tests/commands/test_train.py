@@ -11,10 +11,28 @@ from safetensors.torch import load_file
 def test_train_says_what_to_do_next(here, capfd, run_command):
     assert run_command("train TINY PAIRS --out my/run --max-updates 11 --metric exact") == 0
     out, err = capfd.readouterr()
-    assert err.startswith("learning the vocabulary\n")
+    suspicions = "repeated: 8% of the pairs, for example ", "target copies the source: 8% of the pairs, for example "
+    for line, begins in zip(err.splitlines(), (*suspicions, "learning the vocabulary"), strict=False):
+        assert line.startswith(begins)
     assert "my/run: 11 updates in" in out
     assert "exact" in out
-    assert out.endswith("translate with:\n  glassformer translate my/run < FILE\n")
+    assert out.endswith(
+        "what to do next:\n"
+        "  glassformer translate my/run TEXT    or: < FILE\n"
+        "  glassformer evaluate my/run --source FILE    with pairs that it has not seen\n"
+        "  glassformer inspect my/run --source TEXT    where it looks while it translates\n"
+    )
+
+
+def test_train_says_what_it_did_not_reach_and_the_command_that_goes_on(here, capfd, run_command):
+    assert run_command("train TINY PAIRS --out 'my run' --max-updates 3 --warmup 5 --metric exact") == 0
+    lines = capfd.readouterr().out.splitlines()
+    first, last = (next(n for n, line in enumerate(lines) if line.startswith(begin)) for begin in ("but ", "go on "))
+    assert lines[first] == "but the learning rate never reached its peak: 3 of 5 updates of its warm-up were made"
+    name, command = lines[last + 1].strip().split(maxsplit=1)
+    assert name == "glassformer"
+    assert run_command(command) == 0
+    assert "my run-more: 3 updates in" in capfd.readouterr().out
 
 
 def test_train_takes_parallel_files_and_overwrites(here, capfd, run_command):
@@ -47,7 +65,7 @@ def test_interrupted_prints_the_command_that_continues(here, capfd, run_command,
     name, command = out.splitlines()[-1].strip().split(maxsplit=1)
     assert name == "glassformer"
     assert run_command(command) == 0
-    assert shlex.split(capfd.readouterr().out.splitlines()[-1])[:3] == ["glassformer", "translate", "my run"]
+    assert shlex.split(capfd.readouterr().out.splitlines()[-1])[:3] == ["glassformer", "inspect", "my run"]
 
 
 def test_the_current_folder_as_run_folder(here, monkeypatch, capfd, run_command):

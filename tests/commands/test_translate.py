@@ -2,7 +2,10 @@
 
 import gzip
 import os
+import pty
 import shutil
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -24,6 +27,35 @@ def test_translates_from_stdin_to_stdout(here, stdin, capfd, translator, run_com
     assert out.splitlines() == translator.translate(lines, SEARCH)
     assert out.endswith("\n")
     assert err == ""
+
+
+def test_translates_its_arguments(here, capfd, translator, run_command):
+    lines = (here / "seven.txt").read_text(encoding="utf-8").splitlines()[:2]
+    assert run_command(f"translate run '{lines[0]}' '{lines[1]}' SHORT") == 0
+    assert capfd.readouterr().out.splitlines() == translator.translate(lines, SEARCH)
+    assert run_command(f"translate run '{lines[0]}' --input seven.txt SHORT") == 2
+    assert "give what to translate as arguments or as a file" in capfd.readouterr().err
+
+
+def test_on_a_terminal_it_says_how_to_go_on_and_answers_each_line(here):
+    leader, terminal = pty.openpty()
+    command = [sys.executable, "-m", "glassformer", "translate", "run", "--device", "cpu"]
+    with subprocess.Popen(
+        command, stdin=terminal, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        os.close(terminal)
+        try:
+            assert process.stderr.readline() == "a line, then Enter; Ctrl-D ends\n"
+            for _ in range(2):
+                os.write(leader, b"a b c\n")
+                assert process.stdout.readline().endswith("\n")
+            os.write(leader, b"\x04")
+            assert process.wait(timeout=60) == 0
+        finally:
+            process.kill()
+            os.close(leader)
 
 
 @pytest.mark.parametrize("name", ["seven.txt", "seven.txt.gz"])

@@ -1,5 +1,7 @@
 """Pieces that several commands share."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 from glassformer.errors import ConfigError
@@ -9,3 +11,15 @@ def check_new_folder(path: Path) -> None:
     """Raise ConfigError unless `path` may become a folder to write: nothing is there, or an empty folder."""
     if path.exists() and (not path.is_dir() or any(path.iterdir())):
         raise ConfigError(f"--out {path} is already there: give a new name, or remove it first")
+
+
+@contextmanager
+def loading() -> Iterator[None]:
+    """Show on a terminal that something moves while torch is loaded, which takes seconds."""
+    from rich.console import Console
+
+    from glassformer.meter import can_move
+
+    console = Console(stderr=True)
+    with console.status("loading torch") if can_move(console) else nullcontext():
+        yield

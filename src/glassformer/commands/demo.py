@@ -6,7 +6,7 @@ from pathlib import Path
 
 @dataclass(frozen=True, kw_only=True)
 class DemoFlags:
-    """Train a model, in a minute and a half, that reads dates in 16 languages and writes them as ISO 8601."""
+    """Train a model in 90 seconds that reads dates in 16 languages."""
 
     out: Path = Path("runs/dates")
     """The run folder to write; one of an earlier demo is replaced."""

@@ -1,27 +1,30 @@
 """`glassformer evaluate`: score translations against references."""
 
+import sys
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Annotated
 
-from tyro.conf import OmitArgPrefixes, Positional
-
+from glassformer.checks import Flag
 from glassformer.errors import ConfigError
 from glassformer.generation.config import SearchConfig
 
 
 @dataclass(frozen=True, kw_only=True)
 class EvaluateFlags:
-    """Score a run's translations, or a file of translations, against references.
+    """Score a run's translations, or a file of them, against references.
 
     Prints sacreBLEU's BLEU and chrF with their signatures, exact match, word and symbol error rate.
     """
 
-    run: Positional[Path | None] = None
+    run: Annotated[Path | None, Flag(positional=True)] = None
     """The run folder whose model translates --source. Left out: --hypotheses are scored as they are."""
     source: Path | None = None
-    """Sources, one a line; without --target a TSV file of source<tab>reference."""
+    """Sources, one a line; without --target a file of both sides, as `glassformer train` reads them."""
     target: Path | None = None
     """References, one a line."""
+    columns: tuple[str, str] | None = None
+    """The source's and the reference's column of a table, by name or number; of a TMX file the two languages."""
     hypotheses: Path | None = None
     """Translations to score instead of a run's own."""
     output: Path | None = None
@@ -34,7 +37,7 @@ class EvaluateFlags:
     """Where to compute: auto, cpu, cuda or mps."""
     precision: str = "auto"
     """float32, bfloat16, float16, or auto: what this processor is fastest in (bfloat16 and int8 on recent CPUs)."""
-    search: OmitArgPrefixes[SearchConfig] = field(default_factory=SearchConfig)
+    search: SearchConfig = field(default_factory=SearchConfig)
 
 
 def evaluate(flags: EvaluateFlags) -> int:
@@ -44,7 +47,8 @@ def evaluate(flags: EvaluateFlags) -> int:
     from glassformer.generation.files import progress_words
     from glassformer.generation.stream import LINES_AT_ONCE, counting, in_chunks
     from glassformer.generation.translator import Translator
-    from glassformer.text.pairs import PairFiles, read_lines
+    from glassformer.pairs.files import PairFiles
+    from glassformer.pairs.lines import read_lines
     from glassformer.text.scores import bleu_scorer, score_all
     from glassformer.text.tokenizer import SymbolTokenizer
 
@@ -61,7 +65,9 @@ def evaluate(flags: EvaluateFlags) -> int:
         if flags.output is not None:
             check_writable(flags.output)
         tame_memory()
-        pairs = list(PairFiles(flags.source, flags.target))
+        files = PairFiles(flags.source, flags.target, flags.columns)
+        blocks = files.blocks(say=lambda said: print(said, file=sys.stderr))
+        pairs = [pair for block in blocks for pair in zip(*block.pairs(), strict=True)]
         translator = Translator.load(flags.run, flags.device, flags.precision)
         symbols = symbols or isinstance(translator.target_tokenizer, SymbolTokenizer)
         sources = in_chunks((source for source, _ in pairs), LINES_AT_ONCE)

@@ -2,10 +2,9 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
-from tyro.conf import Positional
-
+from glassformer.checks import Flag
 from glassformer.commands.common import check_new_folder
 from glassformer.errors import ConfigError
 
@@ -14,7 +13,7 @@ from glassformer.errors import ConfigError
 class ExportFlags:
     """Write a run's model in the layout of another library."""
 
-    run: Positional[Path]
+    run: Annotated[Path, Flag(positional=True)]
     """The run folder."""
     to: Literal["huggingface", "ctranslate2"]
     """huggingface: a Marian model, for transformers and whatever reads its files. ctranslate2: for CTranslate2."""

@@ -2,22 +2,22 @@
 
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Annotated
 
-from tyro.conf import Positional
-
+from glassformer.checks import Flag
 from glassformer.errors import ConfigError
 
 
 @dataclass(frozen=True, kw_only=True)
 class HeadsFlags:
-    """Show what each attention head of a run does on sentences of yours: a table, and a picture.
+    """Show what each attention head of a run does on your sentences.
 
     Each head has its own line: how much the loss rises without it, how sure and how spread its weights are, on which
     relative position they mostly fall, and its role (positional, syntactic and rare words by the criteria of Voita et
     al. 2019, end: it rests on the sentence's end). Leaves heads.json and, with matplotlib, heads.png in the run folder.
     """
 
-    run: Positional[Path]
+    run: Annotated[Path, Flag(positional=True)]
     """The run folder."""
     data: tuple[Path, ...]
     """The sentences: a file of sources and one of targets, or one TSV file."""
@@ -39,10 +39,10 @@ def study_heads(flags: HeadsFlags) -> int:
     from glassformer.insight.study import Sentences
     from glassformer.insight.study import study_heads as study
     from glassformer.insight.syntax import Treebank
+    from glassformer.pairs.files import PairFiles
     from glassformer.pictures import can_draw
     from glassformer.run.folder import load_run
     from glassformer.run.names import HEADS, HEADS_PICTURE
-    from glassformer.text.pairs import PairFiles
 
     pairs = PairFiles.of(flags.data, "--data")
     if flags.sentences < 1:

@@ -3,21 +3,18 @@
 from dataclasses import dataclass
 from pathlib import Path
 from shlex import quote
-from typing import Annotated
-
-import tyro
 
 from glassformer.commands.common import check_new_folder
 
 
 @dataclass(frozen=True, kw_only=True)
 class ImportFlags:
-    """Make a run folder of a trained Hugging Face Marian model, such as those of OPUS-MT.
+    """Make a run of a Hugging Face Marian model, such as OPUS-MT's.
 
     Reads config.json, model.safetensors, source.spm, target.spm and vocab.json of a folder; needs no other library.
     """
 
-    from_: Annotated[Path, tyro.conf.arg(name="from")]
+    from_: Path
     """The folder of the model."""
     out: Path
     """The run folder to write."""

@@ -2,20 +2,21 @@
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
-from tyro.conf import Positional
+from glassformer.checks import Flag
 
 
 @dataclass(frozen=True, kw_only=True)
 class InspectFlags:
-    """Write a page that shows the attention of a run while it translates a line.
+    """Write a page that shows where a run looks while it translates.
 
     One HTML file that needs no network: the encoder's attention, the decoder's to its own text and to the source, every
     head of every layer, token by token, for several hypotheses of the beam. Roles and importance of the heads are on it
     once `glassformer heads` has studied the run.
     """
 
-    run: Positional[Path]
+    run: Annotated[Path, Flag(positional=True)]
     """The run folder."""
     source: str
     """The line to translate."""

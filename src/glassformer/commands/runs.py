@@ -3,13 +3,14 @@
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
-from tyro.conf import Positional
+from glassformer.checks import Flag
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunsFlags:
-    """List the runs in a folder and the folders below it, the last changed first.
+    """List the runs in and below a folder, the last changed first.
 
     A run is `training` while a process is at it, `unfinished` if it was stopped (`glassformer train --resume` continues
     it), `done`, `imported`, or `damaged`. The score is the best of its validations, the loss that of the last one, in
@@ -17,7 +18,7 @@ class RunsFlags:
     tabs, below a line of their names.
     """
 
-    folder: Positional[Path] = Path("runs")
+    folder: Annotated[Path, Flag(positional=True)] = Path("runs")
     """Where to search, four folders deep; hidden folders are passed over. A run folder lists itself."""
 
 

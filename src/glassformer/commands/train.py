@@ -1,46 +1,70 @@
 """`glassformer train`: train a model, or continue a training that was stopped."""
 
 import os
-from collections.abc import Sequence
-from dataclasses import fields
+from collections.abc import Mapping
 from pathlib import Path
 from shlex import quote
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-import tyro
-from tyro.conf import FlagCreatePairsOff
-
+from glassformer.commands.common import loading
 from glassformer.training.config import TrainConfig
 
 if TYPE_CHECKING:
     from glassformer.training.result import TrainResult
 
+HEADINGS = {
+    "the most important flags": (
+        *("source", "target", "out", "preset", "max_minutes", "max_updates", "tokenizer", "metric", "from_", "resume"),
+        "overwrite",
+    ),
+    "text": (
+        *(
+            "columns",
+            "valid_source",
+            "valid_target",
+            "source_tokenizer",
+            "target_tokenizer",
+            "vocab_size",
+            "source_vocab_size",
+        ),
+        *("target_vocab_size", "separate_vocab", "character_coverage", "decompose", "max_tokens", "max_ratio"),
+    ),
+    "model": ("d_model", "heads", "encoder_layers", "decoder_layers", "d_ff", "dropout", "attention_dropout"),
+    "learning": (
+        *("batch_tokens", "accumulate", "optimizer", "learning_rate", "warmup", "cooldown", "resample"),
+        *("label_smoothing", "r_drop", "guide", "weight_decay", "clip_norm", "max_left_out"),
+    ),
+    "validation and limits": ("validate_every", "tokenize", "score_pairs", "average", "max_epochs", "patience"),
+    "machine": ("checkpoint_seconds", "seed", "device", "precision", "threads", "shard", "help"),
+}
+"""Flags below each heading."""
+
 
 def train(config: TrainConfig) -> int:
     """Train into the run folder `config.out`."""
-    from glassformer.training.train import train as run_training
+    with loading():
+        from glassformer.training.train import train as run_training
 
     return _report(run_training(config))
 
 
-def resume(folder: Path, arguments: Sequence[str]) -> int:
-    """Continue the training of a run folder, with the settings that `arguments` (flags of `train`) change.
-
-    The flags are parsed once more, over the settings that the training started with: so a given one counts even where
-    its value is the default.
-    """
-    from glassformer.training.train import read_settings
-    from glassformer.training.train import resume as resume_training
+def resume(folder: Path, given: Mapping[str, Any]) -> int:
+    """Continue the training of a run folder, with the settings that were `given`, even where one is the default."""
+    with loading():
+        from glassformer.training.train import read_settings
+        from glassformer.training.train import resume as resume_training
 
     started = read_settings(folder)
-    asked = tyro.cli(TrainConfig, args=arguments, default=started, config=(FlagCreatePairsOff,))
-    names = {setting.name for setting in fields(TrainConfig)} - {"out", "resume", "overwrite"}
-    changes = {name: getattr(asked, name) for name in names if getattr(asked, name) != getattr(started, name)}
+    settings = {name: value for name, value in given.items() if name not in ("out", "resume", "overwrite")}
+    changes = {name: value for name, value in settings.items() if value != getattr(started, name)}
     return _report(resume_training(folder, **changes))
 
 
 def _report(result: "TrainResult") -> int:
     """Print what a training came to, and return the exit status."""
+    from glassformer.training.advice import command_to_go_on
+    from glassformer.training.train import read_settings
+
     status = 0 if result.signal is None else 128 + result.signal  # as shells count: 130 for Ctrl-C, 143 for SIGTERM
     if os.environ.get("RANK", "0") != "0":  # only the first process that torchrun started prints
         return status
@@ -48,8 +72,15 @@ def _report(result: "TrainResult") -> int:
         print(f"saved at update {result.updates:,}; continue with:")
         print(f"  glassformer train --resume --out {quote(str(result.folder))}")
         return status
-    minutes = result.seconds / 60
-    score = "" if result.score is None else f", {result.metric} {result.score:.2f}"
+    minutes, run = result.seconds / 60, quote(str(result.folder))
+    score = "" if result.score is None else f", {result.metric} {result.score:.2f} on the validation pairs"
     print(f"{result.folder}: {result.updates:,} updates in {minutes:.1f} min{score}")
-    print(f"translate with:\n  glassformer translate {quote(str(result.folder))} < FILE")
+    for concern in result.concerns:
+        print(f"but {concern}")
+    if result.concerns:
+        print(f"go on with:\n  {command_to_go_on(read_settings(result.folder), result.folder)}")
+    print("what to do next:")
+    print(f"  glassformer translate {run} TEXT    or: < FILE")
+    print(f"  glassformer evaluate {run} --source FILE    with pairs that it has not seen")
+    print(f"  glassformer inspect {run} --source TEXT    where it looks while it translates")
     return 0

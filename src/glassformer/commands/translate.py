@@ -2,12 +2,12 @@
 
 import sys
 from contextlib import nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
-from tyro.conf import OmitArgPrefixes, Positional
-
+from glassformer.checks import Flag
+from glassformer.commands.common import loading
 from glassformer.errors import ConfigError
 from glassformer.generation.config import SearchConfig
 
@@ -15,9 +15,13 @@ if TYPE_CHECKING:
     from glassformer.generation.translator import Translator
 
 
+SEARCH = {"search": tuple(one.name for one in fields(SearchConfig))}
+"""Headings of the flags."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class TranslateFlags:
-    """Translate lines, from standard input to standard output or from file to file, as a stream.
+    """Translate lines: arguments, standard input, or a file.
 
     Each line of output belongs to the line of input at its place; empty lines stay empty. With --n-best above 1
     every line gives up to so many lines: its number, a tab, the translation. Stopped on the way from file to file, it
@@ -25,10 +29,12 @@ class TranslateFlags:
     precision that `auto` picks, are others.
     """
 
-    run: Positional[Path]
+    run: Annotated[Path, Flag(positional=True)]
     """The run folder that training left."""
+    text: Annotated[tuple[str, ...], Flag(positional=True)] = ()
+    """Lines to translate. Left out: --input, or else standard input."""
     input: Path | None = None
-    """File to translate, UTF-8, plain or .gz. Left out: standard input."""
+    """File to translate, a line each, plain or packed. Left out: standard input."""
     output: Path | None = None
     """File to write; it appears when it is complete. Left out: standard output."""
     prefixes: Path | None = None
@@ -41,17 +47,20 @@ class TranslateFlags:
     """Where to compute: auto, cpu, cuda or mps."""
     precision: str = "auto"
     """float32, bfloat16, float16, or auto: what this processor is fastest in (bfloat16 and int8 on recent CPUs)."""
-    search: OmitArgPrefixes[SearchConfig] = field(default_factory=SearchConfig)
+    search: SearchConfig = field(default_factory=SearchConfig)
 
 
 def translate(flags: TranslateFlags) -> int:
     """Translate from file to file, or as a stream."""
-    from glassformer.device import tame_memory
-    from glassformer.files import check_writable
-    from glassformer.generation.files import translate_file
-    from glassformer.generation.translator import Translator
+    with loading():
+        from glassformer.device import tame_memory
+        from glassformer.files import check_writable
+        from glassformer.generation.files import translate_file
+        from glassformer.generation.translator import Translator
 
     tame_memory()
+    if flags.text and (flags.input is not None or flags.prefixes is not None or flags.resume):
+        raise ConfigError("give what to translate as arguments or as a file, with --input, --prefixes and --resume")
     if flags.resume and (flags.input is None or flags.output is None):
         raise ConfigError("--resume needs --input and --output: a stream can't be read from its beginning again")
     if flags.output is not None:
@@ -78,11 +87,15 @@ def _translate_stream(translator: "Translator", flags: TranslateFlags) -> None:
     from glassformer.generation import stream
     from glassformer.generation.files import progress_words, translate_chunk
 
-    if flags.input is None:
+    if flags.text:
+        total, chunks = len(flags.text), iter([(1, list(flags.text))])
+    elif flags.input is None:
+        if sys.stdin.isatty():
+            print("a line, then Enter; Ctrl-D ends", file=sys.stderr)
         total, chunks = None, stream.chunks_of_stream(sys.stdin.buffer, stream.LINES_AT_ONCE)
     else:
         total, chunks = stream.count_lines(flags.input), stream.chunks_of_file(flags.input, stream.LINES_AT_ONCE)
-    if flags.output is not None or not sys.stdout.isatty():
+    if not flags.text and (flags.output is not None or not sys.stdout.isatty()):
         chunks = stream.counting(chunks, progress_words(translator), "lines", total)
     with nullcontext(sys.stdout.buffer) if flags.output is None else replacing(flags.output) as file:
         for first, lines, prefixes in stream.with_prefixes(chunks, flags.prefixes, total):

@@ -4,22 +4,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-from tyro.conf import Positional
-
-from glassformer.checks import Count, Device, Number, Positive, Probability, Seed, check_settings
+from glassformer.checks import Count, Device, Flag, Number, Positive, Probability, Seed, check_settings
 from glassformer.errors import ConfigError
-from glassformer.text.pairs import PairFiles
+from glassformer.pairs.files import PairFiles
 
 
 @dataclass(frozen=True, kw_only=True)
 class PruneConfig:
-    """Remove the attention heads that matter least from a run, and train a little on after each round.
+    """Remove the attention heads that matter least, and train on.
 
     Writes a run folder with fewer heads, which is smaller and faster; every other command takes it. The unpruned model
     is trained as long, so the table shows what the heads are worth. After a stop the same command continues.
     """
 
-    run: Positional[Path]
+    run: Annotated[Path, Flag(positional=True)]
     """The run to prune. It stays as it is."""
     out: Path
     """The run folder to write."""

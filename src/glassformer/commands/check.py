@@ -1,0 +1,130 @@
+"""`glassformer check`: what pairs of text are like, before any training."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Annotated
+
+from glassformer.checks import Flag
+from glassformer.commands.common import loading
+
+if TYPE_CHECKING:
+    from glassformer.data.facts import Finding, PairFacts, SideFacts
+
+BAR = 24
+"""Columns of the longest bar of a histogram."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckFlags:
+    """Say what pairs of text are like, and what looks wrong with them.
+
+    Also says which settings `glassformer train` would choose. Nothing is trained or written. Takes the files as `train`
+    does.
+    """
+
+    source: Annotated[tuple[Path, ...], Flag(positional=True)]
+    """The pairs, or their sources. Several files are mixed; a.tsv:3 is read three times."""
+    target: tuple[Path, ...] | None = None
+    """Targets, line by line the counterparts of the sources."""
+    columns: tuple[str, str] | None = None
+    """The source's and the target's column of a table, by name or number; of a TMX file the two languages."""
+    valid_source: tuple[Path, ...] | None = None
+    """Validation pairs, or their sources."""
+    valid_target: tuple[Path, ...] | None = None
+    """Validation targets."""
+
+
+def check_pairs(flags: CheckFlags) -> int:
+    """Print the facts about the pairs, and how `glassformer train` would take them."""
+    with loading():
+        from glassformer.data.facts import describe_pairs
+        from glassformer.data.preparation import Preparation
+        from glassformer.pairs.mixture import open_pairs, unweighted
+        from glassformer.training.automatic import choose_settings
+        from glassformer.training.config import TrainConfig
+        from glassformer.training.prepare import data_settings
+
+    config = TrainConfig(
+        source=flags.source,
+        target=flags.target,
+        columns=flags.columns,
+        valid_source=flags.valid_source,
+        valid_target=flags.valid_target,
+        out=Path("run"),
+    )
+    preparation = Preparation.from_files(data_settings(config), print)
+    facts = describe_pairs(unweighted(config.pairs))
+    print(f"{config.pairs.name}: {facts.pairs:,} pairs, for example")
+    for source, target in preparation.training.sample[:3]:
+        print(f"  {source} -> {target}")
+    for line in (*_side_lines(facts), "", *_findings(facts)):
+        print(line)
+    if flags.valid_source is not None:
+        valid = list(open_pairs(flags.valid_source, flags.valid_target, flags.columns))
+        print(_overlap(unweighted(config.pairs), valid))
+    print("glassformer train would choose:")
+    choices = choose_settings(config, preparation.training.pairs, describe_pairs(preparation.training.sample))
+    for choice in choices:
+        print(f"  {choice}")
+    settled = config.settled({choice.name: choice.value for choice in choices})
+    print("and prepare:", flush=True)
+    with TemporaryDirectory() as folder:
+        say = partial(print, " ")
+        prepared = replace(preparation, settings=data_settings(settled), say=say)
+        prepared.make(Path(folder) / "prepared", settled.model_config)
+    return 0
+
+
+def _side_lines(facts: "PairFacts") -> Iterator[str]:
+    """Yield a table of both sides, and the histogram of their lengths."""
+    sides = facts.source, facts.target
+    yield ""
+    yield f"{'':22}{'source':>24}{'target':>28}"
+    rows = {
+        "characters a line": [f"{side.characters:.1f}, at most {side.longest:,}" for side in sides],
+        "words a line": [f"{side.words:.1f}" for side in sides],
+        "different words": [f"{side.distinct_words:,}" for side in sides],
+        "different characters": [f"{side.distinct_characters:,}" for side in sides],
+        "script": [side.script or "none" for side in sides],
+    }
+    for name, (left, right) in rows.items():
+        yield f"{name:22}{left:>24}{right:>28}"
+    yield "lines by characters"
+    for n in range(max(len(side.histogram) for side in sides)):
+        label = "0" if n == 0 else "1" if n == 1 else f"{1 << n - 1} to {(1 << n) - 1}"
+        bars = [_bar(side, n) for side in sides]
+        yield f"  {label:>14}  {bars[0]:<28}{bars[1]}".rstrip()
+
+
+def _bar(side: "SideFacts", n: int) -> str:
+    count = side.histogram[n] if n < len(side.histogram) else 0
+    width = round(BAR * count / max(side.histogram))
+    return "█" * width or ("▏" if count else "")
+
+
+def _findings(facts: "PairFacts") -> Iterator[str]:
+    """Yield a line for each way in which pairs look wrong."""
+    for what, finding in facts.findings.items():
+        if finding.count:
+            yield f"{what}: {finding.count:,} {'pair' if finding.count == 1 else 'pairs'}, {_first(finding)}"
+    if not any(finding.count for finding in facts.findings.values()):
+        yield "no pair is empty, repeated, a copy of its source, or the wrong way round"
+
+
+def _first(finding: "Finding") -> str:
+    return f"{'' if finding.count == 1 else 'the first '}number {finding.number:,}: {finding.example}"
+
+
+def _overlap(pairs: Iterable[tuple[str, str]], valid: Sequence[tuple[str, str]]) -> str:
+    """Say how many validation sources are training sources too."""
+    known = {source for source, _ in pairs}
+    common = [number for number, (source, _) in enumerate(valid, start=1) if source in known]
+    if not common:
+        return f"none of the {len(valid):,} validation sources is among those to train on"
+    return (
+        f"{len(common):,} of the {len(valid):,} validation sources are among those to train on (the first is number "
+        f"{common[0]:,}): their scores say little about text that is new"
+    )

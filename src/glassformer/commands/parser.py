@@ -1,0 +1,299 @@
+"""From a command's dataclass to its flags, their help and their errors: a field is a flag, its docstring the help."""
+
+import argparse
+import ast
+import difflib
+import inspect
+import shutil
+import textwrap
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import MISSING, dataclass, field, fields, is_dataclass
+from functools import cache
+from pathlib import Path
+from types import UnionType
+from typing import Annotated, Any, Literal, NoReturn, Union, get_args, get_origin, get_type_hints
+
+from glassformer.checks import Choice, Flag
+from glassformer.errors import ConfigError
+
+NARROWEST, WIDEST = 30, 100
+"""Fewest and most columns of a help text."""
+UNITS = ("minutes", "seconds", "updates", "epochs", "tokens", "pairs")
+"""Last words of a number's name that say what it counts."""
+FOLDERS = ("out", "run", "from_", "unpruned", "folder")
+"""Names of paths that are folders."""
+
+
+@dataclass(frozen=True)
+class Command:
+    """A command as the parser needs it."""
+
+    name: str
+    kind: type
+    """The dataclass of its flags."""
+    headings: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    """The flags below each heading, by the names of their fields, in their order; "help" is one. The others come first.
+    """
+
+    @property
+    def summary(self) -> str:
+        """The first paragraph of the dataclass's docstring."""
+        return _paragraphs(self.kind)[0]
+
+    @property
+    def arguments(self) -> "dict[str, _Argument]":
+        """The arguments by the names of their fields."""
+        return {argument.name: argument for argument in _arguments(self.kind)}
+
+
+def parse(command: Command, given: Sequence[str]) -> tuple[Any, dict[str, Any]]:
+    """Return the dataclass that these arguments make, and the values of the fields that they name.
+
+    Prints the help and exits where it is asked for. Raises ConfigError, in one line, for what can't be understood.
+    """
+    parser = _build(command)
+    parsed, rest = parser.parse_known_intermixed_args(list(given))
+    if rest:
+        raise ConfigError(_unknown(command, rest[0]))
+    plain = {name: tuple(value) if isinstance(value, list) else value for name, value in vars(parsed).items()}
+    values = {name: value for name, value in plain.items() if value not in (None, ())}
+    for argument in command.arguments.values():
+        if (bare := values.pop(argument.bare, None)) is not None:
+            if argument.name in values:
+                raise ConfigError(f"{command.name} has two {argument.flag}: {bare} and {values[argument.name]}")
+            values[argument.name] = bare
+    missing = [argument.title for name, argument in command.arguments.items() if argument.needed and name not in values]
+    if missing:
+        raise ConfigError(f"{command.name} needs {' and '.join(missing)}: see glassformer {command.name} --help")
+    return _make(command.kind, values), values
+
+
+def overview(groups: Mapping[str, Sequence[Command]]) -> str:
+    """Return the help of all commands, in groups."""
+    lines = ["usage: glassformer COMMAND ...", "", "From pairs of text to a trained Transformer and its translations."]
+    width = max(len(command.name) for commands in groups.values() for command in commands)
+    for heading, commands in groups.items():
+        lines += ["", f"{heading}:"]
+        for command in commands:
+            first, *more = textwrap.wrap(command.summary, _columns() - width - 4)
+            lines += [f"  {command.name:{width}}  {first}", *(f"  {'':{width}}  {line}" for line in more)]
+    last = "glassformer COMMAND --help says more, glassformer --version which version this is."
+    return "\n".join([*lines, "", last])
+
+
+def closest(word: str, known: Sequence[str]) -> str:
+    """Return ": did you mean ...?" for the known word that is most like this one, or an empty text."""
+    like = difflib.get_close_matches(word, known, 1, 0.6)
+    return f": did you mean {like[0]}?" if like else ""
+
+
+@dataclass(frozen=True)
+class _Argument:
+    """A field of a dataclass as an argument of the command line."""
+
+    name: str
+    kind: Any
+    """The type of a value: of one among several, where there may be more."""
+    mark: Flag
+    help: str
+    needed: bool
+    choices: Sequence[str] = ()
+    count: int | Literal["+"] | None = None
+    """Number of values; None: one."""
+
+    @property
+    def flag(self) -> str:
+        return "--" + self.name.strip("_").replace("_", "-")
+
+    @property
+    def bare(self) -> str:
+        """Name of the value that is given without the flag."""
+        return f"bare {self.name}"
+
+    @property
+    def label(self) -> str:
+        """The word that stands for the value in the help."""
+        if self.mark.label:
+            return self.mark.label
+        if self.choices:
+            return "{" + ",".join(self.choices) + "}"
+        if self.kind is Path:
+            return "FOLDER" if self.name in FOLDERS else "FILE"
+        if self.kind in (int, float):
+            return self.unit.upper() or "N"
+        return "TEXT"
+
+    @property
+    def title(self) -> str:
+        """The argument as it is called in a message."""
+        return self.label if self.mark.positional else self.flag
+
+    @property
+    def unit(self) -> str:
+        """The unit of a number, or an empty text."""
+        last = self.name.rpartition("_")[2]
+        return last if last in UNITS else ""
+
+    def add_to(self, group: Any) -> None:
+        """Add the argument to a group of argparse."""
+        text = self.help.replace("%", "%%")
+        if self.kind is bool:
+            group.add_argument(self.flag, dest=self.name, action="store_true", help=text)
+        elif self.mark.positional:  # `parse` says what is missing
+            count = "?" if self.count is None else "*"
+            group.add_argument(self.name, type=self.read, metavar=self.label, nargs=count, default=None, help=text)
+        else:
+            group.add_argument(
+                self.flag, dest=self.name, type=self.read, metavar=self.label, nargs=self.count, help=text
+            )
+        if self.mark.bare:
+            count = "?" if self.count is None else "*"
+            group.add_argument(self.bare, type=self.read, nargs=count, default=None, help=argparse.SUPPRESS)
+
+    def read(self, text: str) -> Any:
+        """Return the value that a text stands for; argparse shows the text of what this raises."""
+        if get_origin(self.kind) is Literal:
+            if text not in self.choices:
+                raise argparse.ArgumentTypeError(f"expected one of {', '.join(self.choices)}, got {text!r}")
+            return text
+        expected = {int: "a whole number", float: "a number"}.get(self.kind, "")
+        try:
+            return self.kind(text)
+        except ValueError:
+            of = f" of {self.unit}" if self.unit else ""
+            raise argparse.ArgumentTypeError(f"expected {expected}{of}, got {text!r}") from None
+
+
+class _Parser(argparse.ArgumentParser):
+    """A parser whose errors are raised."""
+
+    def error(self, message: str) -> NoReturn:
+        raise ConfigError(message.removeprefix("argument "))
+
+
+def _build(command: Command) -> _Parser:
+    """Return the parser of a command. Only what is given appears in its result."""
+    parser = _Parser(
+        prog=f"glassformer {command.name}",
+        usage=_usage(command),
+        description="\n\n".join(textwrap.fill(part, _columns()) for part in _paragraphs(command.kind)),
+        formatter_class=_formatter,
+        argument_default=argparse.SUPPRESS,
+        allow_abbrev=False,
+        add_help=False,
+    )
+    positional = parser.add_argument_group("arguments")
+    below = {name for names in command.headings.values() for name in names}
+    others = [name for name in (*command.arguments, "help") if name not in below]
+    for heading, names in {"flags": others, **command.headings}.items():
+        group = parser.add_argument_group(heading)
+        for name in names:
+            if name == "help":
+                group.add_argument("-h", "--help", action="help", help="Show this and exit.")
+            else:
+                argument = command.arguments[name]
+                argument.add_to(positional if argument.mark.positional else group)
+    return parser
+
+
+def _usage(command: Command) -> str:
+    """Return how the command is called: its arguments without a flag, and the flags that must be given."""
+    words = [command.name]
+    for argument in command.arguments.values():
+        if argument.mark.positional:
+            words.append(argument.label if argument.needed else f"[{argument.label}]")
+        elif argument.mark.bare:
+            words.append(f"[{argument.label}]")
+        elif argument.needed:
+            words.append(f"{argument.flag} {argument.label}")
+    return " ".join(["glassformer", *words, "[flags]"])
+
+
+def _formatter(prog: str) -> argparse.HelpFormatter:
+    return argparse.RawDescriptionHelpFormatter(prog, width=_columns(), max_help_position=28)
+
+
+def _columns() -> int:
+    return max(NARROWEST, min(WIDEST, shutil.get_terminal_size().columns))
+
+
+@cache
+def _arguments(kind: type) -> tuple[_Argument, ...]:
+    """Return the arguments of a dataclass; a field that is itself a dataclass gives its own."""
+    hints, helps = get_type_hints(kind, include_extras=True), _field_help(kind)
+    found: list[_Argument] = []
+    for one in fields(kind):
+        hint = hints[one.name]
+        if is_dataclass(hint) and isinstance(hint, type):
+            found += _arguments(hint)
+            continue
+        marks = list(_marks(hint))
+        value, count = _value(hint)
+        choices = next((mark.words for mark in marks if isinstance(mark, Choice)), ())
+        needed = one.default is MISSING and one.default_factory is MISSING
+        says_nothing = needed or one.default is None or one.default is False or one.default == ()
+        shown = "" if says_nothing else f" (default: {one.default})"
+        mark = next((mark for mark in marks if isinstance(mark, Flag)), Flag())
+        if get_origin(value) is Literal:
+            choices = get_args(value)
+        found.append(_Argument(one.name, value, mark, helps[one.name] + shown, needed, choices, count))
+    return tuple(found)
+
+
+def _marks(hint: Any) -> Iterator[Any]:
+    """Yield what annotates a type, at any depth, from the outside in."""
+    if get_origin(hint) is Annotated:
+        inner, *marks = get_args(hint)
+        yield from marks
+        yield from _marks(inner)
+    elif get_origin(hint) in (Union, UnionType):
+        for part in get_args(hint):
+            yield from _marks(part)
+
+
+def _value(hint: Any) -> tuple[Any, int | Literal["+"] | None]:
+    """Return the type of one value, and how many there are (see `_Argument.count`)."""
+    if get_origin(hint) is Annotated:
+        return _value(get_args(hint)[0])
+    if get_origin(hint) in (Union, UnionType):
+        members = [part for part in get_args(hint) if part is not type(None)]
+        return _value(next((part for part in members if get_origin(part) is tuple), members[0]))
+    if get_origin(hint) is tuple:
+        first, *rest = get_args(hint)
+        return first, "+" if rest == [Ellipsis] else 1 + len(rest)
+    return hint, None
+
+
+def _make(kind: type, values: Mapping[str, Any]) -> Any:
+    """Return the dataclass of these values; a field that is itself a dataclass is made of its own."""
+    hints = get_type_hints(kind)
+    made = {name: _make(hint, values) for name, hint in hints.items() if isinstance(hint, type) and is_dataclass(hint)}
+    return kind(**made, **{one.name: values[one.name] for one in fields(kind) if one.name in values})
+
+
+def _unknown(command: Command, word: str) -> str:
+    """Return what is wrong with an argument that nothing takes."""
+    advice = f": see glassformer {command.name} --help"
+    if not word.startswith("-"):
+        return f"{command.name} has no use for {word!r}{advice}"
+    flag = word.partition("=")[0]
+    known = [argument.flag for argument in command.arguments.values() if not argument.mark.positional]
+    return f"{command.name} has no flag {flag}{closest(flag, known) or advice}"
+
+
+def _paragraphs(kind: type) -> list[str]:
+    """Return the paragraphs of a docstring, each in one line."""
+    return [" ".join(part.split()) for part in inspect.cleandoc(kind.__doc__ or "").split("\n\n")]
+
+
+def _field_help(kind: type) -> dict[str, str]:
+    """Return the docstring below each field of a dataclass."""
+    statements = next(iter(ast.parse(textwrap.dedent(inspect.getsource(kind))).body))
+    assert isinstance(statements, ast.ClassDef)
+    found = {one.name: "" for one in fields(kind)}
+    for statement, below in zip(statements.body, statements.body[1:], strict=False):
+        if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name):
+            text = below.value if isinstance(below, ast.Expr) else None
+            if isinstance(text, ast.Constant) and isinstance(text.value, str):
+                found[statement.target.id] = " ".join(text.value.split())
+    return found

@@ -1,0 +1,45 @@
+"""`glassformer check` on good and on suspicious pairs; files that are refused are in tests/pairs/test_odd_files.py."""
+
+import os
+
+
+def test_it_says_what_the_pairs_are_like_and_what_train_would_choose(here, capfd, run_command, tree):
+    rows = [("one cat", "eine Katze"), ("", "leer"), ("one cat", "eine Katze"), ("same", "same"), ("3", "drei")]
+    (here / "odd.csv").write_text("id,en,de\n" + "".join(f"{n},{s},{t}\n" for n, (s, t) in enumerate(rows)))
+    before = tree(here)
+    assert run_command("check odd.csv --valid-source odd.csv") == 0
+    out = capfd.readouterr().out
+    for line in (
+        "odd.csv: en is the source, de the target (of the columns id, en, de)",
+        "odd.csv: 5 pairs, for example",
+        "characters a line               3.8, at most 7             6.4, at most 10",
+        "words a line                               1.2                         1.4",
+        "script                                   Latin                       Latin",
+        "          4 to 7  ████████████████████████    ████████████████████████",
+        "empty side (left out): 1 pair, number 2:  -> leer",
+        "repeated: 1 pair, number 3: one cat -> eine Katze",
+        "target copies the source: 1 pair, number 4: same -> same",
+        "5 of the 5 validation sources are among those to train on (the first is number 1)",
+        "  --target-tokenizer char       lines of 6 characters and 1 word on average",
+        "  --metric exact                exact match: short targets",
+        "and prepare:\n  learning the vocabulary\n",
+        "  train: 4 of 5 pairs, left out 1 empty; 27 source and 36 target tokens\n",
+    ):
+        assert line in out, out
+    assert tree(here) == before
+
+
+def test_the_name_of_a_file_need_not_be_utf_8(here, capfdbinary, run_command):
+    name = b"p\xff.tsv"
+    (here / os.fsdecode(name)).write_text("one\teins\ntwo\tzwei\n")
+    assert run_command(f"check {os.fsdecode(name)}") == 0
+    assert name + b": 2 pairs, for example\n" in capfdbinary.readouterr().out
+
+
+def test_nothing_wrong_is_said_too(here, capfd, run_command):
+    (here / "fine.tsv").write_text("one\teins\ntwo\tzwei\n")
+    (here / "valid.tsv").write_text("three\tdrei\n")
+    assert run_command("check fine.tsv --valid-source valid.tsv") == 0
+    out = capfd.readouterr().out
+    assert "\nno pair is empty, repeated, a copy of its source, or the wrong way round\n" in out
+    assert "\nnone of the 1 validation sources is among those to train on\n" in out

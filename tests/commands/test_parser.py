@@ -1,0 +1,167 @@
+"""Flags, help and errors, made from a command's dataclass."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Literal
+
+import pytest
+
+from glassformer import cli
+from glassformer.checks import Choice, Flag
+from glassformer.commands.parser import Command, closest, overview, parse
+from glassformer.errors import ConfigError
+
+
+@dataclass(frozen=True, kw_only=True)
+class Inner:
+    """Not shown."""
+
+    beam: int = 5
+    """Width of the beam."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Flags:
+    """Do this.
+
+    And say how,
+    at length.
+    """
+
+    run: Annotated[Path, Flag(positional=True)]
+    """The run."""
+    text: Annotated[tuple[str, ...], Flag(positional=True)] = ()
+    """Some lines."""
+    to: Literal["here", "there"]
+    """Where to, 100 %."""
+    source: Annotated[Path | None, Flag(bare=False)] = None
+    """A file."""
+    from_: Path | None = None
+    """Another run."""
+    columns: tuple[str, str] | None = None
+    """Two columns."""
+    files: tuple[Path, ...] = ()
+    """Several files."""
+    max_minutes: float | None = None
+    """When to stop."""
+    metric: Annotated[str, Choice("bleu", "chrf")] = "bleu"
+    """A score."""
+    fast: bool = False
+    """Hurry."""
+    search: Inner = field(default_factory=Inner)
+
+
+COMMAND = Command("do", Flags, {"search": ("beam", "help")})
+
+
+def test_each_type_is_read():
+    line = "R one --to there 'two words' --from x --columns a b --files f g --max-minutes 2.5 --fast --beam 7"
+    given = line.replace("'two words'", "two-words").split()
+    flags, named = parse(COMMAND, given)
+    assert flags == Flags(
+        run=Path("R"),
+        text=("one", "two-words"),
+        to="there",
+        from_=Path("x"),
+        columns=("a", "b"),
+        files=(Path("f"), Path("g")),
+        max_minutes=2.5,
+        fast=True,
+        search=Inner(beam=7),
+    )
+    assert set(named) == {"run", "text", "to", "from_", "columns", "files", "max_minutes", "fast", "beam"}
+    assert parse(COMMAND, ["R", "--to=here"]) == (Flags(run=Path("R"), to="here"), {"run": Path("R"), "to": "here"})
+
+
+def test_a_flag_that_may_be_bare():
+    @dataclass(frozen=True)
+    class Bare:
+        """Do."""
+
+        source: Annotated[Path | None, Flag(bare=True)] = None
+        """A file."""
+
+    command = Command("do", Bare)
+    for given in (["a.tsv"], ["--source", "a.tsv"]):
+        assert parse(command, given) == (Bare(Path("a.tsv")), {"source": Path("a.tsv")})
+    assert parse(command, []) == (Bare(), {})
+    with pytest.raises(ConfigError, match=r"^do has two --source: a.tsv and b.tsv$"):
+        parse(command, ["a.tsv", "--source", "b.tsv"])
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ("", "do needs FOLDER and --to: see glassformer do --help"),
+        ("R --to nowhere", "--to: expected one of here, there, got 'nowhere'"),
+        ("R --to here --max-minutes two", "--max-minutes: expected a number of minutes, got 'two'"),
+        ("R --to here --beam 2.5", "--beam: expected a whole number, got '2.5'"),
+        ("R --to here --max-minuts 2", "do has no flag --max-minuts: did you mean --max-minutes?"),
+        ("R --to here --zzz=2", "do has no flag --zzz: see glassformer do --help"),
+        ("R --to here --columns a", "--columns: expected 2 arguments"),
+        ("R --to", "--to: expected one argument"),
+    ],
+)
+def test_mistakes_are_named_in_one_line(given, message):
+    with pytest.raises(ConfigError) as raised:
+        parse(COMMAND, given.split())
+    assert str(raised.value) == message
+
+
+HELP = """\
+usage: glassformer do FOLDER [TEXT] --to {here,there} [flags]
+
+Do this.
+
+And say how, at length.
+
+arguments:
+  FOLDER                   The run.
+  TEXT                     Some lines.
+
+flags:
+  --to {here,there}        Where to, 100 %.
+  --source FILE            A file.
+  --from FOLDER            Another run.
+  --columns TEXT TEXT      Two columns.
+  --files FILE [FILE ...]  Several files.
+  --max-minutes MINUTES    When to stop.
+  --metric {bleu,chrf}     A score. (default: bleu)
+  --fast                   Hurry.
+
+search:
+  --beam N                 Width of the beam. (default: 5)
+  -h, --help               Show this and exit.
+"""
+
+
+def test_the_help_says_it_all(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    with pytest.raises(SystemExit) as exit_:
+        parse(COMMAND, ["--help"])
+    assert exit_.value.code == 0
+    assert capsys.readouterr().out == HELP
+
+
+@pytest.mark.parametrize("columns", ["40", "80", "300"])
+def test_every_command_has_help_that_fits(columns, capsys, monkeypatch, run_command):
+    monkeypatch.setenv("COLUMNS", columns)
+    for name in cli.COMMANDS:
+        assert run_command(f"{name} --help") == 0
+        text = capsys.readouterr().out
+        assert text.startswith(f"usage: glassformer {name} ")
+        assert max(map(len, text.splitlines()[2:])) <= max(56, min(int(columns), 100))
+        for argument in cli.COMMANDS[name].arguments.values():
+            assert argument.help, argument.name
+            assert argument.title in text
+
+
+def test_the_overview_has_a_line_for_each_command(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
+    text = overview({"Work": [COMMAND, Command("rest", Inner)]})
+    assert "\nWork:\n  do    Do this.\n  rest  Not shown.\n" in text
+
+
+def test_the_closest_word_is_named_or_none():
+    assert closest("trian", ["train", "translate"]) == ": did you mean train?"
+    assert closest("xyz", ["train", "translate"]) == ""
