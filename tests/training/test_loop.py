@@ -60,8 +60,8 @@ def test_the_figures_of_training_are_recorded(settings, files):
     config = settings(max_updates=20, optimizer="muon", learning_rate=None, warmup=None)
     train(config)
     [line] = files.reports(config.out)
-    # The defaults: up to 1 / (2 d_model) with Muon, over 4 d_model updates.
-    assert line["learning_rate"] == pytest.approx(1 / (2 * 16) * 20 / (4 * 16))
+    # The defaults: up to 1 / (2 d_model) with Muon, over a tenth of the updates.
+    assert line["learning_rate"] == pytest.approx(1 / (2 * 16) * math.sqrt(2 / 20))
     assert line["epoch"] == 2
     assert 0 < line["loss"] < 2 * math.log(10)
     assert line["tokens_per_second"] > 0

@@ -28,7 +28,7 @@ AGAIN = "the same text was prepared before, and that is used again: 1,140 train 
 def config(tmp_path: Path, syllables, write_pairs) -> Callable[..., TrainConfig]:
     """Settings of a run of 1,200 pairs, with changes."""
     files = asdict(write_pairs(tmp_path / "data", syllables()))
-    plain = dict(tokenizer="symbols", preset="tiny", threads=1, separate_vocab=True)
+    plain = dict(tokenizer="symbols", preset="tiny", metric="bleu", batch_tokens=512, threads=1, separate_vocab=True)
     return lambda out="run", **changes: TrainConfig(out=tmp_path / "runs" / out, **{**plain, **files, **changes})
 
 
@@ -103,7 +103,10 @@ def test_what_is_prepared_is_used_again(config, prepared, said):
     assert said == [AGAIN]
     assert content(settings.out) == content(prepared.out)
     assert set(content(settings.out)) == {*ARRAYS, "resume/valid.json", "source.symbols", "target.symbols"}
-    assert training(settings.out) == {"settings": settings.to_json(), "pairs": training(prepared.out)["pairs"]}
+    assert training(settings.out) == {
+        **{"settings": settings.to_json(), "chosen": {}},
+        "pairs": training(prepared.out)["pairs"],
+    }
     assert len(read_valid_pairs(settings.out)) == 60
     [entry] = entries(prepared.out.parent)
     for name in ARRAYS:

@@ -45,6 +45,20 @@ def uninterrupted(tiny, tmp_path_factory) -> Path:
 # Interrupted and continued
 
 
+def test_what_the_data_and_the_limits_decided_stays_when_a_training_goes_on(settings, interrupting, files):
+    left = dict(tokenizer="auto", preset="auto", metric="auto", batch_tokens=None, warmup=None, validate_every=None)
+    whole, stopped = (settings(out, **left, max_updates=24) for out in ("whole", "stopped"))
+    train(whole)
+    for updates in (3, 9):
+        with interrupting(updates):
+            train_once(stopped)
+    assert resume(stopped.out).updates == 24
+    assert files.outcome(stopped.out) == files.outcome(whole.out)
+    chosen = json.loads((whole.out / "config.json").read_text(encoding="utf-8"))["training"]["chosen"]
+    assert set(chosen) == {"source_tokenizer", "target_tokenizer", "preset", "dropout", "metric", "batch_tokens"}
+    assert len(files.metrics(whole.out)) > 12, "it was validated every other update"
+
+
 @pytest.mark.parametrize(
     "updates",
     [(1,), (7,), (10,), (13,), (25,), (5, 5, 9)],

@@ -6,15 +6,26 @@ from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Annotated, Any
 
-import tyro
-
-from glassformer.checks import Choice, Count, Device, Number, Positive, Probability, Seed, Share, Whole, check_settings
+from glassformer.checks import (
+    Choice,
+    Count,
+    Device,
+    Flag,
+    Number,
+    Positive,
+    Probability,
+    Seed,
+    Share,
+    Whole,
+    check_settings,
+)
 from glassformer.errors import ConfigError
+from glassformer.pairs.mixture import Pairs, Paths, open_pairs
 from glassformer.text.kinds import SUBWORD_ENDINGS
-from glassformer.text.pairs import PairFiles
 from glassformer.text.scores import METRICS
-from glassformer.transformer.config import ModelConfig
+from glassformer.transformer.config import PRESETS, ModelConfig
 
+AUTO = "auto"
 PRECISIONS = ("auto", "float32", "bfloat16")
 OPTIMIZERS = ("muon", "adam")
 CHANGEABLE = (
@@ -29,6 +40,8 @@ INHERITED = (
     *("preset", "d_model", "heads", "encoder_layers", "decoder_layers", "d_ff"),
 )
 """Settings that a run has from the one that it begins with."""
+BATCH_TOKENS = 2048
+"""Most tokens in a batch, where neither the data nor the user say otherwise."""
 OFF = "0 turns it off"
 Weight = Annotated[float, Number(at_least=0, less_than=math.inf, note=OFF)]
 
@@ -39,32 +52,35 @@ class TrainConfig:
 
     out: Path
     """The run folder to write."""
-    source: Path | None = None
-    """Training sources, one a line, UTF-8, plain or .gz; without --target a TSV file of source<tab>target."""
-    target: Path | None = None
+    source: Annotated[Paths | None, Flag(bare=True)] = None
+    """Training sources, one a line; without --target a file of both sides: TSV (source<tab>target), CSV, JSON lines,
+    parquet, xlsx, TMX, XLIFF or PO, plain or packed. Several files are mixed; a.tsv:3 is read three times."""
+    target: Paths | None = None
     """Training targets, line by line the counterparts of the sources."""
-    valid_source: Path | None = None
+    columns: tuple[str, str] | None = None
+    """The source's and the target's column of a table, by name or number; of a TMX file the two languages."""
+    valid_source: Paths | None = None
     """Validation sources (or a TSV file). Left out, up to 1,000 training pairs are held out."""
-    valid_target: Path | None = None
+    valid_target: Paths | None = None
     """Validation targets."""
     overwrite: bool = False
     """Replace the run in the output folder."""
-    from_: Annotated[Path | None, tyro.conf.arg(name="from")] = None
+    from_: Path | None = None
     """Go on from the model of this run folder, a trained or an imported one, with these pairs (fine-tuning). Its
     tokenizers and sizes are kept."""
     resume: bool = False
     """Continue the unfinished run in the output folder from its last checkpoint, with the settings it was started
     with; limits, device, precision, threads, learning rate and batch size may be given anew."""
 
-    tokenizer: str = "unigram"
+    tokenizer: Annotated[str, Flag("KIND")] = AUTO
     """Kind of tokenizer: unigram, bpe, char, word (sentencepiece, learned from the text), symbols (split at
-    spaces), or the path of a sentencepiece model: a .model file, or the .spm of another run."""
+    spaces), or the path of a sentencepiece model: a .model file, or the .spm of another run. auto: as the text is."""
     source_tokenizer: str | None = None
     """The source's own kind of tokenizer; source and target then have separate vocabularies."""
     target_tokenizer: str | None = None
     """The target's own kind of tokenizer; source and target then have separate vocabularies."""
     vocab_size: Count | None = None
-    """Number of token ids. Left out: what the text gives, at most 8,000."""
+    """Number of token ids. Left out: what the text gives, the more the longer it is (29,000 sentences: 8,000)."""
     source_vocab_size: Count | None = None
     """The source's own number of token ids; source and target then have separate vocabularies."""
     target_vocab_size: Count | None = None
@@ -81,8 +97,9 @@ class TrainConfig:
     max_ratio: Annotated[float, Number(at_least=1)] = 9.0
     """Training pairs whose lengths in tokens differ by a larger factor are left out."""
 
-    preset: str = "small"
-    """Size of the model: tiny (2.3M parameters with 8,000 ids), small (6.0M), base or big (Vaswani et al. 2017)."""
+    preset: Annotated[str, Choice(AUTO, *PRESETS)] = AUTO
+    """Size of the model: tiny (2.3M parameters with 8,000 ids), small (6.0M), base or big (Vaswani et al. 2017). auto:
+    as the data and the limits are."""
     d_model: int | None = None
     """Width, instead of the preset's."""
     heads: int | None = None
@@ -94,12 +111,13 @@ class TrainConfig:
     d_ff: int | None = None
     """Width of the feed-forward layers, instead of the preset's."""
     dropout: float | None = None
-    """Dropout probability, instead of the preset's."""
+    """Dropout probability, instead of the preset's; with preset auto as the data are."""
     attention_dropout: float | None = None
     """Probability of dropping an attention weight, instead of the preset's."""
 
-    batch_tokens: Count = 2048
-    """Most source and most target tokens in a batch, which the processes share; there is no padding to count."""
+    batch_tokens: Count | None = None
+    """Most source and most target tokens in a batch, which the processes share; there is no padding to count. Left out:
+    as the data are, at most 2,048."""
     accumulate: Count = 1
     """Batches per update, one after the other."""
     optimizer: Annotated[str, Choice(*OPTIMIZERS)] | None = None
@@ -109,7 +127,8 @@ class TrainConfig:
     """Highest learning rate, reached after the warm-up; then it falls with 1 / sqrt(update). Left out: with Muon
     1 / (2 * d_model), which is 2e-3 for the small model, with Adam 1 / (4 * d_model); with --from half of that."""
     warmup: Count | None = None
-    """Updates over which the learning rate rises. Left out: 4 * d_model."""
+    """Updates over which the learning rate rises. Left out: a tenth of those that the limits allow (of a limit in
+    minutes by the speed of the first seconds), at most 4 * d_model."""
     cooldown: Share = 0.3
     """Share of the training, its end, over which the learning rate falls to 0 in a line; 0: it doesn't. Once it falls,
     patience counts no more."""
@@ -143,10 +162,12 @@ class TrainConfig:
     patience: Annotated[int, Whole(at_least=0, note=OFF)] = 20
     """End after this many validations without a better score, the cooldown still to come; 0 never does."""
 
-    validate_every: Count = 250
-    """Updates between validations, each of which keeps the weights for averaging."""
-    metric: Annotated[str, Choice(*METRICS)] = "bleu"
-    """Score by which models are compared: bleu, chrf, exact, wer, ser."""
+    validate_every: Count | None = None
+    """Updates between validations, each of which keeps the weights for averaging. Left out: a twelfth of those that the
+    limits allow, at most 250."""
+    metric: Annotated[str, Choice(AUTO, *METRICS)] = AUTO
+    """Score by which models are compared: bleu, chrf, exact (share of equal lines), wer, ser (errors by word, symbol).
+    auto: exact for short targets, wer for symbols, else bleu."""
     tokenize: str = "auto"
     """sacreBLEU tokenizer for the bleu metric: auto, 13a, zh, ja-mecab, char, ..."""
     score_pairs: Count = 500
@@ -207,10 +228,6 @@ class TrainConfig:
                 f"with from the tokenizers and sizes of that run are kept: leave out {', '.join(fixed)}, or leave out "
                 "from to train a model of its own"
             )
-        if (self.target is None) != (self.valid_target is None) and self.valid_source is not None:
-            raise ConfigError(
-                "training and validation pairs must come in the same form: two files each, or one TSV file each"
-            )
         if self.valid_target is not None and self.valid_source is None:
             raise ConfigError("valid_target is given without valid_source: give both, or neither")
 
@@ -223,7 +240,7 @@ class TrainConfig:
         """Return the preset with this config's changes, for vocabularies of these sizes."""
         own = ("d_model", "heads", "encoder_layers", "decoder_layers", "d_ff", "dropout", "attention_dropout")
         return ModelConfig.preset(
-            self.preset,
+            "small" if self.preset == AUTO else self.preset,
             source_vocab_size=source_vocab_size,
             target_vocab_size=target_vocab_size,
             shared_vocab=self.shares_vocab,
@@ -247,6 +264,11 @@ class TrainConfig:
             )
 
     @property
+    def chosen_batch_tokens(self) -> int:
+        """The most tokens in a batch, given or not."""
+        return self.batch_tokens or BATCH_TOKENS
+
+    @property
     def chosen_optimizer(self) -> str:
         """The optimizer, given or not."""
         return self.optimizer or ("muon" if self.from_ is None else "adam")
@@ -257,22 +279,26 @@ class TrainConfig:
         return (0.3 if self.from_ is None else 0.0) if self.weight_decay is None else self.weight_decay
 
     @property
-    def pairs(self) -> PairFiles:
+    def pairs(self) -> Pairs:
         """Files of the training pairs."""
         if self.source is None:
             raise ConfigError("source is missing: give the file of training sources (or --resume to continue a run)")
-        return PairFiles(self.source, self.target)
+        return open_pairs(self.source, self.target, self.columns)
 
     @property
-    def valid_pairs(self) -> PairFiles | None:
+    def valid_pairs(self) -> Pairs | None:
         """Files of the validation pairs, if they are given."""
-        return None if self.valid_source is None else PairFiles(self.valid_source, self.valid_target)
+        return None if self.valid_source is None else open_pairs(self.valid_source, self.valid_target, self.columns)
 
     @property
     def shares_vocab(self) -> bool:
         """True if both sides share one vocabulary, as they do unless a side has a setting of its own."""
         own = (self.source_tokenizer, self.target_tokenizer, self.source_vocab_size, self.target_vocab_size)
         return not (self.separate_vocab or self.decompose) and all(value is None for value in own)
+
+    def settled(self, chosen: Mapping[str, Any]) -> "TrainConfig":
+        """Return these settings with those that were left to the data as they were `chosen`."""
+        return replace(self, **{name: value for name, value in chosen.items() if getattr(self, name) in (AUTO, None)})
 
     def changes(self) -> dict[str, Any]:
         """Return the settings that aren't left at their defaults, but for the run folder and what to do with it."""
@@ -291,11 +317,25 @@ class TrainConfig:
 
     def to_json(self) -> dict[str, Any]:
         """Return the settings as JSON can hold them."""
-        return {name: str(value) if isinstance(value, Path) else value for name, value in asdict(self).items()}
+        return {name: _as_json(value) for name, value in asdict(self).items()}
 
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> "TrainConfig":
         """Return the settings that `to_json` gave."""
         paths = ("source", "target", "out", "valid_source", "valid_target", "from_")
-        typed: dict[str, Any] = {k: Path(v) if k in paths and v is not None else v for k, v in values.items()}
+        typed: dict[str, Any] = {k: _as_paths(v) if k in paths else v for k, v in values.items()}
+        if typed.get("columns") is not None:
+            typed["columns"] = tuple(typed["columns"])
         return cls(**typed)
+
+
+def _as_json(value: Any) -> Any:
+    if isinstance(value, tuple):
+        return [_as_json(one) for one in value]
+    return str(value) if isinstance(value, Path) else value
+
+
+def _as_paths(value: Any) -> Any:
+    if isinstance(value, list):
+        return tuple(Path(one) for one in value)
+    return None if value is None else Path(value)

@@ -38,6 +38,24 @@ class Limits:
         if 0 < self._config.patience <= state.since_best and self.fraction(state) <= 1 - cooldown:
             state.ends_at = state.ends_at or round(state.update / (1 - cooldown))
 
+    def plan(self, state: TrainingState, updates_per_epoch: int, seconds_per_update: float | None) -> int:
+        """Return how many updates the limits allow, as far as is known beforehand; 0 while the speed isn't known.
+
+        Patience may end the training sooner.
+        """
+        config, allowed = self._config, list[float]()
+        if config.max_updates is not None:
+            allowed.append(config.max_updates)
+        if config.max_epochs is not None:
+            allowed.append(config.max_epochs * updates_per_epoch)
+        if config.max_minutes is not None:
+            if seconds_per_update is None:
+                return 0
+            allowed.append(state.update + (60 * config.max_minutes - state.seconds) / seconds_per_update)
+        if not allowed:
+            allowed.append(min(MOST_EPOCHS * updates_per_epoch, max(EPOCHS * updates_per_epoch, UPDATES)))
+        return max(1, int(min(allowed)))
+
     def _used(self, state: TrainingState) -> Iterator[float]:
         """Yield how much of each limit is used up."""
         config = self._config

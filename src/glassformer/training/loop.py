@@ -1,5 +1,6 @@
 """The training loop: update after update, a validation and a checkpoint now and then, the best weights at the end."""
 
+import math
 import time
 from collections.abc import Iterator, Sequence
 from shlex import quote
@@ -12,7 +13,7 @@ from glassformer.errors import FULL, DivergedError, RunError
 from glassformer.files import remove_unfinished
 from glassformer.run.folder import load_weights, read_config, write_weights
 from glassformer.run.lock import remove_resume
-from glassformer.run.metrics import Report, Validation, drop_metrics_after
+from glassformer.run.metrics import Report, Validation, drop_metrics_after, read_metrics
 from glassformer.run.names import ALIGNMENT, INITIAL, METRICS, RESUME, WEIGHTS
 from glassformer.seeds import derive_seed
 from glassformer.tensors import read_tensors
@@ -20,6 +21,7 @@ from glassformer.text.batching import Batch, Plan, plan_batches
 from glassformer.text.loading import load_tokenizer
 from glassformer.text.resampling import Resampler
 from glassformer.text.scores import LOWER_IS_BETTER
+from glassformer.training.advice import concerns
 from glassformer.training.checkpoint import Checkpoints
 from glassformer.training.config import TrainConfig
 from glassformer.training.distributed import Processes, gather_weights
@@ -27,6 +29,7 @@ from glassformer.training.guide import Guide
 from glassformer.training.interruption import Interruption
 from glassformer.training.limits import Limits
 from glassformer.training.loader import BatchLoader, PairNumbers
+from glassformer.training.pace import Pace, Stopwatch
 from glassformer.training.prepare import read_valid_pairs
 from glassformer.training.progress import CurveDrawer, TrainingDisplay
 from glassformer.training.result import TrainResult
@@ -41,7 +44,7 @@ from glassformer.training.snapshots import (
 )
 from glassformer.training.state import Tally
 from glassformer.training.step import Step
-from glassformer.training.validation import Validator
+from glassformer.training.validation import Validated, Validator
 from glassformer.transformer.config import ModelConfig
 from glassformer.transformer.model import Transformer
 
@@ -67,7 +70,6 @@ class TrainingLoop:
         if (initial := self.resume / INITIAL).exists():
             load_weights(model, read_tensors(initial), initial)
         self.model = model if config.shard and processes.size > 1 else model.to(device)
-        self.warmup = config.warmup or 4 * model.config.d_model
         train_pairs, valid_pairs = Corpus(self.resume / "train"), Corpus(self.resume / "valid")
         self.peak = config.peak(model.config.d_model)
         self.step = Step(
@@ -98,6 +100,7 @@ class TrainingLoop:
         self.validator = Validator(config, dtype, valid_loader, text, (source, target), processes)
         self.sign = -1 if config.metric in LOWER_IS_BETTER else 1  # makes a higher score the better one
         self.limits = Limits(config)
+        self.stopwatch = Stopwatch(config.max_minutes)
         size = sum(parameter.numel() for parameter in model.parameters())
         number = str(dtype).removeprefix("torch.")
         shared = f" and {processes.size - 1} more" if processes.size > 1 else ""
@@ -105,6 +108,7 @@ class TrainingLoop:
         self.curves = CurveDrawer(self.folder, shown=processes.first)
         self.tally = Tally(self.state.reported, device)
         self.began = time.monotonic() - self.state.seconds
+        self.pace = Pace.of(config, model.config.d_model, self.state.planned)
 
     def _guide(self, pairs: Corpus) -> Guide:
         """Return the guide of attention; the alignment that it follows is learned once, by the first process."""
@@ -151,9 +155,10 @@ class TrainingLoop:
                     self._seconds(), interruption.signal or 0, self.checkpoints.due()
                 )
                 state.seconds = seconds
+                self._plan_updates(len(plan))
                 if state.update % REPORT_EVERY == 0:
                     self._report()
-                if state.update % self.config.validate_every == 0:
+                if state.update % self.pace.validate_every == 0:
                     with self.tally.paused():
                         self._validate()
                         self.curves.draw(every=DRAW_EVERY)
@@ -167,17 +172,28 @@ class TrainingLoop:
             state.finish_epoch()
         return None
 
+    def _plan_updates(self, batches: int) -> None:
+        """Estimate once how many updates the limits allow; an epoch has so many batches."""
+        state, config = self.state, self.config
+        if not state.planned:
+            per_update = self.stopwatch.seconds_per_update(state.update, state.seconds)
+            state.planned = self.limits.plan(state, math.ceil(batches / config.accumulate), per_update)
+            self.pace = Pace.of(config, self.model.config.d_model, state.planned)
+            if state.planned:
+                self.display.say(self.pace.described(state.planned, config))
+
     def _plan_epoch(self) -> Plan:
         """Return which pairs go into which batch of the present epoch, and take it up."""
         config, corpus = self.config, self.loader.corpus
         plan = plan_batches(
             corpus.source.lengths,
             corpus.target.lengths,
-            batch_tokens=config.batch_tokens,
+            batch_tokens=config.chosen_batch_tokens,
             seed=config.seed,
             epoch=self.state.epoch,
         )
         self.state.enter_epoch(len(plan))
+        self._plan_updates(len(plan))
         return plan
 
     def _rest_of(self, plan: Plan) -> Iterator[tuple[PairNumbers, list[int] | None]]:
@@ -194,7 +210,9 @@ class TrainingLoop:
     def _update(self, numbers: PairNumbers, batches: Sequence[Batch]) -> None:
         """Make one update on these batches. A continued run draws the same dropout."""
         number = self.state.update
-        rate = inverse_square_root(number, peak=self.peak, warmup=self.warmup) * self.limits.rate_factor(self.state)
+        rate = inverse_square_root(number, peak=self.peak, warmup=self.pace.warmup) * self.limits.rate_factor(
+            self.state
+        )
         tokens = self.loader.count_tokens(numbers, batches)
         with explaining_memory(lambda: self._advice_on_memory(numbers)):
             self.tally.add(self.step.update(batches, rate=rate, number=number, tokens=tokens), tokens)
@@ -204,7 +222,7 @@ class TrainingLoop:
         config, shape = self.config, self.loader.describe(numbers)
         return (
             f"in update {self.state.update:,}, with a batch of {shape}: go on with --resume and a smaller "
-            f"--batch-tokens (it is {config.batch_tokens:,}; twice --accumulate, which is "
+            f"--batch-tokens (it is {config.chosen_batch_tokens:,}; twice --accumulate, which is "
             f"{config.accumulate}, makes up for half of it), or leave longer pairs out with --max-tokens"
         )
 
@@ -236,7 +254,7 @@ class TrainingLoop:
         """Score the present weights, keep them for averaging, and in the run folder if they are the best so far."""
         state = self.state
         model = gather_weights(self.model, self.device)
-        loss, score = self._scored(model)
+        loss, score, samples = self._validated(model)
         best = state.count_validation([self.sign * score, -loss])  # equal scores: the lower loss
         self.limits.apply_patience(state)
         if self.processes.first:
@@ -247,11 +265,11 @@ class TrainingLoop:
                 save_best(self.resume, self.folder / WEIGHTS, weights, state.update)
         (state.seconds,) = self.processes.agree(self._seconds())  # the others wait for the first
         self.display.show_validation(
-            Validation(state.update, loss, self.config.metric, score, state.seconds), best=best
+            Validation(state.update, loss, self.config.metric, score, state.seconds), samples, best=best
         )
 
-    def _scored(self, model: Transformer) -> tuple[float, float]:
-        """Return validation loss and score."""
+    def _validated(self, model: Transformer) -> Validated:
+        """Return what these weights are worth."""
         advice = (
             "in a validation: go on with --resume and a smaller --batch-tokens, or train anew with fewer --score-pairs"
         )
@@ -275,9 +293,11 @@ class TrainingLoop:
         self.processes.agree(0)  # nobody reads resume/ any more
         state.seconds = self._seconds()
         self.curves.draw()
+        metrics = read_metrics(self.folder / METRICS)
+        found = tuple(concerns(self.config, metrics, state.update, self.pace.warmup))
         if self.processes.first:
             remove_resume(self.folder)
-        return TrainResult(self.folder, True, state.update, state.seconds, self.config.metric, score)
+        return TrainResult(self.folder, True, state.update, state.seconds, self.config.metric, score, None, found)
 
     def _choose_weights(self) -> float:
         """Choose between the mean of the last validations' weights and the best single ones; return the score."""
@@ -288,7 +308,7 @@ class TrainingLoop:
             return best
         model = gather_weights(self.model, self.device)
         load_weights(model, mean, self.folder / WEIGHTS)
-        loss, score = self._scored(model)
+        loss, score, _ = self._validated(model)
         # The best of many scores is high by luck as well: the mean goes only where its loss is worse too.
         better = self.sign * score >= self.state.best[0] or -loss >= self.state.best[1]
         self.display.say(

@@ -4,22 +4,25 @@ import json
 import shutil
 import tempfile
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from glassformer.data.encode import PairCounts
+from glassformer.data.facts import describe_pairs
 from glassformer.data.kept import PREPARED, KeptCorpora, read_entry, write_entry
 from glassformer.data.preparation import TRAIN, VALID, VALID_TEXT, DataSettings, Preparation, Say, check_known
 from glassformer.errors import RunError
 from glassformer.files import link_or_copy
+from glassformer.pairs.files import Pair
 from glassformer.run.folder import RunFolder, is_run_folder, open_run, write_config
 from glassformer.run.lock import check_free
 from glassformer.run.names import FILES, INITIAL, RESUME
 from glassformer.tensors import write_tensors
 from glassformer.text.loading import load_tokenizer
-from glassformer.text.pairs import Pair
 from glassformer.text.scores import bleu_scorer
 from glassformer.text.tokenizer import ENDINGS
+from glassformer.training.automatic import choose_settings
 from glassformer.training.config import TrainConfig
 
 
@@ -47,6 +50,16 @@ def prepare_run(config: TrainConfig, say: Say) -> None:
         bleu_scorer(config.tokenize)
 
     preparation = Preparation.from_files(data_settings(config, origin), say)
+    facts_of_some = describe_pairs(preparation.training.sample)
+    for suspicion in facts_of_some.suspicions():
+        say(f"{suspicion} (glassformer check says more)")
+    chosen = choose_settings(config, preparation.training.pairs, facts_of_some)
+    if chosen:
+        say("chosen as the pairs are (a flag changes each):")
+    for choice in chosen:
+        say(f"  {choice}")
+    settled = config.settled({choice.name: choice.value for choice in chosen})
+    preparation = replace(preparation, settings=data_settings(settled, origin))
     prepared = KeptCorpora(out.parent / PREPARED)
     there = next(folder for folder in out.parents if folder.exists())
     building = Path(tempfile.mkdtemp(prefix=f".{out.name}.", suffix=".preparing", dir=there))
@@ -59,11 +72,11 @@ def prepare_run(config: TrainConfig, say: Say) -> None:
         else:
             if origin is not None:
                 say(f"vocabulary and model of {config.from_}")
-            facts = preparation.make(made, config.model_config)  # which refuses what can't be, before the long work
+            facts = preparation.make(made, settled.model_config)  # which refuses what can't be, before the long work
             if worth_keeping := preparation.is_worth_keeping():
                 write_entry(made, facts)
         check_known(PairCounts(**facts["pairs"][TRAIN]), say)
-        _make_run(config, origin, facts, entry or made, building / "run")
+        _make_run(config, settled, origin, facts, entry or made, building / "run")
         out.parent.mkdir(parents=True, exist_ok=True)
         if out.exists():  # another training may have come meanwhile
             if not config.overwrite:
@@ -118,9 +131,17 @@ def read_valid_pairs(folder: Path) -> list[Pair]:
 
 
 def _make_run(
-    config: TrainConfig, origin: RunFolder | None, facts: Mapping[str, Any], prepared: Path, run: Path
+    config: TrainConfig,
+    settled: TrainConfig,
+    origin: RunFolder | None,
+    facts: Mapping[str, Any],
+    prepared: Path,
+    run: Path,
 ) -> None:
-    """Make the run folder of prepared data. The arrays, which nothing changes, are links; the rest are copies."""
+    """Make the run folder of prepared data. The arrays, which nothing changes, are links; the rest are copies.
+
+    `settled` are the settings of `config` with what the data decided.
+    """
     source, target = (load_tokenizer(prepared / facts[side]) for side in ("source", "target"))
     for part in (TRAIN, VALID):
         (run / RESUME / part).mkdir(parents=True)
@@ -128,9 +149,10 @@ def _make_run(
             link_or_copy(file, run / RESUME / part / file.name)
     shutil.copyfile(prepared / VALID_TEXT, run / RESUME / VALID_TEXT)
     if origin is None:
-        model = config.model_config(source.vocab_size, target.vocab_size)
+        model = settled.model_config(source.vocab_size, target.vocab_size)
     else:
-        model = config.inherited(origin.model_config)
+        model = settled.inherited(origin.model_config)
         write_tensors(run / RESUME / INITIAL, dict(origin.weights))
-    config.peak(model.d_model)  # refuses what can't be
-    write_config(run, model, source, target, {"settings": config.to_json(), "pairs": facts["pairs"]})
+    settled.peak(model.d_model)  # refuses what can't be
+    chosen = {name: value for name, value in settled.to_json().items() if value != config.to_json()[name]}
+    write_config(run, model, source, target, {"settings": config.to_json(), "chosen": chosen, "pairs": facts["pairs"]})

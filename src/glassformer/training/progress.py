@@ -1,12 +1,15 @@
 """The display of a training: a bar on a terminal, lines elsewhere, on standard error; and the picture of its curves."""
 
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Column
 
-from glassformer.meter import format_duration
+from glassformer.data.facts import shortened
+from glassformer.meter import can_move, format_duration
 from glassformer.pictures import can_draw
 from glassformer.run.curves import draw_curves
 from glassformer.run.metrics import Report, Validation, append_metrics
@@ -22,20 +25,22 @@ class TrainingDisplay:
         self._progress = Progress(
             TextColumn("{task.description}"),
             BarColumn(bar_width=24),
-            TextColumn("{task.fields[facts]}"),
+            TimeElapsedColumn(),
+            TextColumn("{task.fields[facts]}", table_column=Column(ratio=1, no_wrap=True, overflow="ellipsis")),
             console=self._console,
+            expand=True,  # a narrow terminal cuts the facts, not the bar
         )
         self._task = self._progress.add_task("training", total=1.0, facts="")
         self._score = ""
         self._last_line = time.monotonic()
 
     def __enter__(self) -> "TrainingDisplay":
-        if self._console.is_terminal:
+        if can_move(self._console):
             self._progress.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._console.is_terminal:
+        if can_move(self._console):
             self._progress.stop()
 
     def say(self, text: str) -> None:
@@ -46,20 +51,25 @@ class TrainingDisplay:
         """Show and record the figures of the last updates, after which `fraction` of the training is done."""
         self._record(report)
         facts = self._facts(report, fraction)
-        if self._console.is_terminal:
+        if can_move(self._console):
             self._progress.update(self._task, completed=fraction, facts=facts)
         elif time.monotonic() - self._last_line > 10:
             self._last_line = time.monotonic()
             self.say(facts)
 
-    def show_validation(self, validation: Validation, *, best: bool) -> None:
-        """Show and record a validation, and whether it is the best so far."""
+    def show_validation(
+        self, validation: Validation, samples: Sequence[tuple[str, str, str]] = (), *, best: bool
+    ) -> None:
+        """Show and record a validation, whether it is the best so far, and samples (see `Validated`)."""
         self._score = f"  {validation.metric} {validation.score:.2f}"
         self._record(validation)
         self.say(
             f"update {validation.update:,}: validation loss {validation.loss:.4f}{self._score}"
             f"{'  (best so far)' if best else ''}"
         )
+        for source, reference, translation in samples:
+            judged = "right" if translation == reference else f"({shortened(reference)})"
+            self.say(f"  {shortened(source)} -> {shortened(translation)}  {judged}")
 
     def _facts(self, report: Report, fraction: float) -> str:
         """Return the text beside the bar."""
@@ -68,8 +78,8 @@ class TrainingDisplay:
         seconds, speed = report.seconds or 0.0, report.tokens_per_second or 0.0
         left = seconds * (1 - fraction) / fraction if fraction else 0.0
         return (
-            f"epoch {report.epoch}  update {report.update:,}  loss {loss}{self._score}{left_out}  "
-            f"{speed:,.0f} tokens/s  at most {format_duration(left)} left"
+            f"at most {format_duration(left)} left  epoch {report.epoch}  update {report.update:,}  loss {loss}"
+            f"{self._score}  rate {report.learning_rate or 0.0:.1e}  {speed:,.0f} tokens/s{left_out}"
         )
 
     def _record(self, figures: Report | Validation) -> None:

@@ -25,6 +25,8 @@ class TrainResult:
     """Validation score of the weights in the run folder."""
     signal: int | None = None
     """The signal that interrupted it."""
+    concerns: tuple[str, ...] = ()
+    """Sentences about what a finished training didn't reach (see `training.advice`)."""
 
     @classmethod
     def from_folder(cls, folder: Path) -> "TrainResult":

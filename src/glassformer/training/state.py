@@ -38,6 +38,8 @@ class TrainingState:
     """Validations since the best one."""
     ends_at: int | None = None
     """Update to end at, once patience is over."""
+    planned: int = 0
+    """Updates that the limits allow, as estimated at the beginning (`Limits.plan`); 0 until then."""
 
     def enter_epoch(self, batches: int) -> None:
         """Take up an epoch of so many batches; the same share of them counts as done if they were fewer or more."""

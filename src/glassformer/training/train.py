@@ -13,6 +13,7 @@ from glassformer.files import write_json
 from glassformer.run.folder import read_config
 from glassformer.run.lock import check_free, held
 from glassformer.run.names import CONFIG, METRICS, RESUME
+from glassformer.training.advice import command_to_go_on
 from glassformer.training.config import TrainConfig
 from glassformer.training.distributed import Processes, is_restarted, join_processes
 from glassformer.training.interruption import deferring_signals
@@ -88,7 +89,10 @@ def resume(folder: Path, **changes: Any) -> TrainResult:
     tame_memory()
     config = read_settings(folder).continued(folder, changes)
     if not _is_unfinished(folder):
-        raise RunError(f"the training of {folder} is complete: there is nothing to resume")
+        raise RunError(
+            f"the training of {folder} is complete: there is nothing to resume; to train on from its model: "
+            f"{command_to_go_on(config, folder)}"
+        )
     with join_processes(config.device) as (processes, device):
         return _continue(config, TrainingDisplay(folder / METRICS, shown=processes.first), processes, device)
 
@@ -104,6 +108,11 @@ def read_settings(folder: Path) -> TrainConfig:
         raise ConfigError(f"the settings in {folder} do not fit this version of glassformer: {error}") from None
 
 
+def read_choices(folder: Path) -> dict[str, Any]:
+    """Return the settings that the data decided for the training of a run folder."""
+    return read_config(folder)["training"].get("chosen", {})
+
+
 def _continue(config: TrainConfig, display: TrainingDisplay, processes: Processes, device: torch.device) -> TrainResult:
     """Train from the last checkpoint of a run folder on, or from the first update if it has none yet."""
     (unfinished,) = processes.agree(processes.first and _is_unfinished(config.out))
@@ -117,7 +126,7 @@ def _continue(config: TrainConfig, display: TrainingDisplay, processes: Processe
                 stack.enter_context(held(config.out))
         stack.enter_context(display)
         interruption = stack.enter_context(deferring_signals(patient=processes.size > 1, shown=processes.first))
-        loop = TrainingLoop(config, display, processes, device)
+        loop = TrainingLoop(config.settled(read_choices(config.out)), display, processes, device)
         if processes.first:
             _keep_settings(config)
         return loop.run(interruption)

@@ -1,14 +1,16 @@
 """Loss and score of a model on the validation pairs."""
 
 import math
+from itertools import islice
+from typing import NamedTuple
 
 import torch
 
 from glassformer.errors import DivergedError
 from glassformer.generation.config import SearchConfig
 from glassformer.generation.translator import Translator
+from glassformer.pairs.files import Pair
 from glassformer.text.batching import plan_batches
-from glassformer.text.pairs import Pair
 from glassformer.text.scores import score
 from glassformer.text.tokenizer import SymbolTokenizer, Tokenizer
 from glassformer.training.config import TrainConfig
@@ -16,6 +18,19 @@ from glassformer.training.distributed import Processes
 from glassformer.training.loader import BatchLoader
 from glassformer.training.objective import Objective
 from glassformer.transformer.model import Transformer
+
+SAMPLES = 3
+"""Translations to show."""
+
+
+class Validated(NamedTuple):
+    """Loss, score and some translations of a model, on the validation pairs."""
+
+    loss: float
+    """Negative log-likelihood in nats per token."""
+    score: float
+    samples: list[tuple[str, str, str]]
+    """Source, reference and translation of the first pairs."""
 
 
 class Validator:
@@ -38,12 +53,13 @@ class Validator:
         self._tokenizers = tokenizers
         self._processes = processes
         corpus = loader.corpus
+        size = config.chosen_batch_tokens
         self._plan = plan_batches(
-            corpus.source.lengths, corpus.target.lengths, batch_tokens=config.batch_tokens, seed=config.seed, epoch=0
+            corpus.source.lengths, corpus.target.lengths, batch_tokens=size, seed=config.seed, epoch=0
         )
 
-    def validate(self, model: Transformer, update: int) -> tuple[float, float]:
-        """Return negative log-likelihood (nats per token) and score, the same in all processes.
+    def validate(self, model: Transformer, update: int) -> "Validated":
+        """Return loss and score of the model, the same in all processes.
 
         Raises DivergedError, which names `update`, if the loss is not finite.
         """
@@ -54,9 +70,12 @@ class Validator:
                 f"the validation loss is {loss} at update {update}: lower --learning-rate, raise --warmup, or set "
                 "--clip-norm"
             )
-        value = self._score(model)
+        translations = self._translate(model)
         model.train()
-        return loss, value
+        config, symbols = self._config, isinstance(self._tokenizers[1], SymbolTokenizer)
+        value = score(translations, self._references, config.metric, tokenize=config.tokenize, symbols=symbols).value
+        samples = zip(self._sources, self._references, translations, strict=True)
+        return Validated(loss, value, list(islice(samples, SAMPLES)))
 
     def _loss(self, model: Transformer) -> float:
         objective = Objective(model, self._dtype, self._config.label_smoothing)
@@ -70,10 +89,8 @@ class Validator:
         nll, tokens = self._processes.add(nll, tokens)
         return nll / tokens
 
-    def _score(self, model: Transformer) -> float:
-        config = self._config
+    def _translate(self, model: Transformer) -> list[str]:
+        """Return the model's translations of all sources."""
         translator = Translator.of(model, *self._tokenizers, precision=str(self._dtype).removeprefix("torch."))
         own = translator.translate(self._processes.share(self._sources), SearchConfig(beam=1))
-        translations = self._processes.gather(own)
-        symbols = isinstance(self._tokenizers[1], SymbolTokenizer)
-        return score(translations, self._references, config.metric, tokenize=config.tokenize, symbols=symbols).value
+        return self._processes.gather(own)

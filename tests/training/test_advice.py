@@ -1,0 +1,48 @@
+"""Advice at the end of a training, and the command that goes on."""
+
+from pathlib import Path
+
+import pytest
+
+from glassformer.run.metrics import Metrics, Validation
+from glassformer.training.advice import command_to_go_on, concerns
+from glassformer.training.config import TrainConfig
+
+CONFIG = TrainConfig(out=Path("run"), metric="bleu", cooldown=0.0)
+
+
+def metrics(losses: list[float], scores: list[float], metric: str = "bleu") -> Metrics:
+    pairs = zip(losses, scores, strict=True)
+    found = [Validation(10 * n, loss, metric, score, 1.0 * n) for n, (loss, score) in enumerate(pairs, start=1)]
+    return Metrics(reports=[], validations=found)
+
+
+@pytest.mark.parametrize(
+    ("losses", "scores", "updates", "said"),
+    [
+        ([3.0, 2.9, 2.89, 2.88], [1.0, 2.0, 3.0, 3.0], 40, []),
+        ([3.0, 2.0, 1.5, 1.0], [1.0, 2.0, 3.0, 4.0], 40, ["the loss was still falling fast"]),
+        ([3.0, 2.9, 2.89, 2.88], [0.0] * 4, 40, ["the bleu of all validations is as bad as can be"]),
+        ([3.0], [1.0], 15, ["the learning rate never reached its peak: 15 of 20 updates of its warm-up were made"]),
+    ],
+)
+def test_concerns(losses, scores, updates, said):
+    found = list(concerns(CONFIG, metrics(losses, scores), updates, warmup=20))
+    assert len(found) == len(said)
+    assert all(one.startswith(begins) for one, begins in zip(found, said, strict=True))
+
+
+def test_an_error_rate_is_bad_where_it_is_high():
+    config = TrainConfig(out=Path("run"), metric="wer")
+    for rate, count in ((100.0, 1), (0.0, 0)):
+        assert len(list(concerns(config, metrics([3.0], [rate], "wer"), 40, warmup=20))) == count
+
+
+def test_the_command_trains_on_with_the_same_files_and_limits():
+    files = dict(source=(Path("a b.tsv"), Path("c.tsv:2")), columns=("en", "de"), out=Path("run"))
+    own = dict(tokenizer="char", preset="base", d_model=64)  # which the run keeps
+    config = TrainConfig(**files, **own, max_minutes=2.5, max_epochs=3, seed=7, shard=True)
+    assert command_to_go_on(config, Path("my run")) == (
+        "glassformer train --from 'my run' --columns en de --max-epochs 3 --max-minutes 2.5 --seed 7 --shard "
+        "--source 'a b.tsv' c.tsv:2 --out 'my run-more'"
+    )

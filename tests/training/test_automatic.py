@@ -1,0 +1,82 @@
+"""The settings that the data decide."""
+
+from pathlib import Path
+
+import pytest
+
+from glassformer.data.facts import describe_pairs
+from glassformer.demo.dates import make_dates
+from glassformer.training.automatic import choose_settings
+from glassformer.training.config import TrainConfig
+
+SENTENCE, SATZ = "a small dog runs across the wide green field", "ein kleiner Hund rennt über das weite grüne Feld"
+DATES = [(date.phrase, date.iso) for date in make_dates(seed=1, train=300, valid=1, test=1).train]
+CHOSEN = {
+    "sentences": ([(SENTENCE, SATZ)], dict(tokenizer="unigram", preset="small", dropout=0.3, metric="bleu")),
+    "dates": (DATES, dict(tokenizer="char", preset="tiny", dropout=0.1, metric="exact")),
+    "numbers": (
+        [("34908", "vierunddreißigtausendneunhundertacht")],
+        dict(source_tokenizer="char", target_tokenizer="unigram", dropout=0.1, metric="exact"),
+    ),
+    "phones": (
+        [("abbé", "a b e"), ("zoo", "z o")],
+        dict(source_tokenizer="char", target_tokenizer="symbols", dropout=0.1, metric="wer"),
+    ),
+    "Chinese sentences": (
+        [(SENTENCE, "一只小狗跑过宽阔的绿色田野")],
+        dict(source_tokenizer="unigram", target_tokenizer="unigram", dropout=0.3, metric="bleu"),
+    ),
+    "Chinese words": ([("dog", "小狗")], dict(source_tokenizer="char", target_tokenizer="char", metric="exact")),
+}
+
+
+def chosen(pairs: list[tuple[str, str]], count: int, **given: object) -> dict[str, object]:
+    config = TrainConfig(source=Path("pairs.tsv"), out=Path("run"), **given)
+    choices = choose_settings(config, count, describe_pairs(pairs))
+    assert all(str(choice).startswith(f"--{choice.name.replace('_', '-')} {choice.value} ") for choice in choices)
+    assert all(choice.reason for choice in choices)
+    return {choice.name: choice.value for choice in choices}
+
+
+@pytest.mark.parametrize("name", CHOSEN)
+def test_settings_follow_from_the_text(name):
+    pairs, expected = CHOSEN[name]
+    found = chosen(pairs, 30_000)
+    assert {key: found.get(key) for key in expected} == expected
+    assert ("tokenizer" in found) == ("tokenizer" in expected)
+
+
+@pytest.mark.parametrize(("count", "preset"), [(9, "tiny"), (9_999, "tiny"), (10_000, "small"), (1 << 20, "base")])
+def test_more_sentences_take_a_larger_model(count, preset):
+    assert chosen([(SENTENCE, SATZ)], count)["preset"] == preset
+    assert chosen([(SENTENCE, SATZ)], count, max_minutes=20.0)["preset"] == preset
+
+
+@pytest.mark.parametrize(("count", "dropout"), [(3_000, 0.2), (29_000, 0.1)])
+def test_little_time_takes_a_small_model_and_little_dropout(count, dropout):
+    found = chosen([(SENTENCE, SATZ)], count, max_minutes=2.0)
+    assert (found["preset"], found["dropout"]) == ("tiny", dropout)
+    assert (found["encoder_layers"], found["decoder_layers"]) == (2, 1)
+    assert "encoder_layers" not in chosen([(SENTENCE, SATZ)], count, max_minutes=15.0)
+    assert chosen([(SENTENCE, SATZ)], count, max_minutes=2.0, encoder_layers=4).get("encoder_layers") is None
+
+
+def test_what_is_given_stays():
+    given = dict(tokenizer="bpe", preset="base", metric="chrf", batch_tokens=100)
+    assert chosen([(SENTENCE, SATZ)], 3000, **given) == {}
+    assert "source_tokenizer" not in chosen([("dog", "小狗")], 3000, source_tokenizer="word")
+    assert chosen([("dog", "小狗")], 3000, source_tokenizer="word")["target_tokenizer"] == "char"
+
+
+def test_few_pairs_or_little_time_take_two_vocabularies_and_small_batches():
+    for given in (dict(count=3000), dict(count=30_000, max_minutes=2.0)):
+        found = chosen([(SENTENCE, SATZ)], **given)
+        assert (found["source_tokenizer"], found["target_tokenizer"]) == ("unigram", "unigram")
+        assert "tokenizer" not in found
+    sizes = [chosen([(SENTENCE, SATZ)], count, max_minutes=2.0)["batch_tokens"] for count in (3000, 30_000)]
+    assert sizes == [512, 1024]
+    assert [chosen(text, 30_000)["batch_tokens"] for text in ([(SENTENCE, SATZ)], DATES)] == [2048, 1024]
+
+
+def test_a_run_that_goes_on_keeps_its_tokenizers_and_size(tmp_path):
+    assert set(chosen([(SENTENCE, SATZ)], 3000, from_=tmp_path)) == {"batch_tokens", "metric"}
