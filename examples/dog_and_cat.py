@@ -7,13 +7,13 @@ attention of the answer's last word is captured before and after a quarter of a 
 question isn't about loses it.
 """
 
+import argparse
 import random
 import zlib
 from pathlib import Path
 
 import torch
 import torch.nn.functional as F
-import tyro
 
 from glassformer import ModelConfig, Transformer, Want, capture
 
@@ -92,14 +92,8 @@ def train(model: Transformer, draw: random.Random, updates: int) -> None:
     model.eval()
 
 
-def main(updates: int = 500, seed: int = 1, png: Path | None = None) -> None:
-    """Train the model, and print where it attends before and after.
-
-    Args:
-        updates: Updates of 64 stories each.
-        seed: Seed of everything random.
-        png: A picture to draw.
-    """
+def main(updates: int, seed: int, png: Path | None) -> None:
+    """Train the model with so many updates of 64 stories, print where it attends before and after, and draw it."""
     torch.manual_seed(seed)
     draw = random.Random(seed)
     sizes = dict(d_model=64, heads=4, encoder_layers=2, decoder_layers=1, d_ff=128, dropout=0.0)
@@ -140,4 +134,8 @@ def plot(one: Story, before: torch.Tensor, after: torch.Tensor, png: Path) -> No
 
 
 if __name__ == "__main__":
-    tyro.cli(main)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--updates", type=int, default=500, help="updates of 64 stories each")
+    parser.add_argument("--seed", type=int, default=1, help="seed of everything random")
+    parser.add_argument("--png", type=Path, help="a picture to draw")
+    main(**vars(parser.parse_args()))

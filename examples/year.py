@@ -6,12 +6,12 @@ RUN is the run of `make demo`, which is trained first if it isn't there (two min
 written, a head's share is the weight that it puts on the year in the source, the mean over these steps and over dates.
 """
 
+import argparse
 import random
 from collections.abc import Sequence
 from pathlib import Path
 
 import torch
-import tyro
 from torch import Tensor
 
 from glassformer import SearchConfig, Translation, Translator, Want, page
@@ -21,13 +21,8 @@ from glassformer.demo.demonstration import demonstrate
 DATES = 200
 
 
-def main(run: Path = Path("runs/dates"), out: Path = Path("year.html")) -> None:
-    """Choose the head, measure it, and write the page of a date.
-
-    Args:
-        run: The dates model.
-        out: The page.
-    """
+def main(run: Path, out: Path) -> None:
+    """Choose the head of the dates model `run`, measure it, and write the page of a date to `out`."""
     if not run.exists() and not demonstrate(run, seed=1):
         return
     translator = Translator.load(run, precision="float32")
@@ -81,4 +76,7 @@ def on_year(weights: Tensor, source: Sequence[str], target: Sequence[str], date:
 
 
 if __name__ == "__main__":
-    tyro.cli(main)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--run", type=Path, default=Path("runs/dates"), help="the dates model")
+    parser.add_argument("--out", type=Path, default=Path("year.html"), help="the page to write")
+    main(**vars(parser.parse_args()))
