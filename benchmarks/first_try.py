@@ -54,7 +54,7 @@ class Sample:
     """Kinds of tokenizer for the side that has one for source and target each."""
 
 
-def samples(data: Path) -> Iterable[tuple[str, Sample]]:
+def all_samples(data: Path) -> Iterable[tuple[str, Sample]]:
     """Yield the nine samples by name."""
     multi30k = list(PairFiles(data / "multi30k/raw/train.en", data / "multi30k/raw/train.de"))
     test = list(PairFiles(data / "multi30k/raw/test_2016_flickr.en", data / "multi30k/raw/test_2016_flickr.de"))
@@ -115,7 +115,7 @@ def tested(folder: Path, sample: Sample) -> float:
 def main(
     data: Path,
     minutes: float = 2.0,
-    samples_: tuple[str, ...] = (),
+    samples: tuple[str, ...] = (),
     sides: tuple[str, ...] = tuple(SIDES),
     flags: str | None = None,
     runs: Path = Path("runs/first_try"),
@@ -125,15 +125,15 @@ def main(
     Args:
         data: The folder of the corpora.
         minutes: Limit of each training.
-        samples_: The samples, all if none is named.
+        samples: The samples, all if none is named.
         sides: The sides.
         flags: One side more, with these flags.
         runs: Where the runs are kept.
     """
     print(bench.machine())
     asked = {side: SIDES[side] for side in sides} | ({} if flags is None else {flags: flags})
-    for name, sample in samples(data):
-        if samples_ and name not in samples_:
+    for name, sample in all_samples(data):
+        if samples and name not in samples:
             continue
         folder = runs / name
         folder.mkdir(parents=True, exist_ok=True)
