@@ -7,7 +7,7 @@ def test_it_says_what_the_pairs_are_like_and_what_train_would_choose(here, capfd
     rows = [("one cat", "eine Katze"), ("", "leer"), ("one cat", "eine Katze"), ("same", "same"), ("3", "drei")]
     (here / "odd.csv").write_text("id,en,de\n" + "".join(f"{n},{s},{t}\n" for n, (s, t) in enumerate(rows)))
     before = tree(here)
-    assert run_command("check odd.csv --valid-source odd.csv") == 0
+    assert run_command("check odd.csv --valid-source odd.csv --max-minutes 2") == 0
     out = capfd.readouterr().out
     for line in (
         "odd.csv: en is the source, de the target (of the columns id, en, de)",
@@ -21,6 +21,7 @@ def test_it_says_what_the_pairs_are_like_and_what_train_would_choose(here, capfd
         "target copies the source: 1 pair, number 4: same -> same",
         "5 of the 5 validation sources are among those to train on (the first is number 1)",
         "  --target-tokenizer char       lines of 6 characters and 1 word on average",
+        "  --encoder-layers 2            5 pairs of short lines, 2 minutes",
         "  --metric exact                exact match: short targets",
         "and prepare:\n  learning the vocabulary\n",
         "  train: 4 of 5 pairs, left out 1 empty; 27 source and 36 target tokens\n",

@@ -92,7 +92,7 @@ def test_a_flag_that_may_be_bare():
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ("", "do needs FOLDER and --to: see glassformer do --help"),
+        ("", "do needs RUN and --to: see glassformer do --help"),
         ("R --to nowhere", "--to: expected one of here, there, got 'nowhere'"),
         ("R --to here --max-minutes two", "--max-minutes: expected a number of minutes, got 'two'"),
         ("R --to here --beam 2.5", "--beam: expected a whole number, got '2.5'"),
@@ -109,20 +109,20 @@ def test_mistakes_are_named_in_one_line(given, message):
 
 
 HELP = """\
-usage: glassformer do FOLDER [TEXT] --to {here,there} [flags]
+usage: glassformer do RUN [TEXT ...] --to {here,there} [flags]
 
 Do this.
 
 And say how, at length.
 
 arguments:
-  FOLDER                   The run.
+  RUN                      The run.
   TEXT                     Some lines.
 
 flags:
   --to {here,there}        Where to, 100 %.
   --source FILE            A file.
-  --from FOLDER            Another run.
+  --from RUN               Another run.
   --columns TEXT TEXT      Two columns.
   --files FILE [FILE ...]  Several files.
   --max-minutes MINUTES    When to stop.

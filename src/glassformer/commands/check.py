@@ -29,12 +29,14 @@ class CheckFlags:
     """The pairs, or their sources. Several files are mixed; a.tsv:3 is read three times."""
     target: tuple[Path, ...] | None = None
     """Targets, line by line the counterparts of the sources."""
-    columns: tuple[str, str] | None = None
+    columns: Annotated[tuple[str, str], Flag("NAME")] | None = None
     """The source's and the target's column of a table, by name or number; of a TMX file the two languages."""
     valid_source: tuple[Path, ...] | None = None
     """Validation pairs, or their sources."""
     valid_target: tuple[Path, ...] | None = None
     """Validation targets."""
+    max_minutes: float | None = None
+    """Limit of the training in minutes, on which some settings depend."""
 
 
 def check_pairs(flags: CheckFlags) -> int:
@@ -53,6 +55,7 @@ def check_pairs(flags: CheckFlags) -> int:
         columns=flags.columns,
         valid_source=flags.valid_source,
         valid_target=flags.valid_target,
+        max_minutes=flags.max_minutes,
         out=Path("run"),
     )
     preparation = Preparation.from_files(data_settings(config), print)

@@ -33,9 +33,9 @@ class EvaluateFlags:
     """sacreBLEU tokenizer for BLEU: auto (by the script of the references), 13a, zh, ja-mecab, char, ..."""
     symbols: bool = False
     """Lines are symbols split at spaces (phones): error rates as in the SIGMORPHON tasks. A run knows this itself."""
-    device: str = "auto"
+    device: Annotated[str, Flag("DEVICE")] = "auto"
     """Where to compute: auto, cpu, cuda or mps."""
-    precision: str = "auto"
+    precision: Annotated[str, Flag("TYPE")] = "auto"
     """float32, bfloat16, float16, or auto: what this processor is fastest in (bfloat16 and int8 on recent CPUs)."""
     search: SearchConfig = field(default_factory=SearchConfig)
 

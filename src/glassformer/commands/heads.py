@@ -26,7 +26,7 @@ class HeadsFlags:
     trees: Path | None = None
     """Dependency trees of sources among them, in CoNLL-U: which heads attend along nsubj, obj, amod, advmod? Their text
     must be that of the sentences, in any order."""
-    device: str = "auto"
+    device: Annotated[str, Flag("DEVICE")] = "auto"
     """Where to compute: auto, cpu, cuda or mps."""
 
 

@@ -3,7 +3,9 @@
 from dataclasses import dataclass
 from pathlib import Path
 from shlex import quote
+from typing import Annotated
 
+from glassformer.checks import Flag
 from glassformer.commands.common import check_new_folder
 
 
@@ -14,7 +16,7 @@ class ImportFlags:
     Reads config.json, model.safetensors, source.spm, target.spm and vocab.json of a folder; needs no other library.
     """
 
-    from_: Path
+    from_: Annotated[Path, Flag("FOLDER")]
     """The folder of the model."""
     out: Path
     """The run folder to write."""

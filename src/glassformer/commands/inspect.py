@@ -26,7 +26,7 @@ class InspectFlags:
     """The page to write."""
     hypotheses: int = 3
     """Number of translations to compare, best first."""
-    device: str = "auto"
+    device: Annotated[str, Flag("DEVICE")] = "auto"
     """Where to compute: auto, cpu, cuda or mps."""
 
 

@@ -20,8 +20,8 @@ NARROWEST, WIDEST = 30, 100
 """Fewest and most columns of a help text."""
 UNITS = ("minutes", "seconds", "updates", "epochs", "tokens", "pairs")
 """Last words of a number's name that say what it counts."""
-FOLDERS = ("out", "run", "from_", "unpruned", "folder")
-"""Names of paths that are folders."""
+RUNS, FOLDERS = ("run", "from_", "unpruned"), ("out", "folder")
+"""Names of paths that are runs, and of those that are other folders."""
 
 
 @dataclass(frozen=True)
@@ -118,7 +118,7 @@ class _Argument:
         if self.choices:
             return "{" + ",".join(self.choices) + "}"
         if self.kind is Path:
-            return "FOLDER" if self.name in FOLDERS else "FILE"
+            return "RUN" if self.name in RUNS else "FOLDER" if self.name in FOLDERS else "FILE"
         if self.kind in (int, float):
             return self.unit.upper() or "N"
         return "TEXT"
@@ -200,10 +200,11 @@ def _usage(command: Command) -> str:
     """Return how the command is called: its arguments without a flag, and the flags that must be given."""
     words = [command.name]
     for argument in command.arguments.values():
+        label = f"{argument.label} ..." if argument.count == "+" else argument.label
         if argument.mark.positional:
-            words.append(argument.label if argument.needed else f"[{argument.label}]")
+            words.append(label if argument.needed else f"[{label}]")
         elif argument.mark.bare:
-            words.append(f"[{argument.label}]")
+            words.append(f"[{label}]")
         elif argument.needed:
             words.append(f"{argument.flag} {argument.label}")
     return " ".join(["glassformer", *words, "[flags]"])

@@ -43,9 +43,9 @@ class TranslateFlags:
     """Continue from OUTPUT.partial, where the same command was stopped, to the same bytes as without the stop."""
     scores: bool = False
     """Put the score (log-probability / length penalty) and a tab before each translation."""
-    device: str = "auto"
+    device: Annotated[str, Flag("DEVICE")] = "auto"
     """Where to compute: auto, cpu, cuda or mps."""
-    precision: str = "auto"
+    precision: Annotated[str, Flag("TYPE")] = "auto"
     """float32, bfloat16, float16, or auto: what this processor is fastest in (bfloat16 and int8 on recent CPUs)."""
     search: SearchConfig = field(default_factory=SearchConfig)
 

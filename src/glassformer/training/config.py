@@ -57,7 +57,7 @@ class TrainConfig:
     parquet, xlsx, TMX, XLIFF or PO, plain or packed. Several files are mixed; a.tsv:3 is read three times."""
     target: Paths | None = None
     """Training targets, line by line the counterparts of the sources."""
-    columns: tuple[str, str] | None = None
+    columns: Annotated[tuple[str, str], Flag("NAME")] | None = None
     """The source's and the target's column of a table, by name or number; of a TMX file the two languages."""
     valid_source: Paths | None = None
     """Validation sources (or a TSV file). Left out, up to 1,000 training pairs are held out."""
@@ -75,9 +75,9 @@ class TrainConfig:
     tokenizer: Annotated[str, Flag("KIND")] = AUTO
     """Kind of tokenizer: unigram, bpe, char, word (sentencepiece, learned from the text), symbols (split at
     spaces), or the path of a sentencepiece model: a .model file, or the .spm of another run. auto: as the text is."""
-    source_tokenizer: str | None = None
+    source_tokenizer: Annotated[str, Flag("KIND")] | None = None
     """The source's own kind of tokenizer; source and target then have separate vocabularies."""
-    target_tokenizer: str | None = None
+    target_tokenizer: Annotated[str, Flag("KIND")] | None = None
     """The target's own kind of tokenizer; source and target then have separate vocabularies."""
     vocab_size: Count | None = None
     """Number of token ids. Left out: what the text gives, the more the longer it is (29,000 sentences: 8,000)."""
