@@ -34,7 +34,7 @@ from glassformer.text.scores import LOWER_IS_BETTER, score
 SIDES = {
     "auto": "",
     "tiny characters": "--preset tiny --tokenizer char --warmup 60",
-    "tiny subwords": "--preset tiny --tokenizer bpe --vocab-size {third} --warmup 200",
+    "tiny subwords": "--preset tiny --tokenizer bpe --vocab-size {pieces} --warmup 200",
     "small subwords": "--preset small --tokenizer unigram --warmup 200",
     "small characters": "--preset small --tokenizer char --warmup 200 --dropout 0.1",
     "tiny, each side its own": "--preset tiny --source-tokenizer {source} --target-tokenizer {target} --warmup 100 "
@@ -140,7 +140,9 @@ def main(
         lines = (f"{source}\t{target}\n" for source, target in sample.train)
         (folder / "pairs.tsv").write_text("".join(lines), encoding="utf-8")
         characters = sum(len(target) for _, target in islice(sample.train, 10_000))
-        sizes = {"third": max(500, min(4_000, characters // 60)), "source": sample.own[0], "target": sample.own[1]}
+        alphabet = {character for pair in sample.train for text in pair for character in text}
+        pieces = len(alphabet) + max(500, min(4_000, characters // 60))
+        sizes = {"pieces": pieces, "source": sample.own[0], "target": sample.own[1]}
         measured: dict[str, float] = {}
         for number, (side, words) in enumerate(asked.items()):
             run = folder / str(number)
