@@ -1,4 +1,5 @@
 from array import array
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -53,6 +54,8 @@ def test_what_is_held_out_is_neither_encoded_nor_counted(tokenizers):
     encoded = EncodedPairs(*encoder(block(PAIRS)))
     assert encoded.held_out == [("g", "0"), ("g", "9 9"), ("d e", "5")]
     assert (encoded.counts.read, encoded.counts.kept) == (3, 2)
+    again = EncodedPairs(*encoder(replace(PairBlock.from_parts(block(PAIRS)), repeated=True).to_parts()))
+    assert (again.held_out, again.source) == ([], encoded.source)
     left = [[*ids, EOS] for ids in LETTERS.encode(["a b c", "b z"])]
     assert sequences(encoded.source, encoded.source_lengths) == left
     assert not EncodedPairs(*encoder(block([("g", "0")]))).source

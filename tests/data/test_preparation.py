@@ -104,7 +104,7 @@ def test_validation_files_and_a_tokenizer_for_each_side(settings, make, said, tm
         assert counts["valid"][f"{side}_tokens"] == len(ids)
         assert counts["valid"][f"{side}_unknown"] == (ids == UNK).sum() > 0
     text = json.loads((tmp_path / "made" / "valid.json").read_text())["pairs"]
-    assert text == [list(pair) for pair in syllables(300, seed=6)[:7]]
+    assert text == [list(syllables(300, seed=6)[n]) for n in (0, 42, 85, 128, 171, 214, 257)]
     assert set(content(tmp_path / "made")) == {*ARRAYS, "valid.json", "source.spm", "target.symbols"}
     assert "vocabulary: 13 + 40 ids" in said
 
@@ -211,7 +211,7 @@ def test_the_digest_stays_as_it_was(settings, write_pairs, tmp_path, monkeypatch
     monkeypatch.setattr(preparation.sentencepiece, "__version__", "0.2.0")
     monkeypatch.setattr(preparation.sys, "byteorder", "little")
     files = write_pairs(tmp_path / "fixed", [("a b", "A B"), ("c", "C")])
-    assert Preparation.from_files(replace(settings, pairs=files), print).digest == "c1d06563f473f66c6232904c4051ff8c"
+    assert Preparation.from_files(replace(settings, pairs=files), print).digest == "dc70e6f607facb06f9e3cb6065faa8f6"
 
 
 def test_progress_is_said_where_there_is_no_terminal(settings, make, small_blocks, said, monkeypatch):

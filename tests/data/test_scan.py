@@ -3,11 +3,13 @@ from collections import Counter
 
 import pytest
 
+from glassformer.data import scan
 from glassformer.data.held_out import source_rank
 from glassformer.data.scan import ScanResult, scan_pairs
 from glassformer.errors import DataError
 from glassformer.pairs import files as pairs
 from glassformer.pairs.files import PairFiles
+from glassformer.pairs.mixture import PairMixture
 
 
 @pytest.fixture(autouse=True)
@@ -57,6 +59,17 @@ def test_any_other_content_has_another_digest(tmp_path, write_pairs):
     ]
     digests = [scanned(write_pairs(tmp_path, each)).digest for each in [pairs, *changed]]
     assert len(set(digests)) == len(digests) == 8
+
+
+def test_each_pair_may_be_drawn_whatever_its_file(tmp_path, write_pairs, monkeypatch):
+    monkeypatch.setattr(scan, "SAMPLED", 200)
+    long = [(f"long {n}", "x") for n in range(900)]
+    write_pairs(tmp_path / "a", long), write_pairs(tmp_path / "b", [(f"short {n}", "x") for n in range(100)])
+    files = [tmp_path / name / "source" for name in "ab"], [tmp_path / name / "target" for name in "ab"]
+    sample = scanned(PairMixture.of(*files)).sample
+    assert len(set(sample)) == len(sample) == 200
+    assert 8 <= sum(source.startswith("short") for source, _ in sample) <= 34  # 20 expected, 4 standard deviations
+    assert 80 <= sum(int(source.split()[1]) >= 450 for source, _ in sample if source.startswith("long")) <= 114
 
 
 def test_progress_is_told_of_every_block(tmp_path, write_pairs):

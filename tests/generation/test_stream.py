@@ -1,5 +1,6 @@
 import gzip
 import io
+import lzma
 import os
 import re
 import sys
@@ -200,9 +201,11 @@ def test_count_of_lines_is_that_of_the_lines_read(content, tmp_path):
 
 
 def test_lines_are_not_counted_where_reading_them_is_work_or_takes_them(tmp_path):
-    (tmp_path / "lines.gz").write_bytes(gzip.compress(b"one\n"))
+    packed = {"lines.gz": gzip.compress(b"one\n"), "lines": lzma.compress(b"one\n"), "utf-16": "one\n".encode("utf-16")}
+    for name, content in packed.items():
+        (tmp_path / name).write_bytes(content)
     os.mkfifo(tmp_path / "pipe")
-    assert [count_lines(tmp_path / name) for name in ("lines.gz", "pipe", "missing")] == [None] * 3
+    assert [count_lines(tmp_path / name) for name in (*packed, "pipe", "missing")] == [None] * 5
 
 
 class Terminal(io.StringIO):

@@ -11,6 +11,7 @@ import sys
 import tarfile
 import zipfile
 from collections.abc import Callable
+from datetime import datetime
 from typing import Any
 
 import pytest
@@ -107,20 +108,34 @@ REFUSED = {
         r"line 1: not UTF-8 .*it may be gb18030: convert it with iconv",
     ),
     "japanese.tsv": (
-        "こんにちは\tさようなら\n".encode("shift_jis"),
-        r"line 1: not UTF-8 .*it may be (shift_jis|gb18030)",
+        "今日はとても良い天気です\tさようなら\n".encode("shift_jis"),
+        r"line 1: not UTF-8 .*it may be shift_jis: convert it with iconv -f shift_jis",
+    ),
+    "korean.tsv": (
+        "오늘은 날씨가 아주 좋습니다\t안녕히 가세요\n".encode("euc_kr"),
+        "line 1: not UTF-8 .*it may be euc_kr or gb18030: convert it with iconv -f ENCODING",
+    ),
+    "french.tsv": ("très élevée\tLes élèves\n".encode("latin1"), "; convert it from the encoding that it is in, "),
+    "chinese.csv": (
+        "en,zh\nweather,今天的天气非常好\n".encode("gb18030"),
+        r"not UTF-8 \(byte 0xbd\); it may be gb18030: convert it with iconv -f gb18030",
+    ),
+    "commas.csv": (
+        b"en,de\na,b\nHello, world,Hallo, Welt\n",
+        r"line 3: it has 4 cells, the first line 2: within a text",
     ),
     "utf-16-le.tsv": (TSV.encode("utf-16-le"), "looks like UTF-16 without its mark: .* iconv -f utf-16le -t utf-8"),
     "utf-16-be.tsv": (TSV.encode("utf-16-be"), "looks like UTF-16 without its mark: .* iconv -f utf-16be -t utf-8"),
     "cut utf-16.tsv": (codecs.BOM_UTF16_LE + b"a\0b", "begins with the mark of UTF-16 but isn't UTF-16"),
     "a.bin": (bytes(range(7)) * 40 + bytes(40), "is a binary file, text was expected"),
-    "latin.csv": ("en,de\na,café\n".encode("latin1"), r"not UTF-8 \(.* at byte 0xe9\); convert it"),
+    "latin.csv": ("en,de\na,café\n".encode("latin1"), r"not UTF-8 \(byte 0xe9\); convert it"),
     "many.csv": (b"id,text_a,text_b\n1,x,y\n", r"has the columns id, text_a, text_b: say which .*--columns id text_a"),
     "one.csv": (b"en\nhello\n", "has one column: a pair needs a source and a target"),
-    "ragged.csv": (b"en,de\na,b\nc\n", r"line 3: it has 1 of the 2 columns of the first line"),
+    "ragged.csv": (b"en,de\na,b\nc\n", r"line 3: it has 1 cells, the first line 2"),
     "quote.csv": (b'en,de\n"a,b\n', r"line 2: unexpected end of data"),
     "broken.jsonl": (b'{"en": "a", "de": "b"}\n{"en": "a", \n', r"line 2: not JSON .*one object a line was expected"),
     "missing.jsonl": (b'{"en": "a", "de": "b"}\n{"en": "a"}\n', "line 2: it has no de"),
+    "deep.jsonl": (b'{"en": ' + b"[" * 100_000 + b"\n", "line 1: not JSON"),
     "list.jsonl": (b'{"en": "a", "de": "b"}\n["a", "b"]\n', r"line 2: an object was expected, got \["),
     "broken.json": (b'[{"en": "a", "de": "b"}, ', ": not JSON"),
 }
@@ -152,6 +167,8 @@ SMALL = {
     "blank.csv": ("\n\nen,de\na,b\n\nc,d\n", [("a", "b"), ("c", "d")]),
     "words.tsv": ("it rains\tes regnet\nto\tit\n", [("it rains", "es regnet"), ("to", "it")]),
     "empty.csv": ("", []),
+    "german.csv": ("Ja, gut;Yes\nNein, nie;No, never\n", [("Ja, gut", "Yes"), ("Nein, nie", "No, never")]),
+    "filled.csv": ("en,de\na,b,,\n", [("a", "b")]),
 }
 """Small files, and their pairs."""
 
@@ -187,6 +204,11 @@ def test_columns_can_be_named_or_counted(tmp_path):
         assert list(PairFiles(path, columns=columns)) == [pair]
     with pytest.raises(DataError, match="has no column 'es': its columns are id, en, de, fr"):
         list(PairFiles(path, columns=("en", "es")))
+    path.write_text("id,Frage,Antwort\n1,a,b\n")
+    for columns in (("2", "3"), ("frage", "ANTWORT")):
+        assert list(PairFiles(path, columns=columns)) == [("a", "b")]
+    (tmp_path / "numbers.tsv").write_text("2\t1\n3\t4\n")
+    assert list(PairFiles(tmp_path / "numbers.tsv", columns=("1", "2"))) == [("2", "1"), ("3", "4")]
     (tmp_path / "plain.tsv").write_text("1\tone\teins\n2\ttwo\tzwei\n")
     assert list(PairFiles(tmp_path / "plain.tsv", columns=("2", "3"))) == [("one", "eins"), ("two", "zwei")]
 
@@ -233,6 +255,12 @@ def test_parquet(tmp_path):
     numbers = pyarrow.table({"source": [1, 2], "target": pyarrow.array(["eins", "zwei"]).dictionary_encode()})
     parquet.write_table(numbers, tmp_path / "numbers.parquet")
     assert list(PairFiles(tmp_path / "numbers.parquet")) == [("1", "eins"), ("2", "zwei")]
+    raw = pyarrow.table({"source": [b"one", "zw\u00f6lf".encode()], "target": ["eins", "twelve"]})
+    parquet.write_table(raw, tmp_path / "bytes.parquet")
+    assert list(PairFiles(tmp_path / "bytes.parquet")) == [("one", "eins"), ("zwölf", "twelve")]
+    parquet.write_table(pyarrow.table({"source": [b"\xff"], "target": ["x"]}), tmp_path / "bytes.parquet")
+    with pytest.raises(DataError, match="has a column of bytes that aren't UTF-8"):
+        list(PairFiles(tmp_path / "bytes.parquet"))
     nested = pyarrow.table({"id": ["1", "2"], "translation": [{"en": "one", "de": "eins"}, {"en": "two", "de": None}]})
     for table in (flat, nested):
         path = tmp_path / "a.parquet"
@@ -254,6 +282,9 @@ def test_xlsx(tmp_path):
             book.worksheets[1].append(row)
         book.save(path)
         assert list(PairFiles(path)) == [("eins", "one"), ("2", "two"), ("drei", "")]
+    book.worksheets[1].append([datetime(2024, 5, 3), datetime(2024, 5, 3, 12, 30)])
+    book.save(tmp_path / "dates.xlsx")
+    assert list(PairFiles(tmp_path / "dates.xlsx"))[-1] == ("2024-05-03", "2024-05-03 12:30:00")
     renamed = path.rename(tmp_path / "pairs.data")
     assert len(list(PairFiles(renamed))) == 3
     renamed.write_bytes(renamed.read_bytes().replace(b"<row", b"<r0w").replace(b"PK\x01\x02", b"PK\x01\x03", 1))

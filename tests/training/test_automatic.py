@@ -26,6 +26,14 @@ CHOSEN = {
         [(SENTENCE, "一只小狗跑过宽阔的绿色田野")],
         dict(source_tokenizer="unigram", target_tokenizer="unigram", dropout=0.3, metric="bleu"),
     ),
+    "long symbols": (
+        [("a b c " * 30, "c b a " * 30)],
+        dict(tokenizer="symbols", preset="small", batch_tokens=2048, metric="wer"),
+    ),
+    "a word and a paragraph": (
+        [("dog", SATZ * 4)],
+        dict(source_tokenizer="char", preset="small", batch_tokens=2048, metric="bleu"),
+    ),
     "Chinese words": ([("dog", "小狗")], dict(source_tokenizer="char", target_tokenizer="char", metric="exact")),
 }
 

@@ -90,14 +90,18 @@ class PairEncoder:
     ranks: Sequence[int] = ()
 
     def __call__(self, parts: list[bytes]) -> list[bytes]:
-        return list(self.encode(*PairBlock.from_parts(parts).pairs()))
+        block = PairBlock.from_parts(parts)
+        return list(self.encode(*block.pairs(), repeated=block.repeated))
 
-    def encode(self, sources: Sequence[str], targets: Sequence[str]) -> EncodedPairs:
-        """Encode sources and their targets, except those that are left out or held out."""
+    def encode(self, sources: Sequence[str], targets: Sequence[str], *, repeated: bool = False) -> EncodedPairs:
+        """Encode sources and their targets, except those that are left out or held out.
+
+        Of lines that are `repeated`, which came before, none are held out a second time.
+        """
         held = [self._held_out.includes(source) for source in sources] if self.ranks else []
         held_out: list[Pair] = []
         if any(held):
-            held_out = list(compress(zip(sources, targets, strict=True), held))
+            held_out = [] if repeated else list(compress(zip(sources, targets, strict=True), held))
             left = [not it for it in held]
             sources, targets = list(compress(sources, left)), list(compress(targets, left))
         counts = PairCounts(read=len(sources))

@@ -18,7 +18,7 @@ from typing import Any
 from glassformer.files import write_json
 
 PREPARED, ENTRY = ".prepared", "entry.json"
-FORMAT = 2
+FORMAT = 3
 """Version of the preparation: raise it whenever the same text and settings give other files than before."""
 KEPT = 4
 """Number of entries that are kept: the last ones used."""

@@ -4,10 +4,10 @@ import hashlib
 import json
 import sys
 from collections import Counter
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
-from itertools import chain, islice
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -26,11 +26,10 @@ from glassformer.files import write_json
 from glassformer.meter import Meter
 from glassformer.pairs.files import Pair
 from glassformer.pairs.mixture import Pairs
-from glassformer.text.kinds import SUBWORD_ENDINGS
+from glassformer.text.kinds import AUTO, SUBWORD_ENDINGS
 from glassformer.text.loading import load_tokenizer, tokenizer_files
 from glassformer.text.tokenizer import check_kind
 
-AUTO = "auto"
 TRAIN, VALID, VALID_TEXT = "train", "valid", "valid.json"
 """Names in a prepared folder, beside the tokenizers: two folders of token arrays, and validation pairs as text."""
 MOST_HELD_OUT = 1000
@@ -160,7 +159,7 @@ class Preparation:
             valid_pairs = settings.valid_pairs
             encoded = self._encode(unlimited, settings.valid_pairs, self.valid.pairs, [])
         valid = self._write(folder / VALID, encoded)
-        scored = list(islice((pair for pair in valid_pairs if all(pair)), settings.score_pairs))
+        scored = list(spread((pair for pair in valid_pairs if all(pair)), valid.kept, settings.score_pairs))
         write_json(folder / VALID_TEXT, {"pairs": scored})
         pairs = {TRAIN: train.to_json(), VALID: valid.to_json()}
         return {"source": source.name, "target": target.name, "pairs": pairs}
@@ -263,6 +262,17 @@ def check_known(counts: PairCounts, say: Say) -> None:
             )
         if share > NOTABLE_UNKNOWN:
             say(f"{share:.1%} of the {side} tokens are unknown to the vocabulary, and will be read and written as ⁇")
+
+
+def spread(pairs: Iterable[Pair], count: int, most: int) -> Iterator[Pair]:
+    """Return at most so many of `count` pairs, in equal distances, so that each file has its share.
+
+    >>> list(spread([("a", ""), ("b", ""), ("c", ""), ("d", ""), ("e", "")], count=5, most=3))
+    [('a', ''), ('b', ''), ('d', '')]
+    """
+    kept = min(most, count)
+    chosen = {number * count // kept for number in range(kept)}
+    return (pair for number, pair in enumerate(pairs) if number in chosen)
 
 
 def _sides(pairs: list[Pair]) -> tuple[list[str], list[str]]:

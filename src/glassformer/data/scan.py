@@ -16,8 +16,8 @@ from glassformer.errors import DataError
 from glassformer.pairs.files import Pair, PairBlock
 from glassformer.pairs.mixture import Pairs
 
-SAMPLED, SAMPLED_IN_BLOCK = 4_000, 500
-"""Most pairs that are drawn at random, of all and of a block, to say what the text is like."""
+SAMPLED = 4_000
+"""Most pairs that are drawn at random, to say what the text is like."""
 
 
 @dataclass(frozen=True)
@@ -49,16 +49,22 @@ class PairScanner:
         ranks = sorted(frequency)[: self.most]
         figures = len(sources), sum(map(len, sources)) + sum(map(len, targets)), block.share
         digest = hashlib.blake2b(block.source).digest() + hashlib.blake2b(block.target).digest()
+        drawn = [] if block.repeated else self._draw(sources, targets, digest, block.first)
         counts = array("q", (frequency[rank] for rank in ranks))
-        drawn = json.dumps([] if block.repeated else self._draw(sources, targets, block.first)).encode()
-        return [json.dumps(figures).encode(), digest, array("Q", ranks).tobytes(), counts.tobytes(), drawn]
+        shown = json.dumps(drawn).encode()
+        return [json.dumps(figures).encode(), digest, array("Q", ranks).tobytes(), counts.tobytes(), shown]
 
-    def _draw(self, sources: Sequence[str], targets: Sequence[str], first: int) -> list[tuple[float, str, str]]:
-        """Return the pairs with the lowest of random numbers, each with its number."""
-        draw = random.Random(self.seed << 40 | first)
-        numbers = [draw.random() for _ in sources]
-        lowest = heapq.nsmallest(SAMPLED_IN_BLOCK, range(len(numbers)), key=numbers.__getitem__)
-        return [(numbers[n], sources[n], targets[n]) for n in lowest]
+    def _draw(
+        self, sources: Sequence[str], targets: Sequence[str], digest: bytes, first: int
+    ) -> list[tuple[float, str, str]]:
+        """Return a random number with each pair that may be among the `SAMPLED` lowest of all files.
+
+        So many of the lines up to the end of this block have numbers below `highest`, and half as many more.
+        """
+        draw = random.Random(digest + self.seed.to_bytes(8, "little"))
+        highest = 1.5 * SAMPLED / (first - 1 + len(sources))
+        numbered = zip((draw.random() for _ in sources), sources, targets, strict=True)
+        return [(number, source, target) for number, source, target in numbered if number < highest]
 
 
 def scan_pairs(

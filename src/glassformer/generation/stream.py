@@ -8,7 +8,7 @@ from typing import BinaryIO
 
 from glassformer.errors import DataError
 from glassformer.meter import Meter
-from glassformer.pairs.lines import decode_line, read_lines
+from glassformer.pairs.lines import PACKED, UTF_16, decode_line, read_lines
 
 LINES_AT_ONCE = 2048
 STANDARD_INPUT = "standard input"
@@ -49,11 +49,13 @@ def chunks_of_stream(stream: BinaryIO, size: int) -> Iterator[Chunk]:
 
 
 def count_lines(path: Path) -> int | None:
-    """Return how many lines a plain file has; None where that takes unpacking it (.gz), or it can be read only once."""
-    if path.suffix == ".gz" or not path.is_file():
+    """Return how many lines a file has; None where it is packed or in UTF-16, or can be read only once."""
+    if not path.is_file():
         return None
     newlines, last = 0, b"\n"
     with path.open("rb") as file:
+        if file.peek(6).startswith((*PACKED, *UTF_16)):
+            return None
         while block := file.read(1 << 20):
             newlines, last = newlines + block.count(b"\n"), block
     return newlines + (not last.endswith(b"\n"))

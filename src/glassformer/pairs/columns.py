@@ -39,6 +39,10 @@ LANGUAGES = frozenset(_NAMES.split())
 """Codes and names of languages that people name columns by."""
 
 
+KEYS = frozenset({"id", "index", "idx", "key", "nr", "no.", "#", "score", "split", "编号", "序号"})
+"""Names of columns that hold neither side; in a first row they tell that it is a header."""
+
+
 @dataclass(frozen=True)
 class ColumnChooser:
     """Chooses the pair among the columns of a file."""
@@ -50,11 +54,15 @@ class ColumnChooser:
     """Called with the choice in words."""
 
     def is_header(self, names: Sequence[str]) -> bool:
-        """Return whether the cells of a first row are names: all different, two of them known or wanted.
+        """Return whether the cells of a first row are names: all different, and two of them known or wanted.
 
-        Two cells must be a source and a target, or two languages: the first pair of a word list may be "to" and "it".
+        An "id" among more than two is enough. Two cells must be a source and a target, or two languages.
         """
-        if self.wanted is not None and set(self.wanted) <= set(names):
+        lower = [name.strip().lower() for name in names]
+        wanted = [name.lower() for name in self.wanted or ()]
+        if not all(map(str.isdecimal, wanted)) and set(wanted) <= set(lower):
+            return True
+        if len(names) > 2 and KEYS & set(lower) and len(set(lower)) == len(lower):
             return True
         known = (
             sum(_side(name) is not None for name in names) >= 2 if len(names) > 2 else self._known(names) is not None
@@ -108,9 +116,12 @@ class ColumnChooser:
     def _find(self, names: Sequence[str], wanted: str, what: str) -> int:
         """Return the number of a column that the user named."""
         short = [name.rpartition(".")[2] for name in names]  # translation.en may be called en
-        for known in (list(names), short, [name.lower() for name in names]):
+        for known in (list(names), short):
             if known.count(wanted) == 1:
                 return known.index(wanted)
+        lower = [name.strip().lower() for name in names]
+        if lower.count(wanted.lower()) == 1:
+            return lower.index(wanted.lower())
         if wanted.isdecimal() and 1 <= int(wanted) <= len(names):
             return int(wanted) - 1
         raise DataError(f"{self.path} has no column {wanted!r}: its {what} are {_shown(names)}")

@@ -7,9 +7,10 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from datetime import datetime, time
 from itertools import zip_longest
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from glassformer.errors import ConfigError, DataError
 from glassformer.pairs import kinds
@@ -51,10 +52,10 @@ class PairFiles:
 
     @classmethod
     def of(cls, paths: Sequence[Path], flag: str) -> "PairFiles":
-        """Make it of the one or two paths that a command's `flag` was given; raise ConfigError for another number."""
+        """Return the pairs of one or two paths, which a `flag` was given; raise ConfigError for another number."""
         if len(paths) not in (1, 2):
             raise ConfigError(
-                f"{flag} takes a file of sources and one of targets, or one TSV file, got {len(paths)} files"
+                f"{flag} takes a file of sources and one of targets, or one file of both sides, got {len(paths)} files"
             )
         return cls(paths[0], paths[1] if len(paths) == 2 else None)
 
@@ -121,16 +122,27 @@ class PairFiles:
         as_parallel = PairFiles(self.source, self.source)
         for cells in read(self.source, kind, columns):
             for side, cell in zip(sides, cells, strict=True):
-                text = "" if cell is None else re.sub(r"[\r\n]+", " ", str(cell))
+                text = re.sub(r"[\r\n]+", " ", self._cell_text(cell))
                 side.append(f"{text}\n".encode(errors="replace"))  # half a surrogate pair, which JSON allows
             size += len(sides[0][-1])
             if size >= BLOCK_BYTES:
-                yield PairBlock(as_parallel, first, len(sides[0]), 0.5, b"".join(sides[0]), b"".join(sides[1]))
+                yield PairBlock(as_parallel, first, len(sides[0]), 0.0, b"".join(sides[0]), b"".join(sides[1]))
                 size, first = 0, first + len(sides[0])
                 for side in sides:
                     side.clear()
         if sides[0]:
             yield PairBlock(as_parallel, first, len(sides[0]), 1.0, b"".join(sides[0]), b"".join(sides[1]))
+
+    def _cell_text(self, cell: Any) -> str:
+        """Return what stands in a cell as text."""
+        if isinstance(cell, bytes):
+            try:
+                return cell.decode()
+            except UnicodeDecodeError:
+                raise DataError(f"{self.source} has a column of bytes that aren't UTF-8, text was expected") from None
+        if isinstance(cell, datetime) and cell.time() == time():
+            return cell.date().isoformat()
+        return "" if cell is None else str(cell)
 
     def _unequal(self, sources: int, targets: int) -> DataError:
         return DataError(
@@ -148,7 +160,7 @@ class PairBlock:
     """Number of the first line, from 1."""
     lines: int
     share: float
-    """Share of the source file that has been read with this block, from 0 to 1."""
+    """Share of the source file that has been read with this block, from 0 to 1; 0 before the end of a table."""
     source: bytes
     target: bytes
     """Empty where the files are one TSV file."""

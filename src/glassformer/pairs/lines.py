@@ -7,7 +7,7 @@ import io
 import lzma
 import sys
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
@@ -40,7 +40,7 @@ class RawLines:
         self._packed.close()
 
     def take_bytes(self, size: int) -> list[bytes]:
-        """Return as many further lines as have at least `size` bytes, or what is left."""
+        """Return further lines until they have `size` bytes together, or what is left."""
         with readable(self._path):
             return self._file.readlines(size)
 
@@ -75,7 +75,7 @@ def decode_line(raw: bytes, number: int, name: str) -> str:
     except UnicodeDecodeError as error:
         raise DataError(
             f"{name}, line {number}: not UTF-8 (byte 0x{raw[error.start]:02x} at column {error.start + 1}); "
-            f"{_advice_on_encoding(raw)}"
+            f"{advice_on_encoding(raw)}"
         ) from None
 
 
@@ -189,21 +189,45 @@ def _open_zstandard(file: BinaryIO) -> Any:
     return _Zstandard(file, zstandard.ZstdDecompressor().decompressobj)
 
 
-def _advice_on_encoding(raw: bytes) -> str:
-    """Return what to do about a line that isn't UTF-8: the encoding that it seems to be in, and how to convert it."""
+def advice_on_encoding(raw: bytes) -> str:
+    """Return what to do about bytes that aren't UTF-8: how to convert them from the encodings they may be in."""
     if b"\0" in raw:
         return "it looks like UTF-16 without its mark: convert it with iconv -f utf-16le -t utf-8"
-    for encoding in ("gb18030", "shift_jis", "euc_kr"):
-        if _reads_as_east_asian(raw, encoding):
-            return f"it may be {encoding}: convert it with iconv -f {encoding} -t utf-8"
-    return "convert it from the encoding that it is in, for example with iconv -f windows-1252 -t utf-8"
+    likely = [encoding for encoding, is_common in COMMON.items() if _reads_well(raw, encoding, is_common)]
+    if not likely:
+        return "convert it from the encoding that it is in, for example with iconv -f windows-1252 -t utf-8"
+    named = likely[0] if len(likely) == 1 else "ENCODING"
+    return f"it may be {' or '.join(likely)}: convert it with iconv -f {named} -t utf-8"
 
 
-def _reads_as_east_asian(raw: bytes, encoding: str) -> bool:
-    """Return whether the bytes beyond ASCII read as common Chinese characters, kana or Hangul."""
+def _is_common_chinese(character: str) -> bool:
+    """Return whether GB 2312 has the character among its 3,755 frequent ones, or its signs."""
+    code = character.encode("gb18030")
+    return len(code) == 2 and code[1] >= 0xA1 and (0xB0 <= code[0] <= 0xD7 or 0xA1 <= code[0] <= 0xA3)
+
+
+def _is_common_in_big5(character: str) -> bool:
+    """Return whether Big5 has the character among its 5,401 frequent ones, or its signs."""
+    code = character.encode("big5", errors="ignore")
+    return len(code) == 2 and 0xA1 <= code[0] <= 0xC6
+
+
+COMMON: Mapping[str, Callable[[str], bool]] = {
+    "euc_kr": lambda character: "\uac00" <= character <= "\ud7a3",
+    "shift_jis": lambda character: "\u3000" <= character <= "\u30ff",  # kana and signs, half of a text at least
+    "gb18030": _is_common_chinese,
+    "big5": _is_common_in_big5,
+}
+"""Encodings in which text isn't UTF-8, and whether a character is a common one in text of that encoding."""
+SHARES = {"euc_kr": 0.95, "shift_jis": 0.4, "gb18030": 0.95, "big5": 0.95}
+"""Share of the characters beyond ASCII that are common ones in a text, at the least."""
+
+
+def _reads_well(raw: bytes, encoding: str, is_common: Callable[[str], bool]) -> bool:
+    """Return whether the bytes beyond ASCII read as text of this encoding; the last character may be cut."""
     try:
-        beyond = [character for character in raw.decode(encoding) if not character.isascii()]
+        text = codecs.getincrementaldecoder(encoding)().decode(raw)
     except UnicodeDecodeError:
         return False
-    blocks = (("\u3000", "\u9fff"), ("\uac00", "\ud7a3"), ("\uff00", "\uffef"))
-    return len(beyond) > 1 and all(any(low <= one <= high for low, high in blocks) for one in beyond)
+    beyond = [character for character in text if not character.isascii()]
+    return len(beyond) > 1 and sum(map(is_common, beyond)) >= SHARES[encoding] * len(beyond)

@@ -27,7 +27,7 @@ class PairMixture:
     def of(
         cls, sources: Sequence[Path], targets: Sequence[Path] = (), columns: tuple[str, str] | None = None
     ) -> "PairMixture":
-        """Make it of files of both sides, or of as many files of sources as of targets.
+        """Return the mixture of files of both sides, or of as many files of sources as of targets.
 
         A colon and a number behind the name of a source file, as in a.tsv:3, are its weight. Raises ConfigError where
         the numbers of files differ.

@@ -5,21 +5,25 @@ import io
 import json
 import re
 import zipfile
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from itertools import chain, islice
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
 from glassformer.errors import DataError
 from glassformer.pairs import kinds
 from glassformer.pairs.columns import ColumnChooser
-from glassformer.pairs.lines import as_utf_8, readable, unpacked
+from glassformer.pairs.lines import advice_on_encoding, as_utf_8, readable, unpacked
 
 Row = tuple[Any, Any]
 """The two cells of a row that are the pair."""
 
 DELIMITERS = ",;\t|"
+JUDGED = 20
+"""Lines that say which of these separates the cells of a CSV file."""
 
 
 def rows(path: Path, kind: str, columns: ColumnChooser) -> Iterator[Row]:
@@ -42,12 +46,24 @@ def _tsv_rows(path: Path, columns: ColumnChooser) -> Iterator[Row]:
 
 
 def _csv_rows(path: Path, columns: ColumnChooser) -> Iterator[Row]:
-    """Yield the rows of a CSV file, whose first line says what separates its cells."""
+    """Yield the rows of a CSV file, whose first lines say what separates its cells."""
     with _open_text(path) as file:
-        first = file.readline()
-        delimiter = max(DELIMITERS, key=re.sub('"[^"]*"', "", first).count)
-        lines = chain([first], file)
-        yield from _delimited(path, csv.reader(lines, delimiter=delimiter, strict=True), columns)
+        first = list(islice(file, JUDGED))
+        lines = chain(first, file)
+        yield from _delimited(path, csv.reader(lines, delimiter=_delimiter(first), strict=True), columns)
+
+
+def _delimiter(lines: Sequence[str]) -> str:
+    """Return the sign that stands equally often, and most often, in each of these lines, outside of quotes."""
+
+    def likeness(sign: str) -> tuple[int, int]:
+        counts = Counter(re.sub('"[^"]*"', "", line).count(sign) for line in lines if line.strip())
+        times, agreeing = max(
+            ((times, agreeing) for times, agreeing in counts.items() if times), default=(0, 0), key=itemgetter(1)
+        )
+        return agreeing, times
+
+    return max(DELIMITERS, key=likeness)
 
 
 def _delimited(path: Path, reader: Any, columns: ColumnChooser) -> Iterator[Row]:
@@ -62,12 +78,12 @@ def _delimited(path: Path, reader: Any, columns: ColumnChooser) -> Iterator[Row]
         left, right = columns.choose(names)
         least = max(left, right) + 1
         for row in reader if headed else chain([first], reader):
-            if len(row) < least:
-                if not any(row):
-                    continue
+            if not any(row):
+                continue
+            if len(row) < least or any(row[len(first) :]):
                 raise DataError(
-                    f"{path}, line {reader.line_num}: it has {len(row)} of the {len(first)} columns of the first line: "
-                    "a line break or separator within a text needs quotes around it"
+                    f"{path}, line {reader.line_num}: it has {len(row)} cells, the first line {len(first)}: "
+                    "within a text a line break or separator needs quotes around it, or must go"
                 )
             yield row[left], row[right]
     except csv.Error as error:
@@ -90,14 +106,14 @@ def _json_lines(path: Path, file: Iterator[str], start: int) -> Iterator[tuple[i
         if line.strip():
             try:
                 yield number, json.loads(line)
-            except ValueError as error:
+            except (ValueError, RecursionError) as error:
                 raise DataError(f"{path}, line {number}: not JSON ({error}); one object a line was expected") from None
 
 
 def _json_array(path: Path, text: str) -> list[Any]:
     try:
         return json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise DataError(f"{path}: not JSON ({error})") from None
 
 
@@ -172,6 +188,7 @@ def _xlsx_rows(path: Path, columns: ColumnChooser) -> Iterator[Row]:
     try:
         with path.open("rb") as file, closing(openpyxl.load_workbook(file, read_only=True, data_only=True)) as workbook:
             for sheet in workbook.worksheets:
+                sheet.reset_dimensions()  # some programs write wrong ones
                 cells = (row for row in sheet.iter_rows(values_only=True) if any(cell is not None for cell in row))
                 first = list(islice(cells, 1))
                 if first:
@@ -201,7 +218,6 @@ def _open_text(path: Path) -> Iterator[io.TextIOWrapper]:
         try:
             yield io.TextIOWrapper(as_utf_8(unpacked(packed)), encoding="utf-8-sig", newline="")
         except UnicodeDecodeError as error:
-            raise DataError(
-                f"{path}: not UTF-8 ({error.reason} at byte 0x{error.object[error.start]:02x}); convert it from the "
-                "encoding that it is in, for example with iconv -f windows-1252 -t utf-8"
-            ) from None
+            line = error.object[error.object.rfind(b"\n", 0, error.start) + 1 :].partition(b"\n")[0]
+            byte = error.object[error.start]
+            raise DataError(f"{path}: not UTF-8 (byte 0x{byte:02x}); {advice_on_encoding(line)}") from None

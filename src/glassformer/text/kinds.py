@@ -4,3 +4,5 @@ SUBWORD_KINDS = ("unigram", "bpe", "char", "word")
 KINDS = (*SUBWORD_KINDS, "symbols")
 SUBWORD_ENDINGS = (".model", ".spm")
 """Endings of sentencepiece models' names: sentencepiece's own, and that of run folders."""
+AUTO = "auto"
+"""The kind of tokenizer that the text decides."""

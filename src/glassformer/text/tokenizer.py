@@ -22,7 +22,7 @@ from glassformer.text.kinds import KINDS, SUBWORD_ENDINGS
 EOS, UNK = 0, 1
 UNKNOWN = "⁇"
 FEWEST, MOST, ROOM = 500, 32_000, 100
-"""Numbers of ids between which a vocabulary is, where the text decides, and how many it has beside the characters."""
+"""Fewest and most ids of a vocabulary whose size the text decides, and its fewest ids beyond the characters."""
 ENDINGS = (".spm", ".symbols")
 
 
@@ -91,7 +91,7 @@ class SubwordTokenizer(Tokenizer):
         coverage: float = 1.0,
         decompose: bool = False,
     ) -> "SubwordTokenizer":
-        """Train a vocabulary of `vocab_size` ids; None gives as many as suit the length of the text and as it allows.
+        """Train a vocabulary of `vocab_size` ids; None chooses by the length of the text.
 
         Of more than two million lines a sample is used. `coverage` is the share of characters that get ids of their
         own. With `decompose` a character that has parts is read as these (see `decomposition_rules`), here and later.

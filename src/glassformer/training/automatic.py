@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from glassformer.data.facts import PairFacts, SideFacts
-from glassformer.training.config import AUTO, BATCH_TOKENS, TrainConfig
+from glassformer.text.kinds import AUTO
+from glassformer.training.config import BATCH_TOKENS, TrainConfig
 
 SHORT_LINE = 20
 """Most characters of a line that is short, a name or a number rather than a sentence, however many its words are."""
@@ -15,6 +16,8 @@ CHARACTERS_AS_TOKENS = 30
 """Most characters of a short line whose characters make good tokens."""
 SYMBOL_KINDS, SYMBOL_LENGTH = 300, 2.5
 """Most different symbols of a text of symbols, and their most characters on average."""
+FEW_SYMBOLS = 30
+"""Most symbols of a line that counts as a short one."""
 UNSPACED = ("Han", "Hiragana", "Katakana", "Thai", "Lao", "Khmer", "Myanmar", "Tibetan")
 """Scripts that put no spaces between words; a word is taken to have two characters."""
 FEW_PAIRS, MANY_PAIRS = 10_000, 1_000_000
@@ -24,7 +27,7 @@ HASTY_MINUTES = 15
 
 
 @dataclass(frozen=True)
-class Choice:
+class Decision:
     """A setting that the data decided, and why."""
 
     name: str
@@ -36,15 +39,15 @@ class Choice:
         return f"{f'{flag} {self.value}':28}  {self.reason}"
 
 
-def choose_settings(config: TrainConfig, pairs: int, facts: PairFacts) -> list[Choice]:
-    """Return a choice for each setting that `config` leaves to the data.
+def choose_settings(config: TrainConfig, pairs: int, facts: PairFacts) -> list[Decision]:
+    """Return a decision for each setting that `config` leaves to the data.
 
     `pairs` is their number, `facts` are about some of them.
     """
-    return [choice for choice in _choices(config, pairs, facts) if getattr(config, choice.name) in (AUTO, None)]
+    return [decision for decision in _decisions(config, pairs, facts) if getattr(config, decision.name) in (AUTO, None)]
 
 
-def _choices(config: TrainConfig, pairs: int, facts: PairFacts) -> Iterator[Choice]:
+def _decisions(config: TrainConfig, pairs: int, facts: PairFacts) -> Iterator[Decision]:
     source, target = facts.source, facts.target
     if config.from_ is None:
         yield from _tokenizers(config, pairs, source, target)
@@ -57,7 +60,7 @@ def _is_hasty(config: TrainConfig) -> bool:
     return config.max_minutes is not None and config.max_minutes < HASTY_MINUTES
 
 
-def _tokenizers(config: TrainConfig, pairs: int, source: SideFacts, target: SideFacts) -> Iterator[Choice]:
+def _tokenizers(config: TrainConfig, pairs: int, source: SideFacts, target: SideFacts) -> Iterator[Decision]:
     """Choose the kinds of tokenizer. Both sides share a vocabulary where text is alike and time is plenty.
 
     With few pairs or little time two vocabularies learn faster: BLEU 19.3 against 18.0 after two minutes on 3,000 pairs
@@ -68,10 +71,10 @@ def _tokenizers(config: TrainConfig, pairs: int, source: SideFacts, target: Side
     kinds = _kind(source), _kind(target)
     own = (config.source_tokenizer, config.target_tokenizer) != (None, None) or pairs < FEW_PAIRS or _is_hasty(config)
     if not own and kinds[0] == kinds[1] and (source.script == target.script or "" in (source.script, target.script)):
-        yield Choice("tokenizer", kinds[0], _why(kinds[0], target))
+        yield Decision("tokenizer", kinds[0], _why(kinds[0], target))
         return
-    yield Choice("source_tokenizer", kinds[0], _why(kinds[0], source))
-    yield Choice("target_tokenizer", kinds[1], _why(kinds[1], target))
+    yield Decision("source_tokenizer", kinds[0], _why(kinds[0], source))
+    yield Decision("target_tokenizer", kinds[1], _why(kinds[1], target))
 
 
 def _kind(side: SideFacts) -> str:
@@ -94,6 +97,11 @@ def is_short(side: SideFacts) -> bool:
     return side.characters <= SHORT_LINE or (side.words <= SHORT_WORDS and side.characters <= SHORT_WORDS_LINE)
 
 
+def is_brief(side: SideFacts) -> bool:
+    """Return whether the lines are short, or few symbols: little to learn from each."""
+    return is_short(side) or (is_symbols(side) and side.words <= FEW_SYMBOLS)
+
+
 def _why(kind: str, side: SideFacts) -> str:
     if kind == "symbols":
         return f"{side.distinct_words} different symbols, with spaces between"
@@ -104,16 +112,16 @@ def _counted(number: float, what: str) -> str:
     return f"{number:.0f} {what}{'' if round(number) == 1 else 's'}"
 
 
-def _model(config: TrainConfig, pairs: int, source: SideFacts, target: SideFacts) -> Iterator[Choice]:
+def _model(config: TrainConfig, pairs: int, source: SideFacts, target: SideFacts) -> Iterator[Decision]:
     """Choose the size of the model, and how much of it dropout leaves out.
 
     With little time, few layers make more updates: BLEU 34.5 against 29.6 with 4+4 layers after two minutes on 29,000
     pairs of Multi30k, and word error rate 6.7 against 7.8 % on 3,600 French words (Zen 4, two threads).
     """
-    short = all(is_short(side) or is_symbols(side) for side in (source, target))
+    short = is_brief(source) and is_brief(target)
     hasty = _is_hasty(config)
     why = f"{pairs:,} pairs of {'short lines' if short else 'sentences'}" + (
-        f", {_counted(config.max_minutes, 'minute')}" if hasty and config.max_minutes is not None else ""
+        f", {config.max_minutes:g} minutes" if hasty and config.max_minutes is not None else ""
     )
     if config.preset != AUTO:
         return
@@ -122,24 +130,24 @@ def _model(config: TrainConfig, pairs: int, source: SideFacts, target: SideFacts
     else:
         preset = "tiny" if pairs < FEW_PAIRS else "small" if pairs < MANY_PAIRS else "base"
         dropout = 0.3 if pairs < MANY_PAIRS else 0.1
-    yield Choice("preset", preset, why)
+    yield Decision("preset", preset, why)
     if hasty:
-        yield Choice("encoder_layers", 2, why)
-        yield Choice("decoder_layers", 1, why)
-    yield Choice("dropout", dropout, why)
+        yield Decision("encoder_layers", 2, why)
+        yield Decision("decoder_layers", 1, why)
+    yield Decision("dropout", dropout, why)
 
 
-def _batch(config: TrainConfig, pairs: int, source: SideFacts, target: SideFacts) -> Choice:
+def _batch(config: TrainConfig, pairs: int, source: SideFacts, target: SideFacts) -> Decision:
     """Choose the size of a batch: the smaller, the more updates a short training makes."""
-    if is_short(source) or is_symbols(source):
-        return Choice("batch_tokens", 1024, "short lines")
+    if is_brief(source) and is_brief(target):
+        return Decision("batch_tokens", 1024, "short lines")
     size = BATCH_TOKENS if not _is_hasty(config) else 512 if pairs < FEW_PAIRS else 1024
-    return Choice("batch_tokens", size, f"{pairs:,} pairs of sentences")
+    return Decision("batch_tokens", size, f"{pairs:,} pairs of sentences")
 
 
-def _metric(target: SideFacts) -> Choice:
+def _metric(target: SideFacts) -> Decision:
     if is_symbols(target):
-        return Choice("metric", "wer", "word error rate: targets of symbols")
+        return Decision("metric", "wer", "word error rate: targets of symbols")
     if is_short(target):
-        return Choice("metric", "exact", "exact match: short targets")
-    return Choice("metric", "bleu", "targets are sentences")
+        return Decision("metric", "exact", "exact match: short targets")
+    return Decision("metric", "bleu", "targets are sentences")

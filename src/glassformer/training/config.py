@@ -21,11 +21,10 @@ from glassformer.checks import (
 )
 from glassformer.errors import ConfigError
 from glassformer.pairs.mixture import Pairs, Paths, open_pairs
-from glassformer.text.kinds import SUBWORD_ENDINGS
+from glassformer.text.kinds import AUTO, SUBWORD_ENDINGS
 from glassformer.text.scores import METRICS
 from glassformer.transformer.config import PRESETS, ModelConfig
 
-AUTO = "auto"
 PRECISIONS = ("auto", "float32", "bfloat16")
 OPTIMIZERS = ("muon", "adam")
 CHANGEABLE = (
@@ -74,7 +73,8 @@ class TrainConfig:
 
     tokenizer: Annotated[str, Flag("KIND")] = AUTO
     """Kind of tokenizer: unigram, bpe, char, word (sentencepiece, learned from the text), symbols (split at
-    spaces), or the path of a sentencepiece model: a .model file, or the .spm of another run. auto: as the text is."""
+    spaces), or the path of a sentencepiece model: a .model file, or the .spm of another run. auto: chosen from the
+    text."""
     source_tokenizer: Annotated[str, Flag("KIND")] | None = None
     """The source's own kind of tokenizer; source and target then have separate vocabularies."""
     target_tokenizer: Annotated[str, Flag("KIND")] | None = None
@@ -99,7 +99,7 @@ class TrainConfig:
 
     preset: Annotated[str, Choice(AUTO, *PRESETS)] = AUTO
     """Size of the model: tiny (2.3M parameters with 8,000 ids), small (6.0M), base or big (Vaswani et al. 2017). auto:
-    as the data and the limits are."""
+    chosen from the pairs and the limits."""
     d_model: int | None = None
     """Width, instead of the preset's."""
     heads: int | None = None
@@ -111,13 +111,13 @@ class TrainConfig:
     d_ff: int | None = None
     """Width of the feed-forward layers, instead of the preset's."""
     dropout: float | None = None
-    """Dropout probability, instead of the preset's; with preset auto as the data are."""
+    """Dropout probability, instead of the preset's; with preset auto chosen from the pairs."""
     attention_dropout: float | None = None
     """Probability of dropping an attention weight, instead of the preset's."""
 
     batch_tokens: Count | None = None
     """Most source and most target tokens in a batch, which the processes share; there is no padding to count. Left out:
-    as the data are, at most 2,048."""
+    chosen from the pairs, at most 2,048."""
     accumulate: Count = 1
     """Batches per update, one after the other."""
     optimizer: Annotated[str, Choice(*OPTIMIZERS)] | None = None
@@ -282,13 +282,18 @@ class TrainConfig:
     def pairs(self) -> Pairs:
         """Files of the training pairs."""
         if self.source is None:
-            raise ConfigError("source is missing: give the file of training sources (or --resume to continue a run)")
+            raise ConfigError(
+                "source is missing: give the file of training pairs before all flags, or with "
+                "--source (or --resume to continue a run)"
+            )
         return open_pairs(self.source, self.target, self.columns)
 
     @property
     def valid_pairs(self) -> Pairs | None:
         """Files of the validation pairs, if they are given."""
-        return None if self.valid_source is None else open_pairs(self.valid_source, self.valid_target, self.columns)
+        if self.valid_source is None:
+            return None
+        return open_pairs(self.valid_source, self.valid_target, self.columns if self.valid_target is None else None)
 
     @property
     def shares_vocab(self) -> bool:

@@ -51,14 +51,14 @@ def prepare_run(config: TrainConfig, say: Say) -> None:
 
     preparation = Preparation.from_files(data_settings(config, origin), say)
     facts_of_some = describe_pairs(preparation.training.sample)
-    for suspicion in facts_of_some.suspicions():
+    for suspicion in facts_of_some.suspicions(preparation.training.pairs):
         say(f"{suspicion} (glassformer check says more)")
-    chosen = choose_settings(config, preparation.training.pairs, facts_of_some)
-    if chosen:
-        say("chosen as the pairs are (a flag changes each):")
-    for choice in chosen:
-        say(f"  {choice}")
-    settled = config.settled({choice.name: choice.value for choice in chosen})
+    decisions = choose_settings(config, preparation.training.pairs, facts_of_some)
+    if decisions:
+        say("chosen from the pairs (a flag changes each):")
+    for decision in decisions:
+        say(f"  {decision}")
+    settled = config.settled({decision.name: decision.value for decision in decisions})
     preparation = replace(preparation, settings=data_settings(settled, origin))
     prepared = KeptCorpora(out.parent / PREPARED)
     there = next(folder for folder in out.parents if folder.exists())
