@@ -57,6 +57,7 @@ def main(
             out=out,
             preset="small",
             tokenizer="unigram",
+            vocab_size=8000,
             dropout=0.3,
             batch_tokens=2048,
             warmup=1024,

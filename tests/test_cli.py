@@ -21,6 +21,7 @@ from glassformer.data import preparation
 from glassformer.generation import stream
 
 BAD = {
+    "help trian": "there is no command trian: did you mean train?",
     # files
     "TRAIN --source missing.tsv": "missing.tsv: no such file",
     "TRAIN --source pairs.tsv --valid-source missing.tsv": "missing.tsv: no such file",
@@ -32,7 +33,7 @@ BAD = {
     "TRAIN --source no-tab.tsv": "no-tab.tsv, line 2: expected source<tab>target, found no tab",
     "TRAIN --source broken.gz": "broken.gz is a packed file that is damaged or incomplete .*: get it again",
     "TRAIN --source untrainable.tsv --valid-source valid.tsv": "left out 3 empty",
-    "TRAIN": "source is missing: give the file of training sources",
+    "TRAIN": "source is missing: give the file of training pairs before all flags",
     # settings
     "TRAIN PAIRS --vocab-size 500": "vocab_size 500 is larger than this text allows .* give at most 10",
     "TRAIN PAIRS --tokenizer unigram --vocab-size 500": "vocab_size 500 is larger .* at most .*, or leave it out",

@@ -57,7 +57,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     os.environ.setdefault("GOMP_SPINCOUNT", "2000")
     warnings.showwarning = lambda message, *_: print(f"glassformer: warning: {message}", file=sys.stderr)
     if isinstance(sys.stdout, TextIOWrapper):
-        sys.stdout.reconfigure(errors="surrogateescape")  # a file's name that isn't UTF-8 is printed as it is
+        # The name of a file that isn't UTF-8 is printed as it is; what another encoding lacks, as its code.
+        sys.stdout.reconfigure(errors="surrogateescape" if sys.stdout.encoding == "utf-8" else "backslashreplace")
     given = list(sys.argv[1:] if arguments is None else arguments)
     if given == ["--version"]:
         print(f"glassformer {version('glassformer')}")
@@ -81,7 +82,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def _run(given: list[str]) -> int:
     """Run the command that these arguments name, and return its exit status."""
     name, rest = given[0] if given else "", given[1:]
-    if name in ("", "help", "-h", "--help") and (not rest or rest[0] not in COMMANDS):
+    if name in ("", "help", "-h", "--help") and not rest:
         print(overview(GROUPS), file=sys.stdout if name else sys.stderr)
         return 0 if name else 2
     if name in ("help", "-h", "--help"):

@@ -10,6 +10,7 @@ from glassformer import cli
 from glassformer.checks import Choice, Flag
 from glassformer.commands.parser import Command, closest, overview, parse
 from glassformer.errors import ConfigError
+from glassformer.training.config import TrainConfig
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,6 +88,8 @@ def test_a_flag_that_may_be_bare():
     assert parse(command, []) == (Bare(), {})
     with pytest.raises(ConfigError, match=r"^do has two --source: a.tsv and b.tsv$"):
         parse(command, ["a.tsv", "--source", "b.tsv"])
+    with pytest.raises(ConfigError, match=r"^train has two --source: a.tsv and b.tsv c.tsv$"):
+        parse(Command("train", TrainConfig), ["a.tsv", "--source", "b.tsv", "c.tsv", "--out", "r"])
 
 
 @pytest.mark.parametrize(

@@ -34,7 +34,16 @@ def test_translates_its_arguments(here, capfd, translator, run_command):
     assert run_command(f"translate run '{lines[0]}' '{lines[1]}' SHORT") == 0
     assert capfd.readouterr().out.splitlines() == translator.translate(lines, SEARCH)
     assert run_command(f"translate run '{lines[0]}' --input seven.txt SHORT") == 2
-    assert "give what to translate as arguments or as a file" in capfd.readouterr().err
+    assert "are for files, and can't be combined with TEXT" in capfd.readouterr().err
+
+
+def test_text_that_is_not_utf_8_or_begins_with_a_dash(here, capfd, run_command):
+    assert run_command(f"translate run caf{os.fsdecode(bytes([233]))}") == 2
+    assert "the text caf\\udce9 is not UTF-8" in run_command.complaint(capfd.readouterr().err)
+    assert run_command("translate run '-hello there'") == 2
+    assert "text that begins with - comes last, after --" in run_command.complaint(capfd.readouterr().err)
+    assert run_command("translate run 'a b' SHORT -- '-hello there' 'b a'") == 0
+    assert len(capfd.readouterr().out.splitlines()) == 3
 
 
 def test_on_a_terminal_it_says_how_to_go_on_and_answers_each_line(here):

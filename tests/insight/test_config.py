@@ -19,7 +19,7 @@ BESIDE = r"unpruned must be neither inside \S+pruned(.pruning)? nor above it, go
         ({"rounds": 0}, "rounds must be at least 1, got 0"),
         ({"updates": 0}, "updates must be at least 1, got 0"),
         ({"sentences": -3}, "sentences must be at least 1, got -3"),
-        ({"data": ()}, "--data takes a file of sources and one of targets, or one TSV file, got 0 files"),
+        ({"data": ()}, "--data takes a file of sources and one of targets, or one file of both sides, got 0 files"),
         ({"valid": ("a", "b", "c")}, "--valid takes a file of sources and one of targets, .* got 3 files"),
         *(
             ({"unpruned": path}, BESIDE)

@@ -124,7 +124,7 @@ def test_a_file_of_something_else_is_an_error(tmp_path, content):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ("--data a b c", "--data takes a file of sources and one of targets, or one TSV file, got 3 files"),
+        ("--data a b c", "--data takes a file of sources and one of targets, or one file of both sides, got 3 files"),
         ("--data nowhere.tsv", "nowhere.tsv: no such file"),
         ("--data pairs.tsv --sentences 0", "--sentences must be at least 1, got 0"),
     ],

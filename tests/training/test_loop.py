@@ -235,6 +235,18 @@ def test_what_was_left_out_is_counted_on_after_an_interruption(settings, spoilin
     assert [line["left_out"] for line in files.reports(config.out)] == [3]
 
 
+def test_a_higher_limit_changes_the_interval_of_validations_and_not_the_warm_up(settings, interrupting, capfd):
+    config = settings(max_updates=24, validate_every=None, warmup=None)
+    with interrupting(5):
+        train(config)
+    assert "about 24 updates: --warmup 2 --validate-every 2\n" in capfd.readouterr().err
+    with interrupting(3):
+        resume(config.out, max_updates=60)
+    assert "about 60 updates: --warmup 2 --validate-every 5\n" in capfd.readouterr().err
+    resume(config.out)
+    assert "about" not in capfd.readouterr().err
+
+
 def test_stopped_while_updates_are_left_out_it_says_what_is_saved(settings, spoiling, interrupting):
     config = settings(max_updates=20)
     with interrupting(5):

@@ -5,29 +5,31 @@ from pathlib import Path
 import pytest
 
 from glassformer.training.config import TrainConfig
-from glassformer.training.pace import Pace, Stopwatch
+from glassformer.training.pace import Stopwatch, describe_plan, validation_interval, warmup_updates
 
 
-def pace(planned: int, d_model: int = 64, **given: object) -> Pace:
-    return Pace.of(TrainConfig(out=Path("run"), **given), d_model, planned)
+def config(**given: object) -> TrainConfig:
+    return TrainConfig(out=Path("run"), **given)
 
 
 @pytest.mark.parametrize(
-    ("planned", "warmup", "validate_every"),
+    ("planned", "warmup", "interval"),
     [(1, 1, 1), (79, 8, 6), (1_000, 100, 83), (2_560, 256, 213), (100_000, 256, 250), (0, 256, 250)],
 )
-def test_a_tenth_of_the_updates_and_a_twelfth(planned, warmup, validate_every):
-    assert pace(planned) == Pace(warmup, validate_every)
-    assert pace(planned, warmup=7, validate_every=3) == Pace(7, 3)
+def test_a_tenth_of_the_updates_and_a_twelfth(planned, warmup, interval):
+    assert warmup_updates(config(), 64, planned) == warmup
+    assert validation_interval(config(), planned) == interval
+    assert warmup_updates(config(warmup=7), 64, planned) == 7
+    assert validation_interval(config(validate_every=3), planned) == 3
 
 
 def test_the_plan_is_said_with_the_flags_that_repeat_it():
-    said = pace(470).described(470, TrainConfig(out=Path("run"), max_minutes=2.0))
+    said = describe_plan(config(max_minutes=2.0), 470, 47, 39)
     assert said.startswith("about 470 updates: --warmup 47 --validate-every 39\n  (on a busy machine fewer, and other")
     assert said.endswith(
         "--max-updates 470 in place of --max-minutes\n  always gives the same, with the settings above)"
     )
-    assert pace(470).described(470, TrainConfig(out=Path("run"), max_updates=470)).endswith("--validate-every 39")
+    assert describe_plan(config(max_updates=470), 470, 47, 39).endswith("--validate-every 39")
 
 
 @pytest.mark.parametrize(("minutes", "least"), [(None, 2.0), (0.5, 2.0), (10.0, 24.0), (600.0, 60.0)])

@@ -42,9 +42,9 @@ class CheckFlags:
 def check_pairs(flags: CheckFlags) -> int:
     """Print the facts about the pairs, and how `glassformer train` would take them."""
     with loading():
-        from glassformer.data.facts import describe_pairs
+        from glassformer.data.facts import describe_pairs, shortened
         from glassformer.data.preparation import Preparation
-        from glassformer.pairs.mixture import open_pairs, unweighted
+        from glassformer.pairs.mixture import unweighted
         from glassformer.training.automatic import choose_settings
         from glassformer.training.config import TrainConfig
         from glassformer.training.prepare import data_settings
@@ -62,17 +62,17 @@ def check_pairs(flags: CheckFlags) -> int:
     facts = describe_pairs(unweighted(config.pairs))
     print(f"{config.pairs.name}: {facts.pairs:,} pairs, for example")
     for source, target in preparation.training.sample[:3]:
-        print(f"  {source} -> {target}")
+        print(f"  {shortened(source)} -> {shortened(target)}")
     for line in (*_side_lines(facts), "", *_findings(facts)):
         print(line)
-    if flags.valid_source is not None:
-        valid = list(open_pairs(flags.valid_source, flags.valid_target, flags.columns))
+    if config.valid_pairs is not None:
+        valid = list(config.valid_pairs)
         print(_overlap(unweighted(config.pairs), valid))
     print("glassformer train would choose:")
-    choices = choose_settings(config, preparation.training.pairs, describe_pairs(preparation.training.sample))
-    for choice in choices:
-        print(f"  {choice}")
-    settled = config.settled({choice.name: choice.value for choice in choices})
+    decisions = choose_settings(config, preparation.training.pairs, describe_pairs(preparation.training.sample))
+    for decision in decisions:
+        print(f"  {decision}")
+    settled = config.settled({decision.name: decision.value for decision in decisions})
     print("and prepare:", flush=True)
     with TemporaryDirectory() as folder:
         say = partial(print, " ")

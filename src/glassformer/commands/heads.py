@@ -20,7 +20,7 @@ class HeadsFlags:
     run: Annotated[Path, Flag(positional=True)]
     """The run folder."""
     data: tuple[Path, ...]
-    """The sentences: a file of sources and one of targets, or one TSV file."""
+    """The sentences: a file of sources and one of targets, or one file of both sides."""
     sentences: int = 500
     """Number of sentences to study; rare tokens are counted over all."""
     trees: Path | None = None

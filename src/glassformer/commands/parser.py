@@ -51,8 +51,9 @@ def parse(command: Command, given: Sequence[str]) -> tuple[Any, dict[str, Any]]:
 
     Prints the help and exits where it is asked for. Raises ConfigError, in one line, for what can't be understood.
     """
+    given, after = (list(given[: given.index("--")]), given[given.index("--") + 1 :]) if "--" in given else (given, ())
     parser = _build(command)
-    parsed, rest = parser.parse_known_intermixed_args(list(given))
+    parsed, rest = parser.parse_known_intermixed_args(given)
     if rest:
         raise ConfigError(_unknown(command, rest[0]))
     plain = {name: tuple(value) if isinstance(value, list) else value for name, value in vars(parsed).items()}
@@ -60,8 +61,15 @@ def parse(command: Command, given: Sequence[str]) -> tuple[Any, dict[str, Any]]:
     for argument in command.arguments.values():
         if (bare := values.pop(argument.bare, None)) is not None:
             if argument.name in values:
-                raise ConfigError(f"{command.name} has two {argument.flag}: {bare} and {values[argument.name]}")
+                raise ConfigError(
+                    f"{command.name} has two {argument.flag}: {_shown(bare)} and {_shown(values[argument.name])}"
+                )
             values[argument.name] = bare
+    if after:
+        last = [argument for argument in command.arguments.values() if argument.mark.positional and argument.count]
+        if not last:
+            raise ConfigError(_unknown(command, after[0]))
+        values[last[-1].name] = (*values.get(last[-1].name, ()), *map(last[-1].read, after))
     missing = [argument.title for name, argument in command.arguments.items() if argument.needed and name not in values]
     if missing:
         raise ConfigError(f"{command.name} needs {' and '.join(missing)}: see glassformer {command.name} --help")
@@ -143,8 +151,9 @@ class _Argument:
             count = "?" if self.count is None else "*"
             group.add_argument(self.name, type=self.read, metavar=self.label, nargs=count, default=None, help=text)
         else:
+            again = "extend" if self.count == "+" else "store"  # files of a flag given twice are all of them
             group.add_argument(
-                self.flag, dest=self.name, type=self.read, metavar=self.label, nargs=self.count, help=text
+                self.flag, dest=self.name, type=self.read, metavar=self.label, nargs=self.count, help=text, action=again
             )
         if self.mark.bare:
             count = "?" if self.count is None else "*"
@@ -168,6 +177,8 @@ class _Parser(argparse.ArgumentParser):
     """A parser whose errors are raised."""
 
     def error(self, message: str) -> NoReturn:
+        if "ignored explicit argument" in message:  # -hello is taken for -h
+            message = "text that begins with - comes last, after --"
         raise ConfigError(message.removeprefix("argument "))
 
 
@@ -270,6 +281,10 @@ def _make(kind: type, values: Mapping[str, Any]) -> Any:
     hints = get_type_hints(kind)
     made = {name: _make(hint, values) for name, hint in hints.items() if isinstance(hint, type) and is_dataclass(hint)}
     return kind(**made, **{one.name: values[one.name] for one in fields(kind) if one.name in values})
+
+
+def _shown(value: Any) -> str:
+    return " ".join(map(str, value)) if isinstance(value, tuple) else str(value)
 
 
 def _unknown(command: Command, word: str) -> str:

@@ -60,7 +60,10 @@ def translate(flags: TranslateFlags) -> int:
 
     tame_memory()
     if flags.text and (flags.input is not None or flags.prefixes is not None or flags.resume):
-        raise ConfigError("give what to translate as arguments or as a file, with --input, --prefixes and --resume")
+        raise ConfigError("--input, --prefixes and --resume are for files, and can't be combined with TEXT")
+    for text in flags.text:
+        if not text.isascii() and text.encode(errors="replace").decode() != text:
+            raise ConfigError(f"the text {text.encode(errors='backslashreplace').decode()} is not UTF-8")
     if flags.resume and (flags.input is None or flags.output is None):
         raise ConfigError("--resume needs --input and --output: a stream can't be read from its beginning again")
     if flags.output is not None:

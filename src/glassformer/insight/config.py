@@ -22,7 +22,7 @@ class PruneConfig:
     out: Path
     """The run folder to write."""
     data: tuple[Path, ...]
-    """Pairs to train on: a file of sources and one of targets, or one TSV file."""
+    """Pairs to train on: a file of sources and one of targets, or one file of both sides."""
     valid: tuple[Path, ...] = ()
     """Validation pairs in the same form; they choose the heads and score the models. Left out, up to 1,000 pairs of the
     data are held out for the scores, and any of the data choose the heads."""

@@ -29,7 +29,7 @@ from glassformer.training.guide import Guide
 from glassformer.training.interruption import Interruption
 from glassformer.training.limits import Limits
 from glassformer.training.loader import BatchLoader, PairNumbers
-from glassformer.training.pace import Pace, Stopwatch
+from glassformer.training.pace import Stopwatch, describe_plan, validation_interval, warmup_updates
 from glassformer.training.prepare import read_valid_pairs
 from glassformer.training.progress import CurveDrawer, TrainingDisplay
 from glassformer.training.result import TrainResult
@@ -88,8 +88,11 @@ class TrainingLoop:
         )
         self.checkpoints = Checkpoints(self.resume, processes, config.checkpoint_seconds)
         self.state = self.checkpoints.load(self.step)
-        if saved["training"]["settings"]["patience"] != config.patience:  # another one was given to `resume`
+        before = saved["training"]["settings"]  # `resume` may have been given others
+        if before["patience"] != config.patience:
             self.state.forget_patience()
+        if any(before[name] != getattr(config, name) for name in ("max_updates", "max_epochs", "max_minutes")):
+            self.state.interval = 0
         if processes.first:
             self._undo_after_checkpoint()
         source, target = (load_tokenizer(self.folder / saved[f"{side}_tokenizer"]) for side in ("source", "target"))
@@ -108,7 +111,8 @@ class TrainingLoop:
         self.curves = CurveDrawer(self.folder, shown=processes.first)
         self.tally = Tally(self.state.reported, device)
         self.began = time.monotonic() - self.state.seconds
-        self.pace = Pace.of(config, model.config.d_model, self.state.planned)
+        self.warmup = warmup_updates(config, model.config.d_model, self.state.planned)
+        self.interval = self.state.interval or validation_interval(config, 0)
 
     def _guide(self, pairs: Corpus) -> Guide:
         """Return the guide of attention; the alignment that it follows is learned once, by the first process."""
@@ -158,7 +162,7 @@ class TrainingLoop:
                 self._plan_updates(len(plan))
                 if state.update % REPORT_EVERY == 0:
                     self._report()
-                if state.update % self.pace.validate_every == 0:
+                if state.update % self.interval == 0:
                     with self.tally.paused():
                         self._validate()
                         self.curves.draw(every=DRAW_EVERY)
@@ -173,14 +177,19 @@ class TrainingLoop:
         return None
 
     def _plan_updates(self, batches: int) -> None:
-        """Estimate once how many updates the limits allow; an epoch has so many batches."""
+        """Estimate once how many updates the limits allow; an epoch has so many batches.
+
+        Where a limit has changed since, only the interval between validations follows: the warm-up stays.
+        """
         state, config = self.state, self.config
-        if not state.planned:
-            per_update = self.stopwatch.seconds_per_update(state.update, state.seconds)
-            state.planned = self.limits.plan(state, math.ceil(batches / config.accumulate), per_update)
-            self.pace = Pace.of(config, self.model.config.d_model, state.planned)
-            if state.planned:
-                self.display.say(self.pace.described(state.planned, config))
+        if state.interval:
+            return
+        per_update = self.stopwatch.seconds_per_update(state.update, state.seconds)
+        if planned := self.limits.plan(state, math.ceil(batches / config.accumulate), per_update):
+            state.planned = state.planned or planned
+            self.warmup = warmup_updates(config, self.model.config.d_model, state.planned)
+            self.interval = state.interval = validation_interval(config, planned)
+            self.display.say(describe_plan(config, planned, self.warmup, self.interval))
 
     def _plan_epoch(self) -> Plan:
         """Return which pairs go into which batch of the present epoch, and take it up."""
@@ -210,9 +219,7 @@ class TrainingLoop:
     def _update(self, numbers: PairNumbers, batches: Sequence[Batch]) -> None:
         """Make one update on these batches. A continued run draws the same dropout."""
         number = self.state.update
-        rate = inverse_square_root(number, peak=self.peak, warmup=self.pace.warmup) * self.limits.rate_factor(
-            self.state
-        )
+        rate = inverse_square_root(number, peak=self.peak, warmup=self.warmup) * self.limits.rate_factor(self.state)
         tokens = self.loader.count_tokens(numbers, batches)
         with explaining_memory(lambda: self._advice_on_memory(numbers)):
             self.tally.add(self.step.update(batches, rate=rate, number=number, tokens=tokens), tokens)
@@ -269,7 +276,7 @@ class TrainingLoop:
         )
 
     def _validated(self, model: Transformer) -> Validated:
-        """Return what these weights are worth."""
+        """Return loss, score and samples of these weights on the validation pairs."""
         advice = (
             "in a validation: go on with --resume and a smaller --batch-tokens, or train anew with fewer --score-pairs"
         )
@@ -294,7 +301,7 @@ class TrainingLoop:
         state.seconds = self._seconds()
         self.curves.draw()
         metrics = read_metrics(self.folder / METRICS)
-        found = tuple(concerns(self.config, metrics, state.update, self.pace.warmup))
+        found = tuple(concerns(self.config, metrics, state.update, self.warmup))
         if self.processes.first:
             remove_resume(self.folder)
         return TrainResult(self.folder, True, state.update, state.seconds, self.config.metric, score, None, found)

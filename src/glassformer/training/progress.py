@@ -21,7 +21,7 @@ class TrainingDisplay:
 
     def __init__(self, metrics: Path, *, shown: bool = True) -> None:
         self._metrics = metrics if shown else None
-        self._console = Console(stderr=True, highlight=False, soft_wrap=True, quiet=not shown)
+        self._console = Console(stderr=True, highlight=False, emoji=False, soft_wrap=True, quiet=not shown)
         self._progress = Progress(
             TextColumn("{task.description}"),
             BarColumn(bar_width=24),

@@ -40,6 +40,8 @@ class TrainingState:
     """Update to end at, once patience is over."""
     planned: int = 0
     """Updates that the limits allow, as estimated at the beginning (`Limits.plan`); 0 until then."""
+    interval: int = 0
+    """Updates between validations; 0 until the updates are planned, and again when a limit changes."""
 
     def enter_epoch(self, batches: int) -> None:
         """Take up an epoch of so many batches; the same share of them counts as done if they were fewer or more."""
