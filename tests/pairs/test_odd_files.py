@@ -130,6 +130,14 @@ REFUSED = {
     "a.bin": (bytes(range(7)) * 40 + bytes(40), "is a binary file, text was expected"),
     "latin.csv": ("en,de\na,café\n".encode("latin1"), r"not UTF-8 \(byte 0xe9\); convert it"),
     "many.csv": (b"id,text_a,text_b\n1,x,y\n", r"has the columns id, text_a, text_b: say which .*--columns id text_a"),
+    "strange.csv": (
+        b"Product name,SKU,note\na,b,c\nd,e,f\n",
+        "has 3 columns, in the first row Product name, SKU, note: .* such as --columns 'Product name' SKU",
+    ),
+    "prices.csv": (
+        b"Product name,SKU,Price\na,b,1\nd,e,2.5\n",
+        "has the columns Product name, SKU, Price: say which are source and target",
+    ),
     "one.csv": (b"en\nhello\n", "has one column: a pair needs a source and a target"),
     "ragged.csv": (b"en,de\na,b\nc\n", r"line 3: it has 1 cells, the first line 2"),
     "quote.csv": (b'en,de\n"a,b\n', r"line 2: unexpected end of data"),
@@ -167,6 +175,8 @@ SMALL = {
     "blank.csv": ("\n\nen,de\na,b\n\nc,d\n", [("a", "b"), ("c", "d")]),
     "words.tsv": ("it rains\tes regnet\nto\tit\n", [("it rains", "es regnet"), ("to", "it")]),
     "empty.csv": ("", []),
+    "counted.csv": ("how many,in words\n1,one\n2,two\n", [("1", "one"), ("2", "two")]),
+    "counts.csv": ("1,one\n2,two\n3,three\n", [("1", "one"), ("2", "two"), ("3", "three")]),
     "german.csv": ("Ja, gut;Yes\nNein, nie;No, never\n", [("Ja, gut", "Yes"), ("Nein, nie", "No, never")]),
     "filled.csv": ("en,de\na,b,,\n", [("a", "b")]),
 }

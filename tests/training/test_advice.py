@@ -22,7 +22,7 @@ def metrics(losses: list[float], scores: list[float], metric: str = "bleu") -> M
     [
         ([3.0, 2.9, 2.89, 2.88], [1.0, 2.0, 3.0, 3.0], 40, []),
         ([3.0, 2.0, 1.5, 1.0], [1.0, 2.0, 3.0, 4.0], 40, ["the loss was still falling fast"]),
-        ([3.0, 2.9, 2.89, 2.88], [0.0] * 4, 40, ["the bleu of all validations is as bad as can be"]),
+        ([3.0, 2.9, 2.89, 2.88], [0.0] * 4, 40, ["bleu was 0 in every validation: the model has not"]),
         ([3.0], [1.0], 15, ["the learning rate never reached its peak: 15 of 20 updates of its warm-up were made"]),
     ],
 )

@@ -60,7 +60,7 @@ def check_pairs(flags: CheckFlags) -> int:
     )
     preparation = Preparation.from_files(data_settings(config), print)
     facts = describe_pairs(unweighted(config.pairs))
-    print(f"{config.pairs.name}: {facts.pairs:,} pairs, for example")
+    print(f"{config.pairs.name}: {facts.pairs:,} {'pair' if facts.pairs == 1 else 'pairs'}, for example")
     for source, target in preparation.training.sample[:3]:
         print(f"  {shortened(source)} -> {shortened(target)}")
     for line in (*_side_lines(facts), "", *_findings(facts)):

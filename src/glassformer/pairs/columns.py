@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from shlex import quote
+from typing import Any
 
 from glassformer.errors import DataError
 
@@ -53,21 +54,38 @@ class ColumnChooser:
     say: Callable[[str], object] = lambda said: None
     """Called with the choice in words."""
 
-    def is_header(self, names: Sequence[str]) -> bool:
+    def is_header(self, names: Sequence[str], following: Sequence[Sequence[Any]] = ()) -> bool:
         """Return whether the cells of a first row are names: all different, and two of them known or wanted.
 
-        An "id" among more than two is enough. Two cells must be a source and a target, or two languages.
+        An "id" among more than two is enough, or a word above numbers in the rows that follow. Two cells must be a
+        source and a target, or two languages.
         """
         lower = [name.strip().lower() for name in names]
         wanted = [name.lower() for name in self.wanted or ()]
         if not all(map(str.isdecimal, wanted)) and set(wanted) <= set(lower):
             return True
-        if len(names) > 2 and KEYS & set(lower) and len(set(lower)) == len(lower):
+        is_key = len(names) > 2 and KEYS & set(lower)
+        if (is_key or _stand_above_numbers(lower, following)) and len(set(lower)) == len(lower):
             return True
         known = (
             sum(_side(name) is not None for name in names) >= 2 if len(names) > 2 else self._known(names) is not None
         )
         return known and len(set(names)) == len(names)
+
+    def choose_without_names(self, first: Sequence[str]) -> tuple[int, int]:
+        """Return the numbers, from 0, of the source's and the target's column of a table whose first row is no header.
+
+        Raises DataError, which shows that row, where there are more than two and the user named none.
+        """
+        shown = " ".join(map(quote, first[:2]))
+        if self.wanted is None and len(first) > 2:
+            raise DataError(
+                f"{self.path} has {len(first)} columns, in the first row {_shown(first)}: say which are source and "
+                f"target, by number such as --columns 1 2, or if that row is a header by name such as --columns {shown}"
+            )
+        left, right = self.choose([str(number) for number in range(1, len(first) + 1)])
+        self.say(f"{self.path}: the first row is a pair, {first[left]} -> {first[right]}, and no header")
+        return left, right
 
     def choose(
         self, names: Sequence[str], what: str = "columns", likely: Sequence[str] | None = None
@@ -125,6 +143,22 @@ class ColumnChooser:
         if wanted.isdecimal() and 1 <= int(wanted) <= len(names):
             return int(wanted) - 1
         raise DataError(f"{self.path} has no column {wanted!r}: its {what} are {_shown(names)}")
+
+
+def _stand_above_numbers(names: Sequence[str], following: Sequence[Sequence[Any]]) -> bool:
+    """Return whether a name that is no number has only numbers below it, two at least, and no cell is empty."""
+    if len(following) < 2 or not all(names) or any(map(_is_number, names)):
+        return False
+    columns = zip(*(list(row)[: len(names)] for row in following), strict=False)
+    return any(all(map(_is_number, column)) for column in columns)
+
+
+def _is_number(cell: Any) -> bool:
+    try:
+        float(str(cell).replace(",", "."))
+    except ValueError:
+        return False
+    return True
 
 
 def _side(name: str) -> str | None:

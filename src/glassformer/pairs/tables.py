@@ -22,6 +22,8 @@ Row = tuple[Any, Any]
 """The two cells of a row that are the pair."""
 
 DELIMITERS = ",;\t|"
+FOLLOWING = 5
+"""Rows below the first one that may tell that it is a header."""
 JUDGED = 20
 """Lines that say which of these separates the cells of a CSV file."""
 
@@ -73,11 +75,11 @@ def _delimited(path: Path, reader: Any, columns: ColumnChooser) -> Iterator[Row]
         first = next((row for row in reader if any(row)), None)
         if first is None:
             return
-        headed = columns.is_header(first)
-        names = first if headed else [str(n) for n in range(1, len(first) + 1)]
-        left, right = columns.choose(names)
+        following = list(islice(reader, FOLLOWING))
+        headed = columns.is_header(first, following)
+        left, right = columns.choose(first) if headed else columns.choose_without_names(first)
         least = max(left, right) + 1
-        for row in reader if headed else chain([first], reader):
+        for row in chain(following, reader) if headed else chain([first], following, reader):
             if not any(row):
                 continue
             if len(row) < least or any(row[len(first) :]):
@@ -204,10 +206,10 @@ def _sheet_rows(first: Sequence[Any], cells: Iterator[Sequence[Any]], columns: C
     titles = ["" if cell is None else str(cell) for cell in first]
     while titles and not titles[-1]:  # cells that were formatted, never filled
         titles.pop()
-    headed = columns.is_header(titles)
-    names = titles if headed else [str(n) for n in range(1, len(titles) + 1)]
-    left, right = columns.choose(names)
-    for row in cells if headed else chain([first], cells):
+    following = list(islice(cells, FOLLOWING))
+    headed = columns.is_header(titles, following)
+    left, right = columns.choose(titles) if headed else columns.choose_without_names(titles)
+    for row in chain(following, cells) if headed else chain([first], following, cells):
         yield tuple(row[n] if n < len(row) else None for n in (left, right))  # pyright: ignore[reportReturnType]
 
 

@@ -20,8 +20,8 @@ def concerns(config: TrainConfig, metrics: Metrics, updates: int, warmup: int) -
         yield f"the learning rate never reached its peak: {updates:,} of {warmup:,} updates of its warm-up were made"
     if validations and all(map(_is_worthless, validations)):
         yield (
-            f"the {config.metric} of all validations is as bad as can be: the model has not learned it yet, or the "
-            "pairs don't belong together"
+            f"{config.metric} was {validations[-1].score:.0f} in every validation: the model has not learned it yet, "
+            "or the pairs don't belong together"
         )
     elif _fell_steeply([one for one in validations if one.update <= (1 - config.cooldown) * updates]):
         yield "the loss was still falling fast: a longer training will be better"

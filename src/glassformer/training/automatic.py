@@ -108,8 +108,8 @@ def _why(kind: str, side: SideFacts) -> str:
     return f"lines of {side.characters:.0f} characters and {_counted(side.words, 'word')} on average"
 
 
-def _counted(number: float, what: str) -> str:
-    return f"{number:.0f} {what}{'' if round(number) == 1 else 's'}"
+def _counted(number: int | float, what: str) -> str:
+    return f"{number:,.0f} {what}{'' if round(number) == 1 else 's'}"
 
 
 def _model(config: TrainConfig, pairs: int, source: SideFacts, target: SideFacts) -> Iterator[Decision]:
@@ -120,7 +120,7 @@ def _model(config: TrainConfig, pairs: int, source: SideFacts, target: SideFacts
     """
     short = is_brief(source) and is_brief(target)
     hasty = _is_hasty(config)
-    why = f"{pairs:,} pairs of {'short lines' if short else 'sentences'}" + (
+    why = f"{_counted(pairs, 'pair')} of {'short lines' if short else 'sentences'}" + (
         f", {config.max_minutes:g} minutes" if hasty and config.max_minutes is not None else ""
     )
     if config.preset != AUTO:
@@ -142,7 +142,7 @@ def _batch(config: TrainConfig, pairs: int, source: SideFacts, target: SideFacts
     if is_brief(source) and is_brief(target):
         return Decision("batch_tokens", 1024, "short lines")
     size = BATCH_TOKENS if not _is_hasty(config) else 512 if pairs < FEW_PAIRS else 1024
-    return Decision("batch_tokens", size, f"{pairs:,} pairs of sentences")
+    return Decision("batch_tokens", size, f"{_counted(pairs, 'pair')} of sentences")
 
 
 def _metric(target: SideFacts) -> Decision:
