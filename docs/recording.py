@@ -1,6 +1,6 @@
 """The recording of the README: a terminal in which a model is trained on a small file, and translates.
 
-    python docs/recording.py [--minutes 1]
+    python docs/recording.py [--minutes 2]
 
 Makes dates.tsv (4,000 dates in four languages, and in ISO 8601), runs the commands as a user would, on a terminal of
 their own, and draws what it shows every two seconds as an SVG that moves: docs/terminal.svg.
@@ -152,7 +152,7 @@ def _colour(styles: list[Style]) -> str:
     return ""
 
 
-def main(minutes: float = 1.0) -> None:
+def main(minutes: float = 2.0) -> None:
     """Record.
 
     Args:
