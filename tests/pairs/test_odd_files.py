@@ -140,6 +140,8 @@ REFUSED = {
     ),
     "one.csv": (b"en\nhello\n", "has one column: a pair needs a source and a target"),
     "ragged.csv": (b"en,de\na,b\nc\n", r"line 3: it has 1 cells, the first line 2"),
+    "early.csv": (b"en,de\na,b\nc\n" + b"d,e\n" * 9, r"line 3: it has 1 cells, the first line 2"),
+    "late.csv": (b"en,de\n" + b"a,b\n\n" * 9 + b"c\n", r"line 20: it has 1 cells, the first line 2"),
     "quote.csv": (b'en,de\n"a,b\n', r"line 2: unexpected end of data"),
     "broken.jsonl": (b'{"en": "a", "de": "b"}\n{"en": "a", \n', r"line 2: not JSON .*one object a line was expected"),
     "missing.jsonl": (b'{"en": "a", "de": "b"}\n{"en": "a"}\n', "line 2: it has no de"),

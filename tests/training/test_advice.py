@@ -32,6 +32,13 @@ def test_concerns(losses, scores, updates, said):
     assert all(one.startswith(begins) for one, begins in zip(found, said, strict=True))
 
 
+@pytest.mark.parametrize(("last", "count"), [(0.9, 1), (1.1, 0)])
+def test_a_loss_that_rose_in_the_cooldown_does_not_fall_fast(last, count):
+    config = TrainConfig(out=Path("run"), metric="bleu", cooldown=0.3)
+    found = list(concerns(config, metrics([3.0, 2.0, 1.5, 1.0, last], [1.0, 2.0, 3.0, 4.0, 4.0]), 60, warmup=20))
+    assert len(found) == count
+
+
 def test_an_error_rate_is_bad_where_it_is_high():
     config = TrainConfig(out=Path("run"), metric="wer")
     for rate, count in ((100.0, 1), (0.0, 0)):

@@ -45,7 +45,7 @@ def check_pairs(flags: CheckFlags) -> int:
         from glassformer.data.facts import describe_pairs, shortened
         from glassformer.data.preparation import Preparation
         from glassformer.pairs.mixture import unweighted
-        from glassformer.training.automatic import choose_settings
+        from glassformer.training.automatic import settle
         from glassformer.training.config import TrainConfig
         from glassformer.training.prepare import data_settings
 
@@ -68,11 +68,8 @@ def check_pairs(flags: CheckFlags) -> int:
     if config.valid_pairs is not None:
         valid = list(config.valid_pairs)
         print(_overlap(unweighted(config.pairs), valid))
-    print("glassformer train would choose:")
-    decisions = choose_settings(config, preparation.training.pairs, describe_pairs(preparation.training.sample))
-    for decision in decisions:
-        print(f"  {decision}")
-    settled = config.settled({decision.name: decision.value for decision in decisions})
+    print("glassformer train would say:")
+    settled = settle(config, preparation.training.pairs, describe_pairs(preparation.training.sample), print)
     print("and prepare:", flush=True)
     with TemporaryDirectory() as folder:
         say = partial(print, " ")

@@ -72,19 +72,18 @@ def _delimited(path: Path, reader: Any, columns: ColumnChooser) -> Iterator[Row]
     """Yield the rows that a reader of the csv module gives. The first is a header if its cells are known names."""
     csv.field_size_limit(1 << 30)
     try:
-        first = next((row for row in reader if any(row)), None)
-        if first is None:
+        numbered = ((reader.line_num, row) for row in reader if any(row))
+        begins = list(islice(numbered, 1 + FOLLOWING))
+        if not begins:
             return
-        following = list(islice(reader, FOLLOWING))
-        headed = columns.is_header(first, following)
+        first = begins[0][1]
+        headed = columns.is_header(first, [row for _, row in begins[1:]])
         left, right = columns.choose(first) if headed else columns.choose_without_names(first)
         least = max(left, right) + 1
-        for row in chain(following, reader) if headed else chain([first], following, reader):
-            if not any(row):
-                continue
+        for number, row in chain(begins[1:] if headed else begins, numbered):
             if len(row) < least or any(row[len(first) :]):
                 raise DataError(
-                    f"{path}, line {reader.line_num}: it has {len(row)} cells, the first line {len(first)}: "
+                    f"{path}, line {number}: it has {len(row)} cells, the first line {len(first)}: "
                     "within a text a line break or separator needs quotes around it, or must go"
                 )
             yield row[left], row[right]

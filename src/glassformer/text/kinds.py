@@ -5,4 +5,4 @@ KINDS = (*SUBWORD_KINDS, "symbols")
 SUBWORD_ENDINGS = (".model", ".spm")
 """Endings of sentencepiece models' names: sentencepiece's own, and that of run folders."""
 AUTO = "auto"
-"""The kind of tokenizer that the text decides."""
+"""The value of a setting that the data decide."""

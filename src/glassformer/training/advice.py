@@ -1,6 +1,6 @@
 """Sentences about the shortcomings of a finished training, and the command that trains on from it."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from shlex import quote
 from typing import Any
@@ -23,7 +23,7 @@ def concerns(config: TrainConfig, metrics: Metrics, updates: int, warmup: int) -
             f"{config.metric} was {validations[-1].score:.0f} in every validation: the model has not learned it yet, "
             "or the pairs don't belong together"
         )
-    elif _fell_steeply([one for one in validations if one.update <= (1 - config.cooldown) * updates]):
+    elif _fell_steeply(validations, (1 - config.cooldown) * updates):
         yield "the loss was still falling fast: a longer training will be better"
 
 
@@ -47,7 +47,10 @@ def _is_worthless(validation: Validation) -> bool:
     return validation.score >= 100 if validation.metric in LOWER_IS_BETTER else validation.score <= 0
 
 
-def _fell_steeply(validations: list[Validation]) -> bool:
-    if len(validations) < 4:
+def _fell_steeply(validations: Sequence[Validation], cooldown: float) -> bool:
+    """Return whether the loss fell steeply until the update where the cooldown begins, and no less in the end."""
+    before = [one for one in validations if one.update <= cooldown]
+    if len(before) < 4:
         return False
-    return validations[-1].loss < (1 - STEEP) * validations[len(validations) // 2].loss
+    fell = before[-1].loss < (1 - STEEP) * before[len(before) // 2].loss
+    return fell and validations[-1].loss <= before[-1].loss

@@ -1,6 +1,6 @@
 """The settings that a training takes from its data: tokenizers, size of the model, dropout, batch, metric."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -47,6 +47,16 @@ def choose_settings(config: TrainConfig, pairs: int, facts: PairFacts) -> list[D
     return [decision for decision in _decisions(config, pairs, facts) if getattr(config, decision.name) in (AUTO, None)]
 
 
+def settle(config: TrainConfig, pairs: int, facts: PairFacts, say: Callable[[str], object]) -> TrainConfig:
+    """Return the settings with those that `choose_settings` decides, each of which is said."""
+    decisions = choose_settings(config, pairs, facts)
+    if decisions:
+        say("chosen from the pairs (a flag changes each):")
+    for decision in decisions:
+        say(f"  {decision}")
+    return config.settled({decision.name: decision.value for decision in decisions})
+
+
 def _decisions(config: TrainConfig, pairs: int, facts: PairFacts) -> Iterator[Decision]:
     source, target = facts.source, facts.target
     if config.from_ is None:
@@ -64,7 +74,8 @@ def _tokenizers(config: TrainConfig, pairs: int, source: SideFacts, target: Side
     """Choose the kinds of tokenizer. Both sides share a vocabulary where text is alike and time is plenty.
 
     With few pairs or little time two vocabularies learn faster: BLEU 19.3 against 18.0 after two minutes on 3,000 pairs
-    of Multi30k (Zen 4, two threads).
+    of Multi30k with 4+4 layers (Zen 4, two threads; compare with
+    benchmarks/first_try.py --sides auto --flags "--tokenizer unigram").
     """
     if config.tokenizer != AUTO:
         return
@@ -116,7 +127,8 @@ def _model(config: TrainConfig, pairs: int, source: SideFacts, target: SideFacts
     """Choose the size of the model, and how much of it dropout leaves out.
 
     With little time, few layers make more updates: BLEU 34.5 against 29.6 with 4+4 layers after two minutes on 29,000
-    pairs of Multi30k, and word error rate 6.7 against 7.8 % on 3,600 French words (Zen 4, two threads).
+    pairs of Multi30k, and word error rate 6.7 against 7.8 % on 3,600 French words (Zen 4, two threads; compare with
+    benchmarks/first_try.py --sides auto --flags "--encoder-layers 4 --decoder-layers 4").
     """
     short = is_brief(source) and is_brief(target)
     hasty = _is_hasty(config)

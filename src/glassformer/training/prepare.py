@@ -22,7 +22,7 @@ from glassformer.tensors import write_tensors
 from glassformer.text.loading import load_tokenizer
 from glassformer.text.scores import bleu_scorer
 from glassformer.text.tokenizer import ENDINGS
-from glassformer.training.automatic import choose_settings
+from glassformer.training.automatic import settle
 from glassformer.training.config import TrainConfig
 
 
@@ -53,12 +53,7 @@ def prepare_run(config: TrainConfig, say: Say) -> None:
     facts_of_some = describe_pairs(preparation.training.sample)
     for suspicion in facts_of_some.suspicions(preparation.training.pairs):
         say(f"{suspicion} (glassformer check says more)")
-    decisions = choose_settings(config, preparation.training.pairs, facts_of_some)
-    if decisions:
-        say("chosen from the pairs (a flag changes each):")
-    for decision in decisions:
-        say(f"  {decision}")
-    settled = config.settled({decision.name: decision.value for decision in decisions})
+    settled = settle(config, preparation.training.pairs, facts_of_some, say)
     preparation = replace(preparation, settings=data_settings(settled, origin))
     prepared = KeptCorpora(out.parent / PREPARED)
     there = next(folder for folder in out.parents if folder.exists())
