@@ -29,7 +29,23 @@ def metrics(losses: list[float], scores: list[float], metric: str = "bleu") -> M
 def test_concerns(losses, scores, updates, said):
     found = list(concerns(CONFIG, metrics(losses, scores), updates, warmup=20))
     assert len(found) == len(said)
-    assert all(one.startswith(begins) for one, begins in zip(found, said, strict=True))
+    assert all(one.sentence.startswith(begins) for one, begins in zip(found, said, strict=True))
+
+
+@pytest.mark.parametrize(("scores", "count"), [([0.0] * 5, 2), ([1.0, 2.0, 3.0, 2.0, 2.0], 1)])
+def test_a_model_that_memorises_its_pairs_needs_no_longer_training(scores, count):
+    config = TrainConfig(out=Path("run"), metric="bleu", cooldown=0.3)
+    found = list(concerns(config, metrics([4.0, 3.0, 2.5, 3.0, 3.5], scores), 50, warmup=20))
+    assert len(found) == count
+    assert found[-1].sentence.startswith(
+        "the validation loss was lowest at update 30 (2.50, in the end 3.50): the model m"
+    )
+    assert all(concern.times == 0 for concern in found)
+
+
+def test_a_score_that_is_best_in_the_cooldown_is_worth_its_loss():
+    config = TrainConfig(out=Path("run"), metric="bleu", cooldown=0.3)
+    assert not list(concerns(config, metrics([4.0, 3.0, 2.5, 3.0, 3.5], [1.0, 2.0, 3.0, 4.0, 5.0]), 50, warmup=20))
 
 
 @pytest.mark.parametrize(("last", "count"), [(0.9, 1), (1.1, 0)])
@@ -43,6 +59,12 @@ def test_an_error_rate_is_bad_where_it_is_high():
     config = TrainConfig(out=Path("run"), metric="wer")
     for rate, count in ((100.0, 1), (0.0, 0)):
         assert len(list(concerns(config, metrics([3.0], [rate], "wer"), 40, warmup=20))) == count
+
+
+def test_a_training_far_too_short_is_advised_to_be_longer():
+    (concern,) = concerns(TrainConfig(out=Path("run")), metrics([3.0], [1.0]), 5, warmup=20)
+    command = command_to_go_on(TrainConfig(out=Path("run"), max_minutes=0.5), Path("run"), concern.times)
+    assert command == "glassformer train --from run --max-minutes 5 --out run-more"
 
 
 def test_the_command_trains_on_with_the_same_files_and_limits():

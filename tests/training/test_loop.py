@@ -174,12 +174,16 @@ def after(tiny, undrawn, files, tmp_path_factory) -> dict[int, dict[str, torch.T
     ("changes", "scores", "score", "kept"),
     [
         (dict(average=3), (10, 20, 30, 29), 30, [6]),  # the mean's loss is worse too: the first weights are raw
+        (dict(average=3), (10, 20, 30, 30), 30, [6]),
         (dict(average=3, metric="wer"), (90, 60, 40, 41), 40, [6]),
         (dict(average=1), (10, 30, 20), 30, [4]),
         (dict(average=2), (10, 30, 20, 31), 31, [4, 6]),
         (dict(average=2), (10, 30, 20, 29), 29, [4, 6]),  # the mean's loss is better, and the best score may be luck
     ],
-    ids=["the best", "the lowest error rate", "the best without a mean", "a better mean", "a mean of lower loss"],
+    ids=[
+        *("the best", "a mean as good, of higher loss", "the lowest error rate", "the best without a mean"),
+        *("a better mean", "a mean of lower loss"),
+    ],
 )
 def test_the_best_weights_are_kept_single_ones_or_the_mean(
     settings, monkeypatch, after, files, changes, scores, score, kept

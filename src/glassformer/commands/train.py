@@ -77,8 +77,8 @@ def _report(result: "TrainResult") -> int:
     print(f"{result.folder}: {result.updates:,} updates in {minutes:.1f} min{score}")
     for concern in result.concerns:
         print(f"but {concern}")
-    if result.concerns:
-        print(f"go on with:\n  {command_to_go_on(read_settings(result.folder), result.folder)}")
+    if times := max((concern.times for concern in result.concerns), default=0):
+        print(f"go on with:\n  {command_to_go_on(read_settings(result.folder), result.folder, times)}")
     print("what to do next:")
     print(f"  glassformer translate {run} TEXT    or: < FILE")
     print(f"  glassformer evaluate {run} --source FILE    with pairs that it has not seen")

@@ -1,6 +1,7 @@
 """Sentences about the shortcomings of a finished training, and the command that trains on from it."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from shlex import quote
 from typing import Any
@@ -11,26 +12,56 @@ from glassformer.training.config import INHERITED, TrainConfig
 
 STEEP = 0.05
 """Share by which the validation loss fell over the last half before the cooldown, above which it fell steeply."""
+RISEN = 0.1
+"""Share by which the last validation loss is above the lowest, above which the model memorises its pairs."""
 
 
-def concerns(config: TrainConfig, metrics: Metrics, updates: int, warmup: int) -> Iterator[str]:
-    """Yield a sentence for each aim that a training of so many `updates` didn't reach."""
-    validations = metrics.validations
+@dataclass(frozen=True)
+class Concern:
+    """An aim that a training didn't reach."""
+
+    sentence: str
+    times: int
+    """The training to advise is this many times as long; 0: a longer one would not help."""
+
+    def __str__(self) -> str:
+        return self.sentence
+
+
+def concerns(config: TrainConfig, metrics: Metrics, updates: int, warmup: int) -> Iterator[Concern]:
+    """Yield a concern for each aim that a training of so many `updates` didn't reach."""
+    validations, cooldown = metrics.validations, (1 - config.cooldown) * updates
+    memorises = _memorises(metrics, cooldown)
     if updates < warmup:
-        yield f"the learning rate never reached its peak: {updates:,} of {warmup:,} updates of its warm-up were made"
-    if validations and all(map(_is_worthless, validations)):
-        yield (
-            f"{config.metric} was {validations[-1].score:.0f} in every validation: the model has not learned it yet, "
-            "or the pairs don't belong together"
+        yield Concern(
+            f"the learning rate never reached its peak: {updates:,} of {warmup:,} updates of its warm-up were made", 10
         )
-    elif _fell_steeply(validations, (1 - config.cooldown) * updates):
-        yield "the loss was still falling fast: a longer training will be better"
+    if validations and all(map(_is_worthless, validations)):
+        yield Concern(
+            f"{config.metric} was {validations[-1].score:.0f} in every validation: the model has not learned it yet, "
+            "or the pairs don't belong together",
+            0 if memorises else 4,
+        )
+    elif not memorises and _fell_steeply(validations, cooldown):
+        yield Concern("the loss was still falling fast: a longer training will be better", 2)
+    if memorises:
+        lowest = min(validations, key=lambda one: one.loss)
+        yield Concern(
+            f"the validation loss was lowest at update {lowest.update:,} ({lowest.loss:.2f}, in the end "
+            f"{validations[-1].loss:.2f}): the model memorises its pairs; more pairs help, or a higher --dropout, a "
+            "longer training doesn't",
+            0,
+        )
 
 
-def command_to_go_on(config: TrainConfig, folder: Path) -> str:
-    """Return the command that trains on from the model of a finished run, as long again."""
+def command_to_go_on(config: TrainConfig, folder: Path, times: int = 1) -> str:
+    """Return the command that trains on from the model of a finished run, so many times as long."""
+    limits = ("max_updates", "max_epochs", "max_minutes")
+    longer = {name: times * limit for name in limits if (limit := getattr(config, name)) is not None}
     left_out = (*INHERITED, "from_")
-    words = [_as_flag(name, value) for name, value in config.changes().items() if name not in left_out]
+    words = [
+        _as_flag(name, value) for name, value in replace(config, **longer).changes().items() if name not in left_out
+    ]
     return " ".join(["glassformer train --from", quote(str(folder)), *words, "--out", quote(f"{folder}-more")])
 
 
@@ -45,6 +76,14 @@ def _as_flag(name: str, value: Any) -> str:
 
 def _is_worthless(validation: Validation) -> bool:
     return validation.score >= 100 if validation.metric in LOWER_IS_BETTER else validation.score <= 0
+
+
+def _memorises(metrics: Metrics, cooldown: float) -> bool:
+    """Return whether the loss rose, and the best validation came before the update where the cooldown begins."""
+    if metrics.best is None or metrics.best.update >= cooldown:
+        return False
+    lowest = min(one.loss for one in metrics.validations)
+    return metrics.validations[-1].loss > (1 + RISEN) * lowest
 
 
 def _fell_steeply(validations: Sequence[Validation], cooldown: float) -> bool:

@@ -22,6 +22,8 @@ UNSPACED = ("Han", "Hiragana", "Katakana", "Thai", "Lao", "Khmer", "Myanmar", "T
 """Scripts that put no spaces between words; a word is taken to have two characters."""
 FEW_PAIRS, MANY_PAIRS = 10_000, 1_000_000
 """Pairs of sentences up to which the tiny model is enough, and from which the base model is worth its time."""
+TOO_FEW_PAIRS = 200
+"""Pairs below which a model learns little but these."""
 HASTY_MINUTES = 15
 """Minutes up to which a training sees its pairs too seldom for a larger model, or for much dropout."""
 
@@ -49,6 +51,8 @@ def choose_settings(config: TrainConfig, pairs: int, facts: PairFacts) -> list[D
 
 def settle(config: TrainConfig, pairs: int, facts: PairFacts, say: Callable[[str], object]) -> TrainConfig:
     """Return the settings with those that `choose_settings` decides, each of which is said."""
+    if config.from_ is None and pairs < TOO_FEW_PAIRS:
+        say(f"{_counted(pairs, 'pair')} are few: a model learns them by heart, and needs thousands for other text")
     decisions = choose_settings(config, pairs, facts)
     if decisions:
         say("chosen from the pairs (a flag changes each):")

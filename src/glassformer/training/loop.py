@@ -316,11 +316,12 @@ class TrainingLoop:
         model = gather_weights(self.model, self.device)
         load_weights(model, mean, self.folder / WEIGHTS)
         loss, score, _ = self._validated(model)
-        # The best of many scores is high by luck as well: the mean goes only where its loss is worse too.
-        better = self.sign * score >= self.state.best[0] or -loss >= self.state.best[1]
+        # The best of many scores is high by luck as well: a mean of lower loss goes before it.
+        better = self.sign * score > self.state.best[0] or -loss >= self.state.best[1]
+        single = f"the best single one ({-self.state.best[1]:.4f}, {best:.2f}) is kept"
         self.display.say(
             f"mean of the last {len(kept)} checkpoints: validation loss {loss:.4f}  {self.config.metric} {score:.2f}, "
-            f"{'kept' if better else f'the best single one ({best:.2f}) is kept'}"
+            f"{'kept' if better else single}"
         )
         if not better:
             return best

@@ -33,14 +33,14 @@ def prepare_run(config: TrainConfig, say: Say) -> None:
     Tokenizers and arrays are also kept in `.prepared` beside the run, for further runs with the same text and settings.
     Raises RunError where the folder can't be made or replaced, DataError where the text is unfit.
     """
+    if config.out.exists() and not is_run_folder(config.out):
+        raise RunError(f"{config.out} is there, and is no run folder that could be replaced: choose another --out")
     if config.out.exists() and not config.overwrite:
         unfinished = (config.out / RESUME).is_dir()
         advice = (
             "continue it with --resume, or replace it with --overwrite" if unfinished else "--overwrite replaces it"
         )
         raise RunError(f"{config.out} exists: {advice}, or choose another --out")
-    if config.out.exists() and not is_run_folder(config.out):
-        raise RunError(f"{config.out} is not a run folder: --overwrite replaces only those, choose another --out")
     _check_nothing_is_lost(config)
     out = config.out.resolve()
     if out in (Path.cwd(), *Path.cwd().parents):

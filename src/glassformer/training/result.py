@@ -5,6 +5,7 @@ from pathlib import Path
 
 from glassformer.run.metrics import read_metrics
 from glassformer.run.names import METRICS
+from glassformer.training.advice import Concern
 
 
 @dataclass(frozen=True)
@@ -25,8 +26,8 @@ class TrainResult:
     """Validation score of the weights in the run folder."""
     signal: int | None = None
     """The signal that interrupted it."""
-    concerns: tuple[str, ...] = ()
-    """Sentences about what a finished training didn't reach (see `training.advice`)."""
+    concerns: tuple[Concern, ...] = ()
+    """Aims that a finished training didn't reach."""
 
     @classmethod
     def from_folder(cls, folder: Path) -> "TrainResult":
