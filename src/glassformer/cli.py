@@ -15,12 +15,12 @@ from glassformer.commands.export import ExportFlags, export_model
 from glassformer.commands.heads import HeadsFlags, study_heads
 from glassformer.commands.import_ import ImportFlags, import_model
 from glassformer.commands.inspect import InspectFlags, inspect_run
-from glassformer.commands.parser import Command, closest, overview, parse
+from glassformer.commands.parser import Command, overview, parse
 from glassformer.commands.prune import prune_heads
 from glassformer.commands.runs import RunsFlags, list_runs
 from glassformer.commands.train import HEADINGS, resume, train
 from glassformer.commands.translate import SEARCH, TranslateFlags, translate
-from glassformer.errors import FULL, ConfigError, GlassformerError
+from glassformer.errors import FULL, ConfigError, GlassformerError, closest
 from glassformer.insight.config import PruneConfig
 from glassformer.training.config import TrainConfig
 

@@ -1,9 +1,28 @@
 """Errors that the caller can mend. The command line prints each as one line and exits with 2."""
 
+import difflib
 import errno
+from collections.abc import Iterable
+from pathlib import Path
 
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 """The system's error numbers for a full disk, a full quota and a file that may not grow."""
+
+
+def closest(word: str, known: Iterable[str]) -> str:
+    """Return ": did you mean ...?" for the known word that is most like this one, or an empty text."""
+    like = difflib.get_close_matches(word, list(known), 1, 0.6)
+    return f": did you mean {like[0]}?" if like else ""
+
+
+def closest_name(path: Path) -> str:
+    """Return ": did you mean ...?" for what is there in place of a path that isn't, or an empty text."""
+    try:
+        names = {one.stem: one.name for one in path.parent.iterdir()}
+    except OSError:
+        return ""
+    like = difflib.get_close_matches(path.stem, names, 1)
+    return f": did you mean {path.with_name(names[like[0]])}?" if like else ""
 
 
 class GlassformerError(Exception):

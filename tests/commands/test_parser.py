@@ -8,7 +8,7 @@ import pytest
 
 from glassformer import cli
 from glassformer.checks import Choice, Flag
-from glassformer.commands.parser import Command, closest, overview, parse
+from glassformer.commands.parser import Command, overview, parse
 from glassformer.errors import ConfigError
 from glassformer.training.config import TrainConfig
 
@@ -163,8 +163,3 @@ def test_the_overview_has_a_line_for_each_command(monkeypatch):
     monkeypatch.setenv("COLUMNS", "200")
     text = overview({"Work": [COMMAND, Command("rest", Inner)]})
     assert "\nWork:\n  do    Do this.\n  rest  Not shown.\n" in text
-
-
-def test_the_closest_word_is_named_or_none():
-    assert closest("trian", ["train", "translate"]) == ": did you mean train?"
-    assert closest("xyz", ["train", "translate"]) == ""

@@ -128,6 +128,11 @@ REFUSED = {
     "utf-16-be.tsv": (TSV.encode("utf-16-be"), "looks like UTF-16 without its mark: .* iconv -f utf-16be -t utf-8"),
     "cut utf-16.tsv": (codecs.BOM_UTF16_LE + b"a\0b", "begins with the mark of UTF-16 but isn't UTF-16"),
     "a.bin": (bytes(range(7)) * 40 + bytes(40), "is a binary file, text was expected"),
+    "russian.tsv": (
+        "good day\tДобрый день\n".encode("windows-1251"),
+        r"it may be windows-1251: convert it with iconv -f windows-1251",
+    ),
+    "russian.csv": ("en,ru\nday,День\n".encode("koi8-r"), r"it may be koi8-r: convert it with iconv -f koi8-r"),
     "latin.csv": ("en,de\na,café\n".encode("latin1"), r"not UTF-8 \(byte 0xe9\); convert it"),
     "many.csv": (b"id,text_a,text_b\n1,x,y\n", r"has the columns id, text_a, text_b: say which .*--columns id text_a"),
     "strange.csv": (
@@ -219,6 +224,12 @@ def test_columns_can_be_named_or_counted(tmp_path):
     path.write_text("id,Frage,Antwort\n1,a,b\n")
     for columns in (("2", "3"), ("frage", "ANTWORT")):
         assert list(PairFiles(path, columns=columns)) == [("a", "b")]
+    path.write_text(" en , de \none,eins\n")
+    for columns in (("en", "de"), (" de ", "En")):
+        assert list(PairFiles(path, columns=columns)) == [("one", "eins") if columns[0] == "en" else ("eins", "one")]
+    path.write_text("english,german\none,eins\n")
+    with pytest.raises(DataError, match=r"has no column .germn.: did you mean german\?"):
+        list(PairFiles(path, columns=("english", "germn")))
     (tmp_path / "numbers.tsv").write_text("2\t1\n3\t4\n")
     assert list(PairFiles(tmp_path / "numbers.tsv", columns=("1", "2"))) == [("2", "1"), ("3", "4")]
     (tmp_path / "plain.tsv").write_text("1\tone\teins\n2\ttwo\tzwei\n")
@@ -244,6 +255,23 @@ def test_columns_are_known_by_their_names_and_what_was_taken_is_said(tmp_path, h
     assert next(zip(*block.pairs(), strict=True)) == first
     (line,) = told
     assert line.startswith(f"{path}: {said}")
+
+
+def test_a_header_stands_above_numbers(tmp_path):
+    path = tmp_path / "a.tsv"
+    path.write_text("Zahl\tWort\n1\teins\n2\tzwei\n")
+    assert list(PairFiles(path)) == [("1", "eins"), ("2", "zwei")]
+    path.write_text("Wort\tword\tcount\neins\tone\t17\nzwei\ttwo\t5\n")
+    with pytest.raises(DataError, match="has the columns Wort, word, count: say which"):
+        list(PairFiles(path))
+
+
+def test_two_columns_within_another_one_are_the_pair(tmp_path):
+    path = tmp_path / "a.jsonl"
+    path.write_text('{"id": "7", "translation": {"en": "one", "xx": "uno"}}\n')
+    assert list(PairFiles(path)) == [("one", "uno")]
+    (tmp_path / "b.tsv").write_text("Go.there\tGo.you\na\tb\n")
+    assert list(PairFiles(tmp_path / "b.tsv")) == [("Go.there", "Go.you"), ("a", "b")]
 
 
 def test_a_table_has_both_sides_but_lines_of_json_may_be_targets(tmp_path):

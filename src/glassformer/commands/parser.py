@@ -2,7 +2,6 @@
 
 import argparse
 import ast
-import difflib
 import inspect
 import shutil
 import textwrap
@@ -14,7 +13,7 @@ from types import UnionType
 from typing import Annotated, Any, Literal, NoReturn, Union, get_args, get_origin, get_type_hints
 
 from glassformer.checks import Choice, Flag
-from glassformer.errors import ConfigError
+from glassformer.errors import ConfigError, closest
 
 NARROWEST, WIDEST = 30, 100
 """Fewest and most columns of a help text."""
@@ -87,12 +86,6 @@ def overview(groups: Mapping[str, Sequence[Command]]) -> str:
             lines += [f"  {command.name:{width}}  {first}", *(f"  {'':{width}}  {line}" for line in more)]
     last = "glassformer COMMAND --help says more, glassformer --version which version this is."
     return "\n".join([*lines, "", last])
-
-
-def closest(word: str, known: Sequence[str]) -> str:
-    """Return ": did you mean ...?" for the known word that is most like this one, or an empty text."""
-    like = difflib.get_close_matches(word, known, 1, 0.6)
-    return f": did you mean {like[0]}?" if like else ""
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from pathlib import Path
 from shlex import quote
 from typing import Any
 
-from glassformer.errors import DataError
+from glassformer.errors import DataError, closest
 
 SOURCES = ("source", "src", "input", "question", "text", "original", "from", "原文", "源语言", "源")
 TARGETS = (
@@ -61,7 +61,7 @@ class ColumnChooser:
         source and a target, or two languages.
         """
         lower = [name.strip().lower() for name in names]
-        wanted = [name.lower() for name in self.wanted or ()]
+        wanted = [name.strip().lower() for name in self.wanted or ()]
         if not all(map(str.isdecimal, wanted)) and set(wanted) <= set(lower):
             return True
         is_key = len(names) > 2 and KEYS & set(lower)
@@ -93,11 +93,12 @@ class ColumnChooser:
         """Return the numbers, from 0, of the source's and the target's column.
 
         They are those that the user wants. Otherwise they are those whose names say it: source and target, or the only
-        two languages, in their order; or the only two, of the `likely` ones. Raises DataError, which lists the columns,
-        where that isn't clear.
+        two languages, in their order; or the only two within another column, or of the `likely` ones. Raises DataError,
+        which lists the columns, where that isn't clear.
         """
         likely = names if likely is None else likely
-        left, right = self._wanted(names, what) or self._known(names) or self._only(names, likely, what)
+        known = self._wanted(names, what) or self._known(names) or self._nested(names)
+        left, right = known or self._only(names, likely, what)
         of = "" if len(names) == 2 else f" (of the {what} {_shown(names)})"
         self.say(f"{self.path}: {names[left]} is the source, {names[right]} the target{of}")
         return left, right
@@ -120,6 +121,13 @@ class ColumnChooser:
                 return left, right
         return None
 
+    def _nested(self, names: Sequence[str]) -> tuple[int, int] | None:
+        """Return the only two columns within another one, as in {"id": 1, "translation": {"en": ..., "xx": ...}}."""
+        nested = [number for number, name in enumerate(names) if "." in name]
+        if len(nested) == 2 and len({names[number].rpartition(".")[0] for number in nested}) == 1:
+            return nested[0], nested[1]
+        return None
+
     def _only(self, names: Sequence[str], likely: Sequence[str], what: str) -> tuple[int, int]:
         """Return the only two likely columns; raise DataError for another number."""
         if len(likely) == 2:
@@ -137,12 +145,15 @@ class ColumnChooser:
         for known in (list(names), short):
             if known.count(wanted) == 1:
                 return known.index(wanted)
-        lower = [name.strip().lower() for name in names]
-        if lower.count(wanted.lower()) == 1:
-            return lower.index(wanted.lower())
-        if wanted.isdecimal() and 1 <= int(wanted) <= len(names):
-            return int(wanted) - 1
-        raise DataError(f"{self.path} has no column {wanted!r}: its {what} are {_shown(names)}")
+        plain = wanted.strip().lower()
+        for known in ([name.strip().lower() for name in names], [name.strip().lower() for name in short]):
+            if known.count(plain) == 1:
+                return known.index(plain)
+        if plain.isdecimal() and 1 <= int(plain) <= len(names):
+            return int(plain) - 1
+        named = {name.strip(): None for name in names}
+        advice = closest(wanted, named) or f": its {what} are {_shown(list(named))}"
+        raise DataError(f"{self.path} has no column {wanted!r}{advice}")
 
 
 def _stand_above_numbers(names: Sequence[str], following: Sequence[Sequence[Any]]) -> bool:

@@ -15,10 +15,10 @@ from typing import Any, NoReturn
 from glassformer.errors import ConfigError, DataError
 from glassformer.pairs import kinds
 from glassformer.pairs.columns import ColumnChooser
-from glassformer.pairs.kinds import is_stream, kind_of, peek_line
+from glassformer.pairs.kinds import is_stream, kind_of, peek_lines
 from glassformer.pairs.lines import RawLines, decode_line
 from glassformer.pairs.memories import units
-from glassformer.pairs.tables import rows
+from glassformer.pairs.tables import FOLLOWING, rows
 
 Pair = tuple[str, str]
 
@@ -94,8 +94,9 @@ class PairFiles:
                     raise DataError(f"{path} is a {its_kind} file, which has both sides: give it alone")
         else:
             columns = ColumnChooser(self.source, self.columns, say)
-            first_row = (peek_line(self.source) or "").split("\t") if kind == kinds.TEXT else []
-            if kind != kinds.TEXT or self.columns is not None or columns.is_header(first_row):
+            lines = peek_lines(self.source, 1 + FOLLOWING) if kind == kinds.TEXT else []
+            first_row, *following = [line.split("\t") for line in lines] or [[""]]
+            if kind != kinds.TEXT or self.columns is not None or columns.is_header(first_row, following):
                 yield from self._table_blocks(kind, columns)
                 return
             if len(first_row) > 2:

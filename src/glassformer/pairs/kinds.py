@@ -1,6 +1,5 @@
 """The kind of a file, told by its content where that says it: a name may say anything."""
 
-import io
 import re
 import zipfile
 from collections.abc import Mapping
@@ -109,16 +108,17 @@ def _refuse_binary(path: Path, head: bytes) -> None:
     raise DataError(f"{path} looks like UTF-16 without its mark: convert it with iconv -f {encoding} -t utf-8")
 
 
-def peek_line(path: Path) -> str | None:
-    """Return the first line of a file of text; None where it is empty or not UTF-8."""
+def peek_lines(path: Path, count: int) -> list[str]:
+    """Return the first lines of a file of text; none where it is empty or not UTF-8."""
     if is_stream(path):
-        return None
+        return []
     with readable(path), path.open("rb") as packed:
-        raw = as_utf_8(unpacked(packed)).readline(LOOKED_AT)
+        file = as_utf_8(unpacked(packed))
+        raw = b"".join(file.readline(LOOKED_AT) for _ in range(count))
     try:
-        return io.TextIOWrapper(io.BytesIO(raw), encoding="utf-8-sig").read().rstrip("\r\n") or None
+        return raw.decode("utf-8-sig").replace("\r\n", "\n").rstrip("\n").split("\n")
     except UnicodeDecodeError:
-        return None
+        return []
 
 
 def is_stream(path: Path) -> bool:

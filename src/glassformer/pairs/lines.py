@@ -5,6 +5,7 @@ import codecs
 import gzip
 import io
 import lzma
+import re
 import sys
 import zlib
 from collections.abc import Callable, Iterator, Mapping
@@ -13,7 +14,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from glassformer.errors import DataError
+from glassformer.errors import DataError, closest_name
 
 PACKED = {b"\x1f\x8b": "gzip", b"BZh": "bzip2", b"\xfd7zXZ\x00": "xz", b"\x28\xb5\x2f\xfd": "zstandard"}
 """First bytes of packed files."""
@@ -155,7 +156,7 @@ def readable(path: Path) -> Iterator[None]:
     try:
         yield
     except (FileNotFoundError, NotADirectoryError):
-        raise DataError(f"{path}: no such file") from None
+        raise DataError(f"{path}: no such file{closest_name(path)}") from None
     except IsADirectoryError:
         raise DataError(f"{path} is a folder, a file was expected") from None
     except PermissionError:
@@ -194,6 +195,7 @@ def advice_on_encoding(raw: bytes) -> str:
     if b"\0" in raw:
         return "it looks like UTF-16 without its mark: convert it with iconv -f utf-16le -t utf-8"
     likely = [encoding for encoding, is_common in COMMON.items() if _reads_well(raw, encoding, is_common)]
+    likely = likely or [encoding for encoding in CYRILLIC if _is_cyrillic(raw, encoding)]
     if not likely:
         return "convert it from the encoding that it is in, for example with iconv -f windows-1252 -t utf-8"
     named = likely[0] if len(likely) == 1 else "ENCODING"
@@ -221,6 +223,17 @@ COMMON: Mapping[str, Callable[[str], bool]] = {
 """Encodings in which text isn't UTF-8, and whether a character is a common one in text of that encoding."""
 SHARES = {"euc_kr": 0.95, "shift_jis": 0.4, "gb18030": 0.95, "big5": 0.95}
 """Share of the characters beyond ASCII that are common ones in a text, at the least."""
+
+
+CYRILLIC = ("windows-1251", "koi8-r")
+"""Encodings of Cyrillic in one byte a letter; what is a small letter in one is a capital in the other."""
+
+
+def _is_cyrillic(raw: bytes, encoding: str) -> bool:
+    """Return whether the text has small Cyrillic letters in a row in this encoding, and few capitals."""
+    text = raw.decode(encoding, errors="replace")
+    beyond = [character for character in text if not character.isascii()]
+    return bool(re.search("[а-я]{3}", text)) and sum("а" <= one <= "я" for one in beyond) > 0.7 * len(beyond)
 
 
 def _reads_well(raw: bytes, encoding: str, is_common: Callable[[str], bool]) -> bool:
