@@ -1,5 +1,8 @@
 """`glassformer evaluate`: scores of a run and of a file; bad input is in test_cli.py."""
 
+import json
+import shutil
+
 from glassformer.generation.config import SearchConfig
 from glassformer.text.scores import score_all
 
@@ -9,7 +12,8 @@ def test_evaluate_a_run(here, capfd, translator, run_command):
     pairs = [line.split("\t") for line in (here / "valid.tsv").read_text(encoding="utf-8").splitlines()]
     found = translator.translate([source for source, _ in pairs], SearchConfig(beam=2, max_length=7))
     assert (here / "found.txt").read_text(encoding="utf-8").splitlines() == found
-    expected = [str(score) for score in score_all(found, [target for _, target in pairs], symbols=True)]
+    scores = score_all(found, [target for _, target in pairs], symbols=True)
+    expected = [str(score) for score in scores]
     assert capfd.readouterr().out.splitlines() == expected
 
 
@@ -19,8 +23,26 @@ def test_evaluate_hypotheses(here, capfd, run_command):
     assert [line.split("  ")[0] for line in out.splitlines()] == [
         "BLEU 100.00",
         "chrF 100.00",
-        "exact match 100.00",
-        "word error rate 0.00",
-        "symbol error rate 0.00",
+        "exact match 100.00 %",
+        "word error rate 0.00 %",
+        "symbol error rate 0.00 %",
     ]
     assert "version:" in out
+
+
+def test_the_metric_of_a_run_comes_first(here, capfd, run_command):
+    values = json.loads((here / "run/config.json").read_text())
+    values["training"]["settings"]["metric"] = "exact"
+    shutil.copytree(here / "run", here / "exact")
+    (here / "exact/config.json").write_text(json.dumps(values))
+    assert run_command("evaluate exact --source valid.tsv SHORT") == 0
+    assert capfd.readouterr().out.startswith("exact match ")
+
+
+def test_swapped_sides_are_said(here, capfd, translator, run_command):
+    # This model answers with the same few letters, whatever it is given.
+    (source,) = translator.translate(["a b c d e"], SearchConfig(beam=2, max_length=7))
+    for reference, is_said in (("Q R S", True), (source, False)):
+        (here / "pairs.tsv").write_text(f"{source}\t{reference}\n")
+        assert run_command("evaluate run --source pairs.tsv SHORT") == 0
+        assert ("are the two sides swapped?" in capfd.readouterr().err) == is_said

@@ -6,6 +6,7 @@ import pytest
 
 from glassformer.errors import ConfigError
 from glassformer.insight.config import PruneConfig
+from glassformer.pairs.files import PairFiles
 
 BESIDE = r"unpruned must be neither inside \S+pruned(.pruning)? nor above it, got \S+: choose another folder"
 
@@ -35,3 +36,12 @@ def test_settings_that_cannot_work_are_refused(tmp_path, changes, message):
     plain = dict(run=tmp_path / "run", out=tmp_path / "pruned", data=(tmp_path / "pairs.tsv",))
     with pytest.raises(ConfigError, match=message):
         PruneConfig(**{**plain, **changes, **paths})
+
+
+def test_the_columns_are_those_of_both_tables(tmp_path):
+    files = dict(run=tmp_path / "run", out=tmp_path / "pruned", data=(Path("a.csv"),))
+    config = PruneConfig(**files, columns=("en", "de"), valid=(Path("b.csv"),))
+    assert config.pairs.columns == ("en", "de")
+    assert config.valid_pairs == PairFiles(Path("b.csv"), columns=("en", "de"))
+    parallel = PruneConfig(**files, columns=("en", "de"), valid=(Path("b.en"), Path("b.de")))
+    assert parallel.valid_pairs == PairFiles(Path("b.en"), Path("b.de"))

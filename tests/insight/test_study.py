@@ -114,6 +114,18 @@ def test_the_command_prints_a_table_and_leaves_figures_and_a_picture(run, pairs,
         prepare_run(config, print)
 
 
+def test_the_pairs_may_be_columns_of_a_table(run, file, tmp_path, capsys, run_command):
+    folder, path = tmp_path / "run", tmp_path / "table.tsv"
+    assert run_command(f"heads {folder} --data {file}") == 0
+    expected = capsys.readouterr().out
+    rows = "".join(f"{n}\t{line}\n" for n, line in enumerate(file.read_text().splitlines()))
+    path.write_text(f"id\tasked\tanswered\n{rows}")
+    assert run_command(f"heads {folder} --data {path} --columns asked answered") == 0
+    assert capsys.readouterr().out == expected
+    assert run_command(f"heads {folder} --data {path} --columns asked answred") == 2
+    assert "did you mean answered?" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("content", ["{}", '{"heads": [{"head": 1}]}', "not JSON", json.dumps({"heads": [1]})])
 def test_a_file_of_something_else_is_an_error(tmp_path, content):
     (tmp_path / "heads.json").write_text(content)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from glassformer.errors import ConfigError, DataError
 from glassformer.text import scores
-from glassformer.text.scores import METRICS, edit_distance, pick_bleu_tokenizer, score, score_all
+from glassformer.text.scores import METRICS, edit_distance, pick_bleu_tokenizer, score, score_all, seem_swapped
 
 ENGLISH = (
     ["the cat sat on the mat .", "a man, who sings, walks in the park", "two dogs"],
@@ -98,7 +98,7 @@ def test_rates_by_hand(text, metric, symbols, value, name, signature):
     rate = score(*text, metric, symbols=symbols)
     assert rate.value == pytest.approx(value)
     assert (rate.name, rate.signature) == (name, signature)
-    assert str(rate) == f"{name} {value:.2f}  ({signature})"
+    assert str(rate) == f"{name} {value:.2f} %  ({signature})"
 
 
 @pytest.mark.parametrize("metric", METRICS)
@@ -109,6 +109,7 @@ def test_a_perfect_translation_scores_best(metric):
 
 
 def test_score_all_is_every_metric_in_order():
+    assert [one.name for one in score_all(*PHONES, first="ser", symbols=True)][:2] == ["symbol error rate", "BLEU"]
     assert score_all(*PHONES, symbols=True) == [score(*PHONES, metric, symbols=True) for metric in METRICS]
     assert score_all(*ENGLISH, tokenize="char") == [score(*ENGLISH, metric, tokenize="char") for metric in METRICS]
 
@@ -143,3 +144,11 @@ def test_errors():
         score([], [], "bleu")
     with pytest.raises(ConfigError, match=r"tokenize must be auto or one of .*13a.*, got '14a'"):
         score(["a"], ["a"], "bleu", tokenize="14a")
+
+
+def test_sides_seem_swapped_where_translations_are_like_the_sources():
+    german, english = ["ein kleiner Hund", "zwei Katzen"], ["a little dog", "two cats"]
+    assert seem_swapped(["ein kleiner Hund", "zwei Hunde"], german, english)
+    assert not seem_swapped(["a small dog", "two dogs"], german, english)
+    assert not seem_swapped(["", ""], german, english)
+    assert not seem_swapped(["3 5", "7"], ["3 5", "7"], ["3 5", "7"])

@@ -3,18 +3,22 @@
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from glassformer.checks import Flag
-from glassformer.errors import ConfigError
+from glassformer.errors import ConfigError, RunError
 from glassformer.generation.config import SearchConfig
+
+if TYPE_CHECKING:
+    from glassformer.text.scores import Score
 
 
 @dataclass(frozen=True, kw_only=True)
 class EvaluateFlags:
     """Score a run's translations, or a file of them, against references.
 
-    Prints sacreBLEU's BLEU and chrF with their signatures, exact match, word and symbol error rate.
+    Prints sacreBLEU's BLEU and chrF with their signatures, exact match, word and symbol error rate; the metric that the
+    run was trained by comes first.
     """
 
     run: Annotated[Path | None, Flag(positional=True)] = None
@@ -23,7 +27,7 @@ class EvaluateFlags:
     """Sources, one a line; without --target a file of both sides, as `glassformer train` reads them."""
     target: Path | None = None
     """References, one a line."""
-    columns: tuple[str, str] | None = None
+    columns: Annotated[tuple[str, str], Flag("NAME")] | None = None
     """The source's and the reference's column of a table, by name or number; of a TMX file the two languages."""
     hypotheses: Path | None = None
     """Translations to score instead of a run's own."""
@@ -42,41 +46,68 @@ class EvaluateFlags:
 
 def evaluate(flags: EvaluateFlags) -> int:
     """Print the scores of translations."""
+    from glassformer.text.scores import bleu_scorer
+
+    if flags.tokenize != "auto":
+        bleu_scorer(flags.tokenize)
+    for figure in _scores_of_run(flags) if flags.hypotheses is None else _scores_of_file(flags, flags.hypotheses):
+        print(figure)
+    return 0
+
+
+def _scores_of_file(flags: EvaluateFlags, hypotheses: Path) -> "list[Score]":
+    """Return the scores of translations that stand in a file."""
+    from glassformer.pairs.lines import read_lines
+    from glassformer.text.scores import score_all
+
+    if flags.run is not None or flags.source is not None or flags.target is None:
+        raise ConfigError("--hypotheses are scored against --target, without a run folder and --source")
+    lines = (list(read_lines(path)) for path in (hypotheses, flags.target))
+    return score_all(*lines, tokenize=flags.tokenize, symbols=flags.symbols)
+
+
+def _scores_of_run(flags: EvaluateFlags) -> "list[Score]":
+    """Return the scores of a run's translations, which are written where the user wants them; its own metric first."""
     from glassformer.device import tame_memory
     from glassformer.files import check_writable, replacing
     from glassformer.generation.files import progress_words
     from glassformer.generation.stream import LINES_AT_ONCE, counting, in_chunks
     from glassformer.generation.translator import Translator
     from glassformer.pairs.files import PairFiles
-    from glassformer.pairs.lines import read_lines
-    from glassformer.text.scores import bleu_scorer, score_all
+    from glassformer.text.scores import METRICS, score_all, seem_swapped
     from glassformer.text.tokenizer import SymbolTokenizer
 
-    symbols = flags.symbols
-    if flags.tokenize != "auto":
-        bleu_scorer(flags.tokenize)
-    if flags.hypotheses is not None:
-        if flags.run is not None or flags.source is not None or flags.target is None:
-            raise ConfigError("--hypotheses are scored against --target, without a run folder and --source")
-        hypotheses, references = list(read_lines(flags.hypotheses)), list(read_lines(flags.target))
-    else:
-        if flags.run is None or flags.source is None:
-            raise ConfigError("give a run folder and --source (and --target), or --hypotheses and --target")
-        if flags.output is not None:
-            check_writable(flags.output)
-        tame_memory()
-        files = PairFiles(flags.source, flags.target, flags.columns)
-        blocks = files.blocks(say=lambda said: print(said, file=sys.stderr))
-        pairs = [pair for block in blocks for pair in zip(*block.pairs(), strict=True)]
-        translator = Translator.load(flags.run, flags.device, flags.precision)
-        symbols = symbols or isinstance(translator.target_tokenizer, SymbolTokenizer)
-        sources = in_chunks((source for source, _ in pairs), LINES_AT_ONCE)
-        chunks = counting(sources, progress_words(translator), "lines", len(pairs))
-        hypotheses = [text for _, lines in chunks for text in translator.translate(lines, flags.search)]
-        references = [reference for _, reference in pairs]
-        if flags.output is not None:
-            with replacing(flags.output) as file:
-                file.writelines(f"{line}\n".encode() for line in hypotheses)
-    for figure in score_all(hypotheses, references, tokenize=flags.tokenize, symbols=symbols):
-        print(figure)
-    return 0
+    if flags.run is None or flags.source is None:
+        raise ConfigError("give a run folder and --source (and --target), or --hypotheses and --target")
+    if flags.output is not None:
+        check_writable(flags.output)
+    tame_memory()
+    blocks = PairFiles(flags.source, flags.target, flags.columns).blocks(say=_say)
+    pairs = [pair for block in blocks for pair in zip(*block.pairs(), strict=True)]
+    sources, references = [source for source, _ in pairs], [reference for _, reference in pairs]
+    translator = Translator.load(flags.run, flags.device, flags.precision)
+    chunks = counting(in_chunks(sources, LINES_AT_ONCE), progress_words(translator), "lines", len(sources))
+    hypotheses = [text for _, lines in chunks for text in translator.translate(lines, flags.search)]
+    if flags.output is not None:
+        with replacing(flags.output) as file:
+            file.writelines(f"{line}\n".encode() for line in hypotheses)
+    symbols = flags.symbols or isinstance(translator.target_tokenizer, SymbolTokenizer)
+    metric = _metric_of(flags.run) or METRICS[0]
+    scores = score_all(hypotheses, references, first=metric, tokenize=flags.tokenize, symbols=symbols)
+    if seem_swapped(hypotheses, sources, references):
+        _say("the translations are more like the sources than like the references: are the two sides swapped?")
+    return scores
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr)
+
+
+def _metric_of(run: Path) -> str | None:
+    """Return the metric that a run was trained by; None where that isn't known, as of an imported run."""
+    from glassformer.training.train import read_choices, read_settings
+
+    try:
+        return read_settings(run).settled(read_choices(run)).metric
+    except (ConfigError, RunError):
+        return None

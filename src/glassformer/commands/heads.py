@@ -21,6 +21,8 @@ class HeadsFlags:
     """The run folder."""
     data: tuple[Path, ...]
     """The sentences: a file of sources and one of targets, or one file of both sides."""
+    columns: Annotated[tuple[str, str], Flag("NAME")] | None = None
+    """The source's and the target's column of a table, by name or number; of a TMX file the two languages."""
     sentences: int = 500
     """Number of sentences to study; rare tokens are counted over all."""
     trees: Path | None = None
@@ -44,7 +46,7 @@ def study_heads(flags: HeadsFlags) -> int:
     from glassformer.run.folder import load_run
     from glassformer.run.names import HEADS, HEADS_PICTURE
 
-    pairs = PairFiles.of(flags.data, "--data")
+    pairs = PairFiles.of(flags.data, "--data", flags.columns)
     if flags.sentences < 1:
         raise ConfigError(f"--sentences must be at least 1, got {flags.sentences}")
     tame_memory()

@@ -26,6 +26,8 @@ class PruneConfig:
     valid: tuple[Path, ...] = ()
     """Validation pairs in the same form; they choose the heads and score the models. Left out, up to 1,000 pairs of the
     data are held out for the scores, and any of the data choose the heads."""
+    columns: Annotated[tuple[str, str], Flag("NAME")] | None = None
+    """The source's and the target's column of tables, by name or number; of a TMX file the two languages."""
     unpruned: Path | None = None
     """Folder for the unpruned model after the same training, to compare the two on other data. Left out: not kept."""
     keep: Annotated[float, Number(at_least=0, less_than=1, note="a share of the heads")] = 0.5
@@ -74,9 +76,10 @@ class PruneConfig:
     @property
     def pairs(self) -> PairFiles:
         """Return the files of `data`."""
-        return PairFiles.of(self.data, "--data")
+        return PairFiles.of(self.data, "--data", self.columns)
 
     @property
     def valid_pairs(self) -> PairFiles | None:
         """Return the files of `valid`, or None if there are none."""
-        return PairFiles.of(self.valid, "--valid") if self.valid else None
+        columns = self.columns if len(self.valid) == 1 else None
+        return PairFiles.of(self.valid, "--valid", columns) if self.valid else None

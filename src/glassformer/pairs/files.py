@@ -51,13 +51,13 @@ class PairFiles:
             raise ConfigError("columns are for a file of both sides: leave them out, or the target")
 
     @classmethod
-    def of(cls, paths: Sequence[Path], flag: str) -> "PairFiles":
+    def of(cls, paths: Sequence[Path], flag: str, columns: tuple[str, str] | None = None) -> "PairFiles":
         """Return the pairs of one or two paths, which a `flag` was given; raise ConfigError for another number."""
         if len(paths) not in (1, 2):
             raise ConfigError(
                 f"{flag} takes a file of sources and one of targets, or one file of both sides, got {len(paths)} files"
             )
-        return cls(paths[0], paths[1] if len(paths) == 2 else None)
+        return cls(paths[0], paths[1] if len(paths) == 2 else None, columns)
 
     @property
     def paths(self) -> list[Path]:

@@ -20,7 +20,8 @@ class Score:
     signature: str
 
     def __str__(self) -> str:
-        return f"{self.name} {self.value:.2f}  ({self.signature})"
+        unit = "" if self.name in ("BLEU", "chrF") else " %"
+        return f"{self.name} {self.value:.2f}{unit}  ({self.signature})"
 
 
 def score(
@@ -68,10 +69,25 @@ def score(
 
 
 def score_all(
-    hypotheses: Sequence[str], references: Sequence[str], *, tokenize: str = "auto", symbols: bool = False
+    hypotheses: Sequence[str],
+    references: Sequence[str],
+    *,
+    first: str = METRICS[0],
+    tokenize: str = "auto",
+    symbols: bool = False,
 ) -> list[Score]:
-    """Return every metric of `METRICS`, as `score` does."""
-    return [score(hypotheses, references, metric, tokenize=tokenize, symbols=symbols) for metric in METRICS]
+    """Return every metric of `METRICS`, as `score` does; `first` is the one that comes before the others."""
+    metrics = (first, *(metric for metric in METRICS if metric != first))
+    return [score(hypotheses, references, metric, tokenize=tokenize, symbols=symbols) for metric in metrics]
+
+
+def seem_swapped(hypotheses: Sequence[str], sources: Sequence[str], references: Sequence[str]) -> bool:
+    """Return whether translations are much more like the sources than like the references, by chrF.
+
+    That is so where a model is given text of its target language, and where it only copies.
+    """
+    to_sources, to_references = (score(hypotheses, texts, "chrf").value for texts in (sources, references))
+    return to_sources > max(20, 2 * to_references)
 
 
 def edit_distance(left: Sequence[Any], right: Sequence[Any]) -> int:
