@@ -234,7 +234,10 @@ class CommandLine:
     """The command line, run in this process, which saves the two seconds that importing torch takes."""
 
     SUSPICIONS = ("empty side (left out): ", "repeated: ", "target copies the source: ")
-    PROGRESS = (*SUSPICIONS, "only ", "learning the vocabulary", "vocabulary: ", "train: ", "valid: ", "model: ")
+    PROGRESS = (
+        *(*SUSPICIONS, "only ", "learning the vocabulary", "vocabulary: ", "train: ", "valid: ", "model: "),
+        "latin1.tsv has tabs",
+    )
     """Beginnings of lines that may come before an error."""
 
     def arguments(self, command: str) -> list[str]:

@@ -35,13 +35,13 @@ BAD = {
     "TRAIN --source untrainable.tsv --valid-source valid.tsv": "left out 3 empty",
     "TRAIN": "source is missing: give the file of training pairs before all flags",
     # settings
-    "TRAIN PAIRS --vocab-size 500": "vocab_size 500 is larger than this text allows .* give at most 10",
-    "TRAIN PAIRS --tokenizer unigram --vocab-size 500": "vocab_size 500 is larger .* at most .*, or leave it out",
-    "TRAIN PAIRS --tokenizer unigram --vocab-size 5": "vocab_size 5 cannot hold .* give at least .*, or",
-    "TRAIN PAIRS --tokenizer words": "tokenizer must be one of unigram, bpe, char, word, symbols, .* got 'words'",
+    "TRAIN PAIRS --vocab-size 500": "--vocab-size 500 is larger than this text allows .* give at most 10",
+    "TRAIN PAIRS --tokenizer unigram --vocab-size 500": "--vocab-size 500 is larger .* at most .*, or leave it out",
+    "TRAIN PAIRS --tokenizer unigram --vocab-size 5": "--vocab-size 5 cannot hold .* give at least .*, or",
+    "TRAIN PAIRS --tokenizer words": "--tokenizer must be one of unigram, bpe, char, word, symbols, .* got 'words'",
     "TRAIN PAIRS --tokenizer missing.model": "missing.model: no such sentencepiece model",
-    "TRAIN PAIRS --tokenize 14a": "tokenize must be auto or one of .*13a.* got '14a'",
-    "TRAIN PAIRS --d-model 0": "d_model must be at least 1, got 0",
+    "TRAIN PAIRS --tokenize 14a": "--tokenize must be auto or one of .*13a.* got '14a'",
+    "TRAIN PAIRS --d-model 0": "--d-model must be at least 1, got 0",
     "TRAIN PAIRS --valid-target target.txt": "as many lines as each other: valid.tsv has 11, target.txt has",
     "TRAIN PAIRS --overwrite --resume": "overwrite and resume exclude each other",
     # folders in the way
@@ -73,7 +73,7 @@ BAD = {
     "translate run --input seven.txt --output no/such/folder.txt SHORT": "no/such",
     "translate run --input seven.txt --output thesis SHORT": "thesis",
     "translate run --input seven.txt --output . SHORT": "folder",
-    "translate run --input seven.txt --device cpu --n-best 9": "n_best must be at most the beam, got n_best 9",
+    "translate run --input seven.txt --device cpu --n-best 9": "--n-best must be at most the beam, got --n-best 9",
     "translate run --resume SHORT": "--resume needs --input and --output",
     "translate run --resume --input seven.txt SHORT": "--resume needs --input and --output",
     "translate run --resume --output new.txt SHORT": "--resume needs --input and --output",
@@ -84,7 +84,7 @@ BAD = {
     "translate run --input seven.txt --prefixes source.txt SHORT": "source.txt has 60 lines, the input 7: it must h",
     "translate run --input seven.txt --output new.txt --prefixes empty.tsv SHORT": "empty.tsv has 0 lines, the in",
     "translate run --input seven.txt --output new.txt --prefixes prefixes-of-seven.txt SHORT --max-length 1": (
-        "a prefix must be at most max_length = 1 tokens long, got 2"
+        "a prefix must be at most --max-length = 1 tokens long, got 2"
     ),
     # scoring
     "evaluate": "give a run folder and --source .*or --hypotheses and --target",

@@ -89,10 +89,14 @@ def _run(given: list[str]) -> int:
         name, rest = rest[0], ["--help"]
     if name not in COMMANDS:
         raise ConfigError(f"there is no command {name}{closest(name, list(COMMANDS)) or ': see glassformer --help'}")
-    flags, named = parse(COMMANDS[name], rest)
-    if isinstance(flags, TrainConfig) and flags.resume:
-        return resume(flags.out, named)
-    return FUNCTIONS[name](flags)
+    try:
+        flags, named = parse(COMMANDS[name], rest)
+        if isinstance(flags, TrainConfig) and flags.resume:
+            return resume(flags.out, named)
+        return FUNCTIONS[name](flags)
+    except ConfigError as error:
+        error.args = (COMMANDS[name].with_flags(str(error)),)
+        raise
 
 
 def _discard_output() -> None:

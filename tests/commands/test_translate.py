@@ -67,6 +67,24 @@ def test_on_a_terminal_it_says_how_to_go_on_and_answers_each_line(here):
             os.close(leader)
 
 
+def test_text_that_the_model_never_saw_is_said_once(here, stdin, capfd, run_command):
+    stdin("a ж b\nж b ж щ\na b\n".encode())
+    assert run_command("translate run SHORT") == 0
+    out, err = capfd.readouterr()
+    assert len(out.splitlines()) == 3
+    assert err == "not in the text that the model learned from, and read as unknown: ж щ\n"
+
+
+def test_an_input_of_rows_is_said_and_one_without_lines_refused(here, capfd, run_command):
+    for name, said in (("pairs.tsv", "has tabs: each line is"), ("a.jsonl", "has JSON: each line is")):
+        (here / "a.jsonl").write_text('{"en": "a"}\n')
+        assert run_command(f"translate run --input {name} --output out.txt SHORT") == 0
+        assert capfd.readouterr().err.startswith(f"{name} {said} translated as it stands")
+    (here / "a.tmx").write_text('<?xml version="1.0"?>\n<tmx version="1.4"></tmx>\n')
+    assert run_command("translate run --input a.tmx SHORT") == 2
+    assert "a.tmx is a TMX file, lines of text were expected" in run_command.complaint(capfd.readouterr().err)
+
+
 @pytest.mark.parametrize("name", ["seven.txt", "seven.txt.gz"])
 def test_translates_from_file_to_file(here, capfd, translator, name, run_command):
     lines = (here / "seven.txt").read_text(encoding="utf-8").splitlines()
@@ -196,7 +214,7 @@ def test_what_to_translate_may_not_change_on_the_way(here, capfd, monkeypatch, r
 def test_a_bad_line_far_on_leaves_what_came_before_it(here, capfd, monkeypatch, run_command):
     monkeypatch.setattr(stream, "LINES_AT_ONCE", 2)
     assert run_command("translate run --input latin1.tsv --output out.txt SHORT") == 2
-    kept, error = capfd.readouterr().err.splitlines()
+    _tabs, kept, error = capfd.readouterr().err.splitlines()
     assert kept.startswith("out.txt.partial has the translations of 2 lines")
     assert "latin1.tsv, line 3: not UTF-8" in error
     (here / "mended.tsv").write_text((here / "latin1.tsv").read_text(encoding="latin1"), encoding="utf-8")
@@ -216,5 +234,6 @@ def test_odd_lines_keep_their_neighbours_and_order(here, stdin, capfd, run_comma
     assert len(lines) == len(odd)
     assert lines[1] == lines[2] == ""
     assert [lines[0], lines[4], lines[7]] == Translator.load("run", "cpu", "float32").translate(plain, SEARCH)
-    assert err.startswith("glassformer: warning: a source of 5,000 tokens is cut to its first 1,023: ")
-    assert len(err.splitlines()) == 1
+    unknown, cut = err.splitlines()
+    assert unknown == "not in the text that the model learned from, and read as unknown: 語 ❤ zzz"
+    assert cut.startswith("glassformer: warning: a source of 5,000 tokens is cut to its first 1,023: ")

@@ -144,6 +144,18 @@ def test_bytes_that_are_not_utf8_are_named_with_their_line(pipe):
         within(10, lambda: list(chunks))
 
 
+def test_a_stream_in_utf_16_is_known_by_its_mark(pipe):
+    reader, writer = pipe
+    chunks = chunks_of_stream(reader, size=100)
+    for byte in "Grüße 世界 😀\nzwei\n".encode("utf-16"):
+        writer.write(bytes([byte]))
+    writer.write(b"\0")
+    writer.close()
+    assert within(10, lambda: next(chunks)) == (1, ["Grüße 世界 😀", "zwei"])
+    with pytest.raises(DataError, match="standard input begins with the mark of UTF-16 but isn't UTF-16"):
+        within(10, lambda: list(chunks))
+
+
 def test_a_stream_that_fails_is_an_error_not_a_wait_without_end(tmp_path):
     with (tmp_path / "written").open("wb") as file, pytest.raises(OSError, match="Bad file descriptor"):
         within(3, lambda: next(chunks_of_stream(file, 7)))

@@ -278,6 +278,12 @@ def test_surfaces_are_one_for_each_token(tokenizers, kind):
                 assert surface == tokenizer.tokens([i])[0].replace("▁", " ").strip()
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_unknown_pieces_are_named_once(tokenizers, kind):
+    assert tokenizers[kind].unknown(["the Ж cat", "Щ the Ж"]) == ["Ж", "Щ"]
+    assert tokenizers[kind].unknown(["the cat", ""]) == []
+
+
 @pytest.mark.parametrize("kind", SUBWORD_KINDS)
 def test_subwords_can_be_drawn_where_there_is_a_choice(tokenizers, kind):
     tokenizer = tokenizers[kind]

@@ -148,7 +148,7 @@ def test_an_imported_models_vocabulary_is_kept(further, random_run, tmp_path):
     ],
 )
 def test_what_it_has_from_that_run_cannot_be_chosen(further, changes, names):
-    message = f"with from the tokenizers and sizes of that run are kept: leave out {names}, or leave out from"
+    message = f"with from_ the tokenizers and sizes of that run are kept: leave out {names}, or leave out from_"
     with pytest.raises(ConfigError, match=f"^{re.escape(message)}"):
         further(**changes)
 

@@ -18,11 +18,11 @@ class InspectFlags:
 
     run: Annotated[Path, Flag(positional=True)]
     """The run folder."""
-    source: str
+    source: Annotated[str, Flag(bare=True)]
     """The line to translate."""
     target: str | None = None
     """A translation to show, in place of the run's own."""
-    out: Path = Path("attention.html")
+    out: Annotated[Path, Flag("FILE")] = Path("attention.html")
     """The page to write."""
     hypotheses: int = 3
     """Number of translations to compare, best first."""

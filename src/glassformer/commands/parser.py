@@ -3,6 +3,7 @@
 import argparse
 import ast
 import inspect
+import re
 import shutil
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
@@ -43,6 +44,18 @@ class Command:
     def arguments(self) -> "dict[str, _Argument]":
         """The arguments by the names of their fields."""
         return {argument.name: argument for argument in _arguments(self.kind)}
+
+    def with_flags(self, message: str) -> str:
+        """Return an error message with flags in place of the names of fields: --max-minutes for max_minutes.
+
+        A name of one plain word, such as seed, is known only where the message begins with it.
+        """
+        for argument in self.arguments.values():
+            if "_" in argument.name:
+                message = re.sub(rf"(?<![\w./-]){argument.name}(?![\w./=-])", argument.flag, message)
+            elif not argument.mark.positional:
+                message = re.sub(rf"^{argument.name} (?=must be |is for )", f"{argument.flag} ", message)
+        return message
 
 
 def parse(command: Command, given: Sequence[str]) -> tuple[Any, dict[str, Any]]:
@@ -287,6 +300,9 @@ def _unknown(command: Command, word: str) -> str:
         return f"{command.name} has no use for {word!r}{advice}"
     flag = word.partition("=")[0]
     known = [argument.flag for argument in command.arguments.values() if not argument.mark.positional]
+    if not flag.startswith("--"):  # one letter, which may be the first of a flag
+        begins = [one for one in known if one.startswith(f"-{flag}")]
+        advice = f": did you mean {begins[0]}?" if begins else advice
     return f"{command.name} has no flag {flag}{closest(flag, known) or advice}"
 
 

@@ -1,5 +1,6 @@
 """Lines of files and streams in chunks, as they come, so that a file of any length takes the same memory."""
 
+import codecs
 import os
 from collections.abc import Iterable, Iterator
 from itertools import chain, islice
@@ -33,7 +34,7 @@ def chunks_of_stream(stream: BinaryIO, size: int) -> Iterator[Chunk]:
     """Yield the lines of a stream as they arrive, at most `size` at a time: nobody waits for a full chunk."""
     first = 1
     parts: list[bytes] = []  # a line whose end has not arrived
-    while block := os.read(stream.fileno(), 1 << 17):  # returns what is there, and waits only where nothing is
+    for block in _arriving(stream):
         head, newline, tail = block.rpartition(b"\n")
         if not newline:
             parts.append(block)
@@ -46,6 +47,26 @@ def chunks_of_stream(stream: BinaryIO, size: int) -> Iterator[Chunk]:
             first += len(chunk)
     if rest := b"".join(parts):
         yield first, [decode_line(rest, first, STANDARD_INPUT)]
+
+
+def _arriving(stream: BinaryIO) -> Iterator[bytes]:
+    """Yield what has arrived, and wait only where nothing has. UTF-16 with its mark is yielded as UTF-8."""
+    block = os.read(stream.fileno(), 1 << 17)
+    if block in {mark[:1] for mark in UTF_16}:
+        block += os.read(stream.fileno(), 1)
+    if not block.startswith(UTF_16):
+        while block:
+            yield block
+            block = os.read(stream.fileno(), 1 << 17)
+        return
+    decoder = codecs.getincrementaldecoder("utf-16")()
+    try:
+        while block:
+            yield decoder.decode(block).encode()
+            block = os.read(stream.fileno(), 1 << 17)
+        decoder.decode(b"", final=True)
+    except UnicodeError as error:
+        raise DataError(f"{STANDARD_INPUT} begins with the mark of UTF-16 but isn't UTF-16 ({error})") from None
 
 
 def count_lines(path: Path) -> int | None:

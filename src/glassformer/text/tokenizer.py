@@ -50,6 +50,15 @@ class Tokenizer(ABC):
     def surfaces(self, line: str) -> list[str]:
         """Return the text that each token of `encode` stands for, without outer spaces; "" where there is none."""
 
+    def unknown(self, lines: Sequence[str]) -> list[str]:
+        """Return the pieces of these lines that have no id of their own, each once, in their order."""
+        found: dict[str, None] = {}
+        for line, ids in zip(lines, self.encode(lines), strict=True):
+            if UNK in ids:
+                pieces = zip(self.surfaces(line), ids, strict=True)
+                found |= {piece: None for piece, i in pieces if i == UNK}
+        return list(found)
+
     @abstractmethod
     def save(self, stem: Path) -> Path:
         """Write the tokenizer to `stem` with its own ending and return the path."""

@@ -225,8 +225,8 @@ class TrainConfig:
         """Raise ConfigError for files, or a run to begin with, that don't go together."""
         if self.from_ is not None and (fixed := sorted(set(self.changes()) & set(INHERITED))):
             raise ConfigError(
-                f"with from the tokenizers and sizes of that run are kept: leave out {', '.join(fixed)}, or leave out "
-                "from to train a model of its own"
+                f"with from_ the tokenizers and sizes of that run are kept: leave out {', '.join(fixed)}, or leave out "
+                "from_ to train a model of its own"
             )
         if self.valid_target is not None and self.valid_source is None:
             raise ConfigError("valid_target is given without valid_source: give both, or neither")
