@@ -131,7 +131,14 @@ def as_lines(runs: Sequence[RunSummary]) -> Iterator[str]:
     for run in runs:
         values = {name: getattr(run, name) for name in names}
         values["changed"] = datetime.fromtimestamp(run.changed).astimezone().isoformat(timespec="seconds")
-        yield "\t".join("" if value is None else str(value).translate(_BLANKS) for value in values.values())
+        yield "\t".join(map(_plain, values.values()))
+
+
+def _plain(value: Any) -> str:
+    """Return a value as a program reads it, a number to six digits."""
+    if value is None:
+        return ""
+    return f"{value:.6g}" if isinstance(value, float) else str(value).translate(_BLANKS)
 
 
 def as_table(runs: Sequence[RunSummary], width: int, now: float | None = None) -> "Table":

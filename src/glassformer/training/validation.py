@@ -1,7 +1,7 @@
 """Loss and score of a model on the validation pairs."""
 
 import math
-from itertools import islice
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -30,7 +30,17 @@ class Validated(NamedTuple):
     """Negative log-likelihood in nats per token."""
     score: float
     samples: list[tuple[str, str, str]]
-    """Source, reference and translation of the first pairs."""
+    """Source, reference and translation of a few pairs (see `choose_samples`)."""
+
+
+def choose_samples(
+    sources: Sequence[str], references: Sequence[str], translations: Sequence[str]
+) -> list[tuple[str, str, str]]:
+    """Return the first samples; where all of them are right, the last makes room for the first that is wrong."""
+    samples = list(zip(sources, references, translations, strict=True))
+    first = samples[:SAMPLES]
+    wrong = next((sample for sample in samples if sample[1] != sample[2]), None)
+    return first if wrong is None or wrong in first else [*first[:-1], wrong]
 
 
 class Validator:
@@ -74,8 +84,7 @@ class Validator:
         model.train()
         config, symbols = self._config, isinstance(self._tokenizers[1], SymbolTokenizer)
         value = score(translations, self._references, config.metric, tokenize=config.tokenize, symbols=symbols).value
-        samples = zip(self._sources, self._references, translations, strict=True)
-        return Validated(loss, value, list(islice(samples, SAMPLES)))
+        return Validated(loss, value, choose_samples(self._sources, self._references, translations))
 
     def _loss(self, model: Transformer) -> float:
         objective = Objective(model, self._dtype, self._config.label_smoothing)
