@@ -20,7 +20,7 @@ def test_train_says_what_to_do_next(here, capfd, run_command):
         "what to do next:\n"
         "  glassformer translate my/run TEXT    or: < FILE\n"
         "  glassformer evaluate my/run --source FILE    with pairs that it has not seen\n"
-        "  glassformer inspect my/run --source TEXT    where it looks while it translates\n"
+        "  glassformer inspect my/run TEXT    where it looks while it translates\n"
     )
 
 

@@ -85,5 +85,5 @@ def _report(result: "TrainResult") -> int:
     print("what to do next:")
     print(f"  glassformer translate {run} TEXT    or: < FILE")
     print(f"  glassformer evaluate {run} --source FILE    with pairs that it has not seen")
-    print(f"  glassformer inspect {run} --source TEXT    where it looks while it translates")
+    print(f"  glassformer inspect {run} TEXT    where it looks while it translates")
     return 0
