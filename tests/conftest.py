@@ -235,8 +235,8 @@ class CommandLine:
 
     SUSPICIONS = ("empty side (left out): ", "repeated: ", "target copies the source: ")
     PROGRESS = (
-        *(*SUSPICIONS, "only ", "learning the vocabulary", "vocabulary: ", "train: ", "valid: ", "model: "),
-        "latin1.tsv has tabs",
+        *(*SUSPICIONS, "learning the vocabulary", "vocabulary: ", "train: ", "valid: ", "model: "),
+        *("only 60 pairs: ", "only 3 pairs: ", "only 1 pair: ", "latin1.tsv has tabs"),
     )
     """Beginnings of lines that may come before an error."""
 

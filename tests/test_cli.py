@@ -47,12 +47,12 @@ BAD = {
     # folders in the way
     "AGAIN PAIRS --out run": "run exists: --overwrite replaces it, or choose another --out",
     "AGAIN PAIRS --out unfinished": "unfinished exists: continue it with --resume, or .* --overwrite",
-    "AGAIN PAIRS --out thesis": "thesis is there, and is no run folder: choose another --out",
-    "AGAIN PAIRS --out thesis --overwrite": "thesis is there, and is no run folder: choose another --out",
-    "AGAIN PAIRS --out thesis-to-resume --overwrite": "thesis-to-resume is there, and is no run folder",
-    "AGAIN PAIRS --out source.txt": "source.txt is there, and is no run folder: choose",
-    "AGAIN PAIRS --out source.txt --overwrite": "source.txt is there, and is no run folder: choose another --out",
-    "AGAIN PAIRS --out . --overwrite": "is there, and is no run folder: choose another --out",
+    "AGAIN PAIRS --out thesis": "thesis exists and is not a run folder: choose another --out",
+    "AGAIN PAIRS --out thesis --overwrite": "thesis exists and is not a run folder: choose another --out",
+    "AGAIN PAIRS --out thesis-to-resume --overwrite": "thesis-to-resume exists and is not a run folder",
+    "AGAIN PAIRS --out source.txt": "source.txt exists and is not a run folder: choose",
+    "AGAIN PAIRS --out source.txt --overwrite": "source.txt exists and is not a run folder: choose another --out",
+    "AGAIN PAIRS --out . --overwrite": "exists and is not a run folder: choose another --out",
     # continuing
     "train --resume --out run": "the training of run is complete: there is nothing to resume",
     "train --resume --out new": "new: no such run folder",

@@ -1,6 +1,8 @@
 """Suggestions in error messages."""
 
-from glassformer.errors import closest, closest_name
+import pytest
+
+from glassformer.errors import closest, closest_path
 
 
 def test_the_closest_word_is_named_or_none():
@@ -8,8 +10,13 @@ def test_the_closest_word_is_named_or_none():
     assert closest("xyz", ["train", "translate"]) == ""
 
 
-def test_the_closest_name_is_that_of_a_file_beside(tmp_path):
-    (tmp_path / "numbers.tsv").touch()
-    assert closest_name(tmp_path / "number.csv") == f": did you mean {tmp_path / 'numbers.tsv'}?"
-    assert closest_name(tmp_path / "words.tsv") == ""
-    assert closest_name(tmp_path / "nowhere" / "numbers.tsv") == ""
+@pytest.mark.parametrize(
+    ("missing", "found"),
+    [("number.tsv", "numbers.tsv"), ("number", ""), ("words.tsv", ""), ("train.en", ""), ("no/numbers.tsv", "")],
+)
+def test_the_closest_file_has_the_same_ending(tmp_path, missing, found):
+    for name in ("numbers.tsv", "train.de"):
+        (tmp_path / name).touch()
+    (tmp_path / "numbers").mkdir()
+    assert closest_path(tmp_path / missing) == (f": did you mean {tmp_path / found}?" if found else "")
+    assert closest_path(tmp_path / "number", folder=True) == f": did you mean {tmp_path / 'numbers'}?"

@@ -55,7 +55,7 @@ def test_a_terminal_shows_a_bar(monkeypatch, transient):
     ("width", "line"),
     [
         (40, "reading 0:00:00 1,000 of 2,000 pairs"),
-        (80, "reading 0:00:00 1,000 of 2,000 pairs, 0:00:00 left, "),
+        (80, "reading ━━━━╺━━━ 0:00:00 1,000 of 2,000 pairs, 0:00:00 left, "),
         (100, "reading ━━━━━━╺━━━━━ 0:00:00 1,000 of 2,000 pairs, 0:00:00 left, "),
         (150, "reading ━━━━━━━━━━━━╺━━━━━━━━━━━ 0:00:00 1,000 of 2,000 pairs, 0:00:00 left, "),
     ],

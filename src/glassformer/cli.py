@@ -94,7 +94,7 @@ def _run(given: list[str]) -> int:
         if isinstance(flags, TrainConfig) and flags.resume:
             return resume(flags.out, named)
         return FUNCTIONS[name](flags)
-    except ConfigError as error:
+    except GlassformerError as error:
         error.args = (COMMANDS[name].with_flags(str(error)),)
         raise
 

@@ -15,14 +15,22 @@ def closest(word: str, known: Iterable[str]) -> str:
     return f": did you mean {like[0]}?" if like else ""
 
 
-def closest_name(path: Path) -> str:
-    """Return ": did you mean ...?" for what is there in place of a path that isn't, or an empty text."""
+def closest_path(path: Path, *, folder: bool = False) -> str:
+    """Return ": did you mean ...?" for a file, or a `folder`, whose name is most like that of a missing one.
+
+    Its ending is the same, so that train.de is not taken for train.en. The text is empty where there is none.
+    """
     try:
-        names = {one.stem: one.name for one in path.parent.iterdir()}
+        beside = sorted(path.parent.iterdir())
     except OSError:
         return ""
-    like = difflib.get_close_matches(path.stem, names, 1)
-    return f": did you mean {path.with_name(names[like[0]])}?" if like else ""
+    stems = {
+        one.stem: one.name
+        for one in beside
+        if one.name != path.name and one.suffix == path.suffix and (one.is_dir() if folder else one.is_file())
+    }
+    like = difflib.get_close_matches(path.stem, stems, 1)
+    return f": did you mean {path.with_name(stems[like[0]])}?" if like else ""
 
 
 class GlassformerError(Exception):

@@ -10,9 +10,9 @@ from rich.table import Column
 
 SECONDS = 10
 """Seconds between lines."""
-BARS = {120: 24, 90: 12}
+BARS = {120: 24, 90: 12, 72: 8}
 """Columns of the bar on a terminal of at least so many; a narrower one has none, but more facts."""
-ELAPSED = len("0:00:00")
+ELAPSED = len("00:00:00")
 
 
 def can_move(console: Console) -> bool:

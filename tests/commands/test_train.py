@@ -32,7 +32,7 @@ def test_train_says_what_it_did_not_reach_and_the_command_that_goes_on(here, cap
     name, command = lines[last + 1].strip().split(maxsplit=1)
     assert name == "glassformer"
     assert run_command(command) == 0
-    assert "my run-more: 30 updates in" in capfd.readouterr().out
+    assert "my run-more: 51 updates in" in capfd.readouterr().out
 
 
 def test_train_takes_parallel_files_and_overwrites(here, capfd, run_command):
@@ -51,7 +51,7 @@ def test_overwrite_keeps_files_that_training_did_not_write(here, capfd, run_comm
 
 def test_resume_takes_new_limits_and_no_other_settings(here, capfd, run_command):
     assert run_command("train --resume --out unfinished --seed 5") == 2
-    assert "leave out seed" in run_command.complaint(capfd.readouterr().err)
+    assert "leave out --seed (only --max-epochs, " in run_command.complaint(capfd.readouterr().err)
     assert run_command("train --resume --out unfinished --max-updates 11") == 0
     assert "unfinished: 11 updates" in capfd.readouterr().out
 

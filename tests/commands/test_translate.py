@@ -16,6 +16,7 @@ from glassformer.generation import stream
 from glassformer.generation.config import SearchConfig
 from glassformer.generation.translator import Translator
 
+UNKNOWN = "the model never saw this text, and reads it as unknown: "
 SEARCH = SearchConfig(beam=2, max_length=7)
 
 
@@ -72,7 +73,10 @@ def test_text_that_the_model_never_saw_is_said_once(here, stdin, capfd, run_comm
     assert run_command("translate run SHORT") == 0
     out, err = capfd.readouterr()
     assert len(out.splitlines()) == 3
-    assert err == "not in the text that the model learned from, and read as unknown: ж щ\n"
+    assert err == f"glassformer: warning: {UNKNOWN}ж щ\n"
+    (here / "unknown.txt").write_text("a ж b\n", encoding="utf-8")
+    assert run_command("translate run --input unknown.txt --output out.txt SHORT") == 0
+    assert capfd.readouterr().err == f"glassformer: warning: {UNKNOWN}ж\n"
 
 
 def test_an_input_of_rows_is_said_and_one_without_lines_refused(here, capfd, run_command):
@@ -235,5 +239,5 @@ def test_odd_lines_keep_their_neighbours_and_order(here, stdin, capfd, run_comma
     assert lines[1] == lines[2] == ""
     assert [lines[0], lines[4], lines[7]] == Translator.load("run", "cpu", "float32").translate(plain, SEARCH)
     unknown, cut = err.splitlines()
-    assert unknown == "not in the text that the model learned from, and read as unknown: 語 ❤ zzz"
+    assert unknown == f"glassformer: warning: {UNKNOWN}語 ❤ zzz"
     assert cut.startswith("glassformer: warning: a source of 5,000 tokens is cut to its first 1,023: ")

@@ -226,7 +226,7 @@ class Terminal(io.StringIO):
 
 
 @pytest.mark.parametrize(
-    ("total", "left"), [(5_000, r" of 5,000 lines, [\d,]+ lines/s, 0:00:0\d left"), (None, " lines, ")]
+    ("total", "left"), [(5_000, r" of 5,000 lines, 0:00:0\d left, [\d,]+ lines/s"), (None, " lines, ")]
 )
 def test_a_terminal_shows_count_rate_and_time_left(total, left, monkeypatch):
     monkeypatch.setattr(sys, "stderr", terminal := Terminal())

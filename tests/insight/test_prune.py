@@ -119,6 +119,17 @@ def test_the_unpruned_model_is_trained_as_long_with_the_same_settings(config, gi
         prune(config(out=tmp_path / "other", unpruned=unpruned))
 
 
+def test_the_pairs_may_be_columns_of_tables(config, given, whole, tmp_path):
+    for name in ("pairs", "valid"):
+        lines = (given / f"{name}.tsv").read_text().splitlines()
+        rows = "".join(f"{n}\t{line}\n" for n, line in enumerate(lines))
+        (tmp_path / f"{name}.tsv").write_text(f"id\tasked\tanswered\n{rows}")
+    files = dict(data=(tmp_path / "pairs.tsv",), valid=(tmp_path / "valid.tsv",), columns=("asked", "answered"))
+    pruning = prune(config(**files), print)
+    assert pruning is not None
+    assert [(one.score, one.loss) for one in pruning.rounds] == [(one.score, one.loss) for one in whole[0].rounds]
+
+
 def test_all_heads_may_go(config, tmp_path):
     report = prune(config(keep=0.0, rounds=1, updates=2))
     assert set(report.attentions.values()) == {0}

@@ -132,6 +132,14 @@ REFUSED = {
         "good day\tДобрый день\n".encode("windows-1251"),
         r"it may be windows-1251: convert it with iconv -f windows-1251",
     ),
+    "greek.tsv": (
+        "day\tΚαλημέρα κόσμε, τι κάνεις;\n".encode("windows-1253"),
+        r"it may be windows-1253: convert it with iconv -f windows-1253",
+    ),
+    "hebrew.tsv": (
+        "day\tשלום עולם מה שלומך\n".encode("windows-1255"),
+        r"it may be windows-1255: convert it with iconv -f windows-1255",
+    ),
     "russian.csv": ("en,ru\nday,День\n".encode("koi8-r"), r"it may be koi8-r: convert it with iconv -f koi8-r"),
     "latin.csv": ("en,de\na,café\n".encode("latin1"), r"not UTF-8 \(byte 0xe9\); convert it"),
     "many.csv": (b"id,text_a,text_b\n1,x,y\n", r"has the columns id, text_a, text_b: say which .*--columns id text_a"),
@@ -219,7 +227,7 @@ def test_columns_can_be_named_or_counted(tmp_path):
     path.write_text("id,en,de,fr\n1,one,eins,un\n")
     for columns, pair in {("fr", "en"): ("un", "one"), ("3", "4"): ("eins", "un"), ("de", "1"): ("eins", "1")}.items():
         assert list(PairFiles(path, columns=columns)) == [pair]
-    with pytest.raises(DataError, match="has no column 'es': its columns are id, en, de, fr"):
+    with pytest.raises(DataError, match=r"has no column 'es' \(its columns are id, en, de, fr\)$"):
         list(PairFiles(path, columns=("en", "es")))
     path.write_text("id,Frage,Antwort\n1,a,b\n")
     for columns in (("2", "3"), ("frage", "ANTWORT")):
@@ -228,7 +236,7 @@ def test_columns_can_be_named_or_counted(tmp_path):
     for columns in (("en", "de"), (" de ", "En")):
         assert list(PairFiles(path, columns=columns)) == [("one", "eins") if columns[0] == "en" else ("eins", "one")]
     path.write_text("english,german\none,eins\n")
-    with pytest.raises(DataError, match=r"has no column .germn.: did you mean german\?"):
+    with pytest.raises(DataError, match=r"no column 'germn' \(.* english, german\): did you mean german\?"):
         list(PairFiles(path, columns=("english", "germn")))
     (tmp_path / "numbers.tsv").write_text("2\t1\n3\t4\n")
     assert list(PairFiles(tmp_path / "numbers.tsv", columns=("1", "2"))) == [("2", "1"), ("3", "4")]
@@ -259,17 +267,35 @@ def test_columns_are_known_by_their_names_and_what_was_taken_is_said(tmp_path, h
 
 def test_a_header_stands_above_numbers(tmp_path):
     path = tmp_path / "a.tsv"
-    path.write_text("Zahl\tWort\n1\teins\n2\tzwei\n")
-    assert list(PairFiles(path)) == [("1", "eins"), ("2", "zwei")]
+    numbers = "".join(f"{n}\tnumber {n}\n" for n in range(5))
+    path.write_text(f"Zahl\tWort\n{numbers}")
+    assert next(iter(PairFiles(path))) == ("0", "number 0")
+    for pair in ("!\texclamation mark", "\u00bd\ta half", "nan\tnot a number", "1\tone"):
+        path.write_text(f"{pair}\n{numbers[:22] if pair[0] == 'n' else numbers}")
+        assert next(iter(PairFiles(path))) == tuple(pair.split("\t")), "a first pair is no header"
     path.write_text("Wort\tword\tcount\neins\tone\t17\nzwei\ttwo\t5\n")
     with pytest.raises(DataError, match="has the columns Wort, word, count: say which"):
         list(PairFiles(path))
+
+
+def test_a_header_above_long_lines_is_known(tmp_path):
+    path = tmp_path / "a.tsv"
+    path.write_text("source\ttarget\n" + ("中文字" * 4000 + "\tx\n") * 3, encoding="utf-8")
+    assert next(iter(PairFiles(path)))[1] == "x"
+    path.write_text("中文字" * 4000 + "\tx\n", encoding="utf-8")
+    assert list(PairFiles(path)) == [("中文字" * 4000, "x")]
 
 
 def test_two_columns_within_another_one_are_the_pair(tmp_path):
     path = tmp_path / "a.jsonl"
     path.write_text('{"id": "7", "translation": {"en": "one", "xx": "uno"}}\n')
     assert list(PairFiles(path)) == [("one", "uno")]
+    for meta in ('{"id": 1, "len": 2}', '{"id": 1}'):
+        path.write_text(f'{{"prompt": "one", "completion": "uno", "meta": {meta}}}\n')
+        assert list(PairFiles(path)) == [("one", "uno")]
+    path.write_text('{"prompt": "one", "completion": "uno", "meta": {"by": "x", "on": "y"}}\n')
+    with pytest.raises(DataError, match="say which are source and target"):
+        list(PairFiles(path))
     (tmp_path / "b.tsv").write_text("Go.there\tGo.you\na\tb\n")
     assert list(PairFiles(tmp_path / "b.tsv")) == [("Go.there", "Go.you"), ("a", "b")]
 
@@ -282,7 +308,7 @@ def test_a_table_has_both_sides_but_lines_of_json_may_be_targets(tmp_path):
         with pytest.raises(DataError, match=r"a.tmx is a TMX file, which has both sides: give it alone"):
             list(PairFiles(*(tmp_path / side for side in sides)))
     assert list(PairFiles(tmp_path / "b.txt", tmp_path / "a.jsonl")) == [("b", '{"en": "a", "de": "b"}')]
-    with pytest.raises(ConfigError, match="columns are for a file of both sides"):
+    with pytest.raises(ConfigError, match="columns are for one file of both sides"):
         PairFiles(tmp_path / "b.txt", tmp_path / "b.txt", ("1", "2"))
 
 

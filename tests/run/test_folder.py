@@ -161,10 +161,14 @@ def test_what_is_wrong_with_a_run_folder_is_said(folder, damage, message):
         Translator.load(folder)
 
 
-@pytest.mark.parametrize("name", ["not there", "file"])
-def test_what_is_not_a_folder_is_no_run_folder(tmp_path, name):
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [("elsewhere", ": no such run folder"), ("run", ": no such run folder: did you mean "), ("file", " is a file, ")],
+)
+def test_what_is_not_a_folder_is_no_run_folder(tmp_path, name, message):
     (tmp_path / "file").write_text("text")
-    with pytest.raises(RunError, match=re.escape(f"{tmp_path / name}: no such run folder")):
+    (tmp_path / "runs").mkdir()
+    with pytest.raises(RunError, match=re.escape(f"{tmp_path / name}{message}")):
         load_run(tmp_path / name)
 
 

@@ -270,7 +270,7 @@ def test_lines_for_programs():
     assert header.split("\t")[:6] == ["run", "state", "updates", "max_updates", "metric", "score"]
     assert header.split("\t")[6:] == ["valid_loss", "parameters", "bytes", "seconds", "changed", "problem"]
     first, second = (line.split("\t") for line in lines)
-    figures = ("12340", "50000", "bleu", "31.756", "1.23456", "6001664", "24016176", "2382.6")
+    figures = ("12340", "50000", "bleu", "31.756", "1.2346", "6001664", "24016176", "2382.6")
     assert first[:10] == ["runs/one", "done", *figures]
     assert second == ["a b  c d", "damaged", *[""] * 8, first[10], "gone"]
     assert first[10] == time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(NOON)) + first[10][19:]

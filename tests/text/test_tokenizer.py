@@ -281,7 +281,7 @@ def test_surfaces_are_one_for_each_token(tokenizers, kind):
 @pytest.mark.parametrize("kind", KINDS)
 def test_unknown_pieces_are_named_once(tokenizers, kind):
     assert tokenizers[kind].unknown(["the Ж cat", "Щ the Ж"]) == ["Ж", "Щ"]
-    assert tokenizers[kind].unknown(["the cat", ""]) == []
+    assert tokenizers[kind].unknown(["the cat", "", "the\u2003cat"]) in ([], ["the\u2003cat"])  # a word, or a space
 
 
 @pytest.mark.parametrize("kind", SUBWORD_KINDS)

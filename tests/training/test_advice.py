@@ -38,7 +38,7 @@ def test_a_model_that_memorises_its_pairs_needs_no_longer_training(scores, count
     found = list(concerns(config, metrics([4.0, 3.0, 2.5, 3.0, 3.5], scores), 50, warmup=20))
     assert len(found) == count
     assert found[-1].sentence.startswith(
-        "the validation loss was lowest at update 30 (2.50, in the end 3.50): the model m"
+        "the validation loss was lowest at update 30 (2.5000, in the end 3.5000): the model"
     )
     assert all(concern.times == 0 for concern in found)
 
@@ -59,6 +59,20 @@ def test_an_error_rate_is_bad_where_it_is_high():
     config = TrainConfig(out=Path("run"), metric="wer")
     for rate, count in ((100.0, 1), (0.0, 0)):
         assert len(list(concerns(config, metrics([3.0], [rate], "wer"), 40, warmup=20))) == count
+
+
+def test_a_perfect_score_is_no_concern():
+    losses, scores = [0.01, 0.005, 0.006, 0.006, 0.007], [90.0, 100.0, 100.0, 100.0, 100.0]
+    config = TrainConfig(out=Path("run"), metric="exact", cooldown=0.3)
+    assert not list(concerns(config, metrics(losses, scores, "exact"), 50, warmup=20))
+
+
+def test_a_warm_up_of_the_users_decides_how_much_longer():
+    config = TrainConfig(out=Path("run"), warmup=4000, max_updates=100)
+    (concern,) = concerns(config, metrics([3.0, 3.5], [0.1, 0.1]), 100, warmup=4000)
+    assert command_to_go_on(config, Path("run"), concern.times) == (
+        "glassformer train --from run --max-updates 40000 --warmup 4000 --out run-more"
+    )
 
 
 def test_a_training_far_too_short_is_advised_to_be_longer():

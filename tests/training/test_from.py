@@ -142,9 +142,9 @@ def test_an_imported_models_vocabulary_is_kept(further, random_run, tmp_path):
 @pytest.mark.parametrize(
     ("changes", "names"),
     [
-        ({"vocab_size": 100}, "vocab_size"),
-        ({"preset": "base", "d_ff": 64}, "d_ff, preset"),
-        ({"source_tokenizer": "char", "separate_vocab": True}, "separate_vocab, source_tokenizer"),
+        ({"vocab_size": 100}, "`vocab_size`"),
+        ({"preset": "base", "d_ff": 64}, "`d_ff`, `preset`"),
+        ({"source_tokenizer": "char", "separate_vocab": True}, "`separate_vocab`, `source_tokenizer`"),
     ],
 )
 def test_what_it_has_from_that_run_cannot_be_chosen(further, changes, names):

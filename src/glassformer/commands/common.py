@@ -1,5 +1,6 @@
 """Pieces that several commands share."""
 
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
@@ -11,6 +12,11 @@ def check_new_folder(path: Path) -> None:
     """Raise ConfigError unless `path` may become a folder to write: nothing is there, or an empty folder."""
     if path.exists() and (not path.is_dir() or any(path.iterdir())):
         raise ConfigError(f"--out {path} is already there: give a new name, or remove it first")
+
+
+def say(line: str) -> None:
+    """Show a line on standard error."""
+    print(line, file=sys.stderr)
 
 
 @contextmanager

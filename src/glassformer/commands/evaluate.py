@@ -1,12 +1,12 @@
 """`glassformer evaluate`: score translations against references."""
 
-import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from glassformer.checks import Flag
-from glassformer.errors import ConfigError, RunError
+from glassformer.commands.common import say
+from glassformer.errors import ConfigError
 from glassformer.generation.config import SearchConfig
 
 if TYPE_CHECKING:
@@ -67,14 +67,14 @@ def _scores_of_file(flags: EvaluateFlags, hypotheses: Path) -> "list[Score]":
 
 
 def _scores_of_run(flags: EvaluateFlags) -> "list[Score]":
-    """Return the scores of a run's translations, which are written where the user wants them; its own metric first."""
+    """Return the scores of a run's translations, the metric of its training first; write the translations if wanted."""
     from glassformer.device import tame_memory
     from glassformer.files import check_writable, replacing
     from glassformer.generation.files import progress_words
     from glassformer.generation.stream import LINES_AT_ONCE, counting, in_chunks
     from glassformer.generation.translator import Translator
     from glassformer.pairs.files import PairFiles
-    from glassformer.text.scores import METRICS, score_all, seem_swapped
+    from glassformer.text.scores import score_all, seem_swapped
     from glassformer.text.tokenizer import SymbolTokenizer
 
     if flags.run is None or flags.source is None:
@@ -82,7 +82,7 @@ def _scores_of_run(flags: EvaluateFlags) -> "list[Score]":
     if flags.output is not None:
         check_writable(flags.output)
     tame_memory()
-    blocks = PairFiles(flags.source, flags.target, flags.columns).blocks(say=_say)
+    blocks = PairFiles(flags.source, flags.target, flags.columns).blocks(say)
     pairs = [pair for block in blocks for pair in zip(*block.pairs(), strict=True)]
     sources, references = [source for source, _ in pairs], [reference for _, reference in pairs]
     translator = Translator.load(flags.run, flags.device, flags.precision)
@@ -92,22 +92,17 @@ def _scores_of_run(flags: EvaluateFlags) -> "list[Score]":
         with replacing(flags.output) as file:
             file.writelines(f"{line}\n".encode() for line in hypotheses)
     symbols = flags.symbols or isinstance(translator.target_tokenizer, SymbolTokenizer)
-    metric = _metric_of(flags.run) or METRICS[0]
-    scores = score_all(hypotheses, references, first=metric, tokenize=flags.tokenize, symbols=symbols)
+    scores = score_all(hypotheses, references, first=_metric_of(flags.run), tokenize=flags.tokenize, symbols=symbols)
     if seem_swapped(hypotheses, sources, references):
-        _say("the translations are more like the sources than like the references: are the two sides swapped?")
+        say("the translations are more like the sources than like the references: are the two sides swapped?")
     return scores
 
 
-def _say(line: str) -> None:
-    print(line, file=sys.stderr)
+def _metric_of(run: Path) -> str:
+    """Return the metric that a run was trained by; the first of all where it was not trained here."""
+    from glassformer.run.folder import read_config
+    from glassformer.text.scores import METRICS
 
-
-def _metric_of(run: Path) -> str | None:
-    """Return the metric that a run was trained by; None where that isn't known, as of an imported run."""
-    from glassformer.training.train import read_choices, read_settings
-
-    try:
-        return read_settings(run).settled(read_choices(run)).metric
-    except (ConfigError, RunError):
-        return None
+    training = read_config(run)["training"]
+    metric = {**training.get("settings", {}), **training.get("chosen", {})}.get("metric")
+    return metric if metric in METRICS else METRICS[0]

@@ -48,13 +48,16 @@ class Command:
     def with_flags(self, message: str) -> str:
         """Return an error message with flags in place of the names of fields: --max-minutes for max_minutes.
 
-        A name of one plain word, such as seed, is known only where the message begins with it.
+        A name of one plain word, such as seed, is known in backticks, and where the message begins with it.
         """
         for argument in self.arguments.values():
+            if argument.mark.positional:
+                continue
+            message = message.replace(f"`{argument.name}`", argument.flag)
             if "_" in argument.name:
-                message = re.sub(rf"(?<![\w./-]){argument.name}(?![\w./=-])", argument.flag, message)
-            elif not argument.mark.positional:
-                message = re.sub(rf"^{argument.name} (?=must be |is for )", f"{argument.flag} ", message)
+                message = re.sub(rf"(?<![\w./'-]){argument.name}(?![\w./'=-])", argument.flag, message)
+            else:
+                message = re.sub(rf"^{argument.name} (?=must be |(is|are) for )", f"{argument.flag} ", message)
         return message
 
 
@@ -140,7 +143,7 @@ class _Argument:
     @property
     def title(self) -> str:
         """The argument as it is called in a message."""
-        return self.label if self.mark.positional else self.flag
+        return self.label if self.mark.positional or self.mark.bare else self.flag
 
     @property
     def unit(self) -> str:
@@ -150,7 +153,7 @@ class _Argument:
 
     def add_to(self, group: Any) -> None:
         """Add the argument to a group of argparse."""
-        text = self.help.replace("%", "%%")
+        text = self.help.replace("%", "%%") + (" The flag may be left out." if self.mark.bare else "")
         if self.kind is bool:
             group.add_argument(self.flag, dest=self.name, action="store_true", help=text)
         elif self.mark.positional:  # `parse` says what is missing
@@ -218,10 +221,8 @@ def _usage(command: Command) -> str:
     words = [command.name]
     for argument in command.arguments.values():
         label = f"{argument.label} ..." if argument.count == "+" else argument.label
-        if argument.mark.positional:
+        if argument.mark.positional or argument.mark.bare:
             words.append(label if argument.needed else f"[{label}]")
-        elif argument.mark.bare:
-            words.append(f"[{label}]")
         elif argument.needed:
             words.append(f"{argument.flag} {argument.label}")
     return " ".join(["glassformer", *words, "[flags]"])

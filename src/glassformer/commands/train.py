@@ -42,9 +42,10 @@ HEADINGS = {
 
 def train(config: TrainConfig) -> int:
     """Train into the run folder `config.out`. Files that can't be used are refused before torch is loaded."""
-    for pairs in (config.pairs, config.valid_pairs):
-        if pairs is not None:
-            pairs.check()
+    if "RANK" not in os.environ:  # of the processes that torchrun starts, only the first needs the files
+        for pairs in (config.pairs, config.valid_pairs):
+            if pairs is not None:
+                pairs.check()
     with loading():
         from glassformer.training.train import train as run_training
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from glassformer.checks import Flag
-from glassformer.commands.common import loading
+from glassformer.commands.common import loading, say
 from glassformer.errors import ConfigError, DataError
 from glassformer.generation.config import SearchConfig
 
@@ -90,7 +90,6 @@ def translate(flags: TranslateFlags) -> int:
 
 def _translate_stream(translator: "Translator", flags: TranslateFlags) -> None:
     """Translate from standard input, to standard output, or both: each chunk is written as soon as it is done."""
-    from glassformer.data.facts import shortened
     from glassformer.files import replacing
     from glassformer.generation import stream
     from glassformer.generation.files import progress_words, translate_chunk
@@ -98,22 +97,19 @@ def _translate_stream(translator: "Translator", flags: TranslateFlags) -> None:
     if flags.text:
         total, chunks = len(flags.text), iter([(1, list(flags.text))])
         if total > 1 and sys.stderr.isatty() and all(len(text.split()) == 1 for text in flags.text):
-            _say(f'each word is translated by itself; quotes make them one text: "{" ".join(flags.text)}"')
+            say(f'each word is translated by itself; quotes make them one text: "{" ".join(flags.text)}"')
     elif flags.input is None:
         total, chunks = None, stream.chunks_of_stream(sys.stdin.buffer, stream.LINES_AT_ONCE)
         if sys.stdin.isatty():
-            _say("a line, then Enter; Ctrl-D ends")
+            say("a line, then Enter; Ctrl-D ends")
             chunks = _prompted(chunks)
     else:
         total, chunks = stream.count_lines(flags.input), stream.chunks_of_file(flags.input, stream.LINES_AT_ONCE)
+    chunks = stream.naming_unknown(chunks, translator.source_tokenizer)
     if not flags.text and (flags.output is not None or not sys.stdout.isatty()):
         chunks = stream.counting(chunks, progress_words(translator), "lines", total)
-    unknown: set[str] = set()
     with nullcontext(sys.stdout.buffer) if flags.output is None else replacing(flags.output) as file:
         for first, lines, prefixes in stream.with_prefixes(chunks, flags.prefixes, total):
-            if new := [piece for piece in translator.source_tokenizer.unknown(lines) if piece not in unknown]:
-                unknown |= set(new)
-                _say(f"not in the text that the model learned from, and read as unknown: {shortened(' '.join(new))}")
             file.write(translate_chunk(translator, lines, first, flags.search, prefixes, scores=flags.scores))
             file.flush()
 
@@ -125,22 +121,17 @@ def _check_input(path: Path) -> None:
     kind = kinds.kind_of(path)
     if kind not in (kinds.TEXT, kinds.CSV, kinds.JSON):
         raise DataError(f"{path} is a {kind} file, lines of text were expected: save its sources as text, a line each")
-    if kind == kinds.JSON:
-        _say(f"{path} has JSON: each line is translated as it stands")
+    if kind in (kinds.JSON, kinds.CSV):
+        say(f"{path} has {kind}: each line is translated as it stands")
     elif any("\t" in line for line in kinds.peek_lines(path, 1)):
-        _say(f"{path} has tabs: each line is translated as it stands, not its first column")
+        say(f"{path} has tabs: each line is translated as it stands, not its first column")
 
 
 def _prompted(chunks: "Iterator[Chunk]") -> "Iterator[Chunk]":
     """Yield the same chunks; before each a mark asks for it, if standard error is a terminal."""
-    while True:
-        if sys.stderr.isatty():
-            print("> ", end="", file=sys.stderr, flush=True)
-        if (chunk := next(chunks, None)) is None:
-            _say("")
-            return
+    mark, end = ("> ", "\n") if sys.stderr.isatty() else ("", "")
+    print(mark, end="", file=sys.stderr, flush=True)
+    for chunk in chunks:
         yield chunk
-
-
-def _say(line: str) -> None:
-    print(line, file=sys.stderr)
+        print(mark, end="", file=sys.stderr, flush=True)
+    print(end, end="", file=sys.stderr, flush=True)

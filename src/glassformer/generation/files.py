@@ -78,6 +78,7 @@ def translate_file(
         partial.skip(lines, input)
         total = stream.count_lines(input)
         chunks = stream.in_chunks(lines, stream.LINES_AT_ONCE, first=partial.lines + 1)
+        chunks = stream.naming_unknown(chunks, translator.source_tokenizer)
         chunks = stream.counting(chunks, progress_words(translator), "lines", total)
         try:
             for first, chunk, beginnings in stream.with_prefixes(chunks, prefix_file, total, done=partial.lines):

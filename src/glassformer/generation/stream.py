@@ -2,6 +2,7 @@
 
 import codecs
 import os
+import warnings
 from collections.abc import Iterable, Iterator
 from itertools import chain, islice
 from pathlib import Path
@@ -10,8 +11,11 @@ from typing import BinaryIO
 from glassformer.errors import DataError
 from glassformer.meter import Meter
 from glassformer.pairs.lines import PACKED, UTF_16, decode_line, read_lines
+from glassformer.text.tokenizer import Tokenizer
 
 LINES_AT_ONCE = 2048
+WARNINGS, SHOWN = 5, 10
+"""Most warnings of unknown text, and most pieces that one shows."""
 STANDARD_INPUT = "standard input"
 Chunk = tuple[int, list[str]]
 """The number of the first line, from 1, and the lines."""
@@ -106,6 +110,19 @@ def with_prefixes(
         yield first, lines, beside
     if next(prefixes, None) is not None:
         raise DataError(f"the input has {count:,} lines, {path} more: {fix}")
+
+
+def naming_unknown(chunks: Iterable[Chunk], tokenizer: Tokenizer) -> Iterator[Chunk]:
+    """Yield the same chunks, and warn of text that stands for nothing in the vocabulary, the first few times."""
+    known: set[str] = set()
+    warned = 0
+    for first, lines in chunks:
+        if warned < WARNINGS and (new := [piece for piece in tokenizer.unknown(lines) if piece not in known]):
+            known |= set(new)
+            warned += 1
+            shown = " ".join(new[:SHOWN]) + (" ..." if len(new) > SHOWN else "")
+            warnings.warn(f"the model never saw this text, and reads it as unknown: {shown}", stacklevel=2)
+        yield first, lines
 
 
 def counting(chunks: Iterable[Chunk], what: str, unit: str, total: int | None = None) -> Iterator[Chunk]:

@@ -263,6 +263,7 @@ def _train_on(start: Path, out: Path, config: PruneConfig) -> bool:
         TrainConfig(
             source=pairs.source,
             target=pairs.target,
+            columns=config.columns,
             valid_source=valid and valid.source,
             valid_target=valid and valid.target,
             out=out,

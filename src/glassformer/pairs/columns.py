@@ -97,8 +97,7 @@ class ColumnChooser:
         which lists the columns, where that isn't clear.
         """
         likely = names if likely is None else likely
-        known = self._wanted(names, what) or self._known(names) or self._nested(names)
-        left, right = known or self._only(names, likely, what)
+        left, right = self._wanted(names, what) or self._known(names) or self._only(names, likely, what)
         of = "" if len(names) == 2 else f" (of the {what} {_shown(names)})"
         self.say(f"{self.path}: {names[left]} is the source, {names[right]} the target{of}")
         return left, right
@@ -121,15 +120,11 @@ class ColumnChooser:
                 return left, right
         return None
 
-    def _nested(self, names: Sequence[str]) -> tuple[int, int] | None:
-        """Return the only two columns within another one, as in {"id": 1, "translation": {"en": ..., "xx": ...}}."""
-        nested = [number for number, name in enumerate(names) if "." in name]
-        if len(nested) == 2 and len({names[number].rpartition(".")[0] for number in nested}) == 1:
-            return nested[0], nested[1]
-        return None
-
     def _only(self, names: Sequence[str], likely: Sequence[str], what: str) -> tuple[int, int]:
-        """Return the only two likely columns; raise DataError for another number."""
+        """Return the only two likely columns, or those within another one where all but one are; else DataError."""
+        nested = [name for name in likely if "." in name]  # as in {"id": "7", "translation": {"en": ..., "xx": ...}}
+        if len(nested) == 2 and len(likely) == 3 and len({name.rpartition(".")[0] for name in nested}) == 1:
+            likely = nested
         if len(likely) == 2:
             return names.index(likely[0]), names.index(likely[1])
         if len(names) < 2:
@@ -152,24 +147,20 @@ class ColumnChooser:
         if plain.isdecimal() and 1 <= int(plain) <= len(names):
             return int(plain) - 1
         named = {name.strip(): None for name in names}
-        advice = closest(wanted, named) or f": its {what} are {_shown(list(named))}"
-        raise DataError(f"{self.path} has no column {wanted!r}{advice}")
+        its = f"its {what} are {_shown(list(named))}"
+        raise DataError(f"{self.path} has no column {wanted!r} ({its}){closest(wanted, named)}")
 
 
 def _stand_above_numbers(names: Sequence[str], following: Sequence[Sequence[Any]]) -> bool:
-    """Return whether a name that is no number has only numbers below it, two at least, and no cell is empty."""
+    """Return whether a name of letters has only numbers below it, two at least, and no name is empty or a number."""
     if len(following) < 2 or not all(names) or any(map(_is_number, names)):
         return False
-    columns = zip(*(list(row)[: len(names)] for row in following), strict=False)
-    return any(all(map(_is_number, column)) for column in columns)
+    columns = zip(names, *(list(row)[: len(names)] for row in following), strict=False)
+    return any(any(map(str.isalpha, name)) and all(map(_is_number, below)) for name, *below in columns)
 
 
 def _is_number(cell: Any) -> bool:
-    try:
-        float(str(cell).replace(",", "."))
-    except ValueError:
-        return False
-    return True
+    return re.fullmatch(r"[+-]?\d+([.,]\d+)?", str(cell).strip()) is not None
 
 
 def _side(name: str) -> str | None:

@@ -48,7 +48,7 @@ class PairFiles:
 
     def __post_init__(self) -> None:
         if self.target is not None and self.columns is not None:
-            raise ConfigError("columns are for a file of both sides: leave them out, or the target")
+            raise ConfigError("columns are for one file of both sides, got two files: leave them out")
 
     @classmethod
     def of(cls, paths: Sequence[Path], flag: str, columns: tuple[str, str] | None = None) -> "PairFiles":
@@ -96,6 +96,8 @@ class PairFiles:
             columns = ColumnChooser(self.source, self.columns, say)
             lines = peek_lines(self.source, 1 + FOLLOWING) if kind == kinds.TEXT else []
             first_row, *following = [line.split("\t") for line in lines] or [[""]]
+            if len(first_row) == 2 and len(following) < FOLLOWING:  # too few to tell a header from a first pair
+                following = []
             if kind != kinds.TEXT or self.columns is not None or columns.is_header(first_row, following):
                 yield from self._table_blocks(kind, columns)
                 return

@@ -1,5 +1,6 @@
 """The kind of a file, told by its content where that says it: a name may say anything."""
 
+import codecs
 import re
 import zipfile
 from collections.abc import Mapping
@@ -109,16 +110,22 @@ def _refuse_binary(path: Path, head: bytes) -> None:
 
 
 def peek_lines(path: Path, count: int) -> list[str]:
-    """Return the first lines of a file of text; none where it is empty or not UTF-8."""
+    """Return the first lines of a file of text, the last cut where it is long; none where they are not UTF-8."""
+    lines: list[str] = []
     if is_stream(path):
-        return []
+        return lines
     with readable(path), path.open("rb") as packed:
         file = as_utf_8(unpacked(packed))
-        raw = b"".join(file.readline(LOOKED_AT) for _ in range(count))
-    try:
-        return raw.decode("utf-8-sig").replace("\r\n", "\n").rstrip("\n").split("\n")
-    except UnicodeDecodeError:
-        return []
+        while len(lines) < count and (raw := file.readline(LOOKED_AT)):
+            is_cut = len(raw) == LOOKED_AT and not raw.endswith(b"\n")
+            try:
+                decoder = codecs.getincrementaldecoder("utf-8" if lines else "utf-8-sig")()
+                lines.append(decoder.decode(raw, final=not is_cut).rstrip("\r\n"))
+            except UnicodeDecodeError:
+                return []
+            if is_cut:
+                break
+    return lines
 
 
 def is_stream(path: Path) -> bool:

@@ -14,7 +14,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from glassformer.errors import DataError, closest_name
+from glassformer.errors import DataError, closest_path
 
 PACKED = {b"\x1f\x8b": "gzip", b"BZh": "bzip2", b"\xfd7zXZ\x00": "xz", b"\x28\xb5\x2f\xfd": "zstandard"}
 """First bytes of packed files."""
@@ -156,7 +156,7 @@ def readable(path: Path) -> Iterator[None]:
     try:
         yield
     except (FileNotFoundError, NotADirectoryError):
-        raise DataError(f"{path}: no such file{closest_name(path)}") from None
+        raise DataError(f"{path}: no such file{closest_path(path)}") from None
     except IsADirectoryError:
         raise DataError(f"{path} is a folder, a file was expected") from None
     except PermissionError:
@@ -195,7 +195,7 @@ def advice_on_encoding(raw: bytes) -> str:
     if b"\0" in raw:
         return "it looks like UTF-16 without its mark: convert it with iconv -f utf-16le -t utf-8"
     likely = [encoding for encoding, is_common in COMMON.items() if _reads_well(raw, encoding, is_common)]
-    likely = likely or [encoding for encoding in CYRILLIC if _is_cyrillic(raw, encoding)]
+    likely = likely or _likeliest_alphabet(raw)
     if not likely:
         return "convert it from the encoding that it is in, for example with iconv -f windows-1252 -t utf-8"
     named = likely[0] if len(likely) == 1 else "ENCODING"
@@ -225,15 +225,27 @@ SHARES = {"euc_kr": 0.95, "shift_jis": 0.4, "gb18030": 0.95, "big5": 0.95}
 """Share of the characters beyond ASCII that are common ones in a text, at the least."""
 
 
-CYRILLIC = ("windows-1251", "koi8-r")
-"""Encodings of Cyrillic in one byte a letter; what is a small letter in one is a capital in the other."""
+ALPHABETS: Mapping[str, str] = {
+    **dict.fromkeys(("windows-1251", "koi8-r"), "оеаинтсрвл"),
+    "windows-1253": "αοιετσνηυρ",
+    "windows-1255": "יוהלאמרתבנ",
+}
+"""Encodings of one byte a letter, and the most frequent letters of what is written in them."""
 
 
-def _is_cyrillic(raw: bytes, encoding: str) -> bool:
-    """Return whether the text has small Cyrillic letters in a row in this encoding, and few capitals."""
-    text = raw.decode(encoding, errors="replace")
-    beyond = [character for character in text if not character.isascii()]
-    return bool(re.search("[а-я]{3}", text)) and sum("а" <= one <= "я" for one in beyond) > 0.7 * len(beyond)
+def _likeliest_alphabet(raw: bytes) -> list[str]:
+    """Return the encoding of one byte a letter in which the text is mostly frequent letters, or nothing.
+
+    Words must be of such letters, not only a letter here and there as in French.
+    """
+    shares: dict[str, float] = {}
+    for encoding, frequent in ALPHABETS.items():
+        text = raw.decode(encoding, errors="replace")
+        if "\ufffd" not in text and re.search(r"[^\W\d_a-zA-Z]{3}", text):
+            beyond = [character for character in text if not character.isascii()]
+            shares[encoding] = sum(character in frequent for character in beyond) / len(beyond)
+    best = max(shares, key=shares.__getitem__, default="")
+    return [best] if shares.get(best, 0.0) >= 0.4 else []
 
 
 def _reads_well(raw: bytes, encoding: str, is_common: Callable[[str], bool]) -> bool:

@@ -21,7 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from glassformer.errors import ConfigError, RunError, closest_name
+from glassformer.errors import ConfigError, RunError, closest_path
 from glassformer.files import write_json
 from glassformer.run.names import CONFIG, FORMAT, RESUME, WEIGHTS
 from glassformer.tensors import open_tensors, write_tensors
@@ -161,7 +161,9 @@ def open_run(folder: Path | str) -> RunFolder:
 def read_config(folder: Path) -> dict[str, Any]:
     """Return config.json of a run folder, checked; RunError says what is missing or wrong."""
     if not folder.is_dir():
-        raise RunError(f"{folder}: no such run folder{closest_name(folder)}")
+        if folder.exists():
+            raise RunError(f"{folder} is a file, a run folder was expected (glassformer train --out makes one)")
+        raise RunError(f"{folder}: no such run folder{closest_path(folder, folder=True)}")
     path = folder / CONFIG
     if not path.exists():
         raise RunError(f"{folder} is not a run folder: it has no {CONFIG} (glassformer train --out makes one)")

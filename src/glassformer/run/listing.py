@@ -135,10 +135,10 @@ def as_lines(runs: Sequence[RunSummary]) -> Iterator[str]:
 
 
 def _plain(value: Any) -> str:
-    """Return a value as a program reads it, a number to six digits."""
+    """Return a value as a program reads it, a number to four decimals."""
     if value is None:
         return ""
-    return f"{value:.6g}" if isinstance(value, float) else str(value).translate(_BLANKS)
+    return str(round(value, 4)) if isinstance(value, float) else str(value).translate(_BLANKS)
 
 
 def as_table(runs: Sequence[RunSummary], width: int, now: float | None = None) -> "Table":

@@ -51,12 +51,12 @@ class Tokenizer(ABC):
         """Return the text that each token of `encode` stands for, without outer spaces; "" where there is none."""
 
     def unknown(self, lines: Sequence[str]) -> list[str]:
-        """Return the pieces of these lines that have no id of their own, each once, in their order."""
+        """Return the pieces of these lines that have no id of their own, each once, in their order; no spaces."""
         found: dict[str, None] = {}
         for line, ids in zip(lines, self.encode(lines), strict=True):
             if UNK in ids:
                 pieces = zip(self.surfaces(line), ids, strict=True)
-                found |= {piece: None for piece, i in pieces if i == UNK}
+                found |= {piece: None for piece, i in pieces if i == UNK and piece}
         return list(found)
 
     @abstractmethod

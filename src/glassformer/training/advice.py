@@ -1,5 +1,6 @@
 """Sentences about the shortcomings of a finished training, and the command that trains on from it."""
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,7 +14,7 @@ from glassformer.training.config import INHERITED, TrainConfig
 STEEP = 0.05
 """Share by which the validation loss fell over the last half before the cooldown, above which it fell steeply."""
 RISEN = 0.1
-"""Share by which the last validation loss is above the lowest, above which the model memorises its pairs."""
+"""The model memorises its pairs where the last validation loss is above the lowest by more than this share of it."""
 
 
 @dataclass(frozen=True)
@@ -31,10 +32,11 @@ class Concern:
 def concerns(config: TrainConfig, metrics: Metrics, updates: int, warmup: int) -> Iterator[Concern]:
     """Yield a concern for each aim that a training of so many `updates` didn't reach."""
     validations, cooldown = metrics.validations, (1 - config.cooldown) * updates
-    memorises = _memorises(metrics, cooldown)
+    memorises = updates >= warmup and _memorises(metrics, cooldown)
     if updates < warmup:
         yield Concern(
-            f"the learning rate never reached its peak: {updates:,} of {warmup:,} updates of its warm-up were made", 10
+            f"the learning rate never reached its peak: {updates:,} of {warmup:,} updates of its warm-up were made",
+            10 if config.warmup is None else math.ceil(10 * warmup / updates),
         )
     if validations and all(map(_is_worthless, validations)):
         yield Concern(
@@ -47,15 +49,15 @@ def concerns(config: TrainConfig, metrics: Metrics, updates: int, warmup: int) -
     if memorises:
         lowest = min(validations, key=lambda one: one.loss)
         yield Concern(
-            f"the validation loss was lowest at update {lowest.update:,} ({lowest.loss:.2f}, in the end "
-            f"{validations[-1].loss:.2f}): the model memorises its pairs; more pairs help, or a higher --dropout, a "
+            f"the validation loss was lowest at update {lowest.update:,} ({lowest.loss:.4f}, in the end "
+            f"{validations[-1].loss:.4f}): the model memorises its pairs; more pairs help, or a higher --dropout, a "
             "longer training doesn't",
             0,
         )
 
 
 def command_to_go_on(config: TrainConfig, folder: Path, times: int = 1) -> str:
-    """Return the command that trains on from the model of a finished run, so many times as long."""
+    """Return the command that trains on from the model of a finished run, with limits so many times as high."""
     limits = ("max_updates", "max_epochs", "max_minutes")
     longer = {name: times * limit for name in limits if (limit := getattr(config, name)) is not None}
     left_out = (*INHERITED, "from_")
@@ -71,16 +73,20 @@ def _as_flag(name: str, value: Any) -> str:
     if value is True:
         return flag
     values = value if isinstance(value, tuple) else (value,)
-    return " ".join([flag, *(f"{one:g}" if isinstance(one, float) else quote(str(one)) for one in values)])
+    return " ".join([flag, *(f"{one:.10g}" if isinstance(one, float) else quote(str(one)) for one in values)])
 
 
 def _is_worthless(validation: Validation) -> bool:
     return validation.score >= 100 if validation.metric in LOWER_IS_BETTER else validation.score <= 0
 
 
+def _is_perfect(validation: Validation) -> bool:
+    return validation.score <= 0 if validation.metric in LOWER_IS_BETTER else validation.score >= 100
+
+
 def _memorises(metrics: Metrics, cooldown: float) -> bool:
     """Return whether the loss rose, and the best validation came before the update where the cooldown begins."""
-    if metrics.best is None or metrics.best.update >= cooldown:
+    if metrics.best is None or metrics.best.update >= cooldown or _is_perfect(metrics.best):
         return False
     lowest = min(one.loss for one in metrics.validations)
     return metrics.validations[-1].loss > (1 + RISEN) * lowest

@@ -23,7 +23,7 @@ UNSPACED = ("Han", "Hiragana", "Katakana", "Thai", "Lao", "Khmer", "Myanmar", "T
 FEW_PAIRS, MANY_PAIRS = 10_000, 1_000_000
 """Pairs of sentences up to which the tiny model is enough, and from which the base model is worth its time."""
 TOO_FEW_PAIRS = 200
-"""Pairs below which a model learns little but these."""
+"""Number of pairs below which a model hardly learns more than these."""
 HASTY_MINUTES = 15
 """Minutes up to which a training sees its pairs too seldom for a larger model, or for much dropout."""
 

@@ -1,7 +1,7 @@
 """Every setting of a training, with defaults that work. One flag each on the command line."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -225,7 +225,7 @@ class TrainConfig:
         """Raise ConfigError for files, or a run to begin with, that don't go together."""
         if self.from_ is not None and (fixed := sorted(set(self.changes()) & set(INHERITED))):
             raise ConfigError(
-                f"with from_ the tokenizers and sizes of that run are kept: leave out {', '.join(fixed)}, or leave out "
+                f"with from_ the tokenizers and sizes of that run are kept: leave out {_quoted(fixed)}, or leave out "
                 "from_ to train a model of its own"
             )
         if self.valid_target is not None and self.valid_source is None:
@@ -315,8 +315,8 @@ class TrainConfig:
         """Return these settings, with those changes, for a run that continues in `out`; ConfigError for others."""
         if fixed := sorted(set(changes) - set(CHANGEABLE)):
             raise ConfigError(
-                f"a run continues with the settings it was started with: leave out {', '.join(fixed)} "
-                f"(only {', '.join(CHANGEABLE)} can be changed)"
+                f"a run continues with the settings it was started with: leave out {_quoted(fixed)} "
+                f"(only {_quoted(CHANGEABLE)} can be changed)"
             )
         return replace(self, out=out, overwrite=False, resume=False, **changes)
 
@@ -332,6 +332,10 @@ class TrainConfig:
         if typed.get("columns") is not None:
             typed["columns"] = tuple(typed["columns"])
         return cls(**typed)
+
+
+def _quoted(names: Iterable[str]) -> str:
+    return ", ".join(f"`{name}`" for name in names)
 
 
 def _as_json(value: Any) -> Any:

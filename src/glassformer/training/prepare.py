@@ -34,7 +34,7 @@ def prepare_run(config: TrainConfig, say: Say) -> None:
     Raises RunError where the folder can't be made or replaced, DataError where the text is unfit.
     """
     if config.out.exists() and not is_run_folder(config.out):
-        raise RunError(f"{config.out} is there, and is no run folder: choose another --out")
+        raise RunError(f"{config.out} exists and is not a run folder: choose another --out")
     if config.out.exists() and not config.overwrite:
         unfinished = (config.out / RESUME).is_dir()
         advice = (

@@ -73,10 +73,10 @@ class TrainingDisplay:
             f"loss {'-' if report.loss is None else f'{report.loss:.3f}'}",
             self._score,
             f"{report.left_out:,} updates left out" if report.left_out else "",
+            f"rate {report.learning_rate or 0.0:.1e}",
             f"update {report.update:,}",
             f"epoch {report.epoch}",
             f"{speed:,.0f} tokens/s",
-            f"rate {report.learning_rate or 0.0:.1e}",
         ]
         return [fact for fact in facts if fact]
 
