@@ -163,3 +163,24 @@ def test_the_overview_has_a_line_for_each_command(monkeypatch):
     monkeypatch.setenv("COLUMNS", "200")
     text = overview({"Work": [COMMAND, Command("rest", Inner)]})
     assert "\nWork:\n  do    Do this.\n  rest  Not shown.\n" in text
+
+
+@pytest.mark.parametrize(
+    ("message", "shown"),
+    [
+        ("max_minutes must be above 0, got 0", "--max-minutes must be above 0, got 0"),
+        ("seed must be at least 0", "--seed must be at least 0"),
+        ("leave out `seed`, `max_tokens`", "leave out --seed, --max-tokens"),
+        ("the seed must be sown", "the seed must be sown"),
+        ("metric must be one of bleu, got 'max_tokens'", "--metric must be one of bleu, got 'max_tokens'"),
+        ("runs/max_tokens/a.tsv: no such file", "runs/max_tokens/a.tsv: no such file"),
+        ("with from_ they are kept", "with --from they are kept"),
+    ],
+)
+def test_messages_name_flags_not_fields(message, shown):
+    assert Command("train", TrainConfig).with_flags(message) == shown
+
+
+def test_one_letter_is_answered_with_a_flag_that_begins_with_it():
+    with pytest.raises(ConfigError, match=r"train has no flag -o: did you mean --out\?"):
+        parse(Command("train", TrainConfig), ["-o", "run"])
