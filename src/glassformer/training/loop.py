@@ -318,10 +318,9 @@ class TrainingLoop:
         loss, score, _ = self._validated(model)
         # The best of many scores is high by luck as well: a mean of lower loss goes before it.
         better = self.sign * score > self.state.best[0] or -loss >= self.state.best[1]
-        single = f"the best single one ({-self.state.best[1]:.4f}, {best:.2f}) is kept"
+        said = "kept" if better else f"not kept (best: {-self.state.best[1]:.4f}, {best:.2f})"
         self.display.say(
-            f"mean of the last {len(kept)} checkpoints: validation loss {loss:.4f}  {self.config.metric} {score:.2f}, "
-            f"{'kept' if better else single}"
+            f"mean of the last {len(kept)}: validation loss {loss:.4f}  {self.config.metric} {score:.2f}, {said}"
         )
         if not better:
             return best
