@@ -146,7 +146,7 @@ def test_what_is_wrong_with_the_settings_is_said_once(make, torchrun, flags, tmp
     config.out.mkdir()
     _, err = torchrun(2, *flags(config), restarts=0).communicate(timeout=PATIENCE)
     errors = [line for line in err.splitlines() if line.startswith("glassformer: error: ")]
-    assert errors == [f"glassformer: error: {config.out} exists: --overwrite replaces it, or choose another --out"]
+    assert errors == [f"glassformer: error: {config.out} exists and is not a run folder: choose another --out"]
     assert "[rank" not in err  # which torch puts before the lines of a worker's traceback
 
 
