@@ -145,7 +145,10 @@ def test_nothing_is_pickled():
 
 def test_one_file_calls_fused_attention():
     fused = re.compile(r"scaled_dot_product|flash_attention|efficient_attention")
-    assert [module for module, code in CODE.items() if fused.search(code)] == ["attention/attend.py"]
+    found = [module for module, code in CODE.items() if fused.search(code)]
+    assert [module for module in found if not module.startswith(ALONE)] == ["attention/attend.py"]
+    calls = re.compile(r"(F|functional|_nn)\._?scaled_dot_product\w*\(")  # which writes out its own
+    assert not any(calls.search(CODE[module]) for module in found if module.startswith(ALONE))
 
 
 def test_no_module_is_longer_than_500_lines():
