@@ -12,6 +12,7 @@ from torch import nn
 from glassformer.attention.want import SUMMARY, Want
 from glassformer.capture.huggingface import capturing_huggingface, huggingface_attentions
 from glassformer.capture.record import Captured
+from glassformer.capture.reference import capturing_reference, reference_attentions
 from glassformer.capture.torch_nn import capturing_torch, torch_attentions
 from glassformer.errors import ArgumentError
 
@@ -22,9 +23,9 @@ def capture(
 ) -> Iterator[Captured]:
     """Record facts about every attention of a model while the model is called inside the context.
 
-    Two kinds of attention are found: `torch.nn.MultiheadAttention` and glassformer's, alone or inside any model, in
-    training and inference, on torch's fast path too; and Hugging Face models that use `AttentionInterface`, as nearly
-    all do, including generation with a cache. `observe` computes the facts, exactly. The model's outputs stay the same
+    Three kinds of attention are found: `torch.nn.MultiheadAttention` and glassformer's, alone or inside any model, in
+    training and inference, on torch's fast path too; Hugging Face models that use `AttentionInterface`, as nearly all
+    do, including generation with a cache; and the step-by-step forms of `glassformer.reference`. `observe` computes the facts, exactly. The model's outputs stay the same
     up to rounding. Where gradients are on, the facts have gradients. Afterwards the model is as it was, also after an
     error.
 
@@ -54,7 +55,9 @@ def capture(
         raise ArgumentError(f"budget must be a whole number of bytes above 0, got {budget!r}: 2**30 is 1 GiB")
     _check_not_compiled(model)
     torch_modules, huggingface_modules = torch_attentions(model), huggingface_attentions(model)
-    names = [name for name, _ in model.named_modules() if name in torch_modules or name in huggingface_modules]
+    reference_modules = reference_attentions(model)
+    found = torch_modules.keys() | huggingface_modules.keys() | reference_modules.keys()
+    names = [name for name, _ in model.named_modules() if name in found]
     if not names:
         raise ArgumentError(
             f"model must contain attention that can be captured, and {type(model).__name__} has none: neither "
@@ -71,6 +74,9 @@ def capture(
             capturing_huggingface(
                 model, {name: huggingface_modules[name] for name in chosen if name in huggingface_modules}, captured
             )
+        )
+        stack.enter_context(
+            capturing_reference({name: reference_modules[name] for name in chosen if name in reference_modules}, captured)
         )
         yield captured
 
