@@ -7,10 +7,11 @@
 PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
+INSTALLED := .venv/.installed
 
 .PHONY: demo test check clean
 
-demo: $(READY)
+demo: $(INSTALLED)
 	$(BIN)/glassformer demo
 
 test: $(READY)
@@ -24,9 +25,13 @@ check: $(READY)
 clean:
 	rm -rf .venv
 
-$(READY): pyproject.toml constraints.txt
+$(READY): $(INSTALLED)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@touch $(READY)
+
+$(INSTALLED): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 		{ echo "glassformer needs Python 3.11 or newer; name one with: make PYTHON=python3.12 $(MAKECMDGOALS)"; exit 1; }
 	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
-	@touch $(READY)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[demo,plots]'
+	@touch $(INSTALLED)

@@ -30,7 +30,9 @@ MOST_WEIGHTS = 4_000_000
 LONG_INPUT_WANT = Want(pooled_heads=64, top=8, entropy=True, received=True)
 """The facts to capture from inputs with too many weights: tiles, the largest weights of each query, and exact sums."""
 _ADVICE = "Want(pooled_heads=64, top=8, entropy=True, received=True)"
-_CROSS = re.compile(r"multihead_attn|encoder_attn|source_attention|src_tgt_attention|cross_?att|EncDecAttention", re.IGNORECASE)
+_CROSS = re.compile(
+    r"multihead_attn|encoder_attn|source_attention|src_tgt_attention|cross_?att|EncDecAttention", re.IGNORECASE
+)
 _DECODER = re.compile(r"decoder", re.IGNORECASE)
 
 Axes = dict[str, list[str]]

@@ -48,9 +48,10 @@ def observe_plainly(
 
 
 def facts_of_weights(w: Tensor, want: Want, *, first: int, dtype: torch.dtype) -> Facts:
-    """Return what is wanted of weights (batch, heads, q_len, k_len), but for entropy and lse, which come before dropout.
+    """Return what is wanted of weights (batch, heads, q_len, k_len), but for entropy and lse.
 
-    `first` is the position of the first query among the keys, `dtype` that of the maps.
+    Those describe the weights before dropout. `first` is the position of the first query among the keys, `dtype` the
+    type of the maps.
     """
     facts: Facts = {}
     if want.received:
