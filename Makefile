@@ -1,6 +1,7 @@
 # make demo   train and try a model that reads dates (about two minutes)
 # make test   run the tests, and list the 20 slowest (each file in one process, so that its trained models are made once)
 # make check  lint, format and types (pyright brings its own node)
+# make docs   make the documentation site in docs/_build, which needs no network to be read
 # make clean  remove .venv
 # Each makes .venv and installs what it needs when missing. Needs Python 3.11 or newer with venv, and make.
 
@@ -9,7 +10,7 @@ BIN := .venv/bin
 READY := .venv/.ready
 INSTALLED := .venv/.installed
 
-.PHONY: demo test check clean
+.PHONY: demo test check docs clean
 
 demo: $(INSTALLED)
 	$(BIN)/glassformer demo
@@ -22,8 +23,16 @@ check: $(READY)
 	$(BIN)/ruff format --check .
 	$(BIN)/pyright --warnings
 
+docs: .venv/.docs
+	$(BIN)/python -m sphinx -b html -q -W --keep-going docs docs/_build
+	@echo docs/_build/index.html
+
 clean:
-	rm -rf .venv
+	rm -rf .venv docs/_build
+
+.venv/.docs: $(READY)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[docs]'
+	@touch .venv/.docs
 
 $(READY): $(INSTALLED)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'

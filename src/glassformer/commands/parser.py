@@ -104,6 +104,11 @@ def overview(groups: Mapping[str, Sequence[Command]]) -> str:
     return "\n".join([*lines, "", last])
 
 
+def help_text(command: Command) -> str:
+    """Return what --help prints."""
+    return _build(command).format_help()
+
+
 @dataclass(frozen=True)
 class _Argument:
     """A field of a dataclass as an argument of the command line."""
