@@ -209,7 +209,7 @@ def pack(title: str, hypotheses: Sequence[HypothesisViews], heads: Sequence[Head
                 "axes": one.axes,
                 "grids": one.grids,
                 "views": views,
-                "start": _start(drawn),
+                "start": _start(drawn, one.views),
                 **({"importance": max(1e-9, *(head.without for head in heads))} if heads else {}),
             }
         )
@@ -226,12 +226,20 @@ def _layers(views: Sequence[View]) -> dict[str, int]:
     return layers
 
 
-def _start(drawn: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return which head to show first: the most important one, in attention to the source if there is any."""
-    source = [view for view in drawn if view["group"] == "source"] or drawn
+def _start(drawn: Sequence[Mapping[str, Any]], views: Sequence[View]) -> dict[str, Any]:
+    """Return which head to show first, in attention to the source if there is any.
+
+    That is the most important one, or where importance isn't known the sharpest of the last layer: the one whose
+    queries look at the fewest keys.
+    """
+    source = [view for view in drawn if view["group"] == "source"] or list(drawn)
     places = [(view["path"], n, head.get("importance", 0.0)) for view in source for n, head in enumerate(view["heads"])]
-    path, head, _ = max(places, key=lambda place: place[2])
-    return {"at": path, "head": head}
+    path, head, importance = max(places, key=lambda place: place[2])
+    if importance > 0:
+        return {"at": path, "head": head}
+    last = max(source, key=lambda view: view["layer"])["path"]
+    entropy = next(view.facts.get("entropy") for view in views if view.path == last)
+    return {"at": last, "head": 0 if entropy is None else int(entropy.mean(-1).argmin())}
 
 
 class _Packing:
