@@ -18,7 +18,7 @@ from glassformer.training.config import TrainConfig
 from glassformer.training.train import train
 
 ROOT = Path(__file__).parents[1]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [*sorted(ROOT.glob("README*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
 EXECUTED = re.compile(
     r"<!-- executed by tests/test_docs.py -->\n```(sh|python)\n(.*?)```(?:\n\n```text\n(.*?)```)?", re.DOTALL
 )

@@ -18,7 +18,8 @@ HOME = {alias.name: line.module for line in TYPED.body for alias in line.names}
 NAMES = [
     *("GlassformerError", "ModelConfig", "MultiheadAttention", "Observation", "PairFiles", "PruneConfig", "RunFolder"),
     *("Score", "SearchConfig", "TrainConfig", "TrainResult", "Transformer", "Translation", "Translator", "Want"),
-    *("attend", "capture", "compare_speed", "from_torch", "multi_head_attention_forward", "observe", "open_run"),
+    *("attend", "capture", "compare_speed", "from_torch", "multi_head_attention_forward", "observe"),
+    *("observe_weights", "open_run"),
     *("page", "prune", "replace_attention", "resume", "score", "train", "train_once", "translate_file"),
 ]
 

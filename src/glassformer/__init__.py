@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from glassformer.attention.functional import multi_head_attention_forward
     from glassformer.attention.multihead import MultiheadAttention
     from glassformer.attention.observation import Observation
-    from glassformer.attention.observe import observe
+    from glassformer.attention.observe import observe, observe_weights
     from glassformer.attention.replace import replace_attention
     from glassformer.attention.want import Want
     from glassformer.capture.capture import capture
@@ -58,6 +58,7 @@ _HOME = {
     "from_torch": "interop.torch_nn",
     "multi_head_attention_forward": "attention.functional",
     "observe": "attention.observe",
+    "observe_weights": "attention.observe",
     "open_run": "run.folder",
     "page": "page.report",
     "prune": "insight.prune",
@@ -92,6 +93,7 @@ __all__ = [  # sorted; pinned by tests/test_public.py
     "from_torch",
     "multi_head_attention_forward",
     "observe",
+    "observe_weights",
     "open_run",
     "page",
     "prune",

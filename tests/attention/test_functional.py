@@ -102,6 +102,12 @@ WRONG = {
     "bias cannot be added to static value": {**ADDED["one more key"], "static_v": STATIC["static_v"]},
     "bias_k is set but bias_v is None": {"bias_k": tensor(1, 1, E)},
     "bias_v is set but bias_k is None": {"bias_v": tensor(1, 1, E)},
+    r"bias_k must be \(1, 1, embed_dim\) = \(1, 1, 33\), got \(3, 11\)": {
+        **{"bias_k": tensor(H, D), "bias_v": tensor(1, 1, E)},
+    },
+    r"bias_v must be \(1, 1, embed_dim\) = \(1, 1, 33\), got \(1, 1, 11\)": {
+        **{"bias_k": tensor(1, 1, E), "bias_v": tensor(1, 1, D)},
+    },
     r"static_k must be .* = \(6, any, 11\), got \(5, 7, 11\)": {"static_k": tensor(5, K, D)},
     r"static_v must be .* = \(6, any, 11\), got \(6, 7, 10\)": {"static_v": tensor(B * H, K, 10)},
     **{

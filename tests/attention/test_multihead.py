@@ -22,6 +22,7 @@ from glassformer.attention.multihead import MultiheadAttention
 from glassformer.attention.observe import observe, observe_problem
 from glassformer.attention.replace import replace_attention
 from glassformer.attention.want import Want
+from glassformer.errors import ArgumentError
 
 B, H, Q, K, D = 2, 3, 5, 7, 11  # distinct primes: a swapped axis cannot pass
 E = H * D
@@ -210,6 +211,13 @@ def test_a_query_that_may_look_nowhere_is_zero_under_autocast(floating, need_wei
     assert torch.equal(output[:, 2], module.out_proj.bias.to(dtype).expand(B, E))
     assert weights is None or not weights[:, 2].any()
     assert torch.autograd.grad(output.sum(), x)[0].isfinite().all()
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit.script")
+def test_scripting_is_refused_in_words():
+    model = nn.Sequential(replace_attention(nn.TransformerEncoderLayer(E, H)))
+    with pytest.raises(ArgumentError, match=r"MultiheadAttention can't be scripted: use torch\.jit\.trace"):
+        torch.jit.script(model)
 
 
 @pytest.mark.filterwarnings("ignore:.*torch.jit.script")  # torch's forward differentiation uses it

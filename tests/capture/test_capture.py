@@ -33,7 +33,7 @@ def test_it_needs_attention_alone_and_refuses_wrong_types():
     done = subprocess.run([sys.executable, "-c", UNCHECKED], capture_output=True, text=True, timeout=120, check=True)
     rooms, *messages = done.stdout.splitlines()
     leaves = {"checks", "device", "errors", "files", "meter", "pictures", "tensors"}
-    assert set(rooms.split()) - leaves == {"attention", "capture"}
+    assert set(rooms.split()) - leaves == {"attention", "capture", "reference"}
     assert messages == [
         "model must be a torch.nn.Module, got str",
         "want must be a Want, got True: pass Want(entropy=True), for example",

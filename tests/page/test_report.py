@@ -10,10 +10,11 @@ import torch
 from torch import nn
 from torch.testing import assert_close
 
-from glassformer import Want, capture, page
+from glassformer import Want, capture, observe, page
 from glassformer.errors import ArgumentError, DataError
 from glassformer.insight.heads import Head
 from glassformer.page import report
+from glassformer.reference import MultiHeadAttention
 
 
 def test_it_carries_tokens_and_weights_as_they_are(hypotheses_of, captured, source, target):
@@ -164,7 +165,7 @@ def test_what_cannot_be_drawn_is_refused(record, model, monkeypatch):
     with capture(model) as captured:
         pass
     refused(captured, "nothing was captured: call the model inside the context")
-    refused([], "seen must be what capture recorded, or translations with their attention")
+    refused([], "seen must be what capture or observe recorded, weights, or translations with .* got list")
     monkeypatch.setattr(report, "MOST_WEIGHTS", 100)
     refused(record(Want(weights=True)), r"a page holds at most 100 weights, got .*pooled_heads=64, top=8")
     refused(record(Want(pooled_heads=4)), "tiles can't be cut to 3 x 3 tokens", ["a", "b", "c"])
@@ -185,7 +186,60 @@ def test_roles_and_importance_where_they_are_known(hypotheses_of, captured):
     (hypothesis,) = hypotheses_of(page(captured, heads=[head()]))
     assert hypothesis["views"][0]["heads"] == [{}, {"role": "positional", "importance": 0.25}, {}, {}]
     assert hypothesis["importance"] == 0.25
-    assert hypothesis["start"] == {"at": "decoder.layers.0.multihead_attn", "head": 0}
+    sharpest = captured["decoder.layers.2.multihead_attn"].weights[0]
+    sharpest = torch.special.entr(sharpest).sum(-1).mean(-1).argmin()
+    assert hypothesis["start"] == {"at": "decoder.layers.2.multihead_attn", "head": sharpest}
     known = [head(), head(attention="decoder.layers.1.multihead_attn", head=3)]
     (hypothesis,) = hypotheses_of(page(captured, heads=known))
     assert hypothesis["start"] == {"at": "decoder.layers.1.multihead_attn", "head": 3}
+
+
+# Plain weights
+
+
+def views_of(hypotheses_of, *arguments, **options) -> Any:
+    (hypothesis,) = hypotheses_of(page(*arguments, **options))
+    (view,) = hypothesis["views"]
+    return hypothesis, view
+
+
+@pytest.mark.parametrize("leading", [(), (3,), (1, 3)])
+def test_plain_weights_are_shown_with_their_tokens(hypotheses_of, leading):
+    weights = torch.randn(*leading, 5, 5).softmax(-1)
+    hypothesis, view = views_of(hypotheses_of, weights, ["the", "dog", "sleeps", "all", "day"])
+    assert hypothesis["axes"] == {"tokens": ["the", "dog", "sleeps", "all", "day"]}
+    assert (view["group"], len(view["heads"])) == ("self", leading[-1] if leading else 1)
+    assert torch.equal(view["facts"]["weights"], weights.reshape(-1, 5, 5))
+
+
+def test_weights_to_another_text_and_one_entry_of_a_batch(hypotheses_of):
+    weights = torch.randn(2, 3, 5, 7).softmax(-1)
+    hypothesis, view = views_of(hypotheses_of, weights, list("abcdefg"), list("uvwxy"), entry=1)
+    assert hypothesis["axes"] == {"target": list("uvwxy"), "source": list("abcdefg")}
+    assert view["group"] == "source"
+    assert torch.equal(view["facts"]["weights"], weights[1])
+    with pytest.raises(ArgumentError, match="entry must be one of the batch's 2, from 0 to 1, got 2"):
+        page(weights, entry=2)
+
+
+def test_weights_that_a_sequence_first_attention_keeps(hypotheses_of):
+    attention, x = MultiHeadAttention(2, 8, dropout_prob=0.0), torch.randn(5, 3, 8)
+    attention(x, x, x)
+    assert attention.attn is not None
+    _, view = views_of(hypotheses_of, attention.attn, list("abcde"), entry=2)
+    assert_close(view["facts"]["weights"], attention.attn[:, :, 2].permute(2, 0, 1))
+
+
+def test_what_observe_saw_is_a_page(hypotheses_of):
+    q, k, v = (torch.randn(2, 3, n, 4) for n in (5, 7, 7))
+    _, seen = observe(q, k, v, want=Want(weights=True))
+    assert torch.equal(views_of(hypotheses_of, seen, entry=1)[1]["facts"]["weights"], seen.weights[1])
+    assert torch.equal(views_of(hypotheses_of, seen[1])[1]["facts"]["weights"], seen.weights[1])
+    _, seen = observe(q, k, v, want=Want(pooled_heads=2, top=2, entropy=True, received=True))
+    _, view = views_of(hypotheses_of, seen)
+    assert_close(view["facts"]["tiles"], seen.pooled_heads[0], rtol=1 / 4096, atol=1e-7)
+    _, seen = observe(q, k, v, want=Want(lse=True))
+    with pytest.raises(ArgumentError, match="a page of one Observation needs weights, or for long inputs"):
+        page(seen)
+    with pytest.raises(ArgumentError, match=r"weights must be floating-point, .* got torch.int64 \(5,\)"):
+        page(torch.arange(5))

@@ -260,7 +260,7 @@ def test_a_long_map_keeps_to_its_room_and_shows_what_is_chosen(opened, record):
 
 def test_a_link_to_what_is_not_there_shows_what_is(opened, made):
     for address in ("#at=none&head=9&token=99&of=7", "#head=1e999", "#%E0%A4%A"):
-        assert "Decoder, the source, layer 0, head" in opened(made, address).locator(".name").inner_text()
+        assert "Decoder → source, layer 2, head" in opened(made, address).locator(".name").inner_text()
 
 
 def test_nothing_is_drawn_that_is_not_seen(opened, record):

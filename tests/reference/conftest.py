@@ -100,13 +100,13 @@ class PerHead:
         return [x[:, None] @ weight for x, weight in zip(inputs, (module.W_q, module.W_k, module.W_v), strict=True)]
 
     def output(self, module: Any, heads: Tensor) -> Tensor:
-        return heads @ module.output.weight.T + module.output.bias
+        return heads @ module.linear.weight.T + module.linear.bias
 
     def pairs(self, module: Any, fast: Any, read: Callable[[Tensor], Tensor]) -> Pairs:
         for n, weight in enumerate((module.W_q, module.W_k, module.W_v)):
             yield read(weight).mT.flatten(0, 1), read(fast.in_proj_weight).chunk(3)[n]
-        yield read(module.output.weight), read(fast.out_proj.weight)
-        yield read(module.output.bias), read(fast.out_proj.bias)
+        yield read(module.linear.weight), read(fast.out_proj.weight)
+        yield read(module.linear.bias), read(fast.out_proj.bias)
 
 
 FORMS = {

@@ -1,5 +1,6 @@
 """Every message of every form, and the kinds of error that catch it."""
 
+import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -45,10 +46,15 @@ def sizes(kind: Any, message: str, first: int, second: int) -> Refusal:
     return message.format(first, second), lambda: kind(first, second)
 
 
+def unhooked(kind: Any, *arguments: Any) -> None:
+    """Make a module without the test suite's check of types, which would refuse some arguments before we do."""
+    inspect.unwrap(kind.__init__)(kind.__new__(kind), *arguments)
+
+
 def padding(pad: int) -> list[Refusal]:
     message, rest = f"pad_idx must be one of the 17 ids, got {pad}", (E, 1, 13, H, 0.0, 1e-5)
     return [
-        (message, lambda: transformer.Embedding(17, E, pad)),
+        (message, lambda: unhooked(transformer.Embedding, 17, E, pad)),
         (message, lambda: transformer.TransformerEncoder(17, 19, pad, *rest)),
         (message, lambda: transformer.TransformerDecoder(17, 19, pad, *rest)),
     ]
@@ -65,9 +71,11 @@ def too_long() -> list[Refusal]:
 
 
 HEADS_FIRST = "d_model must be a positive multiple of heads, got heads {}, d_model {}"
+OTHER = " The class with d_model first is glassformer.reference.transformer.MultiHeadAttention"
 D_MODEL_FIRST = "d_model must be a positive multiple of h, got d_model {}, h {}"
 A_WIDTH = "query, key and value must be (seq, batch, d_model) with d_model = 33, got {}, {}, {}"
-A_DIFFER = "query, key and value must have one batch size, and key and value one length, got {}, {}, {}"
+A_DIFFER = "query, key and value must have one batch size (or 1), and key and value one length, got {}, {}, {}"
+D_WIDTH = "{} must be (batch, length, {}), got {}"
 D_DIFFER = "q, k and v must have one batch size, and k and v one length, got {}, {}, {}"
 QUERY, KEY, BATCH = "0 (query) must be 1 or seq_q = 5", "1 (key) must be seq_k = 7", "2 (batch) must be 1 or batch = 2"
 HINT = "{}: padding is (1, 7, 2), causal is (5, 7, 1)"
@@ -78,14 +86,12 @@ D_AXES = "mask must have as many axes as the scores, 3 (2, 5, 7), got "
 D_SIZES = "mask must broadcast to the scores (batch, q_len, k_len) = (2, 5, 7), got {}"
 REFUSALS = [
     # A
-    sizes(SequenceFirst, HEADS_FIRST + ": heads come first, was MultiHeadAttention(8, 512) meant?", 512, 8),
-    sizes(SequenceFirst, HEADS_FIRST + ": heads come first, was MultiHeadAttention(3, 33) meant?", 33, 3),
+    sizes(SequenceFirst, HEADS_FIRST + ": heads come first, was MultiHeadAttention(8, 512) meant?" + OTHER, 512, 8),
+    sizes(SequenceFirst, HEADS_FIRST + ": heads come first, was MultiHeadAttention(3, 33) meant?" + OTHER, 33, 3),
     # swapped, 10 and 3 don't fit, either: no hint
     *(sizes(SequenceFirst, HEADS_FIRST, *pair) for pair in [(3, 10), (10, 3), (0, 8), (8, 0), (-2, 8)]),
     sequence_first(A_DIFFER, (Q, 3, E), (K, B, E), (K, B, E)),
-    sequence_first(A_DIFFER, (Q, 1, E), (K, B, E), (K, B, E)),  # a 1 would broadcast
-    sequence_first(A_DIFFER, (Q, B, E), (K, 1, E), (K, 1, E)),
-    sequence_first(A_DIFFER, (Q, B, E), (K, B, E), (K, 1, E)),
+    sequence_first(A_DIFFER, (Q, B, E), (K, 1, E), (K, 3, E)),
     sequence_first(A_DIFFER, (Q, B, E), (K, B, E), (Q, B, E)),
     sequence_first(A_DIFFER, (Q, B, E), (K, B, E), (1, B, E)),
     sequence_first(A_DIFFER, (Q, B, E), (1, B, E), (K, B, E)),
@@ -111,6 +117,20 @@ REFUSALS = [
     sizes(PerHead, D_MODEL_FIRST + ": d_model comes first, was MultiHeadAttention(512, 8) meant?", 8, 512),
     sizes(PerHead, D_MODEL_FIRST + ": d_model comes first, was MultiHeadAttention(33, 3) meant?", 3, 33),
     *(sizes(PerHead, D_MODEL_FIRST, *pair) for pair in [(10, 3), (3, 10), (0, 8), (8, 0), (8, -2)]),
+    *(
+        (D_WIDTH.format(name, E, shapes[n]) + hint, lambda shapes=shapes: PerHead(E, H)(*zeros(*shapes)))
+        for n, name in enumerate("qkv")
+        for shape, hint in (((B, Q, 10), ""), ((B, E), ": for one sequence pass x[None]"), ((E,), ""))
+        for shapes in [[*[(B, Q, E)] * n, shape, *[(B, Q, E)] * (2 - n)]]
+    ),
+    (
+        D_WIDTH.format("k", 11, (B, K, 13)),
+        lambda: transformer.ScaledDotProductAttention(11)(*zeros((B, Q, 11), (B, K, 13), (B, K, 11))),
+    ),
+    (
+        D_WIDTH.format("v", "d", (K, 11)) + ": for one sequence pass x[None]",
+        lambda: transformer.ScaledDotProductAttention(11)(*zeros((B, Q, 11), (B, K, 11), (K, 11))),
+    ),
     per_head(D_DIFFER, (B, Q, E), (1, K, E), (1, K, E)),
     per_head(D_DIFFER, (B, Q, E), (B, K, E), (1, K, E)),
     per_head(D_DIFFER, (B, Q, E), (B, K, E), (B, Q, E)),
@@ -130,6 +150,7 @@ REFUSALS = [
     ),
     *padding(-1),
     *padding(17),
+    ("pad_idx must be one of the 17 ids, got None", lambda: unhooked(transformer.Embedding, 17, E, None)),
     *too_long(),
 ]
 

@@ -93,6 +93,44 @@ def test_the_softmax_may_be_replaced(inputs):
     assert_close(module(*inputs), module.output(mean).expand(Q, B, E))
 
 
+class Loudest(MultiHeadAttention):
+    """Attention to the key with the largest score alone, twice its value, the heads in reverse."""
+
+    def block(self, scores: Tensor, blocked: Tensor) -> Tensor:
+        return scores.masked_fill(blocked, -1000.0)
+
+    def get_weights(self, scores: Tensor) -> Tensor:
+        return (scores == scores.amax(1, keepdim=True)).to(scores)
+
+    def get_sum(self, weights: Tensor, value: Tensor) -> Tensor:
+        return 2 * super().get_sum(weights, value)
+
+    def concatenate(self, heads: Tensor) -> Tensor:
+        return heads.flip(2).flatten(-2)
+
+
+def test_a_subclass_may_replace_every_other_step(inputs, mask):
+    module = Loudest(H, E).double().eval()
+    mask[:, 0] = True
+    query, key, value = inputs
+    output = module(query, key, value, mask)
+    scores = torch.einsum("ibhd,jbhd->ijbh", module.query(query), module.key(key)) / math.sqrt(D)
+    best = scores.masked_fill(~mask[..., None], -1000.0).argmax(1)  # (i, b, h)
+    heads = 2 * module.value(value)[best, torch.arange(B)[:, None], torch.arange(H)]
+    assert_close(output, module.output(heads.flip(2).flatten(-2)))
+
+
+@each(("query_batch", "key_batch", "value_batch"), [(1, B, B), (B, 1, 1), (B, B, 1), (1, 1, B)])
+def test_a_batch_of_one_stands_for_all(query_batch, key_batch, value_batch, mask):
+    module = MultiHeadAttention(H, E).double().eval()
+    sizes = zip((Q, K, K), (query_batch, key_batch, value_batch), strict=True)
+    x = [torch.randn(length, batch, E, dtype=torch.float64) for length, batch in sizes]
+    whole = [part.expand(-1, B, -1) for part in x]
+    assert_close(module(*x), module(*whole))
+    if max(query_batch, key_batch) > 1:
+        assert_close(module(*x, mask), module(*whole, mask))
+
+
 # The weights that are kept, and dropout
 
 

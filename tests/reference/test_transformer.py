@@ -14,6 +14,7 @@ from glassformer.reference.transformer import (
     AddPositionalEncoding,
     Embedding,
     MultiHeadAttention,
+    ScaledDotProductAttention,
     TransformerDecoder,
     TransformerDecoderLayer,
     TransformerEncoder,
@@ -107,23 +108,23 @@ def test_layers_worked_by_hand(mask, mask_self, dropout):
     target, source = (torch.randn(B, length, E, dtype=torch.float64) for length in (Q, K))
     left = 1.0 - dropout
     assert (encoder_layer.ffn.linear1(source) < 0).any()  # which ReLU changes
-    own = encoder_layer.self_attention(source, source, source, mask)
-    middle = normed(source + left * own, encoder_layer.self_attention_norm)
-    expected = normed(middle + left * fed_forward(middle, encoder_layer.ffn), encoder_layer.ffn_norm)
+    own = encoder_layer.multi_head_attention(source, source, source, mask)
+    middle = normed(source + left * own, encoder_layer.layer_norm_self_attention)
+    expected = normed(middle + left * fed_forward(middle, encoder_layer.ffn), encoder_layer.layer_norm_ffn)
     assert_close(encoder_layer(source, mask), expected)
 
     own = decoder_layer.self_attention(target, target, target, mask_self)
-    first = normed(target + left * own, decoder_layer.self_attention_norm)
-    other = decoder_layer.source_attention(first, source, source, mask)
-    second = normed(first + left * other, decoder_layer.source_attention_norm)
-    expected = normed(second + left * fed_forward(second, decoder_layer.ffn), decoder_layer.ffn_norm)
+    first = normed(target + left * own, decoder_layer.layer_norm_self_attention)
+    other = decoder_layer.src_tgt_attention(first, source, source, mask)
+    second = normed(first + left * other, decoder_layer.layer_norm_src_tgt_attention)
+    expected = normed(second + left * fed_forward(second, decoder_layer.ffn), decoder_layer.layer_norm_ffn)
     assert_close(decoder_layer(target, source, mask_src_tgt=mask, mask_self=mask_self), expected)
 
 
 def test_what_a_sublayer_adds_is_dropped_in_training_only_and_no_weight_ever():
     layer, x = TransformerEncoderLayer(E, FF, H, 0.5, EPS), torch.randn(B, K, E)
     assert not torch.equal(layer(x), layer(x))
-    assert torch.equal(layer.self_attention(x, x, x), layer.self_attention(x, x, x))
+    assert torch.equal(layer.multi_head_attention(x, x, x), layer.multi_head_attention(x, x, x))
     assert torch.equal(layer.eval()(x), layer(x))
 
 
@@ -136,13 +137,13 @@ def test_models_are_embeddings_neither_scaled_nor_dropped_positions_and_layers(l
     encoder, decoder = models(layers=layers, dropout=0.0 if layers else 1.0)
     draw_vectors(encoder, decoder)
     source, ids, states = torch.randint(PAD, (B, K)), torch.randint(PAD, (B, Q)), torch.randn(B, K, E)
-    x = encoder.embedding.embedding.weight[source] + encoder.positions.table[:K]
-    y = decoder.embedding.embedding.weight[ids] + decoder.positions.table[:Q]
-    for layer in encoder.layers:
+    x = encoder.embedding.embedding.weight[source] + encoder.positional_encoding.table[:K]
+    y = decoder.embedding.embedding.weight[ids] + decoder.positional_encoding.table[:Q]
+    for layer in encoder.encoder_layers:
         x = layer(x, mask)
-    for layer in decoder.layers:
+    for layer in decoder.decoder_layers:
         y = layer(y, states, mask, mask_self)
-    assert len(encoder.layers) == len(decoder.layers) == layers
+    assert len(encoder.encoder_layers) == len(decoder.decoder_layers) == layers
     assert_close(encoder(source, mask), x)
     assert_close(decoder(ids, states, mask, mask_self), y)
 
@@ -155,16 +156,18 @@ def test_models_take_the_arguments_of_the_described_ones(kind):
     model = kind(**dict(zip(names, (WORDS, LONGEST, PAD, E, 2, FF, H, 0.1, EPS), strict=True)))
     assert model.embedding.embedding.weight.shape == (WORDS, E)
     assert model.embedding.embedding.padding_idx == PAD
-    assert model.positions.table.shape == (LONGEST, E)
+    assert model.positional_encoding.table.shape == (LONGEST, E)
     assert not any("table" in name for name in model.state_dict())
     assert {x.device.type for x in (*model.parameters(), *model.buffers())} == {"cpu"}
     elsewhere = make(kind, device="meta")
     assert {x.device.type for x in (*elsewhere.parameters(), *elsewhere.buffers())} == {"meta"}
-    for layer in model.layers:
+    encodes = kind is TransformerEncoder
+    for layer in model.encoder_layers if encodes else model.decoder_layers:
         assert layer.ffn.linear1.weight.shape == (FF, E)
-        assert layer.self_attention.W_q.shape == (H, E, D)
-        assert layer.dropout.p == 0.1
-        assert layer.ffn_norm.eps == EPS
+        assert (layer.multi_head_attention if encodes else layer.self_attention).W_q.shape == (H, E, D)
+        assert layer.dropout_self_attention.p == layer.dropout_ffn.p == 0.1
+        assert layer.layer_norm_self_attention.eps == layer.layer_norm_ffn.eps == EPS
+        assert encodes or (layer.dropout_src_tgt_attention.p, layer.layer_norm_src_tgt_attention.eps) == (0.1, EPS)
 
 
 @each("dtype", [torch.float16, torch.bfloat16])
@@ -191,6 +194,71 @@ def test_padding_is_blocked_and_what_comes_later_but_a_decoders_start_stays_open
         [[False, True, True], [False, False, True], [False, False, True]],
         [[False, True, True], [False, True, True], [False, True, False]],
     ]
+
+
+# Checkpoints of the notes' code: every name as the notes write it
+
+
+def attention_of_the_notes(name: str) -> dict[str, Tensor]:
+    matrices = {f"{name}.W_{x}": torch.randn(H, E, D) for x in "qkv"}
+    return {**matrices, f"{name}.linear.weight": torch.randn(E, E), f"{name}.linear.bias": torch.randn(E)}
+
+
+def layer_norm_of_the_notes(name: str) -> dict[str, Tensor]:
+    return {f"{name}.weight": torch.randn(E), f"{name}.bias": torch.randn(E)}
+
+
+def ffn_of_the_notes(name: str) -> dict[str, Tensor]:
+    first = {f"{name}.linear1.weight": torch.randn(FF, E), f"{name}.linear1.bias": torch.randn(FF)}
+    return {**first, f"{name}.linear2.weight": torch.randn(E, FF), f"{name}.linear2.bias": torch.randn(E)}
+
+
+def checkpoint_of_the_notes(layers: str, attentions: dict[str, str]) -> dict[str, Tensor]:
+    """A state dict of two layers whose attentions have these names, each with the name of its layer norm."""
+    state = {"embedding.embedding.weight": torch.randn(WORDS, E)}
+    for n in range(2):
+        for attention, norm in attentions.items():
+            state |= attention_of_the_notes(f"{layers}.{n}.{attention}")
+            state |= layer_norm_of_the_notes(f"{layers}.{n}.{norm}")
+        state |= ffn_of_the_notes(f"{layers}.{n}.ffn") | layer_norm_of_the_notes(f"{layers}.{n}.layer_norm_ffn")
+    return state
+
+
+@each(
+    ("kind", "layers", "attentions"),
+    [
+        (TransformerEncoder, "encoder_layers", {"multi_head_attention": "layer_norm_self_attention"}),
+        (
+            TransformerDecoder,
+            "decoder_layers",
+            {"self_attention": "layer_norm_self_attention", "src_tgt_attention": "layer_norm_src_tgt_attention"},
+        ),
+    ],
+)
+def test_a_checkpoint_of_the_notes_loads(kind, layers, attentions):
+    model, state = make(kind), checkpoint_of_the_notes(layers, attentions)
+    model.load_state_dict(state, strict=True)
+    assert model.state_dict().keys() == state.keys()
+    assert all(torch.equal(model.state_dict()[name], tensor) for name, tensor in state.items())
+    names = ["dropout_self_attention", "dropout_ffn", *(["dropout_src_tgt_attention"] if len(attentions) > 1 else [])]
+    for name in names:
+        assert isinstance(getattr(getattr(model, layers)[0], name), nn.Dropout)
+    attention = getattr(getattr(model, layers)[0], next(iter(attentions)))
+    assert (attention.d_model, attention.h, attention.d_k, attention.d_v) == (E, H, D, D)
+    assert attention.scaled_dot_product_attention.d_k == D
+    assert isinstance(model.positional_encoding, AddPositionalEncoding)
+
+
+class Evenly(ScaledDotProductAttention):
+    def get_weights(self, scores: Tensor, mask: Tensor | None) -> Tensor:
+        return torch.full_like(scores, 1 / scores.shape[-1])
+
+
+def test_a_step_of_attention_may_be_replaced():
+    attention, x = MultiHeadAttention(E, H), torch.randn(B, K, E)
+    attention.scaled_dot_product_attention = Evenly(D)
+    values = torch.cat([x @ weight for weight in attention.W_v], dim=-1).mean(1, keepdim=True)
+    assert_close(attention(x, x, x), attention.linear(values).expand(-1, K, -1))
 
 
 # Predicting
@@ -233,7 +301,7 @@ def test_greedy_predicts_word_by_word_and_ends_at_the_end():
     (encoder, decoder), source = (model.double() for model in models()), draw_sources()
     for name, parameter in (*encoder.named_parameters(), *decoder.named_parameters()):
         if parameter.dim() == 1:  # so that the words predicted vary with source and position
-            nn.init.normal_(parameter) if name.endswith("norm.weight") else nn.init.zeros_(parameter)
+            nn.init.normal_(parameter) if "norm" in name and name.endswith("weight") else nn.init.zeros_(parameter)
     endless = greedy(encoder, decoder, source, src_pad=PAD, end=NEVER, max_len=LONGEST).tolist()
     end = next(word for word in range(PAD) if 0 < sum(word in row for row in endless) < SENTENCES)
     predicted = greedy(encoder, decoder, source, src_pad=PAD, end=end, max_len=LONGEST)
@@ -246,6 +314,15 @@ def test_greedy_predicts_word_by_word_and_ends_at_the_end():
         assert row == ids[1:] + [PAD] * (LONGEST + 1 - len(ids))
         lengths.append(len(ids) - 1)
     assert min(lengths) < max(lengths) == LONGEST
+
+
+def test_greedy_starts_from_a_token_of_its_own():
+    (encoder, decoder), source = (model.double() for model in models()), torch.randint(PAD, (1, K))
+    draw_vectors(encoder, decoder)
+    options = dict(src_pad=PAD, end=NEVER, max_len=1)
+    assert greedy(encoder, decoder, source, **options).equal(greedy(encoder, decoder, source, **options, start=PAD))
+    states = decoder(torch.tensor([[3]]), encoder(source), None, None)
+    assert greedy(encoder, decoder, source, **options, start=3).item() == decoder.logits(states)[0, 0].argmax()
 
 
 def test_greedy_stops_once_all_have_ended():

@@ -182,7 +182,7 @@ def test_biases_need_a_place(form):
         message = f"biases of the projections {LOST}: target has none: make it with bias=True"
         assert_refused(message, weights.multi_head_to_fast, source, fast)
     for name, parameter in source.named_parameters():
-        if name.endswith("linear.bias"):
+        if name.endswith("linear.bias") and form.projections_have_biases:
             nn.init.zeros_(parameter)
     assert_refused(rf"output\.bias {LOST}: target has none: make it with bias=True", form.to_fast, source, fast)
 

@@ -110,6 +110,12 @@ class MultiheadAttention(nn.MultiheadAttention):
     k_proj_weight = _Projection(1)
     v_proj_weight = _Projection(2)
 
+    def __prepare_scriptable__(self) -> Any:
+        """Refuse torch.jit.script, which calls this of every part of a model."""
+        raise ArgumentError(
+            "glassformer's MultiheadAttention can't be scripted: use torch.jit.trace, torch.export or torch.compile"
+        )
+
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Take the state of a pickle of ours or of torch's module, of any age."""
         super().__setstate__({"batch_first": False, **state, "_qkv_same_embed_dim": False})

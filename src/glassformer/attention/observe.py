@@ -1,6 +1,7 @@
 """observe(): attention's output together with exact facts about its weights, in memory linear in the length."""
 
 import math
+from dataclasses import replace
 
 import torch
 from jaxtyping import Bool, Float
@@ -10,7 +11,7 @@ from glassformer.attention.attend import check_dropout
 from glassformer.attention.kernels import choose
 from glassformer.attention.kernels.blocks import Problem
 from glassformer.attention.kernels.blockwise import attend_in_blocks
-from glassformer.attention.kernels.plain import observe_plainly
+from glassformer.attention.kernels.plain import facts_of_weights, observe_plainly
 from glassformer.attention.kernels.statistics import Facts
 from glassformer.attention.masks import check_causal, check_masks
 from glassformer.attention.observation import Observation
@@ -77,6 +78,32 @@ def observe(
     dtype = torch.promote_types(q.dtype, torch.float32)
     output, facts = observe_problem(Problem(q, k, v, keep, bias, causal, scale, dtype, budget), want, dropout)
     return output, Observation(facts, want, batch=q.shape[0])
+
+
+def observe_weights(weights: Float[Tensor, "batch heads q_len k_len"], want: Want = SUMMARY) -> Observation:
+    """Return what `want` asks about attention weights that exist already, such as those that a model returns.
+
+    The facts are those of `observe`, entropy being that of these weights; lse isn't known from them and is left out.
+    Rows needn't sum to 1, as after dropout.
+
+    >>> observation = observe_weights(torch.tensor([[[[0.5, 0.5, 0.0], [0.0, 0.0, 1.0]]]]), Want(entropy=True))
+    >>> observation.entropy.exp()  # how many keys a query looks at
+    tensor([[[2., 1.]]])
+
+    Raises ArgumentError for other shapes and dtypes, and for queries, heads or a `top` that don't exist.
+    """
+    if weights.dim() != 4 or not weights.is_floating_point():
+        raise ArgumentError(
+            "weights must be floating-point, (batch, heads, q_len, k_len), got "
+            f"{weights.dtype} {tuple(weights.shape)}: for one head or entry, pass weights[None]"
+        )
+    want = replace(want, lse=False)
+    want.check(*weights.shape[1:])
+    w = weights.to(torch.promote_types(weights.dtype, torch.float32))
+    facts = facts_of_weights(w, want, first=0, dtype=weights.dtype)
+    if want.entropy:
+        facts["entropy"] = torch.special.entr(w).sum(-1)
+    return Observation(facts, want, batch=len(weights))
 
 
 def observe_problem(problem: Problem, want: Want, dropout: float) -> tuple[Tensor, Facts]:

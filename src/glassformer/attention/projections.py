@@ -117,6 +117,10 @@ class Projections(NamedTuple):
         if (bias_k is None) != (bias_v is None):
             given, missing = ("bias_v", "bias_k") if bias_k is None else ("bias_k", "bias_v")
             raise ArgumentError(f"{given} is set but {missing} is None: pass both or neither")
+        for name, bias in (("bias_k", bias_k), ("bias_v", bias_v)):
+            if bias is not None and bias.shape != (1,) * (bias.dim() - 1) + query.shape[2:]:
+                expected = (1, 1, query.shape[2])
+                raise ArgumentError(f"{name} must be (1, 1, embed_dim) = {expected}, got {tuple(bias.shape)}")
         for name, static in (("key", self.static_k), ("value", self.static_v)):
             if static is None:
                 continue

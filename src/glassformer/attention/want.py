@@ -4,9 +4,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields, replace
 from operator import index
 
+from glassformer.docstrings import with_fields
 from glassformer.errors import ArgumentError
 
 
+@with_fields
 @dataclass(frozen=True, kw_only=True)
 class Want:
     """The facts that `observe` returns. p are the weights of a query over the keys, s its scores."""

@@ -2,9 +2,10 @@
 
 import difflib
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from fnmatch import fnmatchcase
+from typing import TypeVar
 
 import torch
 from torch import nn
@@ -12,8 +13,11 @@ from torch import nn
 from glassformer.attention.want import SUMMARY, Want
 from glassformer.capture.huggingface import capturing_huggingface, huggingface_attentions
 from glassformer.capture.record import Captured
+from glassformer.capture.reference import capturing_reference, reference_attentions
 from glassformer.capture.torch_nn import capturing_torch, torch_attentions
 from glassformer.errors import ArgumentError
+
+Kind = TypeVar("Kind", bound=nn.Module)
 
 
 @contextmanager
@@ -22,11 +26,11 @@ def capture(
 ) -> Iterator[Captured]:
     """Record facts about every attention of a model while the model is called inside the context.
 
-    Two kinds of attention are found: `torch.nn.MultiheadAttention` and glassformer's, alone or inside any model, in
-    training and inference, on torch's fast path too; and Hugging Face models that use `AttentionInterface`, as nearly
-    all do, including generation with a cache. `observe` computes the facts, exactly. The model's outputs stay the same
-    up to rounding. Where gradients are on, the facts have gradients. Afterwards the model is as it was, also after an
-    error.
+    Three kinds of attention are found: `torch.nn.MultiheadAttention` and glassformer's, alone or inside any model, in
+    training and inference, on torch's fast path too; Hugging Face models that use `AttentionInterface`, as nearly all
+    do, including generation with a cache; and the step-by-step forms of `glassformer.reference`. `observe` computes the
+    facts, exactly. The model's outputs stay the same up to rounding. Where gradients are on, the facts have gradients.
+    Afterwards the model is as it was, also after an error.
 
     `layers` are paths of attentions as in `model.named_modules()`; `*` stands for any part of a path. Left out, every
     attention is recorded. `budget` is the most bytes that the record may take; the attentions share it equally. Where
@@ -54,7 +58,9 @@ def capture(
         raise ArgumentError(f"budget must be a whole number of bytes above 0, got {budget!r}: 2**30 is 1 GiB")
     _check_not_compiled(model)
     torch_modules, huggingface_modules = torch_attentions(model), huggingface_attentions(model)
-    names = [name for name, _ in model.named_modules() if name in torch_modules or name in huggingface_modules]
+    reference_modules = reference_attentions(model)
+    known = torch_modules.keys() | huggingface_modules.keys() | reference_modules.keys()
+    names = [name for name, _ in model.named_modules() if name in known]
     if not names:
         raise ArgumentError(
             f"model must contain attention that can be captured, and {type(model).__name__} has none: neither "
@@ -64,15 +70,14 @@ def capture(
     chosen = names if layers is None else _choose(names, layers)
     captured = Captured(dict.fromkeys(chosen, want), budget)
     with ExitStack() as stack:
-        stack.enter_context(
-            capturing_torch({name: torch_modules[name] for name in chosen if name in torch_modules}, captured)
-        )
-        stack.enter_context(
-            capturing_huggingface(
-                model, {name: huggingface_modules[name] for name in chosen if name in huggingface_modules}, captured
-            )
-        )
+        stack.enter_context(capturing_torch(_only(torch_modules, chosen), captured))
+        stack.enter_context(capturing_huggingface(model, _only(huggingface_modules, chosen), captured))
+        stack.enter_context(capturing_reference(_only(reference_modules, chosen), captured))
         yield captured
+
+
+def _only(found: Mapping[str, Kind], chosen: Sequence[str]) -> dict[str, Kind]:
+    return {name: found[name] for name in chosen if name in found}
 
 
 def _choose(names: Sequence[str], layers: str | Iterable[str]) -> list[str]:

@@ -1,7 +1,6 @@
 """From a command's dataclass to its flags, their help and their errors: a field is a flag, its docstring the help."""
 
 import argparse
-import ast
 import inspect
 import re
 import shutil
@@ -14,6 +13,7 @@ from types import UnionType
 from typing import Annotated, Any, Literal, NoReturn, Union, get_args, get_origin, get_type_hints
 
 from glassformer.checks import Choice, Flag
+from glassformer.docstrings import FIELDS, field_docs
 from glassformer.errors import ConfigError, closest
 
 NARROWEST, WIDEST = 30, 100
@@ -102,6 +102,11 @@ def overview(groups: Mapping[str, Sequence[Command]]) -> str:
             lines += [f"  {command.name:{width}}  {first}", *(f"  {'':{width}}  {line}" for line in more)]
     last = "glassformer COMMAND --help says more, glassformer --version which version this is."
     return "\n".join([*lines, "", last])
+
+
+def help_text(command: Command) -> str:
+    """Return what --help prints."""
+    return _build(command).format_help()
 
 
 @dataclass(frozen=True)
@@ -239,7 +244,7 @@ def _columns() -> int:
 @cache
 def _arguments(kind: type) -> tuple[_Argument, ...]:
     """Return the arguments of a dataclass; a field that is itself a dataclass gives its own."""
-    hints, helps = get_type_hints(kind, include_extras=True), _field_help(kind)
+    hints, helps = get_type_hints(kind, include_extras=True), field_docs(kind)
     found: list[_Argument] = []
     for one in fields(kind):
         hint = hints[one.name]
@@ -308,18 +313,6 @@ def _unknown(command: Command, word: str) -> str:
 
 
 def _paragraphs(kind: type) -> list[str]:
-    """Return the paragraphs of a docstring, each in one line."""
-    return [" ".join(part.split()) for part in inspect.cleandoc(kind.__doc__ or "").split("\n\n")]
-
-
-def _field_help(kind: type) -> dict[str, str]:
-    """Return the docstring below each field of a dataclass."""
-    statements = next(iter(ast.parse(textwrap.dedent(inspect.getsource(kind))).body))
-    assert isinstance(statements, ast.ClassDef)
-    found = {one.name: "" for one in fields(kind)}
-    for statement, below in zip(statements.body, statements.body[1:], strict=False):
-        if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name):
-            text = below.value if isinstance(below, ast.Expr) else None
-            if isinstance(text, ast.Constant) and isinstance(text.value, str):
-                found[statement.target.id] = " ".join(text.value.split())
-    return found
+    """Return the paragraphs of a docstring but for that of the fields, each in one line."""
+    text = inspect.cleandoc(kind.__doc__ or "").partition(f"\n\n{FIELDS}")[0]
+    return [" ".join(part.split()) for part in text.split("\n\n")]

@@ -5,12 +5,14 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from glassformer.checks import Choice, Count, Natural, Number, Seed, Whole, check_settings
+from glassformer.docstrings import with_fields
 from glassformer.errors import ConfigError
 
 STOPPING = ("exact", "heuristic", "first")
 PENALTIES = ("wu", "plain")
 
 
+@with_fields
 @dataclass(frozen=True, kw_only=True)
 class SearchConfig:
     """Beam search (greedy with a beam of 1), or sampling."""

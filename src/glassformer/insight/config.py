@@ -5,10 +5,12 @@ from pathlib import Path
 from typing import Annotated
 
 from glassformer.checks import Count, Device, Flag, Number, Positive, Probability, Seed, check_settings
+from glassformer.docstrings import with_fields
 from glassformer.errors import ConfigError
 from glassformer.pairs.files import PairFiles
 
 
+@with_fields
 @dataclass(frozen=True, kw_only=True)
 class PruneConfig:
     """Remove the attention heads that matter least, and train on.

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from glassformer.attention.observation import Observation
+from glassformer.attention.observe import observe_weights
 from glassformer.attention.want import Want, tile_size
 from glassformer.capture.record import Captured
 from glassformer.errors import ArgumentError
@@ -29,7 +30,9 @@ MOST_WEIGHTS = 4_000_000
 LONG_INPUT_WANT = Want(pooled_heads=64, top=8, entropy=True, received=True)
 """The facts to capture from inputs with too many weights: tiles, the largest weights of each query, and exact sums."""
 _ADVICE = "Want(pooled_heads=64, top=8, entropy=True, received=True)"
-_CROSS = re.compile(r"multihead_attn|encoder_attn|source_attention|cross_?att|EncDecAttention", re.IGNORECASE)
+_CROSS = re.compile(
+    r"multihead_attn|encoder_attn|source_attention|src_tgt_attention|cross_?att|EncDecAttention", re.IGNORECASE
+)
 _DECODER = re.compile(r"decoder", re.IGNORECASE)
 
 Axes = dict[str, list[str]]
@@ -110,7 +113,7 @@ class Page:
 
 
 def page(
-    seen: Captured | TranslationAttention | Translation | Sequence[Translation],
+    seen: Captured | Observation | Tensor | TranslationAttention | Translation | Sequence[Translation],
     tokens: Sequence[str] | None = None,
     target: Sequence[str] | None = None,
     *,
@@ -119,7 +122,11 @@ def page(
     grid: tuple[int, int] | None = None,
     heads: Sequence[Head] = (),
 ) -> Page:
-    """Return a page that shows what `capture` recorded, or translations with their attention.
+    """Return a page that shows what `capture` or `observe` recorded, plain weights, or translations with attention.
+
+    Weights are (queries, keys), (heads, queries, keys) or (batch, heads, queries, keys); also (queries, keys, batch,
+    heads), as the sequence-first `glassformer.reference.MultiHeadAttention` keeps them: the axis over which they sum to
+    1 is that of the keys.
 
     `tokens` are the tokens of the input text (in an encoder-decoder, of the source), `target` those that the decoder
     reads. Left out, positions are numbered. For a padded entry give the tokens without padding: the rest is cut off.
@@ -150,7 +157,7 @@ def page(
 
 
 def _collect_hypotheses(
-    seen: Captured | TranslationAttention | Translation | Sequence[Translation],
+    seen: Captured | Observation | Tensor | TranslationAttention | Translation | Sequence[Translation],
     tokens: Sequence[str] | None,
     target: Sequence[str] | None,
     entry: int,
@@ -159,6 +166,10 @@ def _collect_hypotheses(
     """Return the hypotheses of what `page` was given: one for a capture, one for each translation."""
     if isinstance(seen, Captured):
         return [_from_capture(seen, tokens, target, entry, grid)]
+    if isinstance(seen, Tensor):
+        seen = observe_weights(_as_four_axes(seen), Want(weights=True))
+    if isinstance(seen, Observation):
+        return [_from_observation(seen, tokens, target, entry, grid)]
     if tokens is not None or target is not None or entry or grid:
         raise ArgumentError("tokens, target, entry and grid are for what capture recorded: translations know their own")
     if isinstance(seen, TranslationAttention):
@@ -166,8 +177,8 @@ def _collect_hypotheses(
     translations = [seen] if isinstance(seen, Translation) else list(seen) if isinstance(seen, Sequence) else []
     if not translations or not all(isinstance(one, Translation) and one.attention for one in translations):
         raise ArgumentError(
-            "seen must be what capture recorded, or translations with their attention: "
-            "translate(lines, attention=Want(weights=True))"
+            "seen must be what capture or observe recorded, weights, or translations with their attention: "
+            f"translate(lines, attention=Want(weights=True)), got {type(seen).__name__}"
         )
     return [_from_translation(one.attention, f"{one.text}  ({one.score:.2f})") for one in translations if one.attention]
 
@@ -198,7 +209,7 @@ def pack(title: str, hypotheses: Sequence[HypothesisViews], heads: Sequence[Head
                 "axes": one.axes,
                 "grids": one.grids,
                 "views": views,
-                "start": _start(drawn),
+                "start": _start(drawn, one.views),
                 **({"importance": max(1e-9, *(head.without for head in heads))} if heads else {}),
             }
         )
@@ -215,12 +226,20 @@ def _layers(views: Sequence[View]) -> dict[str, int]:
     return layers
 
 
-def _start(drawn: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return which head to show first: the most important one, in attention to the source if there is any."""
-    source = [view for view in drawn if view["group"] == "source"] or drawn
+def _start(drawn: Sequence[Mapping[str, Any]], views: Sequence[View]) -> dict[str, Any]:
+    """Return which head to show first, in attention to the source if there is any.
+
+    That is the most important one, or where importance isn't known the sharpest of the last layer: the one whose
+    queries look at the fewest keys.
+    """
+    source = [view for view in drawn if view["group"] == "source"] or list(drawn)
     places = [(view["path"], n, head.get("importance", 0.0)) for view in source for n, head in enumerate(view["heads"])]
-    path, head, _ = max(places, key=lambda place: place[2])
-    return {"at": path, "head": head}
+    path, head, importance = max(places, key=lambda place: place[2])
+    if importance > 0:
+        return {"at": path, "head": head}
+    last = max(source, key=lambda view: view["layer"])["path"]
+    entropy = next(view.facts.get("entropy") for view in views if view.path == last)
+    return {"at": last, "head": 0 if entropy is None else int(entropy.mean(-1).argmin())}
 
 
 class _Packing:
@@ -316,6 +335,61 @@ def _from_translation(attention: TranslationAttention, label: str) -> Hypothesis
     return HypothesisViews(label, axes, _drawable(views), {})
 
 
+def _as_four_axes(weights: Tensor) -> Tensor:
+    """Return weights as (batch, heads, queries, keys), also where they are sequence first (see `page`)."""
+    if weights.dim() not in (2, 3, 4) or not weights.is_floating_point():
+        raise ArgumentError(
+            "weights must be floating-point, (queries, keys), (heads, queries, keys) or (batch, heads, queries, keys), "
+            f"got {weights.dtype} {tuple(weights.shape)}"
+        )
+    if weights.dim() < 4:
+        return weights[(None,) * (4 - weights.dim())]
+    first = weights.permute(2, 3, 0, 1)
+    return first if _sum_to_one(first) and not _sum_to_one(weights) else weights
+
+
+def _sum_to_one(weights: Tensor) -> bool:
+    """Return whether each query's weights sum to 1, or to 0 where it may look nowhere."""
+    sums = weights.detach().float().sum(-1)
+    return bool(((sums - 1).abs().minimum(sums.abs()) < 0.02).all())
+
+
+def _from_observation(
+    one: Observation,
+    tokens: Sequence[str] | None,
+    target: Sequence[str] | None,
+    entry: int,
+    grid: tuple[int, int] | None,
+) -> HypothesisViews:
+    """Return the view of a single attention: of a text to itself, or where `target` is given, of that to the tokens."""
+    if one.batch is not None:
+        _check_entry(one.batch, entry)
+        one = one[entry]
+    known = one.tensors()
+    shapes = {name: known[name].shape[-2:] for name in ("weights", "head_mean") if name in known}
+    lengths = next(iter(shapes.values()), None)
+    if lengths is None and {"entropy", "received"} <= known.keys():
+        lengths = known["entropy"].shape[-1], known["received"].shape[-1]
+    if lengths is None:
+        raise ArgumentError(f"a page of one Observation needs weights, or for long inputs {_ADVICE}")
+    across = target is not None or lengths[0] != lengths[1]
+    ends = ("target", "source") if across else ("tokens", "tokens")
+    axes: Axes = {}
+    for axis, length in zip(ends, lengths, strict=True):
+        axes[axis] = _axis(axes.get(axis), target if axis == "target" else tokens, length, axis)
+    real = len(axes[ends[0]]), len(axes[ends[1]])
+    one = one if real == tuple(lengths) else _cut(one, *real)
+    view = _view("attention", "source" if across else "self", ends, axes, one)
+    if grid is not None:
+        _check_grid(grid, len(axes[ends[1]]))
+    return HypothesisViews("", axes, _drawable([view]), {} if grid is None else {ends[1]: grid})
+
+
+def _check_entry(batch: int, entry: int) -> None:
+    if entry not in range(-batch, batch):
+        raise ArgumentError(f"entry must be one of the batch's {batch}, from 0 to {batch - 1}, got {entry!r}")
+
+
 def _from_capture(
     captured: Captured,
     tokens: Sequence[str] | None,
@@ -330,9 +404,8 @@ def _from_capture(
     axes: Axes = {}
     views = []
     for path, observation in captured.items():
-        if observation.batch is not None and entry not in range(-observation.batch, observation.batch):
-            last = observation.batch - 1
-            raise ArgumentError(f"entry must be one of the batch's {last + 1}, from 0 to {last}, got {entry!r}")
+        if observation.batch is not None:
+            _check_entry(observation.batch, entry)
         one = observation[entry]
         group, queries, keys = _group_and_axes(path, two_texts)
         sizes = captured.lengths(path)

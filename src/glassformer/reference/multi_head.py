@@ -1,4 +1,4 @@
-"""Multi-head attention step by step, sequence first. A subclass can replace each step."""
+"""Multi-head attention step by step, sequence first. Each step is a method, which a subclass can replace."""
 
 import math
 
@@ -38,7 +38,11 @@ class MultiHeadAttention(nn.Module):
         super().__init__()
         if heads < 1 or d_model < 1 or d_model % heads:
             fits = heads > d_model > 0 and heads % d_model == 0
-            hint = f": heads come first, was MultiHeadAttention({d_model}, {heads}) meant?" if fits else ""
+            hint = (
+                f": heads come first, was MultiHeadAttention({d_model}, {heads}) meant? "
+                "The class with d_model first is glassformer.reference.transformer.MultiHeadAttention"
+            )
+            hint = hint if fits else ""
             raise InputError(
                 f"d_model must be a positive multiple of heads, got heads {heads}, d_model {d_model}{hint}"
             )
@@ -68,7 +72,7 @@ class MultiHeadAttention(nn.Module):
             raise InputError(
                 f"mask must have 3 axes (seq_q or 1, seq_k, batch or 1), got {mask.dim()}: {tuple(mask.shape)}"
             )
-        (seq_q, batch), seq_k = query_shape[:2], key_shape[0]
+        seq_q, seq_k, batch = query_shape[0], key_shape[0], max(query_shape[1], key_shape[1])
         axes = (
             ("0 (query)", {1, seq_q}, f"1 or seq_q = {seq_q}"),
             ("1 (key)", {seq_k}, f"seq_k = {seq_k}"),
@@ -82,11 +86,31 @@ class MultiHeadAttention(nn.Module):
                 )
         return mask.unsqueeze(-1)
 
+    def block(self, scores: Tensor, blocked: Tensor) -> Tensor:
+        """Return the scores (i, j, b, h) with the lowest number of their type where they are blocked.
+
+        That is not -inf: `softmax.masked_softmax` says why.
+        """
+        return scores.masked_fill(blocked, torch.finfo(scores.dtype).min)
+
+    def get_weights(self, scores: Tensor) -> Tensor:
+        """Return the softmax of the scores over the keys, (i, j, b, h)."""
+        return self.softmax(scores)
+
+    def get_sum(self, weights: Tensor, value: Tensor) -> Tensor:
+        """Return the values summed with these weights: (i, j, b, h), (j, b, h, d) -> (i, b, h, d)."""
+        return torch.einsum("ijbh,jbhd->ibhd", weights, value)
+
+    def concatenate(self, heads: Tensor) -> Tensor:
+        """Return the heads side by side: (i, b, h, d) -> (i, b, h d)."""
+        return heads.flatten(-2)
+
     def forward(self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None) -> Tensor:
         """Attend: query (seq_q, batch, d_model), key and value (seq_k, batch, d_model) -> (seq_q, batch, d_model).
 
-        `mask` is described at `prepare_mask`. A query with every key blocked gets weights of 0, and the output's bias
-        as its result. Raises InputError for other widths and for batch sizes or lengths that differ.
+        A batch of 1 stands for every entry of the others' batch. `mask` is described at `prepare_mask`. A query with
+        every key blocked gets weights of 0, and the output's bias as its result. Raises InputError for other widths
+        and for batch sizes or lengths that differ.
         """
         d_model = self.heads * self.d_k
         if any(x.dim() != 3 or x.shape[2] != d_model for x in (query, key, value)):
@@ -94,21 +118,19 @@ class MultiHeadAttention(nn.Module):
                 f"query, key and value must be (seq, batch, d_model) with d_model = {d_model}, got "
                 f"{tuple(query.shape)}, {tuple(key.shape)}, {tuple(value.shape)}"
             )
-        if query.shape[1] != key.shape[1] or key.shape[:2] != value.shape[:2]:
+        if len({x.shape[1] for x in (query, key, value)} - {1}) > 1 or len(key) != len(value):
             raise InputError(
-                "query, key and value must have one batch size, and key and value one length, got "
+                "query, key and value must have one batch size (or 1), and key and value one length, got "
                 f"{tuple(query.shape)}, {tuple(key.shape)}, {tuple(value.shape)}"
             )
         query_shape, key_shape = query.shape, key.shape
         query, key, value = self.query(query), self.key(key), self.value(value)
         scores = self.get_score(query, key) * self.scale
         if mask is None:
-            weights = self.softmax(scores)
+            weights = self.get_weights(scores)
         else:
             blocked = self.prepare_mask(mask, query_shape, key_shape) == 0
-            lowest = torch.finfo(scores.dtype).min  # not -inf: softmax.masked_softmax says why
-            weights = self.softmax(scores.masked_fill(blocked, lowest)).masked_fill(blocked, 0.0)
+            weights = self.get_weights(self.block(scores, blocked)).masked_fill(blocked, 0.0)
         weights = self.dropout(weights)
         self.attn = weights.detach()
-        x = torch.einsum("ijbh,jbhd->ibhd", weights, value)
-        return self.output(x.flatten(-2))
+        return self.output(self.concatenate(self.get_sum(weights, value)))

@@ -2,9 +2,11 @@
 
 The paper's base model has N = 6 layers, d_model 512 and h = 8 heads of d_k = 64. Encoder and decoder return hidden
 states; `greedy` shows how a decoder predicts word by word. Each form raises InputError for what it cannot take.
+Classes and their parts have the names that the notes give them, so that a checkpoint of the notes' code loads here.
 """
 
 import math
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
@@ -14,21 +16,39 @@ from glassformer.reference.softmax import masked_softmax
 
 
 class ScaledDotProductAttention(nn.Module):
-    """Attention with one head and no projections: softmax(q kᵀ / sqrt(d_k)) v (section 3.2.1)."""
+    """Attention with one head and no projections: softmax(q kᵀ / sqrt(d_k)) v (section 3.2.1).
+
+    Each step is a method that a subclass can replace.
+    """
 
     def __init__(self, d_k: int) -> None:
         super().__init__()
         self.d_k = d_k
+
+    def get_score(self, q: Tensor, k: Tensor) -> Tensor:
+        """Return the scaled dot product of every query with every key, (batch, q_len, k_len)."""
+        return q @ k.transpose(1, 2) / math.sqrt(self.d_k)
+
+    def get_weights(self, scores: Tensor, mask: Tensor | None) -> Tensor:
+        """Return the softmax of the scores over the keys, and zeros where the mask blocks."""
+        return masked_softmax(scores, mask, dim=-1)
+
+    def get_sum(self, weights: Tensor, v: Tensor) -> Tensor:
+        """Return the values summed with the weights (batch, q_len, k_len): (batch, k_len, d) -> (batch, q_len, d)."""
+        return weights @ v
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None) -> Tensor:
         """Attend: q (batch, q_len, d), k and v (batch, k_len, d) -> (batch, q_len, d).
 
         `mask` is (batch or 1, q_len or 1, k_len or 1), True = blocked. A query with every key blocked gets zeros.
         """
-        scores = q @ k.transpose(1, 2) / math.sqrt(self.d_k)
+        _check_axes("q", q, self.d_k)
+        _check_axes("k", k, self.d_k)
+        _check_axes("v", v)
+        scores = self.get_score(q, k)
         if mask is not None:
             _check_mask(mask, scores.shape)
-        return masked_softmax(scores, mask, dim=-1) @ v
+        return self.get_sum(self.get_weights(scores, mask), v)
 
 
 class MultiHeadAttention(nn.Module):
@@ -44,23 +64,26 @@ class MultiHeadAttention(nn.Module):
             fits = h > d_model > 0 and h % d_model == 0
             hint = f": d_model comes first, was MultiHeadAttention({h}, {d_model}) meant?" if fits else ""
             raise InputError(f"d_model must be a positive multiple of h, got d_model {d_model}, h {h}{hint}")
+        self.d_model = d_model
         self.h = h
-        self.d_k = d_model // h
+        self.d_k = self.d_v = d_model // h
         self.W_q = nn.Parameter(torch.empty(h, d_model, self.d_k))
         self.W_k = nn.Parameter(torch.empty(h, d_model, self.d_k))
-        self.W_v = nn.Parameter(torch.empty(h, d_model, self.d_k))
+        self.W_v = nn.Parameter(torch.empty(h, d_model, self.d_v))
         # Xavier uniform with fan_in d_model and fan_out h d_k. nn.init would take other fans from the 3-D tensor.
         bound = math.sqrt(6 / (d_model + h * self.d_k))
         for weight in (self.W_q, self.W_k, self.W_v):
             nn.init.uniform_(weight, -bound, bound)
-        self.attention = ScaledDotProductAttention(self.d_k)
-        self.output = nn.Linear(d_model, d_model)
+        self.scaled_dot_product_attention = ScaledDotProductAttention(self.d_k)
+        self.linear = nn.Linear(h * self.d_v, d_model)
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, mask_3d: Tensor | None = None) -> Tensor:
         """Attend: q (batch, q_len, d_model), k and v (batch, k_len, d_model) -> (batch, q_len, d_model).
 
         `mask_3d`, (batch or 1, q_len or 1, k_len or 1), True = blocked, is the same for all heads.
         """
+        for name, x in (("q", q), ("k", k), ("v", v)):
+            _check_axes(name, x, self.d_model)
         batch = q.shape[0]
         if k.shape[0] != batch or k.shape[:2] != v.shape[:2]:
             raise InputError(
@@ -75,8 +98,12 @@ class MultiHeadAttention(nn.Module):
             torch.einsum("nld,hdk->hnlk", x, weight).flatten(0, 1)
             for x, weight in ((q, self.W_q), (k, self.W_k), (v, self.W_v))
         )
-        heads = self.attention(q, k, v, mask_3d)
-        return self.output(torch.cat(heads.split(batch), dim=-1))
+        heads = self.scaled_dot_product_attention(q, k, v, mask_3d)
+        return self.linear(self.concatenate(heads.split(batch)))
+
+    def concatenate(self, heads: Sequence[Tensor]) -> Tensor:
+        """Return the heads side by side: h of (batch, q_len, d_v) -> (batch, q_len, h d_v)."""
+        return torch.cat(list(heads), dim=-1)
 
 
 class FFN(nn.Module):
@@ -99,7 +126,7 @@ class Embedding(nn.Module):
 
     def __init__(self, vocab_size: int, d_model: int, pad_idx: int) -> None:
         super().__init__()
-        if not 0 <= pad_idx < vocab_size:
+        if not isinstance(pad_idx, int) or not 0 <= pad_idx < vocab_size:
             raise InputError(f"pad_idx must be one of the {vocab_size} ids, got {pad_idx}")
         self.embedding = nn.Embedding(vocab_size, d_model, padding_idx=pad_idx)
 
@@ -133,16 +160,18 @@ class TransformerEncoderLayer(nn.Module):
 
     def __init__(self, d_model: int, d_ff: int, heads_num: int, dropout_rate: float, layer_norm_eps: float) -> None:
         super().__init__()
-        self.self_attention = MultiHeadAttention(d_model, heads_num)
-        self.self_attention_norm = nn.LayerNorm(d_model, eps=layer_norm_eps)
+        self.multi_head_attention = MultiHeadAttention(d_model, heads_num)
+        self.dropout_self_attention = nn.Dropout(dropout_rate)
+        self.layer_norm_self_attention = nn.LayerNorm(d_model, eps=layer_norm_eps)
         self.ffn = FFN(d_model, d_ff)
-        self.ffn_norm = nn.LayerNorm(d_model, eps=layer_norm_eps)
-        self.dropout = nn.Dropout(dropout_rate)
+        self.dropout_ffn = nn.Dropout(dropout_rate)
+        self.layer_norm_ffn = nn.LayerNorm(d_model, eps=layer_norm_eps)
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         """Return new states for x (batch, length, d_model); `mask` is (batch or 1, length or 1, length)."""
-        x = self.self_attention_norm(x + self.dropout(self.self_attention(x, x, x, mask)))
-        return self.ffn_norm(x + self.dropout(self.ffn(x)))
+        attended = self.multi_head_attention(x, x, x, mask)
+        x = self.layer_norm_self_attention(x + self.dropout_self_attention(attended))
+        return self.layer_norm_ffn(x + self.dropout_ffn(self.ffn(x)))
 
 
 class TransformerEncoder(nn.Module):
@@ -163,16 +192,16 @@ class TransformerEncoder(nn.Module):
     ) -> None:
         super().__init__()
         self.embedding = Embedding(vocab_size, d_model, pad_idx)
-        self.positions = AddPositionalEncoding(d_model, max_len, device)
-        self.layers = nn.ModuleList(
+        self.positional_encoding = AddPositionalEncoding(d_model, max_len, device)
+        self.encoder_layers = nn.ModuleList(
             TransformerEncoderLayer(d_model, d_ff, heads_num, dropout_rate, layer_norm_eps) for _ in range(N)
         )
         self.to(device)
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         """Encode ids (batch, src_len) into hidden states (batch, src_len, d_model)."""
-        x = self.positions(self.embedding(x))
-        for layer in self.layers:
+        x = self.positional_encoding(self.embedding(x))
+        for layer in self.encoder_layers:
             x = layer(x, mask)
         return x
 
@@ -183,21 +212,25 @@ class TransformerDecoderLayer(nn.Module):
     def __init__(self, d_model: int, d_ff: int, heads_num: int, dropout_rate: float, layer_norm_eps: float) -> None:
         super().__init__()
         self.self_attention = MultiHeadAttention(d_model, heads_num)
-        self.self_attention_norm = nn.LayerNorm(d_model, eps=layer_norm_eps)
-        self.source_attention = MultiHeadAttention(d_model, heads_num)
-        self.source_attention_norm = nn.LayerNorm(d_model, eps=layer_norm_eps)
+        self.dropout_self_attention = nn.Dropout(dropout_rate)
+        self.layer_norm_self_attention = nn.LayerNorm(d_model, eps=layer_norm_eps)
+        self.src_tgt_attention = MultiHeadAttention(d_model, heads_num)
+        self.dropout_src_tgt_attention = nn.Dropout(dropout_rate)
+        self.layer_norm_src_tgt_attention = nn.LayerNorm(d_model, eps=layer_norm_eps)
         self.ffn = FFN(d_model, d_ff)
-        self.ffn_norm = nn.LayerNorm(d_model, eps=layer_norm_eps)
-        self.dropout = nn.Dropout(dropout_rate)
+        self.dropout_ffn = nn.Dropout(dropout_rate)
+        self.layer_norm_ffn = nn.LayerNorm(d_model, eps=layer_norm_eps)
 
     def forward(self, tgt: Tensor, src: Tensor, mask_src_tgt: Tensor | None, mask_self: Tensor | None) -> Tensor:
         """Return new states for tgt (batch, tgt_len, d_model), given src (batch, src_len, d_model).
 
         `mask_src_tgt` is (batch or 1, tgt_len or 1, src_len), `mask_self` (batch or 1, tgt_len, tgt_len).
         """
-        tgt = self.self_attention_norm(tgt + self.dropout(self.self_attention(tgt, tgt, tgt, mask_self)))
-        tgt = self.source_attention_norm(tgt + self.dropout(self.source_attention(tgt, src, src, mask_src_tgt)))
-        return self.ffn_norm(tgt + self.dropout(self.ffn(tgt)))
+        attended = self.self_attention(tgt, tgt, tgt, mask_self)
+        tgt = self.layer_norm_self_attention(tgt + self.dropout_self_attention(attended))
+        attended = self.src_tgt_attention(tgt, src, src, mask_src_tgt)
+        tgt = self.layer_norm_src_tgt_attention(tgt + self.dropout_src_tgt_attention(attended))
+        return self.layer_norm_ffn(tgt + self.dropout_ffn(self.ffn(tgt)))
 
 
 class TransformerDecoder(nn.Module):
@@ -222,16 +255,16 @@ class TransformerDecoder(nn.Module):
         super().__init__()
         self.pad_idx = pad_idx
         self.embedding = Embedding(tgt_vocab_size, d_model, pad_idx)
-        self.positions = AddPositionalEncoding(d_model, max_len, device)
-        self.layers = nn.ModuleList(
+        self.positional_encoding = AddPositionalEncoding(d_model, max_len, device)
+        self.decoder_layers = nn.ModuleList(
             TransformerDecoderLayer(d_model, d_ff, heads_num, dropout_rate, layer_norm_eps) for _ in range(N)
         )
         self.to(device)
 
     def forward(self, tgt: Tensor, src: Tensor, mask_src_tgt: Tensor | None, mask_self: Tensor | None) -> Tensor:
         """Decode ids (batch, tgt_len) into hidden states (batch, tgt_len, d_model), given the encoder's output src."""
-        x = self.positions(self.embedding(tgt))
-        for layer in self.layers:
+        x = self.positional_encoding(self.embedding(tgt))
+        for layer in self.decoder_layers:
             x = layer(x, src, mask_src_tgt, mask_self)
         return x
 
@@ -269,16 +302,24 @@ def decoder_mask(ids: Tensor, pad_idx: int) -> Tensor:
 
 @torch.no_grad()
 def greedy(
-    encoder: TransformerEncoder, decoder: TransformerDecoder, src: Tensor, *, src_pad: int, end: int, max_len: int
+    encoder: TransformerEncoder,
+    decoder: TransformerDecoder,
+    src: Tensor,
+    *,
+    src_pad: int,
+    end: int,
+    max_len: int,
+    start: int | None = None,
 ) -> Tensor:
     """Predict the likeliest next token, again and again, until each sentence has `end` or `max_len` tokens.
 
-    src (batch, src_len) -> ids (batch, at most max_len). The decoder starts from the padding id; after `end` comes
-    padding. Put both models in eval mode first.
+    src (batch, src_len) -> ids (batch, at most max_len). The decoder starts from `start`, the padding id if it is None;
+    after `end` comes padding. Put both models in eval mode first.
     """
+    start = decoder.pad_idx if start is None else start
     mask = padding_mask(src, src_pad)
     memory = encoder(src, mask)
-    tgt = src.new_full((len(src), 1), decoder.pad_idx)
+    tgt = src.new_full((len(src), 1), start)
     finished = torch.zeros(len(src), dtype=torch.bool, device=src.device)
     while tgt.shape[1] <= max_len and not finished.all():
         states = decoder(tgt, memory, mask, decoder_mask(tgt, decoder.pad_idx))
@@ -286,6 +327,14 @@ def greedy(
         tgt = torch.cat([tgt, token[:, None]], dim=1)
         finished |= token == end
     return tgt[:, 1:]
+
+
+def _check_axes(name: str, x: Tensor, width: int | None = None) -> None:
+    """Raise InputError unless x has three axes, and this width if one is given."""
+    if x.dim() != 3 or width not in (None, x.shape[2]):
+        expected = "d" if width is None else width
+        hint = ": for one sequence pass x[None]" if x.dim() == 2 else ""
+        raise InputError(f"{name} must be (batch, length, {expected}), got {tuple(x.shape)}{hint}")
 
 
 def _check_mask(mask: Tensor, scores: torch.Size) -> None:

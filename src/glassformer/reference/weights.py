@@ -75,7 +75,7 @@ def per_head_to_fast(source: transformer.MultiHeadAttention, target: Any) -> Non
     if source.h != target.num_heads:
         raise InputError(f"target must have {source.h} heads, got {target.num_heads}")
     weights = [w.permute(0, 2, 1).flatten(0, 1) for w in (source.W_q, source.W_k, source.W_v)]
-    _fill(target, weights, [], source.output.weight, source.output.bias)
+    _fill(target, weights, [], source.linear.weight, source.linear.bias)
 
 
 @torch.no_grad()
@@ -87,7 +87,7 @@ def per_head_from_fast(source: Any, target: transformer.MultiHeadAttention) -> N
     _must_be_zero("in_proj_bias", biases, "the per-head projections have no bias")
     by_head = [weight.unflatten(0, (target.h, -1)).permute(0, 2, 1) for weight in weights]
     pairs = zip((target.W_q, target.W_k, target.W_v), by_head, strict=True)
-    _copy_all([*pairs, (target.output.weight, output), (target.output.bias, output_bias)])
+    _copy_all([*pairs, (target.linear.weight, output), (target.linear.bias, output_bias)])
 
 
 @torch.no_grad()
@@ -140,8 +140,8 @@ def transformer_from_fast(
             per_head_from_fast(theirs_attention, ours_attention)
             for weight in (ours_attention.W_q, ours_attention.W_k, ours_attention.W_v):
                 weight.copy_(weight[:, back])
-            ours_attention.output.weight.copy_(ours_attention.output.weight[back])
-            ours_attention.output.bias.copy_(ours_attention.output.bias[back])
+            ours_attention.linear.weight.copy_(ours_attention.linear.weight[back])
+            ours_attention.linear.bias.copy_(ours_attention.linear.bias[back])
         for mine, other, axis in _rest_of_layer(ours, theirs):
             _copy(mine, other if axis is None else other.index_select(axis, back))
 
@@ -171,10 +171,9 @@ def _check_models(encoder: transformer.TransformerEncoder, decoder: transformer.
             if sizes[size] != other:
                 raise InputError(f"{size} of the {name} must be the other model's {other}, got {sizes[size]}")
     for ours, theirs in _layer_pairs(encoder, decoder, fast):
-        if ours.self_attention.h != theirs.self_attention.num_heads:
-            raise InputError(
-                f"heads_num must be the other model's {theirs.self_attention.num_heads}, got {ours.self_attention.h}"
-            )
+        attention, other = next(_attention_pairs(ours, theirs))
+        if attention.h != other.num_heads:
+            raise InputError(f"heads_num must be the other model's {other.num_heads}, got {attention.h}")
         if ours.ffn.linear1.out_features != config.d_ff:
             raise InputError(f"d_ff must be the other model's {config.d_ff}, got {ours.ffn.linear1.out_features}")
         for ours_norm, theirs_norm in _norm_pairs(ours, theirs):
@@ -197,26 +196,28 @@ def _reorder_attention(attention: Any, order: Tensor) -> None:
 def _layer_pairs(
     encoder: transformer.TransformerEncoder, decoder: transformer.TransformerDecoder, fast: Any
 ) -> Iterator[tuple[Any, Any]]:
-    for name, ours, theirs in (("encoder", encoder.layers, fast.encoder), ("decoder", decoder.layers, fast.decoder)):
+    for name, ours, theirs in (
+        ("encoder", encoder.encoder_layers, fast.encoder),
+        ("decoder", decoder.decoder_layers, fast.decoder),
+    ):
         if len(ours) != len(theirs):
             raise InputError(f"{name} must have as many layers as the other model's, got {len(ours)} and {len(theirs)}")
         yield from zip(ours, theirs, strict=True)
 
 
 def _attention_pairs(ours: Any, theirs: Any) -> Iterator[tuple[Any, Any]]:
-    for name in ("self_attention", "source_attention"):
-        if hasattr(ours, name):
-            yield getattr(ours, name), getattr(theirs, name)
+    if isinstance(ours, transformer.TransformerEncoderLayer):
+        yield ours.multi_head_attention, theirs.self_attention
+    else:
+        yield ours.self_attention, theirs.self_attention
+        yield ours.src_tgt_attention, theirs.source_attention
 
 
 def _norm_pairs(ours: Any, theirs: Any) -> Iterator[tuple[Any, Any]]:
-    for name, other in (
-        ("self_attention_norm", "self_attention_norm"),
-        ("source_attention_norm", "source_attention_norm"),
-        ("ffn_norm", "feed_forward_norm"),
-    ):
-        if hasattr(ours, name):
-            yield getattr(ours, name), getattr(theirs, other)
+    yield ours.layer_norm_self_attention, theirs.self_attention_norm
+    if isinstance(ours, transformer.TransformerDecoderLayer):
+        yield ours.layer_norm_src_tgt_attention, theirs.source_attention_norm
+    yield ours.layer_norm_ffn, theirs.feed_forward_norm
 
 
 def _rest_of_layer(ours: Any, theirs: Any) -> Iterator[tuple[Tensor, Tensor, int | None]]:

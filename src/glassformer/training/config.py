@@ -19,6 +19,7 @@ from glassformer.checks import (
     Whole,
     check_settings,
 )
+from glassformer.docstrings import with_fields
 from glassformer.errors import ConfigError
 from glassformer.pairs.mixture import Pairs, Paths, open_pairs
 from glassformer.text.kinds import AUTO, SUBWORD_ENDINGS
@@ -45,6 +46,7 @@ OFF = "0 turns it off"
 Weight = Annotated[float, Number(at_least=0, less_than=math.inf, note=OFF)]
 
 
+@with_fields
 @dataclass(frozen=True, kw_only=True)
 class TrainConfig:
     """Train a Transformer on pairs of text and leave it in a run folder."""

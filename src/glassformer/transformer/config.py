@@ -5,6 +5,7 @@ from dataclasses import asdict, dataclass, field, fields
 from typing import Annotated, Any
 
 from glassformer.checks import Choice, Count, Probability, check_settings
+from glassformer.docstrings import with_fields
 from glassformer.errors import ConfigError
 
 ACTIVATIONS = ("relu", "swish", "gelu")
@@ -12,6 +13,7 @@ LATER = ("norm_first", "final_norm", "heads_left")
 """Settings that older run folders don't name; there they have the default."""
 
 
+@with_fields
 @dataclass(frozen=True, kw_only=True)
 class ModelConfig:
     """Sizes of a Transformer. The defaults are the base model of Vaswani et al. 2017, table 3.
@@ -30,7 +32,9 @@ class ModelConfig:
     heads: Count = 8
     """Attention heads; each is d_model / heads wide."""
     encoder_layers: Count = 6
+    """Number of the encoder's layers."""
     decoder_layers: Count = 6
+    """Number of the decoder's layers."""
     d_ff: Count = 2048
     """Width of the feed-forward layers."""
     dropout: Probability = 0.1

@@ -43,11 +43,22 @@ def observe_plainly(
         w = w * stays
     elif dropout:
         w = F.dropout(w, dropout)
+    facts |= facts_of_weights(w, want, first=k_len - q_len if problem.causal else 0, dtype=problem.q.dtype)
+    return (w if w.dtype == v.dtype else w.to(v.dtype)) @ v, facts
+
+
+def facts_of_weights(w: Tensor, want: Want, *, first: int, dtype: torch.dtype) -> Facts:
+    """Return what is wanted of weights (batch, heads, q_len, k_len), but for entropy and lse.
+
+    Those describe the weights before dropout. `first` is the position of the first query among the keys, `dtype` the
+    type of the maps.
+    """
+    facts: Facts = {}
     if want.received:
         facts["received"] = w.sum(2)
     if want.distance:
-        rows = torch.arange(q_len, device=q.device) + (k_len - q_len if problem.causal else 0)
-        distance = (rows[:, None] - torch.arange(k_len, device=q.device)).abs().to(w.dtype)
+        rows = torch.arange(w.shape[2], device=w.device) + first
+        distance = (rows[:, None] - torch.arange(w.shape[3], device=w.device)).abs().to(w.dtype)
         facts["distance"] = (w * distance).sum(-1)
     if want.top:
         top, keys = w.topk(want.top, -1)
@@ -60,10 +71,10 @@ def observe_plainly(
     if want.pooled_heads:
         facts["pooled_heads"] = _tiles(w, want.pooled_heads)
     if want.head_mean:
-        facts["head_mean"] = w.mean(1).to(problem.q.dtype)
+        facts["head_mean"] = w.mean(1).to(dtype)
     if want.weights:
-        facts["weights"] = w.to(problem.q.dtype)
-    return (w if w.dtype == v.dtype else w.to(v.dtype)) @ v, facts
+        facts["weights"] = w.to(dtype)
+    return facts
 
 
 def _weigh_with_normaliser(

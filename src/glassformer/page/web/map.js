@@ -79,7 +79,7 @@ export class HeadMap {
       );
     else parts.push("No map of this head was captured.");
     if (view.mean) parts.push("This is the mean of the layer's heads.");
-    if (head.map) parts.push(`Colour shows the square root of the weight, from 0 to ${percent(head.map.most)}, the head's largest.`);
+    if (head.map) parts.push(`The darker, the larger the weight: white is 0, the darkest ${percent(head.map.most)}.`);
     if (!head.has("weights") && head.has("top"))
       parts.push(`The ${view.facts.top.shape[2]} largest weights of each query are known; for every other weight an upper bound is given. ${precise}`);
     if (view.dropped) parts.push(`Not recorded, for lack of memory: ${view.dropped}.`);

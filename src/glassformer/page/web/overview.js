@@ -3,8 +3,8 @@ import { ARROWS, make, number, pixels, reveal, sized, within } from "./drawing.j
 
 const GROUPS = {
   encoder: "Encoder",
-  decoder: "Decoder, its own text",
-  source: "Decoder, the source",
+  decoder: "Decoder → itself",
+  source: "Decoder → source",
   self: "Attention",
 };
 const THUMBNAIL = 44; // CSS pixels
@@ -47,9 +47,9 @@ export class Overview {
       });
       parts.push(make("h2", {}, GROUPS[group] ?? group), make("div", { class: "grid" }, ...rows));
     }
-    const says = ["Colour in each small map shows the square root of the weight, from 0 to that head's largest."];
+    const says = ["The darker, the larger the weight; each small map has its own darkest."];
     if (hypothesis.importance !== undefined)
-      says.push(`Bars show the square root of how much the loss rises without the head; the longest is ${number(hypothesis.importance)} nats per token.`);
+      says.push(`The longer a bar, the more the loss rises without the head; the longest stands for ${number(hypothesis.importance)} nats per token.`);
     parts.push(make("p", { class: "says" }, says.join(" ")));
     this.element.replaceChildren(...parts);
     this.mark();

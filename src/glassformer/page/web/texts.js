@@ -110,7 +110,7 @@ export class Texts {
     list.setAttribute("aria-activedescendant", chips[token].id);
     this.painted.push(chips[token]);
     this.says.textContent =
-      `The chosen token is framed. Colour shows the square root of the weight, from 0 to ${percent(most)}, the largest ` +
-      `that it ${side === "from" ? "gives" : "receives"}.${head.has("weights") ? "" : " For tokens without colour the weight is not known."}`;
+      `The chosen token is framed. The darker, the larger the weight that it ${side === "from" ? "gives" : "receives"}: ` +
+      `white is 0, the darkest ${percent(most)}.${head.has("weights") ? "" : " For tokens without colour the weight is not known."}`;
   }
 }

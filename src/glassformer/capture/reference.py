@@ -1,0 +1,70 @@
+"""Capture of the step-by-step forms of `glassformer.reference`, whose weights are there to be read."""
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from typing import Any
+
+from torch import Tensor, nn
+
+from glassformer.attention.observe import observe_weights
+from glassformer.capture.record import Captured
+from glassformer.errors import ArgumentError
+from glassformer.reference import multi_head, self_attention, transformer
+
+Record = Callable[[Tensor], None]
+"""Takes the weights (batch, heads, queries, keys) of a call."""
+
+
+def reference_attentions(model: nn.Module) -> dict[str, nn.Module]:
+    """Return the step-by-step attentions by their paths."""
+    kinds = (multi_head.MultiHeadAttention, self_attention.SelfAttention, transformer.MultiHeadAttention)
+    return {name: module for name, module in model.named_modules() if isinstance(module, kinds)}
+
+
+@contextmanager
+def capturing_reference(modules: Mapping[str, nn.Module], captured: Captured) -> Iterator[None]:
+    """Record the attention of these modules inside the context."""
+    with ExitStack() as stack:
+        for name, module in modules.items():
+            stack.enter_context(_reading_weights(name, module, _recorder(name, captured)))
+        yield
+
+
+def _recorder(name: str, captured: Captured) -> Record:
+    """Return a function that records facts about weights."""
+
+    def record(weights: Tensor) -> None:
+        want = captured.reserve(name, *weights.shape)
+        if want.lse:
+            captured.dropped.setdefault(name, "lse is not known from weights alone")
+        captured.add(name, observe_weights(weights, replace(want, lse=False)))
+
+    return record
+
+
+@contextmanager
+def _reading_weights(name: str, module: Any, record: Record) -> Iterator[None]:
+    """Call `record` with the weights of each call, after dropout and with their graph."""
+    if isinstance(module, transformer.MultiHeadAttention):
+        attention, heads = module.scaled_dot_product_attention, module.h
+        if "get_weights" in attention.__dict__:
+            raise ArgumentError(f"{name or 'model'} is being captured already: one capture at a time")
+        get_weights = attention.get_weights
+
+        def get_and_record(scores: Tensor, mask: Tensor | None) -> Tensor:
+            weights = get_weights(scores, mask)
+            record(weights.unflatten(0, (heads, -1)).transpose(0, 1))
+            return weights
+
+        attention.__dict__["get_weights"] = get_and_record
+        try:
+            yield
+        finally:
+            del attention.__dict__["get_weights"]
+    elif isinstance(module, multi_head.MultiHeadAttention):
+        with module.dropout.register_forward_hook(lambda _, __, weights: record(weights.permute(2, 3, 0, 1))):
+            yield
+    else:
+        with module.register_forward_hook(lambda _, __, output: record(output[1][:, None])):
+            yield

@@ -1,0 +1,52 @@
+"""The docstrings below the fields of a dataclass: for `help()`, and for the help of the command line."""
+
+import ast
+import inspect
+import textwrap
+from dataclasses import fields
+from typing import TypeVar
+
+FIELDS = "Fields:"
+"""The line below which `with_fields` lists them."""
+WIDTH = 100
+Class = TypeVar("Class", bound=type)
+
+
+def with_fields(kind: Class) -> Class:
+    """Let the docstring of a dataclass end with its fields and their docstrings, so that `help()` shows them.
+
+    >>> from glassformer import SearchConfig
+    >>> print(SearchConfig.__doc__.partition("Fields:")[2].splitlines()[1])
+        beam: Hypotheses kept at each step; 1 is greedy search.
+    """
+    setattr(kind, "__doc__", _DocWithFields(kind.__doc__ or ""))  # noqa: B010 - as an attribute it would be a str
+    return kind
+
+
+def field_docs(kind: type) -> dict[str, str]:
+    """Return the docstring below each field of a dataclass, in one line; "" where there is none."""
+    statements = next(iter(ast.parse(textwrap.dedent(inspect.getsource(kind))).body))
+    assert isinstance(statements, ast.ClassDef)
+    found = {one.name: "" for one in fields(kind)}
+    for statement, below in zip(statements.body, statements.body[1:], strict=False):
+        if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name):
+            text = below.value if isinstance(below, ast.Expr) else None
+            if isinstance(text, ast.Constant) and isinstance(text.value, str):
+                found[statement.target.id] = " ".join(text.value.split())
+    return found
+
+
+class _DocWithFields:
+    """A docstring that is completed when it is asked for: reading the source takes milliseconds."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self._whole = ""
+
+    def __get__(self, instance: object, owner: type) -> str:
+        if not self._whole:
+            docs = field_docs(owner)
+            wrapper = textwrap.TextWrapper(WIDTH, initial_indent=" " * 4, subsequent_indent=" " * 8)
+            described = [wrapper.fill(f"{name}: {doc}") for name, doc in docs.items()]
+            self._whole = "\n".join([inspect.cleandoc(self._text), "", FIELDS, *described])
+        return self._whole
