@@ -19,7 +19,7 @@ def with_fields(kind: Class) -> Class:
     >>> print(SearchConfig.__doc__.partition("Fields:")[2].splitlines()[1])
         beam: Hypotheses kept at each step; 1 is greedy search.
     """
-    setattr(kind, "__doc__", _DocWithFields(kind.__doc__ or ""))  # noqa: B010 - as an attribute it would be a str
+    type.__setattr__(kind, "__doc__", _DocWithFields(kind.__doc__ or ""))
     return kind
 
 
@@ -41,12 +41,8 @@ class _DocWithFields:
 
     def __init__(self, text: str) -> None:
         self._text = text
-        self._whole = ""
 
     def __get__(self, instance: object, owner: type) -> str:
-        if not self._whole:
-            docs = field_docs(owner)
-            wrapper = textwrap.TextWrapper(WIDTH, initial_indent=" " * 4, subsequent_indent=" " * 8)
-            described = [wrapper.fill(f"{name}: {doc}") for name, doc in docs.items()]
-            self._whole = "\n".join([inspect.cleandoc(self._text), "", FIELDS, *described])
-        return self._whole
+        wrapper = textwrap.TextWrapper(WIDTH, initial_indent=" " * 4, subsequent_indent=" " * 8)
+        described = [wrapper.fill(f"{name}: {doc}") for name, doc in field_docs(owner).items()]
+        return "\n".join([inspect.cleandoc(self._text), "", FIELDS, *described])

@@ -148,7 +148,11 @@ def test_errors():
 
 def test_sides_seem_swapped_where_translations_are_like_the_sources():
     german, english = ["ein kleiner Hund", "zwei Katzen"], ["a little dog", "two cats"]
-    assert seem_swapped(["ein kleiner Hund", "zwei Hunde"], german, english)
-    assert not seem_swapped(["a small dog", "two dogs"], german, english)
-    assert not seem_swapped(["", ""], german, english)
-    assert not seem_swapped(["3 5", "7"], ["3 5", "7"], ["3 5", "7"])
+
+    def swapped(hypotheses: list[str], sources: list[str], references: list[str]) -> bool:
+        return seem_swapped(hypotheses, sources, score(hypotheses, references, "chrf").value)
+
+    assert swapped(["ein kleiner Hund", "zwei Hunde"], german, english)
+    assert not swapped(["a small dog", "two dogs"], german, english)
+    assert not swapped(["", ""], german, english)
+    assert not swapped(["3 5", "7"], ["3 5", "7"], ["3 5", "7"])

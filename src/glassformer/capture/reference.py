@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
 from typing import Any
 
 from torch import Tensor, nn
@@ -38,7 +37,7 @@ def _recorder(name: str, captured: Captured) -> Record:
         want = captured.reserve(name, *weights.shape)
         if want.lse:
             captured.dropped.setdefault(name, "lse is not known from weights alone")
-        captured.add(name, observe_weights(weights, replace(want, lse=False)))
+        captured.add(name, observe_weights(weights, want))
 
     return record
 

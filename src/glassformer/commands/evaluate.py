@@ -93,7 +93,8 @@ def _scores_of_run(flags: EvaluateFlags) -> "list[Score]":
             file.writelines(f"{line}\n".encode() for line in hypotheses)
     symbols = flags.symbols or isinstance(translator.target_tokenizer, SymbolTokenizer)
     scores = score_all(hypotheses, references, first=_metric_of(flags.run), tokenize=flags.tokenize, symbols=symbols)
-    if seem_swapped(hypotheses, sources, references):
+    chrf = next(one.value for one in scores if one.name == "chrF")
+    if seem_swapped(hypotheses, sources, chrf):
         say("the translations are more like the sources than like the references: are the two sides swapped?")
     return scores
 

@@ -14,8 +14,8 @@ from glassformer.pairs.lines import PACKED, UTF_16, decode_line, read_lines
 from glassformer.text.tokenizer import Tokenizer
 
 LINES_AT_ONCE = 2048
-WARNINGS, SHOWN = 5, 10
-"""Most warnings of unknown text, and most pieces that one shows."""
+CHECKED, WARNINGS, SHOWN = 10_000, 5, 10
+"""Lines that are checked for unknown text, which splits them once more; most warnings of it; most pieces in one."""
 STANDARD_INPUT = "standard input"
 Chunk = tuple[int, list[str]]
 """The number of the first line, from 1, and the lines."""
@@ -113,11 +113,12 @@ def with_prefixes(
 
 
 def naming_unknown(chunks: Iterable[Chunk], tokenizer: Tokenizer) -> Iterator[Chunk]:
-    """Yield the same chunks, and warn of text that stands for nothing in the vocabulary, the first few times."""
+    """Yield the same chunks, and warn a few times of text in the first lines that the vocabulary lacks."""
     known: set[str] = set()
     warned = 0
     for first, lines in chunks:
-        if warned < WARNINGS and (new := [piece for piece in tokenizer.unknown(lines) if piece not in known]):
+        is_checked = first <= CHECKED and warned < WARNINGS
+        if is_checked and (new := [piece for piece in tokenizer.unknown(lines) if piece not in known]):
             known |= set(new)
             warned += 1
             shown = " ".join(new[:SHOWN]) + (" ..." if len(new) > SHOWN else "")

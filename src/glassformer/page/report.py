@@ -375,14 +375,26 @@ def _from_observation(
     across = target is not None or lengths[0] != lengths[1]
     ends = ("target", "source") if across else ("tokens", "tokens")
     axes: Axes = {}
-    for axis, length in zip(ends, lengths, strict=True):
-        axes[axis] = _axis(axes.get(axis), target if axis == "target" else tokens, length, axis)
-    real = len(axes[ends[0]]), len(axes[ends[1]])
-    one = one if real == tuple(lengths) else _cut(one, *real)
+    one = _with_tokens(one, axes, ends, (lengths[0], lengths[1]), tokens, target)
     view = _view("attention", "source" if across else "self", ends, axes, one)
     if grid is not None:
         _check_grid(grid, len(axes[ends[1]]))
     return HypothesisViews("", axes, _drawable([view]), {} if grid is None else {ends[1]: grid})
+
+
+def _with_tokens(
+    one: Observation,
+    axes: Axes,
+    ends: tuple[str, str],
+    sizes: tuple[int, int],
+    tokens: Sequence[str] | None,
+    target: Sequence[str] | None,
+) -> Observation:
+    """Give the axes of the queries and keys their tokens; return the Observation without what lies beyond these."""
+    for axis, length in zip(ends, sizes, strict=True):
+        axes[axis] = _axis(axes.get(axis), target if axis == "target" else tokens, length, axis)
+    real = len(axes[ends[0]]), len(axes[ends[1]])
+    return one if real == sizes else _cut(one, *real)
 
 
 def _check_entry(batch: int, entry: int) -> None:
@@ -409,11 +421,7 @@ def _from_capture(
         one = observation[entry]
         group, queries, keys = _group_and_axes(path, two_texts)
         sizes = captured.lengths(path)
-        for axis, length in zip((queries, keys), sizes, strict=True):
-            given = target if axis == "target" else tokens
-            axes[axis] = _axis(axes.get(axis), given, length, axis)
-        real = len(axes[queries]), len(axes[keys])
-        one = one if real == sizes else _cut(one, *real)
+        one = _with_tokens(one, axes, (queries, keys), sizes, tokens, target)
         views.append(_view(path, group, (queries, keys), axes, one, captured.dropped.get(path, "")))
     if target is not None and "target" not in axes:
         raise ArgumentError("target is for an encoder-decoder; this model has one text: give its tokens as tokens")

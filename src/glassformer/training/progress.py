@@ -19,7 +19,7 @@ class TrainingDisplay:
     """A progress display that also appends to metrics.jsonl; if it isn't `shown`, it does neither."""
 
     def __init__(self, metrics: Path, *, shown: bool = True) -> None:
-        self._metrics = metrics if shown else None
+        self._metrics = metrics
         self._shown = shown
         console = Console(stderr=True, highlight=False, emoji=False, soft_wrap=True)
         self._bar = Bar("training", console) if shown and can_move(console) else None
@@ -81,7 +81,7 @@ class TrainingDisplay:
         return [fact for fact in facts if fact]
 
     def _record(self, figures: Report | Validation) -> None:
-        if self._metrics is not None:
+        if self._shown:
             append_metrics(self._metrics, figures)
 
 
