@@ -4,7 +4,7 @@
 
 8 heads of 64, float32, batch 1. `short`: 16,384 positions. `facts`: each fact alone, at 8,192. `long`: 65,536, where
 all weights would take 137 GB; sampled rows are compared with explicit ones. `train`: a step at 4,096 with every head's
-entropy in the loss. `curve`: time and memory from 512 to 65,536, drawn in docs/observe.png (needs the extra `plots`).
+entropy in the loss. `curve`: time and memory from 512 to 65,536, drawn in docs/img/observe.png (extra `plots`).
 `gpu`: bfloat16 on a GPU. Results are checked for equality before they are timed. Ratios are our time over SDPA's: lower
 is better, 1 is free. Everything is appended to benchmarks/results/observe.jsonl.
 """
@@ -37,7 +37,7 @@ SAMPLE = (0, 1, 777, 32_768, 65_535)
 ALL = Want(entropy=True, received=True, distance=True, lse=True, top=8, rows=SAMPLE, pooled=1024)
 LENGTHS = [512, 1024, 2048, 4096, 8192, 16_384, 32_768, 65_536]
 MOST_WEIGHTS = 8192  # explicit weights of 8 heads and their scores then take 4.3 GB
-DOCS = Path(__file__).parents[1] / "docs"
+IMAGES = Path(__file__).parents[1] / "docs" / "img"
 Part = Literal["short", "facts", "long", "train", "curve", "gpu"]
 
 
@@ -183,7 +183,7 @@ def draw(found: dict[str, list[dict[str, float]]]) -> None:
     axes[1].text(30_000, 24, "slope 1", color="grey")
     axes[0].legend()
     figure.suptitle("8 heads of 64, float32, two CPU threads: entropy, received, distance and lse with the output")
-    figure.savefig(DOCS / "observe.png", dpi=110)
+    figure.savefig(IMAGES / "observe.png", dpi=110)
 
 
 def gpu(seconds: float) -> dict[str, Any] | str:

@@ -42,7 +42,7 @@ OURS = tuple(f"ours {precision}" for precision in PRECISIONS)
 PEERS = tuple(f"{peer} {precision}" for peer in ("stock", "plain-dropout", "marian") for precision in PRECISIONS)
 UPDATES = {"tiny": 6, "base": 2}  # of a turn on a CPU
 WIDTHS, BATCHES = (64, 128, 256, 512), (512, 1024, 2048, 4096, 8192, 16384)
-PLOT = Path(__file__).parent.parent / "docs" / "training_speed.png"
+PLOT = Path(__file__).parents[1] / "docs" / "img" / "training_speed.png"
 Part = Literal["tiny", "base", "breakdown", "cost", "loss", "gpu"]
 
 

@@ -98,5 +98,5 @@ def test_readme_has_executed_examples() -> None:
 
 
 def test_the_map_is_that_of_the_source():
-    made = runpy.run_path(str(ROOT / "docs" / "map.py"))["make_map"]()
-    assert made == (ROOT / "docs" / "map.md").read_text(encoding="utf-8"), "run python docs/map.py"
+    made = runpy.run_path(str(ROOT / "docs" / "make" / "map.py"))["make_map"]()
+    assert made == (ROOT / "docs" / "map.md").read_text(encoding="utf-8"), "run python docs/make/map.py"

@@ -1,6 +1,6 @@
 """Draws the BLEU lost by pruning over the share of heads that is left, beside Voita et al. 2019.
 
-    python docs/pruning.py RUN... [--png docs/pruning.png]
+    python docs/make/pruning.py RUN... [--png docs/img/pruning.png]
 
 Each RUN is a run folder that `glassformer prune` wrote, of one seed or several, with any share of the heads. The loss
 is counted against the unpruned model after the same training.
@@ -24,7 +24,7 @@ PUBLISHED = {  # share of heads left, BLEU more than the unpruned model: arXiv:1
 }
 
 
-def main(runs: Positional[tuple[Path, ...]], png: Path = Path("docs/pruning.png")) -> None:
+def main(runs: Positional[tuple[Path, ...]], png: Path = Path("docs/img/pruning.png")) -> None:
     """Draw the curve.
 
     Args:

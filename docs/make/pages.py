@@ -1,6 +1,6 @@
 """The screenshots of docs/inside.md and of the README.
 
-    python docs/pages.py RUN --pruned RUN --imported RUN --dates RUN --source "..."
+    python docs/make/pages.py RUN --pruned RUN --imported RUN --dates RUN --source "..."
 
 The first RUN is one of yours. The next two are the same run after pruning, and after a way through the Marian layout
 (`glassformer export --to huggingface`, `glassformer import`). The last is the run of `make demo`. The models of
@@ -22,7 +22,7 @@ from glassformer import Want, capture, page
 from glassformer.page.inspection import inspect
 from glassformer.page.report import LONG_INPUT_WANT, Page
 
-HERE = Path(__file__).parent
+ROOT = Path(__file__).parents[2]
 DESK, PHONE = (1400, 820), (390, 1240)
 
 
@@ -52,7 +52,7 @@ def main(run: Positional[Path], pruned: Path, imported: Path, dates: Path, sourc
             tab.goto(f"{path.as_uri()}{address}")
             tab.wait_for_selector(".cell")
             tab.wait_for_timeout(300)  # the thumbnails
-            tab.screenshot(path=HERE / f"{name}.png")
+            tab.screenshot(path=ROOT / "docs" / "img" / f"{name}.png")
             tab.close()
 
         take("page", mine)
@@ -78,7 +78,7 @@ def encoder_page(length: int) -> Page:
     width = 64
     layer = nn.TransformerEncoderLayer(width, 8, 128, batch_first=True)
     model = nn.TransformerEncoder(layer, 6, enable_nested_tensor=False).eval()
-    words = (HERE.parent / "README.md").read_text(encoding="utf-8").split()
+    words = (ROOT / "README.md").read_text(encoding="utf-8").split()
     words = (words * (1 + length // len(words)))[:length]
     ids = {word: n for n, word in enumerate(dict.fromkeys(words))}
     angles = torch.arange(length)[:, None] / 10_000 ** (torch.arange(0, width, 2) / width)

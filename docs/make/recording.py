@@ -1,9 +1,9 @@
 """The recording of the README: a terminal in which a model is trained on a small file, and translates.
 
-    python docs/recording.py [--minutes 2]
+    python docs/make/recording.py [--minutes 2]
 
 Makes dates.tsv (4,000 dates in four languages, and in ISO 8601), runs the commands as a user would, on a terminal of
-their own, and draws what it shows every two seconds as an SVG that moves: docs/terminal.svg.
+their own, and draws what it shows every two seconds as an SVG that moves: docs/img/terminal.svg.
 """
 
 import codecs
@@ -170,7 +170,7 @@ def main(minutes: float = 2.0) -> None:
             'glassformer translate runs/dates "3 May 2024" "le 14 juillet 1999"',
         ):
             record(command, screen, frames, Path(name))
-    path = Path(__file__).with_name("terminal.svg")
+    path = Path(__file__).parents[1] / "img" / "terminal.svg"
     path.write_text(draw(frames), encoding="utf-8")
     print(f"{path}: {len(frames)} frames, {path.stat().st_size >> 10} KiB")
 

@@ -1,6 +1,6 @@
 """Writes docs/map.md: every folder and file in a line, from the docstrings themselves.
 
-    python docs/map.py
+    python docs/make/map.py
 
 A test compares the page with the docstrings. Run this after changing the first paragraph of a module's docstring, or
 after adding, moving or deleting a file.
@@ -11,14 +11,14 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "map.md"
 PACKAGE = ROOT / "src" / "glassformer"
 READING_ORDER = [
     *("attention", "attention/kernels", "capture", "transformer", "text", "data", "run", "generation", "training"),
     *("interop", "insight", "page", "page/web", "demo", "commands", "reference"),
 ]
-BESIDE = ["docs", "recipes", "examples", "benchmarks"]
+BESIDE = ["docs", "docs/tutorials", "docs/make", "recipes", "examples", "benchmarks"]
 KINDS = {".css": "The style of the page.", ".html": "The document around the scripts and the style."}
 QUESTIONS = [
     ("The softmax of a block of queries", "attention/kernels/blockwise.py"),
@@ -43,7 +43,7 @@ QUESTIONS = [
 INTRODUCTION = """# Map
 
 Every folder and file in a line, in reading order: a folder imports only from folders above it. Written by
-`python docs/map.py` from the docstrings.
+`python docs/make/map.py` from the docstrings.
 
 ## Where do I find ...
 
@@ -93,7 +93,7 @@ def folders() -> list[Path]:
 def make_map() -> str:
     """Return the text of docs/map.md."""
     if lost := [path for _, path in QUESTIONS if not (PACKAGE / path).exists()]:
-        raise SystemExit(f"QUESTIONS in docs/map.py names what isn't there: {', '.join(lost)}")
+        raise SystemExit(f"QUESTIONS in docs/make/map.py names what isn't there: {', '.join(lost)}")
     table = "".join(f"| {question} | [`{path}`](../src/glassformer/{path}) |\n" for question, path in QUESTIONS)
     inside = "".join(section(folder) for folder in [*folders(), PACKAGE])
     beside = "".join(section(ROOT / name) for name in BESIDE)

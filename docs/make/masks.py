@@ -1,6 +1,6 @@
-"""Draws docs/masks.png: what a wrong mask looks like.
+"""Draws docs/img/masks.png: what a wrong mask looks like.
 
-pip install -e '.[plots]' && python docs/masks.py
+pip install -e '.[plots]' && python docs/make/masks.py
 """
 
 from pathlib import Path
@@ -25,4 +25,4 @@ for row, (name, keep) in zip(axes, right.items(), strict=True):
         axis.vlines([n - 0.5 for n in range(LENGTH)], -0.5, LENGTH - 0.5, color="white", linewidth=0.8)
         axis.set(xlabel="key", ylabel="query", xticks=[0, LENGTH - 1], yticks=[0, LENGTH - 1])
         axis.tick_params(which="both", length=0)
-figure.savefig(Path(__file__).with_name("masks.png"), dpi=110)
+figure.savefig(Path(__file__).parents[1] / "img" / "masks.png", dpi=110)
