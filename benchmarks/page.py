@@ -23,7 +23,8 @@ import tyro
 from torch import nn
 
 from glassformer import Want, capture, page
-from glassformer.page.report import LONG_INPUT_WANT, Page
+from glassformer.page.report import Page
+from glassformer.page.views import LONG_INPUT_WANT
 
 WIDTH, LAYERS, HEADS = 128, 6, 8
 WORDS = (Path(__file__).parent.parent / "README.md").read_text(encoding="utf-8").split()

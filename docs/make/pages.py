@@ -20,7 +20,8 @@ from tyro.conf import Positional
 
 from glassformer import Want, capture, page
 from glassformer.page.inspection import inspect
-from glassformer.page.report import LONG_INPUT_WANT, Page
+from glassformer.page.report import Page
+from glassformer.page.views import LONG_INPUT_WANT
 
 ROOT = Path(__file__).parents[2]
 DESK, PHONE = (1400, 820), (390, 1240)

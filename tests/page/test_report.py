@@ -120,6 +120,23 @@ def test_patches_of_a_picture_have_their_grid(hypotheses_of):
         page(captured, target=["a"])
 
 
+@pytest.mark.parametrize("image", [torch.rand(3, 5, 7), torch.rand(5, 7), torch.randint(256, (3, 5, 7)).byte()])
+def test_an_image_lies_under_its_patches(read_data, image):
+    header, tensor = read_data(page(torch.full((6, 6), 1 / 6), grid=(2, 3), image=image).data)
+    (hypothesis,) = header["hypotheses"]
+    assert hypothesis["grids"] == {"tokens": [2, 3]}
+    expected = image if image.dtype == torch.uint8 else (image * 255).round()
+    assert torch.equal(tensor(hypothesis["images"]["tokens"]), expected.expand(3, -1, -1).permute(1, 2, 0).long())
+
+
+def test_a_large_image_is_made_smaller(read_data):
+    image = torch.linspace(0, 1, 896).expand(448, -1)
+    header, tensor = read_data(page(torch.full((6, 6), 1 / 6), grid=(2, 3), image=image).data)
+    pixels = tensor(header["hypotheses"][0]["images"]["tokens"])
+    assert pixels.shape == (224, 448, 3)
+    assert_close(pixels[0, :, 0] / 255, image[0].view(448, 2).mean(1), atol=1 / 255, rtol=0)
+
+
 def test_nothing_in_the_page_is_markup_or_reaches_out(captured, source, target):
     made = page(captured, source, target, title="</title><script>alert(1)</script>")
     text = made.html()
@@ -147,6 +164,9 @@ def test_it_is_written_whole_or_not_at_all(captured, tmp_path):
         (dict(tokens=[]), r"there are 10 positions of the source, got 0 tokens for them"),
         (dict(grid=(-1, -1)), r"grid must be \(rows, columns\) of at most 10 patches, got \(-1, -1\)"),
         (dict(grid=(4, 4)), r"grid must be \(rows, columns\) of at most 10 patches, got \(4, 4\)"),
+        (dict(image=torch.rand(3, 8, 8)), r"image needs grid: the rows and columns of its patches"),
+        (dict(grid=(2, 5), image=torch.rand(8, 8, 4)), r"image must be a tensor \(3, height, width\).*got \(8, 8, 4\)"),
+        (dict(grid=(2, 5), image=torch.randn(3, 8, 8)), r"image must be from 0 to 1, .* before it was normalised"),
         (dict(entry=1), r"entry must be one of the batch's 1, from 0 to 0, got 1"),
     ],
     ids=str,

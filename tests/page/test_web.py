@@ -87,7 +87,7 @@ def test_tokens_stay_text(opened, captured, source, target):
     assert tab.locator("h1").inner_text() == "<i>seen</i>"
     shown = [chip.inner_text() for chip in tab.locator(".token").all()]
     marks = [{"": "∅", " a b": "␣a b"}.get(token, token) for token in source]
-    assert shown == [*target, *marks]
+    assert shown == [*marks, *target]
     assert tab.locator("script").count() == 2
 
 
@@ -98,7 +98,7 @@ def test_choices_change_the_picture_and_the_address_brings_them_back(opened, mad
         tab.locator(".cell").nth(cell).click()
         pictures.add(picture(tab))
     assert len(pictures) == 4
-    tab.locator(".token").nth(3).click()
+    tab.locator(".token").nth(3).click()  # of the source
     tab.get_by_label("who looks at a token").check()
     address, readout = tab.evaluate("location.hash"), tab.locator(".readout").inner_text()
     assert "looked at by" in readout
@@ -125,7 +125,7 @@ def test_numbers_on_screen_are_those_of_the_data(opened, made, captured, target)
     for key in ["ArrowUp"] * 3 + ["ArrowLeft"] * 9 + ["ArrowDown"] * 2 + ["ArrowRight"] * 4:
         tab.keyboard.press(key)  # it begins at the chosen token, which is none of these
     assert plain(tab.locator(".readout").inner_text()) == f"“<b>” → “by”: {rows[2][4]}"
-    title = tab.locator(".token").nth(len(target) + best).get_attribute("title")
+    title = tab.locator(".token").nth(best).get_attribute("title")
     assert title == rows[3][best]
 
 
@@ -142,7 +142,7 @@ def test_the_keyboard_reaches_everything(opened, made):
         tab.keyboard.press(key)
     assert tab.evaluate("document.activeElement.dataset.head") == "1"
     assert "head 1" in tab.locator(".name").inner_text()
-    tab.locator(".tokens").first.focus()
+    tab.locator(".tokens").last.focus()
     tab.keyboard.press("ArrowRight")
     assert tab.locator(".chosen").inner_text() == "la"
     entropy, received = tab.locator(".strip").all()
@@ -162,7 +162,7 @@ def test_it_fits_a_phone_by_touch_and_in_the_dark(opened, made, captured):
     assert tab.evaluate("document.documentElement.scrollWidth") <= 375
     dark = tab.evaluate("getComputedStyle(document.getElementById('page')).backgroundColor")
     assert dark == "rgb(16, 20, 28)"
-    tab.locator(".token").nth(2).tap()
+    tab.locator(".tokens").last.locator(".token").nth(2).tap()
     assert "<b>" in tab.locator(".readout").inner_text()
     cells = tab.evaluate("glassformer.map.cells")
     weights = captured["decoder.layers.0.multihead_attn"].weights[0, 0]
@@ -172,7 +172,7 @@ def test_it_fits_a_phone_by_touch_and_in_the_dark(opened, made, captured):
     assert words == "“<b>” → “the”"
     assert float(share) / 100 == pytest.approx(float(weights[2, 5]), rel=6e-3)
     before = picture(tab)
-    tab.get_by_text("Light or dark").tap()
+    tab.get_by_text("Theme").tap()
     assert picture(tab) != before
 
 
@@ -182,7 +182,7 @@ def test_pictures_are_saved(opened, made, tmp_path, target):
     assert svg.count("<rect") > 20
     words = [text.text for text in ElementTree.fromstring(svg).iter("{http://www.w3.org/2000/svg}text")]
     assert words[: len(target)] == target
-    assert words[len(target) + 6] == "<script>do…"
+    assert words[len(target) + 6] == "<script>docum…"
     assert "sum to 100 %" in " ".join(words)
     with tab.expect_download() as saved:
         tab.get_by_text("PNG").click()
@@ -208,7 +208,7 @@ def test_of_other_weights_it_says_the_most_that_they_can_be(opened, record):
     assert (bounds[~known] >= exact[~known]).all()
     assert bounds[~known].mean() < 0.2
     tab.get_by_label("who looks at a token").check()
-    assert "For tokens without colour the weight is not known" in tab.locator(".words").inner_text()
+    assert "For tokens without colour the weight is not known" in tab.locator(".reader").inner_text()
 
 
 def test_rounding_takes_nothing_from_what_a_weight_can_be(opened):
@@ -235,7 +235,7 @@ def test_marks_of_direction_and_of_control_stay_in_their_tokens(opened, captured
     target = ["\u202eevil", "ctl\x01", "\u05e9\u05dc\u05d5\u05dd", "\ud800", "x"]
     tab = opened(page(captured, source, target, title="ctl\x01 \u202e"), "#token=2")
     assert tab.locator("h1").inner_text() == "ctl⟨0001⟩ ⟨202e⟩"
-    shown = [chip.inner_text() for chip in tab.locator(".token").all()[:4]]
+    shown = [chip.inner_text() for chip in tab.locator(".tokens").last.locator(".token").all()[:4]]
     assert shown == ["⟨202e⟩evil", "ctl⟨0001⟩", target[2], "?"]
     assert tab.locator(".readout").inner_text().startswith(f"“\u2068{target[2]}\u2069” looks at ")
     ElementTree.fromstring(saved_svg(tab))
@@ -246,7 +246,7 @@ def test_a_long_map_keeps_to_its_room_and_shows_what_is_chosen(opened, record):
     made = page(record(Want(weights=True), source=4, target=700, **few))
     tab = opened(made, "#at=decoder.layers.0.multihead_attn&token=650")
     assert tab.locator(".map").bounding_box()["height"] <= 900
-    chip, box = (tab.locator(one).first.bounding_box() for one in (".chosen", ".tokens"))
+    chip, box = (tab.locator(one).last.bounding_box() for one in (".chosen", ".tokens"))
     assert box["y"] <= chip["y"] <= box["y"] + box["height"]
     tab.locator("summary").click()
     tab.wait_for_selector("tbody tr")
@@ -259,13 +259,54 @@ def test_a_long_map_keeps_to_its_room_and_shows_what_is_chosen(opened, record):
     assert svg.count("<rect") == 1
 
 
+def test_both_texts_are_there_and_a_click_on_the_one_aside_goes_where_it_takes_part(opened, captured):
+    tab = opened(page(captured, ["▁the", "▁do", "g"], ["le", "▁chien"]), "#at=encoder.layers.0.self_attn&head=1")
+    source, target = tab.locator(".text").all()
+    assert source.locator(".token").all_inner_texts() == ["␣the", "␣do", "g"]
+    assert target.locator(".token").all_inner_texts() == ["le", "␣chien"]
+    assert [text.evaluate("e => e.classList.contains('aside')") for text in (source, target)] == [False, True]
+    target.locator(".token").last.click()
+    assert "Decoder → source, layer 2" in tab.locator(".name").inner_text()
+    assert plain(tab.locator(".readout").inner_text()).startswith("“␣chien” looks at ")
+    assert tab.locator(".aside").count() == 0
+
+
+def test_an_image_is_clear_where_the_chosen_token_looks(opened):
+    weights = torch.tensor([[0.0, 0.5, 0.125, 0.375, 0.0]]).expand(5, 5)
+    image = torch.rand(3, 4, 6)
+    tab = opened(page(weights, ["CLS", *"abcd"], grid=(2, 2), image=image))
+    shown = tab.evaluate(
+        """() => {
+            const canvas = document.querySelector(".image canvas");
+            return [...canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height).data];
+        }"""
+    )
+    pixels = torch.tensor(shown).view(4, 6, 4)
+    assert torch.equal(pixels[..., :3], (image * 255).round().long().permute(1, 2, 0))
+    assert (pixels[..., 3] == 255).all()
+    colours = [patch.evaluate("e => e.style.background") for patch in tab.locator(".patches .token").all()]
+    veils = [float(match[1]) for colour in colours if (match := re.search(r"([\d.]+)%", colour))]
+    assert veils == pytest.approx([0, 80 * (1 - 0.25**0.5), 80 * (1 - 0.75**0.5), 80], abs=0.3)
+    assert "a patch is the clearer, the larger its weight" in tab.locator(".reading").inner_text()
+    box, patches = (tab.locator(one).bounding_box() for one in (".image canvas", ".patches"))
+    assert box == patches
+    assert box["width"] / box["height"] == pytest.approx(6 / 4, rel=0.01)
+
+
+@pytest.mark.parametrize("width", [1400, 400])
+def test_buttons_stand_in_one_row_beside_a_long_title(opened, captured, width):
+    tab = opened(page(captured, title="a long title " * 12), viewport={"width": width, "height": 900})
+    assert len({button.bounding_box()["y"] for button in tab.locator(".tools button").all()}) == 1
+    assert tab.evaluate("document.documentElement.scrollWidth") <= width
+
+
 def test_a_link_to_what_is_not_there_shows_what_is(opened, made):
     for address in ("#at=none&head=9&token=99&of=7", "#head=1e999", "#%E0%A4%A"):
         assert "Decoder → source, layer 2, head" in opened(made, address).locator(".name").inner_text()
 
 
 def test_nothing_is_drawn_that_is_not_seen(opened, record):
-    tab = opened(page(record(Want(weights=True))), viewport={"width": 1400, "height": 120})
+    tab = opened(page(record(Want(weights=True))), viewport={"width": 1400, "height": 340})
     drawn = "[...document.querySelectorAll('.cell canvas')].map((c) => c.width !== 300)"
     for _ in range(100):
         if any(tab.evaluate(drawn)):

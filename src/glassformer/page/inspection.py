@@ -8,7 +8,8 @@ from glassformer.errors import ConfigError
 from glassformer.generation.config import SearchConfig
 from glassformer.generation.translator import Translator
 from glassformer.insight.heads import read_heads
-from glassformer.page.report import LONG_INPUT_WANT, MOST_WEIGHTS, Page, page
+from glassformer.page.report import MOST_WEIGHTS, Page, page
+from glassformer.page.views import LONG_INPUT_WANT
 from glassformer.run.names import HEADS
 from glassformer.transformer.config import ModelConfig
 

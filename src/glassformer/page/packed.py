@@ -19,8 +19,9 @@ class PackedTensors:
     """Tensors one after the other. Equal tensors are stored once; `add` returns where each one is.
 
     A tensor has one of four kinds. f4 is float32. p2 is for numbers from 0 up: 16 bits, with 5 of exponent and 11 of
-    fraction, exact to 1 part in 4,096; numbers below 2^-31 of the largest are 0. u2 and u4 are positions. The bytes of
-    a tensor lie in planes, the lowest bytes of all numbers first, because that deflates better.
+    fraction, exact to 1 part in 4,096; numbers below 2^-31 of the largest are 0. u2 and u4 are whole numbers:
+    positions, or the colours of an image. The bytes of a tensor lie in planes, the lowest bytes of all numbers first,
+    because that deflates better.
     """
 
     def __init__(self) -> None:

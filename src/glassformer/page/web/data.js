@@ -43,9 +43,9 @@ export async function unpack(packed) {
   const length = new DataView(bytes.buffer).getUint32(0, true);
   const header = JSON.parse(new TextDecoder().decode(bytes.subarray(4, 4 + length)));
   const body = bytes.subarray(4 + length);
-  for (const hypothesis of header.hypotheses)
-    for (const view of hypothesis.views)
-      for (const name in view.facts) view.facts[name] = new Numbers(body, view.facts[name]);
+  for (const { views, images } of header.hypotheses)
+    for (const stored of [images, ...views.map((view) => view.facts)])
+      for (const name in stored) stored[name] = new Numbers(body, stored[name]);
   return header;
 }
 

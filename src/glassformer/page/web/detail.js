@@ -61,7 +61,7 @@ export class Detail {
     context.strokeRect((k - left) * size, (q - top) * size, size, size);
     this.says.textContent =
       `Queries ${top} to ${top + rows - 1}, keys ${left} to ${left + columns - 1}, one cell for each weight. Grey cells are not ` +
-      `among the query's largest weights. The darker, the larger the weight: white is 0, the darkest ${percent(most)}. ` +
+      `among the query's largest weights. The stronger the colour, the larger the weight, from 0 to ${percent(most)}. ` +
       `Framed: ${page.pair(q, k)}.`;
   }
 

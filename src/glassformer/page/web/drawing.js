@@ -9,20 +9,28 @@ export const atMost = (weight) => `at most ${UP.format(100 * weight)} %`;
 // Characters that are invisible or change the direction of the text after them.
 const HIDDEN = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff\ufffe\uffff]/g;
 
+// A space at an end of a token, or SentencePiece's mark of one (U+2581), is shown as ␣.
 export function visible(token) {
   if (token === "") return "∅";
   return token
     .replace(/^ +| +$/g, (spaces) => "␣".repeat(spaces.length))
+    .replace(/\u2581/g, "␣")
     .replace(/\n/g, "⏎")
     .replace(/\t/g, "⇥")
     .replace(HIDDEN, (c) => `⟨${c.charCodeAt(0).toString(16).padStart(4, "0")}⟩`);
 }
 
-// A token beside a map: at most 11 letters.
+// A token beside a map: at most 14 letters.
 export function short(token) {
   const letters = [...visible(token)];
-  return letters.length > 11 ? `${letters.slice(0, 10).join("")}…` : letters.join("");
+  return letters.length > 14 ? `${letters.slice(0, 13).join("")}…` : letters.join("");
 }
+
+// A token in a list, its marks of spaces thinner than its letters.
+export const marked = (token) =>
+  visible(token)
+    .split(/(␣)/)
+    .map((part) => (part === "␣" ? make("span", { class: "space" }, part) : part));
 
 // A token in a sentence, isolated so that its writing direction doesn't change the rest (Unicode's isolates).
 export const quoted = (token) => `“\u2068${visible(token)}\u2069”`;

@@ -1,10 +1,10 @@
 // The chosen head, large: a cell for each weight, or for each tile of weights.
-import { ARROWS, isEnter, make, percent, sized, visible, within } from "./drawing.js";
-import { labelsOf, paint } from "./saving.js";
+import { ARROWS, isEnter, make, percent, short, sized, visible, within } from "./drawing.js";
+import { labelsOf, paint, widest } from "./saving.js";
 
-const ROOM = { width: 580, height: 900 }; // CSS pixels that a map may take
-const CELL = { most: 26, labelled: 11 }; // CSS pixels
-const MARGIN = 78; // CSS pixels for the labels
+const ROOM = { width: 640, height: 900 }; // CSS pixels that a map may take
+const CELL = { most: 34, labelled: 11 }; // CSS pixels
+const LETTERS = { least: 10, most: 14 }; // CSS pixels of the labels
 
 export class HeadMap {
   constructor(page) {
@@ -46,11 +46,21 @@ export class HeadMap {
   // Decide where the cells are.
   layOut(map, room) {
     const size = (width) => Math.min(CELL.most, Math.floor(width / map.columns), Math.floor(ROOM.height / map.rows));
-    const labels = map.tile[0] === 1 && map.tile[1] === 1 && size(room - MARGIN) >= CELL.labelled;
-    const margin = labels ? MARGIN : 0;
+    const texts = map.tile[0] === 1 && map.tile[1] === 1 && size(room) >= CELL.labelled ? this.labels() : [];
+    const beside = texts.length ? 10 + widest(texts, this.font(LETTERS.most)) : 0;
+    const labels = texts.length > 0 && size(room - beside) >= CELL.labelled;
+    const margin = labels ? beside : 0;
     const side = size(room - margin);
     const [width, height] = side ? [side, side] : [Math.min(1, room / map.columns), Math.min(1, ROOM.height / map.rows)];
-    this.cells = { width, height, margin, labels, map };
+    this.cells = { width, height, margin, labels, map, letters: within(side - 3, LETTERS.least, LETTERS.most) };
+  }
+
+  labels() {
+    return ["from", "to"].flatMap((side) => this.page.tokens(side).map(short));
+  }
+
+  font(size) {
+    return `${size}px ${getComputedStyle(this.page.root).fontFamily}`;
   }
 
   // The drawing that saving.js writes.
@@ -63,7 +73,7 @@ export class HeadMap {
       palette: page.palette,
       paper: page.style("--paper"),
       ink: page.style("--ink"),
-      font: `11px ${getComputedStyle(page.root).fontFamily}`,
+      font: this.font(cells.letters),
     };
   }
 
@@ -79,7 +89,7 @@ export class HeadMap {
       );
     else parts.push("No map of this head was captured.");
     if (view.mean) parts.push("This is the mean of the layer's heads.");
-    if (head.map) parts.push(`The darker, the larger the weight: white is 0, the darkest ${percent(head.map.most)}.`);
+    if (head.map) parts.push(`The stronger the colour, the larger the weight, from 0 to ${percent(head.map.most)}.`);
     if (!head.has("weights") && head.has("top"))
       parts.push(`The ${view.facts.top.shape[2]} largest weights of each query are known; for every other weight an upper bound is given. ${precise}`);
     if (view.dropped) parts.push(`Not recorded, for lack of memory: ${view.dropped}.`);

@@ -47,7 +47,7 @@ export class Overview {
       });
       parts.push(make("h2", {}, GROUPS[group] ?? group), make("div", { class: "grid" }, ...rows));
     }
-    const says = ["The darker, the larger the weight; each small map has its own darkest."];
+    const says = ["The stronger the colour, the larger the weight; each small map has its own largest."];
     if (hypothesis.importance !== undefined)
       says.push(`The longer a bar, the more the loss rises without the head; the longest stands for ${number(hypothesis.importance)} nats per token.`);
     parts.push(make("p", { class: "says" }, says.join(" ")));

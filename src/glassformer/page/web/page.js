@@ -174,22 +174,25 @@ class Page {
       button("PNG", "Save the map as a PNG picture", () => this.savePng()),
       button("SVG", "Save the map as an SVG picture", () => this.saveSvg()),
     ];
-    const theme = button("Light or dark", "Change between light and dark", () => {
+    const theme = button("Theme", "Change between light and dark", () => {
       this.root.dataset.theme = this.root.dataset.theme === "dark" ? "light" : "dark";
       this.redraw();
     });
     const link = this.linked ? button("Link", "Copy a link to what is shown", () => this.copyLink()) : null;
     const picker = this.picker && make("label", { class: "hypotheses" }, "Hypothesis ", this.picker);
+    const pictured = data.hypotheses.some(({ grids }) => Object.keys(grids).length); // an image stands beside the map
+    const reader = [make("div", { class: "choices" }, picker, this.texts.sides), pictured ? null : this.texts.element];
     const one = [this.title, this.map.element, this.readout, this.map.says, this.detail.element];
-    const words = [this.texts.element, this.strips.element, this.table.element];
+    const words = [pictured ? this.texts.element : null, this.strips.element, this.table.element];
     this.root.replaceChildren(
-      make("header", {}, make("h1", { dir: "auto" }, visible(data.title)), picker, make("div", { class: "tools" }, ...this.savers, link, theme)),
+      make("header", {}, make("h1", { dir: "auto" }, visible(data.title)), make("div", { class: "tools" }, ...this.savers, link, theme)),
+      make("section", { class: "reader", "aria-label": "Tokens" }, ...reader),
       make(
         "div",
         { class: "columns" },
         this.overview.element,
         make("section", { class: "one", "aria-label": "The chosen head" }, ...one),
-        make("section", { class: "words", "aria-label": "Tokens" }, ...words),
+        make("section", { class: "words", "aria-label": "Along the text" }, ...words),
       ),
     );
   }

@@ -4,7 +4,7 @@
 // read upwards), `says` (what it is), `palette`, `paper`, `ink` and `font`.
 import { colour, make, pixels, shade, short, sized } from "./drawing.js";
 
-const LINE = 15; // CSS pixels of a caption's line
+const LINE = 18; // CSS pixels of a caption's line
 const APART = 10_000; // cells beyond which an SVG holds pixels
 const NARROWEST = 240;
 
@@ -14,6 +14,13 @@ export function labelsOf({ width, height, margin }, queries, keys) {
     ...queries.map((token, i) => [short(token), margin - 4, margin + (i + 0.5) * height, false]),
     ...keys.map((token, i) => [short(token), margin + (i + 0.5) * width, margin - 4, true]),
   ];
+}
+
+// The width of the widest of some texts, in CSS pixels.
+export function widest(texts, font) {
+  const context = make("canvas").getContext("2d");
+  context.font = font;
+  return Math.ceil(Math.max(0, ...texts.map((text) => context.measureText(text).width)));
 }
 
 export function paint(context, { cells, labels, palette, ink, font }) {
@@ -86,7 +93,7 @@ export function svg(drawing) {
   const { w, h, lines } = frame(drawing);
   const escape = (text) => text.replace(/[&<>"]/g, (c) => `&#${c.charCodeAt(0)};`);
   const parts = [
-    `<svg xmlns="http://www.w3.org/2000/svg" width="${w}" height="${h}" viewBox="0 0 ${w} ${h}" font-family="sans-serif" font-size="11">`,
+    `<svg xmlns="http://www.w3.org/2000/svg" width="${w}" height="${h}" viewBox="0 0 ${w} ${h}" font-family="sans-serif" font-size="${cells.letters}">`,
     `<title>${escape(says[0])}</title>`,
     `<rect width="100%" height="100%" fill="${paper}"/>`,
   ];

@@ -1,8 +1,10 @@
-// The tokens: one is chosen, the others are coloured by its weights.
-import { ARROWS, colour, ink, make, percent, reveal, shade, visible } from "./drawing.js";
+// The texts: one token is chosen, those on the other side of the attention are coloured by its weights.
+import { ARROWS, colour, ink, make, marked, percent, reveal, shade } from "./drawing.js";
 
 const CHUNK = 100; // tokens that are laid out together
-const AXES = { source: "Source", target: "Target", next: "Target", written: "What was written", tokens: "Tokens" };
+const NAMES = { source: "Source", target: "Target", next: "Translation", written: "Written before", tokens: "Tokens" };
+const ORDER = ["source", "target", "next", "written", "tokens"];
+const VEIL = 0.8; // how much a patch without weight hides of the image
 
 export class Texts {
   constructor(page) {
@@ -17,8 +19,20 @@ export class Texts {
     }
     this.says = make("p", { class: "says" });
     this.lists = make("div", { class: "texts" });
-    this.element = make("div", {}, this.sides, this.lists, this.says);
+    this.element = make("div", { class: "reading" }, this.lists, this.says);
     this.painted = [];
+  }
+
+  // The axis of the tokens on a side of the chosen attention.
+  axis(side) {
+    return side === "from" ? this.page.view.queries : this.page.view.keys;
+  }
+
+  // The side on which an axis takes part in the chosen attention. In attention of a text to itself it is both.
+  sideOf(axis) {
+    const { view, state } = this.page;
+    if (view.queries === view.keys) return axis === view.keys ? state.side : undefined;
+    return { [view.queries]: "from", [view.keys]: "to" }[axis];
   }
 
   // Which token to choose when the side changes: the same one, if both sides are the same text.
@@ -28,61 +42,78 @@ export class Texts {
     return page.head.best(page.state.side, page.state.token);
   }
 
-  // Show the texts of the chosen attention.
+  // Show all texts of the hypothesis; those that take no part in the chosen attention are faint. What was written
+  // before is the translation again, one token later, and is left out then.
   layOut() {
-    const { view, state, hypothesis } = this.page;
-    const key = `${state.of} ${view.queries} ${view.keys}`;
-    if (this.shown === key) return;
-    this.shown = key;
-    this.chips = {};
-    const sides = view.queries === view.keys ? ["both"] : ["from", "to"];
-    const blocks = sides.map((side) => {
-      const axis = side === "to" ? view.keys : view.queries;
-      const { list, chips } = this.list(axis, side, hypothesis.axes[axis], hypothesis.grids[axis]);
-      for (const name of side === "both" ? ["from", "to"] : [side]) this.chips[name] = { list, chips };
-      return make("div", {}, make("h3", {}, AXES[axis] ?? axis), list);
-    });
-    this.lists.replaceChildren(...blocks);
-    this.painted = [];
+    const { state, hypothesis } = this.page;
+    if (this.shown !== state.of) {
+      this.shown = state.of;
+      this.blocks = {};
+      for (const axis of ORDER.filter((name) => name in hypothesis.axes)) this.blocks[axis] = this.block(axis);
+      this.lists.replaceChildren(...Object.values(this.blocks).map(({ element }) => element));
+      this.painted = [];
+    }
+    for (const [axis, { element }] of Object.entries(this.blocks)) {
+      const takesPart = this.sideOf(axis) !== undefined;
+      element.classList.toggle("aside", !takesPart);
+      element.hidden = axis === "written" && !takesPart;
+    }
   }
 
-  // A list of tokens. With a grid, the last of them are the patches of a picture.
-  list(axis, side, tokens, grid) {
-    const list = make("div", { class: grid ? "tokens pictured" : "tokens", role: "listbox", tabindex: 0, "aria-label": AXES[axis] ?? axis });
+  // The tokens of an axis. With a grid, the last of them are the patches of an image.
+  block(axis) {
+    const { page } = this;
+    const { axes, grids, images } = page.hypothesis;
+    const [tokens, grid, name] = [axes[axis], grids[axis], NAMES[axis]];
+    const list = make("div", { class: grid ? "tokens pictured" : "tokens", role: "listbox", tabindex: 0, "aria-label": name });
     const chips = tokens.map((token, n) =>
-      make("span", { class: "token", role: "option", dir: "auto", "data-n": n, id: `${this.page.id}-${side}-${n}` }, visible(token)),
+      make("span", { class: "token", role: "option", dir: "auto", "data-n": n, id: `${page.id}-${axis}-${n}` }, ...marked(token)),
     );
     const lead = grid ? chips.length - grid[0] * grid[1] : chips.length;
     for (let first = 0; first < lead; first += CHUNK)
       list.append(make("div", { class: "chunk" }, ...chips.slice(first, Math.min(lead, first + CHUNK))));
     if (grid) {
       const patches = make("div", { class: "patches" }, ...chips.slice(lead));
-      patches.style.gridTemplateColumns = `repeat(${grid[1]}, 1fr)`;
-      list.append(patches);
+      patches.style.gridTemplate = `repeat(${grid[0]}, 1fr) / repeat(${grid[1]}, 1fr)`;
+      const box = make("div", { class: "image" }, images[axis] && drawn(images[axis]), patches);
+      box.style.aspectRatio = (images[axis]?.shape ?? grid).slice(0, 2).reverse().join(" / ");
+      list.append(box);
     }
-    const which = () => (side === "both" ? this.page.state.side : side);
     list.addEventListener("click", (event) => {
       const chip = event.target.closest(".token");
-      if (chip) this.page.choose({ side: which(), token: Number(chip.dataset.n) });
+      if (chip) this.choose(axis, Number(chip.dataset.n));
     });
-    list.addEventListener("keydown", (event) => this.step(event, which(), grid));
-    return { list, chips };
+    list.addEventListener("keydown", (event) => this.step(event, axis, grid));
+    const element = make("div", { class: "text" }, make("h3", {}, name), list);
+    return { element, list, chips, veiled: images[axis] ? lead : Infinity };
+  }
+
+  // Choose a token. If its text takes no part in the chosen attention, go to the one that the page opened with.
+  choose(axis, token) {
+    const { page } = this;
+    const side = this.sideOf(axis);
+    if (side !== undefined) return page.choose({ side, token });
+    const { start, views } = page.hypothesis;
+    const { queries } = views.find(({ path }) => path === start.at);
+    page.choose({ ...start, side: queries === axis ? "from" : "to", token });
   }
 
   // Scroll to the chosen token.
   reveal() {
-    const { list, chips } = this.chips[this.page.state.side];
-    reveal(list, chips[this.page.state.token]);
+    const { side, token } = this.page.state;
+    const { list, chips } = this.blocks[this.axis(side)];
+    reveal(list, chips[token]);
   }
 
   // Arrow keys move from token to token.
-  step(event, side, grid) {
+  step(event, axis, grid) {
     const arrow = ARROWS[event.key];
     if (!arrow) return;
     event.preventDefault();
     const { state } = this.page;
-    const token = side === state.side ? state.token + arrow[0] * (grid ? grid[1] : 1) + arrow[1] : 0;
-    if (token >= 0 && token < this.chips[side].chips.length) this.page.choose({ side, token });
+    const isChosen = this.axis(state.side) === axis;
+    const token = isChosen ? state.token + arrow[0] * (grid ? grid[1] : 1) + arrow[1] : 0;
+    if (token >= 0 && token < this.blocks[axis].chips.length) this.choose(axis, token);
   }
 
   // Colour the tokens by the weights of the chosen one.
@@ -96,21 +127,44 @@ export class Texts {
     }
     const line = head.line(side, token);
     const most = line.reduce((a, [, weight]) => Math.max(a, weight), 0);
-    const others = this.chips[side === "from" ? "to" : "from"].chips;
+    const others = this.blocks[this.axis(side === "from" ? "to" : "from")];
     this.painted = line.map(([n, weight]) => {
+      const chip = others.chips[n];
       const at = shade(weight, most);
-      others[n].style.background = colour(palette, at);
-      others[n].style.color = ink(palette, at);
-      others[n].title = percent(weight);
-      return others[n];
+      chip.style.background = n < others.veiled ? colour(palette, at) : veil(VEIL * (1 - at / 255));
+      chip.style.color = ink(palette, at);
+      chip.title = percent(weight);
+      return chip;
     });
-    const { list, chips } = this.chips[side];
+    const { list, chips } = this.blocks[this.axis(side)];
     chips[token].classList.add("chosen");
     chips[token].setAttribute("aria-selected", "true");
     list.setAttribute("aria-activedescendant", chips[token].id);
     this.painted.push(chips[token]);
-    this.says.textContent =
-      `The chosen token is framed. The darker, the larger the weight that it ${side === "from" ? "gives" : "receives"}: ` +
-      `white is 0, the darkest ${percent(most)}.${head.has("weights") ? "" : " For tokens without colour the weight is not known."}`;
+    this.says.textContent = this.stated(side, others.veiled < Infinity, most);
   }
+
+  stated(side, hasImage, most) {
+    const image = hasImage ? " In the image, a patch is the clearer, the larger its weight." : "";
+    const unknown = this.page.head.has("weights") ? "" : " For tokens without colour the weight is not known.";
+    return (
+      `The chosen token is framed. The stronger the colour, the larger the weight that it ` +
+      `${side === "from" ? "gives" : "receives"}, from 0 to ${percent(most)}.${image}${unknown}`
+    );
+  }
+}
+
+// The colour of a patch through which this share of the image is not seen.
+const veil = (share) => `color-mix(in srgb, var(--paper) ${(100 * share).toFixed(1)}%, transparent)`;
+
+// An image (height, width, 3) as a canvas.
+function drawn(numbers) {
+  const [height, width] = numbers.shape;
+  const canvas = make("canvas", { role: "img", "aria-label": "The image" });
+  Object.assign(canvas, { width, height });
+  const pixels = new ImageData(width, height);
+  numbers.range(0, numbers.count).forEach((value, n) => (pixels.data[Math.floor(n / 3) * 4 + (n % 3)] = value));
+  for (let n = 3; n < pixels.data.length; n += 4) pixels.data[n] = 255;
+  canvas.getContext("2d").putImageData(pixels, 0, 0);
+  return canvas;
 }
