@@ -124,15 +124,25 @@ def ink_on(color: tuple[float, ...]) -> str:
 def write_tokens(axis: Any, tokens: Sequence[str], *, turned: bool = False) -> None:
     """Write a token at each place of a matplotlib axis, `axes.xaxis` or `axes.yaxis`, if they are at most MOST_TOKENS.
 
-    `turned` writes them upwards. Call it after the axes have their look.
+    Otherwise the axis keeps its numbers. `turned` writes them upwards. Call it after the axes have their look.
     """
-    if len(tokens) > MOST_TOKENS:
+    if not 0 < len(tokens) <= MOST_TOKENS:
         return
-    installed = set(load_matplotlib("tokens").font_manager.get_font_names())
-    fonts = ["DejaVu Sans", *(name for name in _MANY_LETTERS if name in installed)]
     axis.set_ticks(range(len(tokens)))
-    axis.set_ticklabels(tokens, parse_math=False, fontfamily=fonts, rotation=90 if turned else 0)
+    axis.set_ticklabels(tokens, parse_math=False, fontfamily=_fonts(), rotation=90 if turned else 0)
     axis.set_tick_params(labelsize=SMALL if len(tokens) <= 20 else SMALL - 2)
+
+
+def write_legend(axes: Any) -> None:
+    """Write the legend of axes whose labels hold tokens."""
+    for text in axes.legend().get_texts():
+        text.set(parse_math=False, fontfamily=_fonts())
+
+
+def _fonts() -> list[str]:
+    """Return matplotlib's own font, and those installed that have letters which it lacks."""
+    installed = set(load_matplotlib("tokens").font_manager.get_font_names())
+    return ["DejaVu Sans", *(name for name in _MANY_LETTERS if name in installed)]
 
 
 def _style_text(axes: Any, title: str, x: str, y: str) -> None:
