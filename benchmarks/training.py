@@ -255,7 +255,7 @@ def cost(folder: Path, rounds: int, widths: tuple[int, ...], batches: tuple[int,
                 size = f"d{d_model}-{batch_tokens}"
                 (folder / f"train.{size}.json").write_text(json.dumps([[pairs[i] for i in batch] for batch in plan]))
                 sides = (ours, *(f"{kind} {each}" for kind in COMPARED.values() for each in PRECISIONS))
-                by_side = speed(folder, size, sides, rounds, 1 + 8192 // batch_tokens, settings)
+                by_side = speed(folder, size, sides, rounds, 2 + 8192 // batch_tokens, settings)
                 rates = {kind: max(by_side[f"{kind} {e}"]["median"] for e in PRECISIONS) for kind in COMPARED.values()}
                 measured[point] = rates | {"ours": by_side[ours]["median"]}
             value = d_model if name == "d_model" else batch_tokens

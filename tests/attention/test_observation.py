@@ -333,10 +333,11 @@ def test_many_heads_are_cut_and_it_says_so():
 
 def test_tokens_stand_along_keys_and_queries(tmp_path):
     keys, queries = ["the", "$_{$", "dog", "", "▁sat", "down", "."], ["der", "Hund", "saß", "da", "."]
-    figure = plotted(WANT).plot(keys, queries)
-    head, entropy = panel(figure, "head 1"), panel(figure, "entropy of each query, nats")
-    assert (written(head.xaxis), written(head.yaxis)) == (keys, queries)
-    assert {label.get_rotation() for label in head.get_xticklabels()} == {90}
+    want = Want(head_mean=True, entropy=True, received=True, rows=(1,), pooled=3)
+    figure = plotted(want).plot(keys, queries)
+    weights, entropy = panel(figure, "weights, mean of heads"), panel(figure, "entropy of each query, nats")
+    assert (written(weights.xaxis), written(weights.yaxis)) == (keys, queries)
+    assert {label.get_rotation() for label in weights.get_xticklabels()} == {90}
     assert written(entropy.xaxis) == queries
     assert written(panel(figure, "attention received by each key").xaxis) == keys
     rows = panel(figure, "weights of single queries, mean of heads")
