@@ -96,8 +96,8 @@ class DivergedError(GlassformerError):
     """A training whose losses are not usable. The message says which settings to change.
 
     Raised by `train`, `resume`, `train_once` and `prune` after `max_left_out` updates in a row that would have done
-    harm, or when a validation loss is not a number. The last checkpoint is from before: a program goes on from there
-    with a lower learning rate.
+    harm, or when a validation loss is not a number. A program goes on from the last checkpoint with a lower learning
+    rate. A pruning is started again.
 
     Example: docs/training.md.
     """
@@ -107,7 +107,7 @@ class OutOfMemoryError(GlassformerError):
     """A device or process without memory. The message says what the memory was for, and which setting to lower.
 
     Raised by `train`, `resume`, `train_once` and `prune`, in an update or a validation. A program goes on from the last
-    checkpoint with smaller batches.
+    checkpoint with smaller batches. A pruning is started again.
 
     Example: docs/training.md.
     """
