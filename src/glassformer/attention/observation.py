@@ -40,6 +40,14 @@ class Observation:
 
     `Want` says what each is. A fact that wasn't wanted is an AttributeError that says how to get it. `observation[3]`
     is the Observation of one entry of the batch, without the batch axis, `observation[2:5]` that of several.
+
+    >>> from glassformer import Want, observe
+    >>> queries = keys = values = torch.zeros(2, 3, 4, 8)  # batch, heads, length, d_head
+    >>> _, seen = observe(queries, keys, values, want=Want(received=True, top=2))
+    >>> seen.received.shape, seen.top.weights[0, 0, 0].tolist()
+    (torch.Size([2, 3, 4]), [0.25, 0.25])
+    >>> len(seen), seen[0].received.shape
+    (2, torch.Size([3, 4]))
     """
 
     entropy: Tensor
