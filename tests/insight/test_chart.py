@@ -36,7 +36,7 @@ def test_panels_have_cells_of_one_size_and_one_top():
     figure = plot_heads(model({"encoder.{}.self": 3, "decoder.{}.self": 2, "decoder.{}.source": 2}, 4))
     figure.canvas.draw()
     *panels, _ = figure.axes
-    assert [axes.get_title(loc="left") for axes in panels] == ["Encoder", "Decoder, its own text", "Decoder → source"]
+    assert [axes.get_title(loc="left") for axes in panels] == ["Encoder", "Decoder → itself", "Decoder → source"]
     cells = [axes.transData.transform([(0, 0), (1, 1)]) for axes in panels]
     sizes = {tuple(abs(second - first).round(3)) for first, second in cells}
     assert len(sizes) == 1

@@ -30,7 +30,7 @@ from glassformer.run.curves import SCORE_NAMES
 DOTS_PER_INCH = 130
 PANELS = {
     "encoder": ("encoder.", ".self_attention", "Encoder"),
-    "decoder": ("decoder.", ".self_attention", "Decoder, its own text"),
+    "decoder": ("decoder.", ".self_attention", "Decoder → itself"),
     "source": ("decoder.", ".source_attention", "Decoder → source"),
 }
 WIDEST, LARGEST_CELL = 12.0, 0.72
