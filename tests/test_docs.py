@@ -14,6 +14,8 @@ from pathlib import Path
 import pytest
 
 from glassformer.demo.dates import DatePhrase, DateSplits, make_dates
+from glassformer.interop.huggingface import export_marian
+from glassformer.run.folder import load_run
 from glassformer.training.config import TrainConfig
 from glassformer.training.train import train
 
@@ -49,12 +51,18 @@ def folder(dates: DateSplits, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     def pairs(dates: list[DatePhrase]) -> list[str]:
         return [f"{date.phrase}\t{date.iso}" for date in dates]
 
+    def segment(language: str, text: str) -> str:
+        return f'<tuv xml:lang="{language}"><seg>{text}</seg></tuv>'
+
     write(tmp_path / "pairs.tsv", pairs(dates.train))
     write(tmp_path / "test.tsv", pairs(dates.test))
     write(tmp_path / "new.txt", [date.phrase for date in dates.test])
     for name, part in (("train", dates.train), ("val", dates.valid), ("test", dates.test)):
         write(tmp_path / f"{name}.en", [date.phrase for date in part])
         write(tmp_path / f"{name}.de", [date.iso for date in part])
+    for name, part in (("memory", dates.train), ("held-out", dates.test)):
+        units = [f"<tu>{segment('en', date.phrase)}{segment('de', date.iso)}</tu>" for date in part]
+        write(tmp_path / f"{name}.tmx", ['<tmx version="1.4"><header/><body>', *units, "</body></tmx>"])
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
@@ -69,10 +77,22 @@ def trained(dates: DateSplits, tiny: Callable[..., TrainConfig], tmp_path_factor
 
 
 @pytest.fixture(scope="module")
+def marian(trained: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tiny model in a folder as transformers writes it, for the examples that begin with one of OPUS-MT."""
+    transformers = pytest.importorskip("transformers", reason="pip install 'glassformer[huggingface]'")
+    exported, saved = (tmp_path_factory.mktemp(name) for name in ("exported", "saved"))
+    export_marian(load_run(trained), exported)
+    with warnings.catch_warnings(action="ignore"):
+        for part in (transformers.MarianMTModel, transformers.MarianTokenizer):
+            part.from_pretrained(exported).save_pretrained(saved)
+    return saved
+
+
+@pytest.fixture(scope="module")
 def commands(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a `glassformer` whose new trainings end after three updates: the defaults take half a minute."""
     command = tmp_path_factory.mktemp("bin") / "glassformer"
-    limit = r'case "$1 $2" in "train --source" | train\ *.tsv) set -- "$@" --max-updates 3 ;; esac'
+    limit = r'case "$1 $2" in "train --source" | train\ *.tsv | train\ *.tmx) set -- "$@" --max-updates 3 ;; esac'
     write(command, ["#!/bin/sh", limit, f'exec {shlex.quote(sys.executable)} -m glassformer "$@"'])
     command.chmod(0o755)
     return command.parent
@@ -86,8 +106,10 @@ def test_example_runs_as_it_stands_and_prints_what_follows(
     # The examples that learn something, or start several commands (2 seconds each to load torch), take more than 3 s.
     if re.search(r'runs/dates["\s]', example) and not re.search(r"\btrain\b", example):
         shutil.copytree(request.getfixturevalue("trained"), "runs/dates")
+    if "opus-mt-en-de" in example:
+        shutil.copytree(request.getfixturevalue("marian"), "opus-mt-en-de")
     if language == "python":  # in this process, which has loaded torch
-        if "train" in example or "optim" in example:
+        if re.search("train|optim|except", example):  # an example of an error shows what users see
             request.getfixturevalue("unchecked")
         with warnings.catch_warnings(action="ignore"):
             exec(compile(example, page, "exec"), {"__name__": "__main__"})

@@ -18,7 +18,7 @@ READING_ORDER = [
     *("attention", "attention/kernels", "capture", "transformer", "text", "data", "run", "generation", "training"),
     *("interop", "insight", "page", "page/web", "demo", "commands", "reference"),
 ]
-BESIDE = ["docs", "docs/tutorials", "docs/make", "recipes", "examples", "benchmarks"]
+BESIDE = ["docs", "docs/start", "docs/howto", "docs/tutorials", "docs/make", "recipes", "examples", "benchmarks"]
 KINDS = {".css": "The style of the page.", ".html": "The document around the scripts and the style."}
 QUESTIONS = [
     ("The softmax of a block of queries", "attention/kernels/blockwise.py"),
