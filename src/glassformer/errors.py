@@ -99,7 +99,7 @@ class DivergedError(GlassformerError):
     harm, or when a validation loss is not a number. A program goes on from the last checkpoint with a lower learning
     rate. A pruning is started again.
 
-    Example: docs/training.md.
+    Example: docs/howto/resume.md.
     """
 
 
@@ -109,7 +109,7 @@ class OutOfMemoryError(GlassformerError):
     Raised by `train`, `resume`, `train_once` and `prune`, in an update or a validation. A program goes on from the last
     checkpoint with smaller batches. A pruning is started again.
 
-    Example: docs/training.md.
+    Example: docs/howto/resume.md.
     """
 
 

@@ -43,7 +43,7 @@ DRAWN_FROM = 100_000
 class Round:
     """A model after a round, pruned or not.
 
-    Example: docs/inside.md.
+    Example: docs/howto/prune.md.
     """
 
     heads: int
@@ -65,7 +65,7 @@ class Round:
 class Pruning:
     """The report of a pruning.
 
-    Example: docs/inside.md.
+    Example: docs/howto/prune.md.
     """
 
     metric: str
@@ -117,7 +117,7 @@ def prune(config: PruneConfig, say: Callable[[str], None] = print) -> Pruning | 
     Raises ConfigError for settings that can't work or differ from those of a pruning that was stopped, RunError for
     folders that are in the way or a run without heads, and DivergedError or OutOfMemoryError if a training fails so.
 
-    Example: docs/inside.md.
+    Example: docs/howto/prune.md.
     """
     work = config.work
     # Then only the folders still have to be moved into place.

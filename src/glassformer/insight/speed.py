@@ -59,7 +59,7 @@ def compare_speed(before: Path, after: Path, lines: Sequence[str], device: str, 
     The speeds are medians over the turns; the ratio is a geometric mean, with its 95 % interval. Raises RunError for a
     folder that can't be read.
 
-    Example: docs/inside.md.
+    Example: docs/howto/prune.md.
     """
     translators = [Translator.load(folder, device) for folder in (before, after)]
     seconds: list[list[float]] = [[], []]

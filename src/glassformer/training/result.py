@@ -12,7 +12,7 @@ from glassformer.training.advice import Concern
 class TrainResult:
     """Run folder, score and cost of a training, finished or interrupted.
 
-    Example: docs/training.md.
+    Example: docs/howto/resume.md.
     """
 
     folder: Path

@@ -62,7 +62,7 @@ def train_once(config: TrainConfig) -> TrainResult:
     For a program that is started again after a stop, perhaps with another device or number of threads. In one process,
     without torchrun. Raises RunError if the run folder was trained with other settings, unless `config.overwrite`.
 
-    Example: docs/training.md.
+    Example: docs/howto/resume.md.
     """
     if not (config.out / CONFIG).exists():
         return train(config)
@@ -88,7 +88,7 @@ def resume(folder: Path, **changes: Any) -> TrainResult:
     precision, learning rate, batch size: `CHANGEABLE` in `training.config`), which hold from now on. Raises RunError if
     the training is finished, or another process is at it, ConfigError for other changes.
 
-    Example: docs/training.md.
+    Example: docs/howto/resume.md.
     """
     tame_memory()
     config = read_settings(folder).continued(folder, changes)
