@@ -59,6 +59,12 @@ def keep(name: str, measured: dict[str, Any]) -> None:
         file.write(json.dumps({**record, "commit": commit}) + "\n")
 
 
+def last(name: str, part: str) -> Any:
+    """Return the last measurement of a part that stands in results/NAME.jsonl."""
+    records = map(json.loads, (RESULTS / f"{name}.jsonl").read_text(encoding="utf-8").splitlines())
+    return [record[part] for record in records if part in record][-1]
+
+
 def machine() -> str:
     """Return the processor's name where it is known, the number of threads, and the GPU if there is one."""
     try:

@@ -1,16 +1,18 @@
 """glassformer.observe against scaled_dot_product_attention alone: what it costs to see the weights, in time and memory.
 
-    python benchmarks/observe.py [--only short facts long train curve gpu]
+    python benchmarks/observe.py [--only short facts long train curve gpu] [--draw]
 
 8 heads of 64, float32, batch 1. `short`: 16,384 positions. `facts`: each fact alone, at 8,192. `long`: 65,536, where
 all weights would take 137 GB; sampled rows are compared with explicit ones. `train`: a step at 4,096 with every head's
-entropy in the loss. `curve`: time and memory from 512 to 65,536, drawn in docs/img/observe.png (extra `plots`).
-`gpu`: bfloat16 on a GPU. Results are checked for equality before they are timed. Ratios are our time over SDPA's: lower
-is better, 1 is free. Everything is appended to benchmarks/results/observe.jsonl.
+entropy in the loss. `curve`: time and memory from 512 to 65,536, drawn in docs/img/observe.png (extra `plots`), which
+`--draw` does anew from the last curve on record. `gpu`: bfloat16 on a GPU. Results are checked for equality before
+they are timed. Ratios are our time over SDPA's: lower is better, 1 is free. Everything is appended to
+benchmarks/results/observe.jsonl.
 """
 
 import json
 import math
+import os
 import re
 import subprocess
 import sys
@@ -29,6 +31,7 @@ from torch.testing import assert_close
 
 from glassformer import MultiheadAttention, Want, attend, observe
 from glassformer.attention.kernels.weigh import weigh
+from glassformer.pictures import ACCENT, INK, LABEL, MAIN, MUTED, SECOND, SMALL, new_figure, save_figure, style_axes
 
 HEADS, WIDTH = 8, 64
 LINEAR = Want(entropy=True, received=True, distance=True, lse=True)
@@ -36,18 +39,22 @@ WITH_TOP = Want(entropy=True, received=True, distance=True, lse=True, top=8)
 SAMPLE = (0, 1, 777, 32_768, 65_535)
 ALL = Want(entropy=True, received=True, distance=True, lse=True, top=8, rows=SAMPLE, pooled=1024)
 LENGTHS = [512, 1024, 2048, 4096, 8192, 16_384, 32_768, 65_536]
-MOST_WEIGHTS = 8192  # explicit weights of 8 heads and their scores then take 4.3 GB
+SIDES = {"torch with weights": "weights", "SDPA alone": "sdpa", "observe": "ours", "observe, top-8 too": "top"}
 IMAGES = Path(__file__).parents[1] / "docs" / "img"
 Part = Literal["short", "facts", "long", "train", "curve", "gpu"]
 
 
-def main(only: tuple[Part, ...] = get_args(Part), seconds: float = 20.0) -> None:
+def main(only: tuple[Part, ...] = get_args(Part), seconds: float = 20.0, draw: bool = False) -> None:
     """Measure the parts named by `only`.
 
     Args:
         only: short, facts, long (about five minutes), train, curve (about ten), gpu.
         seconds: How long to repeat each pair of `short`, `train` and `gpu`.
+        draw: Only draw the last curve on record.
     """
+    if draw:
+        draw_curve(bench.last("observe", "curve"))
+        return
     print(bench.machine())
     measured: dict[str, Any] = {}
     for part in only:
@@ -147,18 +154,18 @@ def step(layer: MultiheadAttention, x: Tensor, towards: Tensor, way: str) -> lis
 
 def curve(seconds: float) -> dict[str, Any]:
     del seconds
-    sides = {"torch with weights": "weights", "SDPA alone": "sdpa", "observe": "ours", "observe, top-8 too": "top"}
-    found: dict[str, list[dict[str, float]]] = {name: [] for name in sides}
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    found: dict[str, Any] = {"machine's memory": memory, **{name: [] for name in SIDES}}
     for length in LENGTHS:
-        for name, side in sides.items():
-            if side == "weights" and length > MOST_WEIGHTS:
+        for name, side in SIDES.items():
+            if side == "weights" and explicit_bytes(length) > memory / 2:
                 continue
             found[name].append({"length": length, **in_its_own_process(side, length)})
             print(
                 f"{length:6} {name:20} {found[name][-1]['seconds']:8.3f} s {found[name][-1]['MiB']:8.0f} MiB",
                 flush=True,
             )
-    draw(found)
+    draw_curve(found)
     ends = [next(x for x in found["observe"] if x["length"] == length) for length in (32_768, 65_536)]
     per_position = (ends[1]["MiB"] - ends[0]["MiB"]) / 32_768 * 1024
     slope = math.log2(ends[1]["MiB"] / ends[0]["MiB"])
@@ -167,23 +174,59 @@ def curve(seconds: float) -> dict[str, Any]:
     return {**found, "summary": summary}
 
 
-def draw(found: dict[str, list[dict[str, float]]]) -> None:
-    from matplotlib.figure import Figure
+def explicit_bytes(length: int) -> int:
+    """Return the bytes of all weights and of the scores that they are made from, which exist together."""
+    return 2 * HEADS * length**2 * 4
 
-    figure = Figure(figsize=(9.6, 4.0), layout="constrained")
-    axes = figure.subplots(1, 2)
-    for axis, what, unit in zip(axes, ("seconds", "MiB"), ("time, s", "extra memory, MiB"), strict=True):
-        for (name, points), style in zip(found.items(), ("o-", "s-", "^-", "v--"), strict=True):
-            axis.plot([x["length"] for x in points], [x[what] for x in points], style, label=name, markersize=4)
-        axis.set(xscale="log", yscale="log", xlabel="length of queries and keys", ylabel=unit)
-        axis.set_xticks(LENGTHS, [f"{n // 1024}k" if n >= 1024 else str(n) for n in LENGTHS], minor=False)
-        axis.minorticks_off()
-        axis.grid(alpha=0.3)
-    axes[1].plot([16_384, 65_536], [20, 80], color="grey", linewidth=1)
-    axes[1].text(30_000, 24, "slope 1", color="grey")
-    axes[0].legend()
-    figure.suptitle("8 heads of 64, float32, two CPU threads: entropy, received, distance and lse with the output")
-    figure.savefig(IMAGES / "observe.png", dpi=110)
+
+def draw_curve(found: dict[str, Any]) -> None:
+    """Draw time and memory of the sides, and where explicit weights are not measured what they would take."""
+    figure = new_figure("the curve", figsize=(10.4, 4.6), dpi=110)
+    panels = figure.subplots(1, 2)
+    styles = {
+        "torch with weights": dict(color=ACCENT, marker="o"),
+        "SDPA alone": dict(color=MUTED, marker="s"),
+        "observe": dict(color=MAIN, marker="^"),
+        "observe, top-8 too": dict(color=SECOND, marker="v", linestyle="--"),
+    }
+    for axes, what in zip(panels, ("seconds", "MiB"), strict=True):
+        for name, style in styles.items():
+            points = found[name]
+            axes.plot([x["length"] for x in points], [x[what] for x in points], label=name, markersize=5, **style)
+        axes.set(xscale="log", yscale="log")
+        axes.set_xticks(LENGTHS, [short_length(n) for n in LENGTHS], minor=False)
+        axes.minorticks_off()
+        axes.yaxis.set_major_formatter("{x:,g}")
+    last = found["torch with weights"][-1]["length"]
+    beyond = [n for n in LENGTHS if n > last]
+    if beyond:
+        sizes = [found["torch with weights"][-1]["MiB"], *(explicit_bytes(n) / 2**20 for n in beyond)]
+        panels[1].plot([last, *beyond], sizes, ":", color=ACCENT, label="what the weights and scores would take")
+        panels[1].plot(beyond, sizes[1:], "o", color=ACCENT, markerfacecolor="white", markersize=5)
+        first, longest = beyond[0], beyond[-1]
+        size = explicit_bytes(first) / 2**30
+        says = f"not measured: {short_length(first)} would take\n{size:.0f} GiB of weights and scores"
+        if memory := found.get("machine's memory"):
+            says += f",\nand this machine has {memory / 2**30:.0f} GiB"
+        left: dict[str, Any] = dict(textcoords="offset points", ha="right", va="center", fontsize=SMALL, color=ACCENT)
+        end = last, found["torch with weights"][-1]["seconds"]
+        panels[0].annotate("stops here: see its memory", end, xytext=(-10, 8), **left)
+        panels[1].annotate(says, (first, sizes[1]), xytext=(-12, 14), **left)
+        most = f"{short_length(longest)}: {explicit_bytes(longest) / 2**30:.0f} GiB"
+        panels[1].annotate(most, (longest, sizes[-1]), xytext=(-10, 0), **left)
+    panels[0].legend()
+    style_axes(panels[0], title="Time", x="length of queries and keys", y="seconds")
+    style_axes(panels[1], title="Memory beyond the inputs", x="length of queries and keys", y="MiB")
+    figure.suptitle(
+        "8 heads of 64, float32, two CPU threads; observe gives entropy, received, distance and lse with the output",
+        fontsize=LABEL,
+        color=INK,
+    )
+    save_figure(figure, IMAGES / "observe.png")
+
+
+def short_length(length: int) -> str:
+    return f"{length // 1024}k" if length >= 1024 else str(length)
 
 
 def gpu(seconds: float) -> dict[str, Any] | str:

@@ -1,6 +1,7 @@
 """Training speed: glassformer against a plain loop over torch.nn.Transformer and over Hugging Face's Marian.
 
     python benchmarks/training.py --data DIR [--only tiny base breakdown cost loss gpu]
+    python benchmarks/training.py --draw
 
 DIR is a folder with train.en, train.de, val.en and val.de (Multi30k, data/task1/raw of
 https://github.com/multi30k/dataset); a joint BPE of 10,000 pieces; batches of like length. tiny is d_model 128, 4+4
@@ -31,9 +32,11 @@ from typing import Any, Literal, get_args
 import bench
 import torch
 import tyro
-from training_sides import SIZES, THREADS, VOCABULARY, Ours, Pairs, Sides
+from training_sides import SIZES, THREADS, VOCABULARY, Pairs, Sides
 
 from glassformer.device import pick_precision, tame_memory
+from glassformer.pictures import MAIN, MUTED, SMALL, new_figure, save_figure, style_axes
+from glassformer.pictures import PEERS as PEER_COLORS
 from glassformer.text.batching import plan_batches
 from glassformer.text.tokenizer import EOS, SubwordTokenizer
 
@@ -42,20 +45,40 @@ OURS = tuple(f"ours {precision}" for precision in PRECISIONS)
 PEERS = tuple(f"{peer} {precision}" for peer in ("stock", "plain-dropout", "marian") for precision in PRECISIONS)
 UPDATES = {"tiny": 6, "base": 2}  # of a turn on a CPU
 WIDTHS, BATCHES = (64, 128, 256, 512), (512, 1024, 2048, 4096, 8192, 16384)
+COMPARED = {"torch.nn.Transformer": "stock", "Hugging Face Marian": "marian"}
+"""The peers in the picture, by their names there."""
 PLOT = Path(__file__).parents[1] / "docs" / "img" / "training_speed.png"
 Part = Literal["tiny", "base", "breakdown", "cost", "loss", "gpu"]
 
 
-def main(data: Path, only: tuple[Part, ...] = get_args(Part), rounds: int = 5, updates: int = 600) -> None:
+def main(
+    data: Path | None = None,
+    only: tuple[Part, ...] = get_args(Part),
+    rounds: int = 5,
+    updates: int = 600,
+    widths: tuple[int, ...] = WIDTHS,
+    batches: tuple[int, ...] = BATCHES,
+    plot: Path = PLOT,
+    draw: bool = False,
+) -> None:
     """Measure the parts named by `only`.
 
     Args:
         data: Folder with train.en, train.de, val.en, val.de.
-        only: tiny, base (speed and memory of that size), breakdown (of our step), cost (our speed by width and by
-            batch, plotted in docs), loss (after equal updates), gpu.
+        only: tiny, base (speed and memory of that size), breakdown (of our step), cost (speed by width and by batch,
+            plotted in docs), loss (after equal updates), gpu.
         rounds: Turns of each side.
         updates: Updates after which validation losses are compared.
+        widths: The d_model of each point of `cost`.
+        batches: The batch tokens of each point of `cost`.
+        plot: Where `cost` is drawn.
+        draw: Only draw the last cost on record.
     """
+    if draw:
+        draw_cost(bench.last("training", "cost"), plot)
+        return
+    if data is None:
+        raise SystemExit("training.py: error: give --data DIR, or --draw")
     tame_memory()
     torch.set_num_threads(THREADS)
     print(bench.machine())
@@ -66,7 +89,7 @@ def main(data: Path, only: tuple[Part, ...] = get_args(Part), rounds: int = 5, u
             "tiny": lambda: speed(folder, "tiny", (*OURS, *PEERS), rounds, UPDATES["tiny"]),
             "base": lambda: speed(folder, "base", (*OURS, *PEERS), rounds, UPDATES["base"]),
             "breakdown": lambda: breakdown(folder),
-            "cost": lambda: cost(folder, rounds),
+            "cost": lambda: cost(folder, rounds, widths, batches, plot),
             "loss": lambda: losses(folder, updates),
             "gpu": lambda: gpu(folder, rounds),
         }
@@ -106,10 +129,17 @@ def padding(batches: list[Pairs], side: int) -> float:
     return 1 - sum(map(sum, lengths)) / sum(max(batch) * len(batch) for batch in lengths)
 
 
-def speed(folder: Path, size: str, names: tuple[str, ...], rounds: int, updates: int) -> dict[str, Any]:
+def speed(
+    folder: Path,
+    size: str,
+    names: tuple[str, ...],
+    rounds: int,
+    updates: int,
+    settings: dict[str, Any] | None = None,
+) -> dict[str, Any]:
     """Measure target tokens per second and the peak of memory of each side, in turns of `updates`."""
     rates: dict[str, list[float]] = {name: [] for name in names}
-    with Sides(names, size, folder) as sides:
+    with Sides(names, size, folder, settings=settings) as sides:
         for turn in range(rounds + 1):
             for name, kept in rates.items():
                 rate = sides.ask(name, "train", turn * updates, updates)
@@ -201,70 +231,83 @@ def gpu(
     return found | {"summary": "; ".join(summary)}
 
 
-def cost(folder: Path, rounds: int) -> dict[str, Any]:
-    """Plot our speed by d_model (4+4 layers, heads 32 wide, d_ff 2 d_model) and by batch tokens (d_model 128)."""
+def cost(folder: Path, rounds: int, widths: tuple[int, ...], batches: tuple[int, ...], plot: Path) -> dict[str, Any]:
+    """Measure and plot speed by d_model (4+4 layers, heads 32 wide, d_ff 2 d_model) and by batch tokens (d_model 128).
+
+    Each peer runs in float32 and in bfloat16; the faster counts.
+    """
     pairs = [pair for batch in json.loads((folder / "train.tiny.json").read_text()) for pair in batch]
     lengths = [torch.tensor([len(pair[side]) for pair in pairs]) for side in (0, 1)]
     precision = pick_precision("auto", torch.device("cpu"))
+    ours = f"ours {str(precision).removeprefix('torch.')}"
     peak = max(products_peak(precision) for _ in range(5))  # the machine is shared: the best of a few
     found: dict[str, Any] = {"precision": str(precision), "peak": peak}
+    measured: dict[tuple[int, int], dict[str, float]] = {}
     summary = []
-    for name, settings in (("d_model", [(d, 4096) for d in WIDTHS]), ("batch_tokens", [(128, n) for n in BATCHES])):
-        sides = []
-        for d_model, batch_tokens in settings:
-            size = dict(d_model=d_model, layers=4, heads=d_model // 32, d_ff=2 * d_model, dropout=0.1)
-            plan = plan_batches(*lengths, batch_tokens=batch_tokens, seed=1, epoch=0)
-            side = Ours(size, precision, torch.device("cpu"))
-            batches = [side.batch([pairs[i] for i in batch]) for batch in plan[: 1 + 16384 // batch_tokens]]
-            sides.append((side, batches))
-        rates: list[list[float]] = [[] for _ in sides]
-        for turn in range(rounds + 1):
-            for (side, batches), kept in zip(sides, rates, strict=True):
-                start = time.perf_counter()
-                for batch in batches:
-                    side.update(batch, 1e-4, 1)
-                rate = sum(batch.tokens for batch in batches) / (time.perf_counter() - start)
-                kept += [rate] if turn else []
-        values = WIDTHS if name == "d_model" else BATCHES
-        allowed = [peak / operations(dict(d_model=d_model, layers=4, d_ff=2 * d_model)) for d_model, _ in settings]
-        found[name] = {value: statistics.median(kept) for value, kept in zip(values, rates, strict=True)}
-        found[f"{name}: products allow"] = dict(zip(values, allowed, strict=True))
+    for name, points in (("d_model", [(d, 4096) for d in widths]), ("batch_tokens", [(128, n) for n in batches])):
+        for side in ("", *COMPARED, "products allow"):
+            found[f"{name}: {side}" if side else name] = {}
+        for point in points:
+            d_model, batch_tokens = point
+            settings = dict(d_model=d_model, layers=4, heads=d_model // 32, d_ff=2 * d_model, dropout=0.1)
+            if point not in measured:  # the two lines cross in one
+                plan = plan_batches(*lengths, batch_tokens=batch_tokens, seed=1, epoch=0)
+                size = f"d{d_model}-{batch_tokens}"
+                (folder / f"train.{size}.json").write_text(json.dumps([[pairs[i] for i in batch] for batch in plan]))
+                sides = (ours, *(f"{kind} {each}" for kind in COMPARED.values() for each in PRECISIONS))
+                by_side = speed(folder, size, sides, rounds, 2 + 8192 // batch_tokens, settings)
+                rates = {kind: max(by_side[f"{kind} {e}"]["median"] for e in PRECISIONS) for kind in COMPARED.values()}
+                measured[point] = rates | {"ours": by_side[ours]["median"]}
+            value = d_model if name == "d_model" else batch_tokens
+            found[name][value] = measured[point]["ours"]
+            for peer, kind in COMPARED.items():
+                found[f"{name}: {peer}"][value] = measured[point][kind]
+            found[f"{name}: products allow"][value] = peak / operations(settings)
+        ends = [f"{value}: " + ", ".join(f"{rate:.0f}" for rate in rates) for value, rates in ends_of(found, name)]
+        summary.append(f"{name} {'; '.join(ends)} tokens/s")
+    draw_cost(json.loads(json.dumps(found)), plot)
+    return found | {"summary": f"glassformer, {', '.join(COMPARED)}: {'; '.join(summary)}"}
+
+
+def ends_of(found: dict[str, Any], name: str) -> list[tuple[int, list[float]]]:
+    """Return the first and the last value of a line, with the rates of all sides."""
+    values = list(found[name])
+    lines = [found[name], *(found[f"{name}: {peer}"] for peer in COMPARED)]
+    return [(value, [line[value] for line in lines]) for value in dict.fromkeys((values[0], values[-1]))]
+
+
+def draw_cost(found: dict[str, Any], plot: Path) -> None:
+    """Draw both lines side by side from a record: ours, the peers, and what the products alone would allow."""
+    figure = new_figure("the cost", figsize=(9.6, 4.4), dpi=130)
+    panels = figure.subplots(1, 2, sharey=True)
+    titles = {"d_model": "Batches of 4,096 tokens, by width", "batch_tokens": "Width 128, by size of batch"}
+    labels = {"d_model": "d_model", "batch_tokens": "tokens in a batch"}
+    for axes, (name, title) in zip(panels, titles.items(), strict=True):
+        lines: dict[str, tuple[dict[str, float], dict[str, Any]]] = {
+            "matrix products alone, at the processor's peak": (
+                found[f"{name}: products allow"],
+                dict(color=MUTED, linestyle="--", linewidth=1.2),
+            ),
+            "glassformer": (found[name], dict(color=MAIN, marker="o", linewidth=2)),
+        }
+        for (peer, color), marker in zip(zip(COMPARED, PEER_COLORS, strict=True), "s^", strict=True):
+            lines[peer] = found.get(f"{name}: {peer}", {}), dict(color=color, marker=marker)
+        for label, (rates, style) in lines.items():
+            if rates:  # a record may lack the peers
+                axes.plot([int(value) for value in rates], list(rates.values()), label=label, **style)
+        axes.set(xscale="log", yscale="log")
+        values = [int(value) for value in found[name]]
+        axes.set_xticks(values, [f"{value:,}" for value in values], minor=False)
+        axes.minorticks_off()
+        axes.margins(x=0.09)
+        axes.yaxis.set_major_formatter("{x:,g}")
         for value, rate in found[name].items():
-            limit = found[f"{name}: products allow"][value]
-            print(f"  {name} {value:6}  {rate:8.0f} tokens/s, products alone at the peak {limit:8.0f}")
-        first, *_, last = values
-        summary.append(f"{name} {first} to {last}: {found[name][first]:.0f} to {found[name][last]:.0f} tokens/s")
-    draw(found)
-    return found | {"summary": "; ".join(summary)}
-
-
-def draw(found: dict[str, Any]) -> None:
-    """Draw both curves side by side, with what the products alone would allow."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    figure, axes = pyplot.subplots(1, 2, figsize=(9, 3.6), sharey=True, layout="constrained")
-    titles = {"d_model": "d_model (batches of 4,096 tokens)", "batch_tokens": "tokens of a batch (d_model 128)"}
-    for axis, (name, title) in zip(axes, titles.items(), strict=True):
-        values = list(found[name])
-        axis.loglog(values, [found[name][v] for v in values], "o-", color="#1f6f8b", label="glassformer")
-        allowed = found[f"{name}: products allow"]
-        axis.loglog(
-            values, [allowed[v] for v in values], "--", color="#999999", label="its matrix products at the peak"
-        )
-        axis.set_xticks(values, [f"{v:,}" for v in values], minor=False)
-        axis.minorticks_off()
-        axis.set_xlabel(title)
-        axis.grid(alpha=0.3)
-        for v in values:
-            axis.annotate(
-                f"{found[name][v] / 1000:.1f}k", (v, found[name][v]), (0, 7), textcoords="offset points", ha="center"
-            )
-    axes[0].set_ylabel("target tokens a second")
-    axes[0].legend(frameon=False, loc="lower left")
-    figure.savefig(PLOT, dpi=130)
+            above: dict[str, Any] = dict(textcoords="offset points", xytext=(0, 8), ha="center", fontsize=SMALL)
+            axes.annotate(f"{rate / 1000:.1f}k", (int(value), rate), color=MAIN, **above)
+        style_axes(axes, title=title, x=labels[name], y="target tokens per second")
+    panels[1].set_ylabel("")
+    figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=4, frameon=False)
+    save_figure(figure, plot)
 
 
 def losses(folder: Path, updates: int) -> dict[str, Any]:

@@ -46,13 +46,16 @@ Pairs = list[tuple[list[int], list[int]]]
 
 
 class Sides(bench.Sides):
-    """The sides, each with a model of this size and the batches in `folder`.
+    """The sides, each with a model of this size and the batches in `folder`, train.SIZE.json.
 
-    A side's name is its kind, its precision and, if it is not the CPU, its device: "ours bfloat16 cuda".
+    A size is one of `SIZES`, or any name with its settings. A side's name is its kind, its precision and, if it is not
+    the CPU, its device: "ours bfloat16 cuda".
     """
 
-    def __init__(self, names: tuple[str, ...], size: str, folder: Path, seed: int = 1) -> None:
-        (folder / "settings.json").write_text(json.dumps([size, seed]))
+    def __init__(
+        self, names: tuple[str, ...], size: str, folder: Path, seed: int = 1, settings: dict[str, Any] | None = None
+    ) -> None:
+        (folder / "settings.json").write_text(json.dumps([size, settings or SIZES[size], seed]))
         super().__init__(__file__, names, folder)
 
 
@@ -61,19 +64,20 @@ class Side:
 
     def __init__(self, name: str, folder: Path) -> None:
         torch.set_num_threads(THREADS)
-        size, self._seed = json.loads((folder / "settings.json").read_text())
+        size, settings, self._seed = json.loads((folder / "settings.json").read_text())
         kind, precision, *device = name.split()
         self._device = torch.device(device[0] if device else "cpu")
-        self._batches = {part: json.loads((folder / f"{part}.{size}.json").read_text()) for part in ("train", "val")}
+        files = {part: folder / f"{part}.{size}.json" for part in ("train", "val")}
+        self._batches = {part: json.loads(file.read_text()) for part, file in files.items() if file.exists()}
         if issubclass(KINDS[kind], Ours):
             tame_memory()  # as `train` does
         else:
             import_peer(kind)
         self._before = bench.status("VmRSS")
         torch.manual_seed(self._seed)
-        sizes = {name: value for name, value in SIZES[size].items() if name != "batch_tokens"}
+        sizes = {name: value for name, value in settings.items() if name != "batch_tokens"}
         self._side = KINDS[kind](sizes, getattr(torch, precision), self._device)
-        self._peak, self._warmup = 1 / (4 * SIZES[size]["d_model"]), 4 * SIZES[size]["d_model"]
+        self._peak, self._warmup = 1 / (4 * settings["d_model"]), 4 * settings["d_model"]
 
     def answer(self, what: str, first: int = 0, count: int = 0) -> Any:
         """Answer `train` with tokens per second, `profile` with shares, `valid` with the loss, `memory` with MiB."""

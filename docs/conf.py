@@ -3,6 +3,7 @@
 import os
 import re
 from importlib.metadata import version as version_of
+from pathlib import Path
 from typing import Any
 
 os.environ["COLUMNS"] = "100"  # of the commands' help
@@ -23,9 +24,9 @@ nb_execution_show_tb = True
 nb_execution_timeout = 300
 nb_execution_in_temp = True
 myst_heading_anchors = 3
-suppress_warnings = ["myst.xref_missing"]  # links to the source, beside docs/
 default_role = "code"
 autodoc_typehints = "none"
+autodoc_inherit_docstrings = False  # torch's, of forward and others, say nothing
 autodoc_member_order = "bysource"
 html_theme = "furo"
 html_title = "glassformer"
@@ -35,6 +36,7 @@ def as_restructured_text(app: Any, what: str, name: str, thing: Any, options: An
     """Rewrite a docstring, which is plain text with code in backticks, so that Sphinx reads it as it is meant.
 
     The list of a class's fields goes: each stands on the page by itself. Lines that describe an argument are a list.
+    The name of a page, such as docs/training.md, is a link to it.
     """
     text = "\n".join(lines).partition(f"\n{FIELDS}\n")[0]
     lines.clear()
@@ -51,7 +53,8 @@ def as_restructured_text(app: Any, what: str, name: str, thing: Any, options: An
         else:
             is_item = False
         spans = re.split(r"(`[^`]*`)", line)
-        lines.append("".join(span if span.startswith("`") else _escaped(span) for span in spans))
+        line = "".join(span if span.startswith("`") else _escaped(span) for span in spans)
+        lines.append(re.sub(r"\bdocs/([\w/]+)\.md\b", r":doc:`docs/\1.md </\1>`", line))
 
 
 def _escaped(text: str) -> str:
@@ -67,7 +70,22 @@ def add_commands(app: Any, name: str, source: list[str]) -> None:
                 source[0] += f"\n### {command.name}\n\n```text\n{help_text(command)}\n```\n"
 
 
+def copy_linked_pages(app: Any, name: str, source: list[str]) -> None:
+    """Let a link to a Markdown file beside docs/ give a copy of that file, as MyST does for the files of other kinds.
+
+    So every link to the source works in a site that is read without the repository, and without a network.
+    """
+    page, site = Path(app.srcdir, f"{name}.md"), Path(app.srcdir).resolve()
+
+    def role(found: re.Match[str]) -> str:
+        inside = (page.parent / found[2]).resolve().is_relative_to(site)
+        return found[0] if inside else f"{{download}}`{found[1].replace('`', '')} <{found[2]}>`"
+
+    source[0] = re.sub(r"\[([^\]]+)\]\((\.\./[^)#]+\.md)\)", role, source[0])
+
+
 def setup(app: Any) -> None:
-    """Connect the two functions above with Sphinx."""
+    """Connect the functions above with Sphinx."""
     app.connect("autodoc-process-docstring", as_restructured_text)
     app.connect("source-read", add_commands)
+    app.connect("source-read", copy_linked_pages)

@@ -118,19 +118,22 @@ def plot(one: Story, before: torch.Tensor, after: torch.Tensor, png: Path) -> No
     from matplotlib.figure import Figure
 
     words, answer, parts = one
-    colours = {ASKED: "#2f7d5b", OTHER: "#d1622b", QUESTION: "#7a7a7a"}
-    figure = Figure(figsize=(9, 4.2), layout="constrained")
-    axes = figure.subplots(2, sharex=True, sharey=True)
-    for ax, weights, when in zip(axes, (before, after), ("before training", "after training"), strict=True):
-        ax.bar(range(len(words)), weights[:-1], color=[colours[part] for part in parts])
-        ax.set_title(when, loc="left", fontsize="medium")
-        ax.spines[["top", "right"]].set_visible(False)
-        ax.set_ylabel("weight")
-    axes[1].set_xticks(range(len(words)), words, rotation=45, ha="right")
-    handles = [axes[0].bar([0], [0], color=colour, label=part) for part, colour in colours.items()]
-    axes[0].legend(handles=handles, frameon=False)
-    figure.suptitle(f"what the last word of “{' '.join(answer)}” attends to", fontsize="medium")
-    figure.savefig(png, dpi=110)
+    colours = {ASKED: "#2b6fae", OTHER: "#c2410c", QUESTION: "#5d6673"}
+    figure = Figure(figsize=(9, 4.6), dpi=110, layout="constrained")
+    panels = figure.subplots(2, sharex=True, sharey=True)
+    for axes, weights, when in zip(panels, (before, after), ("before training", "after training"), strict=True):
+        for part, colour in colours.items():
+            places = [place for place, own in enumerate(parts) if own == part]
+            axes.bar(places, weights[places], color=colour, label=part)
+        axes.set_title(when, loc="left", fontsize=11)
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.grid(axis="y", color="#e4e7ec")
+        axes.set_axisbelow(True)
+        axes.set_ylabel("weight")
+    panels[0].legend(frameon=False)
+    panels[1].set_xticks(range(len(words)), words, rotation=45, ha="right")
+    figure.suptitle(f"how much attention the last word of “{' '.join(answer)}” gives to each word", fontsize=11)
+    figure.savefig(png)
 
 
 if __name__ == "__main__":

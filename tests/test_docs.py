@@ -21,10 +21,18 @@ from glassformer.training.train import train
 
 ROOT = Path(__file__).parents[1]
 PAGES = [*sorted(ROOT.glob("README*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
-EXECUTED = re.compile(
-    r"<!-- executed by tests/test_docs.py -->\n```(sh|python)\n(.*?)```(?:\n\n```text\n(.*?)```)?", re.DOTALL
-)
+MARK = "<!-- executed by tests/test_docs.py -->"
+EXECUTED = re.compile(rf"{MARK}\n```(sh|python)\n(.*?)```(?:\n\n```text\n(.*?)```)?", re.DOTALL)
+NOT_EXECUTED = re.compile(r"<!-- not executed: \S.* -->")
+FENCE = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
+NOTEBOOKS = [page for page in PAGES if page.parent.name == "tutorials"]
+"""Pages whose cells are executed when the site is built."""
+OTHERS = [ROOT / f"{name}.md" for name in ("CHANGELOG", "CODE_OF_CONDUCT", "CONTRIBUTING", "SECURITY")]
 EXAMPLES = [(page.name, *match) for page in PAGES for match in EXECUTED.findall(page.read_text(encoding="utf-8"))]
+
+
+def relative(page: Path) -> str:
+    return page.relative_to(ROOT).as_posix()
 
 
 def write(path: Path, lines: list[str]) -> None:
@@ -117,6 +125,34 @@ def test_example_runs_as_it_stands_and_prints_what_follows(
 
 def test_readme_has_executed_examples() -> None:
     assert sum(page == "README.md" for page, *_ in EXAMPLES) >= 5
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if page not in NOTEBOOKS], ids=relative)
+def test_every_example_is_executed_or_says_why_not(page):
+    text = page.read_text(encoding="utf-8")
+    above = re.findall(r"^(.*)\n```(?:sh|bash|shell|console|py|python)\n", text, re.MULTILINE)
+    unmarked = [line for line in above if line != MARK and not NOT_EXECUTED.fullmatch(line)]
+    assert unmarked == [], f"the line above a block of code is {MARK}, or <!-- not executed: REASON -->"
+
+
+def headings(page: Path) -> set[str]:
+    """The anchors of a page's headings, as GitHub and MyST make them."""
+    titles = re.findall(r"^#{1,6} +(.+?) *$", FENCE.sub("", page.read_text(encoding="utf-8")), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+@pytest.mark.parametrize("page", [*PAGES, *OTHERS], ids=relative)
+def test_every_link_and_picture_leads_somewhere(page):
+    text = re.sub(r"`[^`\n]*`", "", FENCE.sub("", page.read_text(encoding="utf-8")))
+    broken = []
+    for target in re.findall(r"\]\(<?([^)\s>]+)>?\)|(?:src|href)=\"([^\"]+)\"", text):
+        path, _, anchor = "".join(target).partition("#")
+        if re.match(r"[a-z]+:", path):
+            continue
+        file = (page.parent / path) if path else page
+        if not file.exists() or (anchor and (file.suffix != ".md" or anchor not in headings(file))):
+            broken.append("".join(target))
+    assert broken == []
 
 
 def test_the_map_is_that_of_the_source():

@@ -1,10 +1,11 @@
-"""The wheel that users install, in an environment of its own."""
+"""The wheel that users install, in an environment of its own, and the source distribution."""
 
 import email
 import os
 import subprocess
 import sys
 import sysconfig
+import tarfile
 import zipfile
 from pathlib import Path
 
@@ -62,6 +63,18 @@ def test_metadata(wheel):
     assert metadata["Name"] == "glassformer"
     assert metadata["Requires-Python"] == ">=3.11"
     assert "# glassformer" in metadata.get_payload()
+
+
+def test_the_source_distribution_holds_every_file_of_the_repository(tmp_path):
+    # Of a repository: in an unpacked source distribution nobody knows which files those are.
+    if not (ROOT / ".git").exists():
+        pytest.skip("not a git repository")
+    run(sys.executable, "-m", "hatchling", "build", "-t", "sdist", "-d", tmp_path, cwd=ROOT)
+    (built,) = tmp_path.iterdir()
+    with tarfile.open(built) as archive:
+        held = {name.partition("/")[2] for name in archive.getnames()}
+    listed = run("git", "ls-files", "-z", "--cached", "--others", "--exclude-standard", cwd=ROOT).split("\0")
+    assert held == {"PKG-INFO"} | {name for name in listed if name and (ROOT / name).is_file()}
 
 
 def test_its_own_package_is_imported(scripts, wheel, tmp_path):

@@ -22,6 +22,8 @@ from glassformer.page.report import Page
 
 IMAGES = Path(__file__).parents[1] / "img"
 DESK, PHONE, FILM = (1400, 820), (390, 1500), (1280, 760)
+LAST = "#at=decoder.1.source_attention&head=3&token=5"
+"""The last head that looks at the source: it looks at the word that is translated next."""
 POINTER = """const dot = document.createElement("div");
 dot.style = "position:fixed; z-index:9; width:18px; height:18px; margin:-9px; border-radius:50%; pointer-events:none; \
 background:#c2410c99; border:2px solid white";
@@ -58,10 +60,10 @@ def main(run: Positional[Path], pruned: Path, dates: Path, source: str) -> None:
             return tab
 
         for name, made, size, theme, address in (
-            ("page", mine, DESK, "light", ""),
-            ("page_dark", mine, DESK, "dark", ""),
-            ("page_narrow", mine, PHONE, "light", ""),
-            ("page_pruned", inspect(pruned, source), DESK, "light", ""),
+            ("page", mine, DESK, "light", LAST),
+            ("page_dark", mine, DESK, "dark", LAST),
+            ("page_narrow", mine, PHONE, "light", LAST),
+            ("page_pruned", inspect(pruned, source), DESK, "light", LAST),
             (
                 "page_year",
                 inspect(dates, "Sunday, March 3, 2047", hypotheses=1),
@@ -71,7 +73,7 @@ def main(run: Positional[Path], pruned: Path, dates: Path, source: str) -> None:
             ),
         ):
             open_page(made, size, theme, address).screenshot(path=IMAGES / f"{name}.png")
-        record(open_page(mine, FILM))
+        record(open_page(mine, FILM, address=LAST))
         browser.close()
 
 

@@ -34,32 +34,95 @@ def closest_path(path: Path, *, folder: bool = False) -> str:
 
 
 class GlassformerError(Exception):
-    """The base of every error that glassformer raises on purpose."""
+    """The base of every error that glassformer raises on purpose.
+
+    Its message is for the user: a program shows it as it is. Errors of other classes are bugs, or come from the system
+    (OSError: the disk is full, say) or from a missing extra (ImportError, which names the extra).
+
+    >>> from glassformer import GlassformerError, Translator
+    >>> try:
+    ...     translator = Translator.load("runs/none")
+    ... except GlassformerError as error:
+    ...     print(error)
+    runs/none: no such run folder
+    """
 
 
 class ConfigError(GlassformerError):
-    """A setting that can't work. The message names it, what was expected and what came."""
+    """A setting that can't work. The message names it, what was expected and what came.
+
+    Raised by every class of settings when it is made (`TrainConfig`, `ModelConfig`, `SearchConfig`, `PruneConfig`), by
+    whatever takes settings, and for wrong flags of a command. Trying again is useless: change the setting.
+
+    >>> from glassformer import SearchConfig
+    >>> SearchConfig(beam=0)
+    Traceback (most recent call last):
+        ...
+    glassformer.errors.ConfigError: beam must be at least 1, got 0
+    """
 
 
 class DataError(GlassformerError):
-    """A text file or corpus that can't be used. The message names the file and, where there is one, the line."""
+    """A text file or corpus that can't be used. The message names the file and, where there is one, the line.
+
+    Raised by whatever reads pairs, lines or tokenizers: `train`, `translate_file`, `score`, `prune`, `PairFiles`. A
+    program shows the message and takes another file, or mends the line.
+
+    >>> from pathlib import Path
+    >>> from glassformer import PairFiles
+    >>> PairFiles(Path("none.tsv")).check()
+    Traceback (most recent call last):
+        ...
+    glassformer.errors.DataError: none.tsv: no such file
+    """
 
 
 class RunError(GlassformerError):
-    """A run folder that is missing, damaged, foreign, in the way, or in a newer format."""
+    """A run folder that is missing, damaged, foreign, in the way, or in a newer format.
+
+    Raised by whatever reads a run folder (`Translator.load`, `open_run`, `resume`, `prune`), by `train` where the
+    output folder is taken or another process trains in it, and by the import of a model. Nothing was overwritten. A
+    program takes another folder, or does what the message says (`--overwrite`, copy it again, upgrade).
+
+    >>> from glassformer import open_run
+    >>> open_run("runs/none")
+    Traceback (most recent call last):
+        ...
+    glassformer.errors.RunError: runs/none: no such run folder
+    """
 
 
 class DivergedError(GlassformerError):
-    """A training whose losses are not usable. The message says which settings to change."""
+    """A training whose losses are not usable. The message says which settings to change.
+
+    Raised by `train`, `resume`, `train_once` and `prune` after `max_left_out` updates in a row that would have done
+    harm, or when a validation loss is not a number. A program goes on from the last checkpoint with a lower learning
+    rate. A pruning is started again.
+
+    Example: docs/training.md.
+    """
 
 
 class OutOfMemoryError(GlassformerError):
-    """A device or process without memory. The message says what the memory was for, and which setting to lower."""
+    """A device or process without memory. The message says what the memory was for, and which setting to lower.
+
+    Raised by `train`, `resume`, `train_once` and `prune`, in an update or a validation. A program goes on from the last
+    checkpoint with smaller batches. A pruning is started again.
+
+    Example: docs/training.md.
+    """
 
 
 class ArgumentError(GlassformerError, ValueError, AssertionError, RuntimeError):
     """An argument of the wrong shape or type. The message names it, what was expected, what came, and the fix.
 
-    `torch.nn.MultiheadAttention` raises AssertionError for some of these and RuntimeError for others. This class
-    derives from both, so code that catches either keeps working.
+    Raised by `attend`, `observe`, `capture`, `page` and everything else that takes tensors, models or lines. It is a
+    bug of the calling program. `torch.nn.MultiheadAttention` raises AssertionError for some of these and RuntimeError
+    for others. This class derives from both, so code that catches either keeps working.
+
+    >>> from glassformer import MultiheadAttention
+    >>> MultiheadAttention(embed_dim=10, num_heads=3)
+    Traceback (most recent call last):
+        ...
+    glassformer.errors.ArgumentError: embed_dim must be a positive multiple of num_heads, got embed_dim 10, num_heads 3
     """

@@ -275,7 +275,15 @@ def plotted(want: Want, **given: object) -> Observation:
 
 
 def titles(figure) -> list[str]:
-    return [axes.get_title() for axes in figure.axes if axes.get_title()]
+    return [axes.get_title(loc="left") for axes in figure.axes if axes.get_title(loc="left")]
+
+
+def panel(figure, title: str):
+    return next(axes for axes in figure.axes if axes.get_title(loc="left") == title)
+
+
+def written(axis) -> list[str]:
+    return [label.get_text() for label in axis.get_ticklabels()]
 
 
 def test_a_panel_for_each_fact(tmp_path):
@@ -286,7 +294,7 @@ def test_a_panel_for_each_fact(tmp_path):
         *(f"head {n}, summed in tiles" for n in range(H)),
         *(f"head {n}" for n in range(H)),
         "entropy of each query, nats",
-        "how far a query looks, positions",
+        "how far each query looks, positions",
         "attention received by each key",
         "log-sum-exp of each query's scores",
         "largest weight of each query",
@@ -300,9 +308,8 @@ def test_a_panel_for_each_fact(tmp_path):
 def test_it_draws_the_numbers():
     one = plotted(Want(entropy=True, head_mean=True))[1]
     figure = one.plot()
-    pictures = {axes.get_title(): axes.images[0].get_array() for axes in figure.axes if axes.get_title()}
-    assert torch.equal(torch.from_numpy(pictures["entropy of each query, nats"].data), one.entropy)
-    assert torch.equal(torch.from_numpy(pictures["weights, mean of heads"].data), one.head_mean)
+    for title, numbers in (("entropy of each query, nats", one.entropy), ("weights, mean of heads", one.head_mean)):
+        assert torch.equal(torch.from_numpy(panel(figure, title).images[0].get_array().data), numbers)
     assert figure.get_suptitle() == ""
 
 
@@ -310,7 +317,7 @@ def test_what_is_nowhere_seen_is_left_blank(tmp_path):
     keep = torch.ones(1, 1, Q, K, dtype=torch.bool)
     keep[:, :, 3] = False
     figure = plotted(SUMMARY, keep=keep).plot()
-    lse = next(axes.images[0].get_array() for axes in figure.axes if "log-sum-exp" in axes.get_title())
+    lse = panel(figure, "log-sum-exp of each query's scores").images[0].get_array()
     assert lse.mask[:, 3].all()
     figure.savefig(tmp_path / "blank.png")
     nothing = plotted(SUMMARY, keep=torch.zeros(1, 1, 1, K, dtype=torch.bool)).plot()
@@ -322,6 +329,53 @@ def test_many_heads_are_cut_and_it_says_so():
     figure = observe(*torch.randn(3, 1, 20, Q, D), want=Want(pooled_heads=2))[1].plot()
     assert len(titles(figure)) == 16
     assert figure.get_suptitle() == "maps of the first 16 heads"
+
+
+def test_tokens_stand_along_keys_and_queries(tmp_path):
+    keys, queries = ["the", "$_{$", "dog", "", "▁sat", "down", "."], ["der", "Hund", "saß", "da", "."]
+    want = Want(head_mean=True, entropy=True, received=True, rows=(1,), pooled=3)
+    figure = plotted(want).plot(keys, queries)
+    weights, entropy = panel(figure, "weights, mean of heads"), panel(figure, "entropy of each query, nats")
+    assert (written(weights.xaxis), written(weights.yaxis)) == (keys, queries)
+    assert {label.get_rotation() for label in weights.get_xticklabels()} == {90}
+    assert written(entropy.xaxis) == queries
+    assert written(panel(figure, "attention received by each key").xaxis) == keys
+    rows = panel(figure, "weights of single queries, mean of heads")
+    assert written(rows.xaxis) == keys
+    assert [text.get_text() for text in rows.get_legend().get_texts()] == ["query 1 “Hund”"]
+    tiles = panel(figure, "weights, mean of heads, summed in tiles")
+    figure.savefig(tmp_path / "tokens.png")
+    assert "the" not in written(tiles.xaxis)
+
+
+@pytest.mark.parametrize(("length", "left_out"), [(40, False), (41, True)])
+def test_many_tokens_are_left_out(length, left_out):
+    pytest.importorskip("matplotlib", reason="pip install 'glassformer[plots]'")
+    _, seen = observe(*torch.randn(3, 1, 2, length, D), want=Want(weights=True))
+    head = panel(seen.plot([f"t{n}" for n in range(length)]), "head 0")
+    for axis in (head.xaxis, head.yaxis):  # queries as many as keys have the keys' tokens
+        assert ("t39" in written(axis)) is not left_out
+
+
+@pytest.mark.parametrize(("queries", "keys", "aspect"), [(5, 7, 1), (5, 25, 1), (5, 26, "auto"), (26, 5, "auto")])
+def test_cells_of_maps_are_square_unless_the_map_is_very_long(queries, keys, aspect):
+    pytest.importorskip("matplotlib", reason="pip install 'glassformer[plots]'")
+    q, k = torch.randn(1, 2, queries, D), torch.randn(1, 2, keys, D)
+    _, seen = observe(q, k, k, want=Want(weights=True))
+    assert panel(seen.plot(), "head 1").get_aspect() == aspect
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"tokens": ["a"] * Q}, "tokens must be 7 tokens, one for each key, got 5"),
+        ({"target": ["a"] * K}, "target must be 5 tokens, one for each query, got 7"),
+        ({"tokens": "abcdefg"}, "tokens must be a list of str, one for each key, got 'abcdefg'"),
+    ],
+)
+def test_tokens_that_do_not_fit_are_errors(given, message):
+    with pytest.raises(ArgumentError, match=message):
+        plotted(WANT).plot(**given)
 
 
 def test_nothing_to_plot_is_an_error():

@@ -76,6 +76,15 @@ def multi_head_attention_forward(
     Differs from torch: a query that may look nowhere gets zeros, not NaN; uint8 masks count as boolean, with a
     DeprecationWarning; keys added by `bias_k` and `add_zero_attn` stay visible under `is_causal`. Errors are
     ArgumentError, which is what torch raises (AssertionError, RuntimeError) and a ValueError.
+
+    >>> module = torch.nn.MultiheadAttention(8, 2)
+    >>> projections = module.in_proj_weight, module.in_proj_bias, None, None, False, 0.0
+    >>> x = torch.zeros(5, 3, 8)  # length, batch, width
+    >>> output, weights = multi_head_attention_forward(
+    ...     x, x, x, 8, 2, *projections, module.out_proj.weight, module.out_proj.bias
+    ... )
+    >>> output.shape, weights.shape
+    (torch.Size([5, 3, 8]), torch.Size([3, 5, 5]))
     """
     tensors = (query, key, value, in_proj_weight, in_proj_bias, bias_k, bias_v, out_proj_weight, out_proj_bias)
     if has_torch_function(tensors):

@@ -17,12 +17,20 @@ _NOT_THE_CALLER = ("glassformer", "torch", "jaxtyping", "beartype")  # the last 
 
 
 def keep_from_ids(ids: Int[Tensor, "batch k_len"], pad: int) -> Bool[Tensor, "batch 1 1 k_len"]:
-    """Return a mask that lets every query look at every key that is not padding."""
+    """Return a mask that lets every query look at every key that is not padding.
+
+    >>> keep_from_ids(torch.tensor([[5, 2, 0]]), pad=0).tolist()
+    [[[[True, True, False]]]]
+    """
     return (ids != pad)[:, None, None, :]
 
 
 def keep_from_lengths(lengths: Int[Tensor, " batch"], k_len: int) -> Bool[Tensor, "batch 1 1 k_len"]:
-    """Return a mask that lets every query look at the first `lengths[b]` keys of its sequence."""
+    """Return a mask that lets every query look at the first `lengths[b]` keys of its sequence.
+
+    >>> keep_from_lengths(torch.tensor([3, 1]), k_len=3)[:, 0, 0].tolist()
+    [[True, True, True], [True, False, False]]
+    """
     return (torch.arange(k_len, device=lengths.device) < lengths[:, None])[:, None, None, :]
 
 
@@ -30,7 +38,11 @@ def causal(q_len: int, k_len: int, device: torch.device | str | None = None) -> 
     """Return a mask that lets a query look at its own position and what came before it.
 
     The queries are the last `q_len` of the `k_len` positions, as when earlier ones are in a cache: query i looks
-    at keys 0 .. i + k_len - q_len. With q_len = k_len this is the usual lower triangle.
+    at keys 0 .. i + k_len - q_len. With q_len = k_len this is the usual lower triangle. Raises ArgumentError for
+    more queries than keys.
+
+    >>> causal(2, 3)[0, 0].tolist()
+    [[True, True, False], [True, True, True]]
     """
     check_causal(q_len, k_len)
     return torch.ones(q_len, k_len, dtype=torch.bool, device=device).tril(k_len - q_len)[None, None]
@@ -47,14 +59,21 @@ def check_causal(q_len: int, k_len: int) -> None:
 def causal_from_start(
     q_len: int, k_len: int, device: torch.device | str | None = None
 ) -> Bool[Tensor, "1 1 {q_len} {k_len}"]:
-    """Return the causal mask for queries and keys that both start at position 0: query i looks at keys 0 .. i."""
+    """Return the causal mask for queries and keys that both start at position 0: query i looks at keys 0 .. i.
+
+    >>> causal_from_start(2, 3)[0, 0].tolist()
+    [[True, False, False], [True, True, False]]
+    """
     return torch.ones(q_len, k_len, dtype=torch.bool, device=device).tril()[None, None]
 
 
 def keep_from_scores(mask: Float[Tensor, "..."]) -> Bool[Tensor, "..."]:
     """Return the keep mask that an additive mask of 0 and -inf stands for.
 
-    Any other number is an error: it changes weights without blocking, which only an additive `bias` can say.
+    Any other number is an ArgumentError: it changes weights without blocking, which only an additive `bias` can say.
+
+    >>> keep_from_scores(torch.tensor([[0.0, -torch.inf], [0.0, 0.0]])).tolist()
+    [[True, False], [True, True]]
     """
     keep = mask == 0
     other = mask[~keep & (mask != -torch.inf)]
@@ -78,7 +97,11 @@ def keep_from_torch(
     """Merge the boolean masks of `torch.nn.MultiheadAttention` (True = may not look) into one keep mask.
 
     Shapes: `key_padding_mask` (batch, k_len); `attn_mask` (q_len, k_len), or (batch * heads, q_len, k_len) with
-    the heads of one sentence next to each other.
+    the heads of one sentence next to each other. Raises ArgumentError for other shapes and types.
+
+    >>> padding = torch.tensor([[False, False, True]])  # True = may not look
+    >>> keep_from_torch(padding, None, batch=1, heads=2, q_len=3, k_len=3).tolist()
+    [[[[True, True, False]]]]
     """
     for name, mask in (("key_padding_mask", key_padding_mask), ("attn_mask", attn_mask)):
         if mask is not None and mask.dtype not in (torch.bool, torch.uint8):

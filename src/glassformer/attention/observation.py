@@ -8,6 +8,21 @@ from torch import Tensor
 
 from glassformer.attention.want import Want
 from glassformer.errors import ArgumentError
+from glassformer.pictures import (
+    ACCENT,
+    MAIN,
+    MUTED,
+    PEERS,
+    SECOND,
+    add_bar,
+    color_map,
+    load_matplotlib,
+    new_figure,
+    style_axes,
+    style_map,
+    write_legend,
+    write_tokens,
+)
 
 
 class Top(NamedTuple):
@@ -25,6 +40,14 @@ class Observation:
 
     `Want` says what each is. A fact that wasn't wanted is an AttributeError that says how to get it. `observation[3]`
     is the Observation of one entry of the batch, without the batch axis, `observation[2:5]` that of several.
+
+    >>> from glassformer import Want, observe
+    >>> queries = keys = values = torch.zeros(2, 3, 4, 8)  # batch, heads, length, d_head
+    >>> _, seen = observe(queries, keys, values, want=Want(received=True, top=2))
+    >>> seen.received.shape, seen.top.weights[0, 0, 0].tolist()
+    (torch.Size([2, 3, 4]), [0.25, 0.25])
+    >>> len(seen), seen[0].received.shape
+    (2, torch.Size([3, 4]))
     """
 
     entropy: Tensor
@@ -145,12 +168,22 @@ class Observation:
             for table, columns in tables.items()
         }
 
-    def plot(self) -> Any:
+    def plot(self, tokens: Sequence[str] | None = None, target: Sequence[str] | None = None) -> Any:
         """Return a matplotlib Figure of one entry (the first of a batch), a panel for each fact.
 
-        Needs the extra `plots`.
+        `tokens` are written along the keys, `target` along the queries; without `target`, queries that are as many as
+        the keys get the keys' tokens. More than 40 along an axis, and tiles, are numbered, as all are without `tokens`.
+        Needs the extra `plots`. Raises ArgumentError if there is nothing to plot, or if tokens don't fit.
+
+        >>> from glassformer import Want, observe
+        >>> q, k, v = torch.randn(3, 1, 2, 4, 8)  # 2 heads, 4 positions
+        >>> _, seen = observe(q, k, v, want=Want(weights=True, entropy=True))
+        >>> figure = seen.plot(["the", "dog", "was", "brown"])
+        >>> [axes.get_title(loc="left") for axes in figure.axes if axes.get_title(loc="left")]
+        ['head 0', 'head 1', 'entropy of each query, nats']
+        >>> figure.savefig("seen.png")  # doctest: +SKIP
         """
-        return _draw(self)
+        return _draw(self, tokens, target)
 
     def __dir__(self) -> list[str]:
         return sorted({*super().__dir__(), *self._facts} - {"top_keys"})
@@ -207,25 +240,50 @@ def _said(name: str, facts: dict[str, Tensor]) -> str:
     return size
 
 
-_BY_HEAD = {  # title, what is along the horizontal axis
-    "entropy": ("entropy of each query, nats", "query"),
-    "distance": ("how far a query looks, positions", "query"),
-    "received": ("attention received by each key", "key"),
-    "lse": ("log-sum-exp of each query's scores", "query"),
-    "top": ("largest weight of each query", "query"),
+_BY_HEAD = {  # title, label of the colour bar
+    "entropy": ("entropy of each query, nats", "nats"),
+    "distance": ("how far each query looks, positions", "positions"),
+    "received": ("attention received by each key", "sum of weights"),
+    "lse": ("log-sum-exp of each query's scores", "nats"),
+    "top": ("largest weight of each query", "weight"),
 }
 _MAPS = {"pooled": "weights, mean of heads, summed in tiles", "head_mean": "weights, mean of heads"}
 _MAPS_BY_HEAD = {"pooled_heads": "head {}, summed in tiles", "weights": "head {}"}
-_MOST_HEADS = 16
+_MOST_HEADS, _MOST_LEVEL = 16, 12
+"""Most heads whose maps are drawn; most tokens that are written level in a panel as wide as the figure."""
+_LONGEST_SQUARE = 5
+"""Maps with up to so many times more keys than queries, or the other way round, have square cells."""
 
 
-def _draw(observation: Observation) -> Any:
+class _Words(NamedTuple):
+    """The tokens that are written along keys and queries; None: numbers."""
+
+    keys: Sequence[str] | None
+    queries: Sequence[str] | None
+
+
+def _fit(tokens: Sequence[str] | None, target: Sequence[str] | None, facts: dict[str, Tensor]) -> _Words:
+    """Check the tokens against the facts that tell the number of keys or of queries."""
+    keys = [facts[name].shape[-1] for name in ("received", "rows", "head_mean", "weights") if name in facts]
+    queries = [facts[name].shape[-1] for name in ("entropy", "distance", "lse") if name in facts]
+    queries += [facts[name].shape[-2] for name in ("top", "head_mean", "weights") if name in facts]
+    for name, given, sizes, unit in (("tokens", tokens, keys, "key"), ("target", target, queries, "query")):
+        if given is None:
+            continue
+        if isinstance(given, str):
+            raise ArgumentError(f"{name} must be a list of str, one for each {unit}, got {given!r}")
+        if sizes and len(given) != sizes[0]:
+            raise ArgumentError(f"{name} must be {sizes[0]} tokens, one for each {unit}, got {len(given)}")
+    if target is None and tokens is not None and queries[:1] == [len(tokens)]:
+        target = tokens
+    return _Words(tokens, target)
+
+
+def _draw(observation: Observation, tokens: Sequence[str] | None, target: Sequence[str] | None) -> Any:
     """Draw one entry (the first of a batch): maps of queries against keys, and each fact by head and position.
 
     Colours of maps show the weight's square root, those of `received` its logarithm: weights differ by magnitudes.
     """
-    from glassformer.pictures import load_matplotlib, new_figure
-
     if observation.batch == 0:
         raise ArgumentError("there is nothing to plot: the batch is empty")
     entry = observation if observation.batch is None else observation[0]
@@ -240,35 +298,43 @@ def _draw(observation: Observation) -> Any:
     rows = 1 if "rows" in facts else 0
     if not (maps or lines or rows):
         raise ArgumentError("there is nothing to plot: observe(..., want=Want(entropy=True, pooled=256)), say")
+    words = _fit(tokens, target, facts)
     columns = min(4, max(1, len(maps)))
     bands = -(-len(maps) // columns)
+    line = 1.9 if words.keys is None and words.queries is None else 2.3
     colors = load_matplotlib("plot()").colors
-    figure = new_figure("plot()", figsize=(max(8.0, 3.6 * columns), 3.4 * bands + 1.9 * (len(lines) + rows)))
+    figure = new_figure("plot()", figsize=(max(8.0, 3.8 * columns), 3.6 * bands + line * (len(lines) + rows)))
     grid = figure.add_gridspec(
-        bands + len(lines) + rows, columns, height_ratios=[3.4] * bands + [1.9] * (len(lines) + rows)
+        bands + len(lines) + rows, columns, height_ratios=[3.6] * bands + [line] * (len(lines) + rows)
     )
     for n, (title, weights) in enumerate(maps):
-        _draw_map(figure.add_subplot(grid[n // columns, n % columns]), title, weights, colors)
+        _draw_map(figure.add_subplot(grid[n // columns, n % columns]), title, weights, words, colors)
     for n, name in enumerate(lines):
-        _draw_by_head(figure.add_subplot(grid[bands + n, :]), name, facts[name], colors)
+        _draw_by_head(figure.add_subplot(grid[bands + n, :]), name, facts[name], words, colors)
     if rows:
-        _draw_rows(figure.add_subplot(grid[bands + len(lines), :]), facts["rows"], entry.want.rows)
+        _draw_rows(figure.add_subplot(grid[bands + len(lines), :]), facts["rows"], entry.want.rows, words)
     shown = [f"entry 0 of {observation.batch}"] if observation.batch is not None and observation.batch > 1 else []
     shown += [f"maps of the first {_MOST_HEADS} heads"] if left_out else []
     figure.suptitle(", ".join(shown))
     return figure
 
 
-def _draw_map(axes: Any, title: str, weights: Tensor, colors: Any) -> None:
-    image = axes.imshow(weights.numpy(), cmap="magma", norm=colors.PowerNorm(0.5, vmin=0.0), aspect="auto")
+def _draw_map(axes: Any, title: str, weights: Tensor, words: _Words, colors: Any) -> None:
+    queries, keys = weights.shape
+    square = max(queries, keys) <= _LONGEST_SQUARE * min(queries, keys)
+    norm = colors.PowerNorm(0.5, vmin=0.0)
+    image = axes.imshow(weights.numpy(), cmap=color_map(), norm=norm, aspect="equal" if square else "auto")
     tiled = title.endswith("tiles")
-    axes.set(title=title, xlabel="tile of keys" if tiled else "key", ylabel="tile of queries" if tiled else "query")
+    style_map(axes, title=title, x="tile of keys" if tiled else "key", y="tile of queries" if tiled else "query")
     _whole_ticks(axes)
-    axes.figure.colorbar(image, ax=axes)
+    if not tiled:
+        write_tokens(axes.xaxis, words.keys or (), turned=True)
+        write_tokens(axes.yaxis, words.queries or ())
+    add_bar(image, axes, "sum of weights" if tiled else "weight", shrink=0.8)
 
 
-def _draw_by_head(axes: Any, name: str, x: Tensor, colors: Any) -> None:
-    title, along = _BY_HEAD[name]
+def _draw_by_head(axes: Any, name: str, x: Tensor, words: _Words, colors: Any) -> None:
+    title, unit = _BY_HEAD[name]
     x = x[..., 0] if name == "top" else x
     x = x.masked_fill(~x.isfinite(), float("nan"))
     positive = x[x > 0]
@@ -276,17 +342,22 @@ def _draw_by_head(axes: Any, name: str, x: Tensor, colors: Any) -> None:
     if name == "received" and len(positive):  # eight magnitudes: below lies what masks and saturation leave
         high = positive.max().item()
         norm = colors.LogNorm(max(positive.min().item(), 1e-8 * high), high, clip=True)
-    image = axes.imshow(x.numpy(), cmap="viridis", norm=norm, aspect="auto", interpolation="nearest")
-    axes.set(title=title, xlabel=along, ylabel="head")
+    image = axes.imshow(x.numpy(), cmap=color_map(), norm=norm, aspect="auto", interpolation="nearest")
+    style_map(axes, title=title, x="key" if name == "received" else "query", y="head")
     _whole_ticks(axes)
-    axes.figure.colorbar(image, ax=axes)
+    along = (words.keys if name == "received" else words.queries) or ()
+    write_tokens(axes.xaxis, along, turned=len(along) > _MOST_LEVEL)
+    add_bar(image, axes, unit)
 
 
-def _draw_rows(axes: Any, rows: Tensor, queries: Sequence[int]) -> None:
+def _draw_rows(axes: Any, rows: Tensor, queries: Sequence[int], words: _Words) -> None:
+    axes.set_prop_cycle(color=[MAIN, ACCENT, *PEERS, SECOND, MUTED])
     for n, query in enumerate(queries[:8]):
-        axes.plot(rows[:, n].mean(0).numpy(), label=f"query {query}", linewidth=1)
-    axes.set(title="weights of single queries, mean of heads", xlabel="key", ylabel="weight")
-    axes.legend(fontsize="small")
+        token = f" “{words.queries[query]}”" if words.queries is not None else ""
+        axes.plot(rows[:, n].mean(0).numpy(), label=f"query {query}{token}", linewidth=1.5)
+    write_legend(axes)
+    style_axes(axes, title="weights of single queries, mean of heads", x="key", y="weight")
+    write_tokens(axes.xaxis, words.keys or (), turned=len(words.keys or ()) > _MOST_LEVEL)
 
 
 def _whole_ticks(axes: Any) -> None:

@@ -20,6 +20,10 @@ def replace_attention(model: Model) -> Model:
 
     Subclasses of torch's attention are left alone: ours is one, and others may compute something else. Raises
     ArgumentError for a model that has no attention of torch's or ours.
+
+    >>> model = replace_attention(nn.TransformerEncoderLayer(8, 2, 16, batch_first=True))
+    >>> type(model.self_attn).__module__
+    'glassformer.attention.multihead'
     """
     ours: dict[nn.Module, MultiheadAttention] = {}
     for module in model.modules():

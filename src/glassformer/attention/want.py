@@ -11,7 +11,17 @@ from glassformer.errors import ArgumentError
 @with_fields
 @dataclass(frozen=True, kw_only=True)
 class Want:
-    """The facts that `observe` returns. p are the weights of a query over the keys, s its scores."""
+    """The facts that `observe` returns. p are the weights of a query over the keys, s its scores.
+
+    Raises ArgumentError for what can't be wanted.
+
+    >>> import torch
+    >>> from glassformer import observe
+    >>> queries = keys = values = torch.zeros(1, 2, 4, 8)  # batch, heads, length, d_head
+    >>> _, seen = observe(queries, keys, values, want=Want(entropy=True, rows=(0, 3)))
+    >>> seen.entropy.shape, seen.rows.shape
+    (torch.Size([1, 2, 4]), torch.Size([1, 2, 2, 4]))
+    """
 
     entropy: bool = False
     """The entropy of each query's weights, -Σ p log p, in nats: (batch, heads, q_len)."""

@@ -21,7 +21,23 @@ Sizes = tuple[int, int, int, int]
 
 
 class UnknownAttentionError(ArgumentError, KeyError):
-    """A path under which nothing was captured. It is a KeyError too, which mappings raise for a missing key."""
+    """A path under which nothing was captured. It is a KeyError too, which mappings raise for a missing key.
+
+    Raised by what `capture` gives when it is asked for a path that it doesn't have. The message names the paths that it
+    has, or the one that is most like it.
+
+    >>> import torch
+    >>> from torch import nn
+    >>> from glassformer import capture
+    >>> model = nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True), 1).eval()
+    >>> with torch.no_grad(), capture(model) as seen:
+    ...     output = model(torch.zeros(1, 3, 8))
+    >>> try:
+    ...     seen["layers.3.self_attn"]
+    ... except KeyError as error:
+    ...     print(error)
+    nothing was captured of 'layers.3.self_attn': choose one of layers.0.self_attn
+    """
 
     __str__ = Exception.__str__  # KeyError would show the message in quotes
 
@@ -31,6 +47,8 @@ class Captured(Mapping[str, Observation]):
 
     Calls that continue one another, such as the steps of generation with a cache, are joined into one Observation, with
     the queries of all steps. Calls on different inputs stay apart: `calls` returns them.
+
+    Example: docs/inside.md.
     """
 
     def __init__(self, wants: Mapping[str, Want], budget: int | None) -> None:

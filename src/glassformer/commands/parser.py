@@ -313,6 +313,6 @@ def _unknown(command: Command, word: str) -> str:
 
 
 def _paragraphs(kind: type) -> list[str]:
-    """Return the paragraphs of a docstring but for that of the fields, each in one line."""
+    """Return the paragraphs of a docstring but for the fields and examples in Python, each in one line."""
     text = inspect.cleandoc(kind.__doc__ or "").partition(f"\n\n{FIELDS}")[0]
-    return [" ".join(part.split()) for part in text.split("\n\n")]
+    return [" ".join(part.split()) for part in text.split("\n\n") if not part.startswith((">>>", "Example: "))]

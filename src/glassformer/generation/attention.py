@@ -25,6 +25,8 @@ class TranslationAttention:
 
     Query i of `decoder` and `source` has read target_in[i] and predicts target_out[i]. For example, what each source
     position receives from the whole translation is `attention.source[5].received[0, head]`.
+
+    Example: docs/generation.md.
     """
 
     encoder: dict[int, Observation]

@@ -15,7 +15,14 @@ PENALTIES = ("wu", "plain")
 @with_fields
 @dataclass(frozen=True, kw_only=True)
 class SearchConfig:
-    """Beam search (greedy with a beam of 1), or sampling."""
+    """Beam search (greedy with a beam of 1), or sampling.
+
+    Raises ConfigError for values out of range, and for settings that exclude one another.
+
+    >>> greedy = SearchConfig(beam=1)
+    >>> careful = SearchConfig(beam=20, consensus=True, no_repeat_ngram=3)
+    >>> draws = SearchConfig(sample=True, top_p=0.9, n_best=4, seed=7)
+    """
 
     beam: Count = 5
     """Hypotheses kept at each step; 1 is greedy search."""

@@ -27,7 +27,10 @@ from glassformer.transformer.model import Transformer
 
 @dataclass(frozen=True)
 class Translation:
-    """One translation of a line, and how likely the model finds it."""
+    """One translation of a line, and how likely the model finds it.
+
+    Example: docs/generation.md.
+    """
 
     text: str
     score: float
@@ -80,7 +83,10 @@ class Translator:
     def of(
         cls, model: Transformer, source_tokenizer: Tokenizer, target_tokenizer: Tokenizer, precision: str = "auto"
     ) -> "Translator":
-        """Make the translator of a model, where the model's weights are; they are copied."""
+        """Make the translator of a model, where the model's weights are; they are copied.
+
+        `precision` is as in `load`. The example of the class makes one. See also docs/generation.md.
+        """
         weight = model.target_embedding.weight
         picked = pick_generation_precision(precision, weight.device, weight.dtype)
         return cls(Engine.of(model, picked.dtype, int8=picked.int8), source_tokenizer, target_tokenizer)
@@ -91,7 +97,9 @@ class Translator:
 
         `precision` is that of weights and products: float32, bfloat16, float16, or auto, for which see
         `generation.precision`; `.precision` says what it picked. The weights are held once, as the computation wants
-        them.
+        them. Raises RunError if the folder is no run, or damaged.
+
+        Example: docs/generation.md.
         """
         run = open_run(Path(folder))
         where = pick_device(device)
@@ -121,6 +129,8 @@ class Translator:
 
         `prefixes`, one for each line, are what the translations must begin with ("" leaves a line free). `progress` is
         told after each batch how many lines that were.
+
+        Example: docs/generation.md.
         """
         return [best.text for best in self.translations(lines, config, progress, prefixes=prefixes)]
 
@@ -142,6 +152,8 @@ class Translator:
         beam took. `layers` are counted from 0; by default all are observed. In a translation that is too short, `top`
         is as many as there are keys, and `rows` are those of the queries that there are: the observation's own `want`
         says which. An empty line has no attention.
+
+        Example: docs/generation.md.
         """
         best = self._translated(lines, config, progress, prefixes, attention, layers, best_only=True)
         return [translations[0] for translations in best]
@@ -156,7 +168,10 @@ class Translator:
         attention: Want | Mapping[Stack, Want] | None = None,
         layers: Sequence[int] | None = None,
     ) -> list[list[Translation]]:
-        """Return up to `config.n_best` translations of each line, best first, each as `translations` describes it."""
+        """Return up to `config.n_best` translations of each line, best first, each as `translations` describes it.
+
+        Example: docs/generation.md.
+        """
         return self._translated(lines, config, progress, prefixes, attention, layers)
 
     def read(
@@ -171,6 +186,8 @@ class Translator:
         """Return a given target as if the search had found it: its score, and its attention (see `translations`).
 
         Source and target are cut, with a warning, to `config.max_source_tokens`; ConfigError if the source is empty.
+
+        Example: docs/generation.md.
         """
         config = config or SearchConfig()
         wants = check_attention(self.engine, attention, layers)
@@ -190,7 +207,10 @@ class Translator:
     def stream(self, line: str, config: SearchConfig | None = None) -> Iterator[str]:
         """Yield the translation of a line piece by piece, as it is written: greedily, or with `config.sample` drawn.
 
-        Joined, the pieces are the text that `translate` gives with a beam of 1 (or the draw of the same seed).
+        Joined, the pieces are the text that `translate` gives with a beam of 1 (or the draw of the same seed). Raises
+        ConfigError for settings that decide only at the end, such as a beam.
+
+        Example: docs/generation.md.
         """
         if not isinstance(line, str):
             raise ArgumentError(f"line must be a str, got {type(line).__name__}: stream takes one line at a time")
@@ -229,7 +249,10 @@ class Translator:
         """Return log p(target | source) of each pair, in nats: the sum over the target's tokens and `</s>`.
 
         Sources and targets are cut, with a warning, to `config.max_source_tokens`. Pairs go through the model in
-        batches of `config.batch_tokens`; an empty target is worth the probability of ending at once.
+        batches of `config.batch_tokens`; an empty target is worth the probability of ending at once. Raises ConfigError
+        if there are not as many targets as sources.
+
+        Example: docs/generation.md.
         """
         _check_lines("sources", sources)
         _check_lines("targets", targets)

@@ -9,15 +9,41 @@ from typing import Any
 
 from glassformer.insight.heads import Head
 from glassformer.insight.prune import Pruning
-from glassformer.pictures import load_matplotlib, new_figure, save_figure
+from glassformer.pictures import (
+    ACCENT,
+    FRAME,
+    INK,
+    MAIN,
+    MUTED,
+    SMALL,
+    add_bar,
+    color_map,
+    ink_on,
+    load_matplotlib,
+    new_figure,
+    save_figure,
+    style_axes,
+    style_map,
+)
+from glassformer.run.curves import SCORE_NAMES
 
 DOTS_PER_INCH = 130
 PANELS = {
-    "encoder": ("encoder.", ".self_attention", "encoder"),
-    "decoder": ("decoder.", ".self_attention", "decoder, its own text"),
-    "source": ("decoder.", ".source_attention", "decoder, the source"),
+    "encoder": ("encoder.", ".self_attention", "Encoder"),
+    "decoder": ("decoder.", ".self_attention", "Decoder → itself"),
+    "source": ("decoder.", ".source_attention", "Decoder → source"),
 }
+WIDEST, LARGEST_CELL = 12.0, 0.72
+"""Inches of all cells side by side, if they are many, and of one if they are few."""
+SMALLEST_TEXT_CELL = 0.44
+"""In smaller cells nothing is written."""
 _ROLE_LABELS = {"positional": "{offset:+d}", "syntactic": "{syntax.relation}", "rare words": "rare", "end": "end"}
+_ROLES_EXPLAINED = {
+    "positional": "-1, +1, ... so many tokens away",
+    "syntactic": "nsubj, obj, ... along this relation",
+    "rare words": "rare words",
+    "end": "the sentence's end",
+}
 
 
 def draw_heads(heads: Sequence[Head], png: Path) -> None:
@@ -28,33 +54,62 @@ def draw_heads(heads: Sequence[Head], png: Path) -> None:
 def plot_heads(heads: Sequence[Head]) -> Any:
     """Return a matplotlib Figure of layers x heads, with a panel for each kind of attention.
 
-    Colour is the rise of the loss when the head is switched off, on one scale for all panels; the label is the role.
+    Colour and number are the rise of the loss when the head is switched off, on one scale for all panels; below the
+    number stands the role. Cells that are too small for that have only their colour.
     """
     panels = {name: _rows(heads, *ends) for name, (*ends, _) in PANELS.items()}
     panels = {name: rows for name, rows in panels.items() if rows}
-    layers, most = (max(map(len, panels.values())), max(len(row) for rows in panels.values() for row in rows))
-    size = 1.2 + len(panels) * (0.62 * most + 0.9), 1.6 + 0.62 * layers
+    layers = max(_layer(rows[-1]) for rows in panels.values()) + 1
+    most = max(head.head for head in heads) + 1
+    cell = min(LARGEST_CELL, WIDEST / (len(panels) * most))
+    size = max(8.0, 0.9 + len(panels) * (cell * most + 0.45)), 2.1 + cell * layers
     figure = new_figure("heads", figsize=size, dpi=DOTS_PER_INCH)
     norm = load_matplotlib("heads").colors.PowerNorm(0.5, vmin=0.0, vmax=max(1e-9, *(head.without for head in heads)))
-    drawn: Any = None
+    colors, drawn = color_map(blank="white"), None
     for axes, (name, rows) in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels.items(), strict=True):
-        values = [[max(0.0, head.without) for head in row] + [float("nan")] * (most - len(row)) for row in rows]
-        drawn = axes.imshow(values, cmap="viridis", norm=norm)
-        for y, row in enumerate(rows):
-            for x, head in enumerate(row):
-                word = _ROLE_LABELS.get(head.role, "").format(offset=head.offset, syntax=head.syntax)
-                light = norm(max(0.0, head.without)) < 0.6
-                axes.text(x, y, word, ha="center", va="center", fontsize=8, color="white" if light else "black")
-        axes.set_title(PANELS[name][2], fontsize=10)
-        axes.set_xticks(range(most))
-        axes.set_yticks(
-            range(len(rows)), [row[0].attention.split(".")[1] for row in rows]
-        )  # a layer without heads has no row
-        axes.set_xlabel("head")
-        axes.tick_params(length=0)
+        drawn = _draw_panel(axes, rows, (layers, most), colors, norm)
+        if cell >= SMALLEST_TEXT_CELL:
+            _write_numbers(axes, rows, colors, norm)
+        style_map(axes, title=PANELS[name][2], x="head")
+        axes.xaxis.set_label_position("top")
+        axes.xaxis.tick_top()
+        axes.set_xticks(range(0, most, 1 if cell >= 0.2 else 4))
+        axes.set_yticks([_layer(row) for row in rows])  # a layer without heads has no row
     figure.axes[0].set_ylabel("layer")
-    figure.colorbar(drawn, ax=figure.axes, shrink=0.8, label="rise of the loss without the head, nats per token")
+    label = "loss without the head, minus loss with it, nats per token\n(darker: the model needs this head more)"
+    if roles := [_ROLES_EXPLAINED[role] for role in _ROLES_EXPLAINED if role in {head.role for head in heads}]:
+        label += f"\nbelow the number, where the head looks: {', '.join(roles)}" if cell >= SMALLEST_TEXT_CELL else ""
+    add_bar(drawn, figure.axes, label, location="bottom", shrink=min(1.0, 7 / size[0]), aspect=45)
     return figure
+
+
+def _draw_panel(axes: Any, rows: Sequence[Sequence[Head]], size: tuple[int, int], colors: Any, norm: Any) -> Any:
+    """Draw the heads of one kind of attention on a grid of `size` layers and heads, which is the same in all panels.
+
+    So cells are equally large, and a layer stands at the same height in each. Places without a head stay blank.
+    """
+    rectangle = load_matplotlib("heads").patches.Rectangle
+    values = [[float("nan")] * size[1] for _ in range(size[0])]
+    for row in rows:
+        for head in row:
+            values[_layer(row)][head.head] = max(0.0, head.without)
+            corner = head.head - 0.5, _layer(row) - 0.5
+            axes.add_patch(rectangle(corner, 1, 1, fill=False, edgecolor=FRAME, linewidth=0.6))
+    drawn = axes.imshow(values, cmap=colors, norm=norm)
+    axes.set(xlim=(-0.55, size[1] - 0.45), ylim=(size[0] - 0.45, -0.55))
+    return drawn
+
+
+def _write_numbers(axes: Any, rows: Sequence[Sequence[Head]], colors: Any, norm: Any) -> None:
+    """Write the rise of the loss into each cell, and below it the role."""
+    for row in rows:
+        for head in row:
+            role = _ROLE_LABELS.get(head.role, "").format(offset=head.offset, syntax=head.syntax)
+            style: dict[str, Any] = dict(ha="center", va="center", color=ink_on(colors(norm(max(0.0, head.without)))))
+            x, y = head.head, _layer(row)
+            axes.text(x, y - 0.12 if role else y, f"{round(head.without, 3) + 0.0:.3f}", fontsize=SMALL, **style)
+            if role:
+                axes.text(x, y + 0.24, role, fontsize=SMALL - 2, **style)
 
 
 def draw_pruning(report: Pruning, png: Path) -> None:
@@ -73,17 +128,17 @@ def plot_pruning(report: Pruning) -> Any:
     heads, first = report.unpruned[0].heads, report.unpruned[0].before
     kept = [100 * one.heads / heads for one in report.rounds]
     whole, pruned = ([first, *(one.score for one in steps)] for steps in (report.unpruned, report.rounds))
-    axes.plot([100, *kept], whole, ".--", color="#777777", label=f"all {heads} heads, trained as long")
-    axes.plot([100, *kept], pruned, "o-", color="#3b6fb6", label="trained on")
-    axes.plot(kept, [one.before for one in report.rounds], "x:", color="#d1622b", label="right after removing heads")
+    axes.plot([100, *kept], whole, "s--", color=MUTED, markersize=5, label=f"all {heads} heads, trained as long")
+    axes.plot([100, *kept], pruned, "o-", color=MAIN, label="fewer heads, trained on")
+    untrained = [one.before for one in report.rounds]
+    axes.plot(kept, untrained, "x:", color=ACCENT, label="fewer heads, before training on")
     for share, one in zip(kept, report.rounds, strict=True):
-        below: dict[str, Any] = dict(textcoords="offset points", xytext=(0, -15), ha="center", fontsize=8)
-        axes.annotate(f"{one.heads}", (share, one.score), **below)
+        below: dict[str, Any] = dict(textcoords="offset points", xytext=(0, -15), ha="center", fontsize=SMALL)
+        axes.annotate(f"{one.heads} heads", (share, one.score), color=INK, **below)
     axes.invert_xaxis()
-    axes.set_xlabel("heads left, %")
-    axes.set_ylabel(report.metric)
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.legend(frameon=False)
+    axes.margins(x=0.08, y=0.12)
+    axes.legend()
+    style_axes(axes, x=f"heads left, % of {heads}", y=SCORE_NAMES.get(report.metric, report.metric))
     return figure
 
 
@@ -94,3 +149,7 @@ def _rows(heads: Sequence[Head], prefix: str, suffix: str) -> list[list[Head]]:
         if head.attention.startswith(prefix) and head.attention.endswith(suffix):
             layers.setdefault(head.attention, []).append(head)
     return list(layers.values())
+
+
+def _layer(row: Sequence[Head]) -> int:
+    return int(row[0].attention.split(".")[1])

@@ -17,6 +17,8 @@ class PruneConfig:
 
     Writes a run folder with fewer heads, which is smaller and faster; every other command takes it. The unpruned model
     is trained as long, so the table shows what the heads are worth. After a stop the same command continues.
+
+    Example: docs/inside.md.
     """
 
     run: Annotated[Path, Flag(positional=True)]

@@ -41,7 +41,10 @@ DRAWN_FROM = 100_000
 
 @dataclass(frozen=True, kw_only=True)
 class Round:
-    """A model after a round, pruned or not."""
+    """A model after a round, pruned or not.
+
+    Example: docs/inside.md.
+    """
 
     heads: int
     """Number of heads."""
@@ -60,7 +63,10 @@ class Round:
 
 @dataclass(frozen=True, kw_only=True)
 class Pruning:
-    """The report of a pruning."""
+    """The report of a pruning.
+
+    Example: docs/inside.md.
+    """
 
     metric: str
     """Name of the score."""
@@ -110,6 +116,8 @@ def prune(config: PruneConfig, say: Callable[[str], None] = print) -> Pruning | 
 
     Raises ConfigError for settings that can't work or differ from those of a pruning that was stopped, RunError for
     folders that are in the way or a run without heads, and DivergedError or OutOfMemoryError if a training fails so.
+
+    Example: docs/inside.md.
     """
     work = config.work
     # Then only the folders still have to be moved into place.

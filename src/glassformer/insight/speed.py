@@ -34,7 +34,11 @@ _STUDENT = 2.064
 
 @dataclass(frozen=True, kw_only=True)
 class Speed:
-    """Lines per second of two runs, and the ratio of the second to the first with its 95 % interval."""
+    """Lines per second of two runs, and the ratio of the second to the first with its 95 % interval.
+
+    >>> print(Speed(before=120.0, after=150.0, ratio=1.25, low=1.21, high=1.29))
+    120.0 -> 150.0 lines/s, 1.250 times as fast (95 % interval 1.210 to 1.290)
+    """
 
     before: float
     after: float
@@ -52,7 +56,10 @@ class Speed:
 def compare_speed(before: Path, after: Path, lines: Sequence[str], device: str, search: SearchConfig) -> Speed:
     """Measure the speed of two run folders, which translate the same lines in turns.
 
-    The speeds are medians over the turns; the ratio is a geometric mean, with its 95 % interval.
+    The speeds are medians over the turns; the ratio is a geometric mean, with its 95 % interval. Raises RunError for a
+    folder that can't be read.
+
+    Example: docs/inside.md.
     """
     translators = [Translator.load(folder, device) for folder in (before, after)]
     seconds: list[list[float]] = [[], []]

@@ -11,7 +11,10 @@ from glassformer.reference.errors import InputError
 class PrepareForMultiHeadAttention(nn.Module):
     """One linear map, x W + b, whose result is split into heads: (..., d_model) -> (..., heads, d_k).
 
-    It takes any number of leading axes: with 8 heads of 64, (10, 32, 512) -> (10, 32, 8, 64).
+    It takes any number of leading axes.
+
+    >>> PrepareForMultiHeadAttention(512, 8, 64, bias=True)(torch.zeros(10, 32, 512)).shape
+    torch.Size([10, 32, 8, 64])
     """
 
     def __init__(self, d_model: int, heads: int, d_k: int, bias: bool) -> None:
@@ -21,6 +24,7 @@ class PrepareForMultiHeadAttention(nn.Module):
         self.d_k = d_k
 
     def forward(self, x: Tensor) -> Tensor:
+        """Project x (..., d_model) and split the result into heads (..., heads, d_k)."""
         return self.linear(x).unflatten(-1, (self.heads, self.d_k))
 
 
@@ -32,6 +36,12 @@ class MultiHeadAttention(nn.Module):
     (seq_q, seq_k, batch, heads), detached and after dropout, for pictures; it is None before the first.
 
     Raises InputError if d_model is no positive multiple of heads. Source: Vaswani et al. 2017, section 3.2.2.
+
+    >>> attention = MultiHeadAttention(heads=2, d_model=8)
+    >>> x = torch.zeros(5, 3, 8)  # length, batch, width
+    >>> causal = torch.ones(5, 5, 1).tril()  # queries, keys, batch: 0 = blocked
+    >>> attention(query=x, key=x, value=x, mask=causal).shape, attention.attn.shape
+    (torch.Size([5, 3, 8]), torch.Size([5, 5, 3, 2]))
     """
 
     def __init__(self, heads: int, d_model: int, dropout_prob: float = 0.1, bias: bool = True) -> None:

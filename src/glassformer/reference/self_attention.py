@@ -11,12 +11,14 @@ from glassformer.reference.softmax import masked_softmax
 class SelfAttention(nn.Module):
     """Self-attention with one head: softmax(Q Kᵀ / sqrt(dim_k)) V with Q = x W_q, K = x W_k, V = x W_v.
 
-    The three linear maps have no bias. The input may be any sequence: tokens of a text, patches of an image.
+    The three linear maps have no bias. The input may be any sequence: tokens of a text, patches of an image. Raises
+    InputError if a width is below 1. Source: Vaswani et al. 2017, section 3.2.1.
 
-        attention = SelfAttention(dim_q=512, dim_k=64, dim_v=64)
-        attended, weights = attention(x, mask)   # x (batch, seq, 512): (batch, seq, 64), (batch, seq, seq)
-
-    Raises InputError if a width is below 1. Source: Vaswani et al. 2017, section 3.2.1.
+    >>> import torch
+    >>> attention = SelfAttention(dim_q=512, dim_k=64, dim_v=32)
+    >>> attended, weights = attention(torch.zeros(2, 16, 512))  # batch, length, width
+    >>> attended.shape, weights.shape
+    (torch.Size([2, 16, 32]), torch.Size([2, 16, 16]))
     """
 
     def __init__(self, dim_q: int, dim_k: int, dim_v: int) -> None:

@@ -18,7 +18,11 @@ from glassformer.reference.softmax import masked_softmax
 class ScaledDotProductAttention(nn.Module):
     """Attention with one head and no projections: softmax(q kᵀ / sqrt(d_k)) v (section 3.2.1).
 
-    Each step is a method that a subclass can replace.
+    Each step is a method that a subclass can replace. The widths of q and k must be `d_k`.
+
+    >>> attention = ScaledDotProductAttention(d_k=4)
+    >>> attention(torch.zeros(2, 3, 4), torch.zeros(2, 5, 4), torch.ones(2, 5, 6)).shape  # batch, length, width
+    torch.Size([2, 3, 6])
     """
 
     def __init__(self, d_k: int) -> None:
@@ -55,7 +59,11 @@ class MultiHeadAttention(nn.Module):
     """Attention with several heads: Concat(head_1 .. head_h) W_o + b, head_i = attention(q W_q[i], k W_k[i], v W_v[i]).
 
     Each head has projection matrices of its own, together (h, d_model, d_k), without bias. d_model comes first:
-    MultiHeadAttention(512, 8). Source: section 3.2.2.
+    MultiHeadAttention(512, 8). Raises InputError if d_model is no positive multiple of h. Source: section 3.2.2.
+
+    >>> x = torch.zeros(2, 5, 8)  # batch, length, width
+    >>> MultiHeadAttention(d_model=8, h=2)(x, x, x, causal_mask(5)).shape
+    torch.Size([2, 5, 8])
     """
 
     def __init__(self, d_model: int, h: int) -> None:
@@ -107,7 +115,11 @@ class MultiHeadAttention(nn.Module):
 
 
 class FFN(nn.Module):
-    """The feed-forward network of a layer: max(0, x W_1 + b_1) W_2 + b_2 (section 3.3)."""
+    """The feed-forward network of a layer: max(0, x W_1 + b_1) W_2 + b_2 (section 3.3).
+
+    >>> FFN(d_model=8, d_ff=32)(torch.zeros(2, 5, 8)).shape
+    torch.Size([2, 5, 8])
+    """
 
     def __init__(self, d_model: int, d_ff: int) -> None:
         super().__init__()
@@ -115,13 +127,19 @@ class FFN(nn.Module):
         self.linear2 = nn.Linear(d_ff, d_model)
 
     def forward(self, x: Tensor) -> Tensor:
+        """Return what the network makes of each position: (batch, length, d_model) -> the same shape."""
         return self.linear2(self.linear1(x).relu())
 
 
 class Embedding(nn.Module):
     """A vector for each token id. That of `pad_idx` is zero and stays zero.
 
-    The vectors are not multiplied by sqrt(d_model), as the paper's are: the factor is part of them.
+    The vectors are not multiplied by sqrt(d_model), as the paper's are: the factor is part of them. Raises InputError
+    if `pad_idx` is no id of the vocabulary.
+
+    >>> embedding = Embedding(vocab_size=10, d_model=4, pad_idx=0)
+    >>> embedding(torch.tensor([[3, 0]]))[0, 1].tolist()
+    [0.0, 0.0, 0.0, 0.0]
     """
 
     def __init__(self, vocab_size: int, d_model: int, pad_idx: int) -> None:
@@ -136,7 +154,11 @@ class Embedding(nn.Module):
 
 
 class AddPositionalEncoding(nn.Module):
-    """Sinusoids added to x: sin(p / 10000^(2i/d_model)) to x[p, 2i], cos of the same to x[p, 2i+1] (section 3.5)."""
+    """Sinusoids added to x: sin(p / 10000^(2i/d_model)) to x[p, 2i], cos of the same to x[p, 2i+1] (section 3.5).
+
+    >>> AddPositionalEncoding(d_model=4, max_len=50)(torch.zeros(1, 3, 4))[0, 0].tolist()  # position 0
+    [0.0, 1.0, 0.0, 1.0]
+    """
 
     table: Tensor
 
@@ -156,7 +178,12 @@ class AddPositionalEncoding(nn.Module):
 
 
 class TransformerEncoderLayer(nn.Module):
-    """Self-attention, then feed-forward; each sub-layer gives LayerNorm(x + Dropout(sublayer(x))) (section 3.1)."""
+    """Self-attention, then feed-forward; each sub-layer gives LayerNorm(x + Dropout(sublayer(x))) (section 3.1).
+
+    >>> layer = TransformerEncoderLayer(d_model=8, d_ff=16, heads_num=2, dropout_rate=0.1, layer_norm_eps=1e-5)
+    >>> layer(torch.zeros(2, 5, 8)).shape
+    torch.Size([2, 5, 8])
+    """
 
     def __init__(self, d_model: int, d_ff: int, heads_num: int, dropout_rate: float, layer_norm_eps: float) -> None:
         super().__init__()
@@ -175,7 +202,14 @@ class TransformerEncoderLayer(nn.Module):
 
 
 class TransformerEncoder(nn.Module):
-    """The encoder: embedding, positions, N layers; it has no final norm."""
+    """The encoder: embedding, positions, N layers; it has no final norm.
+
+    >>> sizes = dict(d_model=8, N=2, d_ff=16, heads_num=2, dropout_rate=0.1, layer_norm_eps=1e-5)
+    >>> encoder = TransformerEncoder(vocab_size=10, max_len=50, pad_idx=0, **sizes)
+    >>> source = torch.tensor([[3, 7, 2], [5, 2, 0]])  # the second sentence is shorter: 0 fills it up
+    >>> encoder(source, padding_mask(source, pad_idx=0)).shape
+    torch.Size([2, 3, 8])
+    """
 
     def __init__(
         self,
@@ -207,7 +241,13 @@ class TransformerEncoder(nn.Module):
 
 
 class TransformerDecoderLayer(nn.Module):
-    """Self-attention, attention to the source, then feed-forward, each as in the encoder's layer (section 3.1)."""
+    """Self-attention, attention to the source, then feed-forward, each as in the encoder's layer (section 3.1).
+
+    >>> layer = TransformerDecoderLayer(d_model=8, d_ff=16, heads_num=2, dropout_rate=0.1, layer_norm_eps=1e-5)
+    >>> target, source = torch.zeros(2, 4, 8), torch.zeros(2, 5, 8)
+    >>> layer(target, source, mask_src_tgt=None, mask_self=causal_mask(4)).shape
+    torch.Size([2, 4, 8])
+    """
 
     def __init__(self, d_model: int, d_ff: int, heads_num: int, dropout_rate: float, layer_norm_eps: float) -> None:
         super().__init__()
@@ -237,6 +277,13 @@ class TransformerDecoder(nn.Module):
     """The decoder: embedding, positions, N layers; it has no final norm.
 
     `logits` is the output layer. Its weights are those of the embedding (section 3.4).
+
+    >>> sizes = dict(d_model=8, N=2, d_ff=16, heads_num=2, dropout_rate=0.1, layer_norm_eps=1e-5)
+    >>> decoder = TransformerDecoder(tgt_vocab_size=12, max_len=50, pad_idx=0, **sizes)
+    >>> target, source = torch.tensor([[0, 4, 9], [0, 6, 0]]), torch.zeros(2, 5, 8)  # source: what the encoder returns
+    >>> states = decoder(target, source, mask_src_tgt=None, mask_self=decoder_mask(target, pad_idx=0))
+    >>> states.shape, decoder.logits(states).shape
+    (torch.Size([2, 3, 8]), torch.Size([2, 3, 12]))
     """
 
     def __init__(
@@ -281,12 +328,20 @@ class TransformerDecoder(nn.Module):
 
 
 def padding_mask(ids: Tensor, pad_idx: int) -> Tensor:
-    """Return a mask that blocks padding as a key: ids (batch, length) -> (batch, 1, length), True = blocked."""
+    """Return a mask that blocks padding as a key: ids (batch, length) -> (batch, 1, length), True = blocked.
+
+    >>> padding_mask(torch.tensor([[5, 2, 0]]), pad_idx=0).tolist()
+    [[[False, False, True]]]
+    """
     return (ids == pad_idx)[:, None, :]
 
 
 def causal_mask(length: int, device: torch.device | str = "cpu") -> Tensor:
-    """Return a mask (1, length, length) that blocks every later position, True = blocked."""
+    """Return a mask (1, length, length) that blocks every later position, True = blocked.
+
+    >>> causal_mask(2).tolist()
+    [[[False, True], [False, False]]]
+    """
     return torch.ones(length, length, dtype=torch.bool, device=device).triu(1)[None]
 
 
@@ -294,6 +349,9 @@ def decoder_mask(ids: Tensor, pad_idx: int) -> Tensor:
     """Return the decoder's mask: ids (batch, length) -> (batch, length, length), True = blocked.
 
     It blocks later positions, and padding everywhere but at position 0, where the padding id marks the start.
+
+    >>> decoder_mask(torch.tensor([[0, 4, 0]]), pad_idx=0).int().tolist()
+    [[[0, 1, 1], [0, 0, 1], [0, 0, 1]]]
     """
     padding = padding_mask(ids, pad_idx)
     padding[:, :, 0] = False
@@ -315,6 +373,11 @@ def greedy(
 
     src (batch, src_len) -> ids (batch, at most max_len). The decoder starts from `start`, the padding id if it is None;
     after `end` comes padding. Put both models in eval mode first.
+
+    >>> sizes = dict(max_len=50, pad_idx=0, d_model=8, N=2, d_ff=16, heads_num=2, dropout_rate=0.1, layer_norm_eps=1e-5)
+    >>> encoder, decoder = TransformerEncoder(10, **sizes).eval(), TransformerDecoder(12, **sizes).eval()
+    >>> greedy(encoder, decoder, torch.tensor([[3, 7, 2]]), src_pad=0, end=2, max_len=4).shape[1] <= 4
+    True
     """
     start = decoder.pad_idx if start is None else start
     mask = padding_mask(src, src_pad)

@@ -18,7 +18,10 @@ from glassformer.reference.errors import InputError
 
 @torch.no_grad()
 def self_attention_to_fast(source: self_attention.SelfAttention, target: Any) -> None:
-    """Fill `target`, which has one head, and make its output projection the identity."""
+    """Fill `target`, which has one head, and make its output projection the identity.
+
+    >>> self_attention_to_fast(self_attention.SelfAttention(8, 8, 8), torch.nn.MultiheadAttention(8, 1))
+    """
     width = target.embed_dim
     if not source.dim_q == source.dim_k == source.dim_v == width:
         raise InputError(
@@ -33,7 +36,12 @@ def self_attention_to_fast(source: self_attention.SelfAttention, target: Any) ->
 
 @torch.no_grad()
 def self_attention_from_fast(source: Any, target: self_attention.SelfAttention) -> None:
-    """Fill `target` from a module with one head, no biases, and the identity as its output projection."""
+    """Fill `target` from a module with one head, no biases, and the identity as its output projection.
+
+    >>> fast = torch.nn.MultiheadAttention(8, 1, bias=False)
+    >>> _ = torch.nn.init.eye_(fast.out_proj.weight)
+    >>> self_attention_from_fast(fast, self_attention.SelfAttention(8, 8, 8))
+    """
     if source.num_heads != 1:
         raise InputError(f"source must have 1 head: SelfAttention would lose the other {source.num_heads - 1}")
     weights, biases, output, output_bias = _read(source)
@@ -47,7 +55,14 @@ def self_attention_from_fast(source: Any, target: self_attention.SelfAttention) 
 
 @torch.no_grad()
 def multi_head_to_fast(source: multi_head.MultiHeadAttention, target: Any) -> None:
-    """Fill `target`; where queries and keys have no bias, its bias is zero."""
+    """Fill `target`; where queries and keys have no bias, its bias is zero.
+
+    >>> source, fast = multi_head.MultiHeadAttention(2, 8, dropout_prob=0.0), torch.nn.MultiheadAttention(8, 2)
+    >>> multi_head_to_fast(source, fast)
+    >>> x = torch.ones(3, 1, 8)  # length, batch, width
+    >>> torch.allclose(source(x, x, x), fast(x, x, x)[0], atol=1e-6)
+    True
+    """
     if source.heads != target.num_heads:
         raise InputError(f"target must have {source.heads} heads, got {target.num_heads}")
     linears = [source.query.linear, source.key.linear, source.value.linear]
@@ -57,7 +72,10 @@ def multi_head_to_fast(source: multi_head.MultiHeadAttention, target: Any) -> No
 
 @torch.no_grad()
 def multi_head_from_fast(source: Any, target: multi_head.MultiHeadAttention) -> None:
-    """Fill `target` from a module with as many heads."""
+    """Fill `target` from a module with as many heads.
+
+    >>> multi_head_from_fast(torch.nn.MultiheadAttention(8, 2), multi_head.MultiHeadAttention(2, 8))
+    """
     if source.num_heads != target.heads:
         raise InputError(f"target must have {source.num_heads} heads, got {target.heads}")
     weights, biases, output, output_bias = _read(source)
@@ -71,7 +89,10 @@ def multi_head_from_fast(source: Any, target: multi_head.MultiHeadAttention) -> 
 
 @torch.no_grad()
 def per_head_to_fast(source: transformer.MultiHeadAttention, target: Any) -> None:
-    """Put the matrices of all heads side by side into `target`; its projections' biases are zero."""
+    """Put the matrices of all heads side by side into `target`; its projections' biases are zero.
+
+    >>> per_head_to_fast(transformer.MultiHeadAttention(8, 2), torch.nn.MultiheadAttention(8, 2))
+    """
     if source.h != target.num_heads:
         raise InputError(f"target must have {source.h} heads, got {target.num_heads}")
     weights = [w.permute(0, 2, 1).flatten(0, 1) for w in (source.W_q, source.W_k, source.W_v)]
@@ -80,7 +101,10 @@ def per_head_to_fast(source: transformer.MultiHeadAttention, target: Any) -> Non
 
 @torch.no_grad()
 def per_head_from_fast(source: Any, target: transformer.MultiHeadAttention) -> None:
-    """Fill `target` from a module with as many heads and no biases of projections."""
+    """Fill `target` from a module with as many heads and no biases of projections.
+
+    >>> per_head_from_fast(torch.nn.MultiheadAttention(8, 2), transformer.MultiHeadAttention(8, 2))
+    """
     if source.num_heads != target.h:
         raise InputError(f"target must have {source.num_heads} heads, got {target.h}")
     weights, biases, output, output_bias = _read(source)
@@ -98,6 +122,14 @@ def transformer_to_fast(
 
     Embeddings are divided by sqrt(d_model), which `target` multiplies by. The width is reordered, because the sinusoids
     of `target` are not interleaved.
+
+    >>> from glassformer import ModelConfig, Transformer
+    >>> sizes = dict(d_model=8, heads=2, d_ff=16, encoder_layers=2, decoder_layers=2, shared_vocab=False)
+    >>> fast = Transformer(ModelConfig(source_vocab_size=10, target_vocab_size=12, **sizes))
+    >>> paper = dict(max_len=50, d_model=8, N=2, d_ff=16, heads_num=2, dropout_rate=0.1, layer_norm_eps=1e-5)
+    >>> encoder = transformer.TransformerEncoder(10, pad_idx=9, **paper)  # padding is the last id there
+    >>> decoder = transformer.TransformerDecoder(12, pad_idx=11, **paper)
+    >>> transformer_to_fast(encoder, decoder, fast)
     """
     _check_models(encoder, decoder, target)
     order = _order(target.config.d_model)
@@ -123,7 +155,16 @@ def transformer_to_fast(
 def transformer_from_fast(
     source: Any, encoder: transformer.TransformerEncoder, decoder: transformer.TransformerDecoder
 ) -> None:
-    """Fill an encoder and a decoder from `source`, a `glassformer.Transformer`; see `transformer_to_fast`."""
+    """Fill an encoder and a decoder from `source`, a `glassformer.Transformer`, the reverse of `transformer_to_fast`.
+
+    >>> from glassformer import ModelConfig, Transformer
+    >>> sizes = dict(d_model=8, heads=2, d_ff=16, encoder_layers=2, decoder_layers=2, shared_vocab=False)
+    >>> fast = Transformer(ModelConfig(source_vocab_size=10, target_vocab_size=12, **sizes))
+    >>> paper = dict(max_len=50, d_model=8, N=2, d_ff=16, heads_num=2, dropout_rate=0.1, layer_norm_eps=1e-5)
+    >>> encoder = transformer.TransformerEncoder(10, pad_idx=9, **paper)  # padding is the last id there
+    >>> decoder = transformer.TransformerDecoder(12, pad_idx=11, **paper)
+    >>> transformer_from_fast(fast, encoder, decoder)
+    """
     _check_models(encoder, decoder, source)
     for layers in _layer_pairs(encoder, decoder, source):
         for _, attention in _attention_pairs(*layers):

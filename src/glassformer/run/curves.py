@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from glassformer.meter import format_duration
-from glassformer.pictures import new_figure, save_figure
+from glassformer.pictures import ACCENT, MAIN, MUTED, TITLE, new_figure, save_figure, style_axes
 from glassformer.run.metrics import Metrics, Report, read_metrics
 from glassformer.run.names import CONFIG
 from glassformer.text.scores import LOWER_IS_BETTER
@@ -21,8 +21,8 @@ SMOOTHED = 0.02
 WIDE = 4
 """Losses that differ by a larger factor are drawn on a logarithmic axis."""
 
-_TRAINING, _VALIDATION, _SCORE, _RATE = "#3b6fb6", "#d1622b", "#2f7d5b", "#7a5195"
-_NAMES = {
+_TRAINING, _VALIDATION = MAIN, ACCENT
+SCORE_NAMES = {
     "bleu": "BLEU",
     "chrf": "chrF",
     "exact": "exact match, %",
@@ -47,11 +47,7 @@ def plot_curves(metrics: Path) -> Any:
     _draw_score(panels[1], found)
     _draw_rate(panels[2], found.reports)
     for axes in panels:
-        axes.grid(color="#e4e4e4", linewidth=0.8)
-        axes.set_axisbelow(True)
-        axes.spines[["top", "right"]].set_visible(False)
-        axes.spines[["left", "bottom"]].set_color("#999999")
-        axes.tick_params(color="#999999")
+        style_axes(axes)
     along = panels[-1]
     along.set_xlabel("updates")
     along.set_xlim(0, 1.02 * (found.updates or 1))
@@ -75,7 +71,7 @@ def _draw_loss(axes: Any, found: Metrics, label_smoothing: float) -> None:
     points = raw + validations
     _head(axes, "loss", "nats per token", points)
     if points:
-        axes.legend(frameon=False, loc="upper right")
+        axes.legend(loc="upper right")
         low, high = (pick(value for _, value in points) for pick in (min, max))
         if low > 0 and high / low > WIDE:
             axes.set_yscale("log", subs=[])
@@ -87,19 +83,19 @@ def _draw_loss(axes: Any, found: Metrics, label_smoothing: float) -> None:
 def _draw_score(axes: Any, found: Metrics) -> None:
     best = found.best
     points = [(one.update, one.score) for one in found.validations]
-    _draw(axes, points, color=_SCORE)
+    _draw(axes, points, color=_VALIDATION)
     title, unit = "score", ""
     if best is not None:
-        unit = _NAMES.get(best.metric, best.metric)
+        unit = SCORE_NAMES.get(best.metric, best.metric)
         lower = " (lower is better)" if best.metric in LOWER_IS_BETTER else ""
         title = f"{unit.removesuffix(', %')}{lower}: best {best.score:.2f} at update {best.update:,}"
-        axes.plot([best.update], [best.score], "o", color=_SCORE, markersize=9, markerfacecolor="white", zorder=3)
+        axes.plot([best.update], [best.score], "o", color=_VALIDATION, markersize=9, markerfacecolor="white", zorder=3)
     _head(axes, title, unit, points)
 
 
 def _draw_rate(axes: Any, reports: Sequence[Report]) -> None:
     points = [(report.update, report.learning_rate) for report in reports if report.learning_rate is not None]
-    _draw(axes, points, color=_RATE)
+    _draw(axes, points, color=_TRAINING)
     axes.set_ylim(bottom=0)
     now = f": highest {max(rate for _, rate in points):.2g}, now {points[-1][1]:.2g}" if points else ""
     _head(axes, f"learning rate{now}", "", points)
@@ -113,11 +109,11 @@ def _draw(axes: Any, points: Points, **style: Any) -> None:
 
 
 def _head(axes: Any, title: str, unit: str, points: Points) -> None:
-    axes.set_title(title, loc="left", fontsize="medium", fontweight="bold")
+    axes.set_title(title, loc="left", fontsize=TITLE)
     axes.set_ylabel(unit)
     if not points:
         axes.set_yticks([])
-        axes.text(0.5, 0.5, "nothing yet", transform=axes.transAxes, ha="center", color="#999999")
+        axes.text(0.5, 0.5, "nothing yet", transform=axes.transAxes, ha="center", color=MUTED)
 
 
 def _title(name: str, found: Metrics) -> str:

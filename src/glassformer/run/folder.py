@@ -43,7 +43,10 @@ class Run:
 
 @dataclass(frozen=True)
 class RunFolder:
-    """The content of a run folder, its weights still on disk."""
+    """The content of a run folder, its weights still on disk.
+
+    Example: docs/reference/run_folder.md.
+    """
 
     model_config: ModelConfig
     weights: Mapping[str, Tensor]
@@ -130,7 +133,10 @@ def load_run(folder: Path, device: torch.device | str = "cpu") -> Run:
 
 
 def open_run(folder: Path | str) -> RunFolder:
-    """Read a run folder but for its weights, each read when it is asked for; RunError says what is missing or wrong."""
+    """Read a run folder but for its weights, each read when it is asked for; RunError says what is missing or wrong.
+
+    Example: docs/reference/run_folder.md.
+    """
     folder = Path(folder)
     config = read_config(folder)
     try:

@@ -11,6 +11,11 @@ def load_tokenizer(path: Path) -> Tokenizer:
     """Load a tokenizer that `Tokenizer.save` wrote, or any sentencepiece .model; its ids are put into our order.
 
     Raises RunError where the file is missing, and DataError or RunError where it is damaged.
+
+    >>> import tempfile
+    >>> saved = SymbolTokenizer("abc").save(Path(tempfile.mkdtemp()) / "source")
+    >>> saved.name, load_tokenizer(saved).encode(["c a"])
+    ('source.symbols', [[4, 2]])
     """
     if not path.exists():
         raise RunError(f"{path}: the tokenizer file is missing")

@@ -13,7 +13,11 @@ LOWER_IS_BETTER = ("wer", "ser")
 
 @dataclass(frozen=True)
 class Score:
-    """One score in percent, with the signature that says how it was computed."""
+    """One score in percent, with the signature that says how it was computed.
+
+    >>> print(score(["2024-05-03"], ["2024-05-03"], "exact"))
+    exact match 100.00 %  (share of equal lines)
+    """
 
     name: str
     value: float

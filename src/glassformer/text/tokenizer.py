@@ -27,7 +27,10 @@ ENDINGS = (".spm", ".symbols")
 
 
 class Tokenizer(ABC):
-    """From text to token ids and back, for one side."""
+    """Turns text into token ids and back, for one side.
+
+    Example: docs/reference/run_folder.md.
+    """
 
     vocab_size: int
     """Number of ids, `<pad>` included."""
@@ -71,6 +74,10 @@ class SubwordTokenizer(Tokenizer):
     outer spaces removed. Sentencepiece reserves three characters: U+2581 (▁) stands for the space and reads back as
     one; U+2585 (▅), its own mark of the unknown, and U+0000 are lost. A user's .model file may normalise more (often
     NFKC).
+
+    >>> tokenizer = SubwordTokenizer.train(["3 May 2024", "1 June 1999"], kind="char", vocab_size=None, seed=1)
+    >>> tokenizer.decode(tokenizer.encode(["9 May 1024"]))
+    ['9 May 1024']
     """
 
     suffix = ".spm"
@@ -195,7 +202,14 @@ class SubwordTokenizer(Tokenizer):
 
 
 class SymbolTokenizer(Tokenizer):
-    """Symbols split at white space, such as phones: `K AE T` is three tokens. Ids are in the order of frequency."""
+    """Symbols split at white space, such as phones: `K AE T` is three tokens. Ids are in the order of frequency.
+
+    >>> tokenizer = SymbolTokenizer(["AE", "K", "T"])
+    >>> tokenizer.encode(["K AE T"]), tokenizer.vocab_size  # </s> = 0, <unk> = 1, <pad> is the last
+    ([[3, 2, 4]], 6)
+    >>> tokenizer.decode([[3, 2, 4]])
+    ['K AE T']
+    """
 
     suffix = ".symbols"
 

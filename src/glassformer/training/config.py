@@ -49,7 +49,12 @@ Weight = Annotated[float, Number(at_least=0, less_than=math.inf, note=OFF)]
 @with_fields
 @dataclass(frozen=True, kw_only=True)
 class TrainConfig:
-    """Train a Transformer on pairs of text and leave it in a run folder."""
+    """Train a Transformer on pairs of text and leave it in a run folder.
+
+    >>> config = TrainConfig(source=Path("pairs.tsv"), out=Path("runs/mine"), preset="tiny", max_epochs=5)
+    >>> config.metric, config.batch_tokens  # what is left out is chosen from the pairs when training begins
+    ('auto', None)
+    """
 
     out: Path
     """The run folder to write."""

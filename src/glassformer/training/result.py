@@ -10,7 +10,10 @@ from glassformer.training.advice import Concern
 
 @dataclass(frozen=True)
 class TrainResult:
-    """Run folder, score and cost of a training, finished or interrupted."""
+    """Run folder, score and cost of a training, finished or interrupted.
+
+    Example: docs/training.md.
+    """
 
     folder: Path
     """The run folder."""

@@ -61,6 +61,8 @@ def train_once(config: TrainConfig) -> TrainResult:
 
     For a program that is started again after a stop, perhaps with another device or number of threads. In one process,
     without torchrun. Raises RunError if the run folder was trained with other settings, unless `config.overwrite`.
+
+    Example: docs/training.md.
     """
     if not (config.out / CONFIG).exists():
         return train(config)
@@ -85,6 +87,8 @@ def resume(folder: Path, **changes: Any) -> TrainResult:
     It has the settings that it was started with, but for `changes` of those that may be changed (limits, device,
     precision, learning rate, batch size: `CHANGEABLE` in `training.config`), which hold from now on. Raises RunError if
     the training is finished, or another process is at it, ConfigError for other changes.
+
+    Example: docs/training.md.
     """
     tame_memory()
     config = read_settings(folder).continued(folder, changes)

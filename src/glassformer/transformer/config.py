@@ -18,7 +18,12 @@ LATER = ("norm_first", "final_norm", "heads_left")
 class ModelConfig:
     """Sizes of a Transformer. The defaults are the base model of Vaswani et al. 2017, table 3.
 
-    Token ids: `</s>` = 0, `<unk>` = 1, `<pad>` = the last id of each vocabulary.
+    Token ids: `</s>` = 0, `<unk>` = 1, `<pad>` = the last id of each vocabulary. Raises ConfigError for sizes that
+    don't fit one another.
+
+    >>> config = ModelConfig.tiny(source_vocab_size=100, target_vocab_size=100, dropout=0.1)
+    >>> config.d_model, config.encoder_layers, config.all_heads
+    (128, 4, 48)
     """
 
     source_vocab_size: Count

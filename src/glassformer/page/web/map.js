@@ -2,7 +2,8 @@
 import { ARROWS, isEnter, make, percent, short, sized, visible, within } from "./drawing.js";
 import { labelsOf, paint, widest } from "./saving.js";
 
-const ROOM = { width: 640, height: 900 }; // CSS pixels that a map may take
+const ROOM = { width: 640, height: [420, 900] }; // CSS pixels that a map may take; in height as the window allows
+const AROUND_MAP = 330; // CSS pixels that the window shows above and below a map
 const CELL = { most: 34, labelled: 11 }; // CSS pixels
 const LETTERS = { least: 10, most: 14 }; // CSS pixels of the labels
 
@@ -45,13 +46,14 @@ export class HeadMap {
 
   // Decide where the cells are.
   layOut(map, room) {
-    const size = (width) => Math.min(CELL.most, Math.floor(width / map.columns), Math.floor(ROOM.height / map.rows));
-    const texts = map.tile[0] === 1 && map.tile[1] === 1 && size(room) >= CELL.labelled ? this.labels() : [];
+    const tall = within(window.innerHeight - AROUND_MAP, ...ROOM.height);
+    const size = (margin) => Math.min(CELL.most, Math.floor((room - margin) / map.columns), Math.floor((tall - margin) / map.rows));
+    const texts = map.tile[0] === 1 && map.tile[1] === 1 && size(0) >= CELL.labelled ? this.labels() : [];
     const beside = texts.length ? 10 + widest(texts, this.font(LETTERS.most)) : 0;
-    const labels = texts.length > 0 && size(room - beside) >= CELL.labelled;
+    const labels = texts.length > 0 && size(beside) >= CELL.labelled;
     const margin = labels ? beside : 0;
-    const side = size(room - margin);
-    const [width, height] = side ? [side, side] : [Math.min(1, room / map.columns), Math.min(1, ROOM.height / map.rows)];
+    const side = size(margin);
+    const [width, height] = side ? [side, side] : [Math.min(1, room / map.columns), Math.min(1, tall / map.rows)];
     this.cells = { width, height, margin, labels, map, letters: within(side - 3, LETTERS.least, LETTERS.most) };
   }
 

@@ -2,7 +2,7 @@
 import { ALONG } from "./data.js";
 import { make, number, quoted, sized, within } from "./drawing.js";
 
-const HEIGHT = 104; // CSS pixels
+const HEIGHT = 140; // CSS pixels
 const STEPS = { ArrowRight: 1, ArrowUp: 1, ArrowLeft: -1, ArrowDown: -1, PageUp: 10, PageDown: -10, Home: -Infinity, End: Infinity };
 
 export class Strips {
