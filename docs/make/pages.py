@@ -3,9 +3,12 @@
     python docs/make/pages.py RUN --pruned RUN --dates RUN --source "..."
 
 The first RUN is one of yours that `glassformer heads` has studied, the second the same after `glassformer prune`, the
-third that of `make demo`. Needs Debian's chromium, Playwright and Pillow.
+third that of `make demo`. The model of the ViT is trained as docs/tutorials/vision.md does. Needs Debian's chromium,
+Playwright and Pillow.
 """
 
+import contextlib
+import re
 import shutil
 import sys
 import tempfile
@@ -73,8 +76,18 @@ def main(run: Positional[Path], pruned: Path, dates: Path, source: str) -> None:
             ),
         ):
             open_page(made, size, theme, address).screenshot(path=IMAGES / f"{name}.png")
+        open_page(vision(Path(scratch)), DESK).screenshot(path=IMAGES / "page_vit.png")
         record(open_page(mine, FILM, address=LAST))
         browser.close()
+
+
+def vision(folder: Path) -> Page:
+    """Run the code of the tutorial on a vision model in a folder, and return its page."""
+    text = (IMAGES.parent / "tutorials" / "vision.md").read_text(encoding="utf-8")
+    names: dict[str, Any] = {}
+    with contextlib.chdir(folder):
+        exec("\n".join(re.findall(r"```\{code-cell\} python\n(.*?)```", text, re.DOTALL)), names)
+    return names["made"]
 
 
 def record(tab: Any) -> None:

@@ -214,6 +214,13 @@ def test_roles_and_importance_where_they_are_known(hypotheses_of, captured):
     assert hypothesis["start"] == {"at": "decoder.layers.1.multihead_attn", "head": 3}
 
 
+def test_a_page_of_one_text_opens_at_the_sharpest_head_of_all(hypotheses_of, record):
+    captured = record(Want(weights=True), layers="encoder.*")
+    entropy = {path: torch.special.entr(one.weights[0]).sum(-1).mean(-1) for path, one in captured.items()}
+    path = min(entropy, key=lambda path: float(entropy[path].min()))
+    assert hypotheses_of(page(captured))[0]["start"] == {"at": path, "head": int(entropy[path].argmin())}
+
+
 # Plain weights
 
 

@@ -158,17 +158,22 @@ def _layers(views: Sequence[View]) -> dict[str, int]:
 def _start(drawn: Sequence[Mapping[str, Any]], views: Sequence[View]) -> dict[str, Any]:
     """Return which head to show first, in attention to the source if there is any.
 
-    That is the most important one, or where importance isn't known the sharpest of the last layer: the one whose
-    queries look at the fewest keys.
+    That is the most important one, or where importance isn't known the sharpest, whose queries look at the fewest
+    keys: of the last layer that looks at the source, or of all layers of a model that reads one text.
     """
-    source = [view for view in drawn if view["group"] == "source"] or list(drawn)
-    places = [(view["path"], n, head.get("importance", 0.0)) for view in source for n, head in enumerate(view["heads"])]
-    path, head, importance = max(places, key=lambda place: place[2])
+    source = [view for view in drawn if view["group"] == "source"]
+    shown = source or list(drawn)
+    heads = [(head.get("importance", 0.0), view["path"], n) for view in shown for n, head in enumerate(view["heads"])]
+    importance, path, head = max(heads, key=lambda one: one[0])
     if importance > 0:
         return {"at": path, "head": head}
-    last = max(source, key=lambda view: view["layer"])["path"]
-    entropy = next(view.facts.get("entropy") for view in views if view.path == last)
-    return {"at": last, "head": 0 if entropy is None else int(entropy.mean(-1).argmin())}
+    paths = [max(source, key=lambda view: view["layer"])["path"]] if source else [view["path"] for view in shown]
+    entropy = {view.path: view.facts["entropy"].mean(-1) for view in views if "entropy" in view.facts}
+    sharpest = [(float(entropy[path].min()), path) for path in paths if path in entropy]
+    if not sharpest:
+        return {"at": paths[0], "head": 0}
+    path = min(sharpest, key=lambda one: one[0])[1]
+    return {"at": path, "head": int(entropy[path].argmin())}
 
 
 class _Packing:
