@@ -265,7 +265,7 @@ def cost(folder: Path, rounds: int, widths: tuple[int, ...], batches: tuple[int,
             found[f"{name}: products allow"][value] = peak / operations(settings)
         ends = [f"{value}: " + ", ".join(f"{rate:.0f}" for rate in rates) for value, rates in ends_of(found, name)]
         summary.append(f"{name} {'; '.join(ends)} tokens/s")
-    draw_cost(json.loads(json.dumps(found)), plot)
+    draw_cost(found, plot)
     return found | {"summary": f"glassformer, {', '.join(COMPARED)}: {'; '.join(summary)}"}
 
 

@@ -175,7 +175,7 @@ class FinalNorm(Ours):
 def import_peer(kind: str) -> None:
     """Import what a peer needs, before memory is counted."""
     if kind == "marian":
-        from transformers import MarianMTModel  # noqa: F401
+        from transformers import MarianMTModel  # noqa: F401  (imported for its memory)
         from transformers.utils import logging
 
         logging.set_verbosity_error()

@@ -378,6 +378,13 @@ def test_tokens_that_do_not_fit_are_errors(given, message):
         plotted(WANT).plot(**given)
 
 
+def test_tokens_that_what_is_shown_does_not_have_are_errors():
+    with pytest.raises(ArgumentError, match="tokens must be 5, one for each query: nothing that is shown has keys"):
+        plotted(Want(entropy=True)).plot(["a"] * K)
+    with pytest.raises(ArgumentError, match=r"target must have a token for each of the queries \(0, -1\), got 0"):
+        plotted(Want(rows=(0, -1))).plot(target=[])
+
+
 def test_nothing_to_plot_is_an_error():
     with pytest.raises(ArgumentError, match="there is nothing to plot: observe"):
         plotted(Want()).plot()

@@ -1,5 +1,6 @@
 """The record: what fits the budget, what replaces the rest, and which calls become one Observation."""
 
+import copy
 from typing import Any
 
 import pytest
@@ -115,3 +116,15 @@ def test_an_unknown_path_is_a_key_error_that_names_the_others(make):
             with pytest.raises(kind, match=r"^layers.0.self_attn was not called: call the model inside the context$"):
                 _ = captured["layers.0.self_attn"]
         assert "x" not in captured
+
+
+def test_a_fact_of_all_attentions_says_which_one_has_it():
+    model = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True).eval()
+    with torch.no_grad(), capture(model) as captured:
+        model(torch.zeros(1, 3, 8))
+    for name in ("entropy", "plot"):
+        with pytest.raises(AttributeError, match=rf"an Observation for each attention: captured\['self_attn'\].{name}"):
+            getattr(captured, name)
+    with pytest.raises(AttributeError, match="'Captured' object has no attribute 'entrpy'"):
+        _ = captured.entrpy
+    assert repr(copy.copy(captured)) == repr(captured)

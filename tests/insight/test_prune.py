@@ -157,6 +157,18 @@ def test_a_training_that_fails_says_what_to_change(config, tmp_path, monkeypatch
     assert (tmp_path / ".pruned.pruning").is_dir()
 
 
+def test_the_score_is_that_of_the_training_unless_another_is_given(given, config):
+    assert module._metric(config(metric="chrf")) == "chrf"
+    assert module._metric(config(metric=None)) == "bleu"  # the random run's training had no settings
+    path = given / "run" / "config.json"
+    before = path.read_text()
+    auto = {"settings": {"metric": "auto"}, "chosen": {"metric": "exact"}}
+    for training, metric in (({"settings": {"metric": "wer"}}, "wer"), (auto, "exact")):
+        path.write_text(json.dumps({**json.loads(before), "training": training}))
+        assert module._metric(config(metric=None)) == metric
+    path.write_text(before)
+
+
 # Slow: it prunes in two rounds, each of which trains, as the fixture `whole` does.
 def test_stopped_and_given_again_it_continues(config, whole, tmp_path, monkeypatch):
     expected, _, out = whole

@@ -59,8 +59,13 @@ def test_long_inputs_are_tiles_and_the_largest_weights(hypotheses_of, record):
     assert views["decoder.layers.0.multihead_attn"]["tile"] == [4, 11]
 
 
-def test_a_padded_entry_is_cut_to_its_tokens(hypotheses_of, record, source, target):
-    captured = record(Want(weights=True), batch=3)
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")  # torch's own, of a mask in inference
+def test_a_padded_entry_is_cut_to_its_tokens(hypotheses_of, model, source, target):
+    lengths = [torch.tensor([10, 7, 8])[:, None], torch.tensor([5, 3, 5])[:, None]]
+    padding, target_padding = (torch.arange(n) >= length for n, length in zip((10, 5), lengths, strict=True))
+    masks = dict(src_key_padding_mask=padding, memory_key_padding_mask=padding, tgt_key_padding_mask=target_padding)
+    with torch.no_grad(), capture(model, Want(weights=True)) as captured:
+        model(torch.randn(3, 10, 32), torch.randn(3, 5, 32), **masks)
     views = hypotheses_of(page(captured, source[:7], target[:3], entry=1))[0]["views"]
     for view in views:
         queries, keys = view["sizes"]
@@ -87,11 +92,15 @@ def test_tiles_of_one_weight_each_are_weights(hypotheses_of, record, captured):
         assert_close(view["facts"]["weights"], captured[view["path"]].weights[0])
 
 
-def test_it_says_what_rows_sum_to(hypotheses_of, record, captured, source):
-    rows = {view["path"]: view["rows"] for view in hypotheses_of(page(captured, source[:4]))[0]["views"]}
-    weights = captured["encoder.layers.0.self_attn"].weights[0, :, :4, :4].sum(-1)
-    assert rows["encoder.layers.0.self_attn"] == pytest.approx([float(weights.min()), float(weights.max())])
-    assert rows["decoder.layers.0.self_attn"] == pytest.approx([1, 1])
+def test_positions_that_are_looked_at_are_not_cut_off(captured, source):
+    lost = captured["encoder.layers.0.self_attn"].weights[0, :, :4, 4:].sum(-1).max()
+    with pytest.raises(ArgumentError, match=f"carry up to {lost:.1%} of a query's weight.*give all 10 tokens"):
+        page(captured, source[:4])
+
+
+def test_it_says_what_rows_sum_to(hypotheses_of, record):
+    (hypothesis,) = hypotheses_of(page(torch.tensor([[0.5, 0.25], [0.0, 0.0]])))  # dropout; a query that looks nowhere
+    assert hypothesis["views"][0]["rows"] == [0.0, 0.75]
     for view in hypotheses_of(page(record(Want(pooled_heads=4), source=29, target=31)))[0]["views"]:
         assert view["rows"] == pytest.approx([1, 1], abs=1e-5)
 
@@ -187,7 +196,7 @@ def test_what_cannot_be_drawn_is_refused(record, model, monkeypatch):
     refused(captured, "nothing was captured: call the model inside the context")
     refused([], "seen must be what capture or observe recorded, weights, or translations with .* got list")
     monkeypatch.setattr(report, "MOST_WEIGHTS", 100)
-    refused(record(Want(weights=True)), r"a page holds at most 100 weights, got .*pooled_heads=64, top=8")
+    refused(record(Want(weights=True)), r"a page holds at most 100 weights, got .*top=8, pooled_heads=64")
     refused(record(Want(pooled_heads=4)), "tiles can't be cut to 3 x 3 tokens", ["a", "b", "c"])
     beyond = "the largest weights of some queries lie beyond the 3 tokens given"
     refused(record(Want(top=4, entropy=True)), beyond, ["a", "b", "c"])
@@ -257,6 +266,29 @@ def test_weights_that_a_sequence_first_attention_keeps(hypotheses_of):
     assert_close(view["facts"]["weights"], attention.attn[:, :, 2].permute(2, 0, 1))
 
 
+def test_several_attentions_that_were_observed_are_a_page(hypotheses_of):
+    q, k, v = torch.randn(3, 2, 3, 5, 4)
+    _, first = observe(q, k, v, want=Want(weights=True))
+    _, second = observe(k, q, v, want=Want(weights=True))
+    (hypothesis,) = hypotheses_of(page({"layer 4": first, "layer 7": second[0]}, list("abcde")))
+    assert [(view["path"], view["layer"]) for view in hypothesis["views"]] == [("layer 4", 4), ("layer 7", 7)]
+    assert torch.equal(hypothesis["views"][0]["facts"]["weights"], first.weights[0])
+    assert torch.equal(hypothesis["views"][1]["facts"]["weights"], second.weights[0])
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_the_output_beside_an_observation_is_not_taken():
+    attended = observe(*torch.randn(3, 2, 3, 5, 4), want=Want(weights=True))
+    with pytest.raises(ArgumentError, match="without the output that observe returns beside it; or of several"):
+        page(attended)
+
+
+@pytest.mark.parametrize("scores", [torch.tensor([[0.5, -0.5], [0.0, 1.0]]), torch.rand(1, 2, 4, 4) + 1])
+def test_scores_are_not_taken_for_weights(scores):
+    with pytest.raises(ArgumentError, match=r"weights must be at least 0 and sum to at most 1.*pass scores.softmax"):
+        page(scores)
+
+
 def test_what_observe_saw_is_a_page(hypotheses_of):
     q, k, v = (torch.randn(2, 3, n, 4) for n in (5, 7, 7))
     _, seen = observe(q, k, v, want=Want(weights=True))
@@ -266,7 +298,7 @@ def test_what_observe_saw_is_a_page(hypotheses_of):
     _, view = views_of(hypotheses_of, seen)
     assert_close(view["facts"]["tiles"], seen.pooled_heads[0], rtol=1 / 4096, atol=1e-7)
     _, seen = observe(q, k, v, want=Want(lse=True))
-    with pytest.raises(ArgumentError, match="a page of one Observation needs weights, or for long inputs"):
+    with pytest.raises(ArgumentError, match="a page of an Observation needs weights, or for long inputs"):
         page(seen)
     with pytest.raises(ArgumentError, match=r"weights must be floating-point, .* got torch.int64 \(5,\)"):
         page(torch.arange(5))

@@ -259,7 +259,8 @@ def test_a_long_map_keeps_to_its_room_and_shows_what_is_chosen(opened, record):
     assert svg.count("<rect") == 1
 
 
-def test_both_texts_are_there_and_a_click_on_the_one_aside_goes_where_it_takes_part(opened, captured):
+def test_both_texts_are_there_and_a_click_on_the_one_aside_goes_where_it_takes_part(opened, record):
+    captured = record(Want(weights=True), source=3, target=2)
     tab = opened(page(captured, ["▁the", "▁do", "g"], ["le", "▁chien"]), "#at=encoder.layers.0.self_attn&head=1")
     source, target = tab.locator(".text").all()
     assert source.locator(".token").all_inner_texts() == ["␣the", "␣do", "g"]
@@ -287,7 +288,7 @@ def test_an_image_is_clear_where_the_chosen_token_looks(opened):
     colours = [patch.evaluate("e => e.style.background") for patch in tab.locator(".patches .token").all()]
     veils = [float(match[1]) for colour in colours if (match := re.search(r"([\d.]+)%", colour))]
     assert veils == pytest.approx([0, 80 * (1 - 0.25**0.5), 80 * (1 - 0.75**0.5), 80], abs=0.3)
-    assert "a patch is the clearer, the larger its weight" in tab.locator(".reading").inner_text()
+    assert "patches with larger weights are clearer" in tab.locator(".reading").inner_text()
     box, patches = (tab.locator(one).bounding_box() for one in (".image canvas", ".patches"))
     assert box == patches
     assert box["width"] / box["height"] == pytest.approx(6 / 4, rel=0.01)

@@ -404,6 +404,7 @@ msgstr ""
     [
         ("a.tmx", TMX, None, [("eine Katze", "a cat"), ("drei & vier", "three")]),
         ("a.tmx", TMX, ("en", "de"), [("a cat", "eine Katze"), ("three", "drei & vier")]),
+        ("a.tmx", TMX.replace('"de"', '"de-AT"'), ("en", "de"), [("a cat", "eine Katze"), ("three", "drei & vier")]),
         ("a.xlf", XLIFF, None, [("one", "eins"), ("a fourth", "vier")]),
         ("b.xlf", XLIFF_2, None, [("one", "eins"), ("a fourth", "vier")]),
         ("a.po", PO, None, [("one", "eins")]),

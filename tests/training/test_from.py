@@ -60,7 +60,7 @@ def test_what_it_began_with_is_kept_if_nothing_was_better(further, trained, file
 
 def test_what_it_began_with_is_no_part_of_the_mean(further, capsys):
     train(further(max_updates=20, average=5))
-    assert "mean of the last 2: " in capsys.readouterr().err
+    assert "mean of the weights at the last 2 validations: " in capsys.readouterr().err
 
 
 def test_from_few_pairs_it_learns_more_than_a_model_of_its_own(further, tiny, reversed_symbols, files, tmp_path):

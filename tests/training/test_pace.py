@@ -25,9 +25,9 @@ def test_a_tenth_of_the_updates_and_a_twelfth(planned, warmup, interval):
 
 def test_the_plan_is_said_with_the_flags_that_repeat_it():
     said = describe_plan(config(max_minutes=2.0), 470, 47, 39)
-    assert said.startswith("about 470 updates: --warmup 47 --validate-every 39\n  (on a busy machine fewer, and other")
+    assert said.startswith("about 470 updates: --warmup 47 --validate-every 39\n  (a busy machine makes fewer updates")
     assert said.endswith(
-        "--max-updates 470 in place of --max-minutes\n  always gives the same, with the settings above)"
+        "--max-updates 470 in place of --max-minutes\n  and the settings above, the model is always the same)"
     )
     assert describe_plan(config(max_updates=470), 470, 47, 39).endswith("--validate-every 39")
 

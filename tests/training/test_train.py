@@ -13,6 +13,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from glassformer.errors import ConfigError, RunError
 from glassformer.text.batching import Batch
+from glassformer.training.config import TrainConfig
 from glassformer.training.loader import BatchLoader
 from glassformer.training.train import resume, train, train_once
 
@@ -212,6 +213,19 @@ def test_trained_once_it_goes_on_where_it_stopped_and_is_done_once(settings, int
         again = train_once(config)
     assert (again.finished, again.updates, again.metric, updates()) == (True, 20, result.metric, 0)
     assert 0 < again.seconds <= result.seconds
+
+
+def test_trained_once_files_may_be_given_alone_or_in_a_list(settings):
+    config = settings(max_updates=2)
+    train(replace(config, source=(config.source,)))
+    assert train_once(config).updates == 2
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_paths_may_be_strings(tmp_path):
+    config = TrainConfig(source=["a.tsv", "b.tsv"], valid_source="v.tsv", out=str(tmp_path))
+    assert config.source == (Path("a.tsv"), Path("b.tsv"))
+    assert (config.valid_source, config.out) == (Path("v.tsv"), tmp_path)
 
 
 def test_trained_once_is_with_these_settings(settings):

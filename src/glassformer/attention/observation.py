@@ -262,8 +262,10 @@ class _Words(NamedTuple):
     queries: Sequence[str] | None
 
 
-def _fit(tokens: Sequence[str] | None, target: Sequence[str] | None, facts: dict[str, Tensor]) -> _Words:
-    """Check the tokens against the facts that tell the number of keys or of queries."""
+def _fit(
+    tokens: Sequence[str] | None, target: Sequence[str] | None, facts: dict[str, Tensor], rows: Sequence[int]
+) -> _Words:
+    """Check the tokens against the facts that tell the number of keys or of queries, and the queries of `rows`."""
     keys = [facts[name].shape[-1] for name in ("received", "rows", "head_mean", "weights") if name in facts]
     queries = [facts[name].shape[-1] for name in ("entropy", "distance", "lse") if name in facts]
     queries += [facts[name].shape[-2] for name in ("top", "head_mean", "weights") if name in facts]
@@ -274,9 +276,13 @@ def _fit(tokens: Sequence[str] | None, target: Sequence[str] | None, facts: dict
             raise ArgumentError(f"{name} must be a list of str, one for each {unit}, got {given!r}")
         if sizes and len(given) != sizes[0]:
             raise ArgumentError(f"{name} must be {sizes[0]} tokens, one for each {unit}, got {len(given)}")
+    if tokens is not None and not keys and queries[0] != len(tokens):
+        raise ArgumentError(f"tokens must be {queries[0]}, one for each query: nothing that is shown has keys")
     if target is None and tokens is not None and queries[:1] == [len(tokens)]:
         target = tokens
-    return _Words(tokens, target)
+    if target is not None and any(not -len(target) <= row < len(target) for row in rows):
+        raise ArgumentError(f"target must have a token for each of the queries {rows}, got {len(target)} tokens")
+    return _Words(*(None if given is None else [str(token) for token in given] for given in (tokens, target)))
 
 
 def _draw(observation: Observation, tokens: Sequence[str] | None, target: Sequence[str] | None) -> Any:
@@ -298,7 +304,7 @@ def _draw(observation: Observation, tokens: Sequence[str] | None, target: Sequen
     rows = 1 if "rows" in facts else 0
     if not (maps or lines or rows):
         raise ArgumentError("there is nothing to plot: observe(..., want=Want(entropy=True, pooled=256)), say")
-    words = _fit(tokens, target, facts)
+    words = _fit(tokens, target, facts, entry.want.rows if rows else ())
     columns = min(4, max(1, len(maps)))
     bands = -(-len(maps) // columns)
     line = 1.9 if words.keys is None and words.queries is None else 2.3

@@ -15,8 +15,8 @@ def replace_attention(model: Model) -> Model:
 
     Changes the model in place and returns it; if it is itself an attention, returns its replacement. The parameters
     stay the same objects, so an optimizer that has them goes on; hooks, training mode, device and dtype stay too. A
-    module that stands in several places still does. Results are torch's (see `MultiheadAttention` for what differs),
-    also inside `nn.TransformerEncoderLayer`, which then calls the attention in inference as well.
+    module that the model uses in several places stays one module. Results are torch's (see `MultiheadAttention` for
+    what differs), also inside `nn.TransformerEncoderLayer`, which then calls the attention in inference as well.
 
     Subclasses of torch's attention are left alone: ours is one, and others may compute something else. Raises
     ArgumentError for a model that has no attention of torch's or ours.

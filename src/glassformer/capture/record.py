@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.nn.functional as F
@@ -119,6 +119,14 @@ class Captured(Mapping[str, Observation]):
                     f"{name} was called {len(calls)} times on different inputs: captured.calls({name!r}) has them all"
                 )
         return _join_steps(calls, [k_len for *_, k_len in sizes])
+
+    if not TYPE_CHECKING:  # else no misspelt name would be found
+
+        def __getattr__(self, name: str) -> Any:
+            if name in Want.__dataclass_fields__ or name in ("plot", "to_pandas"):
+                path = next(iter(self), "PATH")
+                raise AttributeError(f"a capture has an Observation for each attention: captured[{path!r}].{name}")
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     def __iter__(self) -> Iterator[str]:
         return (name for name, calls in self._calls.items() if calls)

@@ -50,8 +50,8 @@ class PruneConfig:
     """Number of pairs on which the rise of the loss without each head is measured."""
     batch_tokens: Count = 2048
     """Most source and most target tokens in a batch of that training."""
-    metric: str = "bleu"
-    """Score of the validations: bleu, chrf, exact, wer, ser."""
+    metric: str | None = None
+    """Score of the validations: bleu, chrf, exact, wer, ser. Left out: that of the run's training."""
     tokenize: str = "auto"
     """sacreBLEU tokenizer for the bleu metric."""
     seed: Seed = 1

@@ -154,6 +154,14 @@ def prune(config: PruneConfig, say: Callable[[str], None] = print) -> Pruning | 
         raise
 
 
+def _metric(config: PruneConfig) -> str:
+    """Return the score of the validations: left out, that of the run's training, or bleu for an imported model."""
+    if config.metric is not None:
+        return config.metric
+    training = read_config(config.run)["training"]
+    return {"metric": "bleu", **training.get("settings", {}), **training.get("chosen", {})}["metric"]
+
+
 def _count_heads(config: PruneConfig) -> tuple[int, int]:
     """Return how many heads the run has, and how many of them go."""
     total = open_run(config.run).model_config.all_heads
@@ -188,7 +196,7 @@ def _prune_in(work: Path, config: PruneConfig, total: int, gone: int, say: Calla
     model = open_run(pruned).model_config
     lines = [source for source, _ in _draw_pairs(config.valid_pairs or config.pairs, config.seed, SPEED_LINES)]
     report = Pruning(
-        metric=config.metric,
+        metric=_metric(config),
         rounds=rounds,
         unpruned=compared,
         speed=compare_speed(config.run, pruned, lines, config.device, SearchConfig()),
@@ -288,7 +296,7 @@ def _train_on(start: Path, out: Path, config: PruneConfig) -> bool:
             average=1,
             batch_tokens=config.batch_tokens,
             score_pairs=SCORED_PAIRS,
-            metric=config.metric,
+            metric=_metric(config),
             tokenize=config.tokenize,
             seed=config.seed,  # the same in all rounds: it decides which pairs are held out
             device=config.device,

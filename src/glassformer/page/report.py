@@ -13,7 +13,6 @@ from torch import Tensor
 
 from glassformer.attention.observation import Observation
 from glassformer.attention.want import tile_size
-from glassformer.capture.record import Captured
 from glassformer.errors import ArgumentError
 from glassformer.files import replacing
 from glassformer.generation.attention import TranslationAttention
@@ -31,7 +30,11 @@ MOST_WEIGHTS = 4_000_000
 
 @dataclass(frozen=True)
 class Page:
-    """A page that shows attention. `save` writes it; in a notebook it shows itself (extra `notebook`)."""
+    """A page that shows attention. `save` writes it; in a notebook it shows itself (extra `notebook`).
+
+    >>> page(torch.tensor([[0.9, 0.1], [0.5, 0.5]]), ["the", "dog"]).html()[:15]
+    '<!doctype html>'
+    """
 
     title: str
     data: bytes = field(repr=False)
@@ -66,7 +69,7 @@ class Page:
 
 
 def page(
-    seen: Captured | Observation | Tensor | TranslationAttention | Translation | Sequence[Translation],
+    seen: Mapping[str, Observation] | Observation | Tensor | TranslationAttention | Translation | Sequence[Translation],
     tokens: Sequence[str] | None = None,
     target: Sequence[str] | None = None,
     *,
@@ -78,12 +81,14 @@ def page(
 ) -> Page:
     """Return a page that shows what `capture` or `observe` recorded, plain weights, or translations with attention.
 
+    Of several attentions that were observed, give a dict with a name for each.
+
     Weights are (queries, keys), (heads, queries, keys) or (batch, heads, queries, keys); also (queries, keys, batch,
     heads), as the sequence-first `glassformer.reference.MultiHeadAttention` keeps them: the axis over which they sum to
     1 is that of the keys.
 
     `tokens` are the tokens of the input text (in an encoder-decoder, of the source), `target` those that the decoder
-    reads. Left out, positions are numbered. For a padded entry give the tokens without padding: the rest is cut off.
+    reads. Left out, positions are numbered. For a padded entry give the tokens without masked padding: it is cut off.
     `entry` chooses one of the batch. `grid`, rows and columns, says that the last tokens are the patches of a picture.
     `image` is that picture, (3, height, width) or (height, width), from 0 to 1 or uint8: it is shown under the patches.
     `heads`, from `study_heads`, add roles and importance. Translations know their own tokens.
@@ -92,10 +97,11 @@ def page(
     `Want(pooled_heads=64, top=8, entropy=True, received=True)`: the page then shows tiles and the largest weights of
     each query, and an upper bound for every other weight.
 
-    Raises ArgumentError if nothing was captured that a page can show, if tokens don't fit, or if weights are NaN.
+    Raises ArgumentError if nothing was captured that a page can show, if tokens don't fit, or if weights are NaN, below
+    0, or sum to more than 1.
 
     >>> import torch
-    >>> from glassformer import capture
+    >>> from glassformer import Want, capture
     >>> model = torch.nn.TransformerEncoderLayer(32, 4, batch_first=True).eval()
     >>> with torch.no_grad(), capture(model, Want(weights=True)) as captured:
     ...     _ = model(torch.randn(1, 3, 32))

@@ -18,7 +18,7 @@ from glassformer.generation.translator import Translation
 
 LONG_INPUT_WANT = Want(pooled_heads=64, top=8, entropy=True, received=True)
 """The facts to capture from inputs with too many weights: tiles, the largest weights of each query, and exact sums."""
-ADVICE = "Want(pooled_heads=64, top=8, entropy=True, received=True)"
+ADVICE = f"Want({', '.join(f'{name}={getattr(LONG_INPUT_WANT, name)}' for name in LONG_INPUT_WANT.asked)})"
 IMAGE_SIDE = 448
 """Most pixels a side of an image that a page holds."""
 _CROSS = re.compile(
@@ -70,7 +70,7 @@ class HypothesisViews:
 
 
 def collect_hypotheses(
-    seen: Captured | Observation | Tensor | TranslationAttention | Translation | Sequence[Translation],
+    seen: Mapping[str, Observation] | Observation | Tensor | TranslationAttention | Translation | Sequence[Translation],
     tokens: Sequence[str] | None,
     target: Sequence[str] | None,
     entry: int,
@@ -78,12 +78,17 @@ def collect_hypotheses(
     image: Tensor | None,
 ) -> list[HypothesisViews]:
     """Return the hypotheses of what `page` was given: one for a capture, one for each translation."""
-    if isinstance(seen, Captured):
+    if isinstance(seen, Mapping):
         return [_from_capture(seen, tokens, target, entry, grid, image)]
     if isinstance(seen, Tensor):
         seen = observe_weights(_as_four_axes(seen), Want(weights=True))
     if isinstance(seen, Observation):
         return [_from_observation(seen, tokens, target, entry, grid, image)]
+    if isinstance(seen, Sequence) and any(isinstance(one, Observation) for one in seen):
+        raise ArgumentError(
+            "seen must be one Observation, without the output that observe returns beside it; or of several attentions "
+            'a dict, such as {"layer 0": first, "layer 1": second}'
+        )
     if tokens is not None or target is not None or entry or grid or image is not None:
         raise ArgumentError("tokens, target, entry, grid and image are for a capture: translations know their own")
     if isinstance(seen, TranslationAttention):
@@ -143,10 +148,13 @@ def _as_four_axes(weights: Tensor) -> Tensor:
             "weights must be floating-point, (queries, keys), (heads, queries, keys) or (batch, heads, queries, keys), "
             f"got {weights.dtype} {tuple(weights.shape)}"
         )
-    if weights.dim() < 4:
-        return weights[(None,) * (4 - weights.dim())]
-    first = weights.permute(2, 3, 0, 1)
-    return first if _sum_to_one(first) and not _sum_to_one(weights) else weights
+    first = weights.permute(2, 3, 0, 1) if weights.dim() == 4 else weights
+    weights = first if _sum_to_one(first) and not _sum_to_one(weights) else weights
+    if (weights < 0).any() or (weights.detach().float().sum(-1) > 1.02).any():
+        raise ArgumentError(
+            "weights must be at least 0 and sum to at most 1 over the keys, the last axis: pass scores.softmax(-1)"
+        )
+    return weights[(None,) * (4 - weights.dim())]
 
 
 def _sum_to_one(weights: Tensor) -> bool:
@@ -167,19 +175,23 @@ def _from_observation(
     if one.batch is not None:
         _check_entry(one.batch, entry)
         one = one[entry]
-    known = one.tensors()
-    shapes = {name: known[name].shape[-2:] for name in ("weights", "head_mean") if name in known}
-    lengths = next(iter(shapes.values()), None)
-    if lengths is None and {"entropy", "received"} <= known.keys():
-        lengths = known["entropy"].shape[-1], known["received"].shape[-1]
-    if lengths is None:
-        raise ArgumentError(f"a page of one Observation needs weights, or for long inputs {ADVICE}")
+    lengths = _lengths(one)
     across = target is not None or lengths[0] != lengths[1]
     ends = ("target", "source") if across else ("tokens", "tokens")
     axes: Axes = {}
-    one = _with_tokens(one, axes, ends, (lengths[0], lengths[1]), tokens, target)
+    one = _with_tokens(one, axes, ends, lengths, tokens, target)
     view = _view("attention", "source" if across else "self", ends, axes, one)
     return HypothesisViews("", axes, _drawable([view]), *_patches(ends[1], len(axes[ends[1]]), grid, image))
+
+
+def _lengths(one: Observation) -> tuple[int, int]:
+    """Return how many queries and keys an Observation of one entry has, as far as its facts tell."""
+    known = one.tensors()
+    for name in known.keys() & {"weights", "head_mean"}:
+        return known[name].shape[-2], known[name].shape[-1]
+    if {"entropy", "received"} <= known.keys():
+        return known["entropy"].shape[-1], known["received"].shape[-1]
+    raise ArgumentError(f"a page of an Observation needs weights, or for long inputs {ADVICE}")
 
 
 def _with_tokens(
@@ -203,27 +215,30 @@ def _check_entry(batch: int, entry: int) -> None:
 
 
 def _from_capture(
-    captured: Captured,
+    seen: Mapping[str, Observation],
     tokens: Sequence[str] | None,
     target: Sequence[str] | None,
     entry: int,
     grid: tuple[int, int] | None,
     image: Tensor | None,
 ) -> HypothesisViews:
-    """Return the views of a captured model. The paths tell which kind of attention each one is."""
-    if not captured:
+    """Return the views of a captured model, or of observations by name; the names tell the kinds of attention."""
+    if not seen:
         raise ArgumentError("nothing was captured: call the model inside the context, and make the page after it")
-    two_texts = any(_CROSS.search(path) for path in captured)
+    two_texts = any(_CROSS.search(path) for path in seen)
     axes: Axes = {}
     views = []
-    for path, observation in captured.items():
-        if observation.batch is not None:
-            _check_entry(observation.batch, entry)
-        one = observation[entry]
+    for path, one in seen.items():
+        if one.batch is not None:
+            _check_entry(one.batch, entry)
+            one = one[entry]
         group, queries, keys = _group_and_axes(path, two_texts)
-        sizes = captured.lengths(path)
+        if isinstance(seen, Captured):
+            sizes, dropped = seen.lengths(path), seen.dropped.get(path, "")
+        else:
+            sizes, dropped = _lengths(one), ""
         one = _with_tokens(one, axes, (queries, keys), sizes, tokens, target)
-        views.append(_view(path, group, (queries, keys), axes, one, captured.dropped.get(path, "")))
+        views.append(_view(path, group, (queries, keys), axes, one, dropped))
     if target is not None and "target" not in axes:
         raise ArgumentError("target is for an encoder-decoder; this model has one text: give its tokens as tokens")
     views.sort(key=lambda view: (*STACKS, "self").index(view.group))  # as they stand on the page
@@ -301,8 +316,14 @@ def _drawable(views: list[View]) -> list[View]:
 
 
 def _cut(one: Observation, queries: int, keys: int) -> Observation:
-    """Return the Observation of a padded entry without its padding."""
+    """Return the Observation of a padded entry without its padding, at which no query that is left may look."""
     facts = one.tensors()
+    for name in facts.keys() & {"weights", "head_mean"}:
+        if keys < facts[name].shape[-1] and (most := float(facts[name][..., :queries, keys:].sum(-1).max())) > 0.001:
+            raise ArgumentError(
+                f"tokens leave out positions that carry up to {most:.1%} of a query's weight, so they aren't masked "
+                f"padding: give all {facts[name].shape[-1]} tokens"
+            )
     lengths = {"weights": (queries, keys), "head_mean": (queries, keys), "entropy": (queries,), "received": (keys,)}
     lengths |= {"top": (queries,), "top_keys": (queries,)}
     for name, ends in lengths.items():

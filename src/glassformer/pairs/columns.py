@@ -144,6 +144,9 @@ class ColumnChooser:
         for known in ([name.strip().lower() for name in names], [name.strip().lower() for name in short]):
             if known.count(plain) == 1:
                 return known.index(plain)
+        regional = [name for name in names if re.split("[-_]", name.strip().lower())[0] == plain]
+        if what == "languages" and len(regional) == 1:  # en may stand for en-US
+            return list(names).index(regional[0])
         if plain.isdecimal() and 1 <= int(plain) <= len(names):
             return int(plain) - 1
         named = {name.strip(): None for name in names}

@@ -137,7 +137,9 @@ def _model(config: TrainConfig, pairs: int, source: SideFacts, target: SideFacts
     short = is_brief(source) and is_brief(target)
     hasty = _is_hasty(config)
     why = f"{_counted(pairs, 'pair')} of {'short lines' if short else 'sentences'}" + (
-        f", {config.max_minutes:g} minutes" if hasty and config.max_minutes is not None else ""
+        f", {config.max_minutes:g} minute{'s' * (config.max_minutes != 1)}"
+        if hasty and config.max_minutes is not None
+        else ""
     )
     if config.preset != AUTO:
         return

@@ -199,6 +199,8 @@ class TrainConfig:
     a model that one device can't hold. Otherwise each has them all (DDP)."""
 
     def __post_init__(self) -> None:
+        for name in _PATHS:
+            object.__setattr__(self, name, _as_paths(getattr(self, name)))
         check_settings(self)
         self.model_config(source_vocab_size=4, target_vocab_size=4)  # refuses sizes that cannot work, at once
         if self.learning_rate is not None:
@@ -334,8 +336,7 @@ class TrainConfig:
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> "TrainConfig":
         """Return the settings that `to_json` gave."""
-        paths = ("source", "target", "out", "valid_source", "valid_target", "from_")
-        typed: dict[str, Any] = {k: _as_paths(v) if k in paths else v for k, v in values.items()}
+        typed: dict[str, Any] = {k: _as_paths(v) if k in _PATHS else v for k, v in values.items()}
         if typed.get("columns") is not None:
             typed["columns"] = tuple(typed["columns"])
         return cls(**typed)
@@ -351,7 +352,12 @@ def _as_json(value: Any) -> Any:
     return str(value) if isinstance(value, Path) else value
 
 
-def _as_paths(value: Any) -> Any:
-    if isinstance(value, list):
-        return tuple(Path(one) for one in value)
-    return None if value is None else Path(value)
+_PATHS = ("source", "target", "out", "valid_source", "valid_target", "from_")
+
+
+def _as_paths(value: Any) -> Path | tuple[Path, ...] | None:
+    """Return a path or several, however they were given; a list of one is that one."""
+    if value is None or isinstance(value, str | Path):
+        return None if value is None else Path(value)
+    several = tuple(Path(one) for one in value)
+    return several[0] if len(several) == 1 else several

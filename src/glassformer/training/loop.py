@@ -320,7 +320,8 @@ class TrainingLoop:
         better = self.sign * score > self.state.best[0] or -loss >= self.state.best[1]
         said = "kept" if better else f"not kept (best: {-self.state.best[1]:.4f}, {best:.2f})"
         self.display.say(
-            f"mean of the last {len(kept)}: validation loss {loss:.4f}  {self.config.metric} {score:.2f}, {said}"
+            f"mean of the weights at the last {len(kept)} validations: loss {loss:.4f}  {self.config.metric} "
+            f"{score:.2f}, {said}"
         )
         if not better:
             return best

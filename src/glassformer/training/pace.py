@@ -32,8 +32,8 @@ def describe_plan(config: TrainConfig, planned: int, warmup: int, interval: int)
     if config.max_minutes is None:
         return said
     return (
-        f"{said}\n  (on a busy machine fewer, and other weights; --max-updates {planned} in place of "
-        "--max-minutes\n  always gives the same, with the settings above)"
+        f"{said}\n  (a busy machine makes fewer updates, and so another model; with --max-updates {planned} in place "
+        "of --max-minutes\n  and the settings above, the model is always the same)"
     )
 
 

@@ -75,10 +75,14 @@ def train_once(config: TrainConfig) -> TrainResult:
         others = ((name, getattr(before, name), getattr(config, name)) for name in names)
         raise RunError(
             f"{config.out} was trained with other settings ("
-            + ", ".join(f"{name} {old}, now {new}" for name, old, new in others if old != new)
+            + ", ".join(f"{name} {_shown(old)}, now {_shown(new)}" for name, old, new in others if old != new)
             + "): give those again, or choose another folder"
         )
     return resume(config.out, **changes) if _is_unfinished(config.out) else TrainResult.from_folder(config.out)
+
+
+def _shown(value: Any) -> str:
+    return " ".join(map(str, value)) if isinstance(value, tuple) else str(value)
 
 
 def resume(folder: Path, **changes: Any) -> TrainResult:

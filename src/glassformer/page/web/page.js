@@ -18,7 +18,7 @@ class Page {
     this.linked = linked; // whether the address says what is shown
     this.heads = new Map();
     this.id = `glassformer-${Math.random().toString(36).slice(2)}`; // there may be several in a notebook
-    this.state = { of: 0, at: "", head: 0, token: 0, side: "from" };
+    this.state = { of: 0, at: "", head: 0, token: -1, side: "from" };
     this.listening = new AbortController();
     root.classList.add("glassformer");
     this.build();
@@ -107,7 +107,7 @@ class Page {
     this.state.of = Math.min(whole("of"), this.data.hypotheses.length - 1);
     this.state.at = given.get("at") ?? "";
     this.state.head = whole("head");
-    this.state.token = whole("token");
+    this.state.token = given.has("token") ? whole("token") : -1; // -1: the first that has letters or digits
     this.state.side = given.get("side") === "to" ? "to" : "from";
     this.settle();
     return before !== JSON.stringify(this.state);
@@ -118,7 +118,9 @@ class Page {
     const { state } = this;
     if (!this.view?.heads.length) Object.assign(state, this.hypothesis.start);
     state.head = Math.min(state.head, this.view.heads.length - 1);
-    state.token = Math.min(state.token, this.tokens(state.side).length - 1);
+    const tokens = this.tokens(state.side);
+    if (state.token < 0) state.token = Math.max(0, tokens.findIndex((token) => /[\p{L}\p{N}]/u.test(token)));
+    state.token = Math.min(state.token, tokens.length - 1);
   }
 
   address() {
@@ -244,6 +246,7 @@ class Page {
 
   // The chosen token's largest weights, in words.
   summary() {
+    if (!this.head.has("weights") && !this.head.has("top")) return "The weights of this head were not captured: Want(weights=True) captures them.";
     const { side, token } = this.state;
     const others = this.tokens(side === "from" ? "to" : "from");
     const line = this.head.line(side, token).filter(([, weight]) => weight > 0);

@@ -75,7 +75,7 @@ export class Strips {
       context.clearRect(at * step, 0, Math.max(2, step), HEIGHT);
       context.fillStyle = this.page.style("--accent");
       bar(at, 2);
-      strip.output.textContent = strip.said(at);
+      strip.output.textContent = strip.side === this.page.state.side ? strip.said(at) : `largest weight: ${strip.said(at)}`;
       canvas.setAttribute("aria-valuenow", at);
       canvas.setAttribute("aria-valuetext", strip.said(at));
     }

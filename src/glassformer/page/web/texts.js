@@ -88,14 +88,15 @@ export class Texts {
     return { element, list, chips, veiled: images[axis] ? lead : Infinity };
   }
 
-  // Choose a token. If its text takes no part in the chosen attention, go to the one that the page opened with.
+  // Choose a token. If its text takes no part in the chosen attention, go to one in which it does.
   choose(axis, token) {
     const { page } = this;
     const side = this.sideOf(axis);
     if (side !== undefined) return page.choose({ side, token });
     const { start, views } = page.hypothesis;
-    const { queries } = views.find(({ path }) => path === start.at);
-    page.choose({ ...start, side: queries === axis ? "from" : "to", token });
+    const opening = views.find(({ path }) => path === start.at);
+    const view = [opening, ...views].find(({ heads, queries, keys }) => heads.length && [queries, keys].includes(axis));
+    if (view) page.choose({ at: view.path, head: view === opening ? start.head : 0, side: view.queries === axis ? "from" : "to", token });
   }
 
   // Scroll to the chosen token.
@@ -145,7 +146,8 @@ export class Texts {
   }
 
   stated(side, hasImage, most) {
-    const image = hasImage ? " In the image, a patch is the clearer, the larger its weight." : "";
+    if (!(most > 0)) return "The chosen token is framed. No weight that it has is known to be above 0.";
+    const image = hasImage ? " In the image, patches with larger weights are clearer." : "";
     const unknown = this.page.head.has("weights") ? "" : " For tokens without colour the weight is not known.";
     return (
       `The chosen token is framed. The stronger the colour, the larger the weight that it ` +
