@@ -51,6 +51,17 @@ def test_a_terminal_shows_a_bar(monkeypatch, transient):
     assert erased == transient
 
 
+def test_colours_that_are_forced_are_no_terminal(monkeypatch):
+    # A notebook sets FORCE_COLOR, for which rich takes anything for a terminal.
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setattr(sys, "stderr", output := io.StringIO())
+    with Meter("reading", "pairs", total=2) as shown:
+        shown.show(1)
+        time.sleep(0.15)
+    assert "\x1b" not in output.getvalue()
+
+
 @pytest.mark.parametrize(
     ("width", "line"),
     [

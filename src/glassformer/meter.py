@@ -16,8 +16,11 @@ ELAPSED = len("00:00:00")
 
 
 def can_move(console: Console) -> bool:
-    """Return whether a bar can move there: on a terminal, unless TERM says that it can only print."""
-    return console.is_terminal and not console.is_dumb_terminal
+    """Return whether a bar can move there: on a terminal, unless TERM says that it can only print.
+
+    FORCE_COLOR, which notebooks set, asks rich for colours where there is no terminal; a bar can't move there.
+    """
+    return console.is_terminal and not console.is_dumb_terminal and console.file.isatty()
 
 
 class Bar:

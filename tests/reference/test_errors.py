@@ -104,10 +104,11 @@ REFUSALS = [
     sequence_first(f"mask axis {KEY}, got 5 in {HINT}", (Q, 5, B)),
     sequence_first(f"mask axis {KEY}, got 1 in {HINT}", (Q, 1, B)),
     sequence_first(f"mask axis {BATCH}, got 3 in {HINT}", (Q, K, 3)),
-    sequence_first(THREE + "2: {}", (Q, K)),
+    sequence_first(THREE + "2: {}: for all of the batch pass mask[:, :, None]", (Q, K)),
     sequence_first(THREE + "4: {}", (Q, K, B, H)),
     # C
-    *(single_head(C_INPUT, x) for x in [(B, Q, 13), (Q, 11), (11,)]),
+    *(single_head(C_INPUT, x) for x in [(B, Q, 13), (11,)]),
+    single_head(C_INPUT + ": for one sequence pass x[None]", (Q, 11)),
     single_head(C_MASK, (B, Q, 11), (B, Q)),  # padding without its axis of queries
     *(single_head(C_MASK, (B, Q, 11), x) for x in [(3,), (3, Q, Q), (B, 3, Q), (B, Q, 3), (1, B, Q, Q)]),
     *((f"dim_q must be at least 1, got {size}", lambda size=size: SelfAttention(size, 7, 3)) for size in (0, -3)),

@@ -79,8 +79,9 @@ class MultiHeadAttention(nn.Module):
         positions: its sizes are right, and its meaning cannot be checked.
         """
         if mask.dim() != 3:
+            hint = ": for all of the batch pass mask[:, :, None]" if mask.dim() == 2 else ""
             raise InputError(
-                f"mask must have 3 axes (seq_q or 1, seq_k, batch or 1), got {mask.dim()}: {tuple(mask.shape)}"
+                f"mask must have 3 axes (seq_q or 1, seq_k, batch or 1), got {mask.dim()}: {tuple(mask.shape)}{hint}"
             )
         seq_q, seq_k, batch = query_shape[0], key_shape[0], max(query_shape[1], key_shape[1])
         axes = (
@@ -127,6 +128,7 @@ class MultiHeadAttention(nn.Module):
             raise InputError(
                 f"query, key and value must be (seq, batch, d_model) with d_model = {d_model}, got "
                 f"{tuple(query.shape)}, {tuple(key.shape)}, {tuple(value.shape)}"
+                f"{': for one sequence pass x[:, None]' if query.dim() == 2 else ''}"
             )
         if len({x.shape[1] for x in (query, key, value)} - {1}) > 1 or len(key) != len(value):
             raise InputError(

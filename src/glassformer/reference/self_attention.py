@@ -38,7 +38,8 @@ class SelfAttention(nn.Module):
         else is open. A query with every key blocked gets zeros. Raises InputError for other widths and shapes.
         """
         if x.dim() != 3 or x.shape[2] != self.dim_q:
-            raise InputError(f"x must be (batch, seq, dim_q) with dim_q = {self.dim_q}, got {tuple(x.shape)}")
+            hint = ": for one sequence pass x[None]" if x.dim() == 2 else ""
+            raise InputError(f"x must be (batch, seq, dim_q) with dim_q = {self.dim_q}, got {tuple(x.shape)}{hint}")
         if mask is not None:
             self._check_mask(mask, (x.shape[0], x.shape[1], x.shape[1]))
         q, k, v = self.linear_q(x), self.linear_k(x), self.linear_v(x)

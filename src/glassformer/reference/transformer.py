@@ -150,6 +150,11 @@ class Embedding(nn.Module):
 
     def forward(self, ids: Tensor) -> Tensor:
         """Return the vectors of ids: (batch, length) -> (batch, length, d_model)."""
+        if ids.dim() != 2 or ids.is_floating_point():
+            raise InputError(
+                f"ids must be whole numbers (batch, length), got {ids.dtype} {tuple(ids.shape)}"
+                f"{': for one sequence pass ids[None]' if ids.dim() == 1 else ''}"
+            )
         return self.embedding(ids)
 
 
