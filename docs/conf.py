@@ -23,6 +23,7 @@ nb_execution_raise_on_error = True
 nb_execution_show_tb = True
 nb_execution_timeout = 300
 nb_execution_in_temp = True
+nb_merge_streams = True  # else a line that is printed in parts is broken
 myst_heading_anchors = 3
 default_role = "code"
 autodoc_typehints = "none"
