@@ -383,6 +383,7 @@ def test_tokens_that_what_is_shown_does_not_have_are_errors():
         plotted(Want(entropy=True)).plot(["a"] * K)
     with pytest.raises(ArgumentError, match=r"target must have a token for each of the queries \(0, -1\), got 0"):
         plotted(Want(rows=(0, -1))).plot(target=[])
+    assert plotted(Want(pooled=2)).plot(["a"] * K).axes  # of tiles alone nobody knows how many keys there are
 
 
 def test_nothing_to_plot_is_an_error():

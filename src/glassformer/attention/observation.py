@@ -276,7 +276,7 @@ def _fit(
             raise ArgumentError(f"{name} must be a list of str, one for each {unit}, got {given!r}")
         if sizes and len(given) != sizes[0]:
             raise ArgumentError(f"{name} must be {sizes[0]} tokens, one for each {unit}, got {len(given)}")
-    if tokens is not None and not keys and queries[0] != len(tokens):
+    if tokens is not None and not keys and queries and queries[0] != len(tokens):
         raise ArgumentError(f"tokens must be {queries[0]}, one for each query: nothing that is shown has keys")
     if target is None and tokens is not None and queries[:1] == [len(tokens)]:
         target = tokens

@@ -101,9 +101,8 @@ def _scores_of_run(flags: EvaluateFlags) -> "list[Score]":
 
 def _metric_of(run: Path) -> str:
     """Return the metric that a run was trained by; the first of all where it was not trained here."""
-    from glassformer.run.folder import read_config
+    from glassformer.run.folder import training_metric
     from glassformer.text.scores import METRICS
 
-    training = read_config(run)["training"]
-    metric = {**training.get("settings", {}), **training.get("chosen", {})}.get("metric")
+    metric = training_metric(run)
     return metric if metric in METRICS else METRICS[0]

@@ -24,7 +24,7 @@ from glassformer.insight.gates import least_missed
 from glassformer.insight.speed import Speed, compare_speed, peak_memory
 from glassformer.insight.study import Sentences
 from glassformer.pairs.files import Pair, PairFiles
-from glassformer.run.folder import load_run, open_run, read_config, write_config, write_weights
+from glassformer.run.folder import load_run, open_run, read_config, training_metric, write_config, write_weights
 from glassformer.run.metrics import read_metrics
 from glassformer.run.names import METRICS, PRUNED, WEIGHTS
 from glassformer.training.config import TrainConfig
@@ -156,10 +156,7 @@ def prune(config: PruneConfig, say: Callable[[str], None] = print) -> Pruning | 
 
 def _metric(config: PruneConfig) -> str:
     """Return the score of the validations: left out, that of the run's training, or bleu for an imported model."""
-    if config.metric is not None:
-        return config.metric
-    training = read_config(config.run)["training"]
-    return {"metric": "bleu", **training.get("settings", {}), **training.get("chosen", {})}["metric"]
+    return config.metric or training_metric(config.run) or "bleu"
 
 
 def _count_heads(config: PruneConfig) -> tuple[int, int]:

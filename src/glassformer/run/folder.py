@@ -199,6 +199,12 @@ def read_config(folder: Path) -> dict[str, Any]:
     return config
 
 
+def training_metric(folder: Path) -> str | None:
+    """Return the metric that a run's training was validated by; None for a model that was not trained here."""
+    training = read_config(folder)["training"]
+    return {**training.get("settings", {}), **training.get("chosen", {})}.get("metric")
+
+
 def load_weights(model: Transformer, weights: Mapping[str, Tensor], path: Path) -> None:
     """Put `weights` into the model; RunError, which names `path`, if they belong to another one."""
     try:
