@@ -1,4 +1,4 @@
-"""What a page shows: the views of a capture, an observation, plain weights or a translation."""
+"""Collect the views that a page shows of a capture, an observation, plain weights or a translation."""
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -78,12 +78,13 @@ def collect_hypotheses(
     image: Tensor | None,
 ) -> list[HypothesisViews]:
     """Return the hypotheses of what `page` was given: one for a capture, one for each translation."""
-    if isinstance(seen, Mapping):
-        return [_from_capture(seen, tokens, target, entry, grid, image)]
     if isinstance(seen, Tensor):
         seen = observe_weights(_as_four_axes(seen), Want(weights=True))
-    if isinstance(seen, Observation):
-        return [_from_observation(seen, tokens, target, entry, grid, image)]
+    if isinstance(seen, Observation):  # of a text to itself, or where `target` is given, of that to the tokens
+        queries, keys = _lengths(seen)
+        seen = {"attention" if target is None and queries == keys else "source_attention": seen}
+    if isinstance(seen, Mapping):
+        return [_from_capture(seen, tokens, target, entry, grid, image)]
     if isinstance(seen, Sequence) and any(isinstance(one, Observation) for one in seen):
         raise ArgumentError(
             "seen must be one Observation, without the output that observe returns beside it; or of several attentions "
@@ -152,7 +153,8 @@ def _as_four_axes(weights: Tensor) -> Tensor:
     weights = first if _sum_to_one(first) and not _sum_to_one(weights) else weights
     if (weights < 0).any() or (weights.detach().float().sum(-1) > 1.02).any():
         raise ArgumentError(
-            "weights must be at least 0 and sum to at most 1 over the keys, the last axis: pass scores.softmax(-1)"
+            "weights must be at least 0 and sum to at most 1 over the keys, the last axis: pass scores.softmax(-1), or "
+            "call model.eval() first, for dropout raises them"
         )
     return weights[(None,) * (4 - weights.dim())]
 
@@ -163,32 +165,12 @@ def _sum_to_one(weights: Tensor) -> bool:
     return bool(((sums - 1).abs().minimum(sums.abs()) < 0.02).all())
 
 
-def _from_observation(
-    one: Observation,
-    tokens: Sequence[str] | None,
-    target: Sequence[str] | None,
-    entry: int,
-    grid: tuple[int, int] | None,
-    image: Tensor | None,
-) -> HypothesisViews:
-    """Return the view of a single attention: of a text to itself, or where `target` is given, of that to the tokens."""
-    if one.batch is not None:
-        _check_entry(one.batch, entry)
-        one = one[entry]
-    lengths = _lengths(one)
-    across = target is not None or lengths[0] != lengths[1]
-    ends = ("target", "source") if across else ("tokens", "tokens")
-    axes: Axes = {}
-    one = _with_tokens(one, axes, ends, lengths, tokens, target)
-    view = _view("attention", "source" if across else "self", ends, axes, one)
-    return HypothesisViews("", axes, _drawable([view]), *_patches(ends[1], len(axes[ends[1]]), grid, image))
-
-
 def _lengths(one: Observation) -> tuple[int, int]:
-    """Return how many queries and keys an Observation of one entry has, as far as its facts tell."""
+    """Return how many queries and keys an Observation has. Raises ArgumentError if its facts don't tell."""
     known = one.tensors()
-    for name in known.keys() & {"weights", "head_mean"}:
-        return known[name].shape[-2], known[name].shape[-1]
+    for name in ("weights", "head_mean"):
+        if name in known:
+            return known[name].shape[-2], known[name].shape[-1]
     if {"entropy", "received"} <= known.keys():
         return known["entropy"].shape[-1], known["received"].shape[-1]
     raise ArgumentError(f"a page of an Observation needs weights, or for long inputs {ADVICE}")
@@ -209,11 +191,6 @@ def _with_tokens(
     return one if real == sizes else _cut(one, *real)
 
 
-def _check_entry(batch: int, entry: int) -> None:
-    if entry not in range(-batch, batch):
-        raise ArgumentError(f"entry must be one of the batch's {batch}, from 0 to {batch - 1}, got {entry!r}")
-
-
 def _from_capture(
     seen: Mapping[str, Observation],
     tokens: Sequence[str] | None,
@@ -230,7 +207,10 @@ def _from_capture(
     views = []
     for path, one in seen.items():
         if one.batch is not None:
-            _check_entry(one.batch, entry)
+            if entry not in range(-one.batch, one.batch):
+                raise ArgumentError(
+                    f"entry must be one of the batch's {one.batch}, from 0 to {one.batch - 1}, got {entry!r}"
+                )
             one = one[entry]
         group, queries, keys = _group_and_axes(path, two_texts)
         if isinstance(seen, Captured):
