@@ -1,4 +1,4 @@
-"""Screenshots of the page, and the recording of it in use that leads the README.
+"""Take the screenshots of the page, and the recording of it in use that leads the README.
 
     python docs/make/pages.py RUN --pruned RUN --dates RUN --source "..."
 

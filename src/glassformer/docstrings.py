@@ -1,4 +1,4 @@
-"""The docstrings below the fields of a dataclass: for `help()`, and for the help of the command line."""
+"""Read the docstrings below the fields of a dataclass, for `help()` and for the help of the command line."""
 
 import ast
 import inspect

@@ -1,4 +1,4 @@
-"""Capture of the step-by-step forms of `glassformer.reference`, whose weights are there to be read."""
+"""Capture the step-by-step forms of `glassformer.reference`, whose weights are there to be read."""
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
