@@ -33,6 +33,7 @@ from glassformer import cli
 from glassformer.data.corpus import Corpus, write_corpus
 from glassformer.data.encode import EncodedPairs, PairCounts, PairEncoder
 from glassformer.pairs.files import Pair, PairFiles
+from glassformer.run.config import TrainingRecord
 from glassformer.run.folder import Run, load_run, write_config, write_weights
 from glassformer.text.tokenizer import Tokenizer
 from glassformer.training.config import TrainConfig
@@ -70,7 +71,7 @@ def write_random_run(
             model.output_bias.normal_(std=0.5)
     folder.mkdir(parents=True, exist_ok=True)
     write_weights(folder, model.state_dict())
-    write_config(folder, config, source, target, {"settings": {"note": "Grüße"}})
+    write_config(folder, config, source, target, TrainingRecord(settings={"note": "Grüße"}))
     return load_run(folder)
 
 

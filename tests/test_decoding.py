@@ -1,4 +1,5 @@
 import os
+import re
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -95,3 +96,9 @@ def test_a_file_above_the_limit_is_not_read(tmp_path):
 
 def test_messages_between_processes_hold_names_that_are_not_utf_8():
     assert decode_message(b'["\\udcff", NaN]')[0] == "\udcff"
+
+
+def test_json_is_decoded_nowhere_else():
+    source = Path(__file__).parents[1] / "src" / "glassformer"
+    elsewhere = [path for path in source.rglob("*.py") if re.search(r"json\.loads?\b|\.JSONDecoder", path.read_text())]
+    assert elsewhere == [source / "decoding.py"]

@@ -9,7 +9,7 @@ import os
 import re
 import stat
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, TypeVar, overload
 
 from msgspec import DecodeError, Meta, ValidationError
 from msgspec.json import decode
@@ -41,9 +41,13 @@ _IN_WORDS = {
 _SIGNS = {"of length >=": "with at least", "of length <=": "with at most", ">=": "of at least", "<=": "of at most"}
 
 
+@overload
 def read_json(
     path: Path, kind: type[Decoded], *, error: type[GlassformerError] = RunError, most: int = MOST_BYTES
-) -> Decoded:
+) -> Decoded: ...
+@overload
+def read_json(path: Path, kind: Any, *, error: type[GlassformerError] = RunError, most: int = MOST_BYTES) -> Any: ...
+def read_json(path: Path, kind: Any, *, error: type[GlassformerError] = RunError, most: int = MOST_BYTES) -> Any:
     """Read a file of JSON as a value of this type.
 
     Raises `error`, whose message names the file, the field, what was expected and what came. OSError is raised as it
@@ -55,7 +59,11 @@ def read_json(
         raise error(f"{path} is damaged, or not of glassformer: {reason}") from None
 
 
-def decode_json(data: bytes, kind: type[Decoded]) -> Decoded:
+@overload
+def decode_json(data: bytes, kind: type[Decoded]) -> Decoded: ...
+@overload
+def decode_json(data: bytes, kind: Any) -> Any: ...
+def decode_json(data: bytes, kind: Any) -> Any:
     """Decode JSON as a value of this type; raise ValueError, which says what is wrong with it.
 
     >>> decode_json(b'[1, 2]', list[int])

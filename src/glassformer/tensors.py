@@ -13,6 +13,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
+from glassformer.decoding import check_regular
 from glassformer.errors import RunError
 from glassformer.files import replacement
 
@@ -43,8 +44,12 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
 
 
 def open_tensors(path: Path) -> Any:
-    """Open a safetensors file to read some of its tensors (safetensors' `safe_open`); RunError if it is damaged."""
+    """Open a safetensors file to read some of its tensors (safetensors' `safe_open`); RunError if it is damaged.
+
+    That the names, shapes and sizes in its header fit the size of the file is checked before memory is taken.
+    """
     try:
+        check_regular(path)
         return safe_open(path, framework="pt")
     except (SafetensorError, OSError, ValueError) as error:
         raise RunError(f"{path} is damaged ({error}): copy it again, or go back to an earlier one") from None
@@ -58,6 +63,7 @@ def write_checked_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: M
 
 def check_tensors(path: Path) -> dict[str, str]:
     """Return the metadata of a file that `write_checked_tensors` wrote; RunError if a byte of it has changed."""
+    check_regular(path)
     try:
         with safe_open(path, framework="pt") as file:
             metadata = dict(file.metadata() or {})

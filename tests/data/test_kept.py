@@ -7,6 +7,7 @@ import pytest
 from glassformer.data import kept
 from glassformer.data.kept import KeptCorpora, read_entry, write_entry
 
+FACTS = {"source": "source.spm", "target": "target.spm", "pairs": {"train": {"kept": 3}}}
 DIGESTS = [f"{i:032x}" for i in range(6)]
 
 
@@ -21,7 +22,7 @@ def made(tmp_path: Path, text: str = "text") -> Path:
     (folder / "train").mkdir(parents=True)
     (folder / "train" / "source.ids").write_bytes(b"\x00\x01\x02\x03")
     (folder / "source.spm").write_text(text)
-    write_entry(folder, {"source": "source.spm", "pairs": {"train": 3}})
+    write_entry(folder, FACTS)
     return folder
 
 
@@ -32,7 +33,7 @@ def test_what_is_kept_is_found(corpora, tmp_path):
     entry = corpora.find(DIGESTS[0])
     assert entry == tmp_path / "there" / ".prepared" / DIGESTS[0]
     assert (entry / "source.spm").read_text() == "text"
-    assert read_entry(entry) == {"source": "source.spm", "pairs": {"train": 3}}
+    assert read_entry(entry) == FACTS
     assert corpora.find(DIGESTS[1]) is None
 
 

@@ -16,7 +16,8 @@ from glassformer.insight.gates import least_missed
 from glassformer.insight.prune import Pruning, prune
 from glassformer.insight.study import Sentences
 from glassformer.pairs.files import PairFiles
-from glassformer.run.folder import load_run, open_run, read_config
+from glassformer.run.config import read_config
+from glassformer.run.folder import load_run, open_run
 from glassformer.text.tokenizer import SymbolTokenizer
 from glassformer.training import progress
 from glassformer.training.config import TrainConfig
@@ -93,7 +94,8 @@ def test_the_heads_that_are_missed_least_go(config, given, tmp_path, by_valid):
     """The validation pairs choose them, where there are some."""
     chosen = config(sentences=64, **({} if by_valid else {"valid": ()}))
     module._remove_some(given / "run", 13, chosen, tmp_path / "fewer")
-    removed = read_config(tmp_path / "fewer")["training"]["removed"]
+    removed = read_config(tmp_path / "fewer").training.removed
+    assert removed is not None
     run = load_run(given / "run")
     sentences = Sentences.from_pairs(run, PairFiles(given / ("valid.tsv" if by_valid else "pairs.tsv")), 64)
     expected = least_missed(run.model, [sentences.batch(run, indices) for indices in sentences.batches], 5)

@@ -18,6 +18,7 @@ from glassformer.generation.engine import Engine
 from glassformer.generation.translator import Translator
 from glassformer.insight.prune import without_heads
 from glassformer.interop.huggingface import export_marian
+from glassformer.run.config import TrainingRecord
 from glassformer.run.folder import Run, load_run, open_run, write_config, write_weights
 from glassformer.text.tokenizer import train_tokenizer
 from glassformer.transformer.config import ModelConfig
@@ -140,7 +141,7 @@ def runs(random_run: Callable, tmp_path: Path) -> tuple[Run, Run]:
     (tmp_path / "pruned").mkdir()
     for folder, model in (("whole", run.model), ("pruned", pruned)):
         write_weights(tmp_path / folder, model.state_dict())
-        write_config(tmp_path / folder, model.config, tokenizer, tokenizer, {})
+        write_config(tmp_path / folder, model.config, tokenizer, tokenizer, TrainingRecord())
     return load_run(tmp_path / "whole"), load_run(tmp_path / "pruned")
 
 

@@ -247,7 +247,7 @@ def test_weights_that_are_not_finite_are_refused(marian, tmp_path):
     with torch.no_grad():
         model.model.encoder.layers[0].fc1.weight[0, 0] = torch.nan
     model.save_pretrained(tmp_path / "marian")
-    with pytest.raises(RunError, match=r"not finite, first in encoder\.0\.feed_forward\.inner\.weight"):
+    with pytest.raises(RunError, match=r"not finite, first in model\.encoder\.layers\.0\.fc1\.weight"):
         import_marian(tmp_path / "marian", tmp_path / "run")
 
 

@@ -156,11 +156,14 @@ REFUSED = {
     "early.csv": (b"en,de\na,b\nc\n" + b"d,e\n" * 9, r"line 3: it has 1 cells, the first line 2"),
     "late.csv": (b"en,de\n" + b"a,b\n\n" * 9 + b"c\n", r"line 20: it has 1 cells, the first line 2"),
     "quote.csv": (b'en,de\n"a,b\n', r"line 2: unexpected end of data"),
-    "broken.jsonl": (b'{"en": "a", "de": "b"}\n{"en": "a", \n', r"line 2: not JSON .*one object a line was expected"),
+    "broken.jsonl": (
+        b'{"en": "a", "de": "b"}\n{"en": "a", \n',
+        r"line 2: it is not JSON .*one object a line",
+    ),
     "missing.jsonl": (b'{"en": "a", "de": "b"}\n{"en": "a"}\n', "line 2: it has no de"),
-    "deep.jsonl": (b'{"en": ' + b"[" * 100_000 + b"\n", "line 1: not JSON"),
+    "deep.jsonl": (b'{"en": ' + b"[" * 100_000 + b"\n", "line 1: it is nested too deeply"),
     "list.jsonl": (b'{"en": "a", "de": "b"}\n["a", "b"]\n', r"line 2: an object was expected, got \["),
-    "broken.json": (b'[{"en": "a", "de": "b"}, ', ": not JSON"),
+    "broken.json": (b'[{"en": "a", "de": "b"}, ', ": it is not JSON"),
 }
 """Files, and what is said about them."""
 

@@ -89,10 +89,14 @@ def test_an_error_rate_is_best_where_it_is_lowest(path):
 
 def test_label_smoothing_is_said_since_the_loss_of_training_is_higher_for_it(path):
     write(path, 3)
-    path.with_name("config.json").write_text('{"training": {"settings": {"label_smoothing": 0.25}}}')
-    assert legend(plot_curves(path).axes[0]) == ["training, label smoothing 0.25", "validation"]
-    path.with_name("config.json").write_text('{"training": {"settings": null}}')
-    assert legend(plot_curves(path).axes[0])[0] == "training"
+    rest = '{"format": 1, "model": {}, "source_tokenizer": "s.spm", "target_tokenizer": "t.spm", "training": TRAINING}'
+    for training, title in (
+        ('{"settings": {"label_smoothing": 0.25}}', "training, label smoothing 0.25"),
+        ('{"settings": {"label_smoothing": "0.25"}}', "training"),
+        ("{}", "training"),
+    ):
+        path.with_name("config.json").write_text(rest.replace("TRAINING", training))
+        assert legend(plot_curves(path).axes[0]) == [title, "validation"]
 
 
 @pytest.mark.parametrize(("reports", "every"), [(0, 1), (1, 1), (1, 2), (2, 2)])

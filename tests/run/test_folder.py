@@ -11,7 +11,8 @@ from safetensors.torch import load_file
 from glassformer.errors import GlassformerError, RunError
 from glassformer.generation.config import SearchConfig
 from glassformer.generation.translator import Translator
-from glassformer.run.folder import is_run_folder, load_run, open_run, write_config, write_weights
+from glassformer.run.config import TrainingRecord, is_run_folder
+from glassformer.run.folder import load_run, open_run, write_config, write_weights
 from glassformer.tensors import write_tensors
 from glassformer.text.tokenizer import SymbolTokenizer, Tokenizer, train_tokenizer
 from glassformer.transformer.config import ModelConfig
@@ -30,7 +31,7 @@ def make_run(folder: Path, *, shared: bool = False) -> Translator:
     config = ModelConfig(**sizes, **vocabularies)
     model = Transformer(config)
     folder.mkdir(exist_ok=True)
-    write_config(folder, config, source, target, {"settings": {"note": "Grüße"}})
+    write_config(folder, config, source, target, TrainingRecord(settings={"note": "Grüße"}))
     write_weights(folder, model.state_dict())
     return Translator.of(model, source, target, precision="float32")
 
@@ -105,7 +106,7 @@ CONFIG, WEIGHTS = "config.json", "model.safetensors"
 OUTER, BIAS = "decoder.0.feed_forward.outer.weight", "encoder.0.self_attention.in_proj_bias"
 NOT_OURS, DAMAGED = f"{CONFIG} was not written by glassformer, or is damaged", f"{WEIGHTS} is damaged ("
 NO_FIT = f"{WEIGHTS} does not fit the model of config.json: "
-NOT_FINITE = f"{WEIGHTS} holds numbers that are not finite: train again with a lower --learning-rate"
+NOT_FINITE = f"{WEIGHTS} holds numbers that are not finite, first in "
 
 
 @pytest.mark.parametrize(
@@ -116,11 +117,11 @@ NOT_FINITE = f"{WEIGHTS} holds numbers that are not finite: train again with a l
         (write(CONFIG, bytes(range(128, 256))), NOT_OURS),
         (write(CONFIG, b'{"vocab_size": 7}'), NOT_OURS),
         (write(CONFIG, b"[1, 2]"), NOT_OURS),
-        (write(CONFIG, b'{"model_type": "marian"}'), " holds a Hugging Face model, not a run: make a run of it"),
+        (write(CONFIG, b'{"model_type": "marian"}'), "is of a Hugging Face model, not of a run: make a run of it"),
         (edit(lambda c: c.update(format=2)), "has format version 2, this glassformer reads up to 1: upgrade glassfor"),
-        (edit(lambda c: (c.pop("model"), c.pop("training"))), "is damaged: model, training missing"),
-        (edit(lambda c: c.update(model=None)), "is damaged: model and training must be objects"),
-        (edit(lambda c: c.update(source_tokenizer=7)), "is damaged: the tokenizers must be names of files"),
+        (edit(lambda c: (c.pop("model"), c.pop("training"))), "is damaged: the object lacks model"),
+        (edit(lambda c: c.update(model=None)), "is damaged: model must be an object, got null"),
+        (edit(lambda c: c.update(source_tokenizer=7)), "is damaged: source_tokenizer must be text, got 7"),
         (edit(lambda c: c["model"].update(experts=7)), "unknown model settings experts: written by a newer glass"),
         (remove(WEIGHTS), f"{WEIGHTS} is missing: copy it again from where it was trained"),
         (

@@ -167,12 +167,21 @@ def cut(name: str, size: int) -> Callable[[Path], object]:
         (lambda run: (run / "model.safetensors").write_bytes(bytes(99)), "model.safetensors is damaged ("),
         (lambda run: (run / "source.symbols").unlink(), "source.symbols is missing"),
         (lambda run: (run / "config.json").unlink(), "config.json is missing"),
-        (lambda run: (run / "config.json").write_bytes(b"\xff{"), "config.json can't be read ("),
+        (
+            lambda run: (run / "config.json").write_bytes(b"\xff{"),
+            "config.json was not written by glassf",
+        ),
         (lambda run: (run / "config.json").write_text("[]"), "config.json was not written by glassformer, or is d"),
         (lambda run: edit_config(run, lambda c: c.pop("format")), "config.json was not written by glassformer, or"),
-        (lambda run: edit_config(run, lambda c: c.pop("model")), "config.json has no model"),
-        (lambda run: edit_config(run, lambda c: c.pop("target_tokenizer")), "config.json has no target_tokenizer"),
-        (lambda run: edit_config(run, lambda c: c.update(format=2)), "format version 2, this glassformer reads up"),
+        (lambda run: edit_config(run, lambda c: c.pop("model")), "config.json is damaged: the object lacks model"),
+        (
+            lambda run: edit_config(run, lambda c: c.pop("target_tokenizer")),
+            "config.json is damaged: the obj",
+        ),
+        (
+            lambda run: edit_config(run, lambda c: c.update(format=2)),
+            "config.json has format version 2, this glassf",
+        ),
     ],
 )
 def test_a_damaged_run(make, spoil, problem):
@@ -192,9 +201,9 @@ def test_weights_are_not_read(make):
 
 
 def test_settings_that_make_no_sense_are_not_known(make):
-    for settings in ({"max_updates": "many"}, {}, None, 7):
+    for settings, state in (({"max_updates": "many"}, "done"), ({}, "done"), (None, "done"), (7, "damaged")):
         run = make("run", lambda run, s=settings: edit_config(run, lambda c: c["training"].update(settings=s)))
-        assert (summarize(run).state, summarize(run).max_updates) == ("done", None)
+        assert (summarize(run).state, summarize(run).max_updates) == (state, None)
         shutil.rmtree(run)
 
 

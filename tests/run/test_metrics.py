@@ -88,9 +88,10 @@ def test_a_line_that_makes_no_sense_is_left_out(path, line):
     assert updates(read_metrics(path)) == ([20, 40], [])
 
 
-def test_a_figure_that_makes_no_sense_is_not_known(path):
-    path.write_text('{"update": 20, "loss": Infinity, "learning_rate": "high", "seconds": null}\n')
-    assert read_metrics(path).reports == [Report(20, None, None, None, None)]
+@pytest.mark.parametrize("wrong", ['"loss": Infinity', '"loss": 1, "learning_rate": "high"', '"loss": 1, "epoch": 1.5'])
+def test_a_line_with_a_figure_that_makes_no_sense_is_left_out(path, wrong):
+    path.write_text(f'{{"update": 20, {wrong}}}\n{{"update": 40, "loss": 1.5, "seconds": null}}\n')
+    assert read_metrics(path).reports == [Report(40, 1.5, None, None, None)]
 
 
 def test_a_run_that_went_on_from_an_earlier_update_has_none_twice(path):

@@ -12,6 +12,7 @@ from glassformer.data.alignment import Aligner
 from glassformer.data.corpus import Corpus
 from glassformer.errors import ConfigError, RunError
 from glassformer.insight.prune import without_heads
+from glassformer.run.config import TrainingRecord
 from glassformer.run.folder import load_run, write_config, write_weights
 from glassformer.text.batching import Batch
 from glassformer.text.tokenizer import SymbolTokenizer
@@ -141,7 +142,7 @@ def test_a_damaged_alignment_is_reported(interrupted):
 def test_without_a_head_to_guide_it_says_so(random_run, pairs, tmp_path):
     symbols, folder = SymbolTokenizer("abcdefg"), tmp_path / "run"
     model = without_heads(random_run(folder, symbols, symbols).model, {GUIDED: [0, 1, 2]})
-    write_config(folder, model.config, symbols, symbols, {})
+    write_config(folder, model.config, symbols, symbols, TrainingRecord())
     write_weights(folder, model.state_dict())
     message = "guide needs a head in decoder.0.source_attention, of which the model has none left: leave guide out"
     with pytest.raises(ConfigError, match=f"^{message}$"):

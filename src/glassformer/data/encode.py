@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from glassformer.data.held_out import HeldOut
+from glassformer.decoding import decode_message
 from glassformer.pairs.files import Pair, PairBlock
 from glassformer.text.loading import load_tokenizer
 from glassformer.text.tokenizer import EOS, UNK, Tokenizer
@@ -66,11 +67,11 @@ class EncodedPairs(NamedTuple):
 
     @property
     def counts(self) -> PairCounts:
-        return PairCounts(**json.loads(self.figures)[0])
+        return PairCounts(**decode_message(self.figures)[0])
 
     @property
     def held_out(self) -> list[Pair]:
-        return [(source, target) for source, target in json.loads(self.figures)[1]]
+        return [(source, target) for source, target in decode_message(self.figures)[1]]
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from msgspec import Struct, to_builtins
+
+from glassformer.decoding import FileName, Natural, read_json
+from glassformer.errors import DataError
 from glassformer.files import write_json
 
 PREPARED, ENTRY = ".prepared", "entry.json"
@@ -24,6 +28,25 @@ KEPT = 4
 """Number of entries that are kept: the last ones used."""
 CHECKED = 1 << 24
 """Bytes up to which a file's content is checked before it is used; of a larger file only the size is."""
+
+
+class _Facts(Struct, frozen=True, forbid_unknown_fields=True):
+    """The names of the tokenizers' files, and the counts of pairs for training and for validation."""
+
+    source: FileName
+    target: FileName
+    pairs: dict[str, dict[str, Natural]]
+
+
+class _Entry(Struct, frozen=True, forbid_unknown_fields=True):
+    """The content of entry.json."""
+
+    format: Natural
+    facts: _Facts
+    files: dict[str, list[Natural | str]]
+    """Size of each file, and its checksum."""
+    checksum: str
+    """The checksum of all the rest."""
 
 
 class KeptCorpora:
@@ -66,17 +89,16 @@ def write_entry(folder: Path, facts: Mapping[str, Any]) -> None:
 
 def read_entry(entry: Path) -> dict[str, Any]:
     """Return the facts that `write_entry` was given."""
-    return json.loads((entry / ENTRY).read_text(encoding="utf-8"))["facts"]
+    return to_builtins(read_json(entry / ENTRY, _Entry).facts)
 
 
 def _is_whole(entry: Path) -> bool:
     try:
-        values = json.loads((entry / ENTRY).read_text(encoding="utf-8"))
-        checksum = values.pop("checksum")
-        if checksum != _checksum(_as_json(values)) or values["format"] != FORMAT:
+        values = to_builtins(read_json(entry / ENTRY, _Entry, error=DataError))
+        if values.pop("checksum") != _checksum(_as_json(values)) or values["format"] != FORMAT:
             return False
         return all(_fingerprint(entry / name) == kept for name, kept in values["files"].items())
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):  # no entry, or not one of ours
+    except (OSError, DataError):  # no entry, or not one of ours
         return False
 
 

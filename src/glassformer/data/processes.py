@@ -23,6 +23,7 @@ from queue import SimpleQueue
 from typing import Any, BinaryIO, ClassVar, Protocol, cast, runtime_checkable
 
 from glassformer import errors
+from glassformer.decoding import decode_message
 from glassformer.errors import GlassformerError
 
 Parts = list[bytes]
@@ -147,7 +148,7 @@ class _Process:
             raise self._lost()
         error, *result = answer
         if error:
-            raise getattr(errors, error.decode())(json.loads(result[0]))
+            raise getattr(errors, error.decode())(decode_message(result[0]))
         return result
 
     def kill(self) -> None:
@@ -206,7 +207,7 @@ def main() -> None:
     job = read_frame(coming)
     if job is None:
         return
-    module, name, values = json.loads(job[0])
+    module, name, values = decode_message(job[0])
     work: Any = getattr(import_module(module), name)(**values)
     while (item := read_frame(coming)) is not None:
         try:

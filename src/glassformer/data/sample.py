@@ -10,6 +10,7 @@ from itertools import compress
 
 from glassformer.data.held_out import HeldOut
 from glassformer.data.processes import map_in_order
+from glassformer.decoding import decode_message
 from glassformer.pairs.files import PairBlock
 from glassformer.pairs.mixture import Pairs
 from glassformer.text.tokenizer import count_symbols
@@ -69,9 +70,9 @@ def sample_text(
     sampler = TextSampler(wants, share, held_out.seed, held_out.ranks)
     with closing(map_in_order(sampler, blocks, workers)) as drawn:
         for figures, *sides in drawn:
-            lines, read = json.loads(figures)
+            lines, read = decode_message(figures)
             for have, side in zip(samples, sides, strict=True):
-                more = json.loads(side)
+                more = decode_message(side)
                 if isinstance(have, Counter):
                     have.update(more)
                 else:

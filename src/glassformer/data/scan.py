@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from glassformer.data.held_out import source_rank
 from glassformer.data.processes import map_in_order
+from glassformer.decoding import decode_message
 from glassformer.errors import DataError
 from glassformer.pairs.files import Pair, PairBlock
 from glassformer.pairs.mixture import Pairs
@@ -90,13 +91,13 @@ def scan_pairs(
     blocks = (block.to_parts() for block in files.blocks(say))
     with closing(map_in_order(PairScanner(seed, most), blocks, workers)) as scanned:
         for figures, content, ranks, counts, drawn in scanned:
-            more, length, share = json.loads(figures)
+            more, length, share = decode_message(figures)
             pairs, characters = pairs + more, characters + length
             digest.update(content)
             lowest.update(dict(zip(array("Q", ranks), array("q", counts), strict=True)))
             for high in sorted(lowest)[most:]:  # none of the `most` lowest of all is ever among these
                 del lowest[high]
-            sample = heapq.nsmallest(SAMPLED, [*sample, *map(tuple, json.loads(drawn))])
+            sample = heapq.nsmallest(SAMPLED, [*sample, *map(tuple, decode_message(drawn))])
             progress(pairs, share)
     if not pairs:
         raise DataError(f"{files.name} is empty: at least one pair is needed")

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from glassformer.data.processes import map_in_order
 from glassformer.data.sample import TextSample
+from glassformer.decoding import decode_message
 from glassformer.text.tokenizer import train_tokenizer
 
 
@@ -31,7 +32,7 @@ class VocabularyTrainer:
     """Work for `map_in_order`: from the settings and text of a vocabulary, both JSON, to the path of its file."""
 
     def __call__(self, parts: list[bytes]) -> list[bytes]:
-        values, text = map(json.loads, parts)
+        values, text = map(decode_message, parts)
         settings = VocabularySettings(**values)
         tokenizer = train_tokenizer(
             Counter(text) if isinstance(text, dict) else text,

@@ -14,7 +14,7 @@ from glassformer.errors import RunError
 from glassformer.files import replacing
 from glassformer.generation.config import SearchConfig
 from glassformer.generation.translator import Translator
-from glassformer.run.folder import is_run_folder, read_config
+from glassformer.run.config import is_run_folder, read_config
 from glassformer.training.config import TrainConfig
 from glassformer.training.result import TrainResult
 from glassformer.training.train import train
@@ -56,8 +56,8 @@ def _was_made_from(data: Path, out: Path) -> bool:
     """Return whether `out` is a run that was trained on the dates in `data`."""
     if not is_run_folder(out):
         return False
-    settings = read_config(out)["training"].get("settings")  # an imported run has none
-    return isinstance(settings, dict) and settings.get("source") == str(data / "train.tsv")
+    settings = read_config(out).training.settings  # an imported run has none
+    return settings is not None and settings.get("source") == str(data / "train.tsv")
 
 
 def settings(data: Path, out: Path, seed: int, *, overwrite: bool) -> TrainConfig:

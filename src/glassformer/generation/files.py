@@ -8,7 +8,6 @@ is there. OUT itself appears at the end, complete.
 """
 
 import hashlib
-import json
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -17,6 +16,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from glassformer.decoding import Natural, read_json
 from glassformer.errors import ConfigError, DataError
 from glassformer.files import check_writable, write_json
 from glassformer.generation import stream
@@ -24,7 +24,7 @@ from glassformer.generation.config import SearchConfig
 from glassformer.generation.translator import Translator
 from glassformer.pairs.files import PairFiles
 from glassformer.pairs.lines import read_lines
-from glassformer.run.folder import read_config
+from glassformer.run.config import read_config
 from glassformer.run.lock import try_lock
 from glassformer.run.names import CONFIG, WEIGHTS
 from glassformer.text.vocabulary import VOCABULARY
@@ -134,8 +134,8 @@ def _settings(translator: Translator, config: SearchConfig, prefixes: Path | Non
 def _digest_of_run(folder: Path) -> str:
     """Return a digest of those files of a run folder that translations depend on."""
     config = read_config(folder)
-    names = [CONFIG, WEIGHTS, config["source_tokenizer"], config["target_tokenizer"]]
-    names += [str(Path(name).with_suffix(VOCABULARY)) for name in names[2:]]
+    names = [CONFIG, WEIGHTS, *config.tokenizers]
+    names += [str(Path(name).with_suffix(VOCABULARY)) for name in config.tokenizers]
     return _digest(folder / name for name in names)
 
 
@@ -154,11 +154,11 @@ class Record:
     """The extent of a partial output, and the settings it was made with."""
 
     settings: Mapping[str, Any]
-    lines: int = 0
+    lines: Natural = 0
     """Number of lines of the input that are done."""
     digest: str = ""
     """A digest of those lines."""
-    bytes: int = 0
+    bytes: Natural = 0
     """Number of bytes of output that they gave."""
 
 
@@ -268,8 +268,6 @@ def _resumable(path: Path, settings: Mapping[str, Any], resume: bool) -> Record:
 def _read(path: Path) -> Record | None:
     """Return the record, or None if it is missing or damaged."""
     try:
-        record = Record(**json.loads(path.read_text(encoding="utf-8")))
-    except (OSError, ValueError, TypeError):
+        return read_json(path, Record, error=DataError)
+    except (OSError, DataError):
         return None
-    kinds = isinstance(record.settings, dict), isinstance(record.lines, int), isinstance(record.bytes, int)
-    return record if all(kinds) else None

@@ -1,10 +1,12 @@
 """The measurements and the role of each attention head, as a table for people and as heads.json holds them."""
 
-import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from msgspec import Struct
+
+from glassformer.decoding import MOST_BYTES, decode_json, read_limited
 from glassformer.errors import RunError
 from glassformer.insight.syntax import Syntax
 
@@ -43,12 +45,17 @@ class Head:
     """positional, syntactic, rare words, end, or empty for none of these."""
 
 
+class _HeadsFile(Struct, frozen=True):
+    """The content of heads.json that is read again."""
+
+    heads: list[Head]
+
+
 def read_heads(path: Path) -> list[Head]:
     """Read the file that `glassformer heads` wrote. Raises RunError if it is something else."""
     try:
-        heads = json.loads(path.read_text(encoding="utf-8"))["heads"]
-        return [Head(**{**head, "syntax": head["syntax"] and Syntax(**head["syntax"])}) for head in heads]
-    except (ValueError, KeyError, TypeError) as error:
+        return decode_json(read_limited(path, MOST_BYTES), _HeadsFile).heads
+    except ValueError as error:
         raise RunError(f"{path} is not a file that `glassformer heads` wrote ({error}): run it again") from None
 
 

@@ -5,7 +5,6 @@ each round (Michel et al. 2019; Molchanov et al. 2017). Validation pairs choose 
 model may know its training pairs by heart.
 """
 
-import json
 import random
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -15,6 +14,7 @@ from pathlib import Path
 
 import torch
 
+from glassformer.decoding import read_json
 from glassformer.device import pick_device
 from glassformer.errors import ArgumentError, ConfigError, DivergedError, GlassformerError, OutOfMemoryError, RunError
 from glassformer.files import write_json
@@ -24,7 +24,8 @@ from glassformer.insight.gates import least_missed
 from glassformer.insight.speed import Speed, compare_speed, peak_memory
 from glassformer.insight.study import Sentences
 from glassformer.pairs.files import Pair, PairFiles
-from glassformer.run.folder import load_run, open_run, read_config, training_metric, write_config, write_weights
+from glassformer.run.config import TrainingRecord, read_config
+from glassformer.run.folder import load_run, open_run, training_metric, write_config, write_weights
 from glassformer.run.metrics import read_metrics
 from glassformer.run.names import METRICS, PRUNED, WEIGHTS
 from glassformer.training.config import TrainConfig
@@ -187,7 +188,7 @@ def _prune_in(work: Path, config: PruneConfig, total: int, gone: int, say: Calla
             _remove_some(pruned, left, config, start)
         if not _train_on(start, trained, config):
             return None
-        rounds.append(_round(trained, read_config(start)["training"]["removed"]))
+        rounds.append(_round(trained, read_config(start).training.removed or {}))
         compared.append(_round(whole, {}))
         pruned, unpruned = trained, whole
     model = open_run(pruned).model_config
@@ -234,7 +235,7 @@ def _check_same(config: PruneConfig, work: Path) -> None:
     free = ("device", "threads", "unpruned")
     settings = {name: str(value) for name, value in asdict(config).items() if name not in free}
     path = work / "settings.json"
-    if path.exists() and json.loads(path.read_text(encoding="utf-8")) != settings:
+    if path.exists() and read_json(path, dict[str, str]) != settings:
         raise ConfigError(f"{work} holds a pruning with other settings: give the same settings again, or remove it")
     write_json(path, settings)
 
@@ -254,7 +255,7 @@ def _remove_some(folder: Path, left: int, config: PruneConfig, out: Path) -> Non
     shutil.rmtree(temporary, ignore_errors=True)
     temporary.mkdir(parents=True)
     write_weights(temporary, pruned.state_dict())
-    write_config(temporary, pruned.config, run.source_tokenizer, run.target_tokenizer, {"removed": removed})
+    write_config(temporary, pruned.config, run.source_tokenizer, run.target_tokenizer, TrainingRecord(removed=removed))
     temporary.replace(out)
 
 

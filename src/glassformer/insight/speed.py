@@ -19,11 +19,12 @@ TURNS = 25
 """Number of times that each run translates the lines."""
 _PROCESS_STATUS = Path("/proc/self/status")  # Linux only
 _TRANSLATE_ALONE = """
-import json, sys
+import sys
 from pathlib import Path
+from glassformer.decoding import decode_message
 from glassformer.device import tame_memory
 from glassformer.generation.translator import Translator
-folder, lines = json.load(sys.stdin)
+folder, lines = decode_message(sys.stdin.buffer.read())
 tame_memory()
 Translator.load(Path(folder), "cpu").translate(lines)
 print(next((line.split()[1] for line in open("/proc/self/status") if line.startswith("VmHWM")), ""))

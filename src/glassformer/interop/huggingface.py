@@ -4,20 +4,22 @@ A folder of config.json, model.safetensors, source.spm, target.spm and vocab.jso
 target_vocab.json. Only JSON, safetensors and sentencepiece: transformers isn't needed.
 """
 
-import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
+from msgspec import Struct
 from torch import Tensor
 from torch.nn.functional import pad
 
-from glassformer.errors import DataError, RunError
+from glassformer.decoding import MOST_BYTES, Natural, decode_json, read_limited
+from glassformer.errors import ConfigError, DataError, RunError
 from glassformer.files import write_json
-from glassformer.run.folder import Run, load_run, write_config, write_weights
-from glassformer.tensors import read_tensors, write_tensors
-from glassformer.text.tokenizer import EOS, UNK, SubwordTokenizer, Tokenizer
+from glassformer.run.config import TrainingRecord
+from glassformer.run.folder import Run, WeightFile, load_run, write_config, write_weights
+from glassformer.tensors import write_tensors
+from glassformer.text.tokenizer import EOS, UNK, SubwordTokenizer, Tokenizer, read_model
 from glassformer.text.vocabulary import VocabularyTokenizer, read_vocabulary
 from glassformer.transformer.config import ModelConfig
 from glassformer.transformer.model import Transformer, weight_shapes
@@ -50,13 +52,13 @@ def import_marian(folder: Path, out: Path) -> Run:
     if not (folder / WEIGHTS).exists():
         raise _no_weights(folder)
     source_vocabulary = read_vocabulary(folder / "vocab.json")
-    shared = bool(config.get("share_encoder_decoder_embeddings", True))
+    shared = config.share_encoder_decoder_embeddings
     target_vocabulary = source_vocabulary if shared else read_vocabulary(folder / "target_vocab.json")
     source, target = (
         _tokenizer(folder / f"{side}.spm", vocabulary)
         for side, vocabulary in (("source", source_vocabulary), ("target", target_vocabulary))
     )
-    weights = read_tensors(folder / WEIGHTS)
+    weights = WeightFile(folder / WEIGHTS)
     model_config = _model_config(config, folder, weights)
     sizes = model_config.source_vocab_size, model_config.target_vocab_size
     if (source.vocab_size, target.vocab_size) != sizes:
@@ -65,11 +67,9 @@ def import_marian(folder: Path, out: Path) -> Run:
             f"{sizes[0]:,} and {sizes[1]:,}: these files are not of one model"
         )
     ours = _ours(weights, model_config, folder)
-    if bad := [name for name, tensor in ours.items() if not tensor.isfinite().all()]:
-        raise RunError(f"{folder / WEIGHTS} holds numbers that are not finite, first in {bad[0]}")
     out.mkdir(parents=True, exist_ok=True)
     write_weights(out, ours)
-    write_config(out, model_config, source, target, {"imported": "huggingface marian"})
+    write_config(out, model_config, source, target, TrainingRecord(imported="huggingface marian"))
     return load_run(out)
 
 
@@ -123,21 +123,59 @@ def export_marian(run: Run, out: Path) -> None:
     )
 
 
-def _read_config(folder: Path) -> dict[str, Any]:
+class _Kind(Struct, frozen=True):
+    """The fields that tell whose config.json it is."""
+
+    model_type: Any = None
+    format: Any = None
+
+
+class _MarianConfig(Struct, frozen=True, kw_only=True):
+    """The fields of Marian's config.json that a model depends on, with transformers' defaults."""
+
+    vocab_size: Natural
+    decoder_vocab_size: Natural | None = None
+    share_encoder_decoder_embeddings: bool = True
+    d_model: Natural
+    encoder_layers: Natural
+    decoder_layers: Natural
+    encoder_attention_heads: Natural
+    decoder_attention_heads: Natural | None = None
+    encoder_ffn_dim: Natural
+    decoder_ffn_dim: Natural | None = None
+    activation_function: str
+    dropout: float = 0.1
+    attention_dropout: float = 0.0
+    scale_embedding: bool = False
+    tie_word_embeddings: bool = True
+    normalize_before: bool = False
+    normalize_embedding: bool = False
+    add_final_layer_norm: bool = False
+    static_position_embeddings: bool = True
+    eos_token_id: Natural | None = None
+    pad_token_id: Natural | None = None
+    decoder_start_token_id: Natural | None = None
+
+
+def _read_config(folder: Path) -> _MarianConfig:
     if not folder.is_dir():
         raise RunError(f"{folder}: no such folder")
     path = folder / CONFIG
     try:
-        config = json.loads(path.read_text(encoding="utf-8"))
-    except OSError:
+        data = read_limited(path, MOST_BYTES)
+        kind = decode_json(data, _Kind)
+    except FileNotFoundError:
         raise RunError(f"{folder} has no {CONFIG}: give the folder of a Hugging Face Marian model") from None
     except ValueError as error:
         raise RunError(f"{path} is damaged: {error}") from None
-    if not isinstance(config, dict) or config.get("model_type") != "marian":
-        kind = config.get("model_type") if isinstance(config, dict) else None
-        what = "a glassformer run folder, which needs no import" if kind is None and "format" in config else repr(kind)
+    if kind.model_type != "marian":
+        is_ours = kind.model_type is None and kind.format is not None
+        what = "a glassformer run folder, which needs no import" if is_ours else repr(kind.model_type)
         raise RunError(f"{path} must be of model_type 'marian', got {what}: only Marian models (OPUS-MT) are read")
-    return config
+    try:
+        return decode_json(data, _MarianConfig)
+    except ValueError as error:
+        raise RunError(f"{path} is damaged: {error}") from None
 
 
 def _no_weights(folder: Path) -> RunError:
@@ -154,62 +192,52 @@ def _tokenizer(path: Path, vocabulary: Mapping[str, int]) -> VocabularyTokenizer
     if not path.exists():
         raise RunError(f"{path} is missing: download the model again, complete")
     try:
-        return VocabularyTokenizer(path.read_bytes(), vocabulary)
+        return VocabularyTokenizer(read_model(path), vocabulary)
     except DataError as error:
         raise RunError(f"{path.parent}: {error}") from None
 
 
-def _model_config(config: Mapping[str, Any], folder: Path, weights: Mapping[str, Tensor]) -> ModelConfig:
+def _model_config(config: _MarianConfig, folder: Path, weights: Mapping[str, Tensor]) -> ModelConfig:
     """Return our settings for theirs; RunError for what our model lacks."""
-    path = folder / CONFIG
-
-    def get(name: str, default: object = None) -> Any:
-        if name not in config and default is None:
-            raise RunError(f"{path} is damaged: {name} is missing")
-        return config.get(name, default)
-
+    path, size, shared = folder / CONFIG, config.vocab_size, config.share_encoder_decoder_embeddings
+    target_size = size if shared else config.decoder_vocab_size or size
     for name, expected in (
-        ("decoder_ffn_dim", get("encoder_ffn_dim")),
-        ("decoder_attention_heads", get("encoder_attention_heads")),
+        ("decoder_ffn_dim", config.encoder_ffn_dim),
+        ("decoder_attention_heads", config.encoder_attention_heads),
         ("normalize_before", False),
         ("normalize_embedding", False),
         ("add_final_layer_norm", False),
         ("static_position_embeddings", True),
-    ):
-        if get(name, expected) != expected:
-            raise RunError(f"{path}: {name} must be {expected}, got {get(name)}: such a Marian model can't be read")
-    activation = get("activation_function")
-    if activation not in _ACTIVATIONS:
-        raise RunError(f"{path}: activation_function must be one of {', '.join(_ACTIVATIONS)}, got {activation!r}")
-    size = get("vocab_size")
-    shared = bool(get("share_encoder_decoder_embeddings", True))
-    target_size = size if shared else config.get("decoder_vocab_size") or size
-    for name, expected in (
         ("eos_token_id", EOS),
         ("pad_token_id", size - 1),
         ("decoder_start_token_id", target_size - 1),
     ):
-        if get(name, expected) != expected:
-            raise RunError(f"{path}: {name} must be {expected}, got {get(name)}: such a Marian model can't be read")
+        if (got := getattr(config, name)) not in (None, expected):
+            raise RunError(f"{path}: {name} must be {expected}, got {got}: such a Marian model can't be read")
+    if (activation := config.activation_function) not in _ACTIVATIONS:
+        raise RunError(f"{path}: activation_function must be one of {', '.join(_ACTIVATIONS)}, got {activation!r}")
     bias = weights.get("final_logits_bias")
     if shared and _SOURCE_EMBEDDING in weights and _TARGET_EMBEDDING in weights:  # one vocabulary, but two matrices
         shared = torch.equal(weights[_SOURCE_EMBEDDING], weights[_TARGET_EMBEDDING])
-    return ModelConfig(
-        source_vocab_size=size,
-        target_vocab_size=target_size,
-        shared_vocab=shared,
-        d_model=get("d_model"),
-        heads=get("encoder_attention_heads"),
-        encoder_layers=get("encoder_layers"),
-        decoder_layers=get("decoder_layers"),
-        d_ff=get("encoder_ffn_dim"),
-        dropout=float(get("dropout", 0.1)),
-        attention_dropout=float(get("attention_dropout", 0.0)),
-        activation=_ACTIVATIONS[activation],
-        scale_embedding=bool(get("scale_embedding", False)),
-        tied_output=bool(get("tie_word_embeddings", True)),
-        output_bias=bias is not None and bool(bias.flatten()[:-1].any()),  # we never predict padding
-    )
+    try:
+        return ModelConfig(
+            source_vocab_size=size,
+            target_vocab_size=target_size,
+            shared_vocab=shared,
+            d_model=config.d_model,
+            heads=config.encoder_attention_heads,
+            encoder_layers=config.encoder_layers,
+            decoder_layers=config.decoder_layers,
+            d_ff=config.encoder_ffn_dim,
+            dropout=config.dropout,
+            attention_dropout=config.attention_dropout,
+            activation=_ACTIVATIONS[activation],
+            scale_embedding=config.scale_embedding,
+            tied_output=config.tie_word_embeddings,
+            output_bias=bias is not None and bool(bias.flatten()[:-1].any()),  # we never predict padding
+        )
+    except ConfigError as error:
+        raise RunError(f"{path} describes a model that can't be: {error}") from None
 
 
 def _ours(theirs: Mapping[str, Tensor], config: ModelConfig, folder: Path) -> dict[str, Tensor]:

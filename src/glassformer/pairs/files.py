@@ -12,6 +12,7 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any, NoReturn
 
+from glassformer.decoding import decode_message
 from glassformer.errors import ConfigError, DataError
 from glassformer.pairs import kinds
 from glassformer.pairs.columns import ColumnChooser
@@ -206,7 +207,7 @@ class PairBlock:
     def from_parts(cls, parts: list[bytes]) -> "PairBlock":
         """Make the block whose `to_parts` these are."""
         header, source, target = parts
-        (left, right), first, lines, share, repeated = json.loads(header)
+        (left, right), first, lines, share, repeated = decode_message(header)
         files = PairFiles(Path(left), None if right is None else Path(right))
         return cls(files, first, lines, share, source, target, repeated)
 

@@ -13,6 +13,7 @@ from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
+from glassformer.decoding import decode_json
 from glassformer.errors import DataError
 from glassformer.pairs import kinds
 from glassformer.pairs.columns import ColumnChooser
@@ -106,16 +107,16 @@ def _json_lines(path: Path, file: Iterator[str], start: int) -> Iterator[tuple[i
     for number, line in enumerate(file, start):
         if line.strip():
             try:
-                yield number, json.loads(line)
-            except (ValueError, RecursionError) as error:
-                raise DataError(f"{path}, line {number}: not JSON ({error}); one object a line was expected") from None
+                yield number, decode_json(line.encode(), Any)
+            except ValueError as error:
+                raise DataError(f"{path}, line {number}: {error}; one object a line was expected") from None
 
 
 def _json_array(path: Path, text: str) -> list[Any]:
     try:
-        return json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise DataError(f"{path}: not JSON ({error})") from None
+        return decode_json(text.encode(), list[Any])
+    except ValueError as error:
+        raise DataError(f"{path}: {error}") from None
 
 
 def _objects(path: Path, numbered: Iterator[tuple[int, Any]], unit: str, columns: ColumnChooser) -> Iterator[Row]:

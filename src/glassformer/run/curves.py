@@ -1,15 +1,15 @@
 """A picture of a training: loss, score and learning rate along its updates. Needs matplotlib (extra `plots`)."""
 
-import json
 from collections.abc import Iterator, Sequence
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
+from glassformer.errors import RunError
 from glassformer.meter import format_duration
 from glassformer.pictures import ACCENT, MAIN, MUTED, TITLE, new_figure, save_figure, style_axes
+from glassformer.run.config import read_config
 from glassformer.run.metrics import Metrics, Report, read_metrics
-from glassformer.run.names import CONFIG
 from glassformer.text.scores import LOWER_IS_BETTER
 
 INCHES, DOTS_PER_INCH = (9.0, 9.5), 120  # 1080 x 1140 dots
@@ -155,6 +155,7 @@ def _thin(points: Points) -> Points:
 def _label_smoothing(folder: Path) -> float:
     """Return the label smoothing of the run's training, or 0 if it isn't known: the picture needs only the metrics."""
     try:
-        return float(json.loads((folder / CONFIG).read_bytes())["training"]["settings"]["label_smoothing"])
-    except (OSError, ValueError, KeyError, TypeError):
+        smoothing = (read_config(folder).training.settings or {}).get("label_smoothing")
+    except (OSError, RunError):
         return 0.0
+    return smoothing if isinstance(smoothing, float) else 0.0

@@ -11,18 +11,17 @@
 Nothing in it is a pickle.
 """
 
-import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from shlex import quote
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from glassformer.errors import ConfigError, RunError, closest_path
+from glassformer.errors import ConfigError, RunError
 from glassformer.files import write_json
+from glassformer.run.config import RunConfig, TrainingRecord, read_config
 from glassformer.run.names import CONFIG, FORMAT, RESUME, WEIGHTS
 from glassformer.tensors import open_tensors, write_tensors
 from glassformer.text.loading import load_tokenizer
@@ -64,6 +63,10 @@ class RunFolder:
         return count_parameters(self.model_config)
 
 
+FLOATS = ("F32", "F16", "BF16", "F64")
+"""Types of weights that are read, as safetensors names them."""
+
+
 class WeightFile(Mapping[str, Tensor]):
     """The tensors of a safetensors file, each read when it is asked for and not kept."""
 
@@ -71,7 +74,9 @@ class WeightFile(Mapping[str, Tensor]):
         self._path = path
         with open_tensors(path) as file:
             names = file.keys()
-            self._shapes = {name: tuple(file.get_slice(name).get_shape()) for name in names}
+            headers = {name: file.get_slice(name) for name in names}
+            self._shapes = {name: tuple(header.get_shape()) for name, header in headers.items()}
+            self._kinds = {name: header.get_dtype() for name, header in headers.items()}
 
     def check(self, model: ModelConfig) -> None:
         """Raise RunError unless the names and shapes are those of this model's weights."""
@@ -82,15 +87,27 @@ class WeightFile(Mapping[str, Tensor]):
                     f"{self._path} does not fit the model of {CONFIG}: {name} must be "
                     f"{expected.get(name, 'left out')}, got {self._shapes.get(name, 'none')}"
                 )
+            self._check_kind(name)
+
+    def _check_kind(self, name: str) -> None:
+        if self._kinds[name] not in FLOATS:
+            kinds = ", ".join(FLOATS)
+            raise RunError(f"{self._path}: {name} must be of type {kinds}, got {self._kinds[name]}: fetch it again")
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._shapes
 
     def __getitem__(self, name: str) -> Tensor:
+        if name not in self._shapes:
+            raise KeyError(name)
+        self._check_kind(name)
         # Opened for each tensor: what an open file has read counts as the process's memory until it is closed.
         with open_tensors(self._path) as file:
             tensor = file.get_tensor(name)
         if not tensor.isfinite().all():
             raise RunError(
-                f"{self._path} holds numbers that are not finite: train again with a lower --learning-rate, or fetch "
-                "it again"
+                f"{self._path} holds numbers that are not finite, first in {name}: train again with a lower "
+                "--learning-rate, or fetch it again"
             )
         return tensor
 
@@ -106,17 +123,17 @@ def write_config(
     model: ModelConfig,
     source_tokenizer: Tokenizer,
     target_tokenizer: Tokenizer,
-    training: Mapping[str, Any],
+    training: TrainingRecord,
 ) -> None:
     """Write the tokenizers and config.json of a run folder."""
-    values = {
-        "format": FORMAT,
-        "model": model.to_json(),
-        "source_tokenizer": source_tokenizer.save(folder / "source").name,
-        "target_tokenizer": target_tokenizer.save(folder / "target").name,
-        "training": training,
-    }
-    write_json(folder / CONFIG, values)
+    config = RunConfig(
+        format=FORMAT,
+        model=model.to_json(),
+        source_tokenizer=source_tokenizer.save(folder / "source").name,
+        target_tokenizer=target_tokenizer.save(folder / "target").name,
+        training=training,
+    )
+    write_json(folder / CONFIG, config.to_json())
 
 
 def write_weights(folder: Path, weights: Mapping[str, Tensor]) -> None:
@@ -140,7 +157,7 @@ def open_run(folder: Path | str) -> RunFolder:
     folder = Path(folder)
     config = read_config(folder)
     try:
-        model = ModelConfig.from_json(config["model"])
+        model = ModelConfig.from_json(config.model)
     except ConfigError as error:
         raise RunError(f"{folder / CONFIG} is damaged: {error}") from None
     if not (folder / WEIGHTS).exists():
@@ -153,7 +170,7 @@ def open_run(folder: Path | str) -> RunFolder:
         raise RunError(f"{folder / WEIGHTS} is missing: {fix}")
     weights = WeightFile(folder / WEIGHTS)
     weights.check(model)
-    files = folder / config["source_tokenizer"], folder / config["target_tokenizer"]
+    files = folder / config.source_tokenizer, folder / config.target_tokenizer
     source, target = (load_tokenizer(file) for file in files)
     sizes = model.source_vocab_size, model.target_vocab_size
     if (source.vocab_size, target.vocab_size) != sizes:
@@ -161,65 +178,23 @@ def open_run(folder: Path | str) -> RunFolder:
             f"{folder}: {files[0].name} and {files[1].name} have {source.vocab_size} and "
             f"{target.vocab_size} ids, the model {sizes[0]} and {sizes[1]}: these files are not of one run"
         )
-    return RunFolder(model, weights, source, target, config["training"], files)
-
-
-def read_config(folder: Path) -> dict[str, Any]:
-    """Return config.json of a run folder, checked; RunError says what is missing or wrong."""
-    if not folder.is_dir():
-        if folder.exists():
-            raise RunError(f"{folder} is a file, a run folder was expected (glassformer train --out makes one)")
-        raise RunError(f"{folder}: no such run folder{closest_path(folder, folder=True)}")
-    path = folder / CONFIG
-    if not path.exists():
-        raise RunError(f"{folder} is not a run folder: it has no {CONFIG} (glassformer train --out makes one)")
-    try:
-        config = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError:
-        config = None
-    config = config if isinstance(config, dict) else {}
-    if "format" not in config:
-        if "model_type" in config:
-            raise RunError(
-                f"{folder} holds a Hugging Face model, not a run: make a run of it with glassformer import --from "
-                f"{quote(str(folder))} --out RUN"
-            )
-        raise RunError(f"{path} was not written by glassformer, or is damaged")
-    version = config["format"]
-    if not isinstance(version, int) or version > FORMAT:
-        raise RunError(
-            f"{path} has format version {version}, this glassformer reads up to {FORMAT}: upgrade glassformer"
-        )
-    if missing := {"model", "source_tokenizer", "target_tokenizer", "training"} - set(config):
-        raise RunError(f"{path} is damaged: {', '.join(sorted(missing))} missing")
-    if not isinstance(config["model"], dict) or not isinstance(config["training"], dict):
-        raise RunError(f"{path} is damaged: model and training must be objects")
-    if not all(isinstance(config[f"{side}_tokenizer"], str) for side in ("source", "target")):
-        raise RunError(f"{path} is damaged: the tokenizers must be names of files")
-    return config
+    return RunFolder(model, weights, source, target, config.training.to_json(), files)
 
 
 def training_metric(folder: Path) -> str | None:
     """Return the metric that a run's training was validated by; None for a model that was not trained here."""
-    training = read_config(folder)["training"]
-    return {**training.get("settings", {}), **training.get("chosen", {})}.get("metric")
+    training = read_config(folder).training
+    return {**(training.settings or {}), **(training.chosen or {})}.get("metric")
 
 
 def load_weights(model: Transformer, weights: Mapping[str, Tensor], path: Path) -> None:
     """Put `weights` into the model; RunError, which names `path`, if they belong to another one."""
     try:
         model.load_state_dict(dict(weights), strict=True)
+        if wrong := [name for name, tensor in weights.items() if not tensor.is_floating_point()]:
+            raise RunError(f"{path}: {wrong[0]} must hold floating-point numbers, got {weights[wrong[0]].dtype}")
         if not all(tensor.isfinite().all() for tensor in weights.values()):
             raise RunError(f"{path} holds numbers that are not finite: train again with a lower --learning-rate")
     except RuntimeError as error:
         first = next((line.strip() for line in str(error).splitlines()[1:]), str(error))
         raise RunError(f"{path} does not fit the model of {CONFIG}: {first}") from None
-
-
-def is_run_folder(folder: Path) -> bool:
-    """Return whether training wrote this folder, finished or not."""
-    try:
-        read_config(folder)
-    except RunError:
-        return False
-    return True

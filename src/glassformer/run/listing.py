@@ -3,8 +3,8 @@
 Only the header of the weights is read; how far the training came stands in metrics.jsonl.
 """
 
-import json
 import math
+import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
@@ -13,11 +13,15 @@ from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Any
 
-from glassformer.errors import RunError
+from msgspec import Raw, Struct
+
+from glassformer.decoding import Natural, decode_json, open_regular, read_limited
+from glassformer.errors import GlassformerError, RunError
 from glassformer.meter import format_duration
+from glassformer.run.config import MOST_BYTES, TrainingRecord, decode_config, names_its_format
 from glassformer.run.lock import is_held
 from glassformer.run.metrics import Metrics, read_metrics
-from glassformer.run.names import CONFIG, FORMAT, LOCK, METRICS, RESUME, WEIGHTS
+from glassformer.run.names import CONFIG, LOCK, METRICS, RESUME, WEIGHTS
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -27,6 +31,8 @@ DEPTH = 4
 COLORS = {"training": "cyan", "unfinished": "yellow", "done": "green", "imported": "blue", "damaged": "red"}
 DISPENSABLE = ("params", "loss", "size", "changed", "time")
 """Columns that are left out on a narrow terminal, in this order."""
+LONGEST_HEADER = 1 << 24
+"""Most bytes in the header of a file of weights: a tensor takes about 100."""
 FOLDED = 32
 """Most characters of a run's path in a line; longer paths take several."""
 _BLANKS = str.maketrans("\t\n\r", "   ")  # a tab or a line's end would break the table
@@ -67,7 +73,21 @@ class _Header:
     metadata: Mapping[str, str]
 
 
-class _DamagedError(Exception):
+class _TensorHeader(Struct, frozen=True):
+    """A tensor in the header of a safetensors file."""
+
+    shape: tuple[Natural, ...]
+    data_offsets: tuple[Natural, Natural]
+
+
+class _Position(Struct, frozen=True):
+    """The progress that a checkpoint names."""
+
+    update: Natural
+    seconds: float
+
+
+class _DamagedError(GlassformerError):
     """A run folder that can't be used; the message says why."""
 
 
@@ -86,8 +106,8 @@ def summarize(folder: Path) -> RunSummary:
     """Return the facts about a run folder. Damage is no error, but the state `damaged`."""
     trained_now = is_held(folder)  # asked first: a training that ends in between leaves a run that is complete
     stopped = False
-    training: Mapping[str, Any] = {}
-    weights, saved, metrics, problem = None, {}, Metrics([], []), ""
+    training = TrainingRecord()
+    weights, saved, metrics, problem = None, None, Metrics([], []), ""
     try:
         stopped = not trained_now and _has_resume(folder)
         training = _read_training(folder)
@@ -106,19 +126,19 @@ def summarize(folder: Path) -> RunSummary:
     elif stopped:
         state = "unfinished"
     else:
-        state = "imported" if "imported" in training else "done"
+        state = "done" if training.imported is None else "imported"
     best = metrics.best
     return RunSummary(
         run=folder,
         state=state,
-        updates=saved.get("update", metrics.updates),
+        updates=saved.update if saved else metrics.updates,
         max_updates=_max_updates(training),
         metric=best and best.metric,
         score=best and best.score,
         valid_loss=metrics.validations[-1].loss if best else None,
         parameters=weights and weights.parameters,
         bytes=weights and weights.bytes,
-        seconds=saved.get("seconds", metrics.seconds),
+        seconds=saved.seconds if saved else metrics.seconds,
         changed=_last_change(folder),
         problem=problem,
     )
@@ -216,7 +236,7 @@ def _run_folders(folder: Path, depth: int) -> Iterator[Path]:
             yield folder
             return
         inside = sorted(path for path in folder.iterdir() if path.is_dir() and not path.name.startswith("."))
-    except PermissionError:  # another person's
+    except OSError:  # another person's, or on a disk that fails
         return
     if depth:
         for path in inside:
@@ -227,8 +247,8 @@ def _is_run(folder: Path) -> bool:
     """Return whether glassformer wrote this folder, as far as damage lets one tell: others write config.json too."""
     beside = (folder / METRICS).is_file() and ((folder / WEIGHTS).exists() or (folder / RESUME).exists())
     try:
-        return "format" in _read_json(folder / CONFIG) or beside
-    except _DamagedError:
+        return beside or names_its_format(read_limited(folder / CONFIG, MOST_BYTES))
+    except (FileNotFoundError, RunError):
         return beside
 
 
@@ -240,80 +260,62 @@ def _has_resume(folder: Path) -> bool:
         return False
 
 
-def _read_json(path: Path) -> Mapping[str, Any]:
-    try:
-        value = json.loads(path.read_bytes())
-    except FileNotFoundError:
-        raise _DamagedError(f"{path.name} is missing") from None
-    except (OSError, ValueError) as error:
-        raise _DamagedError(f"{path.name} can't be read ({error})") from None
-    return value if isinstance(value, dict) else {}
-
-
-def _read_training(folder: Path) -> Mapping[str, Any]:
+def _read_training(folder: Path) -> TrainingRecord:
     """Return what config.json says about the training, and check the rest of it."""
-    config = _read_json(folder / CONFIG)
-    version = config.get("format")
-    if not isinstance(version, int):
-        raise _DamagedError(f"{CONFIG} was not written by glassformer, or is damaged")
-    if version > FORMAT:
-        raise _DamagedError(f"format version {version}, this glassformer reads up to {FORMAT}: upgrade glassformer")
-    for name in ("model", "training"):
-        if not isinstance(config.get(name), dict):
-            raise _DamagedError(f"{CONFIG} has no {name}")
-    for side in ("source", "target"):
-        name = config.get(f"{side}_tokenizer")
-        if not isinstance(name, str):
-            raise _DamagedError(f"{CONFIG} has no {side}_tokenizer")
+    try:
+        config = decode_config(read_limited(folder / CONFIG, MOST_BYTES, error=_DamagedError), folder)
+    except FileNotFoundError:
+        raise _DamagedError(f"{CONFIG} is missing") from None
+    except ValueError as error:
+        raise _DamagedError(f"{CONFIG} {error}") from None
+    for name in config.tokenizers:
         if not (folder / name).is_file():
             raise _DamagedError(f"{name} is missing")
-    return config["training"]
+    return config.training
 
 
-def _max_updates(training: Mapping[str, Any]) -> int | None:
-    settings = training.get("settings")
-    limit = settings.get("max_updates") if isinstance(settings, dict) else None
+def _max_updates(training: TrainingRecord) -> int | None:
+    limit = (training.settings or {}).get("max_updates")
     return limit if isinstance(limit, int) else None
 
 
 def _read_header(path: Path) -> _Header | None:
     """Return the header of a safetensors file, or None if there is no file: eight bytes of length, then JSON."""
     try:
-        with path.open("rb") as file:
+        with os.fdopen(open_regular(path, error=_DamagedError), "rb") as file:
             size = file.seek(0, 2)
             file.seek(0)
             length = int.from_bytes(file.read(8), "little")
-            if size < 8 + length:
+            if size < 8 + length or length > LONGEST_HEADER:
                 raise _DamagedError(f"{path.name} is damaged or cut off")
-            header = json.loads(file.read(length))
-        metadata = header.pop("__metadata__", {})
-        end = 8 + length + max(tensor["data_offsets"][1] for tensor in header.values())
-        parameters = sum(math.prod(tensor["shape"]) for tensor in header.values())
+            header = decode_json(file.read(length), dict[str, Raw])
+        metadata = decode_json(bytes(header.pop("__metadata__", b"{}")), dict[str, str])
+        tensors = [decode_json(bytes(tensor), _TensorHeader) for tensor in header.values()]
     except FileNotFoundError:
         return None
-    except (OSError, ValueError, TypeError, KeyError, IndexError, AttributeError) as error:
+    except (OSError, ValueError) as error:
         raise _DamagedError(f"{path.name} is damaged ({error})") from None
+    end = 8 + length + max((tensor.data_offsets[1] for tensor in tensors), default=0)
     if size != end:
         raise _DamagedError(f"{path.name} is cut off: it has {size:,} of {end:,} bytes")
-    return _Header(parameters, size, metadata)
+    return _Header(sum(math.prod(tensor.shape) for tensor in tensors), size, metadata)
 
 
-def _read_position(folder: Path) -> Mapping[str, Any]:
+def _read_position(folder: Path) -> _Position:
     """Return how far the training had come at the newest checkpoint that can be read."""
     checkpoints = sorted((folder / RESUME).glob("checkpoint-*"), reverse=True)
     for checkpoint in checkpoints:
         files = sorted(checkpoint.glob("*-of-*.safetensors"))
-        if not files or len(files) < int(files[0].stem.rpartition("-")[2]):
-            continue  # stopped while it was written
         try:
-            header = _read_header(files[0])
-            position = json.loads(header.metadata["position"]) if header else {}
-            return {"update": int(position["update"]), "seconds": float(position["seconds"])}
-        except (_DamagedError, KeyError, ValueError, TypeError):
+            if not files or len(files) < int(files[0].stem.rpartition("-")[2]):
+                continue  # stopped while it was written
+            if header := _read_header(files[0]):
+                return decode_json(header.metadata["position"].encode(), _Position)
+        except (_DamagedError, KeyError, ValueError):
             continue
     if checkpoints:
         raise _DamagedError(f"no checkpoint in {RESUME} can be read")
-    return {"update": 0, "seconds": 0.0}  # stopped before the first
+    return _Position(update=0, seconds=0.0)  # stopped before the first
 
 
 def _last_change(folder: Path) -> float:

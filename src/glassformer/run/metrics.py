@@ -5,14 +5,20 @@
 """
 
 import json
-import math
-from collections.abc import Mapping
+import os
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from msgspec import UNSET, Struct, UnsetType
+
+from glassformer.decoding import Natural, decode_json, open_regular
 from glassformer.files import replacing
 from glassformer.text.scores import LOWER_IS_BETTER
+
+LONGEST = 1 << 16
+"""Most bytes of a line; those that training writes have 150."""
 
 
 @dataclass(frozen=True)
@@ -98,39 +104,47 @@ def drop_metrics_after(path: Path, update: int) -> None:
     if not path.exists():
         return
     kept = []
-    for line in path.read_text(encoding="utf-8").splitlines(keepends=True):
+    for line in _lines(path):
         try:
-            if json.loads(line)["update"] <= update:
+            if decode_json(line, _Line).update <= update:
                 kept.append(line)
         except ValueError:  # the disk was full, or the process was killed while writing
             break
     with replacing(path) as file:
-        file.write("".join(kept).encode())
+        file.write(b"".join(kept))
 
 
 def read_metrics(path: Path) -> Metrics:
-    """Read the lines that can be used: none if there is no file yet, and not one that was cut off.
+    """Read the lines that can be used: none if there is no file yet, and not one that was cut off or damaged.
 
     Where the updates go back, because a run went on from an earlier one, the lines that were written first are left
     out.
     """
-    try:
-        lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
-    except FileNotFoundError:
-        lines = []
     reports: list[Report] = []
     validations: list[Validation] = []
-    for line in lines:
-        figures = _parse(line)
-        if (validation := _validation(figures)) is not None:
-            _drop_from(reports, validation.update + 1)  # a report of the same update comes before
-            _drop_from(validations, validation.update)
-            validations.append(validation)
-        elif (report := _report(figures)) is not None:
-            _drop_from(reports, report.update)
-            _drop_from(validations, report.update)
-            reports.append(report)
+    if not path.exists():
+        return Metrics(reports, validations)
+    for line in _lines(path):
+        try:
+            figures = decode_json(line, _Line).figures()
+        except ValueError:
+            continue
+        if isinstance(figures, Validation):
+            _drop_from(reports, figures.update + 1)  # a report of the same update comes before
+            _drop_from(validations, figures.update)
+            validations.append(figures)
+        elif figures is not None:
+            _drop_from(reports, figures.update)
+            _drop_from(validations, figures.update)
+            reports.append(figures)
     return Metrics(reports, validations)
+
+
+def _lines(path: Path) -> Iterator[bytes]:
+    """Yield the lines of a file with their ends; a longer one than `LONGEST` in pieces."""
+    with os.fdopen(open_regular(path), "rb") as file:
+        while line := file.readline(LONGEST):
+            yield line
 
 
 def _drop_from(lines: list[Any], update: int) -> None:
@@ -138,40 +152,32 @@ def _drop_from(lines: list[Any], update: int) -> None:
         lines.pop()
 
 
-def _parse(line: str) -> Mapping[str, Any]:
-    try:
-        figures = json.loads(line)
-    except ValueError:
-        figures = None
-    return figures if isinstance(figures, dict) else {}
+class _Line(Struct, frozen=True):
+    """A line of either kind; a report is what has a loss, a validation what has a valid_loss, a metric and a score."""
 
+    update: Natural
+    seconds: float | None = None
+    loss: float | UnsetType | None = UNSET
+    learning_rate: float | None = None
+    epoch: Natural | None = None
+    tokens_per_second: float | None = None
+    left_out: Natural = 0
+    valid_loss: float | None = None
+    metric: str | None = None
+    score: float | None = None
 
-def _report(figures: Mapping[str, Any]) -> Report | None:
-    update = _whole(figures.get("update"))
-    if update is None or "loss" not in figures:
-        return None
-    return Report(
-        update=update,
-        loss=_number(figures.get("loss")),
-        learning_rate=_number(figures.get("learning_rate")),
-        seconds=_number(figures.get("seconds")),
-        epoch=_whole(figures.get("epoch")),
-        tokens_per_second=_number(figures.get("tokens_per_second")),
-        left_out=_whole(figures.get("left_out")) or 0,
-    )
-
-
-def _validation(figures: Mapping[str, Any]) -> Validation | None:
-    update, metric = _whole(figures.get("update")), figures.get("metric")
-    loss, score = (_number(figures.get(name)) for name in ("valid_loss", "score"))
-    if update is None or loss is None or score is None or not isinstance(metric, str):
-        return None
-    return Validation(update, loss, metric, score, _number(figures.get("seconds")))
-
-
-def _number(value: Any) -> float | None:
-    return float(value) if isinstance(value, int | float) and math.isfinite(value) else None
-
-
-def _whole(value: Any) -> int | None:
-    return value if isinstance(value, int) else None
+    def figures(self) -> Report | Validation | None:
+        """Return the report or the validation; None where it is neither."""
+        if self.valid_loss is not None and self.metric is not None and self.score is not None:
+            return Validation(self.update, self.valid_loss, self.metric, self.score, self.seconds)
+        if self.loss is UNSET:
+            return None
+        return Report(
+            update=self.update,
+            loss=self.loss,
+            learning_rate=self.learning_rate,
+            seconds=self.seconds,
+            epoch=self.epoch,
+            tokens_per_second=self.tokens_per_second,
+            left_out=self.left_out,
+        )

@@ -2,8 +2,9 @@
 
 from pathlib import Path
 
+from glassformer.decoding import MOST_BYTES, read_limited
 from glassformer.errors import DataError, RunError
-from glassformer.text.tokenizer import SubwordTokenizer, SymbolTokenizer, Tokenizer, read_subwords
+from glassformer.text.tokenizer import SubwordTokenizer, SymbolTokenizer, Tokenizer, read_model, read_subwords
 from glassformer.text.vocabulary import VOCABULARY, VocabularyTokenizer, read_vocabulary
 
 
@@ -21,13 +22,13 @@ def load_tokenizer(path: Path) -> Tokenizer:
         raise RunError(f"{path}: the tokenizer file is missing")
     if path.suffix == SymbolTokenizer.suffix:
         try:
-            return SymbolTokenizer(path.read_text(encoding="utf-8").split("\n")[:-1])
+            return SymbolTokenizer(read_limited(path, MOST_BYTES).decode().split("\n")[:-1])
         except UnicodeDecodeError:
             raise RunError(f"{path} is damaged, it must be UTF-8 text: copy it again") from None
     if path.suffix != SubwordTokenizer.suffix or not (vocabulary := path.with_suffix(VOCABULARY)).exists():
         return read_subwords(path)
     try:
-        return VocabularyTokenizer(path.read_bytes(), read_vocabulary(vocabulary))
+        return VocabularyTokenizer(read_model(path), read_vocabulary(vocabulary))
     except DataError as error:
         raise RunError(f"{path}: {error}") from None
 

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import sentencepiece
 
+from glassformer.decoding import MOST_BYTES, read_limited
 from glassformer.errors import ConfigError, DataError
 from glassformer.text.decomposition import decomposition_rules
 from glassformer.text.kinds import KINDS, SUBWORD_ENDINGS
@@ -319,10 +320,15 @@ def check_kind(kind: str) -> None:
         raise ConfigError(f"tokenizer must be one of {kinds}, or the path of a .model or .spm file, got {kind!r}")
 
 
+def read_model(path: Path) -> bytes:
+    """Return the bytes of a sentencepiece model's file; raise DataError where it can't be one."""
+    return read_limited(path, MOST_BYTES, error=DataError)
+
+
 def read_subwords(path: Path) -> SubwordTokenizer:
     """Read the sentencepiece model in a file; raise DataError, which names the file, where there is none."""
     try:
-        return SubwordTokenizer(path.read_bytes())
+        return SubwordTokenizer(read_model(path))
     except DataError as error:
         raise DataError(f"{path}: {error}") from None
 

@@ -1,9 +1,9 @@
 """The Marian layout: sentencepiece models whose pieces have their ids in a vocabulary file."""
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from glassformer.decoding import MOST_BYTES, Natural, decode_json, read_limited
 from glassformer.errors import DataError
 from glassformer.files import write_json
 from glassformer.text.tokenizer import EOS, UNK, UNKNOWN, Tokenizer, piece_surfaces, read_sentencepiece
@@ -85,9 +85,6 @@ class VocabularyTokenizer(Tokenizer):
 def read_vocabulary(path: Path) -> dict[str, int]:
     """Read a JSON file of pieces and their ids; raise DataError where it is none."""
     try:
-        vocabulary = json.loads(path.read_text(encoding="utf-8"))
+        return decode_json(read_limited(path, MOST_BYTES, error=DataError), dict[str, Natural])
     except (OSError, ValueError) as error:
-        raise DataError(f"{path} is no vocabulary: {error}") from None
-    if not isinstance(vocabulary, dict) or not vocabulary:
-        raise DataError(f"{path} is no vocabulary: it must be an object of pieces and their ids")
-    return vocabulary
+        raise DataError(f"{path} is no vocabulary, an object of pieces and their ids: {error}") from None

@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 
+from glassformer.decoding import Natural, decode_json
 from glassformer.errors import RunError
 from glassformer.tensors import check_tensors, open_tensors, write_checked_tensors
 from glassformer.training.distributed import ALONE, Processes, first_row, local_rows
@@ -74,8 +75,8 @@ class Checkpoints:
         with ExitStack() as stack:
             paths = _complete(self._path(newest)) or []
             files = [stack.enter_context(open_tensors(path)) for path in paths]
-            _restore(_tensors(step), files)
-            return TrainingState(**json.loads(files[0].metadata()["position"]))
+            _restore(_tensors(step), paths, files)
+            return _decode(paths[0], files[0], "position", TrainingState)
 
     def _newest(self) -> tuple[int, list[str]]:
         """Return the update of the newest checkpoint that is whole, and what is wrong with newer ones; remove these."""
@@ -165,9 +166,17 @@ def _tensors(step: Step) -> dict[str, Tensor]:
     return tensors
 
 
-def _restore(tensors: Mapping[str, Tensor], files: Sequence[Any]) -> None:
+def _decode(path: Path, file: Any, name: str, kind: Any) -> Any:
+    """Return what the metadata of a checkpoint's file say under this name."""
+    try:
+        return decode_json((file.metadata() or {})[name].encode(), kind)
+    except (KeyError, ValueError) as error:
+        raise RunError(f"{path} is damaged: its {name} can't be read ({error})") from None
+
+
+def _restore(tensors: Mapping[str, Tensor], paths: Sequence[Path], files: Sequence[Any]) -> None:
     """Fill the tensors, each with the rows that this process has of it, from the files of a checkpoint."""
-    starts = [json.loads(file.metadata()["starts"]) for file in files]
+    starts = [_decode(path, file, "starts", dict[str, Natural]) for path, file in zip(paths, files, strict=True)]
     names = [set(file.keys()) for file in files]
     with torch.no_grad():
         for name, tensor in tensors.items():

@@ -18,6 +18,7 @@ from torch.distributed.rendezvous import rendezvous
 from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
+from glassformer.decoding import decode_message
 from glassformer.device import pick_device
 from glassformer.errors import ConfigError
 from glassformer.training.objective import Objective
@@ -88,7 +89,7 @@ class Processes:
         padded = torch.zeros_like(parts[0])
         padded[: len(own)] = own
         dist.all_gather(parts, padded, group=self.control)
-        shares = [json.loads(part[: int(size)].numpy().tobytes()) for part, size in zip(parts, sizes, strict=True)]
+        shares = [decode_message(part[: int(size)].numpy().tobytes()) for part, size in zip(parts, sizes, strict=True)]
         gathered = [""] * sum(map(len, shares))
         for rank, share in enumerate(shares):
             gathered[rank :: self.size] = share

@@ -11,7 +11,8 @@ from glassformer.data.corpus import Corpus
 from glassformer.device import explaining_memory, pick_precision
 from glassformer.errors import FULL, DivergedError, RunError
 from glassformer.files import remove_unfinished
-from glassformer.run.folder import load_weights, read_config, write_weights
+from glassformer.run.config import read_config
+from glassformer.run.folder import load_weights, write_weights
 from glassformer.run.lock import remove_resume
 from glassformer.run.metrics import Report, Validation, drop_metrics_after, read_metrics
 from glassformer.run.names import ALIGNMENT, INITIAL, METRICS, RESUME, WEIGHTS
@@ -66,7 +67,7 @@ class TrainingLoop:
         dtype = pick_precision(config.precision, device)
         saved = read_config(self.folder)
         torch.manual_seed(config.seed)
-        model = Transformer(ModelConfig.from_json(saved["model"]))
+        model = Transformer(ModelConfig.from_json(saved.model))
         if (initial := self.resume / INITIAL).exists():
             load_weights(model, read_tensors(initial), initial)
         self.model = model if config.shard and processes.size > 1 else model.to(device)
@@ -88,14 +89,14 @@ class TrainingLoop:
         )
         self.checkpoints = Checkpoints(self.resume, processes, config.checkpoint_seconds)
         self.state = self.checkpoints.load(self.step)
-        before = saved["training"]["settings"]  # `resume` may have been given others
-        if before["patience"] != config.patience:
+        before = TrainConfig.from_json(saved.training.settings or {})  # `resume` may have been given others
+        if before.patience != config.patience:
             self.state.forget_patience()
-        if any(before[name] != getattr(config, name) for name in ("max_updates", "max_epochs", "max_minutes")):
+        if any(getattr(before, name) != getattr(config, name) for name in ("max_updates", "max_epochs", "max_minutes")):
             self.state.interval = 0
         if processes.first:
             self._undo_after_checkpoint()
-        source, target = (load_tokenizer(self.folder / saved[f"{side}_tokenizer"]) for side in ("source", "target"))
+        source, target = (load_tokenizer(self.folder / name) for name in saved.tokenizers)
         resampling = Resampler((source, target), config.resample) if config.resample else None
         self.loader = BatchLoader(train_pairs, model.config, device, processes, resampling)
         valid_loader = BatchLoader(valid_pairs, model.config, device, processes)

@@ -1,6 +1,5 @@
 """From the user's files to a run folder that training can start in: checks, then the prepared data, moved in place."""
 
-import json
 import shutil
 import tempfile
 from collections.abc import Mapping
@@ -8,14 +7,18 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from msgspec import Struct
+
 from glassformer.data.encode import PairCounts
 from glassformer.data.facts import describe_pairs
 from glassformer.data.kept import PREPARED, KeptCorpora, read_entry, write_entry
 from glassformer.data.preparation import TRAIN, VALID, VALID_TEXT, DataSettings, Preparation, Say, check_known
+from glassformer.decoding import read_json
 from glassformer.errors import RunError
 from glassformer.files import link_or_copy
 from glassformer.pairs.files import Pair
-from glassformer.run.folder import RunFolder, is_run_folder, open_run, write_config
+from glassformer.run.config import TrainingRecord, is_run_folder
+from glassformer.run.folder import RunFolder, open_run, write_config
 from glassformer.run.lock import check_free
 from glassformer.run.names import FILES, INITIAL, RESUME
 from glassformer.tensors import write_tensors
@@ -24,6 +27,12 @@ from glassformer.text.scores import bleu_scorer
 from glassformer.text.tokenizer import ENDINGS
 from glassformer.training.automatic import settle
 from glassformer.training.config import TrainConfig
+
+
+class _ValidText(Struct, frozen=True):
+    """The validation pairs, as text."""
+
+    pairs: list[tuple[str, str]]
 
 
 def prepare_run(config: TrainConfig, say: Say) -> None:
@@ -121,8 +130,7 @@ def _check_nothing_is_lost(config: TrainConfig) -> None:
 
 def read_valid_pairs(folder: Path) -> list[Pair]:
     """Return the validation pairs, as text, that `prepare_run` set aside for the score."""
-    pairs = json.loads((folder / RESUME / VALID_TEXT).read_text(encoding="utf-8"))["pairs"]
-    return [(source, target) for source, target in pairs]
+    return read_json(folder / RESUME / VALID_TEXT, _ValidText).pairs
 
 
 def _make_run(
@@ -150,4 +158,5 @@ def _make_run(
         write_tensors(run / RESUME / INITIAL, dict(origin.weights))
     settled.peak(model.d_model)  # refuses what can't be
     chosen = {name: value for name, value in settled.to_json().items() if value != config.to_json()[name]}
-    write_config(run, model, source, target, {"settings": config.to_json(), "chosen": chosen, "pairs": facts["pairs"]})
+    training = TrainingRecord(settings=config.to_json(), chosen=chosen, pairs=facts["pairs"])
+    write_config(run, model, source, target, training)

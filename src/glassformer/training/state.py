@@ -4,43 +4,48 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Annotated
 
 import torch
 from jaxtyping import Float
+from msgspec import Meta
 from torch import Tensor
 
+from glassformer.decoding import Natural
 from glassformer.training.step import UpdateSums
+
+Pair = Annotated[list[float], Meta(min_length=2, max_length=2)]
 
 
 @dataclass
 class TrainingState:
     """The numbers that a checkpoint holds beside the tensors. Batches and dropout follow from them and the seed."""
 
-    update: int = 0
+    update: Natural = 0
     """Updates done."""
-    epoch: int = 0
+    epoch: Natural = 0
     """Epochs done."""
-    batch: int = 0
+    batch: Natural = 0
     """Batches done of this epoch."""
-    batches: int = 0
+    batches: Natural = 0
     """Batches of this epoch in all."""
     seconds: float = 0.0
     """Time spent training and validating."""
-    best: list[float] | None = None
+    best: Pair | None = None
     """Rank of the best validation so far: score (its sign such that higher is better) and minus the loss."""
-    best_update: int = 0
+    best_update: Natural = 0
     """Update of the best validation, 0 if there was none."""
-    reported: list[float] = field(default_factory=lambda: [0.0, 0.0])
+    reported: Pair = field(default_factory=lambda: [0.0, 0.0])
     """Loss and tokens of the updates since the last report, summed."""
-    validated: int = 0
+    validated: Natural = 0
     """Update of the last validation."""
-    since_best: int = 0
+    since_best: Natural = 0
     """Validations since the best one."""
-    ends_at: int | None = None
+    ends_at: Natural | None = None
     """Update to end at, once patience is over."""
-    planned: int = 0
+    planned: Natural = 0
     """Updates that the limits allow, as estimated at the beginning (`Limits.plan`); 0 until then."""
-    interval: int = 0
+    interval: Natural = 0
     """Updates between validations; 0 until the updates are planned, and again when a limit changes."""
 
     def enter_epoch(self, batches: int) -> None:

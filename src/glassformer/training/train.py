@@ -6,11 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from msgspec import structs
 
 from glassformer.device import tame_memory
 from glassformer.errors import ConfigError, RunError
 from glassformer.files import write_json
-from glassformer.run.folder import read_config
+from glassformer.run.config import read_config
 from glassformer.run.lock import check_free, held
 from glassformer.run.names import CONFIG, METRICS, RESUME
 from glassformer.training.advice import command_to_go_on
@@ -107,8 +108,8 @@ def resume(folder: Path, **changes: Any) -> TrainResult:
 
 def read_settings(folder: Path) -> TrainConfig:
     """Return the settings of the training of a run folder; ConfigError if another version of glassformer wrote them."""
-    settings = read_config(folder)["training"].get("settings")
-    if not isinstance(settings, dict):
+    settings = read_config(folder).training.settings
+    if settings is None:
         raise RunError(f"{folder / CONFIG} is damaged: it has no settings of the training")
     try:
         return replace(TrainConfig.from_json(settings), out=folder)
@@ -118,7 +119,7 @@ def read_settings(folder: Path) -> TrainConfig:
 
 def read_choices(folder: Path) -> dict[str, Any]:
     """Return the settings that the data decided for the training of a run folder."""
-    return read_config(folder)["training"].get("chosen", {})
+    return read_config(folder).training.chosen or {}
 
 
 def _continue(config: TrainConfig, display: TrainingDisplay, processes: Processes, device: torch.device) -> TrainResult:
@@ -153,5 +154,5 @@ def _keep_settings(config: TrainConfig) -> None:
     """Write changed settings into the run folder: another resume continues with them."""
     if read_settings(config.out).continued(config.out, {}) != replace(config, overwrite=False):
         saved = read_config(config.out)
-        saved["training"]["settings"] = config.to_json()
-        write_json(config.out / CONFIG, saved)
+        training = structs.replace(saved.training, settings=config.to_json())
+        write_json(config.out / CONFIG, structs.replace(saved, training=training).to_json())

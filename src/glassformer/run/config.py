@@ -1,0 +1,117 @@
+"""config.json of a run folder: its structure, and how it is read. Loads no torch."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from shlex import quote
+from typing import Annotated, Any
+
+from msgspec import Meta, Struct, to_builtins
+
+from glassformer.decoding import FileName, Natural, decode_json, read_limited
+from glassformer.errors import RunError, closest_path
+from glassformer.run.names import CONFIG, FORMAT
+
+MOST_BYTES = 1 << 20
+"""Largest config.json that is read: the settings of a training take 3 kB."""
+
+
+class TrainingRecord(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """The origin of a model: its training here, the model it was imported from, or the heads that were removed."""
+
+    settings: dict[str, Any] | None = None
+    """The settings of its training, as `TrainConfig` has them."""
+    chosen: dict[str, Any] | None = None
+    """The settings that the data decided."""
+    pairs: dict[str, dict[str, Natural]] | None = None
+    """The counts of the pairs for training and for validation."""
+    imported: str | None = None
+    """The layout that it was imported from."""
+    removed: dict[str, list[Natural]] | None = None
+    """The heads that were removed, by the path of their attention."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return what the file holds: the fields that say something."""
+        return to_builtins(self)
+
+
+class RunConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The content of config.json. Which sizes a model may have, and which settings a training, their classes say."""
+
+    format: Annotated[int, Meta(ge=1)]
+    """Version of the format."""
+    model: dict[str, Any]
+    """The fields of `ModelConfig`."""
+    source_tokenizer: FileName
+    target_tokenizer: FileName
+    training: TrainingRecord
+
+    @property
+    def tokenizers(self) -> tuple[str, str]:
+        """Names of the source's and the target's tokenizer file."""
+        return self.source_tokenizer, self.target_tokenizer
+
+    def to_json(self) -> Mapping[str, Any]:
+        """Return what the file holds."""
+        return to_builtins(self)
+
+
+class _Head(Struct):
+    """The fields that tell whose file it is, and of which version."""
+
+    format: Any = None
+    model_type: Any = None
+
+
+def read_config(folder: Path) -> RunConfig:
+    """Return config.json of a run folder; RunError says what is missing or wrong."""
+    if not folder.is_dir():
+        if folder.exists():
+            raise RunError(f"{folder} is a file, a run folder was expected (glassformer train --out makes one)")
+        raise RunError(f"{folder}: no such run folder{closest_path(folder, folder=True)}")
+    path = folder / CONFIG
+    if not path.exists():
+        raise RunError(f"{folder} is not a run folder: it has no {CONFIG} (glassformer train --out makes one)")
+    try:
+        return decode_config(read_limited(path, MOST_BYTES), folder)
+    except ValueError as error:
+        raise RunError(f"{path} {error}") from None
+
+
+def decode_config(data: bytes, folder: Path) -> RunConfig:
+    """Return what the bytes of a config.json in this folder say; ValueError, without the file's name, for others."""
+    try:
+        head = decode_json(data, _Head)
+    except ValueError as error:
+        raise ValueError(f"was not written by glassformer, or is damaged: {error}") from None
+    if head.format is None:
+        if head.model_type is not None:
+            raise ValueError(
+                "is of a Hugging Face model, not of a run: make a run of it with glassformer import --from "
+                f"{quote(str(folder))} --out RUN"
+            )
+        raise ValueError("was not written by glassformer, or is damaged: it has no format")
+    if isinstance(head.format, int) and head.format > FORMAT:
+        raise ValueError(
+            f"has format version {head.format}, this glassformer reads up to {FORMAT}: upgrade glassformer"
+        )
+    try:
+        return decode_json(data, RunConfig)
+    except ValueError as error:
+        raise ValueError(f"is damaged: {error}") from None
+
+
+def names_its_format(data: bytes) -> bool:
+    """Return whether these bytes are JSON with a version of the format, as every config.json of glassformer is."""
+    try:
+        return decode_json(data, _Head).format is not None
+    except ValueError:
+        return False
+
+
+def is_run_folder(folder: Path) -> bool:
+    """Return whether training wrote this folder, finished or not."""
+    try:
+        read_config(folder)
+    except RunError:
+        return False
+    return True
