@@ -5,7 +5,6 @@ The public names below load their module, and torch, when first used.
 
 import sys
 from importlib import import_module
-from importlib.metadata import version
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -70,7 +69,7 @@ _HOME = {
     "translate_file": "generation.files",
 }
 
-__version__ = version("glassformer")
+__version__: str
 __all__ = [  # sorted; pinned by tests/test_public.py
     "GlassformerError",
     "ModelConfig",
@@ -119,6 +118,10 @@ sys.modules[__name__].__class__ = _Package
 
 
 def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        from importlib.metadata import version  # which takes longer to load than all the rest of --help
+
+        return version("glassformer")
     if name not in _HOME:
         raise AttributeError(f"module 'glassformer' has no attribute {name!r}")
     return getattr(import_module(f"glassformer.{_HOME[name]}"), name)
