@@ -9,7 +9,7 @@ from numbers import Integral, Real
 from types import UnionType
 from typing import Annotated, Any, ClassVar, Union, get_args, get_origin, get_type_hints
 
-from glassformer.errors import ConfigError
+from glassformer.errors import ConfigError, shown
 
 _HOLDS = {"at_least": operator.ge, "above": operator.gt, "at_most": operator.le, "less_than": operator.lt}
 
@@ -43,7 +43,7 @@ class Number:
         said = [_said(word, bound) for word, bound in bounds.items() if bound != -math.inf]
         expected = [*([] if is_right_type and said else [self.called]), *([" and ".join(said)] if said else [])]
         note = f" ({self.note})" if self.note else ""
-        raise ConfigError(f"{name} must be {', '.join(expected)}{note}, got {value!r}")
+        raise ConfigError(f"{name} must be {', '.join(expected)}{note}, got {shown(value)}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,7 +65,7 @@ class Choice:
         """Raise ConfigError unless the value is one of the words; `name` is what the message calls it."""
         word = value.partition(":")[0] if self.numbered and isinstance(value, str) else value
         if word not in self.words:
-            raise ConfigError(f"{name} must be one of {', '.join(self.words)}, got {value!r}")
+            raise ConfigError(f"{name} must be one of {', '.join(self.words)}, got {shown(value)}")
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,7 @@ class Instance:
     def check(self, name: str, value: Any) -> None:
         """Raise ConfigError unless the value is of the type; `name` is what the message calls it."""
         if not isinstance(value, self.kind):
-            raise ConfigError(f"{name} must be {self.called}, got {value!r}")
+            raise ConfigError(f"{name} must be {self.called}, got {shown(value)}")
 
 
 Rule = Number | Choice | Instance

@@ -14,14 +14,12 @@ from typing import Annotated, Any, TypeVar, overload
 from msgspec import DecodeError, Meta, ValidationError
 from msgspec.json import decode
 
-from glassformer.errors import GlassformerError, RunError
+from glassformer.errors import MOST_SHOWN, GlassformerError, RunError
 
 Decoded = TypeVar("Decoded")
 
 MOST_BYTES = 1 << 25
 """Largest file of JSON that is read, 32 MiB: several times the largest vocabulary that is in use."""
-MOST_SHOWN = 40
-"""Most characters of a wrong value that a message shows."""
 
 Natural = Annotated[int, Meta(ge=0, le=1 << 62)]
 """A whole number from 0 on, as files hold it."""

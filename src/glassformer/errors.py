@@ -8,6 +8,18 @@ from pathlib import Path
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 """The system's error numbers for a full disk, a full quota and a file that may not grow."""
 
+MOST_SHOWN = 80
+"""Most characters of a wrong value that a message shows."""
+
+
+def shown(value: object) -> str:
+    """Return a value as a message shows it: its repr, cut to `MOST_SHOWN` characters."""
+    try:
+        text = repr(value)
+    except ValueError:  # Python doesn't write out whole numbers of more than 4,300 digits
+        return "a number of thousands of digits"
+    return text if len(text) <= MOST_SHOWN else f"{text[:MOST_SHOWN]}..."
+
 
 def closest(word: str, known: Iterable[str]) -> str:
     """Return ": did you mean ...?" for the known word that is most like this one, or an empty text."""

@@ -1,5 +1,8 @@
 import json
+import os
 import re
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -197,3 +200,63 @@ def test_weights_are_read_from_the_file_as_they_are_asked_for(folder):
     (folder / "model.safetensors").unlink()
     with pytest.raises(RunError, match="is damaged"):
         run.weights[name]
+
+
+@pytest.mark.parametrize("name", ["../x.spm", "/dev/zero", "a/b.spm", "..", ".", "", "a\x00b"])
+def test_a_tokenizer_is_a_bare_name(folder, name):
+    edit(lambda config: config.update(source_tokenizer=name))(folder)
+    with pytest.raises(RunError, match="source_tokenizer must be the bare name of a file, got"):
+        open_run(folder)
+
+
+@pytest.mark.parametrize("name", ["pipe.spm", "pipe.symbols", "zero.spm", "zero.symbols", "folder.spm"])
+def test_a_tokenizer_is_a_regular_file(folder, name):
+    make_it = {"pipe": os.mkfifo, "zero": lambda path: path.symlink_to("/dev/zero"), "folder": Path.mkdir}
+    make_it[name.partition(".")[0]](folder / name)
+    edit(lambda config: config.update(source_tokenizer=name))(folder)
+    with pytest.raises(GlassformerError, match="must be a regular file"):
+        open_run(folder)
+
+
+SWAP_FIELDS = """
+import json, sys
+from copy import deepcopy
+from pathlib import Path
+from glassformer import GlassformerError, open_run
+
+WRONG = [None, True, "128", 1.5, -1, [], {}, [[[]]], "x" * 70_000]
+
+def places(value, *path):
+    for name, inner in value.items():
+        yield *path, name
+        if isinstance(inner, dict):
+            yield from places(inner, *path, name)
+
+folder = Path(sys.argv[1])
+good = json.loads((folder / "config.json").read_text())
+read = refused = 0
+for *above, name in places(good):
+    for wrong in WRONG:
+        spoiled = deepcopy(good)
+        inner = spoiled
+        for step in above:
+            inner = inner[step]
+        inner[name] = wrong
+        (folder / "config.json").write_text(json.dumps(spoiled))
+        try:
+            open_run(folder)
+            read += 1
+        except GlassformerError as error:
+            assert str(folder) in str(error) and len(str(error)) < 2000, (above, name, wrong, str(error))
+            refused += 1
+print(read, refused)
+"""
+
+
+def test_each_field_of_config_json_may_be_wrong(folder):
+    """In a process without the runtime check of types, which would come first."""
+    done = subprocess.run([sys.executable, "-c", SWAP_FIELDS, str(folder)], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-2000:]
+    read, refused = map(int, done.stdout.split())
+    assert read + refused == 9 * 24
+    assert refused > 160

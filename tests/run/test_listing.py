@@ -375,6 +375,39 @@ def test_the_command_in_a_pipe_loads_no_torch(make, tmp_path):
     assert sorted(line[:3] for line in lines) == [["runs/one", "done", "500"], ["runs/two", "unfinished", "0"]]
 
 
+DEEP = b'{"format": 1, "model": ' + b"[" * 100_000
+SPOILED: dict[str, Callable[[Path], object]] = {
+    "deep config": lambda run: (run / "config.json").write_bytes(DEEP),
+    "deep heads": lambda run: (run / "config.json").write_bytes(b'{"format": ' + b'{"x":' * 100_000),
+    "long format": lambda run: edit_config(run, lambda c: c.update(format=10**400)),
+    "long loss": lambda run: (run / "metrics.jsonl").write_text('{"update": 1, "loss": %s}\n' % ("9" * 400)),
+    "endless loss": lambda run: (run / "metrics.jsonl").write_text('{"update": 1, "loss": 1e400}\n'),
+    "long update": lambda run: (run / "metrics.jsonl").write_text('{"update": %s, "loss": 1}\n' % ("9" * 5000)),
+    "one line": lambda run: (run / "metrics.jsonl").write_bytes(b"x" * 10_000_000),
+    "pipe for config": lambda run: ((run / "config.json").unlink(), os.mkfifo(run / "config.json")),
+    "pipe for metrics": lambda run: ((run / "metrics.jsonl").unlink(), os.mkfifo(run / "metrics.jsonl")),
+    "pipe for weights": lambda run: ((run / "model.safetensors").unlink(), os.mkfifo(run / "model.safetensors")),
+    "device for config": lambda run: ((run / "config.json").unlink(), (run / "config.json").symlink_to("/dev/zero")),
+    "folder for config": lambda run: ((run / "config.json").unlink(), (run / "config.json").mkdir()),
+    "wrong header": lambda run: (run / "model.safetensors").write_bytes(b"\x08" + bytes(7) + b'{"x": 1}'),
+    "long header": lambda run: (run / "model.safetensors").write_bytes(b"\xff" * 6 + bytes(2) + b"{}"),
+    "odd name \udcff\udcfe": lambda run: None,
+    "odd name \x1b[31m": lambda run: None,
+}
+
+
+def test_bad_folders_break_nothing(make, tmp_path):
+    make("good")
+    for name, spoil in SPOILED.items():
+        make(name, spoil)
+    found = states(tmp_path)
+    usable = {name for name in SPOILED if name.startswith(("odd", "long loss", "endless", "long update", "one line"))}
+    assert found == {"good": "done", **{name: "done" if name in usable else "damaged" for name in SPOILED}}
+    done = subprocess.run([sys.executable, "-c", COMMAND, "."], cwd=tmp_path, capture_output=True, timeout=30)
+    assert (done.returncode, done.stderr) == (0, b"\n")
+    assert b"good\tdone" in done.stdout
+
+
 def test_the_command_on_a_terminal(make, tmp_path):
     make("one")
     make("two", unfinished)

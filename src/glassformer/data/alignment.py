@@ -7,8 +7,8 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from glassformer.data.corpus import Corpus
-from glassformer.errors import DataError
-from glassformer.tensors import write_tensors
+from glassformer.errors import DataError, RunError
+from glassformer.tensors import read_tensors, write_tensors
 from glassformer.text.tokenizer import EOS
 
 NULL = 0.08
@@ -102,6 +102,16 @@ class Aligner:
     def save(self, path: Path) -> None:
         """Write a safetensors file whose tensors are named as the constructor's arguments; whole, or not at all."""
         write_tensors(path, {"cells": self._cells, "likely": self._likely, "frequency": self._frequency})
+
+    @classmethod
+    def load(cls, path: Path) -> "Aligner":
+        """Read what `save` wrote; RunError if it is damaged, or something else."""
+        tensors = read_tensors(path)
+        kinds = {name: (tensor.dtype, tensor.dim()) for name, tensor in tensors.items()}
+        expected = {"cells": (torch.int64, 1), "likely": (torch.float32, 1), "frequency": (torch.float32, 1)}
+        if kinds != expected or len(tensors["cells"]) != len(tensors["likely"]) or not len(tensors["cells"]):
+            raise RunError(f"{path} is damaged: it must hold cells, their probabilities and frequencies, got {kinds}")
+        return cls(**tensors)
 
 
 def _places(

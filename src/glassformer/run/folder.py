@@ -25,6 +25,7 @@ from glassformer.run.config import RunConfig, TrainingRecord, read_config
 from glassformer.run.names import CONFIG, FORMAT, RESUME, WEIGHTS
 from glassformer.tensors import open_tensors, write_tensors
 from glassformer.text.loading import load_tokenizer
+from glassformer.text.scores import METRICS
 from glassformer.text.tokenizer import Tokenizer
 from glassformer.transformer.config import ModelConfig
 from glassformer.transformer.model import Transformer, count_parameters, weight_shapes
@@ -184,7 +185,8 @@ def open_run(folder: Path | str) -> RunFolder:
 def training_metric(folder: Path) -> str | None:
     """Return the metric that a run's training was validated by; None for a model that was not trained here."""
     training = read_config(folder).training
-    return {**(training.settings or {}), **(training.chosen or {})}.get("metric")
+    metric = {**(training.settings or {}), **(training.chosen or {})}.get("metric")
+    return metric if metric in METRICS else None
 
 
 def load_weights(model: Transformer, weights: Mapping[str, Tensor], path: Path) -> None:

@@ -117,7 +117,7 @@ def summarize(folder: Path) -> RunSummary:
             raise _DamagedError(f"{WEIGHTS} is missing")
         if stopped:
             saved = _read_position(folder)
-    except (_DamagedError, OSError) as error:
+    except (GlassformerError, OSError) as error:
         problem = str(error)
     if trained_now:
         state = "training"

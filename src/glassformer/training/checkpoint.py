@@ -182,17 +182,34 @@ def _restore(tensors: Mapping[str, Tensor], paths: Sequence[Path], files: Sequen
         for name, tensor in tensors.items():
             rows = local_rows(tensor)
             own = first_row(tensor)
+            missing = torch.ones(len(rows) if rows.dim() else 0, dtype=torch.bool)
             for file, has, first in zip(files, names, starts, strict=True):
                 if name not in has:
                     raise RunError(f"the checkpoint does not fit the model of the run: it has no {name}")
                 if not rows.dim():
-                    rows.copy_(file.get_tensor(name))
+                    rows.copy_(_fitting(name, file.get_tensor(name), rows))
                     continue
                 begin = first.get(name, 0)
-                end = begin + file.get_slice(name).get_shape()[0]
+                end = begin + (file.get_slice(name).get_shape() or [0])[0]
                 low, high = max(begin, own), min(end, own + len(rows))
                 if low < high:
-                    rows[low - own : high - own] = file.get_slice(name)[low - begin : high - begin].to(rows.device)
+                    part = file.get_slice(name)[low - begin : high - begin]
+                    rows[low - own : high - own] = _fitting(name, part, rows[low - own : high - own]).to(rows.device)
+                    missing[low - own : high - own] = False
+            if missing.any():
+                raise RunError(
+                    f"the checkpoint does not fit the model of the run: of {name} it lacks {missing.sum()} rows"
+                )
+
+
+def _fitting(name: str, found: Tensor, expected: Tensor) -> Tensor:
+    """Return the tensor that was found; RunError unless shape and type are those of the expected one."""
+    if (found.shape, found.dtype) != (expected.shape, expected.dtype):
+        raise RunError(
+            f"the checkpoint does not fit the model of the run: {name} must be {tuple(expected.shape)} of "
+            f"{expected.dtype}, got {tuple(found.shape)} of {found.dtype}"
+        )
+    return found
 
 
 def _is_whole(folder: Path) -> bool:

@@ -20,7 +20,7 @@ from glassformer.checks import (
     check_settings,
 )
 from glassformer.docstrings import with_fields
-from glassformer.errors import ConfigError
+from glassformer.errors import ConfigError, shown
 from glassformer.pairs.mixture import Pairs, Paths, open_pairs
 from glassformer.text.kinds import AUTO, SUBWORD_ENDINGS
 from glassformer.text.scores import METRICS
@@ -200,7 +200,7 @@ class TrainConfig:
 
     def __post_init__(self) -> None:
         for name in _PATHS:
-            object.__setattr__(self, name, _as_paths(getattr(self, name)))
+            object.__setattr__(self, name, _as_paths(name, getattr(self, name)))
         check_settings(self)
         self.model_config(source_vocab_size=4, target_vocab_size=4)  # refuses sizes that cannot work, at once
         if self.learning_rate is not None:
@@ -335,11 +335,17 @@ class TrainConfig:
 
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> "TrainConfig":
-        """Return the settings that `to_json` gave."""
-        typed: dict[str, Any] = {k: _as_paths(v) if k in _PATHS else v for k, v in values.items()}
-        if typed.get("columns") is not None:
-            typed["columns"] = tuple(typed["columns"])
-        return cls(**typed)
+        """Return the settings that `to_json` gave; ConfigError for others."""
+        if unknown := sorted(values.keys() - {field.name for field in fields(cls)}):
+            raise ConfigError(f"unknown settings {_quoted(unknown)}: written by another version of glassformer?")
+        typed: dict[str, Any] = {k: _as_paths(k, v) if k in _PATHS else v for k, v in values.items()}
+        if (columns := typed.get("columns")) is not None:
+            if not (
+                isinstance(columns, list | tuple) and len(columns) == 2 and all(isinstance(c, str) for c in columns)
+            ):
+                raise ConfigError(f"columns must be two names, got {shown(columns)}")
+            typed["columns"] = tuple(columns)
+        return cls(**{"out": Path(), **typed})
 
 
 def _quoted(names: Iterable[str]) -> str:
@@ -355,9 +361,12 @@ def _as_json(value: Any) -> Any:
 _PATHS = ("source", "target", "out", "valid_source", "valid_target", "from_")
 
 
-def _as_paths(value: Any) -> Path | tuple[Path, ...] | None:
+def _as_paths(name: str, value: Any) -> Path | tuple[Path, ...] | None:
     """Return a path or several, however they were given; a list of one is that one."""
-    if value is None or isinstance(value, str | Path):
-        return None if value is None else Path(value)
-    several = tuple(Path(one) for one in value)
+    if value is None:
+        return None
+    given = value if isinstance(value, list | tuple) else [value]
+    if not given or not all(isinstance(one, str | Path) for one in given):
+        raise ConfigError(f"{name} must be a path or a list of paths, got {shown(value)}")
+    several = tuple(map(Path, given))
     return several[0] if len(several) == 1 else several

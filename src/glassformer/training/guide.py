@@ -13,7 +13,6 @@ from glassformer.attention.want import Want
 from glassformer.data.alignment import Aligner
 from glassformer.data.corpus import Corpus
 from glassformer.errors import ConfigError
-from glassformer.tensors import read_tensors
 from glassformer.text.batching import Batch
 from glassformer.transformer.config import ModelConfig
 from glassformer.transformer.model import Transformer
@@ -45,8 +44,8 @@ class Guide:
 
     @classmethod
     def from_file(cls, path: Path, weight: float, device: torch.device) -> "Guide":
-        """Return a guide by the alignment that `prepare` wrote."""
-        return cls(Aligner(**read_tensors(path)).to(device), weight)
+        """Return a guide by the alignment that `prepare` wrote; RunError if it is something else."""
+        return cls(Aligner.load(path).to(device), weight)
 
     @contextmanager
     def guiding(self, model: Transformer, batch: Batch) -> Iterator[list[Tensor]]:

@@ -74,10 +74,13 @@ def average(paths: list[Path]) -> dict[str, Tensor]:
     for path in paths:
         try:
             check_tensors(path)
+            tensors = read_tensors(path)
+            if total and {name: t.shape for name, t in tensors.items()} != {name: t.shape for name, t in total.items()}:
+                raise RunError(f"{path} is of another model")
         except RunError as error:
             warnings.warn(f"{error}; it is left out of the mean", stacklevel=2)
             continue
         count += 1
-        for name, tensor in read_tensors(path).items():
+        for name, tensor in tensors.items():
             total[name] = total[name] + tensor.double() if name in total else tensor.double()
     return {name: (tensor / count).float() for name, tensor in total.items()}

@@ -113,13 +113,18 @@ def read_settings(folder: Path) -> TrainConfig:
         raise RunError(f"{folder / CONFIG} is damaged: it has no settings of the training")
     try:
         return replace(TrainConfig.from_json(settings), out=folder)
-    except TypeError as error:
-        raise ConfigError(f"the settings in {folder} do not fit this version of glassformer: {error}") from None
+    except ConfigError as error:
+        raise ConfigError(
+            f"the settings in {folder / CONFIG} do not fit this version of glassformer: {error}"
+        ) from None
 
 
 def read_choices(folder: Path) -> dict[str, Any]:
-    """Return the settings that the data decided for the training of a run folder."""
-    return read_config(folder).training.chosen or {}
+    """Return the settings that the data decided for the training of a run folder; RunError for unknown ones."""
+    chosen = read_config(folder).training.chosen or {}
+    if unknown := sorted(chosen.keys() - {field.name for field in fields(TrainConfig)}):
+        raise RunError(f"{folder / CONFIG} is damaged: {unknown[0]} is no setting of a training")
+    return chosen
 
 
 def _continue(config: TrainConfig, display: TrainingDisplay, processes: Processes, device: torch.device) -> TrainResult:

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 from glassformer.checks import Choice, Count, Probability, check_settings
 from glassformer.docstrings import with_fields
-from glassformer.errors import ConfigError
+from glassformer.errors import ConfigError, shown
 
 ACTIVATIONS = ("relu", "swish", "gelu")
 LATER = ("norm_first", "final_norm", "heads_left")
@@ -76,12 +76,14 @@ class ModelConfig:
                 f"{near} heads of width {self.d_model // near} would fit"
             )
         if not isinstance(self.heads_left, Mapping):
-            raise ConfigError(f"heads_left must map paths of attentions to numbers of heads, got {self.heads_left!r}")
+            raise ConfigError(
+                f"heads_left must map paths of attentions to numbers of heads, got {shown(self.heads_left)}"
+            )
         for name, left in self.heads_left.items():
             if name not in self.attentions:
-                raise ConfigError(f"heads_left must name attentions, from {self.attentions[0]} on, got {name!r}")
+                raise ConfigError(f"heads_left must name attentions, from {self.attentions[0]} on, got {shown(name)}")
             if not isinstance(left, int) or not 0 <= left <= self.heads:
-                raise ConfigError(f"heads_left must be from 0 to {self.heads} for {name}, got {left!r}")
+                raise ConfigError(f"heads_left must be from 0 to {self.heads} for {name}, got {shown(left)}")
         if self.shared_vocab and self.source_vocab_size != self.target_vocab_size:
             raise ConfigError(
                 "a shared vocabulary has one size, got source_vocab_size "
