@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from glassformer.errors import DataError
-from glassformer.files import link_or_copy, remove_unfinished, replacing, write_json
+from glassformer.files import link_or_copy, path_as_text, path_from_text, remove_unfinished, replacing, write_json
 
 
 class Interrupted(Exception):
@@ -100,3 +100,18 @@ def test_a_link_is_the_file_itself_or_else_a_copy(tmp_path, monkeypatch):
     link_or_copy(tmp_path / "file", tmp_path / "copy")
     assert not (tmp_path / "copy").samefile(tmp_path / "file")
     assert (tmp_path / "copy").read_text() == "content"
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("pairs.tsv", "pairs.tsv"),
+        ("früh/100%41.tsv", "früh/100%41.tsv"),
+        ("odd \udcff.tsv", "file:odd%20%FF.tsv"),
+        ("file:x", "file:file%3Ax"),
+    ],
+    ids=range(4),
+)
+def test_a_path_comes_back_from_its_text(name, expected):
+    assert path_as_text(Path(name)) == expected
+    assert path_from_text(expected) == Path(name)

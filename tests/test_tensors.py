@@ -15,7 +15,7 @@ from torch.testing import assert_close
 
 from glassformer.errors import RunError
 from glassformer.files import remove_unfinished, replacing
-from glassformer.tensors import check_tensors, write_checked_tensors, write_tensors
+from glassformer.tensors import check_tensors, read_tensors, write_checked_tensors, write_tensors
 
 TENSORS = {
     "b.step": torch.tensor(3.0),
@@ -163,3 +163,11 @@ def test_what_one_may_read_others_may_read(path):
     plain = path.with_name("plain")
     plain.touch()
     assert stat.S_IMODE(path.stat().st_mode) == stat.S_IMODE(plain.stat().st_mode)
+
+
+def test_a_name_that_is_not_utf_8_is_refused(tmp_path):
+    path = tmp_path / "odd \udcff.safetensors"
+    for refused in (lambda: write_tensors(path, {"x": torch.ones(2)}), lambda: read_tensors(path)):
+        with pytest.raises(RunError, match="the name of a run folder must be UTF-8"):
+            refused()
+    assert list(tmp_path.iterdir()) == []

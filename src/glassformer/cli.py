@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 from io import TextIOWrapper
 from typing import Any, NoReturn
 
-import glassformer
 from glassformer.commands.check import CheckFlags, check_pairs
 from glassformer.commands.demo import DemoFlags, demo
 from glassformer.commands.evaluate import EvaluateFlags, evaluate
@@ -61,7 +60,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         sys.stdout.reconfigure(errors="surrogateescape" if sys.stdout.encoding == "utf-8" else "backslashreplace")
     given = list(sys.argv[1:] if arguments is None else arguments)
     if given == ["--version"]:
-        print(f"glassformer {glassformer.__version__}")
+        from importlib.metadata import version  # slow to load, and needed by nothing else
+
+        print(f"glassformer {version('glassformer')}")
         sys.exit(0)
     try:
         status = _run(given)

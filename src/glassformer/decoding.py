@@ -66,10 +66,10 @@ def decode_json(data: bytes, kind: Any) -> Any:
 
     >>> decode_json(b'[1, 2]', list[int])
     [1, 2]
-    >>> decode_json(b'{"heads": ["8"]}', dict[str, list[int]])
+    >>> decode_json(b'[1, "2"]', list[int])
     Traceback (most recent call last):
         ...
-    ValueError: heads[0] must be a whole number, got "8"
+    ValueError: [1] must be a whole number, got "2"
     """
     try:
         return decode(data, type=kind)

@@ -7,8 +7,11 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
+from urllib.parse import quote, unquote_to_bytes
 
 from glassformer.errors import DataError
+
+SCHEME = "file:"
 
 
 def check_writable(path: Path) -> None:
@@ -59,6 +62,25 @@ def remove_unfinished(folder: Path) -> None:
     for path in (*folder.glob(".*.tmp"), *folder.glob(".tmp??????")):
         if path.is_file():
             path.unlink()
+
+
+def path_as_text(path: Path) -> str:
+    """Return a path as JSON can hold it: as it is, or where its name isn't UTF-8 as a `file:` URI."""
+    text = str(path)
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return SCHEME + quote(os.fsencode(path))
+    return SCHEME + quote(text) if text.startswith(SCHEME) else text
+
+
+def path_from_text(text: str) -> Path:
+    """Return the path that `path_as_text` gave this text for.
+
+    >>> path_from_text(path_as_text(Path("pairs.tsv"))), path_from_text("file:pairs%FF.tsv").name
+    (PosixPath('pairs.tsv'), 'pairs\\udcff.tsv')
+    """
+    return Path(os.fsdecode(unquote_to_bytes(text.removeprefix(SCHEME))) if text.startswith(SCHEME) else text)
 
 
 def write_json(path: Path, value: Mapping[str, Any]) -> None:

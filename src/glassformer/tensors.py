@@ -22,6 +22,7 @@ _CHECKSUM = "blake2b"
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | None = None) -> None:
     """Write `tensors` as safetensors, whole or not at all. Other threads go on meanwhile."""
+    check_name(path)
     contiguous = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     with replacement(path) as temporary:
         temporary.touch()
@@ -36,6 +37,14 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[s
             raise
 
 
+def check_name(path: Path) -> None:
+    """Raise RunError for the path of a file of tensors that isn't UTF-8: safetensors takes no other."""
+    try:
+        str(path).encode()
+    except UnicodeEncodeError:
+        raise RunError(f"{path}: the name of a run folder must be UTF-8, rename it or choose another") from None
+
+
 def read_tensors(path: Path) -> dict[str, Tensor]:
     """Return the tensors of a safetensors file; RunError if it is damaged."""
     with open_tensors(path) as file:
@@ -48,6 +57,7 @@ def open_tensors(path: Path) -> Any:
 
     That the names, shapes and sizes in its header fit the size of the file is checked before memory is taken.
     """
+    check_name(path)
     try:
         check_regular(path)
         return safe_open(path, framework="pt")
@@ -63,6 +73,7 @@ def write_checked_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: M
 
 def check_tensors(path: Path) -> dict[str, str]:
     """Return the metadata of a file that `write_checked_tensors` wrote; RunError if a byte of it has changed."""
+    check_name(path)
     check_regular(path)
     try:
         with safe_open(path, framework="pt") as file:

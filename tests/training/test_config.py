@@ -143,7 +143,7 @@ def test_model_config_is_the_preset_with_changes():
 
 
 def test_json_round_trip():
-    files = dict(target=Path("ünï code.de"), valid_source=Path("/v.en"), valid_target=Path("v.de"))
+    files = dict(target=Path("ünï code.de"), valid_source=Path("/v.en"), valid_target=Path("odd \udcff.de"))
     before = config(**files, max_minutes=2.25, learning_rate=3e-3, heads=2, source_tokenizer="char", overwrite=True)
     after = TrainConfig.from_json(json.loads(json.dumps(before.to_json())))
     assert after == before

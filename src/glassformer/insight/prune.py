@@ -233,7 +233,8 @@ def report_lines(report: Pruning) -> Iterator[str]:
 def _check_same(config: PruneConfig, work: Path) -> None:
     """Raise ConfigError if `work` holds a pruning with other settings; else note these there."""
     free = ("device", "threads", "unpruned")
-    settings = {name: str(value) for name, value in asdict(config).items() if name not in free}
+    given = {name: str(value) for name, value in asdict(config).items() if name not in free}
+    settings = {name: text.encode(errors="backslashreplace").decode() for name, text in given.items()}
     path = work / "settings.json"
     if path.exists() and read_json(path, dict[str, str]) != settings:
         raise ConfigError(f"{work} holds a pruning with other settings: give the same settings again, or remove it")

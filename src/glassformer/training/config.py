@@ -1,7 +1,7 @@
 """Every setting of a training, with defaults that work. One flag each on the command line."""
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -21,6 +21,7 @@ from glassformer.checks import (
 )
 from glassformer.docstrings import with_fields
 from glassformer.errors import ConfigError, shown
+from glassformer.files import path_as_text, path_from_text
 from glassformer.pairs.mixture import Pairs, Paths, open_pairs
 from glassformer.text.kinds import AUTO, SUBWORD_ENDINGS
 from glassformer.text.scores import METRICS
@@ -338,7 +339,7 @@ class TrainConfig:
         """Return the settings that `to_json` gave; ConfigError for others."""
         if unknown := sorted(values.keys() - {field.name for field in fields(cls)}):
             raise ConfigError(f"unknown settings {_quoted(unknown)}: written by another version of glassformer?")
-        typed: dict[str, Any] = {k: _as_paths(k, v) if k in _PATHS else v for k, v in values.items()}
+        typed: dict[str, Any] = {k: _as_paths(k, v, path_from_text) if k in _PATHS else v for k, v in values.items()}
         if (columns := typed.get("columns")) is not None:
             if not (
                 isinstance(columns, list | tuple) and len(columns) == 2 and all(isinstance(c, str) for c in columns)
@@ -355,18 +356,18 @@ def _quoted(names: Iterable[str]) -> str:
 def _as_json(value: Any) -> Any:
     if isinstance(value, tuple):
         return [_as_json(one) for one in value]
-    return str(value) if isinstance(value, Path) else value
+    return path_as_text(value) if isinstance(value, Path) else value
 
 
 _PATHS = ("source", "target", "out", "valid_source", "valid_target", "from_")
 
 
-def _as_paths(name: str, value: Any) -> Path | tuple[Path, ...] | None:
+def _as_paths(name: str, value: Any, read: Callable[[str], Path] = Path) -> Path | tuple[Path, ...] | None:
     """Return a path or several, however they were given; a list of one is that one."""
     if value is None:
         return None
     given = value if isinstance(value, list | tuple) else [value]
     if not given or not all(isinstance(one, str | Path) for one in given):
         raise ConfigError(f"{name} must be a path or a list of paths, got {shown(value)}")
-    several = tuple(map(Path, given))
+    several = tuple(read(one) if isinstance(one, str) else one for one in given)
     return several[0] if len(several) == 1 else several

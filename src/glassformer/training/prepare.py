@@ -21,7 +21,7 @@ from glassformer.run.config import TrainingRecord, is_run_folder
 from glassformer.run.folder import RunFolder, open_run, write_config
 from glassformer.run.lock import check_free
 from glassformer.run.names import FILES, INITIAL, RESUME
-from glassformer.tensors import write_tensors
+from glassformer.tensors import check_name, write_tensors
 from glassformer.text.loading import load_tokenizer
 from glassformer.text.scores import bleu_scorer
 from glassformer.text.tokenizer import ENDINGS
@@ -42,6 +42,7 @@ def prepare_run(config: TrainConfig, say: Say) -> None:
     Tokenizers and arrays are also kept in `.prepared` beside the run, for further runs with the same text and settings.
     Raises RunError where the folder can't be made or replaced, DataError where the text is unfit.
     """
+    check_name(config.out)
     if config.out.exists() and not is_run_folder(config.out):
         raise RunError(f"{config.out} exists and is not a run folder: choose another --out")
     if config.out.exists() and not config.overwrite:
