@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from glassformer.decoding import MOST_BYTES, Natural, decode_json, read_limited
-from glassformer.errors import ConfigError, DataError, RunError
+from glassformer.errors import ConfigError, DataError, RunError, shown
 from glassformer.files import write_json
 from glassformer.run.config import TrainingRecord
 from glassformer.run.folder import Run, WeightFile, load_run, write_config, write_weights
@@ -170,7 +170,7 @@ def _read_config(folder: Path) -> _MarianConfig:
         raise RunError(f"{path} is damaged: {error}") from None
     if kind.model_type != "marian":
         is_ours = kind.model_type is None and kind.format is not None
-        what = "a glassformer run folder, which needs no import" if is_ours else repr(kind.model_type)
+        what = "a glassformer run folder, which needs no import" if is_ours else shown(kind.model_type)
         raise RunError(f"{path} must be of model_type 'marian', got {what}: only Marian models (OPUS-MT) are read")
     try:
         return decode_json(data, _MarianConfig)
@@ -215,7 +215,7 @@ def _model_config(config: _MarianConfig, folder: Path, weights: Mapping[str, Ten
         if (got := getattr(config, name)) not in (None, expected):
             raise RunError(f"{path}: {name} must be {expected}, got {got}: such a Marian model can't be read")
     if (activation := config.activation_function) not in _ACTIVATIONS:
-        raise RunError(f"{path}: activation_function must be one of {', '.join(_ACTIVATIONS)}, got {activation!r}")
+        raise RunError(f"{path}: activation_function must be one of {', '.join(_ACTIVATIONS)}, got {shown(activation)}")
     bias = weights.get("final_logits_bias")
     if shared and _SOURCE_EMBEDDING in weights and _TARGET_EMBEDDING in weights:  # one vocabulary, but two matrices
         shared = torch.equal(weights[_SOURCE_EMBEDDING], weights[_TARGET_EMBEDDING])
