@@ -2,6 +2,7 @@
 # make test   run the tests, and list the 20 slowest (each file in one process, so that its trained models are made once)
 # make check  lint, format and types (pyright brings its own node)
 # make docs   make the documentation site in docs/_build, which needs no network to be read
+# make fuzz   damage real files and flags for ten minutes, and judge how commands end (SECONDS=60 SEED=1 make fuzz)
 # make clean  remove .venv
 # Each makes .venv and installs what it needs when missing. Needs Python 3.11 or newer with venv, and make.
 
@@ -10,7 +11,7 @@ BIN := .venv/bin
 READY := .venv/.ready
 INSTALLED := .venv/.installed
 
-.PHONY: demo test check docs clean
+.PHONY: demo test check docs fuzz clean
 
 demo: $(INSTALLED)
 	$(BIN)/glassformer demo
@@ -26,6 +27,9 @@ check: $(READY)
 docs: .venv/.docs
 	$(BIN)/python -m sphinx -b html -q -W --keep-going docs docs/_build
 	@echo docs/_build/index.html
+
+fuzz: $(READY)
+	$(BIN)/python -W ignore tests/fuzz --seconds $(or $(SECONDS),600) $(if $(SEED),--seed $(SEED))
 
 clean:
 	rm -rf .venv docs/_build

@@ -19,7 +19,7 @@ from glassformer.commands.prune import prune_heads
 from glassformer.commands.runs import RunsFlags, list_runs
 from glassformer.commands.train import HEADINGS, resume, train
 from glassformer.commands.translate import SEARCH, TranslateFlags, translate
-from glassformer.errors import FULL, ConfigError, GlassformerError, closest
+from glassformer.errors import FULL, ConfigError, GlassformerError, closest, printable
 from glassformer.insight.config import PruneConfig
 from glassformer.training.config import TrainConfig
 
@@ -45,6 +45,9 @@ FUNCTIONS: dict[str, Callable[[Any], int]] = {
     "demo": demo,
 }
 
+MOST_SHOWN = 1800
+"""Most characters of an error's line; what is between its beginning and its end is left out."""
+
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line, and exit.
@@ -54,7 +57,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     # Threads that wait for one another spin, by default so long that on busy cores hardly anything else is done: beside
     # one other busy process training got less than a tenth as far. torch's OpenMP reads this when it is loaded.
     os.environ.setdefault("GOMP_SPINCOUNT", "2000")
-    warnings.showwarning = lambda message, *_: print(f"glassformer: warning: {message}", file=sys.stderr)
+    warnings.showwarning = lambda message, *_: print(
+        f"glassformer: warning: {printable(str(message))}", file=sys.stderr
+    )
     if isinstance(sys.stdout, TextIOWrapper):
         # The name of a file that isn't UTF-8 is printed as it is; what another encoding lacks, as its code.
         sys.stdout.reconfigure(errors="surrogateescape" if sys.stdout.encoding == "utf-8" else "backslashreplace")
@@ -108,6 +113,9 @@ def _discard_output() -> None:
 def _fail(error: BaseException, message: str, status: int = 2) -> NoReturn:
     """Print the error's notes and one line for its message, and exit."""
     for note in getattr(error, "__notes__", ()):
-        print(note, file=sys.stderr)
-    print(f"glassformer: error: {' '.join(message.split())}", file=sys.stderr)
+        print(printable(note), file=sys.stderr)
+    line = printable(" ".join(message.split()))
+    if len(line) > MOST_SHOWN:
+        line = f"{line[: MOST_SHOWN // 2]} ... {line[-MOST_SHOWN // 2 :]}"
+    print(f"glassformer: error: {line}", file=sys.stderr)
     sys.exit(status)

@@ -21,6 +21,15 @@ def shown(value: object) -> str:
     return text if len(text) <= MOST_SHOWN else f"{text[:MOST_SHOWN]}..."
 
 
+def printable(text: str) -> str:
+    """Return a text with its control characters as escapes, so that a name can't move the cursor or turn the line.
+
+    >>> print(printable("pairs\x1b[2J.tsv"))
+    pairs\\x1b[2J.tsv
+    """
+    return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in text)
+
+
 def closest(word: str, known: Iterable[str]) -> str:
     """Return ": did you mean ...?" for the known word that is most like this one, or an empty text."""
     like = difflib.get_close_matches(word, list(known), 1, 0.6)

@@ -18,6 +18,8 @@ def check_writable(path: Path) -> None:
     """Raise DataError where no file can be written to `path`. Call it before long work."""
     if path.is_dir():
         raise DataError(f"{path} is a folder: give the name of a file to write")
+    if path.exists() and not path.is_file():  # a file put in its place would replace a device or a pipe for everybody
+        raise DataError(f"{path} is a device or a pipe, and only a file can be written whole: give the name of a file")
     if not path.parent.is_dir():
         raise DataError(f"{path.parent}: no such folder to write {path.name} to")
 
