@@ -5,7 +5,7 @@ import sys
 import warnings
 from collections.abc import Callable, Sequence
 from io import TextIOWrapper
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TextIO
 
 from glassformer.commands.check import CheckFlags, check_pairs
 from glassformer.commands.demo import DemoFlags, demo
@@ -54,6 +54,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
     The status is 0, 2 after an error that the user can mend, 130 after Ctrl-C, 143 after SIGTERM.
     """
+    _open_closed_streams()
     # Threads that wait for one another spin, by default so long that on busy cores hardly anything else is done: beside
     # one other busy process training got less than a tenth as far. torch's OpenMP reads this when it is loaded.
     os.environ.setdefault("GOMP_SPINCOUNT", "2000")
@@ -64,11 +65,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
         # The name of a file that isn't UTF-8 is printed as it is; what another encoding lacks, as its code.
         sys.stdout.reconfigure(errors="surrogateescape" if sys.stdout.encoding == "utf-8" else "backslashreplace")
     given = list(sys.argv[1:] if arguments is None else arguments)
-    if given == ["--version"]:
-        from importlib.metadata import version  # slow to load, and needed by nothing else
-
-        print(f"glassformer {version('glassformer')}")
-        sys.exit(0)
     try:
         status = _run(given)
         sys.stdout.flush()
@@ -76,10 +72,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except (GlassformerError, ImportError) as error:  # ImportError: an extra is missing; the message says which
         _fail(error, str(error))
     except BrokenPipeError:  # whoever read our output has left
-        _discard_output()
+        _discard(sys.stdout)
         sys.exit(0)
     except OSError as error:
-        _discard_output()
+        _discard(sys.stdout)
         _fail(error, f"{error}: free some space, or write elsewhere" if error.errno in FULL else str(error))
     except KeyboardInterrupt as error:
         _fail(error, "interrupted", status=130)
@@ -88,6 +84,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def _run(given: list[str]) -> int:
     """Run the command that these arguments name, and return its exit status."""
     name, rest = given[0] if given else "", given[1:]
+    if given == ["--version"]:
+        from importlib.metadata import version  # slow to load, and needed by nothing else
+
+        print(f"glassformer {version('glassformer')}")
+        return 0
     if name in ("", "help", "-h", "--help") and not rest:
         print(overview(GROUPS), file=sys.stdout if name else sys.stderr)
         return 0 if name else 2
@@ -105,17 +106,31 @@ def _run(given: list[str]) -> int:
         raise
 
 
-def _discard_output() -> None:
-    """Point standard output at nothing, so that the interpreter doesn't try to write the rest once more at its end."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+def _open_closed_streams() -> None:
+    """Open the standard streams that are closed, at nothing: a file would get their number, and messages with it."""
+    for number, (name, mode) in enumerate((("stdin", "r"), ("stdout", "w"), ("stderr", "w"))):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # gets the lowest number that is free
+        if getattr(sys, name) is None:
+            stream = open(number, mode, encoding="utf-8", closefd=False)  # noqa: SIM115 - it is open until the end
+            setattr(sys, name, stream)
+
+
+def _discard(stream: TextIO) -> None:
+    """Point a stream at nothing, so that the interpreter doesn't try to write the rest once more at its end."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def _fail(error: BaseException, message: str, status: int = 2) -> NoReturn:
     """Print the error's notes and one line for its message, and exit."""
-    for note in getattr(error, "__notes__", ()):
-        print(printable(note), file=sys.stderr)
+    lines = [printable(note) for note in getattr(error, "__notes__", ())]
     line = printable(" ".join(message.split()))
     if len(line) > MOST_SHOWN:
         line = f"{line[: MOST_SHOWN // 2]} ... {line[-MOST_SHOWN // 2 :]}"
-    print(f"glassformer: error: {line}", file=sys.stderr)
+    try:
+        print(*lines, f"glassformer: error: {line}", sep="\n", file=sys.stderr)
+    except OSError:  # its disk is full, or its reader has left: the status says that it failed
+        _discard(sys.stderr)
     sys.exit(status)
