@@ -306,6 +306,10 @@ class MultiheadAttention(nn.MultiheadAttention):
         finally:
             del self.__dict__["_attention"]
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what a copy is made of: not the function that computes this module's attention in a context."""
+        return {name: value for name, value in self.__dict__.items() if name != "_attention"}
+
     def _packed(self) -> Tensor:
         if self.in_proj_weight is None:
             raise ArgumentError(f"the parts need one width, got kdim {self.kdim} and vdim {self.vdim}: call the module")

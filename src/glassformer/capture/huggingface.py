@@ -99,7 +99,7 @@ def _recording_function(
         position_bias: Tensor | None = None,
         **settings: Any,
     ) -> tuple[Tensor, None]:
-        if module not in names:
+        if module not in names or captured.is_elsewhere():
             return unrecorded(
                 module,
                 query,

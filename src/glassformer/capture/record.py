@@ -1,5 +1,6 @@
 """The record that `capture` fills: observations by the path of the module, within a budget of memory."""
 
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
@@ -54,6 +55,7 @@ class Captured(Mapping[str, Observation]):
     def __init__(self, wants: Mapping[str, Want], budget: int | None) -> None:
         """Take the facts that are wanted from each attention, by path in the order of the model, and the budget."""
         self._wants = dict(wants)
+        self._thread = threading.get_ident()
         self._share = None if budget is None else budget // max(1, len(wants))
         self._spent = dict.fromkeys(wants, 0)
         self._calls: dict[str, list[Observation]] = {name: [] for name in wants}
@@ -88,6 +90,10 @@ class Captured(Mapping[str, Observation]):
             f"budget must leave {_format_bytes(least)} for the statistics of {name}, got {_format_bytes(self._share)} "
             f"for each of {count} attentions: raise it to {_format_bytes(count * least)}, want less, or choose layers"
         )
+
+    def is_elsewhere(self) -> bool:
+        """Return whether another thread is at work than the one that captures: its calls are not recorded."""
+        return threading.get_ident() != self._thread
 
     def add(self, name: str, observation: Observation) -> None:
         """Append the Observation of a call."""

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import Any
 
 from torch import Tensor, nn
@@ -34,6 +35,8 @@ def _recorder(name: str, captured: Captured) -> Record:
     """Return a function that records facts about weights."""
 
     def record(weights: Tensor) -> None:
+        if captured.is_elsewhere():
+            return
         want = captured.reserve(name, *weights.shape)
         if want.lse:
             captured.dropped.setdefault(name, "lse is not known from weights alone")
@@ -47,23 +50,46 @@ def _reading_weights(name: str, module: Any, record: Record) -> Iterator[None]:
     """Call `record` with the weights of each call, after dropout and with their graph."""
     if isinstance(module, transformer.MultiHeadAttention):
         attention, heads = module.scaled_dot_product_attention, module.h
-        if "get_weights" in attention.__dict__:
+        if isinstance(attention.__dict__.get("get_weights"), _GetAndRecord):
             raise ArgumentError(f"{name or 'model'} is being captured already: one capture at a time")
-        get_weights = attention.get_weights
-
-        def get_and_record(scores: Tensor, mask: Tensor | None) -> Tensor:
-            weights = get_weights(scores, mask)
-            record(weights.unflatten(0, (heads, -1)).transpose(0, 1))
-            return weights
-
-        attention.__dict__["get_weights"] = get_and_record
+        attention.__dict__["get_weights"] = _GetAndRecord(attention, heads, record)
         try:
             yield
         finally:
             del attention.__dict__["get_weights"]
     elif isinstance(module, multi_head.MultiHeadAttention):
-        with module.dropout.register_forward_hook(lambda _, __, weights: record(weights.permute(2, 3, 0, 1))):
+        with module.dropout.register_forward_hook(_Hook(lambda weights: record(weights.permute(2, 3, 0, 1)))):
             yield
     else:
-        with module.register_forward_hook(lambda _, __, output: record(output[1][:, None])):
+        with module.register_forward_hook(_Hook(lambda output: record(output[1][:, None]))):
             yield
+
+
+class _GetAndRecord:
+    """The method `get_weights` of an attention, recorded; a copy of the attention has its own method again."""
+
+    def __init__(self, attention: Any, heads: int, record: Record) -> None:
+        self._attention, self._heads, self._record = attention, heads, record
+        self._get_weights = attention.get_weights
+
+    def __call__(self, scores: Tensor, mask: Tensor | None) -> Tensor:
+        weights = self._get_weights(scores, mask)
+        self._record(weights.unflatten(0, (self._heads, -1)).transpose(0, 1))
+        return weights
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return partial, (type(self._attention).get_weights, self._attention)
+
+
+class _Hook:
+    """A forward hook that reads what a module returns; a copy of the module has one that does nothing."""
+
+    def __init__(self, read: Callable[[Any], None] | None = None) -> None:
+        self._read = read
+
+    def __call__(self, module: nn.Module, inputs: Any, output: Any) -> None:
+        if self._read is not None:
+            self._read(output)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _Hook, ()

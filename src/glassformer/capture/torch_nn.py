@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from glassformer.attention.functional import AttentionFunction
+from glassformer.attention.functional import AttentionFunction, compute_attention
 from glassformer.attention.kernels.blocks import Problem
 from glassformer.attention.multihead import MultiheadAttention
 from glassformer.attention.observation import Observation
@@ -33,6 +33,8 @@ def capturing_torch(modules: Mapping[str, nn.MultiheadAttention], captured: Capt
     """Record the attention of these modules inside the context."""
     with ExitStack() as stack:
         for name, module in modules.items():
+            if isinstance(copied := module.__dict__.get("forward"), _Uncaptured):
+                copied.end()
             if "forward" in module.__dict__:
                 raise ArgumentError(
                     f"{name or 'model'} is being captured already, or its forward was replaced: one capture at a time"
@@ -55,6 +57,26 @@ class _Forward:
         self._ours.training = self._theirs.training
         return self._ours.forward(*arguments, **settings)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Return what a copy of the module, made inside the context, gets in its place."""
+        return _Uncaptured, (self._theirs,)
+
+
+class _Uncaptured:
+    """The forward pass of a module that was copied while it was captured: the first call makes it torch's own again."""
+
+    def __init__(self, module: nn.MultiheadAttention) -> None:
+        self._module = module
+
+    def __call__(self, *arguments: Any, **settings: Any) -> Any:
+        self.end()
+        return self._module.forward(*arguments, **settings)
+
+    def end(self) -> None:
+        """Make the module torch's own again."""
+        del self._module.__dict__["forward"]
+        self._module._qkv_same_embed_dim = self._module.in_proj_weight is not None
+
 
 @contextmanager
 def _attributes_set(module: nn.Module, **values: Any) -> Iterator[None]:
@@ -73,6 +95,8 @@ def _recording_function(name: str, captured: Captured) -> AttentionFunction:
     """Return an attention function that records what it computes."""
 
     def attend_and_record(problem: Problem, dropout: float, want: Want | None) -> tuple[Tensor, Tensor | None]:
+        if captured.is_elsewhere():
+            return compute_attention(problem, dropout, want)
         asked = captured.reserve(name, problem.q.shape[0], problem.q.shape[1], problem.q.shape[2], problem.k.shape[2])
         both = asked
         if want is not None:

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from operator import index
 from typing import get_args
 
-import torch
 from jaxtyping import Int
 from torch import Tensor
 
@@ -15,6 +14,7 @@ from glassformer.attention.observe import observe
 from glassformer.attention.want import Want
 from glassformer.errors import ConfigError
 from glassformer.generation.engine import Engine, Stack
+from glassformer.generation.inference import inferring
 
 STACKS: tuple[Stack, ...] = get_args(Stack)
 
@@ -88,7 +88,7 @@ def _layer_numbers(layers: Sequence[int]) -> list[int]:
         ) from None
 
 
-@torch.inference_mode()
+@inferring
 def observe_translation(
     engine: Engine,
     source: Int[Tensor, "1 source_len"],

@@ -61,16 +61,30 @@ class QuantizedLinear:
     ) -> None:
         weight = weight.float()
         scales = weight.abs().amax(1).double().div(127).clamp(min=torch.finfo(torch.float32).tiny)
+        self._pack(weight, scales, bias.float())
+
+    def _pack(self, weight: Tensor, scales: Tensor, bias: Tensor) -> None:
         zeros = torch.zeros(len(weight), dtype=torch.long)
-        with warnings.catch_warnings():  # deprecated, and nothing else in torch has these products; see can_quantize
-            warnings.filterwarnings("ignore", "torch.quantize_per_tensor", UserWarning)
-            quantized = torch.quantize_per_channel(weight, scales, zeros, 0, torch.qint8)
         before = torch.backends.quantized.engine
         torch.backends.quantized.engine = _ENGINE
         try:
-            self._packed = torch.ops.quantized.linear_prepack(quantized, bias.float())
+            with (
+                warnings.catch_warnings()
+            ):  # deprecated, and nothing else in torch has these products; see can_quantize
+                warnings.filterwarnings("ignore", "torch.quantize_per_tensor", UserWarning)
+                quantized = torch.quantize_per_channel(weight, scales, zeros, 0, torch.qint8)
+            self._packed = torch.ops.quantized.linear_prepack(quantized, bias)
         finally:
             torch.backends.quantized.engine = before
+
+    def __getstate__(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Return what a copy is made of, in this process or another: the weight as it is rounded, scales and bias."""
+        quantized, bias = torch.ops.quantized.linear_unpack(self._packed)
+        return quantized.dequantize(), quantized.q_per_channel_scales(), bias
+
+    def __setstate__(self, state: tuple[Tensor, Tensor, Tensor]) -> None:
+        """Lay the weight out anew."""
+        self._pack(*state)
 
     def __call__(self, x: Float[Tensor, "... width_in"]) -> Float[Tensor, "... width_out"]:
         """Return x weightᵀ + bias."""

@@ -17,6 +17,7 @@ from glassformer.errors import RunError
 from glassformer.generation.config import SearchConfig
 from glassformer.generation.constraints import Constraints
 from glassformer.generation.engine import Engine
+from glassformer.generation.inference import inference, inferring
 from glassformer.text.tokenizer import EOS
 
 Source = Int[Tensor, "sources source_len"]
@@ -38,7 +39,7 @@ class Hypothesis:
     """log_prob divided by the length penalty, minus the coverage penalty; what beam search compares."""
 
 
-@torch.inference_mode()
+@inferring
 def greedy(
     engine: Engine, source: Source, keep: Keep, limits: list[int], config: SearchConfig, prefixes: Prefixes = None
 ) -> list[Hypothesis]:
@@ -46,7 +47,7 @@ def greedy(
     return _roll_out(engine, source, keep, limits, config, prefixes, _likeliest)
 
 
-@torch.inference_mode()
+@inferring
 def sample(
     engine: Engine,
     source: Source,
@@ -67,11 +68,11 @@ def stream(
     choose = _drawing(engine, config, generator) if config.sample else _likeliest
     constraints = Constraints(config, None, width=1)
     ids = source.new_empty(1, 1, 0)
-    with torch.inference_mode():
+    with inference(engine.device):
         cache = engine.start(source, None, width=1)
     token = source.new_full((1,), engine.target_pad)
     while ids.shape[2] < limit:
-        with torch.inference_mode():
+        with inference(engine.device):
             logits, _ = engine.step(token, cache)
             _, token = choose(logits, constraints, ids, [0])
             ids = torch.cat([ids, token.view(1, 1, 1)], dim=2)
@@ -196,7 +197,7 @@ def _roll_out(
     return [done[b] for b in range(len(source))]
 
 
-@torch.inference_mode()
+@inferring
 def beam_search(
     engine: Engine, source: Source, keep: Keep, limits: list[int], config: SearchConfig, prefixes: Prefixes = None
 ) -> list[list[Hypothesis]]:

@@ -17,6 +17,7 @@ from glassformer.generation.batches import MOST_LOGITS, batches_by_length, longe
 from glassformer.generation.config import SearchConfig
 from glassformer.generation.consensus import by_agreement
 from glassformer.generation.engine import Engine, Stack
+from glassformer.generation.inference import inference
 from glassformer.generation.precision import Precision, pick_generation_precision
 from glassformer.generation.search import Hypothesis, stream
 from glassformer.run.folder import open_run
@@ -278,16 +279,16 @@ class Translator:
             progress(len(batch))
         return totals
 
-    @torch.inference_mode()
     def _log_probs(self, sources: list[list[int]], targets: list[list[int]]) -> Float[Tensor, "pairs tokens"]:
         """Return the log-probability of each token of each target, with 0 after its end."""
         source, keep = pad_source([torch.tensor(ids) for ids in sources], self.engine.source_pad)
         target, inside = pad_source([torch.tensor(ids) for ids in targets], self.engine.target_pad)
         target, inside = target.to(self.device), inside[:, 0, 0].to(self.device)
-        logits = self.engine.decode(self._shifted(target), source.to(self.device), keep.to(self.device))
-        log_probs = logits.log_softmax(-1, dtype=torch.promote_types(logits.dtype, torch.float32))
-        picked = log_probs.gather(2, target.masked_fill(~inside, EOS)[:, :, None]).squeeze(2)
-        return picked.masked_fill(~inside, 0.0).double()
+        with inference(self.device):
+            logits = self.engine.decode(self._shifted(target), source.to(self.device), keep.to(self.device))
+            log_probs = logits.log_softmax(-1, dtype=torch.promote_types(logits.dtype, torch.float32))
+            picked = log_probs.gather(2, target.masked_fill(~inside, EOS)[:, :, None]).squeeze(2)
+            return picked.masked_fill(~inside, 0.0).double()
 
     def _shifted(self, target: Tensor) -> Tensor:
         """Return the decoder's input to predict `target`: its start, then all but the last token."""

@@ -92,6 +92,11 @@ class PackedLinear:
         self._weight = torch.ops.mkldnn._reorder_linear_weight(weight) if self._packed else weight.contiguous()
         self._bias = bias
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Return how a copy is made, in this process or another: of the plain weight, laid out anew there."""
+        weight = self._weight.to_dense() if self._packed else self._weight
+        return PackedLinear, (weight, self._bias)
+
     def __call__(self, x: Float[Tensor, "... width_in"]) -> Float[Tensor, "... width_out"]:
         """Return x weightᵀ + bias."""
         if self._packed:
