@@ -28,6 +28,9 @@ class Number:
     above: float | int | None = None
     at_most: float | int | None = None
     less_than: float | int | None = None
+    limit: float | int | None = None
+    """Largest value that is taken, far beyond what is of use: memory or time would run out. Only what exceeds it is
+    told of it."""
     note: str = ""
     """An addition to the message about the bounds, such as "0 turns it off"."""
 
@@ -39,6 +42,8 @@ class Number:
         is_right_type = isinstance(value, self.kind) and not isinstance(value, bool)
         bounds = {word: bound for word in _HOLDS if (bound := getattr(self, word)) is not None}
         if is_right_type and all(_HOLDS[word](value, bound) for word, bound in bounds.items()):
+            if self.limit is not None and value > self.limit:
+                raise ConfigError(f"{name} must be {_said('at_most', self.limit)}, got {shown(value)}")
             return
         said = [_said(word, bound) for word, bound in bounds.items() if bound != -math.inf]
         expected = [*([] if is_right_type and said else [self.called]), *([" and ".join(said)] if said else [])]
@@ -95,10 +100,19 @@ class Instance:
 
 Rule = Number | Choice | Instance
 
-Natural = Annotated[int, Whole(at_least=0)]
-Count = Annotated[int, Whole(at_least=1)]
+MOST = 10**9
+"""Largest number of anything."""
+Natural = Annotated[int, Whole(at_least=0, limit=MOST)]
+Count = Annotated[int, Whole(at_least=1, limit=MOST)]
+VocabularySize = Annotated[int, Whole(at_least=1, limit=1 << 24)]
+BatchTokens = Annotated[int, Whole(at_least=1, limit=1 << 24)]
+LONGEST = 1 << 16
+"""Most tokens of a sequence: the time of attention grows with their square."""
+Threads = Annotated[int, Whole(at_least=1, limit=1024)]
+"""Number of CPU threads. OpenMP ends the process where the system refuses one: 8,192 were started on two cores, 16,384
+were not."""
 Seed = Annotated[int, Whole(at_least=0, less_than=2**32)]
-Positive = Annotated[float, Number(above=0)]
+Positive = Annotated[float, Number(above=0, limit=MOST)]
 Share = Annotated[float, Number(at_least=0, at_most=1)]
 Probability = Annotated[float, Number(at_least=0, less_than=1)]
 Device = Annotated[str, Choice("auto", "cpu", "cuda", "mps", numbered=True)]
@@ -151,6 +165,8 @@ def _said(word: str, bound: float | int) -> str:
         return "finite"
     if isinstance(bound, int) and bound >= 1 << 20 and bound.bit_count() == 1:
         number = f"2^{bound.bit_length() - 1}"
+    elif isinstance(bound, int):
+        number = f"{bound:,}"
     else:
         number = f"{bound:g}".replace("e-0", "e-").replace("e+0", "e")
     return f"{word.replace('_', ' ')} {number}"

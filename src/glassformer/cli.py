@@ -19,7 +19,7 @@ from glassformer.commands.prune import prune_heads
 from glassformer.commands.runs import RunsFlags, list_runs
 from glassformer.commands.train import HEADINGS, resume, train
 from glassformer.commands.translate import SEARCH, TranslateFlags, translate
-from glassformer.errors import FULL, ConfigError, GlassformerError, closest, printable
+from glassformer.errors import FULL, ConfigError, GlassformerError, abridged, closest, printable
 from glassformer.insight.config import PruneConfig
 from glassformer.training.config import TrainConfig
 
@@ -95,7 +95,9 @@ def _run(given: list[str]) -> int:
     if name in ("help", "-h", "--help"):
         name, rest = rest[0], ["--help"]
     if name not in COMMANDS:
-        raise ConfigError(f"there is no command {name}{closest(name, list(COMMANDS)) or ': see glassformer --help'}")
+        raise ConfigError(
+            f"there is no command {abridged(name)}{closest(name, list(COMMANDS)) or ': see glassformer --help'}"
+        )
     try:
         flags, named = parse(COMMANDS[name], rest)
         if isinstance(flags, TrainConfig) and flags.resume:

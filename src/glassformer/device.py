@@ -8,7 +8,10 @@ from contextlib import contextmanager
 
 import torch
 
-from glassformer.errors import ConfigError, OutOfMemoryError
+from glassformer.errors import ConfigError, OutOfMemoryError, shown
+
+THREADS_PER_CORE, MOST_ANYWHERE = 8, 64
+"""Most CPU threads for each core, and how many every machine may start."""
 
 
 def pick_device(name: str) -> torch.device:
@@ -17,7 +20,7 @@ def pick_device(name: str) -> torch.device:
     if name == "auto":
         return torch.device(next(device for device in ("cuda", "mps", "cpu") if available[device]))
     if name.split(":")[0] not in available:
-        raise ConfigError(f"device must be one of auto, cpu, cuda, mps, got {name!r}")
+        raise ConfigError(f"device must be one of auto, cpu, cuda, mps, got {shown(name)}")
     if not available[name.split(":")[0]]:
         usable = ", ".join(device for device, there in available.items() if there)
         raise ConfigError(f"device {name} is not available on this machine: choose one of auto, {usable}")
@@ -44,8 +47,23 @@ def pick_precision(name: str, device: torch.device) -> torch.dtype:
         return torch.bfloat16 if fast else torch.float32
     types = {"float32": torch.float32, "bfloat16": torch.bfloat16}
     if name not in types:
-        raise ConfigError(f"precision must be one of auto, {', '.join(types)}, got {name!r}")
+        raise ConfigError(f"precision must be one of auto, {', '.join(types)}, got {shown(name)}")
     return types[name]
+
+
+def use_threads(count: int | None) -> None:
+    """Compute with so many CPU threads from now on; None leaves torch's choice.
+
+    Raises ConfigError where they are far more than this machine has cores.
+    """
+    if count is None:
+        return
+    most = max(MOST_ANYWHERE, THREADS_PER_CORE * (os.cpu_count() or 1))
+    if count > most:
+        raise ConfigError(
+            f"threads must be at most {most} on this machine, got {count}: they would wait for one another"
+        )
+    torch.set_num_threads(count)
 
 
 @contextmanager

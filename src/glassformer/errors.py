@@ -10,15 +10,21 @@ FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 MOST_SHOWN = 80
 """Most characters of a wrong value that a message shows."""
+MOST_COMPARED = 100
+"""Most characters of a word that is compared with known ones: the time grows with the square of its length."""
 
 
 def shown(value: object) -> str:
     """Return a value as a message shows it: its repr, cut to `MOST_SHOWN` characters."""
     try:
-        text = repr(value)
+        return abridged(repr(value))
     except ValueError:  # Python doesn't write out whole numbers of more than 4,300 digits
         return "a number of thousands of digits"
-    return text if len(text) <= MOST_SHOWN else f"{text[:MOST_SHOWN]}..."
+
+
+def abridged(text: str, most: int = MOST_SHOWN) -> str:
+    """Return the text, or of a longer one its beginning and three dots."""
+    return text if len(text) <= most else f"{text[:most]}..."
 
 
 def printable(text: str) -> str:
@@ -32,7 +38,9 @@ def printable(text: str) -> str:
 
 def closest(word: str, known: Iterable[str]) -> str:
     """Return ": did you mean ...?" for the known word that is most like this one, or an empty text."""
-    like = difflib.get_close_matches(word, list(known), 1, 0.6)
+    if len(word) > MOST_COMPARED:
+        return ""
+    like = difflib.get_close_matches(word, [one for one in known if len(one) <= MOST_COMPARED], 1, 0.6)
     return f": did you mean {like[0]}?" if like else ""
 
 
@@ -128,7 +136,8 @@ class OutOfMemoryError(GlassformerError):
     """A device or process without memory. The message says what the memory was for, and which setting to lower.
 
     Raised by `train`, `resume`, `train_once` and `prune`, in an update or a validation. A program goes on from the last
-    checkpoint with smaller batches. A pruning is started again.
+    checkpoint with smaller batches. A pruning is started again. Also raised, with both figures and before memory is
+    taken, by whatever builds a model that is larger than the memory: a training, `Translator.load`, an import.
 
     Example: docs/howto/resume.md.
     """

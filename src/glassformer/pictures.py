@@ -8,6 +8,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from glassformer.errors import abridged
 from glassformer.files import replacing
 
 MAIN, SECOND, ACCENT = "#2b6fae", "#08306b", "#c2410c"
@@ -20,8 +21,8 @@ COLORMAP, UNKNOWN = "Blues", "#e4e7ec"
 """Colours from zero (white) to the largest value (dark), and the colour of a cell without a value."""
 TITLE, LABEL, SMALL = 11, 10, 9
 """Sizes of text, in points."""
-MOST_TOKENS = 40
-"""Most tokens that are written along an axis; of more none could be read."""
+MOST_TOKENS, MOST_LETTERS = 40, 60
+"""Most tokens that are written along an axis, for of more none could be read; most characters of one."""
 _MANY_LETTERS = (  # of fonts with Chinese, Japanese and Korean letters, which matplotlib's own lacks
     "Noto Sans CJK SC",
     "Noto Sans CJK JP",
@@ -129,14 +130,19 @@ def write_tokens(axis: Any, tokens: Sequence[str], *, turned: bool = False) -> N
     if not 0 < len(tokens) <= MOST_TOKENS:
         return
     axis.set_ticks(range(len(tokens)))
-    axis.set_ticklabels(tokens, parse_math=False, fontfamily=_fonts(), rotation=90 if turned else 0)
+    axis.set_ticklabels(
+        [abridged(token, MOST_LETTERS) for token in tokens],
+        parse_math=False,
+        fontfamily=_fonts(),
+        rotation=90 if turned else 0,
+    )
     axis.set_tick_params(labelsize=SMALL if len(tokens) <= 20 else SMALL - 2)
 
 
 def write_legend(axes: Any) -> None:
     """Write the legend of axes whose labels hold tokens."""
     for text in axes.legend().get_texts():
-        text.set(parse_math=False, fontfamily=_fonts())
+        text.set(text=abridged(text.get_text(), MOST_LETTERS), parse_math=False, fontfamily=_fonts())
 
 
 def _fonts() -> list[str]:

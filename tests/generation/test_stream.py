@@ -22,6 +22,7 @@ from glassformer.generation.stream import (
     in_chunks,
     with_prefixes,
 )
+from glassformer.pairs.lines import LONGEST_LINE
 
 
 @pytest.fixture
@@ -133,6 +134,28 @@ def test_lines_of_a_stream_are_lines_of_a_file_however_they_were_cut(pipe, tmp_p
     assert joined(chunks) == joined(chunks_of_file(tmp_path / "lines", 7))
     assert all(1 <= len(chunk) <= size for _, chunk in chunks)
     assert len(chunks) < 500 or size == 1, "lines that have arrived come together"
+
+
+def test_a_line_that_is_too_long_is_refused_as_soon_as_that_is_known(pipe):
+    reader, writer = pipe
+    chunks = chunks_of_stream(reader, size=100)
+    writer.write(b"one\ntwo\nthr")
+    assert within(10, lambda: next(chunks)) == (1, ["one", "two"])
+
+    def write() -> None:
+        writer.write(b"e" * (LONGEST_LINE + 1))  # and no end
+
+    threading.Thread(target=write, daemon=True).start()
+    with pytest.raises(DataError, match="standard input, line 3: it has more than 1,048,576 bytes, the most that"):
+        within(30, lambda: next(chunks))
+
+
+def test_the_longest_lines_of_a_stream_are_read(pipe):
+    reader, writer = pipe
+    content = (b"x" * LONGEST_LINE + b"\n") * 2 + b"y"
+    threading.Thread(target=lambda: (writer.write(content), writer.close()), daemon=True).start()
+    chunks = within(30, lambda: list(chunks_of_stream(reader, size=100)))
+    assert "\n".join(line for _, lines in chunks for line in lines).encode() == content
 
 
 def test_bytes_that_are_not_utf8_are_named_with_their_line(pipe):

@@ -2,10 +2,14 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields, replace
+from itertools import islice
 from operator import index
 
 from glassformer.docstrings import with_fields
-from glassformer.errors import ArgumentError
+from glassformer.errors import ArgumentError, shown
+
+MOST_ROWS = 1 << 20
+"""Most queries whose weights can be wanted one by one."""
 
 
 @with_fields
@@ -64,11 +68,12 @@ class Want:
             try:
                 if isinstance(given, bool):
                     raise TypeError
-                object.__setattr__(
-                    self, name, tuple(index(n) for n in (given if isinstance(given, Iterable) else [given]))
-                )
+                several = islice(given, MOST_ROWS + 1) if isinstance(given, Iterable) else [given]
+                object.__setattr__(self, name, tuple(index(n) for n in several))
             except TypeError:
-                raise ArgumentError(f"{name} must be positions, such as (0, 5), got {given!r}") from None
+                raise ArgumentError(f"{name} must be positions, such as (0, 5), got {shown(given)}") from None
+            if len(getattr(self, name)) > MOST_ROWS:
+                raise ArgumentError(f"{name} must be at most {MOST_ROWS:,} positions, got more")
         for name in ("entropy", "received", "distance", "lse", "head_mean", "weights"):
             if not isinstance(getattr(self, name), bool):
                 raise ArgumentError(f"{name} must be True or False, got {getattr(self, name)!r}: is it wanted or not?")

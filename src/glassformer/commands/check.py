@@ -7,7 +7,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated
 
-from glassformer.checks import Flag
+from glassformer.checks import Flag, Positive
 from glassformer.commands.common import loading
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ class CheckFlags:
     """Validation pairs, or their sources."""
     valid_target: tuple[Path, ...] | None = None
     """Validation targets."""
-    max_minutes: float | None = None
+    max_minutes: Positive | None = None
     """Limit of the training in minutes, on which some settings depend."""
 
 

@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from pathlib import Path
 
+from glassformer.checks import Seed
+
 
 @dataclass(frozen=True, kw_only=True)
 class DemoFlags:
@@ -10,7 +12,7 @@ class DemoFlags:
 
     out: Path = Path("runs/dates")
     """The run folder to write; one of an earlier demo is replaced."""
-    seed: int = 1
+    seed: Seed = 1
     """Seed of the data and the training."""
 
 

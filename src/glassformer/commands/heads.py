@@ -4,8 +4,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated
 
-from glassformer.checks import Flag
-from glassformer.errors import ConfigError
+from glassformer.checks import Count, Flag
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,7 +22,7 @@ class HeadsFlags:
     """The sentences: a file of sources and one of targets, or one file of both sides."""
     columns: Annotated[tuple[str, str], Flag("NAME")] | None = None
     """The source's and the target's column of a table, by name or number; of a TMX file the two languages."""
-    sentences: int = 500
+    sentences: Count = 500
     """Number of sentences to study; rare tokens are counted over all."""
     trees: Path | None = None
     """Dependency trees of sources among them, in CoNLL-U: which heads attend along nsubj, obj, amod, advmod? Their text
@@ -47,8 +46,6 @@ def study_heads(flags: HeadsFlags) -> int:
     from glassformer.run.names import HEADS, HEADS_PICTURE
 
     pairs = PairFiles.of(flags.data, "--data", flags.columns)
-    if flags.sentences < 1:
-        raise ConfigError(f"--sentences must be at least 1, got {flags.sentences}")
     tame_memory()
     run = load_run(flags.run, pick_device(flags.device))
     trees = None if flags.trees is None else Treebank(flags.trees)

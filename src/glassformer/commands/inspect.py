@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Annotated
 
 from glassformer.checks import Flag
+from glassformer.generation.config import Hypotheses
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,7 +25,7 @@ class InspectFlags:
     """A translation to show, in place of the run's own."""
     out: Annotated[Path, Flag("FILE")] = Path("attention.html")
     """The page to write."""
-    hypotheses: int = 3
+    hypotheses: Hypotheses = 3
     """Number of translations to compare, best first."""
     device: Annotated[str, Flag("DEVICE")] = "auto"
     """Where to compute: auto, cpu, cuda or mps."""

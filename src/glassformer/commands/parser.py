@@ -12,9 +12,9 @@ from pathlib import Path
 from types import UnionType
 from typing import Annotated, Any, Literal, NoReturn, Union, get_args, get_origin, get_type_hints
 
-from glassformer.checks import Choice, Flag
+from glassformer.checks import Choice, Flag, check_settings
 from glassformer.docstrings import FIELDS, field_docs
-from glassformer.errors import ConfigError, closest
+from glassformer.errors import ConfigError, abridged, closest, shown
 
 NARROWEST, WIDEST = 30, 100
 """Fewest and most columns of a help text."""
@@ -177,14 +177,14 @@ class _Argument:
         """Return the value that a text stands for; argparse shows the text of what this raises."""
         if get_origin(self.kind) is Literal:
             if text not in self.choices:
-                raise argparse.ArgumentTypeError(f"expected one of {', '.join(self.choices)}, got {text!r}")
+                raise argparse.ArgumentTypeError(f"expected one of {', '.join(self.choices)}, got {shown(text)}")
             return text
         expected = {int: "a whole number", float: "a number"}.get(self.kind, "")
         try:
             return self.kind(text)
         except ValueError:
             of = f" of {self.unit}" if self.unit else ""
-            raise argparse.ArgumentTypeError(f"expected {expected}{of}, got {text!r}") from None
+            raise argparse.ArgumentTypeError(f"expected {expected}{of}, got {shown(text)}") from None
 
 
 class _Parser(argparse.ArgumentParser):
@@ -289,27 +289,29 @@ def _value(hint: Any) -> tuple[Any, int | Literal["+"] | None]:
 
 
 def _make(kind: type, values: Mapping[str, Any]) -> Any:
-    """Return the dataclass of these values; a field that is itself a dataclass is made of its own."""
+    """Return the dataclass of these values, checked; a field that is itself a dataclass is made of its own."""
     hints = get_type_hints(kind)
     made = {name: _make(hint, values) for name, hint in hints.items() if isinstance(hint, type) and is_dataclass(hint)}
-    return kind(**made, **{one.name: values[one.name] for one in fields(kind) if one.name in values})
+    flags = kind(**made, **{one.name: values[one.name] for one in fields(kind) if one.name in values})
+    check_settings(flags)
+    return flags
 
 
 def _shown(value: Any) -> str:
-    return " ".join(map(str, value)) if isinstance(value, tuple) else str(value)
+    return abridged(" ".join(map(str, value)) if isinstance(value, tuple) else str(value))
 
 
 def _unknown(command: Command, word: str) -> str:
     """Return what is wrong with an argument that nothing takes."""
     advice = f": see glassformer {command.name} --help"
     if not word.startswith("-"):
-        return f"{command.name} has no use for {word!r}{advice}"
+        return f"{command.name} has no use for {shown(word)}{advice}"
     flag = word.partition("=")[0]
     known = [argument.flag for argument in command.arguments.values() if not argument.mark.positional]
     if not flag.startswith("--"):  # one letter, which may be the first of a flag
         begins = [one for one in known if one.startswith(f"-{flag}")]
         advice = f": did you mean {begins[0]}?" if begins else advice
-    return f"{command.name} has no flag {flag}{closest(flag, known) or advice}"
+    return f"{command.name} has no flag {abridged(flag)}{closest(flag, known) or advice}"
 
 
 def _paragraphs(kind: type) -> list[str]:

@@ -9,6 +9,7 @@ from itertools import chain, compress
 from pathlib import Path
 from typing import NamedTuple
 
+from glassformer.checks import LONGEST
 from glassformer.data.held_out import HeldOut
 from glassformer.decoding import decode_message
 from glassformer.pairs.files import Pair, PairBlock
@@ -85,7 +86,7 @@ class PairEncoder:
 
     source: str
     target: str
-    max_tokens: int = 1 << 30
+    max_tokens: int = LONGEST
     max_ratio: float = float("inf")
     seed: int = 0
     ranks: Sequence[int] = ()

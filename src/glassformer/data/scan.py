@@ -17,8 +17,8 @@ from glassformer.errors import DataError
 from glassformer.pairs.files import Pair, PairBlock
 from glassformer.pairs.mixture import Pairs
 
-SAMPLED = 4_000
-"""Most pairs that are drawn at random, to say what the text is like."""
+SAMPLED, SAMPLED_CHARACTERS = 4_000, 1 << 14
+"""Most pairs that are drawn at random, to say what the text is like, and most characters of a side of one."""
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,11 @@ class PairScanner:
         draw = random.Random(digest + self.seed.to_bytes(8, "little"))
         highest = 1.5 * SAMPLED / (first - 1 + len(sources))
         numbered = zip((draw.random() for _ in sources), sources, targets, strict=True)
-        return [(number, source, target) for number, source, target in numbered if number < highest]
+        return [
+            (number, source[:SAMPLED_CHARACTERS], target[:SAMPLED_CHARACTERS])
+            for number, source, target in numbered
+            if number < highest
+        ]
 
 
 def scan_pairs(

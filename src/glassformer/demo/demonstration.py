@@ -31,6 +31,8 @@ def demonstrate(out: Path, seed: int) -> bool:
     Raises:
         RunError: `out` is there, and is not a run that the demonstration made.
     """
+    if not out.name:
+        raise RunError(f"--out must be a new folder, got {out}: give it a name")
     data = out.with_name(f"{out.name}-data")
     again = _was_made_from(data, out)
     if out.exists() and not again:

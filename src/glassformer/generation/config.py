@@ -4,10 +4,12 @@ import math
 from dataclasses import dataclass
 from typing import Annotated
 
-from glassformer.checks import Choice, Count, Natural, Number, Seed, Whole, check_settings
+from glassformer.checks import LONGEST, BatchTokens, Choice, Natural, Number, Seed, Whole, check_settings
 from glassformer.docstrings import with_fields
-from glassformer.errors import ConfigError
+from glassformer.errors import ArgumentError, ConfigError, shown
 
+HYPOTHESES = Whole(at_least=1, limit=1024)
+Hypotheses = Annotated[int, HYPOTHESES]
 STOPPING = ("exact", "heuristic", "first")
 PENALTIES = ("wu", "plain")
 
@@ -24,9 +26,9 @@ class SearchConfig:
     >>> draws = SearchConfig(sample=True, top_p=0.9, n_best=4, seed=7)
     """
 
-    beam: Count = 5
+    beam: Hypotheses = 5
     """Hypotheses kept at each step; 1 is greedy search."""
-    n_best: Count = 1
+    n_best: Hypotheses = 1
     """Translations returned for each source, best first; at most the beam."""
     length_penalty: Annotated[float, Number(at_least=0, at_most=20)] = 1.0
     """Exponent alpha by which long translations are favoured: log-probability / penalty; 0 compares sums."""
@@ -39,12 +41,12 @@ class SearchConfig:
     consensus: bool = False
     """Choose of all that the beam has found, or of the n_best draws, not the likeliest translation but the one that the
     others agree with most (minimum Bayes risk: Kumar & Byrne 2004); worth a beam of 20."""
-    coverage_penalty: Annotated[float, Number(at_least=0, less_than=math.inf)] = 0.0
+    coverage_penalty: Annotated[float, Number(at_least=0, less_than=math.inf, limit=1e6)] = 0.0
     """Beam search: how much a score falls for source tokens that got less than one token's attention in all: times
     the sum of log(min(attention, 1)), attention of the last layer, mean of its heads (Wu et al. 2016, section 7)."""
     min_length: Natural = 0
     """Shortest translation in tokens, without </s>."""
-    no_repeat_ngram: Natural = 0
+    no_repeat_ngram: Annotated[int, Whole(at_least=0, limit=1024)] = 0
     """No sequence of so many tokens comes twice in a translation; 0 allows all."""
     replace_unknown: bool = False
     """Put the source token that got the most attention in place of each unknown token."""
@@ -58,11 +60,11 @@ class SearchConfig:
     """Sampling: draw from the likeliest tokens that together reach this probability (Holtzman et al. 2020)."""
     seed: Seed = 1
     """Sampling: the seed."""
-    max_length: Count = 256
+    max_length: Annotated[int, Whole(at_least=1, limit=LONGEST)] = 256
     """Longest translation in tokens; also at most 3 tokens for each source token, plus 50."""
-    max_source_tokens: Annotated[int, Whole(at_least=2, note="with </s>")] = 1024
+    max_source_tokens: Annotated[int, Whole(at_least=2, limit=LONGEST, note="with </s>")] = 1024
     """A longer source is cut, with a warning."""
-    batch_tokens: Count = 4096
+    batch_tokens: BatchTokens = 4096
     """Most source tokens, times the beam, in a batch, padding included."""
     batch_lines: Natural = 0
     """Most lines in a batch; 0: as many as batch_tokens allows."""
@@ -88,3 +90,12 @@ class SearchConfig:
         """Return what a log-probability over `length` tokens is divided by to become a score."""
         base = length if self.penalty == "plain" else (5 + length) / 6
         return base**self.length_penalty
+
+
+def as_config(given: SearchConfig | None, default: SearchConfig | None = None) -> SearchConfig:
+    """Return the settings that a caller gave, or the default where there are none; ArgumentError for anything else."""
+    if given is None:
+        return default or SearchConfig()
+    if not isinstance(given, SearchConfig):
+        raise ArgumentError(f"config must be a SearchConfig, got {shown(given)}: pass SearchConfig(beam=5), say")
+    return given

@@ -20,7 +20,7 @@ from glassformer.decoding import Natural, read_json
 from glassformer.errors import ConfigError, DataError
 from glassformer.files import check_writable, write_json
 from glassformer.generation import stream
-from glassformer.generation.config import SearchConfig
+from glassformer.generation.config import SearchConfig, as_config
 from glassformer.generation.translator import Translator
 from glassformer.pairs.files import PairFiles
 from glassformer.pairs.lines import read_lines
@@ -68,7 +68,7 @@ def translate_file(
     ...     target.read_text().count("\\n")
     3
     """
-    input, output, config = Path(input), Path(output), config or SearchConfig()
+    input, output, config = Path(input), Path(output), as_config(config)
     prefix_file = None if prefixes is None else Path(prefixes)
     if prefix_file is not None:
         PairFiles(prefix_file).check()

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from glassformer.attention.kernels.products import ACTIVATIONS_IN_PLACE
 from glassformer.device import pick_precision
-from glassformer.errors import ConfigError
+from glassformer.errors import ConfigError, shown
 
 _TYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 _ENGINE = "fbgemm"
@@ -36,7 +36,7 @@ def pick_generation_precision(name: str, device: torch.device, own: torch.dtype)
     """
     if name != "auto":
         if name not in _TYPES:
-            raise ConfigError(f"precision must be one of auto, {', '.join(_TYPES)}, got {name!r}")
+            raise ConfigError(f"precision must be one of auto, {', '.join(_TYPES)}, got {shown(name)}")
         return Precision(_TYPES[name])
     if own == torch.float64:
         return Precision(own)

@@ -5,6 +5,7 @@ Row b * W + w belongs to hypothesis w of source b. Finished sources leave the ba
 """
 
 import math
+from bisect import insort
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
@@ -93,6 +94,7 @@ def truncated(logits: Float[Tensor, "rows classes"], top_k: int, top_p: float) -
     if top_p < 1:
         ordered, order = probabilities.sort(descending=True)
         outside = ordered.cumsum(-1) - ordered >= top_p  # likelier classes already reach top_p
+        outside[:, 0] = False  # a top_p that is 0 in these numbers leaves the likeliest
         probabilities = torch.zeros_like(ordered).scatter(1, order, ordered.masked_fill(outside, 0.0))
     return probabilities
 
@@ -341,8 +343,7 @@ class _Beams:
 
 def _insert(hypothesis: Hypothesis, best: list[Hypothesis], most: int) -> None:
     """Add a finished hypothesis to those of its source, of which the best `most` stay, best first."""
-    best.append(hypothesis)
-    best.sort(key=lambda hypothesis: -hypothesis.score)
+    insort(best, hypothesis, key=lambda one: -one.score)
     del best[most:]
 
 

@@ -8,9 +8,9 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import BinaryIO
 
-from glassformer.errors import DataError
+from glassformer.errors import DataError, abridged
 from glassformer.meter import Meter
-from glassformer.pairs.lines import PACKED, UTF_16, decode_line, read_lines
+from glassformer.pairs.lines import LONGEST_LINE, PACKED, UTF_16, decode_line, read_lines, too_long
 from glassformer.text.tokenizer import Tokenizer
 
 LINES_AT_ONCE = 2048
@@ -36,15 +36,18 @@ def chunks_of_file(path: Path, size: int) -> Iterator[Chunk]:
 
 def chunks_of_stream(stream: BinaryIO, size: int) -> Iterator[Chunk]:
     """Yield the lines of a stream as they arrive, at most `size` at a time: nobody waits for a full chunk."""
-    first = 1
+    first, length = 1, 0
     parts: list[bytes] = []  # a line whose end has not arrived
     for block in _arriving(stream):
+        length += block.find(b"\n") if b"\n" in block else len(block)
+        if length > LONGEST_LINE:
+            raise too_long(f"{STANDARD_INPUT}, line {first}")
         head, newline, tail = block.rpartition(b"\n")
         if not newline:
             parts.append(block)
             continue
         raws = b"".join([*parts, head]).split(b"\n")
-        parts = [tail]
+        parts, length = [tail], len(tail)
         for start in range(0, len(raws), size):
             chunk = raws[start : start + size]
             yield first, [decode_line(raw, number, STANDARD_INPUT) for number, raw in enumerate(chunk, first)]
@@ -121,7 +124,7 @@ def naming_unknown(chunks: Iterable[Chunk], tokenizer: Tokenizer) -> Iterator[Ch
         if is_checked and (new := [piece for piece in tokenizer.unknown(lines) if piece not in known]):
             known |= set(new)
             warned += 1
-            shown = " ".join(new[:SHOWN]) + (" ..." if len(new) > SHOWN else "")
+            shown = " ".join(abridged(piece) for piece in new[:SHOWN]) + (" ..." if len(new) > SHOWN else "")
             warnings.warn(f"the model never saw this text, and reads it as unknown: {shown}", stacklevel=2)
         yield first, lines
 

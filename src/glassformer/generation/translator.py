@@ -14,16 +14,17 @@ from glassformer.device import pick_device
 from glassformer.errors import ArgumentError, ConfigError
 from glassformer.generation.attention import TranslationAttention, align, check_attention, observe_translation
 from glassformer.generation.batches import MOST_LOGITS, batches_by_length, longest_target, search_all
-from glassformer.generation.config import SearchConfig
+from glassformer.generation.config import SearchConfig, as_config
 from glassformer.generation.consensus import by_agreement
 from glassformer.generation.engine import Engine, Stack
 from glassformer.generation.inference import inference
 from glassformer.generation.precision import Precision, pick_generation_precision
 from glassformer.generation.search import Hypothesis, stream
+from glassformer.pairs.lines import LONGEST_LINE
 from glassformer.run.folder import open_run
 from glassformer.text.batching import pad_source
 from glassformer.text.tokenizer import EOS, UNK, UNKNOWN, Tokenizer
-from glassformer.transformer.model import Transformer
+from glassformer.transformer.model import Transformer, check_memory
 
 
 @dataclass(frozen=True)
@@ -105,6 +106,9 @@ class Translator:
         run = open_run(Path(folder))
         where = pick_device(device)
         picked = pick_generation_precision(precision, where, torch.float32)
+        if where.type == "cpu":
+            each = 1 if picked.int8 else picked.dtype.itemsize
+            check_memory(run.model_config, f"{folder} needs a larger machine", bytes_each=each)
         engine = Engine(run.model_config, run.weights, picked.dtype, where, int8=picked.int8)
         return cls(engine, run.source_tokenizer, run.target_tokenizer, folder=Path(folder))
 
@@ -190,7 +194,7 @@ class Translator:
 
         Example: docs/generation.md.
         """
-        config = config or SearchConfig()
+        config = as_config(config)
         wants = check_attention(self.engine, attention, layers)
         sides = ((self.source_tokenizer, source, "source"), (self.target_tokenizer, target, "target"))
         source_ids, target_ids = (
@@ -215,7 +219,8 @@ class Translator:
         """
         if not isinstance(line, str):
             raise ArgumentError(f"line must be a str, got {type(line).__name__}: stream takes one line at a time")
-        config = config or SearchConfig(beam=1)
+        _check_lines("line", [line])
+        config = as_config(config, SearchConfig(beam=1))
         if config.beam > 1 and not config.sample:
             raise ConfigError(f"stream needs beam 1 or sample: a beam of {config.beam} decides only at the end")
         if config.consensus:
@@ -261,7 +266,7 @@ class Translator:
             raise ConfigError(
                 f"score needs a target for each source, got {len(sources)} sources, {len(targets)} targets"
             )
-        config = config or SearchConfig()
+        config = as_config(config)
         source_ids, target_ids = (
             [ids or [EOS] for ids in _ended(tokenizer.encode(lines), lines, config.max_source_tokens, side)]
             for tokenizer, lines, side in (
@@ -310,7 +315,7 @@ class Translator:
         best_only: bool = False,
     ) -> list[list[Translation]]:
         """Return the translations of each line, best first, at least one."""
-        config = config or SearchConfig()
+        config = as_config(config)
         wants = None if attention is None else check_attention(self.engine, attention, layers)
         sources, hypotheses = self._search(lines, config, progress, prefixes)
         results = []
@@ -414,6 +419,10 @@ def _check_lines(name: str, lines: Sequence[str]) -> None:
     for i, line in enumerate(lines):
         if not isinstance(line, str):
             raise ArgumentError(f"{name} must be str, got {type(line).__name__} for {name}[{i}]")
+        if len(line) > LONGEST_LINE:
+            raise ArgumentError(
+                f"{name}[{i}] must be at most {LONGEST_LINE:,} characters long, got {len(line):,}: split it"
+            )
 
 
 def _ended(encoded: list[list[int]], lines: Sequence[str], most: int, side: str) -> list[list[int]]:

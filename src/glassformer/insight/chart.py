@@ -33,8 +33,8 @@ PANELS = {
     "decoder": ("decoder.", ".self_attention", "Decoder → itself"),
     "source": ("decoder.", ".source_attention", "Decoder → source"),
 }
-WIDEST, LARGEST_CELL = 12.0, 0.72
-"""Inches of all cells side by side, if they are many, and of one if they are few."""
+WIDEST, TALLEST, LARGEST_CELL = 12.0, 60.0, 0.72
+"""Inches of all cells side by side and one below the other, if they are many, and of one if they are few."""
 SMALLEST_TEXT_CELL = 0.44
 """In smaller cells nothing is written."""
 _ROLE_LABELS = {"positional": "{offset:+d}", "syntactic": "{syntax.relation}", "rare words": "rare", "end": "end"}
@@ -61,7 +61,7 @@ def plot_heads(heads: Sequence[Head]) -> Any:
     panels = {name: rows for name, rows in panels.items() if rows}
     layers = max(_layer(rows[-1]) for rows in panels.values()) + 1
     most = max(head.head for head in heads) + 1
-    cell = min(LARGEST_CELL, WIDEST / (len(panels) * most))
+    cell = min(LARGEST_CELL, WIDEST / (len(panels) * most), TALLEST / layers)
     size = max(8.0, 0.9 + len(panels) * (cell * most + 0.45)), 2.1 + cell * layers
     figure = new_figure("heads", figsize=size, dpi=DOTS_PER_INCH)
     norm = load_matplotlib("heads").colors.PowerNorm(0.5, vmin=0.0, vmax=max(1e-9, *(head.without for head in heads)))

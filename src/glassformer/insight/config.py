@@ -4,10 +4,22 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-from glassformer.checks import Count, Device, Flag, Number, Positive, Probability, Seed, check_settings
+from glassformer.checks import (
+    BatchTokens,
+    Choice,
+    Count,
+    Device,
+    Flag,
+    Number,
+    Probability,
+    Seed,
+    Threads,
+    check_settings,
+)
 from glassformer.docstrings import with_fields
 from glassformer.errors import ConfigError
 from glassformer.pairs.files import PairFiles
+from glassformer.text.scores import METRICS
 
 
 @with_fields
@@ -40,17 +52,17 @@ class PruneConfig:
     """Number of rounds in which the others are removed, with training after each."""
     updates: Count = 1200
     """Updates of training after each round, with Muon; the unpruned model gets them too."""
-    learning_rate: Positive | None = None
+    learning_rate: Annotated[float, Number(above=0, limit=1e38)] | None = None
     """Peak learning rate of that training; it falls to 0 over the updates. Left out: 1 / (4 * d_model)."""
-    weight_decay: Annotated[float, Number(at_least=0)] = 0.0
+    weight_decay: Annotated[float, Number(at_least=0, limit=1e9)] = 0.0
     """Weight decay of that training: an update takes this share, times the rate, off matrices and embeddings."""
     dropout: Probability | None = None
     """Dropout of that training. Left out: the run's. With fewer heads less may be better."""
     sentences: Count = 500
     """Number of pairs on which the rise of the loss without each head is measured."""
-    batch_tokens: Count = 2048
+    batch_tokens: BatchTokens = 2048
     """Most source and most target tokens in a batch of that training."""
-    metric: str | None = None
+    metric: Annotated[str, Choice(*METRICS)] | None = None
     """Score of the validations: bleu, chrf, exact, wer, ser. Left out: that of the run's training."""
     tokenize: str = "auto"
     """sacreBLEU tokenizer for the bleu metric."""
@@ -58,11 +70,13 @@ class PruneConfig:
     """Seed of all random choices."""
     device: Device = "auto"
     """Where to compute: auto, cpu, cuda or mps."""
-    threads: Count | None = None
+    threads: Threads | None = None
     """CPU threads; left out, torch's choice."""
 
     def __post_init__(self) -> None:
         check_settings(self)
+        if not self.out.name:
+            raise ConfigError(f"out must be a new folder, got {self.out}: give it a name")
         if self.unpruned is not None:
             unpruned = self.unpruned.resolve()
             for taken in (self.out.resolve(), self.work.resolve()):

@@ -12,10 +12,8 @@ from copy import deepcopy
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-import torch
-
 from glassformer.decoding import read_json
-from glassformer.device import pick_device
+from glassformer.device import pick_device, use_threads
 from glassformer.errors import ArgumentError, ConfigError, DivergedError, GlassformerError, OutOfMemoryError, RunError
 from glassformer.files import write_json
 from glassformer.generation.config import SearchConfig
@@ -130,8 +128,7 @@ def prune(config: PruneConfig, say: Callable[[str], None] = print) -> Pruning | 
     for files in (config.pairs, config.valid_pairs):
         if files is not None and not reported:
             files.check()
-    if config.threads is not None:
-        torch.set_num_threads(config.threads)
+    use_threads(config.threads)
     work.mkdir(parents=True, exist_ok=True)
     if config.unpruned is not None:
         config.unpruned.parent.mkdir(parents=True, exist_ok=True)

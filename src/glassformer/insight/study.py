@@ -32,6 +32,8 @@ END = 0.5
 """Mean weight on the sentence's end that makes a head one that rests there."""
 BATCH_TOKENS = 2048
 """Most tokens in a batch."""
+LONGEST = 1024
+"""Most tokens of a sentence that is studied: all weights of its attention are held at once."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +52,8 @@ class Sentences:
     def from_pairs(cls, run: Run, pairs: Iterable[Pair], most: int, trees: Treebank | None = None) -> "Sentences":
         """Encode the first `most` pairs that have text on both sides; token frequencies are counted in all pairs.
 
-        Raises DataError if there are no such pairs, or if `trees` has a tree for none of them.
+        Pairs with a side of more than LONGEST tokens are left out. Raises DataError if there are no pairs, or if
+        `trees` has a tree for none of them.
         """
         all_pairs = [pair for pair in pairs if all(pair)]
         if not all_pairs:
@@ -59,13 +62,18 @@ class Sentences:
         encoded = run.source_tokenizer.encode(source)
         frequencies = Counter(i for ids in encoded for i in ids)
         ranks = {token: rank for rank, (token, _) in enumerate(frequencies.most_common())}
+        chosen = [n for n, ids in enumerate(encoded) if len(ids) < LONGEST][:most]
+        beside = dict(zip(chosen, run.target_tokenizer.encode([target[n] for n in chosen]), strict=True))
+        chosen = [n for n in chosen if len(beside[n]) < LONGEST]
+        if not chosen:
+            raise DataError(f"there are no sentences to study: each is longer than {LONGEST:,} tokens")
         sources, targets = (
             [torch.tensor([*ids, EOS]) for ids in side]
-            for side in (encoded[:most], run.target_tokenizer.encode(target[:most]))
+            for side in ((encoded[n] for n in chosen), (beside[n] for n in chosen))
         )
         arcs: list[list[Arc] | None] = [None] * len(sources)
         if trees is not None:
-            arcs = trees.arcs_of_all([run.source_tokenizer.surfaces(line) for line in source[:most]])
+            arcs = trees.arcs_of_all([run.source_tokenizer.surfaces(source[n]) for n in chosen])
         lengths = [(len(source), len(target)) for source, target in zip(sources, targets, strict=True)]
         return cls(sources, targets, _batches_of_similar_length(lengths), ranks, arcs)
 

@@ -22,7 +22,7 @@ from glassformer.tensors import write_tensors
 from glassformer.text.tokenizer import EOS, UNK, SubwordTokenizer, Tokenizer, read_model
 from glassformer.text.vocabulary import VocabularyTokenizer, read_vocabulary
 from glassformer.transformer.config import ModelConfig
-from glassformer.transformer.model import Transformer, weight_shapes
+from glassformer.transformer.model import Transformer, check_memory, weight_shapes
 
 CONFIG, WEIGHTS, PICKLED = "config.json", "model.safetensors", "pytorch_model.bin"
 _ACTIVATIONS = {"relu": "relu", "swish": "swish", "silu": "swish", "gelu": "gelu"}
@@ -60,6 +60,7 @@ def import_marian(folder: Path, out: Path) -> Run:
     )
     weights = WeightFile(folder / WEIGHTS)
     model_config = _model_config(config, folder, weights)
+    check_memory(model_config, f"{folder} needs a larger machine")
     sizes = model_config.source_vocab_size, model_config.target_vocab_size
     if (source.vocab_size, target.vocab_size) != sizes:
         raise RunError(

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from glassformer.attention.multihead import MultiheadAttention
 from glassformer.errors import ArgumentError, ConfigError
 from glassformer.generation.batches import search_all
-from glassformer.generation.config import SearchConfig
+from glassformer.generation.config import SearchConfig, as_config
 from glassformer.generation.engine import Engine
 from glassformer.generation.search import Hypothesis
 from glassformer.transformer.config import ModelConfig
@@ -69,14 +69,15 @@ class Converted:
         Sources and targets are the caller's ids. A source is what the model was trained to read, symbols around it
         included; a target has neither `start` nor `end`. Sources of like length are searched together, with a cache.
         """
-        if config and config.consensus:
+        config = as_config(config)
+        if config.consensus:
             raise ConfigError("generate can't choose by consensus, which compares words: it has ids alone")
         engine = Engine.of(self.model)
         ours = [self.source_ids(torch.tensor(source, dtype=torch.long)).tolist() for source in sources]
         for number, ids in enumerate(ours):
             if ids and set(ids) == {self.model.source_pad}:
                 raise ArgumentError(f"source {number} is nothing but padding: leave padding out")
-        found = search_all(engine, ours, config or SearchConfig())
+        found = search_all(engine, ours, config)
         return [
             [replace(best, ids=self.target_ids(torch.tensor(best.ids, dtype=torch.long)).tolist()) for best in all_best]
             for all_best in found

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from glassformer.attention.want import Want
 from glassformer.errors import ConfigError
-from glassformer.generation.config import SearchConfig
+from glassformer.generation.config import HYPOTHESES, SearchConfig
 from glassformer.generation.translator import Translator
 from glassformer.insight.heads import read_heads
 from glassformer.page.report import MOST_WEIGHTS, Page, page
@@ -29,8 +29,7 @@ def inspect(run: Path, source: str, target: str | None = None, *, hypotheses: in
             raise ConfigError(f"{name} must be valid UTF-8, got {text!a}: convert it first") from None
     if not source.strip():
         raise ConfigError("source is empty: give the text to translate")
-    if hypotheses < 1:
-        raise ConfigError(f"hypotheses must be at least 1, got {hypotheses}")
+    HYPOTHESES.check("hypotheses", hypotheses)
     translator = Translator.load(run, device, "float32")
     search = SearchConfig(beam=max(5, hypotheses), n_best=hypotheses)
     (ids,) = translator.source_tokenizer.encode([source])

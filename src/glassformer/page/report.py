@@ -26,6 +26,8 @@ EXACT_UP_TO = 50_000
 """Up to this many numbers in all, a page holds 32-bit floats; beyond that, 16 bits of each."""
 MOST_WEIGHTS = 4_000_000
 """Most weights and tiles that a page holds in all."""
+MOST_NUMBERS = 1 << 26
+"""Most numbers of all facts that a page holds: no browser shows a larger one."""
 
 
 @dataclass(frozen=True)
@@ -126,10 +128,15 @@ def pack(title: str, hypotheses: Sequence[HypothesisViews], heads: Sequence[Head
             f"a page holds at most {MOST_WEIGHTS:,} weights, got {total:,}: capture {ADVICE}, or fewer layers, or "
             "show fewer hypotheses"
         )
+    numbers = sum(x.numel() for view in views for x in view.facts.values())
+    if numbers > MOST_NUMBERS:
+        raise ArgumentError(
+            f"a page holds at most {MOST_NUMBERS:,} numbers, got {numbers:,}: capture fewer layers, or a smaller top"
+        )
     for view in views:
         if not all(x.isfinite().all() for x in view.facts.values()):
             raise ArgumentError(f"{view.path} has weights that are not numbers (NaN): they cannot be shown")
-    packing = _Packing(heads, sum(x.numel() for view in views for x in view.facts.values()) <= EXACT_UP_TO)
+    packing = _Packing(heads, numbers <= EXACT_UP_TO)
     packed = []
     for one in hypotheses:
         layers = _layers(one.views)

@@ -7,7 +7,7 @@ from pathlib import Path
 from shlex import quote
 from typing import Any
 
-from glassformer.errors import DataError, closest
+from glassformer.errors import DataError, closest, shown
 
 SOURCES = ("source", "src", "input", "question", "text", "original", "from", "原文", "源语言", "源")
 TARGETS = (
@@ -151,7 +151,7 @@ class ColumnChooser:
             return int(plain) - 1
         named = {name.strip(): None for name in names}
         its = f"its {what} are {_shown(list(named))}"
-        raise DataError(f"{self.path} has no column {wanted!r} ({its}){closest(wanted, named)}")
+        raise DataError(f"{self.path} has no column {shown(wanted)} ({its}){closest(wanted, named)}")
 
 
 def _stand_above_numbers(names: Sequence[str], following: Sequence[Sequence[Any]]) -> bool:

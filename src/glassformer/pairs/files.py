@@ -17,14 +17,15 @@ from glassformer.errors import ConfigError, DataError
 from glassformer.pairs import kinds
 from glassformer.pairs.columns import ColumnChooser
 from glassformer.pairs.kinds import is_stream, kind_of, peek_lines
-from glassformer.pairs.lines import RawLines, decode_line
+from glassformer.pairs.lines import LONGEST_LINE, RawLines, decode_line, too_long
 from glassformer.pairs.memories import units
 from glassformer.pairs.tables import FOLLOWING, rows
 
 Pair = tuple[str, str]
 
-BLOCK_BYTES = 1 << 19
-"""Bytes of sources in a block, about 9,000 sentences. The digest of the content depends on it (`scan_pairs`)."""
+BLOCK_BYTES, MOST_BLOCK_BYTES = 1 << 19, 1 << 26
+"""Bytes of sources in a block, about 9,000 sentences, and most bytes of their targets. The digest of the content
+depends on both (`scan_pairs`)."""
 
 
 @dataclass(frozen=True)
@@ -107,13 +108,17 @@ class PairFiles:
         with ExitStack() as stack:
             source = stack.enter_context(RawLines(self.source))
             target = None if self.target is None else stack.enter_context(RawLines(self.target))
-            first = 1
-            while lines := source.take_bytes(BLOCK_BYTES):
-                beside = [] if target is None else target.take(len(lines))
-                if target is not None and len(beside) < len(lines):
-                    counts = first - 1 + len(lines) + source.count_rest(), first - 1 + len(beside)
-                    raise self._unequal(*counts)
-                yield PairBlock(self, first, len(lines), source.share(), b"".join(lines), b"".join(beside))
+            first, ahead = 1, list[bytes]()
+            while lines := ahead or source.take_bytes(BLOCK_BYTES):
+                beside = lines if target is None else target.take(len(lines), MOST_BLOCK_BYTES)
+                if not beside:
+                    raise self._unequal(first - 1 + len(lines) + source.count_rest(), first - 1)
+                lines, ahead = (
+                    lines[: len(beside)],
+                    lines[len(beside) :],
+                )  # of targets that are long, fewer make a block
+                targets = b"" if target is None else b"".join(beside)
+                yield PairBlock(self, first, len(lines), source.share(), b"".join(lines), targets)
                 first += len(lines)
             if target is not None and (rest := target.count_rest()):
                 raise self._unequal(first - 1, first - 1 + rest)
@@ -122,16 +127,19 @@ class PairFiles:
         """Yield the pairs of a table or a translation memory, as lines of two parallel files."""
         read = units if kind in (kinds.TMX, kinds.XLIFF, kinds.PO) else rows
         sides: tuple[list[bytes], list[bytes]] = [], []
-        size, first = 0, 1
+        size, beside, first = 0, 0, 1
         as_parallel = PairFiles(self.source, self.source)
         for cells in read(self.source, kind, columns):
             for side, cell in zip(sides, cells, strict=True):
                 text = re.sub(r"[\r\n]+", " ", self._cell_text(cell))
                 side.append(f"{text}\n".encode(errors="replace"))  # half a surrogate pair, which JSON allows
-            size += len(sides[0][-1])
-            if size >= BLOCK_BYTES:
+                if len(side[-1]) > LONGEST_LINE + 1:
+                    place = f"{self.source}, a text of pair {first + len(side) - 1:,}"
+                    raise too_long(place, "is it a text, and not a whole file?")
+            size, beside = size + len(sides[0][-1]), beside + len(sides[1][-1])
+            if size >= BLOCK_BYTES or beside >= MOST_BLOCK_BYTES:
                 yield PairBlock(as_parallel, first, len(sides[0]), 0.0, b"".join(sides[0]), b"".join(sides[1]))
-                size, first = 0, first + len(sides[0])
+                size, beside, first = 0, 0, first + len(sides[0])
                 for side in sides:
                     side.clear()
         if sides[0]:

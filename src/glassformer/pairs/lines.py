@@ -15,12 +15,23 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from glassformer.errors import DataError, closest_path
+from glassformer.memory import in_words, total_memory
 
 PACKED = {b"\x1f\x8b": "gzip", b"BZh": "bzip2", b"\xfd7zXZ\x00": "xz", b"\x28\xb5\x2f\xfd": "zstandard"}
 """First bytes of packed files."""
 UTF_16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+LONGEST_LINE = 1 << 20
+"""Most bytes of a line in UTF-8, 1 MiB: some books are shorter. To split a line, sentencepiece takes up to 400 times
+its size, and the distance of two lines takes time that grows with the square of theirs."""
+LARGEST_WHOLE, TIMES_READ = 1 << 30, 20
+"""Most bytes of a file that is held whole, unpacked, and how many times its size reading it takes: 5 for an array of
+JSON, 12 for TMX, 22 for PO."""
 _BUFFER = 1 << 17
 """Bytes in a buffer: without one, reading lines takes twice as long."""
+_AT_ONCE = 64
+"""Lines that are read before their bytes are counted."""
+_STEP = 1 << 10
+"""Bytes of a zstandard file that are unpacked at a time: one byte may become 32 KiB."""
 
 
 class RawLines:
@@ -34,7 +45,7 @@ class RawLines:
             self._packed = self._path.open("rb")
         self._size = max(1, self._path.stat().st_size)
         with readable(self._path):
-            self._file = as_utf_8(unpacked(self._packed))
+            self._file = open_lines(self._packed, self._path)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -45,10 +56,14 @@ class RawLines:
         with readable(self._path):
             return self._file.readlines(size)
 
-    def take(self, count: int) -> list[bytes]:
-        """Return `count` further lines, or what is left."""
+    def take(self, count: int, size: int) -> list[bytes]:
+        """Return `count` further lines, or fewer that have about `size` bytes together, or what is left."""
+        lines, taken = list[bytes](), 0
         with readable(self._path):
-            return list(islice(self._file, count))
+            while taken < size and (more := list(islice(self._file, min(count - len(lines), _AT_ONCE)))):
+                lines += more
+                taken += sum(map(len, more))
+        return lines
 
     def count_rest(self) -> int:
         """Read the rest and return how many lines it has."""
@@ -63,7 +78,7 @@ class RawLines:
 def read_lines(path: Path) -> Iterator[str]:
     """Yield the lines of a text file without their ends. Only a newline ends a line."""
     with readable(path), path.open("rb") as packed:
-        for number, raw in enumerate(as_utf_8(unpacked(packed)), start=1):
+        for number, raw in enumerate(open_lines(packed, path), start=1):
             yield decode_line(raw, number, str(path))
 
 
@@ -95,9 +110,68 @@ def unpacked(file: io.BufferedReader) -> io.BufferedReader:
     return io.BufferedReader(openers[packing](file), _BUFFER)
 
 
+def open_lines(packed: io.BufferedReader, path: Path, *, returns: bool = False) -> io.BufferedReader:
+    """Return the text of an open file, unpacked, as UTF-8; reading raises DataError in a line above LONGEST_LINE.
+
+    With `returns` a carriage return alone ends a line too.
+    """
+    return io.BufferedReader(_LineLimit(as_utf_8(unpacked(packed)), str(path), returns=returns), _BUFFER)
+
+
+def too_long(place: str, hint: str = "do its lines end with something else than a newline?") -> DataError:
+    """Return the error for a line of more than LONGEST_LINE bytes.
+
+    `place` says where it is, such as a.tsv, line 3. `hint` asks what may be wrong.
+    """
+    return DataError(f"{place}: it has more than {LONGEST_LINE:,} bytes, the most that a line may have ({hint})")
+
+
+def read_whole(file: io.BufferedReader, path: Path) -> bytes:
+    """Return the rest of an open file; raise DataError where it is too large to be read whole, before it is held."""
+    parts, size = list[bytes](), 0
+    while part := file.read(_BUFFER):
+        parts.append(part)
+        size += len(part)
+        check_whole(size, path)
+    return b"".join(parts)
+
+
+def check_whole(size: int, path: Path) -> None:
+    """Raise DataError where a file that can only be read whole has so many bytes, unpacked, that memory won't do."""
+    there = total_memory()
+    most = LARGEST_WHOLE if there is None else min(LARGEST_WHOLE, there // TIMES_READ)
+    if size > most:
+        raise DataError(
+            f"{path} has more than {in_words(most)}, unpacked, and a file of its kind is held whole: split it, or save "
+            "it as lines, TSV or JSON"
+        )
+
+
 def as_utf_8(file: io.BufferedReader) -> io.BufferedReader:
     """Return the text of an open file as UTF-8, which it is unless it begins with the mark of UTF-16."""
     return io.BufferedReader(_Recoded(file), _BUFFER) if file.peek(2).startswith(UTF_16) else file
+
+
+class _LineLimit(io.RawIOBase):
+    """The same bytes, up to a line that is too long."""
+
+    def __init__(self, file: io.BufferedReader, name: str, *, returns: bool) -> None:
+        self._file, self._name, self._returns = file, name, returns
+        self._ended = self._length = 0  # lines that have ended, and bytes of the one that has not
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        content = self._file.read1(min(len(buffer), _BUFFER))
+        lines = content.replace(b"\r", b"\n") if self._returns else content
+        first = lines.find(b"\n")
+        if self._length + (len(lines) if first < 0 else first) > LONGEST_LINE:
+            raise too_long(f"{self._name}, line {self._ended + 1}")
+        self._ended += content.count(b"\n")
+        self._length = self._length + len(lines) if first < 0 else len(lines) - 1 - lines.rfind(b"\n")
+        buffer[: len(content)] = content
+        return len(content)
 
 
 class _Recoded(io.RawIOBase):
@@ -136,7 +210,7 @@ class _Zstandard(io.RawIOBase):
     def readinto(self, buffer: Any) -> int:
         """Fill the buffer with what is left of the last step, or with what the next bytes of the file give."""
         while not self._content:
-            self._raw = self._raw or self._file.read(_BUFFER)
+            self._raw = self._raw or self._file.read(_STEP)
             if not self._raw:
                 if self._frame is not None:
                     raise EOFError("the last frame has no end")

@@ -8,7 +8,7 @@ from typing import Any
 from glassformer.errors import DataError
 from glassformer.pairs import kinds
 from glassformer.pairs.columns import ColumnChooser
-from glassformer.pairs.lines import as_utf_8, readable, unpacked
+from glassformer.pairs.lines import as_utf_8, read_whole, readable, unpacked
 
 CODES = ("bpt", "ept", "it", "ph", "ut")
 """Elements of a TMX segment that hold codes of formatting, not text."""
@@ -84,7 +84,7 @@ def _parsed(path: Path, kind: str) -> Any:
     except ImportError:
         raise ImportError(f'a {kind} file needs the extra formats: pip install "glassformer[formats]"') from None
     with readable(path), path.open("rb") as packed:
-        content = (as_utf_8(unpacked(packed)) if kind == kinds.PO else unpacked(packed)).read()
+        content = read_whole(as_utf_8(unpacked(packed)) if kind == kinds.PO else unpacked(packed), path)
     of_xliff = xliff2.Xliff2File if XLIFF_2.search(content) else xliff.xlifffile
     store = {kinds.TMX: tmx.tmxfile, kinds.XLIFF: of_xliff, kinds.PO: po.pofile}[kind]()
     try:

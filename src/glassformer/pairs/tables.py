@@ -1,12 +1,13 @@
 """Rows of tables: CSV and TSV with headers, JSON lines, parquet and Excel workbooks."""
 
+import codecs
 import csv
 import io
 import json
 import re
 import zipfile
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from itertools import chain, islice
 from operator import itemgetter
@@ -17,7 +18,17 @@ from glassformer.decoding import decode_json
 from glassformer.errors import DataError
 from glassformer.pairs import kinds
 from glassformer.pairs.columns import ColumnChooser
-from glassformer.pairs.lines import advice_on_encoding, as_utf_8, readable, unpacked
+from glassformer.pairs.lines import (
+    LONGEST_LINE,
+    advice_on_encoding,
+    as_utf_8,
+    check_whole,
+    open_lines,
+    read_whole,
+    readable,
+    too_long,
+    unpacked,
+)
 
 Row = tuple[Any, Any]
 """The two cells of a row that are the pair."""
@@ -25,6 +36,8 @@ Row = tuple[Any, Any]
 DELIMITERS = ",;\t|"
 FOLLOWING = 5
 """Rows below the first one that may tell that it is a header."""
+SHEET_ROWS = 1 << 20
+"""Rows of a sheet in Excel. A row of a file may say that it has a larger number."""
 JUDGED = 20
 """Lines that say which of these separates the cells of a CSV file."""
 
@@ -45,15 +58,15 @@ def rows(path: Path, kind: str, columns: ColumnChooser) -> Iterator[Row]:
 def _tsv_rows(path: Path, columns: ColumnChooser) -> Iterator[Row]:
     """Yield the rows of a file of tab-separated values, in which quotes are characters as any other."""
     with _open_text(path) as file:
-        yield from _delimited(path, csv.reader(file, delimiter="\t", quoting=csv.QUOTE_NONE), columns)
+        yield from _delimited(path, _numbered_rows(path, file, delimiter="\t", quoting=csv.QUOTE_NONE), columns)
 
 
 def _csv_rows(path: Path, columns: ColumnChooser) -> Iterator[Row]:
     """Yield the rows of a CSV file, whose first lines say what separates its cells."""
     with _open_text(path) as file:
         first = list(islice(file, JUDGED))
-        lines = chain(first, file)
-        yield from _delimited(path, csv.reader(lines, delimiter=_delimiter(first), strict=True), columns)
+        numbered = _numbered_rows(path, chain(first, file), delimiter=_delimiter(first), strict=True)
+        yield from _delimited(path, numbered, columns)
 
 
 def _delimiter(lines: Sequence[str]) -> str:
@@ -69,42 +82,65 @@ def _delimiter(lines: Sequence[str]) -> str:
     return max(DELIMITERS, key=likeness)
 
 
-def _delimited(path: Path, reader: Any, columns: ColumnChooser) -> Iterator[Row]:
-    """Yield the rows that a reader of the csv module gives. The first is a header if its cells are known names."""
+def _numbered_rows(path: Path, lines: Iterable[str], **form: Any) -> Iterator[tuple[int, list[str]]]:
+    """Yield the rows that are not empty, as the csv module reads this form, each with the number of its last line.
+
+    DataError where the lines of a row, which quotes join, have more than LONGEST_LINE characters together.
+    """
+    length = 0
+
+    def counted() -> Iterator[str]:
+        nonlocal length
+        for number, line in enumerate(lines, start=1):
+            length += len(line)
+            if length > LONGEST_LINE:
+                raise too_long(f"{path}, the row up to line {number}", "is a quote left open?")
+            yield line
+
     csv.field_size_limit(1 << 30)
+    reader = csv.reader(counted(), **form)
     try:
-        numbered = ((reader.line_num, row) for row in reader if any(row))
-        begins = list(islice(numbered, 1 + FOLLOWING))
-        if not begins:
-            return
-        first = begins[0][1]
-        headed = columns.is_header(first, [row for _, row in begins[1:]])
-        left, right = columns.choose(first) if headed else columns.choose_without_names(first)
-        least = max(left, right) + 1
-        for number, row in chain(begins[1:] if headed else begins, numbered):
-            if len(row) < least or any(row[len(first) :]):
-                raise DataError(
-                    f"{path}, line {number}: it has {len(row)} cells, the first line {len(first)}: "
-                    "within a text a line break or separator needs quotes around it, or must go"
-                )
-            yield row[left], row[right]
+        for row in reader:
+            length = 0
+            if any(row):
+                yield reader.line_num, row
     except csv.Error as error:
         raise DataError(f"{path}, line {reader.line_num}: {error}") from None
 
 
+def _delimited(path: Path, numbered: Iterator[tuple[int, list[str]]], columns: ColumnChooser) -> Iterator[Row]:
+    """Yield the pairs of rows that come with the numbers of their lines. The first may be a header."""
+    begins = list(islice(numbered, 1 + FOLLOWING))
+    if not begins:
+        return
+    first = begins[0][1]
+    headed = columns.is_header(first, [row for _, row in begins[1:]])
+    left, right = columns.choose(first) if headed else columns.choose_without_names(first)
+    least = max(left, right) + 1
+    for number, row in chain(begins[1:] if headed else begins, numbered):
+        if len(row) < least or any(row[len(first) :]):
+            raise DataError(
+                f"{path}, line {number}: it has {len(row)} cells, the first line {len(first)}: "
+                "within a text a line break or separator needs quotes around it, or must go"
+            )
+        yield row[left], row[right]
+
+
 def _json_rows(path: Path, columns: ColumnChooser) -> Iterator[Row]:
     """Yield the rows of objects, one a line, or all in one array."""
+    with path.open("rb") as packed:
+        content = as_utf_8(unpacked(packed))
+        is_array = content.peek(kinds.LOOKED_AT).removeprefix(codecs.BOM_UTF8).lstrip().startswith(b"[")
+        text = read_whole(content, path) if is_array else b""
+    if is_array:
+        yield from _objects(path, enumerate(_json_array(path, text), start=1), "item", columns)
+        return
     with _open_text(path) as file:
-        number, first = next(((number, line) for number, line in enumerate(file, start=1) if line.strip()), (1, ""))
-        if first.lstrip().startswith("["):
-            items = enumerate(_json_array(path, first + file.read()), start=1)
-            yield from _objects(path, items, "item", columns)
-        else:
-            yield from _objects(path, _json_lines(path, chain([first], file), number), "line", columns)
+        yield from _objects(path, _json_lines(path, file), "line", columns)
 
 
-def _json_lines(path: Path, file: Iterator[str], start: int) -> Iterator[tuple[int, Any]]:
-    for number, line in enumerate(file, start):
+def _json_lines(path: Path, file: Iterable[str]) -> Iterator[tuple[int, Any]]:
+    for number, line in enumerate(file, start=1):
         if line.strip():
             try:
                 yield number, decode_json(line.encode(), Any)
@@ -112,9 +148,9 @@ def _json_lines(path: Path, file: Iterator[str], start: int) -> Iterator[tuple[i
                 raise DataError(f"{path}, line {number}: {error}; one object a line was expected") from None
 
 
-def _json_array(path: Path, text: str) -> list[Any]:
+def _json_array(path: Path, text: bytes) -> list[Any]:
     try:
-        return decode_json(text.encode(), list[Any])
+        return decode_json(text.removeprefix(codecs.BOM_UTF8), list[Any])
     except ValueError as error:
         raise DataError(f"{path}: {error}") from None
 
@@ -159,11 +195,23 @@ def _parquet_rows(path: Path, columns: ColumnChooser) -> Iterator[Row]:
             names = list(kinds_of)
             left, right = columns.choose(names, likely=[name for name in names if _is_text(pyarrow, kinds_of[name])])
             chosen = [names[left], names[right]]
+        # As a dictionary, a text that comes a million times is held once: a small file may stand for any size.
+        with pyarrow.parquet.ParquetFile(path, read_dictionary=chosen) as file:
             for batch in file.iter_batches(columns=chosen):
                 table = pyarrow.Table.from_batches([batch]).flatten()
-                yield from zip(*(table.column(name).to_pylist() for name in chosen), strict=True)
+                yield from zip(*(_cells(pyarrow, table.column(name)) for name in chosen), strict=True)
     except pyarrow.ArrowException as error:
         raise DataError(f"{path} is a parquet file that is damaged or incomplete ({error}): get it again") from None
+
+
+def _cells(pyarrow: Any, column: Any) -> Iterator[Any]:
+    """Yield the cells of a column; equal texts of a dictionary are one object."""
+    for part in column.chunks:
+        if pyarrow.types.is_dictionary(part.type):
+            texts = part.dictionary.to_pylist()
+            yield from (None if place is None else texts[place] for place in part.indices.to_pylist())
+        else:
+            yield from part.to_pylist()
 
 
 def _parquet_columns(schema: Any) -> Iterator[tuple[str, Any]]:
@@ -188,10 +236,16 @@ def _xlsx_rows(path: Path, columns: ColumnChooser) -> Iterator[Row]:
     except ImportError:
         raise ImportError('an Excel workbook needs the extra xlsx: pip install "glassformer[xlsx]"') from None
     try:
+        with zipfile.ZipFile(path) as archive:
+            check_whole(sum(part.file_size for part in archive.infolist()), path)
         with path.open("rb") as file, closing(openpyxl.load_workbook(file, read_only=True, data_only=True)) as workbook:
             for sheet in workbook.worksheets:
                 sheet.reset_dimensions()  # some programs write wrong ones
-                cells = (row for row in sheet.iter_rows(values_only=True) if any(cell is not None for cell in row))
+                cells = (
+                    row
+                    for row in sheet.iter_rows(values_only=True, max_row=SHEET_ROWS)
+                    if any(cell is not None for cell in row)
+                )
                 first = list(islice(cells, 1))
                 if first:
                     yield from _sheet_rows(first[0], cells, columns)
@@ -218,8 +272,11 @@ def _open_text(path: Path) -> Iterator[io.TextIOWrapper]:
     """Open a file of text, unpacked; DataError where it isn't UTF-8."""
     with path.open("rb") as packed:
         try:
-            yield io.TextIOWrapper(as_utf_8(unpacked(packed)), encoding="utf-8-sig", newline="")
+            yield io.TextIOWrapper(open_lines(packed, path, returns=True), encoding="utf-8-sig", newline="")
         except UnicodeDecodeError as error:
-            line = error.object[error.object.rfind(b"\n", 0, error.start) + 1 :].partition(b"\n")[0]
-            byte = error.object[error.start]
-            raise DataError(f"{path}: not UTF-8 (byte 0x{byte:02x}); {advice_on_encoding(line)}") from None
+            raise _not_utf_8(path, error) from None
+
+
+def _not_utf_8(path: Path, error: UnicodeDecodeError) -> DataError:
+    line = error.object[error.object.rfind(b"\n", 0, error.start) + 1 :].partition(b"\n")[0]
+    return DataError(f"{path}: not UTF-8 (byte 0x{error.object[error.start]:02x}); {advice_on_encoding(line)}")

@@ -384,6 +384,8 @@ def greedy(
     >>> greedy(encoder, decoder, torch.tensor([[3, 7, 2]]), src_pad=0, end=2, max_len=4).shape[1] <= 4
     True
     """
+    if not isinstance(max_len, int) or max_len < 1:
+        raise InputError(f"max_len must be a whole number, at least 1, got {max_len!r}")
     start = decoder.pad_idx if start is None else start
     mask = padding_mask(src, src_pad)
     memory = encoder(src, mask)

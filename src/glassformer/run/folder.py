@@ -28,7 +28,7 @@ from glassformer.text.loading import load_tokenizer
 from glassformer.text.scores import METRICS
 from glassformer.text.tokenizer import Tokenizer
 from glassformer.transformer.config import ModelConfig
-from glassformer.transformer.model import Transformer, count_parameters, weight_shapes
+from glassformer.transformer.model import Transformer, check_memory, count_parameters, weight_shapes
 
 
 @dataclass(frozen=True)
@@ -145,6 +145,7 @@ def write_weights(folder: Path, weights: Mapping[str, Tensor]) -> None:
 def load_run(folder: Path, device: torch.device | str = "cpu") -> Run:
     """Read a run folder; RunError says what is missing or wrong in it."""
     run = open_run(folder)
+    check_memory(run.model_config, f"{folder} needs a larger machine")
     model = Transformer(run.model_config)
     model.load_state_dict(dict(run.weights))
     return Run(model.to(device).eval(), run.source_tokenizer, run.target_tokenizer, run.training)

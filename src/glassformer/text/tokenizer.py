@@ -16,7 +16,7 @@ from pathlib import Path
 import sentencepiece
 
 from glassformer.decoding import MOST_BYTES, read_limited
-from glassformer.errors import ConfigError, DataError
+from glassformer.errors import ConfigError, DataError, shown
 from glassformer.text.decomposition import decomposition_rules
 from glassformer.text.kinds import KINDS, SUBWORD_ENDINGS
 
@@ -317,7 +317,7 @@ def check_kind(kind: str) -> None:
             raise DataError(f"{kind}: no such sentencepiece model")
     elif kind not in KINDS:
         kinds = ", ".join(KINDS)
-        raise ConfigError(f"tokenizer must be one of {kinds}, or the path of a .model or .spm file, got {kind!r}")
+        raise ConfigError(f"tokenizer must be one of {kinds}, or the path of a .model or .spm file, got {shown(kind)}")
 
 
 def read_model(path: Path) -> bytes:

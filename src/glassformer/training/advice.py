@@ -7,6 +7,7 @@ from pathlib import Path
 from shlex import quote
 from typing import Any
 
+from glassformer.checks import MOST
 from glassformer.run.metrics import Metrics, Validation
 from glassformer.text.scores import LOWER_IS_BETTER
 from glassformer.training.config import INHERITED, TrainConfig
@@ -59,7 +60,7 @@ def concerns(config: TrainConfig, metrics: Metrics, updates: int, warmup: int) -
 def command_to_go_on(config: TrainConfig, folder: Path, times: int = 1) -> str:
     """Return the command that trains on from the model of a finished run, with limits so many times as high."""
     limits = ("max_updates", "max_epochs", "max_minutes")
-    longer = {name: times * limit for name in limits if (limit := getattr(config, name)) is not None}
+    longer = {name: min(MOST, times * limit) for name in limits if (limit := getattr(config, name)) is not None}
     left_out = (*INHERITED, "from_")
     words = [
         _as_flag(name, value) for name, value in replace(config, **longer).changes().items() if name not in left_out

@@ -7,6 +7,9 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from glassformer.checks import (
+    LONGEST,
+    MOST,
+    BatchTokens,
     Choice,
     Count,
     Device,
@@ -16,6 +19,8 @@ from glassformer.checks import (
     Probability,
     Seed,
     Share,
+    Threads,
+    VocabularySize,
     Whole,
     check_settings,
 )
@@ -44,7 +49,7 @@ INHERITED = (
 BATCH_TOKENS = 2048
 """Most tokens in a batch, where neither the data nor the user say otherwise."""
 OFF = "0 turns it off"
-Weight = Annotated[float, Number(at_least=0, less_than=math.inf, note=OFF)]
+Weight = Annotated[float, Number(at_least=0, less_than=math.inf, limit=1e9, note=OFF)]
 
 
 @with_fields
@@ -87,22 +92,22 @@ class TrainConfig:
     """The source's own kind of tokenizer; source and target then have separate vocabularies."""
     target_tokenizer: Annotated[str, Flag("KIND")] | None = None
     """The target's own kind of tokenizer; source and target then have separate vocabularies."""
-    vocab_size: Count | None = None
+    vocab_size: VocabularySize | None = None
     """Number of token ids. Left out: what the text gives, the more the longer it is (29,000 sentences: 8,000)."""
-    source_vocab_size: Count | None = None
+    source_vocab_size: VocabularySize | None = None
     """The source's own number of token ids; source and target then have separate vocabularies."""
-    target_vocab_size: Count | None = None
+    target_vocab_size: VocabularySize | None = None
     """The target's own number of token ids; source and target then have separate vocabularies."""
     separate_vocab: bool = False
     """Separate vocabularies for source and target, for languages that share no words."""
-    character_coverage: Annotated[float, Number(above=0, at_most=1)] = 1.0
-    """Share of the text's characters that get ids of their own; the rest become <unk>."""
+    character_coverage: Annotated[float, Number(at_least=0.98, at_most=1)] = 1.0
+    """Share of the text's characters that get ids of their own, 0.98 or more; the rest become <unk>."""
     decompose: bool = False
     """Read each source character that has parts as these (Unicode NFD): 한 as its three letters, é as e and an accent.
     For text whose letters matter, such as words to be pronounced; source and target then have separate vocabularies."""
-    max_tokens: Annotated[int, Whole(at_least=2, note="one token and </s>")] = 256
+    max_tokens: Annotated[int, Whole(at_least=2, limit=LONGEST, note="one token and </s>")] = 256
     """Training pairs with a longer side are left out (tokens, with </s>)."""
-    max_ratio: Annotated[float, Number(at_least=1)] = 9.0
+    max_ratio: Annotated[float, Number(at_least=1, limit=1e9)] = 9.0
     """Training pairs whose lengths in tokens differ by a larger factor are left out."""
 
     preset: Annotated[str, Choice(AUTO, *PRESETS)] = AUTO
@@ -123,15 +128,15 @@ class TrainConfig:
     attention_dropout: float | None = None
     """Probability of dropping an attention weight, instead of the preset's."""
 
-    batch_tokens: Count | None = None
+    batch_tokens: BatchTokens | None = None
     """Most source and most target tokens in a batch, which the processes share; there is no padding to count. Left out:
     chosen from the pairs, at most 2,048."""
-    accumulate: Count = 1
+    accumulate: Annotated[int, Whole(at_least=1, limit=1 << 16)] = 1
     """Batches per update, one after the other."""
     optimizer: Annotated[str, Choice(*OPTIMIZERS)] | None = None
     """muon (Jordan et al. 2024: for the matrices of the layers, Adam for the rest) or adam (Vaswani et al. 2017). Muon
     needs fewer updates, which take longer where layers are wide and batches small. Left out: muon; with --from adam."""
-    learning_rate: Annotated[float, Number(above=0, less_than=math.inf)] | None = None
+    learning_rate: Annotated[float, Number(above=0, less_than=math.inf, limit=1e38)] | None = None
     """Highest learning rate, reached after the warm-up; then it falls with 1 / sqrt(update). Left out: with Muon
     1 / (2 * d_model), which is 2e-3 for the small model, with Adam 1 / (4 * d_model); with --from half of that."""
     warmup: Count | None = None
@@ -156,7 +161,7 @@ class TrainConfig:
     weight_decay: Weight | None = None
     """Each update takes this share, times the learning rate, off the weights of matrices and embeddings (Loshchilov &
     Hutter 2019). Left out: 0.3; with --from 0."""
-    clip_norm: Annotated[float, Number(at_least=0, note=OFF)] = 1.0
+    clip_norm: Annotated[float, Number(at_least=0, limit=1e9, note=OFF)] = 1.0
     """Largest norm of the gradient; 0 leaves it as it is."""
     max_left_out: Count = 20
     """Stop after about this many updates in a row that had to be left out: their loss was not a number, or jumped."""
@@ -167,7 +172,7 @@ class TrainConfig:
     """Stop after this many updates."""
     max_minutes: Positive | None = None
     """Stop after this many minutes of training."""
-    patience: Annotated[int, Whole(at_least=0, note=OFF)] = 20
+    patience: Annotated[int, Whole(at_least=0, limit=MOST, note=OFF)] = 20
     """End after this many validations without a better score, the cooldown still to come; 0 never does."""
 
     validate_every: Count | None = None
@@ -178,9 +183,9 @@ class TrainConfig:
     auto: exact for short targets, wer for symbols, else bleu."""
     tokenize: str = "auto"
     """sacreBLEU tokenizer for the bleu metric: auto, 13a, zh, ja-mecab, char, ..."""
-    score_pairs: Count = 500
+    score_pairs: Annotated[int, Whole(at_least=1, limit=10**6)] = 500
     """Validation pairs that are translated (greedily) for the score; the loss takes all of them."""
-    average: Count = 5
+    average: Annotated[int, Whole(at_least=1, limit=1000)] = 5
     """Checkpoints whose mean becomes the final model; 1 takes the best one."""
 
     checkpoint_seconds: Positive | None = None
@@ -193,7 +198,7 @@ class TrainConfig:
     """Where to train: auto, cpu, cuda or mps."""
     precision: Annotated[str, Choice(*PRECISIONS)] = "auto"
     """Type of the matrix products: float32, bfloat16, or auto: bfloat16 where the processor is fast in it."""
-    threads: Count | None = None
+    threads: Threads | None = None
     """CPU threads; left out, torch's choice."""
     shard: bool = False
     """With several processes (torchrun): each keeps a part of the weights, gradients and optimizer state (FSDP2), for
@@ -213,6 +218,9 @@ class TrainConfig:
 
     def _check_tokenizers(self) -> None:
         """Raise ConfigError for settings of the text that the tokenizers can't follow."""
+        for name in ("source_tokenizer", "target_tokenizer"):
+            if getattr(self, name) == "":
+                raise ConfigError(f"{name} must name a kind or a file, got '': leave it out")
         if self.resample and self.cooldown == 1:
             raise ConfigError(
                 "resample ends where the cooldown begins, so that cooldown 1 leaves none of resample "

@@ -31,7 +31,7 @@ from glassformer.training.interruption import Interruption
 from glassformer.training.limits import Limits
 from glassformer.training.loader import BatchLoader, PairNumbers
 from glassformer.training.pace import Stopwatch, describe_plan, validation_interval, warmup_updates
-from glassformer.training.prepare import read_valid_pairs
+from glassformer.training.prepare import check_model, read_valid_pairs
 from glassformer.training.progress import CurveDrawer, TrainingDisplay
 from glassformer.training.result import TrainResult
 from glassformer.training.schedule import inverse_square_root
@@ -67,7 +67,9 @@ class TrainingLoop:
         dtype = pick_precision(config.precision, device)
         saved = read_config(self.folder)
         torch.manual_seed(config.seed)
-        model = Transformer(ModelConfig.from_json(saved.model))
+        sizes = ModelConfig.from_json(saved.model)
+        check_model(config, sizes)
+        model = Transformer(sizes)
         if (initial := self.resume / INITIAL).exists():
             load_weights(model, read_tensors(initial), initial)
         self.model = model if config.shard and processes.size > 1 else model.to(device)

@@ -7,6 +7,9 @@ from torch import Tensor, nn
 from glassformer.training.muon import Muon
 from glassformer.transformer.model import Transformer
 
+STATE = {"muon": 1, "adam": 2}
+"""Numbers that an optimizer keeps for each weight, at the least: Muon a momentum, Adam two."""
+
 
 class Adam(torch.optim.AdamW):
     """Adam that leaves a step out where `found_inf` is 1, as torch's gradient scaling tells its fused kernel.

@@ -14,6 +14,7 @@ from glassformer.data.facts import describe_pairs
 from glassformer.data.kept import PREPARED, KeptCorpora, read_entry, write_entry
 from glassformer.data.preparation import TRAIN, VALID, VALID_TEXT, DataSettings, Preparation, Say, check_known
 from glassformer.decoding import read_json
+from glassformer.device import pick_device
 from glassformer.errors import RunError
 from glassformer.files import link_or_copy
 from glassformer.pairs.files import Pair
@@ -27,6 +28,9 @@ from glassformer.text.scores import bleu_scorer
 from glassformer.text.tokenizer import ENDINGS
 from glassformer.training.automatic import settle
 from glassformer.training.config import TrainConfig
+from glassformer.training.optimizer import STATE
+from glassformer.transformer.config import ModelConfig
+from glassformer.transformer.model import check_memory
 
 
 class _ValidText(Struct, frozen=True):
@@ -65,6 +69,10 @@ def prepare_run(config: TrainConfig, say: Say) -> None:
         say(f"{suspicion} (glassformer check says more)")
     settled = settle(config, preparation.training.pairs, facts_of_some, say)
     preparation = replace(preparation, settings=data_settings(settled, origin))
+
+    def check_size(source_vocab_size: int, target_vocab_size: int) -> None:
+        check_model(settled, settled.model_config(source_vocab_size, target_vocab_size))
+
     prepared = KeptCorpora(out.parent / PREPARED)
     there = next(folder for folder in out.parents if folder.exists())
     building = Path(tempfile.mkdtemp(prefix=f".{out.name}.", suffix=".preparing", dir=there))
@@ -77,7 +85,7 @@ def prepare_run(config: TrainConfig, say: Say) -> None:
         else:
             if origin is not None:
                 say(f"vocabulary and model of {config.from_}")
-            facts = preparation.make(made, settled.model_config)  # which refuses what can't be, before the long work
+            facts = preparation.make(made, check_size)  # which is called before the long work
             if worth_keeping := preparation.is_worth_keeping():
                 write_entry(made, facts)
         check_known(PairCounts(**facts["pairs"][TRAIN]), say)
@@ -96,6 +104,16 @@ def prepare_run(config: TrainConfig, say: Say) -> None:
                 say(f"what was prepared can't be kept for further runs: {error}")
     finally:
         shutil.rmtree(building, ignore_errors=True)
+
+
+def check_model(config: TrainConfig, model: ModelConfig) -> None:
+    """Raise OutOfMemoryError where a training of this model has no room: weights, gradients, the optimizer's state.
+
+    On another device than the CPU only the weights are in the machine's memory; so it is where processes share them.
+    """
+    alone = pick_device(config.device).type == "cpu" and not config.shard
+    numbers = 2 + STATE[config.chosen_optimizer] if alone else 1
+    check_memory(model, "lower d_model, d_ff, vocab_size or the number of layers", bytes_each=4 * numbers)
 
 
 def data_settings(config: TrainConfig, origin: RunFolder | None = None) -> DataSettings:
@@ -157,6 +175,7 @@ def _make_run(
     else:
         model = settled.inherited(origin.model_config)
         write_tensors(run / RESUME / INITIAL, dict(origin.weights))
+    check_model(config, model)
     settled.peak(model.d_model)  # refuses what can't be
     chosen = {name: value for name, value in settled.to_json().items() if value != config.to_json()[name]}
     training = TrainingRecord(settings=config.to_json(), chosen=chosen, pairs=facts["pairs"])

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from msgspec import structs
 
-from glassformer.device import tame_memory
+from glassformer.device import tame_memory, use_threads
 from glassformer.errors import ConfigError, RunError
 from glassformer.files import write_json
 from glassformer.run.config import read_config
@@ -47,6 +47,7 @@ def train(config: TrainConfig) -> TrainResult:
     if config.resume:
         return resume(config.out, **config.changes())
     tame_memory()
+    use_threads(config.threads)
     with join_processes(config.device) as (processes, device):
         display = TrainingDisplay(config.out / METRICS, shown=processes.first)
         with processes.after_the_first():
@@ -102,6 +103,7 @@ def resume(folder: Path, **changes: Any) -> TrainResult:
             f"the training of {folder} is complete: there is nothing to resume; to train on from its model: "
             f"{command_to_go_on(config, folder)}"
         )
+    use_threads(config.threads)
     with join_processes(config.device) as (processes, device):
         return _continue(config, TrainingDisplay(folder / METRICS, shown=processes.first), processes, device)
 
@@ -132,8 +134,6 @@ def _continue(config: TrainConfig, display: TrainingDisplay, processes: Processe
     (unfinished,) = processes.agree(processes.first and _is_unfinished(config.out))
     if not unfinished:  # torchrun has started the processes again at the very end
         return TrainResult.from_folder(config.out)
-    if config.threads is not None:
-        torch.set_num_threads(config.threads)
     with ExitStack() as stack:
         with processes.after_the_first():
             if processes.first:

@@ -4,10 +4,11 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from typing import Annotated, Any
 
-from glassformer.checks import Choice, Count, Probability, check_settings
+from glassformer.checks import Choice, Probability, VocabularySize, Whole, check_settings
 from glassformer.docstrings import with_fields
 from glassformer.errors import ConfigError, shown
 
+MOST_HEADS = 1024
 ACTIVATIONS = ("relu", "swish", "gelu")
 LATER = ("norm_first", "final_norm", "heads_left")
 """Settings that older run folders don't name; there they have the default."""
@@ -26,21 +27,21 @@ class ModelConfig:
     (128, 4, 48)
     """
 
-    source_vocab_size: Count
+    source_vocab_size: VocabularySize
     """Number of source token ids, `<pad>` included."""
-    target_vocab_size: Count
+    target_vocab_size: VocabularySize
     """Number of target token ids, `<pad>` included."""
     shared_vocab: bool = True
     """One vocabulary, and so one embedding matrix, for source, target and output."""
-    d_model: Count = 512
+    d_model: Annotated[int, Whole(at_least=1, limit=1 << 16)] = 512
     """Width of every position's vector."""
-    heads: Count = 8
+    heads: Annotated[int, Whole(at_least=1, limit=MOST_HEADS)] = 8
     """Attention heads; each is d_model / heads wide."""
-    encoder_layers: Count = 6
+    encoder_layers: Annotated[int, Whole(at_least=1, limit=1024)] = 6
     """Number of the encoder's layers."""
-    decoder_layers: Count = 6
+    decoder_layers: Annotated[int, Whole(at_least=1, limit=1024)] = 6
     """Number of the decoder's layers."""
-    d_ff: Count = 2048
+    d_ff: Annotated[int, Whole(at_least=1, limit=1 << 20)] = 2048
     """Width of the feed-forward layers."""
     dropout: Probability = 0.1
     """Probability of dropping a number at the end of a sub-layer and after the embeddings."""
@@ -69,7 +70,7 @@ class ModelConfig:
                 f"source_vocab_size {self.source_vocab_size}, target_vocab_size {self.target_vocab_size}"
             )
         if self.d_model % self.heads:
-            fits = [h for h in range(1, self.d_model + 1) if self.d_model % h == 0]
+            fits = [h for h in range(1, min(self.d_model, MOST_HEADS) + 1) if self.d_model % h == 0]
             near = min(fits, key=lambda h: abs(h - self.heads))
             raise ConfigError(
                 f"d_model must be a multiple of heads, got d_model {self.d_model} and heads {self.heads}: "
@@ -79,8 +80,9 @@ class ModelConfig:
             raise ConfigError(
                 f"heads_left must map paths of attentions to numbers of heads, got {shown(self.heads_left)}"
             )
+        known = frozenset(self.attentions)
         for name, left in self.heads_left.items():
-            if name not in self.attentions:
+            if name not in known:
                 raise ConfigError(f"heads_left must name attentions, from {self.attentions[0]} on, got {shown(name)}")
             if not isinstance(left, int) or not 0 <= left <= self.heads:
                 raise ConfigError(f"heads_left must be from 0 to {self.heads} for {name}, got {shown(left)}")

@@ -13,6 +13,7 @@ from glassformer.attention.masks import keep_from_ids
 from glassformer.attention.multihead import MultiheadAttention
 from glassformer.attention.packing import Packing
 from glassformer.errors import ArgumentError
+from glassformer.memory import check_room
 from glassformer.transformer.cache import Cache
 from glassformer.transformer.config import ModelConfig
 from glassformer.transformer.dropout import Dropout
@@ -195,3 +196,12 @@ def weight_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
 def count_parameters(config: ModelConfig) -> int:
     """Return how many weights a Transformer of this config has; tied ones count once."""
     return sum(map(math.prod, weight_shapes(config).values()))
+
+
+def check_memory(config: ModelConfig, fix: str, *, bytes_each: int = 4) -> None:
+    """Raise OutOfMemoryError where a model of this config, with so many bytes for each weight, has no room in memory.
+
+    `fix` says what to do. Nothing is built.
+    """
+    parameters = count_parameters(config)
+    check_room(bytes_each * parameters, f"a model of {parameters:,} parameters, {bytes_each} bytes each,", fix)
