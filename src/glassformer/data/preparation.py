@@ -28,7 +28,7 @@ from glassformer.pairs.files import Pair
 from glassformer.pairs.mixture import Pairs
 from glassformer.text.kinds import AUTO, SUBWORD_ENDINGS
 from glassformer.text.loading import load_tokenizer, tokenizer_files
-from glassformer.text.tokenizer import check_kind
+from glassformer.text.tokenizer import check_kind, read_model
 
 TRAIN, VALID, VALID_TEXT = "train", "valid", "valid.json"
 """Names in a prepared folder, beside the tokenizers: two folders of token arrays, and validation pairs as text."""
@@ -116,7 +116,7 @@ class Preparation:
         settings = self.settings
         if settings.tokenizers is None:
             models = [
-                Path(kind).read_bytes() if kind.endswith(SUBWORD_ENDINGS) else kind.encode() for kind in settings.kinds
+                read_model(Path(kind)) if kind.endswith(SUBWORD_ENDINGS) else kind.encode() for kind in settings.kinds
             ]
         else:
             models = [file.read_bytes() for path in settings.tokenizers for file in tokenizer_files(path)]
