@@ -20,7 +20,19 @@ FLOORS = [*(set(line.split(", ")) for line in DRAWN[1].splitlines()), {"__main__
 """Imports point down, or stay in their own folder: two folders of one floor don't know each other."""
 FLOOR = {name: number for number, names in enumerate(FLOORS) for name in names}
 ALONE = "reference"  # imports nothing of ours; of ours only capture, which records it, tests and docs import it
-LEAVES = ["errors", "checks", "decoding", "docstrings", "files", "tensors", "device", "pictures", "meter", "seeds"]
+LEAVES = [
+    "errors",
+    "checks",
+    "decoding",
+    "docstrings",
+    "files",
+    "locking",
+    "tensors",
+    "device",
+    "pictures",
+    "meter",
+    "seeds",
+]
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from glassformer.data.corpus import Corpus
 from glassformer.errors import DataError
-from glassformer.tensors import write_tensors
+from glassformer.tensors import write_checked_tensors
 from glassformer.text.tokenizer import EOS
 
 NULL = 0.08
@@ -100,8 +100,9 @@ class Aligner:
         return Aligner(*(tensor.to(device) for tensor in (self._cells, self._likely, self._frequency)))
 
     def save(self, path: Path) -> None:
-        """Write a safetensors file whose tensors are named as the constructor's arguments; whole, or not at all."""
-        write_tensors(path, {"cells": self._cells, "likely": self._likely, "frequency": self._frequency})
+        """Write a safetensors file, with a checksum, whose tensors are named as the constructor's arguments."""
+        tensors = {"cells": self._cells, "likely": self._likely, "frequency": self._frequency}
+        write_checked_tensors(path, tensors, {})
 
 
 def _places(

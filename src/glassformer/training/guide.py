@@ -12,8 +12,8 @@ from glassformer.attention.kernels.blocks import Problem
 from glassformer.attention.want import Want
 from glassformer.data.alignment import Aligner
 from glassformer.data.corpus import Corpus
-from glassformer.errors import ConfigError
-from glassformer.tensors import read_tensors
+from glassformer.errors import ConfigError, RunError
+from glassformer.tensors import check_tensors, read_tensors
 from glassformer.text.batching import Batch
 from glassformer.transformer.config import ModelConfig
 from glassformer.transformer.model import Transformer
@@ -45,7 +45,11 @@ class Guide:
 
     @classmethod
     def from_file(cls, path: Path, weight: float, device: torch.device) -> "Guide":
-        """Return a guide by the alignment that `prepare` wrote."""
+        """Return a guide by the alignment that `prepare` wrote; RunError if it is damaged."""
+        try:
+            check_tensors(path)
+        except RunError as error:
+            raise RunError(f"{error}: remove it, and it is learned again") from None
         return cls(Aligner(**read_tensors(path)).to(device), weight)
 
     @contextmanager
