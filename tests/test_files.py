@@ -1,12 +1,33 @@
-"""Files that are written whole or not at all."""
+"""Files and folders that appear whole or not at all, and what processes that were killed leave."""
 
 import json
+import os
+import signal
+import stat
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
-from glassformer.errors import DataError
-from glassformer.files import link_or_copy, path_as_text, path_from_text, remove_unfinished, replacing, write_json
+from glassformer.errors import DataError, RunError
+from glassformer.files import (
+    exchange,
+    is_temporary,
+    link_or_copy,
+    new_folder,
+    open_to_append,
+    path_as_text,
+    path_from_text,
+    remove_unfinished,
+    replacement,
+    replacing,
+    write_json,
+)
 
 
 class Interrupted(Exception):
@@ -78,14 +99,198 @@ def test_json_that_cannot_be_written_leaves_the_old_file(tmp_path):
     assert names(tmp_path) == ["file.json"]
 
 
-def test_what_was_being_written_is_removed_and_nothing_else(tmp_path):
-    keep = ["model.safetensors", ".hidden", "notes.tmp", ".tmp", ".tmpfile-of-mine", ".prepared"]
+# What is being made, and what killed processes leave
+
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from glassformer.files import new_folder, replacing
+
+with replacing(Path("file")) as file, new_folder(Path("folder")) as folder:
+    (folder / "part").write_text("half")
+    print(flush=True)
+    sys.stdin.read() or os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@contextmanager
+def at_work(folder: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """Another process, which is making a file and a folder."""
+    command = [sys.executable, "-c", KILLED]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=folder) as process:
+        assert process.stdout.readline() == b"\n"
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def test_what_a_killed_process_was_making_is_removed_and_nothing_else(tmp_path):
+    keep = [".hidden", ".file.tmp", ".file.4711.tmp", "notes.tmp", ".tmpAb3dE9", ".of-others.abcdefgh.tmp"]
     for name in keep:
-        (tmp_path / name).touch()
-    for name in (".model.safetensors.4711.tmp", ".metrics.jsonl.1.tmp", ".tmpAb3dE9"):
-        (tmp_path / name).touch()
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "mine").touch()
+    (tmp_path / ".a-file.abcdefgh.tmp").touch()
+    with at_work(tmp_path) as process:
+        made = set(names(tmp_path)) - {*keep, ".a-file.abcdefgh.tmp"}
+        assert len(made) == 2
+        assert all(is_temporary(name) for name in made)
+        remove_unfinished(tmp_path)
+        assert made < set(names(tmp_path)), "what a living process is making stays"
+        process.stdin.close()
+        assert process.wait() == -signal.SIGKILL
+    assert made < set(names(tmp_path))
+    remove_unfinished(tmp_path, "folder")
+    assert len(made & set(names(tmp_path))) == 1
     remove_unfinished(tmp_path)
-    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(keep)
+    assert names(tmp_path) == sorted([*keep, ".a-file.abcdefgh.tmp"])
+
+
+def test_the_next_that_writes_there_removes_what_a_kill_left(tmp_path):
+    with at_work(tmp_path) as process:
+        process.kill()
+        process.wait()
+    assert len(names(tmp_path)) == 2
+    with replacing(tmp_path / "file") as file:
+        file.write(b"whole")
+    with new_folder(tmp_path / "folder") as folder:
+        (folder / "part").touch()
+    assert names(tmp_path) == ["file", "folder"]
+
+
+def test_temporary_names_cannot_be_foreseen_and_links_are_not_followed(tmp_path, monkeypatch):
+    """Nobody can put a link where something is going to be written: its folder is new, and its owner's."""
+    seen = set()
+    for _ in range(5):
+        with replacement(tmp_path / "file") as temporary:
+            seen.add(temporary.parent.name)
+            assert stat.S_IMODE(temporary.parent.stat().st_mode) == 0o700
+            temporary.touch()
+    assert len(seen) == 5
+    (tmp_path / "precious").write_text("mine")
+    tried = iter(["aaaaaaaa", "bbbbbbbb", "cccccccc"])
+    monkeypatch.setattr(tempfile, "_get_candidate_names", lambda: tried)
+    (tmp_path / ".file.aaaaaaaa.tmp").symlink_to(tmp_path)
+    (tmp_path / ".file.bbbbbbbb.tmp").symlink_to(tmp_path / "precious")
+    with replacing(tmp_path / "file") as file:
+        file.write(b"new")
+    assert (tmp_path / "precious").read_text() == "mine"
+    assert (tmp_path / ".file.bbbbbbbb.tmp").is_symlink()
+
+
+def test_a_link_is_replaced_and_what_it_points_to_stays(tmp_path):
+    (tmp_path / "precious").write_text("mine")
+    (tmp_path / "file").symlink_to("precious")
+    with replacing(tmp_path / "file") as file:
+        file.write(b"new")
+    assert ((tmp_path / "precious").read_text(), (tmp_path / "file").read_text()) == ("mine", "new")
+    assert not (tmp_path / "file").is_symlink()
+
+
+@pytest.mark.parametrize("name", ["null", "pipe"])
+def test_a_device_or_a_pipe_is_not_replaced(tmp_path, name):
+    os.mkfifo(tmp_path / "pipe")
+    path = Path("/dev/null") if name == "null" else tmp_path / name
+    with pytest.raises(DataError, match=f"{name} is a device or a pipe, which a file can't replace"), replacing(path):
+        pass
+
+
+def test_a_name_as_long_as_names_may_be(tmp_path):
+    with replacing(tmp_path / ("ä" * 127)) as file:
+        file.write(b"long")
+    assert names(tmp_path) == ["ä" * 127]
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+def test_where_nothing_may_be_written_the_place_is_named(tmp_path):
+    tmp_path.chmod(0o500)
+    with pytest.raises(PermissionError, match=r"Permission denied: '.*/file'$"), replacing(tmp_path / "file"):
+        pass
+
+
+def test_two_at_once_to_one_place_don_t_disturb_each_other(tmp_path):
+    def write(letter: str) -> None:
+        for _ in range(50):
+            with replacing(tmp_path / "file") as file:
+                file.write(letter.encode() * 1000)
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(write, "abcd"))
+    assert names(tmp_path) == ["file"]
+    assert len(content := (tmp_path / "file").read_text()) == 1000 == content.count(content[0])
+
+
+# Folders
+
+
+def test_a_folder_appears_whole(tmp_path):
+    path = tmp_path / "new" / "folder"
+    with new_folder(path) as folder:
+        (folder / "in").mkdir()
+        (folder / "in" / "file").write_text("content")
+        assert not path.exists()
+    assert (path / "in" / "file").read_text() == "content"
+    assert names(path.parent) == ["folder"]
+    assert stat.S_IMODE(path.stat().st_mode) == stat.S_IMODE(path.parent.stat().st_mode), "others may read it"
+
+
+@pytest.mark.parametrize("there", [False, True])
+@pytest.mark.parametrize("error", [Interrupted, KeyboardInterrupt, SystemExit])
+def test_after_an_error_there_is_no_folder_and_none_above_it(tmp_path, error, there):
+    path = tmp_path / "new" / "newer" / "folder"
+    if there:
+        path.mkdir(parents=True)
+
+    def make() -> None:
+        with new_folder(path) as folder:
+            (folder / "file").touch()
+            raise error
+
+    with pytest.raises(error):
+        make()
+    assert list(tmp_path.rglob("*")) == ([tmp_path / "new", path.parent, path] if there else [])
+
+
+def test_what_came_into_its_place_meanwhile_stays(tmp_path):
+    path = tmp_path / "folder"
+
+    def make() -> None:
+        with new_folder(path) as folder:
+            (folder / "file").touch()
+            path.mkdir()
+            (path / "another's").touch()
+
+    with pytest.raises(RunError, match="folder was made by another process meanwhile"):
+        make()
+    assert [found.name for found in tmp_path.rglob("*")] == ["folder", "another's"]
+
+
+@pytest.mark.parametrize("at_once", [False, True])
+def test_folders_change_places(tmp_path, monkeypatch, at_once):
+    if not at_once:
+        monkeypatch.setattr(sys, "platform", "darwin")
+    for name in "ab":
+        (tmp_path / name).mkdir()
+        (tmp_path / name / name).touch()
+    exchange(tmp_path / "a", tmp_path / "b")
+    assert [path.name for path in sorted(tmp_path.rglob("*"))] == ["a", "b", "b", "a"]
+
+
+# Appending and linking
+
+
+def test_only_a_file_of_its_own_is_written_on(tmp_path):
+    (tmp_path / "precious").write_text("mine")
+    (tmp_path / "link").symlink_to("precious")
+    os.mkfifo(tmp_path / "pipe")
+    for name in ("link", "pipe"):
+        with pytest.raises(RunError, match=f"{name} must be a file of its own, and is a link, a pipe or a device"):
+            open_to_append(tmp_path / name)
+    for text in ("a", "b"):
+        with os.fdopen(open_to_append(tmp_path / "file"), "w") as file:
+            file.write(text)
+    assert ((tmp_path / "precious").read_text(), (tmp_path / "file").read_text()) == ("mine", "ab")
 
 
 def test_a_link_is_the_file_itself_or_else_a_copy(tmp_path, monkeypatch):

@@ -27,6 +27,8 @@ LEAVES = [
     "docstrings",
     "files",
     "memory",
+    "locking",
+    "stopping",
     "tensors",
     "device",
     "pictures",

@@ -145,7 +145,7 @@ def test_a_file_is_on_the_disk_before_it_takes_its_name(tmp_path, monkeypatch, w
 
     def flush(file: int) -> None:
         assert path.read_bytes() == b"old"
-        (temporary,) = (other for other in tmp_path.iterdir() if os.path.samestat(other.stat(), os.fstat(file)))
+        (temporary,) = (other for other in tmp_path.rglob("*") if os.path.samestat(other.stat(), os.fstat(file)))
         assert temporary != path
         flushed.append(temporary.read_bytes())
         fsync(file)

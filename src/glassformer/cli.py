@@ -21,6 +21,7 @@ from glassformer.commands.train import HEADINGS, resume, train
 from glassformer.commands.translate import SEARCH, TranslateFlags, translate
 from glassformer.errors import FULL, ConfigError, GlassformerError, abridged, closest, printable
 from glassformer.insight.config import PruneConfig
+from glassformer.stopping import Stopped, raising_signals
 from glassformer.training.config import TrainConfig
 
 GROUPS: dict[str, list[Command]] = {
@@ -52,7 +53,7 @@ MOST_SHOWN = 1800
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line, and exit.
 
-    The status is 0, 2 after an error that the user can mend, 130 after Ctrl-C, 143 after SIGTERM.
+    The status is 0, 2 after an error that the user can mend, 130 after Ctrl-C, 143 after SIGTERM, 129 after SIGHUP.
     """
     _open_closed_streams()
     # Threads that wait for one another spin, by default so long that on busy cores hardly anything else is done: beside
@@ -66,8 +67,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         sys.stdout.reconfigure(errors="surrogateescape" if sys.stdout.encoding == "utf-8" else "backslashreplace")
     given = list(sys.argv[1:] if arguments is None else arguments)
     try:
-        status = _run(given)
-        sys.stdout.flush()
+        with raising_signals():
+            status = _run(given)
+            sys.stdout.flush()
         sys.exit(status)
     except (GlassformerError, ImportError) as error:  # ImportError: an extra is missing; the message says which
         _fail(error, str(error))
@@ -79,6 +81,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         _fail(error, f"{error}: free some space, or write elsewhere" if error.errno in FULL else str(error))
     except KeyboardInterrupt as error:
         _fail(error, "interrupted", status=130)
+    except Stopped as error:
+        _fail(error, str(error), status=128 + error.number)
 
 
 def _run(given: list[str]) -> int:

@@ -1,15 +1,33 @@
-"""Writing files whole or not at all, and linking them. Loads no torch."""
+"""Files and folders that appear whole or not at all, whatever stops the process that makes them. Loads no torch.
 
+What is being made is in a hidden folder beside its place, `.NAME.xxxxxxxx.tmp`, and is renamed when it is complete.
+Nobody can foresee that name or put a link in the folder. A lock in it says that its process lives: a folder whose lock
+is free was left by a process that was killed, and is removed by the next one that writes to the same place.
+"""
+
+import ctypes
+import errno
 import json
 import os
+import re
 import shutil
+import stat
+import sys
+import tempfile
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 from urllib.parse import quote, unquote_to_bytes
 
-from glassformer.errors import DataError
+from glassformer.errors import FULL, DataError, GlassformerError, RunError
+from glassformer.locking import TO_LOCK, is_at, try_lock
+
+_TEMPORARY = re.compile(r"\.(?P<place>.+)\.[a-z0-9_]{8}\.tmp", re.DOTALL)
+_LOCK = ".lock"
+_LONGEST = 50
+"""Characters of a name that go into a temporary one, which may have 255 bytes as well."""
+_RENAME_EXCHANGE, _HERE = 2, -100
 
 SCHEME = "file:"
 
@@ -18,27 +36,43 @@ def check_writable(path: Path) -> None:
     """Raise DataError where no file can be written to `path`. Call it before long work."""
     if path.is_dir():
         raise DataError(f"{path} is a folder: give the name of a file to write")
-    if path.exists() and not path.is_file():  # a file put in its place would replace a device or a pipe for everybody
-        raise DataError(f"{path} is a device or a pipe, and only a file can be written whole: give the name of a file")
     if not path.parent.is_dir():
         raise DataError(f"{path.parent}: no such folder to write {path.name} to")
+    if path.exists() and not path.is_file():
+        raise DataError(f"{path} is a device or a pipe, which a file can't replace: give the name of a file to write")
+
+
+@contextmanager
+def scratch_folder(place: Path) -> Iterator[Path]:
+    """Give an empty hidden folder beside `place` to make it in; afterwards it is removed with all that is in it.
+
+    What processes that were killed have left of theirs for this place is removed before.
+    """
+    remove_unfinished(place.parent, place.name)
+    try:
+        folder, descriptor = _make_scratch(place)
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(place)) from None
+    try:
+        yield folder
+    except OSError as error:
+        unnamed = error.filename is None and error.errno in FULL
+        if unnamed or str(error.filename).startswith(str(folder)):  # a folder that the user has never heard of
+            error.filename = str(place)
+        raise
+    finally:
+        _remove_scratch(folder, descriptor)
 
 
 @contextmanager
 def replacement(path: Path) -> Iterator[Path]:
     """Give the path of a temporary file to write: it takes the place of `path`, or is removed where an error comes."""
     check_writable(path)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
+    with scratch_folder(path) as scratch:
+        temporary = scratch / path.name
         yield temporary
-        file = os.open(temporary, os.O_RDWR)
-        try:
-            os.fsync(file)
-        finally:
-            os.close(file)
+        _flush(temporary)
         temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 @contextmanager
@@ -46,6 +80,79 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
     """Give a temporary file to write to: it takes the place of `path`, or is removed where an error comes."""
     with replacement(path) as temporary, temporary.open("wb") as file:
         yield file
+
+
+@contextmanager
+def new_folder(path: Path) -> Iterator[Path]:
+    """Give a temporary folder to fill: it becomes `path`, or is removed where an error comes.
+
+    Folders above `path` are made, and removed again where an error comes. Raises RunError where `path` is there, before
+    or when the folder is complete, unless it is an empty folder.
+    """
+    if path.is_symlink() or (path.exists() and (not path.is_dir() or any(path.iterdir()))):
+        raise RunError(f"{path} is there already: give a new name, or remove it first")
+    with folders_above(path), scratch_folder(path) as scratch:
+        made = scratch / path.name
+        made.mkdir()
+        yield made
+        flush_folder(made)
+        move_folder(made, path)
+
+
+@contextmanager
+def folders_above(path: Path) -> Iterator[None]:
+    """Make the folders above `path` that are missing; they are removed again where an error comes."""
+    missing = [folder for folder in path.parents if not folder.exists()]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        yield
+    except BaseException:
+        with suppress(OSError):  # others have put something there
+            for folder in missing:
+                folder.rmdir()
+        raise
+
+
+def move_folder(made: Path, path: Path) -> None:
+    """Move a folder to a place where nothing is, or an empty folder; RunError where there is more by now."""
+    try:
+        if path.exists():  # not every system puts a folder in the place of an empty one
+            path.rmdir()
+        made.rename(path)
+    except OSError as error:
+        if error.errno not in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
+            raise
+        raise RunError(f"{path} was made by another process meanwhile: choose another --out") from None
+    _flush(path.parent)
+
+
+def remove_at_once(folder: Path) -> None:
+    """Remove a folder with all that is in it; a kill meanwhile leaves nothing under its name."""
+    with scratch_folder(folder) as scratch:
+        folder.rename(scratch / folder.name)
+
+
+def exchange(one: Path, other: Path) -> None:
+    """Let two folders change places, at once where the system can do that (Linux, most file systems)."""
+    if sys.platform == "linux":
+        with suppress(AttributeError):  # a C library before 2018
+            rename = ctypes.CDLL(None, use_errno=True).renameat2
+            if rename(_HERE, os.fsencode(one), _HERE, os.fsencode(other), _RENAME_EXCHANGE) == 0:
+                return
+            if ctypes.get_errno() not in (errno.EINVAL, errno.ENOSYS, errno.ENOTSUP):
+                raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()), str(other))
+    aside = one.with_name(f"{one.name}.exchanged")
+    other.rename(aside)
+    one.rename(other)
+    aside.rename(one)
+
+
+def flush_folder(folder: Path) -> None:
+    """Write all files under a folder to the disk."""
+    for path in folder.rglob("*"):
+        if path.is_file():
+            _flush(path)
+    _flush(folder)
 
 
 def link_or_copy(file: Path, place: Path) -> None:
@@ -59,11 +166,41 @@ def link_or_copy(file: Path, place: Path) -> None:
         shutil.copyfile(file, place)
 
 
-def remove_unfinished(folder: Path) -> None:
-    """Remove the temporary files, ours and safetensors', that a process killed while writing has left in a folder."""
-    for path in (*folder.glob(".*.tmp"), *folder.glob(".tmp??????")):
-        if path.is_file():
-            path.unlink()
+def open_to_append(path: Path, *, error: type[GlassformerError] = RunError) -> int:
+    """Open a file to write at its end and return its descriptor; raise `error` for a link, a pipe or a device."""
+    flags = TO_LOCK & ~os.O_RDWR | os.O_WRONLY | os.O_APPEND | os.O_CREAT
+    try:
+        descriptor = os.open(path, flags, 0o666)
+    except OSError as reason:
+        if reason.errno not in (errno.ELOOP, errno.ENXIO):
+            raise
+    else:
+        if stat.S_ISREG(os.fstat(descriptor).st_mode):
+            return descriptor
+        os.close(descriptor)
+    raise error(f"{path} must be a file of its own, and is a link, a pipe or a device: remove it")
+
+
+def is_temporary(name: str) -> bool:
+    """Return whether this is the name of something that is being made.
+
+    >>> is_temporary(".config.json.a0_4x9zz.tmp"), is_temporary("notes.tmp")
+    (True, False)
+    """
+    return _TEMPORARY.fullmatch(name) is not None
+
+
+def remove_unfinished(folder: Path, place: str | None = None) -> None:
+    """Remove what processes that were killed were making in a folder; for one `place` in it, or for all.
+
+    What a living process is making stays.
+    """
+    wanted = None if place is None else place[:_LONGEST]
+    with suppress(FileNotFoundError), os.scandir(folder) as entries:
+        for entry in entries:
+            found = _TEMPORARY.fullmatch(entry.name)
+            if found and wanted in (None, found["place"]) and entry.is_dir(follow_symlinks=False):
+                _remove_abandoned(Path(entry.path))
 
 
 def path_as_text(path: Path) -> str:
@@ -89,3 +226,58 @@ def write_json(path: Path, value: Mapping[str, Any]) -> None:
     """Write `value` as indented JSON, whole or not at all."""
     with replacing(path) as file:
         file.write((json.dumps(value, indent=2, ensure_ascii=False) + "\n").encode())
+
+
+def _make_scratch(place: Path) -> tuple[Path, int]:
+    """Make a scratch folder beside `place`; return it, and a descriptor that holds its lock."""
+    while True:  # until none who clears up has come in between
+        folder = Path(tempfile.mkdtemp(prefix=f".{place.name[:_LONGEST]}.", suffix=".tmp", dir=place.parent))
+        with suppress(FileNotFoundError):
+            descriptor = os.open(folder / _LOCK, TO_LOCK | os.O_CREAT | os.O_EXCL, 0o600)
+            if try_lock(descriptor) and is_at(descriptor, folder / _LOCK):
+                return folder, descriptor
+            os.close(descriptor)
+
+
+def _remove_abandoned(folder: Path) -> None:
+    """Remove a scratch folder unless its process lives, or it isn't ours: then it has no lock in it."""
+    with suppress(OSError):
+        folder.rmdir()  # empty: its process was killed, or else makes another
+        return
+    with suppress(OSError):
+        descriptor = os.open(folder / _LOCK, TO_LOCK)
+        if try_lock(descriptor):
+            _remove_scratch(folder, descriptor)
+        else:
+            os.close(descriptor)
+
+
+def _remove_scratch(folder: Path, descriptor: int) -> None:
+    """Remove a scratch folder, and free its lock. The lock's file goes last: what a kill leaves is known by it."""
+    try:
+        with suppress(OSError):
+            for path in folder.iterdir():
+                if path.is_dir() and not path.is_symlink():
+                    shutil.rmtree(path)
+                elif path.name != _LOCK:
+                    path.unlink()
+    finally:
+        os.close(descriptor)  # a network file system keeps the files, and so the folder, of whoever has them open
+    with suppress(OSError):
+        if [path.name for path in folder.iterdir()] == [_LOCK]:
+            (folder / _LOCK).unlink()
+            folder.rmdir()
+
+
+def _flush(path: Path) -> None:
+    """Write a file, or the names in a folder, to the disk."""
+    if path.is_dir():
+        if sys.platform == "win32":  # which can't
+            return
+        descriptor = os.open(path, os.O_RDONLY)
+    else:
+        descriptor = os.open(path, os.O_RDWR)  # Windows flushes only what may be written
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

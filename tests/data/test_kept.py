@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from glassformer.data import kept
-from glassformer.data.kept import KeptCorpora, read_entry, write_entry
+from glassformer.data.kept import KeptCorpora, fingerprint, read_entry, write_entry
 
 FACTS = {"source": "source.spm", "target": "target.spm", "pairs": {"train": {"kept": 3}}}
 DIGESTS = [f"{i:032x}" for i in range(6)]
@@ -33,7 +33,10 @@ def test_what_is_kept_is_found(corpora, tmp_path):
     entry = corpora.find(DIGESTS[0])
     assert entry == tmp_path / "there" / ".prepared" / DIGESTS[0]
     assert (entry / "source.spm").read_text() == "text"
-    assert read_entry(entry) == FACTS
+    facts, files = read_entry(entry)
+    assert facts == FACTS
+    assert files["train/source.ids"] == fingerprint(entry / "train" / "source.ids")
+    assert set(files) == {"train/source.ids", "source.spm"}
     assert corpora.find(DIGESTS[1]) is None
 
 
@@ -74,14 +77,17 @@ def test_what_is_damaged_is_not_found_and_can_be_replaced(corpora, tmp_path, mon
     assert (entry / "source.spm").read_text() == "anew"
 
 
-def test_of_large_files_the_size_is_checked(corpora, tmp_path, monkeypatch):
-    monkeypatch.setattr(kept, "CHECKED", 3)
+def test_what_another_process_has_kept_meanwhile_stays(corpora, tmp_path):
     corpora.keep(made(tmp_path), DIGESTS[0])
-    entry = corpora.find(DIGESTS[0])
-    flip(entry / "train" / "source.ids")
-    assert corpora.find(DIGESTS[0]) == entry
-    os.truncate(entry / "train" / "source.ids", 5)
-    assert corpora.find(DIGESTS[0]) is None
+    corpora.keep(made(tmp_path, "anew"), DIGESTS[0])
+    assert (corpora.find(DIGESTS[0]) / "source.spm").read_text() == "text"
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+def test_what_may_only_be_read_is_found(corpora, tmp_path):
+    corpora.keep(made(tmp_path), DIGESTS[0])
+    (tmp_path / "there" / ".prepared" / DIGESTS[0]).chmod(0o500)
+    assert corpora.find(DIGESTS[0])
 
 
 def test_the_four_that_were_used_last_are_kept(corpora, tmp_path):

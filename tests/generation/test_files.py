@@ -1,17 +1,20 @@
 """Translation from file to file: what a stop leaves, that it continues to the same bytes, and when it doesn't."""
 
 import errno
+import hashlib
 import json
 import os
+import random
 from itertools import count, islice
 from pathlib import Path
 
 import pytest
 
 from glassformer.errors import ConfigError, DataError
-from glassformer.generation import files, stream
+from glassformer.generation import files, partial, stream
 from glassformer.generation.config import SearchConfig
-from glassformer.generation.files import PartialOutput, partial_output, translate_file
+from glassformer.generation.files import translate_file
+from glassformer.generation.partial import PartialOutput, Record, partial_output
 from glassformer.generation.stream import in_chunks
 from glassformer.generation.translator import Translator
 from glassformer.text.tokenizer import SymbolTokenizer
@@ -108,13 +111,12 @@ def test_what_was_torn_is_written_again(stopped, torn):
 
 
 def test_one_without_a_whole_chunk_starts_anew(path):
-    partial, record = beside(path)
-    partial.write_bytes(b"half a chunk")
-    zero = {"settings": {"beam": 1}, "lines": 0, "digest": "", "bytes": 0}
-    record.write_text(json.dumps(zero))
+    begun, record = beside(path)
+    begun.write_bytes(b"half a chunk")
+    Record({"beam": 1}, output=hashlib.blake2b(digest_size=16).hexdigest()).write(record)
     write(path)
     assert path.read_bytes() == output_of(LINES)
-    partial.touch()  # killed before anything was written
+    begun.touch()  # killed before anything was written
     path.unlink()
     write(path, resume=True)
     assert path.read_bytes() == output_of(LINES)
@@ -128,7 +130,7 @@ def test_lines_that_come_after_those_that_are_done_may_change(stopped):
 
 
 CALLS = [(os, "fsync", call, call // 2) for call in range(11)]  # the first record, then each chunk and its record
-CALLS += [(files, "write_json", call, call) for call in range(6)]
+CALLS += [(partial, "write_json", call, call) for call in range(6)]
 
 
 @pytest.mark.parametrize("error", [OSError("No space left on device"), KeyboardInterrupt()], ids=repr)
@@ -148,9 +150,9 @@ def test_a_stop_at_any_write_leaves_whole_chunks(path, module, name, call, chunk
     with pytest.raises(type(error)) as raised:
         write(path)
     assert raised.value is error
-    partial, record = beside(path)
+    begun, record = beside(path)
     if chunks:
-        assert partial.read_bytes() == output_of(LINES[: SIZE * chunks])
+        assert begun.read_bytes() == output_of(LINES[: SIZE * chunks])
         assert json.loads(record.read_bytes())["lines"] == min(SIZE * chunks, len(LINES))
     else:
         assert names(path.parent) == []
@@ -190,22 +192,83 @@ def test_another_input(stopped, lines):
     check_refused(stopped, DataError, message, lines)
 
 
-@pytest.mark.parametrize(
-    "damage",
-    [
-        lambda partial, record: record.unlink(),
-        lambda partial, record: record.write_text("{"),
-        lambda partial, record: record.write_text("[1]"),
-        lambda partial, record: record.write_text('{"lines": "many", "bytes": 3, "digest": "", "settings": {}}'),
-        lambda partial, record: os.truncate(partial, partial.stat().st_size - 1),
-    ],
-    ids=["no record", "no JSON", "a list", "no number", "cut"],
-)
 @pytest.mark.parametrize("resume", [False, True])
-def test_what_does_not_fit_together(stopped, damage, resume):
-    damage(*beside(stopped))
-    message = r"out\.txt\.partial is not what out\.txt\.partial\.json says, or that is missing or damaged: remove .*"
+def test_what_has_no_record_may_be_somebody_elses(stopped, resume):
+    beside(stopped)[1].unlink()
+    message = r"out\.txt\.partial has no out\.txt\.partial\.json that says what it is: remove .* to start over"
     check_refused(stopped, DataError, message, resume=resume)
+
+
+@pytest.mark.parametrize("kind", ["link", "pipe"])
+def test_what_is_no_file_is_not_written_on(path, kind):
+    begun, precious = beside(path)[0], path.with_name("precious")
+    precious.write_text("mine")
+    begun.symlink_to(precious) if kind == "link" else os.mkfifo(begun)
+    with pytest.raises(DataError, match=r"out\.txt\.partial must be a file of its own, and is a link, a pipe"):
+        write(path)
+    assert names(path.parent) == ["out.txt.partial", "precious"]
+    assert precious.read_text() == "mine"
+
+
+def test_a_link_in_the_output_s_place_is_replaced_and_what_it_points_to_stays(path):
+    path.with_name("precious").write_text("mine")
+    path.symlink_to("precious")
+    write(path)
+    assert (path.is_symlink(), path.read_bytes()) == (False, output_of(LINES))
+    assert path.with_name("precious").read_text() == "mine"
+
+
+# What is damaged is set aside with its work
+
+
+def flip(path: Path, number: int) -> None:
+    content = bytearray(path.read_bytes())
+    content[number] ^= 1
+    path.write_bytes(content)
+
+
+DAMAGES = {
+    "no JSON": lambda begun, record: record.write_text("{"),
+    "a list": lambda begun, record: record.write_text("[1]"),
+    "nested": lambda begun, record: record.write_text("[" * 100_000),
+    "no number": lambda begun, record: record.write_text('{"lines": "many", "bytes": 3, "digest": "", "settings": {}}'),
+    "no lines": lambda begun, record: record.write_text(record.read_text().replace('"lines": 10', '"lines": 0')),
+    "fewer bytes": lambda begun, record: record.write_text(record.read_text().replace('"bytes": 1', '"bytes": ')),
+    "cut": lambda begun, record: os.truncate(begun, begun.stat().st_size - 1),
+    "other output": lambda begun, record: flip(begun, 0),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)
+@pytest.mark.parametrize("resume", [False, True])
+def test_what_is_damaged_is_set_aside_and_nothing_of_it_removed(stopped, damage, resume):
+    damage(*beside(stopped))
+    before = [file.read_bytes() for file in beside(stopped)]
+    with pytest.warns(UserWarning, match=r"they are out\.txt\.partial\.damaged-1 and out\.txt\.partial\.damaged-1\.j"):
+        write(stopped, resume=resume)
+    assert stopped.read_bytes() == output_of(LINES)
+    aside = [stopped.with_name(f"out.txt.partial.damaged-1{end}") for end in ("", ".json")]
+    assert [file.read_bytes() for file in aside] == before
+    assert names(stopped.parent) == ["out.txt", *(file.name for file in aside)]
+
+
+def test_any_changed_bit_of_a_record_or_its_output_is_found(stopped):
+    files_before = {file: file.read_bytes() for file in beside(stopped)}
+    draw = random.Random(1)
+    for file, content in files_before.items():
+        for number in draw.sample(range(len(content)), 60):
+            flip(file, number)
+            assert partial._read(beside(stopped)[0]) is None, (file.name, number)
+            file.write_bytes(content)
+    assert partial._read(beside(stopped)[0]) is not None
+
+
+def test_what_a_kill_right_at_the_end_left_is_removed(path):
+    write(path)
+    beside(path)[1].write_text("{}")
+    with pytest.raises(DataError, match="there is nothing to resume"):
+        write(path, resume=True)
+    assert names(path.parent) == ["out.txt"]
 
 
 @pytest.mark.parametrize("resume", [False, True])

@@ -188,15 +188,13 @@ def test_stopped_and_given_again_it_continues(config, whole, tmp_path, monkeypat
     assert not (tmp_path / "pruned").exists()
     with pytest.raises(ConfigError, match=r"\.pruned\.pruning holds a pruning with other settings"):
         prune(config(keep=0.4))
-    copy = module._copy
 
-    def stopped_again(folder: Path, to: Path) -> None:
-        copy(folder, to)
+    def stopped_again(*_: object) -> None:
         raise SystemError("lost")
 
     unpruned = tmp_path / "beside"
     with monkeypatch.context() as patched:
-        patched.setattr(module, "_copy", stopped_again)
+        patched.setattr(module, "move_folder", stopped_again)
         with pytest.raises(SystemError):
             prune(config(unpruned=unpruned))
     assert unpruned.is_dir()
@@ -207,6 +205,28 @@ def test_stopped_and_given_again_it_continues(config, whole, tmp_path, monkeypat
     assert open_run(unpruned).model_config.all_heads == 18
     one, other = (load_run(folder).model.state_dict() for folder in (out, tmp_path / "pruned"))
     assert all(torch.equal(one[name], other[name]) for name in one)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["beside", "pruned"]
+
+
+def test_a_kill_right_at_the_end_leaves_a_folder_that_is_removed(config, tmp_path):
+    work = tmp_path / ".pruned.pruning"
+    for folder in (tmp_path / "pruned", work / "1-unpruned"):
+        folder.mkdir(parents=True)
+    (work / "moved").touch()
+    with pytest.raises(RunError, match="pruned exists already"):
+        prune(config())
+    assert [path.name for path in tmp_path.iterdir()] == ["pruned"]
+
+
+def test_two_prunings_at_once_are_refused_and_nothing_is_removed(config, tmp_path):
+    work = tmp_path / ".pruned.pruning"
+    work.mkdir()
+    with (
+        module._alone(work),
+        pytest.raises(RunError, match=r"\.pruned\.pruning is used by another pruning: wait for it"),
+    ):
+        prune(config())
+    assert work.exists()
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 
 from glassformer.errors import RunError
-from glassformer.run.lock import check_free, held, is_held, remove_resume
+from glassformer.files import remove_at_once
+from glassformer.run.lock import check_free, held, is_held
 
 
 @pytest.fixture
@@ -86,7 +87,7 @@ def test_a_process_of_another_machine_is_named_with_it(run):
 def test_a_finished_training_removes_resume_while_it_holds_it(run):
     (run / "resume" / "checkpoint").mkdir()
     with held(run):
-        remove_resume(run)
+        remove_at_once(run / "resume")
         assert not (run / "resume").exists()
     assert list(run.iterdir()) == []
 
@@ -95,7 +96,7 @@ def test_what_is_removed_is_gone_at_once(run, monkeypatch):
     """Killed while its files are removed, a training is complete; the next one to hold the lock has nothing of it."""
     (run / "resume" / "checkpoint").mkdir()
     monkeypatch.setattr(shutil, "rmtree", lambda *_, **__: None)
-    remove_resume(run)
+    remove_at_once(run / "resume")
     assert not (run / "resume").exists()
     assert len(list(run.iterdir())) == 1
     monkeypatch.undo()
@@ -161,3 +162,35 @@ def test_looking_hinders_nobody(run):
         threading.Timer(0.03, fcntl.flock, [looks, fcntl.LOCK_UN]).start()
         with held(run):
             assert is_held(run)
+
+
+# Whatever stands in the lock's place
+
+
+@pytest.mark.parametrize("kind", ["link", "link to nothing", "folder", "pipe"])
+def test_what_is_no_file_is_refused_and_left_as_it_is(run, tmp_path, kind):
+    """A run folder may come from a stranger: its lock could lead anywhere, or keep waiting whoever opens it."""
+    lock, precious = run / "resume" / "lock", tmp_path / "precious"
+    precious.write_text("mine")
+    make = {
+        "link": lambda: lock.symlink_to(precious),
+        "link to nothing": lambda: lock.symlink_to(tmp_path / "none"),
+        "folder": lock.mkdir,
+        "pipe": lambda: os.mkfifo(lock),
+    }
+    make[kind]()
+    assert not is_held(run)
+    with pytest.raises(RunError, match="resume/lock must be a file, and is a link, a folder, a pipe or a device"):
+        held(run).__enter__()
+    assert precious.read_text() == "mine"
+    assert not (tmp_path / "none").exists()
+    assert left(run) == ["lock", "train", "valid.json"]
+
+
+def test_a_file_with_another_name_too_is_not_changed(run, tmp_path):
+    (tmp_path / "precious").write_text("mine")
+    (run / "resume" / "lock").hardlink_to(tmp_path / "precious")
+    with held(run):
+        assert is_held(run)
+        assert (run / "resume" / "lock").read_text() == f"{os.getpid()} {platform.node()}\n"
+    assert (tmp_path / "precious").read_text() == "mine"

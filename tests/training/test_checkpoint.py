@@ -118,10 +118,12 @@ def test_it_comes_back_exactly_and_the_next_updates_are_the_same(make):
 def test_where_no_checkpoint_is_training_begins(make, tmp_path, killed):
     if killed:
         (tmp_path / "checkpoint-000000002").mkdir()
-        (tmp_path / "checkpoint-000000002" / ".00001-of-00001.safetensors.4711.tmp").write_bytes(b"half")
+        (tmp_path / "checkpoint-000000002" / ".00001-of-00001.safetensors.ab3_e9xy.tmp").mkdir()
     step = new_step()
     before = {name: tensor.clone() for name, tensor in step.model.state_dict().items()}
-    assert make().load(step) == TrainingState()
+    checkpoints = make()
+    assert checkpoints.load(step) == TrainingState()
+    checkpoints.drop_newer()
     assert_close(step.model.state_dict(), before, **EXACT)
     assert not any(tensor.any() for name, tensor in state(step).items() if " " in name)
     assert saved(tmp_path) == []
@@ -260,9 +262,10 @@ def test_one_that_cannot_be_written_is_an_error_and_leaves_those_before(make, tw
     ask = {"due": checkpoints.due, "wait": checkpoints.wait, "save": lambda: save(checkpoints, step, 8)}
     with pytest.raises(OSError, match=r"File too large: '.*checkpoint-000000007"):
         ask[noticed]()
-    other = new_step()
-    assert make().load(other).update == 5
+    other, checkpoints = new_step(), make()
+    assert checkpoints.load(other).update == 5
     assert_close(state(other), twice[5], **EXACT)
+    checkpoints.drop_newer()
     assert tree(tmp_path) == before
 
 
@@ -291,10 +294,12 @@ def one_file(folder: Path, update: int) -> Path:
 def test_one_with_a_damaged_file_is_passed_over_with_a_warning(make, twice, tmp_path, count, spoil, message):
     split(tmp_path / "checkpoint-000000005", count)
     spoil(tmp_path / "checkpoint-000000005" / f"{count:05d}-of-{count:05d}.safetensors")
-    other = new_step()
+    other, checkpoints = new_step(), make()
     with pytest.warns(UserWarning, match=message):
-        assert make().load(other).update == 3
+        assert checkpoints.load(other).update == 3
     assert_close(state(other), twice[3], **EXACT)
+    assert saved(tmp_path) == [3, 5], "as long as the training may fail, nothing is removed"
+    checkpoints.drop_newer()
     assert saved(tmp_path) == [3]  # what is newer than the training would only mislead
     advance(other, 5)
     assert_close(state(other), twice[5], **EXACT)
@@ -302,8 +307,10 @@ def test_one_with_a_damaged_file_is_passed_over_with_a_warning(make, twice, tmp_
 
 def test_one_that_was_being_written_is_removed_without_a_word(make, twice, tmp_path):
     path = one_file(tmp_path, 5)
-    path.rename(path.with_name(f".{path.name}.4711.tmp"))
-    assert make().load(new_step()).update == 3
+    path.rename(path.with_name(f".{path.name}.ab3_e9xy.tmp"))
+    checkpoints = make()
+    assert checkpoints.load(new_step()).update == 3
+    checkpoints.drop_newer()
     assert saved(tmp_path) == [3]
 
 

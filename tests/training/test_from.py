@@ -50,6 +50,17 @@ def test_it_begins_with_that_models_weights_and_keeps_its_tokenizers_and_sizes(f
         assert_close(after[name], before[name], rtol=0.0, atol=2e-4)
 
 
+def test_weights_to_begin_with_that_were_damaged_meanwhile_are_refused(further, interrupting):
+    with interrupting(3):
+        train(config := further(max_updates=9))
+    path = config.out / "resume" / "initial.safetensors"
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(RunError, match=r"initial\.safetensors is damaged \(its checksum is another\)"):
+        resume(config.out)
+
+
 def test_what_it_began_with_is_kept_if_nothing_was_better(further, trained, files):
     config = further(max_updates=10, learning_rate=3.0, clip_norm=0.0)
     result = train(config)

@@ -84,6 +84,37 @@ def test_a_run_with_files_of_somebody_elses_is_not_replaced(config, said):
         prepare_run(config(overwrite=True), said.append)
 
 
+@pytest.mark.parametrize("name", ["source.vocab.json", ".model.safetensors.ab3_e9xy.tmp"])
+def test_what_an_import_or_a_killed_training_has_left_is_no_bodys(config, said, name):
+    settings = config()
+    prepare_run(settings, said.append)
+    (settings.out / name).mkdir() if name.endswith(".tmp") else (settings.out / name).touch()
+    prepare_run(config(overwrite=True), said.append)
+    assert not (settings.out / name).exists()
+
+
+def test_what_looks_like_ours_and_is_not_stays(config, said):
+    settings = config()
+    prepare_run(settings, said.append)
+    for name in (".config.json.backup", ".tmp-notes"):
+        (settings.out / name).touch()
+        with pytest.raises(RunError, match=f"run also holds {name}: move that away"):
+            prepare_run(config(overwrite=True), said.append)
+        (settings.out / name).unlink()
+
+
+def test_what_comes_into_the_folder_while_its_replacement_is_made_stays(config, said, tmp_path):
+    prepare_run(config(), said.append)
+
+    def say(line: str) -> None:
+        (config().out / "notes.txt").touch()
+
+    with pytest.raises(RunError, match=r"run also holds notes\.txt"):
+        prepare_run(config(overwrite=True), say)
+    assert (config().out / "notes.txt").exists()
+    assert sorted(path.name for path in (tmp_path / "runs").iterdir()) == [".prepared", "run"]
+
+
 # Used again
 
 
@@ -102,7 +133,9 @@ def test_what_is_prepared_is_used_again(config, prepared, said):
     prepare_run(settings, said.append)
     assert said == [AGAIN]
     assert content(settings.out) == content(prepared.out)
-    assert set(content(settings.out)) == {*ARRAYS, "resume/valid.json", "source.symbols", "target.symbols"}
+    files = {*ARRAYS, "resume/valid.json", "source.symbols", "target.symbols"}
+    assert set(content(settings.out)) == {*files, "resume/checksums.json"}
+    assert set(json.loads((settings.out / "resume" / "checksums.json").read_text())["files"]) == files
     assert training(settings.out) == {
         **{"settings": settings.to_json(), "chosen": {}},
         "pairs": training(prepared.out)["pairs"],
@@ -163,6 +196,22 @@ def test_neither_few_pairs_nor_files_that_change_meanwhile_are_kept(
     prepare_run(config(), say)
     assert training(config().out)["pairs"]["train"]["read"] == 1140 + changed
     assert [path.name for path in (tmp_path / "runs").iterdir()] == ["run"]
+
+
+def test_what_is_kept_and_was_damaged_is_prepared_anew(config, prepared, said):
+    before = content(config("first").out)
+    flip(entries(prepared.out.parent)[0] / "train" / "target.ids")
+    prepare_run(config("second"), said.append)
+    assert AGAIN not in said
+    assert content(config("second").out) == before
+    prepare_run(config("third"), said.append)
+    assert said[-1] == AGAIN
+
+
+def flip(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
 
 
 def test_where_nothing_can_be_kept_the_run_is_made(config, said, tmp_path):

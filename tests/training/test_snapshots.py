@@ -43,25 +43,43 @@ def best(folder):
     return load_file(folder / "model.safetensors")["a"].item() if (folder / "model.safetensors").exists() else None
 
 
-def test_the_best_weights_are_again_those_of_an_earlier_update(tmp_path):
-    resume, file = tmp_path / "resume", tmp_path / "model.safetensors"
-    resume.mkdir()
+@pytest.fixture
+def saved(tmp_path):
+    """A folder `resume` with the best weights of three updates; returns their checksums."""
+    (tmp_path / "resume").mkdir()
+    checksums = {}
     for update in (5, 11, 23):
-        save_best(resume, file, {"a": torch.tensor(float(update))}, update)
+        weights = {"a": torch.tensor(float(update))}
+        checksums[update] = save_best(tmp_path / "resume", tmp_path / "model.safetensors", weights, update)
         assert best(tmp_path) == update
-    restore_best(resume, file, 11)
+    return checksums
+
+
+def test_the_best_weights_are_again_those_of_an_earlier_update(tmp_path, saved):
+    resume, file = tmp_path / "resume", tmp_path / "model.safetensors"
+    assert restore_best(resume, file, 11, saved[11])
     assert best(tmp_path) == 11
     assert sorted(path.name for path in resume.iterdir()) == [f"best-{n:09d}.safetensors" for n in (5, 11)]
-    restore_best(resume, file, 0)
+    assert restore_best(resume, file, 0, "")
     assert best(tmp_path) is None
     assert list(resume.iterdir()) == []
+
+
+def test_damaged_best_weights_are_not_taken_for_the_best(tmp_path, saved):
+    path = tmp_path / "resume" / "best-000000011.safetensors"
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.write_bytes(content)
+    with pytest.warns(UserWarning, match=r"best-000000011\.safetensors is damaged; the next validation counts as the"):
+        assert not restore_best(tmp_path / "resume", tmp_path / "model.safetensors", 11, saved[11])
+    assert best(tmp_path) is None
 
 
 def test_the_best_weights_of_some_updates_are_kept(tmp_path):
     for update in range(1, 20):
         save_best(tmp_path, tmp_path / "model.safetensors", {"a": torch.tensor(float(update))}, update)
     assert len(list(tmp_path.glob("best-*"))) == KEPT_BEST
-    restore_best(tmp_path, tmp_path / "model.safetensors", 3)  # not kept any more
+    restore_best(tmp_path, tmp_path / "model.safetensors", 3, "")  # not kept any more
     assert best(tmp_path) == 19
 
 
@@ -88,6 +106,6 @@ def test_those_of_a_future_that_will_be_another_are_dropped(tmp_path, update, le
 
 def test_other_files_are_no_snapshots(tmp_path):
     save_file({"w": torch.zeros(1)}, tmp_path / "state.safetensors")
-    (tmp_path / ".snapshot-000000003.safetensors.4711.tmp").touch()
+    (tmp_path / ".snapshot-000000003.safetensors.ab3_e9xy.tmp").mkdir()
     (tmp_path / "checkpoint-000000003").mkdir()
     assert snapshots(tmp_path) == []

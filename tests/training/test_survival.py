@@ -21,8 +21,8 @@ LENGTH = dict(max_updates=90, dropout=0.2, validate_every=30)
 
 
 def unfinished(folder: Path) -> list[Path]:
-    """The files that are being written, or were when the process was lost."""
-    return [path for pattern in (".*.tmp", ".tmp??????") for path in folder.rglob(pattern)]
+    """The folders of files that are being written, or were when the process was lost."""
+    return list(folder.rglob(".*.tmp"))
 
 
 def wait_for(process: subprocess.Popen[str], what: Callable[[], object]) -> None:

@@ -101,7 +101,14 @@ def test_what_an_interrupted_run_needs_is_in_its_folder_and_no_more(interrupted,
     kept = files.names(config.out / "resume")
     assert any(name.startswith("best-") for name in kept)
     assert {name for name in kept if not name.startswith(("checkpoint", "best-"))} == {
-        *("train", "valid", "valid.json", "snapshot-000000010.safetensors", "snapshot-000000020.safetensors")
+        *(
+            "train",
+            "valid",
+            "valid.json",
+            "checksums.json",
+            "snapshot-000000010.safetensors",
+            "snapshot-000000020.safetensors",
+        )
     }
     _, newest = sorted(name for name in kept if name.startswith("checkpoint"))
     assert newest == "checkpoint-000000023"
@@ -115,7 +122,10 @@ def test_a_lost_process_continues_from_its_last_checkpoint(settings, crashing, u
         train(config)
     with (config.out / "metrics.jsonl").open("a", encoding="utf-8") as file:
         file.write('{"update": 24, "lo')  # it was lost in the middle of a line
-    (config.out / ".model.safetensors.4711.tmp").write_bytes(b"half a model")
+    half = config.out / ".model.safetensors.ab3_e9xy.tmp"
+    half.mkdir()
+    for name in (".lock", "model.safetensors"):
+        (half / name).write_bytes(b"half a model")
     with counting() as updates:
         assert resume(config.out).updates == 25
     assert updates() <= 10 if seconds == OFTEN else updates() == 25

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from glassformer.data.corpus import Corpus
 from glassformer.errors import DataError, RunError
-from glassformer.tensors import read_tensors, write_tensors
+from glassformer.tensors import check_tensors, read_tensors, write_checked_tensors
 from glassformer.text.tokenizer import EOS
 
 NULL = 0.08
@@ -100,12 +100,17 @@ class Aligner:
         return Aligner(*(tensor.to(device) for tensor in (self._cells, self._likely, self._frequency)))
 
     def save(self, path: Path) -> None:
-        """Write a safetensors file whose tensors are named as the constructor's arguments; whole, or not at all."""
-        write_tensors(path, {"cells": self._cells, "likely": self._likely, "frequency": self._frequency})
+        """Write a safetensors file, with a checksum, whose tensors are named as the constructor's arguments."""
+        tensors = {"cells": self._cells, "likely": self._likely, "frequency": self._frequency}
+        write_checked_tensors(path, tensors, {})
 
     @classmethod
     def load(cls, path: Path) -> "Aligner":
         """Read what `save` wrote; RunError if it is damaged, or something else."""
+        try:
+            check_tensors(path)
+        except RunError as error:
+            raise RunError(f"{error}: remove it, and it is learned again") from None
         tensors = read_tensors(path)
         kinds = {name: (tensor.dtype, tensor.dim()) for name, tensor in tensors.items()}
         expected = {"cells": (torch.int64, 1), "likely": (torch.float32, 1), "frequency": (torch.float32, 1)}

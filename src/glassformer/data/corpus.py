@@ -10,22 +10,38 @@ from jaxtyping import Int
 from torch import Tensor
 
 from glassformer.data.encode import EncodedPairs, PairCounts
-from glassformer.errors import DataError
+from glassformer.decoding import check_regular
+from glassformer.errors import DataError, RunError
+
+AT_ONCE = 1 << 22
+"""Token ids that are looked at in one go."""
 
 
 class Ragged:
     """Sequences of different lengths in two memory-mapped files: all ids, and where each sequence begins."""
 
     def __init__(self, stem: Path) -> None:
-        self.ids = _map(stem.with_suffix(".ids"), torch.int32, 4)
-        self.offsets = _map(stem.with_suffix(".offsets"), torch.int64, 8)
+        """Map the files; RunError unless each sequence begins where the one before ends, and the last with the ids."""
+        self._ids_file, offsets_file = stem.with_suffix(".ids"), stem.with_suffix(".offsets")
+        self.ids = _map(self._ids_file, torch.int32, 4)
+        self.offsets = _map(offsets_file, torch.int64, 8)
         self.lengths = self.offsets.diff()
+        rises = len(self.lengths) and self.offsets[0] == 0 and self.lengths.min() > 0
+        if not rises or self.offsets[-1] != len(self.ids):
+            raise damaged(offsets_file, "its offsets are not those of the sequences")
 
     def __len__(self) -> int:
         return len(self.lengths)
 
     def __getitem__(self, index: int) -> Int[Tensor, " length"]:
         return self.ids[self.offsets[index] : self.offsets[index + 1]]
+
+    def check_ids(self, vocab_size: int) -> None:
+        """Raise RunError unless all ids are those of a vocabulary of this size. It reads the whole file."""
+        for ids in self.ids.split(AT_ONCE):
+            low, high = (int(end) for end in ids.aminmax())
+            if low < 0 or high >= vocab_size:
+                raise damaged(self._ids_file, f"the vocabulary has {vocab_size:,} ids, got {low if low < 0 else high}")
 
 
 class Corpus:
@@ -34,6 +50,8 @@ class Corpus:
     def __init__(self, folder: Path) -> None:
         self.source = Ragged(folder / "source")
         self.target = Ragged(folder / "target")
+        if len(self.source) != len(self.target):
+            raise damaged(folder, f"it has {len(self.source):,} sources and {len(self.target):,} targets")
 
     def __len__(self) -> int:
         return len(self.source)
@@ -82,6 +100,16 @@ class _Writer:
         self._written = offsets[-1]
 
 
+def damaged(path: Path, reason: str) -> RunError:
+    """Return the error for what was prepared for a training and can't be used any more."""
+    return RunError(
+        f"{path} is damaged ({reason}): copy it again from where it was whole, or train anew with --overwrite"
+    )
+
+
 def _map(path: Path, dtype: torch.dtype, bytes_each: int) -> Tensor:
-    size = path.stat().st_size // bytes_each
+    check_regular(path)
+    size, rest = divmod(path.stat().st_size, bytes_each)
+    if rest or not size:
+        raise damaged(path, "it was cut short")
     return torch.from_file(str(path), shared=False, size=size, dtype=dtype)

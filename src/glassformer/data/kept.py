@@ -10,24 +10,26 @@ import hashlib
 import json
 import os
 import re
-import shutil
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from msgspec import Struct, to_builtins
 
-from glassformer.decoding import FileName, Natural, read_json
-from glassformer.errors import DataError
-from glassformer.files import write_json
+from glassformer.decoding import FileName, Natural, open_regular, read_json
+from glassformer.errors import DataError, RunError
+from glassformer.files import flush_folder, remove_at_once, remove_unfinished, write_json
 
 PREPARED, ENTRY = ".prepared", "entry.json"
 FORMAT = 3
 """Version of the preparation: raise it whenever the same text and settings give other files than before."""
 KEPT = 4
 """Number of entries that are kept: the last ones used."""
-CHECKED = 1 << 24
-"""Bytes up to which a file's content is checked before it is used; of a larger file only the size is."""
+
+
+Fingerprint = tuple[Natural, str]
+"""Size and checksum of a file."""
 
 
 class _Facts(Struct, frozen=True, forbid_unknown_fields=True):
@@ -43,8 +45,7 @@ class _Entry(Struct, frozen=True, forbid_unknown_fields=True):
 
     format: Natural
     facts: _Facts
-    files: dict[str, list[Natural | str]]
-    """Size of each file, and its checksum."""
+    files: dict[str, Fingerprint]
     checksum: str
     """The checksum of all the rest."""
 
@@ -60,56 +61,57 @@ class KeptCorpora:
         entry = self._folder / digest
         if not _is_whole(entry):
             return None
-        os.utime(entry)
+        with suppress(OSError):  # a folder that may only be read
+            os.utime(entry)
         return entry
 
     def keep(self, made: Path, digest: str) -> None:
         """Move a complete folder here, and remove the entries that have gone unused for longest."""
         self._folder.mkdir(parents=True, exist_ok=True)
+        remove_unfinished(self._folder)
         entry = self._folder / digest
+        if _is_whole(entry):  # another process has made it meanwhile
+            return
         if entry.exists():
-            shutil.rmtree(entry)  # it is damaged
+            remove_at_once(entry)
         made.replace(entry)
         os.utime(entry)
         entries = [path for path in self._folder.iterdir() if re.fullmatch("[0-9a-f]{32}", path.name)]
         for old in sorted(entries, key=lambda path: path.stat().st_mtime_ns)[:-KEPT]:
-            shutil.rmtree(old)
+            remove_at_once(old)
+
+
+def fingerprint(path: Path) -> Fingerprint:
+    """Return size and checksum of a file; RunError where it isn't a regular one."""
+    with os.fdopen(open_regular(path), "rb") as file:
+        digest = hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16))
+        return os.fstat(file.fileno()).st_size, digest.hexdigest()
 
 
 def write_entry(folder: Path, facts: Mapping[str, Any]) -> None:
     """Write entry.json into a folder that is otherwise complete, with everything flushed to the disk."""
-    files = {}
-    for path in sorted(path for path in folder.rglob("*") if path.is_file()):
-        with path.open("rb+") as file:
-            os.fsync(file.fileno())
-        files[path.relative_to(folder).as_posix()] = _fingerprint(path)
+    flush_folder(folder)
+    paths = sorted(path for path in folder.rglob("*") if path.is_file())
+    files = {path.relative_to(folder).as_posix(): fingerprint(path) for path in paths}
     values = {"format": FORMAT, "facts": facts, "files": files}
-    write_json(folder / ENTRY, {**values, "checksum": _checksum(_as_json(values))})
+    write_json(folder / ENTRY, {**values, "checksum": _checksum(values)})
 
 
-def read_entry(entry: Path) -> dict[str, Any]:
-    """Return the facts that `write_entry` was given."""
-    return to_builtins(read_json(entry / ENTRY, _Entry).facts)
+def read_entry(entry: Path) -> tuple[dict[str, Any], dict[str, Fingerprint]]:
+    """Return the facts that `write_entry` was given, and the fingerprints of the files."""
+    found = read_json(entry / ENTRY, _Entry)
+    return to_builtins(found.facts), found.files
 
 
 def _is_whole(entry: Path) -> bool:
     try:
         values = to_builtins(read_json(entry / ENTRY, _Entry, error=DataError))
-        if values.pop("checksum") != _checksum(_as_json(values)) or values["format"] != FORMAT:
+        if values.pop("checksum") != _checksum(values) or values["format"] != FORMAT:
             return False
-        return all(_fingerprint(entry / name) == kept for name, kept in values["files"].items())
-    except (OSError, DataError):  # no entry, or not one of ours
+        return all(fingerprint(entry / name) == tuple(kept) for name, kept in values["files"].items())
+    except (OSError, DataError, RunError):  # no entry, or not one of ours
         return False
 
 
-def _fingerprint(path: Path) -> list[int | str]:
-    size = path.stat().st_size
-    return [size] if size > CHECKED else [size, _checksum(path.read_bytes())]
-
-
-def _as_json(values: Mapping[str, Any]) -> bytes:
-    return json.dumps(values, sort_keys=True).encode()
-
-
-def _checksum(content: bytes) -> str:
-    return hashlib.blake2b(content, digest_size=16).hexdigest()
+def _checksum(values: Mapping[str, Any]) -> str:
+    return hashlib.blake2b(json.dumps(values, sort_keys=True).encode(), digest_size=16).hexdigest()

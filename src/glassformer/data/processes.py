@@ -196,11 +196,15 @@ def _read(stream: BinaryIO, length: int) -> bytes:
     return data
 
 
-def main() -> None:
-    """Be a worker process: the first frame names the work, the further frames are items, until the stream ends."""
-    # However the process that started this one ends, this one ends too, silently.
+def end_with_parent() -> None:
+    """Let this process end, silently, however the process that started it ends (on Linux)."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def main() -> None:
+    """Be a worker process: the first frame names the work, the further frames are items, until the stream ends."""
+    end_with_parent()
     if hasattr(signal, "SIGPIPE"):
         signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     coming, going = sys.stdin.buffer, sys.stdout.buffer

@@ -1,31 +1,18 @@
-"""Translation from file to file that takes hours, and continues after a stop.
-
-    OUT.partial        the output for the first lines of the input, whole chunks
-    OUT.partial.json   for how many lines, their digest, how many bytes of output they gave, and the settings
-
-The second is what counts: it is written after the bytes that it tells of, so whatever stops the process, what it says
-is there. OUT itself appears at the end, complete.
-"""
+"""Translation from file to file that takes hours, and continues after a stop (see `partial`)."""
 
 import hashlib
-import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
-from itertools import islice
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
-from glassformer.decoding import Natural, read_json
-from glassformer.errors import ConfigError, DataError
-from glassformer.files import check_writable, write_json
 from glassformer.generation import stream
 from glassformer.generation.config import SearchConfig, as_config
+from glassformer.generation.partial import partial_output
 from glassformer.generation.translator import Translator
 from glassformer.pairs.files import PairFiles
 from glassformer.pairs.lines import read_lines
 from glassformer.run.config import read_config
-from glassformer.run.lock import try_lock
 from glassformer.run.names import CONFIG, WEIGHTS
 from glassformer.text.vocabulary import VOCABULARY
 
@@ -147,127 +134,3 @@ def _digest(paths: Iterable[Path]) -> str:
             with path.open("rb") as file:
                 digest.update(hashlib.file_digest(file, "blake2b").digest())
     return digest.hexdigest()
-
-
-@dataclass(frozen=True)
-class Record:
-    """The extent of a partial output, and the settings it was made with."""
-
-    settings: Mapping[str, Any]
-    lines: Natural = 0
-    """Number of lines of the input that are done."""
-    digest: str = ""
-    """A digest of those lines."""
-    bytes: Natural = 0
-    """Number of bytes of output that they gave."""
-
-
-class PartialOutput:
-    """The output for the first lines of an input, to which the output for the next ones is added."""
-
-    def __init__(self, path: Path, file: BinaryIO, record: Record) -> None:
-        self.path = path
-        self._file = file
-        self._record = record
-        self._digest = hashlib.blake2b(digest_size=16)
-
-    @property
-    def lines(self) -> int:
-        """Number of lines of the input that are done."""
-        return self._record.lines
-
-    def skip(self, lines: Iterator[str], name: object) -> None:
-        """Skip the lines that are done in those of the input `name`; DataError if it begins with other lines."""
-        for line in islice(lines, self.lines):
-            self._digest.update(f"{line}\n".encode())
-        if self.lines and self._digest.hexdigest() != self._record.digest:
-            raise DataError(
-                f"{name} doesn't begin with the {self.lines:,} lines whose output is in {self.path}: give the input "
-                "that it was started with, or remove it to start over"
-            )
-
-    def append(self, lines: Sequence[str], output: bytes) -> None:
-        """Add the output for the next lines; once this returns, no stop can lose it."""
-        self._file.write(output)
-        self._file.flush()
-        os.fsync(self._file.fileno())
-        self._digest.update("".join(f"{line}\n" for line in lines).encode())
-        count, size = self.lines + len(lines), self._record.bytes + len(output)
-        self._record = Record(self._record.settings, count, self._digest.hexdigest(), size)
-        write_json(_json_of(self.path), asdict(self._record))
-
-    def cut(self) -> None:
-        """Cut the files to whole chunks, and remove them if there is none."""
-        if self.lines:
-            os.truncate(self.path, self._record.bytes)
-            write_json(_json_of(self.path), asdict(self._record))  # again: a Ctrl-C may have stopped its writing
-        else:
-            _json_of(self.path).unlink(missing_ok=True)
-            self.path.unlink(missing_ok=True)
-
-
-@contextmanager
-def partial_output(output: Path, settings: Mapping[str, Any], *, resume: bool) -> Iterator[PartialOutput]:
-    """Collect output that becomes the file `output` when all went well; otherwise what there is stays beside it.
-
-    With `resume` what is there is continued, if its settings (of JSON's types) are the same; without, nothing may be
-    there.
-    """
-    check_writable(output)
-    path = output.with_name(f"{output.name}.partial")
-    if resume and output.exists() and not path.exists():
-        raise DataError(
-            f"{output} is there and {path.name} isn't: there is nothing to resume; leave out --resume to write it anew"
-        )
-    with path.open("ab") as file:
-        if not try_lock(file.fileno()):
-            raise DataError(
-                f"another process is writing to {path}: wait until it has finished, or choose another output"
-            )
-        record = _resumable(path, settings, resume)
-        partial = PartialOutput(path, file, record)
-        try:
-            with file:  # closed before it is cut to whole chunks
-                file.truncate(record.bytes)
-                write_json(_json_of(path), asdict(record))
-                yield partial
-        except BaseException:
-            partial.cut()
-            raise
-    path.replace(output)
-    _json_of(path).unlink()
-
-
-def _json_of(path: Path) -> Path:
-    """Return the path of a partial output's record."""
-    return path.with_name(f"{path.name}.json")
-
-
-def _resumable(path: Path, settings: Mapping[str, Any], resume: bool) -> Record:
-    """Return the record of what is there; ConfigError or DataError if it can't be continued, or would be lost."""
-    size = path.stat().st_size
-    record = _read(_json_of(path)) if size else Record(settings)
-    remove = f"remove {path} to start over"
-    if record is None or size < record.bytes:
-        raise DataError(f"{path} is not what {_json_of(path).name} says, or that is missing or damaged: {remove}")
-    if not record.lines:
-        return Record(settings)
-    if not resume:
-        raise DataError(
-            f"{path} has the output for {record.lines:,} lines, of a run that was stopped: continue with --resume, or "
-            f"{remove}"
-        )
-    old, new = record.settings, settings
-    if differ := [name for name in {**old, **new} if old.get(name) != new.get(name)]:
-        was, now = (", ".join(f"{name} {values.get(name)}" for name in differ) for values in (old, new))
-        message = f"{path} was started with {was}, and is to be continued with {now}: give the same, or {remove}"
-        raise ConfigError(message)
-    return record
-
-
-def _read(path: Path) -> Record | None:
-    """Return the record, or None if it is missing or damaged."""
-    try:
-        return read_json(path, Record, error=DataError)
-    except (OSError, DataError):
-        return None

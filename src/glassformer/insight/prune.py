@@ -5,9 +5,11 @@ each round (Michel et al. 2019; Molchanov et al. 2017). Validation pairs choose 
 model may know its training pairs by heart.
 """
 
+import os
 import random
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -15,17 +17,26 @@ from pathlib import Path
 from glassformer.decoding import read_json
 from glassformer.device import pick_device, use_threads
 from glassformer.errors import ArgumentError, ConfigError, DivergedError, GlassformerError, OutOfMemoryError, RunError
-from glassformer.files import write_json
+from glassformer.files import (
+    flush_folder,
+    move_folder,
+    new_folder,
+    open_to_append,
+    remove_at_once,
+    remove_unfinished,
+    write_json,
+)
 from glassformer.generation.config import SearchConfig
 from glassformer.insight.config import PruneConfig
 from glassformer.insight.gates import least_missed
 from glassformer.insight.speed import Speed, compare_speed, peak_memory
 from glassformer.insight.study import Sentences
+from glassformer.locking import try_lock
 from glassformer.pairs.files import Pair, PairFiles
 from glassformer.run.config import TrainingRecord, read_config
 from glassformer.run.folder import load_run, open_run, training_metric, write_config, write_weights
 from glassformer.run.metrics import read_metrics
-from glassformer.run.names import METRICS, PRUNED, WEIGHTS
+from glassformer.run.names import LOCK, METRICS, PRUNED, WEIGHTS
 from glassformer.training.config import TrainConfig
 from glassformer.training.train import train_once
 from glassformer.transformer.model import Transformer, count_parameters
@@ -34,6 +45,8 @@ SPEED_LINES = 200
 """Number of lines that are translated to measure the speed."""
 SCORED_PAIRS = 2_000
 """Most validation pairs that are translated for a score: more than in ordinary training, which scores more often."""
+MOVED = "moved"
+"""File in the folder of rounds that says that the last one is being moved into place."""
 DRAWN_FROM = 100_000
 """Number of pairs at the beginning of a file from which those are drawn that heads and speed are measured on."""
 
@@ -119,8 +132,11 @@ def prune(config: PruneConfig, say: Callable[[str], None] = print) -> Pruning | 
     Example: docs/howto/prune.md.
     """
     work = config.work
-    # Then only the folders still have to be moved into place.
-    reported = (work / f"{config.rounds}-trained" / PRUNED).exists()
+    last = work / f"{config.rounds}-trained"
+    reported = (last / PRUNED).exists()  # then only the folders still have to be moved into place
+    remove_unfinished(work.parent, work.name)
+    if (work / MOVED).exists() and not last.exists():  # a kill came right after `out` was complete
+        remove_at_once(work)
     for name, folder in (("out", config.out), ("unpruned", config.unpruned)):
         if folder is not None and folder.exists() and not (name == "unpruned" and reported):
             raise RunError(f"{folder} exists already: choose another --{name}, or remove it first")
@@ -129,10 +145,21 @@ def prune(config: PruneConfig, say: Callable[[str], None] = print) -> Pruning | 
         if files is not None and not reported:
             files.check()
     use_threads(config.threads)
+    if work.is_symlink():
+        raise RunError(f"{work} is a link, and must be a folder of its own: remove it")
     work.mkdir(parents=True, exist_ok=True)
-    if config.unpruned is not None:
-        config.unpruned.parent.mkdir(parents=True, exist_ok=True)
-    _check_same(config, work)
+    with _alone(work):
+        _check_same(config, work)
+        report = _prune_or_advise(work, config, total, gone, say)
+        if report is not None:
+            remove_at_once(work)
+    return report
+
+
+def _prune_or_advise(
+    work: Path, config: PruneConfig, total: int, gone: int, say: Callable[[str], None]
+) -> Pruning | None:
+    """Do the rounds in the folder `work`; an error says what to do about it, and leaves no folder without a round."""
     try:
         return _prune_in(work, config, total, gone, say)
     except DivergedError as error:
@@ -148,8 +175,20 @@ def prune(config: PruneConfig, say: Callable[[str], None] = print) -> Pruning | 
         ) from error
     except GlassformerError:
         if not any(path.is_dir() for path in work.iterdir()):  # nothing was trained, so other settings may be tried
-            shutil.rmtree(work)
+            remove_at_once(work)
         raise
+
+
+@contextmanager
+def _alone(work: Path) -> Iterator[None]:
+    """Let no other process prune in the folder `work` inside; RunError where one does."""
+    descriptor = open_to_append(work / LOCK)
+    try:
+        if not try_lock(descriptor):
+            raise RunError(f"{work} is used by another pruning: wait for it, or stop it")
+        yield
+    finally:
+        os.close(descriptor)
 
 
 def _metric(config: PruneConfig) -> str:
@@ -200,18 +239,12 @@ def _prune_in(work: Path, config: PruneConfig, total: int, gone: int, say: Calla
     )
     write_json(pruned / PRUNED, asdict(report))
     if config.unpruned is not None and not config.unpruned.exists():
-        _copy(unpruned, config.unpruned)
-    pruned.replace(config.out)
-    shutil.rmtree(work)
+        with new_folder(config.unpruned) as copy:
+            shutil.copytree(unpruned, copy, dirs_exist_ok=True)
+    (work / MOVED).touch()
+    flush_folder(pruned)
+    move_folder(pruned, config.out)
     return report
-
-
-def _copy(folder: Path, to: Path) -> None:
-    """Copy the run folder, whole or not at all."""
-    temporary = to.with_name(f".{to.name}.tmp")
-    shutil.rmtree(temporary, ignore_errors=True)
-    shutil.copytree(folder, temporary)
-    temporary.replace(to)
 
 
 def report_lines(report: Pruning) -> Iterator[str]:
@@ -249,12 +282,9 @@ def _remove_some(folder: Path, left: int, config: PruneConfig, out: Path) -> Non
     for name, head in least_missed(run.model, batches, run.model.config.all_heads - left):
         removed.setdefault(name, []).append(head)
     pruned = without_heads(run.model, removed)
-    temporary = out.with_name(f".{out.name}.tmp")
-    shutil.rmtree(temporary, ignore_errors=True)
-    temporary.mkdir(parents=True)
-    write_weights(temporary, pruned.state_dict())
-    write_config(temporary, pruned.config, run.source_tokenizer, run.target_tokenizer, TrainingRecord(removed=removed))
-    temporary.replace(out)
+    with new_folder(out) as made:
+        write_weights(made, pruned.state_dict())
+        write_config(made, pruned.config, run.source_tokenizer, run.target_tokenizer, TrainingRecord(removed=removed))
 
 
 def _draw_pairs(files: PairFiles, seed: int, most: int) -> list[Pair]:

@@ -21,9 +21,11 @@ _PROCESS_STATUS = Path("/proc/self/status")  # Linux only
 _TRANSLATE_ALONE = """
 import sys
 from pathlib import Path
+from glassformer.data.processes import end_with_parent
 from glassformer.decoding import decode_message
 from glassformer.device import tame_memory
 from glassformer.generation.translator import Translator
+end_with_parent()
 folder, lines = decode_message(sys.stdin.buffer.read())
 tame_memory()
 Translator.load(Path(folder), "cpu").translate(lines)

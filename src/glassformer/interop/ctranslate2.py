@@ -5,13 +5,13 @@ target.spm.
 """
 
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 from torch import Tensor
 from torch.nn.functional import pad
 
 from glassformer.errors import ConfigError, RunError
+from glassformer.files import new_folder
 from glassformer.interop.huggingface import check_subwords
 from glassformer.run.folder import Run
 from glassformer.text.tokenizer import EOS, UNK
@@ -58,17 +58,11 @@ def export_ctranslate2(run: Run, out: Path, quantization: str | None = None) -> 
     spec = _spec(run)
     spec.validate()
     spec.optimize(quantization=quantization)
-    out.parent.mkdir(parents=True, exist_ok=True)
-    with TemporaryDirectory(prefix=f".{out.name}.", dir=out.parent) as temporary:
-        folder = Path(temporary, "model")
-        folder.mkdir()
-        spec.save(str(folder))
+    with new_folder(out) as made:
+        spec.save(str(made))
         for side, tokenizer in tokenizers.items():
-            tokenizer.save(folder / side)
-            (folder / f"{side}.vocab.json").unlink(missing_ok=True)  # the vocabulary is written already
-        if out.exists():
-            out.rmdir()  # an empty one, in whose place not every system puts another
-        folder.rename(out)
+            tokenizer.save(made / side)
+            (made / f"{side}.vocab.json").unlink(missing_ok=True)  # the vocabulary is written already
 
 
 def _spec(run: Run) -> Any:

@@ -15,7 +15,7 @@ from torch.nn.functional import pad
 
 from glassformer.decoding import MOST_BYTES, Natural, decode_json, read_limited
 from glassformer.errors import ConfigError, DataError, RunError, shown
-from glassformer.files import write_json
+from glassformer.files import new_folder, write_json
 from glassformer.run.config import TrainingRecord
 from glassformer.run.folder import Run, WeightFile, load_run, write_config, write_weights
 from glassformer.tensors import write_tensors
@@ -44,9 +44,10 @@ _DECODER_LAYER = {
 
 
 def import_marian(folder: Path, out: Path) -> Run:
-    """Write a run folder `out` from the Marian model in `folder`, and return the run.
+    """Write a run folder `out` from the Marian model in `folder`, whole or not at all, and return the run.
 
-    RunError says what is missing, damaged or unlike our model; DataError, what is wrong with a vocabulary.
+    `out` must be new or empty. RunError says what is missing, damaged or unlike our model; DataError, what is wrong
+    with a vocabulary.
     """
     config = _read_config(folder)
     if not (folder / WEIGHTS).exists():
@@ -68,15 +69,16 @@ def import_marian(folder: Path, out: Path) -> Run:
             f"{sizes[0]:,} and {sizes[1]:,}: these files are not of one model"
         )
     ours = _ours(weights, model_config, folder)
-    out.mkdir(parents=True, exist_ok=True)
-    write_weights(out, ours)
-    write_config(out, model_config, source, target, TrainingRecord(imported="huggingface marian"))
-    return load_run(out)
+    with new_folder(out) as made:
+        write_weights(made, ours)
+        write_config(made, model_config, source, target, TrainingRecord(imported="huggingface marian"))
+        return load_run(made)
 
 
 def export_marian(run: Run, out: Path) -> None:
-    """Write `run` to the folder `out` in the Marian layout; RunError says what the layout can't hold.
+    """Write `run` to the folder `out` in the Marian layout, whole or not at all; `out` must be new or empty.
 
+    RunError says what the layout can't hold.
     `transformers.MarianMTModel.from_pretrained(out)` reads it. Heads that were pruned become zeros. Vocabularies of
     two sizes are filled up to the larger, with tokens that are never predicted.
     """
@@ -91,37 +93,37 @@ def export_marian(run: Run, out: Path) -> None:
     )
     if config.shared_vocab and source != target:
         raise RunError("this run's source and target share embeddings but not their vocabulary: it can't be exported")
-    out.mkdir(parents=True, exist_ok=True)
-    write_tensors(out / WEIGHTS, _theirs(model, size), {"format": "pt"})
-    write_json(out / "vocab.json", source)
-    if not config.shared_vocab:
-        write_json(out / "target_vocab.json", target)
-    for tokenizer, side in ((run.source_tokenizer, "source"), (run.target_tokenizer, "target")):
-        tokenizer.save(out / side)
-        (out / f"{side}.vocab.json").unlink(missing_ok=True)  # the layout has its own
-    write_json(out / CONFIG, _their_config(config, size))
-    write_json(
-        out / "tokenizer_config.json",
-        {
-            "tokenizer_class": "MarianTokenizer",
-            "separate_vocabs": not config.shared_vocab,
-            "model_max_length": 512,
-            "source_lang": None,
-            "target_lang": None,
-        },
-    )
-    write_json(
-        out / "generation_config.json",
-        {
-            "bad_words_ids": [[size - 1]],
-            "decoder_start_token_id": size - 1,
-            "eos_token_id": EOS,
-            "forced_eos_token_id": EOS,
-            "max_length": 512,
-            "num_beams": 5,
-            "pad_token_id": size - 1,
-        },
-    )
+    with new_folder(out) as made:
+        write_tensors(made / WEIGHTS, _theirs(model, size), {"format": "pt"})
+        write_json(made / "vocab.json", source)
+        if not config.shared_vocab:
+            write_json(made / "target_vocab.json", target)
+        for tokenizer, side in ((run.source_tokenizer, "source"), (run.target_tokenizer, "target")):
+            tokenizer.save(made / side)
+            (made / f"{side}.vocab.json").unlink(missing_ok=True)  # the layout has its own
+        write_json(made / CONFIG, _their_config(config, size))
+        write_json(
+            made / "tokenizer_config.json",
+            {
+                "tokenizer_class": "MarianTokenizer",
+                "separate_vocabs": not config.shared_vocab,
+                "model_max_length": 512,
+                "source_lang": None,
+                "target_lang": None,
+            },
+        )
+        write_json(
+            made / "generation_config.json",
+            {
+                "bad_words_ids": [[size - 1]],
+                "decoder_start_token_id": size - 1,
+                "eos_token_id": EOS,
+                "forced_eos_token_id": EOS,
+                "max_length": 512,
+                "num_beams": 5,
+                "pad_token_id": size - 1,
+            },
+        )
 
 
 class _Kind(Struct, frozen=True):

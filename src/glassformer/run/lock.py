@@ -1,49 +1,31 @@
 """The lock by which one process at a time trains in a run folder; the kernel frees it however the process ends."""
 
+import errno
 import os
 import platform
-import shutil
+import stat
 import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from glassformer.decoding import read_limited
 from glassformer.errors import RunError
+from glassformer.files import remove_unfinished
+from glassformer.locking import TO_LOCK, is_at, try_lock
 from glassformer.run.names import LOCK, RESUME
 
-if sys.platform != "win32":  # which has no flock: nothing is locked there
-    import fcntl
-
-ASIDE = ".resume.{}.tmp"
-"""Name of `resume/` while it is removed."""
 TRIES = 20
 """Attempts to get the lock, 10 ms apart: `is_held` takes it for an instant."""
-
-
-def try_lock(descriptor: int, *, shared: bool = False) -> bool:
-    """Lock an open file until it is closed, and return whether it was free.
-
-    It counts as free where there are no locks: on Windows, and on some network filesystems. Shared locks don't exclude
-    each other.
-    """
-    if sys.platform == "win32":
-        return True
-    try:
-        fcntl.flock(descriptor, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    except OSError:  # ENOLCK, EOPNOTSUPP, EINVAL: whether somebody else writes can't be known, so it isn't refused
-        return True
-    return True
 
 
 @contextmanager
 def held(folder: Path) -> Iterator[None]:
     """Hold the lock of a run folder's `resume/`; RunError says which process holds it already.
 
-    Afterwards the lock is gone, and so is a `resume/` that `remove_resume` has put aside. Where the file system has no
-    locks (some network file systems), nothing is held and training goes on.
+    Afterwards the lock is gone. Where the file system has no locks (some network file systems), nothing is held and
+    training goes on.
     """
     descriptor = _acquire(folder)
     try:
@@ -51,11 +33,10 @@ def held(folder: Path) -> Iterator[None]:
     finally:
         if descriptor is not None:
             path = folder / RESUME / LOCK
-            if _is_at(descriptor, path):
+            if is_at(descriptor, path):
                 path.unlink()  # before it is freed: afterwards it may be another's
             os.close(descriptor)
-        for aside in folder.glob(ASIDE.format("*")):  # NFS keeps a file that was open, and so its folder, until now
-            shutil.rmtree(aside, ignore_errors=True)
+        remove_unfinished(folder, RESUME)  # NFS keeps a file that was open, and so its folder, until now
 
 
 def is_held(folder: Path) -> bool:
@@ -63,7 +44,7 @@ def is_held(folder: Path) -> bool:
     if sys.platform == "win32":
         return False
     try:
-        descriptor = os.open(folder / RESUME / LOCK, os.O_RDONLY)
+        descriptor = os.open(folder / RESUME / LOCK, TO_LOCK & ~os.O_RDWR | os.O_RDONLY)
     except OSError:
         return False
     try:
@@ -78,38 +59,41 @@ def check_free(folder: Path) -> None:
         raise _busy(folder)
 
 
-def remove_resume(folder: Path) -> None:
-    """Remove `resume/` at once, so that a training killed meanwhile is complete."""
-    aside = folder / ASIDE.format(os.getpid())
-    (folder / RESUME).rename(aside)
-    shutil.rmtree(aside, ignore_errors=True)
-
-
 def _acquire(folder: Path) -> int | None:
-    """Return a descriptor that holds the lock, and write this process's id into the file."""
+    """Return a descriptor that holds the lock, and write this process's id into the file.
+
+    A file that a dead process has left is taken over.
+    """
     if sys.platform == "win32":
         return None
     path = folder / RESUME / LOCK
     for _ in range(TRIES):
-        try:
-            descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
-        except (FileNotFoundError, NotADirectoryError):
-            raise RunError(f"the training of {folder} is complete: there is nothing to resume") from None
-        if try_lock(descriptor) and _is_at(descriptor, path):  # it may have been removed in between
-            os.ftruncate(descriptor, 0)
-            os.write(descriptor, f"{os.getpid()} {platform.node()}\n".encode())
-            return descriptor
+        descriptor = _open(path, folder)
+        if try_lock(descriptor) and is_at(descriptor, path):  # it may have been removed in between
+            if os.fstat(descriptor).st_nlink == 1:
+                os.ftruncate(descriptor, 0)
+                os.write(descriptor, f"{os.getpid()} {platform.node()}\n".encode())
+                return descriptor
+            path.unlink()  # the file has another name too, in a copy of the folder say, and stays as it is there
         os.close(descriptor)
         time.sleep(0.01)
     raise _busy(folder)
 
 
-def _is_at(descriptor: int, path: Path) -> bool:
-    """Return whether this open file is still the one at `path`."""
+def _open(path: Path, folder: Path) -> int:
+    """Open the lock's file, made if it is missing; RunError where it can't be one of ours, or there is no `resume/`."""
     try:
-        return os.path.samestat(os.fstat(descriptor), path.stat())
+        descriptor = os.open(path, TO_LOCK | os.O_CREAT, 0o666)
     except (FileNotFoundError, NotADirectoryError):
-        return False
+        raise RunError(f"the training of {folder} is complete: there is nothing to resume") from None
+    except OSError as error:
+        if error.errno not in (errno.ELOOP, errno.EISDIR, errno.ENXIO):
+            raise
+    else:
+        if stat.S_ISREG(os.fstat(descriptor).st_mode):
+            return descriptor
+        os.close(descriptor)
+    raise RunError(f"{path} must be a file, and is a link, a folder, a pipe or a device: remove it")
 
 
 def _busy(folder: Path) -> RunError:
@@ -127,6 +111,6 @@ def _busy(folder: Path) -> RunError:
 
 def _read(path: Path) -> str:
     try:
-        return path.read_text(encoding="utf-8").strip()
-    except OSError:
+        return read_limited(path, 1000).decode().strip()
+    except (OSError, RunError, UnicodeDecodeError):  # whoever holds it can't be named
         return ""

@@ -14,7 +14,7 @@ from typing import Any
 from msgspec import UNSET, Struct, UnsetType
 
 from glassformer.decoding import Natural, decode_json, open_regular
-from glassformer.files import replacing
+from glassformer.files import open_to_append, replacing
 from glassformer.text.scores import LOWER_IS_BETTER
 
 LONGEST = 1 << 16
@@ -95,7 +95,7 @@ class Metrics:
 
 def append_metrics(path: Path, figures: Report | Validation) -> None:
     """Add a line to a metrics.jsonl."""
-    with path.open("a", encoding="utf-8") as file:
+    with os.fdopen(open_to_append(path), "a", encoding="utf-8") as file:
         file.write(json.dumps(figures.to_json()) + "\n")
 
 

@@ -5,6 +5,7 @@ CONFIG, WEIGHTS, METRICS, CURVES = "config.json", "model.safetensors", "metrics.
 HEADS, HEADS_PICTURE, PRUNED, PRUNED_PICTURE = "heads.json", "heads.png", "prune.json", "prune.png"
 FILES = frozenset({CONFIG, WEIGHTS, METRICS, CURVES, HEADS, HEADS_PICTURE, PRUNED, PRUNED_PICTURE})
 """All files but those of the tokenizers, whose names stand in config.json."""
-RESUME, LOCK, INITIAL, ALIGNMENT = "resume", "lock", "initial.safetensors", "alignment.safetensors"
-"""The folder that only an unfinished training needs. In it: the lock of the process at work, the weights that a
-training from another run begins with, and the alignment that a guided head learns from."""
+RESUME, LOCK, CHECKSUMS = "resume", "lock", "checksums.json"
+INITIAL, ALIGNMENT = "initial.safetensors", "alignment.safetensors"
+"""The folder that only an unfinished training needs. In it: the lock of the process at work, the checksums of what was
+prepared, the weights that a training from another run begins with, and the alignment that a guided head learns from."""

@@ -7,7 +7,6 @@ can be read by any number of processes.
 """
 
 import json
-import shutil
 import time
 import warnings
 from collections.abc import Mapping, Sequence
@@ -23,6 +22,7 @@ from torch.distributed.tensor import DTensor
 
 from glassformer.decoding import Natural, decode_json
 from glassformer.errors import RunError
+from glassformer.files import remove_at_once
 from glassformer.tensors import check_tensors, open_tensors, write_checked_tensors
 from glassformer.training.distributed import ALONE, Processes, first_row, local_rows
 from glassformer.training.state import TrainingState
@@ -53,7 +53,7 @@ class Checkpoints:
         self._writing: Future[None] | None = None
 
     def load(self, step: Step) -> TrainingState:
-        """Put the newest checkpoint that is whole into model and optimizer, return its state, and remove newer ones.
+        """Put the newest checkpoint that is whole into model and optimizer, and return its state. Nothing is removed.
 
         Where there is none, the state is that of the beginning. A damaged checkpoint is passed over with a warning;
         RunError if all are damaged.
@@ -79,20 +79,24 @@ class Checkpoints:
             return _decode(paths[0], files[0], "position", TrainingState)
 
     def _newest(self) -> tuple[int, list[str]]:
-        """Return the update of the newest checkpoint that is whole, and what is wrong with newer ones; remove these."""
-        update, damaged, newer = 0, list[str](), list[Path]()
-        for path in sorted(self._folder.glob("checkpoint-*"), reverse=True):
+        """Return the update of the newest checkpoint that is whole, and what is wrong with newer ones."""
+        damaged = list[str]()
+        for path in self._all(newest_first=True):
             try:
                 if _is_whole(path):
-                    update = int(path.name.rpartition("-")[2])
-                    break
+                    return _update_of(path), damaged
             except RunError as error:
                 damaged.append(str(error))
-            newer.append(path)
-        if update or not damaged:  # otherwise all of it stays for whoever wants to look
-            for path in newer:
-                shutil.rmtree(path)
-        return update, damaged
+        return 0, damaged
+
+    def drop_newer(self) -> None:
+        """Remove the checkpoints after that which was loaded: damaged ones, and one that was being written."""
+        for path in self._all():
+            if _update_of(path) > self.saved:
+                remove_at_once(path)
+
+    def _all(self, *, newest_first: bool = False) -> list[Path]:
+        return sorted(self._folder.glob("checkpoint-*"), reverse=newest_first)
 
     @property
     def writing(self) -> bool:
@@ -134,11 +138,11 @@ class Checkpoints:
         path.parent.mkdir(exist_ok=True)
         write_checked_tensors(path, tensors, metadata)
         if self._processes.first:
-            folders = sorted(self._folder.glob("checkpoint-*"))
+            folders = self._all()
             kept = [folder for folder in folders if _complete(folder)][-KEPT:]
             for old in folders:
-                if len(kept) == KEPT and old < kept[0]:  # or what is left of one that was being removed
-                    shutil.rmtree(old)
+                if len(kept) == KEPT and old < kept[0]:
+                    remove_at_once(old)
         taken += time.thread_time() - before
         self.pause = max(SHORTEST, taken / SHARE) if self._seconds is None else self._seconds
         self._next = time.monotonic() + self.pause
@@ -155,6 +159,12 @@ class Checkpoints:
 
     def _path(self, update: int) -> Path:
         return self._folder / f"checkpoint-{update:09d}"
+
+
+def _update_of(path: Path) -> int:
+    """Return the update of a checkpoint by its name; 0 for what is none."""
+    number = path.name.removeprefix("checkpoint-")
+    return int(number) if number.isdecimal() else 0
 
 
 def _tensors(step: Step) -> dict[str, Tensor]:

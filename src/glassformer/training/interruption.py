@@ -1,10 +1,12 @@
-"""Ctrl-C and SIGTERM turned into a flag, so that an update is never left half done."""
+"""Ctrl-C, SIGTERM and SIGHUP turned into a flag, so that an update is never left half done."""
 
 import os
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from threading import current_thread, main_thread
+
+from glassformer.stopping import ENDING
 
 
 class Interruption:
@@ -27,7 +29,9 @@ class Interruption:
 
 @contextmanager
 def deferring_signals(*, patient: bool, shown: bool = True) -> Iterator[Interruption]:
-    """Note SIGINT and SIGTERM inside instead of stopping at once; only the main thread gets them.
+    """Note SIGINT, SIGTERM and SIGHUP inside instead of stopping at once; only the main thread gets them.
+
+    A signal that is ignored (by nohup, say) stays so.
 
     `patient` is for a process of several: torchrun passes Ctrl-C on to those that the terminal has told already.
     `shown` is for the one of them that tells the user.
@@ -36,7 +40,8 @@ def deferring_signals(*, patient: bool, shown: bool = True) -> Iterator[Interrup
     if current_thread() is not main_thread():
         yield interruption
         return
-    before = {number: signal.signal(number, interruption.note) for number in (signal.SIGINT, signal.SIGTERM)}
+    wanted = [number for number in (signal.SIGINT, *ENDING) if signal.getsignal(number) is not signal.SIG_IGN]
+    before = {number: signal.signal(number, interruption.note) for number in wanted}
     try:
         yield interruption
     finally:

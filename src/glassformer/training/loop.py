@@ -8,12 +8,12 @@ from shlex import quote
 import torch
 
 from glassformer.data.corpus import Corpus
+from glassformer.data.preparation import TRAIN, VALID
 from glassformer.device import explaining_memory, pick_precision
 from glassformer.errors import FULL, DivergedError, RunError
-from glassformer.files import remove_unfinished
+from glassformer.files import remove_at_once, remove_unfinished
 from glassformer.run.config import read_config
 from glassformer.run.folder import load_weights, write_weights
-from glassformer.run.lock import remove_resume
 from glassformer.run.metrics import Report, Validation, drop_metrics_after, read_metrics
 from glassformer.run.names import ALIGNMENT, INITIAL, METRICS, RESUME, WEIGHTS
 from glassformer.seeds import derive_seed
@@ -27,6 +27,7 @@ from glassformer.training.checkpoint import Checkpoints
 from glassformer.training.config import TrainConfig
 from glassformer.training.distributed import Processes, gather_weights
 from glassformer.training.guide import Guide
+from glassformer.training.integrity import Integrity
 from glassformer.training.interruption import Interruption
 from glassformer.training.limits import Limits
 from glassformer.training.loader import BatchLoader, PairNumbers
@@ -66,21 +67,28 @@ class TrainingLoop:
         self.resume = config.out / RESUME
         dtype = pick_precision(config.precision, device)
         saved = read_config(self.folder)
-        torch.manual_seed(config.seed)
+        with processes.after_the_first():
+            self.integrity = Integrity(self.folder) if processes.first else None
+        source, target = (load_tokenizer(self.folder / name) for name in saved.tokenizers)
+        text = read_valid_pairs(self.folder)
         sizes = ModelConfig.from_json(saved.model)
+        corpora = {name: Corpus(self.resume / name) for name in (TRAIN, VALID)}
+        with processes.after_the_first():
+            if self.integrity is not None:
+                self.integrity.check(corpora, (sizes.source_vocab_size, sizes.target_vocab_size))
+        torch.manual_seed(config.seed)
         check_model(config, sizes)
         model = Transformer(sizes)
         if (initial := self.resume / INITIAL).exists():
             load_weights(model, read_tensors(initial), initial)
         self.model = model if config.shard and processes.size > 1 else model.to(device)
-        train_pairs, valid_pairs = Corpus(self.resume / "train"), Corpus(self.resume / "valid")
         self.peak = config.peak(model.config.d_model)
         self.step = Step(
             self.model,
             dtype=dtype,
             label_smoothing=config.label_smoothing,
             r_drop=config.r_drop,
-            guide=self._guide(train_pairs) if config.guide else None,
+            guide=self._guide(corpora[TRAIN]) if config.guide else None,
             clip_norm=config.clip_norm,
             optimizer=config.chosen_optimizer,
             weight_decay=config.decay,
@@ -89,6 +97,10 @@ class TrainingLoop:
             device=device,
             seed=config.seed,
         )
+        resampling = Resampler((source, target), config.resample) if config.resample else None
+        self.loader = BatchLoader(corpora[TRAIN], model.config, device, processes, resampling)
+        valid_loader = BatchLoader(corpora[VALID], model.config, device, processes)
+        self.validator = Validator(config, dtype, valid_loader, text, (source, target), processes)
         self.checkpoints = Checkpoints(self.resume, processes, config.checkpoint_seconds)
         self.state = self.checkpoints.load(self.step)
         before = TrainConfig.from_json(saved.training.settings or {})  # `resume` may have been given others
@@ -96,14 +108,7 @@ class TrainingLoop:
             self.state.forget_patience()
         if any(getattr(before, name) != getattr(config, name) for name in ("max_updates", "max_epochs", "max_minutes")):
             self.state.interval = 0
-        if processes.first:
-            self._undo_after_checkpoint()
-        source, target = (load_tokenizer(self.folder / name) for name in saved.tokenizers)
-        resampling = Resampler((source, target), config.resample) if config.resample else None
-        self.loader = BatchLoader(train_pairs, model.config, device, processes, resampling)
-        valid_loader = BatchLoader(valid_pairs, model.config, device, processes)
-        text = read_valid_pairs(self.folder)
-        self.validator = Validator(config, dtype, valid_loader, text, (source, target), processes)
+        self._taken_up = False
         self.sign = -1 if config.metric in LOWER_IS_BETTER else 1  # makes a higher score the better one
         self.limits = Limits(config)
         self.stopwatch = Stopwatch(config.max_minutes)
@@ -122,24 +127,45 @@ class TrainingLoop:
         path = self.resume / ALIGNMENT
         with self.processes.after_the_first():
             if self.processes.first and not path.exists():
+                self._wait_for_check()
                 Guide.prepare(path, pairs, self.model.config, self.display.say)
         return Guide.from_file(path, self.config.guide, self.device)
 
-    def _undo_after_checkpoint(self) -> None:
-        """Make the run folder what it was at the checkpoint that training goes on from."""
-        for folder in (self.folder, self.resume):
-            remove_unfinished(folder)
-        drop_metrics_after(self.folder / METRICS, self.state.update)
-        drop_snapshots_after(self.resume, self.state.update)
-        restore_best(self.resume, self.folder / WEIGHTS, self.state.best_update)
+    def _take_up(self) -> None:
+        """Make the run folder, once, what it was at the checkpoint that training goes on from.
+
+        Only before something is written there, when all that training reads has been found whole: a run that can't go
+        on keeps the weights and figures that it has.
+        """
+        if self._taken_up:
+            return
+        self._taken_up, whole, saved = True, True, self.checkpoints.saved
+        with self.processes.after_the_first():
+            if self.processes.first:
+                self._wait_for_check()
+                for folder in (self.folder, self.resume):
+                    remove_unfinished(folder)
+                self.checkpoints.drop_newer()
+                drop_metrics_after(self.folder / METRICS, saved)
+                drop_snapshots_after(self.resume, saved)
+                best = self.state.best_update, self.state.best_checksum
+                whole = restore_best(self.resume, self.folder / WEIGHTS, *best)
+        if self.processes.agree(whole) == [0]:
+            self.state.forget_best()
+
+    def _wait_for_check(self) -> None:
+        """Return when what training reads has been found whole; RunError says what isn't."""
+        if self.integrity is not None:
+            self.integrity.wait()
 
     def run(self, interruption: Interruption) -> TrainResult:
         """Train until a limit is reached or a signal comes, and return what the training came to."""
         try:
             signal = self._train(interruption)
             return self._finish() if signal is None else self._stop(signal)
-        except OSError as error:
-            if error.errno not in FULL:
+        except Exception as error:
+            self._wait_for_check()  # damaged data may be what went wrong
+            if not isinstance(error, OSError) or error.errno not in FULL:
                 raise
             command = f"glassformer train --resume --out {quote(str(self.folder))}"
             raise RunError(f"{error}: free some space, then go on with {command}") from None
@@ -170,6 +196,7 @@ class TrainingLoop:
                         self._validate()
                         self.curves.draw(every=DRAW_EVERY)
                 if signal or due:
+                    self._take_up()
                     state.reported = self.tally.sums.tolist()
                     self.checkpoints.save(self.step, state)
                 if signal:
@@ -238,6 +265,7 @@ class TrainingLoop:
 
     def _report(self) -> None:
         """Show and record the updates since the last report; DivergedError if too many in a row were left out."""
+        self._take_up()
         state, rate = self.state, self.step.optimizer.rate
         sums, speed = self.tally.close()
         in_row, in_all = self.step.outliers.left_out()
@@ -262,6 +290,7 @@ class TrainingLoop:
 
     def _validate(self) -> None:
         """Score the present weights, keep them for averaging, and in the run folder if they are the best so far."""
+        self._take_up()
         state = self.state
         model = gather_weights(self.model, self.device)
         loss, score, samples = self._validated(model)
@@ -272,7 +301,7 @@ class TrainingLoop:
             if state.update:  # the weights to begin with are no part of the mean
                 save_snapshot(self.resume, weights, state.update, keep=self.config.average)
             if best:
-                save_best(self.resume, self.folder / WEIGHTS, weights, state.update)
+                state.best_checksum = save_best(self.resume, self.folder / WEIGHTS, weights, state.update)
         (state.seconds,) = self.processes.agree(self._seconds())  # the others wait for the first
         self.display.show_validation(
             Validation(state.update, loss, self.config.metric, score, state.seconds), samples, best=best
@@ -295,6 +324,7 @@ class TrainingLoop:
 
     def _finish(self) -> TrainResult:
         """Put the best weights into the run folder, and remove what only continuing needs."""
+        self._take_up()
         state = self.state
         if state.validated != state.update:
             self._validate()
@@ -306,7 +336,7 @@ class TrainingLoop:
         metrics = read_metrics(self.folder / METRICS)
         found = tuple(concerns(self.config, metrics, state.update, self.warmup))
         if self.processes.first:
-            remove_resume(self.folder)
+            remove_at_once(self.resume)
         return TrainResult(self.folder, True, state.update, state.seconds, self.config.metric, score, None, found)
 
     def _choose_weights(self) -> float:

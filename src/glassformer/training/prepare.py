@@ -1,11 +1,8 @@
 """From the user's files to a run folder that training can start in: checks, then the prepared data, moved in place."""
 
 import shutil
-import tempfile
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from msgspec import Struct
 
@@ -16,7 +13,15 @@ from glassformer.data.preparation import TRAIN, VALID, VALID_TEXT, DataSettings,
 from glassformer.decoding import read_json
 from glassformer.device import pick_device
 from glassformer.errors import RunError
-from glassformer.files import link_or_copy
+from glassformer.files import (
+    exchange,
+    flush_folder,
+    folders_above,
+    is_temporary,
+    link_or_copy,
+    move_folder,
+    scratch_folder,
+)
 from glassformer.pairs.files import Pair
 from glassformer.run.config import TrainingRecord, is_run_folder
 from glassformer.run.folder import RunFolder, open_run, write_config
@@ -26,8 +31,10 @@ from glassformer.tensors import check_name, write_tensors
 from glassformer.text.loading import load_tokenizer
 from glassformer.text.scores import bleu_scorer
 from glassformer.text.tokenizer import ENDINGS
+from glassformer.text.vocabulary import VOCABULARY
 from glassformer.training.automatic import settle
 from glassformer.training.config import TrainConfig
+from glassformer.training.integrity import write_checksums
 from glassformer.training.optimizer import STATE
 from glassformer.transformer.config import ModelConfig
 from glassformer.transformer.model import check_memory
@@ -42,7 +49,7 @@ class _ValidText(Struct, frozen=True):
 def prepare_run(config: TrainConfig, say: Say) -> None:
     """Make the run folder `config.out` with tokenizers, config.json and, in resume/, the token arrays.
 
-    Everything is made in a hidden folder beside it and moved there when complete, so a failure changes nothing.
+    Everything is made in a hidden folder beside it and moved there when complete, so whatever fails changes nothing.
     Tokenizers and arrays are also kept in `.prepared` beside the run, for further runs with the same text and settings.
     Raises RunError where the folder can't be made or replaced, DataError where the text is unfit.
     """
@@ -74,36 +81,32 @@ def prepare_run(config: TrainConfig, say: Say) -> None:
         check_model(settled, settled.model_config(source_vocab_size, target_vocab_size))
 
     prepared = KeptCorpora(out.parent / PREPARED)
-    there = next(folder for folder in out.parents if folder.exists())
-    building = Path(tempfile.mkdtemp(prefix=f".{out.name}.", suffix=".preparing", dir=there))
-    try:
-        made, worth_keeping = building / "prepared", False
-        if entry := prepared.find(preparation.digest):
-            facts = read_entry(entry)
+    with folders_above(out), scratch_folder(out) as building:
+        made, entry = building / "prepared", prepared.find(preparation.digest)
+        if entry:
+            facts, _ = read_entry(entry)
             kept = " and ".join(f"{PairCounts(**counts).kept:,} {name}" for name, counts in facts["pairs"].items())
             say(f"the same text was prepared before, and that is used again: {kept} pairs")
         else:
             if origin is not None:
                 say(f"vocabulary and model of {config.from_}")
             facts = preparation.make(made, check_size)  # which is called before the long work
-            if worth_keeping := preparation.is_worth_keeping():
-                write_entry(made, facts)
+            write_entry(made, facts)
         check_known(PairCounts(**facts["pairs"][TRAIN]), say)
-        _make_run(config, settled, origin, facts, entry or made, building / "run")
-        out.parent.mkdir(parents=True, exist_ok=True)
-        if out.exists():  # another training may have come meanwhile
-            if not config.overwrite:
-                raise RunError(f"{config.out} was made by another process meanwhile: choose another --out")
+        run = building / "run"
+        _make_run(config, settled, origin, entry or made, run)
+        flush_folder(run)
+        if out.exists() and config.overwrite:
             check_free(out)
-            out.rename(building / "replaced")
-        (building / "run").replace(out)
-        if worth_keeping:
+            _check_nothing_is_lost(config)  # once more, since that was long ago
+            exchange(run, out)
+        else:
+            move_folder(run, out)
+        if entry is None and preparation.is_worth_keeping():
             try:
                 prepared.keep(made, preparation.digest)
             except OSError as error:
                 say(f"what was prepared can't be kept for further runs: {error}")
-    finally:
-        shutil.rmtree(building, ignore_errors=True)
 
 
 def check_model(config: TrainConfig, model: ModelConfig) -> None:
@@ -140,9 +143,8 @@ def _check_nothing_is_lost(config: TrainConfig) -> None:
     if not config.out.exists():
         return
     ours = {*FILES, RESUME}
-    ours |= {f"{side}{end}" for side in ("source", "target") for end in ENDINGS}
-    left = (".tmp", *(f".{name}." for name in ours))  # under temporary names, by a process that was killed
-    names = [path.name for path in config.out.iterdir() if not path.name.startswith(left)]
+    ours |= {f"{side}{end}" for side in ("source", "target") for end in (*ENDINGS, VOCABULARY)}
+    names = [path.name for path in config.out.iterdir() if not is_temporary(path.name)]
     if foreign := sorted(set(names) - ours):
         raise RunError(f"{config.out} also holds {', '.join(foreign[:3])}: move that away, or choose another --out")
 
@@ -152,18 +154,12 @@ def read_valid_pairs(folder: Path) -> list[Pair]:
     return read_json(folder / RESUME / VALID_TEXT, _ValidText).pairs
 
 
-def _make_run(
-    config: TrainConfig,
-    settled: TrainConfig,
-    origin: RunFolder | None,
-    facts: Mapping[str, Any],
-    prepared: Path,
-    run: Path,
-) -> None:
+def _make_run(config: TrainConfig, settled: TrainConfig, origin: RunFolder | None, prepared: Path, run: Path) -> None:
     """Make the run folder of prepared data. The arrays, which nothing changes, are links; the rest are copies.
 
     `settled` are the settings of `config` with what the data decided.
     """
+    facts, fingerprints = read_entry(prepared)
     source, target = (load_tokenizer(prepared / facts[side]) for side in ("source", "target"))
     for part in (TRAIN, VALID):
         (run / RESUME / part).mkdir(parents=True)
@@ -180,3 +176,4 @@ def _make_run(
     chosen = {name: value for name, value in settled.to_json().items() if value != config.to_json()[name]}
     training = TrainingRecord(settings=config.to_json(), chosen=chosen, pairs=facts["pairs"])
     write_config(run, model, source, target, training)
+    write_checksums(run, {f"{RESUME}/{name}": found for name, found in fingerprints.items()})

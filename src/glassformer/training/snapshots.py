@@ -1,7 +1,9 @@
 """Weights of the last validations, whose mean may become the model, and the best weights so far.
 
-resume/snapshot-<update>.safetensors   with a checksum
+resume/snapshot-<update>.safetensors
 resume/best-<update>.safetensors       weights that were model.safetensors, in case a run goes on from before later ones
+
+Snapshots have a checksum. That of the best weights is in the `TrainingState`, since model.safetensors has none.
 """
 
 import warnings
@@ -10,6 +12,7 @@ from pathlib import Path
 
 from torch import Tensor
 
+from glassformer.data.kept import fingerprint
 from glassformer.errors import RunError
 from glassformer.files import link_or_copy, replacement
 from glassformer.tensors import check_tensors, read_tensors, write_checked_tensors, write_tensors
@@ -28,35 +31,55 @@ def save_snapshot(folder: Path, weights: Mapping[str, Tensor], update: int, keep
 def drop_snapshots_after(folder: Path, update: int) -> None:
     """Remove the snapshots that a continued run will write again."""
     for path in snapshots(folder):
-        if int(path.stem.rpartition("-")[2]) > update:
+        if _update_of(path) > update:
             path.unlink()
 
 
-def save_best(folder: Path, weights_file: Path, weights: Mapping[str, Tensor], update: int) -> None:
-    """Write the best weights so far to `weights_file`; the folder keeps the last few that were the best."""
-    best = folder / f"best-{update:09d}.safetensors"
+def save_best(folder: Path, weights_file: Path, weights: Mapping[str, Tensor], update: int) -> str:
+    """Write the best weights so far to `weights_file`, and return its checksum; the folder keeps the last few best."""
+    best = _best(folder, update)
     write_tensors(best, weights, {"format": "pt"})
+    _, checksum = fingerprint(best)
     _link(best, weights_file)
     for old in sorted(folder.glob("best-*.safetensors"))[:-KEPT_BEST]:
         old.unlink()
+    return checksum
 
 
-def restore_best(folder: Path, weights_file: Path, update: int) -> None:
-    """Make `weights_file` what it was when the weights of this update were the best (0: there was no such file)."""
-    if not update:
-        weights_file.unlink(missing_ok=True)
+def restore_best(folder: Path, weights_file: Path, update: int, checksum: str) -> bool:
+    """Make `weights_file` what it was when the weights of this update were the best (0: there was no such file).
+
+    Return False, with a warning, where those weights have another checksum than this one, which may be empty.
+    """
     for path in folder.glob("best-*.safetensors"):
-        number = int(path.stem.rpartition("-")[2])
-        if number == update:
-            _link(path, weights_file)
-        elif number > update:
+        if _update_of(path) > update:
             path.unlink()
+    best = _best(folder, update)
+    if best.exists():  # else they are so old that they aren't kept any more, and no better ones came
+        if checksum and fingerprint(best)[1] != checksum:
+            warnings.warn(f"{best} is damaged; the next validation counts as the best so far", stacklevel=2)
+            weights_file.unlink(missing_ok=True)
+            return False
+        _link(best, weights_file)
+    elif not update:
+        weights_file.unlink(missing_ok=True)
+    return True
+
+
+def _best(folder: Path, update: int) -> Path:
+    return folder / f"best-{update:09d}.safetensors"
 
 
 def _link(file: Path, place: Path) -> None:
     """Make a file appear in another place too, in place of the file there."""
     with replacement(place) as temporary:
         link_or_copy(file, temporary)
+
+
+def _update_of(path: Path) -> int:
+    """Return the update of a file of weights by its name; 0 for what is none of ours."""
+    number = path.stem.rpartition("-")[2]
+    return int(number) if number.isdecimal() else 0
 
 
 def snapshots(folder: Path) -> list[Path]:

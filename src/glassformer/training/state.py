@@ -35,6 +35,8 @@ class TrainingState:
     """Rank of the best validation so far: score (its sign such that higher is better) and minus the loss."""
     best_update: Natural = 0
     """Update of the best validation, 0 if there was none."""
+    best_checksum: str = ""
+    """Checksum of the file of the best weights."""
     reported: Pair = field(default_factory=lambda: [0.0, 0.0])
     """Loss and tokens of the updates since the last report, summed."""
     validated: Natural = 0
@@ -72,6 +74,10 @@ class TrainingState:
         else:
             self.since_best += 1
         return best
+
+    def forget_best(self) -> None:
+        """Count the next validation as the best so far: the weights of the best one are lost."""
+        self.best, self.best_update, self.validated = None, 0, 0
 
     def forget_patience(self) -> None:
         """Count from now on how long there was no better validation."""
