@@ -156,3 +156,13 @@ def test_sides_seem_swapped_where_translations_are_like_the_sources():
     assert not swapped(["a small dog", "two dogs"], german, english)
     assert not swapped(["", ""], german, english)
     assert not swapped(["3 5", "7"], ["3 5", "7"], ["3 5", "7"])
+
+
+@pytest.mark.parametrize("name", ["spm", "flores101", "flores200", "spBLEU-1K"])
+def test_a_tokenizer_that_would_be_downloaded_is_refused(name, monkeypatch, tmp_path):
+    monkeypatch.setattr("sacrebleu.utils.SACREBLEU_DIR", str(tmp_path))
+    with pytest.raises(
+        ConfigError, match=rf"{name} needs a file that is not here.*fetch https://.* and save it as {tmp_path}"
+    ):
+        bleu_scorer(name)
+    assert list(tmp_path.iterdir()) == []

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 from glassformer.errors import ConfigError, DataError, shown
@@ -127,6 +128,7 @@ def bleu_scorer(tokenize: str) -> Any:
 
     if tokenize not in BLEU.TOKENIZERS:
         raise ConfigError(f"tokenize must be auto or one of {', '.join(BLEU.TOKENIZERS)}, got {shown(tokenize)}")
+    _check_model_is_here(tokenize)
     try:
         return BLEU(tokenize=tokenize, force=tokenize == "none")  # "none" means that the text is tokenised: no warning
     except (ImportError, RuntimeError):
@@ -134,6 +136,21 @@ def bleu_scorer(tokenize: str) -> Any:
             f'the BLEU tokenizer {tokenize} is not installed: pip install "glassformer[ja]" for Japanese, '
             "or choose --tokenize char"
         ) from None
+
+
+def _check_model_is_here(tokenize: str) -> None:
+    """Raise ConfigError where sacreBLEU would download this tokenizer's model."""
+    from sacrebleu.tokenizers.tokenizer_spm import SPM_MODELS
+    from sacrebleu.utils import SACREBLEU_DIR
+
+    if tokenize in SPM_MODELS:
+        url = SPM_MODELS[tokenize]["url"]
+        path = Path(SACREBLEU_DIR, "models", url.rpartition("/")[2])
+        if not path.is_file():
+            raise ConfigError(
+                f"the BLEU tokenizer {tokenize} needs a file that is not here, and nothing is downloaded for you: "
+                f"fetch {url} and save it as {path}"
+            )
 
 
 def _exact(hypotheses: Sequence[str], references: Sequence[str]) -> float:

@@ -16,10 +16,10 @@ from msgspec import Struct
 
 from glassformer.data.corpus import Corpus, damaged
 from glassformer.data.kept import Fingerprint, fingerprint
-from glassformer.decoding import read_json
+from glassformer.decoding import check_regular, read_json
 from glassformer.errors import RunError
 from glassformer.files import write_json
-from glassformer.run.names import CHECKSUMS, CONFIG, RESUME
+from glassformer.run.names import CHECKSUMS, CONFIG, METRICS, RESUME
 
 CHECKED_FIRST = 1 << 26
 """Bytes that are checked before a training begins, which takes a tenth of a second; where there are more, meanwhile."""
@@ -52,6 +52,8 @@ class Integrity:
         for path in (run / RESUME, *(run / RESUME).rglob("*")):
             if path.is_symlink():
                 raise RunError(f"{path} is a link, and what training reads and writes must be its own: copy it there")
+        if (run / METRICS).exists():
+            check_regular(run / METRICS)
         path = run / RESUME / CHECKSUMS
         if path.exists():
             self._files = read_json(path, _Checksums).files
