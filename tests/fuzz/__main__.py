@@ -12,6 +12,8 @@ import tempfile
 import time
 from collections.abc import Sequence
 from importlib import import_module
+from multiprocessing import get_context
+from multiprocessing.queues import SimpleQueue
 from pathlib import Path
 
 os.environ |= {
@@ -28,7 +30,7 @@ from sandbox import Sandbox
 from search import Search
 from targets import Target, make_targets
 
-ROUND = 40
+ROUND = 20
 """Cases of each target in a round of the long form."""
 
 
@@ -48,6 +50,7 @@ def main() -> int:
     )
     parser.add_argument("--seed", type=int, default=random.randrange(1 << 32), help="(default: drawn)")
     parser.add_argument("--examples", type=int, help="try so many inputs of each target instead, always the same")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="processes at once (default: %(default)s)")
     parser.add_argument("--only", default="", help="only targets whose name has this text")
     parser.add_argument("--case", type=Path, help="only this kept case, with all that it prints")
     options = parser.parse_args()
@@ -71,25 +74,45 @@ def _fuzz(sandbox: Sandbox, options: argparse.Namespace) -> int:
     targets = [one for one in make_targets(sandbox) if options.only in one.name]
     if options.examples:
         _go_round(search, targets, options.seed, options.examples)
-    number, deadline = options.seed, began + options.seconds
-    while not options.examples and time.monotonic() < deadline:
+    else:
+        _share_out(search, targets, options, began + options.seconds)
+    _print_table(search)
+    seconds, failures = time.monotonic() - began, sum(search.failures.values())
+    print(f"{sum(search.tried.values()):,} inputs in {seconds:.0f} s (seed {options.seed}), {failures:,} failures")
+    return 1 if failures else 0
+
+
+def _share_out(search: Search, targets: Sequence[Target], options: argparse.Namespace, deadline: float) -> None:
+    """Try cases until the deadline in one process for each core, each with targets of its own."""
+    fork = get_context("fork")
+    counts = fork.SimpleQueue()
+    processes = []
+    for number in range(options.jobs):
+        arguments = search.beside(number), targets[number :: options.jobs], options.seed, deadline, counts
+        processes.append(fork.Process(target=_work, args=arguments))
+        processes[-1].start()
+    for _ in processes:
+        search.add(*counts.get())
+    for process in processes:
+        process.join()
+
+
+def _work(search: Search, targets: Sequence[Target], number: int, deadline: float, counts: SimpleQueue) -> None:
+    """Try cases until the deadline, in rounds."""
+    while time.monotonic() < deadline:
         for target in targets:
             search.try_good(target, number)
         _go_round(search, targets, number, ROUND, deadline)
         number += 1
-    _print_table(search)
-    seconds = time.monotonic() - began
-    failures = sum(search.failures.values())
-    print(f"{sum(search.tried.values()):,} inputs in {seconds:.0f} s (seed {options.seed}), {failures:,} failures")
-    return 1 if failures else 0
+    counts.put((search.tried, search.failures, search.seconds))
 
 
 def _go_round(
     search: Search, targets: Sequence[Target], number: int, count: int, deadline: float | None = None
 ) -> None:
-    """Try `count` cases of each target, a tenth of it where they are costly, unless the deadline comes first."""
+    """Try `count` cases of each target, times its weight, unless the deadline comes first."""
     for target in targets:
-        search.try_target(target, max(1, count // 10) if target.costly else count, number, deadline)
+        search.try_target(target, max(1, round(count * target.weight)), number, deadline)
 
 
 def _repeat(sandbox: Sandbox, case: Case) -> int:

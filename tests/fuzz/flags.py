@@ -189,7 +189,8 @@ def _without(words: list[str], flag: str) -> list[str]:
 def _beside(path: str) -> list[str]:
     """Return the patterns of what a command may write for this output path."""
     plain = str(Path(path))
-    return [plain, f"{plain}.partial", f"{plain}.partial.json", f"{plain}-data"]
+    led_to = ["nowhere"] if plain == "dangling" else []
+    return [plain, f"{plain}.partial", f"{plain}.partial.json", f"{plain}-data", *led_to]
 
 
 def _paths_in(words: list[str]) -> tuple[str, ...]:

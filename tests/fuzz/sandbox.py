@@ -28,13 +28,19 @@ Tree = dict[str, str]
 class Sandbox:
     """A folder of samples, made once, and one in which a case after another runs."""
 
-    def __init__(self, root: Path) -> None:
-        """Make the samples, which takes seconds, in a process of its own."""
-        self.samples, self.box, self._streams = root / "samples", root / "box", root / "streams"
-        self._empty(self.samples, "")
-        outcome = self._run(partial(make_samples), self.samples, b"", Limits(seconds=300))
-        if outcome.status != 0:
-            raise RuntimeError(f"the samples could not be made:\n{outcome.stderr}")
+    def __init__(self, root: Path, samples: Path | None = None) -> None:
+        """Make the samples, which takes seconds, in a process of its own; or take those that are there."""
+        self._root, self.samples = root, samples or root / "samples"
+        self.box, self._streams = root / "box", root / "streams"
+        if samples is None:
+            self._empty(self.samples, "")
+            outcome = self._run(partial(make_samples), self.samples, b"", Limits(seconds=300))
+            if outcome.status != 0:
+                raise RuntimeError(f"the samples could not be made:\n{outcome.stderr}")
+
+    def beside(self, number: int) -> "Sandbox":
+        """Return another box with the same samples."""
+        return Sandbox(self._root / str(number), self.samples)
 
     def names(self) -> set[str]:
         """Return the names of the samples."""

@@ -41,6 +41,18 @@ class Search:
         self._sandbox, self._say = sandbox, say
         self._passed = set[Case]()
 
+    def beside(self, number: int) -> "Search":
+        """Return a search with a box of its own, which knows the same failures and has counted nothing."""
+        other = Search(self._sandbox.beside(number), self._say)
+        other.kinds |= self.kinds
+        return other
+
+    def add(self, tried: Counter[str], failures: Counter[str], seconds: Counter[str]) -> None:
+        """Add what another search has counted."""
+        self.tried += tried
+        self.failures += failures
+        self.seconds += seconds
+
     def try_kept(self, path: Path, case: Case) -> None:
         """Try a case that failed before."""
         _, failure = self._try(case)

@@ -11,6 +11,13 @@ from mutations import Draw, Special, specials
 from readers import READERS, Reader
 from sandbox import Sandbox
 
+from glassformer.cli import COMMANDS
+
+COSTLY = 0.1
+"""The weight of what takes more than a tenth of a second."""
+FLAGS_AT_ONCE = 4
+"""Number of a command's flags that get as many cases as a reader."""
+
 
 @dataclass(frozen=True)
 class Target:
@@ -20,8 +27,8 @@ class Target:
     good: Sequence[Case]
     """Cases with nothing wrong, which must succeed: else nothing that is made of them says anything."""
     cases: st.SearchStrategy[Case]
-    costly: bool = False
-    """A case takes more than a tenth of a second."""
+    weight: float = 1.0
+    """Number of its cases for each one of a reader."""
 
 
 def make_targets(sandbox: Sandbox) -> Iterator[Target]:
@@ -29,9 +36,10 @@ def make_targets(sandbox: Sandbox) -> Iterator[Target]:
     for reader in READERS:
         path, base = sandbox.read(reader.path)
         good = [_case(reader, path, command, base) for command in reader.commands]
-        yield Target(reader.path, good, _cases(reader, path, base), reader.costly)
+        yield Target(reader.path, good, _cases(reader, path, base), COSTLY if reader.costly else 1.0)
     for name, cases in flag_targets().items():
-        yield Target(f"flags {name}", good_lines(name), cases, any(base.costly for base in BASES[name]))
+        weight = COSTLY if any(base.costly for base in BASES[name]) else len(COMMANDS[name].arguments) / FLAGS_AT_ONCE
+        yield Target(f"flags {name}", good_lines(name), cases, weight)
 
 
 def _cases(reader: Reader, path: str, base: bytes) -> st.SearchStrategy[Case]:
