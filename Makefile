@@ -2,7 +2,8 @@
 # make test   run the tests, and list the 20 slowest (each file in one process, so that its trained models are made once)
 # make check  lint, format and types (pyright brings its own node)
 # make docs   make the documentation site in docs/_build, which needs no network to be read
-# make fuzz   damage real files and flags for ten minutes, and judge how commands end (SECONDS=60 SEED=1 make fuzz)
+# make fuzz   give every reader and flag what nobody meant, for ten minutes, and judge what comes of it
+#             (make fuzz SECONDS=60 SEED=1)
 # make clean  remove .venv
 # Each makes .venv and installs what it needs when missing. Needs Python 3.11 or newer with venv, and make.
 
@@ -29,7 +30,7 @@ docs: .venv/.docs
 	@echo docs/_build/index.html
 
 fuzz: $(READY)
-	$(BIN)/python -W ignore tests/fuzz --seconds $(or $(SECONDS),600) $(if $(SEED),--seed $(SEED))
+	$(BIN)/python tests/fuzz --seconds $(or $(SECONDS),600) $(if $(SEED),--seed $(SEED))
 
 clean:
 	rm -rf .venv docs/_build

@@ -47,7 +47,7 @@ FUNCTIONS: dict[str, Callable[[Any], int]] = {
 }
 
 MOST_SHOWN = 1800
-"""Most characters of an error's line; what is between its beginning and its end is left out."""
+"""Most characters of the line of an error or a warning; what is between its beginning and its end is left out."""
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -59,9 +59,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     # Threads that wait for one another spin, by default so long that on busy cores hardly anything else is done: beside
     # one other busy process training got less than a tenth as far. torch's OpenMP reads this when it is loaded.
     os.environ.setdefault("GOMP_SPINCOUNT", "2000")
-    warnings.showwarning = lambda message, *_: print(
-        f"glassformer: warning: {printable(str(message))}", file=sys.stderr
-    )
+    warnings.showwarning = lambda message, *_: print(f"glassformer: warning: {_as_line(message)}", file=sys.stderr)
     if isinstance(sys.stdout, TextIOWrapper):
         # The name of a file that isn't UTF-8 is printed as it is; what another encoding lacks, as its code.
         sys.stdout.reconfigure(errors="surrogateescape" if sys.stdout.encoding == "utf-8" else "backslashreplace")
@@ -132,11 +130,14 @@ def _discard(stream: TextIO) -> None:
 def _fail(error: BaseException, message: str, status: int = 2) -> NoReturn:
     """Print the error's notes and one line for its message, and exit."""
     lines = [printable(note) for note in getattr(error, "__notes__", ())]
-    line = printable(" ".join(message.split()))
-    if len(line) > MOST_SHOWN:
-        line = f"{line[: MOST_SHOWN // 2]} ... {line[-MOST_SHOWN // 2 :]}"
     try:
-        print(*lines, f"glassformer: error: {line}", sep="\n", file=sys.stderr)
+        print(*lines, f"glassformer: error: {_as_line(message)}", sep="\n", file=sys.stderr)
     except OSError:  # its disk is full, or its reader has left: the status says that it failed
         _discard(sys.stderr)
     sys.exit(status)
+
+
+def _as_line(message: object) -> str:
+    """Return a message as one line without control characters, of which the middle is left out if it is long."""
+    line = printable(" ".join(str(message).split()))
+    return line if len(line) <= MOST_SHOWN else f"{line[: MOST_SHOWN // 2]} ... {line[-MOST_SHOWN // 2 :]}"

@@ -2,6 +2,7 @@
 
 import difflib
 import errno
+import re
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -12,6 +13,7 @@ MOST_SHOWN = 80
 """Most characters of a wrong value that a message shows."""
 MOST_COMPARED = 100
 """Most characters of a word that is compared with known ones: the time grows with the square of its length."""
+_UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udc7f\udd00-\udfff]")
 
 
 def shown(value: object) -> str:
@@ -30,10 +32,13 @@ def abridged(text: str, most: int = MOST_SHOWN) -> str:
 def printable(text: str) -> str:
     """Return a text with its control characters as escapes, so that a name can't move the cursor or turn the line.
 
+    Ends of lines and paragraphs, marks that turn the direction of writing, and half surrogate pairs are escaped too,
+    but not those that stand for the bytes of a name that isn't UTF-8: such a name is printed as it is.
+
     >>> print(printable("pairs\x1b[2J.tsv"))
     pairs\\x1b[2J.tsv
     """
-    return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in text)
+    return _UNPRINTABLE.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
 
 
 def closest(word: str, known: Iterable[str]) -> str:

@@ -155,6 +155,14 @@ def flush_folder(folder: Path) -> None:
     _flush(folder)
 
 
+def followed(path: Path) -> Path:
+    """Return the path with every link in it followed; raise DataError for a link that leads to itself."""
+    try:
+        return path.resolve()
+    except (RuntimeError, OSError):  # RuntimeError before Python 3.13
+        raise DataError(f"{path} is a link that leads to itself: remove it, or give another name") from None
+
+
 def link_or_copy(file: Path, place: Path) -> None:
     """Make a file appear at `place` too: as a hard link, or as a copy where the file system can't link.
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from glassformer.data.facts import describe_pairs, script_of
+from glassformer.data.facts import describe_pairs, script_of, shortened
 
 
 def test_counts_by_hand():
@@ -71,3 +71,9 @@ def test_what_is_suspicious_of_many_pairs_is_said_with_its_share():
         "target copies the source: 10% of the pairs, for example same -> same",
     ]
     assert list(facts.suspicions(10, least=0.2)) == []
+
+
+def test_examples_hold_no_control_characters():
+    facts = describe_pairs([("\x1b[2Jsame", "\x1b[2Jsame")])
+    assert facts.copies.example == r"\x1b[2Jsame -> \x1b[2Jsame"
+    assert shortened("\n" * 70)[-5:] == r"\n..."

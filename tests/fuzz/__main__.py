@@ -1,156 +1,153 @@
-"""The fuzzer: `python tests/fuzz --seconds 600` damages real files and flags, and judges how each command ends.
+"""The fuzzer: every reader and every flag, with inputs that nobody meant. Run it with `make fuzz`.
 
-Each input runs in a process of its own. It must end with 0, or with 2 and one line that says why; what is in its folder
-must be as before, and it may take 30 s and 2 GiB. What fails is made small by hypothesis and kept in tests/fuzz/cases,
-whose inputs are tried first from then on.
+Prints its seed, each new failure with the command that repeats it, and a table of counts. The exit status is 1 where
+anything failed. Failing inputs are kept in tests/fuzz/cases, and every run tries those first.
 """
 
 import argparse
-import base64
-import json
+import os
 import random
 import sys
 import tempfile
 import time
-from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Sequence
+from importlib import import_module
+from multiprocessing import get_context
+from multiprocessing.queues import SimpleQueue
 from pathlib import Path
 
-import torch
-from flags import FLAGS, Flags
-from hypothesis import HealthCheck, Phase, given, seed, settings
-from lab import make
-from oracle import run, snapshot
-from targets import TARGETS, Input, Target
+os.environ |= {
+    "HF_HUB_OFFLINE": "1",
+    "OMP_NUM_THREADS": "1",
+    "MKL_NUM_THREADS": "1",
+    "ARROW_DEFAULT_MEMORY_POOL": "system",
+}
 
-CASES = Path(__file__).parent / "cases"
-AT_ONCE = 20
-"""Inputs of one target before the next has its turn."""
+from cases import KEPT, Case, read_case
+from flags import limits_of
+from oracle import Failure
+from sandbox import Sandbox
+from search import Search
+from targets import Target, make_targets
 
-
-class FaultError(Exception):
-    """An input that a command doesn't stand; the message says what happened."""
-
-
-def judge(input: Input, lab: Path) -> None:
-    """Run a command on an input; FaultError if it doesn't end as it should."""
-    with tempfile.TemporaryDirectory(prefix="fuzz-") as name:
-        folder = Path(name)
-        input.lay_out(lab, folder)
-        before = snapshot(folder)
-        ending = run(input.argv, folder)
-        fault = ending.fault()
-        if fault is None and ending.status == 2 and (after := snapshot(folder)) != before:
-            changed = sorted(one for one in {*before, *after} if before.get(one) != after.get(one))
-            fault = f"it failed, and left its folder changed: {', '.join(changed[:5])}"
-        if fault is not None:
-            raise FaultError(f"{fault}\n  {input!r}\n  {ending.errors.strip()[-1500:]}")
+ROUND = 20
+"""Cases of each target in a round of the long form."""
 
 
-def kept_cases() -> Iterator[Input]:
-    """Yield the inputs that once failed."""
-    for path in sorted(CASES.glob("*.json")):
-        values = json.loads(path.read_text())
-        content = values["content"]
-        if not isinstance(content, str):
-            content = base64.b64decode(content["base64"])
-        argv = tuple(word.encode().decode("unicode_escape") for word in values["argv"])
-        yield Input(values["target"], argv, tuple(values["needs"]), values["file"], content)
-
-
-def keep(input: Input) -> Path:
-    """Write an input that failed where it is found again."""
-    content = input.content
-    if isinstance(content, bytes):
-        content = {"base64": base64.b64encode(content).decode()}
-    argv = [word.encode("unicode_escape").decode() for word in input.argv]
-    values = {"target": input.target, "argv": argv, "needs": input.needs, "file": input.file, "content": content}
-    text = json.dumps(values, indent=1)
-    path = CASES / f"{input.target.replace(' ', '-').replace('/', '-').replace('*', '')}-{hash(text) % 10**6:06d}.json"
-    CASES.mkdir(exist_ok=True)
-    path.write_text(text + "\n")
-    return path
-
-
-def attack(target: Target | Flags, lab: Path, number: int, count: int, counts: Counter[str]) -> str | None:
-    """Try so many inputs of a target; return what failed, made small, or None."""
-    last: list[Input] = []
-
-    @seed(number)
-    @settings(
-        max_examples=count,
-        database=None,
-        deadline=None,
-        phases=[Phase.generate],  # shrinking repeats what may take 30 s each time
-        suppress_health_check=list(HealthCheck),
-        report_multiple_bugs=False,
-    )
-    @given(target.inputs(lab))
-    def try_one(input: Input) -> None:
-        counts[target.name] += 1
-        last[:] = [input]
-        judge(input, lab)
-
-    try:
-        try_one()
-    except FaultError as fault:
-        return f"{fault}\n  kept in {keep(last[0]).name}; again: --seed {number} --only {target.name!r}"
-    return None
+IMPORTED = (
+    *("matplotlib.backends.backend_agg", "matplotlib.figure", "openpyxl", "pyarrow.parquet", "torch._dynamo"),
+    *("translate.storage.po", "translate.storage.tmx", "translate.storage.xliff", "zstandard", "conllu", "ctranslate2"),
+    *("glassformer.cli", "glassformer.data.facts", "glassformer.insight.prune", "glassformer.interop.ctranslate2"),
+    *("glassformer.interop.huggingface", "glassformer.page.inspection", "glassformer.training.train"),
+)
 
 
 def main() -> int:
-    """Try kept cases, then damaged inputs of each target in turn until the time is up; return the exit status."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seconds", type=float, default=600)
-    parser.add_argument("--inputs", type=int, help="so many of each target, in place of a time")
-    parser.add_argument("--seed", type=int, default=random.randrange(1 << 30))
-    parser.add_argument("--only", default="", help="targets whose names hold this text")
+    """Fuzz as the arguments say, and return the exit status."""
+    parser = argparse.ArgumentParser(prog="tests/fuzz", description=__doc__)
+    parser.add_argument(
+        "--seconds", type=float, default=600.0, help="how long to try new inputs (default: %(default)g)"
+    )
+    parser.add_argument("--seed", type=int, default=random.randrange(1 << 32), help="(default: drawn)")
+    parser.add_argument("--examples", type=int, help="try so many inputs of each target instead, always the same")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="processes at once (default: %(default)s)")
+    parser.add_argument("--only", default="", help="only targets whose name has this text")
+    parser.add_argument("--case", type=Path, help="only this kept case, with all that it prints")
     options = parser.parse_args()
+    _import_all()
+    with tempfile.TemporaryDirectory(dir=_memory_disk(), prefix="fuzz-") as folder:
+        sandbox = Sandbox(Path(folder))
+        if options.case is not None:
+            return _repeat(sandbox, read_case(options.case))
+        return _fuzz(sandbox, options)
+
+
+def _fuzz(sandbox: Sandbox, options: argparse.Namespace) -> int:
+    """Try the kept cases, then new ones, and print what came of them."""
+    began = time.monotonic()
     print(f"seed {options.seed}", flush=True)
-    torch.set_num_threads(1)  # a forked process has none of its parent's threads, and would wait for them
-    torch.backends.mkldnn.is_available()
-    _load_all()
-    targets = [target for target in (*TARGETS, *FLAGS) if options.only in target.name]
-    counts, faults = Counter[str](), list[str]()
-    with tempfile.TemporaryDirectory(prefix="fuzz-lab-") as name:
-        lab = Path(name)
-        make(lab)
-        end, number = time.monotonic() + options.seconds, options.seed
-        for input in kept_cases():
-            counts["kept cases"] += 1
-            try:
-                judge(input, lab)
-            except FaultError as fault:
-                faults.append(str(fault))
-                print(f"FAILED: {fault}", flush=True)
-        while True:
-            for target in targets:
-                if fault := attack(target, lab, number, options.inputs or AT_ONCE, counts):
-                    faults.append(fault)
-                    print(f"FAILED: {fault}", flush=True)
-                if options.inputs is None and time.monotonic() > end:
-                    break
-            number += 1
-            if options.inputs is not None or time.monotonic() > end:
-                break
-    for target, count in sorted(counts.items()):
-        print(f"{count:7,} {target}")
-    print(f"{sum(counts.values()):,} inputs, {len(faults)} failures")
-    return 1 if faults else 0
+    search = Search(sandbox, _say_failure)
+    for path in sorted(KEPT.glob("*.json")):
+        case = read_case(path)
+        if options.only in case.target:
+            search.try_kept(path, case)
+    targets = [one for one in make_targets(sandbox) if options.only in one.name]
+    if options.examples:
+        _go_round(search, targets, options.seed, options.examples)
+    else:
+        _share_out(search, targets, options, began + options.seconds)
+    _print_table(search)
+    seconds, failures = time.monotonic() - began, sum(search.failures.values())
+    print(f"{sum(search.tried.values()):,} inputs in {seconds:.0f} s (seed {options.seed}), {failures:,} failures")
+    return 1 if failures else 0
 
 
-def _load_all() -> None:
-    """Load what the commands load, once for all of them."""
-    import openpyxl  # noqa: F401
-    import pyarrow.parquet  # noqa: F401
-    import translate.storage.xliff  # noqa: F401
+def _share_out(search: Search, targets: Sequence[Target], options: argparse.Namespace, deadline: float) -> None:
+    """Try cases until the deadline in one process for each core, each with targets of its own."""
+    fork = get_context("fork")
+    counts = fork.SimpleQueue()
+    processes = []
+    for number in range(options.jobs):
+        arguments = search.beside(number), targets[number :: options.jobs], options.seed, deadline, counts
+        processes.append(fork.Process(target=_work, args=arguments))
+        processes[-1].start()
+    for _ in processes:
+        search.add(*counts.get())
+    for process in processes:
+        process.join()
 
-    import glassformer.generation.files
-    import glassformer.insight.study
-    import glassformer.interop.huggingface
-    import glassformer.page.inspection
-    import glassformer.run.listing
-    import glassformer.training.train  # noqa: F401
+
+def _work(search: Search, targets: Sequence[Target], number: int, deadline: float, counts: SimpleQueue) -> None:
+    """Try cases until the deadline, in rounds."""
+    while time.monotonic() < deadline:
+        for target in targets:
+            search.try_good(target, number)
+        _go_round(search, targets, number, ROUND, deadline)
+        number += 1
+    counts.put((search.tried, search.failures, search.seconds))
+
+
+def _go_round(
+    search: Search, targets: Sequence[Target], number: int, count: int, deadline: float | None = None
+) -> None:
+    """Try `count` cases of each target, times its weight, unless the deadline comes first."""
+    for target in targets:
+        search.try_target(target, max(1, round(count * target.weight)), number, deadline)
+
+
+def _repeat(sandbox: Sandbox, case: Case) -> int:
+    """Run one case, and print all of it."""
+    outcome, failure = sandbox.try_case(case, limits_of(case))
+    print(f"{case.line}\nexit status {outcome.status}, {outcome.seconds:.2f} s, {outcome.memory >> 20} MiB")
+    print(outcome.stdout[-3000:], outcome.stderr[-6000:], sep="\n")
+    print(failure or "no failure")
+    return 1 if failure else 0
+
+
+def _say_failure(case: Case, failure: Failure, path: Path | None) -> None:
+    """Print a failure, and how it is repeated."""
+    print(f"\n{case.target}: {failure}\n  {case.line}", flush=True)
+    if path is not None:
+        print(f"  python tests/fuzz --case {os.path.relpath(path)}", flush=True)
+
+
+def _print_table(search: Search) -> None:
+    width = max(map(len, search.tried), default=0)
+    print(f"\n{'read or run':{width}}  inputs  seconds  failures")
+    for name, count in sorted(search.tried.items()):
+        print(f"{name:{width}}  {count:6,}  {search.seconds[name]:7.1f}  {search.failures[name] or '':>8}")
+
+
+def _import_all() -> None:
+    """Import what the commands import, once for all the processes that are forked."""
+    for name in IMPORTED:
+        import_module(name)
+    import_module("torch").set_num_threads(1)  # a forked process has none of its parent's threads
+
+
+def _memory_disk() -> str | None:
+    """Return a folder in memory, where files are quickest, or None for the usual one."""
+    return "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
 
 
 if __name__ == "__main__":

@@ -1,76 +1,199 @@
-"""Every flag of every command with wrong values; drawn from the dataclasses, so that a new flag is among them."""
+"""The flags of every command, made from the commands' dataclasses: a new flag is tried without anybody's doing."""
 
+import shlex
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+from cases import Case
+from children import Limits
 from hypothesis import strategies as st
-from lab import TINY
-from targets import Input
+from mutations import Draw
+from samples import FLAGS
 
 from glassformer.cli import COMMANDS
 
-BASES = {
-    "train": ("--source p.tsv --out new --tokenizer char --max-updates 1", "p.tsv"),
-    "check": ("p.csv", "p.csv"),
-    "runs": (".", "run"),
-    "translate": ("run abc", "run lines.txt"),
-    "evaluate": ("run --source p.csv --beam 1", "run p.csv"),
-    "inspect": ("run abc --out page.html", "run"),
-    "heads": ("run --data p.csv --sentences 3", "run p.csv"),
-    "import": ("--from marian --out new", "marian"),
-    "export": ("run --to huggingface --out new", "run"),
-}
-"""Arguments that work, and the names in the lab that they need. A pruning and the demonstration train for minutes."""
-ENDLESS = {"max_epochs", "max_minutes", "max_updates"}
-"""Flags of which a large value is right, and never ends."""
-VALUES = [
-    *("", " ", "x", "0", "-1", "1.5", "1e9", "1000000000", "1000000000000000000", "9" * 401, "nan", "inf", "1e400"),
-    *(
-        "\x1b[31m",
-        "\u202eabc",
-        "a\udcff",
-        "x" * 1_000_000,
-        "../nowhere",
-        "nowhere",
-        ".",
-        "run",
-        "p.csv",
-        "folder",
-        "--",
-    ),
-]
-READ, WRITTEN = [*VALUES, "/dev/zero", "/dev/null"], [*VALUES, "pipe"]
-"""For files that are written no device: a fault might replace it for the whole machine."""
+OUTPUTS = ("out", "output", "unpruned")
+"""Flags that name what is written."""
+STOP_AFTER = 3.0
 
 
 @dataclass(frozen=True)
-class Flags:
-    """The flags of a command."""
+class Base:
+    """A command line that works, to which flags are added."""
 
-    command: str
-
-    @property
-    def name(self) -> str:
-        """The name in the table of counts."""
-        return f"{self.command} flags"
-
-    def inputs(self, lab: Path) -> st.SearchStrategy[Input]:
-        """Return a strategy that draws the command with one or two flags of wrong values."""
-        base, needs = BASES[self.command]
-        given = [self.command, *base.split(), *(TINY if self.command == "train" else ())]
-        arguments = list(COMMANDS[self.command].arguments.values())
-
-        @st.composite
-        def drawn(draw: st.DrawFn) -> Input:
-            argument = draw(st.sampled_from(arguments))
-            values = WRITTEN if argument.name in ("out", "output") else READ
-            if argument.name in ENDLESS:
-                values = [value for value in values if not value.startswith(("1", "9"))]
-            words = draw(st.lists(st.sampled_from(values), min_size=1, max_size=2))
-            argv = (given[0], *words, *given[2:]) if argument.mark.positional else (*given, argument.flag, *words)
-            return Input(self.name, argv, tuple(needs.split()), "pipe", "pipe")
-
-        return drawn()
+    line: str
+    writes: tuple[str, ...] = ()
+    """Patterns of the paths that it may change where it succeeds, beside the values of `OUTPUTS`."""
+    works: bool = True
+    """It needs no other flag."""
+    costly: bool = False
+    """It takes seconds."""
+    stops: bool = False
+    """It may rightly take hours, so it is stopped after `STOP_AFTER` seconds."""
 
 
-FLAGS = [Flags(command) for command in BASES]
+BASES: Mapping[str, tuple[Base, ...]] = {
+    "train": (
+        Base(f"train {FLAGS} --max-updates 1", (".prepared", "runs"), works=False, stops=True),
+        Base(f"train {FLAGS} pairs.tsv --out new --max-updates 1 --tokenizer symbols", (".prepared",), stops=True),
+        Base("train --resume --out unfinished", ("unfinished",), stops=True),
+    ),
+    "check": (Base("check pairs.tsv"), Base("check source.txt --target target.txt")),
+    "runs": (Base("runs", works=False), Base("runs run")),
+    "translate": (
+        Base("translate run --input seven.txt --device cpu"),
+        Base("translate subwords 'a b' --device cpu"),
+        Base("translate run --input seven.txt --output new --device cpu"),
+    ),
+    "evaluate": (
+        Base("evaluate run --source valid.tsv --device cpu"),
+        Base("evaluate --hypotheses source.txt --target target.txt"),
+    ),
+    "inspect": (Base("inspect run 'a b' --out new"), Base("inspect subwords", ("attention.html",), works=False)),
+    "heads": (Base("heads run --data valid.tsv --sentences 3", ("run/heads.json", "run/heads.png")),),
+    "prune": (
+        Base(
+            "prune run --data pairs.tsv --out new --updates 1 --rounds 1 --device cpu",
+            (".*.pruning",),
+            costly=True,
+            stops=True,
+        ),
+    ),
+    "import": (Base("import --from marian --out new"), Base("import", works=False)),
+    "export": (Base("export subwords --to huggingface --out new"), Base("export subwords --to ctranslate2 --out new")),
+    "demo": (Base("demo --out new", ("runs", ".prepared"), costly=True, stops=True),),
+}
+"""Command lines of every command."""
+
+WHOLE = (
+    *("0", "1", "2", "3", "7", "-1", "-0", "1000000000", "1000000000000000000", "1" + "0" * 400, "1" + "0" * 5000),
+    *("nan", "inf", "1.5", "", " 7", "7 ", "0x10", "1_000", "７", "\u0663", "9" * 1_000_000),
+)
+REAL = (
+    *("0", "1", "0.5", "-1", "-0.0", "1e-400", "1e-30", "1e9", "1e18", "1e308", "1e400", "1" + "0" * 400),
+    *("nan", "-nan", "inf", "-inf", "", "1,5", "0.5x", "1e", "9" * 1_000_000),
+)
+TEXTS = (
+    *("", " ", "a", "a b", "\x1b[31mred", "\x01", "\n", "a\nb", "\t", "\x85\u2028", "\u202e", "é", "\U0001f600"),
+    *("\udcff", "a\udcffb", "x" * 1_000_000, "a " * 3000, "{}", "%s", "../x", "-", "--", "--x", "auto", "char", "zh"),
+    *("13a", "flores200", "spBLEU-1K", "ja-mecab", "ko-mecab", "none", "intl", "cuda", "cuda:9", "mps", "meta", "int8"),
+)
+PATHS = (
+    *("run", "subwords", "imported", "marian", "unfinished", "pairs.tsv", "valid.tsv", "seven.txt", "pairs.xlsx"),
+    *("pairs.parquet", "pairs.tmx", "pairs.tsv.gz", "trees.conllu", "subwords/source.spm", "run/model.safetensors"),
+    *(
+        "new",
+        "no/such/folder",
+        "missing.tsv",
+        "pipe",
+        "endless",
+        "loop",
+        "dangling",
+        ".",
+        "..",
+        "",
+        " ",
+        "run/..",
+        "run/config.json/x",
+    ),
+    *(
+        "x" * 300,
+        "x/" * 2500,
+        "x" * 1_000_000,
+        "new\udcff",
+        "\x1b[31mnew",
+        "a\nb",
+        "-",
+        "--",
+        "~",
+        "$HOME",
+        "pairs.tsv:3",
+    ),
+    *("pairs.tsv:0", "pairs.tsv:" + "9" * 400, "*", "new/", "resume"),
+)
+MAY_BE_PIPES = {"translate": ("input", "prefixes"), "evaluate": ("source", "target", "hypotheses")}
+"""Flags whose files are read once, so that a pipe may stand for them: to wait for whoever writes is right."""
+
+
+def flag_targets() -> dict[str, st.SearchStrategy[Case]]:
+    """Return a strategy of cases for every command."""
+    if missing := COMMANDS.keys() - BASES.keys():
+        raise LookupError(f"BASES has no command line for {', '.join(missing)}")
+    return {name: _cases(name) for name in COMMANDS}
+
+
+def good_lines(name: str) -> list[Case]:
+    """Return the command lines of a command that need nothing more."""
+    return [_with_outputs(name, shlex.split(base.line), base) for base in BASES[name] if base.works]
+
+
+def limits_of(case: Case) -> Limits:
+    """Return what a case may take: it gets a Ctrl-C where its command may rightly take hours."""
+    is_long = case.target.startswith("flags ") and any(base.stops for base in BASES[case.command[0]])
+    return Limits(stop_after=STOP_AFTER if is_long else None)
+
+
+@st.composite
+def _cases(draw: Draw, name: str) -> Case:
+    """Return a case of a command with one to three flags more, or arguments without a flag."""
+    base = draw(st.sampled_from(BASES[name]))
+    words = shlex.split(base.line)
+    arguments = list(COMMANDS[name].arguments.values())
+    count = draw(st.sampled_from((1, 1, 1, 2, 3)))
+    for argument in draw(st.lists(st.sampled_from(arguments), min_size=count, max_size=count)):
+        values = _values(draw, name, argument)
+        if argument.kind is bool:
+            words.append(argument.flag)
+        elif argument.mark.positional or (argument.mark.bare and draw(st.booleans())):
+            words[1:1] = values
+        elif draw(st.booleans()) and len(values) == 1:
+            words.append(f"{argument.flag}={values[0]}")
+        else:
+            words = [*_without(words, argument.flag), argument.flag, *values]
+    return _with_outputs(name, words, base)
+
+
+def _with_outputs(name: str, words: list[str], base: Base) -> Case:
+    """Return the case of a command line, which may write what its flags name."""
+    outputs = [f"--{one}" for one in OUTPUTS]
+    written = [words[n + 1] for n, word in enumerate(words[:-1]) if word in outputs]
+    written += [word.partition("=")[2] for word in words if word.partition("=")[0] in outputs]
+    patterns = [part for path in written for part in _beside(path)]
+    return Case(f"flags {name}", tuple(words), needs=_paths_in(words), writes=(*base.writes, *patterns))
+
+
+def _values(draw: Draw, command: str, argument: Any) -> list[str]:
+    """Return values for an argument of a command, right or wrong."""
+    pool = {int: WHOLE, float: REAL, Path: PATHS}.get(argument.kind, TEXTS)
+    if argument.name in MAY_BE_PIPES.get(command, ()):
+        pool = tuple(path for path in pool if path != "pipe")
+    one = st.sampled_from((*argument.choices, *TEXTS[:6])) if argument.choices else st.sampled_from(pool)
+    count = argument.count
+    if count is None:
+        return [draw(one)]
+    if count == "+":
+        return draw(st.lists(one, min_size=0, max_size=3))
+    return draw(st.lists(one, min_size=count - 1, max_size=count + 1))
+
+
+def _without(words: list[str], flag: str) -> list[str]:
+    """Return the words without a flag and its one value, where it is there: given twice, it would be refused."""
+    if flag not in words:
+        return words
+    at = words.index(flag)
+    return words[:at] + words[at + 2 :]
+
+
+def _beside(path: str) -> list[str]:
+    """Return the patterns of what a command may write for this output path."""
+    plain = str(Path(path))
+    led_to = ["nowhere"] if plain == "dangling" else []
+    return [plain, f"{plain}.partial", f"{plain}.partial.json", f"{plain}-data", *led_to]
+
+
+def _paths_in(words: list[str]) -> tuple[str, ...]:
+    """Return the first parts of the paths that stand in flags with an equals sign."""
+    values = [word.partition("=")[2] for word in words if word.startswith("--") and "=" in word]
+    return tuple(Path(value).parts[0] for value in values if 0 < len(value) < 200 and Path(value).parts)

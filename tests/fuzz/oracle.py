@@ -1,160 +1,115 @@
-"""Running a command in a process of its own, and judging how it ends."""
+"""What a command may end with, whatever it was given.
 
-import hashlib
-import os
-import resource
+Exit status 0, or 2 with one line that says what is wrong; no traceback, no control characters; nothing changed but
+what it is there to write, and nothing at all where it failed; within seconds and bounded memory; no network; no process
+left behind.
+"""
+
+import re
 import signal
-import socket
-import sys
-import tempfile
-import time
-import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from fnmatch import fnmatch
 
-SECONDS, BYTES = 30, 2 << 30
-"""A command's limits of time and memory."""
+from children import Outcome
+from markup import SECRET
+
 ERROR = "glassformer: error: "
-LONGEST = 2000
-"""Most characters of an error's line."""
-BROKEN = 77
-"""Exit status of a command that let an exception through."""
+TRACEBACK = "Traceback (most recent call last)"
+CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+_DRAWN = re.compile(r"[0-9a-f]{32}|(?<=\.)\d+(?=\.tmp)|(?<=\btmp)\w{8}")
+"""Parts of names that differ from time to time."""
+_FRAME = re.compile(r'File "[^"]*?(?:site-packages|src)/([^"]*)", line \d+, in (\w+)')
+INTERRUPTED = 130
+"""Exit status after Ctrl-C."""
 
 
 @dataclass(frozen=True)
-class Ending:
-    """The end of a command."""
+class Failure:
+    """What is wrong with the end of a command."""
 
-    status: int | None
-    """Its exit status, the negative number of the signal that ended it, or None where it was too slow."""
-    errors: str
-    """The text on standard error."""
-    memory: int
-    orphans: bool
-    """Whether a process that it started is left."""
+    kind: str
+    detail: str = ""
 
-    def check(self) -> None:
-        """Raise RuntimeError unless all went well."""
-        if self.status != 0:
-            raise RuntimeError(f"status {self.status}: {self.errors}")
+    def __str__(self) -> str:
+        return f"{self.kind}: {self.detail}" if self.detail else self.kind
 
-    def fault(self) -> str | None:
-        """Return what is wrong with it: it must end with 0, or with 2 and one line that says why."""
-        if self.status is None:
-            return f"it took more than {SECONDS} s"
-        if self.status == BROKEN or "Traceback (most recent call last)" in self.errors:
-            return "a traceback: " + self.errors.strip().rpartition("\n")[2][:300]
-        if self.status not in (0, 2):
-            return f"it ended with {self.status}"
-        if self.memory > BYTES:
-            return f"it took {self.memory / 1e9:.1f} GB"
-        if self.orphans:
-            return "a process is left"
-        lines = [line for line in self.errors.splitlines() if line.startswith(ERROR)]
-        if self.status == 2 and len(lines) != 1:
-            return f"{len(lines)} lines of error"
-        if any(len(line) > LONGEST or not line.isprintable() for line in lines):
-            return "an error that can't be shown: " + repr(lines[0])[:300]
+
+TOO_LONG = Failure("took too long")
+
+
+def judge(
+    outcome: Outcome, before: Mapping[str, str], after: Mapping[str, str], writes: Sequence[str]
+) -> Failure | None:
+    """Return what is wrong with an outcome, or None. `writes` are patterns of the paths that it may change."""
+    for rule in (_crash, _reach, _traceback, _status, _lines):
+        if failure := rule(outcome):
+            return failure
+    changed = sorted(path for path in before.keys() | after.keys() if before.get(path) != after.get(path))
+    free = () if outcome.status == 2 else writes
+    if foreign := [path for path in changed if not any(_matches(path, pattern) for pattern in free)]:
+        what = "after an error" if outcome.status == 2 else "beside its output"
+        return Failure(f"changed files {what}", _DRAWN.sub("*", ", ".join(foreign[:3])))
+    return None
+
+
+def _matches(path: str, pattern: str) -> bool:
+    """Return whether a path is what a pattern names, lies within it, or is a folder on the way to it."""
+    named = f"here/{pattern}"
+    return fnmatch(path, named) or fnmatch(path, f"{named}/*") or named.startswith(f"{path}/")
+
+
+def _crash(outcome: Outcome) -> Failure | None:
+    if outcome.hung:
+        return Failure("did not end after Ctrl-C") if outcome.interrupted else TOO_LONG
+    if outcome.status < 0:
+        return Failure("crash", signal.Signals(-outcome.status).name)
+    if outcome.memory > outcome.limits.memory:
+        return Failure("took too much memory")
+    return None
+
+
+def _traceback(outcome: Outcome) -> Failure | None:
+    """Return the error that was raised, and the last place of ours that it passed."""
+    for stream in (outcome.stderr, outcome.stdout):
+        if TRACEBACK not in stream:
+            continue
+        text = stream.rpartition(TRACEBACK)[2]
+        frames = [(file, function) for file, function in _FRAME.findall(text) if file.startswith("glassformer/")]
+        raised = next((line for line in text.splitlines() if re.match(r"\w", line)), "")
+        return Failure("traceback", " in ".join([raised.partition(":")[0], *(" ".join(one) for one in frames[-1:])]))
+    if "Exception ignored" in outcome.stderr:
+        return Failure("exception ignored", outcome.stderr.partition("Exception ignored")[2][:100])
+    return None
+
+
+def _status(outcome: Outcome) -> Failure | None:
+    if outcome.status in (0, 2) or (outcome.interrupted and outcome.status == INTERRUPTED):
         return None
+    return Failure("exit status", str(outcome.status))
 
 
-def snapshot(folder: Path) -> Mapping[str, object]:
-    """Return what is in a folder: the content of files, the targets of links, the kinds of all else."""
-    found: dict[str, object] = {}
-    for path in sorted(folder.rglob("*")):
-        name = str(path.relative_to(folder))
-        if path.is_symlink():
-            found[name] = os.readlink(path)
-        elif path.is_file():
-            found[name] = hashlib.blake2b(path.read_bytes()).hexdigest()
-        else:
-            found[name] = path.is_dir()
-    return found
+def _lines(outcome: Outcome) -> Failure | None:
+    """Return what is wrong with what was printed."""
+    lines = outcome.stderr.splitlines()
+    errors = [line for line in lines if line.startswith(ERROR)]
+    if outcome.status == 2 and (len(errors) != 1 or lines[-1] != errors[0] or len(errors[0]) <= len(ERROR)):
+        return Failure("not one line of error", "\n".join(lines[-3:])[-300:])
+    if outcome.status == 0 and errors:
+        return Failure("an error, and exit status 0", errors[0])
+    if found := CONTROL.search(outcome.stderr):
+        at = found.start()
+        return Failure("control characters", repr(outcome.stderr[max(0, at - 40) : at + 20]))
+    if len(max(lines, key=len, default="")) > 5000:
+        return Failure("an endless line", max(lines, key=len)[:100])
+    if SECRET in outcome.stdout + outcome.stderr:
+        return Failure("shows another file's content")
+    return None
 
 
-def run(argv: Sequence[str], folder: Path, standard_input: bytes = b"") -> Ending:
-    """Run a command in a folder, in a process that is forked from this one, which has loaded torch once."""
-    with tempfile.TemporaryFile() as errors, tempfile.TemporaryFile() as given:
-        given.write(standard_input)
-        given.seek(0)
-        child = _fork(argv, folder, errors.fileno(), given.fileno())
-        status, memory = _wait(child, time.monotonic() + SECONDS)
-        orphans = _is_group_alive(child)
-        if orphans:
-            os.killpg(child, signal.SIGKILL)
-        errors.seek(0)
-        return Ending(status, errors.read().decode(errors="replace"), memory, orphans)
-
-
-def until(argv: Sequence[str], folder: Path, is_enough: Callable[[], bool]) -> None:
-    """Run a command and end it with SIGKILL as soon as it has come far enough."""
-    with tempfile.TemporaryFile() as errors:
-        child = _fork(argv, folder, errors.fileno(), os.open(os.devnull, os.O_RDONLY))
-        end = time.monotonic() + SECONDS
-        while not is_enough() and time.monotonic() < end:
-            time.sleep(0.01)
-        os.kill(child, signal.SIGKILL)
-        os.waitpid(child, 0)
-        errors.seek(0)
-        assert is_enough(), errors.read().decode()
-
-
-def _fork(argv: Sequence[str], folder: Path, errors: int, given: int) -> int:
-    """Start a command and return its process id, which is also that of its group."""
-    child = os.fork()
-    if child:
-        return child
-    try:
-        os.setpgid(0, 0)
-        os.chdir(folder)
-        nothing = os.open(os.devnull, os.O_WRONLY)
-        for descriptor, number in ((given, 0), (nothing, 1), (errors, 2)):
-            os.dup2(descriptor, number)
-        resource.setrlimit(resource.RLIMIT_AS, (8 << 30, 8 << 30))  # a runaway ends before the machine does
-        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-        os._exit(_command(argv))
-    finally:
-        os._exit(BROKEN)
-
-
-def _command(argv: Sequence[str]) -> int:
-    from glassformer.cli import main
-
-    for name in ("getaddrinfo", "create_connection"):
-        setattr(socket, name, _no_network)
-    try:
-        main(list(argv))
-    except SystemExit as end:
-        return end.code if isinstance(end.code, int) else 0 if end.code is None else 1
-    except BaseException:
-        traceback.print_exc()
-        return BROKEN
-    finally:
-        for stream in (sys.stdout, sys.stderr):
-            stream.flush()
-    return 0
-
-
-def _no_network(*_: object, **__: object) -> None:
-    raise AssertionError("Traceback (most recent call last): the network was reached for")
-
-
-def _wait(child: int, end: float) -> tuple[int | None, int]:
-    """Return how a process ended, None if it had to be killed, and the most memory that it had."""
-    while time.monotonic() < end:
-        ended, status, used = os.wait4(child, os.WNOHANG)
-        if ended:
-            return os.waitstatus_to_exitcode(status), used.ru_maxrss * 1024
-        time.sleep(0.002)
-    os.killpg(child, signal.SIGKILL)
-    _, _, used = os.wait4(child, 0)
-    return None, used.ru_maxrss * 1024
-
-
-def _is_group_alive(group: int) -> bool:
-    try:
-        os.killpg(group, 0)
-    except ProcessLookupError:
-        return False
-    return True
+def _reach(outcome: Outcome) -> Failure | None:
+    if outcome.network:
+        return Failure("network", outcome.network.splitlines()[0])
+    if outcome.left:
+        return Failure("left processes", str(outcome.left))
+    return None

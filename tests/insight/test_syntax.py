@@ -1,5 +1,7 @@
 """Relations read from CoNLL-U, and heads that follow them, by hand."""
 
+import gzip
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -119,12 +121,14 @@ def test_a_head_that_follows_a_relation_has_that_role(random_run, tmp_path, monk
     [
         ("some plain text\n\n", "trees.conllu is not CoNLL-U .*: ten columns, tabs between them"),
         ("1\ta\tb\n\n", "trees.conllu is not CoNLL-U .*: ten columns, tabs between them"),
+        ("1\tcafé\n\n", "trees.conllu: not UTF-8 .byte 0xe9.; .*convert it"),
+        ("# " + "a" * (1 << 20), "trees.conllu, line 1: it has more than 1,048,576 bytes"),
         (None, "trees.conllu: no such file"),
     ],
 )
 def test_what_is_no_treebank_is_refused(tmp_path, text, message):
     if text is not None:
-        (tmp_path / "trees.conllu").write_text(text)
+        (tmp_path / "trees.conllu").write_text(text, encoding="latin-1")
     with pytest.raises(DataError, match=message):
         Treebank(tmp_path / "trees.conllu")
 
@@ -134,3 +138,8 @@ def test_the_command_takes_trees(run, tmp_path, capsys, run_command):
     (tmp_path / "trees.conllu").write_text("1\tc\t_\t_\t_\t_\t0\troot\t_\t_\n\n")
     assert run_command(f"heads {tmp_path}/run --data {tmp_path}/pairs.tsv --trees {tmp_path}/trees.conllu") == 2
     assert "trees.conllu has a tree for none of the 1 sentences" in capsys.readouterr().err
+
+
+def test_trees_may_be_packed(tmp_path):
+    (tmp_path / "trees.conllu.gz").write_bytes(gzip.compress(b"1\tdogs\t_\t_\t_\t_\t0\troot\t_\t_\n\n"))
+    assert Treebank(tmp_path / "trees.conllu.gz").arcs(["do", "gs"]) == []

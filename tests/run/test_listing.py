@@ -343,6 +343,14 @@ def test_a_long_name_is_folded():
     assert narrow[1][1:] == ["unfinished", "12,340/50,000", "bleu 31.76"]
 
 
+def test_a_name_moves_no_cursor():
+    escape = summary(run=Path("runs/\x1b[2J"), state="unfinished", problem="no \x07")
+    assert rows([escape], width=100)[1][0] == r"runs/\x1b[2J"
+    damage, *_, command = advice([escape])
+    assert damage == r"runs/\x1b[2J: no \x07"
+    assert command.endswith(r"--out 'runs/\x1b[2J'")
+
+
 def test_what_to_do_next():
     found = [
         summary(),

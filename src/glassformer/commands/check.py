@@ -8,7 +8,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated
 
 from glassformer.checks import Flag, Positive
-from glassformer.commands.common import loading
+from glassformer.commands.common import loading, show
 
 if TYPE_CHECKING:
     from glassformer.data.facts import Finding, PairFacts, SideFacts
@@ -58,21 +58,21 @@ def check_pairs(flags: CheckFlags) -> int:
         max_minutes=flags.max_minutes,
         out=Path("run"),
     )
-    preparation = Preparation.from_files(data_settings(config), print)
+    preparation = Preparation.from_files(data_settings(config), show)
     facts = describe_pairs(unweighted(config.pairs))
-    print(f"{config.pairs.name}: {facts.pairs:,} {'pair' if facts.pairs == 1 else 'pairs'}, for example")
+    show(f"{config.pairs.name}: {facts.pairs:,} {'pair' if facts.pairs == 1 else 'pairs'}, for example")
     for source, target in preparation.training.sample[:3]:
-        print(f"  {shortened(source)} -> {shortened(target)}")
+        show(f"  {shortened(source)} -> {shortened(target)}")
     for line in (*_side_lines(facts), "", *_findings(facts)):
-        print(line)
+        show(line)
     if config.valid_pairs is not None:
         valid = list(config.valid_pairs)
-        print(_overlap(unweighted(config.pairs), valid))
-    print("glassformer train would say:")
-    settled = settle(config, preparation.training.pairs, describe_pairs(preparation.training.sample), print)
+        show(_overlap(unweighted(config.pairs), valid))
+    show("glassformer train would say:")
+    settled = settle(config, preparation.training.pairs, describe_pairs(preparation.training.sample), show)
     print("and prepare:", flush=True)
     with TemporaryDirectory() as folder:
-        say = partial(print, " ")
+        say = partial(show, " ")
         prepared = replace(preparation, settings=data_settings(settled), say=say)
         prepared.make(Path(folder) / "prepared", settled.model_config)
     return 0

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
-from glassformer.errors import ConfigError
+from glassformer.errors import ConfigError, printable
 
 
 def check_new_folder(path: Path) -> None:
@@ -14,9 +14,14 @@ def check_new_folder(path: Path) -> None:
         raise ConfigError(f"--out {path} is already there: give a new name, or remove it first")
 
 
+def show(*words: str) -> None:
+    """Print a line on standard output that may hold text of others: its control characters are shown as escapes."""
+    print(*map(printable, words))
+
+
 def say(line: str) -> None:
     """Show a line on standard error."""
-    print(line, file=sys.stderr)
+    print(printable(line), file=sys.stderr)
 
 
 @contextmanager

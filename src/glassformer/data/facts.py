@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from operator import itemgetter
 
+from glassformer.errors import printable
 from glassformer.pairs.files import Pair
 
 SHOWN = 60
@@ -179,8 +180,8 @@ def script_of(character: str) -> str:
 
 
 def shortened(text: str) -> str:
-    """Return the text, or its beginning and three dots."""
-    return text if len(text) <= SHOWN else f"{text[: SHOWN - 3]}..."
+    """Return the text as it may be printed, or its beginning and three dots."""
+    return printable(text if len(text) <= SHOWN else f"{text[: SHOWN - 3]}...")
 
 
 def _judge_of_sides(source: _Side, target: _Side) -> Callable[[Pair], bool] | None:

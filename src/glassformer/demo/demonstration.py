@@ -35,7 +35,7 @@ def demonstrate(out: Path, seed: int) -> bool:
         raise RunError(f"--out must be a new folder, got {out}: give it a name")
     data = out.with_name(f"{out.name}-data")
     again = _was_made_from(data, out)
-    if out.exists() and not again:
+    if (out.exists() or out.is_symlink()) and not again:
         raise RunError(
             f"{out} is there already, and the demonstration replaces only a run that it made: choose another --out"
         )

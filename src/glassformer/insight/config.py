@@ -18,6 +18,7 @@ from glassformer.checks import (
 )
 from glassformer.docstrings import with_fields
 from glassformer.errors import ConfigError
+from glassformer.files import followed
 from glassformer.pairs.files import PairFiles
 from glassformer.text.scores import METRICS
 
@@ -77,9 +78,10 @@ class PruneConfig:
         check_settings(self)
         if not self.out.name:
             raise ConfigError(f"out must be a new folder, got {self.out}: give it a name")
+        out, work = followed(self.out), followed(self.work)
         if self.unpruned is not None:
-            unpruned = self.unpruned.resolve()
-            for taken in (self.out.resolve(), self.work.resolve()):
+            unpruned = followed(self.unpruned)
+            for taken in (out, work):
                 if unpruned == taken or taken in unpruned.parents or unpruned in taken.parents:
                     raise ConfigError(
                         f"unpruned must be neither inside {taken} nor above it, got {unpruned}: choose another folder"

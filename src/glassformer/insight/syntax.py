@@ -12,6 +12,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from glassformer.errors import DataError
+from glassformer.pairs.lines import readable
+from glassformer.pairs.tables import open_text
 
 RELATIONS = ("nsubj", "obj", "amod", "advmod")
 """The relations that Voita et al. 2019 (section 5.2.2) study. Subtypes such as nsubj:pass count as their type."""
@@ -66,13 +68,11 @@ class Treebank:
         self._path = path
         self._trees: dict[str, list[_Word]] = {}
         try:
-            with path.open(encoding="utf-8") as file:
+            with readable(path), open_text(path) as file:
                 for tree in parse_incr(file):
                     text, words = _words(tree)
                     self._trees[text] = words
-        except FileNotFoundError:
-            raise DataError(f"{path}: no such file") from None
-        except (ParseException, UnicodeDecodeError, KeyError, TypeError) as error:
+        except (ParseException, KeyError, TypeError) as error:
             reason = f"a column is missing: {error}" if isinstance(error, (KeyError, TypeError)) else error
             raise DataError(f"{path} is not CoNLL-U ({reason}): ten columns, tabs between them") from None
 

@@ -57,13 +57,13 @@ def rows(path: Path, kind: str, columns: ColumnChooser) -> Iterator[Row]:
 
 def _tsv_rows(path: Path, columns: ColumnChooser) -> Iterator[Row]:
     """Yield the rows of a file of tab-separated values, in which quotes are characters as any other."""
-    with _open_text(path) as file:
+    with open_text(path) as file:
         yield from _delimited(path, _numbered_rows(path, file, delimiter="\t", quoting=csv.QUOTE_NONE), columns)
 
 
 def _csv_rows(path: Path, columns: ColumnChooser) -> Iterator[Row]:
     """Yield the rows of a CSV file, whose first lines say what separates its cells."""
-    with _open_text(path) as file:
+    with open_text(path) as file:
         first = list(islice(file, JUDGED))
         numbered = _numbered_rows(path, chain(first, file), delimiter=_delimiter(first), strict=True)
         yield from _delimited(path, numbered, columns)
@@ -135,7 +135,7 @@ def _json_rows(path: Path, columns: ColumnChooser) -> Iterator[Row]:
     if is_array:
         yield from _objects(path, enumerate(_json_array(path, text), start=1), "item", columns)
         return
-    with _open_text(path) as file:
+    with open_text(path) as file:
         yield from _objects(path, _json_lines(path, file), "line", columns)
 
 
@@ -268,11 +268,12 @@ def _sheet_rows(first: Sequence[Any], cells: Iterator[Sequence[Any]], columns: C
 
 
 @contextmanager
-def _open_text(path: Path) -> Iterator[io.TextIOWrapper]:
+def open_text(path: Path) -> Iterator[io.TextIOWrapper]:
     """Open a file of text, unpacked; DataError where it isn't UTF-8."""
     with path.open("rb") as packed:
         try:
-            yield io.TextIOWrapper(open_lines(packed, path, returns=True), encoding="utf-8-sig", newline="")
+            with io.TextIOWrapper(open_lines(packed, path, returns=True), encoding="utf-8-sig", newline="") as file:
+                yield file
         except UnicodeDecodeError as error:
             raise _not_utf_8(path, error) from None
 

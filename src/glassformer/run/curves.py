@@ -53,7 +53,7 @@ def plot_curves(metrics: Path) -> Any:
     along.set_xlim(0, 1.02 * (found.updates or 1))
     along.xaxis.get_major_locator().set_params(integer=True)
     along.xaxis.set_major_formatter("{x:,.0f}")
-    figure.suptitle(_title(metrics.resolve().parent.name, found), parse_math=False)
+    figure.suptitle(_title(metrics.parent.resolve().name, found), parse_math=False)
     return figure
 
 

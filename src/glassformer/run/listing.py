@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Raw, Struct
 
 from glassformer.decoding import Natural, decode_json, open_regular, read_limited
-from glassformer.errors import GlassformerError, RunError
+from glassformer.errors import GlassformerError, RunError, printable
 from glassformer.meter import format_duration
 from glassformer.run.config import MOST_BYTES, TrainingRecord, decode_config, names_its_format
 from glassformer.run.lock import is_held
@@ -188,7 +188,7 @@ def as_table(runs: Sequence[RunSummary], width: int, now: float | None = None) -
 def _cells(run: RunSummary, now: float) -> dict[str, str]:
     limit = f"/{run.max_updates:,}" if run.max_updates and run.state in ("training", "unfinished") else ""
     return {
-        "run": str(run.run),
+        "run": printable(str(run.run)),
         "state": run.state,
         "updates": "" if run.updates is None else f"{run.updates:,}{limit}",
         "score": "" if run.score is None else f"{run.metric} {run.score:.2f}",
@@ -204,12 +204,12 @@ def advice(runs: Sequence[RunSummary]) -> Iterator[str]:
     """Yield the lines below the table: what is damaged, and how to continue what is unfinished."""
     for run in runs:
         if run.problem:
-            yield f"{run.run}: {run.problem}"
+            yield printable(f"{run.run}: {run.problem}")
     unfinished = [run for run in runs if run.state == "unfinished"]
     if unfinished:
         yield "continue what is unfinished with:"
     for run in unfinished:
-        yield f"  glassformer train --resume --out {quote(str(run.run))}"
+        yield printable(f"  glassformer train --resume --out {quote(str(run.run))}")
 
 
 def _short(count: int) -> str:

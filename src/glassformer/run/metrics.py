@@ -100,9 +100,13 @@ def append_metrics(path: Path, figures: Report | Validation) -> None:
 
 
 def drop_metrics_after(path: Path, update: int) -> None:
-    """Remove the lines that a continued run will write again, and one that was cut off."""
-    if not path.exists():
+    """Remove the lines that a continued run will write again, and one that was cut off.
+
+    Raises RunError where it can't be written to, before any work is done for its lines.
+    """
+    if not os.path.lexists(path):
         return
+    os.close(open_to_append(path))
     kept = []
     for line in _lines(path):
         try:

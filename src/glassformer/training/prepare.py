@@ -17,6 +17,7 @@ from glassformer.files import (
     exchange,
     flush_folder,
     folders_above,
+    followed,
     is_temporary,
     link_or_copy,
     move_folder,
@@ -63,7 +64,7 @@ def prepare_run(config: TrainConfig, say: Say) -> None:
         )
         raise RunError(f"{config.out} exists: {advice}, or choose another --out")
     _check_nothing_is_lost(config)
-    out = config.out.resolve()
+    out = followed(config.out)
     if out in (Path.cwd(), *Path.cwd().parents):
         raise RunError(f"{config.out} is the current folder: go out of it to replace it, or choose another --out")
     origin = None if config.from_ is None else open_run(config.from_)

@@ -8,6 +8,7 @@ from pathlib import Path
 from rich.console import Console
 
 from glassformer.data.facts import shortened
+from glassformer.errors import printable
 from glassformer.meter import Bar, can_move, format_duration
 from glassformer.pictures import can_draw
 from glassformer.run.curves import draw_curves
@@ -38,7 +39,7 @@ class TrainingDisplay:
     def say(self, text: str) -> None:
         """Show a line, above the bar that moves just now if there is one."""
         if self._shown:
-            print(text, file=sys.stderr)
+            print(printable(text), file=sys.stderr)
 
     def show_report(self, report: Report, fraction: float) -> None:
         """Show and record the figures of the last updates, after which `fraction` of the training is done."""

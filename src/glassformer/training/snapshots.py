@@ -84,7 +84,7 @@ def _update_of(path: Path) -> int:
 
 def snapshots(folder: Path) -> list[Path]:
     """Return the snapshots, oldest first."""
-    return sorted(folder.glob("snapshot-*.safetensors"))
+    return sorted(path for path in folder.glob("snapshot-*.safetensors") if path.is_file())
 
 
 def average(paths: list[Path]) -> dict[str, Tensor]:
