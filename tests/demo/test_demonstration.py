@@ -79,3 +79,13 @@ def test_what_it_did_not_make_is_left_alone(tmp_path, training):
         "imported/config.json",
     ]
     assert (out / "config.json").read_bytes() == before
+
+
+def test_a_file_of_somebody_elses_where_the_dates_go_is_left_alone(tmp_path):
+    (tmp_path / "dates-data").mkdir()
+    mine = tmp_path / "dates-data" / "valid.tsv"
+    mine.write_text("a man\tein Mann\n")
+    with pytest.raises(RunError, match=r"valid\.tsv is there already, and holds something else than dates: choose an"):
+        demonstrate(tmp_path / "dates", 1)
+    assert [path.name for path in tmp_path.rglob("*")] == ["dates-data", "valid.tsv"]
+    assert mine.read_text() == "a man\tein Mann\n"

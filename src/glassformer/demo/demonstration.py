@@ -1,5 +1,6 @@
 """Make the dates, train on them, and show how well dates never seen are read."""
 
+import re
 import shutil
 import sys
 from collections import defaultdict
@@ -20,6 +21,7 @@ from glassformer.training.result import TrainResult
 from glassformer.training.train import train
 
 EXAMPLES = 5
+SPLITS = "train", "valid", "test"
 
 
 def demonstrate(out: Path, seed: int) -> bool:
@@ -29,7 +31,7 @@ def demonstrate(out: Path, seed: int) -> bool:
     stay beside the run, in `<out>-data`. The last line printed is `exact match NN.N %`.
 
     Raises:
-        RunError: `out` is there, and is not a run that the demonstration made.
+        RunError: `out` is there, and is not a run that the demonstration made; or where the dates go are other files.
     """
     if not out.name:
         raise RunError(f"--out must be a new folder, got {out}: give it a name")
@@ -39,11 +41,13 @@ def demonstrate(out: Path, seed: int) -> bool:
         raise RunError(
             f"{out} is there already, and the demonstration replaces only a run that it made: choose another --out"
         )
+    if not again:
+        _check_replaceable(data)
     console = Console(highlight=False, soft_wrap=True)
     splits = make_dates(seed=seed, train=60_000)
     console.print(f"{len(splits.train):,} dates to learn from, for example [b]{splits.train[0].phrase}[/b]")
     data.mkdir(parents=True, exist_ok=True)
-    for name, dates in (("train", splits.train), ("valid", splits.valid), ("test", splits.test)):
+    for name, dates in zip(SPLITS, (splits.train, splits.valid, splits.test), strict=True):
         write_phrases(data / f"{name}.tsv", dates)
     result = train(settings(data, out, seed, overwrite=again))
     if not result.finished:
@@ -60,6 +64,18 @@ def _was_made_from(data: Path, out: Path) -> bool:
         return False
     settings = read_config(out).training.settings  # an imported run has none
     return settings is not None and settings.get("source") == str(data / "train.tsv")
+
+
+def _check_replaceable(data: Path) -> None:
+    """Raise RunError where the dates go and somebody else's file is; those of a demo that was stopped are ours."""
+    for name in SPLITS:
+        path = data / f"{name}.tsv"
+        if path.exists():
+            with path.open("rb") as file:
+                if not re.fullmatch(rb"[^\t]+\t\d{4}-\d\d-\d\d\n", file.readline(1000)):
+                    raise RunError(
+                        f"{path} is there already, and holds something else than dates: choose another --out"
+                    )
 
 
 def settings(data: Path, out: Path, seed: int, *, overwrite: bool) -> TrainConfig:
