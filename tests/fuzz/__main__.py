@@ -13,7 +13,7 @@ import time
 from collections.abc import Sequence
 from importlib import import_module
 from multiprocessing import get_context
-from multiprocessing.queues import SimpleQueue
+from multiprocessing.connection import Connection
 from pathlib import Path
 
 os.environ |= {
@@ -84,27 +84,31 @@ def _fuzz(sandbox: Sandbox, options: argparse.Namespace) -> int:
 
 def _share_out(search: Search, targets: Sequence[Target], options: argparse.Namespace, deadline: float) -> None:
     """Try cases until the deadline in one process for each core, each with targets of its own."""
-    fork = get_context("fork")
-    counts = fork.SimpleQueue()
-    processes = []
-    for number in range(options.jobs):
-        arguments = search.beside(number), targets[number :: options.jobs], options.seed, deadline, counts
-        processes.append(fork.Process(target=_work, args=arguments))
-        processes[-1].start()
-    for _ in processes:
-        search.add(*counts.get())
+    fork, jobs = get_context("fork"), range(options.jobs)
+    searches = [search.beside(number) for number in jobs]
+    pipes = [fork.Pipe(duplex=False) for _ in jobs]
+    processes = [
+        fork.Process(target=_work, args=(searches[n], targets[n :: options.jobs], options.seed, deadline, pipes[n][1]))
+        for n in jobs
+    ]
+    for process in processes:
+        process.start()
+    for _, going in pipes:
+        going.close()  # so that a process that is lost ends the wait for it
+    for coming, _ in pipes:
+        search.add(*coming.recv())
     for process in processes:
         process.join()
 
 
-def _work(search: Search, targets: Sequence[Target], number: int, deadline: float, counts: SimpleQueue) -> None:
-    """Try cases until the deadline, in rounds."""
+def _work(search: Search, targets: Sequence[Target], number: int, deadline: float, going: Connection) -> None:
+    """Try cases until the deadline, in rounds, and send the counts."""
     while time.monotonic() < deadline:
         for target in targets:
             search.try_good(target, number)
         _go_round(search, targets, number, ROUND, deadline)
         number += 1
-    counts.put((search.tried, search.failures, search.seconds))
+    going.send((search.tried, search.failures, search.seconds))
 
 
 def _go_round(

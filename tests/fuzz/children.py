@@ -32,7 +32,7 @@ class Limits:
     """Bytes of memory."""
     stop_after: float | None = None
     """Seconds after which it gets a Ctrl-C, if it may rightly take hours."""
-    grace: float = 10.0
+    grace: float = 30.0
     """Seconds in which it must have ended after a Ctrl-C."""
 
 

@@ -127,7 +127,7 @@ def _written(field: Field) -> bytes:
 
 
 def _as_varint(value: int) -> bytes:
-    parts = []
+    parts, value = [], value % (1 << 64)
     while value >= 128:
         parts.append(value & 127 | 128)
         value >>= 7

@@ -57,6 +57,7 @@ SUBWORDS = (
 )
 IMPORTED = ("load imported", "translate imported 'a b' --device cpu")
 IMPORT = ("import --from marian --out new",)
+FROM = "train pairs.tsv --from run --out new --device cpu --precision float32 --threads 1 --max-updates 1"
 GO_ON = ("train --resume --out unfinished",)
 LISTED = ("runs .", "table .", *GO_ON)
 PAIRS = ("pairs {}", f"{LEARN} {{}} --tokenizer symbols")
@@ -66,8 +67,8 @@ UNFINISHED = ("unfinished", "new", "curves.png", ".prepared")
 
 READERS = (
     # run folders
-    Reader("run/config.json", written, (*RUN, f"{LEARN} pairs.tsv --from run"), writes=("new",)),
-    Reader("run/model.safetensors", stored, (*RUN, f"{LEARN} pairs.tsv --from run"), writes=("new",)),
+    Reader("run/config.json", written, (*RUN, FROM), writes=("new",)),
+    Reader("run/model.safetensors", stored, (*RUN, FROM), writes=("new",)),
     Reader("run/source.symbols", spoilt, ("tokenizer {}", *RUN), writes=("new",)),
     Reader("run/heads.json", written, ("read_heads run", "inspect run 'a b' --out new"), writes=("new",)),
     Reader("run/metrics.jsonl", edited_line, ("metrics {}", "curves {}", "runs .", "table .")),

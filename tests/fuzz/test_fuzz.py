@@ -43,7 +43,8 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_nothing_fails_on_what_nobody_meant():
-    done = run(str(HERE), "--examples", "3", "--seed", "1")
+    # It takes 22 seconds: 185 processes, and the samples that they read.
+    done = run(str(HERE), "--examples", "2", "--seed", "1")
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.splitlines()[-1].endswith(" 0 failures")
 

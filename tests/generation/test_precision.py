@@ -5,7 +5,7 @@ import torch
 import torch.nn.functional as F
 from torch.testing import assert_close
 
-from glassformer.errors import ConfigError
+from glassformer.errors import ConfigError, RunError
 from glassformer.generation.precision import Precision, QuantizedLinear, can_quantize, pick_generation_precision
 
 CPU, CUDA, MPS = torch.device("cpu"), torch.device("cuda"), torch.device("mps")
@@ -124,3 +124,11 @@ def test_the_engine_is_as_before_and_nothing_warns(parts):
         warnings.simplefilter("error")
         QuantizedLinear(*parts[1:])
     assert torch.backends.quantized.engine == before
+
+
+@needs_int8
+def test_numbers_that_are_not_finite_are_refused(parts):
+    x, weight, bias = parts
+    x.fill_(float("nan"))
+    with pytest.raises(RunError, match="the model's numbers are not finite while it translates"):
+        QuantizedLinear(weight, bias)(x)

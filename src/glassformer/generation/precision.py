@@ -9,7 +9,7 @@ from torch import Tensor
 
 from glassformer.attention.kernels.products import ACTIVATIONS_IN_PLACE
 from glassformer.device import pick_precision
-from glassformer.errors import ConfigError, shown
+from glassformer.errors import ConfigError, RunError, shown
 
 _TYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 _ENGINE = "fbgemm"
@@ -87,8 +87,15 @@ class QuantizedLinear:
         self._pack(*state)
 
     def __call__(self, x: Float[Tensor, "... width_in"]) -> Float[Tensor, "... width_out"]:
-        """Return x weightᵀ + bias."""
-        return torch.ops.quantized.linear_dynamic(x, self._packed)
+        """Return x weightᵀ + bias; raise RunError for an x without a range, since it is not finite."""
+        try:
+            return torch.ops.quantized.linear_dynamic(x, self._packed)
+        except RuntimeError:
+            if x.isfinite().all():
+                raise
+            raise RunError(
+                "the model's numbers are not finite while it translates: its training diverged, or it is damaged"
+            ) from None
 
     def activated(self, x: Float[Tensor, "... width_in"], activation: str) -> Float[Tensor, "... width_out"]:
         """Return the activation (relu, swish or gelu) of x weightᵀ + bias."""

@@ -89,6 +89,8 @@ def _parsed(path: Path, kind: str) -> Any:
     store = {kinds.TMX: tmx.tmxfile, kinds.XLIFF: of_xliff, kinds.PO: po.pofile}[kind]()
     try:
         store.parse(content)
-    except (ValueError, SyntaxError) as error:
+    except MemoryError:
+        raise
+    except Exception as error:  # of a damaged file the toolkit raises errors of any class
         raise DataError(f"{path} is a {kind} file that can't be read: {error}") from None
     return store

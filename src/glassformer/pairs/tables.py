@@ -208,6 +208,7 @@ def _cells(pyarrow: Any, column: Any) -> Iterator[Any]:
     """Yield the cells of a column; equal texts of a dictionary are one object."""
     for part in column.chunks:
         if pyarrow.types.is_dictionary(part.type):
+            part.validate(full=True)  # its indices, of which a damaged file has wrong ones
             texts = part.dictionary.to_pylist()
             yield from (None if place is None else texts[place] for place in part.indices.to_pylist())
         else:
@@ -250,9 +251,9 @@ def _xlsx_rows(path: Path, columns: ColumnChooser) -> Iterator[Row]:
                 if first:
                     yield from _sheet_rows(first[0], cells, columns)
                     return
-    except DataError:
+    except (DataError, MemoryError):
         raise
-    except (KeyError, ValueError, SyntaxError, OSError, zipfile.BadZipFile) as error:  # a ParseError is a SyntaxError
+    except Exception as error:  # of a damaged workbook openpyxl raises errors of any class
         raise DataError(f"{path} is an Excel workbook that is damaged or incomplete ({error}): get it again") from None
 
 

@@ -300,7 +300,7 @@ def read_sentencepiece(proto: bytes) -> sentencepiece.SentencePieceProcessor:
     processor = sentencepiece.SentencePieceProcessor()
     try:
         processor.LoadFromSerializedProto(proto)
-    except RuntimeError as error:
+    except (RuntimeError, UnicodeDecodeError) as error:  # its message may quote bytes that are no text
         raise DataError(f"not a sentencepiece model: {error}") from None
     return processor
 
