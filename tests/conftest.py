@@ -6,6 +6,7 @@ The models here are tiny: a second thread gains nothing, and two of them on busy
 import gzip
 import os
 import random
+import resource
 import shlex
 import shutil
 import signal
@@ -375,3 +376,19 @@ def write_pairs() -> Callable[..., PairFiles]:
         return PairFiles(*paths)
 
     return write
+
+
+@pytest.fixture
+def full_disk() -> Callable[[int], AbstractContextManager[None]]:
+    """Return a context in which no file may become larger than some bytes: writing fails as on a full disk."""
+
+    @contextmanager
+    def full(room: int) -> Iterator[None]:
+        before = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (room, before[1]))
+        try:
+            yield
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+    return full

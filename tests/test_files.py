@@ -284,8 +284,9 @@ def test_only_a_file_of_its_own_is_written_on(tmp_path):
     (tmp_path / "precious").write_text("mine")
     (tmp_path / "link").symlink_to("precious")
     os.mkfifo(tmp_path / "pipe")
-    for name in ("link", "pipe"):
-        with pytest.raises(RunError, match=f"{name} must be a file of its own, and is a link, a pipe or a device"):
+    (tmp_path / "folder").mkdir()
+    for name in ("link", "pipe", "folder"):
+        with pytest.raises(RunError, match=f"{name} must be a file, and is a link, a folder, a pipe or a device"):
             open_to_append(tmp_path / name)
     for text in ("a", "b"):
         with os.fdopen(open_to_append(tmp_path / "file"), "w") as file:

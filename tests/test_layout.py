@@ -27,7 +27,6 @@ LEAVES = [
     "docstrings",
     "files",
     "memory",
-    "locking",
     "stopping",
     "tensors",
     "device",

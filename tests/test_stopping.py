@@ -38,8 +38,11 @@ def test_a_signal_that_is_ignored_stays_so():
     try:
         with raising_signals():
             os.kill(os.getpid(), signal.SIGHUP)
+            inside = signal.getsignal(signal.SIGHUP)
+        afterwards = signal.getsignal(signal.SIGHUP)
     finally:
         signal.signal(signal.SIGHUP, before)
+    assert (inside, afterwards) == (signal.SIG_IGN, signal.SIG_IGN)
 
 
 SLOW = """

@@ -46,7 +46,7 @@ FUNCTIONS: dict[str, Callable[[Any], int]] = {
     "demo": demo,
 }
 
-MOST_SHOWN = 1800
+LONGEST_ERROR = 1800
 """Most characters of the line of an error or a warning; what is between its beginning and its end is left out."""
 
 
@@ -118,8 +118,7 @@ def _open_closed_streams() -> None:
         except OSError:
             os.open(os.devnull, os.O_RDWR)  # gets the lowest number that is free
         if getattr(sys, name) is None:
-            stream = open(number, mode, encoding="utf-8", closefd=False)  # noqa: SIM115 - it is open until the end
-            setattr(sys, name, stream)
+            setattr(sys, name, os.fdopen(number, mode, encoding="utf-8", closefd=False))
 
 
 def _discard(stream: TextIO) -> None:
@@ -140,4 +139,4 @@ def _fail(error: BaseException, message: str, status: int = 2) -> NoReturn:
 def _as_line(message: object) -> str:
     """Return a message as one line without control characters, of which the middle is left out if it is long."""
     line = printable(" ".join(str(message).split()))
-    return line if len(line) <= MOST_SHOWN else f"{line[: MOST_SHOWN // 2]} ... {line[-MOST_SHOWN // 2 :]}"
+    return line if len(line) <= LONGEST_ERROR else f"{line[: LONGEST_ERROR // 2]} ... {line[-LONGEST_ERROR // 2 :]}"

@@ -14,7 +14,7 @@ from typing import Annotated, Any, TypeVar, overload
 from msgspec import DecodeError, Meta, ValidationError
 from msgspec.json import decode
 
-from glassformer.errors import MOST_SHOWN, GlassformerError, RunError
+from glassformer.errors import GlassformerError, RunError, abridged
 
 Decoded = TypeVar("Decoded")
 
@@ -117,7 +117,7 @@ def _in_words(message: str, data: bytes) -> str:
     if missing := re.fullmatch(r"Object missing required field `(.*)`", message):
         return f"{field or 'the object'} lacks {missing[1]}"
     if unknown := re.fullmatch(r"Object contains unknown field `(.*)`", message):
-        name = _shown(unknown[1])
+        name = abridged(unknown[1])
         return f"{field or 'the object'} has {name}, which is unknown: a newer glassformer may have written it"
     if message in ("Number out of range", "Integer value out of range"):
         came = _value_at(data, path) or "one of thousands of digits"
@@ -147,11 +147,7 @@ def _value_at(data: bytes, path: str) -> str:
             value = value[name] if name else value[int(index)]
     except (ValueError, KeyError, IndexError, TypeError, RecursionError):
         return ""
-    return _shown(json.dumps(value, ensure_ascii=False))
-
-
-def _shown(text: str) -> str:
-    return text if len(text) <= MOST_SHOWN else f"{text[:MOST_SHOWN]}..."
+    return abridged(json.dumps(value, ensure_ascii=False))
 
 
 def _hint(data: bytes) -> str:

@@ -21,7 +21,9 @@ from typing import Any, BinaryIO
 from urllib.parse import quote, unquote_to_bytes
 
 from glassformer.errors import FULL, DataError, GlassformerError, RunError
-from glassformer.locking import TO_LOCK, is_at, try_lock
+
+if sys.platform != "win32":  # which has no flock: nothing is locked there
+    import fcntl
 
 _TEMPORARY = re.compile(r"\.(?P<place>.+)\.[a-z0-9_]{8}\.tmp", re.DOTALL)
 _LOCK = ".lock"
@@ -30,6 +32,8 @@ _LONGEST = 50
 _RENAME_EXCHANGE, _HERE = 2, -100
 
 SCHEME = "file:"
+GUARDED = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0)
+"""Flags to open a file with: a link is not followed, and a pipe doesn't wait for its other end."""
 
 
 def check_writable(path: Path) -> None:
@@ -40,6 +44,12 @@ def check_writable(path: Path) -> None:
         raise DataError(f"{path.parent}: no such folder to write {path.name} to")
     if path.exists() and not path.is_file():
         raise DataError(f"{path} is a device or a pipe, which a file can't replace: give the name of a file to write")
+
+
+def check_new_folder(path: Path) -> None:
+    """Raise RunError unless nothing is at `path`, or an empty folder. Call it before long work."""
+    if path.is_symlink() or (path.exists() and (not path.is_dir() or any(path.iterdir()))):
+        raise RunError(f"{path} is there already: give a new name, or remove it first")
 
 
 @contextmanager
@@ -89,8 +99,7 @@ def new_folder(path: Path) -> Iterator[Path]:
     Folders above `path` are made, and removed again where an error comes. Raises RunError where `path` is there, before
     or when the folder is complete, unless it is an empty folder.
     """
-    if path.is_symlink() or (path.exists() and (not path.is_dir() or any(path.iterdir()))):
-        raise RunError(f"{path} is there already: give a new name, or remove it first")
+    check_new_folder(path)
     with folders_above(path), scratch_folder(path) as scratch:
         made = scratch / path.name
         made.mkdir()
@@ -174,19 +183,48 @@ def link_or_copy(file: Path, place: Path) -> None:
         shutil.copyfile(file, place)
 
 
-def open_to_append(path: Path, *, error: type[GlassformerError] = RunError) -> int:
-    """Open a file to write at its end and return its descriptor; raise `error` for a link, a pipe or a device."""
-    flags = TO_LOCK & ~os.O_RDWR | os.O_WRONLY | os.O_APPEND | os.O_CREAT
+def open_own(path: Path, flags: int, *, error: type[GlassformerError] = RunError) -> int:
+    """Open a regular file with these flags and return its descriptor; raise `error` for anything else at its place."""
     try:
-        descriptor = os.open(path, flags, 0o666)
+        descriptor = os.open(path, flags | GUARDED, 0o666)
     except OSError as reason:
-        if reason.errno not in (errno.ELOOP, errno.ENXIO):
+        if reason.errno not in (errno.ELOOP, errno.EISDIR, errno.ENXIO):
             raise
     else:
         if stat.S_ISREG(os.fstat(descriptor).st_mode):
             return descriptor
         os.close(descriptor)
-    raise error(f"{path} must be a file of its own, and is a link, a pipe or a device: remove it")
+    raise error(f"{path} must be a file, and is a link, a folder, a pipe or a device: remove it")
+
+
+def open_to_append(path: Path, *, error: type[GlassformerError] = RunError) -> int:
+    """Open a file to write at its end, made if it is missing, as `open_own` does."""
+    return open_own(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, error=error)
+
+
+def try_lock(descriptor: int, *, shared: bool = False) -> bool:
+    """Lock an open file until it is closed, and return whether it was free.
+
+    It counts as free where there are no locks: on Windows, and on some network filesystems. Shared locks don't exclude
+    each other.
+    """
+    if sys.platform == "win32":
+        return True
+    try:
+        fcntl.flock(descriptor, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:  # ENOLCK, EOPNOTSUPP, EINVAL: whether somebody else writes can't be known, so it isn't refused
+        return True
+    return True
+
+
+def is_at(descriptor: int, path: Path) -> bool:
+    """Return whether this open file is still the one at `path`."""
+    try:
+        return os.path.samestat(os.fstat(descriptor), path.lstat())
+    except (FileNotFoundError, NotADirectoryError):
+        return False
 
 
 def is_temporary(name: str) -> bool:
@@ -241,7 +279,7 @@ def _make_scratch(place: Path) -> tuple[Path, int]:
     while True:  # until none who clears up has come in between
         folder = Path(tempfile.mkdtemp(prefix=f".{place.name[:_LONGEST]}.", suffix=".tmp", dir=place.parent))
         with suppress(FileNotFoundError):
-            descriptor = os.open(folder / _LOCK, TO_LOCK | os.O_CREAT | os.O_EXCL, 0o600)
+            descriptor = os.open(folder / _LOCK, os.O_RDWR | GUARDED | os.O_CREAT | os.O_EXCL, 0o600)
             if try_lock(descriptor) and is_at(descriptor, folder / _LOCK):
                 return folder, descriptor
             os.close(descriptor)
@@ -253,7 +291,7 @@ def _remove_abandoned(folder: Path) -> None:
         folder.rmdir()  # empty: its process was killed, or else makes another
         return
     with suppress(OSError):
-        descriptor = os.open(folder / _LOCK, TO_LOCK)
+        descriptor = os.open(folder / _LOCK, os.O_RDWR | GUARDED)
         if try_lock(descriptor):
             _remove_scratch(folder, descriptor)
         else:

@@ -10,7 +10,7 @@ ENDING = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasatt
 
 
 class Stopped(BaseException):
-    """A signal that ends the process; like KeyboardInterrupt, no `except Exception` catches it.
+    """A signal that ends the process. It is no `Exception`, as KeyboardInterrupt is none: only what cleans up sees it.
 
     Raised while a command runs, so that what is half made is removed on the way out. The command line ends with 128 and
     the number of the signal. Programs that import glassformer handle signals themselves, and never meet it.

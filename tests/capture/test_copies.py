@@ -11,6 +11,7 @@ from torch import nn
 from torch.testing import assert_close
 
 from glassformer import MultiheadAttention, capture
+from glassformer.errors import ArgumentError
 from glassformer.reference import multi_head, self_attention, transformer
 
 B, L, D, H = 2, 5, 12, 3
@@ -102,6 +103,5 @@ def test_two_threads_capture_a_model_each():
 
 def test_an_inner_capture_is_told():
     model = torch_model().eval()
-    with capture(model):  # noqa: SIM117 - the inner one is refused
-        with pytest.raises(Exception, match="is being captured already"), capture(model):
-            pass
+    with capture(model), pytest.raises(ArgumentError, match="is being captured already"), capture(model):
+        pass

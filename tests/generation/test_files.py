@@ -204,7 +204,7 @@ def test_what_is_no_file_is_not_written_on(path, kind):
     begun, precious = beside(path)[0], path.with_name("precious")
     precious.write_text("mine")
     begun.symlink_to(precious) if kind == "link" else os.mkfifo(begun)
-    with pytest.raises(DataError, match=r"out\.txt\.partial must be a file of its own, and is a link, a pipe"):
+    with pytest.raises(DataError, match=r"out\.txt\.partial must be a file, and is a link, a folder, a pipe"):
         write(path)
     assert names(path.parent) == ["out.txt.partial", "precious"]
     assert precious.read_text() == "mine"

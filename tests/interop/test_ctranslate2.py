@@ -264,7 +264,7 @@ def test_the_command_quantizes(run_command, tmp_path, capsys):
     assert run_command(f"{command} --quantization int8") == 0
     assert ctranslate2.Translator(str(out), device="cpu").compute_type.startswith("int8")
     assert run_command(command) == 2
-    assert f"--out {out} is already there: give a new name, or remove it first" in capsys.readouterr().err
+    assert f"{out} is there already: give a new name, or remove it first" in capsys.readouterr().err
 
 
 def test_the_command_refuses_a_quantization_for_hugging_face(run_command, tmp_path, capsys):

@@ -272,6 +272,6 @@ def test_the_command_line_imports_and_exports(run_command, marian, tmp_path, cap
     first["final_logits_bias"][0, -1] = -1e4  # padding is never predicted: its logit's bias isn't kept
     assert_close(dict(again), dict(first), rtol=0, atol=0)
     code, said = call("export run --to huggingface --out again")
-    assert (code, "is already there: give a new name, or remove it first" in said) == (2, True)
+    assert (code, "is there already: give a new name, or remove it first" in said) == (2, True)
     code, said = call("import --from run --out other")
     assert (code, "a glassformer run folder, which needs no import" in said) == (2, True)

@@ -3,11 +3,10 @@
 import hashlib
 import json
 import os
-import resource
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing
 from pathlib import Path
 
 import pytest
@@ -240,19 +239,10 @@ def test_of_several_processes_the_first_says_when_and_writes_what_all_have(make,
     assert saved(tmp_path) == []
 
 
-@contextmanager
-def full_disk(room: int) -> Iterator[None]:
-    """No file may become larger: writing fails as on a full disk."""
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (room, before[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
-
-
 @pytest.mark.parametrize("noticed", ["due", "wait", "save"])
-def test_one_that_cannot_be_written_is_an_error_and_leaves_those_before(make, twice, tmp_path, tree, noticed):
+def test_one_that_cannot_be_written_is_an_error_and_leaves_those_before(
+    make, twice, tmp_path, tree, full_disk, noticed
+):
     before = tree(tmp_path)
     step, checkpoints = new_step(), make()
     with full_disk(10_000):

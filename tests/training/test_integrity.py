@@ -112,7 +112,10 @@ FAILURES: dict[str, Callable[[Path], object]] = {
 def test_a_run_that_cannot_go_on_loses_nothing(run, tree, spoil):
     """Its weights are usable, and its figures true, whatever is wrong with what only training needs."""
     spoil(run)
-    regular = lambda: {name: content for name, content in tree(run).items() if not (run / name).is_fifo()}  # noqa: E731
+
+    def regular():
+        return {name: content for name, content in tree(run).items() if not (run / name).is_fifo()}
+
     before = regular()
     assert {"model.safetensors", "resume/best-000000015.safetensors", "resume/checkpoint-000000019"} <= set(before)
     with pytest.raises(GlassformerError):

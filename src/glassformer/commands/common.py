@@ -3,15 +3,8 @@
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
-from pathlib import Path
 
-from glassformer.errors import ConfigError, printable
-
-
-def check_new_folder(path: Path) -> None:
-    """Raise ConfigError unless `path` may become a folder to write: nothing is there, or an empty folder."""
-    if path.is_symlink() or (path.exists() and (not path.is_dir() or any(path.iterdir()))):
-        raise ConfigError(f"--out {path} is already there: give a new name, or remove it first")
+from glassformer.errors import printable
 
 
 def show(*words: str) -> None:

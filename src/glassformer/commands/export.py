@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 from glassformer.checks import Flag
-from glassformer.commands.common import check_new_folder
 from glassformer.errors import ConfigError
+from glassformer.files import check_new_folder
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,7 +6,7 @@ from shlex import quote
 from typing import Annotated
 
 from glassformer.checks import Flag
-from glassformer.commands.common import check_new_folder
+from glassformer.files import check_new_folder
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,7 +14,7 @@ from glassformer.attention.observe import observe
 from glassformer.attention.want import Want
 from glassformer.errors import ConfigError
 from glassformer.generation.engine import Engine, Stack
-from glassformer.generation.inference import inferring
+from glassformer.generation.precision import inferring
 
 STACKS: tuple[Stack, ...] = get_args(Stack)
 

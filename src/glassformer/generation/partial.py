@@ -22,8 +22,7 @@ from msgspec import Struct, structs
 
 from glassformer.decoding import Natural, read_json
 from glassformer.errors import ConfigError, DataError
-from glassformer.files import check_writable, open_to_append, write_json
-from glassformer.locking import is_at, try_lock
+from glassformer.files import check_writable, is_at, open_to_append, try_lock, write_json
 
 
 @dataclass(frozen=True)

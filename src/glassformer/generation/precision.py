@@ -1,7 +1,11 @@
-"""The numbers to generate in, and linear maps with weights of eight bits."""
+"""The numbers to generate in, the state of torch for it, and linear maps with weights of eight bits."""
 
 import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import wraps
+from typing import Concatenate, ParamSpec, Protocol, TypeVar, runtime_checkable
 
 import torch
 from jaxtyping import Float
@@ -10,6 +14,22 @@ from torch import Tensor
 from glassformer.attention.kernels.products import ACTIVATIONS_IN_PLACE
 from glassformer.device import pick_precision
 from glassformer.errors import ConfigError, RunError, shown
+
+Arguments = ParamSpec("Arguments")
+Result = TypeVar("Result")
+
+
+@runtime_checkable
+class OnDevice(Protocol):
+    """What computes on one device."""
+
+    @property
+    def device(self) -> torch.device:
+        """Where its weights are."""
+        ...
+
+
+Computing = TypeVar("Computing", bound=OnDevice)
 
 _TYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 _ENGINE = "fbgemm"
@@ -46,6 +66,26 @@ def pick_generation_precision(name: str, device: torch.device, own: torch.dtype)
     return Precision(fast, int8=device.type == "cpu" and fast == torch.bfloat16 and can_quantize())
 
 
+@contextmanager
+def inference(device: torch.device) -> Iterator[None]:
+    """Compute without gradients, and in the engine's own precision: a caller's autocast would choose another."""
+    with torch.inference_mode(), torch.autocast(device.type, enabled=False):
+        yield
+
+
+def inferring(
+    function: Callable[Concatenate[Computing, Arguments], Result],
+) -> Callable[Concatenate[Computing, Arguments], Result]:
+    """Let a function, whose first argument is an engine, compute in `inference`."""
+
+    @wraps(function)
+    def computed(engine: Computing, *arguments: Arguments.args, **settings: Arguments.kwargs) -> Result:
+        with inference(engine.device):
+            return function(engine, *arguments, **settings)
+
+    return computed
+
+
 class QuantizedLinear:
     """The map x weightᵀ + bias in int8.
 
@@ -68,9 +108,8 @@ class QuantizedLinear:
         before = torch.backends.quantized.engine
         torch.backends.quantized.engine = _ENGINE
         try:
-            with (
-                warnings.catch_warnings()
-            ):  # deprecated, and nothing else in torch has these products; see can_quantize
+            with warnings.catch_warnings():
+                # Deprecated, and nothing else in torch has these products; see can_quantize.
                 warnings.filterwarnings("ignore", "torch.quantize_per_tensor", UserWarning)
                 quantized = torch.quantize_per_channel(weight, scales, zeros, 0, torch.qint8)
             self._packed = torch.ops.quantized.linear_prepack(quantized, bias)

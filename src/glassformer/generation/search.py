@@ -18,7 +18,7 @@ from glassformer.errors import RunError
 from glassformer.generation.config import SearchConfig
 from glassformer.generation.constraints import Constraints
 from glassformer.generation.engine import Engine
-from glassformer.generation.inference import inference, inferring
+from glassformer.generation.precision import inference, inferring
 from glassformer.text.tokenizer import EOS
 
 Source = Int[Tensor, "sources source_len"]

@@ -24,6 +24,7 @@ from glassformer.files import (
     open_to_append,
     remove_at_once,
     remove_unfinished,
+    try_lock,
     write_json,
 )
 from glassformer.generation.config import SearchConfig
@@ -31,7 +32,6 @@ from glassformer.insight.config import PruneConfig
 from glassformer.insight.gates import least_missed
 from glassformer.insight.speed import Speed, compare_speed, peak_memory
 from glassformer.insight.study import Sentences
-from glassformer.locking import try_lock
 from glassformer.pairs.files import Pair, PairFiles
 from glassformer.run.config import TrainingRecord, read_config
 from glassformer.run.folder import load_run, open_run, training_metric, write_config, write_weights

@@ -1,9 +1,7 @@
 """The lock by which one process at a time trains in a run folder; the kernel frees it however the process ends."""
 
-import errno
 import os
 import platform
-import stat
 import sys
 import time
 from collections.abc import Iterator
@@ -12,8 +10,7 @@ from pathlib import Path
 
 from glassformer.decoding import read_limited
 from glassformer.errors import RunError
-from glassformer.files import remove_unfinished
-from glassformer.locking import TO_LOCK, is_at, try_lock
+from glassformer.files import GUARDED, is_at, open_own, remove_unfinished, try_lock
 from glassformer.run.names import LOCK, RESUME
 
 TRIES = 20
@@ -44,7 +41,7 @@ def is_held(folder: Path) -> bool:
     if sys.platform == "win32":
         return False
     try:
-        descriptor = os.open(folder / RESUME / LOCK, TO_LOCK & ~os.O_RDWR | os.O_RDONLY)
+        descriptor = os.open(folder / RESUME / LOCK, os.O_RDONLY | GUARDED)
     except OSError:
         return False
     try:
@@ -81,19 +78,11 @@ def _acquire(folder: Path) -> int | None:
 
 
 def _open(path: Path, folder: Path) -> int:
-    """Open the lock's file, made if it is missing; RunError where it can't be one of ours, or there is no `resume/`."""
+    """Open the lock's file, made if it is missing; RunError where it isn't a regular file, or there is no `resume/`."""
     try:
-        descriptor = os.open(path, TO_LOCK | os.O_CREAT, 0o666)
+        return open_own(path, os.O_RDWR | os.O_CREAT)
     except (FileNotFoundError, NotADirectoryError):
         raise RunError(f"the training of {folder} is complete: there is nothing to resume") from None
-    except OSError as error:
-        if error.errno not in (errno.ELOOP, errno.EISDIR, errno.ENXIO):
-            raise
-    else:
-        if stat.S_ISREG(os.fstat(descriptor).st_mode):
-            return descriptor
-        os.close(descriptor)
-    raise RunError(f"{path} must be a file, and is a link, a folder, a pipe or a device: remove it")
 
 
 def _busy(folder: Path) -> RunError:

@@ -22,7 +22,7 @@ from glassformer.files import write_json
 from glassformer.run.names import CHECKSUMS, CONFIG, METRICS, RESUME
 
 CHECKED_FIRST = 1 << 26
-"""Bytes that are checked before a training begins, which takes a tenth of a second; where there are more, meanwhile."""
+"""Bytes that are checked before a training begins, which nobody notices; where there are more, meanwhile."""
 
 
 class _Checksums(Struct, frozen=True, forbid_unknown_fields=True):

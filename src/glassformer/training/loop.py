@@ -163,8 +163,8 @@ class TrainingLoop:
         try:
             signal = self._train(interruption)
             return self._finish() if signal is None else self._stop(signal)
-        except Exception as error:
-            self._wait_for_check()  # damaged data may be what went wrong
+        except Exception as error:  # of any class: damaged data may be the cause, and then its damage is what is said
+            self._wait_for_check()
             if not isinstance(error, OSError) or error.errno not in FULL:
                 raise
             command = f"glassformer train --resume --out {quote(str(self.folder))}"
