@@ -309,10 +309,17 @@ def truncate(path: Path) -> None:
     path.write_bytes(path.read_bytes()[:1000])
 
 
+def swap(path: Path, old: str, new: str) -> None:
+    text = path.read_text(encoding="utf-8")
+    assert old in text
+    path.write_text(text.replace(old, new), encoding="utf-8")
+
+
 SPOILT: dict[str, Callable[[Path], object]] = {
     "no-weights": lambda run: (run / "model.safetensors").unlink(),
     "cut-weights": lambda run: truncate(run / "model.safetensors"),
     "unfinished-cut-state": lambda run: [truncate(path) for path in run.glob("resume/checkpoint-*/*")],
+    "unfinished-unknown-bleu": lambda run: swap(run / "config.json", '"tokenize": "auto"', '"tokenize": "14a"'),
     "unfinished-lost-pairs": lambda run: shutil.rmtree(run / "resume" / "train"),
 }
 

@@ -58,6 +58,7 @@ BAD = {
     "train --resume --out new": "new: no such run folder",
     "train --resume --out thesis": "thesis is not a run folder: it has no config.json",
     "train --resume --out unfinished-cut-state": "no checkpoint .* can be read any more.*train anew with --overwrite",
+    "train --resume --out unfinished-unknown-bleu": "--tokenize must be auto or one of .*13a.* got '14a'",
     "train --resume --out unfinished-lost-pairs": "resume/train/source",
     # run folders
     "translate new --input seven.txt SHORT": "new: no such run folder",

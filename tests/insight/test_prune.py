@@ -239,6 +239,7 @@ def test_two_prunings_at_once_are_refused_and_nothing_is_removed(config, tmp_pat
         ({"batch_tokens": 0}, "batch_tokens"),
         ({"weight_decay": -1.0}, "weight_decay"),
         ({"dropout": 1.0}, "dropout"),
+        ({"tokenize": "14a"}, "tokenize must be auto or one of"),
     ],
     ids=str,
 )

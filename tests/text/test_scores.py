@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from glassformer.errors import ConfigError, DataError
 from glassformer.text import scores
 from glassformer.text.scores import METRICS, edit_distance, pick_bleu_tokenizer, score, score_all, seem_swapped
+from glassformer.text.tokenizer import train_tokenizer
 
 ENGLISH = (
     ["the cat sat on the mat .", "a man, who sings, walks in the park", "two dogs"],
@@ -156,6 +157,28 @@ def test_sides_seem_swapped_where_translations_are_like_the_sources():
     assert not swapped(["a small dog", "two dogs"], german, english)
     assert not swapped(["", ""], german, english)
     assert not swapped(["3 5", "7"], ["3 5", "7"], ["3 5", "7"])
+
+
+def test_a_file_that_is_no_tokenizer_is_refused(monkeypatch, tmp_path):
+    monkeypatch.setattr("sacrebleu.utils.SACREBLEU_DIR", str(tmp_path))
+    monkeypatch.setattr("sacrebleu.tokenizers.tokenizer_spm.SACREBLEU_DIR", str(tmp_path))
+    path = tmp_path / "models" / "flores200sacrebleuspm"
+    path.parent.mkdir()
+    path.write_text("<!DOCTYPE html>")
+    with pytest.raises(ConfigError, match=f"{path} is not the sentencepiece model of flores200: fetch it again"):
+        scores.bleu_scorer("flores200")
+
+
+def test_a_tokenizer_whose_file_is_here_is_used(monkeypatch, tmp_path):
+    monkeypatch.setattr("sacrebleu.utils.SACREBLEU_DIR", str(tmp_path))
+    monkeypatch.setattr("sacrebleu.tokenizers.tokenizer_spm.SACREBLEU_DIR", str(tmp_path))
+    tokenizer = train_tokenizer([*ENGLISH[0], *ENGLISH[1]], kind="char", vocab_size=None, seed=1)
+    made = tokenizer.save(tmp_path / "source")
+    (tmp_path / "models").mkdir()
+    made.rename(tmp_path / "models" / "flores200sacrebleuspm")
+    figure = score(*ENGLISH, "bleu", tokenize="flores200")
+    assert "tok:flores200" in figure.signature
+    assert 0 < figure.value < 100
 
 
 @pytest.mark.parametrize("name", ["spm", "flores101", "flores200", "spBLEU-1K"])

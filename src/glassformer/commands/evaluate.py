@@ -46,10 +46,9 @@ class EvaluateFlags:
 
 def evaluate(flags: EvaluateFlags) -> int:
     """Print the scores of translations."""
-    from glassformer.text.scores import bleu_scorer
+    from glassformer.text.scores import check_bleu_tokenizer
 
-    if flags.tokenize != "auto":
-        bleu_scorer(flags.tokenize)
+    check_bleu_tokenizer(flags.tokenize)
     for figure in _scores_of_run(flags) if flags.hypotheses is None else _scores_of_file(flags, flags.hypotheses):
         print(figure)
     return 0

@@ -37,6 +37,7 @@ from glassformer.run.config import TrainingRecord, read_config
 from glassformer.run.folder import load_run, open_run, training_metric, write_config, write_weights
 from glassformer.run.metrics import read_metrics
 from glassformer.run.names import LOCK, METRICS, PRUNED, WEIGHTS
+from glassformer.text.scores import check_bleu_tokenizer
 from glassformer.training.config import TrainConfig
 from glassformer.training.train import train_once
 from glassformer.transformer.model import Transformer, count_parameters
@@ -144,6 +145,7 @@ def prune(config: PruneConfig, say: Callable[[str], None] = print) -> Pruning | 
     for files in (config.pairs, config.valid_pairs):
         if files is not None and not reported:
             files.check()
+    check_bleu_tokenizer(config.tokenize)
     use_threads(config.threads)
     if work.is_symlink():
         raise RunError(f"{work} is a link, and must be a folder of its own: remove it")

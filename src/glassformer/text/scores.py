@@ -122,35 +122,45 @@ def pick_bleu_tokenizer(references: Sequence[str]) -> str:
     return "zh" if 3 * han > len(text) else "13a"
 
 
+def check_bleu_tokenizer(tokenize: str) -> None:
+    """Raise ConfigError unless BLEU can be computed with this tokenizer, or with that which `auto` picks."""
+    if tokenize != "auto":
+        bleu_scorer(tokenize)
+
+
 def bleu_scorer(tokenize: str) -> Any:
     """Return sacreBLEU's BLEU with this tokenizer; raise ConfigError where it is unknown or not installed."""
     from sacrebleu.metrics.bleu import BLEU
 
     if tokenize not in BLEU.TOKENIZERS:
         raise ConfigError(f"tokenize must be auto or one of {', '.join(BLEU.TOKENIZERS)}, got {shown(tokenize)}")
-    _check_model_is_here(tokenize)
+    model = _model_file(tokenize)
     try:
         return BLEU(tokenize=tokenize, force=tokenize == "none")  # "none" means that the text is tokenised: no warning
     except (ImportError, RuntimeError):
+        if model is not None:
+            raise ConfigError(f"{model} is not the sentencepiece model of {tokenize}: fetch it again") from None
         raise ConfigError(
             f'the BLEU tokenizer {tokenize} is not installed: pip install "glassformer[ja]" for Japanese, '
             "or choose --tokenize char"
         ) from None
 
 
-def _check_model_is_here(tokenize: str) -> None:
-    """Raise ConfigError where sacreBLEU would download this tokenizer's model."""
+def _model_file(tokenize: str) -> Path | None:
+    """Return the file of this tokenizer, None where it needs none; raise ConfigError where it would be downloaded."""
     from sacrebleu.tokenizers.tokenizer_spm import SPM_MODELS
     from sacrebleu.utils import SACREBLEU_DIR
 
-    if tokenize in SPM_MODELS:
-        url = SPM_MODELS[tokenize]["url"]
-        path = Path(SACREBLEU_DIR, "models", url.rpartition("/")[2])
-        if not path.is_file():
-            raise ConfigError(
-                f"the BLEU tokenizer {tokenize} needs a file that is not here, and nothing is downloaded for you: "
-                f"fetch {url} and save it as {path}"
-            )
+    if tokenize not in SPM_MODELS:
+        return None
+    url = SPM_MODELS[tokenize]["url"]
+    path = Path(SACREBLEU_DIR, "models", url.rpartition("/")[2])
+    if not path.is_file():
+        raise ConfigError(
+            f"the BLEU tokenizer {tokenize} needs a file that is not here, and nothing is downloaded for you: "
+            f"fetch {url} and save it as {path}"
+        )
+    return path
 
 
 def _exact(hypotheses: Sequence[str], references: Sequence[str]) -> float:

@@ -30,7 +30,7 @@ from glassformer.run.lock import check_free
 from glassformer.run.names import FILES, INITIAL, RESUME
 from glassformer.tensors import check_name, write_tensors
 from glassformer.text.loading import load_tokenizer
-from glassformer.text.scores import bleu_scorer
+from glassformer.text.scores import check_bleu_tokenizer
 from glassformer.text.tokenizer import ENDINGS
 from glassformer.text.vocabulary import VOCABULARY
 from glassformer.training.automatic import settle
@@ -68,8 +68,7 @@ def prepare_run(config: TrainConfig, say: Say) -> None:
     if out in (Path.cwd(), *Path.cwd().parents):
         raise RunError(f"{config.out} is the current folder: go out of it to replace it, or choose another --out")
     origin = None if config.from_ is None else open_run(config.from_)
-    if config.tokenize != "auto":
-        bleu_scorer(config.tokenize)
+    check_bleu_tokenizer(config.tokenize)
 
     preparation = Preparation.from_files(data_settings(config, origin), say)
     facts_of_some = describe_pairs(preparation.training.sample)

@@ -14,6 +14,7 @@ from glassformer.files import write_json
 from glassformer.run.config import read_config
 from glassformer.run.lock import check_free, held
 from glassformer.run.names import CONFIG, METRICS, RESUME
+from glassformer.text.scores import check_bleu_tokenizer
 from glassformer.training.advice import command_to_go_on
 from glassformer.training.config import TrainConfig
 from glassformer.training.distributed import Processes, is_restarted, join_processes
@@ -137,6 +138,7 @@ def _continue(config: TrainConfig, display: TrainingDisplay, processes: Processe
     with ExitStack() as stack:
         with processes.after_the_first():
             if processes.first:
+                check_bleu_tokenizer(config.tokenize)
                 stack.enter_context(held(config.out))
         stack.enter_context(display)
         interruption = stack.enter_context(deferring_signals(patient=processes.size > 1, shown=processes.first))
