@@ -42,6 +42,14 @@ def test_in_bfloat16_it_is_near():
     assert_close(found, orthogonal(matrices, torch.float32), rtol=0, atol=0.06)
 
 
+@pytest.mark.parametrize("size", [1e-15, 1e-20, 1e-30, 1e-37, 0.0])
+def test_the_smallest_numbers_do_not_explode(size):
+    """As gradients under a tiny clip_norm: their squares underflow."""
+    found = orthogonal(size * torch.randn(2, 5, 7), torch.float32)
+    assert found.isfinite().all()
+    assert (torch.linalg.matrix_norm(found, ord=2) <= 1.3).all()
+
+
 def test_its_steps_are_those_of_the_momentums_look_ahead():
     weight = nn.Parameter(torch.randn(6, 5, dtype=torch.float64))
     expected, mean = weight.detach().clone(), torch.zeros(6, 5, dtype=torch.float64)

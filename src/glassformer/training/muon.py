@@ -72,12 +72,13 @@ def orthogonal(matrices: Float[Tensor, "many rows columns"], dtype: torch.dtype)
     """Return about U Vᵀ for each matrix U S Vᵀ.
 
     The singular values become 0.7 to 1.2, those below a thousandth of the largest less. Products are in `dtype`; a
-    matrix of zeros stays one.
+    matrix of zeros stays one. A matrix of numbers so small that their squares underflow is only scaled.
     """
     a, b, c = POLYNOMIAL
     flat = matrices.mT if matrices.shape[1] > matrices.shape[2] else matrices
     size = torch.linalg.matrix_norm(flat, keepdim=True)  # no singular value is above it
-    x = (flat / size.clamp(min=torch.finfo(flat.dtype).tiny)).to(dtype)
+    least = torch.finfo(flat.dtype).tiny ** 0.4  # below its root the size is 0, and what is divided by that explodes
+    x = (flat / size.clamp(min=least)).to(dtype)
     for _ in range(ITERATIONS):
         square = x @ x.mT
         x = torch.baddbmm(x, torch.baddbmm(square, square, square, beta=b, alpha=c), x, beta=a)
