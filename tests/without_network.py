@@ -72,12 +72,13 @@ def forbid_names(path: str) -> None:
 def shorten() -> None:
     """Let the demonstration make three updates on few dates, and let pruning measure hardly any speed."""
     from glassformer.demo import demonstration
-    from glassformer.insight import speed
+    from glassformer.insight import prune, speed
 
     settings, make_dates = demonstration.settings, demonstration.make_dates
     small = dict(d_model=16, heads=2, d_ff=16, max_updates=3, validate_every=3, score_pairs=5, device="cpu")
     demonstration.make_dates = lambda seed, train: make_dates(seed=seed, train=64, valid=7, test=16)
     demonstration.settings = lambda *a, **more: replace(settings(*a, **more), **small)
+    prune.SPEED_LINES = 1
     speed.TURNS = 2
     speed._PROCESS_STATUS = Path("none")  # no processes that measure memory, seconds each
 

@@ -103,6 +103,7 @@ def test_a_flag_that_may_be_bare():
         ("R --to here --zzz=2", "do has no flag --zzz: see glassformer do --help"),
         ("R --to here --columns a", "--columns: expected 2 arguments"),
         ("R --to", "--to: expected one argument"),
+        ("R --to=--", "--to=-- is no value that a flag can have"),  # argparse drops the dashes
     ],
 )
 def test_mistakes_are_named_in_one_line(given, message):

@@ -67,6 +67,8 @@ def parse(command: Command, given: Sequence[str]) -> tuple[Any, dict[str, Any]]:
     Prints the help and exits where it is asked for. Raises ConfigError, in one line, for what can't be understood.
     """
     given, after = (list(given[: given.index("--")]), given[given.index("--") + 1 :]) if "--" in given else (given, ())
+    if empty := [argument for argument in given if argument.startswith("-") and argument.endswith("=--")]:
+        raise ConfigError(f"{empty[0]} is no value that a flag can have")  # argparse would drop the --
     parser = _build(command)
     parsed, rest = parser.parse_known_intermixed_args(given)
     if rest:
