@@ -1,4 +1,4 @@
-"""What is installed comes from where it should: versions are pinned, hashes are known, and one index gives torch alone."""
+"""What is installed comes from where it should: versions are pinned, and hashes are known."""
 
 import re
 import tomllib

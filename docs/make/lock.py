@@ -2,9 +2,9 @@
 
     make lock
 
-It needs the network. Hashes are of every file of a version, for all platforms. torch isn't in the list: its build for the
-CPU and its build for CUDA have one version and other hashes, and only the index that has a build knows that build's.
-What only the build for CUDA needs comes with it, so it isn't in the list either.
+It needs the network. Hashes are of every file of a version, for all platforms. torch isn't in the list: its builds for
+the CPU and for CUDA share a version but not their hashes, and only the index that has a build knows its hash. What the
+build for CUDA alone needs comes with it, so it isn't in the list either.
 """
 
 import re
