@@ -4,15 +4,23 @@
 # make docs   make the documentation site in docs/_build, which needs no network to be read
 # make fuzz   give every reader and flag what nobody meant, for ten minutes, and judge what comes of it
 #             (make fuzz SECONDS=60 SEED=1)
+# make lock   write the hashes of constraints.txt into requirements/ (needs the network)
+# make audit  look the locked packages up in a database of known faults; fails where no database can be reached
+# make sbom   list the locked packages in dist/sbom.cdx.json (CycloneDX)
 # make clean  remove .venv
 # Each makes .venv and installs what it needs when missing. Needs Python 3.11 or newer with venv, and make.
+# LOCKED=1 installs only files whose hashes stand in requirements/locked.txt, torch apart (CI does). TORCH_INDEX=URL takes torch,
+# and nothing else, from the index at URL.
 
 PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 INSTALLED := .venv/.installed
 
-.PHONY: demo test check docs fuzz clean
+INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+TOOLS := .venv/tools
+
+.PHONY: demo test check docs fuzz lock audit sbom clean
 
 demo: $(INSTALLED)
 	$(BIN)/glassformer demo
@@ -32,20 +40,51 @@ docs: .venv/.docs
 fuzz: $(READY)
 	$(BIN)/python tests/fuzz --seconds $(or $(SECONDS),600) $(if $(SEED),--seed $(SEED))
 
+lock: $(TOOLS)/.ready
+	$(TOOLS)/bin/python docs/make/lock.py
+
+# --strict: a package that no database knows is a failure too, else a check without a database would pass.
+audit: $(TOOLS)/.ready
+	@{ cat requirements/locked.txt; grep '^torch==' constraints.txt; } > $(TOOLS)/all.txt
+	@$(TOOLS)/bin/pip-audit --strict --no-deps --disable-pip --progress-spinner off -r $(TOOLS)/all.txt || \
+		{ echo "make audit: a fault was found, or no database could be reached and nothing was checked (see above)"; exit 1; }
+
+sbom: $(TOOLS)/.ready
+	@mkdir -p dist
+	@{ cat requirements/locked.txt; grep '^torch==' constraints.txt; } > $(TOOLS)/all.txt
+	$(TOOLS)/bin/cyclonedx-py requirements --pyproject pyproject.toml --output-reproducible -o dist/sbom.cdx.json $(TOOLS)/all.txt
+	@echo dist/sbom.cdx.json
+
+$(TOOLS)/.ready: requirements/tools.txt
+	$(PYTHON) -m venv $(TOOLS)
+	$(TOOLS)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes -r requirements/tools.txt
+	@touch $(TOOLS)/.ready
+
 clean:
 	rm -rf .venv docs/_build
 
 .venv/.docs: $(READY)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[docs]'
+	$(if $(LOCKED),,$(INSTALL) -c constraints.txt -e '.[docs]')
 	@touch .venv/.docs
 
 $(READY): $(INSTALLED)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	$(if $(LOCKED),,$(INSTALL) -c constraints.txt -e '.[dev]')
 	@touch $(READY)
 
-$(INSTALLED): pyproject.toml constraints.txt
+$(INSTALLED): pyproject.toml constraints.txt requirements/locked.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 		{ echo "glassformer needs Python 3.11 or newer; name one with: make PYTHON=python3.12 $(MAKECMDGOALS)"; exit 1; }
 	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[demo,plots]'
+ifdef LOCKED
+	$(INSTALL) --no-deps --require-hashes -r requirements/locked.txt
+endif
+ifdef TORCH_INDEX
+	$(INSTALL) --no-deps --index-url $(TORCH_INDEX) -c constraints.txt torch
+endif
+ifdef LOCKED
+	$(INSTALL) -c constraints.txt torch
+	$(INSTALL) --no-deps --no-build-isolation -e .
+else
+	$(INSTALL) -c constraints.txt -e '.[demo,plots]'
+endif
 	@touch $(INSTALLED)
