@@ -204,7 +204,7 @@ def remove_unfinished(folder: Path, place: str | None = None) -> None:
     What a living process is making stays.
     """
     wanted = None if place is None else place[:_LONGEST]
-    with suppress(FileNotFoundError), os.scandir(folder) as entries:
+    with suppress(OSError), os.scandir(folder) as entries:  # one that may not be read, say
         for entry in entries:
             found = _TEMPORARY.fullmatch(entry.name)
             if found and wanted in (None, found["place"]) and entry.is_dir(follow_symlinks=False):

@@ -6,10 +6,15 @@ from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 from glassformer.errors import ConfigError, printable
+from glassformer.files import remove_unfinished
 
 
 def check_new_folder(path: Path) -> None:
-    """Raise ConfigError unless `path` may become a folder to write: nothing is there, or an empty folder."""
+    """Raise ConfigError unless `path` may become a folder to write: nothing is there, or an empty folder.
+
+    What a process that was killed was making there is removed.
+    """
+    remove_unfinished(path.parent, path.name)
     if path.is_symlink() or (path.exists() and (not path.is_dir() or any(path.iterdir()))):
         raise ConfigError(f"--out {path} is already there: give a new name, or remove it first")
 
