@@ -47,7 +47,11 @@ def check_writable(path: Path) -> None:
 
 
 def check_new_folder(path: Path) -> None:
-    """Raise RunError unless nothing is at `path`, or an empty folder. Call it before long work."""
+    """Raise RunError unless nothing is at `path`, or an empty folder. Call it before long work.
+
+    What a process that was killed was making there is removed.
+    """
+    remove_unfinished(path.parent, path.name)
     if path.is_symlink() or (path.exists() and (not path.is_dir() or any(path.iterdir()))):
         raise RunError(f"{path} is there already: give a new name, or remove it first")
 
@@ -242,7 +246,7 @@ def remove_unfinished(folder: Path, place: str | None = None) -> None:
     What a living process is making stays.
     """
     wanted = None if place is None else place[:_LONGEST]
-    with suppress(FileNotFoundError), os.scandir(folder) as entries:
+    with suppress(OSError), os.scandir(folder) as entries:  # one that may not be read, say
         for entry in entries:
             found = _TEMPORARY.fullmatch(entry.name)
             if found and wanted in (None, found["place"]) and entry.is_dir(follow_symlinks=False):

@@ -41,13 +41,28 @@ def test_what_is_written_is_read(path):
 
 
 def test_lines_after_an_update_are_dropped_and_one_that_was_cut_off(path):
-    drop_metrics_after(path, 20)
+    drop_metrics_after(path, 20, 20)
     assert not path.exists()
     path.write_text(report(20) + validation(20) + report(40) + validation(50)[:-9])
-    drop_metrics_after(path, 50)
+    drop_metrics_after(path, 50, 50)
     assert path.read_text() == report(20) + validation(20) + report(40)
-    drop_metrics_after(path, 20)
+    drop_metrics_after(path, 20, 20)
     assert path.read_text() == report(20) + validation(20)
+
+
+def test_a_validation_that_a_continued_run_makes_once_more_is_dropped(path):
+    """The last one, after the last checkpoint of the same update, or one of the weights that training begins with."""
+    path.write_text(validation(0) + report(20) + validation(20) + report(25) + validation(25))
+    drop_metrics_after(path, 25, 20)
+    assert path.read_text() == validation(0) + report(20) + validation(20) + report(25)
+    drop_metrics_after(path, 0, -1)
+    assert path.read_text() == ""
+
+
+def test_a_line_whose_end_was_cut_off_gets_it(path):
+    path.write_text(report(20) + report(40)[:-1])
+    drop_metrics_after(path, 40, -1)
+    assert path.read_text() == report(20) + report(40)
 
 
 def test_the_time_of_a_validation_counts_where_it_is_recorded(path):

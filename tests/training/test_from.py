@@ -50,6 +50,15 @@ def test_it_begins_with_that_models_weights_and_keeps_its_tokenizers_and_sizes(f
         assert_close(after[name], before[name], rtol=0.0, atol=2e-4)
 
 
+def test_lost_after_its_first_validation_it_has_that_once(further, crashing, files):
+    train(whole := further("whole", max_updates=9))
+    config = further(max_updates=9)
+    with crashing(3), pytest.raises(SystemError):
+        train(config)
+    resume(config.out)
+    assert files.outcome(config.out) == files.outcome(whole.out)
+
+
 def test_weights_to_begin_with_that_were_damaged_meanwhile_are_refused(further, interrupting):
     with interrupting(3):
         train(config := further(max_updates=9))

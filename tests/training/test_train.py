@@ -3,7 +3,7 @@
 import json
 import signal
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,6 +13,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from glassformer.errors import ConfigError, RunError
 from glassformer.text.batching import Batch
+from glassformer.training import loop
 from glassformer.training.config import TrainConfig
 from glassformer.training.loader import BatchLoader
 from glassformer.training.train import resume, train, train_once
@@ -133,6 +134,20 @@ def test_a_lost_process_continues_from_its_last_checkpoint(settings, crashing, u
     assert files.outcome(config.out) == files.outcome(uninterrupted)
 
 
+def test_lost_after_its_last_validation_it_ends_with_the_same_figures(settings, uninterrupted, files, monkeypatch):
+    config = settings(**LENGTH, checkpoint_seconds=OFTEN)
+
+    def lose(_: Path) -> None:
+        raise SystemError("lost")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(loop, "remove_at_once", lose)
+        with pytest.raises(SystemError):
+            train(config)
+    resume(config.out)
+    assert files.outcome(config.out) == files.outcome(uninterrupted)
+
+
 def test_a_snapshot_of_a_future_that_never_was_has_no_part_in_the_mean(settings, interrupted, crashing, files):
     config = interrupted(5, max_updates=25, checkpoint_seconds=NEVER)
     with crashing(18), pytest.raises(SystemError, match="lost"):
@@ -223,6 +238,18 @@ def test_trained_once_it_goes_on_where_it_stopped_and_is_done_once(settings, int
         again = train_once(config)
     assert (again.finished, again.updates, again.metric, updates()) == (True, 20, result.metric, 0)
     assert 0 < again.seconds <= result.seconds
+
+
+def test_what_a_kill_at_the_very_end_left_is_removed_by_whoever_asks_next(settings):
+    config = settings(max_updates=2)
+    train(config)
+    left = config.out / ".resume.ab3_e9xy.tmp"
+    for ask in (train_once, lambda config: resume(config.out)):
+        (left / "resume").mkdir(parents=True)
+        (left / ".lock").touch()
+        with nullcontext() if ask is train_once else pytest.raises(RunError):
+            ask(config)
+        assert not list(config.out.glob(".*"))
 
 
 def test_trained_once_files_may_be_given_alone_or_in_a_list(settings):

@@ -22,7 +22,7 @@ from msgspec import Struct, structs
 
 from glassformer.decoding import Natural, read_json
 from glassformer.errors import ConfigError, DataError
-from glassformer.files import check_writable, is_at, open_to_append, try_lock, write_json
+from glassformer.files import check_writable, is_at, open_to_append, remove_unfinished, try_lock, write_json
 
 
 @dataclass(frozen=True)
@@ -121,7 +121,8 @@ def partial_output(output: Path, settings: Mapping[str, Any], *, resume: bool) -
     check_writable(output)
     path = output.with_name(f"{output.name}.partial")
     if resume and output.exists() and not path.exists():
-        _json_of(path).unlink(missing_ok=True)  # left by a kill right after `output` was complete
+        _json_of(path).unlink(missing_ok=True)  # left by a kill right after `output` was complete, as what follows
+        remove_unfinished(path.parent, _json_of(path).name)
         raise DataError(
             f"{output} is there and {path.name} isn't: there is nothing to resume; leave out --resume to write it anew"
         )

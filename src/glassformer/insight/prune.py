@@ -135,7 +135,9 @@ def prune(config: PruneConfig, say: Callable[[str], None] = print) -> Pruning | 
     work = config.work
     last = work / f"{config.rounds}-trained"
     reported = (last / PRUNED).exists()  # then only the folders still have to be moved into place
-    remove_unfinished(work.parent, work.name)
+    for place in (work, config.unpruned):
+        if place is not None:
+            remove_unfinished(place.parent, place.name)
     if (work / MOVED).exists() and not last.exists():  # a kill came right after `out` was complete
         remove_at_once(work)
     for name, folder in (("out", config.out), ("unpruned", config.unpruned)):

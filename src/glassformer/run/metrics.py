@@ -99,9 +99,11 @@ def append_metrics(path: Path, figures: Report | Validation) -> None:
         file.write(json.dumps(figures.to_json()) + "\n")
 
 
-def drop_metrics_after(path: Path, update: int) -> None:
+def drop_metrics_after(path: Path, update: int, validated: int) -> None:
     """Remove the lines that a continued run will write again, and one that was cut off.
 
+    It has made so many updates, and its last validation after so many of them (-1: none). Another may have been made
+    since, of the very same update.
     Raises RunError where it can't be written to, before any work is done for its lines.
     """
     if not os.path.lexists(path):
@@ -110,8 +112,9 @@ def drop_metrics_after(path: Path, update: int) -> None:
     kept = []
     for line in _lines(path):
         try:
-            if decode_json(line, _Line).update <= update:
-                kept.append(line)
+            figures = decode_json(line, _Line)
+            if figures.update <= (update if figures.valid_loss is None else validated):
+                kept.append(line.rstrip(b"\n") + b"\n")
         except ValueError:  # the disk was full, or the process was killed while writing
             break
     with replacing(path) as file:

@@ -143,10 +143,12 @@ class TrainingLoop:
         with self.processes.after_the_first():
             if self.processes.first:
                 self._wait_for_check()
+                remove_unfinished(self.folder.parent, self.folder.name)
                 for folder in (self.folder, self.resume):
                     remove_unfinished(folder)
                 self.checkpoints.drop_newer()
-                drop_metrics_after(self.folder / METRICS, saved)
+                validated = -1 if self.state.best is None else self.state.validated
+                drop_metrics_after(self.folder / METRICS, saved, validated)
                 drop_snapshots_after(self.resume, saved)
                 best = self.state.best_update, self.state.best_checksum
                 whole = restore_best(self.resume, self.folder / WEIGHTS, *best)

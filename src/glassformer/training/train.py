@@ -10,7 +10,7 @@ from msgspec import structs
 
 from glassformer.device import tame_memory, use_threads
 from glassformer.errors import ConfigError, RunError
-from glassformer.files import write_json
+from glassformer.files import remove_unfinished, write_json
 from glassformer.run.config import read_config
 from glassformer.run.lock import check_free, held
 from glassformer.run.names import CONFIG, METRICS, RESUME
@@ -149,7 +149,11 @@ def _continue(config: TrainConfig, display: TrainingDisplay, processes: Processe
 
 
 def _is_unfinished(folder: Path) -> bool:
-    return (folder / RESUME).is_dir()
+    """Return whether there is more to train; what one that was killed as it ended was removing is removed."""
+    if (folder / RESUME).is_dir():
+        return True
+    remove_unfinished(folder)
+    return False
 
 
 def _was_begun_with(config: TrainConfig) -> bool:

@@ -1,0 +1,127 @@
+"""Torture: `python tests/torture` kills, starves and disturbs commands at random moments, and counts what they lose.
+
+After each fault what a command writes must be absent, as before or usable, and what it reads unchanged; then the same
+command, or --resume, must come to the same bits as one that nothing disturbed, and leave nothing else. The status is 1
+after a failure. Each failure is printed with the command that strikes the same again.
+"""
+
+import argparse
+import multiprocessing
+import os
+import random
+import shutil
+import sys
+import tempfile
+import time
+import traceback
+from collections import Counter
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+
+import lab
+from children import FaultError
+from faults import FAULTS, Case, Impossible
+from lab import Command
+
+Key = tuple[str, str, int]
+"""Fault, command, and number of a case."""
+_made: dict[str, Command] = {}
+_scratch = Path()
+
+
+def main() -> int:
+    """Strike, and return how many failed."""
+    given = _flags()
+    _scratch.mkdir(exist_ok=True)
+    try:
+        return _torture(given)
+    finally:
+        shutil.rmtree(_scratch)
+
+
+def _flags() -> argparse.Namespace:
+    global _scratch
+    parser = argparse.ArgumentParser(prog="python tests/torture", description=__doc__)
+    parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(1 << 32), help="of all moments")
+    parser.add_argument("--few", action="store_true", help="only one fault of each kind, on one command")
+    parser.add_argument("--case", action="append", default=[], help="FAULT/COMMAND/NUMBER, to strike only that")
+    parser.add_argument("--faults", nargs="*", default=list(FAULTS), choices=list(FAULTS), help="only these")
+    parser.add_argument("--commands", nargs="*", help="only these")
+    parser.add_argument("--workers", type=int, default=os.cpu_count() or 1, help="cases at once")
+    given = parser.parse_args()
+    _scratch = Path(tempfile.mkdtemp(prefix="torture-"))
+    _scratch.chmod(0o755)
+    return given
+
+
+def _torture(given: argparse.Namespace) -> int:
+    print(f"seed {given.seed}", flush=True)
+    began = time.monotonic()
+    (_scratch / "lab").mkdir()
+    _made.update(lab.make(_scratch / "lab"))
+    keys = _plan(given)
+    struck, failed, impossible = Counter[tuple[str, str]](), list[Key](), dict[str, str]()
+    with ProcessPoolExecutor(given.workers, mp_context=multiprocessing.get_context("fork")) as pool:
+        answers = pool.map(_strike, [given.seed] * len(keys), keys)
+        for (fault, command, number), (why, failure) in zip(keys, answers, strict=True):
+            if why:
+                impossible[fault] = why
+                continue
+            struck[fault, command] += 1
+            if failure:
+                failed.append((fault, command, number))
+                again = f"python tests/torture --seed {given.seed} --case {fault}/{command}/{number}"
+                print(f"FAILED {fault} {command}: {failure}\n  again: {again}", flush=True)
+    _print_table(struck)
+    for fault, why in impossible.items():
+        print(f"not here: {fault}, since {why}")
+    print(f"{time.monotonic() - began:.0f} s")
+    print(f"{struck.total():,} faults, {len(failed):,} failures")
+    return int(bool(failed))
+
+
+def _plan(given: argparse.Namespace) -> list[Key]:
+    if given.case:
+        cases = [case.split("/") for case in given.case]
+        return [(fault, command, int(number)) for fault, command, number in cases]
+    keys = []
+    for place, fault in enumerate(given.faults):
+        kind = FAULTS[fault]
+        commands = [name for name in kind.commands or _made if given.commands is None or name in given.commands]
+        if given.few:
+            commands = [commands[place % len(commands)]]
+        keys += [(fault, command, number) for command in commands for number in range(1 if given.few else kind.times)]
+    return keys
+
+
+def _strike(seed: int, key: Key) -> tuple[str, str]:
+    """Return why the fault is impossible on this machine, and what it has broken; both are empty if all is well."""
+    fault, name, number = key
+    folder = Path(tempfile.mkdtemp(prefix=f"{fault}-{name}-", dir=_scratch))
+    folder.chmod(0o755)
+    try:
+        _made[name].lay_out(folder / "here")
+        FAULTS[fault].strike(
+            Case(_made[name], folder / "here", random.Random(f"{seed} {fault} {name} {number}"), number)
+        )
+    except Impossible as why:
+        return str(why), ""
+    except FaultError as failure:
+        return "", str(failure)
+    except Exception:
+        return "", traceback.format_exc()
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    return "", ""
+
+
+def _print_table(struck: Counter[tuple[str, str]]) -> None:
+    faults = list(dict.fromkeys(fault for fault, _ in struck))
+    names = list(dict.fromkeys(name for _, name in struck))
+    print(f"{'':12}" + "".join(f"{name:>12}" for name in names))
+    for fault in faults:
+        print(f"{fault:12}" + "".join(f"{struck[fault, name] or '':>12}" for name in names))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
