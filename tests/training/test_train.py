@@ -3,7 +3,7 @@
 import json
 import signal
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 
@@ -243,10 +243,12 @@ def test_trained_once_it_goes_on_where_it_stopped_and_is_done_once(settings, int
 def test_what_a_kill_at_the_very_end_left_is_removed_by_whoever_asks_next(settings):
     config = settings(max_updates=2)
     train(config)
-    for go_on in (lambda: train_once(config), lambda: pytest.raises(RunError, resume, config.out)):
-        (config.out / ".resume.ab3_e9xy.tmp" / "resume").mkdir(parents=True)
-        (config.out / ".resume.ab3_e9xy.tmp" / ".lock").touch()
-        go_on()
+    left = config.out / ".resume.ab3_e9xy.tmp"
+    for ask in (train_once, lambda config: resume(config.out)):
+        (left / "resume").mkdir(parents=True)
+        (left / ".lock").touch()
+        with nullcontext() if ask is train_once else pytest.raises(RunError):
+            ask(config)
         assert not list(config.out.glob(".*"))
 
 
