@@ -1,5 +1,7 @@
 """Files and folders that appear whole or not at all, and what processes that were killed leave."""
 
+import errno
+import fcntl
 import json
 import os
 import signal
@@ -275,6 +277,57 @@ def test_folders_change_places(tmp_path, monkeypatch, at_once):
         (tmp_path / name / name).touch()
     exchange(tmp_path / "a", tmp_path / "b")
     assert [path.name for path in sorted(tmp_path.rglob("*"))] == ["a", "b", "b", "a"]
+
+
+def test_where_folders_cannot_change_places_at_once_a_failure_changes_nothing(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "platform", "darwin")
+    for name in ("made", "run"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / name).touch()
+    rename = Path.rename
+
+    def fail(one: Path, other: Path) -> Path:
+        if one.name == "made":
+            raise PermissionError("as on Windows, where a file in it is open")
+        return rename(one, other)
+
+    monkeypatch.setattr(Path, "rename", fail)
+    with pytest.raises(PermissionError):
+        exchange(tmp_path / "made", tmp_path / "run")
+    assert [path.name for path in sorted(tmp_path.rglob("*"))] == ["made", "made", "run", "run"]
+
+
+@pytest.mark.parametrize("place", [".", "x/.."])
+def test_a_folder_without_a_name_is_refused(tmp_path, monkeypatch, place):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "x").mkdir()
+    with (
+        pytest.raises(RunError, match="can't be replaced by a new folder: give the name of one"),
+        new_folder(Path(place)),
+    ):
+        pass
+
+
+def test_without_locks_what_another_process_makes_stays(tmp_path, monkeypatch):
+    """On some network file systems nobody can know whether it lives."""
+
+    def refuse(*_: int) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    with replacing(tmp_path / "out") as first:
+        with replacing(tmp_path / "out") as second:
+            second.write(b"second")
+        remove_unfinished(tmp_path)
+        first.write(b"first")
+    assert (tmp_path / "out").read_bytes() == b"first"
+    with replacing(tmp_path / "out"):
+        (left,) = tmp_path.glob(".out.*")
+        monkeypatch.setattr("glassformer.files._ABANDONED", -1)  # it is as old as that
+        remove_unfinished(tmp_path)
+        assert not left.exists()
+        left.mkdir()
+        (left / "out").touch()
 
 
 # Appending and linking

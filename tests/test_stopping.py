@@ -32,6 +32,27 @@ def test_a_signal_is_an_exception_that_only_cleaning_up_sees(number):
     assert signal.getsignal(number) == before
 
 
+@pytest.mark.parametrize(
+    ("number", "ours"), [*((number, Stopped) for number in ENDING), (signal.SIGINT, KeyboardInterrupt)]
+)
+def test_an_error_that_a_library_makes_of_a_signal_is_a_signal_again(number, ours):
+    """As safetensors does, which calls Python from a compiled function."""
+
+    def read() -> None:
+        try:
+            os.kill(os.getpid(), number)
+            time.sleep(10)
+        except BaseException:
+            raise ValueError("could not be read") from None
+
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with pytest.raises(ours), raising_signals():
+            read()
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
 def test_a_signal_that_is_ignored_stays_so():
     """As nohup has it, so that a closed terminal changes nothing."""
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)

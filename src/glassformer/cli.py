@@ -59,7 +59,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     # Threads that wait for one another spin, by default so long that on busy cores hardly anything else is done: beside
     # one other busy process training got less than a tenth as far. torch's OpenMP reads this when it is loaded.
     os.environ.setdefault("GOMP_SPINCOUNT", "2000")
-    warnings.showwarning = lambda message, *_: print(f"glassformer: warning: {_as_line(message)}", file=sys.stderr)
+    warnings.showwarning = _warn
     if isinstance(sys.stdout, TextIOWrapper):
         # The name of a file that isn't UTF-8 is printed as it is; what another encoding lacks, as its code.
         sys.stdout.reconfigure(errors="surrogateescape" if sys.stdout.encoding == "utf-8" else "backslashreplace")
@@ -116,9 +116,17 @@ def _open_closed_streams() -> None:
         try:
             os.fstat(number)
         except OSError:
-            os.open(os.devnull, os.O_RDWR)  # gets the lowest number that is free
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # it gets the lowest number that is free
         if getattr(sys, name) is None:
             setattr(sys, name, os.fdopen(number, mode, encoding="utf-8", closefd=False))
+
+
+def _warn(message: Warning | str, *_: object) -> None:
+    """Print one line for a warning; where standard error takes nothing more, there is nobody to warn."""
+    try:
+        print(f"glassformer: warning: {_as_line(message)}", file=sys.stderr)
+    except OSError:
+        _discard(sys.stderr)
 
 
 def _discard(stream: TextIO) -> None:

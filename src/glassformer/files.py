@@ -14,6 +14,7 @@ import shutil
 import stat
 import sys
 import tempfile
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -29,6 +30,8 @@ _TEMPORARY = re.compile(r"\.(?P<place>.+)\.[a-z0-9_]{8}\.tmp", re.DOTALL)
 _LOCK = ".lock"
 _LONGEST = 50
 """Characters of a name that go into a temporary one, which may have 255 bytes as well."""
+_ABANDONED = 7 * 24 * 3600
+"""Seconds after which a scratch folder counts as left by a process that was killed, where there are no locks."""
 _RENAME_EXCHANGE, _HERE = 2, -100
 
 SCHEME = "file:"
@@ -51,6 +54,8 @@ def check_new_folder(path: Path) -> None:
 
     What a process that was killed was making there is removed.
     """
+    if path.name in ("", ".."):
+        raise RunError(f"{path} can't be replaced by a new folder: give the name of one")
     remove_unfinished(path.parent, path.name)
     if path.is_symlink() or (path.exists() and (not path.is_dir() or any(path.iterdir()))):
         raise RunError(f"{path} is there already: give a new name, or remove it first")
@@ -75,7 +80,11 @@ def scratch_folder(place: Path) -> Iterator[Path]:
             error.filename = str(place)
         raise
     finally:
-        _remove_scratch(folder, descriptor)
+        try:
+            _remove_scratch(folder, descriptor)
+        except BaseException:  # a signal came in between: what is left is like that of a process that was killed
+            remove_unfinished(place.parent, place.name)
+            raise
 
 
 @contextmanager
@@ -154,9 +163,13 @@ def exchange(one: Path, other: Path) -> None:
                 return
             if ctypes.get_errno() not in (errno.EINVAL, errno.ENOSYS, errno.ENOTSUP):
                 raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()), str(other))
-    aside = one.with_name(f"{one.name}.exchanged")
+    aside = other.with_name(f"{other.name}.replaced")  # where nobody clears up, if this process is killed here
     other.rename(aside)
-    one.rename(other)
+    try:
+        one.rename(other)
+    except BaseException:
+        aside.rename(other)
+        raise
     aside.rename(one)
 
 
@@ -206,20 +219,20 @@ def open_to_append(path: Path, *, error: type[GlassformerError] = RunError) -> i
     return open_own(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, error=error)
 
 
-def try_lock(descriptor: int, *, shared: bool = False) -> bool:
+def try_lock(descriptor: int, *, shared: bool = False) -> bool | None:
     """Lock an open file until it is closed, and return whether it was free.
 
-    It counts as free where there are no locks: on Windows, and on some network filesystems. Shared locks don't exclude
-    each other.
+    Returns None where there are no locks: on Windows, and on some network filesystems. Shared locks don't exclude each
+    other.
     """
     if sys.platform == "win32":
-        return True
+        return None
     try:
         fcntl.flock(descriptor, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
-    except OSError:  # ENOLCK, EOPNOTSUPP, EINVAL: whether somebody else writes can't be known, so it isn't refused
-        return True
+    except OSError:  # ENOLCK, EOPNOTSUPP, EINVAL
+        return None
     return True
 
 
@@ -284,7 +297,7 @@ def _make_scratch(place: Path) -> tuple[Path, int]:
         folder = Path(tempfile.mkdtemp(prefix=f".{place.name[:_LONGEST]}.", suffix=".tmp", dir=place.parent))
         with suppress(FileNotFoundError):
             descriptor = os.open(folder / _LOCK, os.O_RDWR | GUARDED | os.O_CREAT | os.O_EXCL, 0o600)
-            if try_lock(descriptor) and is_at(descriptor, folder / _LOCK):
+            if try_lock(descriptor) is not False and is_at(descriptor, folder / _LOCK):
                 return folder, descriptor
             os.close(descriptor)
 
@@ -296,7 +309,10 @@ def _remove_abandoned(folder: Path) -> None:
         return
     with suppress(OSError):
         descriptor = os.open(folder / _LOCK, os.O_RDWR | GUARDED)
-        if try_lock(descriptor):
+        free = try_lock(descriptor)
+        if free is None:  # whether its process lives can't be known: it does nothing for so long
+            free = time.time() - os.fstat(descriptor).st_mtime > _ABANDONED
+        if free:
             _remove_scratch(folder, descriptor)
         else:
             os.close(descriptor)

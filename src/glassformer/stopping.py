@@ -24,23 +24,37 @@ class Stopped(BaseException):
         self.number = number
 
 
-def raise_stopped(number: int, frame: object) -> None:
-    """Handle a signal; the same one again, while what is half made is being removed, changes nothing."""
-    signal.signal(number, signal.SIG_IGN)
-    raise Stopped(number)
-
-
 @contextmanager
 def raising_signals() -> Iterator[None]:
-    """Raise `Stopped` inside where a signal comes that ends the process; one that is ignored (nohup) stays so."""
+    """Raise `Stopped` inside where a signal comes that ends the process; one that is ignored (nohup) stays so.
+
+    Compiled libraries may turn that, or the KeyboardInterrupt of a Ctrl-C, into an error of their own: what is raised
+    here in its place is the first again.
+    """
     if current_thread() is not main_thread():  # which gets all signals
         yield
         return
-    ours = [number for number in ENDING if signal.getsignal(number) is signal.SIG_DFL]
-    for number in ours:
-        signal.signal(number, raise_stopped)
+    came: list[BaseException] = []
+
+    def stop(number: int, frame: object) -> None:
+        signal.signal(number, signal.SIG_IGN)  # the same one again changes nothing while what is half made is removed
+        came.append(Stopped(number))
+        raise came[-1]
+
+    def interrupt(number: int, frame: object) -> None:
+        came.append(KeyboardInterrupt())
+        raise came[-1]
+
+    ours = {number: stop for number in ENDING if signal.getsignal(number) is signal.SIG_DFL}
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        ours[signal.SIGINT] = interrupt
+    before = {number: signal.signal(number, handler) for number, handler in ours.items()}
     try:
         yield
+    except Exception as error:  # of any class: see above
+        if came:
+            raise came[-1] from error
+        raise
     finally:
-        for number in ours:
-            signal.signal(number, signal.SIG_DFL)
+        for number, handler in before.items():
+            signal.signal(number, handler)

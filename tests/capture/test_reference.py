@@ -80,6 +80,16 @@ def test_every_attention_of_the_whole_transformer():
     assert not any("get_weights" in module.__dict__ for module in model.modules())
 
 
+def test_a_method_that_somebody_has_replaced_is_there_again():
+    model = TransformerMultiHeadAttention(6, 2)
+    attention = model.scaled_dot_product_attention
+    attention.get_weights = mine = lambda scores, mask: scores.softmax(-1) / 2
+    with capture(model) as captured:
+        model(*[torch.randn(3, 5, 6)] * 3)
+    assert attention.get_weights is mine
+    assert len(captured) == 1
+
+
 def test_what_weights_do_not_tell_is_said_and_two_captures_are_refused():
     module, x = TransformerMultiHeadAttention(E, H), torch.randn(B, Q, E)
     with capture(module) as captured:

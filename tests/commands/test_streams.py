@@ -67,3 +67,19 @@ def test_messages_do_not_land_in_a_file_that_gets_the_number_of_a_closed_stream(
     (folder / "out.txt").unlink()
     assert shell(folder, command, "all closed")[0] == 0
     assert (folder / "out.txt").read_bytes() == expected
+
+
+def test_a_process_that_a_command_starts_has_all_streams(tmp_path):
+    """Else the first file that it opens gets their number, and messages of C libraries land in it."""
+    program = "import os, subprocess, sys; from glassformer import cli; cli._open_closed_streams(); sys.exit("
+    program += (
+        "subprocess.run([sys.executable, '-c', 'import os; sys = os.open(os.devnull, 0); exit(sys < 3)']).returncode)"
+    )
+    closed = f"'{sys.executable}' -c \"{program}\" <&- >&- 2>&-"
+    assert subprocess.run(["bash", "-c", closed], cwd=tmp_path).returncode == 0
+
+
+def test_a_warning_that_nobody_can_read_is_no_failure(folder):
+    (folder / "unknown.txt").write_text("zzz\n")
+    status, _ = shell(folder, "translate run --input unknown.txt --output known.txt", "errors full")
+    assert (status, (folder / "known.txt").exists()) == (0, True)

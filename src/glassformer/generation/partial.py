@@ -129,8 +129,8 @@ def partial_output(output: Path, settings: Mapping[str, Any], *, resume: bool) -
     file = _open(path)
     with file:
         if (found := _read(path)) is None:
+            file.close()  # Windows renames no file that is open
             _set_aside(path)
-            file.close()
             file = _open(path)
             found = Record({})
         record = _continued(found, path, dict(settings), resume)
@@ -156,7 +156,7 @@ def _open(path: Path) -> BinaryIO:
     """Open a partial output to write at its end, and lock it; DataError where another process has it."""
     while True:
         file = os.fdopen(open_to_append(path, error=DataError), "ab")
-        if not try_lock(file.fileno()):
+        if try_lock(file.fileno()) is False:
             file.close()
             raise DataError(
                 f"another process is writing to {path}: wait until it has finished, or choose another output"
@@ -186,7 +186,8 @@ def _read(path: Path) -> Record | None:
 
 def _set_aside(path: Path) -> None:
     """Give a partial output and its record other names, and say so."""
-    aside = next(name for number in count(1) if not (name := path.with_name(f"{path.name}.damaged-{number}")).exists())
+    names = (path.with_name(f"{path.name}.damaged-{number}") for number in count(1))
+    aside = next(name for name in names if not (name.exists() or _json_of(name).exists()))
     path.rename(aside)
     _json_of(path).rename(_json_of(aside))
     warnings.warn(

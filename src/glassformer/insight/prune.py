@@ -188,7 +188,7 @@ def _alone(work: Path) -> Iterator[None]:
     """Let no other process prune in the folder `work` inside; RunError where one does."""
     descriptor = open_to_append(work / LOCK)
     try:
-        if not try_lock(descriptor):
+        if try_lock(descriptor) is False:
             raise RunError(f"{work} is used by another pruning: wait for it, or stop it")
         yield
     finally:

@@ -45,7 +45,7 @@ def is_held(folder: Path) -> bool:
     except OSError:
         return False
     try:
-        return not try_lock(descriptor, shared=True)  # shared: two askers don't take each other for a training
+        return try_lock(descriptor, shared=True) is False  # shared: two askers don't take each other for a training
     finally:
         os.close(descriptor)
 
@@ -66,7 +66,7 @@ def _acquire(folder: Path) -> int | None:
     path = folder / RESUME / LOCK
     for _ in range(TRIES):
         descriptor = _open(path, folder)
-        if try_lock(descriptor) and is_at(descriptor, path):  # it may have been removed in between
+        if try_lock(descriptor) is not False and is_at(descriptor, path):  # it may have been removed in between
             if os.fstat(descriptor).st_nlink == 1:
                 os.ftruncate(descriptor, 0)
                 os.write(descriptor, f"{os.getpid()} {platform.node()}\n".encode())
