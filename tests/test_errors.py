@@ -1,8 +1,17 @@
 """Suggestions in error messages."""
 
 import pytest
+import torch
 
-from glassformer.errors import closest, closest_path
+from glassformer.errors import closest, closest_path, shown
+
+
+def test_a_value_is_shown_in_one_short_line():
+    assert shown("a  b") == "'a  b'"
+    assert shown(torch.zeros(2, 3)) == "Tensor of torch.float32 (2, 3)"
+    assert shown([torch.zeros(1)] * 3) == "[tensor([0.]), tensor([0.]), tensor([0.])]"
+    assert "\n" not in shown([torch.zeros(2, 2)])
+    assert shown("x" * 100) == f"'{'x' * 79}..."
 
 
 def test_the_closest_word_is_named_or_none():

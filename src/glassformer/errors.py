@@ -17,9 +17,15 @@ _UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-
 
 
 def shown(value: object) -> str:
-    """Return a value as a message shows it: its repr, cut to `MOST_SHOWN` characters."""
+    """Return a value as a message shows it: its repr in one line, cut to `MOST_SHOWN` characters.
+
+    Of a tensor or an array it is the type and the shape.
+    """
     try:
-        return abridged(repr(value))
+        if hasattr(value, "dtype") and hasattr(value, "shape") and not isinstance(value, type):
+            return f"{type(value).__name__} of {value.dtype} {tuple(value.shape)}"
+        text = repr(value)
+        return abridged(" ".join(text.split()) if "\n" in text else text)
     except ValueError:  # Python doesn't write out whole numbers of more than 4,300 digits
         return "a number of thousands of digits"
 

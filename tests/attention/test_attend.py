@@ -178,6 +178,16 @@ def test_wrong_masks_are_explained(function, message):
         function(*heads(dtype=torch.float32), **WRONG[message])
 
 
+@pytest.mark.parametrize("function", [attend, observe])
+@pytest.mark.parametrize("name", ["q", "k", "v"])
+@pytest.mark.usefixtures("unchecked")
+def test_what_is_no_tensor_is_named(function, name):
+    given = dict(zip("qkv", heads(dtype=torch.float32), strict=True))
+    given[name] = given[name].numpy()
+    with pytest.raises(ArgumentError, match=rf"^{name} must be a tensor, got ndarray of float32 \("):
+        function(**given)
+
+
 # Queries that may look nowhere, and dropout
 
 

@@ -185,6 +185,12 @@ def test_arguments_that_do_not_fit_are_refused(captured, arguments, message):
         page(captured, **arguments)
 
 
+@pytest.mark.usefixtures("unchecked")
+def test_what_is_no_observation_is_named():
+    with pytest.raises(ArgumentError, match=r"seen\['layer 0'\] must be an Observation, got 5: observe returns"):
+        page({"layer 0": 5})
+
+
 def test_what_cannot_be_drawn_is_refused(record, model, monkeypatch):
     def refused(captured: Any, message: str, *tokens: list[str]) -> None:
         with pytest.raises(ArgumentError, match=message):

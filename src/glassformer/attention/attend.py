@@ -16,7 +16,7 @@ from glassformer.attention.kernels.blockwise import attend_in_blocks
 from glassformer.attention.kernels.short import attend_short
 from glassformer.attention.kernels.weigh import weigh
 from glassformer.attention.masks import causal as causal_keep
-from glassformer.attention.masks import check_causal, check_masks, open_blocked_rows
+from glassformer.attention.masks import check_causal, check_masks, check_tensors, open_blocked_rows
 from glassformer.errors import ArgumentError
 
 
@@ -116,6 +116,7 @@ def check_dropout(dropout: float) -> None:
 
 def _check_shapes(q: Tensor, k: Tensor, v: Tensor) -> None:
     """Raise ArgumentError if q, k and v don't belong together."""
+    check_tensors(q=q, k=k, v=v)
     of_q, of_k, of_v = q.shape, k.shape, v.shape
     if len(of_q) == len(of_k) == len(of_v) == 4:
         batch, heads, _, width = of_q

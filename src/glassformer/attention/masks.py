@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from glassformer.errors import ArgumentError
+from glassformer.errors import ArgumentError, shown
 
 _NOT_THE_CALLER = ("glassformer", "torch", "jaxtyping", "beartype")  # the last two where annotations are checked
 
@@ -174,6 +174,19 @@ def fit_bias(bias: Tensor, given: torch.dtype, computed: torch.dtype, *, float32
     # Half of float16's lowest number, so that adding a score doesn't reach -inf either.
     lowest = torch.finfo(torch.float16).min / 2
     return bias.clamp(min=lowest).masked_fill(bias == -torch.inf, -torch.inf).to(computed)
+
+
+def check_tensors(**given: object) -> None:
+    """Raise ArgumentError for the first of these that is no tensor, nor of a class that torch's functions take.
+
+    >>> check_tensors(q=[1.0, 2.0])
+    Traceback (most recent call last):
+        ...
+    glassformer.errors.ArgumentError: q must be a tensor, got [1.0, 2.0]: pass torch.as_tensor(q)
+    """
+    for name, x in given.items():
+        if not isinstance(x, Tensor) and not hasattr(x, "__torch_function__"):
+            raise ArgumentError(f"{name} must be a tensor, got {shown(x)}: pass torch.as_tensor({name})")
 
 
 def check_masks(keep: Tensor | None, bias: Tensor | None, q: Tensor, k: Tensor) -> None:

@@ -13,7 +13,7 @@ from glassformer.attention.kernels.blocks import Problem
 from glassformer.attention.kernels.blockwise import attend_in_blocks
 from glassformer.attention.kernels.plain import facts_of_weights, observe_plainly
 from glassformer.attention.kernels.statistics import Facts
-from glassformer.attention.masks import check_causal, check_masks
+from glassformer.attention.masks import check_causal, check_masks, check_tensors
 from glassformer.attention.observation import Observation
 from glassformer.attention.want import SUMMARY, Want
 from glassformer.errors import ArgumentError
@@ -59,6 +59,7 @@ def observe(
 
     Raises ArgumentError for shapes or dtypes that don't fit, and for queries, heads or a `top` that don't exist.
     """
+    check_tensors(q=q, k=k, v=v)
     _check_heads(q, k, v)
     for name, x in (("k", k), ("v", v), ("keep", keep), ("bias", bias)):
         if x is not None and x.device != q.device:
@@ -92,6 +93,7 @@ def observe_weights(weights: Float[Tensor, "batch heads q_len k_len"], want: Wan
 
     Raises ArgumentError for other shapes and dtypes, and for queries, heads or a `top` that don't exist.
     """
+    check_tensors(weights=weights)
     if weights.dim() != 4 or not weights.is_floating_point():
         raise ArgumentError(
             "weights must be floating-point, (batch, heads, q_len, k_len), got "

@@ -12,7 +12,7 @@ from glassformer.attention.observation import Observation
 from glassformer.attention.observe import observe_weights
 from glassformer.attention.want import Want, tile_size
 from glassformer.capture.record import Captured
-from glassformer.errors import ArgumentError
+from glassformer.errors import ArgumentError, shown
 from glassformer.generation.attention import STACKS, TranslationAttention
 from glassformer.generation.translator import Translation
 
@@ -202,6 +202,11 @@ def _from_capture(
     """Return the views of a captured model, or of observations by name; the names tell the kinds of attention."""
     if not seen:
         raise ArgumentError("nothing was captured: call the model inside the context, and make the page after it")
+    for path, one in seen.items():
+        if not isinstance(one, Observation):
+            raise ArgumentError(
+                f"seen[{path!r}] must be an Observation, got {shown(one)}: observe returns the output beside it"
+            )
     two_texts = any(_CROSS.search(path) for path in seen)
     axes: Axes = {}
     views = []
