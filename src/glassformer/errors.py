@@ -22,8 +22,9 @@ def shown(value: object) -> str:
     Of a tensor or an array it is the type and the shape.
     """
     try:
-        if hasattr(value, "dtype") and hasattr(value, "shape") and not isinstance(value, type):
-            return f"{type(value).__name__} of {value.dtype} {tuple(value.shape)}"
+        dtype, shape = getattr(value, "dtype", None), getattr(value, "shape", None)
+        if dtype is not None and shape is not None and not isinstance(value, type):
+            return f"{type(value).__name__} of {dtype} {tuple(shape)}"
         text = repr(value)
         return abridged(" ".join(text.split()) if "\n" in text else text)
     except ValueError:  # Python doesn't write out whole numbers of more than 4,300 digits
