@@ -9,16 +9,17 @@ before that is done.
 import warnings
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
+from contextlib import suppress
 from pathlib import Path
 from threading import Thread
 
 from msgspec import Struct
 
 from glassformer.data.corpus import Corpus, damaged
-from glassformer.data.kept import Fingerprint, fingerprint
+from glassformer.data.kept import PREPARED, Fingerprint, KeptCorpora, fingerprint
 from glassformer.decoding import check_regular, read_json
 from glassformer.errors import RunError
-from glassformer.files import write_json
+from glassformer.files import followed, write_json
 from glassformer.run.names import CHECKSUMS, CONFIG, METRICS, RESUME
 
 CHECKED_FIRST = 1 << 26
@@ -81,6 +82,7 @@ class Integrity:
         try:
             for name, expected in self._files.items():
                 if fingerprint(self._run / name) != expected:
+                    self._drop_kept()
                     raise damaged(self._run / name, "its checksum is another")
             for corpus in corpora.values():
                 for side, vocab_size in zip((corpus.source, corpus.target), vocab_sizes, strict=True):
@@ -89,6 +91,11 @@ class Integrity:
             done.set_exception(error)
         else:
             done.set_result(None)
+
+    def _drop_kept(self) -> None:
+        """Remove what is kept for further runs if it is damaged too, as links are: else training anew would use it."""
+        with suppress(OSError):  # a folder that may only be read: what is said is the damage
+            KeptCorpora(followed(self._run).parent / PREPARED).drop_damaged()
 
     def wait(self) -> None:
         """Return when all is found whole; RunError says which file isn't."""
