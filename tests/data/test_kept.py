@@ -77,6 +77,22 @@ def test_what_is_damaged_is_not_found_and_can_be_replaced(corpora, tmp_path, mon
     assert (entry / "source.spm").read_text() == "anew"
 
 
+def test_of_a_large_array_the_size_counts_until_its_content_is_asked_for(corpora, tmp_path, monkeypatch):
+    monkeypatch.setattr(kept, "CHECKED", 3)
+    corpora.drop_damaged()  # there is no folder yet
+    for digest in DIGESTS[:3]:
+        corpora.keep(made(tmp_path), digest)
+    entry, array, tokenizer = (corpora.find(digest) for digest in DIGESTS[:3])
+    flip(array / "train" / "source.ids")
+    flip(tokenizer / "source.spm")
+    assert [corpora.find(digest) for digest in DIGESTS[:3]] == [entry, array, None]
+    corpora.drop_damaged()
+    assert [corpora.find(digest) for digest in DIGESTS[:3]] == [entry, None, None]
+    assert not array.exists()
+    os.truncate(entry / "train" / "source.ids", 3)
+    assert corpora.find(DIGESTS[0]) is None
+
+
 def test_what_another_process_has_kept_meanwhile_stays(corpora, tmp_path):
     corpora.keep(made(tmp_path), DIGESTS[0])
     corpora.keep(made(tmp_path, "anew"), DIGESTS[0])

@@ -50,6 +50,15 @@ def test_lines_after_an_update_are_dropped_and_one_that_was_cut_off(path):
     assert path.read_text() == report(20) + validation(20)
 
 
+@pytest.mark.parametrize(
+    "damaged", ["{\n", "\n", report(20)[:-9] + "\n", report(20)[:-9] + report(20), "\0" * 99 + "\n"]
+)
+def test_the_lines_after_a_damaged_one_stay(path, damaged):
+    path.write_text(report(20) + damaged + report(40) + validation(50) + report(60))
+    drop_metrics_after(path, 50, 50)
+    assert path.read_text() == report(20) + report(40) + validation(50)
+
+
 def test_a_validation_that_a_continued_run_makes_once_more_is_dropped(path):
     """The last one, after the last checkpoint of the same update, or one of the weights that training begins with."""
     path.write_text(validation(0) + report(20) + validation(20) + report(25) + validation(25))

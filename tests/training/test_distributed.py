@@ -3,6 +3,7 @@
 Slow, because every start of torchrun loads torch in two or three processes that share the cores.
 """
 
+import os
 import shutil
 import signal
 import subprocess
@@ -10,6 +11,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,7 @@ import pytest
 import torch
 
 from glassformer.data.corpus import Corpus
+from glassformer.tensors import read_tensors
 from glassformer.text.batching import plan_batches
 from glassformer.training.config import TrainConfig
 from glassformer.training.distributed import ALONE, Processes
@@ -139,6 +142,23 @@ def test_parts_of_weights_stopped_on_two_continued_on_one_and_on_three(
     assert set(made) == {"0", "1", "2"}
     assert UPDATES - saved <= made["1"] < UPDATES - saved + 15
     assert course(files.metrics(config.out)) == pytest.approx(expected, abs=1e-4)
+
+
+def test_lost_best_weights_are_made_up_for_by_all(make, interrupting, torchrun, tmp_path):
+    """Only the first process sees that they are damaged, and all must validate once more."""
+    config = replace(make(tmp_path / "run"), max_updates=20)
+    with interrupting(20):
+        train(config)
+    best, weights = config.out / "resume" / "best-000000020.safetensors", config.out / "model.safetensors"
+    os.truncate(best, best.stat().st_size - 1)
+    weights.unlink()
+    process = torchrun(2, "--resume", f"--out={config.out}", restarts=0)
+    printed, err = process.communicate(timeout=PATIENCE)
+    assert process.returncode == 0, err
+    assert "best-000000020.safetensors is damaged; the next validation counts as the best so far" in err
+    assert printed.startswith(f"{config.out}: 20 updates in ")
+    assert not (config.out / "resume").exists()
+    assert read_tensors(weights)
 
 
 def test_what_is_wrong_with_the_settings_is_said_once(make, torchrun, flags, tmp_path):

@@ -9,10 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from glassformer.data import preparation
+from glassformer.data import kept, preparation
 from glassformer.data.corpus import Corpus
 from glassformer.errors import ConfigError, RunError
 from glassformer.training.config import TrainConfig
+from glassformer.training.integrity import Integrity
 from glassformer.training.prepare import prepare_run, read_valid_pairs
 
 ARRAYS = [
@@ -206,6 +207,22 @@ def test_what_is_kept_and_was_damaged_is_prepared_anew(config, prepared, said):
     assert content(config("second").out) == before
     prepare_run(config("third"), said.append)
     assert said[-1] == AGAIN
+
+
+def test_what_is_too_large_to_check_at_first_stops_the_training_and_is_prepared_anew(
+    config, prepared, said, monkeypatch
+):
+    monkeypatch.setattr(kept, "CHECKED", 0)
+    before, [entry] = content(prepared.out), entries(prepared.out.parent)
+    flip(entry / "train" / "target.ids")
+    prepare_run(config("second"), said.append)
+    assert said == [AGAIN]
+    with pytest.raises(RunError, match=r"second/resume/train/target\.ids is damaged .* train anew with --overwrite"):
+        Integrity(config("second").out).check({}, ())
+    prepare_run(config("second", overwrite=True), said.append)
+    assert said.count(AGAIN) == 1
+    assert content(config("second").out) == before
+    Integrity(config("second").out).check({}, ())
 
 
 def flip(path: Path) -> None:

@@ -65,11 +65,24 @@ def test_the_best_weights_are_again_those_of_an_earlier_update(tmp_path, saved):
     assert list(resume.iterdir()) == []
 
 
-def test_damaged_best_weights_are_not_taken_for_the_best(tmp_path, saved):
-    path = tmp_path / "resume" / "best-000000011.safetensors"
+def flip(path):
+    """Change a bit, in a file of its own: the best weights are linked."""
     content = bytearray(path.read_bytes())
     content[-1] ^= 1
+    path.unlink()
     path.write_bytes(content)
+
+
+def test_damaged_best_weights_are_made_whole_by_those_in_use(tmp_path, saved):
+    damaged, file = tmp_path / "resume" / "best-000000023.safetensors", tmp_path / "model.safetensors"
+    flip(damaged)
+    assert restore_best(tmp_path / "resume", file, 23, saved[23])
+    assert best(tmp_path) == 23
+    assert damaged.read_bytes() == file.read_bytes()
+
+
+def test_damaged_best_weights_are_not_taken_for_the_best(tmp_path, saved):
+    flip(tmp_path / "resume" / "best-000000011.safetensors")
     with pytest.warns(UserWarning, match=r"best-000000011\.safetensors is damaged; the next validation counts as the"):
         assert not restore_best(tmp_path / "resume", tmp_path / "model.safetensors", 11, saved[11])
     assert best(tmp_path) is None

@@ -17,7 +17,7 @@ from typing import Any
 
 from msgspec import Struct, to_builtins
 
-from glassformer.decoding import FileName, Natural, open_regular, read_json
+from glassformer.decoding import FileName, Natural, check_regular, open_regular, read_json
 from glassformer.errors import DataError, RunError
 from glassformer.files import flush_folder, remove_at_once, remove_unfinished, write_json
 
@@ -26,6 +26,8 @@ FORMAT = 3
 """Version of the preparation: raise it whenever the same text and settings give other files than before."""
 KEPT = 4
 """Number of entries that are kept: the last ones used."""
+CHECKED = 1 << 24
+"""Bytes of an array up to which its content is checked before it is used; training checks that of larger ones."""
 
 
 Fingerprint = tuple[Natural, str]
@@ -57,7 +59,11 @@ class KeptCorpora:
         self._folder = folder
 
     def find(self, digest: str) -> Path | None:
-        """Return the folder of this entry and mark it as used; None where there is none, or it is damaged."""
+        """Return the folder of this entry and mark it as used; None where there is none, or it is damaged.
+
+        Of large arrays only the size is looked at: their content takes seconds to read, and whoever uses them reads it
+        anyway (see `drop_damaged`).
+        """
         entry = self._folder / digest
         if not _is_whole(entry):
             return None
@@ -76,9 +82,19 @@ class KeptCorpora:
             remove_at_once(entry)
         made.replace(entry)
         os.utime(entry)
-        entries = [path for path in self._folder.iterdir() if re.fullmatch("[0-9a-f]{32}", path.name)]
-        for old in sorted(entries, key=lambda path: path.stat().st_mtime_ns)[:-KEPT]:
+        for old in sorted(self._entries(), key=lambda path: path.stat().st_mtime_ns)[:-KEPT]:
             remove_at_once(old)
+
+    def drop_damaged(self) -> None:
+        """Remove the entries that `find` would return although their content is damaged; all of it is read."""
+        for entry in self._entries():
+            if _is_whole(entry) and not _is_whole(entry, fully=True):
+                remove_at_once(entry)
+
+    def _entries(self) -> list[Path]:
+        if not self._folder.is_dir():
+            return []
+        return [path for path in self._folder.iterdir() if re.fullmatch("[0-9a-f]{32}", path.name)]
 
 
 def fingerprint(path: Path) -> Fingerprint:
@@ -103,14 +119,24 @@ def read_entry(entry: Path) -> tuple[dict[str, Any], dict[str, Fingerprint]]:
     return to_builtins(found.facts), found.files
 
 
-def _is_whole(entry: Path) -> bool:
+def _is_whole(entry: Path, *, fully: bool = False) -> bool:
+    """Return whether the files of an entry are those that were kept: `fully`, or as far as is seen at once."""
     try:
         values = to_builtins(read_json(entry / ENTRY, _Entry, error=DataError))
         if values.pop("checksum") != _checksum(values) or values["format"] != FORMAT:
             return False
-        return all(fingerprint(entry / name) == tuple(kept) for name, kept in values["files"].items())
+        return all(_is_as_kept(entry, name, *kept, fully=fully) for name, kept in values["files"].items())
     except (OSError, DataError, RunError):  # no entry, or not one of ours
         return False
+
+
+def _is_as_kept(entry: Path, name: str, size: int, checksum: str, *, fully: bool) -> bool:
+    path = entry / name
+    is_array = path.parent != entry
+    if is_array and size > CHECKED and not fully:
+        check_regular(path)
+        return path.stat().st_size == size
+    return fingerprint(path) == (size, checksum)
 
 
 def _checksum(values: Mapping[str, Any]) -> str:

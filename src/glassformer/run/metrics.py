@@ -100,7 +100,7 @@ def append_metrics(path: Path, figures: Report | Validation) -> None:
 
 
 def drop_metrics_after(path: Path, update: int, validated: int) -> None:
-    """Remove the lines that a continued run will write again, and one that was cut off.
+    """Remove the lines that a continued run will write again, and what is no line: cut off, or damaged.
 
     It has made so many updates, and its last validation after so many of them (-1: none). Another may have been made
     since, of the very same update.
@@ -113,10 +113,10 @@ def drop_metrics_after(path: Path, update: int, validated: int) -> None:
     for line in _lines(path):
         try:
             figures = decode_json(line, _Line)
-            if figures.update <= (update if figures.valid_loss is None else validated):
-                kept.append(line.rstrip(b"\n") + b"\n")
         except ValueError:  # the disk was full, or the process was killed while writing
-            break
+            continue
+        if figures.update <= (update if figures.valid_loss is None else validated):
+            kept.append(line.rstrip(b"\n") + b"\n")
     with replacing(path) as file:
         file.write(b"".join(kept))
 

@@ -9,16 +9,17 @@ before that is done.
 import warnings
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
+from contextlib import suppress
 from pathlib import Path
 from threading import Thread
 
 from msgspec import Struct
 
 from glassformer.data.corpus import Corpus, damaged
-from glassformer.data.kept import Fingerprint, fingerprint
+from glassformer.data.kept import PREPARED, Fingerprint, KeptCorpora, fingerprint
 from glassformer.decoding import check_regular, read_json
 from glassformer.errors import RunError
-from glassformer.files import write_json
+from glassformer.files import followed, write_json
 from glassformer.run.names import CHECKSUMS, CONFIG, METRICS, RESUME
 
 CHECKED_FIRST = 1 << 26
@@ -68,27 +69,33 @@ class Integrity:
 
     def check(self, corpora: Mapping[str, Corpus], vocab_sizes: Sequence[int]) -> None:
         """Check the content of all files: RunError says what is wrong, at once or, if they are large, in `wait`."""
+        self._done = Future()
+        if sum(size for size, _ in self._files.values()) <= CHECKED_FIRST:
+            self._check(self._done, corpora, vocab_sizes)
+            self.wait()
+        else:
+            # A daemon: a training that is stopped doesn't wait for it.
+            Thread(target=self._check, args=[self._done, corpora, vocab_sizes], daemon=True).start()
 
-        def check() -> None:
+    def _check(self, done: Future[None], corpora: Mapping[str, Corpus], vocab_sizes: Sequence[int]) -> None:
+        """Check the content of all files, and leave in `done` that it is whole, or what is wrong."""
+        try:
             for name, expected in self._files.items():
                 if fingerprint(self._run / name) != expected:
+                    self._drop_kept()
                     raise damaged(self._run / name, "its checksum is another")
             for corpus in corpora.values():
                 for side, vocab_size in zip((corpus.source, corpus.target), vocab_sizes, strict=True):
                     side.check_ids(vocab_size)
-
-        def check_meanwhile(done: Future[None]) -> None:
-            try:
-                done.set_result(check())
-            except BaseException as error:
-                done.set_exception(error)
-
-        if sum(size for size, _ in self._files.values()) <= CHECKED_FIRST:
-            check()
+        except BaseException as error:  # of any class: `wait` raises it
+            done.set_exception(error)
         else:
-            self._done = Future()
-            # A daemon: a training that is stopped doesn't wait for it.
-            Thread(target=check_meanwhile, args=[self._done], daemon=True).start()
+            done.set_result(None)
+
+    def _drop_kept(self) -> None:
+        """Remove what is kept for further runs if it is damaged too, as links are: else training anew would use it."""
+        with suppress(OSError):  # a folder that may only be read: what is said is the damage
+            KeptCorpora(followed(self._run).parent / PREPARED).drop_damaged()
 
     def wait(self) -> None:
         """Return when all is found whole; RunError says which file isn't."""

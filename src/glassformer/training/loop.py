@@ -139,7 +139,7 @@ class TrainingLoop:
         """
         if self._taken_up:
             return
-        self._taken_up, whole, saved = True, True, self.checkpoints.saved
+        self._taken_up, lost, saved = True, False, self.checkpoints.saved
         with self.processes.after_the_first():
             if self.processes.first:
                 self._wait_for_check()
@@ -151,8 +151,8 @@ class TrainingLoop:
                 drop_metrics_after(self.folder / METRICS, saved, validated)
                 drop_snapshots_after(self.resume, saved)
                 best = self.state.best_update, self.state.best_checksum
-                whole = restore_best(self.resume, self.folder / WEIGHTS, *best)
-        if self.processes.agree(whole) == [0]:
+                lost = not restore_best(self.resume, self.folder / WEIGHTS, *best)
+        if self.processes.agree(lost) != [0]:  # the largest value: only the first can know
             self.state.forget_best()
 
     def _wait_for_check(self) -> None:

@@ -49,7 +49,8 @@ def save_best(folder: Path, weights_file: Path, weights: Mapping[str, Tensor], u
 def restore_best(folder: Path, weights_file: Path, update: int, checksum: str) -> bool:
     """Make `weights_file` what it was when the weights of this update were the best (0: there was no such file).
 
-    Return False, with a warning, where those weights have another checksum than this one, which may be empty.
+    Return False, with a warning, where those weights have another checksum than this one, which may be empty, and
+    `weights_file` has too.
     """
     for path in folder.glob("best-*.safetensors"):
         if _update_of(path) > update:
@@ -57,6 +58,9 @@ def restore_best(folder: Path, weights_file: Path, update: int, checksum: str) -
     best = _best(folder, update)
     if best.exists():  # else they are so old that they aren't kept any more, and no better ones came
         if checksum and fingerprint(best)[1] != checksum:
+            if weights_file.is_file() and fingerprint(weights_file)[1] == checksum:
+                _link(weights_file, best)
+                return True
             warnings.warn(f"{best} is damaged; the next validation counts as the best so far", stacklevel=2)
             weights_file.unlink(missing_ok=True)
             return False

@@ -14,7 +14,7 @@ from torch import Tensor
 from glassformer.decoding import Natural
 from glassformer.training.step import UpdateSums
 
-Pair = Annotated[list[float], Meta(min_length=2, max_length=2)]
+TwoNumbers = Annotated[list[float], Meta(min_length=2, max_length=2)]
 
 
 @dataclass
@@ -31,13 +31,13 @@ class TrainingState:
     """Batches of this epoch in all."""
     seconds: float = 0.0
     """Time spent training and validating."""
-    best: Pair | None = None
+    best: TwoNumbers | None = None
     """Rank of the best validation so far: score (its sign such that higher is better) and minus the loss."""
     best_update: Natural = 0
     """Update of the best validation, 0 if there was none."""
     best_checksum: str = ""
     """Checksum of the file of the best weights."""
-    reported: Pair = field(default_factory=lambda: [0.0, 0.0])
+    reported: TwoNumbers = field(default_factory=lambda: [0.0, 0.0])
     """Loss and tokens of the updates since the last report, summed."""
     validated: Natural = 0
     """Update of the last validation."""
