@@ -23,9 +23,9 @@ MOST_BYTES = 1 << 25
 
 Natural = Annotated[int, Meta(ge=0, le=1 << 62)]
 """A whole number from 0 on, as files hold it."""
-_NAME = r"^(?!\.\.?$)[^/\\\x00-\x1f]{1,255}$"
+_NAME = r"^(?!\.\.?$)[^/\\:\x00-\x1f]{1,255}\Z"
 FileName = Annotated[str, Meta(pattern=_NAME)]
-"""The bare name of a file: no folder, and neither "." nor ".."."""
+"""The bare name of a file: no folder, no drive, and neither "." nor ".."."""
 
 _IN_WORDS = {
     "int": "a whole number",
@@ -81,6 +81,20 @@ def decode_json(data: bytes, kind: Any) -> Any:
         raise ValueError("it is nested too deeply") from None
 
 
+def decode_anything(data: bytes) -> Any:
+    """Decode JSON of no known type, with the NaN, Infinity and halves of surrogate pairs that Python writes into it.
+
+    Raises ValueError, as `decode_json` does.
+    """
+    try:
+        return decode_json(data, Any)
+    except ValueError as error:
+        try:
+            return json.loads(data)
+        except (ValueError, RecursionError):
+            raise error from None
+
+
 def decode_message(data: bytes) -> Any:
     """Decode what another process of ours has sent. Nothing is checked, and names may hold bytes that aren't UTF-8."""
     return json.loads(data)
@@ -121,7 +135,7 @@ def _in_words(message: str, data: bytes) -> str:
         return f"{field or 'the object'} has {name}, which is unknown: a newer glassformer may have written it"
     if message in ("Number out of range", "Integer value out of range"):
         came = _value_at(data, path) or "one of thousands of digits"
-        return f"{field or 'the number'} must be a finite number, got {came}"
+        return f"{field or 'the number'} must be a smaller number, got {came}"
     expected, _, got = message.removeprefix("Expected ").partition(", got ")
     if _NAME in message.replace("\\\\", "\\"):
         expected = "the bare name of a file"

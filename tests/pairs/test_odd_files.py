@@ -6,6 +6,7 @@ import gzip
 import io
 import json
 import lzma
+import math
 import pickle
 import sys
 import tarfile
@@ -301,6 +302,18 @@ def test_two_columns_within_another_one_are_the_pair(tmp_path):
         list(PairFiles(path))
     (tmp_path / "b.tsv").write_text("Go.there\tGo.you\na\tb\n")
     assert list(PairFiles(tmp_path / "b.tsv")) == [("Go.there", "Go.you"), ("a", "b")]
+
+
+ROWS = [{"source": f"s{n}", "target": f"t{n}", "score": math.nan if n == 3 else math.inf} for n in range(7)]
+
+
+@pytest.mark.parametrize("name", ["pairs.json", "pairs.jsonl"])
+def test_what_python_writes_into_json_is_read(tmp_path, name):
+    """NaN and Infinity in columns that nobody reads, and half of a surrogate pair in a text."""
+    rows = [*ROWS, {"source": "\ud83d", "target": "x"}]
+    text = json.dumps(rows) if name == "pairs.json" else "".join(f"{json.dumps(row)}\n" for row in rows)
+    (tmp_path / name).write_text(text)
+    assert list(PairFiles(tmp_path / name)) == [*((row["source"], row["target"]) for row in ROWS), ("?", "x")]
 
 
 def test_a_table_has_both_sides_but_lines_of_json_may_be_targets(tmp_path):

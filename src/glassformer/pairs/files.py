@@ -113,10 +113,8 @@ class PairFiles:
                 beside = lines if target is None else target.take(len(lines), MOST_BLOCK_BYTES)
                 if not beside:
                     raise self._unequal(first - 1 + len(lines) + source.count_rest(), first - 1)
-                lines, ahead = (
-                    lines[: len(beside)],
-                    lines[len(beside) :],
-                )  # of targets that are long, fewer make a block
+                # Of targets that are long, fewer make a block.
+                lines, ahead = lines[: len(beside)], lines[len(beside) :]
                 targets = b"" if target is None else b"".join(beside)
                 yield PairBlock(self, first, len(lines), source.share(), b"".join(lines), targets)
                 first += len(lines)

@@ -28,6 +28,8 @@ LARGEST_WHOLE, TIMES_READ = 1 << 30, 20
 JSON, 12 for TMX, 22 for PO."""
 _BUFFER = 1 << 17
 """Bytes in a buffer: without one, reading lines takes twice as long."""
+_CHECKED_AT_ONCE = 1 << 24
+"""Bytes of a whole file after which its size is compared with the memory once more."""
 _AT_ONCE = 64
 """Lines that are read before their bytes are counted."""
 _STEP = 1 << 10
@@ -128,11 +130,14 @@ def too_long(place: str, hint: str = "do its lines end with something else than 
 
 def read_whole(file: io.BufferedReader, path: Path) -> bytes:
     """Return the rest of an open file; raise DataError where it is too large to be read whole, before it is held."""
-    parts, size = list[bytes](), 0
+    parts, size, checked = list[bytes](), 0, 0
     while part := file.read(_BUFFER):
         parts.append(part)
         size += len(part)
-        check_whole(size, path)
+        if size >= checked + _CHECKED_AT_ONCE:  # to ask for the memory takes longer than to read a part
+            check_whole(size, path)
+            checked = size
+    check_whole(size, path)
     return b"".join(parts)
 
 

@@ -14,8 +14,8 @@ from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
-from glassformer.decoding import decode_json
-from glassformer.errors import DataError
+from glassformer.decoding import decode_anything
+from glassformer.errors import DataError, shown
 from glassformer.pairs import kinds
 from glassformer.pairs.columns import ColumnChooser
 from glassformer.pairs.lines import (
@@ -143,16 +143,19 @@ def _json_lines(path: Path, file: Iterable[str]) -> Iterator[tuple[int, Any]]:
     for number, line in enumerate(file, start=1):
         if line.strip():
             try:
-                yield number, decode_json(line.encode(), Any)
+                yield number, decode_anything(line.encode())
             except ValueError as error:
                 raise DataError(f"{path}, line {number}: {error}; one object a line was expected") from None
 
 
 def _json_array(path: Path, text: bytes) -> list[Any]:
     try:
-        return decode_json(text.removeprefix(codecs.BOM_UTF8), list[Any])
+        rows = decode_anything(text.removeprefix(codecs.BOM_UTF8))
     except ValueError as error:
         raise DataError(f"{path}: {error}") from None
+    if not isinstance(rows, list):
+        raise DataError(f"{path}: a list of objects was expected, got {shown(rows)}")
+    return rows
 
 
 def _objects(path: Path, numbered: Iterator[tuple[int, Any]], unit: str, columns: ColumnChooser) -> Iterator[Row]:
