@@ -1,5 +1,6 @@
 """Commands as processes of their own, forked from one that has loaded torch: so they begin at once with their work.
 
+As a program, `python tests/torture/children.py ARGUMENTS` is the command from Python's very beginning.
 Only constants of tuning are changed here, so that tiny data have many blocks, chunks and reports.
 """
 
@@ -157,6 +158,12 @@ def _become(
             status = work()
     except SystemExit as ended:
         status = ended.code if isinstance(ended.code, int) else 1
+    except KeyboardInterrupt as interrupt:
+        if (last := interrupt.__traceback__) is not None and last.tb_next is None:  # before the command, or after it
+            signal.signal(signal.SIGINT, signal.SIG_DFL)
+            os.kill(os.getpid(), signal.SIGINT)
+        traceback.print_exc()
+        status = 1
     except BaseException:
         traceback.print_exc()
         status = 1
@@ -194,3 +201,7 @@ def check_no_orphans() -> None:
                 os.kill(pid, signal.SIGKILL)
             raise FaultError(f"{len(left)} processes of the command live on")
         time.sleep(0.02)
+
+
+if __name__ == "__main__":
+    cli.main(sys.argv[1:])
