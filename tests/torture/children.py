@@ -41,6 +41,8 @@ MARK = "GLASSFORMER_TORTURE"
 """Variable of the environment by which the processes that commands start are known."""
 LONGEST = 60.0
 """Seconds after which a command hangs."""
+PATIENCE = 5.0
+"""Seconds in which the processes of a command must have ended after it."""
 
 
 class FaultError(Exception):
@@ -194,7 +196,7 @@ def orphans() -> list[int]:
 
 def check_no_orphans() -> None:
     """Raise FaultError where a process that a command has started lives on after it."""
-    until = time.monotonic() + 5
+    until = time.monotonic() + PATIENCE
     while left := orphans():
         if time.monotonic() > until:
             for pid in left:
