@@ -19,7 +19,7 @@ from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 import lab
-from children import FaultError
+from children import FaultError, kill_orphans
 from faults import FAULTS, Case, Impossible
 from lab import Command
 
@@ -121,6 +121,7 @@ def _strike(seed: int, key: Key) -> tuple[str, str]:
     except Exception:
         return "", traceback.format_exc()
     finally:
+        kill_orphans()
         shutil.rmtree(folder, ignore_errors=True)
     return "", ""
 

@@ -11,6 +11,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -194,13 +195,19 @@ def orphans() -> list[int]:
     return found
 
 
+def kill_orphans() -> None:
+    """Kill what commands of this process have started and left."""
+    for pid in orphans():
+        with suppress(ProcessLookupError):  # it has just ended
+            os.kill(pid, signal.SIGKILL)
+
+
 def check_no_orphans() -> None:
     """Raise FaultError where a process that a command has started lives on after it."""
     until = time.monotonic() + PATIENCE
     while left := orphans():
         if time.monotonic() > until:
-            for pid in left:
-                os.kill(pid, signal.SIGKILL)
+            kill_orphans()
             raise FaultError(f"{len(left)} processes of the command live on")
         time.sleep(0.02)
 

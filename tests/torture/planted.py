@@ -127,7 +127,7 @@ PLANTED: dict[str, tuple[str, str, Callable[[], object]]] = {
     "a full disk not named": ("full", "import", _hide_reason),
     "a signal that isn't handled": ("signal", "import", _forget_signals),
     "deaf to a signal": ("signal", "import", lambda: _before(_ignore_signals)),
-    "a hang": ("two", "import", lambda: _before(_sleep)),
+    "a hang": ("terminal", "import", lambda: _before(_sleep)),
     "each refuses the other": ("two", "import", _refuse),
     "a traceback": ("eio", "import", lambda: _before(lambda: 1 / 0)),
     "a refusal without a reason": ("eio", "import", lambda: _before(lambda: sys.exit(2))),
@@ -162,7 +162,7 @@ def _judge(given: tuple[lab.Command, Path, str]) -> str:
     fault, _, plant = PLANTED[name]
     command.lay_out(folder)
     plant()
-    children.LONGEST, children.PATIENCE = 6.0, 0.3
+    children.LONGEST, children.PATIENCE = 5.0, 0.3
     if command.name != "overwrite":
         command.seconds = 4.0  # what is changed in it sleeps when it is struck
     try:
