@@ -4,6 +4,8 @@
 # make docs   make the documentation site in docs/_build, which needs no network to be read
 # make fuzz   give every reader and flag what nobody meant, for ten minutes, and judge what comes of it
 #             (make fuzz SECONDS=60 SEED=1)
+# make torture  kill, starve and disturb every command at random moments, for ten minutes, and count what it loses
+#             (make torture SECONDS=60 SEED=1)
 # make lock   write the hashes of constraints.txt into requirements/ (needs the network)
 # make audit  look the locked packages up in a database of known faults; fails where no database can be reached
 # make sbom   list the locked packages in dist/sbom.cdx.json (CycloneDX)
@@ -20,7 +22,7 @@ INSTALLED := .venv/.installed
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 TOOLS := .venv/tools
 
-.PHONY: demo test check docs fuzz lock audit sbom clean
+.PHONY: demo test check docs fuzz torture lock audit sbom clean
 
 demo: $(INSTALLED)
 	$(BIN)/glassformer demo
@@ -39,6 +41,9 @@ docs: .venv/.docs
 
 fuzz: $(READY)
 	$(BIN)/python tests/fuzz --seconds $(or $(SECONDS),600) $(if $(SEED),--seed $(SEED))
+
+torture: $(READY)
+	$(BIN)/python -W ignore tests/torture --seconds $(or $(SECONDS),600) $(if $(SEED),--seed $(SEED))
 
 lock: $(TOOLS)/.ready
 	$(TOOLS)/bin/python docs/make/lock.py

@@ -19,9 +19,12 @@ from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 import lab
-from children import FaultError
+from children import FaultError, kill_orphans
 from faults import FAULTS, Case, Impossible
 from lab import Command
+
+WHOLE = 600.0
+"""Seconds that all cases take."""
 
 Key = tuple[str, str, int]
 """Fault, command, and number of a case."""
@@ -43,10 +46,12 @@ def _flags() -> argparse.Namespace:
     global _scratch
     parser = argparse.ArgumentParser(prog="python tests/torture", description=__doc__)
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(1 << 32), help="of all moments")
-    parser.add_argument("--few", action="store_true", help="only one fault of each kind, on one command")
+    parser.add_argument(
+        "--seconds", type=float, default=WHOLE, help="less strikes as much less often (default: %(default)g)"
+    )
     parser.add_argument("--case", action="append", default=[], help="FAULT/COMMAND/NUMBER, to strike only that")
     parser.add_argument("--faults", nargs="*", default=list(FAULTS), choices=list(FAULTS), help="only these")
-    parser.add_argument("--commands", nargs="*", help="only these")
+    parser.add_argument("--commands", nargs="*", choices=list(lab.COMMANDS), help="only these")
     parser.add_argument("--workers", type=int, default=os.cpu_count() or 1, help="cases at once")
     given = parser.parse_args()
     _scratch = Path(tempfile.mkdtemp(prefix="torture-"))
@@ -58,8 +63,8 @@ def _torture(given: argparse.Namespace) -> int:
     print(f"seed {given.seed}", flush=True)
     began = time.monotonic()
     (_scratch / "lab").mkdir()
-    _made.update(lab.make(_scratch / "lab"))
     keys = _plan(given)
+    _made.update(lab.make(_scratch / "lab", {command for _, command, _ in keys}))
     struck, failed, impossible = Counter[tuple[str, str]](), list[Key](), dict[str, str]()
     with ProcessPoolExecutor(given.workers, mp_context=multiprocessing.get_context("fork")) as pool:
         answers = pool.map(_strike, [given.seed] * len(keys), keys)
@@ -87,10 +92,15 @@ def _plan(given: argparse.Namespace) -> list[Key]:
     keys = []
     for place, fault in enumerate(given.faults):
         kind = FAULTS[fault]
-        commands = [name for name in kind.commands or _made if given.commands is None or name in given.commands]
-        if given.few:
-            commands = [commands[place % len(commands)]]
-        keys += [(fault, command, number) for command in commands for number in range(1 if given.few else kind.times)]
+        commands = [name for name in kind.commands or lab.COMMANDS if given.commands is None or name in given.commands]
+        if not commands:
+            continue
+        whole = kind.times * len(commands)
+        for case in range(min(whole, max(1, round(whole * given.seconds / WHOLE)))):
+            # All commands take turns, and so do a command's numbers, wherever a short form ends.
+            turn, at = divmod(case, len(commands))
+            command = commands[(place + given.seed + at) % len(commands)]
+            keys.append((fault, command, (turn + at) % kind.times))
     return keys
 
 
@@ -111,6 +121,7 @@ def _strike(seed: int, key: Key) -> tuple[str, str]:
     except Exception:
         return "", traceback.format_exc()
     finally:
+        kill_orphans()
         shutil.rmtree(folder, ignore_errors=True)
     return "", ""
 

@@ -1,5 +1,6 @@
 """Commands as processes of their own, forked from one that has loaded torch: so they begin at once with their work.
 
+As a program, `python tests/torture/children.py ARGUMENTS` is the command from Python's very beginning.
 Only constants of tuning are changed here, so that tiny data have many blocks, chunks and reports.
 """
 
@@ -10,6 +11,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -40,6 +42,8 @@ MARK = "GLASSFORMER_TORTURE"
 """Variable of the environment by which the processes that commands start are known."""
 LONGEST = 60.0
 """Seconds after which a command hangs."""
+PATIENCE = 5.0
+"""Seconds in which the processes of a command must have ended after it."""
 
 
 class FaultError(Exception):
@@ -157,6 +161,12 @@ def _become(
             status = work()
     except SystemExit as ended:
         status = ended.code if isinstance(ended.code, int) else 1
+    except KeyboardInterrupt as interrupt:
+        if (last := interrupt.__traceback__) is not None and last.tb_next is None:  # before the command, or after it
+            signal.signal(signal.SIGINT, signal.SIG_DFL)
+            os.kill(os.getpid(), signal.SIGINT)
+        traceback.print_exc()
+        status = 1
     except BaseException:
         traceback.print_exc()
         status = 1
@@ -185,12 +195,22 @@ def orphans() -> list[int]:
     return found
 
 
+def kill_orphans() -> None:
+    """Kill what commands of this process have started and left."""
+    for pid in orphans():
+        with suppress(ProcessLookupError):  # it has just ended
+            os.kill(pid, signal.SIGKILL)
+
+
 def check_no_orphans() -> None:
     """Raise FaultError where a process that a command has started lives on after it."""
-    until = time.monotonic() + 5
+    until = time.monotonic() + PATIENCE
     while left := orphans():
         if time.monotonic() > until:
-            for pid in left:
-                os.kill(pid, signal.SIGKILL)
+            kill_orphans()
             raise FaultError(f"{len(left)} processes of the command live on")
         time.sleep(0.02)
+
+
+if __name__ == "__main__":
+    cli.main(sys.argv[1:])

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 
+import children
 from children import Child, Ending, FaultError, check_no_orphans
 from lab import Command, differences, tree
 
@@ -73,13 +74,19 @@ def kill(case: Case) -> None:
 
 
 def end(case: Case) -> None:
-    """Send a signal that asks it to end; what it was making is removed, and so are its processes."""
+    """Send a signal that asks it to end; what it was making is removed, and so are its processes.
+
+    Before it has begun, and when it has done all, the signal may end it as any process.
+    """
     number = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)[case.number % 3]
     began = time.monotonic()
     ending = case.start().wait(after=case.instant(), number=number)
     if time.monotonic() - began > case.command.seconds + 20:
         raise FaultError(f"it took {time.monotonic() - began:.0f} s to end")
-    ending.check(0, 128 + number, 130)
+    ending.check(0, 128 + number, -number)
+    now, command = tree(case.folder), case.command
+    if ending.status < 0 and all(differences(now, whole) for whole in (command.start, command.end)):
+        raise FaultError(f"the signal {number} ended it at once, in the middle of its work")
     case.finish(tidy=True)
 
 
@@ -184,7 +191,7 @@ def mounted(folder: Path, size: int) -> Iterator[Callable[[str], None]]:
 def streams(case: Case) -> None:
     """Some of its standard streams are closed as it begins: a process of its own, from Python's very beginning."""
     closed = [n for n in range(3) if (case.number % 7 + 1) >> n & 1]
-    command = [sys.executable, "-m", "glassformer", *case.command.argv]
+    command = [sys.executable, "-W", "ignore", children.__file__, *case.command.argv]
     code = f"import os\nfor n in {closed}: os.close(n)\nos.execv({sys.executable!r}, {command!r})"
     done = subprocess.run([sys.executable, "-c", code], cwd=case.folder, capture_output=True, stdin=subprocess.DEVNULL)
     Ending(done.returncode, "", done.stderr.decode()).check(0)

@@ -4,7 +4,7 @@ import json
 import random
 import shutil
 import stat
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -205,8 +205,11 @@ def _commands() -> list[Command]:
     ]
 
 
-def make(lab: Path) -> dict[str, Command]:
-    """Make the lab, and run each command undisturbed."""
+COMMANDS = {command.name: command for command in _commands()}
+
+
+def make(lab: Path, names: Collection[str]) -> dict[str, Command]:
+    """Make the lab, and run each of these commands undisturbed."""
     draw = random.Random(5)
     words = ["".join(draw.choices("abcdefgh", k=draw.randint(2, 4))) for _ in range(60)]
     lines: dict[str, str] = {}
@@ -223,7 +226,7 @@ def make(lab: Path) -> dict[str, Command]:
         "import --from marian --out runs/new",
     ):
         run(argv.split(), lab).check(0)
-    commands = {command.name: command for command in _commands()}
+    commands = {name: command for name, command in COMMANDS.items() if name in names}
     for command in commands.values():
         _run_undisturbed(command, lab)
     return commands
