@@ -1,4 +1,4 @@
-"""Translation from file to file that takes hours, and continues after a stop (see `partial`)."""
+"""Translation from file to file that takes hours, and continues after a stop with what `partial` has kept."""
 
 import hashlib
 from collections.abc import Iterable, Sequence

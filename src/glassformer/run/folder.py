@@ -30,6 +30,9 @@ from glassformer.text.tokenizer import Tokenizer
 from glassformer.transformer.config import ModelConfig
 from glassformer.transformer.model import Transformer, check_memory, count_parameters, weight_shapes
 
+FLOATS = ("F32", "F16", "BF16", "F64")
+"""Types of weights that are read, as safetensors names them."""
+
 
 @dataclass(frozen=True)
 class Run:
@@ -62,10 +65,6 @@ class RunFolder:
     def parameters(self) -> int:
         """Number of weights."""
         return count_parameters(self.model_config)
-
-
-FLOATS = ("F32", "F16", "BF16", "F64")
-"""Types of weights that are read, as safetensors names them."""
 
 
 class WeightFile(Mapping[str, Tensor]):
