@@ -36,6 +36,7 @@ WRONG = {
     b'{"floors": 3, "height": 1e400}': "height must be a smaller number",
     b'{"floors": 3, "height": NaN}': "it is not JSON .*: NaN is no number of JSON",
     b'{"floors": 3, "name": "../x"}': 'name must be the bare name of a file, got "../x"',
+    b'{"floors": 3, "name": "\\ud800"}': r"it is not JSON .*: \\ud800 may be half of a surrogate pair",
     b'{"floors": 3, "name": "C:x"}': "name must be the bare name of a file",
     b'{"floors": 3, "name": "x\\n"}': "name must be the bare name of a file",
     b'{"floors": 3, "name": ".."}': "name must be the bare name of a file",

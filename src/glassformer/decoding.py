@@ -170,4 +170,6 @@ def _hint(data: bytes) -> str:
         return ": it begins with a byte order mark, save it without"
     if number := re.search(rb"[:\[,]\s*(-?Infinity|NaN)\b", data[: 1 << 16]):
         return f": {number[1].decode()} is no number of JSON"
+    if half := re.search(rb"(?<!\\)(?:\\\\)*(\\u[dD][89a-fA-F][0-9a-fA-F]{2})", data[: 1 << 16]):
+        return f": {half[1].decode()} may be half of a surrogate pair, which is no character"
     return ""
