@@ -116,7 +116,8 @@ def check_dropout(dropout: float) -> None:
 
 def _check_shapes(q: Tensor, k: Tensor, v: Tensor) -> None:
     """Raise ArgumentError if q, k and v don't belong together."""
-    check_tensors(q=q, k=k, v=v)
+    if not (isinstance(q, Tensor) and isinstance(k, Tensor) and isinstance(v, Tensor)):
+        check_tensors(q=q, k=k, v=v)
     of_q, of_k, of_v = q.shape, k.shape, v.shape
     if len(of_q) == len(of_k) == len(of_v) == 4:
         batch, heads, _, width = of_q
