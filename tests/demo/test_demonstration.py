@@ -28,7 +28,7 @@ def short(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("short")
 def test_it_reports_every_language_and_replaces_its_own_run(tmp_path, capsys, monkeypatch):
     # Takes seconds: a whole training, however short, loads torch's optimizers and draws the curves.
-    assert demonstrate(tmp_path / "dates", 1)
+    assert demonstrate(tmp_path / "dates", 1) == 0
     printed = capsys.readouterr().out
     assert "64 dates to learn from" in printed
     assert all(name in printed for name in ("English", "Chinese", "Held-out dates by style", "echo "))
@@ -39,10 +39,9 @@ def test_it_reports_every_language_and_replaces_its_own_run(tmp_path, capsys, mo
     assert [tuple(line.split("\t")) for line in lines] == [(date.phrase, date.iso) for date in test]
 
     given = []
-    unfinished = TrainResult(tmp_path, finished=False, updates=1, seconds=0.1, metric="exact", score=None)
+    unfinished = TrainResult(tmp_path, finished=False, updates=1, seconds=0.1, metric="exact", score=None, signal=15)
     monkeypatch.setattr(demonstration, "train", lambda config: given.append(config) or unfinished)
-    assert not demonstrate(tmp_path / "dates", 2)
-    assert not demonstrate(tmp_path / "other", 2)
+    assert [demonstrate(tmp_path / name, 2) for name in ("dates", "other")] == [15, 15]
     assert [config.overwrite for config in given] == [True, False]
     assert capsys.readouterr().out.endswith("The demonstration was interrupted; run it again for its results.\n")
 

@@ -8,6 +8,7 @@ from typing import NoReturn
 import pytest
 import torch
 
+from glassformer.commands.prune import prune_heads
 from glassformer.errors import ConfigError, DataError, DivergedError, OutOfMemoryError, RunError
 from glassformer.generation.translator import Translator
 from glassformer.insight import prune as module
@@ -21,6 +22,7 @@ from glassformer.run.folder import load_run, open_run
 from glassformer.text.tokenizer import SymbolTokenizer
 from glassformer.training import progress
 from glassformer.training.config import TrainConfig
+from glassformer.training.result import TrainResult
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -206,6 +208,13 @@ def test_stopped_and_given_again_it_continues(config, whole, tmp_path, monkeypat
     one, other = (load_run(folder).model.state_dict() for folder in (out, tmp_path / "pruned"))
     assert all(torch.equal(one[name], other[name]) for name in one)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["beside", "pruned"]
+
+
+def test_the_status_is_that_of_the_signal_which_stopped_it(config, monkeypatch, capsys):
+    stopped = TrainResult(Path(), finished=False, updates=1, seconds=0.1, metric="ser", score=None, signal=15)
+    monkeypatch.setattr(module, "train_once", lambda _: stopped)
+    assert prune_heads(config()) == 143
+    assert capsys.readouterr().out == "what is done is kept: the same command continues\n"
 
 
 def test_a_kill_right_at_the_end_leaves_a_folder_that_is_removed(config, tmp_path):

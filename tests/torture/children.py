@@ -145,6 +145,7 @@ def _become(
     """Be the command; this process ends with it."""
     status: int = 70
     try:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # until the command begins, as in a process that is being loaded
         os.setpgid(0, 0)
         os.chdir(folder)
         null = os.open(os.devnull, os.O_RDONLY)
@@ -152,9 +153,9 @@ def _become(
             os.dup2(null if stream is None else stream, number)
         os.closerange(3, 256)
         sys.stdin, sys.stdout, sys.stderr = (os.fdopen(n, "w" if n else "r", closefd=False) for n in range(3))
-        signal.signal(signal.SIGINT, signal.default_int_handler)
         os.environ[MARK] = str(os.getppid())
         before()
+        signal.signal(signal.SIGINT, signal.default_int_handler)
         if work is None:
             cli.main(argv)
         else:

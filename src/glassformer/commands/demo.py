@@ -20,4 +20,5 @@ def demo(flags: DemoFlags) -> int:
     """Run the demonstration."""
     from glassformer.demo.demonstration import demonstrate
 
-    return 0 if demonstrate(flags.out, flags.seed) else 130
+    signal = demonstrate(flags.out, flags.seed)
+    return 128 + signal if signal else 0

@@ -15,9 +15,9 @@ def prune_heads(config: PruneConfig) -> int:
 
     tame_memory()
     pruning = prune(config, lambda line: print(line, file=sys.stderr))
-    if pruning is None:
+    if isinstance(pruning, int):
         print("what is done is kept: the same command continues")
-        return 130
+        return 128 + pruning
     for line in report_lines(pruning):
         print(line)
     if can_draw():

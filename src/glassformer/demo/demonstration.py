@@ -24,11 +24,11 @@ EXAMPLES = 5
 SPLITS = "train", "valid", "test"
 
 
-def demonstrate(out: Path, seed: int) -> bool:
+def demonstrate(out: Path, seed: int) -> int:
     """Train the dates model into the run folder `out` and print what it does on held-out dates.
 
-    Return False if it was interrupted. No date and no phrase of the test is in training (see `make_dates`). The dates
-    stay beside the run, in `<out>-data`. The last line printed is `exact match NN.N %`.
+    Return the number of the signal that stopped it, 0 if it ended. No date and no phrase of the test is in training
+    (see `make_dates`). The dates stay beside the run, in `<out>-data`. The last line printed is `exact match NN.N %`.
 
     Raises:
         RunError: `out` is there, and is not a run that the demonstration made; or where the dates go are other files.
@@ -50,12 +50,12 @@ def demonstrate(out: Path, seed: int) -> bool:
     for name, dates in zip(SPLITS, (splits.train, splits.valid, splits.test), strict=True):
         write_phrases(data / f"{name}.tsv", dates)
     result = train(settings(data, out, seed, overwrite=again))
-    if not result.finished:
+    if result.signal:
         console.print("The demonstration was interrupted; run it again for its results.")
-        return False
+        return result.signal or 0
     answers = Translator.load(out).translate([date.phrase for date in splits.test], SearchConfig(beam=1))
     _report(console, splits.test, answers, result)
-    return True
+    return 0
 
 
 def _was_made_from(data: Path, out: Path) -> bool:

@@ -121,11 +121,12 @@ def without_heads(model: Transformer, removed: Mapping[str, Sequence[int]]) -> T
     return pruned
 
 
-def prune(config: PruneConfig, say: Callable[[str], None] = print) -> Pruning | None:
+def prune(config: PruneConfig, say: Callable[[str], None] = print) -> Pruning | int:
     """Remove heads round by round, train on after each, and write the smaller model into the run folder `config.out`.
 
     The unpruned model gets the same trainings for comparison. A hidden folder beside `out` holds the finished rounds:
-    after a stop, for which None is returned, a second call continues. The report is also written to prune.json.
+    after a stop, for which the number of the signal is returned, a second call continues. The report is also written
+    to prune.json.
 
     Raises ConfigError for settings that can't work or differ from those of a pruning that was stopped, RunError for
     folders that are in the way or a run without heads, and DivergedError or OutOfMemoryError if a training fails so.
@@ -155,14 +156,14 @@ def prune(config: PruneConfig, say: Callable[[str], None] = print) -> Pruning | 
     with _alone(work):
         _check_same(config, work)
         report = _prune_or_advise(work, config, total, gone, say)
-        if report is not None:
+        if isinstance(report, Pruning):
             remove_at_once(work)
     return report
 
 
 def _prune_or_advise(
     work: Path, config: PruneConfig, total: int, gone: int, say: Callable[[str], None]
-) -> Pruning | None:
+) -> Pruning | int:
     """Do the rounds in the folder `work`; an error says what to do about it, and leaves no folder without a round."""
     try:
         return _prune_in(work, config, total, gone, say)
@@ -213,21 +214,21 @@ def _count_heads(config: PruneConfig) -> tuple[int, int]:
     return total, gone
 
 
-def _prune_in(work: Path, config: PruneConfig, total: int, gone: int, say: Callable[[str], None]) -> Pruning | None:
-    """Do the rounds in the folder `work`; return None if a training was stopped."""
+def _prune_in(work: Path, config: PruneConfig, total: int, gone: int, say: Callable[[str], None]) -> Pruning | int:
+    """Do the rounds in the folder `work`; return the number of the signal that stopped a training."""
     pruned, unpruned = config.run, config.run
     rounds, compared = list[Round](), list[Round]()
     for number in range(1, config.rounds + 1):
         whole, start, trained = (work / f"{number}-{name}" for name in ("unpruned", "pruned", "trained"))
         say(f"{total} of {total} heads, for comparison:")
-        if not _train_on(unpruned, whole, config):
-            return None
+        if signal := _train_on(unpruned, whole, config):
+            return signal
         left = total - round(gone * number / config.rounds)
         say(f"{left} of {total} heads:")
         if not start.exists():
             _remove_some(pruned, left, config, start)
-        if not _train_on(start, trained, config):
-            return None
+        if signal := _train_on(start, trained, config):
+            return signal
         rounds.append(_round(trained, read_config(start).training.removed or {}))
         compared.append(_round(whole, {}))
         pruned, unpruned = trained, whole
@@ -302,8 +303,8 @@ def _draw_pairs(files: PairFiles, seed: int, most: int) -> list[Pair]:
     return random.Random(seed).sample(pairs, min(len(pairs), most))
 
 
-def _train_on(start: Path, out: Path, config: PruneConfig) -> bool:
-    """Train after a round, or resume that training; return whether it finished."""
+def _train_on(start: Path, out: Path, config: PruneConfig) -> int:
+    """Train after a round, or resume that training; return the number of the signal that stopped it, or 0."""
     pairs, valid, updates = config.pairs, config.valid_pairs, config.updates
     result = train_once(
         TrainConfig(
@@ -333,7 +334,7 @@ def _train_on(start: Path, out: Path, config: PruneConfig) -> bool:
             threads=config.threads,
         )
     )
-    return result.finished
+    return result.signal or 0
 
 
 def _round(trained: Path, removed: Mapping[str, list[int]]) -> Round:
