@@ -399,3 +399,19 @@ def full_disk() -> Callable[[int], AbstractContextManager[None]]:
             resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
     return full
+
+
+@pytest.fixture(scope="session")
+def print_alone() -> Callable[..., list[str]]:
+    """Runs a Python program, which must succeed, in a process of its own, and returns the lines that it prints.
+
+    It may fork, which this process, with its threads, must not.
+    """
+
+    def run(program: Path, *arguments: str) -> list[str]:
+        command, environment = [sys.executable, program, *arguments], {**os.environ, "PYTHONWARNINGS": ""}
+        done = subprocess.run(command, cwd=program.parent, capture_output=True, text=True, env=environment)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout.splitlines()
+
+    return run

@@ -51,7 +51,7 @@ def raising_signals() -> Iterator[None]:
     before = {number: signal.signal(number, handler) for number, handler in ours.items()}
     try:
         yield
-    except Exception as error:  # of any class: see above
+    except Exception as error:  # what a library has made of ours, of a class that it chooses (safetensors: ValueError)
         if came:
             raise came[-1] from error
         raise

@@ -1,6 +1,6 @@
 """Damage to bytes and to text of any kind, and what may stand in the place of a file."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from enum import Enum
 from typing import Any
 
@@ -76,22 +76,23 @@ SNIPPETS = (
 """Pieces that text from elsewhere may hold."""
 
 
+def _after_some(draw: Draw, content: bytes, mishaps: Sequence[Callable[[Draw, bytes], bytes]]) -> bytes:
+    """Return the bytes after one to three of these."""
+    for _ in range(draw(st.integers(1, 3))):
+        content = draw(st.sampled_from(mishaps))(draw, content)
+    return content
+
+
 @st.composite
 def damaged(draw: Draw, base: bytes) -> bytes:
     """Return the bytes after one to three accidents: flipped bits, lost or doubled parts, a cut, other numbers."""
-    content = base
-    for _ in range(draw(st.integers(1, 3))):
-        content = draw(st.sampled_from(ACCIDENTS))(draw, content)
-    return content
+    return _after_some(draw, base, ACCIDENTS)
 
 
 @st.composite
 def spoilt(draw: Draw, base: bytes) -> bytes:
     """Return text after one to three mishaps: odd pieces put in, lines lost, doubled or changed for one another."""
-    content = base
-    for _ in range(draw(st.integers(1, 3))):
-        content = draw(st.sampled_from(MISHAPS))(draw, content)
-    return content
+    return _after_some(draw, base, MISHAPS)
 
 
 def _place(draw: Draw, content: bytes) -> int:

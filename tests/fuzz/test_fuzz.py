@@ -1,8 +1,6 @@
 """The fuzzer's short form: the cases that failed once, and a few new inputs for every reader and command."""
 
-import os
-import subprocess
-import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -36,24 +34,14 @@ EXPECTED = {
 """What the oracle must say about the faults of `planted`."""
 
 
-def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-    # A process of its own: it forks for each case, which a process with threads, as that of the tests has, must not.
-    command = [sys.executable, *arguments]
-    return subprocess.run(command, cwd=HERE, capture_output=True, text=True, env={**os.environ, "PYTHONWARNINGS": ""})
-
-
-def test_nothing_fails_on_what_nobody_meant():
+def test_nothing_fails_on_what_nobody_meant(print_alone):
     # It takes 22 seconds: 185 processes, and the samples that they read.
-    done = run(str(HERE), "--examples", "2", "--seed", "1")
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert done.stdout.splitlines()[-1].endswith(" 0 failures")
+    assert print_alone(HERE, "--examples", "2", "--seed", "1")[-1].endswith(" 0 failures")
 
 
 @pytest.fixture(scope="module")
-def verdicts() -> dict[str, str]:
-    done = run(str(HERE / "planted.py"))
-    assert done.returncode == 0, done.stderr
-    return dict(line.split("\t", 1) for line in done.stdout.splitlines() if "\t" in line)
+def verdicts(print_alone: Callable[..., list[str]]) -> dict[str, str]:
+    return dict(line.split("\t", 1) for line in print_alone(HERE / "planted.py") if "\t" in line)
 
 
 @pytest.mark.parametrize(("fault", "verdict"), EXPECTED.items(), ids=EXPECTED)

@@ -13,21 +13,23 @@ import traceback
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 
 os.environ |= {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
 
-import ctranslate2  # noqa: F401 - loaded before the commands are forked, as what follows
-import torch._dynamo  # noqa: F401
 
 from glassformer import cli, pictures
 from glassformer.data import preparation
 from glassformer.generation import stream
 from glassformer.insight import prune, speed
-from glassformer.interop import ctranslate2 as exporting  # noqa: F401
-from glassformer.interop import huggingface  # noqa: F401
 from glassformer.pairs import files as pairs_files
 from glassformer.training import loop, progress
+
+LOADED_BEFORE = ("torch._dynamo", "ctranslate2", "glassformer.interop.ctranslate2", "glassformer.interop.huggingface")
+"""Modules that commands load while they work: loaded here, they cost their forks no time."""
+for name in LOADED_BEFORE:
+    import_module(name)
 
 pictures.can_draw = progress.can_draw = lambda: False  # half a second for what is written as everything else is
 pairs_files.BLOCK_BYTES = 1 << 8

@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from random import Random
 
@@ -97,8 +98,8 @@ def full(case: Case) -> None:
     """No file may grow beyond some bytes, as on a full disk."""
     largest = max(len(content or b"") for content in case.command.end.values())
     limit = int(math.exp(case.draw.uniform(0, math.log(1.2 * largest))))
-    before = lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))  # noqa: E731
-    _judge_full(case.start(before=before).wait())
+    limits = (resource.RLIMIT_FSIZE, (limit, limit))
+    _judge_full(case.start(before=partial(resource.setrlimit, *limits)).wait())
     case.finish(tidy=True)
 
 

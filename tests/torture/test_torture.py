@@ -1,8 +1,7 @@
 """The torture's short form: each fault at least once, and faults put in on purpose, each of which must be reported."""
 
-import os
-import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -36,24 +35,14 @@ EXPECTED = {
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="it strikes by means of Linux")
 
 
-def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-    # A process of its own: it forks for each case, which a process with threads, as that of the tests has, must not.
-    command = [sys.executable, "-W", "ignore", *arguments]
-    return subprocess.run(command, cwd=HERE, capture_output=True, text=True, env={**os.environ, "PYTHONWARNINGS": ""})
-
-
-def test_nothing_is_lost():
+def test_nothing_is_lost(print_alone):
     # It takes about 20 seconds: 16 faults, and each command undisturbed, twice.
-    done = run(str(HERE), "--seconds", "5", "--seed", "3")
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert done.stdout.splitlines()[-1].endswith(" faults, 0 failures")
+    assert print_alone(HERE, "--seconds", "5", "--seed", "3")[-1].endswith(" faults, 0 failures")
 
 
 @pytest.fixture(scope="module")
-def verdicts() -> dict[str, str]:
-    done = run(str(HERE / "planted.py"))
-    assert done.returncode == 0, done.stderr
-    return dict(line.split("\t", 1) for line in done.stdout.splitlines() if "\t" in line)
+def verdicts(print_alone: Callable[..., list[str]]) -> dict[str, str]:
+    return dict(line.split("\t", 1) for line in print_alone(HERE / "planted.py") if "\t" in line)
 
 
 @pytest.mark.parametrize(("fault", "verdict"), EXPECTED.items(), ids=EXPECTED)

@@ -13,8 +13,7 @@ from glassformer.attention.observation import Observation
 from glassformer.attention.observe import observe
 from glassformer.attention.want import Want
 from glassformer.errors import ConfigError
-from glassformer.generation.engine import Engine, Stack
-from glassformer.generation.precision import inferring
+from glassformer.generation.engine import Engine, Stack, inferring
 
 STACKS: tuple[Stack, ...] = get_args(Stack)
 

@@ -4,10 +4,11 @@ A step of B sources with W hypotheses each works on B * W rows; row b * W + w is
 """
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
-from typing import Literal
+from functools import partial, wraps
+from typing import Concatenate, Literal, ParamSpec, TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -39,6 +40,8 @@ Keys = Float[Tensor, "batch heads k_len d_head"]
 READY_POSITIONS = 1024
 FEW_ROWS = 8
 
+Arguments = ParamSpec("Arguments")
+Result = TypeVar("Result")
 Stack = Literal["encoder", "decoder", "source"]
 AttentionFunction = Callable[[Stack, int, Heads, Keys, Keys, Keep | None, bool], Heads]
 """Computes the attention of a stack's layer, from stack, layer, q, k, v, keep, causal."""
@@ -159,6 +162,26 @@ class Engine:
         keys = cache.memory[-1][0]
         dtype = torch.promote_types(keys.dtype, torch.float32)
         return weigh(query.to(dtype), keys.to(dtype), bias=cache.source_bias).mean(1)
+
+
+@contextmanager
+def inference(device: torch.device) -> Iterator[None]:
+    """Compute without gradients, and in the engine's own precision: a caller's autocast would choose another."""
+    with torch.inference_mode(), torch.autocast(device.type, enabled=False):
+        yield
+
+
+def inferring(
+    function: Callable[Concatenate[Engine, Arguments], Result],
+) -> Callable[Concatenate[Engine, Arguments], Result]:
+    """Let a function, whose first argument is an engine, compute in `inference`."""
+
+    @wraps(function)
+    def computed(engine: Engine, *arguments: Arguments.args, **settings: Arguments.kwargs) -> Result:
+        with inference(engine.device):
+            return function(engine, *arguments, **settings)
+
+    return computed
 
 
 @dataclass(frozen=True)

@@ -1,11 +1,7 @@
-"""The numbers to generate in, the state of torch for it, and linear maps with weights of eight bits."""
+"""The numbers to generate in, and linear maps with weights of eight bits."""
 
 import warnings
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import wraps
-from typing import Concatenate, ParamSpec, Protocol, TypeVar, runtime_checkable
 
 import torch
 from jaxtyping import Float
@@ -14,22 +10,6 @@ from torch import Tensor
 from glassformer.attention.kernels.products import ACTIVATIONS_IN_PLACE
 from glassformer.device import pick_precision
 from glassformer.errors import ConfigError, RunError, shown
-
-Arguments = ParamSpec("Arguments")
-Result = TypeVar("Result")
-
-
-@runtime_checkable
-class OnDevice(Protocol):
-    """What computes on one device."""
-
-    @property
-    def device(self) -> torch.device:
-        """Where its weights are."""
-        ...
-
-
-Computing = TypeVar("Computing", bound=OnDevice)
 
 _TYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 _ENGINE = "fbgemm"
@@ -64,26 +44,6 @@ def pick_generation_precision(name: str, device: torch.device, own: torch.dtype)
     if device.type == "cuda" and fast == torch.float32:
         return Precision(torch.float16)
     return Precision(fast, int8=device.type == "cpu" and fast == torch.bfloat16 and can_quantize())
-
-
-@contextmanager
-def inference(device: torch.device) -> Iterator[None]:
-    """Compute without gradients, and in the engine's own precision: a caller's autocast would choose another."""
-    with torch.inference_mode(), torch.autocast(device.type, enabled=False):
-        yield
-
-
-def inferring(
-    function: Callable[Concatenate[Computing, Arguments], Result],
-) -> Callable[Concatenate[Computing, Arguments], Result]:
-    """Let a function, whose first argument is an engine, compute in `inference`."""
-
-    @wraps(function)
-    def computed(engine: Computing, *arguments: Arguments.args, **settings: Arguments.kwargs) -> Result:
-        with inference(engine.device):
-            return function(engine, *arguments, **settings)
-
-    return computed
 
 
 class QuantizedLinear:

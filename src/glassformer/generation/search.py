@@ -17,8 +17,7 @@ from glassformer.attention.kernels.topk import topk_classes
 from glassformer.errors import RunError
 from glassformer.generation.config import SearchConfig
 from glassformer.generation.constraints import Constraints
-from glassformer.generation.engine import Engine
-from glassformer.generation.precision import inference, inferring
+from glassformer.generation.engine import Engine, inference, inferring
 from glassformer.text.tokenizer import EOS
 
 Source = Int[Tensor, "sources source_len"]

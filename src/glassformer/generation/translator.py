@@ -16,8 +16,8 @@ from glassformer.generation.attention import TranslationAttention, align, check_
 from glassformer.generation.batches import MOST_LOGITS, batches_by_length, longest_target, search_all
 from glassformer.generation.config import SearchConfig, as_config
 from glassformer.generation.consensus import by_agreement
-from glassformer.generation.engine import Engine, Stack
-from glassformer.generation.precision import Precision, inference, pick_generation_precision
+from glassformer.generation.engine import Engine, Stack, inference
+from glassformer.generation.precision import Precision, pick_generation_precision
 from glassformer.generation.search import Hypothesis, stream
 from glassformer.pairs.lines import LONGEST_LINE
 from glassformer.run.folder import open_run

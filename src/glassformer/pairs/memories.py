@@ -89,8 +89,7 @@ def _parsed(path: Path, kind: str) -> Any:
     store = {kinds.TMX: tmx.tmxfile, kinds.XLIFF: of_xliff, kinds.PO: po.pofile}[kind]()
     try:
         store.parse(content)
-    except MemoryError:
-        raise
-    except Exception as error:  # of a damaged file the toolkit raises errors of any class
-        raise DataError(f"{path} is a {kind} file that can't be read: {error}") from None
+    except (ValueError, SyntaxError, AssertionError, AttributeError) as error:  # the last two: its own, of odd files
+        reason = str(error) or "an element is not where it belongs"
+        raise DataError(f"{path} is a {kind} file that can't be read: {reason}") from None
     return store

@@ -165,7 +165,7 @@ class TrainingLoop:
         try:
             signal = self._train(interruption)
             return self._finish() if signal is None else self._stop(signal)
-        except Exception as error:  # of any class: damaged data may be the cause, and then its damage is what is said
+        except Exception as error:  # damaged ids fail where they are used, with any class: their damage is to be said
             self._wait_for_check()
             if not isinstance(error, OSError) or error.errno not in FULL:
                 raise
