@@ -35,8 +35,9 @@ _ABANDONED = 7 * 24 * 3600
 _RENAME_EXCHANGE, _HERE = 2, -100
 
 SCHEME = "file:"
-GUARDED = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0)
-"""Flags to open a file with: a link is not followed, and a pipe doesn't wait for its other end."""
+_WHERE_THERE_ARE = ("O_NOFOLLOW", "O_NONBLOCK", "O_CLOEXEC", "O_BINARY")
+GUARDED = sum(getattr(os, name, 0) for name in _WHERE_THERE_ARE)
+"""Flags to open a file with: a link is not followed, a pipe doesn't wait for its other end, bytes stay as they are."""
 
 
 def check_writable(path: Path) -> None:

@@ -50,16 +50,17 @@ def _reading_weights(name: str, module: Any, record: Record) -> Iterator[None]:
     """Call `record` with the weights of each call, after dropout and with their graph."""
     if isinstance(module, transformer.MultiHeadAttention):
         attention, heads = module.scaled_dot_product_attention, module.h
-        if isinstance(attention.__dict__.get("get_weights"), _GetAndRecord):
+        own = attention.__dict__.get("get_weights")  # somebody may have replaced the method
+        if isinstance(own, _GetAndRecord):
             raise ArgumentError(f"{name or 'model'} is being captured already: one capture at a time")
-        before = dict(attention.__dict__)
         attention.__dict__["get_weights"] = _GetAndRecord(attention, heads, record)
         try:
             yield
         finally:
-            del attention.__dict__["get_weights"]
-            if "get_weights" in before:  # somebody's own
-                attention.__dict__["get_weights"] = before["get_weights"]
+            if own is None:
+                del attention.__dict__["get_weights"]
+            else:
+                attention.__dict__["get_weights"] = own
     elif isinstance(module, multi_head.MultiHeadAttention):
         with module.dropout.register_forward_hook(_Hook(lambda weights: record(weights.permute(2, 3, 0, 1)))):
             yield

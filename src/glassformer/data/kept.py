@@ -10,7 +10,7 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -88,7 +88,7 @@ class KeptCorpora:
     def drop_damaged(self) -> None:
         """Remove the entries that `find` would return although their content is damaged; all of it is read."""
         for entry in self._entries():
-            if _is_whole(entry) and not _is_whole(entry, fully=True):
+            if _is_whole(entry) and not _is_whole(entry, _is_kept):
                 remove_at_once(entry)
 
     def _entries(self) -> list[Path]:
@@ -119,24 +119,29 @@ def read_entry(entry: Path) -> tuple[dict[str, Any], dict[str, Fingerprint]]:
     return to_builtins(found.facts), found.files
 
 
-def _is_whole(entry: Path, *, fully: bool = False) -> bool:
-    """Return whether the files of an entry are those that were kept: `fully`, or as far as is seen at once."""
+def _seems_kept(entry: Path, name: str, expected: Fingerprint) -> bool:
+    """Return whether a file seems to be the one that was kept: a large array has its size, others its content."""
+    is_array = "/" in name
+    if is_array and expected[0] > CHECKED:
+        check_regular(entry / name)
+        return (entry / name).stat().st_size == expected[0]
+    return _is_kept(entry, name, expected)
+
+
+def _is_kept(entry: Path, name: str, expected: Fingerprint) -> bool:
+    """Return whether a file is the one that was kept, by its content."""
+    return fingerprint(entry / name) == expected
+
+
+def _is_whole(entry: Path, is_kept: Callable[[Path, str, Fingerprint], bool] = _seems_kept) -> bool:
+    """Return whether this is an entry whose files are those that were kept, as `is_kept` judges each."""
     try:
         values = to_builtins(read_json(entry / ENTRY, _Entry, error=DataError))
         if values.pop("checksum") != _checksum(values) or values["format"] != FORMAT:
             return False
-        return all(_is_as_kept(entry, name, *kept, fully=fully) for name, kept in values["files"].items())
+        return all(is_kept(entry, name, tuple(kept)) for name, kept in values["files"].items())
     except (OSError, DataError, RunError):  # no entry, or not one of ours
         return False
-
-
-def _is_as_kept(entry: Path, name: str, size: int, checksum: str, *, fully: bool) -> bool:
-    path = entry / name
-    is_array = path.parent != entry
-    if is_array and size > CHECKED and not fully:
-        check_regular(path)
-        return path.stat().st_size == size
-    return fingerprint(path) == (size, checksum)
 
 
 def _checksum(values: Mapping[str, Any]) -> str:

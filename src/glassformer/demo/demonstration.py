@@ -52,7 +52,7 @@ def demonstrate(out: Path, seed: int) -> int:
     result = train(settings(data, out, seed, overwrite=again))
     if result.signal:
         console.print("The demonstration was interrupted; run it again for its results.")
-        return result.signal or 0
+        return result.signal
     answers = Translator.load(out).translate([date.phrase for date in splits.test], SearchConfig(beam=1))
     _report(console, splits.test, answers, result)
     return 0

@@ -23,7 +23,7 @@ from glassformer.files import followed, write_json
 from glassformer.run.names import CHECKSUMS, CONFIG, METRICS, RESUME
 
 CHECKED_FIRST = 1 << 26
-"""Bytes that are checked before a training begins, which nobody notices; where there are more, meanwhile."""
+"""Bytes that are checked before a training begins; where there are more, they are checked meanwhile."""
 
 
 class _Checksums(Struct, frozen=True, forbid_unknown_fields=True):

@@ -81,7 +81,7 @@ def train_once(config: TrainConfig) -> TrainResult:
             + ", ".join(f"{name} {_shown(old)}, now {_shown(new)}" for name, old, new in others if old != new)
             + "): give those again, or choose another folder"
         )
-    return resume(config.out, **changes) if _is_unfinished(config.out) else TrainResult.from_folder(config.out)
+    return resume(config.out, **changes) if _is_unfinished(config.out) else _finished(config.out)
 
 
 def _shown(value: Any) -> str:
@@ -100,6 +100,7 @@ def resume(folder: Path, **changes: Any) -> TrainResult:
     tame_memory()
     config = read_settings(folder).continued(folder, changes)
     if not _is_unfinished(folder):
+        remove_unfinished(folder)  # what a training that was killed as it ended was removing
         raise RunError(
             f"the training of {folder} is complete: there is nothing to resume; to train on from its model: "
             f"{command_to_go_on(config, folder)}"
@@ -134,7 +135,7 @@ def _continue(config: TrainConfig, display: TrainingDisplay, processes: Processe
     """Train from the last checkpoint of a run folder on, or from the first update if it has none yet."""
     (unfinished,) = processes.agree(processes.first and _is_unfinished(config.out))
     if not unfinished:  # torchrun has started the processes again at the very end
-        return TrainResult.from_folder(config.out)
+        return _finished(config.out)
     with ExitStack() as stack:
         with processes.after_the_first():
             if processes.first:
@@ -149,11 +150,13 @@ def _continue(config: TrainConfig, display: TrainingDisplay, processes: Processe
 
 
 def _is_unfinished(folder: Path) -> bool:
-    """Return whether there is more to train; what one that was killed as it ended was removing is removed."""
-    if (folder / RESUME).is_dir():
-        return True
+    return (folder / RESUME).is_dir()
+
+
+def _finished(folder: Path) -> TrainResult:
+    """Return what a training came to; what it was removing, if it was killed as it ended, is removed."""
     remove_unfinished(folder)
-    return False
+    return TrainResult.from_folder(folder)
 
 
 def _was_begun_with(config: TrainConfig) -> bool:
