@@ -9,6 +9,7 @@
 # make lock   write the hashes of constraints.txt into requirements/ (needs the network)
 # make audit  look the locked packages up in a database of known faults; fails where no database can be reached
 # make sbom   list the locked packages in dist/sbom.cdx.json (CycloneDX)
+# make release  build the distributions and their list of packages in dist/
 # make clean  remove .venv
 # Each makes .venv and installs what it needs when missing. Needs Python 3.11 or newer with venv, and make.
 # LOCKED=1 installs only files whose hashes stand in requirements/locked.txt, torch apart (CI does). TORCH_INDEX=URL takes torch,
@@ -22,7 +23,7 @@ INSTALLED := .venv/.installed
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 TOOLS := .venv/tools
 
-.PHONY: demo test check docs fuzz torture lock audit sbom clean
+.PHONY: demo test check docs fuzz torture lock audit sbom release clean
 
 demo: $(INSTALLED)
 	$(BIN)/glassformer demo
@@ -49,16 +50,21 @@ lock: $(TOOLS)/.ready
 	$(TOOLS)/bin/python docs/make/lock.py
 
 # --strict: a package that no database knows is a failure too, else a check without a database would pass.
-audit: $(TOOLS)/.ready
-	@{ cat requirements/locked.txt; grep '^torch==' constraints.txt; } > $(TOOLS)/all.txt
-	@$(TOOLS)/bin/pip-audit --strict --no-deps --disable-pip --progress-spinner off -r $(TOOLS)/all.txt || \
+audit: $(TOOLS)/installed.txt
+	@$(TOOLS)/bin/pip-audit --strict --no-deps --disable-pip --progress-spinner off -r $(TOOLS)/installed.txt || \
 		{ echo "make audit: a fault was found, or no database could be reached and nothing was checked (see above)"; exit 1; }
 
-sbom: $(TOOLS)/.ready
+sbom: $(TOOLS)/installed.txt
 	@mkdir -p dist
-	@{ cat requirements/locked.txt; grep '^torch==' constraints.txt; } > $(TOOLS)/all.txt
-	$(TOOLS)/bin/cyclonedx-py requirements --pyproject pyproject.toml --output-reproducible -o dist/sbom.cdx.json $(TOOLS)/all.txt
+	$(TOOLS)/bin/cyclonedx-py requirements --pyproject pyproject.toml --output-reproducible -o dist/sbom.cdx.json $(TOOLS)/installed.txt
 	@echo dist/sbom.cdx.json
+
+release: $(READY) sbom
+	$(BIN)/python -m hatchling build
+
+# All that CI installs, torch too.
+$(TOOLS)/installed.txt: requirements/locked.txt constraints.txt $(TOOLS)/.ready
+	@{ cat requirements/locked.txt; grep '^torch==' constraints.txt; } > $@
 
 $(TOOLS)/.ready: requirements/tools.txt
 	$(PYTHON) -m venv $(TOOLS)
