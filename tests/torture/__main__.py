@@ -33,17 +33,16 @@ _scratch = Path()
 
 
 def main() -> int:
-    """Strike, and return how many failed."""
+    """Strike, and return the exit status."""
+    global _scratch
     given = _flags()
-    _scratch.mkdir(exist_ok=True)
-    try:
+    with tempfile.TemporaryDirectory(prefix="torture-") as folder:
+        _scratch = Path(folder)
+        _scratch.chmod(0o755)  # commands of another user work in it
         return _torture(given)
-    finally:
-        shutil.rmtree(_scratch)
 
 
 def _flags() -> argparse.Namespace:
-    global _scratch
     parser = argparse.ArgumentParser(prog="python tests/torture", description=__doc__)
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(1 << 32), help="of all moments")
     parser.add_argument(
@@ -53,10 +52,7 @@ def _flags() -> argparse.Namespace:
     parser.add_argument("--faults", nargs="*", default=list(FAULTS), choices=list(FAULTS), help="only these")
     parser.add_argument("--commands", nargs="*", choices=list(lab.COMMANDS), help="only these")
     parser.add_argument("--workers", type=int, default=os.cpu_count() or 1, help="cases at once")
-    given = parser.parse_args()
-    _scratch = Path(tempfile.mkdtemp(prefix="torture-"))
-    _scratch.chmod(0o755)
-    return given
+    return parser.parse_args()
 
 
 def _torture(given: argparse.Namespace) -> int:
