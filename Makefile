@@ -6,6 +6,8 @@
 #             (make fuzz SECONDS=60 SEED=1)
 # make torture  kill, starve and disturb every command at random moments, for ten minutes, and count what it loses
 #             (make torture SECONDS=60 SEED=1)
+# make gpu    run the tests and benchmarks of a CUDA GPU with $(PYTHON) as it is, without network or .venv, in ten minutes
+#             (make gpu OUT=folder)
 # make lock   write the hashes of constraints.txt into requirements/ (needs the network)
 # make audit  look the locked packages up in a database of known faults; fails where no database can be reached
 # make sbom   list the locked packages in dist/sbom.cdx.json (CycloneDX)
@@ -23,7 +25,7 @@ INSTALLED := .venv/.installed
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 TOOLS := .venv/tools
 
-.PHONY: demo test check docs fuzz torture lock audit sbom release clean
+.PHONY: demo test check docs fuzz torture gpu lock audit sbom release clean
 
 demo: $(INSTALLED)
 	$(BIN)/glassformer demo
@@ -45,6 +47,9 @@ fuzz: $(READY)
 
 torture: $(READY)
 	$(BIN)/python -W ignore tests/torture --seconds $(or $(SECONDS),600) $(if $(SEED),--seed $(SEED))
+
+gpu:
+	$(PYTHON) benchmarks/gpu.py $(if $(OUT),--out $(OUT))
 
 lock: $(TOOLS)/.ready
 	$(TOOLS)/bin/python docs/make/lock.py

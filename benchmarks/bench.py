@@ -52,7 +52,8 @@ def in_turn(ours: Callable[[], object], theirs: Callable[[], object], *, seconds
 
 def keep(name: str, measured: dict[str, Any]) -> None:
     """Append a measurement to results/NAME.jsonl, with machine, versions and commit."""
-    commit = subprocess.run(["git", "describe", "--always", "--dirty"], capture_output=True, text=True).stdout.strip()
+    described = subprocess.run(["git", "describe", "--always", "--dirty"], capture_output=True, text=True).stdout
+    commit = described.strip() or os.environ.get("COMMIT", "unknown")  # a copy of the tree may have no repository
     record = {**measured, "machine": machine(), "torch": torch.__version__, "python": platform.python_version()}
     RESULTS.mkdir(exist_ok=True)
     with (RESULTS / f"{name}.jsonl").open("a", encoding="utf-8") as file:

@@ -19,6 +19,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -71,9 +72,10 @@ def build(data: Path, folder: Path) -> None:
     print(f"{sum(parameter.numel() for parameter in model.parameters()) / 1e6:.1f} million parameters")
     export_marian(Run(model, tokenizer, tokenizer, {}), folder / "marian")
     import_marian(folder / "marian", folder / "run")
-    from ctranslate2.converters import TransformersConverter
+    if find_spec("ctranslate2") is not None:  # a GPU machine may lack it
+        from ctranslate2.converters import TransformersConverter
 
-    TransformersConverter(str(folder / "marian")).convert(str(folder / "ctranslate2"))
+        TransformersConverter(str(folder / "marian")).convert(str(folder / "ctranslate2"))
     sources = (data / SOURCE).read_text(encoding="utf-8").splitlines()
     order = torch.randperm(len(sources), generator=torch.Generator().manual_seed(1)).tolist()
     chosen = [sources[i] for i in order if sources[i].strip()][:SENTENCES]
@@ -159,10 +161,11 @@ def gpu(folder: Path, rounds: int) -> dict[str, Any] | str:
     with Sides(exact, folder) as sides:
         compare(sides, exact)
     names = ["ours auto cuda", "huggingface float16 cuda"]
-    import ctranslate2
+    if find_spec("ctranslate2") is not None:
+        import ctranslate2
 
-    if ctranslate2.get_cuda_device_count():
-        names.append("ctranslate2 float16 cuda")
+        if ctranslate2.get_cuda_device_count():
+            names.append("ctranslate2 float16 cuda")
     with Sides(tuple(names), folder) as sides:
         rates = sides.rates(4, rounds)
     ratios = {name: rates[names[0]]["median"] / rates[name]["median"] for name in names[1:]}
