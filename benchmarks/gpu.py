@@ -1,7 +1,7 @@
 """The first hour on a GPU: every test that needs one, then every benchmark of one, each part's result kept as it ends.
 
     make gpu [OUT=folder]
-    python benchmarks/gpu.py [--out FOLDER] [--only kernels tests attention observe generation training] [--minutes 9]
+    python benchmarks/gpu.py [--out FOLDER] [--only kernels tests attention ...] [--minutes 9]
 
 Needs torch 2.11 or later that sees a CUDA GPU, Triton, and what the tests and benchmarks import (it says what is
 missing); neither a network nor any data: the text to train on and to translate is made up. It runs with the Python
@@ -47,13 +47,14 @@ class Part:
 
 PARTS = {
     "kernels": Part(("tests/attention/kernels/on_gpu.py",), 120),
-    "tests": Part(("-m", "pytest", "-n", "4", "-W", "default", "-p", "no:cacheprovider", "tests/gpu"), 240),
+    "tests": Part(("-m", "pytest", "-n", "8", "-W", "default", "-p", "no:cacheprovider", "tests/gpu"), 240),
     "attention": Part(("benchmarks/attention.py", "--only", "gpu", "--seconds", "0.4"), 120, "attention"),
     "observe": Part(("benchmarks/observe.py", "--only", "gpu", "--seconds", "0.4"), 150, "observe"),
+    "sizes": Part(("benchmarks/observe.py", "--only", "sizes"), 150, "observe"),
     "generation": Part(
         ("benchmarks/generation.py", "--data", TEXT, "--only", "gpu", "--rounds", "3"), 200, "generation"
     ),
-    "training": Part(("benchmarks/training.py", "--data", TEXT, "--only", "gpu", "--rounds", "3"), 200, "training"),
+    "training": Part(("benchmarks/training.py", "--data", TEXT, "--only", "gpu", "--rounds", "3"), 240, "training"),
 }
 
 
@@ -62,7 +63,7 @@ def main(out: Path = ROOT / "runs" / "gpu", only: tuple[str, ...] = tuple(PARTS)
 
     Args:
         out: Folder for the log and the copies of the records.
-        only: kernels, tests, attention, observe, generation, training.
+        only: kernels, tests, attention, observe, sizes, generation, training.
         minutes: Time for all of them.
     """
     out.mkdir(parents=True, exist_ok=True)

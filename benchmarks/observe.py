@@ -1,6 +1,6 @@
 """glassformer.observe against scaled_dot_product_attention alone: what it costs to see the weights, in time and memory.
 
-    python benchmarks/observe.py [--only short facts long train curve gpu] [--draw]
+    python benchmarks/observe.py [--only short facts long train curve gpu sizes] [--draw]
 
 8 heads of 64, float32, batch 1. `short`: 16,384 positions. `facts`: each fact alone, at 8,192. `long`: 65,536, where
 all weights would take 137 GB; sampled rows are compared with explicit ones. `train`: a step at 4,096 with every head's
@@ -30,6 +30,7 @@ from torch import Tensor
 from torch.testing import assert_close
 
 from glassformer import MultiheadAttention, Want, attend, observe
+from glassformer.attention.kernels import choose
 from glassformer.attention.kernels.weigh import weigh
 from glassformer.pictures import ACCENT, INK, LABEL, MAIN, MUTED, SECOND, SMALL, new_figure, save_figure, style_axes
 
@@ -41,14 +42,18 @@ ALL = Want(entropy=True, received=True, distance=True, lse=True, top=8, rows=SAM
 LENGTHS = [512, 1024, 2048, 4096, 8192, 16_384, 32_768, 65_536]
 SIDES = {"torch with weights": "weights", "SDPA alone": "sdpa", "observe": "ours", "observe, top-8 too": "top"}
 IMAGES = Path(__file__).parents[1] / "docs" / "img"
-Part = Literal["short", "facts", "long", "train", "curve", "gpu"]
+Part = Literal["short", "facts", "long", "train", "curve", "gpu", "sizes"]
+BLOCKS = {  # queries, keys, warps and blocks loaded ahead to try, by width
+    64: [(128, 64, 8, 2), (128, 64, 4, 3), (128, 64, 8, 3), (128, 128, 8, 2), (128, 128, 8, 3), (64, 64, 4, 3)],
+    128: [(64, 64, 8, 2), (64, 64, 4, 3), (128, 64, 8, 2), (128, 64, 8, 3), (128, 128, 8, 2)],
+}
 
 
 def main(only: tuple[Part, ...] = get_args(Part), seconds: float = 20.0, draw: bool = False) -> None:
     """Measure the parts named by `only`.
 
     Args:
-        only: short, facts, long (about five minutes), train, curve (about ten), gpu.
+        only: short, facts, long (about five minutes), train, curve (about ten), gpu, sizes.
         seconds: How long to repeat each pair of `short`, `train` and `gpu`.
         draw: Only draw the last curve on record.
     """
@@ -271,6 +276,29 @@ def gpu(seconds: float) -> dict[str, Any] | str:
     return {**found, "summary": f"linear at most {worst:.2f} of the best SDPA backend"}
 
 
+def sizes(seconds: float) -> dict[str, Any] | str:
+    """Time the kernels that make the output with its facts, and the received weights, with blocks of several sizes."""
+    if not torch.cuda.is_available():
+        return "not measured, no GPU here"
+    found: dict[str, Any] = {}
+    kept = dict(choose.KERNEL_SIZES)
+    wants = {"row facts": Want(entropy=True, distance=True, lse=True), "received too": LINEAR}
+    for width, blocks in BLOCKS.items():
+        q, k, v = (torch.randn(1, HEADS, 8192, width, device="cuda", dtype=torch.bfloat16) for _ in range(3))
+        for block in blocks:
+            choose.KERNEL_SIZES[2, width] = block
+            for name, want in wants.items():
+
+                def side(want: Want = want, q: Tensor = q, k: Tensor = k, v: Tensor = v) -> None:
+                    observe(q, k, v, want=want)
+                    torch.cuda.synchronize()
+
+                found[f"{width}, {block}, {name}"] = bench.in_turn(side, side, seconds=min(seconds, 0.3)).ours
+                print(f"  {width}, {block}, {name}: {found[f'{width}, {block}, {name}']:.3f} ms", flush=True)
+        choose.KERNEL_SIZES.update(kept)
+    return {**found, "summary": f"fastest {min(found, key=found.__getitem__)}"}
+
+
 def against_flash_colreduce(q: Tensor, k: Tensor, seconds: float) -> dict[str, Any] | str:
     """Time the column sums alone."""
     try:
@@ -388,7 +416,7 @@ CALLS: dict[str, Callable[[Tensor, Tensor, Tensor], Any]] = {
     "all": partial(observe, want=ALL),
     "weights": with_weights,
 }
-MEASURE = {"short": short, "facts": facts, "long": long, "train": train, "curve": curve, "gpu": gpu}
+MEASURE = {"short": short, "facts": facts, "long": long, "train": train, "curve": curve, "gpu": gpu, "sizes": sizes}
 
 if __name__ == "__main__":
     if len(sys.argv) == 3 and sys.argv[1].removeprefix("--") in {*CALLS, "step-observe", "step-none", "step-explicit"}:

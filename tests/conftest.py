@@ -16,7 +16,13 @@ import warnings
 
 os.environ |= {"HF_HUB_OFFLINE": "1", "RAY_USAGE_STATS_ENABLED": "0", "OMP_NUM_THREADS": "1"}
 
+from importlib import import_module
+
 import jaxtyping
+import torch
+
+if torch.cuda.is_available():  # before the hook: Triton compiles the source of its functions, which must be as it is
+    import_module("glassformer.attention.kernels.triton")
 
 jaxtyping.install_import_hook("glassformer", "beartype.beartype")
 
@@ -27,7 +33,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from glassformer import cli

@@ -15,11 +15,21 @@ from glassformer.attention.kernels.triton import attend
 ADA = GPUTarget("cuda", 89, 32)
 TYPES = {2: "bf16", 4: "fp32"}
 taken = {}
-for (size, width), (m, n, warps) in KERNEL_SIZES.items():
+for (size, width), (m, n, warps, stages) in KERNEL_SIZES.items():
     kind = TYPES[size]
     pointers = dict.fromkeys(["q", "k", "v", "output"], f"*{kind}") | {"keep": "*i1", "bias": f"*{kind}"}
     pointers |= dict.fromkeys(["peak", "tilt", "entropy", "distance"], "*fp32")
-    constants = dict(WIDTH_D=width, WIDTH_E=width, KEEP=True, BIAS=True, CAUSAL=True, ENTROPY=True, DISTANCE=True)
+    constants = dict(
+        WIDTH_D=width,
+        WIDTH_E=width,
+        FULL_D=True,
+        FULL_E=True,
+        KEEP=True,
+        BIAS=True,
+        CAUSAL=True,
+        ENTROPY=True,
+        DISTANCE=True,
+    )
     constants |= dict(PRECISION="ieee", M=m, N=n, q_d=1, k_d=1, v_e=1, o_e=1)
     signature = {
         name: "constexpr" if name in constants else pointers.get(name, "fp32" if name == "rate" else "i32")
@@ -30,6 +40,6 @@ for (size, width), (m, n, warps) in KERNEL_SIZES.items():
     places = {name: (n,) for n, name in enumerate(attend.arg_names)}
     attributes = {places[name]: [["tt.divisibility", 16]] for name in aligned if name in places}
     source = ASTSource(attend, signature, {places[name]: x for name, x in constants.items()}, attributes)
-    compiled = compile_kernel(source, target=ADA, options={"num_warps": warps, "num_stages": 2})
+    compiled = compile_kernel(source, target=ADA, options={"num_warps": warps, "num_stages": stages})
     taken[f"{kind} {width}"] = compiled.metadata.shared
 print(json.dumps(taken))

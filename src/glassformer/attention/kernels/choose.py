@@ -51,12 +51,12 @@ SHORT_IN_CACHE = 1 << 19  # numbers of q of the sequences that `attend_short` ta
 def short_is_faster(q: Tensor, k: Tensor, v: Tensor) -> bool:
     """Return whether `attend_short` is the faster form: on the CPU, when short sequences need gradients."""
     return (
-        is_eager(q, k, v)  # a graph or a transform must see all operations
-        and q.numel() > 0
-        and q.device.type == "cpu"
-        and q.shape[-2] * k.shape[-2] <= SHORT_UP_TO_SCORES.get(q.dtype, SHORT_UP_TO_SCORES_IN_HALF)
+        q.device.type == "cpu"
         and torch.is_grad_enabled()
         and (q.requires_grad or k.requires_grad or v.requires_grad)
+        and is_eager(q, k, v)  # a graph or a transform must see all operations
+        and q.numel() > 0
+        and q.shape[-2] * k.shape[-2] <= SHORT_UP_TO_SCORES.get(q.dtype, SHORT_UP_TO_SCORES_IN_HALF)
     )
 
 
@@ -130,7 +130,7 @@ def one_call_is_faster(
 
     At 1 x 8 x 64 the calls themselves are the time: the one operator takes 26 us, our nine of them 60.
     """
-    if not is_eager(x, *projections):
+    if x.device.type != "cpu" or not is_eager(x, *projections):
         return False
     batch, length, _ = x.shape
     most = ONE_CALL_UP_TO_SCORES.get(x.dtype, (0, 0))[not need_weights]
@@ -141,7 +141,6 @@ def one_call_is_faster(
         or any(p.dtype != x.dtype for p in projections)
         or x.shape[2] != projections[0].shape[1]
         or not length
-        or x.device.type != "cpu"
         or torch.is_autocast_enabled("cpu")
         or not torch.backends.mha.get_fastpath_enabled()
         or not hasattr(torch, "_native_multi_head_attention")
@@ -180,15 +179,15 @@ def blocks_are_faster(q: Tensor, k: Tensor, v: Tensor, dropout: float = 0.0) -> 
 
 KERNELS_UP_TO_TOP = 64  # the kernel keeps the largest weights in registers
 KERNEL_TILE = 256  # rows and keys of a tile that one program sums
-# Queries and keys that a program holds, and its warps, by bytes of a number and width: what fits into the shared memory
-# of Ampere, Ada and Hopper with every mask.
+# Queries and keys that a program holds, its warps, and the blocks loaded ahead, by bytes of a number and width: what
+# fits into the shared memory of Ampere, Ada and Hopper with every mask.
 KERNEL_SIZES = {
-    (2, 64): (128, 64, 8),
-    (2, 128): (64, 64, 8),
-    (2, 256): (64, 32, 8),
-    (4, 64): (64, 32, 8),
-    (4, 128): (32, 32, 4),
-    (4, 256): (32, 16, 4),
+    (2, 64): (128, 64, 8, 2),
+    (2, 128): (64, 64, 8, 2),
+    (2, 256): (64, 32, 8, 2),
+    (4, 64): (64, 32, 8, 2),
+    (4, 128): (32, 32, 4, 2),
+    (4, 256): (32, 16, 4, 2),
 }
 
 
@@ -241,8 +240,8 @@ def onednn_is_faster(left: Tensor, right: Tensor, columns: int) -> bool:
     """Return whether a product of so many columns goes through oneDNN."""
     return (
         ONEDNN_BEATS_MKL
-        and is_eager(left, right)
         and left.device.type == "cpu"
+        and is_eager(left, right)
         and left.dtype == right.dtype == torch.float32
         and 2 * left.numel() * columns >= ONEDNN_FROM_OPERATIONS
         and torch.backends.mkldnn.enabled

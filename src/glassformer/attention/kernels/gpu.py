@@ -35,7 +35,8 @@ def attend_with_kernels(problem: Problem, want: Want) -> tuple[Tensor, Facts]:
     down, across = _parts(q_len, settings["M"]), _parts(k_len, settings["N"])
     written = (facts.get("entropy", peak), facts.get("distance", peak))  # peak: not written to
     values = (problem.v, *problem.v.stride(), output, *output.stride())
-    width = {"E": problem.v.shape[3], "WIDTH_E": _width(problem.v.shape[3])}
+    e = problem.v.shape[3]
+    width = {"E": e, "WIDTH_E": _width(e), "FULL_E": e == _width(e)}
     asked = {"ENTROPY": want.entropy, "DISTANCE": want.distance}
     _launch(attend, down * batch * heads, *inputs, *values, peak, tilt, *written, **settings, **width, **asked)
     inputs = (*inputs, peak, tilt)
@@ -71,7 +72,7 @@ def _common(problem: Problem) -> tuple[tuple[Any, ...], dict[str, Any]]:
     bias = q if problem.bias is None else problem.bias.expand(shape)
     size = q.element_size()
     width = max(_width(q.shape[3]), _width(problem.v.shape[3]))
-    m, n, warps = choose.KERNEL_SIZES[size, min(w for s, w in choose.KERNEL_SIZES if s == size and w >= width)]
+    m, n, warps, stages = choose.KERNEL_SIZES[size, min(w for s, w in choose.KERNEL_SIZES if s == size and w >= width)]
     exact = q.dtype == torch.float32 and not torch.backends.cuda.matmul.allow_tf32
     settings = dict(
         rate=problem.scale * _LOG2_E,
@@ -82,6 +83,7 @@ def _common(problem: Problem) -> tuple[tuple[Any, ...], dict[str, Any]]:
         offset=k.shape[2] - q.shape[2] if problem.causal else 0,
         D=q.shape[3],
         WIDTH_D=_width(q.shape[3]),
+        FULL_D=q.shape[3] == _width(q.shape[3]),
         KEEP=problem.keep is not None,
         BIAS=problem.bias is not None,
         CAUSAL=problem.causal,
@@ -89,7 +91,7 @@ def _common(problem: Problem) -> tuple[tuple[Any, ...], dict[str, Any]]:
         M=m,
         N=n,
         num_warps=warps,
-        num_stages=2,
+        num_stages=stages,
     )
     return (q, *q.stride(), k, *k.stride(), keep, *keep.stride(), bias, *bias.stride()), settings
 

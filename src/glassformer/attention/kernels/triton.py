@@ -22,46 +22,47 @@ _LOWEST = tl.constexpr(-3.0e38)  # about the lowest float32: a bias of that size
 
 
 @triton.jit
-def _load_q(q, q_b, q_h, q_i, q_d, b, h, rows, L, D, WIDTH_D: tl.constexpr):
-    d = tl.arange(0, WIDTH_D)
+def _load(x, x_b, x_h, x_i, x_d, b, h, rows, length, D, WIDTH: tl.constexpr, FULL: tl.constexpr):
+    """Return rows of a head, (rows, WIDTH), zero beyond its length and width. FULL: its width is WIDTH."""
+    d = tl.arange(0, WIDTH)
     at = (
-        q
-        + b.to(tl.int64) * q_b
-        + h.to(tl.int64) * q_h
-        + rows.to(tl.int64)[:, None] * q_i
-        + d.to(tl.int64)[None, :] * q_d
+        x
+        + b.to(tl.int64) * x_b
+        + h.to(tl.int64) * x_h
+        + rows.to(tl.int64)[:, None] * x_i
+        + d.to(tl.int64)[None, :] * x_d
     )
-    return tl.load(at, mask=(rows[:, None] < L) & (d[None, :] < D), other=0.0)
+    if FULL:
+        return tl.load(at, mask=rows[:, None] < length, other=0.0)
+    return tl.load(at, mask=(rows[:, None] < length) & (d[None, :] < D), other=0.0)
 
 
 @triton.jit
 def _score(
-    x, k, k_b, k_h, k_j, k_d, keep, keep_b, keep_h, keep_i, keep_j, bias, bias_b, bias_h, bias_i, bias_j, b, h, rows,
-    keys, rate, G, L, S, offset, D, WIDTH_D: tl.constexpr, KEEP: tl.constexpr, BIAS: tl.constexpr,
-    CAUSAL: tl.constexpr, PRECISION: tl.constexpr,
+    x, y, keep, keep_b, keep_h, keep_i, keep_j, bias, bias_b, bias_h, bias_i, bias_j, b, h, rows, keys, rate, L, S,
+    offset, edge, KEEP: tl.constexpr, BIAS: tl.constexpr, CAUSAL: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """Return the scores of queries x (M, D) and keys, in base 2: (M, N), -inf where a query may not look."""
-    d = tl.arange(0, WIDTH_D)
-    at = (
-        k
-        + b.to(tl.int64) * k_b
-        + (h // G).to(tl.int64) * k_h
-        + keys.to(tl.int64)[None, :] * k_j
-        + d.to(tl.int64)[:, None] * k_d
-    )
-    y = tl.load(at, mask=(keys[None, :] < S) & (d[:, None] < D), other=0.0)
-    s = tl.dot(x, y, input_precision=PRECISION) * rate
-    looks = (rows[:, None] < L) & (keys[None, :] < S)
-    b, h, i, j = b.to(tl.int64), h.to(tl.int64), rows.to(tl.int64)[:, None], keys.to(tl.int64)[None, :]
-    if BIAS:
-        added = tl.load(bias + b * bias_b + h * bias_h + i * bias_i + j * bias_j, mask=looks, other=0.0)
-        added = added.to(tl.float32)
-        s += tl.where(added == float("-inf"), added, tl.maximum(added * _LOG2_E, _LOWEST))
-    if KEEP:
-        looks &= tl.load(keep + b * keep_b + h * keep_h + i * keep_i + j * keep_j, mask=looks, other=0) != 0
-    if CAUSAL:
-        looks &= keys[None, :] <= rows[:, None] + offset
-    return tl.where(looks, s, float("-inf"))
+    """Return the scores of queries x (M, D) and keys y (N, D), in base 2: (M, N), -inf where a query may not look.
+
+    `edge` says whether some key may lie beyond the last one, or come after a query. Queries beyond the last get any
+    scores.
+    """
+    s = tl.dot(x, tl.trans(y), input_precision=PRECISION) * rate
+    if BIAS or KEEP:
+        inside = (rows[:, None] < L) & (keys[None, :] < S)
+        b, h, i, j = b.to(tl.int64), h.to(tl.int64), rows.to(tl.int64)[:, None], keys.to(tl.int64)[None, :]
+        if BIAS:
+            added = tl.load(bias + b * bias_b + h * bias_h + i * bias_i + j * bias_j, mask=inside, other=0.0)
+            added = added.to(tl.float32)
+            s += tl.where(added == float("-inf"), added, tl.maximum(added * _LOG2_E, _LOWEST))
+        if KEEP:
+            looks = tl.load(keep + b * keep_b + h * keep_h + i * keep_i + j * keep_j, mask=inside, other=0)
+            s = tl.where(looks != 0, s, float("-inf"))
+    if edge:
+        s = tl.where(keys[None, :] < S, s, float("-inf"))
+        if CAUSAL:
+            s = tl.where(keys[None, :] <= rows[:, None] + offset, s, float("-inf"))
+    return s
 
 
 @triton.jit
@@ -71,50 +72,62 @@ def _weigh(s, peak, tilt):
 
 
 @triton.jit
+def _normaliser(peak, tilt, at, rows, L):
+    """Return what weights are made with. Queries beyond the last get weights of zero."""
+    inside = rows < L
+    return tl.load(peak + at, mask=inside, other=0.0), tl.load(tilt + at, mask=inside, other=float("inf"))
+
+
+@triton.jit
 def attend(
     q, q_b, q_h, q_i, q_d, k, k_b, k_h, k_j, k_d, keep, keep_b, keep_h, keep_i, keep_j, bias, bias_b, bias_h, bias_i,
     bias_j, v, v_b, v_h, v_j, v_e, output, o_b, o_h, o_i, o_e, peak, tilt, entropy,
     distance, rate, H, G, L, S, offset, D, E,
-    WIDTH_D: tl.constexpr, WIDTH_E: tl.constexpr, KEEP: tl.constexpr, BIAS: tl.constexpr, CAUSAL: tl.constexpr,
-    PRECISION: tl.constexpr, ENTROPY: tl.constexpr, DISTANCE: tl.constexpr, M: tl.constexpr, N: tl.constexpr,
+    WIDTH_D: tl.constexpr, WIDTH_E: tl.constexpr, FULL_D: tl.constexpr, FULL_E: tl.constexpr, KEEP: tl.constexpr,
+    BIAS: tl.constexpr, CAUSAL: tl.constexpr, PRECISION: tl.constexpr, ENTROPY: tl.constexpr, DISTANCE: tl.constexpr,
+    M: tl.constexpr, N: tl.constexpr,
 ):  # fmt: skip
     block, head = tl.program_id(0) % tl.cdiv(L, M), tl.program_id(0) // tl.cdiv(L, M)
     b, h = head // H, head % H
     rows = block * M + tl.arange(0, M)
-    e = tl.arange(0, WIDTH_E)
-    x = _load_q(q, q_b, q_h, q_i, q_d, b, h, rows, L, D, WIDTH_D)
+    x = _load(q, q_b, q_h, q_i, q_d, b, h, rows, L, D, WIDTH_D, FULL_D)
+    places = (rows + offset).to(tl.float32)
     largest = tl.full([M], float("-inf"), tl.float32)
     total = tl.zeros([M], tl.float32)
     score_sum = tl.zeros([M], tl.float32)
     distance_sum = tl.zeros([M], tl.float32)
     o = tl.zeros([M, WIDTH_E], tl.float32)
     stop = S
+    whole = S  # up to here all of the block's queries look at every key
     if CAUSAL:
         stop = tl.minimum(S, (block + 1) * M + offset)
+        whole = tl.minimum(S, block * M + offset + 1)
     for start in range(0, stop, N):
         keys = start + tl.arange(0, N)
+        y = _load(k, k_b, k_h, k_j, k_d, b, h // G, keys, S, D, WIDTH_D, FULL_D)
         s = _score(
-            x, k, k_b, k_h, k_j, k_d, keep, keep_b, keep_h, keep_i, keep_j, bias, bias_b, bias_h, bias_i, bias_j, b,
-            h, rows, keys, rate, G, L, S, offset, D, WIDTH_D, KEEP, BIAS, CAUSAL, PRECISION,
+            x, y, keep, keep_b, keep_h, keep_i, keep_j, bias, bias_b, bias_h, bias_i, bias_j, b, h, rows, keys, rate,
+            L, S, offset, start + N > whole, KEEP, BIAS, CAUSAL, PRECISION,
         )  # fmt: skip
         before, largest = largest, tl.maximum(largest, tl.max(s, 1))
         shift = tl.where(largest == float("-inf"), 0.0, largest)
         shrink = tl.exp2(before - shift)
-        p = tl.exp2(s - shift[:, None])
+        s -= shift[:, None]
+        p = tl.exp2(s)
         if ENTROPY:
             # Counted from the largest, whatever that is now, so that large scores lose no digits.
             rise = tl.where(shrink == 0.0, 0.0, before - shift)
             score_sum = score_sum * shrink + total * shrink * rise
-            score_sum += tl.sum(p * tl.where(s == float("-inf"), 0.0, s - shift[:, None]), 1)
+            score_sum += tl.sum(p * tl.maximum(s, _LOWEST), 1)
         total = total * shrink + tl.sum(p, 1)
         if DISTANCE:
-            apart = tl.abs(rows[:, None] + offset - keys[None, :]).to(tl.float32)
+            apart = tl.abs(places[:, None] - keys.to(tl.float32)[None, :])
             distance_sum = distance_sum * shrink + tl.sum(p * apart, 1)
-        at = v + b.to(tl.int64) * v_b + (h // G).to(tl.int64) * v_h + keys.to(tl.int64)[:, None] * v_j + e[None] * v_e
-        y = tl.load(at, mask=(keys[:, None] < S) & (e[None] < E), other=0.0)
-        o = o * shrink[:, None] + tl.dot(p.to(y.dtype), y, input_precision=PRECISION)
+        z = _load(v, v_b, v_h, v_j, v_e, b, h // G, keys, S, E, WIDTH_E, FULL_E)
+        o = o * shrink[:, None] + tl.dot(p.to(z.dtype), z, input_precision=PRECISION)
     sees = total != 0.0  # so that NaN stays NaN
     total = tl.where(sees, total, 1.0)
+    e = tl.arange(0, WIDTH_E)
     at = output + b.to(tl.int64) * o_b + h.to(tl.int64) * o_h + rows.to(tl.int64)[:, None] * o_i + e[None] * o_e
     o = o / total[:, None]
     tl.store(at, o.to(output.dtype.element_ty), mask=(rows[:, None] < L) & (e[None] < E))
@@ -131,35 +144,39 @@ def attend(
 @triton.jit
 def receive(
     q, q_b, q_h, q_i, q_d, k, k_b, k_h, k_j, k_d, keep, keep_b, keep_h, keep_i, keep_j, bias, bias_b, bias_h, bias_i,
-    bias_j, peak, tilt, received, rate, H, G, L, S, offset, D, WIDTH_D: tl.constexpr, KEEP: tl.constexpr,
-    BIAS: tl.constexpr, CAUSAL: tl.constexpr, PRECISION: tl.constexpr, M: tl.constexpr, N: tl.constexpr,
+    bias_j, peak, tilt, received, rate, H, G, L, S, offset, D, WIDTH_D: tl.constexpr, FULL_D: tl.constexpr,
+    KEEP: tl.constexpr, BIAS: tl.constexpr, CAUSAL: tl.constexpr, PRECISION: tl.constexpr, M: tl.constexpr,
+    N: tl.constexpr,
 ):  # fmt: skip
     """Sum one block of keys over all queries: no two programs add to one number."""
     block, head = tl.program_id(0) % tl.cdiv(S, N), tl.program_id(0) // tl.cdiv(S, N)
     b, h = head // H, head % H
     keys = block * N + tl.arange(0, N)
+    y = _load(k, k_b, k_h, k_j, k_d, b, h // G, keys, S, D, WIDTH_D, FULL_D)
     sum_ = tl.zeros([N], tl.float32)
     first = 0
+    whole = 0  # from here on all queries look at every key of the block
     if CAUSAL:
         first = tl.maximum(0, block * N - offset) // M * M
+        whole = (block + 1) * N - 1 - offset
     for start in range(first, L, M):
         rows = start + tl.arange(0, M)
-        x = _load_q(q, q_b, q_h, q_i, q_d, b, h, rows, L, D, WIDTH_D)
+        x = _load(q, q_b, q_h, q_i, q_d, b, h, rows, L, D, WIDTH_D, FULL_D)
+        largest, added = _normaliser(peak, tilt, head.to(tl.int64) * L + rows, rows, L)
         s = _score(
-            x, k, k_b, k_h, k_j, k_d, keep, keep_b, keep_h, keep_i, keep_j, bias, bias_b, bias_h, bias_i, bias_j, b,
-            h, rows, keys, rate, G, L, S, offset, D, WIDTH_D, KEEP, BIAS, CAUSAL, PRECISION,
+            x, y, keep, keep_b, keep_h, keep_i, keep_j, bias, bias_b, bias_h, bias_i, bias_j, b, h, rows, keys, rate,
+            L, S, offset, start < whole, KEEP, BIAS, CAUSAL, PRECISION,
         )  # fmt: skip
-        at = head.to(tl.int64) * L + rows
-        largest = tl.load(peak + at, mask=rows < L, other=float("-inf"))
-        sum_ += tl.sum(_weigh(s, largest, tl.load(tilt + at, mask=rows < L, other=0.0)), 0)
+        sum_ += tl.sum(_weigh(s, largest, added), 0)
     tl.store(received + head.to(tl.int64) * S + keys, sum_, mask=keys < S)
 
 
 @triton.jit
 def average(
     q, q_b, q_h, q_i, q_d, k, k_b, k_h, k_j, k_d, keep, keep_b, keep_h, keep_i, keep_j, bias, bias_b, bias_h, bias_i,
-    bias_j, peak, tilt, mean, rate, H, G, L, S, offset, D, WIDTH_D: tl.constexpr, KEEP: tl.constexpr,
-    BIAS: tl.constexpr, CAUSAL: tl.constexpr, PRECISION: tl.constexpr, M: tl.constexpr, N: tl.constexpr,
+    bias_j, peak, tilt, mean, rate, H, G, L, S, offset, D, WIDTH_D: tl.constexpr, FULL_D: tl.constexpr,
+    KEEP: tl.constexpr, BIAS: tl.constexpr, CAUSAL: tl.constexpr, PRECISION: tl.constexpr, M: tl.constexpr,
+    N: tl.constexpr,
 ):  # fmt: skip
     """Average one block of the map over the heads."""
     across = tl.cdiv(S, N)
@@ -168,14 +185,14 @@ def average(
     sum_ = tl.zeros([M, N], tl.float32)
     for head in range(0, H):
         h = b * 0 + head  # a tensor, also in the interpreter, whose loops count in Python's numbers
-        x = _load_q(q, q_b, q_h, q_i, q_d, b, h, rows, L, D, WIDTH_D)
+        x = _load(q, q_b, q_h, q_i, q_d, b, h, rows, L, D, WIDTH_D, FULL_D)
+        y = _load(k, k_b, k_h, k_j, k_d, b, h // G, keys, S, D, WIDTH_D, FULL_D)
+        largest, added = _normaliser(peak, tilt, (b * H + h).to(tl.int64) * L + rows, rows, L)
         s = _score(
-            x, k, k_b, k_h, k_j, k_d, keep, keep_b, keep_h, keep_i, keep_j, bias, bias_b, bias_h, bias_i, bias_j, b,
-            h, rows, keys, rate, G, L, S, offset, D, WIDTH_D, KEEP, BIAS, CAUSAL, PRECISION,
+            x, y, keep, keep_b, keep_h, keep_i, keep_j, bias, bias_b, bias_h, bias_i, bias_j, b, h, rows, keys, rate,
+            L, S, offset, CAUSAL, KEEP, BIAS, CAUSAL, PRECISION,
         )  # fmt: skip
-        at = (b * H + h).to(tl.int64) * L + rows
-        largest = tl.load(peak + at, mask=rows < L, other=float("-inf"))
-        sum_ += _weigh(s, largest, tl.load(tilt + at, mask=rows < L, other=0.0))
+        sum_ += _weigh(s, largest, added)
     at = mean + (b.to(tl.int64) * L + rows.to(tl.int64))[:, None] * S + keys[None, :]
     tl.store(at, (sum_ / H).to(mean.dtype.element_ty), mask=(rows[:, None] < L) & (keys[None, :] < S))
 
@@ -183,9 +200,9 @@ def average(
 @triton.jit
 def pool(
     q, q_b, q_h, q_i, q_d, k, k_b, k_h, k_j, k_d, keep, keep_b, keep_h, keep_i, keep_j, bias, bias_b, bias_h, bias_i,
-    bias_j, peak, tilt, pooled, rate, H, G, L, S, offset, D, WIDTH_D: tl.constexpr, KEEP: tl.constexpr,
-    BIAS: tl.constexpr, CAUSAL: tl.constexpr, PRECISION: tl.constexpr, M: tl.constexpr, N: tl.constexpr, ROWS, KEYS,
-    MOST_ROWS, MOST_KEYS, HEADS,
+    bias_j, peak, tilt, pooled, rate, H, G, L, S, offset, D, WIDTH_D: tl.constexpr, FULL_D: tl.constexpr,
+    KEEP: tl.constexpr, BIAS: tl.constexpr, CAUSAL: tl.constexpr, PRECISION: tl.constexpr, M: tl.constexpr,
+    N: tl.constexpr, ROWS, KEYS, MOST_ROWS, MOST_KEYS, HEADS,
 ):  # fmt: skip
     """Sum one part, at most MOST_ROWS x MOST_KEYS, of a tile of ROWS x KEYS of HEADS heads' mean, in blocks of M x N.
 
@@ -204,15 +221,14 @@ def pool(
         b, h = head // H, head % H
         for start in range(row, last_row, M):
             rows = start + tl.arange(0, M)
-            x = _load_q(q, q_b, q_h, q_i, q_d, b, h, rows, L, D, WIDTH_D)
-            at = head.to(tl.int64) * L + rows
-            largest = tl.load(peak + at, mask=rows < L, other=float("-inf"))
-            added = tl.load(tilt + at, mask=rows < L, other=0.0)
+            x = _load(q, q_b, q_h, q_i, q_d, b, h, rows, L, D, WIDTH_D, FULL_D)
+            largest, added = _normaliser(peak, tilt, head.to(tl.int64) * L + rows, rows, L)
             for begin in range(key, last_key, N):
                 keys = begin + tl.arange(0, N)
+                y = _load(k, k_b, k_h, k_j, k_d, b, h // G, keys, S, D, WIDTH_D, FULL_D)
                 s = _score(
-                    x, k, k_b, k_h, k_j, k_d, keep, keep_b, keep_h, keep_i, keep_j, bias, bias_b, bias_h, bias_i,
-                    bias_j, b, h, rows, keys, rate, G, L, S, offset, D, WIDTH_D, KEEP, BIAS, CAUSAL, PRECISION,
+                    x, y, keep, keep_b, keep_h, keep_i, keep_j, bias, bias_b, bias_h, bias_i, bias_j, b, h, rows,
+                    keys, rate, L, S, offset, CAUSAL, KEEP, BIAS, CAUSAL, PRECISION,
                 )  # fmt: skip
                 inside = (rows < last_row)[:, None] & (keys < last_key)[None, :]
                 sum_ += tl.where(inside, _weigh(s, largest, added), 0.0)
@@ -222,28 +238,30 @@ def pool(
 @triton.jit
 def rank(
     q, q_b, q_h, q_i, q_d, k, k_b, k_h, k_j, k_d, keep, keep_b, keep_h, keep_i, keep_j, bias, bias_b, bias_h, bias_i,
-    bias_j, peak, tilt, top, top_keys, rate, H, G, L, S, offset, D, WIDTH_D: tl.constexpr, KEEP: tl.constexpr,
-    BIAS: tl.constexpr, CAUSAL: tl.constexpr, PRECISION: tl.constexpr, M: tl.constexpr, N: tl.constexpr,
-    K: tl.constexpr, SLOTS: tl.constexpr,
+    bias_j, peak, tilt, top, top_keys, rate, H, G, L, S, offset, D, WIDTH_D: tl.constexpr, FULL_D: tl.constexpr,
+    KEEP: tl.constexpr, BIAS: tl.constexpr, CAUSAL: tl.constexpr, PRECISION: tl.constexpr, M: tl.constexpr,
+    N: tl.constexpr, K: tl.constexpr, SLOTS: tl.constexpr,
 ):  # fmt: skip
     """Find the K largest weights of each query, unsorted: a larger one takes the place of the smallest kept."""
     block, head = tl.program_id(0) % tl.cdiv(L, M), tl.program_id(0) // tl.cdiv(L, M)
     b, h = head // H, head % H
     rows = block * M + tl.arange(0, M)
     slots = tl.arange(0, SLOTS)
-    x = _load_q(q, q_b, q_h, q_i, q_d, b, h, rows, L, D, WIDTH_D)
-    at = head.to(tl.int64) * L + rows
+    x = _load(q, q_b, q_h, q_i, q_d, b, h, rows, L, D, WIDTH_D, FULL_D)
     # Slots beyond K hold infinity, so that nothing takes their place.
     best = tl.zeros([M, SLOTS], tl.float32) + tl.where(slots < K, float("-inf"), float("inf"))[None, :]
     found = tl.zeros([M, SLOTS], tl.int32)
     stop = S
+    whole = S
     if CAUSAL:
         stop = tl.minimum(S, (block + 1) * M + offset)
+        whole = tl.minimum(S, block * M + offset + 1)
     for start in range(0, stop, N):
         columns = tl.arange(0, N)
+        y = _load(k, k_b, k_h, k_j, k_d, b, h // G, start + columns, S, D, WIDTH_D, FULL_D)
         s = _score(
-            x, k, k_b, k_h, k_j, k_d, keep, keep_b, keep_h, keep_i, keep_j, bias, bias_b, bias_h, bias_i, bias_j, b,
-            h, rows, start + columns, rate, G, L, S, offset, D, WIDTH_D, KEEP, BIAS, CAUSAL, PRECISION,
+            x, y, keep, keep_b, keep_h, keep_i, keep_j, bias, bias_b, bias_h, bias_i, bias_j, b, h, rows,
+            start + columns, rate, L, S, offset, start + N > whole, KEEP, BIAS, CAUSAL, PRECISION,
         )  # fmt: skip
         largest = tl.max(s, 1)
         smallest = tl.min(best, 1)
@@ -257,8 +275,9 @@ def rank(
             s = tl.where(enters[:, None] & (columns[None, :] == where[:, None]), float("-inf"), s)
             largest = tl.max(s, 1)
             smallest = tl.min(best, 1)
-    largest = tl.load(peak + at, mask=rows < L, other=float("-inf"))
-    weights = _weigh(best, largest, tl.load(tilt + at, mask=rows < L, other=0.0))
+    at = head.to(tl.int64) * L + rows
+    largest, added = _normaliser(peak, tilt, at, rows, L)
+    weights = _weigh(best, largest, added)
     at = at[:, None] * K + slots[None, :]
     inside = (rows[:, None] < L) & (slots[None, :] < K)
     tl.store(top + at, weights, mask=inside)
