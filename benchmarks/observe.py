@@ -43,9 +43,9 @@ LENGTHS = [512, 1024, 2048, 4096, 8192, 16_384, 32_768, 65_536]
 SIDES = {"torch with weights": "weights", "SDPA alone": "sdpa", "observe": "ours", "observe, top-8 too": "top"}
 IMAGES = Path(__file__).parents[1] / "docs" / "img"
 Part = Literal["short", "facts", "long", "train", "curve", "gpu", "sizes"]
-BLOCKS = {  # queries, keys, warps and blocks loaded ahead to try, by width
-    64: [(128, 64, 8, 2), (128, 64, 4, 3), (128, 64, 8, 3), (128, 128, 8, 2), (128, 128, 8, 3), (64, 64, 4, 3)],
-    128: [(64, 64, 8, 2), (64, 64, 4, 3), (128, 64, 8, 2), (128, 64, 8, 3), (128, 128, 8, 2)],
+BLOCKS = {  # queries, keys and warps to try, by width
+    64: [(128, 64, 8), (128, 64, 4), (128, 128, 8), (64, 64, 4)],
+    128: [(64, 64, 8), (64, 64, 4), (128, 64, 8), (128, 128, 8)],
 }
 
 

@@ -21,7 +21,7 @@ B, H, G, L, S, D, E = 2, 4, 2, 19, 29, 11, 5  # G heads share a key head
 HALF = torch.bfloat16 if DEVICE == "cuda" else torch.float16
 torch.manual_seed(0)
 if DEVICE == "cpu":
-    choose.KERNEL_SIZES = {(2, 16): (16, 16, 4, 2), (4, 16): (16, 16, 4, 2)}  # several blocks each way
+    choose.KERNEL_SIZES = {(2, 16): (16, 16, 4), (4, 16): (16, 16, 4)}  # several blocks each way
 
 
 def heads(heads: int, length: int, width: int, dtype: torch.dtype) -> Tensor:

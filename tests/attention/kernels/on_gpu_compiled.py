@@ -9,13 +9,13 @@ from triton import compile as compile_kernel
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from glassformer.attention.kernels.choose import KERNEL_SIZES
+from glassformer.attention.kernels.choose import KERNEL_SIZES, KERNEL_STAGES
 from glassformer.attention.kernels.triton import attend
 
 ADA = GPUTarget("cuda", 89, 32)
 TYPES = {2: "bf16", 4: "fp32"}
 taken = {}
-for (size, width), (m, n, warps, stages) in KERNEL_SIZES.items():
+for (size, width), (m, n, warps) in KERNEL_SIZES.items():
     kind = TYPES[size]
     pointers = dict.fromkeys(["q", "k", "v", "output"], f"*{kind}") | {"keep": "*i1", "bias": f"*{kind}"}
     pointers |= dict.fromkeys(["peak", "tilt", "entropy", "distance"], "*fp32")
@@ -40,6 +40,6 @@ for (size, width), (m, n, warps, stages) in KERNEL_SIZES.items():
     places = {name: (n,) for n, name in enumerate(attend.arg_names)}
     attributes = {places[name]: [["tt.divisibility", 16]] for name in aligned if name in places}
     source = ASTSource(attend, signature, {places[name]: x for name, x in constants.items()}, attributes)
-    compiled = compile_kernel(source, target=ADA, options={"num_warps": warps, "num_stages": stages})
+    compiled = compile_kernel(source, target=ADA, options={"num_warps": warps, "num_stages": KERNEL_STAGES})
     taken[f"{kind} {width}"] = compiled.metadata.shared
 print(json.dumps(taken))

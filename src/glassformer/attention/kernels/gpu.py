@@ -40,6 +40,7 @@ def attend_with_kernels(problem: Problem, want: Want) -> tuple[Tensor, Facts]:
     asked = {"ENTROPY": want.entropy, "DISTANCE": want.distance}
     _launch(attend, down * batch * heads, *inputs, *values, peak, tilt, *written, **settings, **width, **asked)
     inputs = (*inputs, peak, tilt)
+    settings["num_warps"] = choose.KERNEL_WARPS
     if want.received:
         facts["received"] = numbers(batch, heads, k_len)
         _launch(receive, across * batch * heads, *inputs, facts["received"], **settings)
@@ -72,7 +73,7 @@ def _common(problem: Problem) -> tuple[tuple[Any, ...], dict[str, Any]]:
     bias = q if problem.bias is None else problem.bias.expand(shape)
     size = q.element_size()
     width = max(_width(q.shape[3]), _width(problem.v.shape[3]))
-    m, n, warps, stages = choose.KERNEL_SIZES[size, min(w for s, w in choose.KERNEL_SIZES if s == size and w >= width)]
+    m, n, warps = choose.KERNEL_SIZES[size, min(w for s, w in choose.KERNEL_SIZES if s == size and w >= width)]
     exact = q.dtype == torch.float32 and not torch.backends.cuda.matmul.allow_tf32
     settings = dict(
         rate=problem.scale * _LOG2_E,
@@ -91,9 +92,16 @@ def _common(problem: Problem) -> tuple[tuple[Any, ...], dict[str, Any]]:
         M=m,
         N=n,
         num_warps=warps,
-        num_stages=stages,
+        num_stages=choose.kernel_stages(_shared_memory(q.device)),
     )
     return (q, *q.stride(), k, *k.stride(), keep, *keep.stride(), bias, *bias.stride()), settings
+
+
+def _shared_memory(device: torch.device) -> int:
+    """Return the bytes of shared memory that a program may take; 0 where Triton interprets."""
+    if device.type != "cuda":
+        return 0
+    return torch.cuda.get_device_properties(device).shared_memory_per_block_optin
 
 
 def _launch(kernel: Any, programs: int, *arguments: object, **settings: object) -> None:
