@@ -98,10 +98,9 @@ def _common(problem: Problem) -> tuple[tuple[Any, ...], dict[str, Any]]:
 
 
 def _shared_memory(device: torch.device) -> int:
-    """Return the bytes of shared memory that a program may take; 0 where Triton interprets."""
-    if device.type != "cuda":
-        return 0
-    return torch.cuda.get_device_properties(device).shared_memory_per_block_optin
+    """Return the bytes of shared memory that a program may take; 0 where nobody says (AMD's GPUs, the interpreter)."""
+    properties = torch.cuda.get_device_properties(device) if device.type == "cuda" else None
+    return getattr(properties, "shared_memory_per_block_optin", 0)
 
 
 def _launch(kernel: Any, programs: int, *arguments: object, **settings: object) -> None:
