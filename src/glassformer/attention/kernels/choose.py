@@ -5,16 +5,15 @@ Unless it is said otherwise, times were measured with torch 2.13 on two threads 
 (benchmarks/LOG.md has more of them).
 """
 
-import platform
 from functools import cache
 from importlib.util import find_spec
-from pathlib import Path
 
 import torch
 import torch.autograd.forward_ad as forward_ad
 from torch import Tensor
 from torch._C._functorch import is_legacy_batchedtensor
 
+from glassformer.attention.kernels.calibration import onednn_beats_mkl
 from glassformer.attention.want import Want
 
 # What the input allows
@@ -240,13 +239,13 @@ COPY_COLUMNS_FROM = 1024  # MKL multiplies by so many columns a fifth faster if 
 def onednn_is_faster(left: Tensor, right: Tensor, columns: int) -> bool:
     """Return whether a product of so many columns goes through oneDNN."""
     return (
-        ONEDNN_BEATS_MKL
-        and is_eager(left, right)
+        left.dtype == right.dtype == torch.float32
         and left.device.type == "cpu"
-        and left.dtype == right.dtype == torch.float32
+        and is_eager(left, right)
         and 2 * left.numel() * columns >= ONEDNN_FROM_OPERATIONS
         and torch.backends.mkldnn.enabled
         and not torch.is_autocast_enabled("cpu")
+        and onednn_beats_mkl()  # last, since the first time it measures
     )
 
 
@@ -259,28 +258,7 @@ def packing_is_faster(weight: Tensor) -> bool:
     return weight.dtype == torch.float32
 
 
-def onednn_beats_mkl(processor: str) -> bool:
-    """Return whether oneDNN is the faster library: on x86 processors that aren't Intel's, where torch has both.
-
-    MKL leaves up to half of their speed unused (Zen 5: 200 GFLOP/s against oneDNN's 475); on Intel's the two are equal.
-    """
-    return (
-        torch.backends.mkldnn.is_available()
-        and torch.backends.mkl.is_available()
-        and hasattr(torch.ops.mkldnn, "_linear_pointwise")
-        and "GenuineIntel" not in processor
-    )
-
-
-def _processor() -> str:
-    try:
-        return Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
-    except OSError:  # not Linux
-        return platform.processor()
-
-
 _HAS_PACKING = torch.backends.mkldnn.is_available() and all(
     hasattr(torch.ops.mkldnn, name)
     for name in ("_linear_pointwise", "_reorder_linear_weight", "_is_mkldnn_bf16_supported")
 )
-ONEDNN_BEATS_MKL = onednn_beats_mkl(_processor())  # once, so that results repeat exactly
