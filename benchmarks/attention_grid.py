@@ -1,8 +1,8 @@
 """The grid of `benchmarks/attention.py --grid`: every way to call the drop-in, each against torch, the worst first.
 
-A cell is measured in a fraction of a second, or in a few runs where a run takes longer. It is kept in a file at once, so that
-the grid can be measured in parts: a cell that is in the file isn't measured again, unless its ratio is low and
-`--again` asks for it.
+A cell is measured in a fraction of a second, or in a few runs where a run takes longer. It is kept in a file at once,
+so that the grid can be measured in parts: a cell that is in the file isn't measured again, unless its ratio is low
+and `--again` asks for it.
 """
 
 import itertools
@@ -70,9 +70,9 @@ CELLS = [
 
 
 def measure(chosen: tuple[str, ...], seconds: float, file: Path, limit: float, again: float) -> None:
-    """Measure the cells that have one of the words of each choice (`float32,float16 1x8 eval`), then print the report.
+    """Measure the cells that have one of the words of each choice (`float32,float16 1x8 eval`), and print the worst.
 
-    Those that stand in `file` are left out, unless their ratio is below `again`. No cell is begun after `limit` seconds.
+    Those that stand in `file` are left out, unless their ratio is below `again`. None is begun after `limit` seconds.
     """
     began = time.perf_counter()
     known = read(file)
@@ -124,7 +124,8 @@ def report(rows: list[dict[str, Any]], most: int = 60) -> None:
     if rows:
         found = summary(rows)
         print(
-            f"{found['measured']} cells, worst {found['ratio']:.2f} ({found['worst']}), below {LEAST}: {found['below']}; "
+            f"{found['measured']} cells, worst {found['ratio']:.2f} ({found['worst']}), "
+            f"below {LEAST}: {found['below']}; "
             f"below 2 where the floor allows it: {found['short_of_two']}; from {LONG} queries on within {NEAR:.0%} of "
             f"the floor: {found['long_near_floor']} of {found['long']}"
         )
@@ -159,7 +160,7 @@ def measure_cell(cell: Cell, seconds: float) -> dict[str, Any]:
         output, weights = module(query, memory, memory, **call)
         if not training:
             return [output] if weights is None else [output, weights]
-        leaves = [x for x in dict.fromkeys((query, memory))]
+        leaves = list(dict.fromkeys((query, memory)))
         return [output.detach(), *torch.autograd.grad(output, [*leaves, *module.parameters()], towards)]
 
     with torch.inference_mode(not training):

@@ -154,7 +154,8 @@ def test_measuring_changes_nothing_and_is_short():
     finally:
         torch.set_num_threads(threads)
     assert torch.equal(torch.get_rng_state(), random)
-    assert found.machine == MACHINE and found.mkl > 0 and found.onednn > 0
+    assert found.machine == MACHINE
+    assert min(found.mkl, found.onednn) > 0
     assert took < 2  # under 0.1 on an idle machine
 
 

@@ -1,16 +1,16 @@
 """Which library of torch's multiplies float32 matrices faster on this processor: measured once, and kept.
 
-A processor's name says little about that (AMD: MKL 196 and oneDNN 218 GFLOP/s on Zen 4, 200 and 475 on Zen 5), and a table
-knows only the processors that it was made on. So one product is timed through both libraries, for some 50 ms, when a
-product first asks. oneDNN must be faster by a clear margin: around its products stand copies, and MKL is what torch
-would do.
+A processor's name says little about that (AMD: MKL 196 and oneDNN 218 GFLOP/s on Zen 4, 200 and 475 on Zen 5), and a
+table knows only the processors that it was made on. So one product is timed through both libraries, for some 50 ms,
+when a product first asks. oneDNN must be faster by a clear margin: around its products stand copies, and MKL is what
+torch would do.
 
 Results repeat exactly on one machine. The answer is kept in the user's cache folder, in a file for each processor and
 version of torch, and is read from then on; of processes that measure at the same time the first one's answer counts.
 Without such a folder every process measures for itself. The margin and the way of measuring keep these apart from
 chance: one thread, since two on busy cores wait for one another (that alone made oneDNN look three times as fast), and
-the best of several runs in turn. GLASSFORMER_CALIBRATION=off is for those who need the same bits everywhere: torch's own
-way, nothing measured, read or written.
+the best of several runs in turn. GLASSFORMER_CALIBRATION=off is for those who need the same bits everywhere: torch's
+own way, nothing measured, read or written.
 """
 
 import hashlib
