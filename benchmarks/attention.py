@@ -1,6 +1,9 @@
 """glassformer.MultiheadAttention against torch.nn.MultiheadAttention: time and memory; on a GPU, the kernels by hand.
 
     python benchmarks/attention.py [--only infer train tiny half memory gpu] [--seconds 2]
+    python benchmarks/attention.py --grid [--cells float32 1x8,32x64] [--seconds 0.3] [--limit 110] [--again 1.05]
+
+The second form measures every way to call it (`attention_grid.py`), and prints the worst first.
 
 Width 512, 8 heads. Both sides get the same inputs, weights and threads, run in turn, and are checked to agree first.
 Torch runs with its fast path on, in both layouts: batch_first, where that is taken, and the default. Prints the
@@ -10,6 +13,7 @@ implementation can be faster than that.
 """
 
 import itertools
+import math
 import re
 import subprocess
 import sys
@@ -18,6 +22,7 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any, Literal, get_args
 
+import attention_grid
 import bench
 import torch
 import torch.nn.functional as F
@@ -32,16 +37,34 @@ SIZES = [(32, 64), (4, 512), (1, 2048), (1, 4096)]  # batch x length
 Part = Literal["infer", "train", "tiny", "half", "memory", "gpu"]
 
 
-def main(only: tuple[Part, ...] = get_args(Part), seconds: float = 2.0, threads: int | None = None) -> None:
-    """Measure the parts named by `only`.
+def main(
+    only: tuple[Part, ...] = get_args(Part),
+    seconds: float | None = None,
+    threads: int | None = None,
+    grid: bool = False,
+    cells: tuple[str, ...] = (),
+    file: Path = Path("grid.jsonl"),
+    limit: float = math.inf,
+    again: float = 0.0,
+) -> None:
+    """Measure the parts named by `only`, or the grid.
 
     Args:
         only: infer, train (both float32), tiny (1 x 8, width 64), half (bfloat16 and float16), memory, gpu.
-        seconds: How long to repeat each pair.
+        seconds: How long to repeat each pair: 2, or 0.3 in the grid.
         threads: Threads of both sides; torch's own number if not given.
+        grid: Measure the grid in place of the parts.
+        cells: Measure those cells of the grid alone that have one of the words of each of these.
+        file: Where the grid's cells are kept. What stands there isn't measured again.
+        limit: Seconds after which no cell of the grid is begun.
+        again: Measure the cells again whose ratio was lower.
     """
     if threads:
         torch.set_num_threads(threads)
+    if grid:
+        attention_grid.measure(cells, 0.3 if seconds is None else seconds, file, limit, again)
+        return
+    seconds = 2.0 if seconds is None else seconds
     print(f"{bench.machine()}\n{'':58}{'torch':>9} {'':5}{'ours':>6}")
     measured: dict[str, Any] = {}
     for part in only:

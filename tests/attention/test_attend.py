@@ -324,7 +324,7 @@ def test_one_call_is_its_parts(padded, need_weights):
     x, parts = torch.randn(B, K, 12), projections()
     padding = torch.arange(K).expand(B, K) > 4 if padded else None
     with torch.no_grad():
-        found = small_self_attention(x, H, parts, padding, need_weights=need_weights, average=False)
+        found = small_self_attention(x, H, parts, padding, None, False, need_weights, False)
     assert found is not None
     q, k, v = F.linear(x, *parts[:2]).view(B, K, 3, H, 4).permute(2, 0, 3, 1, 4)
     weights = weigh(q, k, keep=None if padding is None else ~padding[:, None, None])
@@ -338,7 +338,7 @@ def test_one_call_is_its_parts(padded, need_weights):
 @torch.no_grad()
 def test_one_call_is_for_what_it_does_right(monkeypatch):
     def taken(x: Tensor, padding: Tensor | None = None) -> bool:
-        return small_self_attention(x, H, projections(), padding, need_weights=True, average=True) is not None
+        return small_self_attention(x, H, projections(), padding, None, False, True, True) is not None
 
     x = torch.randn(B, K, 12)
     assert taken(x)

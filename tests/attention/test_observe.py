@@ -1,6 +1,7 @@
 import math
 import os
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -523,7 +524,7 @@ def test_anything_is_as_the_definitions_say(case):
         patch.setattr(choose, "BLOCKS_FROM_SCORES", 10**9 if case["plain"] else 0)
         patch.setattr(choose, "BLOCK_ROWS", case["block_rows"])
         patch.setattr(choose, "BLOCK_BYTES", {"cpu": math.prod(case["block"]) * k_len * 8})
-        patch.setattr(choose, "ONEDNN_BEATS_MKL", case["onednn"])
+        patch.setattr(choose, "onednn_beats_mkl", partial(bool, case["onednn"]))
         patch.setattr(choose, "ONEDNN_FROM_OPERATIONS", 0)
         found, stays = run(want), 1.0
         if learning:

@@ -87,24 +87,37 @@ def attend_step(
     return F.scaled_dot_product_attention(q, k, v, attn_mask=bias)
 
 
+def attend_fused(
+    q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, dropout: float, causal_from_start: bool
+) -> Tensor:
+    """Return attention by torch's fused kernel, for small inputs on the CPU: nothing is checked."""
+    return F.scaled_dot_product_attention(q, k, v, mask, dropout, causal_from_start)
+
+
 def small_self_attention(
     x: Float[Tensor, "batch length d_model"],
     heads: int,
     projections: tuple[Tensor, Tensor, Tensor, Tensor],
     padding: Tensor | None,
-    *,
+    mask: Tensor | None,
+    is_causal: bool,
     need_weights: bool,
     average: bool,
 ) -> tuple[Tensor, Tensor | None] | None:
     """Return the output and the weights of a small input's self-attention in one call, or None where parts do better.
 
-    `projections` are in_proj and out_proj, weight and bias each; `padding` True = may not look. No gradients.
+    `projections` are in_proj and out_proj, weight and bias each; `padding` (batch, length) or `mask` (length, length)
+    True = may not look. No gradients.
     """
-    if not choose.one_call_is_faster(x, heads, projections, padding, need_weights):
+    if is_causal and not need_weights:  # the fused kernel needs no mask
         return None
-    kind = None if padding is None else 1
+    if not choose.one_call_is_faster(x, heads, projections, padding, mask, need_weights):
+        return None
+    blocked, kind = (mask, 0) if padding is None else (padding, 1)
     one_call = torch._native_multi_head_attention  # pyright: ignore[reportPrivateImportUsage]
-    output, weights = one_call(x, x, x, x.shape[2], heads, *projections, padding, need_weights, average, kind)
+    output, weights = one_call(
+        *(x, x, x, x.shape[2], heads, *projections, blocked, need_weights, average), None if blocked is None else kind
+    )
     return output, weights if need_weights else None
 
 

@@ -17,6 +17,7 @@ from glassformer.attention.kernels.products import linear
 from glassformer.attention.observe import observe_problem
 from glassformer.attention.packing import Packing
 from glassformer.attention.projections import Projections
+from glassformer.attention.small import attend_small
 from glassformer.errors import ArgumentError
 
 Heads = Float[Tensor, "batch heads length d_head"]
@@ -147,52 +148,67 @@ class MultiheadAttention(nn.MultiheadAttention):
         if self.num_heads * self.head_dim != self.embed_dim:
             raise ArgumentError("an attention that has lost heads is called by its parts: project and attend")
         packed, bias, out_proj, bias_k = self.in_proj_weight, self.in_proj_bias, self.out_proj, self.bias_k
+        output, output_bias = out_proj.weight, out_proj.bias
         swap = self.batch_first and query.dim() == 3
-        if swap and query is key and key is value:
-            inferring = not (torch.is_grad_enabled() or self.training or self.add_zero_attn or bias_k is not None)
-            plain = attn_mask is None and not is_causal and self._attention is None
-            if inferring and plain and packed is not None and bias is not None:
-                weights = (packed, bias, out_proj.weight, out_proj.bias)
+        dropout = self.dropout if self.training else 0.0
+        if (
+            key is value
+            and packed is not None
+            and bias_k is None
+            and not self.add_zero_attn
+            and self._attention is None
+        ):
+            weights, wanted = (packed, bias, output, output_bias), (need_weights, average_attn_weights)
+            inferring = not (self.training or torch.is_grad_enabled())
+            if (
+                inferring
+                and swap
+                and query is key
+                and bias is not None
+                and (attn_mask is None or attn_mask.dtype == torch.bool)
+            ):
                 small = small_self_attention(
-                    query,
-                    self.num_heads,
-                    weights,
-                    key_padding_mask,
-                    need_weights=need_weights,
-                    average=average_attn_weights,
+                    query, self.num_heads, weights, key_padding_mask, attn_mask, is_causal, *wanted
                 )
                 if small is not None:
                     return small
+            small = attend_small(
+                *(query, key, self.num_heads, weights, key_padding_mask, attn_mask, is_causal, *wanted),
+                dropout,
+                self.batch_first,
+            )
+            if small is not None:
+                return small
+        if swap and query is key and key is value:
             query = key = value = query.transpose(0, 1)
         elif swap:
             query, key, value = on_each(_swap_first_two, query, key, value)
-        tensors = (query, key, value, packed, bias, out_proj.weight, out_proj.bias)
+        tensors = (query, key, value, packed, bias, output, output_bias)
         if self._attention is None and has_torch_function(tensors):  # a tensor subclass may override the whole function
             separate = packed is None
-            output, weights = multi_head_attention_forward(
+            seen, facts = multi_head_attention_forward(
                 *(query, key, value, self.embed_dim, self.num_heads, packed, bias, bias_k, self.bias_v),
-                *(self.add_zero_attn, self.dropout, out_proj.weight, out_proj.bias, self.training),
+                *(self.add_zero_attn, self.dropout, output, output_bias, self.training),
                 *(key_padding_mask, need_weights, attn_mask, separate),
                 *((self.q_proj_weight, self.k_proj_weight, self.v_proj_weight) if separate else (None, None, None)),
                 average_attn_weights=average_attn_weights,
                 is_causal=is_causal,
             )
-            return output.transpose(0, 1) if swap else output, weights
+            return seen.transpose(0, 1) if swap else seen, facts
         projections = Projections(
             self.embed_dim,
             self.num_heads,
             packed,
             (self.q_proj_weight, self.k_proj_weight, self.v_proj_weight) if packed is None else None,
             bias,
-            out_proj.weight,
-            out_proj.bias,
+            output,
+            output_bias,
             bias_k,
             self.bias_v,
             self.add_zero_attn,
         )
         masks = (key_padding_mask, attn_mask, is_causal)
         problem, want = pose(query, key, value, projections, *masks, need_weights, average_attn_weights)
-        dropout = self.dropout if self.training else 0.0
         if dropout:
             check_dropout(dropout)
         if self._attention is not None:

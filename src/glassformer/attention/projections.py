@@ -68,9 +68,11 @@ class Projections(NamedTuple):
                 q, k, v = _linear_heads(query, packed, bias, heads, 3)
             else:
                 width = query.shape[-1]
-                b_q, b_kv = (None, None) if bias is None else (bias[:width], bias[width:])
-                (q,) = _linear_heads(query, packed[:width], b_q, heads, 1)
-                k, v = _linear_heads(key, packed[width:], b_kv, heads, 2)
+                # Not slices: each would have a gradient as large as the whole.
+                to_q, to_kv = packed.split((width, len(packed) - width))
+                b_q, b_kv = (None, None) if bias is None else bias.split((width, len(bias) - width))
+                (q,) = _linear_heads(query, to_q, b_q, heads, 1)
+                k, v = _linear_heads(key, to_kv, b_kv, heads, 2)
             return q, k, v
         separate = self.separate if packed is None or self.separate else packed.chunk(3)
         weights = cast(tuple[Tensor, Tensor, Tensor], separate)

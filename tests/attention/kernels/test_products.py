@@ -1,3 +1,5 @@
+from functools import partial
+
 import pytest
 import torch
 import torch.autograd.forward_ad as forward_ad
@@ -14,7 +16,7 @@ B, M, N, K = 3, 37, 53, 71
 
 @pytest.fixture(params=["MKL", "oneDNN"])
 def library(request, monkeypatch) -> str:
-    monkeypatch.setattr(choose, "ONEDNN_BEATS_MKL", request.param == "oneDNN")
+    monkeypatch.setattr(choose, "onednn_beats_mkl", partial(bool, request.param == "oneDNN"))
     monkeypatch.setattr(choose, "ONEDNN_FROM_OPERATIONS", 0)
     return request.param
 
@@ -112,7 +114,7 @@ def test_part_of_a_right_factor_is_one_too(number, transposed):
 
 
 def test_onednn_is_for_float32_of_some_size_where_torch_computes_eagerly(calls, monkeypatch):
-    monkeypatch.setattr(choose, "ONEDNN_BEATS_MKL", True)
+    monkeypatch.setattr(choose, "onednn_beats_mkl", partial(bool, True))
     x, w = torch.randn(64, 64), torch.randn(64, 64)
     linear(x, w, None)
     assert len(calls) == 1
@@ -218,9 +220,3 @@ def test_what_onednn_multiplies_at_full_speed_is_packed(monkeypatch):
         assert not choose.packing_is_faster(weight)
     finally:
         torch._C._set_mkldnn_enabled(True)
-
-
-@pytest.mark.parametrize(("vendor", "expected"), [("AuthenticAMD", True), ("GenuineIntel", False)])
-def test_the_processors_vendor_decides(vendor, expected):
-    both = torch.backends.mkldnn.is_available() and torch.backends.mkl.is_available()
-    assert choose.onednn_beats_mkl(f"processor : 0\nvendor_id : {vendor}\n") == (expected and both)

@@ -1,8 +1,9 @@
 """Matrix products through whichever of torch's two CPU libraries is faster on this processor.
 
-torch sends float32 products to MKL, which on processors that aren't Intel's leaves up to half of the speed unused
-(Zen 5: 200 GFLOP/s against oneDNN's 475); on Intel's the two are equal. torch reaches oneDNN for float32 only through
-the private operator `mkldnn._linear_pointwise`. This file alone names it; without it everything goes through MKL.
+torch sends float32 products to MKL, which on some processors leaves half of the speed unused (Zen 5: 200 GFLOP/s
+against oneDNN's 475), on others nothing (Zen 4: 196 against 218; Intel with AMX: 361 against 343): `calibration.py`
+measures it. torch reaches oneDNN for float32 only through the private operator `mkldnn._linear_pointwise`. This file
+and `calibration.py` alone name it; without it everything goes through MKL.
 """
 
 from copy import copy

@@ -7,6 +7,8 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from glassformer.attention.kernels import choose
+
 
 def weigh(
     q: Float[Tensor, "batch heads q_len d_head"],
@@ -22,7 +24,10 @@ def weigh(
     Holds batch x heads x q_len x k_len numbers. Blocked keys, and all keys of a query that may look nowhere, weigh
     exactly zero.
     """
-    if bias is None and keep is not None:
+    weights = _weigh_at_once(q, k, keep, bias, scale) if choose.values_can_be_read(q, k, bias) else None
+    if weights is not None:
+        pass
+    elif bias is None and keep is not None:
         # The lowest finite number, not -inf, so that a row with nothing to see is never NaN on its way to zero.
         scores, blocked = _product(q, k, scale), ~keep
         weights = scores.masked_fill(blocked, torch.finfo(scores.dtype).min).softmax(-1).masked_fill(blocked, 0.0)
@@ -32,6 +37,19 @@ def weigh(
         if nowhere is not None:
             weights = weights.masked_fill(nowhere, 0.0)
     return F.dropout(weights, dropout) if dropout else weights
+
+
+def _weigh_at_once(
+    q: Tensor, k: Tensor, keep: Tensor | None, bias: Tensor | None, scale: float | None
+) -> Tensor | None:
+    """Return the weights if every query may look somewhere: that takes half of the operations, else it is NaN."""
+    scores = _product(q, k, scale)
+    if bias is not None:
+        scores += bias
+    if keep is not None:
+        scores.masked_fill_(~keep, -math.inf)
+    weights = scores.softmax(-1)
+    return None if (bias is not None or keep is not None) and weights.detach().sum().isnan() else weights
 
 
 def score(
