@@ -20,7 +20,7 @@ from glassformer.attention.kernels.blocks import Block, Problem, groups, where_i
 from glassformer.attention.kernels.dropper import Dropper
 from glassformer.attention.kernels.plain import observe_plainly
 from glassformer.attention.kernels.products import RightFactor
-from glassformer.attention.kernels.scratch import Scratch
+from glassformer.attention.kernels.scratch import Place, Scratch
 from glassformer.attention.kernels.statistics import Facts, Sizes, Statistic, statistics
 from glassformer.attention.want import NOTHING, Want
 
@@ -134,11 +134,15 @@ def _forward(problem: Problem, settings: _Settings) -> tuple[Tensor, Facts]:
         statistic.prepare(facts)
     drop = settings.dropper(problem)
     for_scores, for_weights = _scratch(problem), _scratch(problem)
-    for group in groups(problem):
+    alone = (
+        want == Want(weights=True) and drop is None and problem.dtype == problem.q.dtype
+    )  # computed where they will stay
+    for group in groups(problem, few_heads=alone):
         values = RightFactor(group.v)
         for block in group.blocks():
             place = (block.entries, block.heads, block.rows)
-            s = group.score(block, for_scores)
+            in_place = alone and block.keys == slice(0, problem.k.shape[2])
+            s = group.score(block, Place(facts["weights"][place].flatten(0, 1)) if in_place else for_scores)
             told = want.lse or want.entropy
             p = group.softmax(block, s, out=for_weights.shaped(s.shape) if told else s)
             if told:
@@ -151,7 +155,7 @@ def _forward(problem: Problem, settings: _Settings) -> tuple[Tensor, Facts]:
                     facts["entropy"][place] = block.by_head(entropy.masked_fill_(reference == -math.inf, 0.0))
             if drop is not None:
                 p.mul_(drop.next(p))
-            for statistic in wanted:
+            for statistic in () if in_place else wanted:
                 statistic.add(block, p, facts)
             seen = p.new_empty(*p.shape[:2], width)
             values.inner(p.shape[-1]).multiply(p, out=seen)
