@@ -124,7 +124,11 @@ def _forward(problem: Problem, settings: _Settings) -> tuple[Tensor, Facts]:
             pass
     batch, heads, q_len, _ = problem.q.shape
     width = problem.v.shape[3]
-    output = problem.v.new_empty(batch, q_len, heads, width).transpose(1, 2)  # so that the heads are merged by a view
+    # Laid out as the queries' input, so that the heads are merged by a view.
+    if problem.q.stride(2) > problem.q.stride(0):
+        output = problem.v.new_empty(q_len, batch, heads, width).permute(1, 2, 0, 3)
+    else:
+        output = problem.v.new_empty(batch, q_len, heads, width).transpose(1, 2)
     facts: Facts = {}
     for name in ("lse", "entropy"):
         if getattr(want, name):
