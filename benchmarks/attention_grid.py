@@ -71,10 +71,11 @@ CELLS = [
 ]
 
 
-def measure(chosen: tuple[str, ...], seconds: float, file: Path, limit: float, again: float) -> None:
+def measure(chosen: tuple[str, ...], seconds: float, file: Path, limit: float, again: float, record: bool) -> None:
     """Measure the cells that have one of the words of each choice (`float32,float16 1x8 eval`), and print the worst.
 
     Those that stand in `file` are left out, unless their ratio is below `again`. None is begun after `limit` seconds.
+    With `record` what stands there of the chosen cells is appended to results/attention.jsonl.
     """
     began = time.perf_counter()
     known = read(file)
@@ -93,8 +94,10 @@ def measure(chosen: tuple[str, ...], seconds: float, file: Path, limit: float, a
             kept.flush()
     rows = [known[str(cell)] for cell in wanted if str(cell) in known]
     report(rows)
-    if len(rows) == len(CELLS) and len(known) == len(CELLS):
-        bench.keep("attention", {"grid": summary(rows) | {"cells": {row["case"]: row["ratio"] for row in rows}}})
+    if record:
+        bench.keep(
+            "attention", {"grid": summary(rows) | {"cells": {row["case"]: round(row["ratio"], 3) for row in rows}}}
+        )
 
 
 def read(file: Path) -> dict[str, dict[str, Any]]:
