@@ -138,9 +138,8 @@ def _forward(problem: Problem, settings: _Settings) -> tuple[Tensor, Facts]:
         statistic.prepare(facts)
     drop = settings.dropper(problem)
     for_scores, for_weights = _scratch(problem), _scratch(problem)
-    alone = (
-        want == Want(weights=True) and drop is None and problem.dtype == problem.q.dtype
-    )  # computed where they will stay
+    # All weights alone are computed where they stay.
+    alone = want == Want(weights=True) and drop is None and not problem.causal and problem.dtype == problem.q.dtype
     for group in groups(problem, few_heads=alone):
         values = RightFactor(group.v)
         for block in group.blocks():
