@@ -46,6 +46,7 @@ def main(
     file: Path = Path("grid.jsonl"),
     limit: float = math.inf,
     again: float = 0.0,
+    record: bool = False,
 ) -> None:
     """Measure the parts named by `only`, or the grid.
 
@@ -58,11 +59,12 @@ def main(
         file: Where the grid's cells are kept. What stands there isn't measured again.
         limit: Seconds after which no cell of the grid is begun.
         again: Measure the cells again whose ratio was lower.
+        record: Keep what stands in the file in results/attention.jsonl.
     """
     if threads:
         torch.set_num_threads(threads)
     if grid:
-        attention_grid.measure(cells, 0.3 if seconds is None else seconds, file, limit, again)
+        attention_grid.measure(cells, 0.3 if seconds is None else seconds, file, limit, again, record)
         return
     seconds = 2.0 if seconds is None else seconds
     print(f"{bench.machine()}\n{'':58}{'torch':>9} {'':5}{'ours':>6}")

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.testing import assert_close
 
 from glassformer.attention import attend as attend_module
-from glassformer.attention.attend import attend, attend_step, small_self_attention
+from glassformer.attention.attend import attend, attend_from_start, attend_step, small_self_attention
 from glassformer.attention.kernels import choose
 from glassformer.attention.kernels.weigh import weigh
 from glassformer.attention.observe import observe
@@ -259,6 +259,7 @@ def test_dropout_zeroes_weights_at_its_rate_and_scales_the_rest(path, causal, p)
 )
 def test_short_training_and_single_queries_have_their_own_path(monkeypatch, q_len, k_len, dtype, grad, expected):
     taken = taken_paths(monkeypatch)
+    monkeypatch.setattr(choose, "half_blocks_are_faster", lambda q, k, v: False)
     q, k, v = (x.requires_grad_(grad) for x in heads(q_len, k_len, dtype))
     output = attend(q, k, v)
     assert taken == {expected}
@@ -354,3 +355,42 @@ def test_one_call_is_for_what_it_does_right(monkeypatch):
         assert not taken(x)
     monkeypatch.setattr(torch.backends.mha, "get_fastpath_enabled", lambda: False)
     assert not taken(x)
+
+
+# Forms that are faster on some processors
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.3])
+def test_bfloat16_goes_through_blocks_where_they_are_faster(monkeypatch, dropout):
+    taken = taken_paths(monkeypatch)
+    monkeypatch.setattr(attend_module, "attend_in_blocks", noting(taken, "blocks", attend_module.attend_in_blocks))
+    monkeypatch.setattr(choose, "_bfloat16_in_vectors", lambda: True)
+    q, k, v = heads(127, 113, torch.bfloat16)
+    attend(q, k, v, dropout=dropout)
+    assert taken == {"blocks"}
+    taken.clear()
+    monkeypatch.setattr(choose, "_bfloat16_in_vectors", lambda: False)
+    attend(q, k, v)
+    assert taken == {"fused"}
+
+
+@pytest.mark.parametrize("inside", [slice(0, 5), slice(2, 7), slice(3, 4)], ids=str)
+@pytest.mark.parametrize("hole", [True, False])
+def test_keys_that_are_padding_for_all_are_left_out(inside, hole):
+    q, k, v = (x.requires_grad_() for x in heads(Q, K, torch.float64))
+    keep = torch.zeros(B, 1, 1, K, dtype=torch.bool)
+    keep[..., inside] = True
+    keep[1, ..., inside.start] &= not hole  # in the middle of what others see, or all that this entry sees
+    expected = explicit(q, k, v, keep)
+    found = attend(q, k, v, keep=keep)
+    assert_close(found, expected)
+    towards = torch.randn_like(expected)
+    assert_close(*(torch.autograd.grad(x, (q, k, v), towards) for x in (found, expected)))
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+@pytest.mark.parametrize(("q_len", "k_len"), [(5, 7), (7, 5), (7, 7), (131, 97), (97, 131)])
+def test_causal_attention_from_the_start_needs_no_mask(q_len, k_len, dtype):
+    q, k, v = heads(q_len, k_len, dtype)
+    keep = torch.ones(q_len, k_len, dtype=torch.bool).tril()[None, None]
+    assert_close(attend_from_start(q, k, v, 0.0).double(), explicit(q, k, v, keep), **TOLERANCE[dtype])

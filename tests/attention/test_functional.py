@@ -7,7 +7,10 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.testing import assert_close
 
+from glassformer.attention import functional
 from glassformer.attention.functional import multi_head_attention_forward
+from glassformer.attention.multihead import MultiheadAttention
+from glassformer.attention.observe import observe_problem
 from glassformer.errors import ArgumentError
 
 B, H, Q, K, D = 2, 3, 5, 7, 11  # distinct primes: a swapped axis cannot pass
@@ -204,3 +207,23 @@ def test_the_causal_hint_alone_is_read():
     assert_close(output, F.multi_head_attention_forward(**call)[0])
     open_to_all, _ = multi_head_attention_forward(**{**call, "is_causal": False})
     assert not torch.allclose(output, open_to_all)
+
+
+@pytest.mark.parametrize("padded", [True, False])
+@pytest.mark.parametrize("hint", ["right", "wrong"])
+@pytest.mark.parametrize("average", [True, False])
+def test_with_weights_the_causal_hint_counts_only_where_it_is_true(monkeypatch, average, hint, padded):
+    """torch reads the mask itself there."""
+    seen = []
+    monkeypatch.setattr(functional, "observe_problem", lambda *a: seen.append(a[0]) or observe_problem(*a))
+    theirs, length = torch.nn.MultiheadAttention(11 * 3, 3, dtype=torch.float64), 131
+    x = torch.randn(length, 2, 33, dtype=torch.float64)
+    mask = torch.ones(length, length, dtype=torch.bool).triu(1)
+    if hint == "wrong":
+        mask[3, 7] = False
+    padding = (torch.arange(length) >= 97).expand(2, length) if padded else None
+    call = dict(attn_mask=mask, is_causal=True, key_padding_mask=padding, average_attn_weights=average)
+    ours = MultiheadAttention(33, 3, dtype=torch.float64)
+    ours.load_state_dict(theirs.state_dict())
+    assert_close(ours(x, x, x, **call), theirs(x, x, x, **call))
+    assert [problem.causal for problem in seen] == [hint == "right"]

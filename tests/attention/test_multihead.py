@@ -15,9 +15,10 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.testing import assert_close
 
-from glassformer.attention import multihead
+from glassformer.attention import functional
 from glassformer.attention.attend import attend
 from glassformer.attention.functional import multi_head_attention_forward
+from glassformer.attention.kernels import choose
 from glassformer.attention.multihead import MultiheadAttention
 from glassformer.attention.observe import observe, observe_problem
 from glassformer.attention.replace import replace_attention
@@ -42,7 +43,7 @@ def pair(**settings) -> tuple[MultiheadAttention, nn.MultiheadAttention]:
 @pytest.mark.parametrize(("average", "wanted"), [(True, Want(head_mean=True)), (False, Want(weights=True))])
 def test_only_the_weights_that_are_asked_for_are_computed(average, wanted, monkeypatch):
     calls = []
-    monkeypatch.setattr(multihead, "observe_problem", lambda *a: calls.append(a[1]) or observe_problem(*a))
+    monkeypatch.setattr(functional, "observe_problem", lambda *a: calls.append(a[1]) or observe_problem(*a))
     ours, _ = pair(batch_first=True)
     inputs = [torch.randn(B, n, E, dtype=torch.float64) for n in (Q, K, K)]
     assert ours(*inputs, need_weights=False)[1] is None
@@ -441,3 +442,35 @@ def test_a_tensor_subclass_may_override_the_whole_function():
     assert multi_head_attention_forward in Watching.calls
     expected = attention(x, x.clone(), x.clone())
     assert_close((output.as_subclass(torch.Tensor), weights.as_subclass(torch.Tensor)), expected)
+
+
+@pytest.mark.parametrize("want", ["averaged", "per head", "none"])
+@pytest.mark.parametrize("mask", ["none", "boolean", "float"])
+@pytest.mark.parametrize("length", [7, 131])
+def test_float16_is_computed_in_float32_where_that_is_faster(monkeypatch, length, mask, want):
+    ours = MultiheadAttention(E, H, batch_first=True, dtype=torch.float16)
+    exact = MultiheadAttention(E, H, batch_first=True)
+    exact.load_state_dict(ours.state_dict())
+    x = torch.randn(B, length, E, dtype=torch.float16, requires_grad=True)
+    masks = {
+        "none": None,
+        "boolean": torch.ones(length, length, dtype=torch.bool).triu(1),
+        "float": torch.randn(length, length, dtype=torch.float16),
+    }
+    blocked = masks[mask]
+    call = {"need_weights": want != "none", "average_attn_weights": want == "averaged"}
+    monkeypatch.setattr(choose, "_multiplies", lambda kind: False)
+    output, weights = ours(x, x, x, attn_mask=blocked, **call)
+    wide = x.float()
+    expected = exact(wide, wide, wide, attn_mask=masks["float"].float() if mask == "float" else blocked, **call)
+    assert torch.equal(output, expected[0].half())
+    assert weights is None if want == "none" else torch.equal(weights, expected[1].half())
+    output.float().square().sum().backward()
+    assert x.grad.dtype == ours.in_proj_weight.grad.dtype == torch.float16
+
+
+def test_float16_with_a_mask_of_another_type_is_the_error_it_was(monkeypatch):
+    monkeypatch.setattr(choose, "_multiplies", lambda kind: False)
+    ours, x = MultiheadAttention(E, H, dtype=torch.float16), torch.randn(Q, B, E, dtype=torch.float16)
+    with pytest.raises(ArgumentError, match="must have the query's dtype"):
+        ours(x, x, x, attn_mask=torch.zeros(Q, Q))

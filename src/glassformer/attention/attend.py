@@ -11,7 +11,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from glassformer.attention.kernels import choose
-from glassformer.attention.kernels.blocks import Problem
+from glassformer.attention.kernels.blocks import Problem, open_keys
 from glassformer.attention.kernels.blockwise import attend_in_blocks
 from glassformer.attention.kernels.short import attend_short
 from glassformer.attention.kernels.weigh import weigh
@@ -53,9 +53,12 @@ def attend(
     if choose.products_are_faster(q, k):
         weights = weigh(q, k, keep=_with_causal(keep, causal, q, k), bias=bias, dropout=dropout)
         return weights.to(v.dtype) @ v
-    if dropout and q.device.type == "cpu" and choose.blocks_are_faster(q, k, v, dropout):
+    in_blocks = choose.blocks_are_faster(q, k, v, dropout) if dropout else choose.half_blocks_are_faster(q, k, v)
+    if in_blocks and q.device.type == "cpu":
         problem = Problem(q, k, v, keep, bias, causal, 1 / math.sqrt(q.shape[-1]), q.dtype)
         return attend_in_blocks(problem, dropout)[0]
+    if keep is not None and bias is None and not causal and choose.values_can_be_read(q, k, v, keep):
+        k, v, keep = _without_padding(k, v, keep)
     if choose.copies_are_faster(q, k):
         q, k, v = q.contiguous(), k.contiguous(), v.contiguous()
     if causal and keep is None and bias is None and q.shape[-2] == k.shape[-2]:
@@ -67,6 +70,17 @@ def attend(
     # Not every GPU kernel returns zeros for a row with every key blocked: such rows look everywhere, then are cleared.
     mask, blocked = open_blocked_rows(mask)
     return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=dropout).masked_fill(blocked, 0.0)
+
+
+def attend_from_start(q: Tensor, k: Tensor, v: Tensor, dropout: float) -> Tensor:
+    """Return attention in which query i looks at keys 0 .. i, whatever the number of either: without any mask."""
+    q_len, k_len = q.shape[2], k.shape[2]
+    if q_len <= k_len:
+        return attend(q, k[:, :, :q_len], v[:, :, :q_len], causal=True, dropout=dropout)
+    if not dropout and not choose.half_blocks_are_faster(q, k, v):
+        return F.scaled_dot_product_attention(q, k, v, is_causal=True)
+    first = attend(q[:, :, :k_len], k, v, causal=True, dropout=dropout)
+    return torch.cat([first, attend(q[:, :, k_len:], k, v, dropout=dropout)], dim=2)
 
 
 def attend_step(
@@ -145,6 +159,15 @@ def _check_shapes(q: Tensor, k: Tensor, v: Tensor) -> None:
         "q, k and v must be (batch, heads, q_len, d_head), (batch, heads, k_len, d_head) and (batch, heads, k_len, "
         f"d_value) of one batch, got {tuple(of_q)}, {tuple(of_k)} and {tuple(of_v)}: of one entry or head, pass x[None]"
     )
+
+
+def _without_padding(k: Tensor, v: Tensor, keep: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
+    """Leave out the padding before and after all keys that anyone may look at, and the mask where it blocks no more."""
+    keys = open_keys(keep, slice(None), k.shape[2])
+    if keys.stop - keys.start == k.shape[2]:
+        return k, v, keep
+    keep = keep[..., keys]
+    return k[:, :, keys], v[:, :, keys], None if bool(keep.all()) else keep
 
 
 def _with_causal(keep: Tensor | None, causal: bool, q: Tensor, k: Tensor) -> Tensor | None:

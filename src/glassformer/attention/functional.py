@@ -7,7 +7,8 @@ import torch
 from torch import Tensor
 from torch.overrides import handle_torch_function, has_torch_function
 
-from glassformer.attention.attend import attend, check_dropout
+from glassformer.attention.attend import attend, attend_from_start, check_dropout
+from glassformer.attention.kernels import choose
 from glassformer.attention.kernels.blocks import Problem
 from glassformer.attention.masks import add_open_columns, causal_from_start, check_type, fit_bias, masks_from_torch
 from glassformer.attention.observe import observe_problem
@@ -27,6 +28,8 @@ def compute_attention(problem: Problem, dropout: float, want: Want | None) -> tu
     """Compute attention in the fastest form: the `AttentionFunction` that stands unless another one is given."""
     if want is None:
         q, k, v, keep, bias = problem.q, problem.k, problem.v, problem.keep, problem.bias
+        if problem.from_start:
+            return attend_from_start(q, k, v, dropout), None
         return attend(q, k, v, keep=keep, bias=bias, causal=problem.causal, dropout=dropout), None
     output, facts = observe_problem(problem, want, dropout)
     (weights,) = facts.values()
@@ -162,17 +165,35 @@ def pose(
         check_type("attn_mask", attn_mask)  # torch reads the hint alone
         if q_len == k_len and not further:
             return Problem(q, k, v, None, None, True, scale, q.dtype), None
-        keep, bias = causal_from_start(q_len, k_len, q.device), None
+        keep, bias, from_start = causal_from_start(q_len, k_len, q.device), None, not further
+        causal = False
     else:
+        causal = is_causal and not further and _is_causal(attn_mask, q_len, k_len)
         sizes = {"batch": q.shape[0], "heads": projections.heads, "q_len": q_len, "k_len": k_len}
-        keep, bias = masks_from_torch(key_padding_mask, attn_mask, **sizes)
+        keep, bias = masks_from_torch(key_padding_mask, None if causal else attn_mask, **sizes)
         if bias is not None:
             # Beside a boolean mask it counts as torch counts it: converted to the query's dtype first.
             dtype = bias.dtype if keep is None else torch.promote_types(bias.dtype, query.dtype)
             bias = fit_bias(bias.to(dtype), query.dtype, q.dtype, float32_too=not need_weights)
+        from_start = False
     keep, bias = add_open_columns(keep, bias, further)
     want = (HEAD_MEAN if average else WEIGHTS) if need_weights else None
-    return Problem(q, k, v, keep, bias, False, scale, q.dtype), want
+    return Problem(q, k, v, keep, bias, causal, scale, q.dtype, from_start=from_start), want
+
+
+def _is_causal(mask: Tensor | None, q_len: int, k_len: int) -> bool:
+    """Return whether a mask that is said to be the causal one is, so that the later keys needn't be computed.
+
+    Where the weights are wanted torch reads the mask itself: so a wrong hint must not count.
+    """
+    return (
+        mask is not None
+        and choose.values_can_be_read(mask)
+        and mask.dtype == torch.bool
+        and mask.shape == (q_len, k_len)
+        and q_len == k_len
+        and torch.equal(mask, torch.ones_like(mask).triu(1))
+    )
 
 
 def unbatched(weights: Tensor | None, query: Tensor) -> Tensor | None:

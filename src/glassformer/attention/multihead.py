@@ -11,10 +11,17 @@ from torch import Tensor, nn
 from torch.overrides import has_torch_function
 
 from glassformer.attention.attend import attend, check_dropout, small_self_attention
-from glassformer.attention.functional import AttentionFunction, multi_head_attention_forward, on_each, pose, unbatched
+from glassformer.attention.functional import (
+    AttentionFunction,
+    compute_attention,
+    multi_head_attention_forward,
+    on_each,
+    pose,
+    unbatched,
+)
+from glassformer.attention.kernels import choose
 from glassformer.attention.kernels.blocks import Problem
 from glassformer.attention.kernels.products import linear
-from glassformer.attention.observe import observe_problem
 from glassformer.attention.packing import Packing
 from glassformer.attention.projections import Projections
 from glassformer.attention.small import attend_small
@@ -147,36 +154,52 @@ class MultiheadAttention(nn.MultiheadAttention):
             )
         if self.num_heads * self.head_dim != self.embed_dim:
             raise ArgumentError("an attention that has lost heads is called by its parts: project and attend")
-        packed, bias, out_proj, bias_k = self.in_proj_weight, self.in_proj_bias, self.out_proj, self.bias_k
-        output, output_bias = out_proj.weight, out_proj.bias
+        weights = (self.in_proj_weight, self.in_proj_bias, self.out_proj.weight, self.out_proj.bias)
+        further = (self.bias_k, self.bias_v)
+        masks, wanted = (key_padding_mask, attn_mask, is_causal), (need_weights, average_attn_weights)
+        if query.dtype != torch.float16 or not self._in_float32(query, key, value, *weights, *further, *masks[:2]):
+            return self._attend_to(query, key, value, weights, further, masks, wanted)
+        query, key, value = on_each(Tensor.float, query, key, value)
+        masks = (_float(key_padding_mask), _float(attn_mask), is_causal)
+        weights, further = tuple(map(_float, weights)), tuple(map(_float, further))
+        output, seen = self._attend_to(query, key, value, weights, further, masks, wanted)
+        return output.to(torch.float16), None if seen is None else seen.to(torch.float16)
+
+    def _in_float32(self, query: Tensor, *tensors: Tensor | None) -> bool:
+        """Return whether to compute in float32 what is given in float16; other types are explained elsewhere."""
+        return (
+            self._attention is None
+            and choose.float32_is_faster(query, *tensors)
+            and all(x is None or x.dtype in (torch.float16, torch.bool) for x in tensors)
+            and self.in_proj_weight is not None
+        )
+
+    def _attend_to(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        weights: tuple[Tensor | None, ...],
+        further: tuple[Tensor | None, ...],
+        masks: tuple[Tensor | None, Tensor | None, bool],
+        wanted: tuple[bool, bool],
+    ) -> tuple[Tensor, Tensor | None]:
+        """Return the output and the weights of attention with these weights of the projections and further keys."""
+        (packed, bias, output, output_bias), (bias_k, bias_v) = weights, further
+        key_padding_mask, attn_mask, _ = masks
         swap = self.batch_first and query.dim() == 3
         dropout = self.dropout if self.training else 0.0
-        if (
-            key is value
-            and packed is not None
-            and bias_k is None
-            and not self.add_zero_attn
-            and self._attention is None
-        ):
-            weights, wanted = (packed, bias, output, output_bias), (need_weights, average_attn_weights)
+        simple = packed is not None and output is not None and bias_k is None and not self.add_zero_attn
+        if simple and key is value and self._attention is None:
             inferring = not (self.training or torch.is_grad_enabled())
-            if (
-                inferring
-                and swap
-                and query is key
-                and bias is not None
-                and (attn_mask is None or attn_mask.dtype == torch.bool)
-            ):
-                small = small_self_attention(
-                    query, self.num_heads, weights, key_padding_mask, attn_mask, is_causal, *wanted
-                )
-                if small is not None:
-                    return small
-            small = attend_small(
-                *(query, key, self.num_heads, weights, key_padding_mask, attn_mask, is_causal, *wanted),
-                dropout,
-                self.batch_first,
-            )
+            boolean = attn_mask is None or attn_mask.dtype == torch.bool
+            small = None
+            if inferring and boolean and swap and query is key and bias is not None:
+                whole = (packed, bias, output, output_bias)
+                small = small_self_attention(query, self.num_heads, whole, *masks, *wanted)
+            if small is None:
+                whole = (packed, bias, output, output_bias)
+                small = attend_small(query, key, self.num_heads, whole, *masks, *wanted, dropout, self.batch_first)
             if small is not None:
                 return small
         if swap and query is key and key is value:
@@ -187,12 +210,12 @@ class MultiheadAttention(nn.MultiheadAttention):
         if self._attention is None and has_torch_function(tensors):  # a tensor subclass may override the whole function
             separate = packed is None
             seen, facts = multi_head_attention_forward(
-                *(query, key, value, self.embed_dim, self.num_heads, packed, bias, bias_k, self.bias_v),
+                *(query, key, value, self.embed_dim, self.num_heads, packed, bias, bias_k, bias_v),
                 *(self.add_zero_attn, self.dropout, output, output_bias, self.training),
-                *(key_padding_mask, need_weights, attn_mask, separate),
+                *(key_padding_mask, wanted[0], attn_mask, separate),
                 *((self.q_proj_weight, self.k_proj_weight, self.v_proj_weight) if separate else (None, None, None)),
-                average_attn_weights=average_attn_weights,
-                is_causal=is_causal,
+                average_attn_weights=wanted[1],
+                is_causal=masks[2],
             )
             return seen.transpose(0, 1) if swap else seen, facts
         projections = Projections(
@@ -204,23 +227,15 @@ class MultiheadAttention(nn.MultiheadAttention):
             output,
             output_bias,
             bias_k,
-            self.bias_v,
+            bias_v,
             self.add_zero_attn,
         )
-        masks = (key_padding_mask, attn_mask, is_causal)
-        problem, want = pose(query, key, value, projections, *masks, need_weights, average_attn_weights)
+        problem, want = pose(query, key, value, projections, *masks, *wanted)
         if dropout:
             check_dropout(dropout)
-        if self._attention is not None:
-            heads, weights = self._attention(problem, dropout, want)
-        elif want is None:
-            q, k, v, keep, added = problem.q, problem.k, problem.v, problem.keep, problem.bias
-            heads, weights = attend(q, k, v, keep=keep, bias=added, causal=problem.causal, dropout=dropout), None
-        else:
-            heads, facts = observe_problem(problem, want, dropout)
-            (weights,) = facts.values()
-        output = projections.merge(heads, query)
-        return output.transpose(0, 1) if swap else output.contiguous(), unbatched(weights, query)
+        heads, seen = (self._attention or compute_attention)(problem, dropout, want)
+        merged = projections.merge(heads, query)
+        return merged.transpose(0, 1) if swap else merged.contiguous(), unbatched(seen, query)
 
     def _forward_nested(
         self,
@@ -358,6 +373,11 @@ class MultiheadAttention(nn.MultiheadAttention):
 
 def _spread(x: Tensor, packing: Packing | None) -> Tensor:
     return x if packing is None else packing.spread(x)
+
+
+def _float(x: Tensor | None) -> Tensor | None:
+    """Return a tensor of numbers in float32; a boolean mask stays what it is."""
+    return x if x is None or x.dtype == torch.bool else x.float()
 
 
 def _swap_first_two(x: Tensor) -> Tensor:

@@ -163,3 +163,27 @@ def test_dropout_at_the_ends_of_what_a_byte_decides(p):
     q, k, v = (torch.randn(2, 4, 128, 8) for _ in range(3))
     zero = (dropped_weights(q, k, v, p) == 0).double()
     assert abs(zero.mean().item() - p) < 5 * math.sqrt(p * (1 - p) / zero.numel())
+
+
+@pytest.mark.parametrize("batch_first", [True, False])
+def test_the_output_is_merged_by_a_view_in_the_layout_of_the_queries(batch_first):
+    x = torch.randn(2, 7, 3, 5) if batch_first else torch.randn(7, 2, 3, 5)
+    q = x.transpose(1, 2) if batch_first else x.permute(1, 2, 0, 3)
+    output, _ = attend_in_blocks(Problem(q, q, q, None, None, False, 1.0, q.dtype))
+    merged = output.transpose(1, 2) if batch_first else output.permute(2, 0, 1, 3)
+    assert merged.is_contiguous()
+    assert_close(output, (q @ q.mT).softmax(-1) @ q)
+
+
+@pytest.mark.parametrize("size", [1 << 10, 1 << 12, 1 << 20])
+@pytest.mark.parametrize("masked", [True, False])
+def test_all_weights_alone_are_computed_where_they_stay(monkeypatch, masked, size):
+    monkeypatch.setattr(choose, "BLOCK_BYTES", {"cpu": size})
+    q, k, v = (torch.randn(2, 3, n, 5, dtype=torch.float64) for n in (31, 37, 37))
+    keep = torch.rand(2, 1, 31, 37) > 0.3 if masked else None
+    if keep is not None:
+        keep[1, 0, 3] = False
+    output, facts = attend_in_blocks(Problem(q, k, v, keep, None, False, 0.5, q.dtype), want=Want(weights=True))
+    expected = weigh(q, k, keep=keep, scale=0.5)
+    assert_close(facts["weights"], expected)
+    assert_close(output, expected @ v)

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from glassformer.attention.kernels import choose
 from glassformer.attention.kernels.products import RightFactor
-from glassformer.attention.kernels.scratch import Scratch
+from glassformer.attention.kernels.scratch import Place, Scratch
 
 BLOCKS_IN_BUDGET = 8  # how many times a block's size the backward pass holds, at most
 
@@ -32,6 +32,8 @@ class Problem:
     """The dtype to compute in."""
     budget: int | None = None
     """The bytes that all blocks together may take."""
+    from_start: bool = False
+    """True says that `keep` is `masks.causal_from_start`, which some forms needn't read."""
 
     @property
     def masked(self) -> bool:
@@ -68,8 +70,8 @@ class Group:
     def __init__(self, problem: Problem, entries: slice, heads: slice, rows: int) -> None:
         self.problem = problem
         self.entries, self.heads = entries, heads
-        self.keys = _open_keys(problem.keep, entries, problem.k.shape[2])
-        self.q = (problem.q[entries, heads].to(problem.dtype) * problem.scale).flatten(0, 1)
+        self.keys = open_keys(problem.keep, entries, problem.k.shape[2])
+        self.q = _scaled(problem.q[entries, heads], problem).flatten(0, 1)
         k, v = (self._of_head(x).to(problem.dtype).flatten(0, 1) for x in (problem.k, problem.v))
         self.k, self.v = (k.contiguous(), v.contiguous()) if k.shape[1] >= choose.COPY_KEYS_FROM else (k, v)
         self._keys_transposed = RightFactor(self.k.mT)
@@ -99,7 +101,7 @@ class Group:
                 stop = max(self.keys.start + 1, min(stop, rows.stop + offset))
             yield Block(self.entries, self.heads, rows, slice(self.keys.start, stop), offset)
 
-    def score(self, block: Block, scratch: Scratch) -> Tensor:
+    def score(self, block: Block, scratch: Scratch | Place) -> Tensor:
         """Return the scores of a block (G, rows, keys), -inf where a query may not look."""
         q = self.q[:, block.rows]
         seen = block.keys.stop - block.keys.start
@@ -139,14 +141,19 @@ class Group:
         return blocked.all(-1, keepdim=True).expand(*block.by_head(like).shape[:3], 1).flatten(0, 1)
 
 
-def groups(problem: Problem) -> Iterator[Group]:
-    """Divide the problem: short sequences share a block, a long one is cut by rows, the longest also by heads."""
+def groups(problem: Problem, *, few_heads: bool = False) -> Iterator[Group]:
+    """Divide the problem: short sequences share a block, a long one is cut by rows, the longest also by heads.
+
+    With `few_heads` a block holds all rows of its heads, or rows of a single one.
+    """
     batch, heads, q_len, _ = problem.q.shape
     size = choose.BLOCK_BYTES[problem.q.device.type]
     if problem.budget is not None:
         size = min(size, problem.budget // BLOCKS_IN_BUDGET)
     fit = max(1, size // (problem.k.shape[2] * problem.dtype.itemsize))  # rows of one head
     together = min(heads, max(1, fit // min(choose.BLOCK_ROWS, q_len)))
+    if few_heads:
+        together = max(1, min(heads, fit // q_len))
     rows = max(1, fit // together)
     entries = min(batch, max(1, rows // q_len)) if together == heads else 1
     for first in range(0, batch, entries):
@@ -154,6 +161,13 @@ def groups(problem: Problem) -> Iterator[Group]:
             yield Group(
                 problem, slice(first, min(first + entries, batch)), slice(head, min(head + together, heads)), rows
             )
+
+
+def _scaled(q: Tensor, problem: Problem) -> Tensor:
+    """Return a copy of queries times the scale, laid out one after the other."""
+    if q.dtype != problem.dtype:
+        return q.to(problem.dtype) * problem.scale
+    return torch.mul(q, problem.scale, out=torch.empty(q.shape, dtype=q.dtype, device=q.device))
 
 
 def where_in(mask: Tensor, block: Block) -> tuple[slice, slice, slice, slice]:
@@ -175,7 +189,7 @@ def _triangle(block: Block, keys: slice, device: torch.device) -> Tensor:
     return torch.arange(first, block.keys.start + keys.stop, device=device) <= positions[:, None]
 
 
-def _open_keys(keep: Tensor | None, entries: slice, k_len: int) -> slice:
+def open_keys(keep: Tensor | None, entries: slice, k_len: int) -> slice:
     """Return the keys without the padding before and after all that these entries may look at; at least one."""
     if keep is None or keep.shape[1] > 1 or keep.shape[2] > 1 or keep.device.type != "cpu":
         return slice(0, k_len)

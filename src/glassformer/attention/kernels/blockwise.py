@@ -20,7 +20,7 @@ from glassformer.attention.kernels.blocks import Block, Problem, groups, where_i
 from glassformer.attention.kernels.dropper import Dropper
 from glassformer.attention.kernels.plain import observe_plainly
 from glassformer.attention.kernels.products import RightFactor
-from glassformer.attention.kernels.scratch import Scratch
+from glassformer.attention.kernels.scratch import Place, Scratch
 from glassformer.attention.kernels.statistics import Facts, Sizes, Statistic, statistics
 from glassformer.attention.want import NOTHING, Want
 
@@ -124,7 +124,11 @@ def _forward(problem: Problem, settings: _Settings) -> tuple[Tensor, Facts]:
             pass
     batch, heads, q_len, _ = problem.q.shape
     width = problem.v.shape[3]
-    output = problem.v.new_empty(batch, q_len, heads, width).transpose(1, 2)  # so that the heads are merged by a view
+    # Laid out as the queries' input, so that the heads are merged by a view.
+    if problem.q.stride(2) > problem.q.stride(0):
+        output = problem.v.new_empty(q_len, batch, heads, width).permute(1, 2, 0, 3)
+    else:
+        output = problem.v.new_empty(batch, q_len, heads, width).transpose(1, 2)
     facts: Facts = {}
     for name in ("lse", "entropy"):
         if getattr(want, name):
@@ -134,11 +138,14 @@ def _forward(problem: Problem, settings: _Settings) -> tuple[Tensor, Facts]:
         statistic.prepare(facts)
     drop = settings.dropper(problem)
     for_scores, for_weights = _scratch(problem), _scratch(problem)
-    for group in groups(problem):
+    # All weights alone are computed where they stay.
+    alone = want == Want(weights=True) and drop is None and not problem.causal and problem.dtype == problem.q.dtype
+    for group in groups(problem, few_heads=alone):
         values = RightFactor(group.v)
         for block in group.blocks():
             place = (block.entries, block.heads, block.rows)
-            s = group.score(block, for_scores)
+            in_place = alone and block.keys == slice(0, problem.k.shape[2])
+            s = group.score(block, Place(facts["weights"][place].flatten(0, 1)) if in_place else for_scores)
             told = want.lse or want.entropy
             p = group.softmax(block, s, out=for_weights.shaped(s.shape) if told else s)
             if told:
@@ -151,7 +158,7 @@ def _forward(problem: Problem, settings: _Settings) -> tuple[Tensor, Facts]:
                     facts["entropy"][place] = block.by_head(entropy.masked_fill_(reference == -math.inf, 0.0))
             if drop is not None:
                 p.mul_(drop.next(p))
-            for statistic in wanted:
+            for statistic in () if in_place else wanted:
                 statistic.add(block, p, facts)
             seen = p.new_empty(*p.shape[:2], width)
             values.inner(p.shape[-1]).multiply(p, out=seen)

@@ -6,6 +6,17 @@ import torch
 from torch import Tensor
 
 
+class Place:
+    """A tensor that stands where scratch memory might: what is computed in it stays."""
+
+    def __init__(self, tensor: Tensor) -> None:
+        self._tensor = tensor
+
+    def shaped(self, shape: torch.Size | tuple[int, ...]) -> Tensor:
+        assert self._tensor.shape == torch.Size(shape)
+        return self._tensor
+
+
 class Scratch:
     """Memory for a tensor of any shape, which grows to the largest asked for. Each use overwrites the one before."""
 
