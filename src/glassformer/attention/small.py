@@ -1,7 +1,8 @@
 """Attention over small inputs, where calling the operations takes longer than the operations: as few as there can be.
 
-At 1 x 8 x 64 an operation takes 1 to 9 us, of which next to nothing is arithmetic. So nothing is made here that is only
-handed on, and what doesn't fit is left to the general way, which also explains what is wrong with an argument.
+A GPU waits for the first call, too, whatever the size. At 1 x 8 x 64 an operation takes 1 to 9 us, of which next to
+nothing is arithmetic. So nothing is made here that is only handed on, and what doesn't fit is left to the general way,
+which also explains what is wrong with an argument.
 """
 
 import math
@@ -43,9 +44,13 @@ def attend_small(
     if entries != batch or (is_causal and attn_mask is None):
         return None
     tensors = (query, key, packed, bias, output, output_bias)
-    if not choose.calls_are_the_time(batch, q_len, k_len, heads, tensors, key_padding_mask, attn_mask):
-        return None
     hint = is_causal and not need_weights and key_padding_mask is None
+    unmasked = key_padding_mask is None and (hint or attn_mask is None)
+    sizes = (batch, q_len, k_len, heads)
+    if not choose.calls_are_the_time(*sizes, tensors, key_padding_mask, attn_mask) and not (
+        unmasked and not need_weights and choose.calls_are_the_gpus_time(*sizes, tensors, attn_mask)
+    ):
+        return None
     if query is key:
         q, k, v = _heads(F.linear(query, packed, bias), 3, heads, batch_first)
     else:
