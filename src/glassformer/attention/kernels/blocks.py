@@ -68,7 +68,7 @@ class Group:
     def __init__(self, problem: Problem, entries: slice, heads: slice, rows: int) -> None:
         self.problem = problem
         self.entries, self.heads = entries, heads
-        self.keys = _open_keys(problem.keep, entries, problem.k.shape[2])
+        self.keys = open_keys(problem.keep, entries, problem.k.shape[2])
         self.q = (problem.q[entries, heads].to(problem.dtype) * problem.scale).flatten(0, 1)
         k, v = (self._of_head(x).to(problem.dtype).flatten(0, 1) for x in (problem.k, problem.v))
         self.k, self.v = (k.contiguous(), v.contiguous()) if k.shape[1] >= choose.COPY_KEYS_FROM else (k, v)
@@ -175,7 +175,7 @@ def _triangle(block: Block, keys: slice, device: torch.device) -> Tensor:
     return torch.arange(first, block.keys.start + keys.stop, device=device) <= positions[:, None]
 
 
-def _open_keys(keep: Tensor | None, entries: slice, k_len: int) -> slice:
+def open_keys(keep: Tensor | None, entries: slice, k_len: int) -> slice:
     """Return the keys without the padding before and after all that these entries may look at; at least one."""
     if keep is None or keep.shape[1] > 1 or keep.shape[2] > 1 or keep.device.type != "cpu":
         return slice(0, k_len)

@@ -39,6 +39,10 @@ def attend_in_blocks(problem: Problem, dropout: float = 0.0, want: Want = NOTHIN
         torch.is_grad_enabled()
         and any(x is not None and x.requires_grad for x in (problem.q, problem.k, problem.v, problem.bias))
     ):
+        if choose.compiled_fits(problem.q, problem.k, problem.v, problem.bias, want, dropout, problem.budget):
+            from glassformer.attention.kernels.compiled.attend import attend_compiled
+
+            return attend_compiled(problem, want)
         return _forward(problem, settings)
     names: list[str] = []
     output, *tensors = _Attend.apply(problem.q, problem.k, problem.v, problem.bias, problem, settings, names)

@@ -176,6 +176,55 @@ def blocks_are_faster(q: Tensor, k: Tensor, v: Tensor, dropout: float = 0.0) -> 
     )
 
 
+# Functions compiled by numba in place of blocks
+
+COMPILED_FROM_SCORES = 1 << 20  # below, starting threads takes as long as it saves
+COMPILED_UP_TO_TOP = 64  # the largest are sorted in as they come
+COMPILED_FACTS = {"entropy", "received", "distance", "lse", "top"}
+COMPILED_ROWS = 96  # queries of a block: a multiple of 6
+COMPILED_BYTES = 8 << 20  # of a block's weights
+
+
+@cache
+def compiler_is_there() -> bool:
+    """Return whether numba is installed, and this processor multiplies and adds in one instruction."""
+    if find_spec("numba") is None:
+        return False
+    from glassformer.attention.kernels.compiled.jit import binding
+
+    return platform.machine() in ("aarch64", "arm64") or bool(binding.get_host_cpu_features().get("fma"))
+
+
+def compiled_fits(
+    q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, want: Want, dropout: float, budget: int | None
+) -> bool:
+    """Return whether compiled functions are the faster form, and compute what is asked: float32 on a CPU."""
+    return (
+        not dropout
+        and q.device.type == "cpu"
+        and q.dtype == torch.float32
+        and budget is None
+        and (bias is None or (bias.dtype == torch.float32 and not bias.requires_grad))
+        and COMPILED_FACTS.issuperset(want.asked)
+        and want.top <= COMPILED_UP_TO_TOP
+        and q.shape[0] * q.shape[1] * q.shape[2] * k.shape[2] >= max(1, COMPILED_FROM_SCORES)
+        and v.shape[3] > 0
+        and compiler_is_there()
+    )
+
+
+def compiled_height(q_len: int, k_len: int) -> int:
+    """Return how many queries a block has."""
+    fit = COMPILED_BYTES // (4 * max(1, k_len)) // 6 * 6
+    return max(6, min(COMPILED_ROWS, fit, -(-q_len // 6) * 6))
+
+
+def compiled_threads(q: Tensor, k: Tensor) -> int:
+    """Return how many threads share the work."""
+    blocks = q.shape[0] * q.shape[1] * -(-q.shape[2] // compiled_height(q.shape[2], k.shape[2]))
+    return max(1, min(torch.get_num_threads(), blocks))
+
+
 # GPU kernels in place of blocks
 
 KERNELS_UP_TO_TOP = 64  # the kernel keeps the largest weights in registers
