@@ -1,5 +1,6 @@
 """The division of attention's queries among threads, so that each computes as many weights as another."""
 
+from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
@@ -28,6 +29,26 @@ def spans_of(problem: Problem, height: int, threads: int) -> list[Tensor]:
     cost = (seen.clamp(min=1) * (ends - starts))[:, None].expand(batch, heads, len(starts)).flatten().cumsum(0)
     cuts = [0, *(torch.searchsorted(cost, cost[-1] * n / threads) for n in range(1, threads)), len(cost)]
     return [_between(int(a), int(b), len(starts), heads, q_len, height, open_) for a, b in pairwise(cuts)]
+
+
+def shared_keys(shares: list[Tensor], served: int) -> tuple[list[Tensor], list[tuple[int, int]]]:
+    """Return the spans with a number each, and whose keys the numbers from 0 on stand for: entry and head of keys.
+
+    -1 is the number of a span whose keys no other thread uses, so that it may write their gradients itself; the others
+    have one for each thread and head of keys. `served` heads share the keys of one.
+    """
+    owners = [[(entry, head // served) for entry, head in spans[:, :2].tolist()] for spans in shares]
+    users = Counter(owner for of_thread in owners for owner in set(of_thread))
+    found: list[tuple[int, int]] = []
+    numbered = []
+    for spans, of_thread in zip(shares, owners, strict=True):
+        own = dict.fromkeys(of_thread, -1)
+        for owner in own:
+            if users[owner] > 1:
+                own[owner] = len(found)
+                found.append(owner)
+        numbered.append(torch.cat([spans, torch.tensor([[own[owner]] for owner in of_thread]).view(-1, 1)], 1))
+    return numbered, found
 
 
 def _between(begin: int, end: int, blocks: int, heads: int, q_len: int, height: int, open_: list[slice]) -> Tensor:
