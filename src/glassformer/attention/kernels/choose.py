@@ -178,7 +178,9 @@ def blocks_are_faster(q: Tensor, k: Tensor, v: Tensor, dropout: float = 0.0) -> 
 
 # Functions compiled by numba in place of blocks
 
-COMPILED_FROM_SCORES = 1 << 20  # below, starting threads takes as long as it saves
+COMPILED_FROM_SCORES = 1 << 16
+COMPILED_THREADS_FROM_SCORES = 1 << 20  # below, starting them takes as long as they save
+COMPILED_PIECES = 4  # for each thread
 COMPILED_UP_TO_TOP = 64  # the largest are sorted in as they come
 COMPILED_FACTS = {"entropy", "received", "distance", "lse", "top"}
 COMPILED_ROWS = 96  # queries of a block: a multiple of 6
@@ -219,10 +221,11 @@ def compiled_height(q_len: int, k_len: int) -> int:
     return max(6, min(COMPILED_ROWS, fit, -(-q_len // 6) * 6))
 
 
-def compiled_threads(q: Tensor, k: Tensor) -> int:
-    """Return how many threads share the work."""
-    blocks = q.shape[0] * q.shape[1] * -(-q.shape[2] // compiled_height(q.shape[2], k.shape[2]))
-    return max(1, min(torch.get_num_threads(), blocks))
+def compiled_threads(q: Tensor, k: Tensor) -> tuple[int, int]:
+    """Return how many threads share the work, and how many pieces it is cut into."""
+    scores = q.shape[0] * q.shape[1] * q.shape[2] * k.shape[2]
+    threads = torch.get_num_threads() if scores >= COMPILED_THREADS_FROM_SCORES else 1
+    return threads, COMPILED_PIECES * threads if threads > 1 else 1
 
 
 # GPU kernels in place of blocks

@@ -9,7 +9,7 @@ from torch import Tensor
 from glassformer.attention.kernels import choose
 from glassformer.attention.kernels.blocks import Problem, own
 from glassformer.attention.kernels.compiled.forward import attend_spans
-from glassformer.attention.kernels.compiled.spans import shared_keys, side_by_side, spans_of
+from glassformer.attention.kernels.compiled.spans import pieces_of, side_by_side, with_places
 from glassformer.attention.kernels.plain import plain_gradients
 from glassformer.attention.kernels.statistics import Facts
 from glassformer.attention.want import Want
@@ -83,24 +83,20 @@ def _forward(problem: Problem, want: Want) -> _Done:
     q, k, v = problem.q, problem.k, problem.v
     batch, heads, q_len, _ = q.shape
     height = choose.compiled_height(q_len, k.shape[2])
-    shares = spans_of(problem, height, choose.compiled_threads(q, k))
+    threads, number = choose.compiled_threads(q, k)
+    pieces, shared = with_places(pieces_of(problem, height, number), served=1)
     output = v.new_empty(batch, q_len, heads, v.shape[3]).transpose(1, 2)  # so that the heads are merged by a view
     peak, tilt, entropy, distance = (v.new_empty(batch, heads, q_len) for _ in range(4))
     top = v.new_zeros(batch, heads, q_len, want.top)
     top_keys = torch.full(top.shape, -1)
-    parts = [v.new_zeros(len(spans), k.shape[2] if want.received else 0) for spans in shares]
-    inputs = _inputs(problem)
+    summed = k.shape[2] if want.received else 0
+    received, parts = v.new_zeros(batch, heads, summed), v.new_zeros(len(shared), summed)
     results = output, peak, tilt, entropy, distance
-    side_by_side(
-        [
-            partial(attend_spans, *inputs, height, *map(_array, (spans, *results, part, top, top_keys)))
-            for spans, part in zip(shares, parts, strict=True)
-        ]
-    )
-    received = v.new_zeros(batch * heads, k.shape[2] if want.received else 0)
-    every = torch.cat(shares)
-    received.index_add_(0, every[:, 0] * heads + every[:, 1], torch.cat(parts))
-    return _Done(*results, received.unflatten(0, (batch, heads)), top, top_keys)
+    inputs, arrays = _inputs(problem), [_array(x) for x in (*results, received, parts, top, top_keys)]
+    side_by_side([partial(attend_spans, *inputs, height, _array(spans), *arrays) for spans in pieces], threads)
+    for owner, part in zip(shared, parts, strict=True):
+        received[owner] += part
+    return _Done(*results, received, top, top_keys)
 
 
 def _backward(problem: Problem, done: _Done, grad_output: Tensor | None, grads: Facts) -> tuple[Tensor, ...]:
@@ -119,25 +115,23 @@ def _backward(problem: Problem, done: _Done, grad_output: Tensor | None, grads: 
         constants -= grads["lse"].masked_fill(nowhere, 0.0)  # their lse is -inf, and so may be what was made of it
     of_received = _given(grads, "received", v.new_empty(batch, heads, k.shape[2]))
     height = choose.compiled_height(q_len, k.shape[2])
-    shares, owners = shared_keys(spans_of(problem, height, choose.compiled_threads(q, k)), heads // k.shape[1])
+    threads, number = choose.compiled_threads(q, k)
+    pieces, shared = with_places(pieces_of(problem, height, number), served=heads // k.shape[1])
     grad_q, grad_k, grad_v = torch.empty_like(q), k.new_zeros(k.shape), v.new_zeros(v.shape)
-    shared_k, shared_v = (x.new_zeros(len(owners), 1, *x.shape[2:]) for x in (k, v))
-    inputs = _inputs(problem)
+    shared_k, shared_v = (x.new_zeros(len(shared), 1, *x.shape[2:]) for x in (k, v))
     by_query = done.peak.masked_fill(nowhere, 0.0), done.tilt, constants, of_entropy, of_distance, of_received
-    results = of_top, done.top_keys, grad_q, grad_k, grad_v, shared_k, shared_v
+    inputs, given = _inputs(problem), [_array(x) for x in (grad_output, *by_query)]
+    results = [_array(x) for x in (of_top, done.top_keys, grad_q, grad_k, grad_v, shared_k, shared_v)]
     side_by_side(
         [
-            partial(
-                push_back_spans,
-                *(*inputs, height, _array(spans), *map(_array, (grad_output, *by_query)), "received" in grads),
-                *map(_array, results),
-            )
-            for spans in shares
-        ]
+            partial(push_back_spans, *inputs, height, _array(spans), *given, "received" in grads, *results)
+            for spans in pieces
+        ],
+        threads,
     )
-    for (entry, head), of_keys, of_values in zip(owners, shared_k, shared_v, strict=True):
-        grad_k[entry, head] += of_keys[0]
-        grad_v[entry, head] += of_values[0]
+    for owner, of_keys, of_values in zip(shared, shared_k, shared_v, strict=True):
+        grad_k[owner] += of_keys[0]
+        grad_v[owner] += of_values[0]
     return grad_q, grad_k, grad_v
 
 

@@ -147,9 +147,8 @@ def _compile(version: int) -> Any:
     ):  # fmt: skip
         """Set the gradient of the queries of some spans, and add their part to those of their keys and values.
 
-        Spans are as in `attend_spans`, with a number at the end: below 0 if no other thread adds to the gradients of
-        the same keys, else where in `shared_k` and `shared_v` this one adds. `peaks` are 0 where a query may look
-        nowhere, and with `sweep` the part of `of_received` is added to `constants`.
+        Where `with_places` has a place for them, they are added to `shared_k` and `shared_v`. `peaks` are 0 where a
+        query may look nowhere, and with `sweep` the part of `of_received` is added to `constants`.
         """
         assert version
         served = q.shape[1] // max(1, k.shape[1])  # heads that share keys

@@ -163,29 +163,30 @@ def _compile(version: int) -> Any:
     @kept(
         types.void(
             *(ANY, ANY, ANY, MASK, BIAS, types.float32, types.boolean, types.int64, SPANS),
-            *(ANY, QUERIES, QUERIES, QUERIES, QUERIES, types.float32[:, ::1], BIAS, types.int64[:, :, :, ::1]),
+            *(ANY, *[QUERIES] * 5, types.float32[:, ::1], BIAS, types.int64[:, :, :, ::1]),
         )
     )
     @no_type_check
     def attend(
         q, k, v, keep, bias, scale, causal, height, spans,
-        output, peaks, tilts, entropy, distance, received, top, top_keys,
+        output, peaks, tilts, entropy, distance, received, parts, top, top_keys,
     ):  # fmt: skip
-        """Compute the queries of some spans, each of them: entry, head, first and last row, first and last key.
+        """Compute the queries of some spans: see `Span`, and `with_places` for a span's last number.
 
-        `output` and facts are set, but to `received` (spans, keys), if there is any, each span's part is added, and to
-        `top`, which is filled with zeros before.
+        `output` and facts are set, but `received`, if it is wanted, is added to, or `parts`. `top` holds zeros, and
+        `top_keys` -1.
         """
         assert version
         served = q.shape[1] // max(1, k.shape[1])  # heads that share keys
         for n in range(len(spans)):
-            entry, head, first, last, first_key, last_key = spans[n]
+            entry, head, first, last, first_key, last_key, part = spans[n]
             place, keys = (entry, head), slice(first_key, last_key)
+            onto = received[place] if part < 0 else parts[part]
             attend_rows(
                 q[place], k[entry, head // served, keys], v[entry, head // served, keys], keep, bias, scale, causal,
                 (k.shape[2] - q.shape[2] if causal else 0) - first_key, first_key, entry, head, first, last, height,
                 output[place], peaks[place], tilts[place], entropy[place], distance[place],
-                received[n, first_key:last_key] if received.shape[1] else received[n], top[place], top_keys[place],
+                onto[first_key:last_key], top[place], top_keys[place],
             )  # fmt: skip
 
     return attend
