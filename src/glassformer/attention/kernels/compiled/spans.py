@@ -46,7 +46,7 @@ def pieces_of(problem: Problem, height: int, number: int) -> list[list[Span]]:
             seen = min(open_.stop, end + k_len - q_len) if problem.causal else open_.stop
             of_head.append((end - start) * max(1, seen - open_.start))
         costs += of_head * heads
-    until = list(accumulate(costs))
+    until = [*accumulate(costs)] or [0]
     cuts = [0, *(bisect_left(until, until[-1] * n / number) for n in range(1, number)), len(costs)]
     return [
         _spans(begin, end, len(starts), height, (heads, q_len), keys) for begin, end in pairwise(cuts) if begin < end
