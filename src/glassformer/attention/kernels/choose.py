@@ -178,13 +178,15 @@ def blocks_are_faster(q: Tensor, k: Tensor, v: Tensor, dropout: float = 0.0) -> 
 
 # Functions compiled by numba in place of blocks
 
-COMPILED_FROM_SCORES = 1 << 16
-COMPILED_THREADS_FROM_SCORES = 1 << 20  # below, starting them takes as long as they save
-COMPILED_PIECES = 4  # for each thread
-COMPILED_UP_TO_TOP = 64  # the largest are sorted in as they come
+# On two threads of an AMD Zen 4 blocks take twice as long at every size: 6 ms against 4 at 1 x 8 x 512. But numba
+# compiles for some seconds when a machine first needs them.
+COMPILED_FROM_SCORES = 1 << 20
 COMPILED_FACTS = {"entropy", "received", "distance", "lse", "top"}
-COMPILED_ROWS = 96  # queries of a block: a multiple of 6
-COMPILED_BYTES = 8 << 20  # of a block's weights
+COMPILED_UP_TO_TOP = 64  # the largest are sorted in as they come
+COMPILED_ROWS = 96  # queries of a block at most, a multiple of 6
+COMPILED_BYTES = 4 << 20  # of a block's weights, unless that are fewer than so many queries:
+COMPILED_ROWS_AT_LEAST = 24
+COMPILED_PIECES = 4  # for each thread
 
 
 @cache
@@ -216,15 +218,14 @@ def compiled_fits(
 
 
 def compiled_height(q_len: int, k_len: int) -> int:
-    """Return how many queries a block has."""
-    fit = COMPILED_BYTES // (4 * max(1, k_len)) // 6 * 6
-    return max(6, min(COMPILED_ROWS, fit, -(-q_len // 6) * 6))
+    """Return how many queries a block has: a multiple of 6, the rows of a product's tile."""
+    fit = max(COMPILED_ROWS_AT_LEAST, COMPILED_BYTES // (4 * max(1, k_len)))
+    return max(1, min(COMPILED_ROWS, fit, q_len + 5) // 6) * 6
 
 
-def compiled_threads(q: Tensor, k: Tensor) -> tuple[int, int]:
-    """Return how many threads share the work, and how many pieces it is cut into."""
-    scores = q.shape[0] * q.shape[1] * q.shape[2] * k.shape[2]
-    threads = torch.get_num_threads() if scores >= COMPILED_THREADS_FROM_SCORES else 1
+def compiled_threads() -> tuple[int, int]:
+    """Return how many threads share the work, and into how many pieces it is cut for them."""
+    threads = torch.get_num_threads()
     return threads, COMPILED_PIECES * threads if threads > 1 else 1
 
 

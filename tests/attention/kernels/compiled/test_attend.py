@@ -88,7 +88,7 @@ def test_facts_and_gradients_over_many_tiles(k_len, q_len, rows, threads, kind, 
     mask = {**masks(kind, q_len, k_len), "causal": causal}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(choose, "COMPILED_ROWS", rows)
-        patch.setattr(choose, "compiled_threads", lambda q, k: (threads, 3 * threads))
+        patch.setattr(choose, "compiled_threads", lambda: (threads, 3 * threads))
         found = compiled(*inputs, want, **mask)
         expected = exact(*inputs, want, **mask)
         keys, expected_keys = found.pop("top_keys"), expected.pop("top_keys")
@@ -108,7 +108,7 @@ def test_facts_and_gradients_over_many_tiles(k_len, q_len, rows, threads, kind, 
 
 
 def test_threads_give_the_same_bits_every_time(monkeypatch):
-    monkeypatch.setattr(choose, "compiled_threads", lambda q, k: (3, 12))
+    monkeypatch.setattr(choose, "compiled_threads", lambda: (3, 12))
     monkeypatch.setattr(choose, "COMPILED_ROWS", 12)
     inputs = heads(301, 577)
 
@@ -133,7 +133,7 @@ def test_scores_too_low_for_float32_give_nan_as_softmax_does():
 
 @pytest.mark.parametrize(("threads", "pieces"), [(1, 1), (2, 8)])
 def test_a_nan_stays_in_its_row(threads, pieces, monkeypatch):
-    monkeypatch.setattr(choose, "compiled_threads", lambda q, k: (threads, pieces))
+    monkeypatch.setattr(choose, "compiled_threads", lambda: (threads, pieces))
     q, k, v = (x.detach().clone() for x in heads(50, 300))
     clean = compiled(q, k, v, FACTS)
     q[1, 2, 33] = torch.nan

@@ -83,7 +83,7 @@ def _forward(problem: Problem, want: Want) -> _Done:
     q, k, v = problem.q, problem.k, problem.v
     batch, heads, q_len, _ = q.shape
     height = choose.compiled_height(q_len, k.shape[2])
-    threads, number = choose.compiled_threads(q, k)
+    threads, number = choose.compiled_threads()
     pieces, shared = with_places(pieces_of(problem, height, number), served=1)
     output = v.new_empty(batch, q_len, heads, v.shape[3]).transpose(1, 2)  # so that the heads are merged by a view
     peak, tilt, entropy, distance = (v.new_empty(batch, heads, q_len) for _ in range(4))
@@ -115,7 +115,7 @@ def _backward(problem: Problem, done: _Done, grad_output: Tensor | None, grads: 
         constants -= grads["lse"].masked_fill(nowhere, 0.0)  # their lse is -inf, and so may be what was made of it
     of_received = _given(grads, "received", v.new_empty(batch, heads, k.shape[2]))
     height = choose.compiled_height(q_len, k.shape[2])
-    threads, number = choose.compiled_threads(q, k)
+    threads, number = choose.compiled_threads()
     pieces, shared = with_places(pieces_of(problem, height, number), served=heads // k.shape[1])
     grad_q, grad_k, grad_v = torch.empty_like(q), k.new_zeros(k.shape), v.new_zeros(v.shape)
     shared_k, shared_v = (x.new_zeros(len(shared), 1, *x.shape[2:]) for x in (k, v))

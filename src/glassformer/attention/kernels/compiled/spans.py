@@ -90,8 +90,9 @@ def with_places(pieces: list[list[Span]], served: int) -> tuple[list[Tensor], li
 
 
 def side_by_side(work: list[Callable[[], None]], threads: int) -> None:
-    """Do pieces of work on this thread and `threads` - 1 others, each taking the next that nobody has taken."""
+    """Do pieces of work on this thread and up to `threads` - 1 others, each taking the next that nobody has taken."""
     waiting = deque(work)
+    threads = min(threads, len(work))
 
     def take() -> None:
         while waiting:
@@ -101,7 +102,7 @@ def side_by_side(work: list[Callable[[], None]], threads: int) -> None:
                 return
             piece()
 
-    if threads == 1:
+    if threads <= 1:
         take()
         return
     with ThreadPoolExecutor(threads - 1, "glassformer") as pool:
