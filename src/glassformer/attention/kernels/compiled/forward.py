@@ -19,7 +19,14 @@ from glassformer.attention.kernels.compiled.products import (
     up_to,
 )
 from glassformer.attention.kernels.compiled.registers import COLUMNS, ROWS
-from glassformer.attention.kernels.compiled.rows import add_scaled, exponentiate, keep_largest, largest_of, mask_row
+from glassformer.attention.kernels.compiled.rows import (
+    PART,
+    add_scaled,
+    exponentiate,
+    keep_largest,
+    largest_of,
+    mask_row,
+)
 
 TILE = 288
 """Keys of a tile: a multiple of COLUMNS and of ROWS."""
@@ -67,6 +74,7 @@ def attend_rows(
     tiles = up_to(keys, TILE) // TILE
     e = np.empty((tiles if all_tiles else 1) * height * TILE, F)
     references, highest = np.empty((tiles, height), F), np.empty((tiles, height), F)
+    parts = np.empty((chosen * TILE // PART, 1), F)
     totals, slopes, distances = np.empty(height), np.empty(height), np.empty(height)  # float64
     peak = np.empty(height, F)
     for start in range(first, last, height):
@@ -148,9 +156,18 @@ def attend_rows(
                         weights[n], chosen_keys[n] = F(math.nan), first_key + min(n, keys - 1)
                     continue
                 used = up_to(stop, TILE) // TILE
-                least = F(0)
-                if used > chosen:  # each of so many tiles has a weight as large
+                # So many tiles, or parts of them, have a weight as large as the least of their largest.
+                if used > chosen:
                     least = F(0.999 * math.exp(nth_largest(highest, row, used, chosen) - peak[row]) * totals[row])
+                else:
+                    found = 0
+                    for tile in range(used):
+                        at = (tile * height + row) * TILE
+                        for n in range(at, at + min(TILE, stop - tile * TILE), PART):
+                            part = e[n : min(n + PART, at + min(TILE, stop - tile * TILE))]
+                            parts[found, 0] = largest_of(part) * references[tile, row]
+                            found += 1
+                    least = nth_largest(parts, 0, found, chosen) if found >= chosen else F(0)
                 for tile in range(used):
                     at = (tile * height + row) * TILE
                     wide = min(TILE, stop - tile * TILE)

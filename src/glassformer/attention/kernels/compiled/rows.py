@@ -9,6 +9,9 @@ from glassformer.attention.kernels.compiled.registers import bits, from_bits
 LEAST = F(-87.0)
 """exp of less is 0, as float32 ends at 1e-38."""
 
+PART = 32
+"""Numbers of a row that are passed over if none of them is among the largest."""
+
 _TO_BITS = F(1.5 * 2**23)  # added to a number below 2^22, it leaves its whole part in the last bits
 _LOG2_E = F(1 / math.log(2))
 _LN_2 = F(0.693145751953125)  # few digits, so that its product with a whole number is exact; the next line has the rest
@@ -124,13 +127,13 @@ def keep_largest(row, factor, first, least, weights, keys):
     Those below `least` can't be among them. The first of the row has position `first`. Zeros are left out.
     """
     last = len(weights) - 1
-    for start in range(0, len(row), 32):
-        chunk = row[start : start + 32]
+    for start in range(0, len(row), PART):
+        part = row[start : start + PART]
         bar = max(least, weights[last])
-        if largest_of(chunk) * factor < bar:
+        if largest_of(part) * factor < bar:
             continue
-        for n in range(len(chunk)):
-            weight = chunk[n] * factor
+        for n in range(len(part)):
+            weight = part[n] * factor
             if weight < least or weight <= weights[last]:
                 continue
             place = last
