@@ -122,13 +122,18 @@ def test_threads_give_the_same_bits_every_time(monkeypatch):
         assert all(map(torch.equal, first, run()))
 
 
-def test_scores_too_low_for_float32_give_nan_as_softmax_does():
+@pytest.mark.parametrize("masked", [False, True])
+def test_scores_too_low_for_float32_give_nan_as_softmax_does(masked):
     q, k, v = (torch.ones(1, 1, 7, D) for _ in range(3))
-    output, seen = observe(q * 1e30, k * -1e30, v, want=FACTS)
+    keep = torch.ones(1, 1, 7, 7, dtype=torch.bool)
+    keep[:, :, 2] = False
+    output, seen = observe(q * 1e30, k * -1e30, v, keep=keep if masked else None, want=FACTS)
     assert torch.softmax(torch.full((3,), -math.inf), -1).isnan().all()
-    assert all(x.isnan().all() for x in (output, seen.entropy, seen.distance, seen.received, seen.top.weights))
-    kept, _ = observe(q * 1e30, k * -1e30, v, keep=torch.zeros(1, 1, 7, 7, dtype=torch.bool), want=FACTS)
-    assert not kept.any()
+    assert seen.received.isnan().all()
+    for fact in (output, seen.entropy, seen.distance, seen.top.weights):
+        of_query = fact.view(7, -1)
+        assert of_query[[0, 1, 3, 4, 5, 6]].isnan().all()
+        assert (of_query[2] == 0).all() if masked else of_query[2].isnan().all()
 
 
 @pytest.mark.parametrize(("threads", "pieces"), [(1, 1), (2, 8)])

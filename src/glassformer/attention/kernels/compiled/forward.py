@@ -45,6 +45,18 @@ def open_keys(query, keys, origin, causal):
 
 @inner()
 @no_type_check
+def may_look(keep, bias, entry, head, query, first, last):
+    """Return whether masks let a query look at any of the keys from `first` to `last`."""
+    kept = part_of_row(keep, entry, head, query, first, last)
+    added = part_of_row(bias, entry, head, query, first, last)
+    looks = 0
+    for n in range(last - first):
+        looks += (not len(kept) or kept[n]) and (not len(added) or added[n] > -math.inf)
+    return looks > 0
+
+
+@inner()
+@no_type_check
 def nth_largest(numbers, column, rows, n):
     """Return the n-th largest number of the first rows of a column, and set the n largest to -inf."""
     largest = F(0)
@@ -126,8 +138,9 @@ def attend_rows(
             )
         for row in range(rows):
             total, query = totals[row], start + row
-            if total == 0 and not masked:
-                total = math.nan  # scores too low for float32 rather than blocked keys
+            open_to_it = open_keys(query, keys, origin, causal)
+            if total == 0 and may_look(keep, bias, entry, head, query, first_key, first_key + open_to_it):
+                total = math.nan  # its scores are too low for float32
             share = 1 / total if total != 0 else 0.0
             peaks[query], tilts[query] = peak[row], math.log(total) if total != 0 else 0.0
             for d in range(v_width):
