@@ -135,9 +135,15 @@ def assert_same_gradients(
         assert_close(grad.double(), exact.double(), atol=close, rtol=0)
 
 
-@pytest.fixture(params=["plain", "4 rows of 2 heads"])
+COMPILED = ["compiled"] if choose.compiler_is_there() else []
+"""The form that needs numba, if that is installed. What it doesn't compute goes through blocks."""
+
+
+@pytest.fixture(params=["plain", "4 rows of 2 heads", *COMPILED])
 def way(request, monkeypatch) -> None:
     """Attention goes this way, whatever the sizes."""
+    monkeypatch.setattr(choose, "COMPILED_FROM_SCORES", 0 if request.param == "compiled" else 10**9)
+    monkeypatch.setattr(choose, "COMPILED_ROWS", 6)
     monkeypatch.setattr(choose, "BLOCKS_FROM_SCORES", 10**9 if request.param == "plain" else 0)
     monkeypatch.setattr(choose, "BLOCK_BYTES", {"cpu": 4 * 2 * K * 8})
     monkeypatch.setattr(choose, "BLOCK_ROWS", 4)
@@ -451,6 +457,18 @@ pushing = st.sampled_from(["all"] * 9 + list(EVERYTHING.asked))  # the facts who
 @st.composite
 def cases(draw: st.DrawFn) -> dict[str, Any]:
     """One call: sizes, masks, what is wanted, what learns, and the size of its blocks."""
+    case = draw(any_cases())
+    if case["form"] == "compiled":
+        wanted = {name: case["want"][name] for name in ("entropy", "received", "distance", "lse", "top")}
+        learning = case["learning"].replace("b", "")
+        case |= {"want": wanted, "dropout": 0.0, "budget": None, "dtype": torch.float32, "bias_dtype": torch.float32}
+        case |= {"learning": learning}
+    return case
+
+
+@st.composite
+def any_cases(draw: st.DrawFn) -> dict[str, Any]:
+    """The same, though the form may not compute what is wanted."""
     k_len = draw(st.integers(1, 9))
     causal = draw(flags)
     q_len = draw(st.integers(1, k_len if causal else 9))
@@ -484,7 +502,7 @@ def cases(draw: st.DrawFn) -> dict[str, Any]:
         "budget": draw(st.sampled_from([None, None, 1, 1000])),
         "block": (draw(st.integers(1, 2 * q_len)), draw(st.integers(1, heads_))),  # rows, heads
         "block_rows": draw(st.sampled_from([1, 2, 128])),
-        "plain": draw(st.sampled_from([True, False, False])),
+        "form": draw(st.sampled_from(["plain", "blocks", "blocks", *COMPILED])),
         "onednn": draw(flags),
         "dtype": dtype,
         "bias_dtype": draw(st.sampled_from([dtype, dtype, torch.float32, torch.float64, torch.bfloat16])),
@@ -521,15 +539,18 @@ def test_anything_is_as_the_definitions_say(case):
         return facts(*observe(q, k, v, **given, dropout=dropout, want=asked, budget=case["budget"]))
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(choose, "BLOCKS_FROM_SCORES", 10**9 if case["plain"] else 0)
+        patch.setattr(choose, "BLOCKS_FROM_SCORES", 10**9 if case["form"] == "plain" else 0)
+        patch.setattr(choose, "COMPILED_FROM_SCORES", 0 if case["form"] == "compiled" else 10**9)
+        patch.setattr(choose, "COMPILED_ROWS", 6)
         patch.setattr(choose, "BLOCK_ROWS", case["block_rows"])
         patch.setattr(choose, "BLOCK_BYTES", {"cpu": math.prod(case["block"]) * k_len * 8})
         patch.setattr(choose, "onednn_beats_mkl", partial(bool, case["onednn"]))
         patch.setattr(choose, "ONEDNN_FROM_OPERATIONS", 0)
         found, stays = run(want), 1.0
         if learning:
-            in_blocks = {type(x.grad_fn).__name__ == "_AttendBackward" for x in found.values() if x.requires_grad}
-            assert in_blocks == {not case["plain"]}
+            form = {"_AttendBackward": "blocks", "_AttendCompiledBackward": "compiled"}
+            forms = {form.get(type(x.grad_fn).__name__, "plain") for x in found.values() if x.requires_grad}
+            assert forms == {case["form"]}
         if dropout:
             # Where a weight is zero without dropout, too, its factor is any. The numbers drawn are the same.
             whole = observe(q, k, v, **given, want=Want(weights=True, entropy=True))[1].weights

@@ -170,6 +170,13 @@ def _scaled(q: Tensor, problem: Problem) -> Tensor:
     return torch.mul(q, problem.scale, out=torch.empty(q.shape, dtype=q.dtype, device=q.device))
 
 
+def own(bias: Tensor) -> Tensor:
+    """Return a copy, since the owner may change a mask before the backward pass; expanded axes aren't copied."""
+    for axis, stride in enumerate(bias.stride()):
+        bias = bias if stride else bias[(slice(None),) * axis + (slice(0, 1),)]
+    return bias.clone()
+
+
 def where_in(mask: Tensor, block: Block) -> tuple[slice, slice, slice, slice]:
     """Return where a block lies in a mask that broadcasts to (B, H, L, S)."""
     whole = slice(None)

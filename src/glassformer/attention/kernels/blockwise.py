@@ -16,9 +16,9 @@ import torch
 from torch import Tensor
 
 from glassformer.attention.kernels import choose
-from glassformer.attention.kernels.blocks import Block, Problem, groups, where_in
+from glassformer.attention.kernels.blocks import Block, Problem, groups, own, where_in
 from glassformer.attention.kernels.dropper import Dropper
-from glassformer.attention.kernels.plain import observe_plainly
+from glassformer.attention.kernels.plain import plain_gradients
 from glassformer.attention.kernels.products import RightFactor
 from glassformer.attention.kernels.scratch import Place, Scratch
 from glassformer.attention.kernels.statistics import Facts, Sizes, Statistic, statistics
@@ -32,6 +32,10 @@ _LARGE = 64.0  # scores up to which counting from zero is exact to 4e-6
 
 def attend_in_blocks(problem: Problem, dropout: float = 0.0, want: Want = NOTHING) -> tuple[Tensor, Facts]:
     """Return softmax(q kᵀ scale + bias) v, and what is wanted of its weights."""
+    if choose.compiled_fits(problem.q, problem.k, problem.v, problem.bias, want, dropout, problem.budget):
+        from glassformer.attention.kernels.compiled.attend import attend_compiled
+
+        return attend_compiled(problem, want)
     # One draw from the global generator seeds all of a call's random numbers: the backward pass repeats them.
     seed = int(torch.empty((), dtype=torch.int64, device="cpu").random_()) if dropout else 0
     settings = _Settings(dropout, seed, want)
@@ -69,7 +73,7 @@ class _Attend(torch.autograd.Function):
     ) -> tuple[Tensor, ...]:
         ctx.set_materialize_grads(False)
         output, facts = _forward(problem, settings)
-        bias = _own(bias) if bias is not None and not bias.requires_grad else bias
+        bias = own(bias) if bias is not None and not bias.requires_grad else bias
         ctx.save_for_backward(q, k, v, problem.keep, bias, facts.get("top_keys"))
         ctx.settings = settings
         ctx.problem = partial(
@@ -90,7 +94,8 @@ class _Attend(torch.autograd.Function):
         by_name = {name: grad for name, grad in zip(ctx.names, grads[1:], strict=True) if grad is not None}
         # Gradients of gradients, and many gradients at once, come from plain operations.
         if torch.is_grad_enabled() or not choose.is_eager(*grads) or any(map(choose.is_batched, grads)):
-            return *_plain_backward(problem, ctx.settings, grads[0], by_name), None, None, None
+            stays = _all_that_stays(problem, ctx.settings)
+            return *plain_gradients(problem, ctx.settings.want, stays, grads[0], by_name), None, None, None
         facts = {} if top_keys is None else {"top_keys": top_keys}
         learns = _Learns(*ctx.needs_input_grad[:4])
         return *_backward(problem, ctx.settings, learns, grads[0], by_name, facts), None, None, None
@@ -245,31 +250,6 @@ def _backward(
     )
 
 
-def _plain_backward(
-    problem: Problem, settings: _Settings, grad_output: Tensor | None, grads: Facts
-) -> list[Tensor | None]:
-    """Return the same gradients from plain operations on all the weights."""
-    with torch.enable_grad():
-        output, facts = observe_plainly(problem, settings.want, _all_that_stays(problem, settings))
-        outputs, towards = [output], [grad_output]
-        for name, grad in grads.items():
-            outputs.append(facts[name])
-            towards.append(grad)
-    used = [n for n, grad in enumerate(towards) if grad is not None and outputs[n].requires_grad]
-    inputs = [problem.q, problem.k, problem.v, problem.bias]
-    differentiable = [x for x in inputs if x is not None and x.requires_grad]
-    gradients = iter(
-        torch.autograd.grad(
-            [outputs[n] for n in used],
-            differentiable,
-            [towards[n] for n in used],
-            create_graph=torch.is_grad_enabled(),
-            allow_unused=True,
-        )
-    )
-    return [next(gradients) if x is not None and x.requires_grad else None for x in inputs]
-
-
 def _all_that_stays(problem: Problem, settings: _Settings) -> Tensor | None:
     """Return the factors of dropout for all the weights (B, H, L, S)."""
     drop = settings.dropper(problem)
@@ -294,13 +274,6 @@ def _wanted(problem: Problem, want: Want) -> list[Statistic]:
 def _exact(problem: Problem) -> torch.dtype:
     """Return the dtype of facts that are numbers; maps of weights may be in half precision."""
     return torch.promote_types(problem.dtype, torch.float32)
-
-
-def _own(bias: Tensor) -> Tensor:
-    """Return a copy, since the owner may change a mask before the backward pass; expanded axes aren't copied."""
-    for axis, stride in enumerate(bias.stride()):
-        bias = bias if stride else bias[(slice(None),) * axis + (slice(0, 1),)]
-    return bias.clone()
 
 
 def _zeros_like(x: Tensor, dtype: torch.dtype) -> Tensor:

@@ -47,6 +47,31 @@ def observe_plainly(
     return (w if w.dtype == v.dtype else w.to(v.dtype)) @ v, facts
 
 
+def plain_gradients(
+    problem: Problem, want: Want, stays: Tensor | None, grad_output: Tensor | None, grads: Facts
+) -> list[Tensor | None]:
+    """Return the gradients of q, k, v and bias, differentiable again; `stays` are the factors of dropout."""
+    with torch.enable_grad():
+        output, facts = observe_plainly(problem, want, stays)
+        outputs, towards = [output], [grad_output]
+        for name, grad in grads.items():
+            outputs.append(facts[name])
+            towards.append(grad)
+    used = [n for n, grad in enumerate(towards) if grad is not None and outputs[n].requires_grad]
+    inputs = [problem.q, problem.k, problem.v, problem.bias]
+    differentiable = [x for x in inputs if x is not None and x.requires_grad]
+    gradients = iter(
+        torch.autograd.grad(
+            [outputs[n] for n in used],
+            differentiable,
+            [towards[n] for n in used],
+            create_graph=torch.is_grad_enabled(),
+            allow_unused=True,
+        )
+    )
+    return [next(gradients) if x is not None and x.requires_grad else None for x in inputs]
+
+
 def facts_of_weights(w: Tensor, want: Want, *, first: int, dtype: torch.dtype) -> Facts:
     """Return what is wanted of weights (batch, heads, q_len, k_len), but for entropy and lse.
 

@@ -1,0 +1,160 @@
+"""attend_compiled: attention and facts about its weights by compiled functions, forward and backward."""
+
+from functools import partial
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from glassformer.attention.kernels import choose
+from glassformer.attention.kernels.blocks import Problem, own
+from glassformer.attention.kernels.compiled.forward import attend_spans
+from glassformer.attention.kernels.compiled.spans import pieces_of, side_by_side, with_places
+from glassformer.attention.kernels.plain import plain_gradients
+from glassformer.attention.kernels.statistics import Facts
+from glassformer.attention.want import Want
+
+
+class _Done(NamedTuple):
+    """The output and facts. A query's log-sum-exp is its largest score, `peak`, and `tilt`, which is small."""
+
+    output: Tensor
+    peak: Tensor
+    tilt: Tensor
+    entropy: Tensor
+    distance: Tensor
+    received: Tensor
+    top: Tensor
+    top_keys: Tensor
+
+    def facts(self, want: Want) -> Facts:
+        facts: Facts = {"lse": self.peak + self.tilt} if want.lse else {}
+        facts |= {name: getattr(self, name) for name in ("entropy", "received", "distance") if getattr(want, name)}
+        return facts | ({"top": self.top, "top_keys": self.top_keys} if want.top else {})
+
+
+def attend_compiled(problem: Problem, want: Want) -> tuple[Tensor, Facts]:
+    """Return softmax(q kᵀ scale + bias) v, and what is wanted of its weights."""
+    if not (torch.is_grad_enabled() and any(x.requires_grad for x in (problem.q, problem.k, problem.v))):
+        done = _forward(problem, want)
+        return done.output, done.facts(want)
+    names: list[str] = []
+    output, *tensors = _AttendCompiled.apply(problem.q, problem.k, problem.v, problem, want, names)
+    return output, dict(zip(names, tensors, strict=True))
+
+
+class _AttendCompiled(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, q: Tensor, k: Tensor, v: Tensor, problem: Problem, want: Want, names: list[str]
+    ) -> tuple[Tensor, ...]:
+        ctx.set_materialize_grads(False)
+        done = _forward(problem, want)
+        facts = done.facts(want)
+        names.extend(facts)
+        ctx.names, ctx.want = list(facts), want
+        ctx.problem = partial(Problem, causal=problem.causal, scale=problem.scale, dtype=problem.dtype)
+        bias = None if problem.bias is None else own(problem.bias)
+        kept = (done.output, done.peak, done.tilt, done.entropy, done.distance, done.top, done.top_keys)
+        ctx.save_for_backward(q, k, v, problem.keep, bias, *kept)
+        if want.top:
+            ctx.mark_non_differentiable(done.top_keys)
+        if not (q.requires_grad or k.requires_grad):
+            ctx.mark_non_differentiable(*facts.values())
+        return done.output, *facts.values()
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
+        q, k, v, keep, bias, output, peak, tilt, entropy, distance, top, top_keys = ctx.saved_tensors
+        problem = ctx.problem(q, k, v, keep, bias)
+        by_name = {name: grad for name, grad in zip(ctx.names, grads[1:], strict=True) if grad is not None}
+        # Gradients of gradients, and many gradients at once, come from plain operations.
+        if torch.is_grad_enabled() or not choose.is_eager(*grads) or any(map(choose.is_batched, grads)):
+            return *plain_gradients(problem, ctx.want, None, grads[0], by_name)[:3], None, None, None
+        received = q.new_empty(0)
+        done = _Done(output, peak, tilt, entropy, distance, received, top, top_keys)
+        found = _backward(problem, done, grads[0], by_name)
+        needed = (grad if needs else None for grad, needs in zip(found, ctx.needs_input_grad, strict=False))
+        return *needed, None, None, None
+
+
+@torch.no_grad()
+def _forward(problem: Problem, want: Want) -> _Done:
+    q, k, v = problem.q, problem.k, problem.v
+    batch, heads, q_len, _ = q.shape
+    height = choose.compiled_height(q_len, k.shape[2])
+    threads, number = choose.compiled_threads()
+    pieces, shared = with_places(pieces_of(problem, height, number), served=1)
+    output = v.new_empty(batch, q_len, heads, v.shape[3]).transpose(1, 2)  # so that the heads are merged by a view
+    peak, tilt, entropy, distance = (v.new_empty(batch, heads, q_len) for _ in range(4))
+    top = v.new_zeros(batch, heads, q_len, want.top)
+    top_keys = torch.full(top.shape, -1)
+    summed = k.shape[2] if want.received else 0
+    received, parts = v.new_zeros(batch, heads, summed), v.new_zeros(len(shared), summed)
+    results = output, peak, tilt, entropy, distance
+    inputs, arrays = _inputs(problem), [_array(x) for x in (*results, received, parts, top, top_keys)]
+    side_by_side([partial(attend_spans, *inputs, height, _array(spans), *arrays) for spans in pieces], threads)
+    for owner, part in zip(shared, parts, strict=True):
+        received[owner] += part
+    return _Done(*results, received, top, top_keys)
+
+
+def _backward(problem: Problem, done: _Done, grad_output: Tensor | None, grads: Facts) -> tuple[Tensor, ...]:
+    """Return the gradients of q, k and v: see `backward`."""
+    from glassformer.attention.kernels.compiled.backward import push_back_spans  # compiled when first needed
+
+    q, k, v = problem.q, problem.k, problem.v
+    batch, heads, q_len, _ = q.shape
+    nowhere = done.peak == -torch.inf
+    grad_output = done.output.new_zeros(()).expand_as(done.output) if grad_output is None else grad_output
+    of_entropy, of_distance = (_given(grads, name, done.peak) for name in ("entropy", "distance"))
+    of_top = _given(grads, "top", done.top).masked_fill(done.top_keys < 0, 0.0)
+    constants = (grad_output * done.output).sum(-1) + (of_top * done.top).sum(-1)
+    constants += of_entropy * done.entropy + of_distance * done.distance
+    if "lse" in grads:
+        constants -= grads["lse"].masked_fill(nowhere, 0.0)  # their lse is -inf, and so may be what was made of it
+    of_received = _given(grads, "received", v.new_empty(batch, heads, k.shape[2]))
+    height = choose.compiled_height(q_len, k.shape[2])
+    threads, number = choose.compiled_threads()
+    pieces, shared = with_places(pieces_of(problem, height, number), served=heads // k.shape[1])
+    grad_q, grad_k, grad_v = torch.empty_like(q), k.new_zeros(k.shape), v.new_zeros(v.shape)
+    shared_k, shared_v = (x.new_zeros(len(shared), 1, *x.shape[2:]) for x in (k, v))
+    by_query = done.peak.masked_fill(nowhere, 0.0), done.tilt, constants, of_entropy, of_distance, of_received
+    inputs, given = _inputs(problem), [_array(x) for x in (grad_output, *by_query)]
+    results = [_array(x) for x in (of_top, done.top_keys, grad_q, grad_k, grad_v, shared_k, shared_v)]
+    side_by_side(
+        [
+            partial(push_back_spans, *inputs, height, _array(spans), *given, "received" in grads, *results)
+            for spans in pieces
+        ],
+        threads,
+    )
+    for owner, of_keys, of_values in zip(shared, shared_k, shared_v, strict=True):
+        grad_k[owner] += of_keys[0]
+        grad_v[owner] += of_values[0]
+    return grad_q, grad_k, grad_v
+
+
+def _given(grads: Facts, name: str, like: Tensor) -> Tensor:
+    """Return the gradient of a fact, or zeros, in memory of its own."""
+    return grads[name].contiguous() if name in grads else like.new_zeros(like.shape)
+
+
+def _inputs(problem: Problem) -> tuple[Any, ...]:
+    """Return what the compiled functions take first: q, k, v, keep, bias, scale and causal."""
+    masks = (
+        torch.empty(0, 0, 0, 0, dtype=dtype) if mask is None else _small(mask)
+        for mask, dtype in ((problem.keep, torch.bool), (problem.bias, torch.float32))
+    )
+    return *map(_array, (problem.q, problem.k, problem.v, *masks)), problem.scale, problem.causal
+
+
+def _small(mask: Tensor) -> Tensor:
+    """Return a mask without copies along axes that it was expanded over, its rows side by side in memory."""
+    for axis in range(3):
+        mask = mask if mask.stride(axis) else mask.narrow(axis, 0, min(1, mask.shape[axis]))
+    return mask.contiguous()
+
+
+def _array(x: Tensor) -> Any:
+    return x.detach().numpy()

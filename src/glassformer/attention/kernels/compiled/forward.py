@@ -1,0 +1,225 @@
+"""Attention and facts about its weights, tile by tile in the second-level cache.
+
+A tile is TILE keys of a block of queries. Its scores become exponentials, and are summed and multiplied with the values
+before they leave the cache. What a query's exponentials are counted from, the largest of its scores so far, grows from
+tile to tile, and its sums are corrected (Milakov and Gimelshein 2018, arXiv:1805.02867; Dao et al. 2022,
+arXiv:2205.14135). For `received` and `top`, which need finished weights, a block's exponentials are kept for all keys.
+"""
+
+import math
+from typing import Any, no_type_check
+
+from glassformer.attention.kernels.compiled.jit import VERSION, F, I, inner, kept, np, types
+from glassformer.attention.kernels.compiled.products import (
+    multiply,
+    multiply_panels,
+    padded,
+    panels_of,
+    part_of_row,
+    up_to,
+)
+from glassformer.attention.kernels.compiled.registers import COLUMNS, ROWS
+from glassformer.attention.kernels.compiled.rows import (
+    PART,
+    add_scaled,
+    exponentiate,
+    keep_largest,
+    largest_of,
+    mask_row,
+)
+
+TILE = 288
+"""Keys of a tile: a multiple of COLUMNS and of ROWS."""
+
+ANY, MASK, BIAS = types.float32[:, :, :, :], types.boolean[:, :, :, ::1], types.float32[:, :, :, ::1]
+"""Types of arrays in any layout, and of masks, whose rows lie in memory as they are."""
+QUERIES, SPANS = types.float32[:, :, ::1], types.int64[:, ::1]
+
+
+@inner()
+@no_type_check
+def open_keys(query, keys, origin, causal):
+    """Return how many of the keys a query may look at, whatever masks say. `origin` is the position of query 0."""
+    return min(keys, max(0, origin + query + 1)) if causal else keys
+
+
+@inner()
+@no_type_check
+def may_look(keep, bias, entry, head, query, first, last):
+    """Return whether masks let a query look at any of the keys from `first` to `last`."""
+    kept = part_of_row(keep, entry, head, query, first, last)
+    added = part_of_row(bias, entry, head, query, first, last)
+    looks = 0
+    for n in range(last - first):
+        looks += (not len(kept) or kept[n]) and (not len(added) or added[n] > -math.inf)
+    return looks > 0
+
+
+@inner()
+@no_type_check
+def nth_largest(numbers, column, rows, n):
+    """Return the n-th largest number of the first rows of a column, and set the n largest to -inf."""
+    largest = F(0)
+    for _ in range(n):
+        at = 0
+        for row in range(rows):
+            at = row if numbers[row, column] > numbers[at, column] else at
+        largest, numbers[at, column] = numbers[at, column], F(-math.inf)
+    return largest
+
+
+@inner()
+@no_type_check
+def attend_rows(
+    q, k, v, keep, bias, scale, causal, origin, first_key, entry, head, first, last, height,
+    output, peaks, tilts, entropy, distance, received, top, top_keys,
+):  # fmt: skip
+    """Compute the queries from `first` to `last` of a head, `height` of them, a multiple of ROWS, at a time.
+
+    q (queries, width), k and v (keys, width) are the head's, the keys from `first_key` on.
+    """
+    keys, width = k.shape
+    v_width, v_padded = v.shape[1], up_to(v.shape[1], COLUMNS)
+    key_panels, values = panels_of(k), padded(v, keys, v_padded, F(1))
+    chosen, sums_keys, masked = top.shape[1], len(received) > 0, keep.size + bias.size > 0
+    all_tiles = sums_keys or chosen > 0
+    tiles = up_to(keys, TILE) // TILE
+    e = np.empty((tiles if all_tiles else 1) * height * TILE, F)
+    references, highest = np.empty((tiles, height), F), np.empty((tiles, height), F)
+    parts = np.empty((chosen * TILE // PART, 1), F)
+    totals, slopes, distances = np.empty(height), np.empty(height), np.empty(height)  # float64
+    peak = np.empty(height, F)
+    for start in range(first, last, height):
+        rows = min(height, last - start)
+        multiplied = up_to(rows, ROWS)
+        queries = padded(q[start : start + rows], multiplied, width, scale)
+        sums = np.zeros(multiplied * v_padded, F)
+        for row in range(height):
+            totals[row], slopes[row], distances[row], peak[row] = 0.0, 0.0, 0.0, F(-math.inf)
+        stop = max(1, open_keys(start + rows - 1, keys, origin, causal))
+        for tile in range(up_to(stop, TILE) // TILE):
+            tile_key = tile * TILE
+            wide = min(TILE, stop - tile_key)
+            here = tile * height * TILE if all_tiles else 0
+            multiply_panels(
+                queries, width, key_panels, tile_key // COLUMNS, width, e, here, TILE, multiplied, up_to(wide, COLUMNS)
+            )
+            for row in range(rows):
+                at, query = here + row * TILE, start + row
+                seen = min(wide, max(0, open_keys(query, keys, origin, causal) - tile_key))
+                scores = e[at : at + seen]
+                for n in range(at + seen, at + wide):
+                    e[n] = F(0)
+                if masked:
+                    key = first_key + tile_key
+                    mask_row(
+                        scores,
+                        part_of_row(keep, entry, head, query, key, key + seen),
+                        part_of_row(bias, entry, head, query, key, key + seen),
+                    )
+                highest[tile, row] = largest_of(scores)
+                before, reference = peak[row], max(peak[row], highest[tile, row])
+                if reference > before:
+                    shrinks = math.exp(before - reference)
+                    slopes[row] = shrinks * (slopes[row] + (before - reference) * totals[row]) if shrinks > 0 else 0.0
+                    totals[row] *= shrinks
+                    distances[row] *= shrinks
+                    for d in range(row * v_padded, (row + 1) * v_padded):
+                        sums[d] *= F(shrinks)
+                peak[row] = references[tile, row] = reference
+                total, slope, far = exponentiate(
+                    scores, reference if reference > -math.inf else F(0), I(tile_key - query - origin)
+                )
+                totals[row] += total
+                slopes[row] += slope
+                distances[row] += far
+            multiply(
+                e, here, TILE, 1, values, tile_key * v_padded, v_padded, sums, 0, v_padded, multiplied, v_padded, wide
+            )
+        for row in range(rows):
+            total, query = totals[row], start + row
+            open_to_it = open_keys(query, keys, origin, causal)
+            if total == 0 and may_look(keep, bias, entry, head, query, first_key, first_key + open_to_it):
+                total = math.nan  # its scores are too low for float32
+            share = 1 / total if total != 0 else 0.0
+            peaks[query], tilts[query] = peak[row], math.log(total) if total != 0 else 0.0
+            for d in range(v_width):
+                output[query, d] = sums[row * v_padded + d] * F(share)
+            entropy[query] = tilts[query] - slopes[row] * share
+            distance[query] = distances[row] * share
+            totals[row] = share
+        if not all_tiles:
+            continue
+        for tile in range(up_to(stop, TILE) // TILE):  # `references` become what an exponential's share of the row is
+            for row in range(rows):
+                shrinks = math.exp(references[tile, row] - peak[row]) if references[tile, row] > -math.inf else 0.0
+                references[tile, row] = totals[row] * shrinks
+        if sums_keys:
+            for tile in range(up_to(stop, TILE) // TILE):
+                tile_key = tile * TILE
+                wide = min(TILE, stop - tile_key)
+                for row in range(rows):
+                    at = (tile * height + row) * TILE
+                    add_scaled(references[tile, row], e[at : at + wide], received[tile_key : tile_key + wide])
+        if chosen:
+            for row in range(rows):
+                weights, chosen_keys = top[start + row], top_keys[start + row]
+                if math.isnan(totals[row]):
+                    for n in range(chosen):
+                        weights[n], chosen_keys[n] = F(math.nan), first_key + min(n, keys - 1)
+                    continue
+                used = up_to(stop, TILE) // TILE
+                # So many tiles, or parts of them, have a weight as large as the least of their largest.
+                if used > chosen:
+                    least = F(0.999 * math.exp(nth_largest(highest, row, used, chosen) - peak[row]) * totals[row])
+                else:
+                    found = 0
+                    for tile in range(used):
+                        at = (tile * height + row) * TILE
+                        for n in range(at, at + min(TILE, stop - tile * TILE), PART):
+                            part = e[n : min(n + PART, at + min(TILE, stop - tile * TILE))]
+                            parts[found, 0] = largest_of(part) * references[tile, row]
+                            found += 1
+                    least = nth_largest(parts, 0, found, chosen) if found >= chosen else F(0)
+                for tile in range(used):
+                    at = (tile * height + row) * TILE
+                    wide = min(TILE, stop - tile * TILE)
+                    keep_largest(
+                        e[at : at + wide], references[tile, row], first_key + tile * TILE, least, weights, chosen_keys
+                    )
+
+
+def _compile(version: int) -> Any:
+    @kept(
+        types.void(
+            *(ANY, ANY, ANY, MASK, BIAS, types.float32, types.boolean, types.int64, SPANS),
+            *(ANY, *[QUERIES] * 5, types.float32[:, ::1], BIAS, types.int64[:, :, :, ::1]),
+        )
+    )
+    @no_type_check
+    def attend(
+        q, k, v, keep, bias, scale, causal, height, spans,
+        output, peaks, tilts, entropy, distance, received, parts, top, top_keys,
+    ):  # fmt: skip
+        """Compute the queries of some spans: see `Span`, and `with_places` for a span's last number.
+
+        `output` and facts are set, but `received`, if it is wanted, is added to, or `parts`. `top` holds zeros, and
+        `top_keys` -1.
+        """
+        assert version
+        served = q.shape[1] // max(1, k.shape[1])  # heads that share keys
+        for n in range(len(spans)):
+            entry, head, first, last, first_key, last_key, part = spans[n]
+            place, keys = (entry, head), slice(first_key, last_key)
+            onto = received[place] if part < 0 else parts[part]
+            attend_rows(
+                q[place], k[entry, head // served, keys], v[entry, head // served, keys], keep, bias, scale, causal,
+                (k.shape[2] - q.shape[2] if causal else 0) - first_key, first_key, entry, head, first, last, height,
+                output[place], peaks[place], tilts[place], entropy[place], distance[place],
+                onto[first_key:last_key], top[place], top_keys[place],
+            )  # fmt: skip
+
+    return attend
+
+
+attend_spans = _compile(VERSION)

@@ -1,0 +1,51 @@
+"""numba, which makes machine code of Python for the processor at hand, and what every file here needs of it."""
+
+try:
+    import numpy as np
+    from llvmlite import binding as binding
+    from llvmlite import ir as ir
+    from numba import njit as njit
+    from numba import types as types
+    from numba.core import cgutils as cgutils
+    from numba.extending import intrinsic as intrinsic
+except ImportError as error:
+    raise ImportError("compiled attention needs numba: pip install 'glassformer[fast]'") from error
+
+import hashlib
+from collections.abc import Callable, Set
+from pathlib import Path
+from typing import Any
+
+F, I = np.float32, np.int32
+SUMS = {"reassoc", "contract", "nsz"}
+"""What LLVM may do with numbers: sum in any order. NaN and infinity stay what they are."""
+
+VERSION = int.from_bytes(
+    hashlib.sha256(b"".join(path.read_bytes() for path in sorted(Path(__file__).parent.glob("*.py")))).digest()[:7]
+)
+"""A number for the code in this folder. A function that has it in its closure is compiled again when any file changes;
+numba by itself looks only at the function's own."""
+
+
+_ALWAYS: dict[str, Any] = {"error_model": "numpy", "no_cfunc_wrapper": True}
+
+
+def inner(freedom: Set[str] = frozenset()) -> Any:
+    """Return a decorator that compiles a function for compiled ones; `freedom` is what LLVM may do with numbers."""
+    how: dict[str, Any] = {**_ALWAYS, "fastmath": set(freedom), "no_cpython_wrapper": True}
+    return njit(**how)
+
+
+def kept(signature: Any) -> Callable[[Callable[..., Any]], Any]:
+    """Return a decorator that compiles a function for these types, without Python's lock, and keeps the machine code.
+
+    numba keeps it beside the source or in the user's folder for caches, if it can write to either.
+    """
+
+    def compiled(function: Callable[..., Any]) -> Any:
+        try:
+            return njit(signature, nogil=True, cache=True, **_ALWAYS)(function)
+        except RuntimeError:  # no folder can be written to
+            return njit(signature, nogil=True, **_ALWAYS)(function)
+
+    return compiled
