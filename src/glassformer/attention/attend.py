@@ -77,7 +77,7 @@ def attend_from_start(q: Tensor, k: Tensor, v: Tensor, dropout: float) -> Tensor
     q_len, k_len = q.shape[2], k.shape[2]
     if q_len <= k_len:
         return attend(q, k[:, :, :q_len], v[:, :, :q_len], causal=True, dropout=dropout)
-    if not dropout and not choose.half_blocks_are_faster(q, k, v):
+    if not dropout and not (k_len >= choose.PARTS_FROM_KEYS and choose.half_blocks_are_faster(q, k, v)):
         return F.scaled_dot_product_attention(q, k, v, is_causal=True)
     first = attend(q[:, :, :k_len], k, v, causal=True, dropout=dropout)
     return torch.cat([first, attend(q[:, :, k_len:], k, v, dropout=dropout)], dim=2)
