@@ -28,8 +28,8 @@ def compute_attention(problem: Problem, dropout: float, want: Want | None) -> tu
     """Compute attention in the fastest form: the `AttentionFunction` that stands unless another one is given."""
     if want is None:
         q, k, v, keep, bias = problem.q, problem.k, problem.v, problem.keep, problem.bias
-        if problem.from_start:
-            return attend_from_start(q, k, v, dropout), None
+        if problem.from_start and keep is not None:
+            return attend_from_start(q, k, v, keep, dropout), None
         return attend(q, k, v, keep=keep, bias=bias, causal=problem.causal, dropout=dropout), None
     output, facts = observe_problem(problem, want, dropout)
     (weights,) = facts.values()
