@@ -80,9 +80,7 @@ def measure(chosen: tuple[str, ...], seconds: float, file: Path, limit: float, a
     began = time.perf_counter()
     known = read(file)
     wanted = [cell for cell in CELLS if all(set(words.split(",")) & set(str(cell).split()) for words in chosen)]
-    missing = [
-        cell for cell in wanted if known.get(str(cell), {"ratio": 0.0})["ratio"] < again or str(cell) not in known
-    ]
+    missing = [cell for cell in wanted if str(cell) not in known or known[str(cell)]["ratio"] < again]
     with file.open("a", encoding="utf-8") as kept:
         for cell in missing:
             if time.perf_counter() - began > limit:

@@ -390,7 +390,23 @@ def test_keys_that_are_padding_for_all_are_left_out(inside, hole):
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
 @pytest.mark.parametrize(("q_len", "k_len"), [(5, 7), (7, 5), (7, 7), (131, 97), (97, 131)])
-def test_causal_attention_from_the_start_needs_no_mask(q_len, k_len, dtype):
+@pytest.mark.parametrize("parts_from", [0, 256])
+def test_causal_attention_from_the_start_needs_no_mask(monkeypatch, q_len, k_len, dtype, parts_from):
     q, k, v = heads(q_len, k_len, dtype)
     keep = torch.ones(q_len, k_len, dtype=torch.bool).tril()[None, None]
-    assert_close(attend_from_start(q, k, v, 0.0).double(), explicit(q, k, v, keep), **TOLERANCE[dtype])
+    monkeypatch.setattr(choose, "PARTS_FROM_KEYS", parts_from)
+    assert_close(attend_from_start(q, k, v, keep, 0.0).double(), explicit(q, k, v, keep), **TOLERANCE[dtype])
+
+
+@pytest.mark.parametrize("parts_from", [0, 256])
+def test_dropout_in_causal_attention_from_the_start_blocks_what_comes_later(monkeypatch, parts_from):
+    monkeypatch.setattr(choose, "PARTS_FROM_KEYS", parts_from)
+    keep = torch.ones(131, 97, dtype=torch.bool).tril()[None, None]
+    q, k, _ = heads(131, 97, torch.float64)
+    v = torch.zeros(B, H, 97, 97, dtype=torch.float64) + torch.eye(97, dtype=torch.float64)
+    weights = attend_from_start(q, k, v, keep, 0.5)  # of these values
+    assert not weights.masked_select(~keep).any()
+    dropped = (weights.masked_select(keep) == 0).double().mean()
+    assert 0.4 < dropped < 0.6
+    expected = 2 * weigh(q, k, keep=keep)
+    assert_close(weights.where(weights == 0, expected), weights)

@@ -72,15 +72,20 @@ def attend(
     return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=dropout).masked_fill(blocked, 0.0)
 
 
-def attend_from_start(q: Tensor, k: Tensor, v: Tensor, dropout: float) -> Tensor:
-    """Return attention in which query i looks at keys 0 .. i, whatever the number of either: without any mask."""
+def attend_from_start(q: Tensor, k: Tensor, v: Tensor, keep: Tensor, dropout: float) -> Tensor:
+    """Return attention in which query i looks at keys 0 .. i, whatever the number of either: what `keep` says, too.
+
+    Long inputs need no mask: what comes after the last query is left out, and those after the last key look at all.
+    """
     q_len, k_len = q.shape[2], k.shape[2]
     if q_len <= k_len:
         return attend(q, k[:, :, :q_len], v[:, :, :q_len], causal=True, dropout=dropout)
-    if not dropout and not choose.half_blocks_are_faster(q, k, v):
-        return F.scaled_dot_product_attention(q, k, v, is_causal=True)
-    first = attend(q[:, :, :k_len], k, v, causal=True, dropout=dropout)
-    return torch.cat([first, attend(q[:, :, k_len:], k, v, dropout=dropout)], dim=2)
+    if k_len >= choose.PARTS_FROM_KEYS and (dropout or choose.half_blocks_are_faster(q, k, v)):
+        first = attend(q[:, :, :k_len], k, v, causal=True, dropout=dropout)
+        return torch.cat([first, attend(q[:, :, k_len:], k, v, dropout=dropout)], dim=2)
+    if dropout:
+        return attend(q, k, v, keep=keep, dropout=dropout)
+    return F.scaled_dot_product_attention(q, k, v, is_causal=True)
 
 
 def attend_step(

@@ -28,8 +28,8 @@ def compute_attention(problem: Problem, dropout: float, want: Want | None) -> tu
     """Compute attention in the fastest form: the `AttentionFunction` that stands unless another one is given."""
     if want is None:
         q, k, v, keep, bias = problem.q, problem.k, problem.v, problem.keep, problem.bias
-        if problem.from_start:
-            return attend_from_start(q, k, v, dropout), None
+        if problem.from_start and keep is not None:
+            return attend_from_start(q, k, v, keep, dropout), None
         return attend(q, k, v, keep=keep, bias=bias, causal=problem.causal, dropout=dropout), None
     output, facts = observe_problem(problem, want, dropout)
     (weights,) = facts.values()
@@ -168,7 +168,8 @@ def pose(
         keep, bias, from_start = causal_from_start(q_len, k_len, q.device), None, not further
         causal = False
     else:
-        causal = is_causal and not further and _is_causal(attn_mask, q_len, k_len)
+        # All weights of each head are as fast with the mask: they are computed where they stay.
+        causal = is_causal and not further and (average or not need_weights) and _is_causal(attn_mask, q_len, k_len)
         sizes = {"batch": q.shape[0], "heads": projections.heads, "q_len": q_len, "k_len": k_len}
         keep, bias = masks_from_torch(key_padding_mask, None if causal else attn_mask, **sizes)
         if bias is not None:

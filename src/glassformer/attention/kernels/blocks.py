@@ -64,13 +64,14 @@ class Block:
 class Group:
     """Some heads of some entries of the batch, side by side: q (scaled), k and v are (G, length, width).
 
-    Its keys reach from the first to the last that any of the entries may look at.
+    Its keys reach from the first to the last that any of the entries may look at; with `all_keys` they are all.
     """
 
-    def __init__(self, problem: Problem, entries: slice, heads: slice, rows: int) -> None:
+    def __init__(self, problem: Problem, entries: slice, heads: slice, rows: int, *, all_keys: bool = False) -> None:
         self.problem = problem
         self.entries, self.heads = entries, heads
-        self.keys = open_keys(problem.keep, entries, problem.k.shape[2])
+        k_len = problem.k.shape[2]
+        self.keys = slice(0, k_len) if all_keys else open_keys(problem.keep, entries, k_len)
         self.q = _scaled(problem.q[entries, heads], problem).flatten(0, 1)
         k, v = (self._of_head(x).to(problem.dtype).flatten(0, 1) for x in (problem.k, problem.v))
         self.k, self.v = (k.contiguous(), v.contiguous()) if k.shape[1] >= choose.COPY_KEYS_FROM else (k, v)
@@ -141,10 +142,11 @@ class Group:
         return blocked.all(-1, keepdim=True).expand(*block.by_head(like).shape[:3], 1).flatten(0, 1)
 
 
-def groups(problem: Problem, *, few_heads: bool = False) -> Iterator[Group]:
+def groups(problem: Problem, *, in_place: bool = False) -> Iterator[Group]:
     """Divide the problem: short sequences share a block, a long one is cut by rows, the longest also by heads.
 
-    With `few_heads` a block holds all rows of its heads, or rows of a single one.
+    With `in_place` a block holds all rows of its heads, or rows of a single one, and all keys: its weights lie side by
+    side among those of all.
     """
     batch, heads, q_len, _ = problem.q.shape
     size = choose.BLOCK_BYTES[problem.q.device.type]
@@ -152,15 +154,14 @@ def groups(problem: Problem, *, few_heads: bool = False) -> Iterator[Group]:
         size = min(size, problem.budget // BLOCKS_IN_BUDGET)
     fit = max(1, size // (problem.k.shape[2] * problem.dtype.itemsize))  # rows of one head
     together = min(heads, max(1, fit // min(choose.BLOCK_ROWS, q_len)))
-    if few_heads:
+    if in_place:
         together = max(1, min(heads, fit // q_len))
     rows = max(1, fit // together)
     entries = min(batch, max(1, rows // q_len)) if together == heads else 1
     for first in range(0, batch, entries):
         for head in range(0, heads, together):
-            yield Group(
-                problem, slice(first, min(first + entries, batch)), slice(head, min(head + together, heads)), rows
-            )
+            of_entries, of_heads = slice(first, min(first + entries, batch)), slice(head, min(head + together, heads))
+            yield Group(problem, of_entries, of_heads, rows, all_keys=in_place)
 
 
 def _scaled(q: Tensor, problem: Problem) -> Tensor:

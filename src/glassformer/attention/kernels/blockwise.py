@@ -144,12 +144,11 @@ def _forward(problem: Problem, settings: _Settings) -> tuple[Tensor, Facts]:
     drop = settings.dropper(problem)
     for_scores, for_weights = _scratch(problem), _scratch(problem)
     # All weights alone are computed where they stay.
-    alone = want == Want(weights=True) and drop is None and not problem.causal and problem.dtype == problem.q.dtype
-    for group in groups(problem, few_heads=alone):
+    in_place = want == Want(weights=True) and drop is None and not problem.causal and problem.dtype == problem.q.dtype
+    for group in groups(problem, in_place=in_place):
         values = RightFactor(group.v)
         for block in group.blocks():
             place = (block.entries, block.heads, block.rows)
-            in_place = alone and block.keys == slice(0, problem.k.shape[2])
             s = group.score(block, Place(facts["weights"][place].flatten(0, 1)) if in_place else for_scores)
             told = want.lse or want.entropy
             p = group.softmax(block, s, out=for_weights.shaped(s.shape) if told else s)
