@@ -5,6 +5,7 @@ Unless it is said otherwise, times were measured with torch 2.13 on two threads 
 (benchmarks/LOG.md has more of them).
 """
 
+import platform
 from functools import cache
 from importlib.util import find_spec
 
