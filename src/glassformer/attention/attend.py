@@ -130,6 +130,8 @@ def small_self_attention(
     """
     if is_causal and not need_weights:  # the fused kernel needs no mask
         return None
+    if mask is not None and mask.dtype != torch.bool:
+        return None
     if not choose.one_call_is_faster(x, heads, projections, padding, mask, need_weights):
         return None
     blocked, kind = (mask, 0) if padding is None else (padding, 1)

@@ -161,7 +161,8 @@ class MultiheadAttention(nn.MultiheadAttention):
             return self._attend_to(query, key, value, weights, further, masks, wanted)
         query, key, value = on_each(Tensor.float, query, key, value)
         masks = (_float(key_padding_mask), _float(attn_mask), is_causal)
-        weights, further = tuple(map(_float, weights)), tuple(map(_float, further))
+        weights = (_float(weights[0]), _float(weights[1]), weights[2].float(), _float(weights[3]))
+        further = (_float(further[0]), _float(further[1]))
         output, seen = self._attend_to(query, key, value, weights, further, masks, wanted)
         return output.to(torch.float16), None if seen is None else seen.to(torch.float16)
 
@@ -179,8 +180,8 @@ class MultiheadAttention(nn.MultiheadAttention):
         query: Tensor,
         key: Tensor,
         value: Tensor,
-        weights: tuple[Tensor | None, ...],
-        further: tuple[Tensor | None, ...],
+        weights: tuple[Tensor | None, Tensor | None, Tensor, Tensor | None],
+        further: tuple[Tensor | None, Tensor | None],
         masks: tuple[Tensor | None, Tensor | None, bool],
         wanted: tuple[bool, bool],
     ) -> tuple[Tensor, Tensor | None]:
@@ -189,17 +190,16 @@ class MultiheadAttention(nn.MultiheadAttention):
         key_padding_mask, attn_mask, _ = masks
         swap = self.batch_first and query.dim() == 3
         dropout = self.dropout if self.training else 0.0
-        simple = packed is not None and output is not None and bias_k is None and not self.add_zero_attn
-        if simple and key is value and self._attention is None:
-            inferring = not (self.training or torch.is_grad_enabled())
-            boolean = attn_mask is None or attn_mask.dtype == torch.bool
+        plain = key is value and self._attention is None and bias_k is None and not self.add_zero_attn
+        if plain and packed is not None:
             small = None
-            if inferring and boolean and swap and query is key and bias is not None:
+            inferring = not (self.training or torch.is_grad_enabled())
+            if inferring and swap and query is key and bias is not None and output_bias is not None:
                 whole = (packed, bias, output, output_bias)
                 small = small_self_attention(query, self.num_heads, whole, *masks, *wanted)
             if small is None:
-                whole = (packed, bias, output, output_bias)
-                small = attend_small(query, key, self.num_heads, whole, *masks, *wanted, dropout, self.batch_first)
+                parts = (packed, bias, output, output_bias)
+                small = attend_small(query, key, self.num_heads, parts, *masks, *wanted, dropout, self.batch_first)
             if small is not None:
                 return small
         if swap and query is key and key is value:

@@ -199,7 +199,7 @@ def _triangle(block: Block, keys: slice, device: torch.device) -> Tensor:
 
 def open_keys(keep: Tensor | None, entries: slice, k_len: int) -> slice:
     """Return the keys without the padding before and after all that these entries may look at; at least one."""
-    if keep is None or keep.shape[1] > 1 or keep.shape[2] > 1 or keep.device.type != "cpu":
+    if keep is None or not k_len or keep.shape[1] > 1 or keep.shape[2] > 1 or keep.device.type != "cpu":
         return slice(0, k_len)
     part = keep[entries] if keep.shape[0] > 1 else keep
     open_ = part.reshape(-1, k_len).any(0).nonzero().flatten().tolist()
