@@ -271,7 +271,7 @@ class Side:
 
             def translate(lines: list[str], beam: int) -> list[list[str]]:
                 config = SearchConfig(
-                    beam=beam, min_length=TOKENS, max_length=TOKENS, batch_lines=batch, batch_tokens=1 << 30
+                    beam=beam, min_length=TOKENS, max_length=TOKENS, batch_lines=batch, batch_tokens=1 << 24
                 )
                 return [found[0].tokens for found in translator.translate_n_best(lines, config)]
 
