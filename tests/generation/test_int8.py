@@ -16,19 +16,14 @@ from glassformer.transformer.config import ModelConfig
 from glassformer.transformer.model import Transformer
 
 pytestmark = pytest.mark.skipif(not can_quantize(), reason="this processor or torch has no products of eight bits")
-CLASSES, LENGTHS = 131, [3, 23, 7, 1, 11, 19, 5, 2, 13, 17, 29]
+CLASSES, LENGTHS = 131, [3, 23, 7, 1, 11, 19, 5]
 
 
 def model(**changes) -> Transformer:
     torch.manual_seed(3)
     sizes = dict(source_vocab_size=CLASSES, target_vocab_size=CLASSES, d_model=48, heads=3, d_ff=80)
     config = ModelConfig.tiny(**{**sizes, "encoder_layers": 2, "decoder_layers": 2, **changes})
-    made = Transformer(config).eval()
-    last_norm = made.decoder_norm if config.final_norm else made.decoder[-1].feed_forward_norm
-    with torch.no_grad():
-        last_norm.weight.normal_(std=2)  # so that it isn't the last token again, as with tied embeddings at random
-        last_norm.bias.copy_(0.5 * made.target_embedding.weight[EOS])
-    return made
+    return Transformer(config).eval()
 
 
 def sources() -> list[list[int]]:
@@ -37,7 +32,7 @@ def sources() -> list[list[int]]:
 
 
 def searched(engine: Engine, given: list[list[int]], **settings) -> list[list[Hypothesis]]:
-    return search_all(engine, given, SearchConfig(max_length=41, n_best=settings.get("beam", 1), **settings))
+    return search_all(engine, given, SearchConfig(max_length=131, n_best=settings.get("beam", 1), **settings))
 
 
 @pytest.mark.skipif(passes.compiled() is None, reason="torch's passes may differ in their last bits")
@@ -48,11 +43,11 @@ def searched(engine: Engine, given: list[list[int]], **settings) -> list[list[Hy
 def test_hypotheses_are_the_same_to_the_last_bit_in_any_batch_and_with_any_threads(beam, changes):
     engine, threads = Engine.of(model(**changes), torch.float32, int8=True), torch.get_num_threads()
     whole = searched(engine, sources(), beam=beam)
-    assert len({len(best.ids) for [best, *_] in whole}) > 3, "of many lengths, so that sources leave the batch"
+    assert len({len(best.ids) for [best, *_] in whole}) > 3, "limits follow the source's length"
     try:
         for count in (1, 2):
             torch.set_num_threads(count)
-            for lines in (1, 2, 5, 11):
+            for lines in (1, 2, 5):
                 assert searched(engine, sources(), beam=beam, batch_lines=lines) == whole
     finally:
         torch.set_num_threads(threads)
