@@ -258,8 +258,9 @@ def test_the_random_models_give_searches_something_to_decide():
 def steps_taken(engine: Engine, monkeypatch) -> list[int]:
     """Rows of each decoding step that will be taken."""
     rows: list[int] = []
-    step = engine.step
-    monkeypatch.setattr(engine, "step", lambda tokens, cache: rows.append(len(tokens)) or step(tokens, cache))
+    for name in ("step", "step_best"):
+        step = getattr(engine, name)
+        monkeypatch.setattr(engine, name, lambda ids, *given, step=step: rows.append(len(ids)) or step(ids, *given))
     return rows
 
 

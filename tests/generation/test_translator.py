@@ -10,6 +10,7 @@ import torch
 from glassformer.attention.want import Want
 from glassformer.errors import ArgumentError, ConfigError
 from glassformer.generation.config import SearchConfig
+from glassformer.generation.kernels.passes import best_classes
 from glassformer.generation.translator import Translation, Translator
 from glassformer.text.tokenizer import EOS, UNK, SubwordTokenizer, SymbolTokenizer, Tokenizer, train_tokenizer
 from glassformer.transformer.config import ModelConfig
@@ -371,13 +372,18 @@ def write(ids: list[int], translator: Translator, patch: pytest.MonkeyPatch) -> 
         logits, query = step(*arguments)
         return torch.zeros_like(logits).index_fill_(1, torch.tensor([next(following)]), 100.0), query
 
+    def certain_best(tokens: Any, cache: Any, k: int, forbidden: int | None) -> Any:
+        logits, query = certain(tokens, cache)
+        return *best_classes(logits, k, forbidden), query
+
     patch.setattr(translator.engine, "step", certain)
+    patch.setattr(translator.engine, "step_best", certain_best)
 
 
 def test_a_stream_comes_as_it_is_written_and_may_be_left(translator, monkeypatch):
     steps: list[int] = []
-    step = translator.engine.step
-    monkeypatch.setattr(translator.engine, "step", lambda ids, cache: steps.append(len(ids)) or step(ids, cache))
+    step = translator.engine.step_best
+    monkeypatch.setattr(translator.engine, "step_best", lambda ids, *given: steps.append(len(ids)) or step(ids, *given))
     pieces = translator.stream("the cat", SearchConfig(beam=1, max_length=13, min_length=7))
     assert steps == []
     for count in (1, 2, 3):

@@ -48,7 +48,7 @@ class TranslateFlags:
     device: Annotated[str, Flag("DEVICE")] = "auto"
     """Where to compute: auto, cpu, cuda or mps."""
     precision: Annotated[str, Flag("TYPE")] = "auto"
-    """float32, bfloat16, float16, or auto: what this processor is fastest in (bfloat16 and int8 on recent CPUs)."""
+    """float32, bfloat16, float16, int8, or auto: what is fastest here (int8 on recent CPUs)."""
     search: SearchConfig = field(default_factory=SearchConfig)
 
 

@@ -4,6 +4,7 @@ Each token's key and value stay in the slot they were put in: beam search moves 
 hypothesis's own past is one small table, `slot_bias`, and that alone follows the beams. All W hypotheses of a source
 are queries over one block of slots. When the block is full, slots that no open hypothesis descends from are dropped:
 past the last few tokens the hypotheses of a source mostly share their past, so it holds little more than one of them.
+In memory the heads of a slot lie side by side, so that a token is read and written in one piece.
 """
 
 from collections.abc import Sequence
@@ -27,14 +28,12 @@ class BeamCache:
         width: int,
         *,
         heads: Sequence[int] | None = None,
-        int8: bool = False,
     ) -> None:
         """Begin without tokens; `heads` counts those of each layer's self-attention (None: as over the source)."""
         self.memory = memory
         self._heads = [keys.shape[1] for keys, _ in memory] if heads is None else heads
         self.source_bias = source_bias  # added to scores over the source: 0, or -inf for padding
         self.width = width
-        self.int8 = int8  # whether the decoder with weights of eight bits writes it
         self.length = 0
         self.slot_bias: Tensor | None = None  # added to scores over the slots, (B, 1, W, used); None: one hypothesis
         self._used = 0
@@ -54,7 +53,7 @@ class BeamCache:
 
     def extend(self) -> None:
         """Make room for the next token of every hypothesis, which that hypothesis alone will attend to."""
-        if self._used == self._slots[0].shape[3]:
+        if self._used == self._slots[0].shape[2]:
             self._make_room()
         self.length += 1
         self._used += self.width
@@ -67,8 +66,8 @@ class BeamCache:
     ) -> tuple[Tensor, Tensor]:
         """Put in the newest tokens', and return all keys and all values of the layer, (B, H, used, d_head)."""
         slots = self._slots[layer]
-        slots.narrow(3, self._used - self.width, self.width).copy_(keys_and_values)
-        keys, values = slots.narrow(3, 0, self._used).unbind(0)
+        slots.narrow(2, self._used - self.width, self.width).copy_(keys_and_values.transpose(2, 3))
+        keys, values = slots.narrow(2, 0, self._used).transpose(2, 3).unbind(0)
         return keys, values
 
     def branch(self, parents: Int[Tensor, "sources width"]) -> None:
@@ -80,7 +79,7 @@ class BeamCache:
 
     def take_sources(self, kept: Int[Tensor, " kept"]) -> None:
         """Drop all but these sources."""
-        self.memory = [(keys.index_select(0, kept), values.index_select(0, kept)) for keys, values in self.memory]
+        self.memory = [(_select(keys, kept), _select(values, kept)) for keys, values in self.memory]
         self.source_bias = None if self.source_bias is None else self.source_bias.index_select(0, kept)
         self.slot_bias = None if self.slot_bias is None else self.slot_bias.index_select(0, kept)
         for layer, slots in enumerate(self._slots):
@@ -99,12 +98,18 @@ class BeamCache:
         for layer, slots in enumerate(self._slots):  # one by one, so that only one at a time is held twice
             room = self._new_slots(layer, self._used)
             for source, indices in enumerate(kept_slots if kept_slots is not None else ()):
-                torch.index_select(slots[:, source], 2, indices, out=room[:, source].narrow(2, 0, self._used))
+                torch.index_select(slots[:, source], 1, indices, out=room[:, source].narrow(1, 0, self._used))
             if kept_slots is None:
-                room.narrow(3, 0, self._used).copy_(slots.narrow(3, 0, self._used))
+                room.narrow(2, 0, self._used).copy_(slots.narrow(2, 0, self._used))
             self._slots[layer] = room
 
     def _new_slots(self, layer: int, used: int) -> Tensor:
         keys = self.memory[layer][0]
         sources, _, _, d_head = keys.shape
-        return keys.new_empty(2, sources, self._heads[layer], used + self.steps_at_once * self.width, d_head)
+        room = used + self.steps_at_once * self.width
+        return keys.new_empty(2, sources, room, self._heads[layer], d_head)
+
+
+def _select(keys: Float[Tensor, "sources heads k_len d_head"], kept: Int[Tensor, " kept"]) -> Tensor:
+    """Return the keys of some sources, in memory with the heads of a position side by side, as they were."""
+    return keys.transpose(1, 2).index_select(0, kept).transpose(1, 2)

@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial, wraps
+from functools import wraps
 from typing import Concatenate, Literal, ParamSpec, TypeVar
 
 import torch
@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from glassformer.attention.attend import attend, attend_step
+from glassformer.attention.attend import attend
 from glassformer.attention.kernels.products import PackedLinear
 from glassformer.attention.kernels.topk import BLOCK
 from glassformer.attention.kernels.weigh import weigh
@@ -23,7 +23,8 @@ from glassformer.device import mapped_memory
 from glassformer.errors import RunError
 from glassformer.generation.cache import BeamCache
 from glassformer.generation.graph import FixedCache, StepGraph
-from glassformer.generation.precision import QuantizedLinear
+from glassformer.generation.kernels import passes
+from glassformer.generation.kernels.quantized import QuantizedLinear
 from glassformer.transformer.config import ModelConfig
 from glassformer.transformer.model import Transformer
 from glassformer.transformer.positions import sinusoids
@@ -38,7 +39,7 @@ Target = Float[Tensor, "batch target_len d_model"]
 Heads = Float[Tensor, "batch heads q_len d_head"]
 Keys = Float[Tensor, "batch heads k_len d_head"]
 READY_POSITIONS = 1024
-FEW_ROWS = 8
+LOGITS_AT_ONCE = 1 << 21  # 8 MiB, from which on glibc maps memory anew
 
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
@@ -49,6 +50,9 @@ AttentionFunction = Callable[[Stack, int, Heads, Keys, Keys, Keep | None, bool],
 
 def _fused(stack: Stack, layer: int, q: Heads, k: Keys, v: Keys, keep: Keep | None, causal: bool) -> Heads:
     """Compute attention without observing it."""
+    if not causal and passes.attend_compiled_serves(q) and q.shape[1]:
+        bias = None if keep is None else q.new_zeros(keep.shape).masked_fill_(~keep, -torch.inf)
+        return passes.attend(q, k, v, bias)
     return attend(q, k, v, keep=keep, causal=causal) if q.shape[1] else q
 
 
@@ -57,8 +61,8 @@ class Engine:
 
     `weights` are named as in a Transformer's state_dict and are read one after the other, so that a file's never
     lie in memory twice. `dtype` is that of weights and products; log-probabilities are computed from it in float32 or
-    better. With `int8` the decoder has a second set of weights, of eight bits, for a single source with at most
-    `FEW_ROWS` hypotheses: reading the weights is then what takes time.
+    better. With `int8` the weights of linear maps have eight bits, and so have what they are multiplied by; all else is
+    of the type `dtype`.
     """
 
     def __init__(
@@ -91,17 +95,13 @@ class Engine:
 
     def _lay_out(self, weight: Callable[..., Tensor]) -> None:
         config = self.config
-        kit = _Kit(config, weight, PackedLinear, self.dtype)
+        kit = _Kit(config, weight, QuantizedLinear if self.int8 else PackedLinear, self.dtype)
         target_embedding = weight("target_embedding.weight")
         source_embedding = target_embedding if config.shared_vocab else weight("source_embedding.weight")
         self._source_embedding = _Embedding(kit, source_embedding)
         self._encoder = [_EncoderLayer(kit, f"encoder.{n}.") for n in range(config.encoder_layers)]
         self._encoder_norm = _Norm(kit, "encoder_norm") if config.final_norm else _unchanged
         self._decoder = _Decoder(kit, target_embedding)
-        self._decoder_of_one = None
-        if self.int8:
-            int8_kit = _Kit(config, partial(weight, dtype=torch.float32), QuantizedLinear, torch.float32)
-            self._decoder_of_one = _Decoder(int8_kit, target_embedding)
 
     @classmethod
     def of(cls, model: Transformer, dtype: torch.dtype | None = None, *, int8: bool = False) -> "Engine":
@@ -120,14 +120,11 @@ class Engine:
         """Return the cache with which `width` hypotheses of each source begin."""
         hidden = self.encode(source, keep)
         memory = [layer.keys_and_values(hidden) for layer in self._decoder.layers]
-        int8 = self._decoder_of_one is not None and len(source) == 1 and width <= FEW_ROWS
-        if int8:
-            memory = [(keys.float(), values.float()) for keys, values in memory]
         source_bias = None
         if keep is not None and not keep.all():
             source_bias = memory[0][0].new_zeros(keep.shape).masked_fill_(~keep, -torch.inf)
         heads = [self.config.heads_of(f"decoder.{n}.self_attention") for n in range(len(memory))]
-        return self.cache_kind(memory, source_bias, width, heads=heads, int8=int8)
+        return self.cache_kind(memory, source_bias, width, heads=heads)
 
     def step(
         self, tokens: Int[Tensor, " rows"], cache: BeamCache
@@ -137,13 +134,38 @@ class Engine:
         The tokens are added to the cache. Classes are every id but padding, then -inf up to a multiple of `BLOCK`. The
         queries are those of the last layer's attention over the source.
         """
-        decoder = self._decoder_of_one if cache.int8 and self._decoder_of_one else self._decoder
         cache.extend()
         if isinstance(cache, FixedCache) and self.device.type == "cuda" and cache.length <= READY_POSITIONS:
             if cache.graph is None:
-                cache.graph = StepGraph(lambda newest: decoder.step(newest, cache, cache.position), tokens)
+                cache.graph = StepGraph(lambda newest: self._decoder.step(newest, cache, cache.position), tokens)
             return cache.graph.replay(tokens)
-        return decoder.step(tokens, cache, cache.length - 1)
+        return self._decoder.step(tokens, cache, cache.length - 1)
+
+    def step_best(
+        self, tokens: Int[Tensor, " rows"], cache: BeamCache, k: int, forbidden: int | None
+    ) -> tuple[Float[Tensor, "rows {k}"], Int[Tensor, "rows {k}"], Heads]:
+        """Return each row's k highest log-probabilities after `step`, highest first, their classes, and the queries.
+
+        The class `forbidden` isn't among them. On a CPU the logits of a few rows at a time are computed and searched:
+        all of them would leave the cache, and in blocks that large glibc maps their memory anew at each step.
+        """
+        if self.device.type != "cpu":
+            logits, query = self.step(tokens, cache)
+            return *passes.best_classes(logits, k, forbidden), query
+        cache.extend()
+        states, query = self._decoder.step_states(tokens, cache, cache.length - 1)
+        log_probs = torch.empty(len(states), k, dtype=torch.promote_types(self.dtype, torch.float32))
+        classes = torch.empty(len(states), k, dtype=torch.long)
+        rows = max(1, LOGITS_AT_ONCE // self.classes)
+        for first in range(0, len(states), rows):
+            part = slice(first, first + rows)
+            log_probs[part], classes[part] = passes.best_classes(self._decoder.logits(states[part]), k, forbidden)
+        return log_probs, classes, query
+
+    @property
+    def classes(self) -> int:
+        """The number of classes of `step`."""
+        return self._decoder.classes
 
     def decode(
         self, target_in: TargetIds, source: Source, keep: Keep | None = None, attention: AttentionFunction = _fused
@@ -227,17 +249,29 @@ class _Decoder:
         bias = kit.weight("output_bias") if config.output_bias else weight.new_zeros(len(weight))
         fill = -len(weight) % BLOCK
         weight = torch.cat([weight, weight.new_zeros(fill, weight.shape[1])])
+        self.classes = len(weight)
         self._output = kit.linear(weight, torch.cat([bias, bias.new_full((fill,), -torch.inf)]))
 
     def step(
         self, tokens: Int[Tensor, " rows"], cache: BeamCache, position: int | Int[Tensor, " one"]
     ) -> tuple[Tensor, Heads]:
         """Compute `Engine.step` for tokens at this position."""
+        states, query = self.step_states(tokens, cache, position)
+        return self.logits(states), query
+
+    def step_states(
+        self, tokens: Int[Tensor, " rows"], cache: BeamCache, position: int | Int[Tensor, " one"]
+    ) -> tuple[Float[Tensor, "rows d_model"], Heads]:
+        """Return the states of tokens at this position, for `logits`, and the queries over the source."""
         x = self._embedding.newest(tokens, position)
         query = x
         for n, layer in enumerate(self.layers):
             x, query = layer.step(x, n, cache)
-        return self._output(self._norm(x)), query
+        return self._norm(x), query
+
+    def logits(self, states: Float[Tensor, "*rows d_model"]) -> Float[Tensor, "*rows classes"]:
+        """Return the logits of what follows these states."""
+        return self._output(states)
 
     def forward(
         self, target_in: TargetIds, memory: Memory, keep: Keep | None, attention: AttentionFunction
@@ -246,7 +280,7 @@ class _Decoder:
         x = self._embedding(target_in)
         for n, layer in enumerate(self.layers):
             x = layer.forward(x, n, *layer.keys_and_values(memory), keep, attention)
-        return self._output(self._norm(x))
+        return self.logits(self._norm(x))
 
 
 class _Embedding:
@@ -327,7 +361,7 @@ class _SelfAttention(_SubLayer):
             return self._post_norm(self._output.added(x, x))
         heads = self._split_heads(self._pre_norm(x), cache.sources, cache.width)
         keys, values = cache.write(layer, heads[1:])
-        output = attend_step(heads[0], keys, values, cache.slot_bias)
+        output = passes.attend(heads[0], keys, values, cache.slot_bias)
         return self._post_norm(self._output.added(_join_heads(output, x.shape), x))
 
     def _split_heads(self, x: Tensor, batch: int, length: int) -> Float[Tensor, "3 batch heads length d_head"]:
@@ -349,8 +383,9 @@ class _SourceAttention(_SubLayer):
     def keys_and_values(self, memory: Memory) -> tuple[Keys, Keys]:
         """Return the keys and the values of the source."""
         batch, length, _ = memory.shape
-        heads = self._memory(memory).view(batch, length, 2, *self._heads).permute(2, 0, 3, 1, 4).contiguous()
-        return heads[0], heads[1]
+        heads = self._memory(memory).view(batch, length, 2, *self._heads).permute(2, 0, 1, 3, 4).contiguous()
+        keys, values = heads.transpose(2, 3).unbind(0)
+        return keys, values
 
     def forward(self, x: Target, attention: Callable[[Heads], Heads]) -> Target:
         """Compute whole sequences."""
@@ -361,7 +396,7 @@ class _SourceAttention(_SubLayer):
         q = self._queries(x, cache.sources)
         if not self._heads[0]:
             return self._post_norm(self._output.added(x, x)), q
-        heads = attend_step(q, *cache.memory[layer], cache.source_bias)
+        heads = passes.attend(q, *cache.memory[layer], cache.source_bias)
         return self._post_norm(self._output.added(_join_heads(heads, x.shape), x)), q
 
     def _queries(self, x: Tensor, batch: int) -> Heads:

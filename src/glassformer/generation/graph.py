@@ -28,18 +28,17 @@ class FixedCache(BeamCache):
         width: int,
         *,
         heads: Sequence[int] | None = None,
-        int8: bool = False,
     ) -> None:
-        super().__init__(memory, source_bias, width, heads=heads, int8=int8)
+        super().__init__(memory, source_bias, width, heads=heads)
         like = memory[0][0]
         self.graph: StepGraph | None = None  # recorded for these shapes
         self.position = torch.full((1,), -1, device=like.device)
         self._newest = torch.arange(-self.width, 0, device=like.device)
-        self.slot_bias = like.new_full((self.sources, 1, self.width, self._slots[0].shape[3]), -torch.inf)
+        self.slot_bias = like.new_full((self.sources, 1, self.width, self._slots[0].shape[2]), -torch.inf)
 
     def extend(self) -> None:
         """Make room for the next token of every hypothesis, which that hypothesis alone will attend to."""
-        if self._used == self._slots[0].shape[3]:
+        if self._used == self._slots[0].shape[2]:
             self._make_room()
         self.length += 1
         self._used += self.width
@@ -52,7 +51,8 @@ class FixedCache(BeamCache):
         self, layer: int, keys_and_values: Float[Tensor, "2 sources heads width d_head"]
     ) -> tuple[Tensor, Tensor]:
         """Put in the newest tokens', and return all keys and all values of the layer, (B, H, room, d_head)."""
-        keys, values = self._slots[layer].index_copy_(3, self._newest, keys_and_values).unbind(0)
+        slots = self._slots[layer].index_copy_(2, self._newest, keys_and_values.transpose(2, 3))
+        keys, values = slots.transpose(2, 3).unbind(0)
         return keys, values
 
     def branch(self, parents: Int[Tensor, "sources width"]) -> None:
@@ -74,7 +74,7 @@ class FixedCache(BeamCache):
     def _make_room(self) -> None:
         super()._make_room()
         assert self.slot_bias is not None
-        hidden = self._slots[0].shape[3] - self._used
+        hidden = self._slots[0].shape[2] - self._used
         self.slot_bias = torch.nn.functional.pad(self.slot_bias, (0, hidden), value=-torch.inf)
         self._newest = torch.arange(self._used - self.width, self._used, device=self.slot_bias.device)
         self.graph = None

@@ -15,15 +15,16 @@ from torch import Tensor
 
 from glassformer.attention.kernels.topk import topk_classes
 from glassformer.errors import RunError
+from glassformer.generation.cache import BeamCache
 from glassformer.generation.config import SearchConfig
 from glassformer.generation.constraints import Constraints
 from glassformer.generation.engine import Engine, inference, inferring
+from glassformer.generation.kernels.passes import log_softmax
 from glassformer.text.tokenizer import EOS
 
 Source = Int[Tensor, "sources source_len"]
 Keep = Bool[Tensor, "sources 1 1 source_len"]
 Prefixes = list[list[int]] | None
-IN_CACHE = 1 << 19  # log-probabilities that are normalised at once, so that they stay in the processor's cache
 
 
 @dataclass(frozen=True)
@@ -58,14 +59,14 @@ def sample(
     prefixes: Prefixes = None,
 ) -> list[Hypothesis]:
     """Draw once per source from the distribution that temperature, top_k and top_p leave; log_prob is the model's."""
-    return _roll_out(engine, source, keep, limits, config, prefixes, _drawing(engine, config, generator))
+    return _roll_out(engine, source, keep, limits, config, prefixes, _drawing(config, generator))
 
 
 def stream(
     engine: Engine, source: Source, limit: int, config: SearchConfig, generator: torch.Generator
 ) -> Iterator[int]:
     """Yield the tokens of one source's translation as they are chosen, greedily or by sampling, without `</s>`."""
-    choose = _drawing(engine, config, generator) if config.sample else _likeliest
+    choose = _drawing(config, generator) if config.sample else _likeliest
     constraints = Constraints(config, None, width=1)
     ids = source.new_empty(1, 1, 0)
     with inference(engine.device):
@@ -73,8 +74,7 @@ def stream(
     token = source.new_full((1,), engine.target_pad)
     while ids.shape[2] < limit:
         with inference(engine.device):
-            logits, _ = engine.step(token, cache)
-            _, token = choose(logits, constraints, ids, [0])
+            _, token = choose(engine, token, cache, constraints, ids, [0])
             ids = torch.cat([ids, token.view(1, 1, 1)], dim=2)
         if int(token) == EOS:
             return
@@ -98,61 +98,56 @@ def truncated(logits: Float[Tensor, "rows classes"], top_k: int, top_p: float) -
     return probabilities
 
 
-def _drawing(engine: Engine, config: SearchConfig, generator: torch.Generator) -> "_Choose":
+def _drawing(config: SearchConfig, generator: torch.Generator) -> "_Choose":
     """Return the choice that draws each token."""
 
-    def draw(logits: Tensor, constraints: Constraints, ids: Tensor, open_: list[int]) -> tuple[Tensor, Tensor]:
-        log_probs = _normalised(logits)
+    def draw(
+        engine: Engine, tokens: Tensor, cache: BeamCache, constraints: Constraints, ids: Tensor, open_: list[int]
+    ) -> tuple[Tensor, Tensor]:
+        logits, _ = engine.step(tokens, cache)
+        log_probs = log_softmax(logits)
         constraints.apply(log_probs, ids, open_)
         if log_probs.isnan().any():
             raise _not_finite(engine)
         probabilities = truncated(log_probs / config.temperature, config.top_k, config.top_p)
-        tokens = torch.multinomial(probabilities, 1, generator=generator)
-        return log_probs.gather(1, tokens).squeeze(1), tokens.squeeze(1)
+        drawn = torch.multinomial(probabilities, 1, generator=generator)
+        return log_probs.gather(1, drawn).squeeze(1), drawn.squeeze(1)
 
     return draw
 
 
-def _likeliest(logits: Tensor, constraints: Constraints, ids: Tensor, open_: list[int]) -> tuple[Tensor, Tensor]:
+def _likeliest(
+    engine: Engine, tokens: Tensor, cache: BeamCache, constraints: Constraints, ids: Tensor, open_: list[int]
+) -> tuple[Tensor, Tensor]:
     """Choose the likeliest token."""
-    log_probs, tokens = _best(logits, 1, constraints, ids, open_)
-    return log_probs.squeeze(1), tokens.squeeze(1)
+    log_probs, best, _ = _step_best(engine, tokens, cache, 1, constraints, ids, open_)
+    return log_probs.squeeze(1), best.squeeze(1)
 
 
-_Choose = Callable[[Tensor, Constraints, Tensor, list[int]], tuple[Tensor, Tensor]]
-"""Returns each row's next token and its log-probability, from arguments like those of `_best`."""
+_Choose = Callable[[Engine, Tensor, BeamCache, Constraints, Tensor, list[int]], tuple[Tensor, Tensor]]
+"""Takes a step and returns each row's next token and its log-probability, from arguments like those of `_step_best`."""
 
 
-def _best(
-    logits: Float[Tensor, "rows classes"],
+def _step_best(
+    engine: Engine,
+    tokens: Int[Tensor, " rows"],
+    cache: BeamCache,
     k: int,
     constraints: Constraints,
     ids: Int[Tensor, "sources width length"],
     open_: list[int],
-) -> tuple[Float[Tensor, "rows {k}"], Int[Tensor, "rows {k}"]]:
-    """Return each row's k highest log-probabilities, highest first, and their tokens.
+) -> tuple[Float[Tensor, "rows {k}"], Int[Tensor, "rows {k}"], Tensor]:
+    """Return each row's k highest log-probabilities after these tokens, highest first, their classes, and the queries.
 
     `ids` are what was written before, of the sources `open_`.
     """
     length = ids.shape[2]
     if constraints.needs_all(length):
-        log_probs = _normalised(logits)
+        logits, query = engine.step(tokens, cache)
+        log_probs = log_softmax(logits)
         constraints.apply(log_probs, ids, open_)
-        return topk_classes(log_probs, k)
-    parts = []
-    for rows in logits.split(max(1, IN_CACHE // logits.shape[1])):
-        log_probs = _normalised(rows)
-        if constraints.forbids_end(length):
-            log_probs[:, EOS] = -torch.inf
-        parts.append(topk_classes(log_probs, k))
-    if len(parts) == 1:
-        return parts[0]
-    return torch.cat([log_probs for log_probs, _ in parts]), torch.cat([tokens for _, tokens in parts])
-
-
-def _normalised(logits: Tensor) -> Tensor:
-    """Return log-probabilities, in float32 or better."""
-    return logits.log_softmax(-1, dtype=torch.promote_types(logits.dtype, torch.float32))
+        return *topk_classes(log_probs, k), query
+    return engine.step_best(tokens, cache, k, EOS if constraints.forbids_end(length) else None)
 
 
 def _roll_out(
@@ -173,8 +168,7 @@ def _roll_out(
     tokens = source.new_full((len(open_),), engine.target_pad)
     done: dict[int, Hypothesis] = {}
     while len(done) < len(source):
-        logits, _ = engine.step(tokens, cache)
-        gained, tokens = choose(logits, constraints, ids, open_)
+        gained, tokens = choose(engine, tokens, cache, constraints, ids, open_)
         ids = torch.cat([ids, tokens[:, None, None]], dim=2)
         length = ids.shape[2]
         stay = []
@@ -216,10 +210,10 @@ def beam_search(
     finished: list[list[Hypothesis]] = [[] for _ in open_]
     tokens = source.new_full((len(open_) * width,), engine.target_pad)
     while len(decided) < len(source):
-        logits, query = engine.step(tokens, cache)
+        k = min(2 * width, engine.classes)
+        gained, tokens, query = _step_best(engine, tokens, cache, k, constraints, beams.ids, open_)
         if beams.coverage is not None:
             beams.coverage = beams.coverage + engine.alignment(query, cache)
-        gained, tokens = _best(logits, min(2 * width, logits.shape[1]), constraints, beams.ids, open_)
         ended, parents = beams.extend(gained, tokens)
         for row, hypothesis in ended:
             if open_[row] not in decided:

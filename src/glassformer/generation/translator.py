@@ -96,7 +96,7 @@ class Translator:
     def load(cls, folder: str | Path, device: str = "auto", precision: str = "auto") -> "Translator":
         """Load the translator of a run folder.
 
-        `precision` is that of weights and products: float32, bfloat16, float16, or auto, for which see
+        `precision` is that of weights and products: float32, bfloat16, float16, int8, or auto, see
         `generation.precision`; `.precision` says what it picked. The weights are held once, as the computation wants
         them. Raises RunError if the folder is no run, or damaged.
 
