@@ -1,6 +1,7 @@
 """Generation with the 61M base model: glassformer against Hugging Face and CTranslate2, on the same sentences.
 
-    python benchmarks/generation.py --data DIR [--only throughput latency memory gpu]
+    python benchmarks/generation.py --data DIR [--only throughput latency memory curve gpu]
+    python benchmarks/generation.py --draw
 
 DIR holds sources of WMT22's general test set (generaltest2022.en-de.src.en and others of
 https://github.com/wmt-conference/wmt22-news-systems, txt/sources), which also make the 32,000 pieces of vocabulary. The
@@ -11,7 +12,8 @@ faster counts), glassformer as it divides them itself. Before `throughput` times
 
 Prints tokens/s, latency (median, p95), memory above what the imports take, the time to load, and what the matrix
 products of a step alone would allow; the ratios come last and go, with all the rest, to
-benchmarks/results/generation.jsonl. Needs the extras huggingface and ctranslate2.
+benchmarks/results/generation.jsonl. `curve` measures batches of 1 to 256 with a beam of 4, and draws them in
+docs/img/generation_speed.png (extra `plots`), which `--draw` does anew from the last curve on record. Needs the extras huggingface and ctranslate2.
 """
 
 import statistics
@@ -28,6 +30,7 @@ import torch
 import tyro
 
 from glassformer.generation.config import SearchConfig
+from glassformer.pictures import ACCENT, MAIN, MUTED, SMALL, new_figure, save_figure, style_axes
 from glassformer.interop.huggingface import export_marian, import_marian
 from glassformer.run.folder import Run
 from glassformer.text.loading import load_tokenizer
@@ -40,17 +43,39 @@ VOCABULARY, TOKENS, BATCH, SENTENCES, THREADS = 32_000, 25, 32, 128, 2
 OURS = ("ours auto", "ours float32")
 CT2 = tuple(f"ctranslate2 {kind} {form}" for kind in ("int8", "float32") for form in ("2x1", "1x2"))
 SIDES = (*OURS, *CT2, "huggingface")
-Part = Literal["throughput", "latency", "memory", "gpu"]
+Translate = Callable[[list[str], int, int | None], list[list[str]]]
+"""Makes tokens of lines, with a beam of a size, in batches of a size or as many as usual."""
+Part = Literal["throughput", "latency", "memory", "curve", "gpu"]
+CURVE = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+LINES = {  # of the picture: the sides of each, of which the faster counts, and how it is drawn
+    "glassformer, auto": (("ours auto",), dict(color=MAIN, marker="^")),
+    "glassformer, float32": (("ours float32",), dict(color=MAIN, marker="v", linestyle="--")),
+    "CTranslate2, int8": (("ctranslate2 int8 2x1", "ctranslate2 int8 1x2"), dict(color=ACCENT, marker="o")),
+    "CTranslate2, float32": (
+        ("ctranslate2 float32 2x1", "ctranslate2 float32 1x2"),
+        dict(color=ACCENT, marker="o", linestyle="--"),
+    ),
+    "Hugging Face, float32": (("huggingface",), dict(color=MUTED, marker="s")),
+}
+PICTURE = Path(__file__).parents[1] / "docs" / "img" / "generation_speed.png"
 
 
-def main(data: Path, only: tuple[Part, ...] = get_args(Part), rounds: int = 7) -> None:
+def main(
+    data: Path | None = None, only: tuple[Part, ...] = get_args(Part), rounds: int = 7, draw: bool = False
+) -> None:
     """Measure the parts named by `only`.
 
     Args:
         data: Folder with the WMT22 sources.
-        only: throughput, latency, memory, gpu.
+        only: throughput, latency, memory, curve (twelve minutes with --rounds 2), gpu.
         rounds: Turns of each side; Hugging Face's are at most three.
+        draw: Only draw the last curve on record.
     """
+    if draw:
+        draw_curve(bench.last("generation", "curve"))
+        return
+    if data is None:
+        raise SystemExit("generation.py: error: give --data DIR, or --draw")
     print(bench.machine())
     torch.set_num_threads(THREADS)
     with tempfile.TemporaryDirectory() as scratch:
@@ -153,6 +178,41 @@ def memory(folder: Path, rounds: int) -> dict[str, Any]:
     return found | {"ratios": ratios, "summary": summary}
 
 
+def curve(folder: Path, rounds: int) -> dict[str, Any]:
+    """Measure tokens per second with a beam of 4 in batches of 1 to 256: two batches, and 16 sentences at the least."""
+    found: dict[str, Any] = {"batches": list(CURVE)}
+    with Sides(SIDES, folder) as sides:
+        for batch in CURVE:
+            rates: dict[str, list[float]] = {name: [] for name in SIDES}
+            for turn in range(rounds + 1):  # the first warms up
+                for name in SIDES if turn or batch <= BATCH else OURS:
+                    rate = sides.ask(name, "batch", batch, 4)
+                    if turn:
+                        rates[name].append(rate)
+            for name, kept in rates.items():
+                found.setdefault(name, []).append(statistics.median(kept))
+            print(f"  {batch:4} " + ", ".join(f"{name} {found[name][-1]:.0f}" for name in SIDES), flush=True)
+    draw_curve(found)
+    best = [max(found[side][n] for side in CT2 if "int8" in side) for n in range(len(CURVE))]
+    ratios = [ours / theirs for ours, theirs in zip(found["ours auto"], best, strict=True)]
+    summary = "auto / CTranslate2 int8 " + ", ".join(f"{r:.2f} at {b}" for b, r in zip(CURVE, ratios, strict=True))
+    return found | {"summary": summary}
+
+
+def draw_curve(found: dict[str, Any]) -> None:
+    figure = new_figure("generation", figsize=(7.6, 4.6), dpi=110)
+    axes = figure.subplots()
+    for name, (sides, style) in LINES.items():
+        best = [max(rates) for rates in zip(*(found[side] for side in sides), strict=True)]
+        axes.plot(found["batches"], best, label=name, markersize=5, **style)
+    axes.set_xscale("log", base=2)
+    axes.set_xticks(found["batches"], [str(n) for n in found["batches"]])
+    axes.set_ylim(bottom=0)
+    axes.legend(fontsize=SMALL)
+    style_axes(axes, title="Beam 4, 61M parameters, two threads", x="sentences of a batch", y="tokens per second")
+    save_figure(figure, PICTURE)
+
+
 def gpu(folder: Path, rounds: int) -> dict[str, Any] | str:
     """Measure batches of 64 with beam 4 on a GPU, in half precision."""
     if not torch.cuda.is_available():
@@ -176,6 +236,7 @@ MEASURE: dict[Part, Callable[[Path, int], Any]] = {
     "throughput": throughput,
     "latency": latency,
     "memory": memory,
+    "curve": curve,
     "gpu": gpu,
 }
 
@@ -255,26 +316,34 @@ class Side:
     def answer(self, what: str, number: int, beam: int) -> Any:
         if what == "memory":
             return {"MiB": (bench.status("VmHWM") - self._before) / 1024, "load": self._load}
-        lines = [self._sentences[number % SENTENCES]] if what == "one" else self._sentences[:number]
+        batch = number if what == "batch" else None
+        if what == "one":
+            lines = [self._sentences[number % SENTENCES]]
+        elif batch:
+            lines = [self._sentences[n % SENTENCES] for n in range(max(2 * batch, 16))]
+        else:
+            lines = self._sentences[:number]
         start = time.perf_counter()
-        found = self._translate(lines, beam)
+        found = self._translate(lines, beam, batch)
         seconds = time.perf_counter() - start
         if any(len(ids) != TOKENS for ids in found):
             raise SystemExit(f"a translation has not {TOKENS} tokens")
+        if batch:
+            return len(lines) * TOKENS / seconds
         return found if what == "ids" else {"seconds": seconds}
 
-    def _ours(self, folder: Path, options: list[str]) -> Callable[[], Callable[[list[str], int], list[list[str]]]]:
+    def _ours(self, folder: Path, options: list[str]) -> Callable[[], Translate]:
         from glassformer.generation.translator import Translator
 
         device, precision = "cuda" if "cuda" in options else "cpu", options[0]
-        batch = 64 if device == "cuda" else BATCH
+        usual = 64 if device == "cuda" else BATCH
 
-        def load() -> Callable[[list[str], int], list[list[str]]]:
+        def load() -> Translate:
             translator = Translator.load(folder / "run", device, precision)
 
-            def translate(lines: list[str], beam: int) -> list[list[str]]:
+            def translate(lines: list[str], beam: int, batch: int | None) -> list[list[str]]:
                 config = SearchConfig(
-                    beam=beam, min_length=TOKENS, max_length=TOKENS, batch_lines=batch, batch_tokens=1 << 24
+                    beam=beam, min_length=TOKENS, max_length=TOKENS, batch_lines=batch or usual, batch_tokens=1 << 24
                 )
                 return [found[0].tokens for found in translator.translate_n_best(lines, config)]
 
@@ -282,16 +351,14 @@ class Side:
 
         return load
 
-    def _ctranslate2(
-        self, folder: Path, options: list[str]
-    ) -> Callable[[], Callable[[list[str], int], list[list[str]]]]:
+    def _ctranslate2(self, folder: Path, options: list[str]) -> Callable[[], Translate]:
         import ctranslate2
 
         tokenizer = load_tokenizer(folder / "marian" / "source.spm")
         device = "cuda" if "cuda" in options else "cpu"
         inter, intra = map(int, options[1].split("x")) if device == "cpu" else (1, 0)
 
-        def load() -> Callable[[list[str], int], list[list[str]]]:
+        def load() -> Translate:
             translator = ctranslate2.Translator(
                 str(folder / "ctranslate2"),
                 device=device,
@@ -300,12 +367,12 @@ class Side:
                 intra_threads=intra,
             )
 
-            def translate(lines: list[str], beam: int) -> list[list[str]]:
+            def translate(lines: list[str], beam: int, batch: int | None) -> list[list[str]]:
                 tokens = [[*tokenizer.tokens(ids), "</s>"] for ids in tokenizer.encode(lines)]
                 results = translator.translate_batch(
                     tokens,
                     beam_size=beam,
-                    max_batch_size=64 if device == "cuda" else BATCH,
+                    max_batch_size=batch or (64 if device == "cuda" else BATCH),
                     min_decoding_length=TOKENS,
                     max_decoding_length=TOKENS,
                     length_penalty=1.0,
@@ -316,9 +383,7 @@ class Side:
 
         return load
 
-    def _huggingface(
-        self, folder: Path, options: list[str]
-    ) -> Callable[[], Callable[[list[str], int], list[list[str]]]]:
+    def _huggingface(self, folder: Path, options: list[str]) -> Callable[[], Translate]:
         from transformers import MarianMTModel
         from transformers.utils import logging
 
@@ -326,19 +391,20 @@ class Side:
         logging.disable_progress_bar()
         tokenizer = load_tokenizer(folder / "marian" / "source.spm")
         device = "cuda" if "cuda" in options else "cpu"
-        batch = 64 if device == "cuda" else BATCH
+        usual = 64 if device == "cuda" else BATCH
 
-        def load() -> Callable[[list[str], int], list[list[str]]]:
+        def load() -> Translate:
             kind = torch.float16 if "float16" in options else torch.float32
             model = MarianMTModel.from_pretrained(folder / "marian", dtype=kind).eval().to(device)
             pad = VOCABULARY - 1
 
-            def translate(lines: list[str], beam: int) -> list[list[str]]:
+            def translate(lines: list[str], beam: int, batch: int | None) -> list[list[str]]:
                 encoded = [[*ids, 0] for ids in tokenizer.encode(lines)]
                 order = sorted(range(len(encoded)), key=lambda i: -len(encoded[i]))  # as the others do
                 found: dict[int, list[str]] = {}
-                for first in range(0, len(order), batch):
-                    chosen = order[first : first + batch]
+                at_once = batch or usual
+                for first in range(0, len(order), at_once):
+                    chosen = order[first : first + at_once]
                     longest = len(encoded[chosen[0]])
                     ids = torch.tensor([encoded[i] + [pad] * (longest - len(encoded[i])) for i in chosen]).to(device)
                     output = model.generate(
