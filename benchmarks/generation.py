@@ -13,7 +13,8 @@ faster counts), glassformer as it divides them itself. Before `throughput` times
 Prints tokens/s, latency (median, p95), memory above what the imports take, the time to load, and what the matrix
 products of a step alone would allow; the ratios come last and go, with all the rest, to
 benchmarks/results/generation.jsonl. `curve` measures batches of 1 to 256 with a beam of 4, and draws them in
-docs/img/generation_speed.png (extra `plots`), which `--draw` does anew from the last curve on record. Needs the extras huggingface and ctranslate2.
+docs/img/generation_speed.png (extra `plots`), which `--draw` does anew from the last curve on record. Needs the extras
+huggingface and ctranslate2.
 """
 
 import statistics
@@ -30,8 +31,8 @@ import torch
 import tyro
 
 from glassformer.generation.config import SearchConfig
-from glassformer.pictures import ACCENT, MAIN, MUTED, SMALL, new_figure, save_figure, style_axes
 from glassformer.interop.huggingface import export_marian, import_marian
+from glassformer.pictures import ACCENT, MAIN, MUTED, SMALL, new_figure, save_figure, style_axes
 from glassformer.run.folder import Run
 from glassformer.text.loading import load_tokenizer
 from glassformer.text.tokenizer import SubwordTokenizer

@@ -4,7 +4,7 @@
 
 8 heads of 64, float32, batch 1. `short`: 16,384 positions. `facts`: each fact alone, at 8,192. `long`: 65,536, where
 all weights would take 137 GB; sampled rows are compared with explicit ones. `train`: a step at 4,096 with every head's
-entropy in the loss. `curve`: time and memory from 512 to 65,536, drawn in docs/img/observe.png (extra `plots`), which
+entropy in the loss. `curve`: time and memory from 64 to 65,536, drawn in docs/img/observe.png (extra `plots`), which
 `--draw` does anew from the last curve on record. `gpu`: bfloat16 on a GPU. Results are checked for equality before
 they are timed. Ratios are our time over SDPA's: lower is better, 1 is free. Everything is appended to
 benchmarks/results/observe.jsonl.
@@ -39,7 +39,7 @@ LINEAR = Want(entropy=True, received=True, distance=True, lse=True)
 WITH_TOP = Want(entropy=True, received=True, distance=True, lse=True, top=8)
 SAMPLE = (0, 1, 777, 32_768, 65_535)
 ALL = Want(entropy=True, received=True, distance=True, lse=True, top=8, rows=SAMPLE, pooled=1024)
-LENGTHS = [512, 1024, 2048, 4096, 8192, 16_384, 32_768, 65_536]
+LENGTHS = [64, 128, 256, 512, 1024, 2048, 4096, 8192, 16_384, 32_768, 65_536]
 SIDES = {"torch with weights": "weights", "SDPA alone": "sdpa", "observe": "ours", "observe, top-8 too": "top"}
 IMAGES = Path(__file__).parents[1] / "docs" / "img"
 Part = Literal["short", "facts", "long", "train", "curve", "gpu", "sizes"]
