@@ -43,7 +43,7 @@ def main(
     threads: int | None = None,
     grid: bool = False,
     cells: tuple[str, ...] = (),
-    file: Path = Path("grid.jsonl"),
+    file: Path = Path("runs/grid.jsonl"),
     limit: float = math.inf,
     again: float = 0.0,
     record: bool = False,

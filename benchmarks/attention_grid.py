@@ -81,6 +81,7 @@ def measure(chosen: tuple[str, ...], seconds: float, file: Path, limit: float, a
     known = read(file)
     wanted = [cell for cell in CELLS if all(set(words.split(",")) & set(str(cell).split()) for words in chosen)]
     missing = [cell for cell in wanted if str(cell) not in known or known[str(cell)]["ratio"] < again]
+    file.parent.mkdir(parents=True, exist_ok=True)
     with file.open("a", encoding="utf-8") as kept:
         for cell in missing:
             if time.perf_counter() - began > limit:

@@ -175,7 +175,7 @@ def test_the_drop_in_gives_what_torch_gives(dtype, batch_first, mask, need_weigh
         assert (one - other).float().norm() <= 3 * TOLERANCE[dtype] * other.float().norm()
 
 
-def test_the_drop_in_under_autocast_and_compiled():
+def test_the_drop_in_under_autocast():
     layer = MultiheadAttention(96, 6, batch_first=True, device=CUDA).eval()
     x = torch.randn(3, 37, 96, device=CUDA)
     with torch.inference_mode():

@@ -154,8 +154,8 @@ class Engine:
             return *passes.best_classes(logits, k, forbidden), query
         cache.extend()
         states, query = self._decoder.step_states(tokens, cache, cache.length - 1)
-        log_probs = torch.empty(len(states), k, dtype=torch.promote_types(self.dtype, torch.float32))
-        classes = torch.empty(len(states), k, dtype=torch.long)
+        log_probs = states.new_empty(len(states), k, dtype=torch.promote_types(self.dtype, torch.float32))
+        classes = states.new_empty(len(states), k, dtype=torch.long)
         rows = max(1, LOGITS_AT_ONCE // self.classes)
         for first in range(0, len(states), rows):
             part = slice(first, first + rows)

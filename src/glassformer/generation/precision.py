@@ -25,14 +25,16 @@ class Precision:
 def pick_generation_precision(name: str, device: torch.device, own: torch.dtype) -> Precision:
     """Return the precision of this name, for a model whose weights are of the type `own`.
 
-    `auto` on a CPU with instructions for products of eight bits (VNNI, AMX) is int8, else with those for bfloat16
-    that, on a GPU bfloat16, before Ampere float16, and elsewhere float32. A float64 model stays float64.
+    `auto` on a CPU is int8 if it has instructions for products of eight bits (VNNI, AMX), else bfloat16 if it has
+    those. On a GPU it is bfloat16, before Ampere float16. Elsewhere it is float32. A float64 model stays float64.
     """
     if name == "int8":
-        if device.type != "cpu" or not can_quantize():
+        if device.type != "cpu":
+            raise ConfigError(f"precision int8 is for a CPU, got the device {device}: take the precision auto")
+        if not can_quantize():
             raise ConfigError(
-                "precision int8 needs a CPU with instructions for it (VNNI, AMX) and torch with oneDNN, got "
-                f"{device.type}: take the precision auto, which picks what is fast here"
+                "precision int8 needs a CPU with instructions for it (VNNI, AMX) and a torch with oneDNN, and one of "
+                "them lacks here: take the precision auto, which picks what is fast here"
             )
         return Precision(torch.float32, int8=True)
     if name != "auto":

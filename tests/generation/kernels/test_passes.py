@@ -1,8 +1,11 @@
+from collections.abc import Iterator
+
 import pytest
 import torch
 import torch.nn.functional as F
 from torch.testing import assert_close
 
+from glassformer.attention.kernels import choose
 from glassformer.generation.kernels import passes
 
 pytestmark = pytest.mark.skipif(passes.compiled() is None, reason="numba isn't installed")
@@ -111,8 +114,21 @@ def test_log_probabilities_of_what_is_not_a_number_are_none():
     assert log_probs[1].isnan().all()
 
 
-def test_without_numba_torch_does_it(monkeypatch):
-    monkeypatch.setattr(passes, "find_spec", lambda name: None)
+@pytest.fixture
+def without_numba(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Let numba be missing, or one that can't be imported."""
+    monkeypatch.setattr(choose, "compiler_is_there", lambda: False)
     passes.compiled.cache_clear()
+    yield
+    passes.compiled.cache_clear()
+
+
+@pytest.mark.usefixtures("without_numba")
+def test_without_numba_torch_does_it():
+    x, bias = torch.randn(3, 256), torch.randn(256)
     assert passes.compiled() is None
-    passes.compiled.cache_clear()
+    codes, scales = passes.quantize(x)
+    assert_close((codes.float() - 128) * scales[:, None], x, atol=0.02, rtol=0)
+    product = x.clone()
+    passes.rescale(product, scales, bias)
+    assert_close(product, x * scales[:, None] + bias)

@@ -79,26 +79,6 @@ def products_are_faster(q: Tensor, k: Tensor) -> bool:
     return q.device.type == "cpu" and q.shape[-2] == 1 and k.shape[-2] <= ONE_QUERY_UP_TO_KEYS
 
 
-# A step of generation: plain products in place of the fused kernel
-
-STEP_PRODUCTS_FROM_HEADS = 64
-STEP_PRODUCTS_BELOW_QUERIES = 16
-
-
-def step_products_are_faster(q: Tensor, k: Tensor) -> bool:
-    """Return whether plain products are the faster form of a step with few queries.
-
-    32 x 8 heads x 4 x 25 take 0.6 ms on one thread, the fused kernel 0.77. The products lose where keys must be copied
-    first, and with few heads.
-    """
-    return (
-        1 < q.shape[2] < STEP_PRODUCTS_BELOW_QUERIES
-        and q.shape[0] * q.shape[1] >= STEP_PRODUCTS_FROM_HEADS
-        and k.is_contiguous()
-        and q.device.type == "cpu"
-    )
-
-
 # Long sequences: copies of q, k and v before the fused kernel
 
 COPIES_FROM_SCORES = 512 * 512
@@ -252,7 +232,8 @@ def calls_are_the_gpus_time(
     query = tensors[0]
     if query is None or not query.is_cuda or not is_eager(*tensors, mask) or torch.is_autocast_enabled("cuda"):
         return False
-    return batch * heads * q_len * k_len > 0 and _are_alike(tensors) and (mask is None or mask.shape == (q_len, k_len))
+    fits = mask is None or (mask.dtype == torch.bool and mask.is_cuda and mask.shape == (q_len, k_len))
+    return fits and batch * heads * q_len * k_len > 0 and _are_alike(tensors)
 
 
 def _are_alike(tensors: tuple[Tensor | None, ...]) -> bool:

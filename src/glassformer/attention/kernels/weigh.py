@@ -45,7 +45,7 @@ def _weigh_at_once(
     """Return the weights if every query may look somewhere: that takes half of the operations, else it is NaN."""
     scores = _product(q, k, scale)
     if bias is not None:
-        scores += bias
+        scores = scores + bias if bias.dtype != scores.dtype else scores.add_(bias)
     if keep is not None:
         scores.masked_fill_(~keep, -math.inf)
     weights = scores.softmax(-1)

@@ -5,36 +5,13 @@ bit whatever else is in the batch: sums run in one order over the keys that may 
 Nothing here takes more than one thread, and the interpreter's lock is released: batches are worked on side by side.
 """
 
-from collections.abc import Callable
-from inspect import unwrap
-from typing import Any
+from glassformer.attention.kernels.compiled.jit import SUMS, KeptByTypes, inner, np
+from glassformer.attention.kernels.topk import BLOCK
 
-try:
-    import numba
-    import numpy as np
-except ImportError as error:
-    raise ImportError("compiled passes need numba: pip install 'glassformer[fast]'") from error
-
-BLOCK = 128  # classes of which the largest is taken first
 LANES = 16  # numbers that are worked on side by side; scratch rows are filled up to a multiple
-ORDER_IS_FREE = {"reassoc", "nsz", "contract"}  # for sums over D, whose length is always the same
 
 
-def compile_with(**options: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Return a decorator that compiles a function at its first call, and keeps the code where it may write."""
-
-    def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
-        function = unwrap(function)  # from decorators that only check, such as those of a type checker's import hook
-        settings = {"nogil": True, "error_model": "numpy", **options}
-        try:
-            return numba.njit(cache=True, **settings)(function)
-        except RuntimeError:  # no folder for the code: neither beside this file nor in the user's cache
-            return numba.njit(**settings)(function)
-
-    return decorate
-
-
-@compile_with()
+@inner()
 def _exp(x):
     """Return exp(x) for a float32 x, to 2 units of its last place; 0 below -87."""
     x = np.float32(-88.0) if x < np.float32(-88.0) else x  # written so that NaN stays
@@ -53,7 +30,7 @@ def _exp(x):
     return np.float32(0.0) if x < np.float32(-87.0) else series * power
 
 
-@compile_with()
+@KeptByTypes
 def quantize(x, codes, scales):
     """Set codes (R, D) = round(127 x / m) + 128 and scales (R) = m / 127, for m the largest |x| of a row."""
     for r in range(x.shape[0]):
@@ -70,7 +47,7 @@ def quantize(x, codes, scales):
             codes[r, i] = np.uint8(shifted.view(np.int32) & np.int32(255))
 
 
-@compile_with()
+@KeptByTypes
 def rescale(product, scales, bias):
     """Set product (R, D) = product * scales + bias."""
     for r in range(product.shape[0]):
@@ -79,7 +56,7 @@ def rescale(product, scales, bias):
             product[r, i] = product[r, i] * scale + bias[i]
 
 
-@compile_with()
+@KeptByTypes
 def rescale_add(product, scales, bias, to):
     """Set product (R, D) = product * scales + bias + to."""
     for r in range(product.shape[0]):
@@ -88,7 +65,7 @@ def rescale_add(product, scales, bias, to):
             product[r, i] = (product[r, i] * scale + bias[i]) + to[r, i]
 
 
-@compile_with()
+@KeptByTypes
 def rescale_relu(product, scales, bias):
     """Set product (R, D) = relu(product * scales + bias)."""
     for r in range(product.shape[0]):
@@ -97,7 +74,7 @@ def rescale_relu(product, scales, bias):
             product[r, i] = max(product[r, i] * scale + bias[i], np.float32(0.0))
 
 
-@compile_with()
+@KeptByTypes
 def rescale_swish(product, scales, bias):
     """Set product (R, D) = swish(product * scales + bias)."""
     for r in range(product.shape[0]):
@@ -107,7 +84,7 @@ def rescale_swish(product, scales, bias):
             product[r, i] = x / (np.float32(1.0) + _exp(-x))
 
 
-@compile_with()
+@KeptByTypes
 def rescale_gelu(product, scales, bias):
     """Set product (R, D) = gelu(product * scales + bias).
 
@@ -125,7 +102,7 @@ def rescale_gelu(product, scales, bias):
             product[r, i] = x * np.float32(0.5) * (np.float32(2.0) - tail if x > 0 else tail)
 
 
-@compile_with(fastmath=ORDER_IS_FREE)
+@inner(SUMS)
 def _dot(a, b):
     total = np.float32(0.0)
     for i in range(a.shape[0]):
@@ -133,13 +110,13 @@ def _dot(a, b):
     return total
 
 
-@compile_with()
+@KeptByTypes
 def attend(q, keys, values, bias, used, out):
     """Set out = softmax(q kᵀ / sqrt(D)) v, over the first `used` keys whose bias (B, W or 1, used) is 0.
 
     q and out (B, W, H, D), keys and values (B, S, H, D); a bias without numbers blocks nothing.
     """
-    sources, queries, heads, width = q.shape
+    sources, queries, heads, width = q.shape  # bias has as many sources
     scale = np.float32(1.0 / np.sqrt(width))
     visible = np.empty(used, np.int64)
     weights = np.empty((heads, (used + LANES - 1) // LANES * LANES), np.float32)
@@ -168,7 +145,7 @@ def attend(q, keys, values, bias, used, out):
                         out[b, w, h, d] += weight * slot[h, d]
 
 
-@compile_with()
+@inner()
 def _normalise(scores, n):
     """Set the first n scores to their softmax, and the others to 0."""
     scores[n:] = -np.inf
@@ -182,9 +159,9 @@ def _normalise(scores, n):
         scores[i] /= total
 
 
-@compile_with()
+@inner()
 def _largest(x):
-    """Return the largest of x, or NaN if there is one: as whole numbers, whose order is the same and needs no care."""
+    """Return the largest of x: as whole numbers, whose order is the same. NaN counts as large or small by its sign."""
     bits = x.view(np.int32)
     most = np.int32(-0x80000000)
     for i in range(x.shape[0]):
@@ -193,7 +170,7 @@ def _largest(x):
     return np.int32(most ^ ((most >> np.int32(31)) & np.int32(0x7FFFFFFF))).view(np.float32)
 
 
-@compile_with(fastmath={"reassoc"})
+@inner({"reassoc"})
 def _sum_of_exp(x, shift):
     total = np.float32(0.0)
     for i in range(x.shape[0]):
@@ -201,7 +178,7 @@ def _sum_of_exp(x, shift):
     return total
 
 
-@compile_with()
+@KeptByTypes
 def best(logits, forbidden, log_probs, classes):
     """Set log_probs and classes (R, k) to the k largest of log_softmax(logits), largest first, smaller classes first.
 

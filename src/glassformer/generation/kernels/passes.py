@@ -5,7 +5,6 @@ devices, without the extra, and as what the tests compare with.
 """
 
 from functools import cache
-from importlib.util import find_spec
 from types import ModuleType
 
 import torch
@@ -13,6 +12,7 @@ from jaxtyping import Float, Int, UInt8
 from torch import Tensor
 
 from glassformer.attention.attend import attend_step
+from glassformer.attention.kernels import choose
 from glassformer.attention.kernels.products import ACTIVATIONS_IN_PLACE
 from glassformer.attention.kernels.topk import topk_classes
 
@@ -21,8 +21,8 @@ IN_CACHE = 1 << 19  # log-probabilities that are normalised at once, so that the
 
 @cache
 def compiled() -> ModuleType | None:
-    """Return the compiled passes, or None where numba isn't installed (the extra `fast`)."""
-    if find_spec("numba") is None:
+    """Return the compiled passes, or None where numba doesn't serve (see `choose.compiler_is_there`)."""
+    if not choose.compiler_is_there():
         return None
     from glassformer.generation.kernels import compiled as passes
 
@@ -93,7 +93,7 @@ def attend(
     if passes is None:
         return attend_step(q, k, v, bias)
     rows = q.transpose(1, 2).contiguous()
-    blocked = q.new_empty(0, 0, 0) if bias is None else bias[:, 0].contiguous()
+    blocked = q.new_empty(0, 0, 0) if bias is None else bias[:, 0].expand(len(q), -1, -1).contiguous()
     out = torch.empty_like(rows)
     passes.attend(rows.numpy(), _with_room(k).numpy(), _with_room(v).numpy(), blocked.numpy(), k.shape[2], out.numpy())
     return out.transpose(1, 2)

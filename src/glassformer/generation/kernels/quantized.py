@@ -38,14 +38,14 @@ class QuantizedLinear:
         scales: Float[Tensor, " width_out"],
         bias: Float[Tensor, " width_out"],
     ) -> None:
-        self._scales, self._bias = scales, bias
-        self._zeros = torch.zeros(len(scales), dtype=torch.int32)
+        self._scales, self._bias = scales, bias.detach()
+        self._zeros = torch.zeros_like(scales, dtype=torch.int32)
         self._packed = torch.ops.onednn.qlinear_prepack(codes, None)
 
     def __getstate__(self) -> dict[str, Any]:
         """Return what a copy is made of, in this process or another: the weight's codes, scales and bias."""
         width = self._packed.shape[0]
-        ones = torch.eye(width, dtype=torch.uint8).add_(ZERO)
+        ones = torch.eye(width, dtype=torch.uint8, device=self._scales.device).add_(ZERO)
         codes = self._multiply(ones, torch.ones_like(self._scales)).mT.to(torch.int8).contiguous()
         return {"codes": codes, "scales": self._scales, "bias": self._bias}
 

@@ -65,8 +65,9 @@ def exact(q: Tensor, k: Tensor, v: Tensor, want: Want, **given: Any) -> dict[str
 
 
 def compiled(q: Tensor, k: Tensor, v: Tensor, want: Want, **given: Any) -> dict[str, Tensor]:
+    assert choose.compiled_fits(q, k, v, given.get("bias"), want, 0.0, given.get("budget"))
     output, seen = observe(q, k, v, want=want, **given)
-    assert type(output.grad_fn).__name__ in ("_AttendCompiledBackward", "NoneType")
+    assert type(output.grad_fn).__name__ in ("_AttendCompiledBackward", "NoneType")  # the latter without gradients
     return {"output": output, **seen.tensors()}
 
 
@@ -191,7 +192,7 @@ def test_small_inputs_and_a_missing_numba_are_left_to_the_blocks(monkeypatch):
 def test_a_missing_numba_is_explained():
     code = "import sys; sys.modules['numba'] = None; import glassformer.attention.kernels.compiled.jit"
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert "ImportError: compiled attention needs numba: pip install 'glassformer[fast]'" in found.stderr
+    assert "ImportError: compiled functions need numba: pip install 'glassformer[fast]'" in found.stderr
 
 
 def test_observe_without_numba_takes_blocks():

@@ -88,7 +88,7 @@ def _forward(problem: Problem, want: Want) -> _Done:
     output = v.new_empty(batch, q_len, heads, v.shape[3]).transpose(1, 2)  # so that the heads are merged by a view
     peak, tilt, entropy, distance = (v.new_empty(batch, heads, q_len) for _ in range(4))
     top = v.new_zeros(batch, heads, q_len, want.top)
-    top_keys = torch.full(top.shape, -1)
+    top_keys = torch.full_like(top, -1, dtype=torch.long)
     summed = k.shape[2] if want.received else 0
     received, parts = v.new_zeros(batch, heads, summed), v.new_zeros(len(shared), summed)
     results = output, peak, tilt, entropy, distance
@@ -143,7 +143,7 @@ def _given(grads: Facts, name: str, like: Tensor) -> Tensor:
 def _inputs(problem: Problem) -> tuple[Any, ...]:
     """Return what the compiled functions take first: q, k, v, keep, bias, scale and causal."""
     masks = (
-        torch.empty(0, 0, 0, 0, dtype=dtype) if mask is None else _small(mask)
+        torch.empty(0, 0, 0, 0, dtype=dtype, device="cpu") if mask is None else _small(mask)
         for mask, dtype in ((problem.keep, torch.bool), (problem.bias, torch.float32))
     )
     return *map(_array, (problem.q, problem.k, problem.v, *masks)), problem.scale, problem.causal
@@ -157,4 +157,4 @@ def _small(mask: Tensor) -> Tensor:
 
 
 def _array(x: Tensor) -> Any:
-    return x.detach().numpy()
+    return x.detach().resolve_neg().numpy()

@@ -9,10 +9,11 @@ try:
     from numba.core import cgutils as cgutils
     from numba.extending import intrinsic as intrinsic
 except ImportError as error:
-    raise ImportError("compiled attention needs numba: pip install 'glassformer[fast]'") from error
+    raise ImportError("compiled functions need numba: pip install 'glassformer[fast]'") from error
 
 import hashlib
 from collections.abc import Callable, Set
+from inspect import unwrap
 from pathlib import Path
 from typing import Any
 
@@ -33,19 +34,47 @@ _ALWAYS: dict[str, Any] = {"error_model": "numpy", "no_cfunc_wrapper": True}
 def inner(freedom: Set[str] = frozenset()) -> Any:
     """Return a decorator that compiles a function for compiled ones; `freedom` is what LLVM may do with numbers."""
     how: dict[str, Any] = {**_ALWAYS, "fastmath": set(freedom), "no_cpython_wrapper": True}
-    return njit(**how)
+
+    def compiled(function: Callable[..., Any]) -> Any:
+        return njit(**how)(unwrap(function))
+
+    return compiled
 
 
 def kept(signature: Any) -> Callable[[Callable[..., Any]], Any]:
     """Return a decorator that compiles a function for these types, without Python's lock, and keeps the machine code.
 
-    numba keeps it beside the source or in the user's folder for caches, if it can write to either.
+    numba keeps it beside the source or in the user's folder for caches, if it can.
     """
 
     def compiled(function: Callable[..., Any]) -> Any:
         try:
             return njit(signature, nogil=True, cache=True, **_ALWAYS)(function)
-        except RuntimeError:  # no folder can be written to
+        except Exception:  # no folder, a full disk, or a damaged file of its own; a fault of ours comes again below
             return njit(signature, nogil=True, **_ALWAYS)(function)
 
     return compiled
+
+
+class KeptByTypes:
+    """A decorator that compiles a function at its first call with arguments of each kind, and keeps it as `kept` does.
+
+    Compiled functions can't call it: these are `inner`.
+    """
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self._function = unwrap(function)  # from decorators that only check, such as those of a type checker's hook
+        try:
+            self._compiled = njit(nogil=True, cache=True, **_ALWAYS)(self._function)
+        except RuntimeError:  # no folder can be written to
+            self._compiled = self._without_cache()
+
+    def __call__(self, *arguments: Any) -> None:
+        try:
+            self._compiled(*arguments)
+        except Exception:  # a full disk, or whatever a damaged file raises; a fault of ours comes again below
+            self._compiled = self._without_cache()
+            self._compiled(*arguments)
+
+    def _without_cache(self) -> Any:
+        return njit(nogil=True, **_ALWAYS)(self._function)

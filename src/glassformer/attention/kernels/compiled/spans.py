@@ -85,7 +85,7 @@ def with_places(pieces: list[list[Span]], served: int) -> tuple[list[Tensor], li
                 places[owner] = len(shared)
                 shared.append(owner)
         rows = [(*span, places[owner]) for span, owner in zip(piece, of_piece, strict=True)]
-        numbered.append(torch.tensor(rows, dtype=torch.int64))
+        numbered.append(torch.tensor(rows, dtype=torch.int64, device="cpu"))
     return numbered, shared
 
 
