@@ -460,6 +460,7 @@ def test_float16_is_computed_in_float32_where_that_is_faster(monkeypatch, length
     blocked = masks[mask]
     call = {"need_weights": want != "none", "average_attn_weights": want == "averaged"}
     monkeypatch.setattr(choose, "_multiplies", lambda kind: False)
+    monkeypatch.setattr(choose, "FLOAT32_FROM_PRODUCTS", 0)
     output, weights = ours(x, x, x, attn_mask=blocked, **call)
     wide = x.float()
     expected = exact(wide, wide, wide, attn_mask=masks["float"].float() if mask == "float" else blocked, **call)
@@ -471,6 +472,7 @@ def test_float16_is_computed_in_float32_where_that_is_faster(monkeypatch, length
 
 def test_float16_with_a_mask_of_another_type_is_the_error_it_was(monkeypatch):
     monkeypatch.setattr(choose, "_multiplies", lambda kind: False)
+    monkeypatch.setattr(choose, "FLOAT32_FROM_PRODUCTS", 0)
     ours, x = MultiheadAttention(E, H, dtype=torch.float16), torch.randn(Q, B, E, dtype=torch.float16)
     with pytest.raises(ArgumentError, match="must have the query's dtype"):
         ours(x, x, x, attn_mask=torch.zeros(Q, Q))

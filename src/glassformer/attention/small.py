@@ -13,7 +13,6 @@ from torch import Tensor
 
 from glassformer.attention.attend import attend_fused
 from glassformer.attention.kernels import choose
-from glassformer.attention.masks import fit_bias
 
 
 def attend_small(
@@ -95,8 +94,8 @@ def _weigh(q: Tensor, k: Tensor, padding: Tensor | None, mask: Tensor | None) ->
     scale = 1 / math.sqrt(d_head)
     q, k_transposed = q.flatten(0, 1), k.flatten(0, 1).transpose(1, 2)
     if mask is not None and mask.dtype != torch.bool:
-        bias = fit_bias(mask, q.dtype, q.dtype, float32_too=False) if q.dtype == torch.float16 else mask
-        scores = torch.baddbmm(bias, q, k_transposed, alpha=scale)
+        # A finite number may become -inf in float16: its weight is zero all the same, or the row is NaN.
+        scores = torch.baddbmm(mask, q, k_transposed, alpha=scale)
     else:
         scores = torch.bmm(q * scale, k_transposed)
         if mask is not None:

@@ -148,7 +148,9 @@ def one_call_is_faster(
 # float16 on the CPU: everything in float32
 
 # torch multiplies float16 by plain loops where oneDNN can't: a projection of 2,048 x 512 by 1,536 takes 87 ms, in
-# float32 with both conversions 18; its gradients 1,420 and 469, and 17 (Zen 4).
+# float32 with both conversions 18; its gradients 1,420 and 469, and 17 (Zen 4). At 1 x 8 x 64
+# the conversions cost more.
+FLOAT32_FROM_PRODUCTS = 1 << 17  # numbers of the query times its width
 
 
 def float32_is_faster(query: Tensor, *tensors: Tensor | None) -> bool:
@@ -157,6 +159,7 @@ def float32_is_faster(query: Tensor, *tensors: Tensor | None) -> bool:
         query.dtype == torch.float16
         and query.device.type == "cpu"
         and is_eager(query, *tensors)
+        and query.numel() * query.shape[-1] >= FLOAT32_FROM_PRODUCTS
         and not torch.is_autocast_enabled("cpu")
         and not _multiplies("fp16")
     )
