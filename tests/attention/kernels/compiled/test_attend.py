@@ -4,6 +4,7 @@ is used. Small inputs of every kind are in test_observe.py."""
 import math
 import subprocess
 import sys
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -79,12 +80,13 @@ def compiled(q: Tensor, k: Tensor, v: Tensor, want: Want, **given: Any) -> dict[
     threads=st.sampled_from([1, 2, 5]),
     kind=st.sampled_from(["none", "padding", "of each"]),
     causal=st.booleans(),
-    pushing=st.sampled_from(["all", "output", "entropy", "received", "distance", "lse", "top"]),
+    means=st.booleans(),
+    pushing=st.sampled_from(["all", "output", "entropy", "received", "distance", "lse", "top", "head_mean"]),
 )
-def test_facts_and_gradients_over_many_tiles(k_len, q_len, rows, threads, kind, causal, pushing):
+def test_facts_and_gradients_over_many_tiles(k_len, q_len, rows, threads, kind, causal, means, pushing):
     q_len = min(q_len, k_len) if causal else q_len
     inputs = heads(q_len, k_len)
-    want = Want(entropy=True, received=True, distance=True, lse=True, top=min(5, k_len))
+    want = replace(FACTS, top=min(5, k_len), head_mean=means or pushing == "head_mean")
     mask = {**masks(kind, q_len, k_len), "causal": causal}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(choose, "COMPILED_ROWS", rows)
@@ -107,14 +109,17 @@ def test_facts_and_gradients_over_many_tiles(k_len, q_len, rows, threads, kind, 
         assert_close(grad, x, atol=2e-5 * max(1.0, x.abs().max().item()), rtol=0)
 
 
-def test_threads_give_the_same_bits_every_time(monkeypatch):
+@pytest.mark.parametrize("means", [False, True])
+def test_threads_give_the_same_bits_every_time(means, monkeypatch):
     monkeypatch.setattr(choose, "compiled_threads", lambda: (3, 12))
     monkeypatch.setattr(choose, "COMPILED_ROWS", 12)
     inputs = heads(301, 577)
 
     def run() -> list[Tensor]:
-        found = compiled(*inputs, FACTS, keep=masks("padding", 301, 577)["keep"])
+        found = compiled(*inputs, replace(FACTS, head_mean=means), keep=masks("padding", 301, 577)["keep"])
         loss = found["output"].square().sum() + found["received"].square().sum() + found["entropy"].sum()
+        if means:
+            loss = loss + found["head_mean"].square().sum()
         return [*found.values(), *torch.autograd.grad(loss, inputs)]
 
     first = run()
@@ -153,6 +158,27 @@ def test_a_nan_stays_in_its_row(threads, pieces, monkeypatch):
     assert torch.equal(found["received"], clean["received"])
 
 
+def test_a_nan_spoils_the_mean_of_its_query_alone(monkeypatch):
+    monkeypatch.setattr(choose, "compiled_threads", lambda: (2, 8))
+    q, k, v = (x.detach().clone() for x in heads(50, 300))
+    clean = compiled(q, k, v, Want(head_mean=True))["head_mean"]
+    q[1, 2, 33] = torch.nan
+    found = compiled(q, k, v, Want(head_mean=True))["head_mean"]
+    assert found[1, 33].isnan().all()
+    found[1, 33] = clean[1, 33]
+    assert torch.equal(found, clean)
+
+
+def test_the_mean_over_heads_does_not_depend_on_threads(monkeypatch):
+    inputs = [x.detach() for x in heads(301, 577)]
+    means = []
+    for threads, number in ((1, 1), (2, 8), (3, 40)):
+        monkeypatch.setattr(choose, "compiled_threads", lambda of=(threads, number): of)
+        means.append(compiled(*inputs, Want(head_mean=True), causal=True)["head_mean"])
+    assert torch.equal(means[0], means[1])
+    assert torch.equal(means[0], means[2])
+
+
 @pytest.mark.parametrize(
     ("changes", "fits"),
     [
@@ -160,7 +186,8 @@ def test_a_nan_stays_in_its_row(threads, pieces, monkeypatch):
         ({"want": NOTHING}, True),
         ({"want": Want(top=64)}, True),
         ({"want": Want(top=65)}, False),
-        ({"want": Want(entropy=True, head_mean=True)}, False),
+        ({"want": Want(entropy=True, head_mean=True)}, True),
+        ({"want": Want(entropy=True, weights=True)}, False),
         ({"dropout": 0.1}, False),
         ({"budget": 1 << 30}, False),
         ({"bias": torch.zeros(1, 1, 1, 7)}, True),
