@@ -30,6 +30,7 @@ FACTS = Want(entropy=True, received=True, distance=True, lse=True, top=5)
 def _whatever_the_size(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(choose, "BLOCKS_FROM_SCORES", 0)
     monkeypatch.setattr(choose, "COMPILED_FROM_SCORES", 0)
+    monkeypatch.setattr(choose, "COMPILED_MEANS_FROM_KEYS", 0)
 
 
 def heads(q_len: int, k_len: int) -> list[Tensor]:
@@ -211,6 +212,8 @@ def test_small_inputs_and_a_missing_numba_are_left_to_the_blocks(monkeypatch):
     monkeypatch.setattr(choose, "COMPILED_FROM_SCORES", 25)
     assert choose.compiled_fits(q, q, q, *given)
     assert not choose.compiled_fits(q[:, :, 1:], q, q, *given)
+    monkeypatch.setattr(choose, "COMPILED_MEANS_FROM_KEYS", 6)
+    assert not choose.compiled_fits(q, q, q, None, Want(head_mean=True), 0.0, None)
     monkeypatch.setattr(choose, "compiler_is_there", lambda: False)
     assert not choose.compiled_fits(q, q, q, *given)
 
