@@ -82,12 +82,15 @@ def compiled(q: Tensor, k: Tensor, v: Tensor, want: Want, **given: Any) -> dict[
     kind=st.sampled_from(["none", "padding", "of each"]),
     causal=st.booleans(),
     means=st.booleans(),
-    pushing=st.sampled_from(["all", "output", "entropy", "received", "distance", "lse", "top", "head_mean"]),
+    chooses=st.booleans(),
+    pushing=st.sampled_from(["all", "output", "entropy", "received", "distance", "lse", "top", "rows", "head_mean"]),
 )
-def test_facts_and_gradients_over_many_tiles(k_len, q_len, rows, threads, kind, causal, means, pushing):
+def test_facts_and_gradients_over_many_tiles(k_len, q_len, rows, threads, kind, causal, means, chooses, pushing):
     q_len = min(q_len, k_len) if causal else q_len
     inputs = heads(q_len, k_len)
     want = replace(FACTS, top=min(5, k_len), head_mean=means or pushing == "head_mean")
+    if chooses or pushing == "rows":  # in any order, one of them twice
+        want = replace(want, rows=(-1, 0, q_len // 2, -1), row_heads=None if means else (4, -6, 4))
     mask = {**masks(kind, q_len, k_len), "causal": causal}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(choose, "COMPILED_ROWS", rows)
@@ -117,8 +120,9 @@ def test_threads_give_the_same_bits_every_time(means, monkeypatch):
     inputs = heads(301, 577)
 
     def run() -> list[Tensor]:
-        found = compiled(*inputs, replace(FACTS, head_mean=means), keep=masks("padding", 301, 577)["keep"])
-        loss = found["output"].square().sum() + found["received"].square().sum() + found["entropy"].sum()
+        want = replace(FACTS, head_mean=means, rows=(300, 2))
+        found = compiled(*inputs, want, keep=masks("padding", 301, 577)["keep"])
+        loss = sum(found[name].square().sum() for name in ("output", "received", "entropy", "rows"))
         if means:
             loss = loss + found["head_mean"].square().sum()
         return [*found.values(), *torch.autograd.grad(loss, inputs)]

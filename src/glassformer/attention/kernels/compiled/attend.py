@@ -8,6 +8,7 @@ from torch import Tensor
 
 from glassformer.attention.kernels import choose
 from glassformer.attention.kernels.blocks import Problem, own
+from glassformer.attention.kernels.compiled.chosen import ChosenRows
 from glassformer.attention.kernels.compiled.forward import attend_spans, pack_spans
 from glassformer.attention.kernels.compiled.products import packed_sizes
 from glassformer.attention.kernels.compiled.spans import (
@@ -19,7 +20,7 @@ from glassformer.attention.kernels.compiled.spans import (
 )
 from glassformer.attention.kernels.plain import plain_gradients
 from glassformer.attention.kernels.statistics import Facts
-from glassformer.attention.want import Want
+from glassformer.attention.want import NOTHING, Want
 
 
 class _Done(NamedTuple):
@@ -34,10 +35,11 @@ class _Done(NamedTuple):
     top: Tensor
     top_keys: Tensor
     head_mean: Tensor
+    rows: Tensor
 
     def facts(self, want: Want) -> Facts:
         facts: Facts = {"lse": self.peak + self.tilt} if want.lse else {}
-        names = ("entropy", "received", "distance", "head_mean")
+        names = ("entropy", "received", "distance", "rows", "head_mean")
         facts |= {name: getattr(self, name) for name in names if getattr(want, name)}
         return facts | ({"top": self.top, "top_keys": self.top_keys} if want.top else {})
 
@@ -81,8 +83,8 @@ class _AttendCompiled(torch.autograd.Function):
         if torch.is_grad_enabled() or not choose.is_eager(*grads) or any(map(choose.is_batched, grads)):
             return *plain_gradients(problem, ctx.want, None, grads[0], by_name)[:3], None, None, None
         unused = q.new_empty(0)
-        done = _Done(output, peak, tilt, entropy, distance, unused, top, top_keys, unused)
-        found = _backward(problem, done, grads[0], by_name)
+        done = _Done(output, peak, tilt, entropy, distance, unused, top, top_keys, unused, unused)
+        found = _backward(problem, done, ctx.want, grads[0], by_name)
         needed = (grad if needs else None for grad, needs in zip(found, ctx.needs_input_grad, strict=False))
         return *needed, None, None, None
 
@@ -107,13 +109,16 @@ def _forward(problem: Problem, want: Want) -> _Done:
     summed = k.shape[2] if want.received else 0
     received, parts = v.new_zeros(batch, heads, summed), v.new_zeros(len(shared), summed)
     head_mean = v.new_empty((batch, q_len, k.shape[2]) if want.head_mean else (batch, 0, 0))
+    chosen = ChosenRows.of(want, heads, q_len)
+    rows = chosen.zeros(v, k.shape[2])
     results = output, peak, tilt, entropy, distance
     inputs = _inputs(problem)
-    arrays = [_array(x) for x in (*packed, *results, received, parts, top, top_keys, head_mean)]
+    maps = head_mean, rows, chosen.row_of_query, chosen.row_of_head
+    arrays = [_array(x) for x in (*packed, *results, received, parts, top, top_keys, *maps)]
     side_by_side([partial(attend_spans, *inputs, height, _array(spans), *arrays) for spans in pieces], threads)
     for owner, part in zip(shared, parts, strict=True):
         received[owner] += part
-    return _Done(*results, received, top, top_keys, head_mean)
+    return _Done(*results, received, top, top_keys, head_mean, chosen.fact(rows) if want.rows else rows)
 
 
 def _packed(problem: Problem, threads: int) -> tuple[Tensor, Tensor]:
@@ -126,7 +131,9 @@ def _packed(problem: Problem, threads: int) -> tuple[Tensor, Tensor]:
     return packed
 
 
-def _backward(problem: Problem, done: _Done, grad_output: Tensor | None, grads: Facts) -> tuple[Tensor, ...]:
+def _backward(
+    problem: Problem, done: _Done, want: Want, grad_output: Tensor | None, grads: Facts
+) -> tuple[Tensor, ...]:
     """Return the gradients of q, k and v: see `backward`."""
     from glassformer.attention.kernels.compiled.backward import push_back_spans  # compiled when first needed
 
@@ -144,13 +151,16 @@ def _backward(problem: Problem, done: _Done, grad_output: Tensor | None, grads: 
     of_mean = v.new_empty(batch, 0, 0)
     if "head_mean" in grads:
         of_mean = (grads["head_mean"] / heads).contiguous()
-    sweep = not grads.keys().isdisjoint(("received", "head_mean"))
+    chosen = ChosenRows.of(want if "rows" in grads else NOTHING, heads, q_len)
+    of_rows = chosen.gradient(grads["rows"]) if "rows" in grads else chosen.zeros(v, k.shape[2])
+    sweep = not grads.keys().isdisjoint(("received", "head_mean", "rows"))
     height = choose.compiled_height(q_len, k.shape[2])
     threads, number = choose.compiled_threads()
     pieces, shared = with_places(pieces_of(problem, height, number), served=heads // k.shape[1])
     grad_q, grad_k, grad_v = torch.empty_like(q), k.new_zeros(k.shape), v.new_zeros(v.shape)
     shared_k, shared_v = (x.new_zeros(len(shared), 1, *x.shape[2:]) for x in (k, v))
     by_query = done.peak.masked_fill(nowhere, 0.0), done.tilt, constants, of_entropy, of_distance, of_received, of_mean
+    by_query = *by_query, of_rows, chosen.row_of_query, chosen.row_of_head
     inputs, given = _inputs(problem), [_array(x) for x in (grad_output, *by_query)]
     results = [_array(x) for x in (of_top, done.top_keys, grad_q, grad_k, grad_v, shared_k, shared_v)]
     side_by_side(

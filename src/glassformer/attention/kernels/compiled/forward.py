@@ -38,7 +38,7 @@ TILE = 288
 
 ANY, MASK, BIAS = types.float32[:, :, :, :], types.boolean[:, :, :, ::1], types.float32[:, :, :, ::1]
 """Types of arrays in any layout, and of masks, whose rows lie in memory as they are."""
-QUERIES, SPANS = types.float32[:, :, ::1], types.int64[:, ::1]
+QUERIES, SPANS, PLACES = types.float32[:, :, ::1], types.int64[:, ::1], types.int64[::1]
 
 
 @inner()
@@ -78,11 +78,13 @@ def nth_largest(numbers, column, rows, n):
 def attend_rows(
     q, key_panels, values, keys, v_width, keep, bias, scale, causal, origin, first_key, entry, head, first, last,
     height, e, output, peaks, tilts, entropy, distance, received, top, top_keys, head_mean, share_of_head,
+    found_rows, row_of_query,
 ):  # fmt: skip
     """Compute the queries from `first` to `last` of a head, `height` of them, a multiple of ROWS, at a time.
 
     q (queries, width) is the head's, as are `key_panels` and `values`, the keys from `first_key` on. `e` has room for
-    exponentials. The weights are added to `head_mean`, if it is wanted, of which the first head sets all.
+    exponentials. The weights are added to `head_mean`, if it is wanted, of which the first head sets all, and
+    those of chosen queries to `found_rows`, zeros, whose rows `row_of_query` tells, -1 for the others.
     """
     width = q.shape[1]
     v_padded = up_to(v_width, COLUMNS)
@@ -101,10 +103,12 @@ def attend_rows(
         for row in range(height):
             totals[row], slopes[row], distances[row], peak[row] = 0.0, 0.0, 0.0, F(-math.inf)
         stop = max(1, open_keys(start + rows - 1, keys, origin, causal))
+        chosen_here = len(found_rows) > 0 and row_of_query[start : start + rows].max() >= 0
+        kept_here = all_tiles or chosen_here
         for tile in range(up_to(stop, TILE) // TILE):
             tile_key = tile * TILE
             wide = min(TILE, stop - tile_key)
-            here = tile * height * TILE if all_tiles else 0
+            here = tile * height * TILE if kept_here else 0
             multiply_panels(
                 queries, width, key_panels, tile_key // COLUMNS, width, e, here, TILE, multiplied, up_to(wide, COLUMNS)
             )
@@ -152,7 +156,7 @@ def attend_rows(
             entropy[query] = tilts[query] - slopes[row] * share
             distance[query] = distances[row] * share
             totals[row] = share
-        if not all_tiles:
+        if not kept_here:
             continue
         for tile in range(up_to(stop, TILE) // TILE):  # `references` become what an exponential's share of the row is
             for row in range(rows):
@@ -165,6 +169,13 @@ def attend_rows(
                 for row in range(rows):
                     at = (tile * height + row) * TILE
                     add_scaled(references[tile, row], e[at : at + wide], received[tile_key : tile_key + wide])
+        if chosen_here:
+            for row in range(rows):
+                n = row_of_query[start + row]
+                for tile in range(up_to(stop, TILE) // TILE if n >= 0 else 0):
+                    at, key = (tile * height + row) * TILE, first_key + tile * TILE
+                    wide = min(TILE, stop - tile * TILE)
+                    add_scaled(references[tile, row], e[at : at + wide], found_rows[n, key : key + wide])
         if means:
             for row in range(rows):
                 mean = head_mean[start + row]
@@ -208,23 +219,25 @@ def _compile(version: int) -> Any:
         types.void(
             *(ANY, ANY, ANY, MASK, BIAS, types.float32, types.boolean, types.int64, SPANS),
             *(QUERIES, QUERIES, ANY, *[QUERIES] * 5, types.float32[:, ::1], BIAS, types.int64[:, :, :, ::1], QUERIES),
+            *(BIAS, PLACES, PLACES),
         )
     )
     @no_type_check
     def attend(
         q, k, v, keep, bias, scale, causal, height, spans, packed_keys, packed_values,
         output, peaks, tilts, entropy, distance, received, parts, top, top_keys, head_mean,
+        found_rows, row_of_query, row_of_head,
     ):  # fmt: skip
         """Compute the queries of some spans: see `Span`, and `with_places` for a span's last number.
 
         Keys and values are packed here unless `pack_spans` did it. `output` and facts are set, but `received`, if it is
         wanted, is added to, or `parts`. `top` holds zeros, and `top_keys` -1. For `head_mean` the heads of a block of
-        queries come in their order.
+        queries come in their order. `found_rows` has a row for each query and head that is chosen.
         """
         assert version
         served = q.shape[1] // max(1, k.shape[1])  # heads that share keys
         v_width, v_padded = v.shape[3], up_to(v.shape[3], COLUMNS)
-        all_tiles = received.shape[2] + top.shape[3] + head_mean.shape[2] > 0
+        all_tiles = received.shape[2] + top.shape[3] + head_mean.shape[2] + len(row_of_query) > 0
         e = np.empty((up_to(k.shape[2], TILE) // TILE if all_tiles else 1) * height * TILE, F)
         for n in range(len(spans)):
             entry, head, first, last, first_key, last_key, part = spans[n]
@@ -234,12 +247,15 @@ def _compile(version: int) -> Any:
             else:
                 key_panels = panels_of(k[entry, head // served, keys])
                 values = padded(v[entry, head // served, keys], last_key - first_key, v_padded, F(1))
+            head_row = row_of_head[head] if len(row_of_head) else -1
+            chosen_rows = found_rows[entry, max(0, head_row), : found_rows.shape[2] if head_row >= 0 else 0]
             onto = received[place] if part < 0 else parts[part]
             attend_rows(
                 q[place], key_panels, values, last_key - first_key, v_width, keep, bias, scale, causal,
                 (k.shape[2] - q.shape[2] if causal else 0) - first_key, first_key, entry, head, first, last, height,
                 e, output[place], peaks[place], tilts[place], entropy[place], distance[place],
                 onto[first_key:last_key], top[place], top_keys[place], head_mean[entry], F(1 / q.shape[1]),
+                chosen_rows, row_of_query,
             )  # fmt: skip
 
     return attend
@@ -253,10 +269,8 @@ def _compile_packing(version: int) -> Any:
         assert version
         for n in range(len(spans)):
             entry, head, _, _, first_key, last_key = spans[n]
-            for found in (
-                packed_keys[entry, head],
-                packed_values[entry, head],
-            ):  # torch's zeros leave a thread spinning
+            # torch's zeros would leave a thread spinning.
+            for found in (packed_keys[entry, head], packed_values[entry, head]):
                 for place in range(len(found)):
                     found[place] = F(0)
             put_panels(k[entry, head, first_key:last_key], packed_keys[entry, head])
