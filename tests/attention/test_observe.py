@@ -143,6 +143,7 @@ COMPILED = ["compiled"] if choose.compiler_is_there() else []
 def way(request, monkeypatch) -> None:
     """Attention goes this way, whatever the sizes."""
     monkeypatch.setattr(choose, "COMPILED_FROM_SCORES", 0 if request.param == "compiled" else 10**9)
+    monkeypatch.setattr(choose, "COMPILED_MEANS_FROM_KEYS", 0)
     monkeypatch.setattr(choose, "COMPILED_ROWS", 6)
     monkeypatch.setattr(choose, "BLOCKS_FROM_SCORES", 10**9 if request.param == "plain" else 0)
     monkeypatch.setattr(choose, "BLOCK_BYTES", {"cpu": 4 * 2 * K * 8})
@@ -541,6 +542,7 @@ def test_anything_is_as_the_definitions_say(case):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(choose, "BLOCKS_FROM_SCORES", 10**9 if case["form"] == "plain" else 0)
         patch.setattr(choose, "COMPILED_FROM_SCORES", 0 if case["form"] == "compiled" else 10**9)
+        patch.setattr(choose, "COMPILED_MEANS_FROM_KEYS", 0)
         patch.setattr(choose, "COMPILED_ROWS", 6)
         patch.setattr(choose, "BLOCK_ROWS", case["block_rows"])
         patch.setattr(choose, "BLOCK_BYTES", {"cpu": math.prod(case["block"]) * k_len * 8})

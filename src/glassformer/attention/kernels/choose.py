@@ -273,13 +273,18 @@ def blocks_are_faster(q: Tensor, k: Tensor, v: Tensor, dropout: float = 0.0) -> 
 # On two threads of an AMD Zen 4 blocks take nearly twice as long: 35 ms against 20 at 1 x 8 x 1024, 8.0 s against 3.7
 # at 16,384. But numba compiles for some seconds when a machine first needs them.
 COMPILED_FROM_SCORES = 1 << 20
-COMPILED_FACTS = {"entropy", "received", "distance", "lse", "top"}
+COMPILED_FACTS = {"entropy", "received", "distance", "lse", "top", "rows", "head_mean"}
 COMPILED_UP_TO_TOP = 64  # the largest are sorted in as they come
 # Queries of a block at most, a multiple of 6, and bytes of the exponentials that are kept. 24, 48 and 96 queries of
 # 65,536 keys take 1.37, 1.24 and 1.10 of SDPA's time, though 96 fill 24 MiB of the third-level cache for each thread.
 COMPILED_ROWS = 96
 COMPILED_BYTES = 32 << 20
 COMPILED_PIECES = 4  # for each thread
+# For the mean over the heads: keys from which on it is faster, and bytes of a block's exponentials and means. Blocks
+# and compiled functions take 1.73 and 2.52 of SDPA's time at 32 x 64, 1.37 and 1.33 at 4 x 512, 1.42 and 1.29 at
+# 1 x 1024, 1.50 and 1.14 at 4096, there with 2 MiB 1.20, with 8 and 16 MiB 1.14.
+COMPILED_MEANS_FROM_KEYS = 1024
+COMPILED_MEAN_BYTES = 4 << 20
 
 
 @cache
@@ -305,6 +310,7 @@ def compiled_fits(
         and COMPILED_FACTS.issuperset(want.asked)
         and want.top <= COMPILED_UP_TO_TOP
         and q.shape[0] * q.shape[1] * q.shape[2] * k.shape[2] >= max(1, COMPILED_FROM_SCORES)
+        and (not want.head_mean or k.shape[2] >= COMPILED_MEANS_FROM_KEYS)
         and v.shape[3] > 0
         and compiler_is_there()
     )
@@ -313,6 +319,12 @@ def compiled_fits(
 def compiled_height(q_len: int, k_len: int) -> int:
     """Return how many queries a block has: a multiple of 6, the rows of a product's tile."""
     return max(1, min(COMPILED_ROWS, COMPILED_BYTES // (4 * max(1, k_len)), q_len + 5) // 6) * 6
+
+
+def compiled_height_of_means(q_len: int, k_len: int) -> int:
+    """Return the same where a block goes through all heads, and its means stay in the cache with its exponentials."""
+    rows = min(COMPILED_ROWS, COMPILED_MEAN_BYTES // (8 * max(1, k_len)), q_len + 5)
+    return max(1, rows // 6) * 6
 
 
 def compiled_threads() -> tuple[int, int]:

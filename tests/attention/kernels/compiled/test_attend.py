@@ -4,6 +4,7 @@ is used. Small inputs of every kind are in test_observe.py."""
 import math
 import subprocess
 import sys
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -29,6 +30,7 @@ FACTS = Want(entropy=True, received=True, distance=True, lse=True, top=5)
 def _whatever_the_size(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(choose, "BLOCKS_FROM_SCORES", 0)
     monkeypatch.setattr(choose, "COMPILED_FROM_SCORES", 0)
+    monkeypatch.setattr(choose, "COMPILED_MEANS_FROM_KEYS", 0)
 
 
 def heads(q_len: int, k_len: int) -> list[Tensor]:
@@ -80,12 +82,16 @@ def compiled(q: Tensor, k: Tensor, v: Tensor, want: Want, **given: Any) -> dict[
     threads=st.sampled_from([1, 2, 5]),
     kind=st.sampled_from(["none", "padding", "of each"]),
     causal=st.booleans(),
-    pushing=st.sampled_from(["all", "output", "entropy", "received", "distance", "lse", "top"]),
+    means=st.booleans(),
+    chooses=st.booleans(),
+    pushing=st.sampled_from(["all", "output", "entropy", "received", "distance", "lse", "top", "rows", "head_mean"]),
 )
-def test_facts_and_gradients_over_many_tiles(k_len, q_len, rows, threads, kind, causal, pushing):
+def test_facts_and_gradients_over_many_tiles(k_len, q_len, rows, threads, kind, causal, means, chooses, pushing):
     q_len = min(q_len, k_len) if causal else q_len
     inputs = heads(q_len, k_len)
-    want = Want(entropy=True, received=True, distance=True, lse=True, top=min(5, k_len))
+    want = replace(FACTS, top=min(5, k_len), head_mean=means or pushing == "head_mean")
+    if chooses or pushing == "rows":  # in any order, one of them twice
+        want = replace(want, rows=(-1, 0, q_len // 2, -1), row_heads=None if means else (4, -6, 4))
     mask = {**masks(kind, q_len, k_len), "causal": causal}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(choose, "COMPILED_ROWS", rows)
@@ -108,14 +114,18 @@ def test_facts_and_gradients_over_many_tiles(k_len, q_len, rows, threads, kind, 
         assert_close(grad, x, atol=2e-5 * max(1.0, x.abs().max().item()), rtol=0)
 
 
-def test_threads_give_the_same_bits_every_time(monkeypatch):
+@pytest.mark.parametrize("means", [False, True])
+def test_threads_give_the_same_bits_every_time(means, monkeypatch):
     monkeypatch.setattr(choose, "compiled_threads", lambda: (3, 12))
     monkeypatch.setattr(choose, "COMPILED_ROWS", 12)
     inputs = heads(301, 577)
 
     def run() -> list[Tensor]:
-        found = compiled(*inputs, FACTS, keep=masks("padding", 301, 577)["keep"])
-        loss = found["output"].square().sum() + found["received"].square().sum() + found["entropy"].sum()
+        want = replace(FACTS, head_mean=means, rows=(300, 2))
+        found = compiled(*inputs, want, keep=masks("padding", 301, 577)["keep"])
+        loss = sum(found[name].square().sum() for name in ("output", "received", "entropy", "rows"))
+        if means:
+            loss = loss + found["head_mean"].square().sum()
         return [*found.values(), *torch.autograd.grad(loss, inputs)]
 
     first = run()
@@ -154,6 +164,27 @@ def test_a_nan_stays_in_its_row(threads, pieces, monkeypatch):
     assert torch.equal(found["received"], clean["received"])
 
 
+def test_a_nan_spoils_the_mean_of_its_query_alone(monkeypatch):
+    monkeypatch.setattr(choose, "compiled_threads", lambda: (2, 8))
+    q, k, v = (x.detach().clone() for x in heads(50, 300))
+    clean = compiled(q, k, v, Want(head_mean=True))["head_mean"]
+    q[1, 2, 33] = torch.nan
+    found = compiled(q, k, v, Want(head_mean=True))["head_mean"]
+    assert found[1, 33].isnan().all()
+    found[1, 33] = clean[1, 33]
+    assert torch.equal(found, clean)
+
+
+def test_the_mean_over_heads_does_not_depend_on_threads(monkeypatch):
+    inputs = [x.detach() for x in heads(301, 577)]
+    means = []
+    for threads, number in ((1, 1), (2, 8), (3, 40)):
+        monkeypatch.setattr(choose, "compiled_threads", lambda of=(threads, number): of)
+        means.append(compiled(*inputs, Want(head_mean=True), causal=True)["head_mean"])
+    assert torch.equal(means[0], means[1])
+    assert torch.equal(means[0], means[2])
+
+
 @pytest.mark.parametrize(
     ("changes", "fits"),
     [
@@ -161,7 +192,8 @@ def test_a_nan_stays_in_its_row(threads, pieces, monkeypatch):
         ({"want": NOTHING}, True),
         ({"want": Want(top=64)}, True),
         ({"want": Want(top=65)}, False),
-        ({"want": Want(entropy=True, head_mean=True)}, False),
+        ({"want": Want(entropy=True, head_mean=True)}, True),
+        ({"want": Want(entropy=True, weights=True)}, False),
         ({"dropout": 0.1}, False),
         ({"budget": 1 << 30}, False),
         ({"bias": torch.zeros(1, 1, 1, 7)}, True),
@@ -185,6 +217,8 @@ def test_small_inputs_and_a_missing_numba_are_left_to_the_blocks(monkeypatch):
     monkeypatch.setattr(choose, "COMPILED_FROM_SCORES", 25)
     assert choose.compiled_fits(q, q, q, *given)
     assert not choose.compiled_fits(q[:, :, 1:], q, q, *given)
+    monkeypatch.setattr(choose, "COMPILED_MEANS_FROM_KEYS", 6)
+    assert not choose.compiled_fits(q, q, q, None, Want(head_mean=True), 0.0, None)
     monkeypatch.setattr(choose, "compiler_is_there", lambda: False)
     assert not choose.compiled_fits(q, q, q, *given)
 

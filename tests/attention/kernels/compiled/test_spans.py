@@ -7,7 +7,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from glassformer.attention.kernels.blocks import Problem
-from glassformer.attention.kernels.compiled.spans import Span, pieces_of, side_by_side, with_places
+from glassformer.attention.kernels.compiled.spans import (
+    Span,
+    heads_of_keys,
+    pieces_of,
+    pieces_through_heads,
+    side_by_side,
+    with_places,
+)
 
 
 def problem(batch: int, heads: int, q_len: int, k_len: int, causal: bool = False, keep=None) -> Problem:
@@ -38,6 +45,25 @@ def test_spans_leave_out_padding():
     keep = torch.tensor([[0, 1, 1, 0, 0], [1, 1, 1, 1, 0]]).bool()[:, None, None]
     (piece,) = pieces_of(problem(2, 1, 3, 5, keep=keep), 6, 1)
     assert piece == [Span(0, 0, 0, 3, 1, 3), Span(1, 0, 0, 3, 0, 4)]
+
+
+@settings(max_examples=50, deadline=None)
+@given(batch=st.integers(0, 3), q_len=st.integers(0, 29), causal=st.booleans(), number=st.integers(1, 40))
+def test_pieces_through_heads_hold_all_heads_of_a_block_in_turn(batch, q_len, causal, number):
+    pieces = pieces_through_heads(problem(batch, 3, q_len, q_len + 2, causal), 6, number)
+    assert len(pieces) <= number
+    expected = [
+        Span(entry, head, start, min(start + 6, q_len), 0, q_len + 2)
+        for entry in range(batch) for start in range(0, q_len, 6) for head in range(3)
+    ]  # fmt: skip
+    assert [span for piece in pieces for span in piece] == expected
+    assert all(len(piece) % 3 == 0 for piece in pieces)
+
+
+def test_heads_of_keys_leave_out_padding():
+    keep = torch.tensor([[0, 1, 1, 0, 0], [1, 1, 1, 1, 0]]).bool()[:, None, None]
+    found = heads_of_keys(problem(2, 2, 3, 5, keep=keep))
+    assert found == [[Span(entry, head, 0, 0, *keys)] for entry, keys in ((0, (1, 3)), (1, (0, 4))) for head in (0, 1)]
 
 
 def test_only_heads_of_several_pieces_need_places():

@@ -8,11 +8,19 @@ from torch import Tensor
 
 from glassformer.attention.kernels import choose
 from glassformer.attention.kernels.blocks import Problem, own
-from glassformer.attention.kernels.compiled.forward import attend_spans
-from glassformer.attention.kernels.compiled.spans import pieces_of, side_by_side, with_places
+from glassformer.attention.kernels.compiled.chosen import ChosenRows
+from glassformer.attention.kernels.compiled.forward import attend_spans, pack_spans
+from glassformer.attention.kernels.compiled.products import packed_sizes
+from glassformer.attention.kernels.compiled.spans import (
+    heads_of_keys,
+    pieces_of,
+    pieces_through_heads,
+    side_by_side,
+    with_places,
+)
 from glassformer.attention.kernels.plain import plain_gradients
 from glassformer.attention.kernels.statistics import Facts
-from glassformer.attention.want import Want
+from glassformer.attention.want import NOTHING, Want
 
 
 class _Done(NamedTuple):
@@ -26,10 +34,13 @@ class _Done(NamedTuple):
     received: Tensor
     top: Tensor
     top_keys: Tensor
+    head_mean: Tensor
+    rows: Tensor
 
     def facts(self, want: Want) -> Facts:
         facts: Facts = {"lse": self.peak + self.tilt} if want.lse else {}
-        facts |= {name: getattr(self, name) for name in ("entropy", "received", "distance") if getattr(want, name)}
+        names = ("entropy", "received", "distance", "rows", "head_mean")
+        facts |= {name: getattr(self, name) for name in names if getattr(want, name)}
         return facts | ({"top": self.top, "top_keys": self.top_keys} if want.top else {})
 
 
@@ -71,9 +82,9 @@ class _AttendCompiled(torch.autograd.Function):
         # Gradients of gradients, and many gradients at once, come from plain operations.
         if torch.is_grad_enabled() or not choose.is_eager(*grads) or any(map(choose.is_batched, grads)):
             return *plain_gradients(problem, ctx.want, None, grads[0], by_name)[:3], None, None, None
-        received = q.new_empty(0)
-        done = _Done(output, peak, tilt, entropy, distance, received, top, top_keys)
-        found = _backward(problem, done, grads[0], by_name)
+        unused = q.new_empty(0)
+        done = _Done(output, peak, tilt, entropy, distance, unused, top, top_keys, unused, unused)
+        found = _backward(problem, done, ctx.want, grads[0], by_name)
         needed = (grad if needs else None for grad, needs in zip(found, ctx.needs_input_grad, strict=False))
         return *needed, None, None, None
 
@@ -82,24 +93,47 @@ class _AttendCompiled(torch.autograd.Function):
 def _forward(problem: Problem, want: Want) -> _Done:
     q, k, v = problem.q, problem.k, problem.v
     batch, heads, q_len, _ = q.shape
-    height = choose.compiled_height(q_len, k.shape[2])
     threads, number = choose.compiled_threads()
-    pieces, shared = with_places(pieces_of(problem, height, number), served=1)
+    if want.head_mean:
+        height = choose.compiled_height_of_means(q_len, k.shape[2])
+        pieces, shared = with_places(pieces_through_heads(problem, height, number), served=1)
+        packed = _packed(problem, threads)
+    else:
+        height = choose.compiled_height(q_len, k.shape[2])
+        pieces, shared = with_places(pieces_of(problem, height, number), served=1)
+        packed = v.new_empty(2, 0, 0, 0).unbind()
     output = v.new_empty(batch, q_len, heads, v.shape[3]).transpose(1, 2)  # so that the heads are merged by a view
     peak, tilt, entropy, distance = (v.new_empty(batch, heads, q_len) for _ in range(4))
     top = v.new_zeros(batch, heads, q_len, want.top)
     top_keys = torch.full_like(top, -1, dtype=torch.long)
     summed = k.shape[2] if want.received else 0
     received, parts = v.new_zeros(batch, heads, summed), v.new_zeros(len(shared), summed)
+    head_mean = v.new_empty((batch, q_len, k.shape[2]) if want.head_mean else (batch, 0, 0))
+    chosen = ChosenRows.of(want, heads, q_len)
+    rows = chosen.zeros(v, k.shape[2])
     results = output, peak, tilt, entropy, distance
-    inputs, arrays = _inputs(problem), [_array(x) for x in (*results, received, parts, top, top_keys)]
+    inputs = _inputs(problem)
+    maps = head_mean, rows, chosen.row_of_query, chosen.row_of_head
+    arrays = [_array(x) for x in (*packed, *results, received, parts, top, top_keys, *maps)]
     side_by_side([partial(attend_spans, *inputs, height, _array(spans), *arrays) for spans in pieces], threads)
     for owner, part in zip(shared, parts, strict=True):
         received[owner] += part
-    return _Done(*results, received, top, top_keys)
+    return _Done(*results, received, top, top_keys, head_mean, chosen.fact(rows) if want.rows else rows)
 
 
-def _backward(problem: Problem, done: _Done, grad_output: Tensor | None, grads: Facts) -> tuple[Tensor, ...]:
+def _packed(problem: Problem, threads: int) -> tuple[Tensor, Tensor]:
+    """Return all keys and values as products read them: (batch, heads of keys, numbers) each."""
+    k, v = problem.k, problem.v
+    packed = tuple(k.new_empty(*k.shape[:2], size) for size in packed_sizes(k.shape[2], k.shape[3], v.shape[3]))
+    arrays = [_array(x) for x in (k, v)], [_array(x) for x in packed]
+    spans = [torch.tensor(piece) for piece in heads_of_keys(problem)]
+    side_by_side([partial(pack_spans, *arrays[0], _array(piece), *arrays[1]) for piece in spans], threads)
+    return packed
+
+
+def _backward(
+    problem: Problem, done: _Done, want: Want, grad_output: Tensor | None, grads: Facts
+) -> tuple[Tensor, ...]:
     """Return the gradients of q, k and v: see `backward`."""
     from glassformer.attention.kernels.compiled.backward import push_back_spans  # compiled when first needed
 
@@ -114,19 +148,23 @@ def _backward(problem: Problem, done: _Done, grad_output: Tensor | None, grads: 
     if "lse" in grads:
         constants -= grads["lse"].masked_fill(nowhere, 0.0)  # their lse is -inf, and so may be what was made of it
     of_received = _given(grads, "received", v.new_empty(batch, heads, k.shape[2]))
+    of_mean = v.new_empty(batch, 0, 0)
+    if "head_mean" in grads:
+        of_mean = (grads["head_mean"] / heads).contiguous()
+    chosen = ChosenRows.of(want if "rows" in grads else NOTHING, heads, q_len)
+    of_rows = chosen.gradient(grads["rows"]) if "rows" in grads else chosen.zeros(v, k.shape[2])
+    sweep = not grads.keys().isdisjoint(("received", "head_mean", "rows"))
     height = choose.compiled_height(q_len, k.shape[2])
     threads, number = choose.compiled_threads()
     pieces, shared = with_places(pieces_of(problem, height, number), served=heads // k.shape[1])
     grad_q, grad_k, grad_v = torch.empty_like(q), k.new_zeros(k.shape), v.new_zeros(v.shape)
     shared_k, shared_v = (x.new_zeros(len(shared), 1, *x.shape[2:]) for x in (k, v))
-    by_query = done.peak.masked_fill(nowhere, 0.0), done.tilt, constants, of_entropy, of_distance, of_received
+    by_query = done.peak.masked_fill(nowhere, 0.0), done.tilt, constants, of_entropy, of_distance, of_received, of_mean
+    by_query = *by_query, of_rows, chosen.row_of_query, chosen.row_of_head
     inputs, given = _inputs(problem), [_array(x) for x in (grad_output, *by_query)]
     results = [_array(x) for x in (of_top, done.top_keys, grad_q, grad_k, grad_v, shared_k, shared_v)]
     side_by_side(
-        [
-            partial(push_back_spans, *inputs, height, _array(spans), *given, "received" in grads, *results)
-            for spans in pieces
-        ],
+        [partial(push_back_spans, *inputs, height, _array(spans), *given, sweep, *results) for spans in pieces],
         threads,
     )
     for owner, of_keys, of_values in zip(shared, shared_k, shared_v, strict=True):

@@ -1,13 +1,14 @@
 """The gradients of attention and of facts about its weights, tile by tile as in `forward`.
 
 With p the weights, o the output, x = log p, and d the distance to a key, the gradient of a query's scores is
-p (do vᵀ + d(received) + d(distance) d - d(entropy) x + d(top) - constant). The constant is the mean over its weights of
-all that is before it, less d(lse). But for d(received), whose mean needs a sweep of its own, it follows from the facts.
+p (do vᵀ + g + d(distance) d - d(entropy) x + d(top) - constant), where g is d(received) + d(head mean) / heads +
+d(rows). The constant is the mean over its weights of all that is before it, less d(lse). But for g, whose mean needs a
+sweep of its own, it follows from the facts.
 """
 
 from typing import Any, no_type_check
 
-from glassformer.attention.kernels.compiled.forward import ANY, BIAS, MASK, QUERIES, SPANS, TILE, open_keys
+from glassformer.attention.kernels.compiled.forward import ANY, BIAS, MASK, PLACES, QUERIES, SPANS, TILE, open_keys
 from glassformer.attention.kernels.compiled.jit import VERSION, F, I, inner, kept, np, types
 from glassformer.attention.kernels.compiled.products import (
     multiply,
@@ -44,15 +45,39 @@ def score_tile(
 
 @inner()
 @no_type_check
+def pushed_on_keys(of_keys, first_key, query, tile_key, seen, scratch):
+    """Return g of a query for the keys of a tile, from `of_keys`: see `add_gradients`."""
+    of_received, of_mean, of_rows, row_of_query = of_keys
+    row = row_of_query[query] if len(of_rows) else -1
+    if not len(of_mean) and row < 0:
+        return of_received[tile_key : tile_key + seen]
+    key = first_key + tile_key
+    for n in range(seen):
+        scratch[n] = of_received[tile_key + n]
+    if len(of_mean):
+        for n in range(seen):
+            scratch[n] += of_mean[query, key + n]
+    if row >= 0:
+        for n in range(seen):
+            scratch[n] += of_rows[row, key + n]
+    return scratch[:seen]
+
+
+@inner()
+@no_type_check
 def add_gradients(
     q, key_panels, keys_padded, value_panels, keys, v_width, keep, bias, scale, causal, origin, first_key, entry, head,
-    first, last, height, grad_output, peaks, tilts, constants, of_entropy, of_distance, of_received, sweep, of_top,
+    first, last, height, grad_output, peaks, tilts, constants, of_entropy, of_distance, of_keys, sweep, of_top,
     top_keys, grad_q, grad_keys, grad_values,
 ):  # fmt: skip
-    """Set the gradient of the queries from `first` to `last` of a head, and add to those of its keys and values."""
+    """Set the gradient of the queries from `first` to `last` of a head, and add to those of its keys and values.
+
+    `of_keys` are the gradients of `received`, of the sum over the heads and of the chosen queries' rows, and these
+    queries' rows, -1 for others: one argument, since numba takes at most 30.
+    """
     width = q.shape[1]
     padded_width, v_padded = up_to(width, COLUMNS), up_to(v_width, COLUMNS)
-    p, ds = np.empty(height * TILE, F), np.empty(height * TILE, F)
+    p, ds, scratch = np.empty(height * TILE, F), np.empty(height * TILE, F), np.empty(TILE, F)
     for start in range(first, last, height):
         rows = min(height, last - start)
         multiplied = up_to(rows, ROWS)
@@ -73,7 +98,7 @@ def add_gradients(
                         p[row * TILE : row * TILE + seen],
                         peaks[start + row],
                         tilts[start + row],
-                        of_received[tile_key : tile_key + seen],
+                        pushed_on_keys(of_keys, first_key, start + row, tile_key, seen, scratch),
                     )
         for tile_key in range(0, stop, TILE):
             wide = min(TILE, stop - tile_key)
@@ -94,7 +119,7 @@ def add_gradients(
                     peaks[query],
                     tilts[query],
                     I(tile_key - query - origin),
-                    of_received[tile_key : tile_key + seen],
+                    pushed_on_keys(of_keys, first_key, query, tile_key, seen, scratch),
                     of_entropy[query],
                     of_distance[query],
                     constants[query],
@@ -135,20 +160,21 @@ def _compile(version: int) -> Any:
     @kept(
         types.void(
             *(ANY, ANY, ANY, MASK, BIAS, types.float32, types.boolean, types.int64, SPANS),
-            *(ANY, *[QUERIES] * 6, types.boolean, BIAS, types.int64[:, :, :, ::1]),
+            *(ANY, *[QUERIES] * 7, BIAS, PLACES, PLACES, types.boolean, BIAS, types.int64[:, :, :, ::1]),
             *(ANY, ANY, ANY, BIAS, BIAS),
         )
     )
     @no_type_check
     def push_back(
         q, k, v, keep, bias, scale, causal, height, spans,
-        grad_output, peaks, tilts, constants, of_entropy, of_distance, of_received, sweep, of_top, top_keys,
-        grad_q, grad_k, grad_v, shared_k, shared_v,
+        grad_output, peaks, tilts, constants, of_entropy, of_distance, of_received, of_mean, of_rows,
+        row_of_query, row_of_head, sweep, of_top, top_keys, grad_q, grad_k, grad_v, shared_k, shared_v,
     ):  # fmt: skip
         """Set the gradient of the queries of some spans, and add their part to those of their keys and values.
 
         Where `with_places` has a place for them, they are added to `shared_k` and `shared_v`. `peaks` are 0 where a
-        query may look nowhere, and with `sweep` the part of `of_received` is added to `constants`.
+        query may look nowhere, and with `sweep` the part of `of_received`, `of_mean` and `of_rows` is added to
+        `constants`.
         """
         assert version
         served = q.shape[1] // max(1, k.shape[1])  # heads that share keys
@@ -165,12 +191,15 @@ def _compile(version: int) -> Any:
             while n < len(spans) and spans[n, 0] == entry and spans[n, 1] // served == of_keys:
                 head, first, last = spans[n, 1], spans[n, 2], spans[n, 3]
                 place = (entry, head)
+                head_row = row_of_head[head] if len(row_of_head) else -1
+                chosen_rows = of_rows[entry, max(0, head_row), : of_rows.shape[2] if head_row >= 0 else 0]
+                on_keys = (of_received[entry, head, open_], of_mean[entry], chosen_rows, row_of_query)
                 add_gradients(
                     q[place], key_panels, keys_padded, value_panels, keys, v_width, keep, bias, scale, causal,
                     (k.shape[2] - q.shape[2] if causal else 0) - first_key, first_key, entry, head, first, last, height,
                     grad_output[place], peaks[place], tilts[place], constants[place], of_entropy[place],
-                    of_distance[place], of_received[entry, head, open_], sweep, of_top[place], top_keys[place],
-                    grad_q[place], grad_keys, grad_values,
+                    of_distance[place], on_keys, sweep, of_top[place],
+                    top_keys[place], grad_q[place], grad_keys, grad_values,
                 )  # fmt: skip
                 n += 1
             if slot < 0:

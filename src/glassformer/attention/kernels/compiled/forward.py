@@ -3,7 +3,10 @@
 A tile is TILE keys of a block of queries. Its scores become exponentials, and are summed and multiplied with the values
 before they leave the cache. What a query's exponentials are counted from, the largest of its scores so far, grows from
 tile to tile, and its sums are corrected (Milakov and Gimelshein 2018, arXiv:1805.02867; Dao et al. 2022,
-arXiv:2205.14135). For `received` and `top`, which need finished weights, a block's exponentials are kept for all keys.
+arXiv:2205.14135). For facts that need finished weights a block's exponentials are kept for all keys.
+
+For the mean over the heads a block of queries goes through all heads, one after the other, while its means are in the
+cache: the keys and values of all heads are packed beforehand.
 """
 
 import math
@@ -16,6 +19,8 @@ from glassformer.attention.kernels.compiled.products import (
     padded,
     panels_of,
     part_of_row,
+    put_padded,
+    put_panels,
     up_to,
 )
 from glassformer.attention.kernels.compiled.registers import COLUMNS, ROWS
@@ -33,7 +38,7 @@ TILE = 288
 
 ANY, MASK, BIAS = types.float32[:, :, :, :], types.boolean[:, :, :, ::1], types.float32[:, :, :, ::1]
 """Types of arrays in any layout, and of masks, whose rows lie in memory as they are."""
-QUERIES, SPANS = types.float32[:, :, ::1], types.int64[:, ::1]
+QUERIES, SPANS, PLACES = types.float32[:, :, ::1], types.int64[:, ::1], types.int64[::1]
 
 
 @inner()
@@ -71,20 +76,21 @@ def nth_largest(numbers, column, rows, n):
 @inner()
 @no_type_check
 def attend_rows(
-    q, k, v, keep, bias, scale, causal, origin, first_key, entry, head, first, last, height,
-    output, peaks, tilts, entropy, distance, received, top, top_keys,
+    q, key_panels, values, keys, v_width, keep, bias, scale, causal, origin, first_key, entry, head, first, last,
+    height, e, output, peaks, tilts, entropy, distance, received, top, top_keys, head_mean, share_of_head,
+    found_rows, row_of_query,
 ):  # fmt: skip
     """Compute the queries from `first` to `last` of a head, `height` of them, a multiple of ROWS, at a time.
 
-    q (queries, width), k and v (keys, width) are the head's, the keys from `first_key` on.
+    q (queries, width) is the head's, as are `key_panels` and `values`, the keys from `first_key` on. `e` has room for
+    exponentials. The weights are added to `head_mean`, if it is wanted, of which the first head sets all, and
+    those of chosen queries to `found_rows`, zeros, whose rows `row_of_query` tells, -1 for the others.
     """
-    keys, width = k.shape
-    v_width, v_padded = v.shape[1], up_to(v.shape[1], COLUMNS)
-    key_panels, values = panels_of(k), padded(v, keys, v_padded, F(1))
-    chosen, sums_keys, masked = top.shape[1], len(received) > 0, keep.size + bias.size > 0
-    all_tiles = sums_keys or chosen > 0
+    width = q.shape[1]
+    v_padded = up_to(v_width, COLUMNS)
+    chosen, sums_keys, means, masked = top.shape[1], len(received) > 0, len(head_mean) > 0, keep.size + bias.size > 0
+    all_tiles = sums_keys or chosen > 0 or means
     tiles = up_to(keys, TILE) // TILE
-    e = np.empty((tiles if all_tiles else 1) * height * TILE, F)
     references, highest = np.empty((tiles, height), F), np.empty((tiles, height), F)
     parts = np.empty((chosen * TILE // PART, 1), F)
     totals, slopes, distances = np.empty(height), np.empty(height), np.empty(height)  # float64
@@ -97,10 +103,12 @@ def attend_rows(
         for row in range(height):
             totals[row], slopes[row], distances[row], peak[row] = 0.0, 0.0, 0.0, F(-math.inf)
         stop = max(1, open_keys(start + rows - 1, keys, origin, causal))
+        chosen_here = len(found_rows) > 0 and row_of_query[start : start + rows].max() >= 0
+        kept_here = all_tiles or chosen_here
         for tile in range(up_to(stop, TILE) // TILE):
             tile_key = tile * TILE
             wide = min(TILE, stop - tile_key)
-            here = tile * height * TILE if all_tiles else 0
+            here = tile * height * TILE if kept_here else 0
             multiply_panels(
                 queries, width, key_panels, tile_key // COLUMNS, width, e, here, TILE, multiplied, up_to(wide, COLUMNS)
             )
@@ -148,7 +156,7 @@ def attend_rows(
             entropy[query] = tilts[query] - slopes[row] * share
             distance[query] = distances[row] * share
             totals[row] = share
-        if not all_tiles:
+        if not kept_here:
             continue
         for tile in range(up_to(stop, TILE) // TILE):  # `references` become what an exponential's share of the row is
             for row in range(rows):
@@ -161,6 +169,23 @@ def attend_rows(
                 for row in range(rows):
                     at = (tile * height + row) * TILE
                     add_scaled(references[tile, row], e[at : at + wide], received[tile_key : tile_key + wide])
+        if chosen_here:
+            for row in range(rows):
+                n = row_of_query[start + row]
+                for tile in range(up_to(stop, TILE) // TILE if n >= 0 else 0):
+                    at, key = (tile * height + row) * TILE, first_key + tile * TILE
+                    wide = min(TILE, stop - tile * TILE)
+                    add_scaled(references[tile, row], e[at : at + wide], found_rows[n, key : key + wide])
+        if means:
+            for row in range(rows):
+                mean = head_mean[start + row]
+                if head == 0:
+                    for n in range(len(mean)):
+                        mean[n] = F(0)
+                for tile in range(up_to(stop, TILE) // TILE):
+                    at, key = (tile * height + row) * TILE, first_key + tile * TILE
+                    wide = min(TILE, stop - tile * TILE)
+                    add_scaled(references[tile, row] * share_of_head, e[at : at + wide], mean[key : key + wide])
         if chosen:
             for row in range(rows):
                 weights, chosen_keys = top[start + row], top_keys[start + row]
@@ -193,33 +218,65 @@ def _compile(version: int) -> Any:
     @kept(
         types.void(
             *(ANY, ANY, ANY, MASK, BIAS, types.float32, types.boolean, types.int64, SPANS),
-            *(ANY, *[QUERIES] * 5, types.float32[:, ::1], BIAS, types.int64[:, :, :, ::1]),
+            *(QUERIES, QUERIES, ANY, *[QUERIES] * 5, types.float32[:, ::1], BIAS, types.int64[:, :, :, ::1], QUERIES),
+            *(BIAS, PLACES, PLACES),
         )
     )
     @no_type_check
     def attend(
-        q, k, v, keep, bias, scale, causal, height, spans,
-        output, peaks, tilts, entropy, distance, received, parts, top, top_keys,
+        q, k, v, keep, bias, scale, causal, height, spans, packed_keys, packed_values,
+        output, peaks, tilts, entropy, distance, received, parts, top, top_keys, head_mean,
+        found_rows, row_of_query, row_of_head,
     ):  # fmt: skip
         """Compute the queries of some spans: see `Span`, and `with_places` for a span's last number.
 
-        `output` and facts are set, but `received`, if it is wanted, is added to, or `parts`. `top` holds zeros, and
-        `top_keys` -1.
+        Keys and values are packed here unless `pack_spans` did it. `output` and facts are set, but `received`, if it is
+        wanted, is added to, or `parts`. `top` holds zeros, and `top_keys` -1. For `head_mean` the heads of a block of
+        queries come in their order. `found_rows` has a row for each query and head that is chosen.
         """
         assert version
         served = q.shape[1] // max(1, k.shape[1])  # heads that share keys
+        v_width, v_padded = v.shape[3], up_to(v.shape[3], COLUMNS)
+        all_tiles = received.shape[2] + top.shape[3] + head_mean.shape[2] + len(row_of_query) > 0
+        e = np.empty((up_to(k.shape[2], TILE) // TILE if all_tiles else 1) * height * TILE, F)
         for n in range(len(spans)):
             entry, head, first, last, first_key, last_key, part = spans[n]
-            place, keys = (entry, head), slice(first_key, last_key)
+            place, of_keys, keys = (entry, head), (entry, head // served), slice(first_key, last_key)
+            if packed_keys.shape[2]:
+                key_panels, values = packed_keys[of_keys], packed_values[of_keys]
+            else:
+                key_panels = panels_of(k[entry, head // served, keys])
+                values = padded(v[entry, head // served, keys], last_key - first_key, v_padded, F(1))
+            head_row = row_of_head[head] if len(row_of_head) else -1
+            chosen_rows = found_rows[entry, max(0, head_row), : found_rows.shape[2] if head_row >= 0 else 0]
             onto = received[place] if part < 0 else parts[part]
             attend_rows(
-                q[place], k[entry, head // served, keys], v[entry, head // served, keys], keep, bias, scale, causal,
+                q[place], key_panels, values, last_key - first_key, v_width, keep, bias, scale, causal,
                 (k.shape[2] - q.shape[2] if causal else 0) - first_key, first_key, entry, head, first, last, height,
-                output[place], peaks[place], tilts[place], entropy[place], distance[place],
-                onto[first_key:last_key], top[place], top_keys[place],
+                e, output[place], peaks[place], tilts[place], entropy[place], distance[place],
+                onto[first_key:last_key], top[place], top_keys[place], head_mean[entry], F(1 / q.shape[1]),
+                chosen_rows, row_of_query,
             )  # fmt: skip
 
     return attend
 
 
-attend_spans = _compile(VERSION)
+def _compile_packing(version: int) -> Any:
+    @kept(types.void(ANY, ANY, SPANS, QUERIES, QUERIES))
+    @no_type_check
+    def pack(k, v, spans, packed_keys, packed_values):
+        """Put what products read of the keys and values of some heads of keys, from the first to the last of a span."""
+        assert version
+        for n in range(len(spans)):
+            entry, head, _, _, first_key, last_key = spans[n]
+            # torch's zeros would leave a thread spinning.
+            for found in (packed_keys[entry, head], packed_values[entry, head]):
+                for place in range(len(found)):
+                    found[place] = F(0)
+            put_panels(k[entry, head, first_key:last_key], packed_keys[entry, head])
+            put_padded(v[entry, head, first_key:last_key], up_to(v.shape[3], COLUMNS), F(1), packed_values[entry, head])
+
+    return pack
+
+
+attend_spans, pack_spans = _compile(VERSION), _compile_packing(VERSION)

@@ -44,13 +44,20 @@ def up_to(number, step):
 @no_type_check
 def panels_of(x):
     """Return the columns of xᵀ, COLUMNS side by side: flat (panel, width of x, column), with zeros at the end."""
+    found = np.zeros(up_to(x.shape[0], COLUMNS) * x.shape[1], F)
+    put_panels(x, found)
+    return found
+
+
+@inner()
+@no_type_check
+def put_panels(x, found):
+    """Put what `panels_of` returns into `found`, which holds zeros."""
     length, width = x.shape
-    found = np.zeros(up_to(length, COLUMNS) * width, F)
     for n in range(length):
         start = n // COLUMNS * COLUMNS * width + n % COLUMNS
         for d in range(width):
             found[start + d * COLUMNS] = x[n, d]
-    return found
 
 
 @inner()
@@ -58,10 +65,17 @@ def panels_of(x):
 def padded(x, length, width, scale):
     """Return x times scale with zeros at the end of both axes, flat."""
     found = np.zeros(length * width, F)
+    put_padded(x, width, scale, found)
+    return found
+
+
+@inner()
+@no_type_check
+def put_padded(x, width, scale, found):
+    """Put x times scale into `found`, which holds zeros, in rows of such a width."""
     for n in range(x.shape[0]):
         for d in range(x.shape[1]):
             found[n * width + d] = x[n, d] * scale
-    return found
 
 
 @inner()
@@ -72,3 +86,8 @@ def part_of_row(mask, entry, head, row, first, stop):
     if not batch:
         return mask.reshape(-1)
     return mask[entry % batch, head % heads, row % rows, first:stop]
+
+
+def packed_sizes(keys: int, width: int, v_width: int) -> tuple[int, int]:
+    """Return how many numbers the keys in panels are, and the values in padded rows."""
+    return -(-keys // COLUMNS) * COLUMNS * width, keys * -(-v_width // COLUMNS) * COLUMNS

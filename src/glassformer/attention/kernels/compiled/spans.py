@@ -34,23 +34,55 @@ def pieces_of(problem: Problem, height: int, number: int) -> list[list[Span]]:
     Heads are cut between blocks of `height` queries. Keys of padding before and after all that an entry may look at are
     left out.
     """
-    batch, heads, q_len, _ = problem.q.shape
-    k_len = problem.k.shape[2]
-    keys = [open_keys(problem.keep, slice(entry, entry + 1), k_len) for entry in range(batch)]
-    starts = range(0, q_len, height)
-    costs: list[int] = []
-    for open_ in keys:
-        of_head = []
-        for start in starts:
-            end = min(start + height, q_len)
-            seen = min(open_.stop, end + k_len - q_len) if problem.causal else open_.stop
-            of_head.append((end - start) * max(1, seen - open_.start))
-        costs += of_head * heads
+    _, heads, q_len, _ = problem.q.shape
+    keys = _keys_of(problem)
+    costs = [cost for open_ in keys for cost in _costs(problem, height, open_) * heads]
+    blocks = len(range(0, q_len, height))
+    return [_spans(begin, end, blocks, height, (heads, q_len), keys) for begin, end in _cut(costs, number)]
+
+
+def pieces_through_heads(problem: Problem, height: int, number: int) -> list[list[Span]]:
+    """Return at most so many pieces of all queries, where each block of queries has all of its heads side by side."""
+    _, heads, q_len, _ = problem.q.shape
+    keys = _keys_of(problem)
+    costs = [cost for open_ in keys for cost in _costs(problem, height, open_)]
+    blocks = [
+        [Span(entry, head, start, min(start + height, q_len), open_.start, open_.stop) for head in range(heads)]
+        for entry, open_ in enumerate(keys)
+        for start in range(0, q_len, height)
+    ]
+    return [[span for block in blocks[begin:end] for span in block] for begin, end in _cut(costs, number)]
+
+
+def heads_of_keys(problem: Problem) -> list[list[Span]]:
+    """Return a piece for each head of keys, which has none of the queries."""
+    keys = _keys_of(problem)
+    heads = range(problem.k.shape[1])
+    return [[Span(entry, head, 0, 0, open_.start, open_.stop)] for entry, open_ in enumerate(keys) for head in heads]
+
+
+def _keys_of(problem: Problem) -> list[slice]:
+    """Return the keys of each entry without padding."""
+    batch, _, k_len, _ = problem.k.shape
+    return [open_keys(problem.keep, slice(entry, entry + 1), k_len) for entry in range(batch)]
+
+
+def _costs(problem: Problem, height: int, open_: slice) -> list[int]:
+    """Return how many weights each block of a head has, if these keys are open to it."""
+    q_len, k_len = problem.q.shape[2], problem.k.shape[2]
+    costs = []
+    for start in range(0, q_len, height):
+        end = min(start + height, q_len)
+        seen = min(open_.stop, end + k_len - q_len) if problem.causal else open_.stop
+        costs.append((end - start) * max(1, seen - open_.start))
+    return costs
+
+
+def _cut(costs: list[int], number: int) -> list[tuple[int, int]]:
+    """Return where at most so many parts of about the same cost begin and end."""
     until = [*accumulate(costs)] or [0]
     cuts = [0, *(bisect_left(until, until[-1] * n / number) for n in range(1, number)), len(costs)]
-    return [
-        _spans(begin, end, len(starts), height, (heads, q_len), keys) for begin, end in pairwise(cuts) if begin < end
-    ]
+    return [(begin, end) for begin, end in pairwise(cuts) if begin < end]
 
 
 def _spans(begin: int, end: int, blocks: int, height: int, sizes: tuple[int, int], keys: list[slice]) -> list[Span]:
