@@ -82,12 +82,11 @@ def test_small_attention_is_the_general_way_in_other_precisions(taken, monkeypat
     assert_close(found[1], expected[1], **close)
 
 
-def test_the_lowest_float16_number_in_a_mask_blocks_no_row(taken):
+def test_the_lowest_float16_number_in_a_mask_blocks_no_row():
     module, x = MultiheadAttention(E, H, dtype=torch.float16), torch.randn(Q, B, E, dtype=torch.float16)
     lowest = torch.full((Q, Q), torch.finfo(torch.float16).min, dtype=torch.float16)
     _, weights = module(x, x, x, attn_mask=lowest)
     assert_close(weights.sum(-1), torch.ones_like(weights[..., 0]), atol=1e-2, rtol=0)
-    assert taken == [False]  # by the general way
 
 
 @pytest.mark.parametrize("need_weights", [True, False])

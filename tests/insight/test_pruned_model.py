@@ -112,7 +112,7 @@ def test_the_engine_generates_the_same(model, pruned, ids, dtype, width):
 
 def test_the_engine_in_eight_bits(model, pruned, ids):
     source = ids[0][:1]
-    for engine in (Engine.of(one.float(), torch.bfloat16, int8=True) for one in (model, pruned)):
+    for engine in (Engine.of(one.float(), int8=True) for one in (model, pruned)):
         cache = engine.start(source, None, 1)
         logits, _ = engine.step(torch.tensor([3]), cache)
         assert logits[:, :30].isfinite().all()

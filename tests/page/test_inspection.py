@@ -29,8 +29,10 @@ def test_inspect_reads_a_given_target(run, hypotheses_of):
     (best,) = translator.translations(["a b c"], attention=Want(weights=True))
     again = translator.read("a b c", best.text, attention=Want(weights=True))
     assert again.tokens == best.tokens
-    assert again.token_log_probs[: len(best.tokens)] == pytest.approx(best.token_log_probs[: len(best.tokens)])
-    assert again.log_prob == pytest.approx(translator.score(["a b c"], [best.text])[0])
+    assert again.token_log_probs[: len(best.tokens)] == pytest.approx(
+        best.token_log_probs[: len(best.tokens)], rel=1e-5
+    )
+    assert again.log_prob == pytest.approx(translator.score(["a b c"], [best.text])[0], rel=1e-5)
     (hypothesis,) = hypotheses_of(inspect(run, "a b c", best.text))
     assert hypothesis["axes"]["next"] == again.attention.target_out
     with pytest.raises(ConfigError, match="source is empty"):

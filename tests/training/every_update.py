@@ -47,6 +47,7 @@ def main() -> None:
         ctypes.CDLL(None).prctl(1, signal.SIGKILL)
     pickle.load, pickle.loads, pickle.dump, pickle.dumps = refuse, refuse, refuse, refuse
     pickle.Unpickler, pickle.Pickler = without(pickle.Unpickler), without(pickle.Pickler)
+    sys.modules["numba"] = None  # as if it were not installed: what it compiles it keeps in pickles of its own
     # From here on, so that whoever takes one of these by name takes what refuses.
     import torch
     from torch.optim.optimizer import register_optimizer_step_post_hook
