@@ -237,3 +237,13 @@ def test_observe_without_numba_takes_blocks():
     )
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert found.stdout == "600.0\n", found.stderr
+
+
+def test_another_default_device_changes_nothing():
+    q, k, v = (torch.randn(1, 4, 1100, 8) for _ in range(3))
+    want = Want(received=True, top=3, head_mean=True, rows=(2,))
+    expected = compiled(q, k, v, want)
+    with torch.device("meta"):
+        found = compiled(q, k, v, want)
+    assert found.keys() == expected.keys()
+    assert all(torch.equal(found[name], expected[name]) for name in expected)

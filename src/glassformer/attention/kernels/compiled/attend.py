@@ -127,7 +127,7 @@ def _packed(problem: Problem, threads: int) -> tuple[Tensor, Tensor]:
     for_keys, for_values = packed_sizes(k.shape[2], k.shape[3], v.shape[3])
     packed = k.new_empty(*k.shape[:2], for_keys), v.new_empty(*k.shape[:2], for_values)
     arrays = [_array(x) for x in (k, v)], [_array(x) for x in packed]
-    spans = [torch.tensor(piece) for piece in heads_of_keys(problem)]
+    spans = [torch.tensor(piece, device="cpu") for piece in heads_of_keys(problem)]
     side_by_side([partial(pack_spans, *arrays[0], _array(piece), *arrays[1]) for piece in spans], threads)
     return packed
 

@@ -19,7 +19,7 @@ class ChosenRows(NamedTuple):
     @classmethod
     def of(cls, want: Want, heads: int, q_len: int) -> "ChosenRows":
         if not want.rows:
-            return cls(*torch.empty(4, 0, dtype=torch.int64).unbind())
+            return cls(*torch.empty(4, 0, dtype=torch.int64, device="cpu").unbind())
         chosen_heads = range(heads) if want.row_heads is None else want.row_heads
         row_of_query, rows = _numbered([query % q_len for query in want.rows], q_len)
         row_of_head, of_heads = _numbered([head % heads for head in chosen_heads], heads)
@@ -44,7 +44,7 @@ class ChosenRows(NamedTuple):
 
 def _numbered(chosen: list[int], length: int) -> tuple[Tensor, Tensor]:
     """Return the place of each of `length` among those chosen, -1 for others, and the places of the chosen ones."""
-    once, places = torch.tensor(chosen).unique(return_inverse=True)
-    place_of = torch.full((length,), -1)
-    place_of[once] = torch.arange(len(once))
+    once, places = torch.tensor(chosen, device="cpu").unique(return_inverse=True)
+    place_of = torch.full((length,), -1, device="cpu")
+    place_of[once] = torch.arange(len(once), device="cpu")
     return place_of, places
