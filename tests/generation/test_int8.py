@@ -32,9 +32,10 @@ def sources() -> list[list[int]]:
 
 
 def searched(engine: Engine, given: list[list[int]], **settings) -> list[list[Hypothesis]]:
-    return search_all(engine, given, SearchConfig(max_length=131, n_best=settings.get("beam", 1), **settings))
+    return search_all(engine, given, SearchConfig(max_length=83, n_best=settings.get("beam", 1), **settings))
 
 
+@pytest.mark.usefixtures("unchecked")
 @pytest.mark.skipif(passes.compiled() is None, reason="torch's passes may differ in their last bits")
 @pytest.mark.parametrize("beam", [1, 4])
 @pytest.mark.parametrize(
@@ -47,7 +48,7 @@ def test_hypotheses_are_the_same_to_the_last_bit_in_any_batch_and_with_any_threa
     try:
         for count in (1, 2):
             torch.set_num_threads(count)
-            for lines in (1, 2, 5):
+            for lines in (1, 3):
                 assert searched(engine, sources(), beam=beam, batch_lines=lines) == whole
     finally:
         torch.set_num_threads(threads)
