@@ -1,4 +1,4 @@
-"""Where a batch's translation spends its time: products, attention, passes over rows, the search, and the rest.
+"""Divide the time of a batch's translation: products, attention, passes over rows, the search, and the rest.
 
     python benchmarks/step.py [--precisions int8 float32] [--beams 4 1]
 

@@ -51,7 +51,7 @@ def raising_signals() -> Iterator[None]:
     before = {number: signal.signal(number, handler) for number, handler in ours.items()}
     try:
         yield
-    except Exception as error:  # what a library has made of ours, of a class that it chooses (safetensors: ValueError)
+    except Exception as error:  # a library may turn a signal's exception into any class of its own (safetensors does)
         if came:
             raise came[-1] from error
         raise

@@ -14,7 +14,7 @@ MASKS = ("none", "bool", "float", "hint")
 
 @pytest.fixture
 def taken(monkeypatch) -> list[bool]:
-    """Whether each call was computed by `attend_small`."""
+    """Return a list that gets, for each call, whether `attend_small` computed it."""
     calls: list[bool] = []
 
     def watched(*args):

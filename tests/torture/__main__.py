@@ -114,7 +114,7 @@ def _strike(seed: int, key: Key) -> tuple[str, str]:
         return str(why), ""
     except FaultError as failure:
         return "", str(failure)
-    except Exception:  # the torture's own mistake: it counts as a failure of this case, and the others go on
+    except Exception:  # a mistake of the torture itself may raise anything: this case fails with it, the others go on
         return "", traceback.format_exc()
     finally:
         kill_orphans()

@@ -165,7 +165,7 @@ class TrainingLoop:
         try:
             signal = self._train(interruption)
             return self._finish() if signal is None else self._stop(signal)
-        except Exception as error:  # damaged ids fail where they are used, with any class: their damage is to be said
+        except Exception as error:  # damaged ids may raise any class where they are used; the check says so
             self._wait_for_check()
             if not isinstance(error, OSError) or error.errno not in FULL:
                 raise

@@ -1,4 +1,4 @@
-"""Which library of torch's multiplies float32 matrices faster on this processor: measured once, and kept.
+"""Measure which of torch's two libraries multiplies float32 matrices faster on this processor, and keep the answer.
 
 A processor's name says little about that (AMD: MKL 196 and oneDNN 218 GFLOP/s on Zen 4, 200 and 475 on Zen 5), and a
 table knows only the processors that it was made on. So one product is timed through both libraries, for some 50 ms,
@@ -33,7 +33,7 @@ from glassformer.files import scratch_folder, write_json
 
 SETTING = "GLASSFORMER_CALIBRATION"
 MARGIN = 1.3
-"""How many times as fast oneDNN must be."""
+"""The least ratio of oneDNN's speed to MKL's from which oneDNN is taken."""
 ROWS, WIDTH = 256, 512
 RUNS, SECONDS = 12, 0.06
 """The product is repeated so often, at least three times, and no longer than this."""
@@ -46,7 +46,7 @@ class Calibration(Struct, frozen=True, forbid_unknown_fields=True):
 
     format: int
     machine: str
-    """What was measured: the processor and the version of torch."""
+    """The processor and the version of torch, which were measured together."""
     mkl: float
     """Billions of operations a second, on one thread."""
     onednn: float

@@ -1,4 +1,4 @@
-"""How a step of generation is computed beside its products: eight-bit weights, and passes over rows.
+"""Compute a step of generation beside its products: weights of eight bits, and passes over rows.
 
-Imports nothing of ours but `attention` and `errors`. Open `passes.py` first: it names each pass and picks its form.
+It imports nothing of ours but `attention` and `errors`. Open `passes.py` first: it names each pass and picks its form.
 """

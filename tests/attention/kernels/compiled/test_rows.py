@@ -1,4 +1,4 @@
-"""What LLVM makes of the passes over rows and of the products: against float64."""
+"""The compiled passes over rows, and the products in LLVM's language, against float64."""
 
 import importlib.util
 

@@ -9,7 +9,7 @@ from glassformer.attention.want import Want
 
 
 class ChosenRows(NamedTuple):
-    """Where each query and head has its weights, -1 if they aren't wanted, and which of these each wanted one takes."""
+    """Tell where each query and head has its weights, -1 if unwanted, and which of these each wanted one takes."""
 
     row_of_query: Tensor
     row_of_head: Tensor

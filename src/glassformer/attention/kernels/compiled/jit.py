@@ -1,4 +1,4 @@
-"""numba, which makes machine code of Python for the processor at hand, and what every file here needs of it."""
+"""Compile Python for the processor at hand: numba, with one set of rules for all that is compiled."""
 
 try:
     import numpy as np
@@ -19,13 +19,15 @@ from typing import Any
 
 F, I = np.float32, np.int32
 SUMS = {"reassoc", "contract", "nsz"}
-"""What LLVM may do with numbers: sum in any order. NaN and infinity stay what they are."""
+"""Allow LLVM to sum in any order. NaN and infinity stay what they are."""
 
 VERSION = int.from_bytes(
     hashlib.sha256(b"".join(path.read_bytes() for path in sorted(Path(__file__).parent.glob("*.py")))).digest()[:7]
 )
-"""A number for the code in this folder. A function that has it in its closure is compiled again when any file changes;
-numba by itself looks only at the function's own."""
+"""Tell the code of this folder from any other. A function that has this number in its closure is compiled again when
+any file changes; numba by itself looks only at the function's own."""
+NO_CACHE = (RuntimeError, OSError, EOFError)
+"""Name what numba raises where it can write to no folder, the disk is full, or a crash has left an empty file."""
 
 
 _ALWAYS: dict[str, Any] = {"error_model": "numpy", "no_cfunc_wrapper": True}
@@ -50,7 +52,7 @@ def kept(signature: Any) -> Callable[[Callable[..., Any]], Any]:
     def compiled(function: Callable[..., Any]) -> Any:
         try:
             return njit(signature, nogil=True, cache=True, **_ALWAYS)(function)
-        except Exception:  # no folder, a full disk, or a damaged file of its own; a fault of ours comes again below
+        except NO_CACHE:
             return njit(signature, nogil=True, **_ALWAYS)(function)
 
     return compiled
@@ -66,13 +68,13 @@ class KeptByTypes:
         self._function = unwrap(function)  # from decorators that only check, such as those of a type checker's hook
         try:
             self._compiled = njit(nogil=True, cache=True, **_ALWAYS)(self._function)
-        except RuntimeError:  # no folder can be written to
+        except NO_CACHE:
             self._compiled = self._without_cache()
 
     def __call__(self, *arguments: Any) -> None:
         try:
             self._compiled(*arguments)
-        except Exception:  # a full disk, or whatever a damaged file raises; a fault of ours comes again below
+        except NO_CACHE:
             self._compiled = self._without_cache()
             self._compiled(*arguments)
 
