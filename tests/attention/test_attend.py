@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.testing import assert_close
 
 from glassformer.attention import attend as attend_module
-from glassformer.attention.attend import attend, attend_from_start, attend_step, small_self_attention
+from glassformer.attention.attend import attend, attend_from_start, attend_fused, small_self_attention
 from glassformer.attention.kernels import choose
 from glassformer.attention.kernels.weigh import weigh
 from glassformer.attention.observe import observe
@@ -299,7 +299,7 @@ def test_a_step_is_attend_where_every_query_sees_something(shape, q_len, dtype):
         allowed[..., 0] = True
         bias = torch.zeros(allowed.shape, dtype=dtype).masked_fill(~allowed, -torch.inf)
     with torch.inference_mode():
-        found = attend_step(q, k, v, bias)
+        found = attend_fused(q, k, v, bias)
     assert found.dtype == dtype
     assert_close(found.double(), explicit(q, k, v, allowed.expand(B, H, q_len, K)), **TOLERANCE[dtype])
 
@@ -309,7 +309,7 @@ def test_a_step_takes_keys_and_values_out_of_more_room():
     slots = torch.randn(2, B, H, 2 * K, D, dtype=torch.float64)
     keys, values = slots.narrow(3, 0, K).unbind(0)
     everything = torch.ones(K, dtype=torch.bool)
-    assert_close(attend_step(q, keys, values), explicit(q, keys, values, everything))
+    assert_close(attend_fused(q, keys, values), explicit(q, keys, values, everything))
 
 
 # Small inputs in one call
@@ -325,7 +325,9 @@ def test_one_call_is_its_parts(padded, need_weights):
     x, parts = torch.randn(B, K, 12), projections()
     padding = torch.arange(K).expand(B, K) > 4 if padded else None
     with torch.no_grad():
-        found = small_self_attention(x, H, parts, padding, None, False, need_weights, False)
+        found = small_self_attention(
+            x, H, parts, padding, None, is_causal=False, need_weights=need_weights, average=False
+        )
     assert found is not None
     q, k, v = F.linear(x, *parts[:2]).view(B, K, 3, H, 4).permute(2, 0, 3, 1, 4)
     weights = weigh(q, k, keep=None if padding is None else ~padding[:, None, None])
@@ -339,7 +341,10 @@ def test_one_call_is_its_parts(padded, need_weights):
 @torch.no_grad()
 def test_one_call_is_for_what_it_does_right(monkeypatch):
     def taken(x: Tensor, padding: Tensor | None = None) -> bool:
-        return small_self_attention(x, H, projections(), padding, None, False, True, True) is not None
+        return (
+            small_self_attention(x, H, projections(), padding, None, is_causal=False, need_weights=True, average=True)
+            is not None
+        )
 
     x = torch.randn(B, K, 12)
     assert taken(x)

@@ -17,13 +17,13 @@ def taken(monkeypatch) -> list[bool]:
     """Return a list that gets, for each call, whether `attend_small` computed it."""
     calls: list[bool] = []
 
-    def watched(*args):
-        found = attend_small(*args)
+    def watched(*args, **settings):
+        found = attend_small(*args, **settings)
         calls.append(found is not None)
         return found
 
     monkeypatch.setattr(multihead, "attend_small", watched)
-    monkeypatch.setattr(multihead, "small_self_attention", lambda *args: None)
+    monkeypatch.setattr(multihead, "small_self_attention", lambda *args, **settings: None)
     return calls
 
 

@@ -88,32 +88,28 @@ def attend_from_start(q: Tensor, k: Tensor, v: Tensor, keep: Tensor, dropout: fl
     return F.scaled_dot_product_attention(q, k, v, is_causal=True)
 
 
-def attend_step(
+def attend_fused(
     q: Float[Tensor, "batch heads q_len d_head"],
     k: Float[Tensor, "batch heads k_len d_head"],
     v: Float[Tensor, "batch heads k_len d_value"],
-    bias: Float[Tensor, "#batch #heads #q_len k_len"] | None = None,
+    mask: Tensor | None = None,
+    dropout: float = 0.0,
+    causal_from_start: bool = False,
 ) -> Float[Tensor, "batch heads q_len d_value"]:
-    """Return what `attend` does, for a step of generation: few queries, each of which may look somewhere; no gradients.
+    """Return what torch's fused kernel gives for queries that may each look somewhere.
 
-    Nothing is checked: a call takes 10 us, checks as much again.
+    Nothing is checked: on small inputs and in a step of generation a call takes 10 us, and checks as much again.
     """
-    return F.scaled_dot_product_attention(q, k, v, attn_mask=bias)
-
-
-def attend_fused(
-    q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, dropout: float, causal_from_start: bool
-) -> Tensor:
-    """Return attention by torch's fused kernel: nothing is checked."""
     return F.scaled_dot_product_attention(q, k, v, mask, dropout, causal_from_start)
 
 
 def small_self_attention(
     x: Float[Tensor, "batch length d_model"],
     heads: int,
-    projections: tuple[Tensor, Tensor, Tensor, Tensor],
+    projections: tuple[Tensor, Tensor | None, Tensor, Tensor | None],
     padding: Tensor | None,
     mask: Tensor | None,
+    *,
     is_causal: bool,
     need_weights: bool,
     average: bool,
@@ -123,16 +119,18 @@ def small_self_attention(
     `projections` are in_proj and out_proj, weight and bias each; `padding` (batch, length) or `mask` (length, length)
     True = may not look. No gradients.
     """
+    packed, bias, output_weight, output_bias = projections
+    if bias is None or output_bias is None or (mask is not None and mask.dtype != torch.bool):
+        return None
     if is_causal and not need_weights:  # the fused kernel needs no mask
         return None
-    if mask is not None and mask.dtype != torch.bool:
-        return None
-    if not choose.one_call_is_faster(x, heads, projections, padding, mask, need_weights):
+    whole = (packed, bias, output_weight, output_bias)
+    if not choose.one_call_is_faster(x, heads, whole, padding, mask, need_weights):
         return None
     blocked, kind = (mask, 0) if padding is None else (padding, 1)
     one_call = torch._native_multi_head_attention  # pyright: ignore[reportPrivateImportUsage]
     output, weights = one_call(
-        *(x, x, x, x.shape[2], heads, *projections, blocked, need_weights, average), None if blocked is None else kind
+        *(x, x, x, x.shape[2], heads, *whole, blocked, need_weights, average), None if blocked is None else kind
     )
     return output, weights if need_weights else None
 

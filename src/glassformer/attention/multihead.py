@@ -193,13 +193,13 @@ class MultiheadAttention(nn.MultiheadAttention):
         plain = key is value and self._attention is None and bias_k is None and not self.add_zero_attn
         if plain and packed is not None:
             small = None
-            inferring = not (self.training or torch.is_grad_enabled())
-            if inferring and swap and query is key and bias is not None and output_bias is not None:
-                whole = (packed, bias, output, output_bias)
-                small = small_self_attention(query, self.num_heads, whole, *masks, *wanted)
+            parts = (packed, bias, output, output_bias)
+            flags = dict(is_causal=masks[2], need_weights=wanted[0], average=wanted[1])
+            if swap and query is key and not (self.training or torch.is_grad_enabled()):
+                small = small_self_attention(query, self.num_heads, parts, *masks[:2], **flags)
             if small is None:
-                parts = (packed, bias, output, output_bias)
-                small = attend_small(query, key, self.num_heads, parts, *masks, *wanted, dropout, self.batch_first)
+                settings = (query, key, self.num_heads, parts, *masks[:2])
+                small = attend_small(*settings, **flags, dropout=dropout, batch_first=self.batch_first)
             if small is not None:
                 return small
         if swap and query is key and key is value:

@@ -22,6 +22,7 @@ def attend_small(
     projections: tuple[Tensor, Tensor | None, Tensor, Tensor | None],
     key_padding_mask: Tensor | None,
     attn_mask: Tensor | None,
+    *,
     is_causal: bool,
     need_weights: bool,
     average: bool,

@@ -25,18 +25,20 @@ def weigh(
     exactly zero.
     """
     weights = _weigh_at_once(q, k, keep, bias, scale) if choose.values_can_be_read(q, k, bias) else None
-    if weights is not None:
-        pass
-    elif bias is None and keep is not None:
+    if weights is None:
+        weights = _weigh_with_care(q, k, keep, bias, scale)
+    return F.dropout(weights, dropout) if dropout else weights
+
+
+def _weigh_with_care(q: Tensor, k: Tensor, keep: Tensor | None, bias: Tensor | None, scale: float | None) -> Tensor:
+    """Return the weights, whoever may look nowhere."""
+    if bias is None and keep is not None:
         # The lowest finite number, not -inf, so that a row with nothing to see is never NaN on its way to zero.
         scores, blocked = _product(q, k, scale), ~keep
-        weights = scores.masked_fill(blocked, torch.finfo(scores.dtype).min).softmax(-1).masked_fill(blocked, 0.0)
-    else:
-        scores, nowhere = score(q, k, keep=keep, bias=bias, scale=scale)
-        weights = scores.softmax(-1)
-        if nowhere is not None:
-            weights = weights.masked_fill(nowhere, 0.0)
-    return F.dropout(weights, dropout) if dropout else weights
+        return scores.masked_fill(blocked, torch.finfo(scores.dtype).min).softmax(-1).masked_fill(blocked, 0.0)
+    scores, nowhere = score(q, k, keep=keep, bias=bias, scale=scale)
+    weights = scores.softmax(-1)
+    return weights if nowhere is None else weights.masked_fill(nowhere, 0.0)
 
 
 def _weigh_at_once(

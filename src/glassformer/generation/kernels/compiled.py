@@ -5,7 +5,8 @@ bit whatever else is in the batch: sums run in one order over the keys that may 
 Nothing here takes more than one thread, and the interpreter's lock is released: batches are worked on side by side.
 """
 
-from glassformer.attention.kernels.compiled.jit import SUMS, KeptByTypes, inner, np
+from glassformer.attention.kernels.compiled.jit import SUMS, VERSION, F, KeptByTypes, inner, np
+from glassformer.attention.kernels.compiled.rows import LEAST, exp, largest_of
 from glassformer.attention.kernels.topk import BLOCK
 
 LANES = 16  # numbers that are worked on side by side; scratch rows are filled up to a multiple
@@ -13,93 +14,9 @@ LANES = 16  # numbers that are worked on side by side; scratch rows are filled u
 
 @inner()
 def _exp(x):
-    """Return exp(x) for a float32 x, to 2 units of its last place; 0 below -87."""
-    x = np.float32(-88.0) if x < np.float32(-88.0) else x  # written so that NaN stays
-    x = np.float32(88.0) if x > np.float32(88.0) else x
-    shifted = x * np.float32(1.4426950408889634) + np.float32(12582912.0)  # its low bits: x / log 2, rounded
-    whole = shifted - np.float32(12582912.0)
-    rest = (x - whole * np.float32(0.693145751953125)) - whole * np.float32(1.428606765330187e-06)
-    series = np.float32(1.9875691500e-4)
-    series = series * rest + np.float32(1.3981999507e-3)
-    series = series * rest + np.float32(8.3334519073e-3)
-    series = series * rest + np.float32(4.1665795894e-2)
-    series = series * rest + np.float32(1.6666665459e-1)
-    series = series * rest + np.float32(5.0000001201e-1)
-    series = (series * (rest * rest) + rest) + np.float32(1.0)
-    power = np.int32((np.int32(whole) + np.int32(127)) << np.int32(23)).view(np.float32)
-    return np.float32(0.0) if x < np.float32(-87.0) else series * power
-
-
-@KeptByTypes
-def quantize(x, codes, scales):
-    """Set codes (R, D) = round(127 x / m) + 128 and scales (R) = m / 127, for m the largest |x| of a row."""
-    for r in range(x.shape[0]):
-        row = x[r]
-        bits = row.view(np.int32)
-        most = np.int32(0)
-        for i in range(row.shape[0]):  # as whole numbers, of which those of inf and NaN are the largest
-            most = max(most, np.int32(bits[i] & np.int32(0x7FFFFFFF)))
-        largest = np.int32(most).view(np.float32)
-        scales[r] = largest * np.float32(1 / 127)
-        step = np.float32(127.0) / largest if largest > 0 else np.float32(0.0)
-        for i in range(row.shape[0]):
-            shifted = np.float32(row[i] * step + np.float32(12583040.0))  # its low byte: the code
-            codes[r, i] = np.uint8(shifted.view(np.int32) & np.int32(255))
-
-
-@KeptByTypes
-def rescale(product, scales, bias):
-    """Set product (R, D) = product * scales + bias."""
-    for r in range(product.shape[0]):
-        scale = scales[r]
-        for i in range(product.shape[1]):
-            product[r, i] = product[r, i] * scale + bias[i]
-
-
-@KeptByTypes
-def rescale_add(product, scales, bias, to):
-    """Set product (R, D) = product * scales + bias + to."""
-    for r in range(product.shape[0]):
-        scale = scales[r]
-        for i in range(product.shape[1]):
-            product[r, i] = (product[r, i] * scale + bias[i]) + to[r, i]
-
-
-@KeptByTypes
-def rescale_relu(product, scales, bias):
-    """Set product (R, D) = relu(product * scales + bias)."""
-    for r in range(product.shape[0]):
-        scale = scales[r]
-        for i in range(product.shape[1]):
-            product[r, i] = max(product[r, i] * scale + bias[i], np.float32(0.0))
-
-
-@KeptByTypes
-def rescale_swish(product, scales, bias):
-    """Set product (R, D) = swish(product * scales + bias)."""
-    for r in range(product.shape[0]):
-        scale = scales[r]
-        for i in range(product.shape[1]):
-            x = product[r, i] * scale + bias[i]
-            product[r, i] = x / (np.float32(1.0) + _exp(-x))
-
-
-@KeptByTypes
-def rescale_gelu(product, scales, bias):
-    """Set product (R, D) = gelu(product * scales + bias).
-
-    Its error function is within 2e-7 (Abramowitz & Stegun, 7.1.26).
-    """
-    for r in range(product.shape[0]):
-        scale = scales[r]
-        for i in range(product.shape[1]):
-            x = product[r, i] * scale + bias[i]
-            z = abs(x) * np.float32(0.7071067811865476)
-            t = np.float32(1.0) / (np.float32(1.0) + np.float32(0.3275911) * z)
-            series = np.float32(1.061405429) * t - np.float32(1.453152027)
-            series = (series * t + np.float32(1.421413741)) * t - np.float32(0.284496736)
-            tail = (series * t + np.float32(0.254829592)) * t * _exp(-z * z)  # 1 - erf(z)
-            product[r, i] = x * np.float32(0.5) * (np.float32(2.0) - tail if x > 0 else tail)
+    """Return exp(x); 0 below -87, and exp(87) above 87. NaN stays."""
+    bounded = F(87.0) if x > F(87.0) else x
+    return F(0.0) if x < LEAST else exp(LEAST if bounded < LEAST else bounded)
 
 
 @inner(SUMS)
@@ -110,46 +27,11 @@ def _dot(a, b):
     return total
 
 
-@KeptByTypes
-def attend(q, keys, values, bias, used, out):
-    """Set out = softmax(q kᵀ / sqrt(D)) v, over the first `used` keys whose bias (B, W or 1, used) is 0.
-
-    q and out (B, W, H, D), keys and values (B, S, H, D); a bias without numbers blocks nothing.
-    """
-    sources, queries, heads, width = q.shape  # bias has as many sources
-    scale = np.float32(1.0 / np.sqrt(width))
-    visible = np.empty(used, np.int64)
-    weights = np.empty((heads, (used + LANES - 1) // LANES * LANES), np.float32)
-    for b in range(sources):
-        n = 0
-        for w in range(queries):
-            if w < max(bias.shape[1], 1):
-                n = 0
-                for s in range(used):
-                    if bias.size == 0 or bias[b, w, s] == 0:
-                        visible[n] = s
-                        n += 1
-            for i in range(n):
-                slot = keys[b, visible[i]]
-                for h in range(heads):
-                    weights[h, i] = _dot(q[b, w, h], slot[h]) * scale
-            filled = (n + LANES - 1) // LANES * LANES
-            for h in range(heads):
-                _normalise(weights[h, :filled], n)
-            out[b, w] = 0
-            for i in range(n):
-                slot = values[b, visible[i]]
-                for h in range(heads):
-                    weight = weights[h, i]
-                    for d in range(width):
-                        out[b, w, h, d] += weight * slot[h, d]
-
-
 @inner()
 def _normalise(scores, n):
     """Set the first n scores to their softmax, and the others to 0."""
     scores[n:] = -np.inf
-    most = _largest(scores)
+    most = largest_of(scores)
     total = np.float32(0.0)
     for i in range(scores.shape[0]):
         scores[i] = _exp(scores[i] - most)
@@ -157,17 +39,6 @@ def _normalise(scores, n):
         total += scores[i]
     for i in range(scores.shape[0]):
         scores[i] /= total
-
-
-@inner()
-def _largest(x):
-    """Return the largest of x: as whole numbers, whose order is the same. NaN counts as large or small by its sign."""
-    bits = x.view(np.int32)
-    most = np.int32(-0x80000000)
-    for i in range(x.shape[0]):
-        ordered = np.int32(bits[i] ^ ((bits[i] >> np.int32(31)) & np.int32(0x7FFFFFFF)))
-        most = max(most, ordered)
-    return np.int32(most ^ ((most >> np.int32(31)) & np.int32(0x7FFFFFFF))).view(np.float32)
 
 
 @inner({"reassoc"})
@@ -178,33 +49,149 @@ def _sum_of_exp(x, shift):
     return total
 
 
-@KeptByTypes
-def best(logits, forbidden, log_probs, classes):
-    """Set log_probs and classes (R, k) to the k largest of log_softmax(logits), largest first, smaller classes first.
+def _compile(version: int) -> tuple[KeptByTypes, ...]:
+    """Return the passes. `version` is in the closure of each, so that they follow the functions that they call."""
 
-    The class `forbidden`, unless it is -1, isn't chosen, though it has its probability. V is a multiple of `BLOCK`.
-    """
-    rows, k = log_probs.shape
-    count = logits.shape[1]
-    blocks = count // BLOCK
-    maxima = np.empty(blocks, np.float32)
-    for r in range(rows):
-        row = logits[r]
-        for j in range(blocks):
-            maxima[j] = _largest(row[j * BLOCK : (j + 1) * BLOCK])
-        most = _largest(maxima)
-        shift = most + np.float32(np.log(_sum_of_exp(row, most)))
-        found = 0
-        for j in range(blocks):
-            if found == k and not maxima[j] - shift > log_probs[r, k - 1]:
-                continue
-            for i in range(j * BLOCK, (j + 1) * BLOCK):
-                value = np.float32(-np.inf) if i == forbidden else row[i] - shift
-                if found == k and not value > log_probs[r, k - 1]:
+    @KeptByTypes
+    def quantize(x, codes, scales):
+        """Set codes (R, D) = round(127 x / m) + 128 and scales (R) = m / 127, for m the largest |x| of a row."""
+        assert version
+        for r in range(x.shape[0]):
+            row = x[r]
+            bits = row.view(np.int32)
+            most = np.int32(0)
+            for i in range(row.shape[0]):  # as whole numbers, of which those of inf and NaN are the largest
+                most = max(most, np.int32(bits[i] & np.int32(0x7FFFFFFF)))
+            largest = np.int32(most).view(np.float32)
+            scales[r] = largest * np.float32(1 / 127)
+            step = np.float32(127.0) / largest if largest > 0 else np.float32(0.0)
+            for i in range(row.shape[0]):
+                shifted = np.float32(row[i] * step + np.float32(12583040.0))  # its low byte: the code
+                codes[r, i] = np.uint8(shifted.view(np.int32) & np.int32(255))
+
+    @KeptByTypes
+    def rescale(product, scales, bias):
+        """Set product (R, D) = product * scales + bias."""
+        assert version
+        for r in range(product.shape[0]):
+            scale = scales[r]
+            for i in range(product.shape[1]):
+                product[r, i] = product[r, i] * scale + bias[i]
+
+    @KeptByTypes
+    def rescale_add(product, scales, bias, to):
+        """Set product (R, D) = product * scales + bias + to."""
+        assert version
+        for r in range(product.shape[0]):
+            scale = scales[r]
+            for i in range(product.shape[1]):
+                product[r, i] = (product[r, i] * scale + bias[i]) + to[r, i]
+
+    @KeptByTypes
+    def rescale_relu(product, scales, bias):
+        """Set product (R, D) = relu(product * scales + bias)."""
+        assert version
+        for r in range(product.shape[0]):
+            scale = scales[r]
+            for i in range(product.shape[1]):
+                product[r, i] = max(product[r, i] * scale + bias[i], np.float32(0.0))
+
+    @KeptByTypes
+    def rescale_swish(product, scales, bias):
+        """Set product (R, D) = swish(product * scales + bias)."""
+        assert version
+        for r in range(product.shape[0]):
+            scale = scales[r]
+            for i in range(product.shape[1]):
+                x = product[r, i] * scale + bias[i]
+                product[r, i] = x / (np.float32(1.0) + _exp(-x))
+
+    @KeptByTypes
+    def rescale_gelu(product, scales, bias):
+        """Set product (R, D) = gelu(product * scales + bias).
+
+        Its error function is within 2e-7 (Abramowitz & Stegun, 7.1.26).
+        """
+        assert version
+        for r in range(product.shape[0]):
+            scale = scales[r]
+            for i in range(product.shape[1]):
+                x = product[r, i] * scale + bias[i]
+                z = abs(x) * np.float32(0.7071067811865476)
+                t = np.float32(1.0) / (np.float32(1.0) + np.float32(0.3275911) * z)
+                series = np.float32(1.061405429) * t - np.float32(1.453152027)
+                series = (series * t + np.float32(1.421413741)) * t - np.float32(0.284496736)
+                tail = (series * t + np.float32(0.254829592)) * t * _exp(-z * z)  # 1 - erf(z)
+                product[r, i] = x * np.float32(0.5) * (np.float32(2.0) - tail if x > 0 else tail)
+
+    @KeptByTypes
+    def attend(q, keys, values, bias, used, out):
+        """Set out = softmax(q kᵀ / sqrt(D)) v, over the first `used` keys whose bias (B, W or 1, used) is 0.
+
+        q and out (B, W, H, D), keys and values (B, S, H, D); a bias without numbers blocks nothing.
+        """
+        assert version
+        sources, queries, heads, width = q.shape  # bias has as many sources
+        scale = np.float32(1.0 / np.sqrt(width))
+        visible = np.empty(used, np.int64)
+        weights = np.empty((heads, (used + LANES - 1) // LANES * LANES), np.float32)
+        for b in range(sources):
+            n = 0
+            for w in range(queries):
+                if w < max(bias.shape[1], 1):
+                    n = 0
+                    for s in range(used):
+                        if bias.size == 0 or bias[b, w, s] == 0:
+                            visible[n] = s
+                            n += 1
+                for i in range(n):
+                    slot = keys[b, visible[i]]
+                    for h in range(heads):
+                        weights[h, i] = _dot(q[b, w, h], slot[h]) * scale
+                filled = (n + LANES - 1) // LANES * LANES
+                for h in range(heads):
+                    _normalise(weights[h, :filled], n)
+                out[b, w] = 0
+                for i in range(n):
+                    slot = values[b, visible[i]]
+                    for h in range(heads):
+                        weight = weights[h, i]
+                        for d in range(width):
+                            out[b, w, h, d] += weight * slot[h, d]
+
+    @KeptByTypes
+    def best(logits, forbidden, log_probs, classes):
+        """Set log_probs and classes (R, k) to the k largest of log_softmax(logits), and among equals the first classes.
+
+        The class `forbidden`, unless it is -1, isn't chosen, though it has its probability. V is a multiple of `BLOCK`.
+        """
+        assert version
+        rows, k = log_probs.shape
+        count = logits.shape[1]
+        blocks = count // BLOCK
+        maxima = np.empty(blocks, np.float32)
+        for r in range(rows):
+            row = logits[r]
+            for j in range(blocks):
+                maxima[j] = largest_of(row[j * BLOCK : (j + 1) * BLOCK])
+            most = largest_of(maxima)
+            shift = most + np.float32(np.log(_sum_of_exp(row, most)))
+            found = 0
+            for j in range(blocks):
+                if found == k and not maxima[j] - shift > log_probs[r, k - 1]:
                     continue
-                at = min(found, k - 1)
-                while at > 0 and log_probs[r, at - 1] < value:
-                    log_probs[r, at], classes[r, at] = log_probs[r, at - 1], classes[r, at - 1]
-                    at -= 1
-                log_probs[r, at], classes[r, at] = value, i
-                found = min(found + 1, k)
+                for i in range(j * BLOCK, (j + 1) * BLOCK):
+                    value = np.float32(-np.inf) if i == forbidden else row[i] - shift
+                    if found == k and not value > log_probs[r, k - 1]:
+                        continue
+                    at = min(found, k - 1)
+                    while at > 0 and log_probs[r, at - 1] < value:
+                        log_probs[r, at], classes[r, at] = log_probs[r, at - 1], classes[r, at - 1]
+                        at -= 1
+                    log_probs[r, at], classes[r, at] = value, i
+                    found = min(found + 1, k)
+
+    return quantize, rescale, rescale_add, rescale_relu, rescale_swish, rescale_gelu, attend, best
+
+
+quantize, rescale, rescale_add, rescale_relu, rescale_swish, rescale_gelu, attend, best = _compile(VERSION)

@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Float, Int, UInt8
 from torch import Tensor
 
-from glassformer.attention.attend import attend_step
+from glassformer.attention.attend import attend_fused
 from glassformer.attention.kernels import choose
 from glassformer.attention.kernels.products import ACTIVATIONS_IN_PLACE
 from glassformer.attention.kernels.topk import topk_classes
@@ -91,7 +91,7 @@ def attend(
     """
     passes = _serving(q)
     if passes is None:
-        return attend_step(q, k, v, bias)
+        return attend_fused(q, k, v, bias)
     rows = q.transpose(1, 2).contiguous()
     blocked = q.new_empty(0, 0, 0) if bias is None else bias[:, 0].expand(len(q), -1, -1).contiguous()
     out = torch.empty_like(rows)
