@@ -1,9 +1,9 @@
 """Measure which of torch's two libraries multiplies float32 matrices faster on this processor, and keep the answer.
 
 A processor's name says little about that (AMD: MKL 196 and oneDNN 218 GFLOP/s on Zen 4, 200 and 475 on Zen 5), and a
-table knows only the processors that it was made on. So one product is timed through both libraries, for some 50 ms,
-when a product first asks. oneDNN must be faster by a clear margin: around its products stand copies, and MKL is what
-torch would do.
+table knows only the processors that it was made on. So one product is timed through both libraries when a product
+first asks, for about `SECONDS`. oneDNN must be faster by a clear margin: around its products stand copies, and MKL is
+what torch would do.
 
 Results repeat exactly on one machine. The answer is kept in the user's cache folder, in a file for each processor and
 version of torch, and is read from then on; of processes that measure at the same time the first one's answer counts.
@@ -109,7 +109,10 @@ def recall(place: Path | None, machine: str) -> Calibration:
 
 
 def measure(machine: str) -> Calibration:
-    """Time the product through both libraries in turn, on one thread."""
+    """Time the product through both libraries in turn, on one thread.
+
+    A thread of the caller's that is started meanwhile has one torch thread, too.
+    """
     threads = torch.get_num_threads()
     # Neither random numbers nor gradients: what the caller computes must not change.
     with torch.no_grad():
