@@ -175,6 +175,19 @@ def test_the_drop_in_gives_what_torch_gives(dtype, batch_first, mask, need_weigh
         assert (one - other).float().norm() <= 3 * TOLERANCE[dtype] * other.float().norm()
 
 
+@half
+@pytest.mark.parametrize(("q_len", "k_len"), [(29, 37), (37, 29)])
+@pytest.mark.parametrize("batch_first", [True, False])
+def test_the_causal_hint_counts_from_the_first_key(dtype, q_len, k_len, batch_first):
+    layer = MultiheadAttention(96, 6, batch_first=batch_first, dtype=dtype, device=CUDA).eval()
+    q, k = (torch.randn((3, n, 96) if batch_first else (n, 3, 96), device=CUDA).to(dtype) for n in (q_len, k_len))
+    mask = torch.ones(q_len, k_len, dtype=torch.bool, device=CUDA).triu(1)
+    with torch.inference_mode():
+        hinted = layer(q, k, k, attn_mask=mask, is_causal=True, need_weights=False)[0]
+        masked = layer(q, k, k, attn_mask=mask, need_weights=False)[0]
+    assert_close(hinted, masked, atol=TOLERANCE[dtype], rtol=TOLERANCE[dtype])
+
+
 def test_the_drop_in_under_autocast():
     layer = MultiheadAttention(96, 6, batch_first=True, device=CUDA).eval()
     x = torch.randn(3, 37, 96, device=CUDA)

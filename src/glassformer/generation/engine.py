@@ -62,7 +62,7 @@ class Engine:
     `weights` are named as in a Transformer's state_dict and are read one after the other, so that a file's never
     lie in memory twice. `dtype` is that of weights and products; log-probabilities are computed from it in float32 or
     better. With `int8` the weights of linear maps have eight bits, and so have what they are multiplied by; all else is
-    of the type `dtype`.
+    float32, and so must `dtype` be.
     """
 
     def __init__(
@@ -74,6 +74,7 @@ class Engine:
         *,
         int8: bool = False,
     ) -> None:
+        assert not int8 or dtype == torch.float32
         self.config = config
         self.dtype = dtype
         self.device = torch.device(device)
