@@ -34,7 +34,7 @@ from glassformer.transformer.model import Transformer
 VOCABULARY, TOKENS, BATCH = 32_000, 25, 32
 PARTS: dict[str, list[tuple[Any, list[str]]]] = {
     "products": [
-        (QuantizedLinear, ["_multiply"]),
+        (QuantizedLinear, ["_multiply", "_multiply_panels"]),
         (PackedLinear, ["__call__", "activated", "added"]),
     ],
     "attention": [(passes, ["attend"]), (engine, ["attend"])],

@@ -13,12 +13,16 @@ pytestmark = pytest.mark.skipif(not can_quantize(), reason="this processor or to
 ROWS, IN, OUT = 5, 67, 131
 
 
-@pytest.fixture(params=["compiled", "plain"], autouse=True)
+@pytest.fixture(params=["codes", "compiled", "plain"], autouse=True)
 def form(request, monkeypatch) -> str:
+    if request.param != "plain" and passes.compiled() is None:
+        pytest.skip("numba isn't installed")
+    if request.param == "codes" and passes.compiled_codes() is None:
+        pytest.skip("this processor has no such instructions")
+    if request.param != "codes":
+        monkeypatch.setattr(passes, "compiled_codes", lambda: None)
     if request.param == "plain":
         monkeypatch.setattr(passes, "compiled", lambda: None)
-    elif passes.compiled() is None:
-        pytest.skip("numba isn't installed")
     return request.param
 
 

@@ -49,6 +49,44 @@ def _sum_of_exp(x, shift):
     return total
 
 
+@inner()
+def round_row(row, codes):
+    """Set the codes of a row to round(127 x / m) + 128, and return its scale m / 127, for m its largest |x|."""
+    bits = row.view(np.int32)
+    most = np.int32(0)
+    for i in range(row.shape[0]):  # as whole numbers, of which those of inf and NaN are the largest
+        most = max(most, np.int32(bits[i] & np.int32(0x7FFFFFFF)))
+    largest = np.int32(most).view(np.float32)
+    step = np.float32(127.0) / largest if largest > 0 else np.float32(0.0)
+    for i in range(row.shape[0]):
+        shifted = np.float32(row[i] * step + np.float32(12583040.0))  # its low byte: the code
+        codes[i] = np.uint8(shifted.view(np.int32) & np.int32(255))
+    return largest * np.float32(1 / 127)
+
+
+@inner()
+def relu(x):
+    """Return max(x, 0)."""
+    return max(x, np.float32(0.0))
+
+
+@inner()
+def swish(x):
+    """Return x sigmoid(x)."""
+    return x / (np.float32(1.0) + _exp(-x))
+
+
+@inner()
+def gelu(x):
+    """Return x Φ(x). The error function is within 2e-7 (Abramowitz & Stegun, 7.1.26)."""
+    z = abs(x) * np.float32(0.7071067811865476)
+    t = np.float32(1.0) / (np.float32(1.0) + np.float32(0.3275911) * z)
+    series = np.float32(1.061405429) * t - np.float32(1.453152027)
+    series = (series * t + np.float32(1.421413741)) * t - np.float32(0.284496736)
+    tail = (series * t + np.float32(0.254829592)) * t * _exp(-z * z)  # 1 - erf(z)
+    return x * np.float32(0.5) * (np.float32(2.0) - tail if x > 0 else tail)
+
+
 def _compile(version: int) -> tuple[KeptByTypes, ...]:
     """Return the passes. `version` is in the closure of each, so that they follow the functions that they call."""
 
@@ -57,17 +95,7 @@ def _compile(version: int) -> tuple[KeptByTypes, ...]:
         """Set codes (R, D) = round(127 x / m) + 128 and scales (R) = m / 127, for m the largest |x| of a row."""
         assert version
         for r in range(x.shape[0]):
-            row = x[r]
-            bits = row.view(np.int32)
-            most = np.int32(0)
-            for i in range(row.shape[0]):  # as whole numbers, of which those of inf and NaN are the largest
-                most = max(most, np.int32(bits[i] & np.int32(0x7FFFFFFF)))
-            largest = np.int32(most).view(np.float32)
-            scales[r] = largest * np.float32(1 / 127)
-            step = np.float32(127.0) / largest if largest > 0 else np.float32(0.0)
-            for i in range(row.shape[0]):
-                shifted = np.float32(row[i] * step + np.float32(12583040.0))  # its low byte: the code
-                codes[r, i] = np.uint8(shifted.view(np.int32) & np.int32(255))
+            scales[r] = round_row(x[r], codes[r])
 
     @KeptByTypes
     def rescale(product, scales, bias):
@@ -94,7 +122,7 @@ def _compile(version: int) -> tuple[KeptByTypes, ...]:
         for r in range(product.shape[0]):
             scale = scales[r]
             for i in range(product.shape[1]):
-                product[r, i] = max(product[r, i] * scale + bias[i], np.float32(0.0))
+                product[r, i] = relu(product[r, i] * scale + bias[i])
 
     @KeptByTypes
     def rescale_swish(product, scales, bias):
@@ -103,26 +131,16 @@ def _compile(version: int) -> tuple[KeptByTypes, ...]:
         for r in range(product.shape[0]):
             scale = scales[r]
             for i in range(product.shape[1]):
-                x = product[r, i] * scale + bias[i]
-                product[r, i] = x / (np.float32(1.0) + _exp(-x))
+                product[r, i] = swish(product[r, i] * scale + bias[i])
 
     @KeptByTypes
     def rescale_gelu(product, scales, bias):
-        """Set product (R, D) = gelu(product * scales + bias).
-
-        Its error function is within 2e-7 (Abramowitz & Stegun, 7.1.26).
-        """
+        """Set product (R, D) = gelu(product * scales + bias)."""
         assert version
         for r in range(product.shape[0]):
             scale = scales[r]
             for i in range(product.shape[1]):
-                x = product[r, i] * scale + bias[i]
-                z = abs(x) * np.float32(0.7071067811865476)
-                t = np.float32(1.0) / (np.float32(1.0) + np.float32(0.3275911) * z)
-                series = np.float32(1.061405429) * t - np.float32(1.453152027)
-                series = (series * t + np.float32(1.421413741)) * t - np.float32(0.284496736)
-                tail = (series * t + np.float32(0.254829592)) * t * _exp(-z * z)  # 1 - erf(z)
-                product[r, i] = x * np.float32(0.5) * (np.float32(2.0) - tail if x > 0 else tail)
+                product[r, i] = gelu(product[r, i] * scale + bias[i])
 
     @KeptByTypes
     def attend(q, keys, values, bias, used, out):

@@ -29,6 +29,16 @@ def compiled() -> ModuleType | None:
     return passes
 
 
+@cache
+def compiled_codes() -> ModuleType | None:
+    """Return the compiled product of codes, or None where numba or the processor's instructions don't serve."""
+    if compiled() is None:
+        return None
+    from glassformer.generation.kernels import codes
+
+    return codes if codes.is_supported() else None
+
+
 def quantize(x: Float[Tensor, "rows width"]) -> tuple[UInt8[Tensor, "rows width"], Float[Tensor, " rows"]]:
     """Return codes and scales of rows: x is (codes - 128) * scales, rounded.
 

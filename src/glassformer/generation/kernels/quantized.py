@@ -1,7 +1,8 @@
-"""Linear maps with weights of eight bits, which oneDNN multiplies by rows that are rounded to eight bits on the way.
+"""Linear maps with weights of eight bits, multiplied by rows that are rounded to eight bits on the way.
 
-torch offers oneDNN's products of eight bits through private operators, `onednn.qlinear_prepack` and
-`onednn.qlinear_pointwise`. This file alone names them; `can_quantize` says whether they are there.
+`codes.py`, compiled by numba, multiplies where it is the faster, elsewhere oneDNN. torch offers oneDNN's products of
+eight bits through private operators, `onednn.qlinear_prepack` and `onednn.qlinear_pointwise`. This file alone names
+them; `can_quantize` says whether they are there.
 """
 
 from typing import Any
@@ -14,13 +15,15 @@ from glassformer.generation.kernels import passes
 
 ZERO = 128
 """The code of the number 0."""
+FEW = 16
+"""Rows from which on oneDNN's products on two threads are faster (AMD Zen 4; widths of 512 to 2,048)."""
 
 
 class QuantizedLinear:
     """The map x weightᵀ + bias in int8: each row of the weight has a scale, and so has each row of x, at each call.
 
     x and the result are float32. The products themselves are sums of whole numbers, so that a row's result doesn't
-    depend on what other rows there are, nor on the number of threads.
+    depend on what other rows there are, nor on the number of threads, nor on which library multiplies.
     """
 
     def __init__(
@@ -30,7 +33,7 @@ class QuantizedLinear:
     ) -> None:
         weight = weight.float()
         scales = weight.abs().amax(1).div(127).clamp(min=torch.finfo(torch.float32).tiny)
-        self._lay_out(weight.div(scales[:, None]).round_().to(torch.int8), scales, bias.float())
+        self._lay_out(weight.div(scales[:, None]).round_().to(torch.int8), scales, bias.detach().float())
 
     def _lay_out(
         self,
@@ -38,16 +41,14 @@ class QuantizedLinear:
         scales: Float[Tensor, " width_out"],
         bias: Float[Tensor, " width_out"],
     ) -> None:
-        self._scales, self._bias = scales, bias.detach()
-        self._zeros = torch.zeros_like(scales, dtype=torch.int32)
-        self._packed = torch.ops.onednn.qlinear_prepack(codes, None)
+        self._scales, self._bias = scales, bias
+        compiled = passes.compiled_codes()
+        self._panels = compiled.Panels(codes.numpy(), scales.numpy(), bias.numpy()) if compiled else None
+        self._packed = None if compiled else torch.ops.onednn.qlinear_prepack(codes, None)
 
     def __getstate__(self) -> dict[str, Any]:
         """Return what a copy is made of, in this process or another: the weight's codes, scales and bias."""
-        width = self._packed.shape[0]
-        ones = torch.eye(width, dtype=torch.uint8, device=self._scales.device).add_(ZERO)
-        codes = self._multiply(ones, torch.ones_like(self._scales)).mT.to(torch.int8).contiguous()
-        return {"codes": codes, "scales": self._scales, "bias": self._bias}
+        return {"codes": self._codes(), "scales": self._scales, "bias": self._bias}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Lay the weight out anew."""
@@ -55,12 +56,16 @@ class QuantizedLinear:
 
     def __call__(self, x: Float[Tensor, "... width_in"]) -> Float[Tensor, "... width_out"]:
         """Return x weightᵀ + bias; a row of x that isn't finite gives one that isn't."""
+        if self._is_for_panels(x):
+            return self._multiply_panels(x, "")
         product, scales = self._product(x)
         passes.rescale(product, scales, self._bias)
         return product.view(*x.shape[:-1], -1)
 
     def activated(self, x: Float[Tensor, "... width_in"], activation: str) -> Float[Tensor, "... width_out"]:
         """Return the activation (relu, swish or gelu) of x weightᵀ + bias."""
+        if self._is_for_panels(x):
+            return self._multiply_panels(x, activation)
         product, scales = self._product(x)
         return passes.rescale_activated(product, scales, self._bias, activation).view(*x.shape[:-1], -1)
 
@@ -68,6 +73,8 @@ class QuantizedLinear:
         self, x: Float[Tensor, "... width_in"], to: Float[Tensor, "... width_out"]
     ) -> Float[Tensor, "... width_out"]:
         """Return to + x weightᵀ + bias."""
+        if self._is_for_panels(x):
+            return self._multiply_panels(x, "add", to)
         product, scales = self._product(x)
         passes.rescale_add(product, scales, self._bias, to.reshape(product.shape))
         return product.view(to.shape)
@@ -78,9 +85,34 @@ class QuantizedLinear:
         return self._multiply(codes, self._scales), scales
 
     def _multiply(self, codes: UInt8[Tensor, "rows width_in"], scales: Tensor) -> Float[Tensor, "rows width_out"]:
+        if self._packed is None:
+            self._packed = torch.ops.onednn.qlinear_prepack(self._codes(), None)
+        zeros = torch.zeros_like(scales, dtype=torch.int32)
         return torch.ops.onednn.qlinear_pointwise(
-            codes, 1.0, ZERO, self._packed, scales, self._zeros, None, 1.0, 0, torch.float32, "none", [], ""
+            codes, 1.0, ZERO, self._packed, scales, zeros, None, 1.0, 0, torch.float32, "none", [], ""
         )
+
+    def _codes(self) -> Int8[Tensor, "width_out width_in"]:
+        if self._panels is not None:
+            return torch.from_numpy(self._panels.codes())
+        assert self._packed is not None
+        ones = torch.eye(self._packed.shape[0], dtype=torch.uint8).add_(ZERO)
+        return self._multiply(ones, torch.ones_like(self._scales)).mT.to(torch.int8).contiguous()
+
+    def _is_for_panels(self, x: Tensor) -> bool:
+        """Return whether the compiled product is the faster one: it takes one thread, and no AMX."""
+        if self._panels is None:
+            return False
+        alone = torch.get_num_threads() == 1 and not torch.cpu.get_capabilities().get("amx_int8")
+        return alone or x.shape[:-1].numel() <= FEW
+
+    def _multiply_panels(self, x: Tensor, then: str, to: Tensor | None = None) -> Tensor:
+        assert self._panels is not None
+        rows = x.reshape(-1, x.shape[-1]).contiguous()
+        out = rows.new_empty(len(rows), len(self._scales))
+        beside = out if to is None else to.reshape(out.shape).contiguous()
+        self._panels.multiply(rows.numpy(), then, beside.numpy(), out.numpy())
+        return out.view(*x.shape[:-1], -1)
 
 
 def can_quantize() -> bool:

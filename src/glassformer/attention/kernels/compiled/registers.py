@@ -67,7 +67,7 @@ def _lower(context: Any, builder: Any, signature: Any, args: Any) -> Any:
     sums = [builder.phi(_VECTOR) for _ in tile]
     a_n, b_n = builder.gep(a, [builder.mul(n, a_inner)]), builder.gep(b, [builder.mul(n, b_inner)])
     right = [_load(builder, builder.gep(b_n, [_int(vector * LANES)])) for vector in range(VECTORS)]
-    left = [_repeated(builder, builder.load(builder.gep(a_n, [builder.mul(a_row, _int(row))]))) for row in range(ROWS)]
+    left = [repeat(builder, builder.load(builder.gep(a_n, [builder.mul(a_row, _int(row))]))) for row in range(ROWS)]
     grown = [
         builder.call(multiply_and_add, [left[row], right[vector], total])
         for (row, vector), total in zip(tile, sums, strict=True)
@@ -96,9 +96,9 @@ def _load(builder: Any, place: Any) -> Any:
     return vector
 
 
-def _repeated(builder: Any, number: Any) -> Any:
-    """Return a vector of one number."""
-    nothing = ir.Constant(_VECTOR, ir.Undefined)
+def repeat(builder: Any, number: Any) -> Any:
+    """Return a vector of one number of 32 bits."""
+    nothing = ir.Constant(ir.VectorType(number.type, LANES), ir.Undefined)
     first = builder.insert_element(nothing, number, ir.Constant(ir.IntType(32), 0))
     return builder.shuffle_vector(first, nothing, ir.Constant(ir.VectorType(ir.IntType(32), LANES), [0] * LANES))
 

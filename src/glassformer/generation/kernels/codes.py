@@ -1,0 +1,212 @@
+"""Linear maps in eight bits in one pass: round the rows, multiply, and finish what comes of it. Compiled by numba.
+
+Products are sums of whole numbers, of four pairs of codes at an instruction (VNNI, vpdpbusd). oneDNN, which offers the
+same to torch, takes 12 us or more for a call and a pass of its own for each thing before and after the product.
+"""
+
+from typing import Any, no_type_check
+
+from glassformer.attention.kernels.compiled.jit import (
+    VERSION,
+    KeptByTypes,
+    binding,
+    cgutils,
+    inner,
+    intrinsic,
+    ir,
+    np,
+    types,
+)
+from glassformer.attention.kernels.compiled.registers import LANES, repeat
+from glassformer.generation.kernels.compiled import gelu, relu, round_row, swish
+
+ZERO = 128
+"""The code of the number 0."""
+PLAIN, ADD, RELU, SWISH, GELU = range(5)
+_THEN = {"": PLAIN, "add": ADD, "relu": RELU, "swish": SWISH, "gelu": GELU}
+QUAD = 4
+"""Codes of a row that an instruction multiplies."""
+ROWS = 6
+VECTORS = 4 if LANES == 16 else 2
+COLUMNS = VECTORS * LANES
+BLOCK = 20 * ROWS  # rows whose codes stay in the cache, while all panels pass by
+"""Columns of a panel. The sums of a tile of six rows, and what is multiplied, fill the processor's registers."""
+
+_INT, _WIDE = ir.IntType(32), ir.IntType(64)
+_VECTOR, _FLOATS = ir.VectorType(_INT, LANES), ir.VectorType(ir.FloatType(), LANES)
+
+
+def is_supported() -> bool:
+    """Return whether this processor multiplies codes by an instruction (VNNI), in registers of this size."""
+    has = dict(binding.get_host_cpu_features())
+    return bool(has.get("avx512vnni") if LANES == 16 else LANES == 8 and has.get("avxvnni"))
+
+
+class Panels:
+    """A weight's codes (width_out, width_in) with the scales and the bias of each row, laid out for `linear`.
+
+    All are NumPy arrays: int8 from -127 to 127, and float32.
+    """
+
+    def __init__(self, codes: Any, scales: Any, bias: Any) -> None:
+        self._widths = width_out, width_in = codes.shape
+        panels, quads = -(-width_out // COLUMNS), -(-width_in // QUAD)
+        filled = np.zeros((panels * COLUMNS, quads * QUAD), np.int8)
+        filled[:width_out, :width_in] = codes
+        fill = (0, len(filled) - width_out)
+        self._starts = filled.sum(1, dtype=np.int32) * np.int32(-ZERO)
+        self._panels = np.ascontiguousarray(filled.reshape(panels, COLUMNS, quads, QUAD).transpose(0, 2, 1, 3))
+        self._factors, self._biases = np.pad(scales, fill), np.pad(bias, fill)
+
+    def codes(self) -> Any:
+        """Return the codes again."""
+        rows = self._panels.transpose(0, 2, 1, 3).reshape(len(self._starts), -1)
+        return np.ascontiguousarray(rows[: self._widths[0], : self._widths[1]])
+
+    def multiply(self, x: Any, then: str, to: Any, out: Any) -> None:
+        """Set out = x weightᵀ + bias, then plus `to` (then "add") or its activation ("relu", "swish", "gelu")."""
+        linear(x, self._panels, self._starts, self._factors, self._biases, _THEN[then], to, out)
+
+
+@intrinsic
+@no_type_check
+def _multiply(
+    typingctx, count, codes, scales, row, panels, quads, starts, factors, biases, column, out, out_at, out_row
+):
+    """Set out (count, COLUMNS) = (starts + codes times a panel's) factors scales + biases, for up to ROWS rows.
+
+    All arrays are flat. Of the rows of codes, 4 `quads` codes each, these are the ones from `row` on. The panel is
+    that of the columns from `column` on. They are written from `out_at` on, each `out_row` after the one before.
+    """
+    n = types.intp
+    return types.void(n, codes, scales, n, panels, n, starts, factors, biases, n, out, n, n), _lower
+
+
+def _lower(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+    count, _, _, row, _, quads, _, _, _, column, _, out_at, out_row = args
+    width = builder.mul(quads, _wide(QUAD))
+    codes, scale, panel, start, factor, bias, out = (
+        builder.gep(context.make_array(signature.args[n])(context, builder, args[n]).data, [place])
+        for n, place in (
+            (1, builder.mul(row, width)),
+            (2, row),
+            (4, builder.mul(column, width)),
+            (6, column),
+            (7, column),
+            (8, column),
+            (10, out_at),
+        )
+    )
+    multiply_and_add = cgutils.get_or_insert_function(
+        builder.module, ir.FunctionType(_VECTOR, [_VECTOR] * 3), f"llvm.x86.avx512.vpdpbusd.{LANES * 32}"
+    )
+
+    def multiply(rows: int) -> None:
+        """Write the product of this many rows, from the builder's block to the block `done`."""
+        before = [_load(builder, start, vector * LANES) for vector in range(VECTORS)]
+        entry, loop, finish = builder.block, builder.append_basic_block("loop"), builder.append_basic_block("finish")
+        builder.branch(loop)
+
+        builder.position_at_end(loop)
+        n = builder.phi(_WIDE)
+        tile = [(r, vector, builder.phi(_VECTOR)) for r in range(rows) for vector in range(VECTORS)]
+        weights = builder.gep(panel, [builder.mul(n, _wide(COLUMNS * QUAD))])
+        right = [_load(builder, weights, vector * LANES * QUAD) for vector in range(VECTORS)]
+        quad = builder.gep(codes, [builder.mul(n, _wide(QUAD))])
+        rows_at = [builder.gep(quad, [builder.mul(width, _wide(r))]) for r in range(rows)]
+        left = [repeat(builder, _load(builder, place, 0, _INT)) for place in rows_at]
+        grown = [builder.call(multiply_and_add, [total, left[r], right[vector]]) for r, vector, total in tile]
+        following = builder.add(n, _wide(1))
+        n.add_incoming(_wide(0), entry)
+        n.add_incoming(following, loop)
+        for (_, vector, total), value in zip(tile, grown, strict=True):
+            total.add_incoming(before[vector], entry)
+            total.add_incoming(value, loop)
+        builder.cbranch(builder.icmp_signed("<", following, quads), loop, finish)
+
+        builder.position_at_end(finish)
+        for (r, vector, _), total in zip(tile, grown, strict=True):
+            number = builder.fmul(builder.sitofp(total, _FLOATS), _load(builder, factor, vector * LANES, _FLOATS))
+            number = builder.fmul(number, repeat(builder, _load(builder, scale, r, ir.FloatType())))
+            number = builder.fadd(number, _load(builder, bias, vector * LANES, _FLOATS))
+            place = builder.gep(out, [builder.add(builder.mul(out_row, _wide(r)), _wide(vector * LANES))])
+            builder.store(number, builder.bitcast(place, _FLOATS.as_pointer())).align = 4
+        builder.branch(done)
+
+    done = builder.append_basic_block("done")
+    choice = builder.switch(count, done)
+    for rows in range(1, ROWS + 1):
+        block = builder.append_basic_block(f"rows{rows}")
+        choice.add_case(_wide(rows), block)
+        builder.position_at_end(block)
+        multiply(rows)
+    builder.position_at_end(done)
+    return context.get_dummy_value()
+
+
+def _wide(n: int) -> Any:
+    return ir.Constant(_WIDE, n)
+
+
+def _load(builder: Any, start: Any, n: int, kind: Any = _VECTOR) -> Any:
+    """Load a vector or a number n elements after `start`."""
+    value = builder.load(builder.bitcast(builder.gep(start, [_wide(n)]), kind.as_pointer()))
+    value.align = 1
+    return value
+
+
+@inner()
+def _finish(kind, out, to):
+    """Set out to what `kind` says of it."""
+    if kind == ADD:
+        for i in range(out.shape[0]):
+            out[i] += to[i]
+    elif kind == RELU:
+        for i in range(out.shape[0]):
+            out[i] = relu(out[i])
+    elif kind == SWISH:
+        for i in range(out.shape[0]):
+            out[i] = swish(out[i])
+    elif kind == GELU:
+        for i in range(out.shape[0]):
+            out[i] = gelu(out[i])
+
+
+def _compile(version: int) -> KeptByTypes:
+    """Return the function. `version` is in its closure, so that it follows the functions that it calls."""
+
+    @KeptByTypes
+    @no_type_check
+    def linear(x, panels, starts, factors, biases, kind, to, out):
+        """Set out (R, N) = x (R, K) times the weight of panels, plus bias, then what `kind` says of it and to (R, N).
+
+        starts are -128 times the sum of a weight's codes, for the code 128 of x is 0; factors a weight's scales.
+        """
+        assert version
+        (rows, width), columns, quads = x.shape, out.shape[1], panels.shape[1]
+        codes, scales = np.empty((BLOCK, quads * QUAD), np.uint8), np.empty(BLOCK, np.float32)
+        codes[:, width:] = ZERO
+        edge = np.empty((ROWS, COLUMNS), np.float32)
+        c, p, o, e = codes.reshape(-1), panels.reshape(-1), out.reshape(-1), edge.reshape(-1)
+        for block in range(0, rows, BLOCK):
+            rest = min(BLOCK, rows - block)
+            for r in range(rest):
+                scales[r] = round_row(x[block + r], codes[r, :width])
+            for first in range(0, columns, COLUMNS):
+                last = min(first + COLUMNS, columns)
+                for r in range(0, rest, ROWS):
+                    n, at = min(ROWS, rest - r), block + r
+                    if last - first == COLUMNS:
+                        place = at * columns + first
+                        _multiply(n, c, scales, r, p, quads, starts, factors, biases, first, o, place, columns)
+                    else:
+                        _multiply(n, c, scales, r, p, quads, starts, factors, biases, first, e, 0, COLUMNS)
+                        out[at : at + n, first:] = edge[:n, : columns - first]
+                    if kind != PLAIN:
+                        for i in range(at, at + n):
+                            _finish(kind, out[i, first:last], to[i, first:last])
+
+    return linear
+
+
+linear = _compile(VERSION)
