@@ -41,6 +41,7 @@ PARTS: dict[str, list[tuple[Any, list[str]]]] = {
     "rounding to eight bits": [(passes, ["quantize"])],
     "scales, biases, activations, sums": [(passes, ["rescale", "rescale_add", "rescale_activated"])],
     "layer norms": [(engine._Norm, ["__call__"])],
+    "output layer and best classes in one": [(QuantizedLinear, ["best_classes"])],
     "best classes": [(passes, ["best_classes"])],
     "cache": [(BeamCache, ["extend", "write", "branch", "take_sources"])],
     "beams": [(search._Beams, ["extend"])],
@@ -104,7 +105,7 @@ def main(precisions: tuple[str, ...] = ("int8", "float32"), beams: tuple[int, ..
             measured[f"{picked}, beam {beam}"] = found
             print(f"{picked}, beam {beam}: {BATCH * TOKENS / found['all'] * 1e3:.0f} tokens/s on one thread")
             for part, ms in found.items():
-                print(f"  {part:34} {ms:7.1f} ms  {ms / found['all']:5.1%}")
+                print(f"  {part:36} {ms:7.1f} ms  {ms / found['all']:5.1%}")
     bench.keep("step", {"step": measured, "compiled": passes.compiled() is not None})
 
 

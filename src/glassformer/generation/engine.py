@@ -147,21 +147,14 @@ class Engine:
     ) -> tuple[Float[Tensor, "rows {k}"], Int[Tensor, "rows {k}"], Heads]:
         """Return each row's k highest log-probabilities after `step`, highest first, their classes, and the queries.
 
-        The class `forbidden` isn't among them. On a CPU the logits of a few rows at a time are computed and searched:
-        all of them would leave the cache, and in blocks that large glibc maps their memory anew at each step.
+        The class `forbidden` isn't among them.
         """
         if self.device.type != "cpu":
             logits, query = self.step(tokens, cache)
             return *passes.best_classes(logits, k, forbidden), query
         cache.extend()
         states, query = self._decoder.step_states(tokens, cache, cache.length - 1)
-        log_probs = states.new_empty(len(states), k, dtype=torch.promote_types(self.dtype, torch.float32))
-        classes = states.new_empty(len(states), k, dtype=torch.long)
-        rows = max(1, LOGITS_AT_ONCE // self.classes)
-        for first in range(0, len(states), rows):
-            part = slice(first, first + rows)
-            log_probs[part], classes[part] = passes.best_classes(self._decoder.logits(states[part]), k, forbidden)
-        return log_probs, classes, query
+        return *self._decoder.best_classes(states, k, forbidden), query
 
     @property
     def classes(self) -> int:
@@ -273,6 +266,20 @@ class _Decoder:
     def logits(self, states: Float[Tensor, "*rows d_model"]) -> Float[Tensor, "*rows classes"]:
         """Return the logits of what follows these states."""
         return self._output(states)
+
+    def best_classes(
+        self, states: Float[Tensor, "rows d_model"], k: int, forbidden: int | None
+    ) -> tuple[Float[Tensor, "rows {k}"], Int[Tensor, "rows {k}"]]:
+        """Compute `passes.best_classes` of the logits.
+
+        If they are computed first, then those of a few rows at a time: all of them would leave the cache, and in blocks
+        that large glibc maps their memory anew at each step.
+        """
+        if isinstance(self._output, QuantizedLinear) and self._output.is_compiled_for(states):
+            return self._output.best_classes(states, k, forbidden)
+        few = states.split(max(1, LOGITS_AT_ONCE // self.classes))
+        parts = [passes.best_classes(self.logits(rows), k, forbidden) for rows in few]
+        return torch.cat([best for best, _ in parts]), torch.cat([classes for _, classes in parts])
 
     def forward(
         self, target_in: TargetIds, memory: Memory, keep: Keep | None, attention: AttentionFunction

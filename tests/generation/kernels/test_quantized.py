@@ -115,3 +115,23 @@ def test_a_copy_is_the_same(parts, copied):
     x, weight, bias = parts
     linear = QuantizedLinear(weight, bias)
     assert torch.equal(copied(linear)(x), linear(x))
+
+
+@pytest.mark.parametrize("forbidden", [None, 77])
+@pytest.mark.parametrize("count", [1, 5, 7, 131])
+def test_the_best_classes_are_those_of_the_logits(form, parts, count, forbidden):
+    _, weight, bias = parts
+    weight, bias = F.pad(weight, (0, 0, 0, 256 - OUT)), F.pad(bias, (0, 256 - OUT), value=-torch.inf)
+    bias[77] = 100.0
+    linear, x = QuantizedLinear(weight, bias), torch.randn(count, IN)
+    expected = passes.best_classes(linear(x), 3, forbidden)
+    assert (expected[1] == 77).any() == (forbidden is None)
+    threads = torch.get_num_threads()
+    try:
+        torch.set_num_threads(1)
+        assert linear.is_compiled_for(x) == (form == "codes")
+        if form == "codes":
+            for found, given in zip(linear.best_classes(x, 3, forbidden), expected, strict=True):
+                assert torch.equal(found, given)
+    finally:
+        torch.set_num_threads(threads)

@@ -18,7 +18,15 @@ from glassformer.attention.kernels.compiled.jit import (
     types,
 )
 from glassformer.attention.kernels.compiled.registers import LANES, repeat
-from glassformer.generation.kernels.compiled import gelu, relu, round_row, swish
+from glassformer.generation.kernels.compiled import (
+    AT_ONCE,
+    gelu,
+    relu,
+    round_row,
+    swish,
+    take_classes,
+    to_log_probabilities,
+)
 
 ZERO = 128
 """The code of the number 0."""
@@ -27,10 +35,11 @@ _THEN = {"": PLAIN, "add": ADD, "relu": RELU, "swish": SWISH, "gelu": GELU}
 QUAD = 4
 """Codes of a row that an instruction multiplies."""
 ROWS = 6
+"""Rows of a tile: its sums, and what is multiplied, fill the processor's registers."""
 VECTORS = 4 if LANES == 16 else 2
 COLUMNS = VECTORS * LANES
-BLOCK = 20 * ROWS  # rows whose codes stay in the cache, while all panels pass by
-"""Columns of a panel. The sums of a tile of six rows, and what is multiplied, fill the processor's registers."""
+BLOCK = 24 * ROWS  # rows whose codes stay in the cache, while all panels pass by
+"""Columns of a panel."""
 
 _INT, _WIDE = ir.IntType(32), ir.IntType(64)
 _VECTOR, _FLOATS = ir.VectorType(_INT, LANES), ir.VectorType(ir.FloatType(), LANES)
@@ -56,7 +65,7 @@ class Panels:
         fill = (0, len(filled) - width_out)
         self._starts = filled.sum(1, dtype=np.int32) * np.int32(-ZERO)
         self._panels = np.ascontiguousarray(filled.reshape(panels, COLUMNS, quads, QUAD).transpose(0, 2, 1, 3))
-        self._factors, self._biases = np.pad(scales, fill), np.pad(bias, fill)
+        self._factors, self._biases = np.pad(scales, fill), np.pad(bias, fill, constant_values=-np.inf)
 
     def codes(self) -> Any:
         """Return the codes again."""
@@ -66,6 +75,10 @@ class Panels:
     def multiply(self, x: Any, then: str, to: Any, out: Any) -> None:
         """Set out = x weightᵀ + bias, then plus `to` (then "add") or its activation ("relu", "swish", "gelu")."""
         linear(x, self._panels, self._starts, self._factors, self._biases, _THEN[then], to, out)
+
+    def best_classes(self, x: Any, forbidden: int, log_probs: Any, classes: Any) -> None:
+        """Set log_probs and classes (rows, k) to the k best of log_softmax(x weightᵀ + bias) but forbidden."""
+        best(x, self._panels, self._starts, self._factors, self._biases, forbidden, log_probs, classes)
 
 
 @intrinsic
@@ -172,8 +185,8 @@ def _finish(kind, out, to):
             out[i] = gelu(out[i])
 
 
-def _compile(version: int) -> KeptByTypes:
-    """Return the function. `version` is in its closure, so that it follows the functions that it calls."""
+def _compile(version: int) -> tuple[KeptByTypes, KeptByTypes]:
+    """Return the functions. `version` is in their closures, so that they follow the functions that they call."""
 
     @KeptByTypes
     @no_type_check
@@ -206,7 +219,39 @@ def _compile(version: int) -> KeptByTypes:
                         for i in range(at, at + n):
                             _finish(kind, out[i, first:last], to[i, first:last])
 
-    return linear
+    @KeptByTypes
+    @no_type_check
+    def best(x, panels, starts, factors, biases, forbidden, log_probs, classes):
+        """Set log_probs and classes (R, k) to the best of log_softmax(x (R, K) times the weight of panels, plus bias).
+
+        The products aren't kept: a panel's are searched as they come. The class `forbidden` is not chosen.
+        """
+        assert version
+        (rows, width), columns, quads = x.shape, len(starts), panels.shape[1]
+        codes, scales = np.empty((BLOCK, quads * QUAD), np.uint8), np.empty(BLOCK, np.float32)
+        codes[:, width:] = ZERO
+        logits, sums = np.empty((ROWS, AT_ONCE), np.float32), np.zeros((BLOCK, 3), np.float32)
+        c, p, flat = codes.reshape(-1), panels.reshape(-1), logits.reshape(-1)
+        for block in range(0, rows, BLOCK):
+            rest = min(BLOCK, rows - block)
+            for r in range(rest):
+                scales[r] = round_row(x[block + r], codes[r, :width])
+            sums[:, 0], sums[:, 1:] = -np.inf, 0
+            for first in range(0, columns, AT_ONCE):
+                last = min(first + AT_ONCE, columns)
+                for r in range(0, rest, ROWS):
+                    n = min(ROWS, rest - r)
+                    for column in range(first, last, COLUMNS):
+                        place = column - first
+                        _multiply(n, c, scales, r, p, quads, starts, factors, biases, column, flat, place, AT_ONCE)
+                    for i in range(n):
+                        at = block + r + i
+                        row = logits[i, : last - first]
+                        take_classes(row, first, forbidden, sums[r + i], log_probs[at], classes[at])
+            for r in range(rest):
+                to_log_probabilities(log_probs[block + r], sums[r])
+
+    return linear, best
 
 
-linear = _compile(VERSION)
+linear, best = _compile(VERSION)

@@ -7,9 +7,9 @@ Nothing here takes more than one thread, and the interpreter's lock is released:
 
 from glassformer.attention.kernels.compiled.jit import SUMS, VERSION, F, KeptByTypes, inner, np
 from glassformer.attention.kernels.compiled.rows import LEAST, exp, largest_of
-from glassformer.attention.kernels.topk import BLOCK
 
 LANES = 16  # numbers that are worked on side by side; scratch rows are filled up to a multiple
+AT_ONCE = 512  # classes that are searched at a time
 
 
 @inner()
@@ -47,6 +47,41 @@ def _sum_of_exp(x, shift):
     for i in range(x.shape[0]):
         total += _exp(x[i] - shift)
     return total
+
+
+@inner()
+def take_classes(logits, first, forbidden, sums, best, classes):
+    """Take the logits of a row's next classes, which begin at `first`, into its k best, the highest first.
+
+    sums (3) are the largest logit so far, the sum of exp(logit - largest), and how many of the k are there.
+    """
+    k, largest = best.shape[0], largest_of(logits)
+    if largest > sums[0]:
+        sums[1] *= _exp(sums[0] - largest)
+        sums[0] = largest
+    sums[1] += _sum_of_exp(logits, sums[0] if sums[0] > -np.inf else np.float32(0.0))
+    found = int(sums[2])
+    if found == k and not largest > best[k - 1]:
+        return
+    for i in range(logits.shape[0]):
+        value = np.float32(-np.inf) if first + i == forbidden else logits[i]
+        if found == k and not value > best[k - 1]:
+            continue
+        at = min(found, k - 1)
+        while at > 0 and best[at - 1] < value:
+            best[at], classes[at] = best[at - 1], classes[at - 1]
+            at -= 1
+        best[at], classes[at] = value, first + i
+        found = min(found + 1, k)
+    sums[2] = found
+
+
+@inner()
+def to_log_probabilities(best, sums):
+    """Turn a row's best logits into log-probabilities."""
+    shift = sums[0] + np.float32(np.log(sums[1]))
+    for i in range(best.shape[0]):
+        best[i] -= shift
 
 
 @inner()
@@ -181,33 +216,16 @@ def _compile(version: int) -> tuple[KeptByTypes, ...]:
     def best(logits, forbidden, log_probs, classes):
         """Set log_probs and classes (R, k) to the k largest of log_softmax(logits), and among equals the first classes.
 
-        The class `forbidden`, unless it is -1, isn't chosen, though it has its probability. V is a multiple of `BLOCK`.
+        The class `forbidden`, unless it is -1, isn't chosen, though it has its probability.
         """
         assert version
-        rows, k = log_probs.shape
-        count = logits.shape[1]
-        blocks = count // BLOCK
-        maxima = np.empty(blocks, np.float32)
-        for r in range(rows):
-            row = logits[r]
-            for j in range(blocks):
-                maxima[j] = largest_of(row[j * BLOCK : (j + 1) * BLOCK])
-            most = largest_of(maxima)
-            shift = most + np.float32(np.log(_sum_of_exp(row, most)))
-            found = 0
-            for j in range(blocks):
-                if found == k and not maxima[j] - shift > log_probs[r, k - 1]:
-                    continue
-                for i in range(j * BLOCK, (j + 1) * BLOCK):
-                    value = np.float32(-np.inf) if i == forbidden else row[i] - shift
-                    if found == k and not value > log_probs[r, k - 1]:
-                        continue
-                    at = min(found, k - 1)
-                    while at > 0 and log_probs[r, at - 1] < value:
-                        log_probs[r, at], classes[r, at] = log_probs[r, at - 1], classes[r, at - 1]
-                        at -= 1
-                    log_probs[r, at], classes[r, at] = value, i
-                    found = min(found + 1, k)
+        for r in range(logits.shape[0]):
+            sums = np.zeros(3, np.float32)
+            sums[0] = -np.inf
+            for first in range(0, logits.shape[1], AT_ONCE):
+                row = logits[r, first : first + AT_ONCE]
+                take_classes(row, first, forbidden, sums, log_probs[r], classes[r])
+            to_log_probabilities(log_probs[r], sums)
 
     return quantize, rescale, rescale_add, rescale_relu, rescale_swish, rescale_gelu, attend, best
 

@@ -118,8 +118,7 @@ def best_classes(
     logits: Float[Tensor, "rows classes"], k: int, forbidden: int | None
 ) -> tuple[Float[Tensor, "rows {k}"], Int[Tensor, "rows {k}"]]:
     """Return each row's k highest log-probabilities, highest first, and their classes, without `forbidden`."""
-    passes = _serving(logits)
-    if passes is not None and not logits.shape[1] % passes.BLOCK:
+    if passes := _serving(logits):
         log_probs, classes = logits.new_empty(len(logits), k), logits.new_empty(len(logits), k, dtype=torch.long)
         passes.best(logits.numpy(), -1 if forbidden is None else forbidden, log_probs.numpy(), classes.numpy())
         return log_probs, classes

@@ -8,7 +8,7 @@ them; `can_quantize` says whether they are there.
 from typing import Any
 
 import torch
-from jaxtyping import Float, Int8, UInt8
+from jaxtyping import Float, Int, Int8, UInt8
 from torch import Tensor
 
 from glassformer.generation.kernels import passes
@@ -56,7 +56,7 @@ class QuantizedLinear:
 
     def __call__(self, x: Float[Tensor, "... width_in"]) -> Float[Tensor, "... width_out"]:
         """Return x weightᵀ + bias; a row of x that isn't finite gives one that isn't."""
-        if self._is_for_panels(x):
+        if self.is_compiled_for(x):
             return self._multiply_panels(x, "")
         product, scales = self._product(x)
         passes.rescale(product, scales, self._bias)
@@ -64,7 +64,7 @@ class QuantizedLinear:
 
     def activated(self, x: Float[Tensor, "... width_in"], activation: str) -> Float[Tensor, "... width_out"]:
         """Return the activation (relu, swish or gelu) of x weightᵀ + bias."""
-        if self._is_for_panels(x):
+        if self.is_compiled_for(x):
             return self._multiply_panels(x, activation)
         product, scales = self._product(x)
         return passes.rescale_activated(product, scales, self._bias, activation).view(*x.shape[:-1], -1)
@@ -73,11 +73,28 @@ class QuantizedLinear:
         self, x: Float[Tensor, "... width_in"], to: Float[Tensor, "... width_out"]
     ) -> Float[Tensor, "... width_out"]:
         """Return to + x weightᵀ + bias."""
-        if self._is_for_panels(x):
+        if self.is_compiled_for(x):
             return self._multiply_panels(x, "add", to)
         product, scales = self._product(x)
         passes.rescale_add(product, scales, self._bias, to.reshape(product.shape))
         return product.view(to.shape)
+
+    def is_compiled_for(self, x: Tensor) -> bool:
+        """Return whether the compiled product is the faster one: it takes one thread, and no AMX."""
+        if self._panels is None:
+            return False
+        alone = torch.get_num_threads() == 1 and not torch.cpu.get_capabilities().get("amx_int8")
+        return alone or x.shape[:-1].numel() <= FEW
+
+    def best_classes(
+        self, x: Float[Tensor, "rows width_in"], k: int, forbidden: int | None
+    ) -> tuple[Float[Tensor, "rows {k}"], Int[Tensor, "rows {k}"]]:
+        """Return `passes.best_classes` of x weightᵀ + bias, if `is_compiled_for` x, without keeping the logits."""
+        assert self._panels is not None
+        log_probs, classes = x.new_empty(len(x), k), x.new_empty(len(x), k, dtype=torch.long)
+        excluded = -1 if forbidden is None else forbidden
+        self._panels.best_classes(x.contiguous().numpy(), excluded, log_probs.numpy(), classes.numpy())
+        return log_probs, classes
 
     def _product(self, x: Tensor) -> tuple[Float[Tensor, "rows width_out"], Float[Tensor, " rows"]]:
         """Return the rows of x weightᵀ, each still to be multiplied by its scale, and these scales."""
@@ -98,13 +115,6 @@ class QuantizedLinear:
         assert self._packed is not None
         ones = torch.eye(self._packed.shape[0], dtype=torch.uint8).add_(ZERO)
         return self._multiply(ones, torch.ones_like(self._scales)).mT.to(torch.int8).contiguous()
-
-    def _is_for_panels(self, x: Tensor) -> bool:
-        """Return whether the compiled product is the faster one: it takes one thread, and no AMX."""
-        if self._panels is None:
-            return False
-        alone = torch.get_num_threads() == 1 and not torch.cpu.get_capabilities().get("amx_int8")
-        return alone or x.shape[:-1].numel() <= FEW
 
     def _multiply_panels(self, x: Tensor, then: str, to: Tensor | None = None) -> Tensor:
         assert self._panels is not None
