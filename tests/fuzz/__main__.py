@@ -146,6 +146,7 @@ def _import_all() -> None:
     """Import what the commands import, once for all the processes that are forked."""
     for name in IMPORTED:
         import_module(name)
+    import_module("glassformer.generation.kernels.passes").compiled()  # numba, which takes 0.4 s
     import_module("torch").set_num_threads(1)  # a forked process has none of its parent's threads
 
 

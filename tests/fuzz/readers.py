@@ -11,6 +11,7 @@ from documents import edited_line, written
 from markup import marked_up
 from mutations import Bytes, damaged, spoilt
 from protobufs import modelled
+from samples import PROCESSOR
 from tensors import sealed, stored
 
 TRANSLATE = "--device cpu --beam 2 --max-length 7"
@@ -121,6 +122,8 @@ READERS = (
         needs=("long.out.partial.json",),
         writes=("long.out*",),
     ),
+    # what is kept in the user's cache folder
+    Reader("calibration/*.json", written, ("calibration {}",), writes=("calibration",)),
     # pairs of text
     Reader("pairs.tsv", spoilt, (*PAIRS, "pairs {} 1 2"), writes=("new",)),
     Reader("pairs.csv", spoilt, SIDES),
@@ -233,6 +236,15 @@ def _pairs(path: str, *columns: str) -> None:
         assert "\n" not in source + target
 
 
+def _calibration(path: str) -> None:
+    """Ask what is kept for a processor, which is measured anew where the file is damaged."""
+    from glassformer.attention.kernels.calibration import recall
+
+    found = recall(Path(path).parent, PROCESSOR)
+    assert found.machine == PROCESSOR
+    assert min(found.mkl, found.onednn) > 0
+
+
 def _table(folder: str) -> None:
     """Print the runs on standard error as a terminal gets them."""
     from rich.console import Console
@@ -252,6 +264,7 @@ CALLS: Mapping[str, Callable[..., Any]] = {
     "read_heads": _heads,
     "metrics": _metrics,
     "curves": _curves,
+    "calibration": _calibration,
     "pairs": _pairs,
     "table": _table,
 }

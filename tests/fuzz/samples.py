@@ -17,10 +17,14 @@ SUBWORDS = "--tokenizer unigram"
 PAIRS = "--source pairs.tsv --valid-source valid.tsv"
 FEW = 2
 """Updates of a training."""
+PROCESSOR = "a processor\na torch"
+"""The processor whose calibration is kept in the user's cache folder."""
 
 
 def make_samples() -> None:
     """Make the samples in the current folder. It takes seconds: call it in a process of its own."""
+    from glassformer.attention.kernels.calibration import recall
+
     pairs = _pairs(40)
     files: dict[str, bytes] = {
         "pairs.tsv": _tsv(pairs),
@@ -42,6 +46,7 @@ def make_samples() -> None:
     _run("heads run --data pairs.tsv --sentences 5")
     _run("export subwords --to huggingface --out marian")
     _run("import --from marian --out imported")
+    recall(Path("calibration"), PROCESSOR)
     _stop_training()
     _stop_translating()
     Path("kept.tsv").write_bytes(files["many.tsv"])

@@ -22,14 +22,16 @@ os.environ |= {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "HF_HUB_OFFL
 from glassformer import cli, pictures
 from glassformer.data import preparation
 from glassformer.generation import stream
+from glassformer.generation.kernels import passes
 from glassformer.insight import prune, speed
 from glassformer.pairs import files as pairs_files
 from glassformer.training import loop, progress
 
 LOADED_BEFORE = ("torch._dynamo", "ctranslate2", "glassformer.interop.ctranslate2", "glassformer.interop.huggingface")
-"""Modules that commands load while they work: loaded here, they cost their forks no time."""
+"""Modules that commands load while they work: loaded here, as compiled code is, they cost their forks no time."""
 for name in LOADED_BEFORE:
     import_module(name)
+passes.compiled()
 
 pictures.can_draw = progress.can_draw = lambda: False  # half a second for what is written as everything else is
 pairs_files.BLOCK_BYTES = 1 << 8

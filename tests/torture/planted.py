@@ -151,8 +151,8 @@ def main() -> None:
         (scratch / "lab").mkdir()
         made = lab.make(scratch / "lab", COMMANDS)
         cases = [(made[command], scratch / str(n), name) for n, (name, (_, command, _)) in enumerate(PLANTED.items())]
-        # Each in a process of its own, which ends with what was changed.
-        with get_context("fork").Pool(os.cpu_count(), maxtasksperchild=1) as pool:
+        # Each in a process of its own, which ends with what was changed. Most of them sleep.
+        with get_context("fork").Pool(2 * (os.cpu_count() or 1), maxtasksperchild=1) as pool:
             for (_, _, name), verdict in zip(cases, pool.imap(_judge, cases, chunksize=1), strict=True):
                 print(name, verdict, sep="\t", flush=True)
 
