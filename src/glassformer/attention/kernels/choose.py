@@ -15,7 +15,7 @@ from torch import Tensor
 from torch._C._functorch import is_legacy_batchedtensor
 
 from glassformer.attention.kernels.calibration import onednn_beats_mkl
-from glassformer.attention.want import Want
+from glassformer.attention.want import NOTHING, Want
 
 # What the input allows
 
@@ -281,10 +281,15 @@ COMPILED_ROWS = 96
 COMPILED_BYTES = 32 << 20
 COMPILED_PIECES = 4  # for each thread
 # For the mean over the heads: keys from which on it is faster, and bytes of a block's exponentials and means. Blocks
-# and compiled functions take 1.73 and 2.52 of SDPA's time at 32 x 64, 1.37 and 1.33 at 4 x 512, 1.42 and 1.29 at
-# 1 x 1024, 1.50 and 1.14 at 4096, there with 2 MiB 1.20, with 8 and 16 MiB 1.14.
-COMPILED_MEANS_FROM_KEYS = 1024
+# take so many times as long, in eval and training: 32 x 128 0.81 and 1.30, 8 x 256 0.93 and 1.18, 4 x 512 1.12 and
+# 1.24, 1 x 1024 1.17 and 1.52. With 2, 4, 8 and 16 MiB 1 x 4096 takes 1.20, 1.14, 1.14 and 1.14 of SDPA's time.
+COMPILED_MEANS_FROM_KEYS = 512
 COMPILED_MEAN_BYTES = 4 << 20
+# For attention without facts, in place of torch's fused kernel. That takes so many times as long, in eval and training:
+# 4 x 512 1.08 and 1.06, 1 x 1024 0.99 and 1.08, 2 x 1024 1.09 and 1.10, 1 x 2048 1.05 and 1.15, 1 x 4096 1.10 and 1.25;
+# 128 queries of 2,048 keys 0.74 and 0.91, 512 1.03 and 1.14; 1 x 2048 with a bias 0.93 and 1.04.
+COMPILED_ATTENTION_FROM_SCORES = 1 << 23
+COMPILED_ATTENTION_FROM_LENGTH = 512  # queries, and keys
 
 
 @cache
@@ -313,6 +318,22 @@ def compiled_fits(
         and (not want.head_mean or k.shape[2] >= COMPILED_MEANS_FROM_KEYS)
         and v.shape[3] > 0
         and compiler_is_there()
+    )
+
+
+def compiled_attention_is_faster(
+    q: Tensor, k: Tensor, v: Tensor, keep: Tensor | None, bias: Tensor | None, dropout: float
+) -> bool:
+    """Return whether compiled functions are the faster form of attention without facts: long float32 on a CPU."""
+    return (
+        not torch.compiler.is_compiling()  # first: a comparison of sizes would become a condition of the graph
+        and bias is None
+        and min(q.shape[2], k.shape[2]) >= COMPILED_ATTENTION_FROM_LENGTH
+        and q.shape[0] * q.shape[1] * q.shape[2] * k.shape[2] >= COMPILED_ATTENTION_FROM_SCORES
+        and is_eager(q, k, v, keep)
+        and not torch.is_autocast_enabled("cpu")
+        and q.dtype == k.dtype == v.dtype
+        and compiled_fits(q, k, v, None, NOTHING, dropout, budget=None)
     )
 
 
