@@ -157,9 +157,10 @@ def float32_is_faster(query: Tensor, *tensors: Tensor | None) -> bool:
     """Return whether to compute float16 in float32: on x86 processors without instructions for it."""
     return (
         query.dtype == torch.float16
-        and query.device.type == "cpu"
-        and is_eager(query, *tensors)
+        and query.is_cpu
+        and not torch.compiler.is_compiling()  # before sizes, and these before what takes longer
         and query.numel() * query.shape[-1] >= FLOAT32_FROM_PRODUCTS
+        and is_eager(query, *tensors)
         and not torch.is_autocast_enabled("cpu")
         and not _multiplies("fp16")
     )
@@ -214,7 +215,7 @@ def calls_are_the_time(
     """Return whether `attend_small` is right and the faster form for these tensors, the query first, and masks."""
     query = tensors[0]
     # is_eager before sizes: under torch.compile a comparison of sizes would become a condition of the graph.
-    if query is None or not query.is_cpu or not is_eager(*tensors, padding, mask):
+    if query is None or not query.is_cpu or not is_eager(*tensors, padding, mask) or not query.is_floating_point():
         return False
     if not 0 < batch * heads * q_len * k_len <= SMALL_UP_TO_SCORES or torch.is_autocast_enabled("cpu"):
         return False
@@ -242,7 +243,7 @@ def calls_are_the_gpus_time(
 def _are_alike(tensors: tuple[Tensor | None, ...]) -> bool:
     """Return whether all have one type and one place."""
     there = [x for x in tensors if x is not None]
-    return all(x.dtype == there[0].dtype and x.device == there[0].device for x in there)
+    return len({x.dtype for x in there}) == len({x.device for x in there}) == 1  # sets: `all` takes 1 us more of 90
 
 
 # Blocks of queries in place of the fused kernel with dropout, and of all weights at once for `observe`
