@@ -2,7 +2,8 @@
 
 A GPU waits for the first call, too, whatever the size. At 1 x 8 x 64 an operation takes 1 to 9 us, of which next to
 nothing is arithmetic. So nothing is made here that is only handed on, and what doesn't fit is left to the general way,
-which also explains what is wrong with an argument.
+which also explains what is wrong with an argument. Somewhat larger inputs are here, too, where all weights are wanted and
+all at once are faster than blocks of them.
 """
 
 import math
@@ -54,7 +55,8 @@ def attend_small(
         return None
     tensors = (query, key, packed, bias, output, output_bias)
     hint = is_causal and not need_weights and key_padding_mask is None
-    if not choose.calls_are_the_time(batch, q_len, k_len, heads, tensors, key_padding_mask, attn_mask):
+    wanted = (need_weights, average)
+    if not choose.calls_are_the_time(batch, q_len, k_len, heads, tensors, key_padding_mask, attn_mask, *wanted):
         unmasked = key_padding_mask is None and (hint or attn_mask is None)
         if need_weights or not unmasked:
             return None
