@@ -2,8 +2,8 @@
 
 A GPU waits for the first call, too, whatever the size. At 1 x 8 x 64 an operation takes 1 to 9 us, of which next to
 nothing is arithmetic. So nothing is made here that is only handed on, and what doesn't fit is left to the general way,
-which also explains what is wrong with an argument. Somewhat larger inputs are here, too, where all weights are wanted and
-all at once are faster than blocks of them.
+which also explains what is wrong with an argument. Somewhat larger inputs are here, too, where all weights are wanted
+and all at once are faster than blocks of them.
 """
 
 import math
