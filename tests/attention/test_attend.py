@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 from torch.testing import assert_close
@@ -377,6 +377,110 @@ def test_bfloat16_goes_through_blocks_where_they_are_faster(monkeypatch, dropout
     monkeypatch.setattr(choose, "_bfloat16_in_vectors", lambda: False)
     attend(q, k, v)
     assert taken == {"fused"}
+
+
+@pytest.fixture
+def compiled(monkeypatch: pytest.MonkeyPatch) -> set[str]:
+    """Lets compiled functions take all sizes; fills with the paths that attend takes."""
+    if not choose.compiler_is_there():
+        pytest.skip("numba isn't installed, or there is no FMA here")
+    from glassformer.attention.kernels.compiled import attend as compiled_attend
+
+    for name in ("COMPILED_ATTENTION_FROM_SCORES", "COMPILED_ATTENTION_FROM_LENGTH", "COMPILED_FROM_SCORES"):
+        monkeypatch.setattr(choose, name, 0)
+    monkeypatch.setattr(choose, "short_is_faster", lambda q, k, v: False)
+    taken = taken_paths(monkeypatch)
+    kernel = noting(taken, "compiled", compiled_attend.attend_compiled)
+    monkeypatch.setattr(compiled_attend, "attend_compiled", kernel)
+    return taken
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    lengths=st.sampled_from([(5, 7), (97, 113), (113, 113), (113, 97), (301, 331), (7, 601)]),
+    kind=st.sampled_from(["open", "padding", "each"]),
+    causal=st.booleans(),
+    threads=st.sampled_from([1, 2, 5]),
+    d_value=st.sampled_from((D, V)),
+    seed=st.integers(0, 1000),
+)
+def test_compiled_attention_is_the_definition_with_its_gradients(
+    compiled, lengths, kind, causal, threads, d_value, seed
+):
+    q_len, k_len = lengths
+    causal = causal and q_len <= k_len
+    torch.manual_seed(seed)
+    inputs = [x.requires_grad_() for x in heads(q_len, k_len, torch.float32, d_value)]
+    keep = None
+    if kind == "padding":
+        keep = torch.stack([torch.arange(k_len) >= 3, torch.arange(k_len) < 4])[:, None, None]
+    elif kind == "each":
+        keep = torch.rand(B, 1, q_len, k_len) < 0.3
+        keep[1, 0, 2] = False
+    allowed = past(q_len, k_len) if causal else torch.ones(q_len, k_len, dtype=torch.bool)
+    allowed = allowed if keep is None else allowed & keep
+    compiled.clear()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(choose, "compiled_threads", lambda: (threads, 4 * threads))
+        output = attend(*inputs, keep=keep, causal=causal)
+        exact = explicit(*inputs, allowed)
+        towards = torch.randn_like(output)
+        found = torch.autograd.grad(output, inputs, towards)
+    assert compiled == {"compiled"}
+    assert_close(output.double(), exact, rtol=1e-5, atol=1e-5)
+    assert not output[~allowed.any(-1).expand(B, H, q_len)].any()
+    expected = torch.autograd.grad(exact, inputs, towards.double())
+    assert_close(found, expected, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("causal", [True, False])
+def test_compiled_attention_gives_the_same_bits_with_any_number_of_threads(compiled, monkeypatch, causal):
+    inputs = [x.requires_grad_() for x in heads(301, 331, torch.float32)]
+    keep = torch.rand(B, 1, 301, 331) < 0.5
+    results = []
+    for threads in (1, 2, 5):
+        monkeypatch.setattr(choose, "compiled_threads", lambda n=threads: (n, 4 * n if n > 1 else 1))
+        output = attend(*inputs, keep=keep, causal=causal)
+        results.append([output.detach(), *torch.autograd.grad(output.square().sum(), inputs)])
+    assert compiled == {"compiled"}
+    for other in results[1:]:
+        assert_close(other, results[0], rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("q_len", [61, 97])
+def test_compiled_attention_from_the_start_needs_no_mask(compiled, monkeypatch, q_len):
+    monkeypatch.setattr(choose, "PARTS_FROM_KEYS", 0)
+    q, k, v = heads(q_len, 67, torch.float32)
+    keep = torch.ones(q_len, 67, dtype=torch.bool).tril()[None, None]
+    found = attend_from_start(q, k, v, keep, 0.0)
+    assert compiled == {"compiled"}
+    assert_close(found.double(), explicit(q, k, v, keep), **TOLERANCE[torch.float32])
+
+
+def test_compiled_attention_is_for_long_float32_without_dropout_and_bias(compiled, monkeypatch):
+    q, k, v = heads(97, 113, torch.float32)
+
+    def path(*tensors: Tensor, **given: Any) -> set[str]:
+        compiled.clear()
+        attend(*tensors, **given)
+        return set(compiled)
+
+    assert path(q, k, v) == {"compiled"}
+    assert path(q.double(), k.double(), v.double()) == {"fused"}
+    assert path(q, k, v, bias=torch.zeros(1, 1, 1, 113)) == {"fused"}
+    with torch.autocast("cpu"):
+        assert path(q, k, v) == {"fused"}
+    monkeypatch.setattr(choose, "BLOCKS_FROM_SCORES", 10**9)
+    assert path(q, k, v, dropout=0.5) == {"fused"}
+    monkeypatch.setattr(choose, "COMPILED_ATTENTION_FROM_LENGTH", 98)
+    assert path(q, k, v) == {"fused"}
+    monkeypatch.setattr(choose, "COMPILED_ATTENTION_FROM_LENGTH", 97)
+    assert path(q, k, v) == {"compiled"}
+    monkeypatch.setattr(choose, "COMPILED_ATTENTION_FROM_SCORES", B * H * 97 * 113 + 1)
+    assert path(q, k, v) == {"fused"}
+    monkeypatch.setattr(choose, "COMPILED_ATTENTION_FROM_SCORES", 0)
+    monkeypatch.setattr(choose, "compiler_is_there", lambda: False)
+    assert path(q, k, v) == {"fused"}
 
 
 @pytest.mark.parametrize("inside", [slice(0, 5), slice(2, 7), slice(3, 4)], ids=str)

@@ -128,3 +128,48 @@ def test_what_doesnt_fit_goes_the_general_way(taken):
         module(x, y, y)
     torch.vmap(lambda one: module(one, one, one)[0])(x[None])
     assert taken == [False] * 6
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("average", [True, False])
+@pytest.mark.parametrize("padded", [True, False])
+@pytest.mark.parametrize("mask", ["none", "bool", "float"])
+def test_more_weights_at_once_are_the_general_way(taken, monkeypatch, mask, padded, average, dtype):
+    module = MultiheadAttention(E, H, dtype=dtype).eval()
+    q, k = torch.randn(Q, B, E, dtype=dtype), torch.randn(K, B, E, dtype=dtype)
+    call = arguments(mask, padded, Q, K, dtype) | {"average_attn_weights": average}
+    monkeypatch.setattr(choose, "SMALL_UP_TO_SCORES", 0)
+    with torch.no_grad():
+        found = module(q, k, k, **call)
+        for name in ("SMALL_WEIGHTS_UP_TO_SCORES", "SMALL_WEIGHTS_IN_HALF_UP_TO_SCORES"):
+            monkeypatch.setattr(choose, name, 0)
+        expected = module(q, k, k, **call)
+    assert taken == [True, False]
+    close = dict(atol=1e-5, rtol=1e-4) if dtype == torch.float32 else dict(atol=2e-2, rtol=2e-2)
+    assert_close(found, expected, **close)
+
+
+def test_more_weights_at_once_are_for_inference_with_weights_and_mkl(taken, monkeypatch):
+    module = MultiheadAttention(E, H)
+    x = torch.randn(Q, B, E)
+    monkeypatch.setattr(choose, "SMALL_UP_TO_SCORES", 0)
+    module(x, x, x)
+    with torch.no_grad():
+        module(x, x, x, need_weights=False)
+        module(x, x, x)
+        monkeypatch.setattr(choose, "onednn_is_faster", lambda *args, **settings: True)
+        module(x, x, x)
+    assert taken == [False, False, True, False]
+
+
+def test_more_weights_at_once_in_bfloat16_are_each_heads_own_without_amx(taken, monkeypatch):
+    module = MultiheadAttention(E, H, dtype=torch.bfloat16)
+    x = torch.randn(Q, B, E, dtype=torch.bfloat16)
+    for name in ("SMALL_UP_TO_SCORES", "SMALL_WEIGHTS_UP_TO_SCORES"):
+        monkeypatch.setattr(choose, name, 0)
+    with torch.no_grad():
+        for vectors in (True, False):
+            monkeypatch.setattr(choose, "_bfloat16_in_vectors", lambda found=vectors: found)
+            module(x, x, x, average_attn_weights=False)
+            module(x, x, x)
+    assert taken == [True, False, False, False]

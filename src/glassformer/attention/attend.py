@@ -17,6 +17,7 @@ from glassformer.attention.kernels.short import attend_short
 from glassformer.attention.kernels.weigh import weigh
 from glassformer.attention.masks import causal as causal_keep
 from glassformer.attention.masks import check_causal, check_masks, check_tensors, open_blocked_rows
+from glassformer.attention.want import NOTHING
 from glassformer.errors import ArgumentError
 
 
@@ -59,6 +60,11 @@ def attend(
         return attend_in_blocks(problem, dropout)[0]
     if keep is not None and bias is None and not causal and choose.values_can_be_read(q, k, v, keep):
         k, v, keep = _without_padding(k, v, keep)
+    if choose.compiled_attention_is_faster(q, k, v, keep, bias, dropout):
+        from glassformer.attention.kernels.compiled.attend import attend_compiled
+
+        problem = Problem(q, k, v, keep, bias, causal, 1 / math.sqrt(q.shape[-1]), q.dtype)
+        return attend_compiled(problem, NOTHING)[0]
     if choose.copies_are_faster(q, k):
         q, k, v = q.contiguous(), k.contiguous(), v.contiguous()
     if causal and keep is None and bias is None and q.shape[-2] == k.shape[-2]:
@@ -80,7 +86,11 @@ def attend_from_start(q: Tensor, k: Tensor, v: Tensor, keep: Tensor, dropout: fl
     q_len, k_len = q.shape[2], k.shape[2]
     if q_len <= k_len:
         return attend(q, k[:, :, :q_len], v[:, :, :q_len], causal=True, dropout=dropout)
-    if k_len >= choose.PARTS_FROM_KEYS and (dropout or choose.half_blocks_are_faster(q, k, v)):
+    if k_len >= choose.PARTS_FROM_KEYS and (
+        dropout
+        or choose.half_blocks_are_faster(q, k, v)
+        or choose.compiled_attention_is_faster(q[:, :, :k_len], k, v, None, None, dropout)
+    ):
         first = attend(q[:, :, :k_len], k, v, causal=True, dropout=dropout)
         return torch.cat([first, attend(q[:, :, k_len:], k, v, dropout=dropout)], dim=2)
     if dropout:

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch._C._functorch import is_legacy_batchedtensor
 
 from glassformer.attention.kernels.calibration import onednn_beats_mkl
-from glassformer.attention.want import Want
+from glassformer.attention.want import NOTHING, Want
 
 # What the input allows
 
@@ -157,9 +157,10 @@ def float32_is_faster(query: Tensor, *tensors: Tensor | None) -> bool:
     """Return whether to compute float16 in float32: on x86 processors without instructions for it."""
     return (
         query.dtype == torch.float16
-        and query.device.type == "cpu"
-        and is_eager(query, *tensors)
+        and query.is_cpu
+        and not torch.compiler.is_compiling()  # before sizes, and these before what takes longer
         and query.numel() * query.shape[-1] >= FLOAT32_FROM_PRODUCTS
+        and is_eager(query, *tensors)
         and not torch.is_autocast_enabled("cpu")
         and not _multiplies("fp16")
     )
@@ -200,6 +201,11 @@ def _bfloat16_in_vectors() -> bool:
 
 # At 1 x 8 x 64 the general way takes 1.2 to 1.7 times as long as torch's module, `attend_small` 0.7 to 0.9 (Zen 4).
 SMALL_UP_TO_SCORES = 1 << 14
+# With weights and no gradients the general way, blocks, takes longer than all weights at once: 1.02 to 1.1 times at
+# 32 x 64, in float32 and bfloat16; in bfloat16 without AMX, each head's weights, 1.00 to 1.05 times at 4 x 512, where
+# float32 takes 0.8 to 0.9 (Zen 4).
+SMALL_WEIGHTS_UP_TO_SCORES = 1 << 20
+SMALL_WEIGHTS_IN_HALF_UP_TO_SCORES = 1 << 23
 
 
 def calls_are_the_time(
@@ -210,16 +216,23 @@ def calls_are_the_time(
     tensors: tuple[Tensor | None, ...],
     padding: Tensor | None,
     mask: Tensor | None,
+    need_weights: bool,
+    average: bool,
 ) -> bool:
     """Return whether `attend_small` is right and the faster form for these tensors, the query first, and masks."""
     query = tensors[0]
     # is_eager before sizes: under torch.compile a comparison of sizes would become a condition of the graph.
-    if query is None or not query.is_cpu or not is_eager(*tensors, padding, mask):
+    if query is None or not query.is_cpu or not is_eager(*tensors, padding, mask) or not query.is_floating_point():
         return False
-    if not 0 < batch * heads * q_len * k_len <= SMALL_UP_TO_SCORES or torch.is_autocast_enabled("cpu"):
+    scores = batch * heads * q_len * k_len
+    if not scores or torch.is_autocast_enabled("cpu") or not _are_alike(tensors):
         return False
-    if not _are_alike(tensors):
-        return False
+    if scores > SMALL_UP_TO_SCORES:
+        if not need_weights or torch.is_grad_enabled() or onednn_is_faster(query, query, columns=query.shape[-1]):
+            return False
+        in_half = not average and query.dtype == torch.bfloat16 and _bfloat16_in_vectors()
+        if scores > (SMALL_WEIGHTS_IN_HALF_UP_TO_SCORES if in_half else SMALL_WEIGHTS_UP_TO_SCORES):
+            return False
     if padding is not None and (padding.dtype != torch.bool or not padding.is_cpu or padding.shape != (batch, k_len)):
         return False
     return mask is None or (mask.dtype in (torch.bool, query.dtype) and mask.is_cpu and mask.shape == (q_len, k_len))
@@ -242,7 +255,7 @@ def calls_are_the_gpus_time(
 def _are_alike(tensors: tuple[Tensor | None, ...]) -> bool:
     """Return whether all have one type and one place."""
     there = [x for x in tensors if x is not None]
-    return all(x.dtype == there[0].dtype and x.device == there[0].device for x in there)
+    return len({x.dtype for x in there}) == len({x.device for x in there}) == 1  # sets: `all` takes 1 us more of 90
 
 
 # Blocks of queries in place of the fused kernel with dropout, and of all weights at once for `observe`
@@ -281,10 +294,15 @@ COMPILED_ROWS = 96
 COMPILED_BYTES = 32 << 20
 COMPILED_PIECES = 4  # for each thread
 # For the mean over the heads: keys from which on it is faster, and bytes of a block's exponentials and means. Blocks
-# and compiled functions take 1.73 and 2.52 of SDPA's time at 32 x 64, 1.37 and 1.33 at 4 x 512, 1.42 and 1.29 at
-# 1 x 1024, 1.50 and 1.14 at 4096, there with 2 MiB 1.20, with 8 and 16 MiB 1.14.
-COMPILED_MEANS_FROM_KEYS = 1024
+# take so many times as long, in eval and training: 32 x 128 0.81 and 1.30, 8 x 256 0.93 and 1.18, 4 x 512 1.12 and
+# 1.24, 1 x 1024 1.17 and 1.52. With 2, 4, 8 and 16 MiB 1 x 4096 takes 1.20, 1.14, 1.14 and 1.14 of SDPA's time.
+COMPILED_MEANS_FROM_KEYS = 512
 COMPILED_MEAN_BYTES = 4 << 20
+# For attention without facts, in place of torch's fused kernel. That takes so many times as long, in eval and training:
+# 4 x 512 1.08 and 1.06, 1 x 1024 0.99 and 1.08, 2 x 1024 1.09 and 1.10, 1 x 2048 1.05 and 1.15, 1 x 4096 1.10 and 1.25;
+# 128 queries of 2,048 keys 0.74 and 0.91, 512 1.03 and 1.14; 1 x 2048 with a bias 0.93 and 1.04.
+COMPILED_ATTENTION_FROM_SCORES = 1 << 23
+COMPILED_ATTENTION_FROM_LENGTH = 512  # queries, and keys
 
 
 @cache
@@ -313,6 +331,22 @@ def compiled_fits(
         and (not want.head_mean or k.shape[2] >= COMPILED_MEANS_FROM_KEYS)
         and v.shape[3] > 0
         and compiler_is_there()
+    )
+
+
+def compiled_attention_is_faster(
+    q: Tensor, k: Tensor, v: Tensor, keep: Tensor | None, bias: Tensor | None, dropout: float
+) -> bool:
+    """Return whether compiled functions are the faster form of attention without facts: long float32 on a CPU."""
+    return (
+        not torch.compiler.is_compiling()  # first: a comparison of sizes would become a condition of the graph
+        and bias is None
+        and min(q.shape[2], k.shape[2]) >= COMPILED_ATTENTION_FROM_LENGTH
+        and q.shape[0] * q.shape[1] * q.shape[2] * k.shape[2] >= COMPILED_ATTENTION_FROM_SCORES
+        and is_eager(q, k, v, keep)
+        and not torch.is_autocast_enabled("cpu")
+        and q.dtype == k.dtype == v.dtype
+        and compiled_fits(q, k, v, None, NOTHING, dropout, budget=None)
     )
 
 

@@ -103,7 +103,8 @@ def _forward(problem: Problem, want: Want) -> _Done:
         pieces, shared = with_places(pieces_of(problem, height, number), served=1)
         packed = v.new_empty(2, 0, 0, 0).unbind()
     output = v.new_empty(batch, q_len, heads, v.shape[3]).transpose(1, 2)  # so that the heads are merged by a view
-    peak, tilt, entropy, distance = (v.new_empty(batch, heads, q_len) for _ in range(4))
+    told = q_len if want.entropy or want.distance else 0
+    peak, tilt, entropy, distance = (v.new_empty(batch, heads, length) for length in (q_len, q_len, told, told))
     top = v.new_zeros(batch, heads, q_len, want.top)
     top_keys = torch.full_like(top, -1, dtype=torch.long)
     summed = k.shape[2] if want.received else 0
@@ -145,7 +146,8 @@ def _backward(
     of_entropy, of_distance = (_given(grads, name, done.peak) for name in ("entropy", "distance"))
     of_top = _given(grads, "top", done.top).masked_fill(done.top_keys < 0, 0.0)
     constants = (grad_output * done.output).sum(-1) + (of_top * done.top).sum(-1)
-    constants += of_entropy * done.entropy + of_distance * done.distance
+    if want.entropy or want.distance:
+        constants += of_entropy * done.entropy + of_distance * done.distance
     if "lse" in grads:
         constants -= grads["lse"].masked_fill(nowhere, 0.0)  # their lse is -inf, and so may be what was made of it
     of_received = _given(grads, "received", v.new_empty(batch, heads, k.shape[2]))
@@ -157,6 +159,8 @@ def _backward(
     sweep = not grads.keys().isdisjoint(("received", "head_mean", "rows"))
     height = choose.compiled_height(q_len, k.shape[2])
     threads, number = choose.compiled_threads()
+    if want == NOTHING:  # as with torch's kernel, sums don't depend on the number of threads
+        number = batch * heads
     pieces, shared = with_places(pieces_of(problem, height, number), served=heads // k.shape[1])
     grad_q, grad_k, grad_v = torch.empty_like(q), k.new_zeros(k.shape), v.new_zeros(v.shape)
     shared_k, shared_v = (x.new_zeros(len(shared), 1, *x.shape[2:]) for x in (k, v))

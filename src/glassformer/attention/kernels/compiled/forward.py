@@ -28,6 +28,7 @@ from glassformer.attention.kernels.compiled.rows import (
     PART,
     add_scaled,
     exponentiate,
+    exponentiate_alone,
     keep_largest,
     largest_of,
     mask_row,
@@ -84,12 +85,13 @@ def attend_rows(
 
     q (queries, width) is the head's, as are `key_panels` and `values`, the keys from `first_key` on. `e` has room for
     exponentials. The weights are added to `head_mean`, if it is wanted, of which the first head sets all, and
-    those of chosen queries to `found_rows`, zeros, whose rows `row_of_query` tells, -1 for the others.
+    those of chosen queries to `found_rows`, zeros, whose rows `row_of_query` tells, -1 for the others. `entropy` and
+    `distance` are both set, or both empty.
     """
     width = q.shape[1]
     v_padded = up_to(v_width, COLUMNS)
     chosen, sums_keys, means, masked = top.shape[1], len(received) > 0, len(head_mean) > 0, keep.size + bias.size > 0
-    all_tiles = sums_keys or chosen > 0 or means
+    all_tiles, told = sums_keys or chosen > 0 or means, len(entropy) > 0
     tiles = up_to(keys, TILE) // TILE
     references, highest = np.empty((tiles, height), F), np.empty((tiles, height), F)
     parts = np.empty((chosen * TILE // PART, 1), F)
@@ -135,12 +137,14 @@ def attend_rows(
                     for d in range(row * v_padded, (row + 1) * v_padded):
                         sums[d] *= F(shrinks)
                 peak[row] = references[tile, row] = reference
-                total, slope, far = exponentiate(
-                    scores, reference if reference > -math.inf else F(0), I(tile_key - query - origin)
-                )
-                totals[row] += total
-                slopes[row] += slope
-                distances[row] += far
+                counted_from = reference if reference > -math.inf else F(0)
+                if told:
+                    total, slope, far = exponentiate(scores, counted_from, I(tile_key - query - origin))
+                    totals[row] += total
+                    slopes[row] += slope
+                    distances[row] += far
+                else:
+                    totals[row] += exponentiate_alone(scores, counted_from)
             multiply(
                 e, here, TILE, 1, values, tile_key * v_padded, v_padded, sums, 0, v_padded, multiplied, v_padded, wide
             )
@@ -153,8 +157,9 @@ def attend_rows(
             peaks[query], tilts[query] = peak[row], math.log(total) if total != 0 else 0.0
             for d in range(v_width):
                 output[query, d] = sums[row * v_padded + d] * F(share)
-            entropy[query] = tilts[query] - slopes[row] * share
-            distance[query] = distances[row] * share
+            if told:
+                entropy[query] = tilts[query] - slopes[row] * share
+                distance[query] = distances[row] * share
             totals[row] = share
         if not kept_here:
             continue
@@ -230,9 +235,10 @@ def _compile(version: int) -> Any:
     ):  # fmt: skip
         """Compute the queries of some spans: see `Span`, and `with_places` for a span's last number.
 
-        Keys and values are packed here unless `pack_spans` did it. `output` and facts are set, but `received`, if it is
-        wanted, is added to, or `parts`. `top` holds zeros, and `top_keys` -1. For `head_mean` the heads of a block of
-        queries come in their order. `found_rows` has a row for each query and head that is chosen.
+        Keys and values are packed here unless `pack_spans` did it. `output` and facts are set, `entropy` and `distance`
+        unless they are empty, but `received`, if it is wanted, is added to, or `parts`. `top` holds zeros, and
+        `top_keys` -1. For `head_mean` the heads of a block of queries come in their order. `found_rows` has a row for
+        each query and head that is chosen.
         """
         assert version
         served = q.shape[1] // max(1, k.shape[1])  # heads that share keys

@@ -71,6 +71,21 @@ def exponentiate(row, reference, apart):
 
 @inner(SUMS)
 @no_type_check
+def exponentiate_alone(row, reference):
+    """Turn scores s into e = exp(s - reference) in place; return Σ e."""
+    total = _ZERO
+    for n in range(len(row)):
+        x = row[n] - reference
+        blocked = x < LEAST
+        x = LEAST if blocked else x
+        e = _ZERO if blocked else exp(x)
+        row[n] = e
+        total += e
+    return total
+
+
+@inner(SUMS)
+@no_type_check
 def weigh_sum(row, reference, tilt, numbers):
     """Return Σ p number for scores s, where p = exp(s - reference - tilt)."""
     total = _ZERO

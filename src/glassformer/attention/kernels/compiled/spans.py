@@ -1,13 +1,12 @@
 """The division of attention's queries among threads: pieces of about as many weights each.
 
-A thread that is done takes the next piece, since another may be held up: threads of torch's that have just finished
-something go on spinning for some milliseconds. What is in a piece doesn't depend on that, so neither do sums over them.
+A thread that is done takes the next piece, since another may be held up by other work. What is in a piece does not
+depend on that, so neither do sums over them.
 """
 
 from bisect import bisect_left
 from collections import Counter, deque
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from itertools import accumulate, pairwise
 from typing import NamedTuple
 
@@ -15,6 +14,7 @@ import torch
 from torch import Tensor
 
 from glassformer.attention.kernels.blocks import Problem, open_keys
+from glassformer.attention.kernels.compiled.team import on_each_thread
 
 
 class Span(NamedTuple):
@@ -137,8 +137,4 @@ def side_by_side(work: list[Callable[[], None]], threads: int) -> None:
     if threads <= 1:
         take()
         return
-    with ThreadPoolExecutor(threads - 1, "glassformer") as pool:
-        others = [pool.submit(take) for _ in range(threads - 1)]
-        take()
-        for other in others:
-            other.result()
+    on_each_thread(take, threads)
