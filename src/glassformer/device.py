@@ -1,6 +1,7 @@
 """The device and the precision to compute with, and the memory of a process."""
 
 import ctypes
+import mmap
 import os
 import sys
 from collections.abc import Callable, Iterator
@@ -117,6 +118,7 @@ _LOADING = (1 << 18, 1 << 26)
 _GENERATING = (1 << 23, 1 << 26)
 _KEEPING = (1 << 25, (1 << 31) - 1)
 _limits = _GENERATING
+_FROM_BYTES = 1 << 22  # two huge pages
 
 
 def _set_limits(limits: tuple[int, int]) -> None:
@@ -129,3 +131,15 @@ def _set_limits(limits: tuple[int, int]) -> None:
     m_trim_threshold, m_mmap_threshold = -1, -3
     mallopt(m_mmap_threshold, limits[0])
     mallopt(m_trim_threshold, limits[1])
+
+
+def use_huge_pages(block: torch.Tensor) -> None:
+    """Ask Linux for pages of 2 MiB for a large block that was just made on the CPU, so that it costs fewer page faults.
+
+    To write 8 MiB for the first time takes 3.7 ms in pages of 4 KiB, and 1.7 ms so (AMD Zen 4, virtual).
+    """
+    if not sys.platform.startswith("linux") or block.device.type != "cpu" or block.nbytes < _FROM_BYTES:
+        return
+    first = -(-block.data_ptr() // mmap.PAGESIZE) * mmap.PAGESIZE
+    size = block.data_ptr() + block.nbytes - first
+    ctypes.CDLL(None).madvise(ctypes.c_void_p(first), ctypes.c_size_t(size), mmap.MADV_HUGEPAGE)

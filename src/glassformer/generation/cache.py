@@ -13,6 +13,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from glassformer.device import use_huge_pages
+
 STEPS_AT_ONCE = 16
 
 
@@ -86,7 +88,7 @@ class BeamCache:
             self._slots[layer] = slots.index_select(1, kept)
 
     def _make_room(self) -> None:
-        """Add slots for the next steps, after those that some hypothesis still attends to."""
+        """Drop the slots that no hypothesis attends to, and add new ones if there is still little room."""
         kept_slots = None
         if self.slot_bias is not None:
             is_visible = (self.slot_bias == 0.0).any(2)[:, 0]  # (B, used)
@@ -95,10 +97,14 @@ class BeamCache:
                 kept_slots = is_visible.to(torch.int8).argsort(dim=1, descending=True, stable=True)[:, :most]
                 self.slot_bias = self.slot_bias.gather(3, kept_slots[:, None, None, :].expand(-1, 1, self.width, -1))
                 self._used = most
+        free = self._slots[0].shape[2] - self._used
         for layer, slots in enumerate(self._slots):  # one by one, so that only one at a time is held twice
-            room = self._new_slots(layer, self._used)
+            if free * 2 >= self.steps_at_once * self.width:
+                room = slots
+            else:
+                room = self._new_slots(layer, self._used)
             for source, indices in enumerate(kept_slots if kept_slots is not None else ()):
-                torch.index_select(slots[:, source], 1, indices, out=room[:, source].narrow(1, 0, self._used))
+                room[:, source].narrow(1, 0, self._used).copy_(slots[:, source].index_select(1, indices))
             if kept_slots is None:
                 room.narrow(2, 0, self._used).copy_(slots.narrow(2, 0, self._used))
             self._slots[layer] = room
@@ -107,7 +113,9 @@ class BeamCache:
         keys = self.memory[layer][0]
         sources, _, _, d_head = keys.shape
         room = used + self.steps_at_once * self.width
-        return keys.new_empty(2, sources, room, self._heads[layer], d_head)
+        slots = keys.new_empty(2, sources, room, self._heads[layer], d_head)
+        use_huge_pages(slots)
+        return slots
 
 
 def _select(keys: Float[Tensor, "sources heads k_len d_head"], kept: Int[Tensor, " kept"]) -> Tensor:
