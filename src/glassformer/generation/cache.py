@@ -55,7 +55,7 @@ class BeamCache:
 
     def extend(self) -> None:
         """Make room for the next token of every hypothesis, which that hypothesis alone will attend to."""
-        if self._used == self._slots[0].shape[2]:
+        if self._used + self.width > self._slots[0].shape[2]:
             self._make_room()
         self.length += 1
         self._used += self.width
@@ -99,10 +99,7 @@ class BeamCache:
                 self._used = most
         free = self._slots[0].shape[2] - self._used
         for layer, slots in enumerate(self._slots):  # one by one, so that only one at a time is held twice
-            if free * 2 >= self.steps_at_once * self.width:
-                room = slots
-            else:
-                room = self._new_slots(layer, self._used)
+            room = slots if free * 2 >= self.steps_at_once * self.width else self._new_slots(layer, self._used)
             for source, indices in enumerate(kept_slots if kept_slots is not None else ()):
                 room[:, source].narrow(1, 0, self._used).copy_(slots[:, source].index_select(1, indices))
             if kept_slots is None:

@@ -38,7 +38,7 @@ class FixedCache(BeamCache):
 
     def extend(self) -> None:
         """Make room for the next token of every hypothesis, which that hypothesis alone will attend to."""
-        if self._used == self._slots[0].shape[2]:
+        if self._used + self.width > self._slots[0].shape[2]:
             self._make_room()
         self.length += 1
         self._used += self.width
