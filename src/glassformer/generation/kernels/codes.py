@@ -7,7 +7,6 @@ same to torch, takes 12 us or more for a call and a pass of its own for each thi
 from typing import Any, no_type_check
 
 from glassformer.attention.kernels.compiled.jit import (
-    VERSION,
     KeptByTypes,
     binding,
     cgutils,
@@ -20,6 +19,7 @@ from glassformer.attention.kernels.compiled.jit import (
 from glassformer.attention.kernels.compiled.registers import LANES, repeat
 from glassformer.generation.kernels.compiled import (
     AT_ONCE,
+    VERSION,
     gelu,
     relu,
     round_row,
@@ -27,9 +27,8 @@ from glassformer.generation.kernels.compiled import (
     take_classes,
     to_log_probabilities,
 )
+from glassformer.generation.kernels.passes import ZERO
 
-ZERO = 128
-"""The code of the number 0."""
 PLAIN, ADD, RELU, SWISH, GELU = range(5)
 _THEN = {"": PLAIN, "add": ADD, "relu": RELU, "swish": SWISH, "gelu": GELU}
 QUAD = 4

@@ -5,9 +5,13 @@ bit whatever else is in the batch: sums run in one order over the keys that may 
 Nothing here takes more than one thread, and the interpreter's lock is released: batches are worked on side by side.
 """
 
-from glassformer.attention.kernels.compiled.jit import SUMS, VERSION, F, KeptByTypes, inner, np
+from pathlib import Path
+
+from glassformer.attention.kernels.compiled.jit import FOLDER, SUMS, F, KeptByTypes, inner, np, version_of
 from glassformer.attention.kernels.compiled.rows import LEAST, exp, largest_of
 
+VERSION = version_of(FOLDER, Path(__file__).parent)
+"""Tell the code that functions of this folder are made of from any other."""
 LANES = 16  # numbers that are worked on side by side; scratch rows are filled up to a multiple
 AT_ONCE = 512  # classes that are searched at a time
 

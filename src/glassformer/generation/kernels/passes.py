@@ -16,6 +16,8 @@ from glassformer.attention.kernels import choose
 from glassformer.attention.kernels.products import ACTIVATIONS_IN_PLACE
 from glassformer.attention.kernels.topk import topk_classes
 
+ZERO = 128
+"""The code of the number 0, in eight bits."""
 IN_CACHE = 1 << 19  # log-probabilities that are normalised at once, so that they stay in the processor's cache
 
 
@@ -51,7 +53,7 @@ def quantize(x: Float[Tensor, "rows width"]) -> tuple[UInt8[Tensor, "rows width"
         return codes, scales
     largest = x.abs().amax(1, keepdim=True)
     steps = torch.where(largest > 0, 127.0 / largest, 0.0)
-    return x.mul(steps).round_().add_(128.0).to(torch.uint8), largest.squeeze(1) * (1 / 127)
+    return x.mul(steps).round_().add_(ZERO).to(torch.uint8), largest.squeeze(1) * (1 / 127)
 
 
 def rescale(

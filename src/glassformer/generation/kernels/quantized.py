@@ -12,9 +12,8 @@ from jaxtyping import Float, Int, Int8, UInt8
 from torch import Tensor
 
 from glassformer.generation.kernels import passes
+from glassformer.generation.kernels.passes import ZERO
 
-ZERO = 128
-"""The code of the number 0."""
 FEW = 16
 """Rows from which on oneDNN's products on two threads are faster (AMD Zen 4; widths of 512 to 2,048)."""
 

@@ -21,9 +21,15 @@ F, I = np.float32, np.int32
 SUMS = {"reassoc", "contract", "nsz"}
 """Allow LLVM to sum in any order. NaN and infinity stay what they are."""
 
-VERSION = int.from_bytes(
-    hashlib.sha256(b"".join(path.read_bytes() for path in sorted(Path(__file__).parent.glob("*.py")))).digest()[:7]
-)
+
+def version_of(*folders: Path) -> int:
+    """Return a number that tells the code of folders from any other."""
+    paths = [path for folder in folders for path in sorted(folder.glob("*.py"))]
+    return int.from_bytes(hashlib.sha256(b"".join(path.read_bytes() for path in paths)).digest()[:7])
+
+
+FOLDER = Path(__file__).parent
+VERSION = version_of(FOLDER)
 """Tell the code of this folder from any other. A function that has this number in its closure is compiled again when
 any file changes; numba by itself looks only at the function's own."""
 NO_CACHE = (RuntimeError, OSError, EOFError)
