@@ -1,8 +1,12 @@
 """The names of devices and precisions, and errors about memory."""
 
+import mmap
+import sys
+
 import pytest
 import torch
 
+from glassformer import device as device_module
 from glassformer.device import explaining_memory, pick_device, pick_precision
 from glassformer.errors import ConfigError, OutOfMemoryError
 
@@ -65,3 +69,26 @@ def test_memory_that_has_run_out_is_explained(error):
 def test_other_errors_stay_as_they_are():
     with pytest.raises(RuntimeError, match=r"^shapes$"), explaining_memory(lambda: ""):
         raise RuntimeError("shapes")
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only Linux is asked")
+def test_huge_pages_are_asked_for_whole_blocks(monkeypatch):
+    asked = []
+
+    class Library:
+        def __init__(self, name: str | None) -> None:
+            assert name is None
+
+        def madvise(self, first, size, advice):
+            asked.append((first.value, size.value, advice))
+
+    monkeypatch.setattr(device_module.ctypes, "CDLL", Library)
+    small, large = torch.empty(1 << 10), torch.empty((1 << 22) + 7, dtype=torch.uint8)
+    device_module.use_huge_pages(small)
+    assert not asked
+    device_module.use_huge_pages(large)
+    [(first, size, advice)] = asked
+    assert first % mmap.PAGESIZE == 0
+    assert 0 <= first - large.data_ptr() < mmap.PAGESIZE
+    assert first + size == large.data_ptr() + large.nbytes
+    assert advice == mmap.MADV_HUGEPAGE

@@ -173,6 +173,24 @@ def test_steps_go_past_the_positions_kept_ready(monkeypatch):
     check_steps(random_model(), 11)
 
 
+@pytest.mark.parametrize("kind", [BeamCache, FixedCache])
+def test_a_cache_whose_hypotheses_meet_and_then_part_keeps_its_sizes(kind):
+    """Slots are dropped first, to a number that isn't a multiple of the width, and later none can be."""
+    model, width, sources = random_model(encoder_layers=1, decoder_layers=1), 3, 2
+    engine, (source, keep) = Engine.of(model), batch(model)
+    engine.cache_kind = kind
+    cache = engine.start(source[:sources], keep[:sources], width)
+    for step in range(160):
+        cache.extend()
+        keys, _ = cache.write(0, torch.zeros(2, sources, H, width, D_HEAD, dtype=torch.float64))
+        assert cache.slot_bias is not None
+        assert keys.shape[2] == cache.slot_bias.shape[3]
+        together = step < 58 or (step < 61 and step % 2)
+        cache.branch(
+            torch.zeros(sources, width, dtype=torch.long) if together else torch.arange(width).expand(sources, -1)
+        )
+
+
 @pytest.mark.parametrize("width", [1, 3])
 def test_every_step_of_a_fixed_cache_reads_and_writes_at_the_same_addresses(width):
     model = random_model()

@@ -75,7 +75,7 @@ class FixedCache(BeamCache):
         super()._make_room()
         assert self.slot_bias is not None
         hidden = self._slots[0].shape[2] - self._used
-        self.slot_bias = torch.nn.functional.pad(self.slot_bias, (0, hidden), value=-torch.inf)
+        self.slot_bias = torch.nn.functional.pad(self.slot_bias[..., : self._used], (0, hidden), value=-torch.inf)
         self._newest = torch.arange(self._used - self.width, self._used, device=self.slot_bias.device)
         self.graph = None
 

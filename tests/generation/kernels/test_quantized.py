@@ -1,5 +1,10 @@
+import os
 import pickle
+import subprocess
+import sys
+from collections.abc import Iterator
 from copy import deepcopy
+from functools import partial
 
 import pytest
 import torch
@@ -117,21 +122,63 @@ def test_a_copy_is_the_same(parts, copied):
     assert torch.equal(copied(linear)(x), linear(x))
 
 
+@pytest.fixture
+def one_thread() -> Iterator[None]:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.mark.usefixtures("one_thread")
+def test_the_compiled_product_serves_where_it_is_faster(form, parts, monkeypatch):
+    x, weight, bias = parts
+    linear, many = QuantizedLinear(weight, bias), torch.randn(131, IN)
+    for amx in (False, True):
+        monkeypatch.setattr(torch.cpu, "get_capabilities", partial(dict, amx_int8=amx))
+        assert linear.is_compiled_for(x) == (form == "codes")
+        assert linear.is_compiled_for(many) == (form == "codes" and not amx)
+    assert not linear.is_compiled_for(x.double())
+
+
+@pytest.mark.usefixtures("one_thread")
 @pytest.mark.parametrize("forbidden", [None, 77])
-@pytest.mark.parametrize("count", [1, 5, 7, 131])
-def test_the_best_classes_are_those_of_the_logits(form, parts, count, forbidden):
-    _, weight, bias = parts
-    weight, bias = F.pad(weight, (0, 0, 0, 256 - OUT)), F.pad(bias, (0, 256 - OUT), value=-torch.inf)
-    bias[77] = 100.0
-    linear, x = QuantizedLinear(weight, bias), torch.randn(count, IN)
+@pytest.mark.parametrize("classes", [256, 1152])
+@pytest.mark.parametrize("count", [1, 7, 145, 301])
+def test_the_best_classes_are_those_of_the_logits(form, parts, count, classes, forbidden, monkeypatch):
+    if form != "codes":
+        pytest.skip("the logits are computed first")
+    monkeypatch.setattr(torch.cpu, "get_capabilities", partial(dict, amx_int8=False))
+    bias = torch.randn(classes)
+    bias[OUT:], bias[77] = -torch.inf, 100.0
+    linear, x = QuantizedLinear(torch.randn(classes, IN), bias), torch.randn(count, IN)
     expected = passes.best_classes(linear(x), 3, forbidden)
     assert (expected[1] == 77).any() == (forbidden is None)
-    threads = torch.get_num_threads()
-    try:
-        torch.set_num_threads(1)
-        assert linear.is_compiled_for(x) == (form == "codes")
-        if form == "codes":
-            for found, given in zip(linear.best_classes(x, 3, forbidden), expected, strict=True):
-                assert torch.equal(found, given)
-    finally:
-        torch.set_num_threads(threads)
+    for found, given in zip(linear.best_classes(x, 3, forbidden), expected, strict=True):
+        assert torch.equal(found, given)
+
+
+@pytest.mark.usefixtures("one_thread")
+def test_the_forms_agree_to_the_last_bit_in_every_number_of_rows(form, parts, monkeypatch):
+    _, weight, bias = parts
+    x, to = torch.randn(301, IN), torch.randn(301, OUT)
+    found = [QuantizedLinear(weight, bias).added(x[:n], to[:n]) for n in (0, 1, 6, 143, 144, 145, 301)]
+    monkeypatch.setattr(passes, "compiled_codes", lambda: None)
+    for given in found:
+        assert torch.equal(QuantizedLinear(weight, bias).added(x[: len(given)], to[: len(given)]), given)
+
+
+def test_numba_may_compile_for_another_processor():
+    """LLVM ends the process if it lacks the instruction."""
+    code = """
+import torch
+from glassformer.generation.kernels import passes
+from glassformer.generation.kernels.quantized import QuantizedLinear
+assert passes.compiled_codes() is None
+assert QuantizedLinear(torch.ones(3, 4), torch.zeros(3))(torch.ones(1, 4)).tolist() == [[4.0, 4.0, 4.0]]
+"""
+    if passes.compiled() is None:
+        pytest.skip("numba isn't installed")
+    environment = {**os.environ, "NUMBA_CPU_NAME": "generic"}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr

@@ -10,13 +10,14 @@ from glassformer.attention.kernels.compiled.jit import (
     KeptByTypes,
     binding,
     cgutils,
+    config,
     inner,
     intrinsic,
     ir,
     np,
     types,
 )
-from glassformer.attention.kernels.compiled.registers import LANES, repeat
+from glassformer.attention.kernels.compiled.registers import LANES, constant, load, repeat
 from glassformer.generation.kernels.compiled import (
     AT_ONCE,
     VERSION,
@@ -37,8 +38,9 @@ ROWS = 6
 """Rows of a tile: its sums, and what is multiplied, fill the processor's registers."""
 VECTORS = 4 if LANES == 16 else 2
 COLUMNS = VECTORS * LANES
-BLOCK = 24 * ROWS  # rows whose codes stay in the cache, while all panels pass by
 """Columns of a panel."""
+ROWS_AT_ONCE = 24 * ROWS
+"""Rows whose codes stay in the cache, while all panels pass by."""
 
 _INT, _WIDE = ir.IntType(32), ir.IntType(64)
 _VECTOR, _FLOATS = ir.VectorType(_INT, LANES), ir.VectorType(ir.FloatType(), LANES)
@@ -46,6 +48,8 @@ _VECTOR, _FLOATS = ir.VectorType(_INT, LANES), ir.VectorType(ir.FloatType(), LAN
 
 def is_supported() -> bool:
     """Return whether this processor multiplies codes by an instruction (VNNI), in registers of this size."""
+    if config.CPU_NAME is not None or config.CPU_FEATURES is not None or not config.ENABLE_AVX:
+        return False  # numba then compiles for another processor than this one
     has = dict(binding.get_host_cpu_features())
     return bool(has.get("avx512vnni") if LANES == 16 else LANES == 8 and has.get("avxvnni"))
 
@@ -58,6 +62,7 @@ class Panels:
 
     def __init__(self, codes: Any, scales: Any, bias: Any) -> None:
         self._widths = width_out, width_in = codes.shape
+        assert len(scales) == len(bias) == width_out
         panels, quads = -(-width_out // COLUMNS), -(-width_in // QUAD)
         filled = np.zeros((panels * COLUMNS, quads * QUAD), np.int8)
         filled[:width_out, :width_in] = codes
@@ -73,11 +78,15 @@ class Panels:
 
     def multiply(self, x: Any, then: str, to: Any, out: Any) -> None:
         """Set out = x weightᵀ + bias, then plus `to` (then "add") or its activation ("relu", "swish", "gelu")."""
+        assert x.shape[1:] == self._widths[1:]
+        assert out.shape[1:] == self._widths[:1]
         linear(x, self._panels, self._starts, self._factors, self._biases, _THEN[then], to, out)
 
     def best_classes(self, x: Any, forbidden: int, log_probs: Any, classes: Any) -> None:
         """Set log_probs and classes (rows, k) to the k best of log_softmax(x weightᵀ + bias) but forbidden."""
-        best(x, self._panels, self._starts, self._factors, self._biases, forbidden, log_probs, classes)
+        assert x.shape[1:] == self._widths[1:]
+        assert log_probs.shape[1] <= self._widths[0]
+        best(x, self._panels, self._starts, self._factors, self._biases, self._widths[0], forbidden, log_probs, classes)
 
 
 @intrinsic
@@ -96,7 +105,7 @@ def _multiply(
 
 def _lower(context: Any, builder: Any, signature: Any, args: Any) -> Any:
     count, _, _, row, _, quads, _, _, _, column, _, out_at, out_row = args
-    width = builder.mul(quads, _wide(QUAD))
+    width = builder.mul(quads, constant(QUAD))
     codes, scale, panel, start, factor, bias, out = (
         builder.gep(context.make_array(signature.args[n])(context, builder, args[n]).data, [place])
         for n, place in (
@@ -122,14 +131,14 @@ def _lower(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         builder.position_at_end(loop)
         n = builder.phi(_WIDE)
         tile = [(r, vector, builder.phi(_VECTOR)) for r in range(rows) for vector in range(VECTORS)]
-        weights = builder.gep(panel, [builder.mul(n, _wide(COLUMNS * QUAD))])
+        weights = builder.gep(panel, [builder.mul(n, constant(COLUMNS * QUAD))])
         right = [_load(builder, weights, vector * LANES * QUAD) for vector in range(VECTORS)]
-        quad = builder.gep(codes, [builder.mul(n, _wide(QUAD))])
-        rows_at = [builder.gep(quad, [builder.mul(width, _wide(r))]) for r in range(rows)]
+        quad = builder.gep(codes, [builder.mul(n, constant(QUAD))])
+        rows_at = [builder.gep(quad, [builder.mul(width, constant(r))]) for r in range(rows)]
         left = [repeat(builder, _load(builder, place, 0, _INT)) for place in rows_at]
         grown = [builder.call(multiply_and_add, [total, left[r], right[vector]]) for r, vector, total in tile]
-        following = builder.add(n, _wide(1))
-        n.add_incoming(_wide(0), entry)
+        following = builder.add(n, constant(1))
+        n.add_incoming(constant(0), entry)
         n.add_incoming(following, loop)
         for (_, vector, total), value in zip(tile, grown, strict=True):
             total.add_incoming(before[vector], entry)
@@ -141,7 +150,7 @@ def _lower(context: Any, builder: Any, signature: Any, args: Any) -> Any:
             number = builder.fmul(builder.sitofp(total, _FLOATS), _load(builder, factor, vector * LANES, _FLOATS))
             number = builder.fmul(number, repeat(builder, _load(builder, scale, r, ir.FloatType())))
             number = builder.fadd(number, _load(builder, bias, vector * LANES, _FLOATS))
-            place = builder.gep(out, [builder.add(builder.mul(out_row, _wide(r)), _wide(vector * LANES))])
+            place = builder.gep(out, [builder.add(builder.mul(out_row, constant(r)), constant(vector * LANES))])
             builder.store(number, builder.bitcast(place, _FLOATS.as_pointer())).align = 4
         builder.branch(done)
 
@@ -149,22 +158,16 @@ def _lower(context: Any, builder: Any, signature: Any, args: Any) -> Any:
     choice = builder.switch(count, done)
     for rows in range(1, ROWS + 1):
         block = builder.append_basic_block(f"rows{rows}")
-        choice.add_case(_wide(rows), block)
+        choice.add_case(constant(rows), block)
         builder.position_at_end(block)
         multiply(rows)
     builder.position_at_end(done)
     return context.get_dummy_value()
 
 
-def _wide(n: int) -> Any:
-    return ir.Constant(_WIDE, n)
-
-
 def _load(builder: Any, start: Any, n: int, kind: Any = _VECTOR) -> Any:
-    """Load a vector or a number n elements after `start`."""
-    value = builder.load(builder.bitcast(builder.gep(start, [_wide(n)]), kind.as_pointer()))
-    value.align = 1
-    return value
+    """Load a vector or a number, n elements after `start`."""
+    return load(builder, builder.gep(start, [constant(n)]), kind)
 
 
 @inner()
@@ -196,12 +199,12 @@ def _compile(version: int) -> tuple[KeptByTypes, KeptByTypes]:
         """
         assert version
         (rows, width), columns, quads = x.shape, out.shape[1], panels.shape[1]
-        codes, scales = np.empty((BLOCK, quads * QUAD), np.uint8), np.empty(BLOCK, np.float32)
+        codes, scales = np.empty((ROWS_AT_ONCE, quads * QUAD), np.uint8), np.empty(ROWS_AT_ONCE, np.float32)
         codes[:, width:] = ZERO
         edge = np.empty((ROWS, COLUMNS), np.float32)
         c, p, o, e = codes.reshape(-1), panels.reshape(-1), out.reshape(-1), edge.reshape(-1)
-        for block in range(0, rows, BLOCK):
-            rest = min(BLOCK, rows - block)
+        for block in range(0, rows, ROWS_AT_ONCE):
+            rest = min(ROWS_AT_ONCE, rows - block)
             for r in range(rest):
                 scales[r] = round_row(x[block + r], codes[r, :width])
             for first in range(0, columns, COLUMNS):
@@ -220,19 +223,19 @@ def _compile(version: int) -> tuple[KeptByTypes, KeptByTypes]:
 
     @KeptByTypes
     @no_type_check
-    def best(x, panels, starts, factors, biases, forbidden, log_probs, classes):
+    def best(x, panels, starts, factors, biases, columns, forbidden, log_probs, classes):
         """Set log_probs and classes (R, k) to the best of log_softmax(x (R, K) times the weight of panels, plus bias).
 
-        The products aren't kept: a panel's are searched as they come. The class `forbidden` is not chosen.
+        There are `columns` classes; `forbidden` is not chosen. The products aren't kept, but searched as they come.
         """
         assert version
-        (rows, width), columns, quads = x.shape, len(starts), panels.shape[1]
-        codes, scales = np.empty((BLOCK, quads * QUAD), np.uint8), np.empty(BLOCK, np.float32)
+        (rows, width), quads = x.shape, panels.shape[1]
+        codes, scales = np.empty((ROWS_AT_ONCE, quads * QUAD), np.uint8), np.empty(ROWS_AT_ONCE, np.float32)
         codes[:, width:] = ZERO
-        logits, sums = np.empty((ROWS, AT_ONCE), np.float32), np.zeros((BLOCK, 3), np.float32)
+        logits, sums = np.empty((ROWS, AT_ONCE), np.float32), np.zeros((ROWS_AT_ONCE, 3), np.float32)
         c, p, flat = codes.reshape(-1), panels.reshape(-1), logits.reshape(-1)
-        for block in range(0, rows, BLOCK):
-            rest = min(BLOCK, rows - block)
+        for block in range(0, rows, ROWS_AT_ONCE):
+            rest = min(ROWS_AT_ONCE, rows - block)
             for r in range(rest):
                 scales[r] = round_row(x[block + r], codes[r, :width])
             sums[:, 0], sums[:, 1:] = -np.inf, 0

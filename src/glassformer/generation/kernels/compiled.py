@@ -12,7 +12,7 @@ from glassformer.attention.kernels.compiled.rows import LEAST, exp, largest_of
 
 VERSION = version_of(FOLDER, Path(__file__).parent)
 """Tell the code that functions of this folder are made of from any other."""
-LANES = 16  # numbers that are worked on side by side; scratch rows are filled up to a multiple
+FILL = 16  # numbers that are worked on side by side; scratch rows are filled up to a multiple
 AT_ONCE = 512  # classes that are searched at a time
 
 
@@ -191,7 +191,7 @@ def _compile(version: int) -> tuple[KeptByTypes, ...]:
         sources, queries, heads, width = q.shape  # bias has as many sources
         scale = np.float32(1.0 / np.sqrt(width))
         visible = np.empty(used, np.int64)
-        weights = np.empty((heads, (used + LANES - 1) // LANES * LANES), np.float32)
+        weights = np.empty((heads, (used + FILL - 1) // FILL * FILL), np.float32)
         for b in range(sources):
             n = 0
             for w in range(queries):
@@ -205,7 +205,7 @@ def _compile(version: int) -> tuple[KeptByTypes, ...]:
                     slot = keys[b, visible[i]]
                     for h in range(heads):
                         weights[h, i] = _dot(q[b, w, h], slot[h]) * scale
-                filled = (n + LANES - 1) // LANES * LANES
+                filled = (n + FILL - 1) // FILL * FILL
                 for h in range(heads):
                     _normalise(weights[h, :filled], n)
                 out[b, w] = 0

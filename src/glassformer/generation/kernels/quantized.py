@@ -5,24 +5,28 @@ eight bits through private operators, `onednn.qlinear_prepack` and `onednn.qline
 them; `can_quantize` says whether they are there.
 """
 
+from threading import Lock
 from typing import Any
 
 import torch
 from jaxtyping import Float, Int, Int8, UInt8
 from torch import Tensor
 
+from glassformer.device import mapped_memory
 from glassformer.generation.kernels import passes
 from glassformer.generation.kernels.passes import ZERO
 
 FEW = 16
-"""Rows from which on oneDNN's products on two threads are faster (AMD Zen 4; widths of 512 to 2,048)."""
+"""Rows up to which the compiled product is faster than oneDNN on two threads (AMD Zen 4; widths of 512 to 2,048)."""
+_packing = Lock()
 
 
 class QuantizedLinear:
     """The map x weightᵀ + bias in int8: each row of the weight has a scale, and so has each row of x, at each call.
 
     x and the result are float32. The products themselves are sums of whole numbers, so that a row's result doesn't
-    depend on what other rows there are, nor on the number of threads, nor on which library multiplies.
+    depend on what other rows there are, nor on the number of threads, nor on which library multiplies. Where oneDNN is
+    asked for some rows and the compiled product for others, the weight is held in both forms.
     """
 
     def __init__(
@@ -30,7 +34,7 @@ class QuantizedLinear:
         weight: Float[Tensor, "width_out width_in"],
         bias: Float[Tensor, " width_out"],
     ) -> None:
-        weight = weight.float()
+        weight = weight.detach().float()
         scales = weight.abs().amax(1).div(127).clamp(min=torch.finfo(torch.float32).tiny)
         self._lay_out(weight.div(scales[:, None]).round_().to(torch.int8), scales, bias.detach().float())
 
@@ -59,14 +63,14 @@ class QuantizedLinear:
             return self._multiply_panels(x, "")
         product, scales = self._product(x)
         passes.rescale(product, scales, self._bias)
-        return product.view(*x.shape[:-1], -1)
+        return product.view(*x.shape[:-1], len(self._scales))
 
     def activated(self, x: Float[Tensor, "... width_in"], activation: str) -> Float[Tensor, "... width_out"]:
         """Return the activation (relu, swish or gelu) of x weightᵀ + bias."""
         if self.is_compiled_for(x):
             return self._multiply_panels(x, activation)
         product, scales = self._product(x)
-        return passes.rescale_activated(product, scales, self._bias, activation).view(*x.shape[:-1], -1)
+        return passes.rescale_activated(product, scales, self._bias, activation).view(*x.shape[:-1], len(self._scales))
 
     def added(
         self, x: Float[Tensor, "... width_in"], to: Float[Tensor, "... width_out"]
@@ -79,8 +83,8 @@ class QuantizedLinear:
         return product.view(to.shape)
 
     def is_compiled_for(self, x: Tensor) -> bool:
-        """Return whether the compiled product is the faster one: it takes one thread, and no AMX."""
-        if self._panels is None:
+        """Return whether the compiled product is right and the faster one: it takes one thread, and no AMX."""
+        if self._panels is None or x.dtype != torch.float32 or not x.is_cpu:
             return False
         alone = torch.get_num_threads() == 1 and not torch.cpu.get_capabilities().get("amx_int8")
         return alone or x.shape[:-1].numel() <= FEW
@@ -102,7 +106,9 @@ class QuantizedLinear:
 
     def _multiply(self, codes: UInt8[Tensor, "rows width_in"], scales: Tensor) -> Float[Tensor, "rows width_out"]:
         if self._packed is None:
-            self._packed = torch.ops.onednn.qlinear_prepack(self._codes(), None)
+            with _packing, mapped_memory():
+                if self._packed is None:
+                    self._packed = torch.ops.onednn.qlinear_prepack(self._codes(), None)
         zeros = torch.zeros_like(scales, dtype=torch.int32)
         return torch.ops.onednn.qlinear_pointwise(
             codes, 1.0, ZERO, self._packed, scales, zeros, None, 1.0, 0, torch.float32, "none", [], ""
@@ -121,7 +127,7 @@ class QuantizedLinear:
         out = rows.new_empty(len(rows), len(self._scales))
         beside = out if to is None else to.reshape(out.shape).contiguous()
         self._panels.multiply(rows.numpy(), then, beside.numpy(), out.numpy())
-        return out.view(*x.shape[:-1], -1)
+        return out.view(*x.shape[:-1], len(self._scales))
 
 
 def can_quantize() -> bool:

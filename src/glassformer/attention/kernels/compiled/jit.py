@@ -7,6 +7,7 @@ try:
     from numba import njit as njit
     from numba import types as types
     from numba.core import cgutils as cgutils
+    from numba.core import config as config
     from numba.extending import intrinsic as intrinsic
 except ImportError as error:
     raise ImportError("compiled functions need numba: pip install 'glassformer[fast]'") from error

@@ -52,29 +52,30 @@ def _lower(context: Any, builder: Any, signature: Any, args: Any) -> Any:
     )
     tile = [(row, vector) for row in range(ROWS) for vector in range(VECTORS)]
     places = [
-        builder.gep(c, [builder.add(builder.mul(c_row, _int(row)), _int(vector * LANES))]) for row, vector in tile
+        builder.gep(c, [builder.add(builder.mul(c_row, constant(row)), constant(vector * LANES))])
+        for row, vector in tile
     ]
     entry = builder.block
     earlier, loop, done = (builder.append_basic_block(name) for name in ("earlier", "loop", "done"))
-    builder.cbranch(builder.icmp_signed("!=", add, _int(0)), earlier, loop)
+    builder.cbranch(builder.icmp_signed("!=", add, constant(0)), earlier, loop)
 
     builder.position_at_end(earlier)
-    before = [_load(builder, place) for place in places]
+    before = [load(builder, place) for place in places]
     builder.branch(loop)
 
     builder.position_at_end(loop)
     n = builder.phi(_INT)
     sums = [builder.phi(_VECTOR) for _ in tile]
     a_n, b_n = builder.gep(a, [builder.mul(n, a_inner)]), builder.gep(b, [builder.mul(n, b_inner)])
-    right = [_load(builder, builder.gep(b_n, [_int(vector * LANES)])) for vector in range(VECTORS)]
-    left = [repeat(builder, builder.load(builder.gep(a_n, [builder.mul(a_row, _int(row))]))) for row in range(ROWS)]
+    right = [load(builder, builder.gep(b_n, [constant(vector * LANES)])) for vector in range(VECTORS)]
+    left = [repeat(builder, builder.load(builder.gep(a_n, [builder.mul(a_row, constant(row))]))) for row in range(ROWS)]
     grown = [
         builder.call(multiply_and_add, [left[row], right[vector], total])
         for (row, vector), total in zip(tile, sums, strict=True)
     ]
-    following = builder.add(n, _int(1))
+    following = builder.add(n, constant(1))
     zeros = [ir.Constant(_VECTOR, [0.0] * LANES)] * len(tile)
-    for number, start, block in ((_int(0), zeros, entry), (_int(0), before, earlier), (following, grown, loop)):
+    for number, start, block in ((constant(0), zeros, entry), (constant(0), before, earlier), (following, grown, loop)):
         n.add_incoming(number, block)
         for total, value in zip(sums, start, strict=True):
             total.add_incoming(value, block)
@@ -86,14 +87,16 @@ def _lower(context: Any, builder: Any, signature: Any, args: Any) -> Any:
     return context.get_dummy_value()
 
 
-def _int(n: int) -> Any:
+def constant(n: int) -> Any:
+    """Return a whole number of 64 bits."""
     return ir.Constant(_INT, n)
 
 
-def _load(builder: Any, place: Any) -> Any:
-    vector = builder.load(builder.bitcast(place, _VECTOR.as_pointer()))
-    vector.align = 4  # a row needn't begin where a vector may
-    return vector
+def load(builder: Any, place: Any, kind: Any = _VECTOR) -> Any:
+    """Load a number or a vector, by default of float32, from a place where it may begin anywhere."""
+    value = builder.load(builder.bitcast(place, kind.as_pointer()))
+    value.align = 1  # a row needn't begin where a vector may
+    return value
 
 
 def repeat(builder: Any, number: Any) -> Any:

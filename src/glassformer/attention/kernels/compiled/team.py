@@ -21,7 +21,7 @@ _FUNCTION = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
 
 
 def on_each_thread(function: Callable[[], None], threads: int) -> None:
-    """Call a function on this thread and on `threads` - 1 others, at least one, at once; raise what it raises on any.
+    """Call a function on this thread and on up to `threads` - 1 others at once; raise what it raises on any.
 
     As with torch's own operations, a process that was forked after the first call can't have its threads.
     """
