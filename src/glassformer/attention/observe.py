@@ -56,6 +56,12 @@ def observe(
 
     `keep` (True = may look), `bias` (added to the scores; -inf blocks) and `causal` (see `masks.causal`) combine;
     `scale` is 1 / sqrt(d_head) if not given; with fewer key heads than heads, each serves heads / key_heads of them.
+    `softcap` makes softcap tanh(s / softcap) of the scores, before bias and masks (Gemma 2). `slopes`, one for each
+    head, lower a score by slope |i - j| (ALiBi, Press et al. 2022). `window` = (left, right) lets query i look at keys
+    i - left to i + right, None without end; a number is both. `sinks`, one logit for each head, take their share in the
+    softmax and have no value (gpt-oss): weights then sum to less than 1, lse has the sink in it, and entropy sums over
+    the keys alone.
+
     With `dropout` (0 outside training) the facts describe the weights that made the output, which dropout left; entropy
     and lse describe the softmax. Positions are indices; under `causal`, where the queries are the last, those of
     queries count from k_len - q_len. `budget` is the most bytes that blocks may take, if that shall be less than is
@@ -82,6 +88,7 @@ def observe(
     if budget is not None and (not isinstance(budget, int) or budget <= 0):
         raise ArgumentError(f"budget must be a whole number of bytes above 0, got {budget!r}: 2**28 is 256 MiB")
     want.check(q.shape[1], q.shape[2], k.shape[2])
+    want.check_masks(*q.shape[:3], k.shape[2], q.device)
     scale = 1 / math.sqrt(q.shape[3]) if scale is None else scale
     dtype = torch.promote_types(q.dtype, torch.float32)
     problem = Problem(q, k, v, keep, bias, causal, scale, dtype, budget)
@@ -111,6 +118,7 @@ def observe_weights(weights: Float[Tensor, "batch heads q_len k_len"], want: Wan
         )
     want = replace(want, lse=False, max_score=False)
     want.check(*weights.shape[1:])
+    want.check_masks(*weights.shape, weights.device)
     w = weights.to(torch.promote_types(weights.dtype, torch.float32))
     facts = facts_of_weights(w, want, first=0, dtype=weights.dtype)
     if want.entropy:

@@ -69,8 +69,9 @@ class Block:
 
 
 class Group:
-    """Some heads of some entries of the batch, side by side: q (scaled), k and v are (G, length, width).
+    """Some heads of some entries of the batch, side by side: q (scaled) is (G, length, width).
 
+    k and v are that, too, but those of a head that serves several are there once: `fold` puts the rows of these in one.
     Its keys reach from the first to the last that any of the entries may look at; with `all_keys` they are all.
     """
 
@@ -79,25 +80,24 @@ class Group:
         self.entries, self.heads = entries, heads
         k_len = problem.k.shape[2]
         self.keys = slice(0, k_len) if all_keys else open_keys(problem.keep, entries, k_len)
+        of_all, kept = problem.q.shape[1], problem.k.shape[1]
+        each = of_all // max(1, kept)
+        self.key_heads = heads if of_all == kept else slice(heads.start // each, (heads.stop - 1) // each + 1)
+        self._served = max(1, heads.stop - heads.start) // max(1, self.key_heads.stop - self.key_heads.start)
         self.q = _scaled(problem.q[entries, heads], problem).flatten(0, 1)
-        k, v = (self._of_head(x).to(problem.dtype).flatten(0, 1) for x in (problem.k, problem.v))
+        k, v = (x[entries, self.key_heads, self.keys].to(problem.dtype).flatten(0, 1) for x in (problem.k, problem.v))
         self.k, self.v = (k.contiguous(), v.contiguous()) if k.shape[1] >= choose.COPY_KEYS_FROM else (k, v)
         self._keys_transposed = RightFactor(self.k.mT)
         self._rows = rows
 
-    def _of_head(self, x: Tensor) -> Tensor:
-        """Return the keys or values, open to these entries, that each head of the group looks at."""
-        x = x[self.entries, :, self.keys]
-        return x[:, self.heads] if x.shape[1] == self.problem.q.shape[1] else x[:, self.problem.key_heads[self.heads]]
+    def fold(self, x: Tensor) -> Tensor:
+        """Return (G, rows, n) with the rows of all heads that one key head serves after one another."""
+        return x if self._served == 1 else x.reshape(-1, self._served * x.shape[1], x.shape[2])
 
     def spread(self, grad: Tensor, onto: Tensor) -> None:
         """Add the gradient of self.k or self.v to that of all keys or values."""
-        part = onto[self.entries, :, self.keys]
-        grad = grad.unflatten(0, (-1, self.heads.stop - self.heads.start)).to(onto.dtype)
-        if onto.shape[1] == self.problem.q.shape[1]:
-            part[:, self.heads] = grad  # each head belongs to one group
-        else:
-            part.index_add_(1, self.problem.key_heads[self.heads], grad)
+        part = onto[self.entries, self.key_heads, self.keys]
+        part += grad.unflatten(0, part.shape[:2]).to(onto.dtype)  # a key head may serve several groups
 
     def blocks(self) -> Iterator[Block]:
         q_len, k_len = self.q.shape[1], self.problem.k.shape[2]
@@ -133,7 +133,7 @@ class Group:
         q = self.q[:, block.rows]
         seen = block.keys.stop - block.keys.start
         s = scratch.shaped((*q.shape[:2], seen))
-        self._keys_transposed.columns(seen, self.inside(block).start).multiply(q, out=s)
+        self._keys_transposed.columns(seen, self.inside(block).start).multiply(self.fold(q), out=self.fold(s))
         by_head = block.by_head(s)
         if self.problem.variant is not None:
             self._vary(block, s, capped)
@@ -212,6 +212,7 @@ def groups(problem: Problem, *, in_place: bool = False) -> Iterator[Group]:
     together = min(heads, max(1, fit // min(choose.BLOCK_ROWS, q_len)))
     if in_place:
         together = max(1, min(heads, fit // q_len))
+    together = _with_their_keys(together, heads // max(1, problem.k.shape[1]))
     rows = max(1, fit // together)
     entries = min(batch, max(1, rows // q_len)) if together == heads else 1
     if width < k_len:  # more rows would look at more keys
@@ -220,6 +221,13 @@ def groups(problem: Problem, *, in_place: bool = False) -> Iterator[Group]:
         for head in range(0, heads, together):
             of_entries, of_heads = slice(first, min(first + entries, batch)), slice(head, min(head + together, heads))
             yield Group(problem, of_entries, of_heads, rows, all_keys=in_place)
+
+
+def _with_their_keys(together: int, served: int) -> int:
+    """Return at most so many heads: all that some key heads serve, or a part of those of one."""
+    if together >= served:
+        return together - together % max(1, served)
+    return next(n for n in range(together, 0, -1) if not served % n)
 
 
 def _scaled(q: Tensor, problem: Problem) -> Tensor:

@@ -78,7 +78,8 @@ class _Attend(torch.autograd.Function):
         ctx.set_materialize_grads(False)
         output, facts = _forward(problem, settings)
         bias = own(bias) if bias is not None and not bias.requires_grad else bias
-        ctx.save_for_backward(q, k, v, problem.keep, bias, sinks, slopes, facts.get("top_keys"))
+        masks = (settings.want.mass, settings.want.agreement)  # so that torch tells if they were changed
+        ctx.save_for_backward(q, k, v, problem.keep, bias, sinks, slopes, facts.get("top_keys"), *masks)
         ctx.settings = settings
         ctx.problem = partial(
             Problem, causal=problem.causal, scale=problem.scale, dtype=problem.dtype, budget=problem.budget
@@ -94,7 +95,7 @@ class _Attend(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
-        *tensors, sinks, slopes, top_keys = ctx.saved_tensors
+        *tensors, sinks, slopes, top_keys, _, _ = ctx.saved_tensors
         variant = None if ctx.variant is None else replace(ctx.variant, sinks=sinks, slopes=slopes)
         problem = ctx.problem(*tensors, variant=variant)
         by_name = {name: grad for name, grad in zip(ctx.names, grads[1:], strict=True) if grad is not None}
@@ -152,7 +153,8 @@ def _forward(problem: Problem, settings: _Settings) -> tuple[Tensor, Facts]:
     for_scores, for_weights = _scratch(problem), _scratch(problem)
     # All weights alone are computed where they stay.
     in_place = (
-        want == Want(weights=True)
+        want.weights
+        and want.asked == ("weights",)
         and drop is None
         and not problem.causal
         and problem.variant is None
@@ -183,7 +185,7 @@ def _forward(problem: Problem, settings: _Settings) -> tuple[Tensor, Facts]:
             for statistic in () if in_place else wanted:
                 statistic.add(block, p, facts)
             seen = p.new_empty(*p.shape[:2], width)
-            values.inner(p.shape[-1], group.inside(block).start).multiply(p, out=seen)
+            values.inner(p.shape[-1], group.inside(block).start).multiply(group.fold(p), out=group.fold(seen))
             output[place] = block.by_head(seen)
     return output, facts
 
@@ -245,13 +247,13 @@ def _backward(
             do = None if grad_output is None else grad_output[place].to(problem.dtype).flatten(0, 1)
             if dv is not None and do is not None:
                 w = p if stays is None else torch.mul(p, stays, out=dw)
-                RightFactor(do).multiply(w.mT, out=dv[:, inside], add=True)
+                RightFactor(group.fold(do)).multiply(group.fold(w).mT, out=dv[:, inside], add=True)
             if not learns.scores:
                 continue
             if do is None:
                 dw.zero_()
             else:
-                values_transposed.columns(p.shape[-1], inside.start).multiply(do, out=dw)
+                values_transposed.columns(p.shape[-1], inside.start).multiply(group.fold(do), out=group.fold(dw))
             for statistic in pushing:
                 statistic.add_gradient(block, grads[statistic.name], dw, facts)
             if stays is not None:
@@ -285,10 +287,10 @@ def _backward(
                 ds.mul_(capped.shaped(ds.shape).square_().neg_().add_(1))
             if grad_q is not None:
                 dq = p.new_empty(*p.shape[:2], problem.q.shape[3])
-                keys.inner(p.shape[-1], inside.start).multiply(ds, out=dq)
+                keys.inner(p.shape[-1], inside.start).multiply(group.fold(ds), out=group.fold(dq))
                 grad_q[place] = block.by_head(dq.mul_(problem.scale))
             if dk is not None:
-                RightFactor(group.q[:, block.rows]).multiply(ds.mT, out=dk[:, inside], add=True)
+                RightFactor(group.fold(group.q[:, block.rows])).multiply(group.fold(ds).mT, out=dk[:, inside], add=True)
         for grad, whole in ((dk, grad_k), (dv, grad_v)):
             if grad is not None and whole is not None:
                 group.spread(grad, whole)

@@ -6,7 +6,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from glassformer.attention.kernels.blocks import Problem, in_window
-from glassformer.attention.kernels.statistics import Facts
+from glassformer.attention.kernels.statistics import Facts, aligned_queries
 from glassformer.attention.kernels.weigh import score, weigh
 from glassformer.attention.masks import causal
 from glassformer.attention.want import Want, tile_size
@@ -94,6 +94,10 @@ def facts_of_weights(w: Tensor, want: Want, *, first: int, dtype: torch.dtype) -
         facts["distance"] = (w * distance).sum(-1)
     if want.sink:
         facts["sink"] = w[..., : want.sink].sum(-1)
+    if want.mass is not None:
+        facts["mass"] = (w * want.mass).sum(-1)
+    if want.agreement is not None:
+        facts["agreement"] = (w * want.agreement[:, None]).sum((2, 3)) / aligned_queries(want.agreement)[:, None]
     if want.top:
         top, keys = w.topk(want.top, -1)
         facts["top"], facts["top_keys"] = top, keys.masked_fill(top == 0, -1)
