@@ -189,7 +189,7 @@ def test_key_heads_that_serve_several(way, masks, names, count, key_heads):
 
 
 def test_keys_that_serve_several_heads_are_not_repeated():
-    q, k, v = heads(6, 2)
+    q, k, v = (x.detach() for x in heads(6, 2))
     (group,) = groups(Problem(q, k, v, None, None, False, 1.0, q.dtype))
     assert group.k.shape == (B * 2, K, D)
 
