@@ -10,6 +10,7 @@ from glassformer.errors import ArgumentError
 
 pytestmark = pytest.mark.usefixtures("unchecked")
 
+MASK = torch.rand(2, 1, 5, 7) < 0.5
 SUMMARISED = ("entropy", "received", "distance", "lse")
 NUMBERS = dict(top=2, rows=(0,), pooled=3, pooled_heads=5)
 MAPS = dict(head_mean=True, weights=True)
@@ -65,3 +66,40 @@ def test_tiles_are_the_smallest_of_which_there_are_few_enough(length, tiles):
     size = tile_size(length, tiles)
     assert math.ceil(length / size) <= tiles
     assert size == 1 or math.ceil(length / (size - 1)) > tiles
+
+
+def test_masks_are_compared_by_what_they_hold():
+    want = Want(mass=MASK, agreement=MASK[:, 0])
+    same = Want(mass=MASK.clone(), agreement=MASK[:, 0].clone())
+    assert want == same
+    assert hash(want) == hash(same)
+    assert want.asked == ("mass", "agreement")
+    for other in (Want(), Want(mass=MASK), Want(mass=~MASK, agreement=MASK[:, 0]), "mass"):
+        assert want != other
+        assert other != want
+    assert "mass=<2 x 1 x 5 x 7>, agreement=<2 x 5 x 7>" in repr(want)
+
+
+@pytest.mark.parametrize(
+    ("mask", "message"),
+    [
+        (
+            MASK.float(),
+            r"mass must be a boolean tensor \(batch, heads, q_len, k_len\), got torch.float32: pass mass > 0",
+        ),
+        ([True], r"mass must be a boolean tensor .*, got \[True\]"),
+    ],
+    ids=["float", "list"],
+)
+def test_masks_are_boolean(mask, message):
+    with pytest.raises(ArgumentError, match=message):
+        Want(mass=mask)
+    with pytest.raises(ArgumentError, match=message.replace("mass", "agreement").replace("heads, ", "")):
+        Want(agreement=mask)
+
+
+def test_only_what_fits_other_lengths_stays():
+    want = Want(sink=3, mass=MASK, agreement=MASK[:, 0])
+    assert want.fitted(5, 7) == want
+    assert want.fitted(1, 2) == Want(sink=2)
+    assert Want(mass=MASK[:, :, :1]).fitted(3, 7).asked == ("mass",)

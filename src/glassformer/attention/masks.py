@@ -197,16 +197,18 @@ def check_masks(keep: Tensor | None, bias: Tensor | None, q: Tensor, k: Tensor) 
                 f"keep must be boolean (True = may look), got {keep.dtype}: pass keep.bool(), or what is added to the "
                 "scores as bias="
             )
-        _check_broadcast("keep", keep, (*q.shape[:3], k.shape[2]))
+        check_broadcast("keep", keep, (*q.shape[:3], k.shape[2]))
     if bias is not None:
         if not bias.is_floating_point():
             raise ArgumentError(
                 f"bias must be floating-point (added to the scores), got {bias.dtype}: pass a boolean mask as keep="
             )
-        _check_broadcast("bias", bias, (*q.shape[:3], k.shape[2]))
+        check_broadcast("bias", bias, (*q.shape[:3], k.shape[2]))
 
 
-def _check_broadcast(name: str, mask: Tensor, scores: tuple[int, ...]) -> None:
+def check_broadcast(name: str, mask: Tensor, scores: tuple[int, ...]) -> None:
+    """Raise ArgumentError unless a mask broadcasts to the scores (batch, heads, query_len, key_len)."""
+
     def fits(shape: tuple[int, ...]) -> bool:
         return (
             len(shape) == 4 and shape[3] == scores[3] and all(a in (1, b) for a, b in zip(shape, scores, strict=True))

@@ -54,6 +54,10 @@ class Observation:
     received: Tensor
     distance: Tensor
     lse: Tensor
+    max_score: Tensor
+    sink: Tensor
+    mass: Tensor
+    agreement: Tensor
     rows: Tensor
     pooled: Tensor
     pooled_heads: Tensor
@@ -74,7 +78,9 @@ class Observation:
             if name in self._facts:
                 return self._facts[name]
             if name in Want.__dataclass_fields__ and name != "row_heads":
-                value = {"rows": "(0,)"}.get(name, "True" if isinstance(getattr(Want, name), bool) else "8")
+                value = {"rows": "(0,)", "mass": "mask", "agreement": "alignment"}.get(
+                    name, "True" if isinstance(getattr(Want, name), bool) else "8"
+                )
                 raise AttributeError(f"{name} was not asked for: observe(..., want=Want({name}={value}))")
             raise AttributeError(
                 f"an Observation has no {name!r}; this one has {', '.join(self.want.asked) or 'nothing'}"
@@ -136,7 +142,8 @@ class Observation:
     def to_pandas(self) -> dict[str, Any]:
         """Return DataFrames: `queries` with a row for each entry, head and query, `keys` with one for each key.
 
-        `queries` has entropy, distance, lse and the top weights and keys, `keys` received; maps are in neither. Needs
+        `queries` has what is one number for each query (entropy, distance, lse, max_score, sink, mass) and the top
+        weights and keys, `keys` received, `heads`, with a row for each head, agreement; maps are in none of them. Needs
         the extra `pandas`.
         """
         try:
@@ -147,22 +154,25 @@ class Observation:
         sizes: dict[str, tuple[int, ...]] = {}
         for name, x in self.to_numpy().items():
             x = x if self.batch is not None else x[None]
-            if name in ("entropy", "distance", "lse", "received"):
+            if name == "received" or name in BY_QUERY:
                 table = "keys" if name == "received" else "queries"
                 tables.setdefault(table, {})[name] = x.ravel()
             elif name in ("top", "top_keys"):
                 table = "queries"
                 for n in range(x.shape[-1]):
                     tables.setdefault(table, {})[f"{name}_{n + 1}"] = x[..., n].ravel()
+            elif name == "agreement":
+                table = "heads"
+                tables[table] = {name: x.ravel()}
             else:
                 continue
-            sizes[table] = x.shape[:3]
+            sizes[table] = x.shape[: 2 if table == "heads" else 3]
         return {
             table: pd.DataFrame(
                 columns,
                 index=pd.MultiIndex.from_product(
                     [range(n) for n in sizes[table]],
-                    names=["entry", "head", "query" if table == "queries" else "key"],
+                    names=["entry", "head", *{"queries": ["query"], "keys": ["key"], "heads": []}[table]],
                 ),
             )
             for table, columns in tables.items()
@@ -196,11 +206,17 @@ class Observation:
         return f"Observation of {of}\n" + "\n".join(f"  {name:12} {words}" for name, words in said.items())
 
 
+BY_QUERY = ("entropy", "distance", "lse", "max_score", "sink", "mass")
+"""The facts that are one number for each query: (batch, heads, q_len)."""
 _ORDER = (
     "entropy",
     "received",
     "distance",
     "lse",
+    "max_score",
+    "sink",
+    "mass",
+    "agreement",
     "top",
     "top_keys",
     "rows",
@@ -211,26 +227,37 @@ _ORDER = (
 )
 
 
+_SAID_ON_AVERAGE = {  # unit, format
+    "entropy": ("nats", ".2f"),
+    "distance": ("positions", ".2f"),
+    "sink": ("of a query's weight", ".1%"),
+    "mass": ("of a query's weight", ".1%"),
+    "agreement": ("of an aligned query's weight", ".1%"),
+}
+
+
 def _said(name: str, facts: dict[str, Tensor]) -> str:
     """Return a fact in a line: what a reader wants to know first."""
     x = facts[name].detach().float()
     size = " x ".join(map(str, x.shape))
     if not x.numel():
         return size
-    if name in ("entropy", "distance"):
-        unit = "nats" if name == "entropy" else "positions"
-        if "lse" in facts:  # queries that look nowhere say nothing
-            x = x.masked_fill(facts["lse"] == -torch.inf, torch.nan)
+    if name in _SAID_ON_AVERAGE:
+        words, form = _SAID_ON_AVERAGE[name]
+        x = x[..., None] if name == "agreement" else x
+        for score in ("lse", "max_score"):  # queries that look nowhere say nothing
+            if score in facts and name != "agreement":
+                x = x.masked_fill(facts[score] == -torch.inf, torch.nan)
         by_head = x.nanmean(-1) if x.dim() == 2 else x.nanmean((0, -1))
         low, high = int(by_head.nan_to_num(torch.inf).argmin()), int(by_head.nan_to_num(-torch.inf).argmax())
-        range_ = f"head {low} {by_head[low]:.2f}, head {high} {by_head[high]:.2f}"
-        return f"{x.nanmean():.2f} {unit} on average; {range_}  ({size})"
+        range_ = f"head {low} {by_head[low]:{form}}, head {high} {by_head[high]:{form}}"
+        return f"{x.nanmean():{form}} {words} on average; {range_}  ({size})"
     if name == "received":
         by_head = x if x.dim() == 2 else x.mean(0)
         head, key = divmod(int(by_head.argmax()), x.shape[-1])
         share = by_head[head, key] / by_head[head].sum().clamp(min=1e-30)
         return f"most by key {key} of head {head}: {share:.1%} of that head's attention  ({size})"
-    if name == "lse":
+    if name in ("lse", "max_score"):
         seen = x[x > -torch.inf]
         return f"{seen.min():.2f} to {seen.max():.2f}  ({size})" if seen.numel() else f"nothing seen  ({size})"
     if name == "top":
@@ -245,6 +272,9 @@ _BY_HEAD = {  # title, label of the colour bar
     "distance": ("how far each query looks, positions", "positions"),
     "received": ("attention received by each key", "sum of weights"),
     "lse": ("log-sum-exp of each query's scores", "nats"),
+    "max_score": ("largest score of each query", "score"),
+    "sink": ("weight of each query on the first keys", "weight"),
+    "mass": ("weight of each query inside the mask", "weight"),
     "top": ("largest weight of each query", "weight"),
 }
 _MAPS = {"pooled": "weights, mean of heads, summed in tiles", "head_mean": "weights, mean of heads"}
@@ -267,7 +297,7 @@ def _fit(
 ) -> _Words:
     """Check the tokens against the facts that tell the number of keys or of queries, and the queries of `rows`."""
     keys = [facts[name].shape[-1] for name in ("received", "rows", "head_mean", "weights") if name in facts]
-    queries = [facts[name].shape[-1] for name in ("entropy", "distance", "lse") if name in facts]
+    queries = [facts[name].shape[-1] for name in BY_QUERY if name in facts]
     queries += [facts[name].shape[-2] for name in ("top", "head_mean", "weights") if name in facts]
     for name, given, sizes, unit in (("tokens", tokens, keys, "key"), ("target", target, queries, "query")):
         if given is None:
@@ -302,23 +332,28 @@ def _draw(observation: Observation, tokens: Sequence[str] | None, target: Sequen
         left_out = left_out or len(heads) > _MOST_HEADS
     lines = [name for name in _BY_HEAD if name in facts]
     rows = 1 if "rows" in facts else 0
-    if not (maps or lines or rows):
+    bars = 1 if "agreement" in facts else 0
+    if not (maps or lines or rows or bars):
         raise ArgumentError("there is nothing to plot: observe(..., want=Want(entropy=True, pooled=256)), say")
     words = _fit(tokens, target, facts, entry.want.rows if rows else ())
     columns = min(4, max(1, len(maps)))
     bands = -(-len(maps) // columns)
     line = 1.9 if words.keys is None and words.queries is None else 2.3
     colors = load_matplotlib("plot()").colors
-    figure = new_figure("plot()", figsize=(max(8.0, 3.8 * columns), 3.6 * bands + line * (len(lines) + rows)))
-    grid = figure.add_gridspec(
-        bands + len(lines) + rows, columns, height_ratios=[3.6] * bands + [line] * (len(lines) + rows)
-    )
+    figure = new_figure("plot()", figsize=(max(8.0, 3.8 * columns), 3.6 * bands + line * (len(lines) + rows + bars)))
+    low = len(lines) + rows + bars
+    grid = figure.add_gridspec(bands + low, columns, height_ratios=[3.6] * bands + [line] * low)
     for n, (title, weights) in enumerate(maps):
         _draw_map(figure.add_subplot(grid[n // columns, n % columns]), title, weights, words, colors)
     for n, name in enumerate(lines):
         _draw_by_head(figure.add_subplot(grid[bands + n, :]), name, facts[name], words, colors)
     if rows:
         _draw_rows(figure.add_subplot(grid[bands + len(lines), :]), facts["rows"], entry.want.rows, words)
+    if bars:
+        axes = figure.add_subplot(grid[bands + len(lines) + rows, :])
+        axes.bar(range(len(facts["agreement"])), facts["agreement"].numpy(), color=MAIN)
+        style_axes(axes, title="weight of aligned queries on their keys", x="head", y="weight")
+        axes.locator_params(axis="x", integer=True)
     shown = [f"entry 0 of {observation.batch}"] if observation.batch is not None and observation.batch > 1 else []
     shown += [f"maps of the first {_MOST_HEADS} heads"] if left_out else []
     figure.suptitle(", ".join(shown))

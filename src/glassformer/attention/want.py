@@ -4,7 +4,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields, replace
 from itertools import islice
 from operator import index
+from typing import Any
 
+import torch
+from torch import Tensor
+
+from glassformer.attention.masks import check_broadcast
 from glassformer.docstrings import with_fields
 from glassformer.errors import ArgumentError, shown
 
@@ -38,6 +43,20 @@ class Want:
 
     lse: bool = False
     """The normaliser, log Σ exp(s): p = exp(s - lse). (batch, heads, q_len); -inf where a query looks nowhere."""
+
+    max_score: bool = False
+    """The largest score of each query, max s: (batch, heads, q_len); -inf where a query looks nowhere."""
+
+    sink: int = 0
+    """Number of the first keys, on which the weight of each query is wanted: (batch, heads, q_len)."""
+
+    mass: Tensor | None = None
+    """A mask, boolean, that broadcasts to (batch, heads, q_len, k_len): the weight of each query inside it is wanted,
+    (batch, heads, q_len)."""
+
+    agreement: Tensor | None = None
+    """An alignment, boolean, (batch, q_len, k_len) or the same for all entries, (1, q_len, k_len): the weight on the
+    aligned keys is wanted, the mean over the queries that have any, (batch, heads). 0 if none has."""
 
     top: int = 0
     """Number of the largest weights of each query, with their keys, to return: twice (batch, heads, q_len, top)."""
@@ -74,10 +93,10 @@ class Want:
                 raise ArgumentError(f"{name} must be positions, such as (0, 5), got {shown(given)}") from None
             if len(getattr(self, name)) > MOST_ROWS:
                 raise ArgumentError(f"{name} must be at most {MOST_ROWS:,} positions, got more")
-        for name in ("entropy", "received", "distance", "lse", "head_mean", "weights"):
+        for name in ("entropy", "received", "distance", "lse", "max_score", "head_mean", "weights"):
             if not isinstance(getattr(self, name), bool):
                 raise ArgumentError(f"{name} must be True or False, got {getattr(self, name)!r}: is it wanted or not?")
-        for name in ("top", "pooled", "pooled_heads"):
+        for name in ("sink", "top", "pooled", "pooled_heads"):
             number = getattr(self, name)
             try:
                 if isinstance(number, bool) or index(number) < 0:
@@ -85,29 +104,94 @@ class Want:
                 object.__setattr__(self, name, index(number))
             except TypeError:
                 raise ArgumentError(f"{name} must be a number, 0 or more, got {number!r}: {name}=8, say") from None
+        for name, axes in (("mass", "(batch, heads, q_len, k_len)"), ("agreement", "(batch, q_len, k_len)")):
+            given = getattr(self, name)
+            if given is None or (isinstance(given, Tensor) and given.dtype == torch.bool):
+                continue
+            what = f"{given.dtype}: pass {name} > 0" if isinstance(given, Tensor) else shown(given)
+            raise ArgumentError(f"{name} must be a boolean tensor {axes}, got {what}")
         if self.row_heads is not None and not self.rows:
             raise ArgumentError("row_heads says whose rows, but rows is empty: name the queries, rows=(0, 5)")
 
     def check(self, heads: int, q_len: int, k_len: int) -> None:
         """Raise ArgumentError unless this fits attention of this size."""
-        if self.top > k_len:
-            raise ArgumentError(f"top must be at most the number of keys, {k_len}, got {self.top}")
+        for name, number in (("top", self.top), ("sink", self.sink)):
+            if number > k_len:
+                raise ArgumentError(f"{name} must be at most the number of keys, {k_len}, got {number}")
         for name, chosen, most in (("rows", self.rows, q_len), ("row_heads", self.row_heads or (), heads)):
             for n in chosen:
                 if not -most <= n < most:
                     them = "queries" if name == "rows" else "heads"
                     raise ArgumentError(f"{name} must be among the {most} {them}, 0 to {most - 1}, got {n}")
 
+    def check_masks(self, batch: int, heads: int, q_len: int, k_len: int, device: torch.device) -> None:
+        """Raise ArgumentError unless `mass` and `agreement` fit attention of this size, and are where it is."""
+        for name, x in (("mass", self.mass), ("agreement", self.agreement)):
+            if x is not None and x.device != device:
+                raise ArgumentError(f"{name} must be where the weights are, on {device}, got {x.device}")
+        if self.mass is not None:
+            check_broadcast("mass", self.mass, (batch, heads, q_len, k_len))
+        if self.agreement is not None:
+            shape = tuple(self.agreement.shape)
+            if shape not in ((batch, q_len, k_len), (1, q_len, k_len)):
+                hint = ": it looks transposed, pass agreement.mT" if shape[1:] == (k_len, q_len) else ""
+                raise ArgumentError(
+                    f"agreement must be (batch, q_len, k_len) = {(batch, q_len, k_len)}, or 1 in place of the batch, "
+                    f"got {shape}{hint}"
+                )
+
     def fitted(self, q_len: int, k_len: int) -> "Want":
-        """Return what fits attention of this size: `top` at most the number of keys, and those `rows` that exist."""
+        """Return what fits attention of this size: at most all keys for `top` and `sink`, and `rows` that exist.
+
+        `mass` and `agreement` are left out if they are for other lengths.
+        """
         rows = tuple(n for n in self.rows if -q_len <= n < q_len)
-        return replace(self, top=min(self.top, k_len), rows=rows, row_heads=self.row_heads if rows else None)
+        top, sink = min(self.top, k_len), min(self.sink, k_len)
+        fitting = replace(self, top=top, sink=sink, rows=rows, row_heads=self.row_heads if rows else None)
+        lengths = ((q_len, k_len), (1, k_len))
+        if self.mass is not None and tuple(self.mass.shape[-2:]) not in lengths:
+            fitting = replace(fitting, mass=None)
+        if self.agreement is not None and tuple(self.agreement.shape[-2:]) != lengths[0]:
+            fitting = replace(fitting, agreement=None)
+        return fitting
+
+    def asks(self, name: str) -> bool:
+        """Return whether the fact of this name is wanted."""
+        value = getattr(self, name)
+        return value is not None and (isinstance(value, Tensor) or bool(value))
 
     @property
     def asked(self) -> tuple[str, ...]:
         """Return the names of what is wanted."""
-        names = (field.name for field in fields(self) if field.name != "row_heads")
-        return tuple(name for name in names if getattr(self, name))
+        return tuple(name for name in _NAMES if name != "row_heads" and self.asks(name))
+
+    def __eq__(self, other: object) -> bool:
+        """Return whether the same is wanted, with equal masks."""
+        if not isinstance(other, Want):
+            return NotImplemented
+        return all(_are_equal(getattr(self, name), getattr(other, name)) for name in _NAMES)
+
+    def __hash__(self) -> int:
+        values = (getattr(self, name) for name in _NAMES)
+        return hash(tuple(x.shape if isinstance(x, Tensor) else x for x in values))
+
+    def __repr__(self) -> str:
+        said = (f"{name}={_said(getattr(self, name))}" for name in _NAMES)
+        return f"Want({', '.join(said)})"
+
+
+def _are_equal(one: Any, other: Any) -> bool:
+    if not (isinstance(one, Tensor) and isinstance(other, Tensor)):
+        return one is other or (not isinstance(one, Tensor) and not isinstance(other, Tensor) and one == other)
+    return one is other or (one.device == other.device and torch.equal(one, other))
+
+
+def _said(value: object) -> str:
+    """Return a value as text, a tensor as its size."""
+    return f"<{' x '.join(map(str, value.shape))}>" if isinstance(value, Tensor) else repr(value)
+
+
+_NAMES = tuple(field.name for field in fields(Want))
 
 
 SUMMARY = Want(entropy=True, received=True, distance=True, lse=True)

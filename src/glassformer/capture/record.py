@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from glassformer.attention.observation import Observation
+from glassformer.attention.observation import BY_QUERY, Observation
 from glassformer.attention.want import Want, tile_size
 from glassformer.errors import ArgumentError
 
@@ -78,7 +78,7 @@ class Captured(Mapping[str, Observation]):
         for smaller, words in _smaller_wants(want, k_len):
             if bytes_needed(smaller, *sizes) <= left:
                 if smaller is not want:
-                    missing = ", ".join(fact for fact in want.asked if not getattr(smaller, fact))
+                    missing = ", ".join(fact for fact in want.asked if not smaller.asks(fact))
                     needed = _format_bytes(bytes_needed(want, *sizes))
                     self.dropped[name] = (
                         f"{missing} would take {needed}, {_format_bytes(left)} are left: recorded instead are {words}"
@@ -156,7 +156,8 @@ class Captured(Mapping[str, Observation]):
 def bytes_needed(want: Want, batch: int, heads: int, q_len: int, k_len: int) -> int:
     """Return the memory that the wanted facts take, each number counted as 4 bytes and each position as 8."""
     queries, tiles = batch * heads * q_len, _count_tiles(q_len, k_len, want.pooled)
-    numbers = queries * (want.entropy + want.distance + want.lse)
+    numbers = queries * (want.entropy + want.distance + want.lse + want.max_score + bool(want.sink))
+    numbers += queries * (want.mass is not None) + batch * heads * (want.agreement is not None)
     numbers += batch * heads * k_len * want.received
     numbers += queries * want.top * 3
     numbers += batch * len(want.row_heads or range(heads)) * len(want.rows) * k_len
@@ -200,18 +201,18 @@ def _continues(before: Sizes, after: Sizes) -> bool:
 
 
 def _join_steps(calls: Sequence[Observation], k_lens: Sequence[int]) -> Observation:
-    """Join the steps of generation into one Observation, without their tiles: those of different steps don't fit."""
+    """Join the steps of generation into one Observation, without tiles, which don't fit one another, nor agreement."""
     steps = [call.tensors() for call in calls]
     common = set.intersection(*(set(facts) for facts in steps))
     joined: dict[str, Tensor] = {}
     longest = max(k_lens)
-    for name in common - {"pooled", "pooled_heads"}:
+    for name in common - {"pooled", "pooled_heads", "agreement"}:
         parts = [facts[name] for facts in steps]
         if name == "received":
             joined[name] = torch.stack([F.pad(part, (0, longest - part.shape[2])) for part in parts]).sum(0)
             continue
         axis = 1 if name == "head_mean" else 2
-        if name in ("entropy", "distance", "lse"):
+        if name in BY_QUERY:
             joined[name] = torch.cat(parts, axis)
             continue
         width = max(part.shape[-1] for part in parts)

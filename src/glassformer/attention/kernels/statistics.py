@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from glassformer.attention.kernels.blocks import Block
+from glassformer.attention.kernels.blocks import Block, where_in
 from glassformer.attention.kernels.topk import topk_keys
 from glassformer.attention.want import Want, tile_size
 
@@ -116,6 +116,72 @@ class Distance(Statistic):
         side[:start] = -1
         side[start:stop] = 0
         return side, side * keys, rows, slice(start, stop), (rows[:, None] - keys[start:stop]).abs()
+
+
+class Sink(Statistic):
+    """The weight of each query on the first n keys: (B, H, L)."""
+
+    name = "sink"
+
+    def __init__(self, sizes: Sizes, keys: int) -> None:
+        super().__init__(sizes)
+        self._keys = keys
+
+    def prepare(self, facts: Facts) -> None:
+        sizes = self.sizes
+        facts[self.name] = sizes.zeros(sizes.batch, sizes.heads, sizes.q_len)
+
+    def add(self, block: Block, w: Tensor, facts: Facts) -> None:
+        first = w[..., : max(0, self._keys - block.keys.start)]
+        facts[self.name][block.entries, block.heads, block.rows] = block.by_head(first.sum(-1))
+
+    def add_gradient(self, block: Block, grad: Tensor, dw: Tensor, facts: Facts) -> None:
+        by_query = grad[block.entries, block.heads, block.rows].flatten(0, 1)[..., None]
+        dw[..., : max(0, self._keys - block.keys.start)] += by_query
+
+
+class Mass(Statistic):
+    """The weight of each query inside a mask, Σ_j w_ij m_ij: (B, H, L)."""
+
+    name = "mass"
+
+    def __init__(self, sizes: Sizes, mask: Tensor) -> None:
+        super().__init__(sizes)
+        self._mask = mask
+
+    def prepare(self, facts: Facts) -> None:
+        sizes = self.sizes
+        facts[self.name] = sizes.zeros(sizes.batch, sizes.heads, sizes.q_len)
+
+    def add(self, block: Block, w: Tensor, facts: Facts) -> None:
+        inside = block.by_head(w) * self._mask[where_in(self._mask, block)]
+        facts[self.name][block.entries, block.heads, block.rows] = inside.sum(-1)
+
+    def add_gradient(self, block: Block, grad: Tensor, dw: Tensor, facts: Facts) -> None:
+        by_query = grad[block.entries, block.heads, block.rows, None].to(dw.dtype)
+        block.by_head(dw).addcmul_(by_query, self._mask[where_in(self._mask, block)].to(dw.dtype))
+
+
+class Agreement(Statistic):
+    """The weight on the aligned keys, the mean over the queries that have any, Σ_ij w_ij a_ij / n: (B, H)."""
+
+    name = "agreement"
+
+    def __init__(self, sizes: Sizes, alignment: Tensor) -> None:
+        super().__init__(sizes)
+        self._alignment = alignment[:, None]
+        self._share = 1 / aligned_queries(alignment).to(sizes.dtype)[:, None].expand(sizes.batch, 1)
+
+    def prepare(self, facts: Facts) -> None:
+        facts[self.name] = self.sizes.zeros(self.sizes.batch, self.sizes.heads)
+
+    def add(self, block: Block, w: Tensor, facts: Facts) -> None:
+        aligned = block.by_head(w) * self._alignment[where_in(self._alignment, block)]
+        facts[self.name][block.entries, block.heads] += aligned.sum((2, 3)) * self._share[block.entries]
+
+    def add_gradient(self, block: Block, grad: Tensor, dw: Tensor, facts: Facts) -> None:
+        by_head = (grad[block.entries, block.heads] * self._share[block.entries])[..., None, None].to(dw.dtype)
+        block.by_head(dw).addcmul_(by_head, self._alignment[where_in(self._alignment, block)].to(dw.dtype))
 
 
 class Top(Statistic):
@@ -302,6 +368,9 @@ def statistics(want: Want, sizes: Sizes) -> list[Statistic]:
     wished: dict[str, Callable[[], Statistic]] = {
         "received": lambda: Received(sizes),
         "distance": lambda: Distance(sizes),
+        "sink": lambda: Sink(sizes, want.sink),
+        "mass": lambda: Mass(sizes, _mask(want.mass)),
+        "agreement": lambda: Agreement(sizes, _mask(want.agreement)),
         "top": lambda: Top(sizes, want.top),
         "rows": lambda: Rows(sizes, want.rows, want.row_heads),
         "pooled": lambda: Pooled(sizes, want.pooled),
@@ -309,4 +378,14 @@ def statistics(want: Want, sizes: Sizes) -> list[Statistic]:
         "head_mean": lambda: HeadMean(sizes),
         "weights": lambda: Weights(sizes),
     }
-    return [new() for name, new in wished.items() if getattr(want, name)]
+    return [new() for name, new in wished.items() if want.asks(name)]
+
+
+def aligned_queries(alignment: Tensor) -> Tensor:
+    """Return how many queries of each entry have an aligned key, from (batch, q_len, k_len); at least 1."""
+    return alignment.any(-1).sum(-1).clamp(min=1)
+
+
+def _mask(x: Tensor | None) -> Tensor:
+    assert x is not None
+    return x
