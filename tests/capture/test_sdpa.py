@@ -290,6 +290,7 @@ def test_a_model_without_such_calls_says_what_to_do():
         _ = captured["layers.0"]
 
 
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
 def test_nested_tensors_are_refused():
     model = Call()
     x = torch.nested.nested_tensor([some(H, Q), some(H, Q)])

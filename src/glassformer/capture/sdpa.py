@@ -116,7 +116,7 @@ class _Calls(TorchFunctionMode):
         if func is F.scaled_dot_product_attention:
             return self._scaled_dot_product(*args, **settings)
         if func is F.multi_head_attention_forward and (name := self._name_of_caller()) is not None:
-            return _multi_head(name, self._captured, *args, **settings)
+            return self._multi_head(name, *args, **settings)
         return func(*args, **settings)
 
     def _scaled_dot_product(
@@ -140,48 +140,98 @@ class _Calls(TorchFunctionMode):
                 f"{name or 'model'} computes attention of nested tensors, which observe doesn't: pad them, or choose "
                 "other layers"
             )
-        return _observe_call(name, self._captured, query, key, value, attn_mask, dropout_p, is_causal, scale)
+        return self._observe(name, query, key, value, attn_mask, dropout_p, is_causal, scale)
 
+    def _observe(
+        self,
+        name: str,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        mask: Tensor | None,
+        dropout: float,
+        causal: bool,
+        scale: float | None,
+    ) -> Tensor:
+        """Return what `F.scaled_dot_product_attention` does, recorded.
 
-def _observe_call(
-    name: str,
-    captured: Captured,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    mask: Tensor | None,
-    dropout: float,
-    causal: bool,
-    scale: float | None,
-) -> Tensor:
-    """Return what `F.scaled_dot_product_attention` does, recorded.
+        Axes before the heads are one batch, and there may be none; (length, width) has one head.
+        """
+        query, key, value = cast_as_autocast(query, key, value)
+        leading = torch.broadcast_shapes(query.shape[:-3], key.shape[:-3], value.shape[:-3])
+        q, k, v = (_with_heads(x, leading) for x in (query, key, value))
+        if k.shape[1] != v.shape[1]:  # one of them has a single head for all
+            k, v = (x.expand(-1, max(k.shape[1], v.shape[1]), -1, -1) for x in (k, v))
+        q_len, k_len = q.shape[2], k.shape[2]
+        keep = bias = None
+        if mask is not None:
+            mask = mask.expand(*mask.shape[:-1], k_len)
+            mask = mask[(None,) * (2 - mask.dim())]
+            if mask.dim() > 3:
+                mask = mask.expand(*leading, *mask.shape[-3:]) if leading else mask
+                mask = mask.flatten(0, -4)
+            else:
+                mask = mask[(None,) * (4 - mask.dim())]
+            keep, bias = (mask, None) if mask.dtype == torch.bool else (None, mask)
+        if causal and q_len != k_len:  # torch counts both from their beginnings, observe from their ends
+            keep, causal = causal_from_start(q_len, k_len, q.device), False
+        want = self._captured.reserve(name, q.shape[0], q.shape[1], q_len, k_len)
+        output, observation = observe(
+            q, k, v, keep=keep, bias=bias, causal=causal, scale=scale, dropout=dropout, want=want
+        )
+        self._captured.add(name, observation)
+        # Torch's fused forms lay the output out as (batch, length, heads, width), and models merge the heads by a view.
+        output = output.transpose(1, 2).contiguous().transpose(1, 2)
+        return output.reshape(*leading, *(q.shape[1:3] if query.dim() > 2 else q.shape[2:3]), v.shape[3])
 
-    Axes before the heads are one batch, and there may be none; (length, width) has one head.
-    """
-    query, key, value = cast_as_autocast(query, key, value)
-    leading = torch.broadcast_shapes(query.shape[:-3], key.shape[:-3], value.shape[:-3])
-    q, k, v = (_with_heads(x, leading) for x in (query, key, value))
-    if k.shape[1] != v.shape[1]:  # one of them has a single head for all
-        k, v = (x.expand(-1, max(k.shape[1], v.shape[1]), -1, -1) for x in (k, v))
-    q_len, k_len = q.shape[2], k.shape[2]
-    keep = bias = None
-    if mask is not None:
-        mask = mask.expand(*mask.shape[:-1], k_len)
-        mask = mask[(None,) * (2 - mask.dim())]
-        if mask.dim() > 3:
-            mask = mask.expand(*leading, *mask.shape[-3:]) if leading else mask
-            mask = mask.flatten(0, -4)
-        else:
-            mask = mask[(None,) * (4 - mask.dim())]
-        keep, bias = (mask, None) if mask.dtype == torch.bool else (None, mask)
-    if causal and q_len != k_len:  # torch counts both from their beginnings, observe from their ends
-        keep, causal = causal_from_start(q_len, k_len, q.device), False
-    want = captured.reserve(name, q.shape[0], q.shape[1], q_len, k_len)
-    output, observation = observe(q, k, v, keep=keep, bias=bias, causal=causal, scale=scale, dropout=dropout, want=want)
-    captured.add(name, observation)
-    # Torch's fused forms lay the output out as (batch, length, heads, width), and models merge the heads by a view.
-    output = output.transpose(1, 2).contiguous().transpose(1, 2)
-    return output.reshape(*leading, *(q.shape[1:3] if query.dim() > 2 else q.shape[2:3]), v.shape[3])
+    def _multi_head(
+        self,
+        name: str,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        embed_dim_to_check: int,
+        num_heads: int,
+        in_proj_weight: Tensor | None,
+        in_proj_bias: Tensor | None,
+        bias_k: Tensor | None,
+        bias_v: Tensor | None,
+        add_zero_attn: bool,
+        dropout_p: float,
+        out_proj_weight: Tensor,
+        out_proj_bias: Tensor | None,
+        training: bool = True,
+        key_padding_mask: Tensor | None = None,
+        need_weights: bool = True,
+        attn_mask: Tensor | None = None,
+        use_separate_proj_weight: bool = False,
+        q_proj_weight: Tensor | None = None,
+        k_proj_weight: Tensor | None = None,
+        v_proj_weight: Tensor | None = None,
+        static_k: Tensor | None = None,
+        static_v: Tensor | None = None,
+        average_attn_weights: bool = True,
+        is_causal: bool = False,
+    ) -> tuple[Tensor, Tensor | None]:
+        """Return what `F.multi_head_attention_forward` does, recorded."""
+        projections = Projections(
+            embed_dim_to_check,
+            num_heads,
+            in_proj_weight,
+            (q_proj_weight, k_proj_weight, v_proj_weight) if use_separate_proj_weight else None,
+            in_proj_bias,
+            out_proj_weight,
+            out_proj_bias,
+            bias_k,
+            bias_v,
+            add_zero_attn,
+            static_k,
+            static_v,
+        )
+        masks = (key_padding_mask, attn_mask, is_causal)
+        problem, asked = pose(query, key, value, projections, *masks, need_weights, average_attn_weights)
+        heads, weights = recording_function(name, self._captured)(problem, dropout_p if training else 0.0, asked)
+        return projections.merge(heads, query).contiguous(), unbatched(weights, query)
 
 
 def _with_heads(x: Tensor, leading: torch.Size) -> Tensor:
@@ -197,53 +247,3 @@ def cast_as_autocast(*tensors: Tensor) -> tuple[Tensor, ...]:
     if not torch.is_autocast_enabled(kind) or tensors[0].dtype == torch.float64:
         return tensors
     return tuple(x.to(torch.get_autocast_dtype(kind)) for x in tensors)
-
-
-def _multi_head(
-    name: str,
-    captured: Captured,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    embed_dim_to_check: int,
-    num_heads: int,
-    in_proj_weight: Tensor | None,
-    in_proj_bias: Tensor | None,
-    bias_k: Tensor | None,
-    bias_v: Tensor | None,
-    add_zero_attn: bool,
-    dropout_p: float,
-    out_proj_weight: Tensor,
-    out_proj_bias: Tensor | None,
-    training: bool = True,
-    key_padding_mask: Tensor | None = None,
-    need_weights: bool = True,
-    attn_mask: Tensor | None = None,
-    use_separate_proj_weight: bool = False,
-    q_proj_weight: Tensor | None = None,
-    k_proj_weight: Tensor | None = None,
-    v_proj_weight: Tensor | None = None,
-    static_k: Tensor | None = None,
-    static_v: Tensor | None = None,
-    average_attn_weights: bool = True,
-    is_causal: bool = False,
-) -> tuple[Tensor, Tensor | None]:
-    """Return what `F.multi_head_attention_forward` does, recorded."""
-    projections = Projections(
-        embed_dim_to_check,
-        num_heads,
-        in_proj_weight,
-        (q_proj_weight, k_proj_weight, v_proj_weight) if use_separate_proj_weight else None,
-        in_proj_bias,
-        out_proj_weight,
-        out_proj_bias,
-        bias_k,
-        bias_v,
-        add_zero_attn,
-        static_k,
-        static_v,
-    )
-    masks = (key_padding_mask, attn_mask, is_causal)
-    problem, asked = pose(query, key, value, projections, *masks, need_weights, average_attn_weights)
-    heads, weights = recording_function(name, captured)(problem, dropout_p if training else 0.0, asked)
-    return projections.merge(heads, query).contiguous(), unbatched(weights, query)
