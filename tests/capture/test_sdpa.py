@@ -164,9 +164,9 @@ def test_positions_keywords_and_dropout():
     with capture(model, WEIGHTS) as captured:
         model(q, k, v, KEEP, 0.0)
         model(query=q, key=k, value=v, dropout_p=0.5)
-        with pytest.raises(RuntimeError, match="is_causal"):
-            model(q, k, v, KEEP, 0.0, True)
-    masked, dropped = captured.calls("")
+        model(q, k, v, KEEP, 0.0, True)
+    masked, dropped, both = captured.calls("")
+    assert_close(both.weights, explicit(q, k, KEEP & torch.ones(Q, K, dtype=torch.bool).tril()))
     assert_close(masked.weights, explicit(q, k, KEEP))
     zeros = dropped.weights == 0
     assert 0.2 < zeros.float().mean() < 0.8

@@ -120,8 +120,8 @@ def _recording_function(
             )
         if settings.get("cache") is not None:
             raise ArgumentError(
-                f"{names.get(module, NAME)} computes attention with a paged cache, which observe doesn't: generate with "
-                "another cache"
+                f"{names.get(module, NAME)} computes attention with a paged cache, which observe doesn't: generate "
+                "with another cache"
             )
         query, key, value = cast_as_autocast(query, key, value)
         q_len, k_len = query.shape[2], key.shape[2]

@@ -7,6 +7,7 @@ from typing import Any
 
 from torch import nn
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
+from torch.overrides import TorchFunctionMode
 from torch.utils.module_tracker import ModuleTracker
 
 _TRACKER = ModuleTracker()
@@ -29,6 +30,9 @@ class Running:
         self.modules: list[nn.Module] = []
         self.passes = 0
         """Number of forward passes that have begun: calls of a module while no other was running."""
+        self.suspended: TorchFunctionMode | None = None
+        """A mode that torch switched off for a backward pass: it is on while a checkpoint computes a forward pass."""
+        self._resumed: TorchFunctionMode | None = None
         self._thread = threading.get_ident()
 
     @contextmanager
@@ -46,10 +50,17 @@ class Running:
 
     def _enter(self, module: nn.Module, inputs: Any) -> None:
         if module in self.names and not self.is_elsewhere():
-            self.passes += not self.modules
+            if not self.modules:
+                self.passes += 1
+                if self.suspended is not None:
+                    self._resumed = self.suspended
+                    self._resumed.__enter__()
             self.modules.append(module)
 
     def _leave(self, module: nn.Module, inputs: Any, output: Any) -> None:
         if module in self.modules and not self.is_elsewhere():
             while self.modules.pop() is not module:
                 pass
+            if not self.modules and self._resumed is not None:
+                self._resumed.__exit__(None, None, None)
+                self._resumed = None

@@ -26,6 +26,10 @@ CALLS = ("scaled_dot_product_attention", "multi_head_attention_forward", "varlen
 """Names of the functions whose calls are recorded."""
 
 
+BACKWARD = (Tensor.backward, torch.autograd.grad)
+"""Functions inside which a checkpoint computes a forward pass again."""
+
+
 def possible_callers(model: nn.Module, known: Collection[str]) -> dict[str, nn.Module]:
     """Return the modules that may call attention themselves, by their paths.
 
@@ -85,7 +89,7 @@ def capturing_calls(
     known_modules = set(known)
     _CALLERS.update(chosen.values())
     try:
-        with _Calls(name_of_caller, captured):
+        with _Calls(name_of_caller, running, captured):
             yield
     finally:
         _CALLERS.difference_update(chosen.values())
@@ -103,9 +107,9 @@ def matches(name: str, patterns: Collection[str] | None) -> bool:
 class _Calls(TorchFunctionMode):
     """Records calls of attention functions under the name of their caller."""
 
-    def __init__(self, name_of_caller: Callable[[], str | None], captured: Captured) -> None:
+    def __init__(self, name_of_caller: Callable[[], str | None], running: Running, captured: Captured) -> None:
         super().__init__()
-        self._name_of_caller, self._captured = name_of_caller, captured
+        self._name_of_caller, self._running, self._captured = name_of_caller, running, captured
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -117,6 +121,12 @@ class _Calls(TorchFunctionMode):
             return self._scaled_dot_product(*args, **settings)
         if func is F.multi_head_attention_forward and (name := self._name_of_caller()) is not None:
             return self._multi_head(name, *args, **settings)
+        if func in BACKWARD:
+            self._running.suspended = self
+            try:
+                return func(*args, **settings)
+            finally:
+                self._running.suspended = None
         return func(*args, **settings)
 
     def _scaled_dot_product(
@@ -131,7 +141,7 @@ class _Calls(TorchFunctionMode):
         enable_gqa: bool = False,
     ) -> Tensor:
         name = self._name_of_caller()
-        if name is None or (is_causal and attn_mask is not None):  # torch has an error for that
+        if name is None:
             return F.scaled_dot_product_attention(
                 query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
             )
@@ -174,7 +184,8 @@ class _Calls(TorchFunctionMode):
                 mask = mask[(None,) * (4 - mask.dim())]
             keep, bias = (mask, None) if mask.dtype == torch.bool else (None, mask)
         if causal and q_len != k_len:  # torch counts both from their beginnings, observe from their ends
-            keep, causal = causal_from_start(q_len, k_len, q.device), False
+            before = causal_from_start(q_len, k_len, q.device)
+            keep, causal = before if keep is None else keep & before, False
         want = self._captured.reserve(name, q.shape[0], q.shape[1], q_len, k_len)
         output, observation = observe(
             q, k, v, keep=keep, bias=bias, causal=causal, scale=scale, dropout=dropout, want=want
