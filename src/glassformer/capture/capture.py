@@ -28,19 +28,23 @@ def capture(
 ) -> Iterator[Captured]:
     """Record facts about every attention of a model while the model is called inside the context.
 
-    Three kinds of attention are found: `torch.nn.MultiheadAttention` and glassformer's, alone or inside any model, in
-    training and inference, on torch's fast path too; Hugging Face models that use `AttentionInterface`, as nearly all
-    do, including generation with a cache; and the step-by-step forms of `glassformer.reference`. `observe` computes the
-    facts, exactly. The model's outputs stay the same up to rounding. Where gradients are on, the facts have gradients.
-    Afterwards the model is as it was, also after an error.
+    These attentions are found, in this order: `torch.nn.MultiheadAttention` and glassformer's, alone or inside any
+    model, in training and inference, on torch's fast path too, and the step-by-step forms of `glassformer.reference`;
+    Hugging Face models that use `AttentionInterface`, as nearly all do, including generation with a cache, and seven
+    families with code of their own, from their weights; and wherever else a module calls
+    `F.scaled_dot_product_attention` or `F.multi_head_attention_forward`, under the path of that module. `observe`
+    computes the facts, exactly. The model's outputs stay the same up to rounding. Where gradients are on, the facts
+    have gradients. Afterwards the model is as it was, also after an error. Call `backward` inside the context where
+    the model has checkpoints: they compute the forward pass again, which is not recorded twice.
 
-    `layers` are paths of attentions as in `model.named_modules()`; `*` stands for any part of a path. Left out, every
-    attention is recorded. `budget` is the most bytes that the record may take; the attentions share it equally. Where
-    the maps that `want` asks for don't fit, tiles, the largest weights of each query and exact statistics replace them,
-    and the record's `dropped` says so.
+    `layers` are paths of attentions, or of modules that call attention, as in `model.named_modules()`; `*` stands for
+    any part of a path. Left out, every attention is recorded. An attention that is called several times in one forward
+    pass has a name for each call: `path@0`, `path@1`. `budget` is the most bytes that the record may take; the
+    attentions share it equally. Where the maps that `want` asks for don't fit, tiles, the largest weights of each query
+    and exact statistics replace them, and the record's `dropped` says so.
 
-    Raises ArgumentError if the model has no attention that can be captured, is compiled, or is being captured already;
-    if a layer is unknown; and, during a call, if the budget is too small even for statistics.
+    Raises ArgumentError if the model has no attention that can be captured, is compiled, runs in replicas, or is being
+    captured already; if a layer is unknown; and, during a call, if the budget is too small even for statistics.
 
     >>> import torch
     >>> model = torch.nn.TransformerEncoderLayer(32, 4, batch_first=True).eval()

@@ -22,7 +22,7 @@ from glassformer.capture.running import Running
 from glassformer.capture.torch_nn import recording_function
 from glassformer.errors import ArgumentError
 
-CALLS = ("scaled_dot_product_attention", "multi_head_attention_forward", "varlen_attn")
+CALLS = ("scaled_dot_product_attention", "multi_head_attention_forward")
 """Names of the functions whose calls are recorded."""
 
 
