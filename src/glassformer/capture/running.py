@@ -43,6 +43,7 @@ class Running:
                 yield
             finally:
                 self.modules.clear()
+                self.names = {}  # the record that outlives the context must not keep the model alive
 
     def is_elsewhere(self) -> bool:
         """Return whether another thread is at work, and not for this one, as autograd's threads are."""
