@@ -160,7 +160,8 @@ def test_nothing_is_pickled():
 def test_one_file_calls_fused_attention():
     fused = re.compile(r"(F|functional|_nn|aten)\._?scaled_dot_product|flash_attention|efficient_attention")
     calls = [module for module, code in CODE.items() if fused.search(code.replace("torch.nn.functional._scaled", ""))]
-    assert calls == ["attention/attend.py"]
+    # These two name torch's function to recognise a model's calls of it, and hand on those that aren't recorded.
+    assert calls == ["attention/attend.py", "capture/capture.py", "capture/sdpa.py"]
 
 
 def test_no_module_is_longer_than_500_lines():

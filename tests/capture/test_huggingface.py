@@ -140,7 +140,10 @@ def test_two_models_at_once(make):
     assert (len(first), len(second)) == (2, 2)
 
 
-def test_attention_that_observe_does_not_compute_is_refused(make):
+@torch.no_grad()
+def test_soft_capped_layers_that_are_not_chosen_are_capped_too(make):
     model, inputs = make.family("gemma")
-    with capture(model), pytest.raises(ArgumentError, match="self_attn computes attention with softcap, which observe"):
-        model(inputs["input_ids"])
+    plain = model(**inputs).logits
+    with capture(model, layers="*.1.self_attn") as captured:
+        assert_close(model(**inputs).logits, plain, rtol=1e-4, atol=1e-5)
+    assert list(captured) == ["model.layers.1.self_attn"]

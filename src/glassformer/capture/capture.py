@@ -4,16 +4,18 @@ import difflib
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from fnmatch import fnmatchcase
 from typing import TypeVar
 
 import torch
 from torch import nn
 
 from glassformer.attention.want import SUMMARY, Want
+from glassformer.capture.adapters import adapted_attentions, capturing_adapted
 from glassformer.capture.huggingface import capturing_huggingface, huggingface_attentions
 from glassformer.capture.record import Captured
 from glassformer.capture.reference import capturing_reference, reference_attentions
+from glassformer.capture.running import Running
+from glassformer.capture.sdpa import capturing_calls, matches, names_a_call, possible_callers
 from glassformer.capture.torch_nn import capturing_torch, torch_attentions
 from glassformer.errors import ArgumentError
 
@@ -26,19 +28,23 @@ def capture(
 ) -> Iterator[Captured]:
     """Record facts about every attention of a model while the model is called inside the context.
 
-    Three kinds of attention are found: `torch.nn.MultiheadAttention` and glassformer's, alone or inside any model, in
-    training and inference, on torch's fast path too; Hugging Face models that use `AttentionInterface`, as nearly all
-    do, including generation with a cache; and the step-by-step forms of `glassformer.reference`. `observe` computes the
-    facts, exactly. The model's outputs stay the same up to rounding. Where gradients are on, the facts have gradients.
-    Afterwards the model is as it was, also after an error.
+    These attentions are found, in this order: `torch.nn.MultiheadAttention` and glassformer's, alone or inside any
+    model, in training and inference, on torch's fast path too, and the step-by-step forms of `glassformer.reference`;
+    Hugging Face models that use `AttentionInterface`, as nearly all do, including generation with a cache, and seven
+    families with code of their own, from their weights; and wherever else a module calls
+    `F.scaled_dot_product_attention` or `F.multi_head_attention_forward`, under the path of that module. `observe`
+    computes the facts, exactly. The model's outputs stay the same up to rounding. Where gradients are on, the facts
+    have gradients. Afterwards the model is as it was, also after an error. Call `backward` inside the context where
+    the model has checkpoints: they compute the forward pass again, which is not recorded twice.
 
-    `layers` are paths of attentions as in `model.named_modules()`; `*` stands for any part of a path. Left out, every
-    attention is recorded. `budget` is the most bytes that the record may take; the attentions share it equally. Where
-    the maps that `want` asks for don't fit, tiles, the largest weights of each query and exact statistics replace them,
-    and the record's `dropped` says so.
+    `layers` are paths of attentions, or of modules that call attention, as in `model.named_modules()`; `*` stands for
+    any part of a path. Left out, every attention is recorded. An attention that is called several times in one forward
+    pass has a name for each call: `path@0`, `path@1`. `budget` is the most bytes that the record may take; the
+    attentions share it equally. Where the maps that `want` asks for don't fit, tiles, the largest weights of each query
+    and exact statistics replace them, and the record's `dropped` says so.
 
-    Raises ArgumentError if the model has no attention that can be captured, is compiled, or is being captured already;
-    if a layer is unknown; and, during a call, if the budget is too small even for statistics.
+    Raises ArgumentError if the model has no attention that can be captured, is compiled, runs in replicas, or is being
+    captured already; if a layer is unknown; and, during a call, if the budget is too small even for statistics.
 
     >>> import torch
     >>> model = torch.nn.TransformerEncoderLayer(32, 4, batch_first=True).eval()
@@ -57,22 +63,30 @@ def capture(
     if budget is not None and (isinstance(budget, bool) or not isinstance(budget, int) or budget <= 0):
         raise ArgumentError(f"budget must be a whole number of bytes above 0, got {budget!r}: 2**30 is 1 GiB")
     _check_not_compiled(model)
+    _check_not_replicated(model)
     torch_modules, huggingface_modules = torch_attentions(model), huggingface_attentions(model)
-    reference_modules = reference_attentions(model)
-    known = torch_modules.keys() | huggingface_modules.keys() | reference_modules.keys()
-    names = [name for name, _ in model.named_modules() if name in known]
-    if not names:
+    reference_modules, adapted_modules = reference_attentions(model), adapted_attentions(model)
+    known = torch_modules | huggingface_modules | reference_modules
+    names = [name for name, _ in model.named_modules() if name in known.keys() | adapted_modules.keys()]
+    callers = possible_callers(model, names)
+    if not names and (not callers or not _may_be_seen(model, callers)):
         raise ArgumentError(
             f"model must contain attention that can be captured, and {type(model).__name__} has none: neither "
-            "torch.nn.MultiheadAttention, nor glassformer's, nor Hugging Face's AttentionInterface. Where a model "
-            "computes attention in its own code, call observe(q, k, v) there"
+            "torch.nn.MultiheadAttention, nor glassformer's, nor Hugging Face's AttentionInterface, nor a call of "
+            "F.scaled_dot_product_attention. Where a model computes attention in its own code, call observe(q, k, v) "
+            "there, or observe_weights(weights) with weights that it returns"
         )
-    chosen = names if layers is None else _choose(names, layers)
-    captured = Captured(dict.fromkeys(chosen, want), budget)
+    patterns = _read_patterns(layers, names, callers)
+    chosen = names if patterns is None else [name for name in names if matches(name, patterns)]
+    running = Running(model)
+    captured = Captured(dict.fromkeys(chosen, want), budget, running)
     with ExitStack() as stack:
         stack.enter_context(capturing_torch(_only(torch_modules, chosen), captured))
         stack.enter_context(capturing_huggingface(model, _only(huggingface_modules, chosen), captured))
         stack.enter_context(capturing_reference(_only(reference_modules, chosen), captured))
+        stack.enter_context(capturing_adapted(_only(adapted_modules, chosen), captured))
+        stack.enter_context(capturing_calls(callers, known.values(), patterns, running, captured, want))
+        stack.enter_context(running.followed())
         yield captured
 
 
@@ -80,24 +94,46 @@ def _only(found: Mapping[str, Kind], chosen: Sequence[str]) -> dict[str, Kind]:
     return {name: found[name] for name in chosen if name in found}
 
 
-def _choose(names: Sequence[str], layers: str | Iterable[str]) -> list[str]:
-    """Return the names that match one of the patterns, in their order in the model."""
+def _may_be_seen(model: nn.Module, callers: Mapping[str, nn.Module]) -> bool:
+    """Return whether attention can be found when it is called: not where the code is known to have no such call."""
+    of_transformers = type(model).__module__.startswith("transformers.")
+    return not of_transformers or any(names_a_call(module) for module in callers.values())
+
+
+def _read_patterns(
+    layers: str | Iterable[str] | None, names: Sequence[str], callers: Iterable[str]
+) -> tuple[str, ...] | None:
+    """Return the patterns of paths, each of which matches an attention or a module that may call attention."""
+    if layers is None:
+        return None
+    known = [*names, *callers]
+    example = known[0]
     patterns = [layers] if isinstance(layers, str) else layers
     if not isinstance(patterns, Iterable):
-        raise ArgumentError(f"layers must be paths of attentions, such as {names[0]!r}, got {layers!r}")
-    chosen = set()
+        raise ArgumentError(f"layers must be paths of attentions, such as {example!r}, got {layers!r}")
+    read: list[str] = []
     for pattern in patterns:
         if not isinstance(pattern, str):
-            raise ArgumentError(f"layers must be paths of attentions, such as {names[0]!r}, got {pattern!r}")
-        matches = [name for name in names if name == pattern or fnmatchcase(name, pattern)]
-        if not matches:
-            near = difflib.get_close_matches(pattern, names, n=5, cutoff=0.3) or names[:5]
+            raise ArgumentError(f"layers must be paths of attentions, such as {example!r}, got {pattern!r}")
+        if not any(matches(name, [pattern]) for name in known):
+            likely = names or known
+            near = difflib.get_close_matches(pattern, likely, n=5, cutoff=0.3) or likely[:5]
+            kinds = "attentions" if names else "modules that may call attention"
             raise ArgumentError(
-                f"layers must be among the model's {len(names)} attentions, got {pattern!r}: near it "
+                f"layers must be among the model's {len(likely)} {kinds}, got {pattern!r}: near it "
                 f"{'is' if len(near) == 1 else 'are'} {', '.join(map(repr, near))}"
             )
-        chosen.update(matches)
-    return [name for name in names if name in chosen]
+        read.append(pattern)
+    return tuple(read)
+
+
+def _check_not_replicated(model: nn.Module) -> None:
+    for name, module in model.named_modules():
+        if isinstance(module, nn.DataParallel) and len(module.device_ids) > 1:
+            path = f"model.{name}" if name else "model"
+            raise ArgumentError(
+                f"{path} runs copies in threads of their own, whose attention can't be recorded: capture {path}.module"
+            )
 
 
 def _check_not_compiled(model: nn.Module) -> None:

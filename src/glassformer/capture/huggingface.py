@@ -10,11 +10,15 @@ import torch
 from torch import Tensor, nn
 
 from glassformer.attention.observe import observe
+from glassformer.attention.want import Want
 from glassformer.capture.record import Captured
+from glassformer.capture.sdpa import cast_as_autocast
 from glassformer.errors import ArgumentError
 
 NAME = "glassformer_capture"
 """Name of the attention function in Hugging Face's registries."""
+
+NOTHING = Want()
 
 
 def huggingface_attentions(model: nn.Module) -> dict[str, nn.Module]:
@@ -99,7 +103,9 @@ def _recording_function(
         position_bias: Tensor | None = None,
         **settings: Any,
     ) -> tuple[Tensor, None]:
-        if module not in names or captured.is_elsewhere():
+        softcap, sinks = settings.get("softcap"), settings.get("s_aux")
+        recorded = module in names and not captured.is_elsewhere()
+        if not recorded and softcap is None and sinks is None:
             return unrecorded(
                 module,
                 query,
@@ -112,11 +118,12 @@ def _recording_function(
                 position_bias=position_bias,
                 **settings,
             )
-        for name in ("softcap", "s_aux", "cache"):
-            if settings.get(name) is not None:
-                raise ArgumentError(
-                    f"{names[module]} computes attention with {name}, which observe doesn't: choose other layers"
-                )
+        if settings.get("cache") is not None:
+            raise ArgumentError(
+                f"{names.get(module, NAME)} computes attention with a paged cache, which observe doesn't: generate "
+                "with another cache"
+            )
+        query, key, value = cast_as_autocast(query, key, value)
         q_len, k_len = query.shape[2], key.shape[2]
         flag = getattr(module, "is_causal", True) if is_causal is None else is_causal
         causal = bool(flag) and q_len > 1 and attention_mask is None
@@ -128,11 +135,24 @@ def _recording_function(
         # Queries that come after cached keys stand at the end of them: distances count from there.
         if flag and q_len < k_len and (keep is None or bool(keep[..., -1, -1].all())):
             causal = True
-        want = captured.reserve(names[module], query.shape[0], query.shape[1], q_len, k_len)
+        want = NOTHING  # torch's fused form has neither cap nor sinks
+        if recorded:
+            want = captured.reserve(names[module], query.shape[0], query.shape[1], q_len, k_len)
         output, observation = observe(
-            query, key, value, keep=keep, bias=bias, causal=causal, scale=scaling, dropout=dropout, want=want
+            query,
+            key,
+            value,
+            keep=keep,
+            bias=bias,
+            causal=causal,
+            scale=scaling,
+            softcap=softcap,
+            sinks=sinks,
+            dropout=dropout,
+            want=want,
         )
-        captured.add(names[module], observation)
+        if recorded:
+            captured.add(names[module], observation)
         return output.transpose(1, 2).contiguous(), None
 
     return attend_and_record

@@ -1,6 +1,6 @@
 """The record that `capture` fills: observations by the path of the module, within a budget of memory."""
 
-import threading
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
@@ -11,11 +11,17 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from glassformer.attention.observation import BY_QUERY, Observation
+from glassformer.attention.observe import observe_weights
 from glassformer.attention.want import Want, tile_size
+from glassformer.capture.running import Running, in_backward
 from glassformer.errors import ArgumentError
 
 FALLBACK_TILES, FALLBACK_TOP = 64, 8
 """Tiles a side of the maps, and keys of each query, that replace full maps where these don't fit the budget."""
+
+NOTHING_SEEN = "the model ran, but called none of torch's attention functions"
+NOTHING_SEEN_FIX = "where it computes attention in its own code, call observe(q, k, v) or observe_weights(weights)"
+"""What an empty record says of a model in which no attention was known in advance."""
 
 Sizes = tuple[int, int, int, int]
 """Batch, heads, queries and keys of a call."""
@@ -47,21 +53,35 @@ class Captured(Mapping[str, Observation]):
     """The Observation of each attention of a model, by its path: `captured["encoder.layers.0.self_attn"]`.
 
     Calls that continue one another, such as the steps of generation with a cache, are joined into one Observation, with
-    the queries of all steps. Calls on different inputs stay apart: `calls` returns them.
+    the queries of all steps. An attention that is called several times in one forward pass, such as a layer that the
+    model shares, has a name for each: `captured["layer.attention@0"]`, `captured["layer.attention@1"]`. Calls on
+    different inputs stay apart: `calls` returns them.
 
     Example: docs/inside.md.
     """
 
-    def __init__(self, wants: Mapping[str, Want], budget: int | None) -> None:
+    def __init__(self, wants: Mapping[str, Want], budget: int | None, running: Running) -> None:
         """Take the facts that are wanted from each attention, by path in the order of the model, and the budget."""
         self._wants = dict(wants)
-        self._thread = threading.get_ident()
-        self._share = None if budget is None else budget // max(1, len(wants))
+        self._running = running
+        self._budget = budget
+        self._sharers = dict.fromkeys(wants, max(1, len(wants)))
+        self._shares = dict.fromkeys(wants, 0 if budget is None else budget // max(1, len(wants)))
         self._spent = dict.fromkeys(wants, 0)
         self._calls: dict[str, list[Observation]] = {name: [] for name in wants}
         self._sizes: dict[str, list[Sizes]] = {name: [] for name in wants}
+        self._passes: dict[str, list[int]] = {name: [] for name in wants}
         self.dropped: dict[str, str] = {}
         """The facts that the budget left out, and their replacements, in words, by the path of the attention."""
+
+    def add_name(self, name: str, want: Want, sharers: int) -> None:
+        """Take an attention that wasn't known before its first call, whose share of the budget is one of `sharers`."""
+        if name in self._wants:
+            return
+        self._wants[name], self._spent[name], self._sharers[name] = want, 0, sharers
+        if self._budget is not None:
+            self._shares[name] = min(self._budget // sharers, self._budget - sum(self._shares.values()))
+        self._calls[name], self._sizes[name], self._passes[name] = [], [], []
 
     def reserve(self, name: str, batch: int, heads: int, q_len: int, k_len: int) -> Want:
         """Return the facts that the next call of this attention can afford, and count their memory as spent.
@@ -70,10 +90,14 @@ class Captured(Mapping[str, Observation]):
         """
         want = self._wants[name].fitted(q_len, k_len)
         sizes = batch, heads, q_len, k_len
+        if in_backward():  # a checkpoint computes the call again: with the same facts, but they are recorded already
+            known = zip(self._sizes[name], self._calls[name], strict=False)
+            return next((call.want for before, call in known if before == sizes), want)
         self._sizes[name].append(sizes)
-        if self._share is None:
+        self._passes[name].append(self._running.passes if self._running.modules else -len(self._passes[name]))
+        if self._budget is None:
             return want
-        left = self._share - self._spent[name]
+        left = self._shares[name] - self._spent[name]
         smaller = want
         for smaller, words in _smaller_wants(want, k_len):
             if bytes_needed(smaller, *sizes) <= left:
@@ -85,40 +109,91 @@ class Captured(Mapping[str, Observation]):
                     )
                 self._spent[name] += bytes_needed(smaller, *sizes)
                 return smaller
-        count, least = len(self._wants), self._spent[name] + bytes_needed(smaller, *sizes)
+        count, least = self._sharers[name], self._spent[name] + bytes_needed(smaller, *sizes)
         raise ArgumentError(
-            f"budget must leave {_format_bytes(least)} for the statistics of {name}, got {_format_bytes(self._share)} "
-            f"for each of {count} attentions: raise it to {_format_bytes(count * least)}, want less, or choose layers"
+            f"budget must leave {_format_bytes(least)} for the statistics of {name}, got "
+            f"{_format_bytes(self._shares[name])} for each of {count} attentions: raise it to "
+            f"{_format_bytes(count * least)}, want less, or choose layers"
         )
 
     def is_elsewhere(self) -> bool:
         """Return whether another thread is at work than the one that captures: its calls are not recorded."""
-        return threading.get_ident() != self._thread
+        return self._running.is_elsewhere()
 
     def add(self, name: str, observation: Observation) -> None:
         """Append the Observation of a call."""
-        self._calls[name].append(observation)
+        if not in_backward():
+            self._calls[name].append(observation)
+
+    def add_weights(self, name: str, weights: Tensor) -> None:
+        """Append the Observation of a call of which only the weights (batch, heads, queries, keys) are known."""
+        if self.is_elsewhere():
+            return
+        want = self.reserve(name, *weights.shape)
+        if unknown := [fact for fact in ("lse", "max_score") if getattr(want, fact)]:
+            verb = "is" if len(unknown) == 1 else "are"
+            self.dropped.setdefault(name, f"{' and '.join(unknown)} {verb} not known from weights alone")
+        self.add(name, observe_weights(weights, want))
 
     def calls(self, name: str) -> list[Observation]:
         """Return the Observation of each call, in their order."""
-        if name not in self._calls:
-            raise UnknownAttentionError(
-                f"nothing was captured of {name!r}: choose one of {', '.join(self) or 'none, for none was called'}"
-            )
-        return self._calls[name]
+        if name in self._calls:
+            return self._calls[name]
+        path = self.path(name)
+        return [self._calls[path][n] for n in self._numbers(name)]
 
     def lengths(self, name: str) -> tuple[int, int]:
         """Return how many queries and keys the Observation of this name has."""
-        sizes = self._sizes[name]
+        sizes = [self._sizes[self.path(name)][n] for n in self._numbers(name)]
         return sum(q_len for _, _, q_len, _ in sizes), max(k_len for *_, k_len in sizes)
 
+    def path(self, name: str) -> str:
+        """Return the path of the module that has a name: without the number of a call in a forward pass."""
+        return name if name in self._wants else name.rpartition("@")[0]
+
+    def _numbers(self, name: str) -> list[int]:
+        """Return which calls of its module a name stands for."""
+        groups = self._groups(self.path(name)) if self.path(name) in self._wants else {}
+        if name in groups:
+            return groups[name]
+        if name in self._calls:  # called never, or several times in one pass
+            return list(range(len(self._calls[name])))
+        raise UnknownAttentionError(f"nothing was captured of {name!r}: {self._what_there_is()}")
+
+    def _what_there_is(self) -> str:
+        if len(self):
+            return f"choose one of {', '.join(self)}"
+        if self._wants or not self._running.passes:
+            return "choose one of none, for none was called"
+        return f"{NOTHING_SEEN}: {NOTHING_SEEN_FIX}"
+
+    def _groups(self, path: str) -> dict[str, list[int]]:
+        """Return the names under which the calls of a module are read, each with the numbers of its calls."""
+        sizes, passes = self._sizes[path], self._passes[path]
+        count = len(self._calls[path])
+        seen: Counter[int] = Counter()
+        turns: list[int] = []
+        for number in passes[:count]:
+            turns.append(seen[number])
+            seen[number] += 1
+        steps = zip(pairwise(sizes[:count]), turns[1:], strict=True)
+        if not any(turns) or all(_grows(*pair) if turn else _continues(*pair) for pair, turn in steps):
+            return {path: list(range(count))}
+        return {f"{path}@{turn}": [n for n in range(count) if turns[n] == turn] for turn in sorted(set(turns))}
+
     def __getitem__(self, name: str) -> Observation:
-        calls = self.calls(name)
+        calls, numbers = self.calls(name), self._numbers(name)
         if not calls:
             raise UnknownAttentionError(f"{name} was not called: call the model inside the context")
         if len(calls) == 1:
             return calls[0]
-        sizes = self._sizes[name]
+        groups = self._groups(self.path(name))
+        if name not in groups:
+            raise UnknownAttentionError(
+                f"{name} was called {len(groups)} times in a forward pass: choose one of {', '.join(groups)}, or "
+                f"captured.calls({name!r}) has them all"
+            )
+        sizes = [self._sizes[self.path(name)][n] for n in numbers]
         for before, after in pairwise(sizes):
             if not _continues(before, after):
                 raise ArgumentError(
@@ -135,21 +210,27 @@ class Captured(Mapping[str, Observation]):
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     def __iter__(self) -> Iterator[str]:
-        return (name for name, calls in self._calls.items() if calls)
+        for path, calls in self._calls.items():
+            if calls:
+                yield from self._groups(path)
 
     def __len__(self) -> int:
-        return sum(map(bool, self._calls.values()))
+        return sum(1 for _ in self)
 
     def __repr__(self) -> str:
-        lines = [f"Captured {len(self)} attention{'s' if len(self) != 1 else ''}"]
-        width = max((len(name) for name in self), default=0)
-        for name in self:
-            heads = self._sizes[name][-1][1]
+        names = list(self)
+        lines = [f"Captured {len(names)} attention{'s' if len(names) != 1 else ''}"]
+        if not names and not self._wants and self._running.passes:
+            lines += [f"  {NOTHING_SEEN}", f"  {NOTHING_SEEN_FIX}"]
+        width = max(map(len, names), default=0)
+        for name in names:
+            numbers, path = self._numbers(name), self.path(name)
+            heads = self._sizes[path][numbers[-1]][1]
             queries, k_len = self.lengths(name)
-            calls = f", {len(self._calls[name])} calls" if len(self._calls[name]) > 1 else ""
+            calls = f", {len(numbers)} calls" if len(numbers) > 1 else ""
             lines.append(f"  {name:{width}}  {heads} heads, {queries} queries x {k_len} keys{calls}")
-            if name in self.dropped:
-                lines.append(f"  {'':{width}}  {self.dropped[name]}")
+            if path in self.dropped:
+                lines.append(f"  {'':{width}}  {self.dropped[path]}")
         return "\n".join(lines)
 
 
@@ -195,9 +276,14 @@ def _continues(before: Sizes, after: Sizes) -> bool:
     fixed size, one more query meets the same keys.
     """
     (*batch_heads, _, keys), (*others, queries, all_keys) = before, after
-    grown = all_keys == keys + queries
-    same = all_keys == keys and queries == 1 and all_keys > 1
-    return batch_heads == others and (grown or same)
+    same = batch_heads == others and all_keys == keys and queries == 1 and all_keys > 1
+    return same or _grows(before, after)
+
+
+def _grows(before: Sizes, after: Sizes) -> bool:
+    """Return whether the new queries' keys were added to those of the call before."""
+    (*batch_heads, _, keys), (*others, queries, all_keys) = before, after
+    return batch_heads == others and all_keys == keys + queries
 
 
 def _join_steps(calls: Sequence[Observation], k_lens: Sequence[int]) -> Observation:

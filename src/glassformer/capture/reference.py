@@ -7,7 +7,6 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from glassformer.attention.observe import observe_weights
 from glassformer.capture.record import Captured
 from glassformer.errors import ArgumentError
 from glassformer.reference import multi_head, self_attention, transformer
@@ -27,22 +26,8 @@ def capturing_reference(modules: Mapping[str, nn.Module], captured: Captured) ->
     """Record the attention of these modules inside the context."""
     with ExitStack() as stack:
         for name, module in modules.items():
-            stack.enter_context(_reading_weights(name, module, _recorder(name, captured)))
+            stack.enter_context(_reading_weights(name, module, partial(captured.add_weights, name)))
         yield
-
-
-def _recorder(name: str, captured: Captured) -> Record:
-    """Return a function that records facts about weights."""
-
-    def record(weights: Tensor) -> None:
-        if captured.is_elsewhere():
-            return
-        want = captured.reserve(name, *weights.shape)
-        if want.lse:
-            captured.dropped.setdefault(name, "lse is not known from weights alone")
-        captured.add(name, observe_weights(weights, want))
-
-    return record
 
 
 @contextmanager

@@ -40,7 +40,7 @@ def capturing_torch(modules: Mapping[str, nn.MultiheadAttention], captured: Capt
                     f"{name or 'model'} is being captured already, or its forward was replaced: one capture at a time"
                 )
             ours = module if isinstance(module, MultiheadAttention) else as_ours(module)
-            stack.enter_context(ours.computed_by(_recording_function(name, captured)))
+            stack.enter_context(ours.computed_by(recording_function(name, captured)))
             if ours is not module:
                 # Layers of torch.nn that find False here call the attention in place of their fast path.
                 stack.enter_context(_attributes_set(module, forward=_Forward(module, ours), _qkv_same_embed_dim=False))
@@ -91,7 +91,7 @@ def _attributes_set(module: nn.Module, **values: Any) -> Iterator[None]:
         module.__dict__.update(before)
 
 
-def _recording_function(name: str, captured: Captured) -> AttentionFunction:
+def recording_function(name: str, captured: Captured) -> AttentionFunction:
     """Return an attention function that records what it computes."""
 
     def attend_and_record(problem: Problem, dropout: float, want: Want | None) -> tuple[Tensor, Tensor | None]:

@@ -219,7 +219,7 @@ def _from_capture(
             one = one[entry]
         group, queries, keys = _group_and_axes(path, two_texts)
         if isinstance(seen, Captured):
-            sizes, dropped = seen.lengths(path), seen.dropped.get(path, "")
+            sizes, dropped = seen.lengths(path), seen.dropped.get(seen.path(path), "")
         else:
             sizes, dropped = _lengths(one), ""
         one = _with_tokens(one, axes, (queries, keys), sizes, tokens, target)

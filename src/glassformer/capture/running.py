@@ -1,0 +1,67 @@
+"""The modules of a model that are running, by which a call is attributed to its module."""
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from torch import nn
+from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
+from torch.overrides import TorchFunctionMode
+from torch.utils.module_tracker import ModuleTracker
+
+_TRACKER = ModuleTracker()
+
+
+def in_backward() -> bool:
+    """Return whether autograd is at work in this thread, so that a forward pass is one computed again."""
+    return _TRACKER.is_bw
+
+
+class Running:
+    """The modules of a model that are running in the thread that made this, outermost first.
+
+    Two hooks of torch.nn that are called for every module keep it. The model itself gets none, so that a copy of it is
+    as it would be elsewhere.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        self.names = {module: name for name, module in model.named_modules()}
+        self.modules: list[nn.Module] = []
+        self.passes = 0
+        """Number of forward passes that have begun: calls of a module while no other was running."""
+        self.suspended: TorchFunctionMode | None = None
+        """A mode that torch switched off for a backward pass: it is on while a checkpoint computes a forward pass."""
+        self._resumed: TorchFunctionMode | None = None
+        self._thread = threading.get_ident()
+
+    @contextmanager
+    def followed(self) -> Iterator[None]:
+        """Keep the list inside the context."""
+        with register_module_forward_pre_hook(self._enter), register_module_forward_hook(self._leave, always_call=True):
+            try:
+                yield
+            finally:
+                self.modules.clear()
+                self.names = {}  # the record that outlives the context must not keep the model alive
+
+    def is_elsewhere(self) -> bool:
+        """Return whether another thread is at work, and not for this one, as autograd's threads are."""
+        return threading.get_ident() != self._thread and not in_backward()
+
+    def _enter(self, module: nn.Module, inputs: Any) -> None:
+        if module in self.names and not self.is_elsewhere():
+            if not self.modules:
+                self.passes += 1
+                if self.suspended is not None:
+                    self._resumed = self.suspended
+                    self._resumed.__enter__()
+            self.modules.append(module)
+
+    def _leave(self, module: nn.Module, inputs: Any, output: Any) -> None:
+        if module in self.modules and not self.is_elsewhere():
+            while self.modules.pop() is not module:
+                pass
+            if not self.modules and self._resumed is not None:
+                self._resumed.__exit__(None, None, None)
+                self._resumed = None
