@@ -13,6 +13,7 @@ from torch.utils.checkpoint import checkpoint
 
 from glassformer import GlassformerError, MultiheadAttention, Want, capture, watch
 from glassformer.capture.alarms import AttentionWarning
+from glassformer.capture.sightings import read_sightings
 from glassformer.errors import ArgumentError
 
 from .conftest import make_encoder
@@ -48,6 +49,52 @@ def test_looks_at_every_so_manieth_step_and_leaves_the_others_alone(model):
     assert attributes(model) == before
     assert [sighting.step for sighting in seen.sightings] == [0, 3, 6]
     assert list(seen.sightings[0].figures) == PATHS
+
+
+@pytest.mark.parametrize(
+    ("steps", "seen_at"),
+    [
+        (range(1, 8), [1, 3, 6]),
+        ([0, 2, 4, 6, 8, 10], [0, 4, 6, 10]),  # the next multiple of 3 is reached or passed
+        ([7, 8, 9, 10], [7, 9]),
+        ([4, 5, 0, 1, 2, 3], [4, 0, 3]),
+    ],
+)
+def test_steps_are_looked_at_by_their_numbers(model, steps, seen_at):
+    with watch(model, every=3) as seen:
+        for step in steps:
+            model(inputs())
+            seen.log(step)
+    assert [sighting.step for sighting in seen.sightings] == seen_at
+
+
+def test_step_looks_inside_alone(model):
+    before = attributes(model)
+    seen = watch(model, every=3)
+    for step in range(1, 8):
+        with seen.step(step):
+            assert seen.watching == (step in (1, 3, 6))
+            model(inputs())
+        assert attributes(model) == before
+    assert [sighting.step for sighting in seen.sightings] == [1, 3, 6]
+
+
+def test_a_training_that_goes_on_has_the_sightings_of_before(model, tmp_path):
+    path = tmp_path / "attention.jsonl"
+    first = watch(model, every=2, file=path)
+    for step in range(5):
+        with first.step(step):
+            model(inputs())
+    with path.open("a") as file:
+        file.write('{"step": 6, "lay')
+    second = watch(model, every=2, file=path)
+    second.restore(3)
+    assert [sighting.step for sighting in second.sightings] == [0, 2]
+    for step in (4, 5, 6):
+        with second.step(step):
+            model(inputs())
+    assert [sighting.step for sighting in read_sightings(path)] == [0, 2, 4, 6]
+    assert len(path.read_text().splitlines()) == 4
 
 
 def test_figures_are_those_of_the_captured_facts(model):
@@ -90,6 +137,20 @@ def test_entropy_of_causal_attention_is_a_share_of_what_a_query_may_see():
         attention(x, x, x, attn_mask=causal, is_causal=True)
         [facts] = seen.log(0).figures.values()
     assert_close(facts["entropy"], [1.0] * 3)
+
+
+def test_entropy_of_padded_attention_is_a_share_of_what_is_no_padding():
+    attention = MultiheadAttention(E, 3, batch_first=True)
+    with torch.no_grad():
+        attention.in_proj_weight.zero_()
+    x = inputs()
+    padding = torch.arange(L).expand(B, L) >= torch.tensor([[3], [L]])
+    causal = nn.Transformer.generate_square_subsequent_mask(L) != 0
+    for mask in (None, causal):
+        with watch(attention, want=Want(entropy=True)) as seen:
+            attention(x, x, x, key_padding_mask=padding, attn_mask=mask)
+            [facts] = seen.log(0).figures.values()
+        assert_close(facts["entropy"], [1.0] * 3)
 
 
 def test_queries_that_look_nowhere_dont_count(model):
@@ -294,6 +355,17 @@ def test_heads_whose_scores_run_away_and_collapse_are_named():
     assert all(alarm.now < 0.02 < 0.1 < alarm.before for alarm in alarms if alarm.kind == "collapse")
     assert "alarms" in seen.sightings[2].to_json()
     assert not seen.sightings[3].alarms
+
+
+def test_alarm_is_called_in_place_of_a_warning():
+    alarming: list[int] = []
+    attention, _ = next(scaled_steps([1.0]))
+    x = inputs()
+    with watch(attention, every=1, alarm=lambda sighting: alarming.append(sighting.step)) as seen:
+        for number in range(3):
+            attention(x * 60**number, x, x)
+            seen.log(number)
+    assert alarming == [1, 2]
 
 
 def test_figures_that_are_no_numbers_are_warned_of_and_null_in_the_file(tmp_path):

@@ -54,6 +54,7 @@ def draw_heat(axes: Any, sightings: Sequence[Sighting], fact: str) -> None:
         (sighting.step, first[alarm.layer] + alarm.head + 0.5)
         for sighting in sightings
         for alarm in sighting.alarms
+        if alarm.layer in first and alarm.head < heads[alarm.layer]
         if (alarm.kind == "collapse") == (fact in ("entropy", "sink", "distance"))
     ]
     count = f": {len(marks)} warnings" if len(marks) > 1 else ": 1 warning" if marks else ""

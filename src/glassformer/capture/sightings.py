@@ -6,13 +6,21 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
+from msgspec import Struct
+
+from glassformer.decoding import Natural, decode_json, open_regular
 from glassformer.errors import ArgumentError
-from glassformer.files import open_to_append
+from glassformer.files import open_to_append, replacing
 
 MEANS, HIGHEST = ("entropy", "sink", "distance"), ("max_score", "lse")
 """Facts whose mean over the queries describes a head, and facts of which the largest number does."""
+
+MOST_NAMED = 3
+"""Most heads that one warning names."""
+LONGEST = 1 << 22
+"""Most bytes of a line: 40 of each fact of a head."""
 
 Figures = dict[str, dict[str, list[float]]]
 """A number for each head, by the path of the attention and the fact."""
@@ -67,6 +75,11 @@ class Sighting:
             ]
         return line
 
+    def describe_alarms(self) -> str:
+        """Return a text that names the first heads that were warned of, and says how many more there are."""
+        more = len(self.alarms) - MOST_NAMED
+        return "; ".join(map(str, self.alarms[:MOST_NAMED])) + (f"; and {more} more" if more > 0 else "")
+
     def to_scalars(self) -> dict[str, float]:
         """Return a few numbers for each layer, by names for a logger: of each fact the mean head and the extreme one.
 
@@ -91,6 +104,65 @@ def append_sighting(path: Path, sighting: Sighting) -> None:
         file.write(line)
 
 
+def read_sightings(path: Path) -> list[Sighting]:
+    """Read the lines that can be used, by rising steps: none if there is no file, and none that was cut off.
+
+    Where the steps go back, because a training went on from an earlier one, the lines that were written first are left
+    out.
+    """
+    found: list[Sighting] = []
+    if not path.exists():
+        return found
+    with os.fdopen(open_regular(path, error=ArgumentError), "rb") as file:
+        while line := file.readline(LONGEST):
+            try:
+                sighting = decode_json(line, _Line).sighting()
+            except ValueError:
+                continue
+            while found and found[-1].step >= sighting.step:
+                found.pop()
+            found.append(sighting)
+    return found
+
+
+def keep_sightings_until(path: Path, last: int) -> list[Sighting]:
+    """Remove the lines of later steps than the `last`, and return the others."""
+    if not path.exists():
+        return []
+    kept = [sighting for sighting in read_sightings(path) if sighting.step <= last]
+    with replacing(path) as file:
+        for sighting in kept:
+            file.write((json.dumps(sighting.to_json(), allow_nan=False) + "\n").encode())
+    return kept
+
+
+class _AlarmLine(Struct, frozen=True):
+    """A head that was warned of, as files hold it."""
+
+    layer: str
+    head: Natural
+    kind: Literal["collapse", "runaway", "nan"]
+    before: float | None = None
+    now: float | None = None
+
+
+class _Line(Struct, frozen=True):
+    """A line of the file."""
+
+    step: Natural
+    layers: dict[str, dict[str, list[float | None]]]
+    alarms: list[_AlarmLine] = []
+
+    def sighting(self) -> Sighting:
+        """Return what the line says."""
+        figures = {
+            layer: {fact: [_number(value) for value in values] for fact, values in facts.items()}
+            for layer, facts in self.layers.items()
+        }
+        alarms = (Alarm(one.layer, one.head, one.kind, _number(one.before), _number(one.now)) for one in self.alarms)
+        return Sighting(self.step, figures, tuple(alarms))
+
+
 def facts_of(sightings: Sequence[Sighting]) -> list[str]:
     """Return the facts that some sighting has, in the order in which they are drawn."""
     there = {fact for sighting in sightings for facts in sighting.figures.values() for fact in facts}
@@ -102,7 +174,7 @@ def heads_of(sightings: Sequence[Sighting]) -> dict[str, int]:
     heads: dict[str, int] = {}
     for sighting in sightings:
         for layer, facts in sighting.figures.items():
-            heads[layer] = max(heads.get(layer, 0), *(len(values) for values in facts.values()))
+            heads[layer] = max([heads.get(layer, 0), *(len(values) for values in facts.values())])
     return heads
 
 
@@ -111,6 +183,10 @@ def series(sightings: Sequence[Sighting], layer: str, fact: str) -> Iterator[Seq
     for sighting in sightings:
         facts: Mapping[str, list[float]] = sighting.figures.get(layer, {})
         yield facts.get(fact, ())
+
+
+def _number(value: float | None) -> float:
+    return math.nan if value is None else value
 
 
 def _finite(value: float) -> float | None:
