@@ -54,6 +54,8 @@ class Observation:
     received: Tensor
     distance: Tensor
     lse: Tensor
+    max_score: Tensor
+    sink: Tensor
     rows: Tensor
     pooled: Tensor
     pooled_heads: Tensor
@@ -136,8 +138,8 @@ class Observation:
     def to_pandas(self) -> dict[str, Any]:
         """Return DataFrames: `queries` with a row for each entry, head and query, `keys` with one for each key.
 
-        `queries` has entropy, distance, lse and the top weights and keys, `keys` received; maps are in neither. Needs
-        the extra `pandas`.
+        `queries` has what is one number for each query (entropy, distance, lse, max_score, sink) and the top weights
+        and keys, `keys` received; maps are in neither. Needs the extra `pandas`.
         """
         try:
             import pandas as pd
@@ -147,7 +149,7 @@ class Observation:
         sizes: dict[str, tuple[int, ...]] = {}
         for name, x in self.to_numpy().items():
             x = x if self.batch is not None else x[None]
-            if name in ("entropy", "distance", "lse", "received"):
+            if name == "received" or name in BY_QUERY:
                 table = "keys" if name == "received" else "queries"
                 tables.setdefault(table, {})[name] = x.ravel()
             elif name in ("top", "top_keys"):
@@ -196,11 +198,15 @@ class Observation:
         return f"Observation of {of}\n" + "\n".join(f"  {name:12} {words}" for name, words in said.items())
 
 
+BY_QUERY = ("entropy", "distance", "lse", "max_score", "sink")
+"""The facts that are one number for each query: (batch, heads, q_len)."""
 _ORDER = (
     "entropy",
     "received",
     "distance",
     "lse",
+    "max_score",
+    "sink",
     "top",
     "top_keys",
     "rows",
@@ -211,26 +217,34 @@ _ORDER = (
 )
 
 
+_SAID_ON_AVERAGE = {  # unit, format
+    "entropy": ("nats", ".2f"),
+    "distance": ("positions", ".2f"),
+    "sink": ("of a query's weight", ".1%"),
+}
+
+
 def _said(name: str, facts: dict[str, Tensor]) -> str:
     """Return a fact in a line: what a reader wants to know first."""
     x = facts[name].detach().float()
     size = " x ".join(map(str, x.shape))
     if not x.numel():
         return size
-    if name in ("entropy", "distance"):
-        unit = "nats" if name == "entropy" else "positions"
-        if "lse" in facts:  # queries that look nowhere say nothing
-            x = x.masked_fill(facts["lse"] == -torch.inf, torch.nan)
+    if name in _SAID_ON_AVERAGE:
+        words, form = _SAID_ON_AVERAGE[name]
+        for score in ("lse", "max_score"):  # queries that look nowhere say nothing
+            if score in facts:
+                x = x.masked_fill(facts[score] == -torch.inf, torch.nan)
         by_head = x.nanmean(-1) if x.dim() == 2 else x.nanmean((0, -1))
         low, high = int(by_head.nan_to_num(torch.inf).argmin()), int(by_head.nan_to_num(-torch.inf).argmax())
-        range_ = f"head {low} {by_head[low]:.2f}, head {high} {by_head[high]:.2f}"
-        return f"{x.nanmean():.2f} {unit} on average; {range_}  ({size})"
+        range_ = f"head {low} {by_head[low]:{form}}, head {high} {by_head[high]:{form}}"
+        return f"{x.nanmean():{form}} {words} on average; {range_}  ({size})"
     if name == "received":
         by_head = x if x.dim() == 2 else x.mean(0)
         head, key = divmod(int(by_head.argmax()), x.shape[-1])
         share = by_head[head, key] / by_head[head].sum().clamp(min=1e-30)
         return f"most by key {key} of head {head}: {share:.1%} of that head's attention  ({size})"
-    if name == "lse":
+    if name in ("lse", "max_score"):
         seen = x[x > -torch.inf]
         return f"{seen.min():.2f} to {seen.max():.2f}  ({size})" if seen.numel() else f"nothing seen  ({size})"
     if name == "top":
@@ -245,6 +259,8 @@ _BY_HEAD = {  # title, label of the colour bar
     "distance": ("how far each query looks, positions", "positions"),
     "received": ("attention received by each key", "sum of weights"),
     "lse": ("log-sum-exp of each query's scores", "nats"),
+    "max_score": ("largest score of each query", "score"),
+    "sink": ("weight of each query on the first keys", "weight"),
     "top": ("largest weight of each query", "weight"),
 }
 _MAPS = {"pooled": "weights, mean of heads, summed in tiles", "head_mean": "weights, mean of heads"}
@@ -267,7 +283,7 @@ def _fit(
 ) -> _Words:
     """Check the tokens against the facts that tell the number of keys or of queries, and the queries of `rows`."""
     keys = [facts[name].shape[-1] for name in ("received", "rows", "head_mean", "weights") if name in facts]
-    queries = [facts[name].shape[-1] for name in ("entropy", "distance", "lse") if name in facts]
+    queries = [facts[name].shape[-1] for name in BY_QUERY if name in facts]
     queries += [facts[name].shape[-2] for name in ("top", "head_mean", "weights") if name in facts]
     for name, given, sizes, unit in (("tokens", tokens, keys, "key"), ("target", target, queries, "query")):
         if given is None:

@@ -15,6 +15,7 @@ from glassformer.attention.kernels.plain import facts_of_weights, observe_plainl
 from glassformer.attention.kernels.statistics import Facts
 from glassformer.attention.masks import check_causal, check_masks, check_tensors
 from glassformer.attention.observation import Observation
+from glassformer.attention.variant import make_variant
 from glassformer.attention.want import SUMMARY, Want
 from glassformer.errors import ArgumentError
 
@@ -28,6 +29,10 @@ def observe(
     bias: Float[Tensor, "#batch #heads #q_len k_len"] | None = None,
     causal: bool = False,
     scale: float | None = None,
+    softcap: float | None = None,
+    sinks: Float[Tensor, " heads"] | None = None,
+    window: int | tuple[int | None, int | None] | None = None,
+    slopes: Float[Tensor, " heads"] | None = None,
     dropout: float = 0.0,
     want: Want = SUMMARY,
     budget: int | None = None,
@@ -79,15 +84,18 @@ def observe(
     want.check(q.shape[1], q.shape[2], k.shape[2])
     scale = 1 / math.sqrt(q.shape[3]) if scale is None else scale
     dtype = torch.promote_types(q.dtype, torch.float32)
-    output, facts = observe_problem(Problem(q, k, v, keep, bias, causal, scale, dtype, budget), want, dropout)
+    problem = Problem(q, k, v, keep, bias, causal, scale, dtype, budget)
+    if not (softcap is None and sinks is None and window is None and slopes is None):
+        problem.variant = make_variant(q, softcap, sinks, window, slopes)
+    output, facts = observe_problem(problem, want, dropout)
     return output, Observation(facts, want, batch=q.shape[0])
 
 
 def observe_weights(weights: Float[Tensor, "batch heads q_len k_len"], want: Want = SUMMARY) -> Observation:
     """Return what `want` asks about attention weights that exist already, such as those that a model returns.
 
-    The facts are those of `observe`, entropy being that of these weights; lse isn't known from them and is left out.
-    Rows needn't sum to 1, as after dropout.
+    The facts are those of `observe`, entropy being that of these weights; lse and max_score aren't known from them
+    and are left out. Rows needn't sum to 1, as after dropout.
 
     >>> observation = observe_weights(torch.tensor([[[[0.5, 0.5, 0.0], [0.0, 0.0, 1.0]]]]), Want(entropy=True))
     >>> observation.entropy.exp()  # how many keys a query looks at
@@ -101,7 +109,7 @@ def observe_weights(weights: Float[Tensor, "batch heads q_len k_len"], want: Wan
             "weights must be floating-point, (batch, heads, q_len, k_len), got "
             f"{weights.dtype} {tuple(weights.shape)}: for one head or entry, pass weights[None]"
         )
-    want = replace(want, lse=False)
+    want = replace(want, lse=False, max_score=False)
     want.check(*weights.shape[1:])
     w = weights.to(torch.promote_types(weights.dtype, torch.float32))
     facts = facts_of_weights(w, want, first=0, dtype=weights.dtype)

@@ -39,6 +39,12 @@ class Want:
     lse: bool = False
     """The normaliser, log Σ exp(s): p = exp(s - lse). (batch, heads, q_len); -inf where a query looks nowhere."""
 
+    max_score: bool = False
+    """The largest score of each query, max s: (batch, heads, q_len); -inf where a query looks nowhere."""
+
+    sink: int = 0
+    """Number of the first keys, on which the weight of each query is wanted: (batch, heads, q_len)."""
+
     top: int = 0
     """Number of the largest weights of each query, with their keys, to return: twice (batch, heads, q_len, top)."""
 
@@ -74,10 +80,10 @@ class Want:
                 raise ArgumentError(f"{name} must be positions, such as (0, 5), got {shown(given)}") from None
             if len(getattr(self, name)) > MOST_ROWS:
                 raise ArgumentError(f"{name} must be at most {MOST_ROWS:,} positions, got more")
-        for name in ("entropy", "received", "distance", "lse", "head_mean", "weights"):
+        for name in ("entropy", "received", "distance", "lse", "max_score", "head_mean", "weights"):
             if not isinstance(getattr(self, name), bool):
                 raise ArgumentError(f"{name} must be True or False, got {getattr(self, name)!r}: is it wanted or not?")
-        for name in ("top", "pooled", "pooled_heads"):
+        for name in ("sink", "top", "pooled", "pooled_heads"):
             number = getattr(self, name)
             try:
                 if isinstance(number, bool) or index(number) < 0:
@@ -90,8 +96,9 @@ class Want:
 
     def check(self, heads: int, q_len: int, k_len: int) -> None:
         """Raise ArgumentError unless this fits attention of this size."""
-        if self.top > k_len:
-            raise ArgumentError(f"top must be at most the number of keys, {k_len}, got {self.top}")
+        for name, number in (("top", self.top), ("sink", self.sink)):
+            if number > k_len:
+                raise ArgumentError(f"{name} must be at most the number of keys, {k_len}, got {number}")
         for name, chosen, most in (("rows", self.rows, q_len), ("row_heads", self.row_heads or (), heads)):
             for n in chosen:
                 if not -most <= n < most:
@@ -99,9 +106,10 @@ class Want:
                     raise ArgumentError(f"{name} must be among the {most} {them}, 0 to {most - 1}, got {n}")
 
     def fitted(self, q_len: int, k_len: int) -> "Want":
-        """Return what fits attention of this size: `top` at most the number of keys, and those `rows` that exist."""
+        """Return what fits attention of this size: at most all keys for `top` and `sink`, and `rows` that exist."""
         rows = tuple(n for n in self.rows if -q_len <= n < q_len)
-        return replace(self, top=min(self.top, k_len), rows=rows, row_heads=self.row_heads if rows else None)
+        top, sink = min(self.top, k_len), min(self.sink, k_len)
+        return replace(self, top=top, sink=sink, rows=rows, row_heads=self.row_heads if rows else None)
 
     @property
     def asked(self) -> tuple[str, ...]:

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from glassformer.attention.observation import Observation
+from glassformer.attention.observation import BY_QUERY, Observation
 from glassformer.attention.want import Want, tile_size
 from glassformer.errors import ArgumentError
 
@@ -156,7 +156,7 @@ class Captured(Mapping[str, Observation]):
 def bytes_needed(want: Want, batch: int, heads: int, q_len: int, k_len: int) -> int:
     """Return the memory that the wanted facts take, each number counted as 4 bytes and each position as 8."""
     queries, tiles = batch * heads * q_len, _count_tiles(q_len, k_len, want.pooled)
-    numbers = queries * (want.entropy + want.distance + want.lse)
+    numbers = queries * (want.entropy + want.distance + want.lse + want.max_score + bool(want.sink))
     numbers += batch * heads * k_len * want.received
     numbers += queries * want.top * 3
     numbers += batch * len(want.row_heads or range(heads)) * len(want.rows) * k_len
@@ -211,7 +211,7 @@ def _join_steps(calls: Sequence[Observation], k_lens: Sequence[int]) -> Observat
             joined[name] = torch.stack([F.pad(part, (0, longest - part.shape[2])) for part in parts]).sum(0)
             continue
         axis = 1 if name == "head_mean" else 2
-        if name in ("entropy", "distance", "lse"):
+        if name in BY_QUERY:
             joined[name] = torch.cat(parts, axis)
             continue
         width = max(part.shape[-1] for part in parts)

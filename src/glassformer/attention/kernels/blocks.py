@@ -13,6 +13,7 @@ from torch import Tensor
 from glassformer.attention.kernels import choose
 from glassformer.attention.kernels.products import RightFactor
 from glassformer.attention.kernels.scratch import Place, Scratch
+from glassformer.attention.variant import Variant
 
 BLOCKS_IN_BUDGET = 8  # how many times a block's size the backward pass holds, at most
 
@@ -34,10 +35,16 @@ class Problem:
     """The bytes that all blocks together may take."""
     from_start: bool = False
     """True says that `keep` is `masks.causal_from_start`, which some forms needn't read."""
+    variant: Variant | None = None
+    """What else makes weights of scores. Only the plain form and blocks know it."""
 
     @property
     def masked(self) -> bool:
-        return self.causal or self.keep is not None or self.bias is not None
+        return self.causal or self.keep is not None or self.bias is not None or self.windowed
+
+    @property
+    def windowed(self) -> bool:
+        return self.variant is not None and self.variant.windowed
 
     @property
     def key_heads(self) -> Tensor:
@@ -100,15 +107,36 @@ class Group:
             stop = self.keys.stop
             if self.problem.causal:  # at least one key, though it may be blocked
                 stop = max(self.keys.start + 1, min(stop, rows.stop + offset))
-            yield Block(self.entries, self.heads, rows, slice(self.keys.start, stop), offset)
+            keys = slice(self.keys.start, stop)
+            if self.problem.windowed:
+                keys = self._in_window(rows, keys, offset)
+            yield Block(self.entries, self.heads, rows, keys, offset)
 
-    def score(self, block: Block, scratch: Scratch | Place) -> Tensor:
-        """Return the scores of a block (G, rows, keys), -inf where a query may not look."""
+    def _in_window(self, rows: slice, keys: slice, offset: int) -> slice:
+        """Return those of some keys that the window of a block's queries reaches, but at least one."""
+        variant, start, stop = self.problem.variant, keys.start, keys.stop
+        if variant is not None and variant.left is not None:
+            start = max(start, min(rows.start + offset - variant.left, stop - 1))
+        if variant is not None and variant.right is not None:
+            stop = max(start + 1, min(stop, rows.stop + offset + variant.right))
+        return slice(start, stop)
+
+    def inside(self, block: Block) -> slice:
+        """Return where the keys of a block are among those of the group."""
+        return slice(block.keys.start - self.keys.start, block.keys.stop - self.keys.start)
+
+    def score(self, block: Block, scratch: Scratch | Place, capped: Scratch | None = None) -> Tensor:
+        """Return the scores of a block (G, rows, keys), -inf where a query may not look.
+
+        `capped` gets tanh(q kᵀ scale / softcap), if there is a soft cap.
+        """
         q = self.q[:, block.rows]
         seen = block.keys.stop - block.keys.start
         s = scratch.shaped((*q.shape[:2], seen))
-        self._keys_transposed.columns(seen).multiply(q, out=s)
+        self._keys_transposed.columns(seen, self.inside(block).start).multiply(q, out=s)
         by_head = block.by_head(s)
+        if self.problem.variant is not None:
+            self._vary(block, s, capped)
         bias, keep = _part(self.problem.bias, block), _part(self.problem.keep, block)
         if bias is not None:
             by_head.add_(bias)
@@ -119,7 +147,29 @@ class Group:
             later = slice(max(0, first - block.keys.start), seen)
             if later.start < seen:
                 s[..., later].masked_fill_(~_triangle(block, later, s.device), -math.inf)
+        if self.problem.windowed:
+            s.masked_fill_(~self._window(block, s), -math.inf)
         return s
+
+    def _vary(self, block: Block, s: Tensor, capped: Scratch | None) -> None:
+        """Cap scores, and lower them with the distance, in place."""
+        assert self.problem.variant is not None
+        softcap, slopes = self.problem.variant.softcap, self.problem.variant.slopes
+        if softcap is not None:
+            s.div_(softcap).tanh_()
+            if capped is not None:
+                capped.shaped(s.shape).copy_(s)
+            s.mul_(softcap)
+        if slopes is not None:
+            by_head = block.by_head(s)
+            of_heads = slopes.detach()[self.heads, None, None].to(s.dtype)
+            torch.addcmul(by_head, of_heads, distances(block, s), value=-1, out=by_head)
+
+    def _window(self, block: Block, like: Tensor) -> Tensor:
+        """Return which keys the window of each query of a block reaches (rows, keys)."""
+        assert self.problem.variant is not None
+        rows, keys = _positions(block, like.device)
+        return in_window(rows, keys, self.problem.variant)
 
     def softmax(self, block: Block, s: Tensor, out: Tensor) -> Tensor:
         """Return the weights of a block from its scores; zero where a query may look nowhere."""
@@ -139,6 +189,8 @@ class Group:
             blocked = blocked | ~keep
         if self.problem.causal:
             blocked = blocked | ~_triangle(block, slice(0, like.shape[-1]), like.device)
+        if self.problem.windowed:
+            blocked = blocked | ~self._window(block, like)
         return blocked.all(-1, keepdim=True).expand(*block.by_head(like).shape[:3], 1).flatten(0, 1)
 
 
@@ -152,12 +204,18 @@ def groups(problem: Problem, *, in_place: bool = False) -> Iterator[Group]:
     size = choose.BLOCK_BYTES[problem.q.device.type]
     if problem.budget is not None:
         size = min(size, problem.budget // BLOCKS_IN_BUDGET)
-    fit = max(1, size // (problem.k.shape[2] * problem.dtype.itemsize))  # rows of one head
+    k_len, width = problem.k.shape[2], problem.k.shape[2]
+    if problem.windowed and problem.variant is not None:  # the keys that the rows of a block look at
+        left, right = (k_len if side is None else side for side in (problem.variant.left, problem.variant.right))
+        width = min(k_len, left + (0 if problem.causal else right) + choose.BLOCK_ROWS)
+    fit = max(1, size // (width * problem.dtype.itemsize))  # rows of one head
     together = min(heads, max(1, fit // min(choose.BLOCK_ROWS, q_len)))
     if in_place:
         together = max(1, min(heads, fit // q_len))
     rows = max(1, fit // together)
     entries = min(batch, max(1, rows // q_len)) if together == heads else 1
+    if width < k_len:  # more rows would look at more keys
+        rows = min(rows, choose.BLOCK_ROWS)
     for first in range(0, batch, entries):
         for head in range(0, heads, together):
             of_entries, of_heads = slice(first, min(first + entries, batch)), slice(head, min(head + together, heads))
@@ -195,6 +253,28 @@ def _triangle(block: Block, keys: slice, device: torch.device) -> Tensor:
     first = block.keys.start + keys.start
     positions = torch.arange(block.rows.start, block.rows.stop, device=device) + block.offset
     return torch.arange(first, block.keys.start + keys.stop, device=device) <= positions[:, None]
+
+
+def _positions(block: Block, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Return the positions of the queries (rows, 1) and of the keys of a block."""
+    rows = torch.arange(block.rows.start + block.offset, block.rows.stop + block.offset, device=device)
+    return rows[:, None], torch.arange(block.keys.start, block.keys.stop, device=device)
+
+
+def distances(block: Block, like: Tensor) -> Tensor:
+    """Return how far the queries of a block are from its keys (rows, keys)."""
+    rows, keys = _positions(block, like.device)
+    return (rows - keys).abs().to(like.dtype)
+
+
+def in_window(rows: Tensor, keys: Tensor, variant: Variant) -> Tensor:
+    """Return which keys are within the window of which queries, from their positions (rows, 1) and (keys,)."""
+    not_after = None if variant.right is None else keys <= rows + variant.right
+    if variant.left is None:
+        assert not_after is not None
+        return not_after
+    not_before = keys >= rows - variant.left
+    return not_before if not_after is None else not_before & not_after
 
 
 def open_keys(keep: Tensor | None, entries: slice, k_len: int) -> slice:

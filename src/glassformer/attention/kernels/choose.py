@@ -335,6 +335,7 @@ def compiled_threads() -> tuple[int, int]:
 
 # GPU kernels in place of blocks
 
+KERNEL_FACTS = COMPILED_FACTS | {"pooled", "pooled_heads"}
 KERNELS_UP_TO_TOP = 64  # the kernel keeps the largest weights in registers
 KERNEL_TILE = 256  # rows and keys of a tile that one program sums
 # Queries and keys that a program of `attend` holds, and its warps, by bytes of a number and width: what fits into the
@@ -368,12 +369,12 @@ def kernel_stages(shared_memory: int) -> int:
 
 
 def kernels_fit(q: Tensor, v: Tensor, want: Want, dropout: float) -> bool:
-    """Return whether the kernels compute what is asked: neither dropout nor float64, nor all weights of each head."""
+    """Return whether the kernels compute what is asked: neither dropout nor float64, nor every fact."""
     return (
         not dropout
         and q.dtype in (torch.float32, torch.bfloat16, torch.float16)
         and max(q.shape[3], v.shape[3]) <= max(width for _, width in KERNEL_SIZES)
-        and not want.weights
+        and KERNEL_FACTS.issuperset(want.asked)
         and want.top <= KERNELS_UP_TO_TOP
     )
 

@@ -47,20 +47,20 @@ class RightFactor:
         else:
             self._b = b.contiguous() if b.shape[2] >= choose.COPY_COLUMNS_FROM else b
 
-    def columns(self, number: int) -> "RightFactor":
-        """Return the first columns of b."""
-        return self._cut(-1, number)
+    def columns(self, number: int, first: int = 0) -> "RightFactor":
+        """Return so many columns of b, from the first on."""
+        return self._cut(-1, first, number)
 
-    def inner(self, number: int) -> "RightFactor":
-        """Return the first rows of b."""
-        return self._cut(-2, number)
+    def inner(self, number: int, first: int = 0) -> "RightFactor":
+        """Return so many rows of b, from the first on."""
+        return self._cut(-2, first, number)
 
-    def _cut(self, axis: int, number: int) -> "RightFactor":
+    def _cut(self, axis: int, first: int, number: int) -> "RightFactor":
         axis = -3 - axis if self._through_onednn else axis
         if number == self._b.shape[axis]:
             return self
         part = copy(self)
-        part._b = self._b.narrow(axis, 0, number)
+        part._b = self._b.narrow(axis, first, number)
         if self._through_onednn and axis == -1:
             part._b = part._b.contiguous()
         return part

@@ -118,6 +118,28 @@ class Distance(Statistic):
         return side, side * keys, rows, slice(start, stop), (rows[:, None] - keys[start:stop]).abs()
 
 
+class Sink(Statistic):
+    """The weight of each query on the first n keys: (B, H, L)."""
+
+    name = "sink"
+
+    def __init__(self, sizes: Sizes, keys: int) -> None:
+        super().__init__(sizes)
+        self._keys = keys
+
+    def prepare(self, facts: Facts) -> None:
+        sizes = self.sizes
+        facts[self.name] = sizes.zeros(sizes.batch, sizes.heads, sizes.q_len)
+
+    def add(self, block: Block, w: Tensor, facts: Facts) -> None:
+        first = w[..., : max(0, self._keys - block.keys.start)]
+        facts[self.name][block.entries, block.heads, block.rows] = block.by_head(first.sum(-1))
+
+    def add_gradient(self, block: Block, grad: Tensor, dw: Tensor, facts: Facts) -> None:
+        by_query = grad[block.entries, block.heads, block.rows].flatten(0, 1)[..., None]
+        dw[..., : max(0, self._keys - block.keys.start)] += by_query
+
+
 class Top(Statistic):
     """The k largest of each w_i, largest first, and their keys (-1 where the weight is zero): twice (B, H, L, k)."""
 
@@ -302,6 +324,7 @@ def statistics(want: Want, sizes: Sizes) -> list[Statistic]:
     wished: dict[str, Callable[[], Statistic]] = {
         "received": lambda: Received(sizes),
         "distance": lambda: Distance(sizes),
+        "sink": lambda: Sink(sizes, want.sink),
         "top": lambda: Top(sizes, want.top),
         "rows": lambda: Rows(sizes, want.rows, want.row_heads),
         "pooled": lambda: Pooled(sizes, want.pooled),

@@ -61,9 +61,12 @@ def score(
     keep: Bool[Tensor, "#batch #heads #q_len k_len"] | None = None,
     bias: Float[Tensor, "#batch #heads #q_len k_len"] | None = None,
     scale: float | None = None,
+    softcap: float | None = None,
 ) -> tuple[Float[Tensor, "batch heads q_len k_len"], Bool[Tensor, "#batch #heads #q_len 1"] | None]:
     """Return the scores, -inf where blocked, and which queries may look nowhere: these have scores of 0, never NaN."""
     scores = _product(q, k, scale)
+    if softcap is not None:
+        scores = (scores / softcap).tanh() * softcap
     if bias is not None:
         scores = scores + bias
         blocked = bias == -math.inf if keep is None else (bias == -math.inf) | ~keep
