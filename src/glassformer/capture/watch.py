@@ -22,7 +22,7 @@ from glassformer.capture.sightings import HIGHEST, MEANS, Figures, Sighting, app
 from glassformer.errors import ArgumentError, shown
 from glassformer.pictures import save_figure
 
-WATCHED = Want(entropy=True, lse=True)
+WATCHED = Want(entropy=True, max_score=True, sink=1)
 NOTHING = Want()
 ZERO = 1e-5
 """An entropy below it is that of a query with a single key, up to rounding."""
@@ -172,6 +172,10 @@ class Watch:
             if self._step is None and (step + distance) // self._every > step // self._every:
                 self._look()
 
+    def is_due(self, number: int) -> bool:
+        """Return whether `step` would look at a step of this number."""
+        return not self.sightings or number % self._every == 0
+
     @contextmanager
     def step(self, number: int) -> Iterator[None]:
         """Run a step inside, and look at it if its number is a multiple of `every`, or if nothing was seen before.
@@ -181,7 +185,7 @@ class Watch:
         """
         if self._open is not None:
             raise ArgumentError("step is for a watch that wasn't entered: call log(step), or leave out the with")
-        if self.sightings and number % self._every:
+        if not self.is_due(number):
             yield
             return
         with self:

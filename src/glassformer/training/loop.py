@@ -256,6 +256,8 @@ class TrainingLoop:
         number = self.state.update
         rate = inverse_square_root(number, peak=self.peak, warmup=self.warmup) * self.limits.rate_factor(self.state)
         tokens = self.loader.count_tokens(numbers, batches)
+        if self.watcher.is_due(number):
+            self._take_up()  # for what is seen is written
         with explaining_memory(lambda: self._advice_on_memory(numbers)), self.watcher.update(number):
             self.tally.add(self.step.update(batches, rate=rate, number=number, tokens=tokens), tokens)
 
