@@ -5,10 +5,8 @@
 The step is the forward and backward pass of one MultiheadAttention (width 256, 4 heads, float32), projections included,
 so whatever else a model does makes the share smaller. Three sides take turns in one process: no watch, a watch that
 doesn't look at this step, and one that does, with its figures taken. Gradients are checked for equality first. Prints
-the ratio to a step without watch, and appends to benchmarks/results/watch.jsonl.
+the times with and without, their ratio and its quartiles, and appends to benchmarks/results/watch.jsonl.
 """
-
-import statistics
 
 import bench
 import torch
@@ -29,40 +27,43 @@ def main(seconds: float = 4.0) -> None:
     """
     print(bench.machine())
     for batch, length in SHAPES:
-        torch.manual_seed(0)
-        attention, x = MultiheadAttention(256, 4, batch_first=True), torch.randn(batch, length, 256)
+        bench.keep("watch", {"batch": batch, "length": length, **measure(batch, length, seconds)})
 
-        def train() -> None:
-            attention.zero_grad()
-            attention(x, x, x, need_weights=False)[0].square().sum().backward()
 
-        looked = watch(attention, every=1, alarm=print)
-        steps = iter(range(1 << 30))
+def measure(batch: int, length: int, seconds: float) -> dict[str, list[float]]:
+    """Return the ratios of both kinds of steps, each with its quartiles."""
+    torch.manual_seed(0)
+    attention, x = MultiheadAttention(256, 4, batch_first=True), torch.randn(batch, length, 256)
 
-        def train_and_look() -> None:
-            with looked.step(next(steps)):
-                train()
+    def train() -> None:
+        attention.zero_grad()
+        attention(x, x, x, need_weights=False)[0].square().sum().backward()
 
-        with watch(attention, every=1 << 30) as idle:
+    looked = watch(attention, every=1, alarm=print)
+    steps = iter(range(1 << 30))
+
+    def train_and_look() -> None:
+        with looked.step(next(steps)):
             train()
-            plain = attention.in_proj_weight.grad.clone()
-            idle.log(1)
 
-            def train_unlooked() -> None:
-                train()
-                idle.log(2)
+    with watch(attention, every=1 << 30) as idle:
+        train()
+        plain = attention.in_proj_weight.grad.clone()
+        idle.log(1)
 
-            unlooked = bench.in_turn(train_unlooked, train, seconds=seconds)
-            train_and_look()
-            assert_close(attention.in_proj_weight.grad, plain, rtol=1e-3, atol=1e-3)
-            seen = bench.in_turn(train_and_look, train, seconds=seconds)
-        found = {}
-        for name, pair in (("looked at", seen), ("other steps", unlooked)):
-            ratios = sorted(1 / ratio for ratio in pair.ratios)
-            found[name] = [statistics.median(ratios), ratios[len(ratios) // 10], ratios[-1 - len(ratios) // 10]]
-            print(f"batch {batch:3}, length {length:3}, {name:11}: {found[name][0]:.3f} ({found[name][1]:.3f} to "
-                  f"{found[name][2]:.3f}) times a step without watch")  # fmt: skip
-        bench.keep("watch", {"batch": batch, "length": length, **found})
+        def train_unlooked() -> None:
+            train()
+            idle.log(2)
+
+        unlooked = bench.in_turn(train, train_unlooked, seconds=seconds)
+        train_and_look()
+        assert_close(attention.in_proj_weight.grad, plain, rtol=1e-3, atol=1e-3)
+        seen = bench.in_turn(train, train_and_look, seconds=seconds)
+    found = {}
+    for name, pair in (("looked at", seen), ("other steps", unlooked)):
+        found[name] = [pair.ratio, pair.lowest, pair.highest]
+        print(f"batch {batch:3}, length {length:3}, {name:11} {pair}")
+    return found
 
 
 if __name__ == "__main__":
