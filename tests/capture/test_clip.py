@@ -94,9 +94,9 @@ def test_scores_of_a_training_stay_bounded():
     free = train(MultiheadAttention(E, H, batch_first=True), None)
     torch.manual_seed(3)
     bounded = train(MultiheadAttention(E, H, batch_first=True), 10.0)
-    assert free[-1] > 100
+    assert free[-1] > 60
     # A step is clipped by the scores before it, so they are above by what one step adds.
-    assert max(bounded) < 20
+    assert max(bounded) < 15
     assert bounded[-1] > 5
 
 
