@@ -67,7 +67,7 @@ def train(attention: MultiheadAttention, threshold: float | None) -> list[float]
     x = torch.randn(B, L, E)
     optimizer = torch.optim.SGD(attention.parameters(), lr=0.3)
     largest: list[float] = []
-    with watch(attention, every=1, want=SCORES) as seen:
+    with watch(attention, every=1, want=SCORES, alarm=lambda _: None) as seen:
         for step in range(30):
             optimizer.zero_grad()
             q, k, _ = attention.project(x)
@@ -100,6 +100,7 @@ def test_scores_of_a_training_stay_bounded():
     assert bounded[-1] > 5
 
 
+@pytest.mark.usefixtures("unchecked")
 def test_what_cannot_be_clipped_is_refused():
     attention = KINDS["ours"]()
     with pytest.raises(ArgumentError, match=r"threshold must be a score above 0, got 0: 100\.0, say"):

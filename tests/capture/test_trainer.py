@@ -11,7 +11,7 @@ from torch import nn
 
 pytest.importorskip("transformers", reason="pip install 'glassformer[huggingface]'")
 
-from transformers.trainer_callback import CallbackHandler, TrainerControl, TrainerState
+from transformers.trainer_callback import CallbackHandler, DefaultFlowCallback, TrainerControl, TrainerState
 
 from glassformer.capture.sightings import read_sightings
 from glassformer.capture.trainer import WatchCallback
@@ -25,7 +25,7 @@ def run_events(callback: WatchCallback, model: nn.Module, inputs: dict[str, Any]
     """Train as the Trainer does, with two passes a step and an evaluation after each."""
     arguments: Any = SimpleNamespace()
     state, control = TrainerState(global_step=steps.start), TrainerControl()
-    handler = CallbackHandler([callback], model, None, None, None)
+    handler = CallbackHandler([DefaultFlowCallback(), callback], model, None, None, None)
     handler.on_train_begin(arguments, state, control)
     for step in steps:
         for _ in range(2):
@@ -46,8 +46,8 @@ def test_callback_watches_the_steps_of_the_optimizer(tmp_path):
     assert [sighting.step for sighting in callback.seen.sightings] == [1, 3, 6]
     assert list(callback.seen.sightings[0].figures) == PATHS
     assert model.config._attn_implementation == before
-    run_events(WatchCallback(every=3, file=file), model, inputs, range(4, 9))
-    assert [sighting.step for sighting in read_sightings(file)] == [1, 3, 5, 6]
+    run_events(WatchCallback(every=3, file=file), model, inputs, range(4, 9))  # goes on after step 4
+    assert [sighting.step for sighting in read_sightings(file)] == [1, 3, 5, 6, 9]
 
 
 @pytest.mark.skipif(find_spec("accelerate") is None, reason="pip install accelerate, which the Trainer needs")

@@ -305,8 +305,8 @@ def test_loggers_get_a_few_numbers_of_each_layer(model):
     assert row["attention/step"] == 3
     assert row[f"attention/entropy_lowest/{PATHS[0]}"] == min(entropies)
     assert row[f"attention/entropy_mean/{PATHS[0]}"] == pytest.approx(sum(entropies) / 4)
-    assert row[f"attention/lse_highest/{PATHS[1]}"] == max(figures[PATHS[1]]["lse"])
-    assert len(row) == 7
+    assert row[f"attention/max_score_highest/{PATHS[1]}"] == max(figures[PATHS[1]]["max_score"])
+    assert len(row) == 11  # of two layers: two of entropy, two of sink, one of max_score; and the step
     assert {tag: value for tag, value, step in writer.scalars if step == 3} == {
         name: value for name, value in row.items() if name != "attention/step"
     }
@@ -377,7 +377,7 @@ def test_figures_that_are_no_numbers_are_warned_of_and_null_in_the_file(tmp_path
         with pytest.warns(AttentionWarning, match="head 0 has figures that are not numbers"):
             seen.log(0)
     line = json.loads((tmp_path / "a.jsonl").read_text())
-    assert line["layers"][""]["lse"] == [None] * 3
+    assert line["layers"][""]["max_score"] == [None] * 3
     assert {alarm["kind"] for alarm in line["alarms"]} == {"nan"}
 
 

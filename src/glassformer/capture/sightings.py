@@ -39,7 +39,7 @@ class Alarm:
     now: float
 
     def __str__(self) -> str:
-        name = f"{self.layer} head {self.head}"
+        name = f"{self.layer or 'model'} head {self.head}"
         if self.kind == "nan":
             return f"{name} has figures that are not numbers"
         if self.kind == "collapse":
