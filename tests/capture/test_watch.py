@@ -13,7 +13,7 @@ from torch.utils.checkpoint import checkpoint
 
 from glassformer import GlassformerError, MultiheadAttention, Want, capture, watch
 from glassformer.capture.alarms import AttentionWarning
-from glassformer.capture.sightings import read_sightings
+from glassformer.capture.sightings import Sighting, read_sightings
 from glassformer.errors import ArgumentError
 
 from .conftest import make_encoder
@@ -379,6 +379,19 @@ def test_figures_that_are_no_numbers_are_warned_of_and_null_in_the_file(tmp_path
     line = json.loads((tmp_path / "a.jsonl").read_text())
     assert line["layers"][""]["max_score"] == [None] * 3
     assert {alarm["kind"] for alarm in line["alarms"]} == {"nan"}
+
+
+def test_an_entropy_that_is_no_number_is_not_taken_for_a_collapse():
+    attention = MultiheadAttention(E, 3, batch_first=True)
+    x = inputs()
+    alarmed: list[Sighting] = []
+    with watch(attention, every=1, want=Want(entropy=True), alarm=alarmed.append) as seen:
+        for step, value in enumerate((0.0, torch.nan)):
+            x[0, 0, 0] = value
+            attention(x, x, x)
+            seen.log(step)
+    [sighting] = alarmed
+    assert {alarm.kind for alarm in sighting.alarms} == {"nan"}
 
 
 @pytest.mark.parametrize(

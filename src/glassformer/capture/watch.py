@@ -13,7 +13,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from glassformer.attention.observation import Observation
-from glassformer.attention.want import Want
+from glassformer.attention.want import NOTHING, Want
 from glassformer.capture.alarms import Alarms, AttentionWarning
 from glassformer.capture.capture import capture
 from glassformer.capture.heat import plot_sightings
@@ -23,7 +23,6 @@ from glassformer.errors import ArgumentError, shown
 from glassformer.pictures import save_figure
 
 WATCHED = Want(entropy=True, max_score=True, sink=1)
-NOTHING = Want()
 ZERO = 1e-5
 """An entropy below it is that of a query with a single key, up to rounding."""
 
@@ -285,7 +284,7 @@ class _Step:
 def _reduced(observation: Observation, kept: Sequence[str]) -> dict[str, Tensor]:
     """Return what is kept of a call: for each fact and head the largest number, or a sum and of how many it is."""
     facts = observation.tensors()
-    received = facts["received"].amax(1) > 0  # a key that nobody looks at is padding
+    received = ~(facts["received"].amax(1) <= 0)  # a key that nobody looks at is padding; NaN is a look
     somewhere = next((facts[fact] != -torch.inf for fact in HIGHEST if fact in facts), None)
     reduced: dict[str, Tensor] = {}
     for fact in kept:
@@ -332,7 +331,7 @@ def _together(passes: Sequence[Mapping[str, Tensor]]) -> dict[str, list[float]]:
     """Return the figures of several passes. One that is another's copy is a pass that was computed again."""
     known: dict[tuple[Any, ...], Mapping[str, Tensor]] = {}
     for one in passes:
-        here = {fact: x.double().cpu() for fact, x in one.items()}
+        here = {fact: x.cpu().double() for fact, x in one.items()}
         known.setdefault(tuple(value for x in here.values() for value in x.flatten().tolist()), here)
     figures: dict[str, list[float]] = {}
     for fact in passes[0]:
