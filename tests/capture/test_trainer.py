@@ -11,7 +11,7 @@ from torch import nn
 
 pytest.importorskip("transformers", reason="pip install 'glassformer[huggingface]'")
 
-from transformers.trainer_callback import CallbackHandler, DefaultFlowCallback, TrainerControl, TrainerState
+from transformers.trainer_callback import CallbackHandler, TrainerControl, TrainerState
 
 from glassformer.capture.sightings import read_sightings
 from glassformer.capture.trainer import WatchCallback
@@ -25,7 +25,7 @@ def run_events(callback: WatchCallback, model: nn.Module, inputs: dict[str, Any]
     """Train as the Trainer does, with two passes a step and an evaluation after each."""
     arguments: Any = SimpleNamespace()
     state, control = TrainerState(global_step=steps.start), TrainerControl()
-    handler = CallbackHandler([DefaultFlowCallback(), callback], model, None, None, None)
+    handler = CallbackHandler([callback], model, None, None, None)
     handler.on_train_begin(arguments, state, control)
     for step in steps:
         for _ in range(2):
