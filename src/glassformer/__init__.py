@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from glassformer.attention.replace import replace_attention
     from glassformer.attention.want import Want
     from glassformer.capture.capture import capture
+    from glassformer.capture.watch import watch
     from glassformer.errors import GlassformerError
     from glassformer.generation.config import SearchConfig
     from glassformer.generation.files import translate_file
@@ -67,6 +68,7 @@ _HOME = {
     "train": "training.train",
     "train_once": "training.train",
     "translate_file": "generation.files",
+    "watch": "capture.watch",
 }
 
 __version__: str
@@ -102,6 +104,7 @@ __all__ = [  # sorted; pinned by tests/test_public.py
     "train",
     "train_once",
     "translate_file",
+    "watch",
 ]
 
 

@@ -74,6 +74,8 @@ READERS = (
     Reader("run/heads.json", written, ("read_heads run", "inspect run 'a b' --out new"), writes=("new",)),
     Reader("run/metrics.jsonl", edited_line, ("metrics {}", "curves {}", "runs .", "table .")),
     Reader("run/metrics.jsonl", spoilt, ("metrics {}", "curves {}", "runs .", "table .")),
+    Reader("run/attention.jsonl", edited_line, ("sightings {}", "curves run/metrics.jsonl")),
+    Reader("run/attention.jsonl", spoilt, ("sightings {}", "curves run/metrics.jsonl")),
     Reader("subwords/config.json", written, SUBWORDS, writes=("new",)),
     Reader("subwords/source.spm", modelled, ("tokenizer {}", *SUBWORDS), writes=("new",)),
     Reader("subwords/source.spm", modelled, (f"{LEARN} pairs.tsv --tokenizer {{}}",), writes=("new",), costly=True),
@@ -213,6 +215,13 @@ def _heads(folder: str) -> None:
     read_heads(Path(folder) / HEADS)
 
 
+def _sightings(path: str) -> None:
+    from glassformer.capture.sightings import heads_of, read_sightings
+
+    sightings = read_sightings(Path(path))
+    assert set(heads_of(sightings)) == {layer for sighting in sightings for layer in sighting.figures}
+
+
 def _metrics(path: str) -> None:
     from glassformer.run.metrics import read_metrics
 
@@ -263,6 +272,7 @@ CALLS: Mapping[str, Callable[..., Any]] = {
     "tokenizer": _tokenizer,
     "read_heads": _heads,
     "metrics": _metrics,
+    "sightings": _sightings,
     "curves": _curves,
     "calibration": _calibration,
     "pairs": _pairs,

@@ -40,7 +40,7 @@ def make_samples() -> None:
     files |= {name: make(pairs) for name, make in TABLES.items()}
     for name, content in files.items():
         Path(name).write_bytes(content)
-    _run(f"train {FLAGS} {PAIRS} --tokenizer symbols --out run --max-updates {FEW}")
+    _run(f"train {FLAGS} {PAIRS} --tokenizer symbols --out run --watch 1 --max-updates {FEW}")
     _run(f"train {FLAGS} {PAIRS} {SUBWORDS} --out subwords --max-updates {FEW}")
     _run(f"train {FLAGS} --source many.tsv --valid-source valid.tsv --out kept --tokenizer symbols --max-updates 1")
     _run("heads run --data pairs.tsv --sentences 5")

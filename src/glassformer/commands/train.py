@@ -34,7 +34,9 @@ HEADINGS = {
         *("batch_tokens", "accumulate", "optimizer", "learning_rate", "warmup", "cooldown", "resample"),
         *("label_smoothing", "r_drop", "guide", "weight_decay", "clip_norm", "max_left_out"),
     ),
-    "validation and limits": ("validate_every", "tokenize", "score_pairs", "average", "max_epochs", "patience"),
+    "validation and limits": (
+        *("validate_every", "tokenize", "score_pairs", "average", "watch", "max_epochs", "patience"),
+    ),
     "machine": ("checkpoint_seconds", "seed", "device", "precision", "threads", "shard", "help"),
 }
 """Flags below each heading."""

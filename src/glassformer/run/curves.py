@@ -1,18 +1,23 @@
-"""A picture of a training: loss, score and learning rate along its updates. Needs matplotlib (extra `plots`)."""
+"""A picture of a training: loss, score, learning rate and heads along its updates. Needs matplotlib (extra `plots`)."""
 
 from collections.abc import Iterator, Sequence
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
-from glassformer.errors import RunError
+from glassformer.capture.heat import draw_heat
+from glassformer.capture.sightings import Sighting, facts_of, read_sightings
+from glassformer.errors import ArgumentError, RunError
 from glassformer.meter import format_duration
 from glassformer.pictures import ACCENT, MAIN, MUTED, TITLE, new_figure, save_figure, style_axes
 from glassformer.run.config import read_config
 from glassformer.run.metrics import Metrics, Report, read_metrics
+from glassformer.run.names import WATCHED
 from glassformer.text.scores import LOWER_IS_BETTER
 
 INCHES, DOTS_PER_INCH = (9.0, 9.5), 120  # 1080 x 1140 dots
+HEAT = 3.0
+"""Inches that a panel of all heads makes the picture higher."""
 MOST_POINTS = 2000
 FEW = 60
 """Most points of a curve that are marked one by one."""
@@ -42,12 +47,18 @@ def plot_curves(metrics: Path) -> Any:
     """Return the matplotlib Figure that `draw_curves` saves."""
     found = read_metrics(metrics)
     figure = new_figure("curves", figsize=INCHES, dpi=DOTS_PER_INCH, facecolor="white")
-    panels = figure.subplots(3, sharex=True, height_ratios=[3, 2.4, 1.6])
+    seen = _seen(metrics.with_name(WATCHED))
+    facts = [fact for fact in ("entropy", "max_score") if seen and fact in facts_of(seen)]
+    width, height = INCHES
+    figure.set_size_inches(width, height + HEAT * len(facts))
+    panels = figure.subplots(3 + len(facts), sharex=True, height_ratios=[3, 2.4, 1.6, *[2.4] * len(facts)])
     _draw_loss(panels[0], found, _label_smoothing(metrics.parent))
     _draw_score(panels[1], found)
     _draw_rate(panels[2], found.reports)
-    for axes in panels:
+    for axes in panels[:3]:
         style_axes(axes)
+    for axes, fact in zip(panels[3:], facts, strict=True):
+        draw_heat(axes, seen, fact)
     along = panels[-1]
     along.set_xlabel("updates")
     along.set_xlim(0, 1.02 * (found.updates or 1))
@@ -55,6 +66,14 @@ def plot_curves(metrics: Path) -> Any:
     along.xaxis.set_major_formatter("{x:,.0f}")
     figure.suptitle(_title(metrics.parent.resolve().name, found), parse_math=False)
     return figure
+
+
+def _seen(path: Path) -> list[Sighting]:
+    """Return what `--watch` saw; nothing if it isn't there, or can't be read: the picture needs only the metrics."""
+    try:
+        return read_sightings(path)
+    except (OSError, ArgumentError):
+        return []
 
 
 def _draw_loss(axes: Any, found: Metrics, label_smoothing: float) -> None:

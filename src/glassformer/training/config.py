@@ -37,6 +37,7 @@ OPTIMIZERS = ("muon", "adam")
 CHANGEABLE = (
     *("max_epochs", "max_updates", "max_minutes", "patience", "device", "precision", "threads", "shard"),
     *("learning_rate", "weight_decay", "clip_norm", "max_left_out", "batch_tokens", "accumulate", "checkpoint_seconds"),
+    "watch",
 )
 """Settings that `resume` may change."""
 
@@ -188,6 +189,10 @@ class TrainConfig:
     average: Annotated[int, Whole(at_least=1, limit=1000)] = 5
     """Checkpoints whose mean becomes the final model; 1 takes the best one."""
 
+    watch: Count | None = None
+    """Look at the attention of every head each so many updates: its entropy and largest scores go to attention.jsonl
+    and curves.png, and a head that collapses, or whose scores run away, is named on the screen. Left out: never."""
+
     checkpoint_seconds: Positive | None = None
     """Seconds between checkpoints, from which --resume goes on; they are written in the background. Left out: 10, or
     as many that writing takes at most 2 % of the time."""
@@ -213,6 +218,8 @@ class TrainConfig:
             self._check_decay(self.learning_rate)
         self._check_tokenizers()
         self._check_files()
+        if self.watch is not None and self.guide:
+            raise ConfigError("watch and guide exclude each other, for both take over attention: leave one out")
         if self.overwrite and self.resume:
             raise ConfigError("overwrite and resume exclude each other: one replaces the run, the other continues it")
 

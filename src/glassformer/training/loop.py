@@ -15,7 +15,7 @@ from glassformer.files import remove_at_once, remove_unfinished
 from glassformer.run.config import read_config
 from glassformer.run.folder import load_weights, write_weights
 from glassformer.run.metrics import Report, Validation, drop_metrics_after, read_metrics
-from glassformer.run.names import ALIGNMENT, INITIAL, METRICS, RESUME, WEIGHTS
+from glassformer.run.names import ALIGNMENT, INITIAL, METRICS, RESUME, WATCHED, WEIGHTS
 from glassformer.seeds import derive_seed
 from glassformer.tensors import read_tensors
 from glassformer.text.batching import Batch, Plan, plan_batches
@@ -47,6 +47,7 @@ from glassformer.training.snapshots import (
 from glassformer.training.state import Tally
 from glassformer.training.step import Step
 from glassformer.training.validation import Validated, Validator
+from glassformer.training.watching import Watcher
 from glassformer.transformer.config import ModelConfig
 from glassformer.transformer.model import Transformer
 
@@ -117,6 +118,7 @@ class TrainingLoop:
         shared = f" and {processes.size - 1} more" if processes.size > 1 else ""
         display.say(f"model: {size:,} parameters, training on {device}{shared} with {number} products")
         self.curves = CurveDrawer(self.folder, shown=processes.first)
+        self.watcher = Watcher(model, config.watch if processes.first else None, self.folder / WATCHED, display)
         self.tally = Tally(self.state.reported, device)
         self.began = time.monotonic() - self.state.seconds
         self.warmup = warmup_updates(config, model.config.d_model, self.state.planned)
@@ -149,6 +151,7 @@ class TrainingLoop:
                 self.checkpoints.drop_newer()
                 validated = -1 if self.state.best is None else self.state.validated
                 drop_metrics_after(self.folder / METRICS, saved, validated)
+                self.watcher.restore(saved)
                 drop_snapshots_after(self.resume, saved)
                 best = self.state.best_update, self.state.best_checksum
                 lost = not restore_best(self.resume, self.folder / WEIGHTS, *best)
@@ -253,7 +256,9 @@ class TrainingLoop:
         number = self.state.update
         rate = inverse_square_root(number, peak=self.peak, warmup=self.warmup) * self.limits.rate_factor(self.state)
         tokens = self.loader.count_tokens(numbers, batches)
-        with explaining_memory(lambda: self._advice_on_memory(numbers)):
+        if self.watcher.is_due(number):
+            self._take_up()  # for what is seen is written
+        with explaining_memory(lambda: self._advice_on_memory(numbers)), self.watcher.update(number):
             self.tally.add(self.step.update(batches, rate=rate, number=number, tokens=tokens), tokens)
 
     def _advice_on_memory(self, numbers: PairNumbers) -> str:

@@ -1,0 +1,77 @@
+"""Keeping attention scores from running away: `qk_clip` makes the weights of queries and keys smaller."""
+
+import math
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor, nn
+
+from glassformer.capture.sightings import Figures, Sighting
+from glassformer.capture.torch_nn import torch_attentions
+from glassformer.errors import ArgumentError, shown
+
+THRESHOLD = 100.0
+
+
+@torch.no_grad()
+def qk_clip(model: nn.Module, seen: Sighting | Figures, threshold: float = THRESHOLD) -> dict[str, list[int]]:
+    """Make smaller the queries and keys of heads whose largest score was above the threshold; return these heads.
+
+    With the largest score s of a head its rows of both projections, biases too, are multiplied by sqrt(threshold / s),
+    so that on the same inputs its scores are multiplied by threshold / s, and the largest is the threshold (QK-Clip:
+    Kimi K2, arXiv:2507.20534, section 2.1, which takes 100). Other heads, values and outputs stay as they are. A bias
+    that is added to the scores, such as a mask's, isn't made smaller.
+
+    `seen` is what `watch` saw of this model in the step before: call it after the optimizer's step. For
+    torch.nn.MultiheadAttention and glassformer's. Raises ArgumentError for other attentions, and where `seen` has no
+    max_score.
+
+    >>> import torch
+    >>> from glassformer import MultiheadAttention, Want, watch
+    >>> model, x = MultiheadAttention(8, 2, batch_first=True), 1000 * torch.randn(1, 5, 8)
+    >>> with watch(model, every=1, want=Want(max_score=True)) as seen:
+    ...     for step in range(2):
+    ...         _ = model(x, x, x)
+    ...         clipped = qk_clip(model, seen.log(step), threshold=30.0)
+    >>> [round(score, 3) for score in seen.sightings[1].figures[""]["max_score"]]
+    [30.0, 30.0]
+    """
+    if isinstance(threshold, bool) or not 0 < threshold < math.inf:
+        raise ArgumentError(f"threshold must be a score above 0, got {shown(threshold)}: 100.0, say")
+    attentions, clipped = torch_attentions(model), dict[str, list[int]]()
+    for layer, facts in (seen.figures if isinstance(seen, Sighting) else seen).items():
+        if "max_score" not in facts:
+            raise ArgumentError(f"seen must have max_score, got {', '.join(facts)}: watch(want=Want(max_score=True))")
+        if layer not in attentions:
+            raise ArgumentError(
+                f"seen must be of torch.nn.MultiheadAttention or glassformer's, got {layer!r}: is it of another "
+                "model, or of Hugging Face? watch(layers=...) leaves layers out"
+            )
+        scores = facts["max_score"]
+        if heads := [head for head, score in enumerate(scores) if threshold < score < math.inf]:
+            _scale(attentions[layer], {head: math.sqrt(threshold / scores[head]) for head in heads})
+            clipped[layer] = heads
+    return clipped
+
+
+def _scale(attention: nn.MultiheadAttention, factors: Mapping[int, float]) -> None:
+    """Multiply queries and keys of some heads by these factors."""
+    for rows in _queries_and_keys(attention):
+        by_head = rows.view(attention.num_heads, -1)
+        for head, factor in factors.items():
+            by_head[head] *= factor
+
+
+def _queries_and_keys(attention: nn.MultiheadAttention) -> list[Tensor]:
+    """Return what makes queries and keys, each with the rows of one head after another's."""
+    width = attention.num_heads * attention.head_dim
+    parts: list[Tensor] = []
+    if attention.in_proj_weight is not None:
+        parts += attention.in_proj_weight[: 2 * width].chunk(2)
+    else:
+        parts += [attention.q_proj_weight, attention.k_proj_weight]
+    if attention.in_proj_bias is not None:
+        parts += attention.in_proj_bias[: 2 * width].chunk(2)
+    if attention.bias_k is not None:
+        parts.append(attention.bias_k)
+    return parts
