@@ -87,8 +87,9 @@ def observe(
     check_dropout(dropout)
     if budget is not None and (not isinstance(budget, int) or budget <= 0):
         raise ArgumentError(f"budget must be a whole number of bytes above 0, got {budget!r}: 2**28 is 256 MiB")
-    want.check(q.shape[1], q.shape[2], k.shape[2])
-    want.check_masks(*q.shape[:3], k.shape[2], q.device)
+    batch, heads, q_len, _ = q.shape
+    want.check(heads, q_len, k.shape[2])
+    want.check_masks(batch, heads, q_len, k.shape[2], q.device)
     scale = 1 / math.sqrt(q.shape[3]) if scale is None else scale
     dtype = torch.promote_types(q.dtype, torch.float32)
     problem = Problem(q, k, v, keep, bias, causal, scale, dtype, budget)
@@ -117,8 +118,9 @@ def observe_weights(weights: Float[Tensor, "batch heads q_len k_len"], want: Wan
             f"{weights.dtype} {tuple(weights.shape)}: for one head or entry, pass weights[None]"
         )
     want = replace(want, lse=False, max_score=False)
-    want.check(*weights.shape[1:])
-    want.check_masks(*weights.shape, weights.device)
+    batch, heads, q_len, k_len = weights.shape
+    want.check(heads, q_len, k_len)
+    want.check_masks(batch, heads, q_len, k_len, weights.device)
     w = weights.to(torch.promote_types(weights.dtype, torch.float32))
     facts = facts_of_weights(w, want, first=0, dtype=weights.dtype)
     if want.entropy:

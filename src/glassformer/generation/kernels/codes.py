@@ -48,7 +48,8 @@ _VECTOR, _FLOATS = ir.VectorType(_INT, LANES), ir.VectorType(ir.FloatType(), LAN
 
 def is_supported() -> bool:
     """Return whether this processor multiplies codes by an instruction (VNNI), in registers of this size."""
-    if config.CPU_NAME is not None or config.CPU_FEATURES is not None or not config.ENABLE_AVX:
+    changed = (config.__dict__.get(name) for name in ("CPU_NAME", "CPU_FEATURES"))
+    if any(name is not None for name in changed) or not config.__dict__.get("ENABLE_AVX", True):
         return False  # numba then compiles for another processor than this one
     has = dict(binding.get_host_cpu_features())
     return bool(has.get("avx512vnni") if LANES == 16 else LANES == 8 and has.get("avxvnni"))
