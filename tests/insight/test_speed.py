@@ -22,7 +22,7 @@ def test_memory_is_that_of_a_process_that_translates(folder):  # two processes, 
     small, large = (peak_memory(folder / name, ["a b"], "cpu") for name in ("small", "large"))
     if small is None:
         pytest.skip("this system doesn't say what a process took")
-    assert 4 * 2 * 2 * 24 * 300_000 < large - small < 5e8  # in float32 at least once
+    assert 2 * 2 * 24 * 300_000 < large - small < 5e8  # a byte each at least: `auto` is int8 where there is VNNI
 
 
 def test_a_smaller_model_is_faster(folder, monkeypatch):

@@ -162,6 +162,7 @@ def test_a_run_continues_where_it_stands_with_what_limits_memory_or_a_wild_loss_
 def test_other_settings_cannot_be_changed_by_continuing():
     asked = TrainConfig(out=Path("elsewhere"), resume=True, seed=3, d_model=64, max_updates=11)
     with pytest.raises(
-        ConfigError, match=r"leave out `d_model`, `seed` \(only `max_epochs`, .*`checkpoint_seconds` can be changed"
+        ConfigError,
+        match=r"leave out `d_model`, `seed` \(only `max_epochs`, .*`checkpoint_seconds`, `watch` can be changed",
     ):
         config().continued(asked.out, asked.changes())
