@@ -66,7 +66,10 @@ TOWERS = dict(
 
 
 BERTS = ("bert", "roberta", "electra", "camembert", "xlm-roberta", "mpnet", "ernie", "nomic_bert")
-LLAMAS = ("llama", "mistral", "qwen2", "qwen3", "gemma", "gemma2", "gemma3_text", "phi3", "olmo2", "stablelm", "cohere")
+LLAMAS = (
+    *("llama", "mistral", "qwen2", "qwen3", "gemma", "gemma2", "gemma3_text", "phi3"),
+    *("olmo2", "stablelm", "cohere", "granite", "starcoder2", "smollm3", "glm4"),
+)
 BARTS = ("bart", "marian", "mbart", "pegasus", "m2m_100", "blenderbot")
 """Families whose settings have the same names."""
 
@@ -82,20 +85,7 @@ class Family:
 
 
 FAMILIES: dict[str, Family] = {
-    **{
-        name: Family(given="text", settings=TEXT)
-        for name in [
-            "bert",
-            "roberta",
-            "electra",
-            "distilbert",
-            "camembert",
-            "xlm-roberta",
-            "mpnet",
-            "ernie",
-            "nomic_bert",
-        ]
-    },
+    **{name: Family(given="text", settings=TEXT) for name in BERTS},
     "distilbert": Family(given="text", settings={**OLD, "dim": 24, "n_layers": 2, "n_heads": 3, "hidden_dim": 40}),
     "albert": Family(given="text", settings={**TEXT, "embedding_size": 16}),
     "deberta-v2": Family(
@@ -118,24 +108,7 @@ FAMILIES: dict[str, Family] = {
     "opt": Family(given="text", settings={**TEXT, "ffn_dim": 40, "word_embed_proj_dim": 24}),
     "bloom": Family(given="text", settings={**OLD, "hidden_size": 24, "n_layer": 2, "n_head": 3}),
     "falcon": Family(given="text", settings=TEXT),
-    **{
-        name: Family(given="text", settings=GROUPED)
-        for name in [
-            "llama",
-            "mistral",
-            "qwen2",
-            "qwen3",
-            "gemma",
-            "gemma2",
-            "gemma3_text",
-            "phi3",
-            "olmo2",
-            "stablelm",
-            "cohere",
-            "granite",
-        ]
-    },
-    **{name: Family(given="text", settings=GROUPED) for name in ["starcoder2", "smollm3", "glm4"]},
+    **{name: Family(given="text", settings=GROUPED) for name in LLAMAS},
     "phi": Family(given="text", settings={**GROUPED, "partial_rotary_factor": 0.5}),
     **{name: Family(given="text", settings={**GROUPED, **EXPERTS}) for name in ["mixtral", "qwen2_moe", "gpt_oss"]},
     "deepseek_v3": Family(

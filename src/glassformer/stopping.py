@@ -51,10 +51,8 @@ def raising_signals() -> Iterator[None]:
     before = {number: signal.signal(number, handler) for number, handler in ours.items()}
     try:
         yield
-    except Exception as error:  # a library may turn a signal's exception into any class of its own (safetensors does)
-        if came:
-            raise came[-1] from error
-        raise
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+        if came:  # a library may have made an error of its own of it (safetensors does), or nothing
+            raise came[-1]

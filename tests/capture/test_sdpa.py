@@ -257,7 +257,7 @@ def test_autocast_computes_in_its_dtype():
 class OwnMultihead(nn.MultiheadAttention):
     """A subclass with a forward pass of its own, as in open_clip or ESM."""
 
-    def forward(self, x: Tensor, **settings: Any) -> Any:  # type: ignore[override]
+    def forward(self, x: Tensor, **settings: Any) -> Any:
         return F.multi_head_attention_forward(
             *(x, x, x, self.embed_dim, self.num_heads, self.in_proj_weight, self.in_proj_bias, None, None, False, 0.0),
             *(self.out_proj.weight, self.out_proj.bias),

@@ -220,7 +220,7 @@ def test_a_pass_that_checkpointing_computes_again_counts_once(model, reentrant):
     checkpointed = Checkpointed()
     with watch(checkpointed, want=SEEN) as seen:
         checkpointed(x).sum().backward()
-        calls = [len(passes) for passes in seen._step._passes.values()]
+        calls = [len(passes) for passes in seen._step._reduced.values()]
         figures = seen.log(0).figures
     assert calls == [2, 2]
     with watch(model, want=SEEN) as plain:
@@ -234,7 +234,7 @@ def test_a_pass_that_checkpointing_computes_again_counts_once(model, reentrant):
 def test_no_graph_is_kept(model):
     with watch(model) as seen:
         model(inputs()).sum().backward()
-        kept = [x for passes in seen._step._passes.values() for one in passes for x in one.values()]
+        kept = [x for passes in seen._step._reduced.values() for one in passes for x in one.values()]
         assert kept
         assert not any(x.requires_grad for x in kept)
         seen.log(0)

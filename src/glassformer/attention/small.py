@@ -20,7 +20,7 @@ with torch.inference_mode(False):  # wherever this file is imported first
         dtype: torch.zeros((), dtype=dtype, device="cpu")
         for dtype in (torch.float16, torch.bfloat16, torch.float32, torch.float64)
     }
-"""What a product with a factor is added to, times zero: 1.4 to 2 us less than two operations, and one gradient less."""
+"""Stand in `baddbmm` for the matrix that it adds, times zero: a product and its factor are then one operation."""
 
 
 def attend_small(

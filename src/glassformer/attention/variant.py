@@ -12,7 +12,7 @@ from glassformer.errors import ArgumentError, shown
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Variant:
-    """What changes the scores s of attention, or the softmax of them. `make_variant` checks it."""
+    """Change the scores s of attention, or their softmax. `make_variant` checks the numbers."""
 
     softcap: float | None = None
     """s becomes softcap tanh(s / softcap), before slopes, bias and masks (Gemma 2)."""

@@ -10,6 +10,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from glassformer.capture.record import Captured
+from glassformer.capture.running import attributes_set
 from glassformer.errors import ArgumentError
 
 
@@ -19,7 +20,7 @@ class Adapter:
 
     read: Callable[[tuple[Any, ...]], list[Tensor]]
     restore: Callable[[tuple[Any, ...]], tuple[Any, ...]]
-    """What the module returns where nobody asks for the weights."""
+    """Leave out of the output what the module returns only if it is asked for the weights."""
 
 
 def _second(output: tuple[Any, ...]) -> list[Tensor]:
@@ -78,19 +79,12 @@ def capturing_adapted(modules: Mapping[str, nn.Module], captured: Captured) -> I
 
 @contextmanager
 def _reading_weights(name: str, module: nn.Module, captured: Captured) -> Iterator[None]:
-    own = module.__dict__.get("forward")  # somebody may have replaced the method
-    if isinstance(own, _ForwardAndRead):
+    if isinstance(module.__dict__.get("forward"), _ForwardAndRead):
         raise ArgumentError(f"{name or 'model'} is being captured already: one capture at a time")
     adapter = _adapter(module)
     assert adapter is not None
-    module.__dict__["forward"] = _ForwardAndRead(module, adapter, partial(captured.add_weights, name))
-    try:
+    with attributes_set(module, forward=_ForwardAndRead(module, adapter, partial(captured.add_weights, name))):
         yield
-    finally:
-        if own is None:
-            del module.__dict__["forward"]
-        else:
-            module.__dict__["forward"] = own
 
 
 class _ForwardAndRead:

@@ -2,7 +2,7 @@
 
 import difflib
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import TypeVar
 
@@ -20,6 +20,7 @@ from glassformer.capture.torch_nn import capturing_torch, torch_attentions
 from glassformer.errors import ArgumentError
 
 Kind = TypeVar("Kind", bound=nn.Module)
+Record = TypeVar("Record", bound=Captured)
 
 
 @contextmanager
@@ -62,6 +63,20 @@ def capture(
         raise ArgumentError(f"want must be a Want, got {want!r}: pass Want(entropy=True), for example")
     if budget is not None and (isinstance(budget, bool) or not isinstance(budget, int) or budget <= 0):
         raise ArgumentError(f"budget must be a whole number of bytes above 0, got {budget!r}: 2**30 is 1 GiB")
+    with capture_into(Captured, model, want, layers=layers, budget=budget) as captured:
+        yield captured
+
+
+@contextmanager
+def capture_into(
+    record: Callable[[Mapping[str, Want], int | None, Running], Record],
+    model: nn.Module,
+    want: Want,
+    *,
+    layers: str | Sequence[str] | None,
+    budget: int | None,
+) -> Iterator[Record]:
+    """Do what `capture` does, with another kind of record, made by `record` as a `Captured` is."""
     _check_not_compiled(model)
     _check_not_replicated(model)
     torch_modules, huggingface_modules = torch_attentions(model), huggingface_attentions(model)
@@ -79,7 +94,7 @@ def capture(
     patterns = _read_patterns(layers, names, callers)
     chosen = names if patterns is None else [name for name in names if matches(name, patterns)]
     running = Running(model)
-    captured = Captured(dict.fromkeys(chosen, want), budget, running)
+    captured = record(dict.fromkeys(chosen, want), budget, running)
     with ExitStack() as stack:
         stack.enter_context(capturing_torch(_only(torch_modules, chosen), captured))
         stack.enter_context(capturing_huggingface(model, _only(huggingface_modules, chosen), captured))

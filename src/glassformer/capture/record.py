@@ -21,7 +21,7 @@ FALLBACK_TILES, FALLBACK_TOP = 64, 8
 
 NOTHING_SEEN = "the model ran, but called none of torch's attention functions"
 NOTHING_SEEN_FIX = "where it computes attention in its own code, call observe(q, k, v) or observe_weights(weights)"
-"""What an empty record says of a model in which no attention was known in advance."""
+"""Explain an empty record of a model in which no attention was known in advance."""
 
 Sizes = tuple[int, int, int, int]
 """Batch, heads, queries and keys of a call."""

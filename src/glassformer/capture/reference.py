@@ -8,6 +8,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from glassformer.capture.record import Captured
+from glassformer.capture.running import attributes_set
 from glassformer.errors import ArgumentError
 from glassformer.reference import multi_head, self_attention, transformer
 
@@ -35,17 +36,10 @@ def _reading_weights(name: str, module: Any, record: Record) -> Iterator[None]:
     """Call `record` with the weights of each call, after dropout and with their graph."""
     if isinstance(module, transformer.MultiHeadAttention):
         attention, heads = module.scaled_dot_product_attention, module.h
-        own = attention.__dict__.get("get_weights")  # somebody may have replaced the method
-        if isinstance(own, _GetAndRecord):
+        if isinstance(attention.__dict__.get("get_weights"), _GetAndRecord):
             raise ArgumentError(f"{name or 'model'} is being captured already: one capture at a time")
-        attention.__dict__["get_weights"] = _GetAndRecord(attention, heads, record)
-        try:
+        with attributes_set(attention, get_weights=_GetAndRecord(attention, heads, record)):
             yield
-        finally:
-            if own is None:
-                del attention.__dict__["get_weights"]
-            else:
-                attention.__dict__["get_weights"] = own
     elif isinstance(module, multi_head.MultiHeadAttention):
         with module.dropout.register_forward_hook(_Hook(lambda weights: record(weights.permute(2, 3, 0, 1)))):
             yield

@@ -1,4 +1,4 @@
-"""The modules of a model that are running, by which a call is attributed to its module."""
+"""The modules of a model while they run: which is at work, and attributes that they have meanwhile."""
 
 import threading
 from collections.abc import Iterator
@@ -16,6 +16,19 @@ _TRACKER = ModuleTracker()
 def in_backward() -> bool:
     """Return whether autograd is at work in this thread, so that a forward pass is one computed again."""
     return _TRACKER.is_bw
+
+
+@contextmanager
+def attributes_set(module: nn.Module, **values: Any) -> Iterator[None]:
+    """Give the module these attributes inside the context."""
+    before = {name: module.__dict__[name] for name in values if name in module.__dict__}
+    module.__dict__.update(values)
+    try:
+        yield
+    finally:
+        for name in values:
+            del module.__dict__[name]
+        module.__dict__.update(before)
 
 
 class Running:

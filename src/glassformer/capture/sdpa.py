@@ -4,7 +4,7 @@ import inspect
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from fnmatch import fnmatchcase
-from types import FunctionType
+from types import FunctionType, SimpleNamespace
 from typing import Any
 
 import torch
@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from glassformer.attention.functional import pose, unbatched
+from glassformer.attention.functional import multi_head_attention_forward, pose, unbatched
 from glassformer.attention.masks import causal_from_start
 from glassformer.attention.observe import observe
 from glassformer.attention.projections import Projections
@@ -195,54 +195,36 @@ class _Calls(TorchFunctionMode):
         output = output.transpose(1, 2).contiguous().transpose(1, 2)
         return output.reshape(*leading, *(q.shape[1:3] if query.dim() > 2 else q.shape[2:3]), v.shape[3])
 
-    def _multi_head(
-        self,
-        name: str,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        embed_dim_to_check: int,
-        num_heads: int,
-        in_proj_weight: Tensor | None,
-        in_proj_bias: Tensor | None,
-        bias_k: Tensor | None,
-        bias_v: Tensor | None,
-        add_zero_attn: bool,
-        dropout_p: float,
-        out_proj_weight: Tensor,
-        out_proj_bias: Tensor | None,
-        training: bool = True,
-        key_padding_mask: Tensor | None = None,
-        need_weights: bool = True,
-        attn_mask: Tensor | None = None,
-        use_separate_proj_weight: bool = False,
-        q_proj_weight: Tensor | None = None,
-        k_proj_weight: Tensor | None = None,
-        v_proj_weight: Tensor | None = None,
-        static_k: Tensor | None = None,
-        static_v: Tensor | None = None,
-        average_attn_weights: bool = True,
-        is_causal: bool = False,
-    ) -> tuple[Tensor, Tensor | None]:
+    def _multi_head(self, name: str, *arguments: Any, **settings: Any) -> tuple[Tensor, Tensor | None]:
         """Return what `F.multi_head_attention_forward` does, recorded."""
-        projections = Projections(
-            embed_dim_to_check,
-            num_heads,
-            in_proj_weight,
-            (q_proj_weight, k_proj_weight, v_proj_weight) if use_separate_proj_weight else None,
-            in_proj_bias,
-            out_proj_weight,
-            out_proj_bias,
-            bias_k,
-            bias_v,
-            add_zero_attn,
-            static_k,
-            static_v,
-        )
-        masks = (key_padding_mask, attn_mask, is_causal)
-        problem, asked = pose(query, key, value, projections, *masks, need_weights, average_attn_weights)
-        heads, weights = recording_function(name, self._captured)(problem, dropout_p if training else 0.0, asked)
-        return projections.merge(heads, query).contiguous(), unbatched(weights, query)
+        bound = _MULTI_HEAD.bind(*arguments, **settings)
+        bound.apply_defaults()
+        given = SimpleNamespace(**bound.arguments)
+        projections = _projections(given)
+        masks = (given.key_padding_mask, given.attn_mask, given.is_causal)
+        wanted = (given.need_weights, given.average_attn_weights)
+        problem, asked = pose(given.query, given.key, given.value, projections, *masks, *wanted)
+        dropout = given.dropout_p if given.training else 0.0
+        heads, weights = recording_function(name, self._captured)(problem, dropout, asked)
+        return projections.merge(heads, given.query).contiguous(), unbatched(weights, given.query)
+
+
+_MULTI_HEAD = inspect.signature(multi_head_attention_forward)
+
+
+def _projections(given: SimpleNamespace) -> Projections:
+    """Return the projections among the arguments of `multi_head_attention_forward`."""
+    separate = (given.q_proj_weight, given.k_proj_weight, given.v_proj_weight)
+    return Projections(
+        given.embed_dim_to_check,
+        given.num_heads,
+        given.in_proj_weight,
+        separate if given.use_separate_proj_weight else None,
+        given.in_proj_bias,
+        given.out_proj_weight,
+        given.out_proj_bias,
+        *(given.bias_k, given.bias_v, given.add_zero_attn, given.static_k, given.static_v),
+    )
 
 
 def _with_heads(x: Tensor, leading: torch.Size) -> Tensor:

@@ -1,4 +1,4 @@
-"""What `watch` keeps of a step: a few figures of every head, and what was alarming about them."""
+"""Keep a few figures of every head in a step that `watch` looked at, and the alarms that they gave."""
 
 import json
 import math
@@ -35,7 +35,7 @@ class Alarm:
     kind: str
     """collapse: its entropy is nearly gone. runaway: its scores are very large. nan: a figure is not a number."""
     before: float
-    """What the figure was: the highest entropy so far, or the score that it is compared with."""
+    """Give the figure before: the highest entropy so far, or the score that `now` is compared with."""
     now: float
 
     def __str__(self) -> str:

@@ -15,6 +15,7 @@ from glassformer.attention.observe import observe
 from glassformer.attention.replace import as_ours
 from glassformer.attention.want import Want
 from glassformer.capture.record import Captured
+from glassformer.capture.running import attributes_set
 from glassformer.errors import ArgumentError
 
 
@@ -43,7 +44,7 @@ def capturing_torch(modules: Mapping[str, nn.MultiheadAttention], captured: Capt
             stack.enter_context(ours.computed_by(recording_function(name, captured)))
             if ours is not module:
                 # Layers of torch.nn that find False here call the attention in place of their fast path.
-                stack.enter_context(_attributes_set(module, forward=_Forward(module, ours), _qkv_same_embed_dim=False))
+                stack.enter_context(attributes_set(module, forward=_Forward(module, ours), _qkv_same_embed_dim=False))
         yield
 
 
@@ -76,19 +77,6 @@ class _Uncaptured:
         """Make the module torch's own again."""
         del self._module.__dict__["forward"]
         self._module._qkv_same_embed_dim = self._module.in_proj_weight is not None
-
-
-@contextmanager
-def _attributes_set(module: nn.Module, **values: Any) -> Iterator[None]:
-    """Give the module these attributes inside the context."""
-    before = {name: module.__dict__[name] for name in values if name in module.__dict__}
-    module.__dict__.update(values)
-    try:
-        yield
-    finally:
-        for name in values:
-            del module.__dict__[name]
-        module.__dict__.update(before)
 
 
 def recording_function(name: str, captured: Captured) -> AttentionFunction:

@@ -24,7 +24,7 @@ class WatchCallback(TrainerCallback):
     def __init__(self, **settings: Any) -> None:
         self._settings = settings
         self.seen: Watch | None = None
-        """What was seen: its `sightings` and `plot`. None before training."""
+        """Hold the sightings, and draw them with `plot`. None before training."""
 
     def on_train_begin(self, args: Any, state: Any, control: Any, *, model: nn.Module, **rest: Any) -> None:
         """Begin to watch the model; of a training that goes on, take up what the file has."""

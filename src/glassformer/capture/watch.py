@@ -4,6 +4,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from functools import partial
 from operator import index
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
@@ -15,9 +16,10 @@ from torch import Tensor, nn
 from glassformer.attention.observation import Observation
 from glassformer.attention.want import NOTHING, Want
 from glassformer.capture.alarms import Alarms, AttentionWarning
-from glassformer.capture.capture import capture
+from glassformer.capture.capture import capture_into
 from glassformer.capture.heat import plot_sightings
 from glassformer.capture.record import Captured
+from glassformer.capture.running import Running
 from glassformer.capture.sightings import HIGHEST, MEANS, Figures, Sighting, append_sighting, keep_sightings_until
 from glassformer.errors import ArgumentError, shown
 from glassformer.pictures import save_figure
@@ -98,7 +100,7 @@ def watch(
 
 
 class Watch:
-    """What `watch` has seen of a training so far.
+    """Look at a training now and then, and keep the sightings.
 
     Example: docs/howto/watch.md.
     """
@@ -121,7 +123,7 @@ class Watch:
         self._last: int | None = None
         self._unseen = 0
         self.sightings: list[Sighting] = []
-        """What was seen, a Sighting for each step that was looked at."""
+        """Hold a Sighting for each step that was looked at."""
 
     def __enter__(self) -> "Watch":
         if self._open is not None:
@@ -215,8 +217,10 @@ class Watch:
     def _look(self) -> None:
         """Let the next step run inside `capture`."""
         assert self._open is not None
-        captured = self._open.enter_context(capture(self._model, self._want, layers=self._layers))
-        self._step = _Step(self._model, self._want, captured)
+        step = partial(_Step, self._model, self._want)
+        self._step = self._open.enter_context(
+            capture_into(step, self._model, self._want, layers=self._layers, budget=None)
+        )
 
     def _end(self) -> Figures:
         """Return the figures of the step that ends. If there are any, the model is let alone."""
@@ -251,16 +255,17 @@ def warn_of(sighting: Sighting) -> None:
     warnings.warn(f"step {sighting.step:,}: {sighting.describe_alarms()}", AttentionWarning, stacklevel=4)
 
 
-class _Step:
+class _Step(Captured):
     """The passes of one step, each reduced as it is recorded: no graph is kept, and no more than a few numbers."""
 
-    def __init__(self, model: nn.Module, want: Want, captured: Captured) -> None:
-        """Take the place of `captured` where it is asked what to record, and given it."""
+    def __init__(
+        self, model: nn.Module, want: Want, wants: Mapping[str, Want], budget: int | None, running: Running
+    ) -> None:
+        super().__init__(wants, budget, running)
         self._model, self._want = model, want
-        self._passes: dict[str, list[Mapping[str, Tensor]]] = {}
+        self._reduced: dict[str, list[Mapping[str, Tensor]]] = {}
         self.ignored = False
-        """Whether there was a pass in evaluation mode."""
-        captured.reserve, captured.add = self.reserve, self.add
+        """Tell whether a pass in evaluation mode was left out."""
 
     def reserve(self, name: str, batch: int, heads: int, q_len: int, k_len: int) -> Want:
         """Return what to record of the next call of an attention: nothing in evaluation."""
@@ -273,11 +278,11 @@ class _Step:
             return
         reduced = _reduced(observation.detach(), self._want.asked)
         if reduced:
-            self._passes.setdefault(name, []).append(reduced)
+            self._reduced.setdefault(name, []).append(reduced)
 
     def figures(self) -> Figures:
         """Return the figures of all passes together, with the layers in the order of their first calls."""
-        return {name: _together(passes) for name, passes in self._passes.items()}
+        return {name: _together(passes) for name, passes in self._reduced.items()}
 
 
 @torch.no_grad()

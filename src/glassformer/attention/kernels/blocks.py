@@ -36,7 +36,7 @@ class Problem:
     from_start: bool = False
     """True says that `keep` is `masks.causal_from_start`, which some forms needn't read."""
     variant: Variant | None = None
-    """What else makes weights of scores. Only the plain form and blocks know it."""
+    """Change how scores become weights. Only the plain form and blocks know it."""
 
     @property
     def masked(self) -> bool:

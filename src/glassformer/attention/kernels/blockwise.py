@@ -354,7 +354,7 @@ def _lse(reference: Tensor, tilt: Tensor) -> Tensor:
 
 
 class _Share(NamedTuple):
-    """What the weights of a block come to beside sinks, for each query (G, rows). The two shares sum to one."""
+    """Divide a query's weights among keys and sink, for each query of a block (G, rows). The two shares sum to one."""
 
     lse: Tensor
     of_keys: Tensor

@@ -57,6 +57,14 @@ class Statistic(ABC):
         """Add the part of the weights' gradient that comes through the fact to the block's dw (G, rows, keys)."""
 
 
+class OfQueries(Statistic):
+    """A fact with a number for each query: (B, H, L)."""
+
+    def prepare(self, facts: Facts) -> None:
+        sizes = self.sizes
+        facts[self.name] = sizes.zeros(sizes.batch, sizes.heads, sizes.q_len)
+
+
 class Received(Statistic):
     """The attention that each key receives, Σ_i w_ij: (B, H, S)."""
 
@@ -74,17 +82,13 @@ class Received(Statistic):
         dw += grad[block.entries, block.heads, block.keys].flatten(0, 1)[:, None]
 
 
-class Distance(Statistic):
+class Distance(OfQueries):
     """The mean distance from each query to the keys it looks at, Σ_j w_ij |i - j|: (B, H, L).
 
     To the left of a block's own positions |i - j| is i - j, to the right j - i: two products with vectors.
     """
 
     name = "distance"
-
-    def prepare(self, facts: Facts) -> None:
-        sizes = self.sizes
-        facts[self.name] = sizes.zeros(sizes.batch, sizes.heads, sizes.q_len)
 
     def add(self, block: Block, w: Tensor, facts: Facts) -> None:
         side, signed, rows, inside, near = self._parts(block, w)
@@ -118,7 +122,7 @@ class Distance(Statistic):
         return side, side * keys, rows, slice(start, stop), (rows[:, None] - keys[start:stop]).abs()
 
 
-class Sink(Statistic):
+class Sink(OfQueries):
     """The weight of each query on the first n keys: (B, H, L)."""
 
     name = "sink"
@@ -126,10 +130,6 @@ class Sink(Statistic):
     def __init__(self, sizes: Sizes, keys: int) -> None:
         super().__init__(sizes)
         self._keys = keys
-
-    def prepare(self, facts: Facts) -> None:
-        sizes = self.sizes
-        facts[self.name] = sizes.zeros(sizes.batch, sizes.heads, sizes.q_len)
 
     def add(self, block: Block, w: Tensor, facts: Facts) -> None:
         first = w[..., : max(0, self._keys - block.keys.start)]
@@ -140,7 +140,7 @@ class Sink(Statistic):
         dw[..., : max(0, self._keys - block.keys.start)] += by_query
 
 
-class Mass(Statistic):
+class Mass(OfQueries):
     """The weight of each query inside a mask, Σ_j w_ij m_ij: (B, H, L)."""
 
     name = "mass"
@@ -148,10 +148,6 @@ class Mass(Statistic):
     def __init__(self, sizes: Sizes, mask: Tensor) -> None:
         super().__init__(sizes)
         self._mask = mask
-
-    def prepare(self, facts: Facts) -> None:
-        sizes = self.sizes
-        facts[self.name] = sizes.zeros(sizes.batch, sizes.heads, sizes.q_len)
 
     def add(self, block: Block, w: Tensor, facts: Facts) -> None:
         inside = block.by_head(w) * self._mask[where_in(self._mask, block)]

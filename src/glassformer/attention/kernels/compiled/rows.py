@@ -51,6 +51,16 @@ def largest_of(row):
 
 @inner(SUMS)
 @no_type_check
+def shifted_exp(score, reference):
+    """Return a score less the reference, at least LEAST, and its exponential, 0 below LEAST."""
+    x = score - reference
+    blocked = x < LEAST
+    x = LEAST if blocked else x
+    return x, _ZERO if blocked else exp(x)
+
+
+@inner(SUMS)
+@no_type_check
 def exponentiate(row, reference, apart):
     """Turn scores s into e = exp(s - reference) in place; return Σ e, Σ e (s - reference) and Σ e |apart + n|.
 
@@ -58,10 +68,7 @@ def exponentiate(row, reference, apart):
     """
     total, tilt, distance = _ZERO, _ZERO, _ZERO
     for n in range(len(row)):
-        x = row[n] - reference
-        blocked = x < LEAST
-        x = LEAST if blocked else x
-        e = _ZERO if blocked else exp(x)
+        x, e = shifted_exp(row[n], reference)
         row[n] = e
         total += e
         tilt += e * x
@@ -75,12 +82,8 @@ def exponentiate_alone(row, reference):
     """Turn scores s into e = exp(s - reference) in place; return Σ e."""
     total = _ZERO
     for n in range(len(row)):
-        x = row[n] - reference
-        blocked = x < LEAST
-        x = LEAST if blocked else x
-        e = _ZERO if blocked else exp(x)
-        row[n] = e
-        total += e
+        _, row[n] = shifted_exp(row[n], reference)
+        total += row[n]
     return total
 
 
