@@ -1,0 +1,5 @@
+"""Serving runs over HTTP: LibreTranslate's API, and a richer one of our own. Needs the extra `serve`.
+
+It may import `page`, `generation` and what lies below them; only `commands` imports it. Open `app` first: it has the
+routes. `config` holds every limit, `schemas` the JSON, `worker` the process that owns a model.
+"""

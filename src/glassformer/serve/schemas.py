@@ -1,0 +1,281 @@
+"""The JSON of the routes: what requests may hold, and what answers hold. Unknown fields and other types are refused.
+
+How much of it is allowed (characters, lines, beams) is a limit of `config`, and checked where the request is taken.
+"""
+
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+Positive = Annotated[int, Field(ge=1)]
+Exponent = Annotated[float, Field(ge=0, le=20, allow_inf_nan=False)]
+Probability = Annotated[float, Field(ge=0, le=1)]
+Stack = Literal["encoder", "decoder", "source"]
+
+
+class Closed(BaseModel):
+    """A model with the fields that it names and no others, whose types are exact: "5" is no number."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+
+class Failure(Closed):
+    """The answer of every route to a request that it didn't do."""
+
+    error: str
+    """What is wrong, in one sentence. It never holds text of the request."""
+    code: str
+    """The same as one word for programs: too_long, unauthorized, busy, deadline and so on; docs/howto/serve.md."""
+
+
+# LibreTranslate's API
+
+
+class LibreRequest(Closed):
+    """A request of LibreTranslate's `POST /translate`."""
+
+    q: str | list[str]
+    """The text, or several."""
+    source: str
+    """The language's code, or "auto" where one run translates to the target."""
+    target: str
+    format: Literal["text", "html"] | None = "text"
+    """html: what stands between tags is translated, tags stay as they are."""
+    alternatives: Annotated[int, Field(ge=0)] | None = 0
+    """How many further translations to return."""
+    api_key: str | None = None
+    secret: str | None = None
+    """Read by nobody: some clients of LibreTranslate send it."""
+
+
+class DetectedLanguage(Closed):
+    """The source language that "auto" stood for."""
+
+    confidence: float
+    """0: there was one language to choose from, and the text was not looked at."""
+    language: str
+
+
+class LibreAnswer(Closed):
+    """The answer of `POST /translate`; lists where `q` was a list."""
+
+    translatedText: str | list[str]
+    alternatives: list[str] | list[list[str]] | None = None
+    detectedLanguage: DetectedLanguage | None = None
+
+
+class Language(Closed):
+    """A language of `GET /languages`."""
+
+    code: str
+    name: str
+    targets: list[str]
+
+
+# Runs
+
+
+class Run(Closed):
+    """A run that is served."""
+
+    run: str
+    """Its name: that of its folder."""
+    source: str
+    """Code of the source language; empty where neither the run nor the server's settings say it."""
+    target: str
+    source_name: str
+    target_name: str
+    encoder_layers: int
+    decoder_layers: int
+    heads: int
+    precision: str
+    parameters: int
+    ready: bool
+
+
+class Runs(Closed):
+    """The answer of `GET /v1/runs`."""
+
+    runs: list[Run]
+    limits: dict[str, int | float]
+    """The server's limits by the names of its flags: max_lines, max_line_chars, max_beam and so on."""
+
+
+# Translation
+
+
+class Choosing(Closed):
+    """The fields by which a request chooses a run: its name, or both languages, or nothing where one is served."""
+
+    run: str | None = None
+    source: str | None = None
+    target: str | None = None
+
+
+class AttentionWanted(Closed):
+    """The facts of attention that are wanted, as the page shows them."""
+
+    stacks: list[Stack] = ["encoder", "decoder", "source"]
+    """encoder: the source's attention to itself; decoder: the translation's to what is written; source: its
+    attention to the source."""
+    layers: list[Annotated[int, Field(ge=0)]] | None = None
+    """Layers, from 0; all by default."""
+    facts: list[Literal["weights", "entropy", "received", "top", "tiles"]] | None = None
+    """By default all weights; of texts with too many of them tiles, the largest weights, entropy and received."""
+    top: Annotated[int, Field(ge=1, le=64)] = 8
+    """How many of the largest weights of each query, where `facts` has top."""
+
+
+class TranslateRequest(Choosing):
+    """A request of `POST /v1/translate`."""
+
+    q: str | list[str]
+    """The line, or several."""
+    beam: Positive = 5
+    n_best: Positive = 1
+    length_penalty: Exponent = 1.0
+    max_length: Positive = 256
+    prefixes: list[str | list[str]] | None = None
+    """One for each line: the text that its translation begins with, or the pieces; "" or [] leaves it free."""
+    scores: bool = False
+    """Return the pieces with their probabilities."""
+    confidence: bool = False
+    """Return the words with their probabilities."""
+    attention: AttentionWanted | None = None
+
+
+class Piece(Closed):
+    """A piece of a translation: a token of the vocabulary."""
+
+    piece: str
+    """As it stands in the vocabulary: ▁ begins a word."""
+    probability: Probability
+
+
+class Word(Closed):
+    """A word of a translation."""
+
+    text: str
+    start: int
+    """Where it begins and ends in the translation's text, in characters (code points)."""
+    end: int
+    first: int
+    """Its first piece, and the one after its last."""
+    last: int
+    probability: Probability
+    """That of all its pieces together: the product of theirs."""
+
+
+class Translated(Closed):
+    """One translation of a line."""
+
+    text: str
+    score: float
+    """Log-probability, in nats, divided by the length penalty."""
+    probability: Probability
+    """That of the whole translation."""
+    pieces: list[Piece] | None = None
+    """With `scores`. The last one is `</s>`, unless the translation came to its longest."""
+    words: list[Word] | None = None
+    """With `confidence`."""
+
+
+class TranslatedLine(Closed):
+    """The translations of a line, best first."""
+
+    translations: list[Translated]
+    source_pieces: list[str] | None = None
+    """With `scores` or `attention`: the pieces that the model read, the last one `</s>`."""
+    attention: str | None = None
+    """With `attention`: the numbers of all translations of the line, packed as in a page and coded in base64."""
+
+
+class TranslateAnswer(Closed):
+    """The answer of `POST /v1/translate`."""
+
+    run: str
+    source: str
+    target: str
+    lines: list[TranslatedLine]
+
+
+# Streaming
+
+
+class StreamRequest(Choosing):
+    """A request of `POST /v1/translate/stream`: one line, translated greedily."""
+
+    q: str
+    max_length: Positive = 256
+    attention: AttentionWanted | None = None
+    """Wanted in the event `done`."""
+
+
+class StreamStart(Closed):
+    """The data of the event `start`."""
+
+    run: str
+    source: str
+    target: str
+    source_pieces: list[str]
+
+
+class StreamPiece(Closed):
+    """The data of an event `piece`."""
+
+    piece: str
+    probability: Probability
+    text: str
+    """The translation so far, in whole characters."""
+
+
+# Alternatives
+
+
+class AlternativesRequest(Choosing):
+    """A request of `POST /v1/alternatives`: what may follow the first pieces of a translation."""
+
+    q: str
+    prefix: list[str] = []
+    """The pieces before the one that is asked for."""
+    count: Annotated[int, Field(ge=1, le=50)] = 10
+
+
+class Alternative(Closed):
+    """A piece that may follow, with its probability."""
+
+    piece: str
+    probability: Probability
+    text: str
+    """The text of the prefix and this piece."""
+
+
+class AlternativesAnswer(Closed):
+    """The answer of `POST /v1/alternatives`, likeliest first."""
+
+    run: str
+    alternatives: list[Alternative]
+
+
+# Jobs
+
+JobState = Literal["waiting", "running", "done", "failed", "cancelled"]
+
+
+class Job(Closed):
+    """A file that is translated."""
+
+    id: str
+    state: JobState
+    run: str
+    kind: Literal["text", "tmx"]
+    lines: int
+    done: int
+    """Number of lines that are translated."""
+    error: str | None = None
+
+
+class Status(Closed):
+    """The answer of the routes of health."""
+
+    status: str
