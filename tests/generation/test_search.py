@@ -1,6 +1,7 @@
 import functools
 import math
 from collections import Counter
+from collections.abc import Callable, Container
 from itertools import chain, combinations, product
 
 import pytest
@@ -292,6 +293,32 @@ def test_finished_sources_stay_while_they_are_less_than_an_eighth(monkeypatch, h
     assert all(8 * (taken - needed) < taken for taken, needed in zip(rows, open_, strict=True))
 
 
+@pytest.mark.parametrize("how", ["greedy", "sample", "beam"])
+def test_abandoned_sources_end_at_once_and_the_others_go_on_unchanged(monkeypatch, how):
+    engine, width = Engine.of(random_model(34)), 3 if how == "beam" else 1
+    rows = steps_taken(engine, monkeypatch)
+    config = SearchConfig(beam=width, min_length=9, sample=how == "sample", top_k=1)
+    batch = engine, *padded(SOURCES), [9] * len(SOURCES), config
+
+    def search(gone: Callable[[], Container[int]]) -> list[Hypothesis]:
+        rows.clear()
+        if how == "sample":
+            return sample(*batch, torch.Generator().manual_seed(7), abandoned=gone)
+        if how == "beam":
+            return [best for [best] in beam_search(*batch, abandoned=gone)]
+        return greedy(*batch, abandoned=gone)
+
+    whole = search(lambda: ())
+    assert len(rows) == 9
+    kept = {3, 8}
+    found = search(lambda: set(range(len(SOURCES))) - kept if len(rows) >= 4 else ())
+    assert [len(one.ids) for b, one in enumerate(found) if b not in kept] == [4] * (len(SOURCES) - len(kept))
+    for b in kept:
+        assert_same([found[b]], [whole[b]])
+    assert rows == [width * count for count in (*[len(SOURCES)] * 4, *[len(kept)] * 5)]
+    assert len(search(lambda: range(len(SOURCES)))[0].ids) == len(rows) == 1
+
+
 @pytest.mark.parametrize("settings", [{}, dict(min_length=4, no_repeat_ngram=2)], ids=str)
 @pytest.mark.parametrize("how", ["greedy", "sample"])
 def test_a_stream_is_the_translation_token_by_token(how, settings):
@@ -302,7 +329,9 @@ def test_a_stream_is_the_translation_token_by_token(how, settings):
             generators = [torch.Generator().manual_seed(7) for _ in range(2)]
             batch = engine, *padded([source]), [limit], config
             [expected] = sample(*batch, generators[0]) if config.sample else greedy(*batch)
-            assert list(stream(engine, torch.tensor([source]), limit, config, generators[1])) == expected.ids
+            written = list(stream(engine, torch.tensor([source]), limit, config, generators[1]))
+            assert [token for token, _ in written if token != EOS] == expected.ids
+            assert [log_prob for _, log_prob in written] == expected.token_log_probs
 
 
 @pytest.mark.parametrize("settings", [dict(beam=1), dict(beam=3, n_best=2), dict(sample=True)])

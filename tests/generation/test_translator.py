@@ -1,6 +1,7 @@
 import io
+import math
 import re
-from itertools import product
+from itertools import pairwise, product
 from typing import Any
 
 import pytest
@@ -260,6 +261,22 @@ def test_translations_begin_with_their_prefixes(kind, prefixes, config):
     assert any(len(best[0].text) > len(prefix) > 0 for best, prefix in zip(found, prefixes, strict=True))
 
 
+def test_a_prefix_may_be_given_as_tokens():
+    translator = make_translator("char", "unigram")
+    free, written = translator.translations(["the cat", "b"], GREEDY)
+    cut = free.tokens[:3]
+    found = translator.translations(["the cat", "b"], GREEDY, prefixes=[cut, []])
+    assert found == [free, written]
+    chosen = next(token for token in translator.target_tokenizer.tokens(range(2, 9)) if token != free.tokens[2])
+    [other] = translator.translations(["the cat"], GREEDY, prefixes=[[*free.tokens[:2], chosen]])
+    assert other.tokens[:3] == [*free.tokens[:2], chosen]
+    for token in ("no such token", "</s>", "<pad>"):
+        with pytest.raises(
+            ConfigError, match=rf"^prefixes\[1\] must be tokens of the target's vocabulary, got '{token}'"
+        ):
+            translator.translate(["b", "b"], GREEDY, prefixes=["", [token]])
+
+
 def test_a_prefix_may_be_as_long_as_a_translation_and_no_longer(translator):
     config = SearchConfig(beam=2, max_length=5)
     assert translator.translate(["b"], config, prefixes=["A B C D E"]) == ["A B C D E"]
@@ -391,6 +408,37 @@ def test_a_stream_comes_as_it_is_written_and_may_be_left(translator, monkeypatch
         assert steps == [1] * count
     pieces.close()
     assert len(steps) == 3
+
+
+def test_written_tokens_are_the_translations_and_their_text_grows(translator):
+    config = SearchConfig(beam=1, max_length=13)
+    [whole] = translator.translations(["the cat"], config)
+    written = list(translator.write("the cat", config))
+    ended = len(whole.token_log_probs) > len(whole.tokens)
+    assert [one.token for one in written] == [*whole.tokens, *["</s>"] * ended]
+    assert [one.log_prob for one in written] == whole.token_log_probs
+    assert all(after.text.startswith(before.text) for before, after in pairwise(written))
+    assert written[-1].text == whole.text
+
+
+def test_alternatives_are_the_likeliest_next_tokens(model, translator):
+    [whole] = translator.translations(["the cat"], SearchConfig(beam=1, max_length=13))
+    for length in (0, 1, 4):
+        prefix = whole.tokens[:length]
+        found = translator.alternatives("the cat", prefix, 5)
+        assert found[0].token == whole.tokens[length]
+        assert found[0].log_prob == pytest.approx(whole.token_log_probs[length], abs=1e-4)
+        assert [one.log_prob for one in found] == sorted((one.log_prob for one in found), reverse=True)
+        assert all(
+            one.text == translator.target_tokenizer.decode([[*ids, one.id]])[0]
+            for one in found
+            for ids in translator.prefix_ids([prefix])
+        )
+    everything = translator.alternatives("the cat", [], 1000)
+    assert sum(math.exp(one.log_prob) for one in everything) == pytest.approx(1.0, abs=1e-4)
+    assert {one.token for one in everything} == set(translator.target_tokenizer.tokens(range(model.target_pad)))
+    with pytest.raises(ConfigError, match=r"^line is empty"):
+        translator.alternatives(" ")
 
 
 def test_a_stream_of_nothing_is_empty_and_by_default_greedy(translator):

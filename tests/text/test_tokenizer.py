@@ -279,6 +279,17 @@ def test_surfaces_are_one_for_each_token(tokenizers, kind):
 
 
 @pytest.mark.parametrize("kind", KINDS)
+def test_each_token_but_padding_has_its_id_and_other_texts_have_none(tokenizers, kind):
+    tokenizer = tokenizers[kind]
+    every = tokenizer.tokens(range(tokenizer.vocab_size))
+    *ids, padding = [tokenizer.id_of(token) for token in every]
+    assert padding is None
+    assert tokenizer.tokens(ids) == every[:-1]
+    assert sum(i != n for n, i in enumerate(ids)) == (kind == "symbols"), "text may have a symbol </s>"
+    assert [tokenizer.id_of(text) for text in ("Щ", "no such token", "")] == [None] * 3
+
+
+@pytest.mark.parametrize("kind", KINDS)
 def test_unknown_pieces_are_named_once(tokenizers, kind):
     assert tokenizers[kind].unknown(["the Ж cat", "Щ the Ж"]) == ["Ж", "Щ"]
     assert tokenizers[kind].unknown(["the cat", "", "the\u2003cat"]) in ([], ["the\u2003cat"])  # a word, or a space

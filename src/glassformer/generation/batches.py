@@ -1,5 +1,6 @@
 """Search over many sources of ids: in batches of like length, on a CPU side by side, with results in order."""
 
+import warnings
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from typing import TypeVar
@@ -9,8 +10,9 @@ import torch
 from glassformer.errors import ConfigError
 from glassformer.generation.config import SearchConfig
 from glassformer.generation.engine import Engine
-from glassformer.generation.search import Hypothesis, beam_search, greedy, sample
+from glassformer.generation.search import Abandoned, Hypothesis, beam_search, greedy, nobody, sample
 from glassformer.text.batching import pad_source
+from glassformer.text.tokenizer import EOS
 
 MOST_LOGITS = 1 << 23
 MOST_WORKERS = 4
@@ -42,15 +44,12 @@ def search_all(
     results: list[list[Hypothesis]] = [[] for _ in sources]
     if empty := sum(not ids for ids in sources):
         progress(empty)
-    width = 1 if config.sample else config.beam
-    most_sources = max(1, MOST_LOGITS // (width * engine.config.target_vocab_size))
-    most_sources = min(most_sources, config.batch_lines or most_sources)
-    batches = batches_by_length(sources, max(1, config.batch_tokens // width), most_sources)
+    batches = batches_by_length(sources, *batch_limits(config, engine.config.target_vocab_size))
     generator = torch.Generator(engine.device).manual_seed(config.seed)
 
     def search(batch: list[int]) -> list[list[Hypothesis]]:
         batch_prefixes = [prefixes[i] for i in batch] if prefixes else None
-        return _search(engine, [sources[i] for i in batch], batch_prefixes, config, generator)
+        return search_batch(engine, [sources[i] for i in batch], batch_prefixes, config, generator)
 
     def receive(batch: list[int], hypotheses: list[list[Hypothesis]]) -> None:
         for i, best in zip(batch, hypotheses, strict=True):
@@ -104,26 +103,51 @@ def batches_by_length(sources: Sequence[list[int]], most_tokens: int, most_sourc
     return batches
 
 
+def batch_limits(config: SearchConfig, classes: int) -> tuple[int, int]:
+    """Return the most padded tokens and the most sources of a batch, for a model with so many target ids."""
+    width = 1 if config.sample else config.beam
+    most_sources = max(1, MOST_LOGITS // (width * classes))
+    return max(1, config.batch_tokens // width), min(most_sources, config.batch_lines or most_sources)
+
+
+def ended(encoded: list[list[int]], lines: Sequence[str], most: int, side: str) -> list[list[int]]:
+    """Return the ids of each line with `</s>`, cut with a warning to `most`; an empty line has none."""
+    for ids, line in zip(encoded, lines, strict=True):
+        if len(ids) >= most:
+            cut = f"a {side} of {len(ids):,} tokens is cut to its first {most - 1:,}: {line[:40]!r}…"
+            warnings.warn(cut, stacklevel=3)
+    return [[*ids[: most - 1], EOS] if ids else [] for ids in encoded]
+
+
 def longest_target(source: list[int], config: SearchConfig) -> int:
     """Return the most tokens that a target may have."""
     return max(config.min_length, min(config.max_length, 3 * len(source) + 50))
 
 
-def _search(
+def search_batch(
     engine: Engine,
     sources: list[list[int]],
     prefixes: list[list[int]] | None,
     config: SearchConfig,
     generator: torch.Generator,
+    *,
+    abandoned: Abandoned = nobody,
 ) -> list[list[Hypothesis]]:
+    """Return up to `config.n_best` hypotheses for each source of one batch; none of the sources is empty.
+
+    Those of sources that were `abandoned` on the way are what was written until then.
+    """
     source, keep = pad_source([torch.tensor(ids) for ids in sources], engine.source_pad)
     source, keep = source.to(engine.device), keep.to(engine.device)
     limits = [longest_target(ids, config) for ids in sources]
     if prefixes:
         limits = [min(config.max_length, limit + len(ids)) for limit, ids in zip(limits, prefixes, strict=True)]
     if config.sample:
-        draws = [sample(engine, source, keep, limits, config, generator, prefixes) for _ in range(config.n_best)]
+        draws = [
+            sample(engine, source, keep, limits, config, generator, prefixes, abandoned=abandoned)
+            for _ in range(config.n_best)
+        ]
         return [sorted(drawn, key=lambda hypothesis: -hypothesis.score) for drawn in zip(*draws, strict=True)]
     if config.beam == 1:
-        return [[best] for best in greedy(engine, source, keep, limits, config, prefixes)]
-    return beam_search(engine, source, keep, limits, config, prefixes)
+        return [[best] for best in greedy(engine, source, keep, limits, config, prefixes, abandoned=abandoned)]
+    return beam_search(engine, source, keep, limits, config, prefixes, abandoned=abandoned)

@@ -6,7 +6,7 @@ Row b * W + w belongs to hypothesis w of source b. Finished sources leave the ba
 
 import math
 from bisect import insort
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator
 from dataclasses import dataclass
 
 import torch
@@ -25,6 +25,13 @@ from glassformer.text.tokenizer import EOS
 Source = Int[Tensor, "sources source_len"]
 Keep = Bool[Tensor, "sources 1 1 source_len"]
 Prefixes = list[list[int]] | None
+Abandoned = Callable[[], Container[int]]
+"""Returns the sources that nobody waits for any more. It is asked at each step, and theirs is the last one."""
+
+
+def nobody() -> Container[int]:
+    """Return that every source is waited for."""
+    return ()
 
 
 @dataclass(frozen=True)
@@ -42,10 +49,17 @@ class Hypothesis:
 
 @inferring
 def greedy(
-    engine: Engine, source: Source, keep: Keep, limits: list[int], config: SearchConfig, prefixes: Prefixes = None
+    engine: Engine,
+    source: Source,
+    keep: Keep,
+    limits: list[int],
+    config: SearchConfig,
+    prefixes: Prefixes = None,
+    *,
+    abandoned: Abandoned = nobody,
 ) -> list[Hypothesis]:
     """Choose the likeliest token at every step, until `</s>` or the limit of each source."""
-    return _roll_out(engine, source, keep, limits, config, prefixes, _likeliest)
+    return _roll_out(engine, source, keep, limits, config, prefixes, _likeliest, abandoned)
 
 
 @inferring
@@ -57,15 +71,20 @@ def sample(
     config: SearchConfig,
     generator: torch.Generator,
     prefixes: Prefixes = None,
+    *,
+    abandoned: Abandoned = nobody,
 ) -> list[Hypothesis]:
     """Draw once per source from the distribution that temperature, top_k and top_p leave; log_prob is the model's."""
-    return _roll_out(engine, source, keep, limits, config, prefixes, _drawing(config, generator))
+    return _roll_out(engine, source, keep, limits, config, prefixes, _drawing(config, generator), abandoned)
 
 
 def stream(
     engine: Engine, source: Source, limit: int, config: SearchConfig, generator: torch.Generator
-) -> Iterator[int]:
-    """Yield the tokens of one source's translation as they are chosen, greedily or by sampling, without `</s>`."""
+) -> Iterator[tuple[int, float]]:
+    """Yield the tokens of one source's translation, with their log-probabilities, as they are chosen.
+
+    They are chosen greedily, or by sampling. The last one is `</s>`, unless the limit comes first.
+    """
     choose = _drawing(config, generator) if config.sample else _likeliest
     constraints = Constraints(config, None, width=1)
     ids = source.new_empty(1, 1, 0)
@@ -74,11 +93,11 @@ def stream(
     token = source.new_full((1,), engine.target_pad)
     while ids.shape[2] < limit:
         with inference(engine.device):
-            _, token = choose(engine, token, cache, constraints, ids, [0])
+            gained, token = choose(engine, token, cache, constraints, ids, [0])
             ids = torch.cat([ids, token.view(1, 1, 1)], dim=2)
+        yield int(token), float(gained)
         if int(token) == EOS:
             return
-        yield int(token)
 
 
 def truncated(logits: Float[Tensor, "rows classes"], top_k: int, top_p: float) -> Float[Tensor, "rows classes"]:
@@ -158,6 +177,7 @@ def _roll_out(
     config: SearchConfig,
     prefixes: Prefixes,
     choose: "_Choose",
+    abandoned: Abandoned,
 ) -> list[Hypothesis]:
     """Write one hypothesis per source, each next token chosen by `choose`."""
     cache = engine.start(source, keep, width=1)
@@ -171,14 +191,14 @@ def _roll_out(
         gained, tokens = choose(engine, tokens, cache, constraints, ids, open_)
         ids = torch.cat([ids, tokens[:, None, None]], dim=2)
         length = ids.shape[2]
-        stay = []
+        stay, left = [], abandoned()
         for row, (b, token, log_prob) in enumerate(zip(open_, tokens.tolist(), gained.tolist(), strict=True)):
             if b in done:
                 continue
             if math.isnan(log_prob):
                 raise _not_finite(engine)
             log_probs_of[b].append(log_prob)
-            if token == EOS or length >= limits[b]:
+            if token == EOS or length >= limits[b] or b in left:
                 sum_ = sum(log_probs_of[b])
                 written = ids[row, 0, : length - (token == EOS)].tolist()
                 done[b] = Hypothesis(written, log_probs_of[b], sum_, sum_ / config.normaliser(length))
@@ -194,7 +214,14 @@ def _roll_out(
 
 @inferring
 def beam_search(
-    engine: Engine, source: Source, keep: Keep, limits: list[int], config: SearchConfig, prefixes: Prefixes = None
+    engine: Engine,
+    source: Source,
+    keep: Keep,
+    limits: list[int],
+    config: SearchConfig,
+    prefixes: Prefixes = None,
+    *,
+    abandoned: Abandoned = nobody,
 ) -> list[list[Hypothesis]]:
     """Return the `n_best` best-scored translations of each source that a beam of W finds, best first.
 
@@ -218,11 +245,11 @@ def beam_search(
         for row, hypothesis in ended:
             if open_[row] not in decided:
                 _insert(hypothesis, finished[open_[row]], config.beam)
-        best_open = beams.sums[:, 0].tolist()
+        best_open, left = beams.sums[:, 0].tolist(), abandoned()
         for row, b in enumerate(open_):
             if b in decided:
                 continue
-            if beams.length >= limits[b]:
+            if beams.length >= limits[b] or b in left:
                 for hypothesis in beams.cut_off(row):
                     _insert(hypothesis, finished[b], config.beam)
                 decided.add(b)

@@ -1,6 +1,5 @@
 """Text in, text out: the Translator."""
 
-import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -11,19 +10,37 @@ from torch import Tensor
 
 from glassformer.attention.want import Want
 from glassformer.device import pick_device
-from glassformer.errors import ArgumentError, ConfigError
+from glassformer.errors import ArgumentError, ConfigError, shown
 from glassformer.generation.attention import TranslationAttention, align, check_attention, observe_translation
-from glassformer.generation.batches import MOST_LOGITS, batches_by_length, longest_target, search_all
+from glassformer.generation.batches import MOST_LOGITS, batches_by_length, ended, longest_target, search_all
 from glassformer.generation.config import SearchConfig, as_config
 from glassformer.generation.consensus import by_agreement
 from glassformer.generation.engine import Engine, Stack, inference
 from glassformer.generation.precision import Precision, pick_generation_precision
 from glassformer.generation.search import Hypothesis, stream
-from glassformer.pairs.lines import LONGEST_LINE
 from glassformer.run.folder import open_run
 from glassformer.text.batching import pad_source
-from glassformer.text.tokenizer import EOS, UNK, UNKNOWN, Tokenizer
+from glassformer.text.tokenizer import EOS, UNK, UNKNOWN, Tokenizer, check_lines
 from glassformer.transformer.model import Transformer, check_memory
+
+Prefixes = Sequence[str | Sequence[str]]
+"""What each translation must begin with: a text, or tokens of the vocabulary; an empty one leaves it free."""
+
+
+@dataclass(frozen=True)
+class NextToken:
+    """A token that follows others in a translation: chosen by `Translator.write`, or one of its `alternatives`.
+
+    Example: docs/howto/serve.md.
+    """
+
+    id: int
+    token: str
+    """As it stands in the vocabulary."""
+    log_prob: float
+    """Its log-probability, in nats."""
+    text: str
+    """The translation up to it; `write` gives it in whole characters."""
 
 
 @dataclass(frozen=True)
@@ -127,12 +144,12 @@ class Translator:
         config: SearchConfig | None = None,
         progress: Callable[[int], None] = lambda lines: None,
         *,
-        prefixes: Sequence[str] | None = None,
+        prefixes: Prefixes | None = None,
     ) -> list[str]:
         """Return the best translation of each line, in order; an empty line stays empty.
 
-        `prefixes`, one for each line, are what the translations must begin with ("" leaves a line free). `progress` is
-        told after each batch how many lines that were.
+        `prefixes`, one for each line, are what the translations must begin with ("" leaves a line free): text, or a
+        sequence of tokens. `progress` is told after each batch how many lines that were.
 
         Example: docs/generation.md.
         """
@@ -144,7 +161,7 @@ class Translator:
         config: SearchConfig | None = None,
         progress: Callable[[int], None] = lambda lines: None,
         *,
-        prefixes: Sequence[str] | None = None,
+        prefixes: Prefixes | None = None,
         attention: Want | Mapping[Stack, Want] | None = None,
         layers: Sequence[int] | None = None,
     ) -> list[Translation]:
@@ -168,7 +185,7 @@ class Translator:
         config: SearchConfig | None = None,
         progress: Callable[[int], None] = lambda lines: None,
         *,
-        prefixes: Sequence[str] | None = None,
+        prefixes: Prefixes | None = None,
         attention: Want | Mapping[Stack, Want] | None = None,
         layers: Sequence[int] | None = None,
     ) -> list[list[Translation]]:
@@ -197,7 +214,7 @@ class Translator:
         wants = check_attention(self.engine, attention, layers)
         sides = ((self.source_tokenizer, source, "source"), (self.target_tokenizer, target, "target"))
         source_ids, target_ids = (
-            _ended(tokenizer.encode([line]), [line], config.max_source_tokens, side)[0]
+            ended(tokenizer.encode([line]), [line], config.max_source_tokens, side)[0]
             for tokenizer, line, side in sides
         )
         if not source_ids:
@@ -216,9 +233,16 @@ class Translator:
 
         Example: docs/generation.md.
         """
+        return _additions(self.write(line, config))
+
+    def write(self, line: str, config: SearchConfig | None = None) -> Iterator[NextToken]:
+        """Yield the tokens of a line's translation as `stream` chooses them; the last one is `</s>`, or at the limit.
+
+        Raises ConfigError for the settings that `stream` refuses. Example: docs/generation.md.
+        """
         if not isinstance(line, str):
             raise ArgumentError(f"line must be a str, got {type(line).__name__}: stream takes one line at a time")
-        _check_lines("line", [line])
+        check_lines("line", [line])
         config = as_config(config, SearchConfig(beam=1))
         if config.beam > 1 and not config.sample:
             raise ConfigError(f"stream needs beam 1 or sample: a beam of {config.beam} decides only at the end")
@@ -226,23 +250,42 @@ class Translator:
             raise ConfigError("stream can't choose by consensus: it writes one translation, token by token")
         if config.replace_unknown:
             raise ConfigError("stream can't replace_unknown: which source token got most attention is known at the end")
-        return self._stream(line, config)
+        return self._write(line, config)
 
-    def _stream(self, line: str, config: SearchConfig) -> Iterator[str]:
-        (source,) = _ended(self.source_tokenizer.encode([line]), [line], config.max_source_tokens, "source")
+    def _write(self, line: str, config: SearchConfig) -> Iterator[NextToken]:
+        (source,) = ended(self.source_tokenizer.encode([line]), [line], config.max_source_tokens, "source")
         if not source:
             return
-        generator = torch.Generator(self.device).manual_seed(config.seed)
+        generator, limit = torch.Generator(self.device).manual_seed(config.seed), longest_target(source, config)
         ids: list[int] = []
-        text = written = ""
-        for token in stream(self.engine, self._tensor([source]), longest_target(source, config), config, generator):
+        written = ""
+        for token, log_prob in stream(self.engine, self._tensor([source]), limit, config, generator):
             ids.append(token)
             (text,) = self.target_tokenizer.decode([ids])
-            if text.startswith(written) and len(text) > len(written) and not text.endswith("\ufffd"):
-                yield text[len(written) :]
+            is_last = token == EOS or len(ids) == limit  # the bytes of a character may never become complete
+            if is_last or (text.startswith(written) and not text.endswith("\ufffd")):
                 written = text
-        if len(text) > len(written):  # the bytes of a character that never became complete
-            yield text[len(written) :]
+            yield NextToken(token, *self.target_tokenizer.tokens([token]), log_prob, written)
+
+    def alternatives(self, line: str, prefix: Sequence[str] = (), count: int = 10) -> list[NextToken]:
+        """Return the likeliest tokens after the first ones of a line's translation, likeliest first.
+
+        `prefix` are these first ones, as the vocabulary has them. Raises ConfigError for an empty line, and for a token
+        that the vocabulary lacks. Example: docs/generation.md.
+        """
+        check_lines("line", [line])
+        (source,) = ended(self.source_tokenizer.encode([line]), [line], SearchConfig.max_source_tokens, "source")
+        if not source:
+            raise ConfigError("line is empty: its translation is empty too")
+        (ids,) = self.prefix_ids([prefix])
+        with inference(self.device):
+            logits = self.engine.decode(self._tensor([[self.engine.target_pad, *ids]]), self._tensor([source]))[0, -1]
+            log_probs = logits.log_softmax(-1, dtype=torch.promote_types(logits.dtype, torch.float32))
+            best, classes = log_probs.topk(min(count, self.engine.target_pad))
+        found = classes.tolist()
+        texts = self.target_tokenizer.decode([[*ids, token] for token in found])
+        tokens = self.target_tokenizer.tokens(found)
+        return [NextToken(*one) for one in zip(found, tokens, best.tolist(), texts, strict=True)]
 
     def score(
         self,
@@ -259,15 +302,15 @@ class Translator:
 
         Example: docs/generation.md.
         """
-        _check_lines("sources", sources)
-        _check_lines("targets", targets)
+        check_lines("sources", sources)
+        check_lines("targets", targets)
         if len(sources) != len(targets):
             raise ConfigError(
                 f"score needs a target for each source, got {len(sources)} sources, {len(targets)} targets"
             )
         config = as_config(config)
         source_ids, target_ids = (
-            [ids or [EOS] for ids in _ended(tokenizer.encode(lines), lines, config.max_source_tokens, side)]
+            [ids or [EOS] for ids in ended(tokenizer.encode(lines), lines, config.max_source_tokens, side)]
             for tokenizer, lines, side in (
                 (self.source_tokenizer, sources, "source"),
                 (self.target_tokenizer, targets, "target"),
@@ -307,7 +350,7 @@ class Translator:
         lines: Sequence[str],
         config: SearchConfig | None,
         progress: Callable[[int], None],
-        prefixes: Sequence[str] | None,
+        prefixes: Prefixes | None,
         attention: Want | Mapping[Stack, Want] | None,
         layers: Sequence[int] | None,
         *,
@@ -317,31 +360,42 @@ class Translator:
         config = as_config(config)
         wants = None if attention is None else check_attention(self.engine, attention, layers)
         sources, hypotheses = self._search(lines, config, progress, prefixes)
-        results = []
-        for line, source, candidates in zip(lines, sources, hypotheses, strict=True):
-            translations = []
-            for hypothesis in candidates[:1] if best_only else candidates:
-                observed = self._observed(source, hypothesis, wants) if wants is not None and source else None
-                translations.append(self._translation(line, source, hypothesis, config, observed))
-            results.append(translations)
-        return results
+        return [
+            [self.translation(line, source, one, config, wants) for one in (found[:1] if best_only else found)]
+            for line, source, found in zip(lines, sources, hypotheses, strict=True)
+        ]
+
+    def translation(
+        self,
+        line: str,
+        source: list[int],
+        hypothesis: Hypothesis,
+        config: SearchConfig,
+        wants: Mapping[Stack, Mapping[int, Want]] | None = None,
+    ) -> Translation:
+        """Return what a search over the ids of a line has found as a Translation, with attention if it is wanted.
+
+        `wants` are those of `check_attention`.
+        """
+        observed = self._observed(source, hypothesis, wants) if wants is not None and source else None
+        return self._translation(line, source, hypothesis, config, observed)
 
     def _search(
         self,
         lines: Sequence[str],
         config: SearchConfig,
         progress: Callable[[int], None],
-        prefixes: Sequence[str] | None,
+        prefixes: Prefixes | None,
     ) -> tuple[list[list[int]], list[list[Hypothesis]]]:
         """Return the ids of each line and the hypotheses for it; for an empty line the empty one."""
-        _check_lines("lines", lines)
+        check_lines("lines", lines)
         model = self.engine.config
         if config.coverage_penalty and not model.heads_of(f"decoder.{model.decoder_layers - 1}.source_attention"):
             raise ConfigError(
                 "coverage_penalty reads the last layer's attention to the source, which has no heads left in this run: "
                 "leave it out"
             )
-        sources = _ended(self.source_tokenizer.encode(lines), lines, config.max_source_tokens, "source")
+        sources = ended(self.source_tokenizer.encode(lines), lines, config.max_source_tokens, "source")
         prefix_ids = self._prefix_ids(prefixes, lines)
         whole = replace(config, n_best=config.beam) if config.consensus and not config.sample else config
         found = search_all(self.engine, sources, whole, prefixes=prefix_ids, progress=progress)
@@ -356,13 +410,30 @@ class Translator:
         log_probs = None if config.sample else [hypothesis.log_prob for hypothesis in hypotheses]
         return [hypotheses[i] for i in by_agreement(texts, log_probs)[: config.n_best]]
 
-    def _prefix_ids(self, prefixes: Sequence[str] | None, lines: Sequence[str]) -> list[list[int]] | None:
+    def _prefix_ids(self, prefixes: Prefixes | None, lines: Sequence[str]) -> list[list[int]] | None:
         if prefixes is None:
             return None
-        _check_lines("prefixes", prefixes)
+        if isinstance(prefixes, str):
+            check_lines("prefixes", prefixes)
         if len(prefixes) != len(lines):
             raise ConfigError(f"prefixes must be one for each line, got {len(prefixes)} for {len(lines)} lines")
-        return self.target_tokenizer.encode(prefixes)
+        return self.prefix_ids(prefixes)
+
+    def prefix_ids(self, prefixes: Prefixes) -> list[list[int]]:
+        """Return the target ids of texts, or of tokens; ConfigError for a token that the vocabulary lacks."""
+        texts = [prefix if isinstance(prefix, str) else "" for prefix in prefixes]
+        check_lines("prefixes", texts)
+        ids = self.target_tokenizer.encode(texts)
+        for n, prefix in enumerate(prefixes):
+            if not isinstance(prefix, str):
+                ids[n] = [self._id_of(token, n) for token in prefix]
+        return ids
+
+    def _id_of(self, token: str, number: int) -> int:
+        found = self.target_tokenizer.id_of(token) if isinstance(token, str) else None
+        if not found:  # `</s>` has the id 0
+            raise ConfigError(f"prefixes[{number}] must be tokens of the target's vocabulary, got {shown(token)}")
+        return found
 
     def _translation(
         self,
@@ -409,25 +480,10 @@ class Translator:
         )
 
 
-def _check_lines(name: str, lines: Sequence[str]) -> None:
-    """Raise ArgumentError unless these are a sequence of str."""
-    if isinstance(lines, str):
-        raise ArgumentError(f"{name} must be a sequence of lines, got one str: pass [line]")
-    if not isinstance(lines, Sequence):
-        raise ArgumentError(f"{name} must be a sequence of lines, got {type(lines).__name__}: pass list({name})")
-    for i, line in enumerate(lines):
-        if not isinstance(line, str):
-            raise ArgumentError(f"{name} must be str, got {type(line).__name__} for {name}[{i}]")
-        if len(line) > LONGEST_LINE:
-            raise ArgumentError(
-                f"{name}[{i}] must be at most {LONGEST_LINE:,} characters long, got {len(line):,}: split it"
-            )
-
-
-def _ended(encoded: list[list[int]], lines: Sequence[str], most: int, side: str) -> list[list[int]]:
-    """Return the ids of each line with `</s>`, cut with a warning to `most`; an empty line has none."""
-    for ids, line in zip(encoded, lines, strict=True):
-        if len(ids) >= most:
-            cut = f"a {side} of {len(ids):,} tokens is cut to its first {most - 1:,}: {line[:40]!r}…"
-            warnings.warn(cut, stacklevel=3)
-    return [[*ids[: most - 1], EOS] if ids else [] for ids in encoded]
+def _additions(tokens: Iterator[NextToken]) -> Iterator[str]:
+    """Yield what each token adds to the text."""
+    length = 0
+    for one in tokens:
+        if len(one.text) > length:
+            yield one.text[length:]
+            length = len(one.text)

@@ -16,7 +16,8 @@ from pathlib import Path
 import sentencepiece
 
 from glassformer.decoding import MOST_BYTES, read_limited
-from glassformer.errors import ConfigError, DataError, shown
+from glassformer.errors import ArgumentError, ConfigError, DataError, shown
+from glassformer.pairs.lines import LONGEST_LINE
 from glassformer.text.decomposition import decomposition_rules
 from glassformer.text.kinds import KINDS, SUBWORD_ENDINGS
 
@@ -49,6 +50,10 @@ class Tokenizer(ABC):
     @abstractmethod
     def tokens(self, ids: Sequence[int]) -> list[str]:
         """Return the token of each id, as it stands in the vocabulary."""
+
+    @abstractmethod
+    def id_of(self, token: str) -> int | None:
+        """Return the id of a token as it stands in the vocabulary; None for other texts, and for `<pad>`."""
 
     @abstractmethod
     def surfaces(self, line: str) -> list[str]:
@@ -193,6 +198,10 @@ class SubwordTokenizer(Tokenizer):
     def tokens(self, ids: Sequence[int]) -> list[str]:
         return ["<pad>" if i == self.pad else self._processor.id_to_piece(self._pieces[i]) for i in ids]
 
+    def id_of(self, token: str) -> int | None:
+        i = self._ids.get(self._processor.piece_to_id(token))  # that of <unk> for all that it doesn't know
+        return i if i is not None and self.tokens([i]) == [token] else None
+
     def surfaces(self, line: str) -> list[str]:
         return piece_surfaces(self._processor, line)
 
@@ -245,6 +254,9 @@ class SymbolTokenizer(Tokenizer):
     def tokens(self, ids: Sequence[int]) -> list[str]:
         return [self._symbols[i] for i in ids]
 
+    def id_of(self, token: str) -> int | None:
+        return self._ids.get(token, {"</s>": EOS, "<unk>": UNK}.get(token))
+
     def surfaces(self, line: str) -> list[str]:
         return line.split()
 
@@ -255,6 +267,21 @@ class SymbolTokenizer(Tokenizer):
 
     def _surface(self, i: int) -> str:
         return UNKNOWN if i == UNK else self._symbols[i]
+
+
+def check_lines(name: str, lines: Sequence[str]) -> None:
+    """Raise ArgumentError unless these are a sequence of str."""
+    if isinstance(lines, str):
+        raise ArgumentError(f"{name} must be a sequence of lines, got one str: pass [line]")
+    if not isinstance(lines, Sequence):
+        raise ArgumentError(f"{name} must be a sequence of lines, got {type(lines).__name__}: pass list({name})")
+    for i, line in enumerate(lines):
+        if not isinstance(line, str):
+            raise ArgumentError(f"{name} must be str, got {type(line).__name__} for {name}[{i}]")
+        if len(line) > LONGEST_LINE:
+            raise ArgumentError(
+                f"{name}[{i}] must be at most {LONGEST_LINE:,} characters long, got {len(line):,}: split it"
+            )
 
 
 def train_tokenizer(
