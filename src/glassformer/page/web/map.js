@@ -92,7 +92,7 @@ export class HeadMap {
     if (head.map) parts.push(words.upTo(head.map.most));
     if (!head.has("weights") && head.has("top")) parts.push(words.onlyLargest(view.facts.top.shape[2]), precise);
     if (view.dropped) parts.push(words.dropped(view.dropped));
-    return parts.join(" ");
+    return parts.join(words.space);
   }
 
   // The cell under the pointer, as [query, key]. Beside the map one of them is below 0.

@@ -2,6 +2,7 @@
 import { percent } from "./drawing.js";
 
 export const ENGLISH = {
+  space: " ", // between sentences
   groups: { encoder: "Encoder", decoder: "Decoder → itself", source: "Decoder → source", self: "Attention" },
   name: (group, layer, head) => `${group}, layer ${layer}, ${head}`,
   head: (n) => `head ${n}`,

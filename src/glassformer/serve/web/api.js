@@ -60,6 +60,7 @@ export class Api {
     const headers = wanted ? { "Content-Type": "application/json" } : {};
     if (this.key) headers.Authorization = `Bearer ${this.key}`;
     const settings = { method: wanted ? "POST" : "GET", headers, body: wanted && JSON.stringify(wanted), signal };
+    settings.credentials = "omit"; // or the browser would ask for a name and a password by itself
     let response;
     try {
       response = await fetch(new URL(path, this.base), settings);

@@ -1,6 +1,6 @@
 // Chooses the languages, or where a run doesn't say its own, the run.
 import { make } from "../../page/web/drawing.js";
-import { areNamed, between, from, reverse, sources, targets } from "./languages.js";
+import { areNamed, between, from, named, reverse, sources, targets } from "./languages.js";
 
 export class Bar {
   constructor(app) {
@@ -17,9 +17,9 @@ export class Bar {
       const others = between(runs, run.source, run.target);
       const back = reverse(runs, run);
       parts.push(
-        this.select("from", words.from, sources(runs), run.source, (code) => from(runs, code, run.target)),
+        this.select("from", words.from, named(sources(runs), words.code), run.source, (code) => from(runs, code, run.target)),
         make("button", { type: "button", name: "swap", class: "swap", "aria-label": words.swap, title: back ? words.swap : words.noSwap, disabled: !back, onclick: () => this.app.swap(back) }, "⇄"),
-        this.select("to", words.to, targets(runs, run.source), run.target, (code) => between(runs, run.source, code)[0]),
+        this.select("to", words.to, named(targets(runs, run.source), words.code), run.target, (code) => between(runs, run.source, code)[0]),
       );
       if (others.length > 1) parts.push(this.byName(others));
     } else if (run) parts.push(this.byName(runs));
@@ -28,8 +28,7 @@ export class Bar {
   }
 
   byName(runs) {
-    const named = ({ source_name, target_name, run }) => (source_name && target_name ? `${run} (${source_name} → ${target_name})` : run);
-    const options = runs.map((run) => [run.run, areNamed(this.app.runs) ? run.run : named(run)]);
+    const options = runs.map(({ run }) => [run, run]);
     return this.select("run", this.app.words.model, options, this.app.run.run, (name) => runs.find(({ run }) => run === name));
   }
 

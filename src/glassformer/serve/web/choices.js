@@ -26,11 +26,13 @@ export class Choices {
     const { alternatives } = await api.alternatives({ q, run, prefix, count: COUNT });
     if (mine !== this.newest) return;
     const before = first === 0 ? "" : textBefore(result, first);
-    const rows = alternatives.map(({ piece, probability, text }) => ({
-      ...{ piece, probability, prefix: [...prefix, piece] },
-      ...{ isCurrent: piece === result.pieces[first]?.piece, upTo: text },
-      parts: [[text.slice(before.length).trim() || words.end, true]],
-    }));
+    const current = result.words.find((word) => word.first === first)?.text;
+    const rows = alternatives.map(({ piece, probability, text }) => {
+      const isCurrent = piece === result.pieces[first]?.piece;
+      const part = (isCurrent && current) || text.slice(before.length).trim() || words.end;
+      return { piece, probability, isCurrent, prefix: [...prefix, piece], upTo: text, parts: [[part, true]] };
+    });
+    rows.sort((a, b) => b.isCurrent - a.isCurrent); // the sort is stable
     this.fill(rows);
     const open = rows.filter(({ piece, isCurrent }) => piece !== "</s>" && !isCurrent);
     if (!open.length) return;
@@ -38,8 +40,8 @@ export class Choices {
     const answer = await api.translate({ q: open.map(() => q), run, beam: 1, prefixes, scores: true, confidence: true });
     if (mine !== this.newest) return;
     open.forEach((row, n) => this.complete(row, resultOf(q, this.app.run, { ...answer.lines[n], source_pieces: result.source_pieces }), first));
-    const seen = new Set([result.text]);
-    this.fill(rows.filter((row) => row.isCurrent || !row.result || (!seen.has(row.result.text) && seen.add(row.result.text))));
+    const seen = new Set();
+    this.fill(rows.filter(({ parts: [[word]] }) => !seen.has(word) && seen.add(word))); // other pieces may make the same word
   }
 
   // The word that a piece begins, and the text after it.

@@ -16,7 +16,7 @@ export class Glass extends Chosen {
     this.title = make("h3", { class: "name" });
     this.readout = make("p", { class: "readout", "aria-live": "polite" });
     root.append(this.title, this.map.element, this.map.says);
-    this.resizing = new ResizeObserver(() => this.data && this.map.drawnAt !== root.clientWidth && this.redraw());
+    this.resizing = new ResizeObserver(() => root.clientWidth && this.map.drawnAt !== root.clientWidth && this.redraw());
     this.resizing.observe(root);
   }
 
@@ -130,7 +130,9 @@ export class Glass extends Chosen {
     this.map.pin(null);
   }
 
+  // Draw again, in another size or theme; what is hidden, when it is shown.
   redraw() {
+    if (!this.root.clientWidth) this.data = null;
     if (!this.data) return;
     this.overview.draw();
     this.drawHead();

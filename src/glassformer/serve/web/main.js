@@ -26,7 +26,7 @@ class App {
     this.followTheme();
     this.build("");
     root.addEventListener("keydown", (event) => event.key === "Escape" && this.chosen && this.close());
-    window.addEventListener("online", () => this.trouble?.code === "offline" && this.retry());
+    window.addEventListener("online", () => (this.trouble ?? this.writer.error)?.code === "offline" && this.retry());
     this.load();
   }
 
@@ -93,6 +93,7 @@ class App {
     this.figures = figures;
     this.panel = make("div", { class: "panel", hidden: true }, this.choices.element, figures, close);
     this.chosen = null;
+    this.root.classList.remove("looking");
     this.source.text = text;
     this.root.replaceChildren(
       make("header", {}, make("h1", {}, "glassformer"), make("div", { class: "tools" }, this.languageButton, this.themeButton)),
@@ -204,7 +205,7 @@ class App {
     if (word < 0) return this.showOthers();
     this.chosen = { key, line, word };
     this.trouble = null;
-    this.panel.hidden = this.figures.hidden = false;
+    this.open(true);
     this.target.mark(line, word);
     const { first, last } = result.words[word];
     return this.attempt(() => Promise.all([this.glass.show(result, first, last), this.choices.showWords(result, first)]));
@@ -216,6 +217,13 @@ class App {
     const at = place - this.source.startOf(this.chosen.line);
     const word = this.glass.sourceWords.find(({ start, end }) => start <= at && at <= end);
     if (word) this.glass.choose({ side: "to", token: word.first });
+  }
+
+  // Open the panel, with the maps of a word or without.
+  open(hasFigures) {
+    this.panel.hidden = false;
+    this.figures.hidden = !hasFigures;
+    this.root.classList.add("looking");
   }
 
   // The glass chose another word, of either text.
@@ -253,6 +261,7 @@ class App {
     const { line, word } = this.chosen;
     this.chosen = null;
     this.panel.hidden = true;
+    this.root.classList.remove("looking");
     this.choices.leave();
     this.source.light(null);
     this.target.mark(-1, -1);
@@ -266,8 +275,7 @@ class App {
     const { key } = lines[line];
     this.chosen = { key, line, word: -1 };
     this.trouble = null;
-    this.panel.hidden = false;
-    this.figures.hidden = true;
+    this.open(false);
     this.source.light(null);
     this.target.mark(-1, -1);
     return this.attempt(() => this.choices.showLines(results.get(key)));

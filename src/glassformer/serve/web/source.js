@@ -1,5 +1,5 @@
 // The text that is typed. Under it lies the same text as words, which take colours.
-import { colour, ink, make, percent, shade } from "../../page/web/drawing.js";
+import { colour, ink, make, percent, reveal, shade } from "../../page/web/drawing.js";
 
 export class Source {
   constructor(app) {
@@ -17,7 +17,8 @@ export class Source {
       onclick: () => this.app.pointed(this.field.selectionStart),
     });
     this.clearing = make("button", { type: "button", class: "clear", "aria-label": words.clear, title: words.clear, onclick: () => this.clear() }, "×");
-    this.element = make("section", { class: "pane", "aria-label": words.sourceLabel }, make("div", { class: "paper" }, this.under, this.field), this.clearing);
+    this.paper = make("div", { class: "paper" }, this.under, this.field);
+    this.element = make("section", { class: "pane", "aria-label": words.sourceLabel }, this.paper, this.clearing);
     this.light(null);
   }
 
@@ -68,5 +69,7 @@ export class Source {
       at = first + end;
     }
     this.under.replaceChildren(...parts, text.slice(at) + "\u200b");
+    const strongest = lit.words.findIndex(({ weight, chosen }) => chosen || weight === most);
+    if (strongest >= 0) reveal(this.paper, this.under.children[strongest]);
   }
 }

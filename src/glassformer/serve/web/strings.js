@@ -119,6 +119,7 @@ const CHINESE = {
       failed: "翻译失败，原因见服务器日志。",
     })[code] ?? `服务器返回：${message}`,
   page: {
+    space: "",
     groups: { encoder: "编码器", decoder: "解码器 → 自身", source: "解码器 → 源文", self: "注意力" },
     name: (group, layer, head) => `${group}，第 ${layer} 层，${head}`,
     head: (n) => `头 ${n}`,

@@ -1,5 +1,5 @@
 // The translation: its words can be chosen, those that are unsure are underlined, what is being written is faint.
-import { colour, ink, isEnter, make, percent, shade } from "../../page/web/drawing.js";
+import { colour, ink, isEnter, make, percent, reveal, shade } from "../../page/web/drawing.js";
 import { roving, stopAt } from "./keys.js";
 
 const UNSURE = [0.5, 0.25]; // probabilities below which a word is underlined, and underlined twice
@@ -38,7 +38,7 @@ export class Target {
     this.text.setAttribute("aria-busy", String(writer.waiting().length > 0));
     const done = lines.filter(({ key }) => writer.results.has(key));
     const isUnsure = this.text.querySelector(".unsure") !== null;
-    this.hint.textContent = done.length ? words.hint + (isUnsure ? ` ${words.unsure(percent(UNSURE[0]))}` : "") : "";
+    this.hint.textContent = done.length ? [words.hint, isUnsure ? words.unsure(percent(UNSURE[0])) : ""].join(words.page.space) : "";
     this.buttons.copy.disabled = !done.length;
     this.buttons.others.disabled = !done.length;
     this.buttons.undo.hidden = !this.app.result?.previous;
@@ -46,7 +46,7 @@ export class Target {
 
   line(line, { result, failure, text, isDraft }, n) {
     const isStale = !result && !isDraft;
-    const element = make("p", { class: isStale ? "line stale" : "line", dir: "auto" });
+    const element = make("div", { class: isStale ? "line stale" : "line", dir: "auto" });
     if (failure) element.append(make("span", { class: "failure" }, this.app.words.failure(failure, this.app.limits)));
     else if (result) element.append(line.before, ...this.wordsOf(result, n), line.after);
     else if (isStale) element.append(line.before + text + line.after);
@@ -114,7 +114,9 @@ export class Target {
       word.classList.remove("heat");
       word.removeAttribute("style");
     }
-    this.word(line, n)?.setAttribute("aria-pressed", "true");
+    const chosen = this.word(line, weights.length ? weights.indexOf(most) : n);
+    if (chosen && !weights.length) chosen.setAttribute("aria-pressed", "true");
+    if (chosen) reveal(this.text, chosen);
     weights.forEach((weight, at) => {
       const word = this.word(line, at);
       word.classList.add("heat");
