@@ -16,30 +16,35 @@ class Meters:
     """The counters, each in a registry of their own."""
 
     def __init__(self) -> None:
-        self._registry = CollectorRegistry()
-        own = {"registry": self._registry}
+        self._registry = own = CollectorRegistry()
         self._requests = Counter(
-            "glassformer_requests", "Requests that were answered.", ["route", "method", "status"], **own
+            "glassformer_requests", "Requests that were answered.", ["route", "method", "status"], registry=own
         )
         self._seconds = Histogram(
             "glassformer_request_seconds",
             "Time from a request's first byte to its answer.",
             ["route"],
             buckets=SECONDS,
-            **own,
+            registry=own,
         )
-        self._chars = Counter("glassformer_chars", "Characters that were sent to be translated.", **own)
-        self._queue = Gauge("glassformer_queue", "Requests that wait or are worked on.", ["run"], **own)
-        self._workers = Gauge("glassformer_workers", "Workers that are ready.", ["run"], **own)
-        self._lost = Counter("glassformer_workers_lost", "Workers that were lost.", ["run"], **own)
-        self._tokens = Counter("glassformer_tokens", "Tokens that were read and written.", ["run", "side"], **own)
-        self._lines = Counter("glassformer_lines", "Lines that were translated.", ["run"], **own)
-        self._batch_lines = Histogram("glassformer_batch_lines", "Lines of a batch.", ["run"], buckets=LINES, **own)
+        self._chars = Counter("glassformer_chars", "Characters that were sent to be translated.", registry=own)
+        self._queue = Gauge("glassformer_queue", "Requests that wait or are worked on.", ["run"], registry=own)
+        self._workers = Gauge("glassformer_workers", "Workers that are ready.", ["run"], registry=own)
+        self._lost = Counter("glassformer_workers_lost", "Workers that were lost.", ["run"], registry=own)
+        self._tokens = Counter(
+            "glassformer_tokens", "Tokens that were read and written.", ["run", "side"], registry=own
+        )
+        self._lines = Counter("glassformer_lines", "Lines that were translated.", ["run"], registry=own)
+        self._batch_lines = Histogram(
+            "glassformer_batch_lines", "Lines of a batch.", ["run"], buckets=LINES, registry=own
+        )
         self._batch_seconds = Histogram(
-            "glassformer_batch_seconds", "Time that a batch took.", ["run"], buckets=SECONDS, **own
+            "glassformer_batch_seconds", "Time that a batch took.", ["run"], buckets=SECONDS, registry=own
         )
-        self._jobs = Gauge("glassformer_jobs", "Jobs that wait or run.", **own)
-        Gauge("glassformer_start_seconds", "When the server began, in seconds since 1970.", **own).set(time.time())
+        self._jobs = Gauge("glassformer_jobs", "Jobs that wait or run.", registry=own)
+        Gauge("glassformer_start_seconds", "When the server began, in seconds since 1970.", registry=own).set(
+            time.time()
+        )
 
     def answered(self, route: str, method: str, status: int, seconds: float, chars: int) -> None:
         """Count a request. `route` is one of the server's own, so that their number has an end."""

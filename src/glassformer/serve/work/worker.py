@@ -23,7 +23,7 @@ from msgspec import Struct
 
 from glassformer.data.processes import end_with_parent
 from glassformer.device import use_threads
-from glassformer.errors import ArgumentError, ConfigError, GlassformerError
+from glassformer.errors import ArgumentError, ConfigError, DataError, GlassformerError
 from glassformer.generation.batches import MOST_WORKERS, batch_limits, search_batch
 from glassformer.generation.config import SearchConfig
 from glassformer.generation.kernels import passes
@@ -203,7 +203,10 @@ class Worker:
     def _sources(self, lines: Sequence[str]) -> list[list[int]]:
         """Return the ids of lines with `</s>`; none of an empty line."""
         most = self._settings.max_source_tokens
-        encoded = self._translator.source_tokenizer.encode(lines)
+        try:
+            encoded = self._translator.source_tokenizer.encode(lines)
+        except DataError:  # whose message has the code
+            raise Refusal("invalid", "a line begins with the code of a language that the model doesn't know") from None
         for number, ids in enumerate(encoded, start=1):
             if len(ids) >= most:
                 where = f"line {number}" if len(lines) > 1 else "the line"
