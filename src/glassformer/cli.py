@@ -17,10 +17,13 @@ from glassformer.commands.inspect import InspectFlags, inspect_run
 from glassformer.commands.parser import Command, overview, parse
 from glassformer.commands.prune import prune_heads
 from glassformer.commands.runs import RunsFlags, list_runs
+from glassformer.commands.serve import HEADINGS as SERVE_HEADINGS
+from glassformer.commands.serve import serve
 from glassformer.commands.train import HEADINGS, resume, train
 from glassformer.commands.translate import SEARCH, TranslateFlags, translate
 from glassformer.errors import FULL, ConfigError, GlassformerError, abridged, closest, printable
 from glassformer.insight.config import PruneConfig
+from glassformer.serve.config import ServeConfig
 from glassformer.stopping import Stopped, raising_signals
 from glassformer.training.config import TrainConfig
 
@@ -29,6 +32,7 @@ GROUPS: dict[str, list[Command]] = {
     "Translate": [Command("translate", TranslateFlags, SEARCH), Command("evaluate", EvaluateFlags, SEARCH)],
     "Look inside": [Command("inspect", InspectFlags), Command("heads", HeadsFlags), Command("prune", PruneConfig)],
     "Exchange": [Command("import", ImportFlags), Command("export", ExportFlags)],
+    "Serve": [Command("serve", ServeConfig, SERVE_HEADINGS)],
     "Try it": [Command("demo", DemoFlags)],
 }
 COMMANDS = {command.name: command for commands in GROUPS.values() for command in commands}
@@ -43,6 +47,7 @@ FUNCTIONS: dict[str, Callable[[Any], int]] = {
     "prune": prune_heads,
     "import": import_model,
     "export": export_model,
+    "serve": serve,
     "demo": demo,
 }
 

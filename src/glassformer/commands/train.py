@@ -20,6 +20,8 @@ HEADINGS = {
     "text": (
         *(
             "columns",
+            "source_language",
+            "target_language",
             "valid_source",
             "valid_target",
             "source_tokenizer",

@@ -83,6 +83,8 @@ def settings(data: Path, out: Path, seed: int, *, overwrite: bool) -> TrainConfi
     return TrainConfig(
         source=data / "train.tsv",
         valid_source=data / "valid.tsv",
+        source_language="mul",
+        target_language="iso",
         out=out,
         overwrite=overwrite,
         tokenizer="char",

@@ -265,7 +265,8 @@ class Translator:
             is_last = token == EOS or len(ids) == limit  # the bytes of a character may never become complete
             if is_last or (text.startswith(written) and not text.endswith("\ufffd")):
                 written = text
-            yield NextToken(token, *self.target_tokenizer.tokens([token]), log_prob, written)
+            (name,) = self.target_tokenizer.tokens([token])
+            yield NextToken(token, name, log_prob, written)
 
     def alternatives(self, line: str, prefix: Sequence[str] = (), count: int = 10) -> list[NextToken]:
         """Return the likeliest tokens after the first ones of a line's translation, likeliest first.

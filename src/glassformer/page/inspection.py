@@ -38,7 +38,7 @@ def inspect(run: Path, source: str, target: str | None = None, *, hypotheses: in
         lengths = [len(one.tokens) + 1 for one in plain]
     else:
         lengths = [len(translator.target_tokenizer.encode([target])[0]) + 1]
-    want = _choose_want(translator.engine.config, len(ids) + 1, lengths)
+    want = choose_want(translator.engine.config, len(ids) + 1, lengths)
     if target is None:
         (translations,) = translator.translate_n_best([source], search, attention=want)
     else:
@@ -48,7 +48,7 @@ def inspect(run: Path, source: str, target: str | None = None, *, hypotheses: in
     return page(translations, title=f"{run.resolve().name}: {short}", heads=heads)
 
 
-def _choose_want(config: ModelConfig, source: int, targets: Sequence[int]) -> Want:
+def choose_want(config: ModelConfig, source: int, targets: Sequence[int]) -> Want:
     """Return what to observe for a source and targets of these lengths, in tokens.
 
     That is all weights, or LONG_INPUT_WANT if they are too many for a page. Raises ConfigError if that is too much too.

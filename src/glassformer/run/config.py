@@ -11,6 +11,9 @@ from glassformer.decoding import FileName, Natural, decode_json, read_limited
 from glassformer.errors import RunError, closest_path
 from glassformer.run.names import CONFIG, FORMAT
 
+LANGUAGE_CODE = r"[A-Za-z]{2,8}(?:-[A-Za-z0-9]{1,8})*"
+"""The code of a language, as BCP 47 has it: en, pt-BR."""
+Code = Annotated[str, Meta(pattern=rf"^{LANGUAGE_CODE}\Z")]
 MOST_BYTES = 1 << 20
 """Largest config.json that is read: the settings of a training take 3 kB."""
 
@@ -26,6 +29,8 @@ class TrainingRecord(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """The counts of the pairs for training and for validation."""
     imported: str | None = None
     """The layout that it was imported from."""
+    languages: tuple[Code, Code] | None = None
+    """Codes of the source's and the target's language."""
     removed: dict[str, list[Natural]] | None = None
     """The heads that were removed, by the path of their attention."""
 
@@ -98,6 +103,12 @@ def decode_config(data: bytes, folder: Path) -> RunConfig:
         return decode_json(data, RunConfig)
     except ValueError as error:
         raise ValueError(f"is damaged: {error}") from None
+
+
+def languages_of(training: Mapping[str, Any]) -> tuple[str, str] | None:
+    """Return the codes of the languages in the JSON of a TrainingRecord, if it has them."""
+    found = training.get("languages")
+    return None if found is None else (found[0], found[1])
 
 
 def names_its_format(data: bytes) -> bool:

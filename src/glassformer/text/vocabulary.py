@@ -71,6 +71,10 @@ class VocabularyTokenizer(Tokenizer):
     def tokens(self, ids: Sequence[int]) -> list[str]:
         return [self._pieces[i] for i in ids]
 
+    def id_of(self, token: str) -> int | None:
+        found = self._ids.get(token)
+        return None if found == self.pad else found
+
     def surfaces(self, line: str) -> list[str]:
         code, text = self._split_code(line)
         return ["" for _ in code] + piece_surfaces(self._processor, text)

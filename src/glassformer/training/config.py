@@ -1,6 +1,7 @@
 """Every setting of a training, with defaults that work. One flag each on the command line."""
 
 import math
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
@@ -28,6 +29,7 @@ from glassformer.docstrings import with_fields
 from glassformer.errors import ConfigError, shown
 from glassformer.files import path_as_text, path_from_text
 from glassformer.pairs.mixture import Pairs, Paths, open_pairs
+from glassformer.run.config import LANGUAGE_CODE
 from glassformer.text.kinds import AUTO, SUBWORD_ENDINGS
 from glassformer.text.scores import METRICS
 from glassformer.transformer.config import PRESETS, ModelConfig
@@ -76,6 +78,10 @@ class TrainConfig:
     """Validation sources (or a TSV file). Left out, up to 1,000 training pairs are held out."""
     valid_target: Paths | None = None
     """Validation targets."""
+    source_language: str | None = None
+    """Code of the source's language, such as en or pt-BR, by which `glassformer serve` offers the run."""
+    target_language: str | None = None
+    """Code of the target's language."""
     overwrite: bool = False
     """Replace the run in the output folder."""
     from_: Path | None = None
@@ -218,6 +224,7 @@ class TrainConfig:
             self._check_decay(self.learning_rate)
         self._check_tokenizers()
         self._check_files()
+        self._check_languages()
         if self.watch is not None and self.guide:
             raise ConfigError("watch and guide exclude each other, for both take over attention: leave one out")
         if self.overwrite and self.resume:
@@ -255,6 +262,22 @@ class TrainConfig:
             )
         if self.valid_target is not None and self.valid_source is None:
             raise ConfigError("valid_target is given without valid_source: give both, or neither")
+
+    def _check_languages(self) -> None:
+        """Raise ConfigError for languages that aren't named by their codes."""
+        for name in ("source_language", "target_language"):
+            code = getattr(self, name)
+            if code is not None and not re.fullmatch(LANGUAGE_CODE, code):
+                raise ConfigError(f"{name} must be a code, such as en or pt-BR, got {shown(code)}")
+        if (self.source_language is None) != (self.target_language is None):
+            raise ConfigError("source_language and target_language belong together: give both, or neither")
+
+    @property
+    def languages(self) -> tuple[str, str] | None:
+        """Codes of both languages, if they are given."""
+        if self.source_language is None or self.target_language is None:
+            return None
+        return self.source_language, self.target_language
 
     def inherited(self, model: ModelConfig) -> ModelConfig:
         """Return the model of the run that `from_` names, with this config's changes."""

@@ -24,7 +24,7 @@ from glassformer.files import (
     scratch_folder,
 )
 from glassformer.pairs.files import Pair
-from glassformer.run.config import TrainingRecord, is_run_folder
+from glassformer.run.config import TrainingRecord, is_run_folder, languages_of
 from glassformer.run.folder import RunFolder, open_run, write_config
 from glassformer.run.lock import check_free
 from glassformer.run.names import FILES, INITIAL, RESUME
@@ -174,6 +174,9 @@ def _make_run(config: TrainConfig, settled: TrainConfig, origin: RunFolder | Non
     check_model(config, model)
     settled.peak(model.d_model)  # refuses what can't be
     chosen = {name: value for name, value in settled.to_json().items() if value != config.to_json()[name]}
-    training = TrainingRecord(settings=config.to_json(), chosen=chosen, pairs=facts["pairs"])
+    inherited = None if origin is None else languages_of(origin.training)
+    training = TrainingRecord(
+        settings=config.to_json(), chosen=chosen, pairs=facts["pairs"], languages=config.languages or inherited
+    )
     write_config(run, model, source, target, training)
     write_checksums(run, {f"{RESUME}/{name}": found for name, found in fingerprints.items()})

@@ -1,0 +1,317 @@
+"""Files that are translated as jobs: plain text and TMX, a few lines at a time beside all other requests.
+
+What a job reads and writes lies in a folder of the server's own, which goes when the server ends.
+"""
+
+import asyncio
+import secrets
+import time
+from collections.abc import AsyncIterator, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, Literal
+from xml.etree import ElementTree
+from xml.parsers import expat
+
+from fastapi import APIRouter, Request, Response
+from fastapi.responses import StreamingResponse
+from starlette.datastructures import UploadFile
+
+from glassformer.serve.guard import Visit
+from glassformer.serve.languages import ServedRun
+from glassformer.serve.schemas import Choosing, Failure, Job, JobState
+from glassformer.serve.service import Service
+from glassformer.serve.strict import read_form
+from glassformer.serve.work import messages
+from glassformer.serve.work.pool import Failure as Refusal
+
+AT_ONCE = 32
+"""Lines of a job that are translated at a time, so that a stop loses little and nobody waits long."""
+PAUSE = 0.5
+"""Seconds before a job that found the queue full tries again."""
+LANGUAGE = "{http://www.w3.org/XML/1998/namespace}lang"
+CODES = ("bpt", "ept", "it", "ph", "ut")
+"""Elements of a TMX segment that hold codes of formatting, not text."""
+Kind = Literal["text", "tmx"]
+
+
+@dataclass
+class _Work:
+    """A job, and what the server knows of it."""
+
+    id: str
+    key: str
+    run: ServedRun
+    kind: Kind
+    beam: int
+    lines: list[str]
+    tree: ElementTree.Element | None
+    state: JobState = "waiting"
+    done: int = 0
+    error: str | None = None
+    ended: float | None = None
+    task: asyncio.Task[None] | None = None
+    translations: list[str] = field(default_factory=list)
+
+    def described(self) -> Job:
+        """Return it as an answer has it."""
+        return Job(
+            id=self.id,
+            state=self.state,
+            run=self.run.name,
+            kind=self.kind,
+            lines=len(self.lines),
+            done=self.done,
+            error=self.error,
+        )
+
+
+class Jobs:
+    """The jobs of a server, by their ids, which can't be guessed."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+        self._works: dict[str, _Work] = {}
+        self._folder = TemporaryDirectory(prefix="glassformer-jobs-")
+        self._turn = asyncio.Semaphore(1)
+
+    @property
+    def running(self) -> int:
+        """Number of jobs that wait or run."""
+        return sum(work.ended is None for work in self._works.values())
+
+    def begin(self, work: _Work) -> None:
+        """Take on a job; Failure where there are too many."""
+        self._forget()
+        if len(self._works) >= self._service.config.max_jobs:
+            raise Refusal("busy", f"there are {len(self._works)} jobs already: remove those that are done", 60)
+        self._works[work.id] = work
+        work.task = asyncio.create_task(self._run(work))
+
+    def find(self, number: str, key: str) -> _Work:
+        """Return the job of this id, if it belongs to the key; Failure where there is none."""
+        self._forget()
+        work = self._works.get(number)
+        if work is None or work.key != key:
+            raise Refusal("not_found", "there is no such job")
+        return work
+
+    def remove(self, work: _Work) -> None:
+        """End a job and forget it."""
+        del self._works[work.id]
+        if work.task is not None:
+            work.task.cancel()
+        self.path(work).unlink(missing_ok=True)
+
+    async def stop(self, seconds: float) -> None:
+        """Wait so long for the jobs that run, then end them and remove what they made."""
+        tasks = [work.task for work in self._works.values() if work.task is not None and work.ended is None]
+        if tasks:
+            await asyncio.wait(tasks, timeout=seconds)
+        for work in list(self._works.values()):
+            self.remove(work)
+        self._folder.cleanup()
+
+    def path(self, work: _Work) -> Path:
+        """Return where the result of a job lies."""
+        return Path(self._folder.name) / work.id
+
+    async def _run(self, work: _Work) -> None:
+        """Translate a job's lines, after those of jobs that came before."""
+        try:
+            async with self._turn:
+                work.state = "running"
+                for start in range(0, len(work.lines), AT_ONCE):
+                    work.translations += await self._translated(work, work.lines[start : start + AT_ONCE])
+                    work.done = len(work.translations)
+                await asyncio.to_thread(self._write, work)
+            work.state = "done"
+        except Refusal as failure:
+            work.state, work.error = "failed", str(failure)
+        except asyncio.CancelledError:
+            work.state = "cancelled"
+            raise
+        finally:
+            work.ended = time.monotonic()
+            work.translations, work.tree = [], None
+
+    async def _translated(self, work: _Work, lines: Sequence[str]) -> list[str]:
+        """Return the translations of some lines, whenever there is room in the queue."""
+        while True:
+            try:
+                rows = await self._service.ask(work.run, messages.Translate, lines=list(lines), beam=work.beam)
+                return [row["translations"][0]["text"] for row in rows]
+            except Refusal as failure:
+                if failure.code not in ("busy", "starting", "worker_lost"):
+                    raise
+            await asyncio.sleep(PAUSE)
+
+    def _write(self, work: _Work) -> None:
+        if work.tree is None:
+            content = "".join(f"{line}\n" for line in work.translations).encode()
+        else:
+            content = _with_translations(work.tree, work.run, work.translations)
+        self.path(work).write_bytes(content)
+
+    def _forget(self) -> None:
+        """Remove the jobs whose time is over."""
+        before = time.monotonic() - 60 * self._service.config.job_minutes
+        for work in [work for work in self._works.values() if work.ended is not None and work.ended < before]:
+            self.remove(work)
+
+
+def make_router(service: Service, jobs: Jobs) -> APIRouter:
+    """Return the routes."""
+    failures: dict[int | str, dict[str, Any]] = {
+        status: {"model": Failure} for status in (400, 403, 404, 413, 429, 500, 503)
+    }
+    router = APIRouter(prefix="/v1/jobs", tags=["Jobs"], responses=failures)
+    fields = {name: {"type": "string"} for name in ("run", "source", "target", "kind", "beam")}
+    form = {
+        "type": "object",
+        "required": ["file"],
+        "properties": {"file": {"type": "string", "format": "binary"}, **fields},
+    }
+    described = {"requestBody": {"required": True, "content": {"multipart/form-data": {"schema": form}}}}
+
+    @router.post("", status_code=202, openapi_extra=described)
+    async def begin(request: Request) -> Job:
+        """Begin to translate a file."""
+        visit: Visit = request.state.visit
+        given = await read_form(request, service.config.max_file_bytes)
+        work = _planned(service, visit, given, await _content(given))
+        jobs.begin(work)
+        return work.described()
+
+    @router.get("/{number}")
+    async def progress(number: str, request: Request) -> Job:
+        """Return how far a job is."""
+        return jobs.find(number, request.state.visit.key).described()
+
+    @router.get("/{number}/result", response_class=StreamingResponse)
+    async def result(number: str, request: Request) -> Response:
+        """Return the translated file."""
+        work = jobs.find(number, request.state.visit.key)
+        if work.state != "done":
+            raise Refusal("not_found", f"the job has no result: it is {work.state}")
+        kind = "text/plain; charset=utf-8" if work.kind == "text" else "application/x-tmx+xml; charset=utf-8"
+        ending = "txt" if work.kind == "text" else "tmx"
+        headers = {"content-disposition": f'attachment; filename="translated.{ending}"'}
+        return StreamingResponse(_blocks(jobs.path(work)), media_type=kind, headers=headers)
+
+    @router.delete("/{number}", status_code=204)
+    async def remove(number: str, request: Request) -> None:
+        """End a job, and remove what it made."""
+        jobs.remove(jobs.find(number, request.state.visit.key))
+
+    return router
+
+
+async def _content(given: dict[str, Any]) -> tuple[bytes, str]:
+    """Return the bytes and the name of the file of a form."""
+    file = given.get("file")
+    if not isinstance(file, UploadFile):
+        raise Refusal("invalid", "file is missing: send a form with a file of that name")
+    return await file.read(), file.filename or ""
+
+
+def _planned(service: Service, visit: Visit, given: dict[str, Any], content: tuple[bytes, str]) -> _Work:
+    """Return the job that a form asks for."""
+    if unknown := set(given) - {"file", "run", "source", "target", "kind", "beam", "api_key"}:
+        raise Refusal("invalid", f"the form has {len(unknown)} unknown fields")
+    data, name = content
+    kind = str(given.get("kind") or ("tmx" if name.lower().endswith(".tmx") else "text"))
+    if kind not in ("text", "tmx"):
+        raise Refusal("invalid", "kind must be text or tmx")
+    beam = str(given.get("beam") or "5")
+    if not beam.isascii() or not beam.isdecimal() or not 1 <= int(beam[:4]) <= service.config.max_beam:
+        raise Refusal("invalid", f"beam must be a whole number from 1 to {service.config.max_beam}")
+    chosen = {side: str(given[side]) for side in ("run", "source", "target") if given.get(side)}
+    run = service.chosen(Choosing(**chosen))
+    tree = _read_tmx(data) if kind == "tmx" else None
+    lines = _lines_of_text(data) if tree is None else list(_lines_of_tmx(tree, run.source))
+    config = service.config
+    if len(lines) > config.max_job_lines:
+        raise Refusal("too_many_lines", f"a job may have at most {config.max_job_lines:,} lines, got {len(lines):,}")
+    for number, line in enumerate(lines, start=1):
+        if len(line) > config.max_line_chars:
+            raise Refusal("too_long", f"line {number} has {len(line):,} characters, at most {config.max_line_chars:,}")
+    service.count(visit, lines)
+    return _Work(secrets.token_hex(16), visit.key, run, kind, int(beam[:4]), lines, tree)
+
+
+def _lines_of_text(data: bytes) -> list[str]:
+    """Return the lines of a text; only a newline ends a line."""
+    try:
+        text = data.removeprefix(b"\xef\xbb\xbf").decode()
+    except UnicodeDecodeError as error:
+        raise Refusal("invalid", f"the file is not UTF-8 (byte {error.start:,})") from None
+    return [
+        line.removesuffix("\r").replace("\r", " ").replace("\0", " ") for line in text.removesuffix("\n").split("\n")
+    ]
+
+
+def _read_tmx(data: bytes) -> ElementTree.Element:
+    """Return the root of a TMX file; Failure for others, and for one that declares entities."""
+    parser = ElementTree.XMLParser()
+    parser.parser.EntityDeclHandler = _no_entities  # type: ignore[attr-defined]
+    try:
+        root = ElementTree.fromstring(data, parser)
+    except (ElementTree.ParseError, expat.ExpatError, ValueError, LookupError):
+        raise Refusal("invalid", "the file is not XML that can be read") from None
+    if root.tag != "tmx":
+        raise Refusal("invalid", "the file is not a TMX file: its root must be tmx")
+    return root
+
+
+def _no_entities(*_: object) -> None:
+    raise Refusal("invalid", "the file declares entities, and such XML is not read")
+
+
+def _units(tree: ElementTree.Element, source: str) -> Iterator[tuple[ElementTree.Element, ElementTree.Element]]:
+    """Yield each unit that has a segment in the source language, with that segment."""
+    for unit in tree.iter("tu"):
+        for variant in unit.findall("tuv"):
+            segment = variant.find("seg")
+            if segment is not None and _is_language(variant, source):
+                yield unit, segment
+                break
+
+
+def _is_language(variant: ElementTree.Element, code: str) -> bool:
+    """Return whether a variant is in a language, or in one of its regions: en-GB is en. Any is, where none is known."""
+    own = (variant.get(LANGUAGE) or variant.get("lang") or "").lower()
+    return not code or own == code.lower() or own.partition("-")[0] == code.lower()
+
+
+def _lines_of_tmx(tree: ElementTree.Element, source: str) -> Iterator[str]:
+    for _, segment in _units(tree, source):
+        yield " ".join("".join(_text(segment)).split())
+
+
+def _text(element: ElementTree.Element) -> Iterator[str]:
+    """Yield the text of a segment without the codes of its formatting (TMX 1.4b, section 2.2)."""
+    yield element.text or ""
+    for child in element:
+        if child.tag not in CODES:
+            yield from _text(child)
+        yield child.tail or ""
+
+
+def _with_translations(tree: ElementTree.Element, run: ServedRun, translations: Sequence[str]) -> bytes:
+    """Return a TMX file whose units have these translations, in place of those that they had in the language."""
+    target = run.target or "und"
+    for (unit, _), text in zip(list(_units(tree, run.source)), translations, strict=True):
+        for variant in [one for one in unit.findall("tuv") if _is_language(one, target)]:
+            unit.remove(variant)
+        variant = ElementTree.SubElement(unit, "tuv", {LANGUAGE: target})
+        ElementTree.SubElement(variant, "seg").text = text
+    return ElementTree.tostring(tree, encoding="utf-8", xml_declaration=True)
+
+
+async def _blocks(path: Path) -> AsyncIterator[bytes]:
+    """Yield a file in blocks."""
+    with path.open("rb") as file:
+        while block := await asyncio.to_thread(file.read, 1 << 16):
+            yield block

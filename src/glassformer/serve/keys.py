@@ -1,0 +1,128 @@
+"""API keys: 128 random bits each, of which a file holds only the hash. Loads no FastAPI.
+
+A key is random, so one round of SHA-256 is enough: there is nothing to guess. What a client gives is compared with
+every hash, in constant time. The file is read again when it changes, so a key is withdrawn by removing its entry.
+"""
+
+import hashlib
+import hmac
+import os
+import re
+import secrets
+import time
+from pathlib import Path
+from typing import Annotated
+
+from msgspec import Meta, Struct, to_builtins
+
+from glassformer.decoding import read_json
+from glassformer.errors import ConfigError, DataError
+from glassformer.files import open_own, write_json
+
+PREFIX = "gf_"
+NAME = re.compile(r"[\w.@-]{1,64}")
+MOST_CLIENTS = 10_000
+"""Clients that are remembered before those are forgotten that have all their characters again."""
+LOOKED_AT_EVERY = 1.0
+"""Seconds after which the file is looked at again."""
+
+
+class Key(Struct, frozen=True, forbid_unknown_fields=True):
+    """A key as the file holds it."""
+
+    name: str
+    sha256: Annotated[str, Meta(pattern=r"^[0-9a-f]{64}\Z")]
+
+
+class _File(Struct, frozen=True, forbid_unknown_fields=True):
+    """The content of the file."""
+
+    keys: list[Key]
+
+
+class KeyFile:
+    """The keys of a file. DataError where the file is not one."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._looked_at = -LOOKED_AT_EVERY
+        self._stamp: tuple[int, int, int] | None = None
+        self._keys: list[Key] = []
+        self._refresh()
+
+    def name_of(self, given: str | None) -> str | None:
+        """Return the name of the key that was given; None where it is none of these, or the file can't be read now."""
+        try:
+            self._refresh()
+        except DataError:
+            return None
+        digest = _digest(given or "")
+        names = [key.name for key in self._keys if hmac.compare_digest(key.sha256, digest)]
+        return names[0] if names else None
+
+    def _refresh(self) -> None:
+        """Read the file again if it has changed."""
+        now = time.monotonic()
+        if now < self._looked_at + LOOKED_AT_EVERY:
+            return
+        self._looked_at = now
+        try:
+            found = os.stat(self._path)
+            stamp = found.st_mtime_ns, found.st_size, found.st_ino
+            if stamp != self._stamp:
+                self._keys, self._stamp = [], None
+                self._keys, self._stamp = _read(self._path), stamp
+        except FileNotFoundError:
+            how = f"glassformer serve --keys {self._path} --new-key NAME"
+            raise DataError(f"{self._path}: no such file of keys: make one with {how}") from None
+
+
+def add_key(path: Path, name: str) -> str:
+    """Make a key, add its hash to the file, and return it; it can't be read from there."""
+    if not NAME.fullmatch(name):
+        raise ConfigError(f"new_key must be a name of at most 64 letters, digits and . _ @ -, got {name!r}")
+    keys = _read(path) if path.exists() else []
+    if any(key.name == name for key in keys):
+        raise ConfigError(f"new_key {name} is in {path} already: choose another name, or remove its entry")
+    given = PREFIX + secrets.token_hex(16)
+    if not path.exists():
+        os.close(open_own(path, os.O_WRONLY | os.O_CREAT, error=DataError))
+        path.chmod(0o600)
+    write_json(path, to_builtins(_File([*keys, Key(name, _digest(given))])))
+    path.chmod(0o600)
+    return given
+
+
+def _read(path: Path) -> list[Key]:
+    if not path.stat().st_size:
+        return []
+    return read_json(path, _File, error=DataError).keys
+
+
+def _digest(given: str) -> str:
+    return hashlib.sha256(given.encode(errors="replace")).hexdigest()
+
+
+class Allowance:
+    """How many characters each client may still have translated: so many a minute, of which a minute's are saved up."""
+
+    def __init__(self, chars_per_minute: int) -> None:
+        self._most = chars_per_minute
+        self._left: dict[str, tuple[float, float]] = {}
+        """What each has left, and when that was."""
+
+    def take(self, client: str, chars: int, now: float) -> float:
+        """Take characters off; return the seconds after which there are enough, 0 if there were."""
+        if not self._most:
+            return 0.0
+        if len(self._left) > MOST_CLIENTS:  # those who have saved up a whole minute again needn't be remembered
+            self._left = {name: one for name, one in self._left.items() if self._now(one, now) < self._most}
+        left = self._now(self._left.get(client, (float(self._most), now)), now)
+        if left < min(chars, self._most):
+            return (min(chars, self._most) - left) * 60 / self._most
+        self._left[client] = left - chars, now
+        return 0.0
+
+    def _now(self, one: tuple[float, float], now: float) -> float:
+        left, then = one
+        return min(float(self._most), left + (now - then) * self._most / 60)

@@ -1,0 +1,98 @@
+"""The runs that are served, and which languages each translates. Loads neither FastAPI nor torch."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from glassformer.errors import ConfigError, RunError, shown
+from glassformer.run.config import LANGUAGE_CODE, read_config
+from glassformer.run.lock import check_free
+from glassformer.run.names import CONFIG, RESUME, WEIGHTS
+from glassformer.transformer.config import ModelConfig
+
+NAMES = {
+    **{"ar": "Arabic", "az": "Azerbaijani", "be": "Belarusian", "bg": "Bulgarian", "bn": "Bengali", "bs": "Bosnian"},
+    **{"ca": "Catalan", "cs": "Czech", "cy": "Welsh", "da": "Danish", "de": "German", "el": "Greek", "en": "English"},
+    **{"eo": "Esperanto", "es": "Spanish", "et": "Estonian", "eu": "Basque", "fa": "Persian", "fi": "Finnish"},
+    **{"fr": "French", "ga": "Irish", "gl": "Galician", "gu": "Gujarati", "he": "Hebrew", "hi": "Hindi"},
+    **{"hr": "Croatian", "hu": "Hungarian", "hy": "Armenian", "id": "Indonesian", "is": "Icelandic", "it": "Italian"},
+    **{"ja": "Japanese", "ka": "Georgian", "kk": "Kazakh", "km": "Khmer", "ko": "Korean", "la": "Latin", "lo": "Lao"},
+    **{"lt": "Lithuanian", "lv": "Latvian", "mk": "Macedonian", "ml": "Malayalam", "mn": "Mongolian", "mr": "Marathi"},
+    **{"ms": "Malay", "mul": "Many languages", "my": "Burmese", "nb": "Norwegian", "ne": "Nepali", "nl": "Dutch"},
+    **{"nn": "Norwegian Nynorsk", "no": "Norwegian", "pa": "Punjabi", "pl": "Polish", "ps": "Pashto"},
+    **{"pt": "Portuguese", "pt-BR": "Portuguese (Brazil)", "ro": "Romanian", "ru": "Russian", "si": "Sinhala"},
+    **{"sk": "Slovak", "sl": "Slovenian", "sq": "Albanian", "sr": "Serbian", "sv": "Swedish", "sw": "Swahili"},
+    **{"ta": "Tamil", "te": "Telugu", "th": "Thai", "tl": "Tagalog", "tr": "Turkish", "uk": "Ukrainian"},
+    **{"ur": "Urdu", "uz": "Uzbek", "vi": "Vietnamese", "zh": "Chinese", "zh-Hans": "Chinese (simplified)"},
+    **{"zh-Hant": "Chinese (traditional)", "iso": "ISO 8601"},
+}
+"""English names of languages; others are called by their code."""
+
+
+def name_of(code: str) -> str:
+    """Return the name of a language."""
+    return NAMES.get(code, code)
+
+
+@dataclass(frozen=True)
+class ServedRun:
+    """A run to serve."""
+
+    name: str
+    folder: Path
+    source: str
+    """Code of the source language; empty where nothing says it."""
+    target: str
+    model: ModelConfig
+
+
+def open_runs(folders: Sequence[Path], languages: Sequence[str]) -> list[ServedRun]:
+    """Return the runs of these folders; `languages` are RUN=SOURCE-TARGET.
+
+    Raises RunError for a folder that is no run, or is being trained; ConfigError where two runs have the same name or
+    the same pair of languages, and for languages of no run.
+    """
+    given = dict(map(read_pair, languages))
+    runs: dict[str, ServedRun] = {}
+    pairs: dict[tuple[str, str], ServedRun] = {}
+    for folder in folders:
+        run = _open(folder)
+        for key in (str(folder), run.name):
+            if key in given:
+                source, target = given.pop(key)
+                run = replace(run, source=source, target=target)
+        if run.name in runs:
+            raise ConfigError(f"{folder} and {runs[run.name].folder} have the same name, {run.name}: rename one")
+        runs[run.name] = run
+        if run.source and (other := pairs.setdefault((run.source, run.target), run)) is not run:
+            raise ConfigError(
+                f"{other.folder} and {folder} both translate {run.source} to {run.target}: serve one of them, or give "
+                f"one other languages with --languages {folder}=SOURCE-TARGET"
+            )
+    if given:
+        raise ConfigError(f"languages are given for {next(iter(given))}, which is not among the runs: name it as a RUN")
+    return list(runs.values())
+
+
+def read_pair(text: str) -> tuple[str, tuple[str, str]]:
+    """Return run and codes of a text such as runs/news=en-de."""
+    run, _, codes = text.rpartition("=")
+    pair = codes.split(":") if ":" in codes else codes.split("-")
+    if not run or len(pair) != 2 or not all(re.fullmatch(LANGUAGE_CODE, code) for code in pair):
+        raise ConfigError(f"languages must be RUN=SOURCE-TARGET, such as runs/news=en-de, got {shown(text)}")
+    return run.rstrip("/"), (pair[0], pair[1])
+
+
+def _open(folder: Path) -> ServedRun:
+    config = read_config(folder)
+    check_free(folder)
+    if not (folder / WEIGHTS).exists():
+        fix = "its training has not reached a first validation" if (folder / RESUME).exists() else "copy it again"
+        raise RunError(f"{folder / WEIGHTS} is missing: {fix}")
+    source, target = config.training.languages or ("", "")
+    try:
+        model = ModelConfig.from_json(config.model)
+    except ConfigError as error:
+        raise RunError(f"{folder / CONFIG} is damaged: {error}") from None
+    return ServedRun(folder.resolve().name, folder, source, target, model)

@@ -1,0 +1,239 @@
+"""LibreTranslate's API, as its clients speak it, and the text of HTML between its tags."""
+
+import re
+from collections.abc import Callable
+from html import escape, unescape
+from html.parser import HTMLParser
+from itertools import accumulate, pairwise
+from typing import Any
+
+from fastapi import APIRouter, Request
+from fastapi.responses import JSONResponse
+from pydantic import ValidationError
+
+from glassformer.serve.guard import Visit
+from glassformer.serve.languages import ServedRun, name_of
+from glassformer.serve.schemas import DetectedLanguage, Failure, Language, LibreAnswer, LibreRequest, Status
+from glassformer.serve.service import Service
+from glassformer.serve.strict import StrictRoute, content_type, invalid, read_form, read_json
+from glassformer.serve.work import messages
+from glassformer.serve.work.pool import Failure as Refusal
+
+AUTO = "auto"
+UNTRANSLATED = ("script", "style", "code", "pre", "textarea")
+"""Elements whose text stays as it is."""
+_LINES = re.compile(r"(\r\n|\n|\r)")
+
+
+def make_router(service: Service) -> APIRouter:
+    """Return the routes."""
+    router = APIRouter(tags=["LibreTranslate's API"], route_class=StrictRoute)
+    described = {
+        "requestBody": {
+            "required": True,
+            "content": {
+                kind: {"schema": {"$ref": "#/components/schemas/LibreRequest"}}
+                for kind in ("application/json", "application/x-www-form-urlencoded", "multipart/form-data")
+            },
+        }
+    }
+    failures: dict[int | str, dict[str, Any]] = {
+        status: {"model": Failure} for status in (400, 403, 413, 429, 500, 503)
+    }
+
+    @router.post("/translate", openapi_extra=described, responses=failures, response_model=LibreAnswer)
+    async def translate(request: Request) -> Any:
+        """Translate a text, or several."""
+        wanted = await _read(request)
+        answer = await _translate(service, wanted, request.state.visit)
+        return JSONResponse(answer.model_dump(exclude_none=True))
+
+    @router.get("/languages")
+    async def languages() -> list[Language]:
+        """Return the languages that are translated from, each with those that it is translated to."""
+        pairs = [(run.source, run.target) for run in service.runs.values() if run.source]
+        codes = dict.fromkeys(code for pair in pairs for code in pair)
+        targets = {code: sorted(target for source, target in pairs if source == code) for code in codes}
+        return [Language(code=code, name=name_of(code), targets=targets[code]) for code in codes]
+
+    @router.get("/health")
+    async def health() -> Status:
+        """Return ok: the server answers."""
+        return Status(status="ok")
+
+    @router.get("/frontend/settings")
+    async def settings() -> dict[str, Any]:
+        """Return what LibreTranslate's own page asks for."""
+        config = service.config
+        first = next((run for run in service.runs.values() if run.source), None)
+        source, target = (first.source, first.target) if first else ("", "")
+        return {
+            "apiKeys": config.keys is not None,
+            "charLimit": config.max_chars,
+            "filesTranslation": False,
+            "frontendTimeout": 500,
+            "keyRequired": config.keys is not None,
+            "language": {
+                "source": {"code": source, "name": name_of(source)},
+                "target": {"code": target, "name": name_of(target)},
+            },
+            "suggestions": False,
+            "supportedFilesFormat": [],
+        }
+
+    return router
+
+
+async def _read(request: Request) -> LibreRequest:
+    """Return what is asked for, in JSON or a form."""
+    kind = content_type(request)
+    given = await read_json(request) if kind == "application/json" else await read_form(request)
+    if kind != "application/json" and "alternatives" in given:
+        if not re.fullmatch(r"[0-9]{1,4}", str(given["alternatives"])):
+            raise Refusal("invalid", "alternatives must be a whole number")
+        given["alternatives"] = int(given["alternatives"])
+    try:
+        return LibreRequest.model_validate(given)
+    except ValidationError as error:
+        raise Refusal("invalid", invalid(error.errors())) from None
+
+
+async def _translate(service: Service, wanted: LibreRequest, visit: Visit) -> LibreAnswer:
+    run = service.for_target(wanted.target) if wanted.source == AUTO else service.for_pair(wanted.source, wanted.target)
+    texts = [wanted.q] if isinstance(wanted.q, str) else list(wanted.q)
+    documents = [_Document(text, is_html=wanted.format == "html") for text in texts]
+    lines = [line for document in documents for line in document.lines]
+    service.admit(visit, lines)
+    extra = 0 if wanted.format == "html" else wanted.alternatives or 0
+    n_best = 1 + extra
+    service.check_search(beam=max(5, n_best), n_best=n_best)
+    found = await _found(service, run, lines, n_best)
+    answers: list[list[str]] = []
+    for document in documents:
+        own, found = found[: len(document.lines)], found[len(document.lines) :]
+        made = [document.joined([texts[min(n, len(texts) - 1)] for texts in own]) for n in range(n_best)]
+        answers.append(list(dict.fromkeys(made)))
+    return _answer(wanted, run, answers)
+
+
+async def _found(service: Service, run: ServedRun, lines: list[str], n_best: int) -> list[list[str]]:
+    """Return up to `n_best` translations of each line."""
+    if not lines:
+        return []
+    rows = await service.ask(run, messages.Translate, lines=lines, beam=max(5, n_best), n_best=n_best)
+    return [[one["text"] for one in row["translations"]] for row in rows]
+
+
+def _answer(wanted: LibreRequest, run: ServedRun, answers: list[list[str]]) -> LibreAnswer:
+    best, others = [made[0] for made in answers], [made[1:] for made in answers]
+    is_one = isinstance(wanted.q, str)
+    detected = DetectedLanguage(confidence=0.0, language=run.source) if wanted.source == AUTO else None
+    return LibreAnswer(
+        translatedText=best[0] if is_one else best,
+        alternatives=(others[0] if is_one else others) if wanted.alternatives else None,
+        detectedLanguage=detected,
+    )
+
+
+class _Document:
+    """A text, as lines to translate and what stands between them."""
+
+    def __init__(self, text: str, *, is_html: bool) -> None:
+        self._parts: list[str] = []
+        self._places: list[int] = []
+        self._restore: Callable[[str], str] = escape_text if is_html else str
+        if is_html:
+            for raw, is_text in texts_of_html(text):
+                self._add(unescape(raw) if is_text else raw, is_text)
+        else:
+            for part in _LINES.split(text):
+                self._add(part, True)
+
+    def _add(self, part: str, is_text: bool) -> None:
+        core = part.strip()
+        if not is_text or not core:
+            self._parts.append(part)
+            return
+        before, _, after = part.partition(core)
+        self._parts += [before, " ".join(core.splitlines()), after]
+        self._places.append(len(self._parts) - 2)
+
+    @property
+    def lines(self) -> list[str]:
+        """The lines to translate, without outer spaces."""
+        return [self._parts[place] for place in self._places]
+
+    def joined(self, translations: list[str]) -> str:
+        """Return the text with these translations in place of its lines."""
+        parts = list(self._parts)
+        for place, text in zip(self._places, translations, strict=True):
+            parts[place] = self._restore(text)
+        return "".join(parts)
+
+
+def escape_text(text: str) -> str:
+    """Return a text as HTML has it between tags."""
+    return escape(text, quote=False)
+
+
+def texts_of_html(text: str) -> list[tuple[str, bool]]:
+    """Return HTML in parts, which joined are what was given: text to translate (True), and all else."""
+    parser = _Places(text)
+    parser.feed(text)
+    parser.close()
+    parts: list[tuple[str, bool]] = []
+    for (start, is_text), (end, _) in pairwise([*parser.found, (len(text), False)]):
+        raw = text[start:end]
+        if parts and parts[-1][1] is is_text:
+            parts[-1] = parts[-1][0] + raw, is_text
+        else:
+            parts.append((raw, is_text))
+    return parts
+
+
+class _Places(HTMLParser):
+    """Finds where the tags, texts and references of HTML begin, and which of them is text to translate."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(convert_charrefs=False)
+        self.found: list[tuple[int, bool]] = [(0, False)]
+        self._lines = [0, *accumulate(len(line) + 1 for line in text.split("\n"))]
+        self._within: list[str] = []
+
+    def _note(self, is_text: bool = False) -> None:
+        line, column = self.getpos()
+        self.found.append((self._lines[line - 1] + column, is_text))
+
+    def handle_starttag(self, tag: str, attrs: Any) -> None:
+        self._note()
+        if tag in UNTRANSLATED:
+            self._within.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: Any) -> None:
+        self._note()
+
+    def handle_endtag(self, tag: str) -> None:
+        self._note()
+        if self._within and self._within[-1] == tag:
+            self._within.pop()
+
+    def handle_data(self, data: str) -> None:
+        self._note(not self._within)
+
+    def handle_entityref(self, name: str) -> None:
+        self._note(not self._within)
+
+    def handle_charref(self, name: str) -> None:
+        self._note(not self._within)
+
+    def handle_comment(self, data: str) -> None:
+        self._note()
+
+    def handle_decl(self, decl: str) -> None:
+        self._note()
+
+    def handle_pi(self, data: str) -> None:
+        self._note()
+
+    def unknown_decl(self, data: str) -> None:
+        self._note()

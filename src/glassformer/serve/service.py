@@ -1,0 +1,150 @@
+"""What the routes share: the runs, their workers, the limits, and the way from a request to its answer."""
+
+import math
+import re
+import time
+from collections.abc import AsyncIterator, Mapping, Sequence
+from typing import Any
+
+from glassformer.errors import printable
+from glassformer.serve.config import ServeConfig
+from glassformer.serve.guard import Visit
+from glassformer.serve.keys import Allowance
+from glassformer.serve.languages import ServedRun
+from glassformer.serve.meters import Meters
+from glassformer.serve.schemas import AttentionWanted, Choosing
+from glassformer.serve.work.messages import Answer, Event, Facts, Request
+from glassformer.serve.work.pool import Failure, Pool
+
+_ENDS = re.compile(r"[\n\r\0]")
+
+
+class Service:
+    """The runs that are served, by name, and what a request may ask of them."""
+
+    def __init__(
+        self, config: ServeConfig, runs: Sequence[ServedRun], pools: Mapping[str, Pool], meters: Meters
+    ) -> None:
+        self.config = config
+        self.runs = {run.name: run for run in runs}
+        self.pools = dict(pools)
+        self.meters = meters
+        self._pairs = {(run.source, run.target): run for run in runs if run.source}
+        self._allowance = Allowance(config.max_chars_per_minute)
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether each run has a worker that is ready, which has translated something."""
+        return all(pool.ready is not None for pool in self.pools.values())
+
+    # Which run
+
+    def chosen(self, wanted: Choosing) -> ServedRun:
+        """Return the run that a request chooses: by name, by its languages, or the only one."""
+        if wanted.run is not None:
+            if wanted.run not in self.runs:
+                raise Failure("unknown_run", f"there is no such run: there are {self._shown(self.runs)}")
+            return self.runs[wanted.run]
+        if wanted.source and wanted.target:
+            return self.for_pair(wanted.source, wanted.target)
+        fitting = [
+            run
+            for run in self.runs.values()
+            if wanted.source in (None, "", run.source) and wanted.target in (None, "", run.target)
+        ]
+        if len(fitting) != 1:
+            raise Failure("unknown_run", f"name a run, or source and target: there are {self._shown(self.runs)}")
+        return fitting[0]
+
+    def for_pair(self, source: str, target: str) -> ServedRun:
+        """Return the run that translates a language to another."""
+        if (source, target) in self._pairs:
+            return self._pairs[source, target]
+        for code, place in ((source, 0), (target, 1)):
+            known = sorted({pair[place] for pair in self._pairs})
+            if code not in known:
+                raise Failure("unknown_language", f"{('source', 'target')[place]} must be one of {self._shown(known)}")
+        raise Failure("unknown_language", f"this pair is not translated: {self._shown(map('-'.join, self._pairs))} are")
+
+    def for_target(self, target: str) -> ServedRun:
+        """Return the only run that translates to a language."""
+        runs = [run for pair, run in self._pairs.items() if pair[1] == target]
+        if not runs:
+            raise Failure(
+                "unknown_language", f"target must be one of {self._shown(sorted({p[1] for p in self._pairs}))}"
+            )
+        if len(runs) > 1:
+            sources = self._shown(sorted(run.source for run in runs))
+            raise Failure("unknown_language", f"source can't be auto for this target: it may be {sources}")
+        return runs[0]
+
+    def _shown(self, names: Any) -> str:
+        return printable(", ".join(list(names)[:20])) or "none"
+
+    # How much
+
+    def admit(self, visit: Visit, lines: Sequence[str]) -> None:
+        """Raise Failure for lines that are too many or too long, or more than their client may have translated now."""
+        config = self.config
+        if len(lines) > config.max_lines:
+            raise Failure("too_many_lines", f"q may have at most {config.max_lines:,} lines, got {len(lines):,}")
+        for number, line in enumerate(lines, start=1):
+            if len(line) > config.max_line_chars:
+                where = f"line {number}" if len(lines) > 1 else "the line"
+                most = f"at most {config.max_line_chars:,}"
+                raise Failure("too_long", f"{where} has {len(line):,} characters, and may have {most}: split it")
+        total = sum(map(len, lines))
+        if total > config.max_chars:
+            raise Failure("too_long", f"a request may have at most {config.max_chars:,} characters, got {total:,}")
+        self.count(visit, lines)
+
+    def count(self, visit: Visit, lines: Sequence[str]) -> None:
+        """Note the size of a request; Failure where its client has had its characters of this minute."""
+        visit.lines, visit.chars = len(lines), sum(map(len, lines))
+        if self.config.log_text:
+            visit.text = list(lines)
+        if wait := self._allowance.take(visit.key, visit.chars, time.monotonic()):
+            most = self.config.max_chars_per_minute
+            raise Failure(
+                "too_many", f"at most {most:,} characters a minute are translated for a client", math.ceil(wait)
+            )
+
+    def check_line(self, line: str, name: str = "q") -> None:
+        """Raise Failure for a text that is not one line."""
+        if _ENDS.search(line):
+            raise Failure("invalid", f"{name} has an end of line within a line: send a list with an entry for each")
+
+    def check_search(self, *, beam: int = 1, n_best: int = 1, max_length: int = 1) -> None:
+        """Raise Failure for a search that is wider or longer than is allowed."""
+        config = self.config
+        for name, value, most in (
+            ("beam", beam, config.max_beam),
+            ("n_best", n_best, config.max_n_best),
+            ("max_length", max_length, config.max_length),
+        ):
+            if value > most:
+                raise Failure("invalid", f"{name} must be at most {most}, got {value}")
+        if n_best > beam:
+            raise Failure("invalid", f"n_best must be at most the beam, got n_best {n_best} and beam {beam}")
+
+    # The answer
+
+    async def ask(self, run: ServedRun, kind: type[Request], **fields: Any) -> list[dict[str, Any]]:
+        """Return a worker's answer, within the deadline."""
+        return await self.pools[run.name].ask(kind, self.config.deadline_seconds, **fields)
+
+    def follow(self, run: ServedRun, kind: type[Request], **fields: Any) -> AsyncIterator[Event | Answer]:
+        """Yield what a worker says on the way to an answer, and the answer."""
+        return self.pools[run.name].follow(kind, self.config.deadline_seconds, **fields)
+
+
+def facts_of(wanted: AttentionWanted | None) -> Facts | None:
+    """Return the attention that is wanted as a worker is asked for it."""
+    if wanted is None:
+        return None
+    return Facts(
+        stacks=list(wanted.stacks),
+        layers=None if wanted.layers is None else list(wanted.layers),
+        facts=None if wanted.facts is None else list(wanted.facts),
+        top=wanted.top,
+    )

@@ -1,0 +1,160 @@
+"""Reading bodies: JSON without what JSON has not, forms of few fields, and errors that never repeat what was sent."""
+
+import json
+import re
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from typing import Any
+
+from fastapi import Request, Response
+from fastapi.routing import APIRoute
+from python_multipart.multipart import parse_options_header
+from starlette.datastructures import UploadFile
+from starlette.exceptions import HTTPException
+
+from glassformer.serve.work.pool import Failure
+
+DEEPEST = 8
+"""Most lists and objects within one another."""
+MOST_FIELDS = 20
+"""Most fields of a form."""
+_NAME = re.compile(r"[A-Za-z_]\w{0,31}")
+
+
+class StrictRoute(APIRoute):
+    """A route whose JSON is read by `parse_json`."""
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        """Return the handler of a request."""
+        handle = super().get_route_handler()
+
+        async def strictly(request: Request) -> Response:
+            return await handle(_StrictRequest(request.scope, request.receive))
+
+        return strictly
+
+
+class _StrictRequest(Request):
+    """A request whose JSON is strict."""
+
+    async def json(self) -> Any:
+        """Return the body; FastAPI hands on an HTTPException as it is."""
+        try:
+            return parse_json(await self.body())
+        except Failure as failure:
+            raise HTTPException(400, str(failure)) from None
+
+
+def parse_json(body: bytes) -> Any:
+    """Return the value of a body of JSON.
+
+    Raises Failure for what isn't UTF-8 or JSON, for NaN and Infinity, names that an object has twice, halves of
+    surrogate pairs, numbers of thousands of digits, and deep nesting.
+    """
+    try:
+        value = json.loads(body.decode(), object_pairs_hook=_once, parse_constant=_no_constant)
+    except RecursionError:
+        raise Failure("invalid", "the body is nested too deeply") from None
+    except UnicodeDecodeError:
+        raise Failure("invalid", "the body is not UTF-8") from None
+    except ValueError:
+        raise Failure("invalid", "the body is not JSON, or has NaN, huge numbers or a name twice in it") from None
+    _check([value])
+    return value
+
+
+def content_type(request: Request) -> str:
+    """Return the kind of a request's body, without its parameters."""
+    return parse_options_header(request.headers.get("content-type"))[0].decode("latin-1")
+
+
+async def read_json(request: Request) -> dict[str, Any]:
+    """Return the object in a request's body of JSON."""
+    value = parse_json(await request.body())
+    if not isinstance(value, dict):
+        raise Failure("invalid", "the body must be an object")
+    return value
+
+
+async def read_form(request: Request, most_bytes: int = 1 << 20) -> dict[str, Any]:
+    """Return the fields of a request's form; a file is an `UploadFile`."""
+    try:
+        form = await request.form(max_files=1, max_fields=MOST_FIELDS, max_part_size=most_bytes)
+    except HTTPException:
+        raise Failure("invalid", "the body is not a form that can be read, or has too many fields") from None
+    fields = form.multi_items()
+    if len(fields) > MOST_FIELDS or len({name for name, _ in fields}) < len(fields):
+        raise Failure("invalid", f"a form may have at most {MOST_FIELDS} fields, each once")
+    _check([value for _, value in fields if not isinstance(value, UploadFile)])
+    return dict(fields)
+
+
+def invalid(errors: Iterable[Mapping[str, Any]]) -> str:
+    """Return what is wrong with a request, in one sentence, of what pydantic says.
+
+    That names the field, and never what came.
+    """
+    said: dict[str, str] = {}
+    for error in errors:
+        place = [part for part in error["loc"] if part != "body"]
+        name = _name(place)
+        message = error["msg"].removeprefix("Input should be ").removeprefix("Value error, ")
+        if error["type"] == "missing":
+            said[name] = f"{name} is missing" if place else "a body is missing"
+        elif error["type"] == "extra_forbidden":
+            said[name] = f"{name} is unknown"
+        elif error["type"] in ("model_attributes_type", "model_type"):
+            said[name] = (
+                "the body must be an object of JSON, sent as application/json"
+                if not place
+                else f"{name} must be an object"
+            )
+        else:
+            said.setdefault(name, f"{name} must be {message}")
+    return "; ".join(list(said.values())[:3])
+
+
+def _name(place: Sequence[int | str]) -> str:
+    """Return a field's name, without the names that pydantic gives to the types that it tried."""
+    names = ""
+    for part in place:
+        if isinstance(part, int):
+            names += f"[{part}]"
+        elif _NAME.fullmatch(part) and part not in ("str", "int", "float", "bool"):
+            names += f".{part}" if names else part
+    return names or "a field"
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    value = dict(pairs)
+    if len(value) < len(pairs):
+        raise ValueError("a name twice")
+    return value
+
+
+def _no_constant(name: str) -> Any:
+    raise ValueError(name)
+
+
+def _check(values: list[Any]) -> None:
+    """Raise Failure for values that are nested too deeply, or hold a text that can't be written."""
+    depth = 0
+    while values:
+        depth += 1
+        if depth > DEEPEST:
+            raise Failure("invalid", "the body is nested too deeply")
+        below: list[Any] = []
+        for value in values:
+            if isinstance(value, str):
+                _check_text(value)
+            elif isinstance(value, list):
+                below += value
+            elif isinstance(value, dict):
+                below += [*value.keys(), *value.values()]
+        values = below
+
+
+def _check_text(text: str) -> None:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise Failure("invalid", "the body has half of a surrogate pair, which is no character") from None

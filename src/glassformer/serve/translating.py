@@ -1,0 +1,155 @@
+"""The routes under /v1: runs, translations with all that is known of them, streams, and alternatives."""
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+from fastapi import APIRouter, Request, Response
+from fastapi.responses import StreamingResponse
+from msgspec.json import encode
+
+from glassformer.serve.guard import Visit
+from glassformer.serve.languages import ServedRun, name_of
+from glassformer.serve.schemas import (
+    AlternativesAnswer,
+    AlternativesRequest,
+    Failure,
+    Run,
+    Runs,
+    StreamRequest,
+    TranslateAnswer,
+    TranslateRequest,
+)
+from glassformer.serve.service import Service, facts_of
+from glassformer.serve.strict import StrictRoute
+from glassformer.serve.work import messages
+from glassformer.serve.work.messages import Answer
+from glassformer.serve.work.pool import Failure as Refusal
+
+FAILURES: dict[int | str, dict[str, Any]] = {
+    status: {"model": Failure} for status in (400, 401, 403, 413, 415, 429, 500, 503)
+}
+
+
+def make_router(service: Service) -> APIRouter:
+    """Return the routes."""
+    router = APIRouter(prefix="/v1", tags=["Translations"], route_class=StrictRoute, responses=FAILURES)
+
+    @router.get("/runs")
+    async def runs() -> Runs:
+        """Return the runs that are served, and the server's limits."""
+        return Runs(runs=[_described(service, run) for run in service.runs.values()], limits=service.config.limits)
+
+    @router.post("/translate", response_model=TranslateAnswer)
+    async def translate(wanted: TranslateRequest, request: Request) -> Any:
+        """Translate lines, with scores, probabilities of words, and attention."""
+        lines = [wanted.q] if isinstance(wanted.q, str) else list(wanted.q)
+        run = _admitted(service, wanted, lines, request.state.visit)
+        rows = await service.ask(run, messages.Translate, **_asked(wanted, lines))
+        return as_json(_answer(run, rows))
+
+    @router.post(
+        "/translate/stream",
+        response_class=StreamingResponse,
+        responses={200: {"content": {"text/event-stream": {}}, "description": "Events: start, piece, done, error."}},
+    )
+    async def stream(wanted: StreamRequest, request: Request) -> Any:
+        """Translate a line greedily, piece by piece as it is chosen."""
+        service.check_search(max_length=wanted.max_length)
+        service.check_line(wanted.q)
+        run = service.chosen(wanted)
+        service.admit(request.state.visit, [wanted.q])
+        asked = dict(line=wanted.q, max_length=wanted.max_length, attention=facts_of(wanted.attention))
+        coming = service.follow(run, messages.Stream, **asked)
+        first = await anext(coming)  # what is refused before it begins is an answer of its own
+        return StreamingResponse(_events(run, first, coming), media_type="text/event-stream; charset=utf-8")
+
+    @router.post("/alternatives", response_model=AlternativesAnswer)
+    async def alternatives(wanted: AlternativesRequest, request: Request) -> Any:
+        """Return the likeliest next pieces after the first ones of a translation."""
+        service.check_line(wanted.q)
+        run = service.chosen(wanted)
+        if len(wanted.prefix) > service.config.max_length:
+            raise Refusal("invalid", f"prefix may have at most {service.config.max_length} pieces")
+        service.admit(request.state.visit, [wanted.q])
+        asked = dict(line=wanted.q, prefix=list(wanted.prefix), count=wanted.count)
+        rows = await service.ask(run, messages.Alternatives, **asked)
+        return as_json({"run": run.name, "alternatives": rows})
+
+    return router
+
+
+def as_json(value: dict[str, Any]) -> Response:
+    """Return an answer that is known to fit its schema."""
+    return Response(encode(value), media_type="application/json")
+
+
+def _described(service: Service, run: ServedRun) -> Run:
+    ready, model = service.pools[run.name].ready, run.model
+    return Run(
+        run=run.name,
+        source=run.source,
+        target=run.target,
+        source_name=name_of(run.source),
+        target_name=name_of(run.target),
+        encoder_layers=model.encoder_layers,
+        decoder_layers=model.decoder_layers,
+        heads=model.heads,
+        precision=ready.precision if ready else "",
+        parameters=ready.parameters if ready else 0,
+        ready=ready is not None,
+    )
+
+
+def _admitted(service: Service, wanted: TranslateRequest, lines: list[str], visit: Visit) -> ServedRun:
+    """Return the run that a request chooses, once all is checked that can be without its model."""
+    service.check_search(beam=wanted.beam, n_best=wanted.n_best, max_length=wanted.max_length)
+    for line in lines:
+        service.check_line(line)
+    if wanted.prefixes is not None:
+        if len(wanted.prefixes) != len(lines):
+            raise Refusal("invalid", f"prefixes must be one for each line: {len(wanted.prefixes)} for {len(lines)}")
+        for prefix in wanted.prefixes:
+            if isinstance(prefix, str):
+                service.check_line(prefix, "prefixes")
+            if len(prefix) > service.config.max_line_chars:
+                raise Refusal("too_long", f"a prefix may have at most {service.config.max_line_chars:,} characters")
+    most = service.config.max_attention_lines
+    if wanted.attention is not None and len(lines) > most:
+        raise Refusal("too_many_lines", f"attention is observed for at most {most} lines at once, got {len(lines)}")
+    run = service.chosen(wanted)
+    service.admit(visit, lines)
+    return run
+
+
+def _asked(wanted: TranslateRequest, lines: list[str]) -> dict[str, Any]:
+    """Return the fields of the message for a worker."""
+    names = ("beam", "n_best", "length_penalty", "max_length", "prefixes", "scores", "confidence")
+    fields = {name: getattr(wanted, name) for name in names}
+    return {**fields, "lines": lines, "attention": facts_of(wanted.attention)}
+
+
+def _answer(run: ServedRun, rows: list[dict[str, Any]]) -> dict[str, Any]:
+    return {"run": run.name, "source": run.source, "target": run.target, "lines": rows}
+
+
+async def _events(
+    run: ServedRun, first: messages.Event | Answer, coming: AsyncIterator[messages.Event | Answer]
+) -> AsyncIterator[bytes]:
+    """Yield server-sent events: start, pieces, and done or error."""
+    about = {"run": run.name, "source": run.source, "target": run.target}
+    message: messages.Event | Answer | None = first
+    try:
+        while message is not None:
+            if isinstance(message, Answer):
+                yield _event("done", _answer(run, message.value))
+            else:
+                yield _event(message.kind, about | message.data if message.kind == "start" else message.data)
+            message = await anext(coming, None)
+    except Refusal as failure:
+        yield _event("error", {"error": str(failure), "code": failure.code})
+    finally:
+        await coming.aclose()  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def _event(kind: str, data: dict[str, Any]) -> bytes:
+    return b"event: " + kind.encode() + b"\ndata: " + encode(data) + b"\n\n"

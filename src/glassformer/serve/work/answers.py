@@ -1,0 +1,87 @@
+"""From what a search has found to the JSON of an answer: `schemas.TranslatedLine` and what it holds."""
+
+import base64
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from glassformer.attention.want import Want
+from glassformer.generation.attention import check_attention
+from glassformer.generation.config import SearchConfig
+from glassformer.generation.engine import Stack
+from glassformer.generation.search import Hypothesis
+from glassformer.generation.translator import Translation, Translator
+from glassformer.insight.heads import Head
+from glassformer.page.inspection import choose_want
+from glassformer.page.report import page
+from glassformer.serve.work.messages import Facts
+from glassformer.serve.work.words import words_of
+from glassformer.text.tokenizer import EOS
+
+TILES = 64
+"""Tiles a side, where a request asks for them."""
+
+
+def line_answer(
+    translator: Translator,
+    source: list[int],
+    found: Sequence[Hypothesis],
+    config: SearchConfig,
+    *,
+    scores: bool = False,
+    confidence: bool = False,
+    with_source: bool = False,
+) -> dict[str, Any]:
+    """Return what was found for the ids of a line as JSON, but for its attention."""
+    answers = [_translated(translator, one, config, scores, confidence) for one in found]
+    pieces = translator.source_tokenizer.tokens(source) if scores or with_source else None
+    return {"translations": answers, "source_pieces": pieces, "attention": None}
+
+
+def _translated(
+    translator: Translator, hypothesis: Hypothesis, config: SearchConfig, scores: bool, confidence: bool
+) -> dict[str, Any]:
+    """Return one translation as JSON."""
+    made = translator.translation("", [], hypothesis, config)
+    log_probs = hypothesis.token_log_probs
+    tokens = translator.target_tokenizer.tokens([*hypothesis.ids, EOS][: len(log_probs)])
+    pieces = [{"piece": token, "probability": as_probability(p)} for token, p in zip(tokens, log_probs, strict=True)]
+    return {
+        "text": made.text,
+        "score": made.score,
+        "probability": as_probability(made.log_prob),
+        "pieces": pieces if scores else None,
+        "words": words_of(hypothesis.ids, log_probs, translator.target_tokenizer) if confidence else None,
+    }
+
+
+def as_probability(log_prob: float) -> float:
+    """Return the probability of a log-probability, which rounding may have made larger than 0."""
+    return min(1.0, math.exp(log_prob))
+
+
+def wants_of(
+    translator: Translator, facts: Facts, source: list[int], found: Sequence[Hypothesis]
+) -> dict[Stack, dict[int, Want]]:
+    """Return the attention to observe of these translations; ConfigError for a layer that the model lacks.
+
+    Where the request names no facts, these are all weights, or of long texts what a page can hold.
+    """
+    if facts.facts is None:
+        want = choose_want(translator.engine.config, len(source), [len(one.ids) + 1 for one in found])
+    else:
+        asked = set(facts.facts)
+        want = Want(
+            weights="weights" in asked,
+            entropy="entropy" in asked,
+            received="received" in asked,
+            top=facts.top if "top" in asked else 0,
+            pooled_heads=TILES if "tiles" in asked else 0,
+        )
+    stacks: Mapping[Any, Want] = dict.fromkeys(facts.stacks, want)
+    return check_attention(translator.engine, stacks, facts.layers)
+
+
+def packed(translations: Sequence[Translation], heads: Sequence[Head]) -> str:
+    """Return the attention of a line's translations as a page holds it, in base64."""
+    return base64.b64encode(page(translations, title="", heads=heads).data).decode()

@@ -1,0 +1,176 @@
+"""The queue of a worker: requests take turns, and lines of several requests share a batch.
+
+Whoever has waited longest is next. Its longest line begins a batch, and each request that searches alike adds one line
+of about that length after the other, until the batch is full. Whoever got in goes to the end of the queue. So a
+document can't keep a short line waiting for more than the batches that are under way.
+"""
+
+import time
+from bisect import bisect_left
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+from glassformer.generation.config import SearchConfig
+from glassformer.generation.search import Hypothesis
+
+NEAR, ALWAYS_NEAR = 1.5, 4
+"""Lengths of a batch's lines differ from the first one's by at most this factor, or this many tokens."""
+FEWEST = 8
+"""Lines of which a batch is not made smaller, so that another thread gets some too."""
+
+
+def _nothing() -> None:
+    """Do nothing."""
+
+
+@dataclass(frozen=True)
+class Line:
+    """A line to search a translation for."""
+
+    task: "Lines"
+    number: int
+    """Its place in the request."""
+    ids: list[int]
+    prefix: list[int]
+
+
+@dataclass(eq=False)
+class Task:
+    """A request that is not done: until when it is waited for, and whether it still is."""
+
+    id: int
+    until: float
+    """On the clock `time.monotonic`."""
+    cancelled: bool = False
+
+    def is_over(self, now: float) -> bool:
+        """Return whether nobody waits for it any more."""
+        return self.cancelled or now >= self.until
+
+
+@dataclass(eq=False)
+class Lines(Task):
+    """A request for translations of lines."""
+
+    config: SearchConfig = field(default_factory=SearchConfig)
+    waiting: list[Line] = field(default_factory=list)
+    """The lines that no batch has taken, shortest first."""
+    missing: int = 0
+    """Number of lines that have no translation."""
+    alone: bool = False
+    """Its batches hold no lines of others."""
+    found: list[list[Hypothesis]] = field(default_factory=list)
+    """What was found for each line."""
+    finish: Callable[[], None] = _nothing
+    """What to do once nothing is missing."""
+
+    def put(self, lines: list[Line]) -> None:
+        """Add the lines to search for."""
+        self.waiting = sorted(lines, key=_length)
+        self.missing = len(lines)
+
+    def pop_longest(self) -> Line:
+        """Take out the longest line that waits."""
+        return self.waiting.pop()
+
+    def pop_near(self, length: int) -> Line | None:
+        """Take out the longest waiting line that is about so long; None where there is none."""
+        least, most = min(length / NEAR, length - ALWAYS_NEAR), max(length * NEAR, length + ALWAYS_NEAR)
+        place = bisect_left(self.waiting, most + 1, key=_length) - 1
+        if place < 0 or len(self.waiting[place].ids) < least:
+            return None
+        return self.waiting.pop(place)
+
+
+@dataclass(eq=False)
+class Steps(Task):
+    """A request that is worked on step by step: a stream, or what attention is observed for."""
+
+    steps: Iterator[None] = field(default_factory=lambda: iter(()))
+
+
+class Turns:
+    """The tasks that wait for their turn."""
+
+    def __init__(self, limits: Callable[[SearchConfig], tuple[int, int]], *, shares: bool) -> None:
+        """`limits` gives the most padded tokens and the most lines of a batch; with `shares` requests share batches."""
+        self._limits = limits
+        self._shares = shares
+        self._tasks: deque[Task] = deque()
+        self.first = self.last = 0.0
+        """When the first of the tasks that wait came, and the last one."""
+
+    def __len__(self) -> int:
+        return len(self._tasks)
+
+    def add(self, task: Task) -> None:
+        """Put a task at the end of the queue."""
+        self.last = time.monotonic()
+        if not self._tasks:
+            self.first = self.last
+        self._tasks.append(task)
+
+    def may_grow(self) -> bool:
+        """Return whether further requests could join the batch that is next."""
+        return self._shares and bool(self._tasks) and isinstance(self._tasks[0], Lines) and not self._tasks[0].alone
+
+    def drop(self, now: float) -> list[Task]:
+        """Take out the tasks that nobody waits for, and return them."""
+        over = [task for task in self._tasks if task.is_over(now)]
+        if over:
+            self._tasks = deque(task for task in self._tasks if not task.is_over(now))
+        return over
+
+    def take(self, idle: int = 1) -> list[Line] | Steps | None:
+        """Return the next batch, or the next task that goes step by step; None where nothing waits.
+
+        So many threads are `idle`: they share out what there is.
+        """
+        if not self._tasks:
+            return None
+        head = self._tasks.popleft()
+        self.first = self.last if self._tasks else 0.0
+        if isinstance(head, Steps):
+            return head
+        assert isinstance(head, Lines)
+        sharing = [head, *(task for task in self._tasks if self._may_share(head, task))]
+        batch = self._fill(sharing, idle)
+        served = {id(line.task) for line in batch}
+        behind = [task for task in sharing if id(task) in served and task.waiting]
+        self._tasks = deque([*(task for task in self._tasks if id(task) not in served), *behind])
+        return batch
+
+    def _may_share(self, head: Lines, task: Task) -> bool:
+        return (
+            self._shares
+            and isinstance(task, Lines)
+            and not (head.alone or task.alone)
+            and task.config == head.config
+            and bool(task.waiting)
+        )
+
+    def _fill(self, sharing: list[Lines], idle: int) -> list[Line]:
+        """Take lines of these tasks, of which the first begins, in turns until the batch is full."""
+        most_tokens, most_lines = self._limits(sharing[0].config)
+        waiting = sum(len(task.waiting) for task in sharing)
+        most_lines = max(1, min(most_lines, max(FEWEST, -(-waiting // max(1, idle)))))
+        batch = [sharing[0].pop_longest()]
+        first = longest = len(batch[0].ids)
+        open_ = deque([*sharing[1:], sharing[0]])
+        while open_ and len(batch) < most_lines:
+            task = open_.popleft()
+            line = task.pop_near(first)
+            if line is None:
+                continue
+            if max(longest, len(line.ids)) * (len(batch) + 1) > most_tokens:
+                task.waiting.insert(bisect_left(task.waiting, len(line.ids), key=_length), line)
+                continue
+            batch.append(line)
+            longest = max(longest, len(line.ids))
+            open_.append(task)
+        return batch
+
+
+def _length(line: Line) -> int:
+    return len(line.ids)

@@ -1,0 +1,151 @@
+"""The messages between the server and a worker: typed, as MessagePack, in frames with their length. No pickle."""
+
+import struct
+from typing import Any, BinaryIO
+
+from msgspec import Struct
+from msgspec.msgpack import Decoder, Encoder
+
+HEAD = struct.Struct("<I")
+"""The head of a frame: the number of bytes that follow."""
+
+
+class Settings(Struct, frozen=True):
+    """How a worker loads its run, and how much it does at once. It is the first frame."""
+
+    run: str
+    """The run folder."""
+    device: str
+    precision: str
+    threads: int | None
+    gather_seconds: float
+    """How long a batch waits for a further request, after each that came."""
+    batch_tokens: int
+    max_source_tokens: int
+    share_batches: bool
+    """Let requests share a batch even where that may change the last bits of their numbers."""
+
+
+class Facts(Struct, frozen=True):
+    """The facts of attention that a request wants; see `schemas.AttentionWanted`."""
+
+    stacks: list[str]
+    layers: list[int] | None
+    facts: list[str] | None
+    top: int
+
+
+class Request(Struct, frozen=True, tag=True):
+    """Something to do for a client."""
+
+    id: int
+    seconds: float
+    """The time that is left for it."""
+
+
+class Translate(Request, frozen=True, tag=True):
+    """Lines to translate. The answer is a list of `schemas.TranslatedLine`."""
+
+    lines: list[str]
+    beam: int = 5
+    n_best: int = 1
+    length_penalty: float = 1.0
+    max_length: int = 256
+    prefixes: list[str | list[str]] | None = None
+    scores: bool = False
+    confidence: bool = False
+    attention: Facts | None = None
+
+
+class Stream(Request, frozen=True, tag=True):
+    """A line to translate greedily, token by token. Events come first, then an answer as that of Translate."""
+
+    line: str
+    max_length: int = 256
+    attention: Facts | None = None
+
+
+class Alternatives(Request, frozen=True, tag=True):
+    """A question for the tokens that may follow. The answer is a list of `schemas.Alternative`."""
+
+    line: str
+    prefix: list[str]
+    count: int
+
+
+class Cancel(Struct, frozen=True, tag=True):
+    """Nobody waits for a request any more."""
+
+    id: int
+
+
+class Ready(Struct, frozen=True, tag=True):
+    """The model is loaded, and has translated something."""
+
+    precision: str
+    parameters: int
+    shares: bool
+    """Requests share batches."""
+
+
+class Broken(Struct, frozen=True, tag=True):
+    """The model can't be loaded, or can't translate."""
+
+    error: str
+
+
+class Event(Struct, frozen=True, tag=True):
+    """Something that happened on the way to an answer: `start` or `piece`."""
+
+    id: int
+    kind: str
+    data: dict[str, Any]
+
+
+class Answer(Struct, frozen=True, tag=True):
+    """The answer to a request."""
+
+    id: int
+    value: list[dict[str, Any]]
+
+
+class Refused(Struct, frozen=True, tag=True):
+    """A request that was not done: a code, and a sentence without any of its text."""
+
+    id: int
+    code: str
+    error: str
+
+
+class Measured(Struct, frozen=True, tag=True):
+    """What a batch came to, for the metrics."""
+
+    lines: int
+    requests: int
+    source_tokens: int
+    target_tokens: int
+    seconds: float
+
+
+ToWorker = Translate | Stream | Alternatives | Cancel
+FromWorker = Ready | Broken | Event | Answer | Refused | Measured
+
+_encoder = Encoder()
+to_worker, from_worker, settings = Decoder(ToWorker), Decoder(FromWorker), Decoder(Settings)
+"""Read the content of a frame."""
+
+
+def frame(message: Struct) -> bytes:
+    """Return a message as a frame."""
+    content = _encoder.encode(message)
+    return HEAD.pack(len(content)) + content
+
+
+def read_content(stream: BinaryIO) -> bytes | None:
+    """Return the content of the next frame; None at the stream's end, even in the middle of a frame."""
+    head = stream.read(HEAD.size)
+    if len(head) < HEAD.size:
+        return None
+    (length,) = HEAD.unpack(head)
+    content = stream.read(length)
+    return content if len(content) == length else None

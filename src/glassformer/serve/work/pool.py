@@ -1,0 +1,243 @@
+"""The server's side of the workers of one run: who gets a request, who has died, who takes too long. Loads no torch."""
+
+import asyncio
+import os
+import sys
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
+from itertools import count
+from typing import Any
+
+from msgspec import Struct
+
+from glassformer.errors import GlassformerError
+from glassformer.serve.work import messages
+from glassformer.serve.work.messages import Answer, Broken, Cancel, Event, Measured, Ready, Refused, Settings
+
+GRACE = 30.0
+"""Seconds after its time is up by which a worker must have given up a request. Then it hangs, and is replaced."""
+FIRST_PAUSE, LONGEST_PAUSE = 0.2, 30.0
+"""Seconds before a worker that was lost is started again; they double each time until one is ready."""
+LOST = Refused(0, "worker_lost", "the process that worked on it was lost, and is being replaced: try again")
+
+
+class Failure(Exception):
+    """A request that was not done: a code and a sentence, as `schemas.Failure` has them."""
+
+    def __init__(self, code: str, error: str, retry_after: int | None = None) -> None:
+        super().__init__(error)
+        self.code = code
+        self.retry_after = retry_after
+
+
+class Pool:
+    """The workers of a run."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        workers: int,
+        *,
+        queue: int,
+        measured: Callable[[Measured], None] = lambda batch: None,
+        lost: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Plan so many workers; at most `queue` requests wait or are worked on at a time."""
+        self.settings = settings
+        self._queue = queue
+        self._measured = measured
+        self._lost = lost
+        self._numbers = count(1)
+        self._workers = [_Worker(self) for _ in range(workers)]
+        self._keepers: list[asyncio.Task[None]] = []
+
+    async def start(self) -> None:
+        """Start the workers and wait until each is ready; GlassformerError says why one can't be."""
+        await asyncio.gather(*(worker.start() for worker in self._workers))
+        self._keepers = [asyncio.create_task(self._keep(worker)) for worker in self._workers]
+
+    async def stop(self) -> None:
+        """End the workers."""
+        for keeper in self._keepers:
+            keeper.cancel()
+        await asyncio.gather(*self._keepers, return_exceptions=True)
+        await asyncio.gather(*(worker.stop() for worker in self._workers))
+
+    @property
+    def ready(self) -> Ready | None:
+        """What the workers are, if at least one of them is ready."""
+        return next((worker.ready for worker in self._workers if worker.ready is not None), None)
+
+    @property
+    def pending(self) -> int:
+        """Number of requests that wait or are worked on."""
+        return sum(len(worker.waiting) for worker in self._workers)
+
+    @property
+    def processes(self) -> list[int]:
+        """The process ids of the workers that are ready."""
+        return [worker.pid for worker in self._workers if worker.ready is not None and worker.pid is not None]
+
+    async def ask(self, kind: type[messages.Request], seconds: float, **fields: Any) -> list[dict[str, Any]]:
+        """Let a worker do something within so many seconds, and return the answer; Failure where it isn't done."""
+        async for message in self.follow(kind, seconds, **fields):
+            if isinstance(message, Answer):
+                return message.value
+        raise AssertionError("a request ends with an answer or a Failure")
+
+    async def follow(
+        self, kind: type[messages.Request], seconds: float, **fields: Any
+    ) -> AsyncIterator[Event | Answer]:
+        """Yield what happens on the way to an answer, and the answer."""
+        worker, until = self._choose(), time.monotonic() + seconds
+        number = next(self._numbers)
+        coming: asyncio.Queue[Event | Answer | Refused] = asyncio.Queue()
+        worker.take(number, until, coming, kind(id=number, seconds=seconds, **fields))
+        try:
+            while True:
+                try:
+                    async with asyncio.timeout(max(0.0, until - time.monotonic())):
+                        message = await coming.get()
+                except TimeoutError:
+                    raise Failure("deadline", f"it took longer than {seconds:g} s: ask for less at once") from None
+                if isinstance(message, Refused):
+                    raise Failure(message.code, message.error)
+                yield message
+                if isinstance(message, Answer):
+                    return
+        finally:
+            worker.leave(number)
+
+    def _choose(self) -> "_Worker":
+        """Return the ready worker that has least to do; Failure where there is none, or enough waits already."""
+        ready = [worker for worker in self._workers if worker.ready is not None]
+        if not ready:
+            raise Failure("starting", "no worker of this run is ready yet", retry_after=1)
+        if self.pending >= self._queue:
+            raise Failure("busy", f"{self._queue} requests wait already: try again later", retry_after=1)
+        return min(ready, key=lambda worker: len(worker.waiting))
+
+    async def _keep(self, worker: "_Worker") -> None:
+        """Watch over a worker, and start another in its place where it is lost."""
+        pause = FIRST_PAUSE
+        while True:
+            await worker.watch()
+            self._lost()
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, LONGEST_PAUSE)
+            with suppress(GlassformerError, OSError):
+                await worker.start()
+                pause = FIRST_PAUSE
+
+    def note(self, batch: Measured) -> None:
+        """Hand on what a batch came to."""
+        self._measured(batch)
+
+
+class _Worker:
+    """A worker process, and what is expected of it."""
+
+    def __init__(self, pool: Pool) -> None:
+        self._pool = pool
+        self._process: asyncio.subprocess.Process | None = None
+        self._reader: asyncio.Task[None] | None = None
+        self.ready: Ready | None = None
+        self.waiting: dict[int, asyncio.Queue[Any]] = {}
+        self._owed: dict[int, float] = {}
+        """Until when the process must have ended each request, whether anybody still waits or not."""
+
+    @property
+    def pid(self) -> int | None:
+        """The process's id."""
+        return self._process.pid if self._process else None
+
+    async def start(self) -> None:
+        """Start the process and wait until it is ready; GlassformerError says why it can't be."""
+        path = os.pathsep.join(part for part in sys.path if part)
+        self._process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-P", "-m", "glassformer.serve.work.worker"),
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            env={**os.environ, "PYTHONPATH": path},
+            process_group=0,  # Ctrl-C on the terminal reaches the server alone
+        )
+        self._send(self._pool.settings)
+        try:
+            message = await self._read()
+        except BaseException:
+            await self.stop()
+            raise
+        if not isinstance(message, Ready):
+            await self.stop()
+            raise GlassformerError(
+                message.error if isinstance(message, Broken) else "a worker ended while it loaded its model"
+            )
+        self._reader = asyncio.create_task(self._listen())
+        self.ready = message
+
+    async def stop(self) -> None:
+        """End the process."""
+        if self._process is None:
+            return
+        with suppress(ProcessLookupError):
+            self._process.kill()
+        await self._process.wait()
+        if self._reader is not None:
+            await asyncio.gather(self._reader, return_exceptions=True)
+
+    async def watch(self) -> None:
+        """Return when the process has ended; end it where it hangs."""
+        assert self._reader is not None
+        while not self._reader.done():
+            await asyncio.wait([self._reader], timeout=1.0)
+            if self._owed and min(self._owed.values()) + GRACE < time.monotonic() and self._process is not None:
+                with suppress(ProcessLookupError):
+                    self._process.kill()
+        await self.stop()
+
+    def take(self, number: int, until: float, coming: "asyncio.Queue[Any]", message: Struct) -> None:
+        """Give the process a request, whose messages go into the queue."""
+        self.waiting[number] = coming
+        self._owed[number] = until
+        self._send(message)
+
+    def leave(self, number: int) -> None:
+        """Wait no longer for a request."""
+        del self.waiting[number]
+        if number in self._owed:
+            self._send(Cancel(number))
+
+    async def _listen(self) -> None:
+        """Hand on the process's messages until it ends."""
+        try:
+            while (message := await self._read()) is not None:
+                if isinstance(message, Measured):
+                    self._pool.note(message)
+                    continue
+                if isinstance(message, Answer | Refused):
+                    self._owed.pop(message.id, None)
+                if isinstance(message, Event | Answer | Refused) and message.id in self.waiting:
+                    self.waiting[message.id].put_nowait(message)
+        finally:
+            self.ready = None
+            self._owed.clear()
+            for coming in self.waiting.values():
+                coming.put_nowait(LOST)
+
+    async def _read(self) -> messages.FromWorker | None:
+        """Return the process's next message; None where it has ended."""
+        assert self._process is not None
+        assert self._process.stdout is not None
+        try:
+            head = await self._process.stdout.readexactly(messages.HEAD.size)
+            content = await self._process.stdout.readexactly(*messages.HEAD.unpack(head))
+        except asyncio.IncompleteReadError:
+            return None
+        return messages.from_worker.decode(content)
+
+    def _send(self, message: Struct) -> None:
+        assert self._process is not None
+        assert self._process.stdin is not None
+        with suppress(ConnectionError, RuntimeError):  # it has ended: `_listen` tells those who wait
+            self._process.stdin.write(messages.frame(message))

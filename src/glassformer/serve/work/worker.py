@@ -1,0 +1,430 @@
+"""A worker: a process that owns a model, and batches for it.
+
+`python -m glassformer.serve.work.worker` reads messages from its standard input and writes its own to what was its
+standard output. One thread reads. The others compute, each a batch or a step at a time, and share out torch's threads
+as `glassformer.generation.batches` does. It ends where its input ends, so that none stays without a server. It takes no
+notice of signals that a terminal or a service manager sends to all processes.
+"""
+
+import os
+import signal
+import sys
+import threading
+import time
+import traceback
+import warnings
+from collections.abc import Callable, Generator, Iterator, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import BinaryIO
+
+import torch
+from msgspec import Struct
+
+from glassformer.data.processes import end_with_parent
+from glassformer.device import use_threads
+from glassformer.errors import ArgumentError, ConfigError, DataError, GlassformerError
+from glassformer.generation.batches import MOST_WORKERS, batch_limits, search_batch
+from glassformer.generation.config import SearchConfig
+from glassformer.generation.kernels import passes
+from glassformer.generation.search import Hypothesis
+from glassformer.generation.translator import Translation, Translator
+from glassformer.insight.heads import Head, read_heads
+from glassformer.run.names import HEADS
+from glassformer.serve.work import messages
+from glassformer.serve.work.answers import as_probability, line_answer, packed, wants_of
+from glassformer.serve.work.batching import Line, Lines, Steps, Task, Turns
+from glassformer.serve.work.messages import Facts
+from glassformer.text.tokenizer import EOS
+from glassformer.transformer.model import count_parameters
+
+SLICE = 0.05
+"""Seconds that a task which goes step by step may compute before it is another's turn."""
+MOST_WAITS = 5
+"""A batch waits for further requests at most so many times `gather_seconds`."""
+CANARY = SearchConfig(beam=2, max_length=8)
+
+Send = Callable[[Struct], None]
+
+
+class Worker:
+    """Does what messages ask for, and sends what comes of it."""
+
+    def __init__(self, translator: Translator, settings: messages.Settings, send: Send) -> None:
+        self._translator = translator
+        self._settings = settings
+        self._send = send
+        self._tasks: dict[int, Task] = {}
+        self._turns = Turns(self._limits, shares=settings.share_batches or is_exact(translator))
+        self._changed = threading.Condition()
+        self._idle = 0
+        heads = translator.folder / HEADS if translator.folder else None
+        self._heads: list[Head] = read_heads(heads) if heads and heads.exists() else []
+
+    def start(self) -> None:
+        """Start the threads that compute."""
+        threads = torch.get_num_threads()
+        count = min(threads, MOST_WORKERS) if self._translator.device.type == "cpu" else 1
+        for _ in range(count):
+            threading.Thread(target=self._compute, args=(max(1, threads // count),), daemon=True).start()
+
+    def receive(self, message: messages.ToWorker) -> None:
+        """Take a request on, or give one up."""
+        if isinstance(message, messages.Cancel):
+            with self._changed:
+                if task := self._tasks.get(message.id):
+                    task.cancelled = True
+                    self._changed.notify_all()
+            return
+        until = time.monotonic() + message.seconds
+        try:
+            if isinstance(message, messages.Translate):
+                task = self._lines(message, until)
+            elif isinstance(message, messages.Stream):
+                task = self._stream(message, until)
+            else:
+                task = self._alternatives(message, until)
+        except Refusal as refusal:
+            self._send(messages.Refused(message.id, refusal.code, str(refusal)))
+            return
+        with self._changed:
+            self._tasks[message.id] = task
+            self._turns.add(task)
+            self._changed.notify_all()
+
+    # From messages to tasks
+
+    def _lines(self, message: messages.Translate, until: float) -> Task:
+        config = SearchConfig(
+            beam=message.beam,
+            n_best=message.n_best,
+            length_penalty=message.length_penalty,
+            max_length=message.max_length,
+            max_source_tokens=self._settings.max_source_tokens,
+            batch_tokens=self._settings.batch_tokens,
+        )
+        sources = self._sources(message.lines)
+        prefixes = self._prefixes(message)
+        task = Lines(message.id, until, config=config, alone=any(prefixes))
+        found: list[list[Hypothesis]] = [[Hypothesis([], [], 0.0, 0.0)] for _ in sources]
+        lines = [Line(task, n, ids, prefix) for n, (ids, prefix) in enumerate(zip(sources, prefixes, strict=True))]
+        task.put([line for line in lines if line.ids])
+
+        def finish() -> None:
+            plain = dict(scores=message.scores, confidence=message.confidence, with_source=bool(message.attention))
+            answers = [
+                line_answer(self._translator, ids, best, config, **plain)
+                for ids, best in zip(sources, found, strict=True)
+            ]
+            if message.attention is None:
+                self._answer(task, answers)
+            else:
+                self._observe(task, message.attention, sources, found, config, answers)
+
+        task.found, task.finish = found, finish
+        return task if task.missing else Steps(message.id, until, steps=_at_once(finish))
+
+    def _observe(
+        self,
+        task: Task,
+        facts: Facts,
+        sources: Sequence[list[int]],
+        found: Sequence[Sequence[Hypothesis]],
+        config: SearchConfig,
+        answers: list[dict],
+    ) -> None:
+        """Let the attention of these translations be observed, line by line, before they are answered."""
+
+        def steps() -> Iterator[None]:
+            for answer, ids, best in zip(answers, sources, found, strict=True):
+                if ids:
+                    answer["attention"] = yield from self._attention(facts, ids, best, config)
+            self._answer(task, answers)
+
+        with self._changed:
+            following = Steps(task.id, task.until, steps=steps())
+            if task.id in self._tasks:
+                following.cancelled = task.cancelled
+                self._tasks[task.id] = following
+                self._turns.add(following)
+                self._changed.notify_all()
+
+    def _attention(
+        self, facts: Facts, ids: list[int], found: Sequence[Hypothesis], config: SearchConfig
+    ) -> Generator[None, None, str]:
+        """Return the attention of a line's translations as JSON holds it, one translation a step."""
+        wants = wants_of(self._translator, facts, ids, found)
+        seen: list[Translation] = []
+        for hypothesis in found:
+            seen.append(self._translator.translation("", ids, hypothesis, config, wants))
+            yield
+        return packed(seen, self._heads)
+
+    def _stream(self, message: messages.Stream, until: float) -> Task:
+        config = SearchConfig(beam=1, max_length=message.max_length, max_source_tokens=self._settings.max_source_tokens)
+        (source,) = self._sources([message.line])
+        tokenizer = self._translator.source_tokenizer
+
+        def steps() -> Iterator[None]:
+            self._send(messages.Event(message.id, "start", {"source_pieces": tokenizer.tokens(source)}))
+            ids: list[int] = []
+            log_probs: list[float] = []
+            for one in self._translator.write(message.line, config):
+                ids.append(one.id)
+                log_probs.append(one.log_prob)
+                piece = {"piece": one.token, "probability": as_probability(one.log_prob), "text": one.text}
+                self._send(messages.Event(message.id, "piece", piece))
+                yield
+            total = sum(log_probs)
+            score = total / config.normaliser(len(log_probs)) if log_probs else 0.0
+            found = [Hypothesis([i for i in ids if i != EOS], log_probs, total, score)]
+            answer = line_answer(self._translator, source, found, config, scores=True, confidence=True)
+            if message.attention is not None and source:
+                answer["attention"] = yield from self._attention(message.attention, source, found, config)
+            self._answer(task, [answer])
+
+        task = Steps(message.id, until, steps=steps())
+        return task
+
+    def _alternatives(self, message: messages.Alternatives, until: float) -> Task:
+        (source,) = self._sources([message.line])
+        if not source:
+            raise Refusal("invalid", "q is empty: its translation is empty too")
+        self._known(message.prefix, "prefix")
+
+        def answer() -> None:
+            found = self._translator.alternatives(message.line, message.prefix, message.count)
+            rows = [{"piece": p.token, "probability": as_probability(p.log_prob), "text": p.text} for p in found]
+            self._answer(task, rows)
+
+        task = Steps(message.id, until, steps=_at_once(answer))
+        return task
+
+    def _sources(self, lines: Sequence[str]) -> list[list[int]]:
+        """Return the ids of lines with `</s>`; none of an empty line."""
+        most = self._settings.max_source_tokens
+        try:
+            encoded = self._translator.source_tokenizer.encode(lines)
+        except DataError:  # whose message has the code
+            raise Refusal("invalid", "a line begins with the code of a language that the model doesn't know") from None
+        for number, ids in enumerate(encoded, start=1):
+            if len(ids) >= most:
+                where = f"line {number}" if len(lines) > 1 else "the line"
+                raise Refusal("too_long", f"{where} has {len(ids):,} tokens, and at most {most - 1:,} are translated")
+        return [[*ids, EOS] if ids else [] for ids in encoded]
+
+    def _prefixes(self, message: messages.Translate) -> list[list[int]]:
+        """Return the ids of the prefixes of a request's lines."""
+        if message.prefixes is None:
+            return [[] for _ in message.lines]
+        for number, prefix in enumerate(message.prefixes):
+            if not isinstance(prefix, str):
+                self._known(prefix, f"prefixes[{number}]")
+        ids = self._translator.prefix_ids(message.prefixes)
+        if (longest := max(map(len, ids), default=0)) > message.max_length:
+            raise Refusal(
+                "too_long", f"a prefix has {longest:,} pieces, and max_length is {message.max_length:,}: raise it"
+            )
+        return ids
+
+    def _known(self, pieces: Sequence[str], name: str) -> None:
+        """Raise Refusal where the vocabulary lacks one of the pieces."""
+        for place, piece in enumerate(pieces):
+            if not self._translator.target_tokenizer.id_of(piece):
+                raise Refusal("invalid", f"{name} has a piece that the vocabulary lacks, at place {place}")
+
+    # From tasks to answers
+
+    def _compute(self, threads: int) -> None:
+        """Work on what waits, a batch or a slice of steps at a time, with so many of torch's threads."""
+        torch.set_num_threads(threads)
+        while True:
+            work = self._next()
+            if isinstance(work, Steps):
+                self._advance(work)
+            elif work:
+                self._search(work)
+
+    def _next(self) -> list[Line] | Steps | None:
+        """Wait for something to do, and return it."""
+        with self._changed:
+            self._idle += 1
+            while not self._turns:
+                self._changed.wait()
+            gather = self._settings.gather_seconds
+            while self._turns.may_grow():
+                now, until = time.monotonic(), self._turns.last + gather
+                until = min(until, self._turns.first + MOST_WAITS * gather)
+                if now >= until:
+                    break
+                self._changed.wait(until - now)
+            for task in self._turns.drop(time.monotonic()):
+                self._give_up(task)
+            work = self._turns.take(self._idle)
+            self._idle -= 1
+            return work
+
+    def _search(self, batch: Sequence[Line]) -> None:
+        config, began = batch[0].task.config, time.monotonic()
+        generator = torch.Generator(self._translator.device)
+        prefixes = [line.prefix for line in batch] if any(line.prefix for line in batch) else None
+
+        def abandoned() -> set[int]:
+            now = time.monotonic()
+            return {b for b, line in enumerate(batch) if line.task.is_over(now)}
+
+        engine = self._translator.engine
+        try:
+            found = search_batch(engine, [line.ids for line in batch], prefixes, config, generator, abandoned=abandoned)
+        except GlassformerError as error:  # numbers that overflowed
+            for task in {id(line.task): line.task for line in batch}.values():
+                self._refuse(task, "failed", str(error))
+            return
+        now = time.monotonic()
+        self._send(
+            messages.Measured(
+                lines=len(batch),
+                requests=len({id(line.task) for line in batch}),
+                source_tokens=sum(len(line.ids) for line in batch),
+                target_tokens=sum(len(best[0].token_log_probs) for best in found),
+                seconds=now - began,
+            )
+        )
+        for line, best in zip(batch, found, strict=True):
+            task = line.task
+            if task.is_over(now):
+                self._give_up(task)
+                continue
+            task.found[line.number] = best
+            with self._changed:
+                task.missing -= 1
+                is_last = not task.missing
+            if is_last:
+                task.finish()
+
+    def _advance(self, task: Steps) -> None:
+        """Work on a task step by step until its slice is over, and let it wait for its next turn."""
+        until = time.monotonic() + SLICE
+        try:
+            for _ in task.steps:
+                now = time.monotonic()
+                if task.is_over(now):
+                    self._give_up(task)
+                    return
+                if now >= until:
+                    with self._changed:
+                        self._turns.add(task)
+                    return
+        except (ConfigError, ArgumentError) as error:  # a layer that the model lacks, or too many weights for a page
+            self._refuse(task, "invalid", str(error))
+        except GlassformerError as error:  # numbers that overflowed
+            self._refuse(task, "failed", str(error))
+
+    def _give_up(self, task: Task) -> None:
+        if task.cancelled:
+            self._refuse(task, "cancelled", "nobody waits for it")
+        else:
+            self._refuse(task, "deadline", "the time for it is up: ask for less at once, or for a smaller beam")
+
+    def _answer(self, task: Task, value: list[dict]) -> None:
+        if self._tasks.pop(task.id, None):
+            self._send(messages.Answer(task.id, value))
+
+    def _refuse(self, task: Task, code: str, error: str) -> None:
+        if self._tasks.pop(task.id, None):
+            self._send(messages.Refused(task.id, code, error))
+
+    def _limits(self, config: SearchConfig) -> tuple[int, int]:
+        return batch_limits(config, self._translator.engine.config.target_vocab_size)
+
+
+class Refusal(Exception):
+    """A request that can't be done: a code, and a sentence without any of its text."""
+
+    def __init__(self, code: str, error: str) -> None:
+        super().__init__(error)
+        self.code = code
+
+
+def is_exact(translator: Translator) -> bool:
+    """Return whether a line's numbers are the same to the last bit whatever else is in its batch."""
+    return translator.precision.int8 and passes.compiled() is not None
+
+
+def _at_once(act: Callable[[], None]) -> Iterator[None]:
+    """Do something in one step."""
+    act()
+    yield
+
+
+def sing(translator: Translator) -> None:
+    """Translate something, as the canary of the coal mine: what can't be done is said before anybody asks for it."""
+    tokenizer = translator.source_tokenizer
+    (text,) = tokenizer.decode([[i for i in (2, 3, 4) if i < tokenizer.pad]])
+    translator.translate([text or "a"], CANARY)
+
+
+def load(settings: messages.Settings) -> Translator:
+    """Load the run."""
+    use_threads(settings.threads)
+    return Translator.load(Path(settings.run), settings.device, settings.precision)
+
+
+def _end_of_thread(failed: threading.ExceptHookArgs) -> None:
+    """End the process as `end_without_text` does, after an error in a thread."""
+    end_without_text(failed.exc_type, failed.exc_value, failed.exc_traceback)
+
+
+def end_without_text(kind: type[BaseException], error: BaseException | None, trace: TracebackType | None) -> None:
+    """Print where an error came, without its message, which may hold text, and end the process at once."""
+    print(f"glassformer: a worker failed with {kind.__name__}:", file=sys.stderr)
+    print("".join(traceback.format_tb(trace)), end="", file=sys.stderr, flush=True)
+    os._exit(1)
+
+
+def _writer(stream: BinaryIO) -> Send:
+    """Return a function that writes a message to the stream; several threads may call it."""
+    lock = threading.Lock()
+
+    def send(message: Struct) -> None:
+        data = messages.frame(message)
+        with lock:
+            stream.write(data)
+            stream.flush()
+
+    return send
+
+
+def main() -> None:
+    """Be a worker until the input ends."""
+    end_with_parent()
+    for name in ("SIGINT", "SIGTERM", "SIGHUP"):
+        if hasattr(signal, name):
+            signal.signal(getattr(signal, name), signal.SIG_IGN)
+    warnings.simplefilter("ignore")  # a warning may hold text
+    sys.excepthook = end_without_text
+    threading.excepthook = _end_of_thread
+    coming, going = sys.stdin.buffer, os.fdopen(os.dup(sys.stdout.fileno()), "wb")
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # what a library prints must not come between the frames
+    send = _writer(going)
+    content = messages.read_content(coming)
+    if content is None:
+        return
+    settings = messages.settings.decode(content)
+    try:
+        translator = load(settings)
+        sing(translator)
+    except (GlassformerError, ImportError, OSError) as error:
+        send(messages.Broken(str(error)))
+        return
+    worker = Worker(translator, settings, send)
+    worker.start()
+    shares = settings.share_batches or is_exact(translator)
+    send(messages.Ready(str(translator.precision), count_parameters(translator.engine.config), shares))
+    while (content := messages.read_content(coming)) is not None:
+        worker.receive(messages.to_worker.decode(content))
+    os._exit(0)  # the threads that compute are not waited for
+
+
+if __name__ == "__main__":
+    main()
