@@ -4,6 +4,10 @@ import json
 import random
 import re
 import shutil
+import signal
+import subprocess
+import sys
+import time
 from collections.abc import Callable, Iterator
 from itertools import pairwise
 from pathlib import Path
@@ -46,6 +50,26 @@ def run(tmp_path_factory) -> Path:
         )
     )
     return folder / "words"
+
+
+@pytest.fixture(scope="module")
+def address(run, tmp_path_factory) -> Iterator[str]:
+    """Where a server of this run is."""
+    errors = tmp_path_factory.mktemp("server") / "errors"
+    command = [sys.executable, "-m", "glassformer", "serve", str(run), "--port", "0", "--languages", f"{run}=en-de"]
+    settings = ["--device", "cpu", "--precision", "float32", "--threads", "1"]
+    with (
+        errors.open("w") as stderr,
+        subprocess.Popen([*command, *settings], stdout=subprocess.PIPE, stderr=stderr, text=True) as server,
+    ):
+        address = f"{server.stdout.readline().strip()}/"
+        for _ in range(600):
+            if "ready" in errors.read_text():
+                break
+            time.sleep(0.1)
+        yield address
+        server.send_signal(signal.SIGTERM)
+        assert server.wait(10) == 0
 
 
 @pytest.fixture(scope="module")
