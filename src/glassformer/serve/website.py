@@ -11,10 +11,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from starlette.applications import Starlette
-from starlette.exceptions import HTTPException
-from starlette.requests import Request
-from starlette.responses import Response
+from fastapi import FastAPI, HTTPException, Request, Response
 
 PACKAGE = Path(__file__).parents[1]
 FOLDERS = ("serve/web", "page/web")
@@ -32,7 +29,7 @@ class WebFile:
     """Its ETag: a digest of the content, in quotes."""
 
 
-def add_website(app: Starlette) -> None:
+def add_website(app: FastAPI) -> None:
     """Add the page's routes to an app. They hold nothing secret: the page itself asks for a key where one is needed."""
     app.add_route("/", _page, include_in_schema=False)
     app.add_route("/static/{version}/{path:path}", _file, include_in_schema=False)

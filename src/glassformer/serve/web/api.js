@@ -2,6 +2,8 @@
 import { readEvents } from "./events.js";
 import { SESSION, recall, remember } from "./settings.js";
 
+const LONGEST = 256; // tokens of a translation
+
 // An answer that is no answer. `code` is the server's, or "offline"; `after` the seconds to wait before another try.
 export class ApiError extends Error {
   constructor(code, message = code, { status = 0, after = null } = {}) {
@@ -14,6 +16,7 @@ export class Api {
   constructor(base) {
     this.base = base;
     this.key = recall(SESSION, "key") ?? "";
+    this.limits = {};
   }
 
   setKey(key) {
@@ -21,21 +24,29 @@ export class Api {
     remember(SESSION, "key", key);
   }
 
-  runs() {
-    return this.json("v1/runs");
+  // The runs that there are; the server's limits are known from then on.
+  async runs() {
+    const { runs, limits } = await this.json("v1/runs");
+    this.limits = limits;
+    return runs;
   }
 
-  translate(wanted, signal) {
-    return this.json("v1/translate", wanted, signal);
+  // This number, or the server's limit if that is lower.
+  most(name, number) {
+    return Math.min(number, this.limits[name] ?? number);
   }
 
-  alternatives(wanted, signal) {
-    return this.json("v1/alternatives", wanted, signal);
+  translate(wanted) {
+    return this.json("v1/translate", { max_length: this.most("max_length", LONGEST), ...wanted });
+  }
+
+  alternatives(wanted) {
+    return this.json("v1/alternatives", wanted);
   }
 
   // Yields [name, data] of the events of a translation that is written. Raises what an event `error` says.
   async *stream(wanted, signal) {
-    const response = await this.send("v1/translate/stream", wanted, signal);
+    const response = await this.send("v1/translate/stream", { max_length: this.most("max_length", LONGEST), ...wanted }, signal);
     try {
       for await (const [name, data] of readEvents(response.body)) {
         const read = JSON.parse(data);
@@ -47,12 +58,12 @@ export class Api {
     }
   }
 
-  async json(path, wanted, signal) {
-    const response = await this.send(path, wanted, signal);
+  async json(path, wanted) {
+    const response = await this.send(path, wanted);
     try {
       return await response.json();
     } catch (error) {
-      throw lost(error, signal);
+      throw lost(error);
     }
   }
 

@@ -9,7 +9,7 @@ const BEAM = 5;
 export class Choices {
   constructor(app) {
     this.app = app;
-    this.title = make("h3");
+    this.title = make("h2");
     this.list = make("ol", { class: "choices" });
     this.says = make("p", { class: "says" });
     this.element = make("section", { class: "beside", "aria-label": app.words.alternatives }, this.title, this.list, this.says);
@@ -17,7 +17,7 @@ export class Choices {
   }
 
   // Offer other words at a place of a translation. First come the pieces, then, with one more request, the words that they
-  // begin and how the sentence goes on after them.
+  // begin, how probable these are, and how the sentence goes on after them.
   async showWords(result, first) {
     const { api, words } = this.app;
     const mine = this.begin(words.alternatives, words.alternativesHint);
@@ -26,21 +26,23 @@ export class Choices {
     const { alternatives } = await api.alternatives({ q, run, prefix, count: COUNT });
     if (mine !== this.newest) return;
     const before = first === 0 ? "" : textBefore(result, first);
-    const current = result.words.find((word) => word.first === first)?.text;
+    const current = result.words.find((word) => word.first === first);
     const rows = alternatives.map(({ piece, probability, text }) => {
       const isCurrent = piece === result.pieces[first]?.piece;
-      const part = (isCurrent && current) || text.slice(before.length).trim() || words.end;
-      return { piece, probability, isCurrent, prefix: [...prefix, piece], upTo: text, parts: [[part, true]] };
+      const word = isCurrent && current ? current : { text: text.slice(before.length).trim() || words.end, probability };
+      return { piece, probability: word.probability, isCurrent, prefix: [...prefix, piece], upTo: text, parts: [[word.text, true]] };
     });
     rows.sort((a, b) => b.isCurrent - a.isCurrent); // the sort is stable
     this.fill(rows);
-    const open = rows.filter(({ piece, isCurrent }) => piece !== "</s>" && !isCurrent);
+    const room = Math.min(api.most("max_lines", COUNT), Math.floor(api.most("max_chars", Infinity) / q.length));
+    const open = rows.filter(({ piece, isCurrent }) => piece !== "</s>" && !isCurrent).slice(0, room);
     if (!open.length) return;
     const prefixes = open.map((row) => row.prefix);
     const answer = await api.translate({ q: open.map(() => q), run, beam: 1, prefixes, scores: true, confidence: true });
     if (mine !== this.newest) return;
     open.forEach((row, n) => this.complete(row, resultOf(q, this.app.run, { ...answer.lines[n], source_pieces: result.source_pieces }), first));
     const seen = new Set();
+    rows.sort((a, b) => b.isCurrent - a.isCurrent || b.probability - a.probability);
     this.fill(rows.filter(({ parts: [[word]] }) => !seen.has(word) && seen.add(word))); // other pieces may make the same word
   }
 
@@ -48,17 +50,19 @@ export class Choices {
   complete(row, result, first) {
     const word = result.words.find((one) => one.first <= first && first < one.last);
     row.result = result;
-    if (word?.first === first) row.parts = [[word.text, true], [[...result.text].slice(word.end).join("")]];
-    else if (result.text.startsWith(row.upTo)) row.parts.push([result.text.slice(row.upTo.length)]);
+    if (word?.first === first) {
+      row.parts = [[word.text, true], [[...result.text].slice(word.end).join("")]];
+      row.probability = word.probability;
+    } else if (result.text.startsWith(row.upTo)) row.parts.push([result.text.slice(row.upTo.length)]);
   }
 
   // Offer other translations of a line, as a beam search finds them.
   async showLines(result) {
-    const { api, words, run, limits } = this.app;
+    const { api, words, run } = this.app;
     const mine = this.begin(words.othersTitle, words.othersHint);
-    const count = Math.min(BEAM, limits.max_n_best ?? BEAM);
     const { q } = result;
-    const { lines } = await api.translate({ q, run: result.run, beam: BEAM, n_best: count, scores: true, confidence: true });
+    const beam = api.most("max_beam", BEAM);
+    const { lines } = await api.translate({ q, run: result.run, beam, n_best: api.most("max_n_best", beam), scores: true, confidence: true });
     if (mine !== this.newest) return;
     const found = lines[0].translations.map((_, n) => resultOf(q, run, lines[0], n));
     this.fill(found.map((one) => ({ result: one, parts: news(one, result), probability: one.probability, isCurrent: one.text === result.text })));

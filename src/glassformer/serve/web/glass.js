@@ -13,7 +13,7 @@ export class Glass extends Chosen {
     this.app = app;
     this.map = new HeadMap(this);
     this.overview = new Overview(this);
-    this.title = make("h3", { class: "name" });
+    this.title = make("h2", { class: "name" });
     this.readout = make("p", { class: "readout", "aria-live": "polite" });
     root.append(this.title, this.map.element, this.map.says);
     this.resizing = new ResizeObserver(() => root.clientWidth && this.map.drawnAt !== root.clientWidth && this.redraw());
@@ -48,7 +48,7 @@ export class Glass extends Chosen {
   async fetch({ q, run, pieces }) {
     const written = pieces.map(({ piece }) => piece).filter((piece, n) => piece !== "</s>" || n < pieces.length - 1);
     const answer = await this.app.api.translate({
-      ...{ q, run, beam: 1, prefixes: [written], max_length: Math.max(1, pieces.length) },
+      ...{ q, run, beam: 1, prefixes: [written], max_length: pieces.length },
       ...{ scores: true, attention: { stacks: ["source"] } },
     });
     return unpack(fromBase64(answer.lines[0].attention));

@@ -20,7 +20,6 @@ class App {
     this.api = new Api(document.baseURI);
     this.writer = new Writer(this.api, () => this.draw());
     this.runs = [];
-    this.limits = {};
     this.chosen = null; // { key, line, word } of the translation's word that is looked at; word -1: none
     this.words = LANGUAGES[recall(LASTING, "language") ?? (navigator.language.startsWith("zh") ? "zh" : "en")] ?? LANGUAGES.en;
     this.followTheme();
@@ -113,8 +112,7 @@ class App {
 
   async load() {
     await this.attempt(async () => {
-      const { runs, limits } = await this.api.runs();
-      [this.runs, this.limits] = [runs, limits];
+      const runs = (this.runs = await this.api.runs());
       if (!runs.length) return (this.status.textContent = this.facts.textContent = this.words.noRuns);
       this.use(runs[0]);
       this.source.field.focus();
