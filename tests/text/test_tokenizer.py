@@ -285,7 +285,9 @@ def test_each_token_but_padding_has_its_id_and_other_texts_have_none(tokenizers,
     *ids, padding = [tokenizer.id_of(token) for token in every]
     assert padding is None
     assert tokenizer.tokens(ids) == every[:-1]
-    assert sum(i != n for n, i in enumerate(ids)) == (2 if kind == "symbols" else 0), "text may have symbols </s> and <unk>"
+    assert sum(i != n for n, i in enumerate(ids)) == (2 if kind == "symbols" else 0), (
+        "text may have symbols </s> and <unk>"
+    )
     assert [tokenizer.id_of(text) for text in ("Щ", "no such token", "")] == [None] * 3
 
 

@@ -1,0 +1,240 @@
+"""A run to serve, a server in this process, and a client that calls the application without a socket."""
+
+import asyncio
+import http.client
+import json
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("fastapi", reason="the extra serve is not installed")
+
+from glassformer.run.config import TrainingRecord
+from glassformer.run.folder import write_config
+from glassformer.serve.app import Server
+from glassformer.serve.config import ServeConfig
+from glassformer.serve.languages import open_runs
+from glassformer.serve.server import WebServer, listen
+from glassformer.serve.work.messages import Alternatives, Answer, Event, Ready, Stream, Translate
+from glassformer.text.tokenizer import SubwordTokenizer
+
+TEXT = ["the cat sat on the mat", "a dog and a cat", "on a log", "the dog sat", "Grüße an die Katze"] * 3
+
+
+@pytest.fixture(scope="session")
+def run(random_run, tmp_path_factory) -> Path:
+    """A random run of subwords from English to German."""
+    folder = tmp_path_factory.mktemp("served") / "tiny"
+    tokenizer = SubwordTokenizer.train(TEXT, kind="bpe", vocab_size=60, seed=1)
+    made = random_run(folder, tokenizer, tokenizer, shared=True)
+    write_config(folder, made.model.config, tokenizer, tokenizer, TrainingRecord(languages=("en", "de")))
+    return folder
+
+
+@dataclass
+class Reply:
+    """An answer."""
+
+    status: int
+    headers: dict[str, str]
+    body: bytes
+
+    @property
+    def json(self) -> Any:
+        """What its JSON says."""
+        return json.loads(self.body)
+
+
+@dataclass
+class Live:
+    """A server at work."""
+
+    port: int
+    server: Server
+    loop: asyncio.AbstractEventLoop
+    web: WebServer
+
+    def ask(self, method: str, path: str, body: Any = None, **headers: str) -> Reply:
+        """Send a request over a connection of its own."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=30)
+        data = json.dumps(body).encode() if isinstance(body, dict | list) else body
+        kind = {"content-type": "application/json"} if isinstance(body, dict | list) else {}
+        given = {name.replace("_", "-"): value for name, value in headers.items()}
+        connection.request(method, path, data, kind | given)
+        got = connection.getresponse()
+        reply = Reply(got.status, {name.lower(): value for name, value in got.getheaders()}, got.read())
+        connection.close()
+        return reply
+
+    def do(self, act: Callable[[], Any]) -> Any:
+        """Do something in the server's own thread."""
+
+        async def done() -> Any:
+            return act()
+
+        return asyncio.run_coroutine_threadsafe(done(), self.loop).result(10)
+
+
+def run_live(config: ServeConfig) -> Iterator[Live]:
+    """Run a server in a thread."""
+    listening = listen("127.0.0.1", 0)
+    ready = threading.Event()
+    made: dict[str, Any] = {}
+
+    async def main() -> None:
+        server = Server(config, open_runs(config.run, config.languages))
+        web = WebServer(server)
+        made.update(server=server, web=web, loop=asyncio.get_running_loop())
+        try:
+            await server.start()
+            serving = asyncio.create_task(web.serve_on(listening))
+            while not web.started:
+                await asyncio.sleep(0.01)
+            ready.set()
+            await serving
+        finally:
+            ready.set()
+            await server.stop()
+
+    thread = threading.Thread(target=asyncio.run, args=(main(),))
+    thread.start()
+    assert ready.wait(60)
+    port = listening.getsockname()[1]
+    try:
+        yield Live(port, made["server"], made["loop"], made["web"])
+    finally:
+        made["web"].should_exit = True
+        thread.join(30)
+        listening.close()
+    assert not thread.is_alive()
+
+
+@pytest.fixture(scope="session")
+def live(run) -> Iterator[Live]:
+    """A server with one worker, on a free port of this machine."""
+    yield from run_live(ServeConfig(run=(run,), precision="float32", share_batches=True, threads=2, gather_ms=30.0))
+
+
+# Without sockets and workers
+
+
+class Echo:
+    """Stands for a pool: a line's translation is the line in capitals."""
+
+    ready: Ready | None = Ready("float32", 7, False)
+    pending = 0
+    processes = (1,)
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[type, dict[str, Any]]] = []
+        self.gate: asyncio.Event | None = None
+        self.left = 0
+
+    async def follow(self, kind: type, seconds: float, **fields: Any):
+        self.asked.append((kind, fields))
+        try:
+            if self.gate is not None:
+                await self.gate.wait()
+        except asyncio.CancelledError:
+            self.left += 1
+            raise
+        if kind is Stream:
+            yield Event(1, "start", {"source_pieces": [fields["line"], "</s>"]})
+            yield Event(1, "piece", {"piece": "A", "probability": 0.5, "text": "A"})
+        yield Answer(1, self.answer(kind, fields))
+
+    async def ask(self, kind: type, seconds: float, **fields: Any) -> list[dict[str, Any]]:
+        return [message async for message in self.follow(kind, seconds, **fields)][-1].value
+
+    def answer(self, kind: type, fields: dict[str, Any]) -> list[dict[str, Any]]:
+        if kind is Alternatives:
+            return [{"piece": "x", "probability": 1.0, "text": "x"}]
+        assert kind in (Stream, Translate)
+        lines = fields.get("lines", [fields.get("line")])
+        count = fields.get("n_best", 1)
+        return [
+            {
+                "translations": [
+                    {"text": line.upper() + "'" * n, "score": -1.0, "probability": 0.5} for n in range(count)
+                ]
+            }
+            for line in lines
+        ]
+
+
+@dataclass
+class Client:
+    """Calls an application as a web server would."""
+
+    server: Server
+    pool: Echo
+    sent: list[dict[str, Any]] = field(default_factory=list)
+
+    def __call__(
+        self, method: str, path: str, body: Any = None, *, parts: list[bytes] | None = None, **headers: str
+    ) -> Reply:
+        """Return the answer to a request, whose body may come in parts."""
+        return asyncio.run(self.call(method, path, body, parts=parts, **headers))
+
+    async def call(
+        self, method: str, path: str, body: Any = None, *, parts: list[bytes] | None = None, **headers: str
+    ) -> Reply:
+        """The same, inside a loop."""
+        fields = {"host": "localhost:8000"} | {name.replace("_", "-"): value for name, value in headers.items()}
+        if isinstance(body, dict | list):
+            fields.setdefault("content-type", "application/json")
+            body = json.dumps(body).encode()
+        parts = [body or b""] if parts is None else list(parts)
+        path, _, query = path.partition("?")
+        scope = {
+            **{"type": "http", "asgi": {"version": "3.0", "spec_version": "2.3"}, "http_version": "1.1"},
+            **{"method": method, "path": path, "raw_path": path.encode(), "query_string": query.encode()},
+            **{"headers": [(n.encode(), v.encode("latin-1")) for n, v in fields.items() if v], "root_path": ""},
+            **{"scheme": "http", "client": ("127.0.0.1", 5), "server": ("127.0.0.1", 8000), "state": {}},
+        }
+        done, sent = asyncio.Event(), list[Any]()
+
+        async def receive() -> dict[str, Any]:
+            if parts:
+                part = parts.pop(0)
+                return {"type": "http.request", "body": part, "more_body": bool(parts)}
+            await done.wait()
+            return {"type": "http.disconnect"}
+
+        async def send(message: Any) -> None:
+            sent.append(message)
+            if message["type"] == "http.response.body" and not message.get("more_body"):
+                done.set()
+
+        await self.server.guard(scope, receive, send)
+        start, *bodies = sent
+        names = {name.decode().lower(): value.decode("latin-1") for name, value in start["headers"]}
+        return Reply(start["status"], names, b"".join(one.get("body", b"") for one in bodies))
+
+
+@pytest.fixture
+def client(run, unchecked) -> Callable[..., Client]:
+    """Makes a client of an application with these settings, whose workers are an echo."""
+
+    def make(**settings: Any) -> Client:
+        config = ServeConfig(run=(run,), **settings)
+        server, pool = Server(config, open_runs(config.run, config.languages)), Echo()
+        server.service.pools["tiny"] = server.pools["tiny"] = pool  # type: ignore[assignment]
+        return Client(server, pool)
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def free_port() -> Callable[[], int]:
+    def find() -> int:
+        with socket.socket() as one:
+            one.bind(("127.0.0.1", 0))
+            return one.getsockname()[1]
+
+    return find
