@@ -1,6 +1,6 @@
 """Take the screenshots of the page that `glassformer serve` has at `/`.
 
-    python docs/make/serving.py RUN --chinese RUN --text "..." --word 6
+    python docs/make/serving.py RUN --word 6 --chinese RUN --chinese-word 5 --text "..."
 
 RUN translates English to German, --chinese English to Chinese. Needs Debian's chromium and fonts-wqy-microhei, and
 Playwright.
@@ -19,17 +19,18 @@ import tyro
 from tyro.conf import Positional
 
 IMAGES = Path(__file__).parents[1] / "img"
-DESK, PHONE = (1280, 900), (390, 1500)
+DESK, PHONE = (1280, 900), (390, 1560)
 
 
-def main(run: Positional[Path], chinese: Path, text: str, word: int) -> None:
+def main(run: Positional[Path], word: int, chinese: Path, chinese_word: int, text: str) -> None:
     """Take all screenshots.
 
     Args:
         run: A run from English to German.
-        chinese: One from English to Chinese, for the page in Chinese on a phone.
-        text: English text to translate.
         word: Number of the word of the translation that is looked at, from 0.
+        chinese: A run from English to Chinese, for the page in Chinese on a phone.
+        chinese_word: Number of the word of its translation.
+        text: English text to translate.
     """
     from playwright.sync_api import sync_playwright
 
@@ -68,7 +69,7 @@ def main(run: Positional[Path], chinese: Path, text: str, word: int) -> None:
         tab.screenshot(path=IMAGES / "serve_dark.png")
         tab = open_page(PHONE, locale="zh-CN")
         translate(tab, "zh")
-        look(tab, word)
+        look(tab, chinese_word)
         tab.screenshot(path=IMAGES / "serve_narrow.png")
         browser.close()
 

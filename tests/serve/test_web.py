@@ -182,6 +182,66 @@ def test_lines_are_translated_in_order_and_only_new_ones_are_asked_for(opened):
     tab.until("!document.querySelector('.word')")
 
 
+def test_languages_are_chosen_and_swapped(opened):
+    def pretend(tab: Tab) -> None:
+        """Two more runs, and what they translate."""
+
+        def add(route: Any) -> None:
+            answer = route.fetch().json()
+            (known,) = answer["runs"]
+            back = {"run": "back", "source": "de", "target": "en", "source_name": "German", "target_name": "English"}
+            french = {"run": "french", "target": "fr", "target_name": "French"}
+            route.fulfill(json={**answer, "runs": [known, known | back, known | french]})
+
+        def translate(route: Any) -> None:
+            wanted = route.request.post_data_json
+            if wanted["run"] == "words":
+                route.fallback()
+                return
+            word = {
+                "text": wanted["run"],
+                "start": 0,
+                "end": len(wanted["run"]),
+                "first": 0,
+                "last": 1,
+                "probability": 1,
+            }
+            piece = {"piece": wanted["run"], "probability": 1}
+            made = {"text": wanted["run"], "score": 0, "probability": 1, "pieces": [piece], "words": [word]}
+            done = {"lines": [{"source_pieces": [wanted["q"]], "translations": [made]}]}
+            route.fulfill(content_type="text/event-stream", body=f"event: done\ndata: {json.dumps(done)}\n\n")
+
+        tab.route("**/v1/runs", add)
+        tab.route("**/v1/translate/stream", translate)
+
+    tab = opened(pretend)
+    names = {one: tab.locator(f"select[name={one}] option").all_inner_texts() for one in ("from", "to")}
+    assert names == {"from": ["English", "German"], "to": ["German", "French"]}
+    tab.write(DOGS)
+    german = tab.locator(".line").inner_text()
+    tab.get_by_label("Translate to").select_option("French")
+    tab.settled()
+    assert tab.words() == ["french"]
+    assert tab.get_by_label("Swap the languages").is_disabled()
+    tab.get_by_label("Translate to").select_option("German")
+    tab.settled()
+    tab.get_by_label("Swap the languages").click()
+    tab.settled()
+    assert tab.locator("#source").input_value() == german
+    assert tab.words() == ["back"]
+    assert tab.evaluate("glassformer.source.field.lang") == "de"
+    assert tab.locator(".written").get_attribute("lang") == "en"
+
+
+def test_the_translation_is_copied_with_its_lines(opened):
+    tab = opened(permissions=["clipboard-read", "clipboard-write"])
+    tab.write(f"{DOGS}\n\n  {MEN}")
+    tab.get_by_text("Copy").click()
+    tab.get_by_text("Copied").first.wait_for()
+    first, empty, last = tab.evaluate("navigator.clipboard.readText()").split("\n")
+    assert (first.startswith(DOGS_SURE), empty, last.startswith(f"  {MEN_SURE}")) == (True, "", True)
+
+
 def test_a_word_that_is_unsure_is_underlined_and_says_so(opened):
     tab = opened()
     tab.write(DOGS)

@@ -9,6 +9,7 @@ import pytest
 from fastapi import FastAPI
 
 from glassformer.serve import website
+from glassformer.serve.keys import add_key
 
 WEB = Path(website.__file__).parent / "web"
 SHARED = {"chosen.js", "data.js", "drawing.js", "map.js", "overview.js", "page.css", "saving.js", "words.js"}
@@ -114,3 +115,18 @@ def test_there_are_no_other_files(app, path):
 
 def test_nothing_is_written(app):
     assert ask(app, "/", "POST")[0] == 405
+
+
+def test_they_are_loaded_without_a_key_and_under_the_policy_of_all_answers(client, tmp_path):
+    keys = tmp_path / "keys.json"
+    add_key(keys, "alice")
+    asks = client(keys=keys)
+    for path in ("/", f"/static/{website.version()}/serve/web/main.js"):
+        reply = asks("GET", path)
+        assert reply.status == 200
+        policy = reply.headers["content-security-policy"]
+        assert {"default-src 'none'", "script-src 'self'", "style-src 'self'"} <= set(policy.split("; "))
+        assert "unsafe" not in policy
+        assert reply.headers["x-content-type-options"] == "nosniff"
+    assert asks("GET", "/v1/runs").status == 401
+    assert asks("GET", "/openapi.json").status == 401

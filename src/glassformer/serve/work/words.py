@@ -15,8 +15,8 @@ UNSPACED = ("CJK", "HIRAGANA", "KATAKANA", "THAI", "LAO", "KHMER", "MYANMAR", "T
 def words_of(ids: Sequence[int], log_probs: Sequence[float], tokenizer: Tokenizer) -> list[dict[str, Any]]:
     """Return the words of a translation, each as `schemas.Word` describes it.
 
-    A word ends where the text has a space, and before tokens that are the punctuation after it: how sure a comma is says
-    nothing of the word. Where text is written without spaces, as Chinese is, each token is a word.
+    A word ends where the text has a space, and before tokens that are the punctuation after it: how likely a comma is
+    says nothing of the word. Where text is written without spaces, as Chinese is, each token is a word.
     """
     (text,) = tokenizer.decode([ids])
     so_far = tokenizer.decode([ids[: n + 1] for n in range(len(ids))])
