@@ -16,7 +16,6 @@ from xml.parsers import expat
 
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import StreamingResponse
-from starlette.datastructures import UploadFile
 
 from glassformer.serve.guard import Visit
 from glassformer.serve.languages import ServedRun
@@ -180,7 +179,7 @@ def make_router(service: Service, jobs: Jobs) -> APIRouter:
         """Begin to translate a file."""
         visit: Visit = request.state.visit
         given = await read_form(request, service.config.max_file_bytes)
-        work = _planned(service, visit, given, await _content(given))
+        work = _planned(service, visit, given)
         jobs.begin(work)
         return work.described()
 
@@ -208,19 +207,13 @@ def make_router(service: Service, jobs: Jobs) -> APIRouter:
     return router
 
 
-async def _content(given: dict[str, Any]) -> tuple[bytes, str]:
-    """Return the bytes and the name of the file of a form."""
-    file = given.get("file")
-    if not isinstance(file, UploadFile):
-        raise Refusal("invalid", "file is missing: send a form with a file of that name")
-    return await file.read(), file.filename or ""
-
-
-def _planned(service: Service, visit: Visit, given: dict[str, Any], content: tuple[bytes, str]) -> _Work:
+def _planned(service: Service, visit: Visit, given: dict[str, Any]) -> _Work:
     """Return the job that a form asks for."""
     if unknown := set(given) - {"file", "run", "source", "target", "kind", "beam", "api_key"}:
         raise Refusal("invalid", f"the form has {len(unknown)} unknown fields")
-    data, name = content
+    if not isinstance(given.get("file"), tuple):
+        raise Refusal("invalid", "file is missing: send a form with a file of that name")
+    name, data = given["file"]
     kind = str(given.get("kind") or ("tmx" if name.lower().endswith(".tmx") else "text"))
     if kind not in ("text", "tmx"):
         raise Refusal("invalid", "kind must be text or tmx")
@@ -254,10 +247,11 @@ def _lines_of_text(data: bytes) -> list[str]:
 
 def _read_tmx(data: bytes) -> ElementTree.Element:
     """Return the root of a TMX file; Failure for others, and for one that declares entities."""
-    parser = ElementTree.XMLParser()
-    parser.parser.EntityDeclHandler = _no_entities  # type: ignore[attr-defined]
+    checking = expat.ParserCreate()
+    checking.EntityDeclHandler = _no_entities
     try:
-        root = ElementTree.fromstring(data, parser)
+        checking.Parse(data, True)
+        root = ElementTree.fromstring(data)
     except (ElementTree.ParseError, expat.ExpatError, ValueError, LookupError):
         raise Refusal("invalid", "the file is not XML that can be read") from None
     if root.tag != "tmx":

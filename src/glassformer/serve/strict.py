@@ -76,16 +76,21 @@ async def read_json(request: Request) -> dict[str, Any]:
 
 
 async def read_form(request: Request, most_bytes: int = 1 << 20) -> dict[str, Any]:
-    """Return the fields of a request's form; a file is an `UploadFile`."""
+    """Return the fields of a request's form; a file is its name and its bytes."""
     try:
-        form = await request.form(max_files=1, max_fields=MOST_FIELDS, max_part_size=most_bytes)
+        async with request.form(max_files=1, max_fields=MOST_FIELDS, max_part_size=most_bytes) as form:
+            found = [(name, await _value(value)) for name, value in form.multi_items()]
     except HTTPException:
         raise Failure("invalid", "the body is not a form that can be read, or has too many fields") from None
-    fields = form.multi_items()
-    if len(fields) > MOST_FIELDS or len({name for name, _ in fields}) < len(fields):
-        raise Failure("invalid", f"a form may have at most {MOST_FIELDS} fields, each once")
-    _check([value for _, value in fields if not isinstance(value, UploadFile)])
-    return dict(fields)
+    fields = dict(found)
+    if len(fields) < len(found):
+        raise Failure("invalid", "a field of a form may be given once")
+    _check([value for value in fields.values() if isinstance(value, str)])
+    return fields
+
+
+async def _value(value: UploadFile | str) -> tuple[str, bytes] | str:
+    return value if isinstance(value, str) else (value.filename or "", await value.read())
 
 
 def invalid(errors: Iterable[Mapping[str, Any]]) -> str:

@@ -1,0 +1,177 @@
+"""Jobs: files of text and TMX, with progress, a result, and only for whom they belong to."""
+
+import asyncio
+import time
+from xml.etree import ElementTree
+
+import pytest
+
+from glassformer.serve import jobs
+from glassformer.serve.keys import add_key
+from glassformer.serve.work.pool import Failure
+
+TMX = """<?xml version="1.0" encoding="UTF-8"?>
+<tmx version="1.4"><header srclang="en" datatype="plaintext" segtype="sentence" adminlang="en" o-tmf="x"
+ creationtool="x" creationtoolversion="1"/><body>
+<tu><tuv xml:lang="en-GB"><seg>the <bpt i="1">&lt;b&gt;</bpt>cat<ept i="1">&lt;/b&gt;</ept></seg></tuv></tu>
+<tu><tuv xml:lang="fr"><seg>le chien</seg></tuv></tu>
+<tu><tuv xml:lang="de"><seg>alt</seg></tuv><tuv xml:lang="en"><seg>a
+ dog</seg></tuv></tu></body></tmx>"""
+
+
+def form(file: bytes, name: str = "x.txt", **fields: str) -> tuple[bytes, str]:
+    """The body of a form, and its content type."""
+    parts = [f'--x\r\nContent-Disposition: form-data; name="{n}"\r\n\r\n{v}\r\n'.encode() for n, v in fields.items()]
+    head = f'--x\r\nContent-Disposition: form-data; name="file"; filename="{name}"\r\n\r\n'.encode()
+    return b"".join([*parts, head, file, b"\r\n--x--\r\n"]), "multipart/form-data; boundary=x"
+
+
+async def send(asks, file: bytes, name: str = "x.txt", key: str = "", **fields: str):
+    body, kind = form(file, name, **fields)
+    given = {"authorization": f"Bearer {key}"} if key else {}
+    return await asks.call("POST", "/v1/jobs", body, content_type=kind, **given)
+
+
+async def ended(asks, number: str):
+    while (reply := await asks.call("GET", f"/v1/jobs/{number}")).json["state"] in ("waiting", "running"):
+        await asyncio.sleep(0.01)
+    return reply.json
+
+
+def test_a_text_comes_back_line_by_line(client, monkeypatch):
+    monkeypatch.setattr(jobs, "AT_ONCE", 2)
+
+    async def work() -> None:
+        asks = client()
+        reply = await send(asks, "\ufeffthe cat\r\na dog\n\nsat\rx\x00y\n".encode(), beam="3", source="en", target="de")
+        assert reply.status == 202
+        number = reply.json["id"]
+        assert reply.json == {
+            **{"id": number, "state": "waiting", "run": "tiny", "kind": "text", "lines": 4, "done": 0, "error": None}
+        }
+        assert len(number) == 32
+        assert (await ended(asks, number))["done"] == 4
+        result = await asks.call("GET", f"/v1/jobs/{number}/result")
+        assert result.body.decode() == "THE CAT\nA DOG\n\nSAT X Y\n"
+        assert result.headers["content-disposition"] == 'attachment; filename="translated.txt"'
+        assert [len(fields["lines"]) for _, fields in asks.pool.asked] == [2, 2]
+        assert {fields["beam"] for _, fields in asks.pool.asked} == {3}
+        assert (await asks.call("DELETE", f"/v1/jobs/{number}")).status == 204
+        assert (await asks.call("GET", f"/v1/jobs/{number}")).status == 404
+        await asks.server.jobs.stop(0)
+
+    asyncio.run(work())
+
+
+def test_a_tmx_file_gets_the_language(client):
+    async def work() -> None:
+        asks = client()
+        reply = await send(asks, TMX.encode(), "memory.TMX")
+        assert (reply.status, reply.json["kind"], reply.json["lines"]) == (202, "tmx", 2)
+        await ended(asks, reply.json["id"])
+        result = await asks.call("GET", f"/v1/jobs/{reply.json['id']}/result")
+        root = ElementTree.fromstring(result.body)
+        units = [{v.get(jobs.LANGUAGE): "".join(v.find("seg").itertext()) for v in tu} for tu in root.iter("tu")]
+        assert units == [
+            {"en-GB": "the <b>cat</b>", "de": "THE CAT"},
+            {"fr": "le chien"},
+            {"en": "a\n dog", "de": "A DOG"},
+        ]
+        await asks.server.jobs.stop(0)
+
+    asyncio.run(work())
+
+
+ENTITIES = b'<!DOCTYPE tmx [<!ENTITY a "aaaa"><!ENTITY b "&a;&a;">]><tmx><body><tu>&b;</tu></body></tmx>'
+EXTERNAL = b'<!DOCTYPE tmx [<!ENTITY a SYSTEM "file:///etc/passwd">]><tmx>&a;</tmx>'
+
+
+@pytest.mark.parametrize(
+    ("file", "name", "fields", "message"),
+    [
+        (ENTITIES, "x.tmx", {}, "declares entities"),
+        (EXTERNAL, "x.tmx", {}, "declares entities"),
+        (b"<tmx>", "x.tmx", {}, "is not XML that can be read"),
+        (b"<html/>", "x.tmx", {}, "its root must be tmx"),
+        (b'<?xml version="1.0" encoding="nonsense"?><tmx/>', "x.tmx", {}, "is not XML"),
+        (b"caf\xe9", "x.txt", {}, "the file is not UTF-8 (byte 3)"),
+        (b"a\n" * 12, "x.txt", {}, "a job may have at most 11 lines, got 12"),
+        (b"a\n" + b"x" * 51, "x.txt", {}, "line 2 has 51 characters, at most 50"),
+        (b"a", "x.txt", {"beam": "11"}, "beam must be a whole number from 1 to 10"),
+        (b"a", "x.txt", {"beam": "-1"}, "beam must be"),
+        (b"a", "x.txt", {"beam": "\u0663"}, "beam must be"),
+        (b"a", "x.txt", {"kind": "docx"}, "kind must be text or tmx"),
+        (b"a", "x.txt", {"run": "none"}, "there is no such run"),
+        (b"a", "x.txt", {"colour": "red"}, "1 unknown fields"),
+    ],
+)
+def test_files_that_cannot_be_translated_are_refused(client, file, name, fields, message):
+    async def work() -> None:
+        asks = client(max_job_lines=11, max_line_chars=50)
+        reply = await send(asks, file, name, **fields)
+        assert reply.status == 400
+        assert message in reply.json["error"]
+        await asks.server.jobs.stop(0)
+
+    asyncio.run(work())
+
+
+def test_a_job_belongs_to_its_key_and_jobs_are_few(client, tmp_path):
+    path = tmp_path / "keys.json"
+    alice, bob = add_key(path, "alice"), add_key(path, "bob")
+
+    async def work() -> None:
+        asks = client(keys=path, max_jobs=2)
+        asks.pool.gate = asyncio.Event()
+        first = (await send(asks, b"a", key=alice)).json["id"]
+        assert (await send(asks, b"a", key=bob)).status == 202
+        for method, route in (("GET", ""), ("GET", "/result"), ("DELETE", "")):
+            reply = await asks.call(method, f"/v1/jobs/{first}{route}", authorization=f"Bearer {bob}")
+            assert (reply.status, reply.json["code"]) == (404, "not_found")
+        unready = await asks.call("GET", f"/v1/jobs/{first}/result", authorization=f"Bearer {alice}")
+        assert "the job has no result: it is" in unready.json["error"]
+        full = await send(asks, b"a", key=alice)
+        assert (full.status, full.json["code"]) == (503, "busy")
+        assert (await asks.call("DELETE", f"/v1/jobs/{first}", authorization=f"Bearer {alice}")).status == 204
+        assert (await send(asks, b"a", key=alice)).status == 202
+        assert asks.server.jobs.running == 2
+        asks.pool.gate.set()
+        await asks.server.jobs.stop(5)
+        assert asks.server.jobs.running == 0
+
+    asyncio.run(work())
+
+
+def test_a_job_waits_for_room_and_its_failure_is_told(client, monkeypatch):
+    monkeypatch.setattr(jobs, "PAUSE", 0.01)
+
+    async def work() -> None:
+        asks, answers = (
+            client(),
+            [Failure("busy", "full"), Failure("worker_lost", "lost"), Failure("failed", "not finite")],
+        )
+
+        async def ask(*_, **__) -> None:
+            raise answers.pop(0)
+
+        asks.pool.ask = ask
+        number = (await send(asks, b"a")).json["id"]
+        job = await ended(asks, number)
+        assert (job["state"], job["error"], answers) == ("failed", "not finite", [])
+        await asks.server.jobs.stop(0)
+
+    asyncio.run(work())
+
+
+def test_results_are_removed_after_their_time(client):
+    async def work() -> None:
+        asks = client(job_minutes=1e-4)
+        number = (await send(asks, b"a")).json["id"]
+        path = asks.server.jobs.path(asks.server.jobs.find(number, "127.0.0.1"))
+        until = time.monotonic() + 5
+        while (await asks.call("GET", f"/v1/jobs/{number}")).status != 404 and time.monotonic() < until:
+            await asyncio.sleep(0.005)
+        assert not path.exists()
+        await asks.server.jobs.stop(0)
+
+    asyncio.run(work())

@@ -1,0 +1,80 @@
+"""Keys: made once, kept as hashes, withdrawn by removing an entry; and the characters that each may use."""
+
+import json
+import os
+import re
+import stat
+
+import pytest
+
+from glassformer.errors import ConfigError, DataError
+from glassformer.serve import keys
+from glassformer.serve.keys import Allowance, KeyFile, add_key
+
+
+@pytest.fixture
+def path(tmp_path, monkeypatch):
+    monkeypatch.setattr(keys, "LOOKED_AT_EVERY", 0.0)
+    return tmp_path / "keys.json"
+
+
+def test_a_key_has_128_bits_and_only_its_hash_is_kept(path):
+    alice, bob = add_key(path, "alice"), add_key(path, "bob")
+    assert re.fullmatch("gf_[0-9a-f]{32}", alice)
+    assert alice != bob
+    text = path.read_text(encoding="utf-8")
+    assert alice not in text
+    assert alice.removeprefix("gf_") not in text
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    found = KeyFile(path)
+    assert [found.name_of(key) for key in (alice, bob)] == ["alice", "bob"]
+    for wrong in (None, "", alice[:-1], alice.upper(), alice + " ", "gf_", "\ud800", "ä" * 300):
+        assert found.name_of(wrong) is None
+
+
+def test_a_key_is_withdrawn_by_removing_its_entry(path):
+    alice, bob = add_key(path, "alice"), add_key(path, "bob")
+    found = KeyFile(path)
+    assert found.name_of(alice) == "alice"
+    held = json.loads(path.read_text(encoding="utf-8"))
+    held["keys"] = [key for key in held["keys"] if key["name"] != "alice"]
+    path.write_text(json.dumps(held), encoding="utf-8")
+    assert (found.name_of(alice), found.name_of(bob)) == (None, "bob")
+    path.write_text("damaged", encoding="utf-8")
+    assert found.name_of(bob) is None, "a file that can't be read lets nobody in"
+    os.remove(path)
+    assert found.name_of(bob) is None
+
+
+def test_wrong_names_and_files_are_said(path, tmp_path):
+    add_key(path, "alice")
+    with pytest.raises(ConfigError, match=r"^new_key alice is in .* already: choose another name"):
+        add_key(path, "alice")
+    for name in ("", "a b", "x" * 65, "a\n"):
+        with pytest.raises(ConfigError, match=r"^new_key must be a name of at most 64 letters"):
+            add_key(path, name)
+    with pytest.raises(DataError, match=r"none\.json: no such file of keys: make one with glassformer serve --keys"):
+        KeyFile(tmp_path / "none.json")
+    for damage in ("[]", '{"keys": [{"name": "a", "sha256": "0"}]}', '{"keys": [], "more": 1}'):
+        path.write_text(damage, encoding="utf-8")
+        with pytest.raises(DataError, match="is damaged, or not of glassformer"):
+            KeyFile(path)
+
+
+def test_characters_are_saved_up_for_a_minute_at_most():
+    allowance = Allowance(60)
+    assert allowance.take("a", 50, now=100.0) == 0.0
+    assert allowance.take("a", 20, now=100.0) == pytest.approx(10.0), "10 are left, and one comes each second"
+    assert allowance.take("b", 60, now=100.0) == 0.0
+    assert allowance.take("a", 20, now=110.0) == 0.0
+    assert allowance.take("a", 61, now=10_000.0) == 0.0, "who asks for more than a minute's goes into debt"
+    assert allowance.take("a", 1, now=10_000.0) == pytest.approx(2.0)
+    assert Allowance(0).take("a", 10**9, now=0.0) == 0.0
+
+
+def test_clients_without_debt_are_forgotten(monkeypatch):
+    monkeypatch.setattr(keys, "MOST_CLIENTS", 100)
+    allowance = Allowance(60)
+    for n in range(1000):
+        assert allowance.take(str(n), 60, now=float(n)) == 0.0
+    assert len(allowance._left) < 170

@@ -1,0 +1,118 @@
+"""LibreTranslate's API: JSON and forms, lists, HTML, errors."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from glassformer.serve.libretranslate import texts_of_html
+
+ASK = {"q": "the cat", "source": "en", "target": "de"}
+
+
+def test_a_text_a_list_and_a_form(client):
+    asks = client()
+    assert asks("POST", "/translate", ASK).json == {"translatedText": "THE CAT"}
+    several = {**ASK, "q": ["the cat", "", "a dog"], "alternatives": 2}
+    assert asks("POST", "/translate", several).json == {
+        "translatedText": ["THE CAT", "", "A DOG"],
+        "alternatives": [["THE CAT'", "THE CAT''"], [], ["A DOG'", "A DOG''"]],
+    }
+    form = b"q=the+cat&source=auto&target=de&format=text&alternatives=1"
+    assert asks("POST", "/translate", form, content_type="application/x-www-form-urlencoded").json == {
+        "translatedText": "THE CAT",
+        "alternatives": ["THE CAT'"],
+        "detectedLanguage": {"confidence": 0.0, "language": "en"},
+    }
+    assert (
+        asks("POST", "/translate", {**ASK, "alternatives": 0, "api_key": "", "secret": "", "format": None}).status
+        == 200
+    )
+
+
+def test_lines_and_outer_spaces_stay_where_they_were(client):
+    asks = client()
+    text = "  the cat \r\n\n\ta dog\nsat\n"
+    assert asks("POST", "/translate", {**ASK, "q": text}).json["translatedText"] == "  THE CAT \r\n\n\tA DOG\nSAT\n"
+    assert asks.pool.asked[-1][1]["lines"] == ["the cat", "a dog", "sat"]
+    assert asks("POST", "/translate", {**ASK, "q": " \n "}).json == {"translatedText": " \n "}
+
+
+def test_html_keeps_its_tags_as_they_are(client):
+    kept = "<br/>\n<script>if (a < b) the()</script><!-- the --></p>"
+    text = f'<!doctype html><P  class="the cat">the <b>cat</B > &amp; a &lt; dog{kept}'
+    asks = client()
+    reply = asks("POST", "/translate", {**ASK, "q": text, "format": "html", "alternatives": 1})
+    translated = f'<!doctype html><P  class="the cat">THE <b>CAT</B > &amp; A &lt; DOG{kept}'
+    assert reply.json["translatedText"] == translated
+    assert asks.pool.asked[-1][1]["lines"] == ["the", "cat", "& a < dog"]
+    assert reply.json["alternatives"] == []
+
+
+@given(st.text(st.sampled_from("<>/!-?&;#a b\"'=\n\r[]xscript"), max_size=60))
+def test_the_parts_of_html_are_the_whole(text):
+    assert "".join(raw for raw, _ in texts_of_html(text)) == text
+
+
+@pytest.mark.parametrize(
+    ("changes", "code", "message"),
+    [
+        ({"q": None}, "invalid", "q must be"),
+        ({"source": "fr"}, "unknown_language", "source must be one of en"),
+        ({"target": "en"}, "unknown_language", "target must be one of de"),
+        ({"source": "auto", "target": "fr"}, "unknown_language", "target must be one of de"),
+        ({"format": "markdown"}, "invalid", "format must be 'text' or 'html'"),
+        ({"alternatives": -1}, "invalid", "alternatives must be greater than or equal to 0"),
+        ({"alternatives": "2"}, "invalid", "alternatives must be a valid integer"),
+        ({"alternatives": 5}, "invalid", "n_best must be at most 5, got 6"),
+        ({"q": "x" * 5_001}, "too_long", "the line has 5,001 characters"),
+        ({"q": ["x" * 4_999] * 11}, "too_long", "a request may have at most 50,000 characters, got 54,989"),
+        ({"q": ["x"] * 129}, "too_many_lines", "q may have at most 128 lines, got 129"),
+        ({"q": "x\n" * 129}, "too_many_lines", "q may have at most 128 lines, got 129"),
+        ({"model": "x"}, "invalid", "model is unknown"),
+    ],
+)
+def test_what_is_wrong_is_said(client, changes, code, message):
+    asks = client()
+    reply = asks("POST", "/translate", {**ASK, **changes})
+    assert (reply.status, reply.json["code"]) == (400, code)
+    assert message in reply.json["error"]
+    assert asks.pool.asked == []
+
+
+@pytest.mark.parametrize(
+    ("body", "kind", "message"),
+    [
+        (b"q=a&q=b&source=en&target=de", "application/x-www-form-urlencoded", "may be given once"),
+        (b"source=en&target=de", "application/x-www-form-urlencoded", "q is missing"),
+        (b"q=a&source=en&target=de&alternatives=x", "application/x-www-form-urlencoded", "must be a whole number"),
+        (b"&".join(b"f%d=1" % n for n in range(30)), "application/x-www-form-urlencoded", "too many fields"),
+        (b"q=%ff&source=en&target=de", "application/x-www-form-urlencoded", ""),
+        (b"--x\r\nnonsense", "multipart/form-data; boundary=x", ""),
+        (b"--x\r\nnonsense", "multipart/form-data", ""),
+        (b"{}", "application/json", "q is missing"),
+        (b"[]", "application/json", "the body must be an object"),
+        (b"q", "text/plain", "q is missing"),
+    ],
+)
+def test_forms_that_are_none_are_refused(client, body, kind, message):
+    reply = client()("POST", "/translate", body, content_type=kind)
+    if body.startswith(b"q=%ff"):
+        assert reply.json == {"translatedText": "\ufffd"}
+        return
+    assert (reply.status, reply.json["code"]) == (400, "invalid")
+    assert message in reply.json["error"]
+
+
+def test_languages_health_and_settings(client):
+    asks = client()
+    assert asks("GET", "/languages").json == [
+        {"code": "en", "name": "English", "targets": ["de"]},
+        {"code": "de", "name": "German", "targets": []},
+    ]
+    assert asks("GET", "/health").json == {"status": "ok"}
+    settings = asks("GET", "/frontend/settings").json
+    assert settings["language"] == {
+        "source": {"code": "en", "name": "English"},
+        "target": {"code": "de", "name": "German"},
+    }
+    assert (settings["keyRequired"], settings["charLimit"]) == (False, 50_000)

@@ -1,0 +1,78 @@
+"""Bodies that are refused before anything is made of them."""
+
+import pytest
+
+from glassformer.serve.strict import parse_json
+from glassformer.serve.work.pool import Failure
+
+HOSTILE = {
+    b"": "not JSON",
+    b"{": "not JSON",
+    b'{"q": NaN}': "not JSON, or has NaN",
+    b'{"q": -Infinity}': "NaN",
+    b'{"q": 1, "q": 2}': "a name twice",
+    b'{"q": {"a": 1, "a": 1}}': "a name twice",
+    b'{"q": "\\ud800"}': "surrogate",
+    b'{"\\udfff": 1}': "surrogate",
+    b'{"q": ["a", ["\\ud83d"]]}': "surrogate",
+    b"[" * 9 + b"]" * 9: "nested too deeply",
+    b"[" * 100_000: "nested too deeply",
+    b'{"a":' * 5_000 + b"1" + b"}" * 5_000: "nested too deeply",
+    b"9" * 5_000: "huge numbers",
+    b'{"q": "\xff"}': "not UTF-8",
+    '{"q": "a"}'.encode("utf-16"): "not UTF-8",
+    b"\xef\xbb\xbf{}": "not JSON",
+    b'{"q": "a\nb"}': "not JSON",
+    b"{'q': 'a'}": "not JSON",
+}
+
+
+@pytest.mark.parametrize(("body", "message"), HOSTILE.items(), ids=range(len(HOSTILE)))
+def test_what_is_no_json_or_too_much_of_it_is_refused(body, message):
+    with pytest.raises(Failure, match=message) as failure:
+        parse_json(body)
+    assert failure.value.code == "invalid"
+
+
+def test_what_is_json_is_read():
+    assert parse_json('{"q": ["a", "😀", {"b": [1.5, null, true]}]}'.encode()) == {
+        "q": ["a", "😀", {"b": [1.5, None, True]}]
+    }
+    assert parse_json(b'"\\ud83d\\ude00"') == "😀"
+    assert parse_json(b"[" * 8 + b"]" * 8)
+
+
+FIELDS = {
+    '{"q": 5}': "q must be a valid string",
+    '{"q": [5]}': "q[0] must be a valid string",
+    '{"q": null}': "q must be",
+    "{}": "q is missing",
+    "[]": "the body must be an object",
+    '{"q": "a", "beam": "5"}': "beam must be a valid integer",
+    '{"q": "a", "beam": 5.0}': "beam must be",
+    '{"q": "a", "beam": true}': "beam must be a valid integer",
+    '{"q": "a", "beam": 0}': "beam must be greater than or equal to 1",
+    '{"q": "a", "beam": 1e400}': "beam must be",
+    '{"q": "a", "length_penalty": 1e400}': "length_penalty must be",
+    '{"q": "a", "scores": 1}': "scores must be a valid boolean",
+    '{"q": "a", "secret": 1}': "secret is unknown",
+    '{"q": "a", "a secret name": 1}': "a field is unknown",
+    '{"q": "a", "attention": {"stacks": ["secret"]}}': "attention.stacks[0] must be 'encoder', 'decoder' or 'source'",
+    '{"q": "a", "attention": {"layers": [-1]}}': "attention.layers[0] must be",
+    '{"q": "a", "attention": {"top": 65}}': "attention.top must be less than or equal to 64",
+    '{"q": "a", "prefixes": [[1]]}': "prefixes[0]",
+}
+
+
+@pytest.mark.parametrize(("body", "message"), FIELDS.items())
+def test_fields_are_few_and_of_their_types(client, body, message):
+    reply = client()("POST", "/v1/translate", body.encode(), content_type="application/json")
+    assert (reply.status, reply.json["code"]) == (400, "invalid")
+    assert message in reply.json["error"]
+    assert "1e400" not in reply.json["error"]
+
+
+def test_a_body_that_is_not_called_json_is_not_taken_for_it(client):
+    for kind in ("text/plain", "", "application/x-www-form-urlencoded"):
+        reply = client()("POST", "/v1/translate", b'{"q": "a"}', content_type=kind)
+        assert reply.status == 400, kind

@@ -1,0 +1,115 @@
+"""The routes under /v1, with workers that echo: what is asked of them, and what is refused before they are asked."""
+
+import pytest
+
+from glassformer.serve.schemas import AlternativesAnswer, Runs
+from glassformer.serve.work.messages import Alternatives, Facts, Stream, Translate
+
+
+def test_runs_and_limits(client):
+    answer = Runs.model_validate(client()("GET", "/v1/runs").json)
+    (run,) = answer.runs
+    assert (run.run, run.source, run.target, run.encoder_layers, run.decoder_layers) == ("tiny", "en", "de", 1, 2)
+    assert (run.precision, run.parameters, run.ready) == ("float32", 7, True)
+    assert answer.limits["max_line_chars"] == 5000
+
+
+def test_a_request_is_handed_on_as_it_is(client):
+    asks = client()
+    wanted = {
+        **{"q": ["the cat", "a dog"], "source": "en", "target": "de", "beam": 7, "n_best": 2, "length_penalty": 1},
+        **{"max_length": 99, "prefixes": ["THE", ["▁A"]], "scores": True, "confidence": True},
+        "attention": {"stacks": ["source"], "layers": [1], "facts": ["entropy"], "top": 3},
+    }
+    reply = asks("POST", "/v1/translate", wanted)
+    assert (reply.json["run"], reply.json["source"], reply.json["target"]) == ("tiny", "en", "de")
+    assert [line["translations"][0]["text"] for line in reply.json["lines"]] == ["THE CAT", "A DOG"]
+    ((kind, fields),) = asks.pool.asked
+    assert kind is Translate
+    assert fields == {
+        **{"lines": ["the cat", "a dog"], "beam": 7, "n_best": 2, "length_penalty": 1.0, "max_length": 99},
+        **{"prefixes": ["THE", ["▁A"]], "scores": True, "confidence": True},
+        "attention": Facts(["source"], [1], ["entropy"], 3),
+    }
+    assert asks("POST", "/v1/translate", {"q": "a", "run": "tiny"}).status == 200
+
+
+def test_a_stream_is_events(client):
+    asks = client()
+    reply = asks("POST", "/v1/translate/stream", {"q": "the cat", "attention": {}})
+    assert reply.headers["content-type"] == "text/event-stream; charset=utf-8"
+    start, piece, done, rest = reply.body.decode().split("\n\n")
+    assert start == 'event: start\ndata: {"run":"tiny","source":"en","target":"de","source_pieces":["the cat","</s>"]}'
+    assert piece == 'event: piece\ndata: {"piece":"A","probability":0.5,"text":"A"}'
+    assert done.startswith('event: done\ndata: {"run":"tiny","source":"en","target":"de","lines":[{')
+    assert rest == ""
+    assert asks.pool.asked[0][0] is Stream
+
+
+def test_alternatives(client):
+    asks = client()
+    reply = asks("POST", "/v1/alternatives", {"q": "the cat", "prefix": ["▁A"], "count": 3})
+    assert AlternativesAnswer.model_validate(reply.json).alternatives[0].piece == "x"
+    assert asks.pool.asked == [(Alternatives, {"line": "the cat", "prefix": ["▁A"], "count": 3})]
+
+
+LINES = ["a"] * 9
+REFUSED = [
+    ({"q": "a", "run": "none"}, "unknown_run", "there are tiny"),
+    ({"q": "a", "source": "fr"}, "unknown_run", "name a run"),
+    ({"q": "a", "source": "de", "target": "de"}, "unknown_language", "source must be one of en"),
+    ({"q": "a", "beam": 11}, "invalid", "beam must be at most 10, got 11"),
+    ({"q": "a", "n_best": 6, "beam": 10}, "invalid", "n_best must be at most 5, got 6"),
+    ({"q": "a", "n_best": 3, "beam": 2}, "invalid", "n_best must be at most the beam"),
+    ({"q": "a", "max_length": 257}, "invalid", "max_length must be at most 256"),
+    ({"q": "a\nb"}, "invalid", "an end of line within a line"),
+    ({"q": ["a", "b\x00"]}, "invalid", "an end of line within a line"),
+    ({"q": ["a", "b"], "prefixes": ["a"]}, "invalid", "prefixes must be one for each line: 1 for 2"),
+    ({"q": "a", "prefixes": ["x" * 5001]}, "too_long", "a prefix may have at most 5,000"),
+    ({"q": LINES, "attention": {}}, "too_many_lines", "attention is observed for at most 8 lines at once, got 9"),
+    ({"q": ["a"] * 129}, "too_many_lines", "at most 128 lines"),
+    ({"q": "x" * 5001}, "too_long", "5,001 characters"),
+]
+
+
+@pytest.mark.parametrize(("wanted", "code", "message"), REFUSED, ids=[message for *_, message in REFUSED])
+def test_what_is_too_much_is_refused_before_a_worker_sees_it(client, wanted, code, message):
+    asks = client()
+    paths = ["/v1/translate"]
+    if isinstance(wanted["q"], str) and set(wanted) <= {"q", "run", "source", "target"}:
+        paths += ["/v1/translate/stream", "/v1/alternatives"]
+    for path in paths:
+        reply = asks("POST", path, wanted)
+        assert (reply.status, reply.json["code"]) == (400, code)
+        assert message in reply.json["error"]
+    assert asks.pool.asked == []
+
+
+def test_openapi_and_its_page_need_no_network(client):
+    asks = client()
+    described = asks("GET", "/openapi.json").json
+    assert {"/translate", "/v1/translate/stream", "/v1/jobs/{number}/result"} <= set(described["paths"])
+    for name in ("LibreRequest", "TranslateRequest", "Failure", "Job"):
+        assert described["components"]["schemas"][name]["description"]
+    page = asks("GET", "/docs")
+    assert page.headers["content-type"] == "text/html; charset=utf-8"
+    text = page.body.decode()
+    assert "POST /v1/alternatives" in text
+    assert "<script" not in text
+    assert "http://" not in text.replace("http://localhost", "")
+    assert "https://" not in text
+
+
+def test_metrics_count_what_was_answered(client):
+    asks = client()
+    asks("POST", "/v1/translate", {"q": "the cat"})
+    asks("POST", "/v1/translate", {"q": "the cat", "beam": 99})
+    asks("GET", "/made/up/path")
+    text = asks("GET", "/metrics").body.decode()
+    assert 'glassformer_requests_total{method="POST",route="/v1/translate",status="200"} 1.0' in text
+    assert 'glassformer_requests_total{method="POST",route="/v1/translate",status="400"} 1.0' in text
+    assert 'glassformer_requests_total{method="GET",route="other",status="404"} 1.0' in text
+    assert 'glassformer_request_seconds_count{route="/v1/translate"} 2.0' in text
+    assert "glassformer_chars_total 7.0" in text
+    assert 'glassformer_workers{run="tiny"} 1.0' in text
+    assert "made" not in text
