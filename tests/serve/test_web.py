@@ -294,22 +294,25 @@ def test_another_word_is_chosen_and_the_translation_goes_on_from_it(opened):
     assert tab.words()[:2] == MEN_SURE.split()[:2]
     assert tab.words()[6:9] == ["zwei", "alte", "Männer"]
     assert tab.looked().startswith("“Männer” looks at ")
+    tab.keyboard.press("Escape")
     tab.get_by_text("Undo").click()
     assert tab.words()[6:9] == ["zwei", "alte", "Hunde"]
     assert not tab.locator(".panel").is_visible()
+    assert not tab.get_by_text("Undo").is_visible()
 
 
 def test_other_translations_are_there_when_asked_for(opened):
     tab = opened()
-    tab.write(DOGS)
-    best = tab.locator(".line").inner_text()
+    tab.write(f"{MEN}\n{DOGS}")  # the caret is in the last line
+    best = tab.locator(".line").last.inner_text()
     tab.get_by_text("Other translations").click()
     tab.until("document.querySelectorAll('.choices button').length === 5")
     others = [row.inner_text() for row in tab.locator(".choice").all()]
     assert len({*others, best}) == 5
     tab.locator(CHOICE).nth(others.index(next(other for other in others if other != best))).click()
-    assert tab.locator(".line").inner_text() in others
-    assert tab.locator(".line").inner_text() != best
+    assert tab.locator(".line").last.inner_text() in others
+    assert tab.locator(".line").last.inner_text() != best
+    assert tab.words()[:5] == MEN_SURE.split()
 
 
 def test_the_keyboard_does_it_all(opened):
@@ -444,6 +447,18 @@ def test_a_key_is_asked_for_once(opened):
     tab.said.clear()
 
 
+def test_what_an_input_method_composes_is_translated_when_it_is_done(opened):
+    tab = opened()
+    tab.locator("#source").focus()
+    method = tab.context.new_cdp_session(tab.page)
+    method.send("Input.imeSetComposition", {"text": "two o", "selectionStart": 5, "selectionEnd": 5})
+    tab.wait_for_timeout(500)
+    assert f"{tab.address}v1/translate/stream" not in tab.asked
+    method.send("Input.insertText", {"text": DOGS})
+    tab.settled()
+    assert tab.words()[:5] == DOGS_SURE.split()
+
+
 def test_typing_on_ends_the_request_before(opened):
     ended = []
 
@@ -455,7 +470,7 @@ def test_typing_on_ends_the_request_before(opened):
     tab.locator("#source").fill(MEN)
     tab.until("glassformer.writer.aborting")
     tab.write(DOGS)
-    assert ended == [MEN]
+    assert ended[0] == MEN  # Chromium sometimes says the same of a stream that was read to its end
     assert tab.words()[:5] == DOGS_SURE.split()
 
 

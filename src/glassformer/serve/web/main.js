@@ -190,10 +190,16 @@ class App {
 
   // -- looking --
 
-  // The translation that is looked at, else the first.
+  // The translation that is looked at.
   get result() {
+    return this.writer.results.get(this.chosen.key);
+  }
+
+  // The line whose translation was taken from others: that which is looked at, else the last; -1: none.
+  get undoable() {
     const { lines, results } = this.writer;
-    return results.get(this.chosen?.key ?? lines.find(({ key }) => results.has(key))?.key);
+    const isChanged = (line) => results.get(lines[line]?.key)?.previous !== undefined;
+    return isChanged(this.chosen?.line) ? this.chosen.line : lines.findLastIndex((_, line) => isChanged(line));
   }
 
   // Look at a word of the translation.
@@ -266,10 +272,11 @@ class App {
     if (focus) this.target.focus(line, Math.max(0, word));
   }
 
-  // Offer other translations of the line that is looked at, else of the first.
+  // Offer other translations of the line that is looked at, else of that which the caret is in, else of the first.
   showOthers() {
     const { lines, results } = this.writer;
-    const line = this.chosen?.line ?? lines.findIndex(({ key }) => results.has(key));
+    const has = (line) => results.has(lines[line]?.key);
+    const line = this.chosen?.line ?? (has(this.source.line) ? this.source.line : lines.findIndex((_, n) => has(n)));
     const { key } = lines[line];
     this.chosen = { key, line, word: -1 };
     this.trouble = null;
@@ -300,9 +307,9 @@ class App {
   }
 
   undo() {
-    const { line, key } = this.chosen ?? this.writer.lines.map(({ key }, line) => ({ line, key })).find(({ key }) => this.writer.results.get(key)?.previous);
+    const line = this.undoable;
     if (this.chosen) this.close(false);
-    this.writer.undo(key);
+    this.writer.undo(this.writer.lines[line].key);
     this.target.focus(line, 0);
   }
 }

@@ -13,7 +13,8 @@ export class Source {
       rows: 1,
       dir: "auto",
       autocapitalize: "off",
-      oninput: () => this.changed(),
+      oninput: (event) => this.changed(event.isComposing),
+      oncompositionend: () => this.changed(false),
       onclick: () => this.app.pointed(this.field.selectionStart),
     });
     this.clearing = make("button", { type: "button", class: "clear", "aria-label": words.clear, title: words.clear, onclick: () => this.clear() }, "×");
@@ -31,15 +32,21 @@ export class Source {
     this.light(null);
   }
 
-  changed() {
+  // What an input method is still composing is no text yet.
+  changed(isComposing) {
     this.light(null);
-    this.app.typed();
+    if (!isComposing) this.app.typed();
   }
 
   clear() {
     this.text = "";
     this.app.typed();
     this.field.focus();
+  }
+
+  // The line that the caret is in.
+  get line() {
+    return this.text.slice(0, this.field.selectionStart).split("\n").length - 1;
   }
 
   // Where the words of a line begin.

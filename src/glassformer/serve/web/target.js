@@ -41,7 +41,7 @@ export class Target {
     this.hint.textContent = done.length ? [words.hint, isUnsure ? words.unsure(percent(UNSURE[0])) : ""].join(words.page.space) : "";
     this.buttons.copy.disabled = !done.length;
     this.buttons.others.disabled = !done.length;
-    this.buttons.undo.hidden = !this.app.result?.previous;
+    this.buttons.undo.hidden = this.app.undoable < 0;
   }
 
   line(line, { result, failure, text, isDraft }, n) {

@@ -95,14 +95,13 @@ export class Writer {
 
   // Put another translation in a line's place.
   replace(key, result) {
-    this.keep(key, { ...result, previous: this.results.get(key) });
+    this.keep(key, { ...result, previous: this.results.get(key) }); // which may have one too
     this.changed();
   }
 
   // Bring back the one before.
   undo(key) {
-    const { previous } = this.results.get(key);
-    if (previous) this.keep(key, previous);
+    this.keep(key, this.results.get(key).previous);
     this.changed();
   }
 
