@@ -302,13 +302,13 @@ def test_what_keeps_it_from_starting_is_said_in_one_line(run, tmp_path, monkeypa
             f"serve {run} --port {port}": f"--port must be a free one, got {port}: stop what listens there",
             f"serve {run} --host 0.0.0.0": f"{elsewhere} 0.0.0.0: to be reached from elsewhere it needs --keys; make",
             f"serve {run} --host example.org": f"{elsewhere} example.org",
-            f"serve {run} --host 192.0.2.1 --keys keys.json": "--host must be an address of this machine, got 192.0.2.1",
+            f"serve {run} --host 192.0.2.1 --keys k": "--host must be an address of this machine, got 192.0.2.1",
             f"serve {run} --port 0 --keys keys.json": "keys.json: no such file of keys: make one with",
             f"serve {run} {run}": "have the same name, tiny: rename one",
             f"serve {run} --languages tiny=english": "--languages must be RUN=SOURCE-TARGET",
             f"serve {run} --max-n-best 11": "--max-n-best must be at most --max-beam, got --max-n-best 11",
             f"serve {run} --new-key bob": "--new-key needs --keys",
-            f"serve {run} --port 70000": "--port must be at least 0 and at most 65535, got 70000",
+            f"serve {run} --port 70000": "--port must be at least 0 and at most 65,535, got 70000",
         }
         for command, message in wrong.items():
             assert run_command(command) == 2, command
