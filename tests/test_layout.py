@@ -2,6 +2,7 @@
 
 import ast
 import re
+import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator
@@ -120,15 +121,40 @@ def names(requirements: list[str]) -> set[str]:
     return {"translate" if name == "translate_toolkit" else name for name in own}
 
 
+SERVE = names(PROJECT["optional-dependencies"]["serve"])
+"""Packages that the server's modules import as they are: the command that starts it says what is missing."""
+
+
 def test_third_party_imports_are_declared():
     needed = names(PROJECT["dependencies"])
     extra = names([r for name, extra in PROJECT["optional-dependencies"].items() if name != "dev" for r in extra])
     third_party = [found for found in ALL if found.top not in {*sys.stdlib_module_names, "glassformer"}]
     assert {found.top for found in third_party} >= {"torch", "rich", "babel"}  # the walk sees them
     for found in third_party:
-        assert found.top in needed or (found.guarded and found.top in extra), (
+        guarded = found.guarded or (place(found.module) == "serve" and found.top in SERVE)
+        assert found.top in needed or (guarded and found.top in extra), (
             f"{found}, which pyproject.toml doesn't list; an extra's import stands in a try that explains its absence"
         )
+
+
+def test_one_command_imports_the_server_and_explains_its_absence():
+    without = {"serve/config.py", "serve/keys.py", "serve/languages.py"}  # what is used before it starts
+    web = {module for module in MODULES if module.startswith("serve/")} - without
+    web = {module for module in web if not module.startswith("serve/work/")}
+    names_of_web = {f"glassformer.serve.{Path(module).stem}" for module in web}
+    outside = [f for f in ALL if place(f.module) != "serve" and f.name.rpartition(".")[0] in names_of_web]
+    assert [(found.module, found.guarded) for found in outside] == [("commands/serve.py", True)]
+    inside = [found for found in ALL if found.module in without or found.module.startswith("serve/work/")]
+    assert [str(found) for found in inside if found.top in SERVE] == []
+    assert [str(f) for f in inside if f.module in without and f.name.rpartition(".")[0] in names_of_web] == []
+
+
+def test_the_server_loads_no_torch():
+    program = (
+        "import sys; import glassformer.serve.server; print(sorted({'torch', 'numpy', 'numba'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
 
 
 def test_extras_have_code_behind_them():

@@ -12,7 +12,7 @@ from glassformer.attention.want import Want
 from glassformer.errors import ArgumentError, ConfigError
 from glassformer.generation.config import SearchConfig
 from glassformer.generation.kernels.passes import best_classes
-from glassformer.generation.translator import Translation, Translator
+from glassformer.generation.translator import Translation, Translator, ids_of_prefixes
 from glassformer.text.tokenizer import EOS, UNK, SubwordTokenizer, SymbolTokenizer, Tokenizer, train_tokenizer
 from glassformer.transformer.config import ModelConfig
 from glassformer.transformer.model import Transformer
@@ -432,7 +432,7 @@ def test_alternatives_are_the_likeliest_next_tokens(model, translator):
         assert all(
             one.text == translator.target_tokenizer.decode([[*ids, one.id]])[0]
             for one in found
-            for ids in translator.prefix_ids([prefix])
+            for ids in ids_of_prefixes(translator.target_tokenizer, [prefix])
         )
     everything = translator.alternatives("the cat", [], 1000)
     assert sum(math.exp(one.log_prob) for one in everything) == pytest.approx(1.0, abs=1e-4)

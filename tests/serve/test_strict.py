@@ -3,7 +3,7 @@
 import pytest
 
 from glassformer.serve.strict import parse_json
-from glassformer.serve.work.pool import Failure
+from glassformer.serve.work.messages import Failure
 
 HOSTILE = {
     b"": "not JSON",

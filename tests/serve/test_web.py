@@ -13,6 +13,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import jaxtyping
 import pytest
 
 from glassformer import SearchConfig, Translator, Want
@@ -42,13 +43,14 @@ def run(tmp_path_factory) -> Path:
         (folder / f"{name}.tsv").write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
     sizes = dict(d_model=32, heads=2, encoder_layers=1, decoder_layers=2, d_ff=48)
     steps = dict(batch_tokens=256, learning_rate=1e-2, warmup=20, max_updates=100, validate_every=100, average=1)
-    train(
-        TrainConfig(
-            **{**sizes, **steps, "source": folder / "train.tsv", "valid_source": folder / "valid.tsv"},
-            **dict(out=folder / "words", tokenizer="word", preset="small", metric="chrf", score_pairs=5),
-            **dict(precision="float32", device="cpu"),
-        )
+    settings = TrainConfig(
+        **{**sizes, **steps, "source": folder / "train.tsv", "valid_source": folder / "valid.tsv"},
+        **dict(out=folder / "words", tokenizer="word", preset="small", metric="chrf", score_pairs=5),
+        **dict(precision="float32", device="cpu"),
     )
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(jaxtyping.config, "jaxtyping_disable", True)  # with it a training takes half the time
+        train(settings)
     return folder / "words"
 
 

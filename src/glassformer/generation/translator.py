@@ -278,7 +278,7 @@ class Translator:
         (source,) = ended(self.source_tokenizer.encode([line]), [line], SearchConfig.max_source_tokens, "source")
         if not source:
             raise ConfigError("line is empty: its translation is empty too")
-        (ids,) = self.prefix_ids([prefix])
+        (ids,) = ids_of_prefixes(self.target_tokenizer, [prefix])
         with inference(self.device):
             logits = self.engine.decode(self._tensor([[self.engine.target_pad, *ids]]), self._tensor([source]))[0, -1]
             log_probs = logits.log_softmax(-1, dtype=torch.promote_types(logits.dtype, torch.float32))
@@ -362,24 +362,9 @@ class Translator:
         wants = None if attention is None else check_attention(self.engine, attention, layers)
         sources, hypotheses = self._search(lines, config, progress, prefixes)
         return [
-            [self.translation(line, source, one, config, wants) for one in (found[:1] if best_only else found)]
+            [translation_of(self, line, source, one, config, wants) for one in (found[:1] if best_only else found)]
             for line, source, found in zip(lines, sources, hypotheses, strict=True)
         ]
-
-    def translation(
-        self,
-        line: str,
-        source: list[int],
-        hypothesis: Hypothesis,
-        config: SearchConfig,
-        wants: Mapping[Stack, Mapping[int, Want]] | None = None,
-    ) -> Translation:
-        """Return what a search over the ids of a line has found as a Translation, with attention if it is wanted.
-
-        `wants` are those of `check_attention`.
-        """
-        observed = self._observed(source, hypothesis, wants) if wants is not None and source else None
-        return self._translation(line, source, hypothesis, config, observed)
 
     def _search(
         self,
@@ -418,23 +403,7 @@ class Translator:
             check_lines("prefixes", prefixes)
         if len(prefixes) != len(lines):
             raise ConfigError(f"prefixes must be one for each line, got {len(prefixes)} for {len(lines)} lines")
-        return self.prefix_ids(prefixes)
-
-    def prefix_ids(self, prefixes: Prefixes) -> list[list[int]]:
-        """Return the target ids of texts, or of tokens; ConfigError for a token that the vocabulary lacks."""
-        texts = [prefix if isinstance(prefix, str) else "" for prefix in prefixes]
-        check_lines("prefixes", texts)
-        ids = self.target_tokenizer.encode(texts)
-        for n, prefix in enumerate(prefixes):
-            if not isinstance(prefix, str):
-                ids[n] = [self._id_of(token, n) for token in prefix]
-        return ids
-
-    def _id_of(self, token: str, number: int) -> int:
-        found = self.target_tokenizer.id_of(token) if isinstance(token, str) else None
-        if not found:  # `</s>` has the id 0
-            raise ConfigError(f"prefixes[{number}] must be tokens of the target's vocabulary, got {shown(token)}")
-        return found
+        return ids_of_prefixes(self.target_tokenizer, prefixes)
 
     def _translation(
         self,
@@ -479,6 +448,40 @@ class Translator:
             target_in=self.target_tokenizer.tokens(target_in[0].tolist()),
             target_out=self.target_tokenizer.tokens([*hypothesis.ids, EOS][:steps]),
         )
+
+
+def translation_of(
+    translator: Translator,
+    line: str,
+    source: list[int],
+    found: Hypothesis,
+    config: SearchConfig,
+    wants: Mapping[Stack, Mapping[int, Want]] | None = None,
+) -> Translation:
+    """Return what a search over the ids of a line has found as a Translation.
+
+    It has the attention that is wanted, of which `wants` is what `check_attention` returns.
+    """
+    observed = translator._observed(source, found, wants) if wants is not None and source else None
+    return translator._translation(line, source, found, config, observed)
+
+
+def ids_of_prefixes(tokenizer: Tokenizer, prefixes: Prefixes) -> list[list[int]]:
+    """Return the ids of texts, or of tokens; ConfigError for a token that the vocabulary lacks."""
+    texts = [prefix if isinstance(prefix, str) else "" for prefix in prefixes]
+    check_lines("prefixes", texts)
+    ids = tokenizer.encode(texts)
+    for n, prefix in enumerate(prefixes):
+        if not isinstance(prefix, str):
+            ids[n] = [_id_of(tokenizer, token, n) for token in prefix]
+    return ids
+
+
+def _id_of(tokenizer: Tokenizer, token: str, number: int) -> int:
+    found = tokenizer.id_of(token) if isinstance(token, str) else None
+    if not found:  # `</s>` has the id 0
+        raise ConfigError(f"prefixes[{number}] must be tokens of the target's vocabulary, got {shown(token)}")
+    return found
 
 
 def _additions(tokens: Iterator[NextToken]) -> Iterator[str]:

@@ -19,8 +19,8 @@ from glassformer.serve.schemas import LibreRequest, Status
 from glassformer.serve.service import Service
 from glassformer.serve.strict import invalid
 from glassformer.serve.website import add_website
-from glassformer.serve.work.messages import Settings
-from glassformer.serve.work.pool import Failure, Pool
+from glassformer.serve.work.messages import Failure, Settings
+from glassformer.serve.work.pool import Pool
 
 ABOUT = "Translates with runs of glassformer, and shows where they looked. Each error is a code and a sentence."
 CODES = {400: "invalid", 404: "not_found", 405: "wrong_method", 413: "too_large"}

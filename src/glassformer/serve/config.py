@@ -111,14 +111,14 @@ class ServeConfig:
         """Raise ConfigError for settings that exclude one another."""
         if self.new_key is not None:
             if self.keys is None:
-                raise ConfigError("new_key needs keys: name the file that it is added to")
+                raise ConfigError("new_key needs `keys`: name the file that it is added to")
             return
         if not self.run:
             raise ConfigError("serve needs RUN: the folder of a run, see glassformer serve --help")
         if self.keys is None and not is_loopback(self.host):
             raise ConfigError(
-                f"host {self.host} can be reached from elsewhere, and so needs keys: make one with glassformer serve "
-                "--keys keys.json --new-key NAME"
+                f"host must be an address of this machine alone, such as 127.0.0.1, got {self.host}: to be reached "
+                "from elsewhere it needs `keys`; make one with glassformer serve --keys keys.json --new-key NAME"
             )
         if self.max_n_best > self.max_beam:
             raise ConfigError(

@@ -23,7 +23,7 @@ from glassformer.errors import printable
 from glassformer.serve.config import ServeConfig
 from glassformer.serve.keys import KeyFile
 from glassformer.serve.meters import Meters
-from glassformer.serve.work.pool import Failure
+from glassformer.serve.work.messages import Failure
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]

@@ -23,7 +23,7 @@ from glassformer.serve.schemas import Choosing, Failure, Job, JobState
 from glassformer.serve.service import Service
 from glassformer.serve.strict import read_form
 from glassformer.serve.work import messages
-from glassformer.serve.work.pool import Failure as Refusal
+from glassformer.serve.work.messages import Failure as Refusal
 
 AT_ONCE = 32
 """Lines of a job that are translated at a time, so that a stop loses little and nobody waits long."""
@@ -72,7 +72,7 @@ class Jobs:
     def __init__(self, service: Service) -> None:
         self._service = service
         self._works: dict[str, _Work] = {}
-        self._folder = TemporaryDirectory(prefix="glassformer-jobs-")
+        self._folder: TemporaryDirectory[str] | None = None
         self._turn = asyncio.Semaphore(1)
 
     @property
@@ -83,6 +83,7 @@ class Jobs:
     def begin(self, work: _Work) -> None:
         """Take on a job; Failure where there are too many."""
         self._forget()
+        self._folder = self._folder or TemporaryDirectory(prefix="glassformer-jobs-")
         if len(self._works) >= self._service.config.max_jobs:
             raise Refusal("busy", f"there are {len(self._works)} jobs already: remove those that are done", 60)
         self._works[work.id] = work
@@ -110,10 +111,12 @@ class Jobs:
             await asyncio.wait(tasks, timeout=seconds)
         for work in list(self._works.values()):
             self.remove(work)
-        self._folder.cleanup()
+        if self._folder is not None:
+            self._folder.cleanup()
 
     def path(self, work: _Work) -> Path:
         """Return where the result of a job lies."""
+        assert self._folder is not None
         return Path(self._folder.name) / work.id
 
     async def _run(self, work: _Work) -> None:

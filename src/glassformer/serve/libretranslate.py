@@ -17,7 +17,7 @@ from glassformer.serve.schemas import DetectedLanguage, Failure, Language, Libre
 from glassformer.serve.service import Service
 from glassformer.serve.strict import StrictRoute, content_type, invalid, read_form, read_json
 from glassformer.serve.work import messages
-from glassformer.serve.work.pool import Failure as Refusal
+from glassformer.serve.work.messages import Failure as Refusal
 
 AUTO = "auto"
 UNTRANSLATED = ("script", "style", "code", "pre", "textarea")

@@ -66,7 +66,7 @@ def listen(host: str, port: int) -> socket.socket:
             host.strip("[]"), port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )[0]
     except socket.gaierror as error:
-        raise ConfigError(f"host {host} is no address of this machine ({error.strerror})") from None
+        raise ConfigError(f"host must be an address of this machine, got {host} ({error.strerror})") from None
     listening = socket.socket(family, kind, protocol)
     try:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -75,9 +75,9 @@ def listen(host: str, port: int) -> socket.socket:
     except OSError as error:
         listening.close()
         reasons = {
-            errno.EADDRINUSE: f"port {port} is taken: stop what listens there, or choose another with --port",
-            errno.EADDRNOTAVAIL: f"host {host} is no address of this machine",
-            errno.EACCES: f"port {port} may not be used by this user: choose one from 1024 on",
+            errno.EADDRINUSE: f"port must be a free one, got {port}: stop what listens there, or choose another",
+            errno.EADDRNOTAVAIL: f"host must be an address of this machine, got {host}",
+            errno.EACCES: f"port must be one that this user may use, got {port}: choose one from 1024 on",
         }
         if error.errno not in reasons:
             raise

@@ -13,8 +13,8 @@ from glassformer.serve.keys import Allowance
 from glassformer.serve.languages import ServedRun
 from glassformer.serve.meters import Meters
 from glassformer.serve.schemas import AttentionWanted, Choosing
-from glassformer.serve.work.messages import Answer, Event, Facts, Request
-from glassformer.serve.work.pool import Failure, Pool
+from glassformer.serve.work.messages import Answer, Event, Facts, Failure, Request
+from glassformer.serve.work.pool import Pool
 
 _ENDS = re.compile(r"[\n\r\0]")
 

@@ -11,7 +11,7 @@ from python_multipart.multipart import parse_options_header
 from starlette.datastructures import UploadFile
 from starlette.exceptions import HTTPException
 
-from glassformer.serve.work.pool import Failure
+from glassformer.serve.work.messages import Failure
 
 DEEPEST = 8
 """Most lists and objects within one another."""

@@ -23,7 +23,7 @@ from glassformer.serve.service import Service, facts_of
 from glassformer.serve.strict import StrictRoute
 from glassformer.serve.work import messages
 from glassformer.serve.work.messages import Answer
-from glassformer.serve.work.pool import Failure as Refusal
+from glassformer.serve.work.messages import Failure as Refusal
 
 FAILURES: dict[int | str, dict[str, Any]] = {
     status: {"model": Failure} for status in (400, 401, 403, 413, 415, 429, 500, 503)

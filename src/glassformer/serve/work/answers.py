@@ -10,7 +10,7 @@ from glassformer.generation.attention import check_attention
 from glassformer.generation.config import SearchConfig
 from glassformer.generation.engine import Stack
 from glassformer.generation.search import Hypothesis
-from glassformer.generation.translator import Translation, Translator
+from glassformer.generation.translator import Translation, Translator, translation_of
 from glassformer.insight.heads import Head
 from glassformer.page.inspection import choose_want
 from glassformer.page.report import page
@@ -42,7 +42,7 @@ def _translated(
     translator: Translator, hypothesis: Hypothesis, config: SearchConfig, scores: bool, confidence: bool
 ) -> dict[str, Any]:
     """Return one translation as JSON."""
-    made = translator.translation("", [], hypothesis, config)
+    made = translation_of(translator, "", [], hypothesis, config)
     log_probs = hypothesis.token_log_probs
     tokens = translator.target_tokenizer.tokens([*hypothesis.ids, EOS][: len(log_probs)])
     pieces = [{"piece": token, "probability": as_probability(p)} for token, p in zip(tokens, log_probs, strict=True)]

@@ -117,6 +117,18 @@ class Refused(Struct, frozen=True, tag=True):
     error: str
 
 
+class Failure(Exception):
+    """A request that the server didn't do. It is answered with the code and the sentence, which has none of its text.
+
+    Raised inside `glassformer serve` alone. Example: docs/howto/serve.md.
+    """
+
+    def __init__(self, code: str, error: str, retry_after: int | None = None) -> None:
+        super().__init__(error)
+        self.code = code
+        self.retry_after = retry_after
+
+
 class Measured(Struct, frozen=True, tag=True):
     """What a batch came to, for the metrics."""
 

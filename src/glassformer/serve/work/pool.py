@@ -13,22 +13,13 @@ from msgspec import Struct
 
 from glassformer.errors import GlassformerError
 from glassformer.serve.work import messages
-from glassformer.serve.work.messages import Answer, Broken, Cancel, Event, Measured, Ready, Refused, Settings
+from glassformer.serve.work.messages import Answer, Broken, Cancel, Event, Failure, Measured, Ready, Refused, Settings
 
 GRACE = 30.0
 """Seconds after its time is up by which a worker must have given up a request. Then it hangs, and is replaced."""
 FIRST_PAUSE, LONGEST_PAUSE = 0.2, 30.0
 """Seconds before a worker that was lost is started again; they double each time until one is ready."""
 LOST = Refused(0, "worker_lost", "the process that worked on it was lost, and is being replaced: try again")
-
-
-class Failure(Exception):
-    """A request that was not done: a code and a sentence, as `schemas.Failure` has them."""
-
-    def __init__(self, code: str, error: str, retry_after: int | None = None) -> None:
-        super().__init__(error)
-        self.code = code
-        self.retry_after = retry_after
 
 
 class Pool:

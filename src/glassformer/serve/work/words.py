@@ -44,7 +44,11 @@ def _begins_word(text: str, start: int) -> bool:
     after, before = text[start], text[start - 1]
     if after.isspace() or before.isspace() or _is_unspaced(after) or _is_unspaced(before):
         return True
-    return all(unicodedata.category(c).startswith("P") for c in text[start:].split(maxsplit=1)[0])
+    return not _is_punctuation(before) and all(map(_is_punctuation, text[start:].split(maxsplit=1)[0]))
+
+
+def _is_punctuation(character: str) -> bool:
+    return unicodedata.category(character).startswith("P")
 
 
 def _is_unspaced(character: str) -> bool:

@@ -28,13 +28,13 @@ from glassformer.generation.batches import MOST_WORKERS, batch_limits, search_ba
 from glassformer.generation.config import SearchConfig
 from glassformer.generation.kernels import passes
 from glassformer.generation.search import Hypothesis
-from glassformer.generation.translator import Translation, Translator
+from glassformer.generation.translator import Translation, Translator, ids_of_prefixes, translation_of
 from glassformer.insight.heads import Head, read_heads
 from glassformer.run.names import HEADS
 from glassformer.serve.work import messages
 from glassformer.serve.work.answers import as_probability, line_answer, packed, wants_of
 from glassformer.serve.work.batching import Line, Lines, Steps, Task, Turns
-from glassformer.serve.work.messages import Facts
+from glassformer.serve.work.messages import Facts, Failure
 from glassformer.text.tokenizer import EOS
 from glassformer.transformer.model import count_parameters
 
@@ -84,8 +84,8 @@ class Worker:
                 task = self._stream(message, until)
             else:
                 task = self._alternatives(message, until)
-        except Refusal as refusal:
-            self._send(messages.Refused(message.id, refusal.code, str(refusal)))
+        except Failure as failure:
+            self._send(messages.Refused(message.id, failure.code, str(failure)))
             return
         with self._changed:
             self._tasks[message.id] = task
@@ -156,7 +156,7 @@ class Worker:
         wants = wants_of(self._translator, facts, ids, found)
         seen: list[Translation] = []
         for hypothesis in found:
-            seen.append(self._translator.translation("", ids, hypothesis, config, wants))
+            seen.append(translation_of(self._translator, "", ids, hypothesis, config, wants))
             yield
         return packed(seen, self._heads)
 
@@ -189,7 +189,7 @@ class Worker:
     def _alternatives(self, message: messages.Alternatives, until: float) -> Task:
         (source,) = self._sources([message.line])
         if not source:
-            raise Refusal("invalid", "q is empty: its translation is empty too")
+            raise Failure("invalid", "q is empty: its translation is empty too")
         self._known(message.prefix, "prefix")
 
         def answer() -> None:
@@ -206,11 +206,11 @@ class Worker:
         try:
             encoded = self._translator.source_tokenizer.encode(lines)
         except DataError:  # whose message has the code
-            raise Refusal("invalid", "a line begins with the code of a language that the model doesn't know") from None
+            raise Failure("invalid", "a line begins with the code of a language that the model doesn't know") from None
         for number, ids in enumerate(encoded, start=1):
             if len(ids) >= most:
                 where = f"line {number}" if len(lines) > 1 else "the line"
-                raise Refusal("too_long", f"{where} has {len(ids):,} tokens, and at most {most - 1:,} are translated")
+                raise Failure("too_long", f"{where} has {len(ids):,} tokens, and at most {most - 1:,} are translated")
         return [[*ids, EOS] if ids else [] for ids in encoded]
 
     def _prefixes(self, message: messages.Translate) -> list[list[int]]:
@@ -220,18 +220,18 @@ class Worker:
         for number, prefix in enumerate(message.prefixes):
             if not isinstance(prefix, str):
                 self._known(prefix, f"prefixes[{number}]")
-        ids = self._translator.prefix_ids(message.prefixes)
+        ids = ids_of_prefixes(self._translator.target_tokenizer, message.prefixes)
         if (longest := max(map(len, ids), default=0)) > message.max_length:
-            raise Refusal(
+            raise Failure(
                 "too_long", f"a prefix has {longest:,} pieces, and max_length is {message.max_length:,}: raise it"
             )
         return ids
 
     def _known(self, pieces: Sequence[str], name: str) -> None:
-        """Raise Refusal where the vocabulary lacks one of the pieces."""
+        """Raise Failure where the vocabulary lacks one of the pieces."""
         for place, piece in enumerate(pieces):
             if not self._translator.target_tokenizer.id_of(piece):
-                raise Refusal("invalid", f"{name} has a piece that the vocabulary lacks, at place {place}")
+                raise Failure("invalid", f"{name} has a piece that the vocabulary lacks, at place {place}")
 
     # From tasks to answers
 
@@ -336,14 +336,6 @@ class Worker:
 
     def _limits(self, config: SearchConfig) -> tuple[int, int]:
         return batch_limits(config, self._translator.engine.config.target_vocab_size)
-
-
-class Refusal(Exception):
-    """A request that can't be done: a code, and a sentence without any of its text."""
-
-    def __init__(self, code: str, error: str) -> None:
-        super().__init__(error)
-        self.code = code
 
 
 def is_exact(translator: Translator) -> bool:

@@ -1,0 +1,340 @@
+"""A server at work, over sockets: clients of LibreTranslate and curl, a worker that is lost, slow senders, its end."""
+
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+import urllib.error
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from libretranslatepy import LibreTranslateAPI
+
+from glassformer.errors import ConfigError, GlassformerError
+from glassformer.generation.config import SearchConfig
+from glassformer.generation.translator import Translator
+from glassformer.serve.config import ServeConfig
+from glassformer.serve.keys import add_key
+from glassformer.serve.server import listen
+
+LINES = ["the cat sat on the mat", "a dog", "on a log"]
+
+
+@pytest.fixture(scope="module")
+def expected(run) -> list[str]:
+    return Translator.load(run, "cpu", "float32").translate(LINES, SearchConfig(beam=5))
+
+
+def ready(live) -> None:
+    """Wait until the server is ready."""
+    until = time.monotonic() + 60
+    while live.ask("GET", "/health/ready").status != 200:
+        assert time.monotonic() < until
+        time.sleep(0.05)
+
+
+def test_libretranslatepy_works_unchanged(live, expected):
+    api = LibreTranslateAPI(f"http://127.0.0.1:{live.port}/")
+    assert [api.translate(line, "en", "de") for line in LINES] == expected
+    assert api.translate(LINES[0], "auto", "de") == expected[0]
+    assert api.languages()[0] == {"code": "en", "name": "English", "targets": ["de"]}
+    with pytest.raises(urllib.error.HTTPError) as error:
+        api.translate("x", "en", "fr")
+    with error.value as answer:
+        assert (answer.code, json.load(answer)["code"]) == (400, "unknown_language")
+
+
+@pytest.mark.skipif(shutil.which("curl") is None, reason="needs curl")
+@pytest.mark.parametrize(
+    "how",
+    [
+        ["-H", "Content-Type: application/json", "-d", json.dumps({"q": LINES[0], "source": "en", "target": "de"})],
+        ["--data-urlencode", f"q={LINES[0]}", "-d", "source=en", "-d", "target=de"],
+        ["-F", f"q={LINES[0]}", "-F", "source=auto", "-F", "target=de"],
+    ],
+    ids=["json", "form", "multipart"],
+)
+def test_curl_works_in_each_of_its_ways(live, expected, how):
+    address = f"http://127.0.0.1:{live.port}/translate"
+    done = subprocess.run(["curl", "-sS", "--max-time", "30", address, *how], capture_output=True, check=True)
+    assert json.loads(done.stdout)["translatedText"] == expected[0]
+
+
+def test_many_at_once_get_what_each_would_get_alone(live, expected):
+    def ask(n: int) -> list[str]:
+        lines = LINES[n % 3 :] + LINES[: n % 3]
+        reply = live.ask("POST", "/v1/translate", {"q": lines, "beam": 5})
+        return [line["translations"][0]["text"] for line in reply.json["lines"]]
+
+    with ThreadPoolExecutor(16) as clients:
+        answers = list(clients.map(ask, range(48)))
+    assert answers == [expected[n % 3 :] + expected[: n % 3] for n in range(48)]
+    text = live.ask("GET", "/metrics").body.decode()
+    figures = dict(line.rsplit(" ", 1) for line in text.splitlines() if not line.startswith("#"))
+    lines, batches = (float(figures[f'glassformer_batch_lines_{part}{{run="tiny"}}']) for part in ("sum", "count"))
+    assert lines / batches > 3, "they shared batches"
+    assert float(figures['glassformer_queue{run="tiny"}']) == 0
+    assert float(figures['glassformer_tokens_total{run="tiny",side="target"}']) > 48
+
+
+def test_a_stream_comes_piece_by_piece(live):
+    reply = live.ask("POST", "/v1/translate/stream", {"q": LINES[0], "max_length": 9})
+    events = [event.split("\ndata: ") for event in reply.body.decode().strip().split("\n\n")]
+    kinds = [kind.removeprefix("event: ") for kind, _ in events]
+    assert kinds == ["start", *["piece"] * (len(kinds) - 2), "done"]
+    done = json.loads(events[-1][1])["lines"][0]["translations"][0]
+    assert json.loads(events[-2][1])["text"] == done["text"]
+    assert [json.loads(data)["piece"] for _, data in events[1:-1]] == [one["piece"] for one in done["pieces"]]
+
+
+def test_a_choice_among_alternatives_continues_the_translation(live):
+    first = live.ask("POST", "/v1/translate", {"q": LINES[0], "beam": 1, "scores": True}).json["lines"][0]
+    prefix = [one["piece"] for one in first["translations"][0]["pieces"]][:2]
+    found = live.ask("POST", "/v1/alternatives", {"q": LINES[0], "prefix": prefix, "count": 5}).json["alternatives"]
+    chosen = next(one for one in found[1:] if one["piece"] != "</s>")
+    wanted = {"q": LINES[0], "prefixes": [[*prefix, chosen["piece"]]], "scores": True}
+    line = live.ask("POST", "/v1/translate", wanted).json["lines"][0]
+    assert [one["piece"] for one in line["translations"][0]["pieces"]][:3] == [*prefix, chosen["piece"]]
+
+
+def test_a_worker_that_is_lost_is_replaced_and_its_requests_are_answered(live, expected):
+    ready(live)
+    pool = live.server.pools["tiny"]
+    (process,) = live.do(lambda: pool.processes)
+    os.kill(process, signal.SIGSTOP)  # so that the requests are there when it is killed
+    with ThreadPoolExecutor(4) as clients:
+        wanted = {"q": LINES[0], "source": "en", "target": "de"}
+        waiting = [clients.submit(live.ask, "POST", "/translate", wanted) for _ in range(4)]
+        while live.do(lambda: pool.pending) < 4:
+            time.sleep(0.01)
+        os.kill(process, signal.SIGKILL)
+        for future in waiting:
+            reply = future.result(20)
+            assert (reply.status, reply.json["code"]) == (503, "worker_lost")
+    unready = live.ask("POST", "/translate", wanted)
+    assert (unready.status, unready.json["code"]) == (503, "starting")
+    assert live.ask("GET", "/health/ready").status == 503
+    assert live.ask("GET", "/health/live").status == 200
+    ready(live)
+    assert live.ask("POST", "/translate", wanted).json["translatedText"] == expected[0]
+    assert b'glassformer_workers_lost_total{run="tiny"} 1.0' in live.ask("GET", "/metrics").body
+
+
+def test_a_full_queue_and_a_deadline_are_said(live, monkeypatch):
+    ready(live)
+    pool, service = live.server.pools["tiny"], live.server.service
+    (process,) = live.do(lambda: pool.processes)
+    monkeypatch.setattr(pool, "_queue", 2)
+    monkeypatch.setattr(service, "config", replace(service.config, deadline_seconds=1.0))
+    os.kill(process, signal.SIGSTOP)
+    try:
+        wanted = {"q": LINES[0]}
+        with ThreadPoolExecutor(2) as clients:
+            waiting = [clients.submit(live.ask, "POST", "/v1/translate", wanted) for _ in range(2)]
+            while live.do(lambda: pool.pending) < 2:
+                time.sleep(0.01)
+            busy = live.ask("POST", "/v1/translate", wanted)
+            assert (busy.status, busy.json["code"], busy.headers["retry-after"]) == (503, "busy", "1")
+            for future in waiting:
+                assert (future.result(10).status, future.result(10).json["code"]) == (503, "deadline")
+    finally:
+        os.kill(process, signal.SIGCONT)
+    assert live.ask("POST", "/v1/translate", wanted).status == 200
+    assert live.do(lambda: pool.pending) == 0
+
+
+def receive_all(connection: socket.socket) -> bytes:
+    connection.settimeout(20)
+    parts = []
+    while part := connection.recv(1 << 16):
+        parts.append(part)
+    return b"".join(parts)
+
+
+def knock(port: int, *parts: bytes, pause: float = 0.0) -> bytes:
+    """Send bytes over a connection, with pauses, and return what comes until it is closed."""
+    with socket.create_connection(("127.0.0.1", port), 20) as connection:
+        for part in parts:
+            connection.sendall(part)
+            time.sleep(pause)
+        return receive_all(connection)
+
+
+BROKEN = [
+    (b"nonsense\r\n\r\n", 400),
+    (b"GET / HTTP/1.0\r\n\r\n", 403),
+    (b"GET /\xff HTTP/1.1\r\nHost: localhost\r\n\r\n", 400),
+    (b"GET /health HTTP/1.1\r\n\r\n", 400),
+    (b"GET /health HTTP/1.1\r\nHost: localhost\r\nContent-Length: -1\r\n\r\n", 400),
+    (b"POST /translate HTTP/1.1\r\nHost: localhost\r\nContent-Length: 3\r\nContent-Length: 4\r\n\r\nabcd", 400),
+    (b"POST /translate HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n", 400),
+    (b"GET /../../etc/passwd HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n", 404),
+    (b"GET /%2e%2e/etc/passwd HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n", 404),
+    (b"GET http://evil.org/ HTTP/1.1\r\nHost: evil.org\r\nConnection: close\r\n\r\n", 403),
+    (b"\x16\x03\x01\x02\x00\x01\x00", None),
+    (b"GET /health HTTP/1.1\r\nHost: localhost\r\n" + b"X: 1\r\n" * 120 + b"Connection: close\r\n\r\n", 431),
+    (b"GET /health HTTP/1.1\r\nHost: localhost\r\nX: " + b"1" * 70_000 + b"\r\n\r\n", 431),
+]
+
+
+@pytest.mark.parametrize(("sent", "status"), BROKEN, ids=range(len(BROKEN)))
+def test_what_is_no_request_is_refused_and_the_connection_closed(live, sent, status):
+    if status is None:
+        with socket.create_connection(("127.0.0.1", live.port)) as connection:
+            connection.sendall(sent)
+    else:
+        got = knock(live.port, sent)
+        head, _, body = got.partition(b"\r\n\r\n")
+        assert int(head.split()[1]) == status
+        assert set(json.loads(body)) == {"error", "code"}
+        assert b"passwd" not in body
+    assert live.ask("GET", "/health/live").status == 200
+
+
+def test_dropped_connections_leave_nothing_behind(live):
+    fields = b"Host: localhost\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n"
+    head = b"POST /v1/translate HTTP/1.1\r\n" + fields
+    body = json.dumps({"q": [" ".join(LINES)] * 20, "beam": 10}).encode()
+    for sent in (head % 1000 + b"{", head[:40], (head % len(body)) + body):
+        with socket.create_connection(("127.0.0.1", live.port)) as connection:
+            connection.sendall(sent)
+            time.sleep(0.05)
+    pool, until = live.server.pools["tiny"], time.monotonic() + 10
+    while live.do(lambda: pool.pending + live.server.guard.working) and time.monotonic() < until:
+        time.sleep(0.02)
+    assert live.do(lambda: pool.pending + live.server.guard.working) == 0
+
+
+def start(run, *flags: str) -> subprocess.Popen:
+    """Start the command."""
+    command = [sys.executable, "-m", "glassformer", "serve", str(run), "--port", "0", "--threads", "1", *flags]
+    environment = {**os.environ, "PYTHONWARNINGS": ""}
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
+
+
+def port_of(process: subprocess.Popen) -> int:
+    return int(process.stdout.readline().rsplit(":", 1)[1])
+
+
+def wait_for(process: subprocess.Popen, line: str) -> None:
+    while (said := process.stderr.readline()) and said.strip() != line:
+        pass
+    assert said, "it ended"
+
+
+def test_a_signal_lets_it_finish_what_is_under_way_and_end_well(run, tmp_path):
+    # Takes seconds: a process that loads a model in another.
+    path = tmp_path / "keys.json"
+    key = add_key(path, "alice")
+    flags = ("--keys", str(path), "--slow-seconds", "1", "--keep-alive-seconds", "0.3", "--max-connections", "40")
+    process = start(run, *flags, "--precision", "float32")
+    try:
+        port = port_of(process)
+        wait_for(process, "ready")
+        check_patience(port)
+        api = LibreTranslateAPI(f"http://127.0.0.1:{port}/", key)
+        assert api.languages()
+        answers = []
+        asking = [
+            threading.Thread(target=lambda line=line: answers.append(api.translate(" ".join([line] * 40), "en", "de")))
+            for line in LINES * 4
+        ]
+        for thread in asking:
+            thread.start()
+        time.sleep(0.25)
+        process.send_signal(signal.SIGTERM)
+        for thread in asking:
+            thread.join(30)
+        assert len(answers) == 12
+        assert process.wait(30) == 0
+        said = process.stderr.read()
+        assert "Traceback" not in said
+        assert said.count("route=/translate status=200") == 12
+        assert "the cat" not in said
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def test_ctrl_c_ends_it_well_even_while_it_loads(run):
+    process = start(run)
+    try:
+        port_of(process)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(30) == 0
+        assert "Traceback" not in process.stderr.read()
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def check_patience(port: int) -> None:
+    """Slow heads and bodies are given up, idle connections closed, and there are only so many."""
+    began = time.monotonic()
+    assert b"408" in knock(port, b"GET /health HTTP/1.1\r\n", b"X: 1\r\n", pause=0.3)
+    assert time.monotonic() - began < 5
+    body = b"POST /health HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\nabc"
+    assert b"408" in knock(port, body)
+    idle = knock(port, b"GET /health/live HTTP/1.1\r\nHost: localhost\r\n\r\n")
+    assert idle.endswith(b'{"status":"ok"}')
+    many = [socket.create_connection(("127.0.0.1", port)) for _ in range(40)]
+    time.sleep(0.2)
+    assert b"there are too many connections" in knock(port)
+    for connection in many:
+        connection.close()
+
+
+def test_what_keeps_it_from_starting_is_said_in_one_line(run, tmp_path, monkeypatch, run_command, capfd):
+    monkeypatch.chdir(tmp_path)
+    with listen("127.0.0.1", 0) as taken:
+        port = taken.getsockname()[1]
+        elsewhere = "--host must be an address of this machine alone, such as 127.0.0.1, got"
+        wrong = {
+            "serve": "serve needs RUN: the folder of a run",
+            "serve none": "none: no such run folder",
+            f"serve {run} --port {port}": f"--port must be a free one, got {port}: stop what listens there",
+            f"serve {run} --host 0.0.0.0": f"{elsewhere} 0.0.0.0: to be reached from elsewhere it needs --keys; make",
+            f"serve {run} --host example.org": f"{elsewhere} example.org",
+            f"serve {run} --host 192.0.2.1 --keys k": "--host must be an address of this machine, got 192.0.2.1",
+            f"serve {run} --port 0 --keys keys.json": "keys.json: no such file of keys: make one with",
+            f"serve {run} {run}": "have the same name, tiny: rename one",
+            f"serve {run} --languages tiny=english": "--languages must be RUN=SOURCE-TARGET",
+            f"serve {run} --max-n-best 11": "--max-n-best must be at most --max-beam, got --max-n-best 11",
+            f"serve {run} --new-key bob": "--new-key needs --keys",
+            f"serve {run} --port 70000": "--port must be at least 0 and at most 65,535, got 70000",
+        }
+        for command, message in wrong.items():
+            assert run_command(command) == 2, command
+            complaint = run_command.complaint(capfd.readouterr().err)
+            assert message in complaint, (command, complaint)
+
+
+def test_a_key_is_printed_once(tmp_path, monkeypatch, run_command, capfd):
+    monkeypatch.chdir(tmp_path)
+    assert run_command("serve --keys keys.json --new-key alice") == 0
+    out, _ = capfd.readouterr()
+    assert out.startswith("gf_")
+    assert out.strip() not in (tmp_path / "keys.json").read_text(encoding="utf-8")
+
+
+def test_without_the_extra_it_is_said(run, monkeypatch, run_command, capfd):
+    for name in ("server", "app", "libretranslate", "translating", "jobs", "strict"):
+        monkeypatch.delitem(sys.modules, f"glassformer.serve.{name}", raising=False)
+    monkeypatch.setitem(sys.modules, "fastapi", None)
+    assert run_command(f"serve {run}") == 2
+    assert 'serving needs fastapi: pip install "glassformer[serve]"' in capfd.readouterr().err
+
+
+def test_settings_that_exclude_one_another():
+    for settings in (dict(host="::1"), dict(host="localhost"), dict(host="127.0.0.2")):
+        ServeConfig(run=(Path("."),), **settings).check()
+    with pytest.raises(ConfigError):
+        ServeConfig(run=(Path("."),), host="10.0.0.1").check()
+    assert issubclass(ConfigError, GlassformerError)

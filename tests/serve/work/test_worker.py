@@ -1,0 +1,287 @@
+"""A worker in this process: the same translations as alone whoever is beside, streams, attention, ends, refusals."""
+
+import base64
+import math
+import re
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+import torch
+from msgspec import structs
+
+from glassformer.attention.want import Want
+from glassformer.generation.config import SearchConfig
+from glassformer.generation.kernels import passes
+from glassformer.generation.kernels.quantized import can_quantize
+from glassformer.generation.translator import Translator
+from glassformer.page.report import page
+from glassformer.serve.schemas import AlternativesAnswer, TranslateAnswer
+from glassformer.serve.work import messages, worker
+from glassformer.serve.work.messages import (
+    Alternatives,
+    Answer,
+    Cancel,
+    Event,
+    Facts,
+    Measured,
+    Refused,
+    Stream,
+    Translate,
+)
+from glassformer.serve.work.worker import Worker, is_exact
+
+SETTINGS = messages.Settings("", "cpu", "float32", 1, 0.02, 400, 64, True)
+LINES = ["the cat sat on the mat", "a dog", "", "on a log", "the dog and a cat sat on a log", "cat"]
+pytestmark = pytest.mark.usefixtures("unchecked")
+
+
+@dataclass
+class Desk:
+    """A worker, and what it has sent."""
+
+    worker: Worker
+    sent: list[Any] = field(default_factory=list)
+    changed: threading.Condition = field(default_factory=threading.Condition)
+
+    def send(self, message: Any) -> None:
+        with self.changed:
+            self.sent.append(message)
+            self.changed.notify_all()
+
+    def of(self, number: int) -> list[Any]:
+        return [message for message in self.sent if getattr(message, "id", None) == number]
+
+    def last(self, number: int) -> Any:
+        """The message that ends a request."""
+        with self.changed:
+            ended = self.changed.wait_for(lambda: any(isinstance(m, Answer | Refused) for m in self.of(number)), 30)
+            assert ended
+            (found,) = [message for message in self.of(number) if isinstance(message, Answer | Refused)]
+            return found
+
+    def texts(self, number: int) -> list[list[str]]:
+        answer = self.last(number)
+        assert isinstance(answer, Answer), answer
+        return [[one["text"] for one in line["translations"]] for line in answer.value]
+
+
+@pytest.fixture
+def desk(run) -> Iterator[Callable[..., Desk]]:
+    threads = torch.get_num_threads()
+
+    def make(translator: Translator | None = None, threads: int = 1, **changes: Any) -> Desk:
+        torch.set_num_threads(threads)
+        made = Desk(None)  # type: ignore[arg-type]
+        translator = translator or Translator.load(run, "cpu", "float32")
+        settings = structs.replace(SETTINGS, **changes)
+        made.worker = Worker(translator, settings, made.send)
+        made.worker.start()
+        return made
+
+    yield make
+    torch.set_num_threads(threads)
+
+
+def pieces_of(translator: Translator, text: str) -> list[str]:
+    """What a worker says that it read."""
+    (ids,) = translator.source_tokenizer.encode([text])
+    return [*translator.source_tokenizer.tokens(ids), "</s>"] if ids else []
+
+
+def translate(number: int, lines: list[str], **fields: Any) -> Translate:
+    return Translate(id=number, seconds=fields.pop("seconds", 60.0), lines=lines, **fields)
+
+
+@pytest.mark.parametrize("precision", ["float32", "int8"])
+def test_lines_are_translated_as_alone_whoever_shares_their_batch(run, desk, precision):
+    if precision == "int8" and not can_quantize():
+        pytest.skip("this processor or torch has no products of eight bits")
+    translator = Translator.load(run, "cpu", precision)
+    alone = {beam: translator.translate_n_best(LINES, SearchConfig(beam=beam, n_best=min(2, beam))) for beam in (1, 4)}
+    at_work = desk(translator, threads=2, share_batches=False)
+    number = 0
+    for start in range(len(LINES)):
+        for beam in (1, 4):
+            number += 1
+            lines = LINES[start:] + LINES[:start]
+            at_work.worker.receive(translate(number, lines, beam=beam, n_best=min(2, beam), scores=True))
+    assert is_exact(translator) is (precision == "int8" and passes.compiled() is not None)
+    number = 0
+    for start in range(len(LINES)):
+        for beam in (1, 4):
+            number += 1
+            expected = alone[beam][start:] + alone[beam][:start]
+            assert at_work.texts(number) == [[one.text for one in best] for best in expected]
+            if is_exact(translator):
+                scores = [[one["score"] for one in line["translations"]] for line in at_work.last(number).value]
+                assert scores == [[one.score for one in best] for best in expected], "the same to the last bit"
+    batches = [message for message in at_work.sent if isinstance(message, Measured)]
+    assert (max(batch.requests for batch in batches) > 1) is is_exact(translator)
+
+
+def test_requests_that_come_together_share_a_batch(desk):
+    at_work = desk(gather_seconds=0.3)
+    for number, line in enumerate(LINES[:2] * 3, start=1):
+        at_work.worker.receive(translate(number, [line], beam=2))
+    assert at_work.texts(1) == at_work.texts(3) == at_work.texts(5)
+    batches = [message for message in at_work.sent if isinstance(message, Measured)]
+    assert sum(batch.lines for batch in batches) == 6
+    assert len(batches) <= 2, "long and short lines"
+    assert batches[0].seconds > 0
+    assert batches[0].target_tokens > 0
+
+
+def test_an_answer_fits_its_schema_and_says_what_the_translator_says(run, desk):
+    at_work, translator = desk(), Translator.load(run, "cpu", "float32")
+    at_work.worker.receive(translate(1, LINES, beam=3, n_best=2, scores=True, confidence=True))
+    answer = TranslateAnswer(run="tiny", source="en", target="de", lines=at_work.last(1).value)
+    expected = translator.translate_n_best(LINES, SearchConfig(beam=3, n_best=2))
+    for line, best, text in zip(answer.lines, expected, LINES, strict=True):
+        assert line.source_pieces == pieces_of(translator, text)
+        for made, one in zip(line.translations, best, strict=True):
+            assert (made.text, made.score) == (one.text, pytest.approx(one.score))
+            assert [piece.piece for piece in made.pieces][: len(one.tokens)] == one.tokens
+            likely = [piece.probability for piece in made.pieces]
+            assert likely == pytest.approx([math.exp(p) for p in one.token_log_probs])
+            assert made.text.split() == [word.text for word in made.words]
+    at_work.worker.receive(translate(2, ["a dog"]))
+    (plain,) = at_work.last(2).value
+    assert plain["source_pieces"] is plain["attention"] is plain["translations"][0]["pieces"] is None
+
+
+def test_attention_is_what_a_page_holds(run, desk):
+    at_work, translator = desk(), Translator.load(run, "cpu", "float32")
+    config = SearchConfig(beam=2, n_best=2)
+    wanted = Facts(["encoder", "decoder", "source"], None, None, 8)
+    at_work.worker.receive(translate(1, ["the cat sat", "", "a dog"], beam=2, n_best=2, attention=wanted))
+    at_work.worker.receive(
+        translate(2, ["a dog"], beam=2, n_best=2, attention=Facts(["source"], [1], ["entropy", "top"], 3))
+    )
+    first, empty, third = at_work.last(1).value
+    assert empty["attention"] is None
+    for line, text in ((first, "the cat sat"), (third, "a dog")):
+        best = translator.translate_n_best([text], config, attention=Want(weights=True))[0]
+        assert base64.b64decode(line["attention"]) == page(best, title="").data
+        assert line["source_pieces"] == best[0].attention.source_tokens
+    best = translator.translate_n_best(["a dog"], config, attention={"source": Want(entropy=True, top=3)}, layers=[1])[
+        0
+    ]
+    assert base64.b64decode(at_work.last(2).value[0]["attention"]) == page(best, title="").data
+
+
+def test_a_stream_is_the_greedy_translation_and_leaves_others_their_turns(run, desk, monkeypatch):
+    monkeypatch.setattr(worker, "SLICE", 0.0)
+    at_work, translator = desk(), Translator.load(run, "cpu", "float32")
+    at_work.worker.receive(Stream(1, 60.0, "the cat sat on the mat", 200, Facts(["source"], None, None, 8)))
+    at_work.worker.receive(translate(2, ["a dog"], beam=1, max_length=2))
+    (line,) = at_work.last(1).value
+    [best] = translator.translations(["the cat sat on the mat"], SearchConfig(beam=1, max_length=200))
+    start, *pieces = [message for message in at_work.of(1) if isinstance(message, Event)]
+    assert (start.kind, start.data["source_pieces"][-1]) == ("start", "</s>")
+    assert [event.data["piece"] for event in pieces] == [one["piece"] for one in line["translations"][0]["pieces"]]
+    assert pieces[-1].data["text"] == line["translations"][0]["text"] == best.text
+    assert line["translations"][0]["score"] == pytest.approx(best.score)
+    assert line["attention"]
+    assert len(pieces) > 20
+    places = [n for n, message in enumerate(at_work.sent) if getattr(message, "id", 0) == 1]
+    (done,) = [n for n, message in enumerate(at_work.sent) if isinstance(message, Answer) and message.id == 2]
+    assert places[0] < done < places[5], "the short line did not wait for the stream"
+    at_work.worker.receive(Stream(3, 60.0, "", 200))
+    assert at_work.last(3).value[0]["translations"][0]["text"] == ""
+
+
+def test_alternatives(run, desk):
+    at_work, translator = desk(), Translator.load(run, "cpu", "float32")
+    [best] = translator.translations(["a dog"], SearchConfig(beam=1))
+    at_work.worker.receive(Alternatives(1, 60.0, "a dog", best.tokens[:2], 4))
+    found = AlternativesAnswer(run="tiny", alternatives=at_work.last(1).value).alternatives
+    assert found[0].piece == best.tokens[2]
+    assert len(found) == 4
+    assert sorted((one.probability for one in found), reverse=True) == [one.probability for one in found]
+
+
+REFUSALS = [
+    (translate(1, ["a", "cat " * 70]), "too_long", "line 2 has 70 tokens, and at most 63 are translated"),
+    (Stream(1, 60.0, "cat " * 70), "too_long", "the line has 70 tokens"),
+    (
+        translate(1, ["a"], prefixes=[["secret"]]),
+        "invalid",
+        r"prefixes\[0\] has a piece that the vocabulary lacks, at place 0",
+    ),
+    (
+        translate(1, ["a"], prefixes=["the cat"], max_length=1),
+        "too_long",
+        r"a prefix has \d+ pieces, and max_length is 1",
+    ),
+    (Alternatives(1, 60.0, "", [], 5), "invalid", "q is empty"),
+    (Alternatives(1, 60.0, "a", ["</s>"], 5), "invalid", "prefix has a piece that the vocabulary lacks"),
+    (
+        translate(1, ["a"], attention=Facts(["source"], [2], None, 8)),
+        "invalid",
+        "layers must be from 0 to 1 for the source, got 2",
+    ),
+    (translate(1, LINES, seconds=0.0), "deadline", "the time for it is up"),
+    (Stream(1, 0.0, "a dog"), "deadline", "the time for it is up"),
+]
+
+
+@pytest.mark.parametrize(
+    ("message", "code", "error"), REFUSALS, ids=[f"{code}-{n}" for n, (_, code, _) in enumerate(REFUSALS)]
+)
+def test_what_cannot_be_done_is_refused_in_a_sentence_without_its_text(desk, message, code, error):
+    at_work = desk()
+    at_work.worker.receive(message)
+    refused = at_work.last(1)
+    assert isinstance(refused, Refused)
+    assert refused.code == code
+    assert re.search(error, refused.error)
+    assert "secret" not in refused.error
+    at_work.worker.receive(translate(2, ["a dog"]))
+    assert at_work.texts(2), "and it goes on"
+
+
+def test_a_search_ends_at_once_where_its_client_leaves_or_its_time_is_up(run, desk):
+    long = dict(beam=5, max_length=256)
+    translator = Translator.load(run, "cpu", "float32")
+    line = " ".join(["the cat sat on a mat"] * 4)
+    at_work = desk(translator, gather_seconds=0.0)
+    steps, step_best = [], translator.engine.step_best
+
+    def slowly(*arguments: Any) -> Any:
+        steps.append(time.monotonic())
+        time.sleep(0.02)
+        return step_best(*arguments)
+
+    translator.engine.step_best = slowly
+    at_work.worker.receive(translate(1, [line], **long))
+    while len(steps) < 3:
+        time.sleep(0.005)
+    at_work.worker.receive(Cancel(1))
+    assert at_work.last(1).code == "cancelled"
+    at_work.worker.receive(translate(2, [line], seconds=0.15, **long))
+    began = time.monotonic()
+    assert at_work.last(2).code == "deadline"
+    assert 0.1 < time.monotonic() - began < 1.0
+    assert len(steps) < 40
+    at_work.worker.receive(Cancel(99))
+
+
+def test_numbers_that_overflow_are_a_failure_and_not_the_end(run, desk, monkeypatch):
+    translator = Translator.load(run, "cpu", "float32")
+    at_work, step_best = desk(translator), translator.engine.step_best
+
+    def spoiled(*arguments: Any) -> Any:
+        best, *rest = step_best(*arguments)
+        return best * torch.nan, *rest
+
+    translator.engine.step_best = spoiled
+    at_work.worker.receive(translate(1, ["a dog"], beam=1))
+    at_work.worker.receive(Stream(2, 60.0, "a dog"))
+    assert (at_work.last(1).code, at_work.last(2).__class__) == ("failed", Answer)
+    translator.engine.step_best = step_best
+    at_work.worker.receive(translate(3, ["a dog"], beam=1))
+    assert at_work.texts(3)
