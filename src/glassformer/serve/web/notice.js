@@ -20,7 +20,7 @@ export class Notice {
     const { words } = this.app;
     const again = make("button", { type: "button", onclick: () => this.app.retry() }, words.again);
     const wait = make("span", { class: "wait", "aria-live": "off" });
-    this.element.replaceChildren(make("p", {}, words.failure(error, this.app.api.limits), " ", wait), again);
+    this.element.replaceChildren(make("p", {}, words.failure(error), " ", wait), again);
     let left = error.after ?? AGAIN[error.code];
     if (!left) return;
     const tick = () => {

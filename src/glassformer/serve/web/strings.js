@@ -46,7 +46,7 @@ const ENGLISH = {
     `${run}: ${whole(parameters)} parameters, ${encoder_layers} + ${decoder_layers} layers, ${heads} heads, ${precision}`,
   interface: "API",
   // Errors, by their codes.
-  failure: ({ code, message }, limits) =>
+  failure: ({ code, message }) =>
     ({
       offline: "There is no connection to the server.",
       busy: "The server has too much to do just now.",
@@ -55,8 +55,8 @@ const ENGLISH = {
       too_many: "You have translated as much as a minute allows.",
       deadline: "This line took too long to translate.",
       worker_lost: "The process that translated was lost. The server starts another.",
-      too_long: limits.max_line_chars ? `This line is too long: it may have ${whole(limits.max_line_chars)} characters.` : "This line is too long.",
-      too_large: "This line is too long.",
+      too_long: "This line is too long: break it into several.",
+      too_large: "This line is too long: break it into several.",
       forbidden: "The server does not let this page use it.",
       failed: "The translation failed. The server's log says why.",
     })[code] ?? `The server said: ${message}`,
@@ -104,7 +104,7 @@ const CHINESE = {
   facts: ({ run, parameters, encoder_layers, decoder_layers, heads, precision }) =>
     `${run}：${whole(parameters)} 个参数，${encoder_layers} + ${decoder_layers} 层，${heads} 个头，${precision}`,
   interface: "API",
-  failure: ({ code, message }, limits) =>
+  failure: ({ code, message }) =>
     ({
       offline: "无法连接服务器。",
       busy: "服务器正忙。",
@@ -113,8 +113,8 @@ const CHINESE = {
       too_many: "已达到每分钟的翻译上限。",
       deadline: "这一行翻译超时。",
       worker_lost: "翻译进程意外终止，服务器正在启动新的进程。",
-      too_long: limits.max_line_chars ? `这一行太长：最多 ${whole(limits.max_line_chars)} 个字符。` : "这一行太长。",
-      too_large: "这一行太长。",
+      too_long: "这一行太长，请分成几行。",
+      too_large: "这一行太长，请分成几行。",
       forbidden: "服务器不允许此页面访问。",
       failed: "翻译失败，原因见服务器日志。",
     })[code] ?? `服务器返回：${message}`,

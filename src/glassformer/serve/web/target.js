@@ -47,7 +47,7 @@ export class Target {
   line(line, { result, failure, text, isDraft }, n) {
     const isStale = !result && !isDraft;
     const element = make("div", { class: isStale ? "line stale" : "line", dir: "auto" });
-    if (failure) element.append(make("span", { class: "failure" }, this.app.words.failure(failure, this.app.api.limits)));
+    if (failure) element.append(make("span", { class: "failure" }, this.app.words.failure(failure)));
     else if (result) element.append(line.before, ...this.wordsOf(result, n), line.after);
     else if (isStale) element.append(line.before + text + line.after);
     else element.append(...this.draft(line));
