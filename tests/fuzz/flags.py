@@ -63,6 +63,7 @@ BASES: Mapping[str, tuple[Base, ...]] = {
     ),
     "import": (Base("import --from marian --out new"), Base("import", works=False)),
     "export": (Base("export subwords --to huggingface --out new"), Base("export subwords --to ctranslate2 --out new")),
+    "serve": (Base("serve --keys new --new-key alice", ("new",)),),  # what ends by itself
     "demo": (Base("demo --out new", ("runs", ".prepared"), costly=True, stops=True),),
 }
 """Command lines of every command."""

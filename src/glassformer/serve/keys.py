@@ -15,7 +15,7 @@ from typing import Annotated
 
 from msgspec import Meta, Struct, to_builtins
 
-from glassformer.decoding import read_json
+from glassformer.decoding import MOST_BYTES, read_json, read_limited
 from glassformer.errors import ConfigError, DataError
 from glassformer.files import open_own, write_json
 
@@ -94,7 +94,7 @@ def add_key(path: Path, name: str) -> str:
 
 
 def _read(path: Path) -> list[Key]:
-    if not path.stat().st_size:
+    if not read_limited(path, MOST_BYTES, error=DataError):
         return []
     return read_json(path, _File, error=DataError).keys
 
