@@ -34,10 +34,9 @@ export class Glass extends Chosen {
     result.attention ??= this.fetch(result);
     try {
       const data = await result.attention;
-      if (mine !== this.newest) return false;
+      if (mine !== this.newest) return;
       if (this.data !== data) this.take(result, data);
       this.choose({ side: "from", token: first, count: last - first });
-      return true;
     } catch (error) {
       result.attention = undefined; // to be asked for again
       throw error;
@@ -82,8 +81,8 @@ export class Glass extends Chosen {
 
   // Choose the whole word that a token belongs to.
   widen(count) {
-    const { side, token } = this.state;
-    const words = side === "from" ? this.result.words : this.sourceWords;
+    const { token } = this.state;
+    const [words] = this.sides;
     this.word = words.findIndex(({ first, last }) => first <= token && token < last);
     const { first, last } = words[this.word] ?? { first: token, last: token + count };
     this.state.token = first;
@@ -99,24 +98,34 @@ export class Glass extends Chosen {
     return others;
   }
 
+  // The same for the words of the other side: what a word of the source gets, or what one of the translation gives on average.
+  shares(weights) {
+    const isMean = this.state.side === "to";
+    return this.sides[1].map(({ first, last }) => weights.slice(first, last).reduce((a, b) => a + b, 0) / (isMean ? last - first : 1));
+  }
+
+  // The words of the chosen side, and those of the other.
+  get sides() {
+    const both = [this.result.words, this.sourceWords];
+    return this.state.side === "from" ? both : both.reverse();
+  }
+
   // Colour the texts, and say it.
   paint() {
-    const weights = this.weights();
-    const { side } = this.state;
-    const of = (words, share) => words.map(({ first, last }) => weights.slice(first, last).reduce((a, b) => a + b, 0) / (share ? last - first : 1));
-    if (side === "from") this.app.lightSource(this.sourceWords, of(this.sourceWords, false));
-    else this.app.lightTarget(this.sourceWords, this.word, of(this.result.words, true));
+    const shares = this.shares(this.weights());
+    if (this.state.side === "from") this.app.lightSource(this.sourceWords, shares);
+    else this.app.lightTarget(this.sourceWords, this.word, shares);
     this.say(this.summary());
   }
 
-  // The chosen word's largest weights, in words; the rest of the source is its end.
+  // The chosen word's largest weights, in words; the end of the source is no word, but may have some.
   summary() {
     const { side, token } = this.state;
-    const [mine, theirs] = side === "from" ? [this.result.words, this.sourceWords] : [this.sourceWords, this.result.words];
+    const [mine, theirs] = this.sides;
     const weights = this.weights();
-    const line = theirs.map(({ text, first, last }) => [text, weights.slice(first, last).reduce((a, b) => a + b, 0) / (side === "from" ? 1 : last - first)]);
-    const end = weights.length - 1;
-    if (side === "from" && !theirs.some(({ last }) => last > end)) line.push([this.tokens("to")[end], weights[end]]);
+    const shares = this.shares(weights);
+    const line = theirs.map(({ text }, n) => [text, shares[n]]);
+    if (side === "from" && !theirs.some(({ last }) => last === weights.length)) line.push([this.tokens("to").at(-1), weights.at(-1)]);
     return this.sentence(mine[this.word]?.text ?? this.tokens(side)[token], line);
   }
 
