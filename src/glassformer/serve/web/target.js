@@ -47,11 +47,17 @@ export class Target {
   line(line, { result, failure, text, isDraft }, n) {
     const isStale = !result && !isDraft;
     const element = make("div", { class: isStale ? "line stale" : "line", dir: "auto" });
-    if (failure) element.append(make("span", { class: "failure" }, this.app.words.failure(failure)));
+    if (failure) element.append(...this.failed(failure));
     else if (result) element.append(line.before, ...this.wordsOf(result, n), line.after);
     else if (isStale) element.append(line.before + text + line.after);
     else element.append(...this.draft(line));
     return element;
+  }
+
+  failed(failure) {
+    const { words } = this.app;
+    const again = make("button", { type: "button", class: "again", onclick: () => this.app.retry() }, words.again);
+    return [make("span", { class: "failure" }, words.failure(failure)), " ", failure.code === "deadline" ? again : ""];
   }
 
   // What is written of a line, and faint what follows of the text that it takes the place of.

@@ -25,6 +25,8 @@ export class Writer {
     const from = places(older, lines);
     this.lines = lines.map((line, n) => ({ ...line, key: keyOf(run, line.text), stale: this.shown(older[from[n]]) }));
     this.run = run;
+    const present = new Set(this.lines.map(({ key }) => key));
+    for (const key of this.failures.keys()) if (!present.has(key)) this.failures.delete(key); // typed again, it is tried again
     if (this.error && !WAITS.includes(this.error.code)) this.error = null;
     if (this.aborting && !this.waiting().some(({ key }) => key === this.aborting.key)) this.aborting.controller.abort();
     this.changed();
