@@ -2,6 +2,7 @@
 
 import difflib
 import sys
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import TypeVar
@@ -11,11 +12,13 @@ from torch import nn
 
 from glassformer.attention.want import SUMMARY, Want
 from glassformer.capture.adapters import adapted_attentions, capturing_adapted
+from glassformer.capture.calls.callers import matches, names_a_call, possible_callers
+from glassformer.capture.calls.mode import capturing_calls
+from glassformer.capture.calls.uncompiled import uncompiled
 from glassformer.capture.huggingface import capturing_huggingface, huggingface_attentions
 from glassformer.capture.record import Captured
 from glassformer.capture.reference import capturing_reference, reference_attentions
 from glassformer.capture.running import Running
-from glassformer.capture.sdpa import capturing_calls, matches, names_a_call, possible_callers
 from glassformer.capture.torch_nn import capturing_torch, torch_attentions
 from glassformer.errors import ArgumentError
 
@@ -100,9 +103,13 @@ def capture_into(
         stack.enter_context(capturing_huggingface(model, _only(huggingface_modules, chosen), captured))
         stack.enter_context(capturing_reference(_only(reference_modules, chosen), captured))
         stack.enter_context(capturing_adapted(_only(adapted_modules, chosen), captured))
-        stack.enter_context(capturing_calls(callers, known.values(), patterns, running, captured, want))
+        own = (known | adapted_modules).values()
+        stack.enter_context(capturing_calls(callers, own, patterns, running, captured, want))
+        stack.enter_context(uncompiled(callers.values()))
         stack.enter_context(running.followed())
         yield captured
+    if captured.unseen:
+        warnings.warn(captured.describe_unseen(), stacklevel=5)
 
 
 def _only(found: Mapping[str, Kind], chosen: Sequence[str]) -> dict[str, Kind]:
@@ -157,9 +164,5 @@ def _check_not_compiled(model: nn.Module) -> None:
         path = f"model.{name}" if name else "model"
         if dynamo is not None and isinstance(module, dynamo.OptimizedModule):
             raise ArgumentError(f"{path} is compiled, so its attention can't be recorded: capture {path}._orig_mod")
-        if getattr(module, "_compiled_call_impl", None) is not None:
-            raise ArgumentError(
-                f"{path} is compiled by its compile(), so its attention can't be recorded: capture one that isn't"
-            )
         if isinstance(module, torch.jit.ScriptModule):
             raise ArgumentError(f"{path} is TorchScript, so its attention can't be recorded: capture its source")
