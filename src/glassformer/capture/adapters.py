@@ -104,7 +104,7 @@ class _ForwardAndRead:
         self._forward = module.forward
         self._signature = inspect.signature(module.forward)
 
-    def __call__(self, *arguments: Any, **settings: Any) -> tuple[Any, ...]:
+    def __call__(self, *arguments: Any, **settings: Any) -> Sequence[Any]:
         given = self._signature.bind(*arguments, **settings)
         asked = bool(given.arguments.get("output_attentions", False))
         if "output_attentions" in self._signature.parameters:

@@ -34,12 +34,16 @@ def capture(
 
     These attentions are found, in this order: `torch.nn.MultiheadAttention` and glassformer's, alone or inside any
     model, in training and inference, on torch's fast path too, and the step-by-step forms of `glassformer.reference`;
-    Hugging Face models that use `AttentionInterface`, as nearly all do, including generation with a cache, and seven
+    Hugging Face models that use `AttentionInterface`, as nearly all do, including generation with a cache, and 17
     families with code of their own, from their weights; and wherever else a module calls
-    `F.scaled_dot_product_attention` or `F.multi_head_attention_forward`, under the path of that module. `observe`
-    computes the facts, exactly. The model's outputs stay the same up to rounding. Where gradients are on, the facts
-    have gradients. Afterwards the model is as it was, also after an error. Call `backward` inside the context where
-    the model has checkpoints: they compute the forward pass again, which is not recorded twice.
+    `F.scaled_dot_product_attention`, `F.multi_head_attention_forward`, `flex_attention`, `varlen_attn` or `attend`,
+    under the path of that module. `observe` computes the facts, exactly. The model's outputs stay the same up to
+    rounding. Where gradients are on, the facts have gradients. Afterwards the model is as it was, also after an error.
+    Call `backward` inside the context where the model has checkpoints: they compute the forward pass again, which is
+    not recorded twice. What is compiled runs uncompiled inside the context, in all threads.
+
+    A module that computes attention in another way, with a softmax and a product of its own or with an operator of
+    another library, is not recorded: a warning at the end of the context names it, and `unseen` of the record.
 
     `layers` are paths of attentions, or of modules that call attention, as in `model.named_modules()`; `*` stands for
     any part of a path. Left out, every attention is recorded. An attention that is called several times in one forward
@@ -47,8 +51,8 @@ def capture(
     attentions share it equally. Where the maps that `want` asks for don't fit, tiles, the largest weights of each query
     and exact statistics replace them, and the record's `dropped` says so.
 
-    Raises ArgumentError if the model has no attention that can be captured, is compiled, runs in replicas, or is being
-    captured already; if a layer is unknown; and, during a call, if the budget is too small even for statistics.
+    Raises ArgumentError if the model has no attention that can be captured, is a compiled one, runs in replicas, or is
+    being captured already; if a layer is unknown; and, during a call, if the budget is too small even for statistics.
 
     >>> import torch
     >>> model = torch.nn.TransformerEncoderLayer(32, 4, batch_first=True).eval()

@@ -106,6 +106,15 @@ def test_outputs_are_torchs_eager_and_compiled_and_layers_can_be_left_out():
     assert_close(captured["compiled"].entropy, captured["eager"].entropy)
 
 
+@torch.no_grad()
+def test_a_capture_inside_another_sees_its_own_model():
+    q, k, v = torch.randn(B, H, Q, D), torch.randn(B, H, K, D), torch.randn(B, H, K, V)
+    outer, inner = Flex(), Flex()
+    with capture(outer) as of_outer, capture(inner) as of_inner:
+        assert_close(outer(q, k, v, near), inner(q, k, v, near))
+    assert len(of_outer.calls("")) == len(of_inner.calls("")) == 1
+
+
 def test_half_precision_and_autocast():
     q, k, v = (torch.randn(B, H, Q, D) for _ in range(3))
     model = Flex()

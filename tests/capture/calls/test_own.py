@@ -1,6 +1,5 @@
 """Attention that is computed without torch's functions: never left out without a word."""
 
-import warnings
 from collections.abc import Callable
 
 import pytest
@@ -84,13 +83,22 @@ def test_classes_experts_and_other_products_are_no_attention():
             x = (self.expert(x.flatten(0, 1)) * shares[:, :1]) @ torch.eye(E)
             return self.out(x).softmax(-1)
 
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        with capture(nn.Sequential(nn.TransformerEncoderLayer(E, H, 17, batch_first=True), Experts())):
-            pass
-        model = nn.Sequential(Experts())
-        with capture(model) as captured:
-            model(torch.randn(B, L, E))
+    class Gate(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return x.softmax(-1)
+
+    class Far(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inside = nn.Sequential(nn.Sequential(Gate()))
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.inside(x) @ torch.eye(E)
+
+    model = nn.ModuleList([Experts(), Far()])
+    with capture(model) as captured:
+        for one in model:
+            one(torch.randn(B, L, E))
     assert not captured.unseen
 
 

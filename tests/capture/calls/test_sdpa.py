@@ -155,6 +155,31 @@ def test_every_form_of_the_call(name):
     assert_close(captured["inner"].weights, explicit(q, k, **settings).reshape(shape), rtol=0, atol=1e-5)
 
 
+class OtherMask(Tensor):
+    """A tensor that says something of its own."""
+
+
+@pytest.mark.filterwarnings("ignore:Lower right causal bias will produce NaNs")
+@pytest.mark.parametrize(("q_len", "k_len"), [(Q, K), (K, Q)])
+def test_masks_of_other_classes(q_len, k_len):
+    from torch.nn.attention import bias  # it loads torch's compiler
+
+    q, k, model = some(B, H, q_len), some(B, H, k_len), Call()
+    for mask in (bias.causal_upper_left(q_len, k_len), bias.causal_lower_right(q_len, k_len)):
+        with capture(model, WEIGHTS) as captured:
+            output = model(q, k, k, mask)
+        keep = mask._materialize()
+        weights = explicit(q, k, keep).nan_to_num()  # of a query that may look nowhere
+        assert_close(captured[""].weights, weights)
+        assert_close(output, weights @ k)
+    other = torch.ones(q_len, k_len, dtype=torch.bool).as_subclass(OtherMask)
+    with (
+        capture(model),
+        pytest.raises(ArgumentError, match=r"model computes attention with a <class '.*OtherMask'>, which can't"),
+    ):
+        model(q, k, k, other)
+
+
 def test_positions_keywords_and_dropout():
     q, k, v = some(B, H, Q), some(B, H, K), some(B, H, K)
     with capture(Call(), WEIGHTS) as captured:

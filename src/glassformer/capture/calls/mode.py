@@ -1,5 +1,6 @@
 """See every call of torch's attention functions in a thread, and record those of chosen modules under their paths."""
 
+import threading
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
@@ -62,16 +63,30 @@ def capturing_calls(
     if not chosen:
         yield
         return
+    outer = _THREAD.modes
+    mode = _Calls(set(known), patterns, running, captured, want, is_inside_another=outer > 0)
     _CALLERS.update(chosen.values())
+    _THREAD.modes = outer + 1
     try:
-        with _Calls(set(known), patterns, running, captured, want):
+        with mode:
             yield
     finally:
+        _THREAD.modes = outer
         _CALLERS.difference_update(chosen.values())
 
 
 _CALLERS: set[nn.Module] = set()
 """The modules whose calls are being recorded."""
+
+
+class _Thread(threading.local):
+    """What each thread has of its own."""
+
+    modes = 0
+    """Number of modes that are on."""
+
+
+_THREAD = _Thread()
 
 
 class _Calls(TorchFunctionMode):
@@ -84,11 +99,14 @@ class _Calls(TorchFunctionMode):
         running: Running,
         captured: Captured,
         want: Want,
+        *,
+        is_inside_another: bool,
     ) -> None:
         super().__init__()
         self._known, self._patterns, self._want = known, patterns, want
         self._running, self._captured = running, captured
         self._own = OwnAttention()
+        self._is_inside_another = is_inside_another
         self._special: dict[Any, Callable[..., Any]] = {
             **dict.fromkeys(RECORDED, self._call_recorded),
             **dict.fromkeys(SOFTMAX, self._call_softmax),
@@ -120,7 +138,8 @@ class _Calls(TorchFunctionMode):
         name = self._caller()
         if name is not None:
             return self._record(RECORDED[func], name, func, args, settings)
-        return compute_flex(*args, **settings) if func is FLEX else func(*args, **settings)
+        ends_here = func is FLEX and not self._is_inside_another
+        return compute_flex(*args, **settings) if ends_here else func(*args, **settings)
 
     def _call_operator(self, func: Any, args: tuple[Any, ...], settings: dict[str, Any]) -> Any:
         """Call an operator of `torch.ops`, which is recorded if it is known, and noted if its name says attention."""
@@ -170,11 +189,12 @@ class _Calls(TorchFunctionMode):
 
     def _call_softmax(self, func: Callable[..., Any], args: tuple[Any, ...], settings: dict[str, Any]) -> Tensor:
         output = func(*args, **settings)
-        self._own.remember(output)
+        if (name := self._caller()) is not None:
+            self._own.remember(output, name)
         return output
 
     def _call_product(self, func: Callable[..., Any], args: tuple[Any, ...], settings: dict[str, Any]) -> Tensor:
-        if self._own.is_attention(args) and not in_backward() and (name := self._caller()) is not None:
+        if not in_backward() and (name := self._caller()) is not None and self._own.is_attention(args, name):
             self._note(name, "a softmax and a product of its own")
         return func(*args, **settings)
 

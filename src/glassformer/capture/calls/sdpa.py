@@ -1,9 +1,11 @@
 """Record a call of `F.scaled_dot_product_attention`, or of glassformer's `attend`."""
 
+import sys
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import Parameter
 
 from glassformer.attention.masks import causal_from_start
 from glassformer.attention.observe import observe
@@ -37,15 +39,14 @@ def record_scaled_dot_product(
     if k.shape[1] != v.shape[1]:  # one of them has a single head for all
         k, v = (x.expand(-1, max(k.shape[1], v.shape[1]), -1, -1) for x in (k, v))
     q_len, k_len = q.shape[2], k.shape[2]
-    mask = None if attn_mask is None else _of_four_axes(attn_mask, leading, k_len)
+    mask = None if attn_mask is None else _of_four_axes(_as_plain(attn_mask, place.name, q), leading, k_len)
     keep, bias = (mask, None) if mask is None or mask.dtype == torch.bool else (None, mask)
-    causal = is_causal
     if is_causal and q_len != k_len:  # torch counts both from their beginnings, observe from their ends
         before = causal_from_start(q_len, k_len, q.device)
-        keep, causal = before if keep is None else keep & before, False
+        keep, is_causal = before if keep is None else keep & before, False
     want = place.reserve(q.shape[0], q.shape[1], q_len, k_len)
     output, observation = observe(
-        q, k, v, keep=keep, bias=bias, causal=causal, scale=scale, dropout=dropout_p, want=want
+        q, k, v, keep=keep, bias=bias, causal=is_causal, scale=scale, dropout=dropout_p, want=want
     )
     place.add(observation)
     # Torch's fused forms lay the output out as (batch, length, heads, width), and models merge the heads by a view.
@@ -66,6 +67,20 @@ def _with_heads(x: Tensor, leading: torch.Size) -> Tensor:
     x = x[(None,) * (3 - x.dim())]
     x = x.expand(*leading, *x.shape[-3:])
     return x.flatten(0, -4) if leading else x[None]
+
+
+def _as_plain(mask: Tensor, name: str, q: Tensor) -> Tensor:
+    """Return a mask as a tensor of torch's own class, where it is a causal one of `torch.nn.attention.bias`."""
+    biases = sys.modules.get("torch.nn.attention.bias")  # loading it takes over a second
+    if biases is not None and isinstance(mask, biases.CausalBias):
+        q_len, k_len = mask.seq_len_q, mask.seq_len_kv
+        from_start = mask.variant == biases.CausalVariant.UPPER_LEFT
+        return torch.ones(q_len, k_len, dtype=torch.bool, device=q.device).tril(0 if from_start else k_len - q_len)
+    if type(mask) not in (Tensor, Parameter):
+        raise ArgumentError(
+            f"{name} computes attention with a mask of {type(mask)}, which observe doesn't: pass a Tensor"
+        )
+    return mask
 
 
 def _of_four_axes(mask: Tensor, leading: torch.Size, k_len: int) -> Tensor:
