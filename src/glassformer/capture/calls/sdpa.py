@@ -77,9 +77,7 @@ def _as_plain(mask: Tensor, name: str, q: Tensor) -> Tensor:
         from_start = mask.variant == biases.CausalVariant.UPPER_LEFT
         return torch.ones(q_len, k_len, dtype=torch.bool, device=q.device).tril(0 if from_start else k_len - q_len)
     if type(mask) not in (Tensor, Parameter):
-        raise ArgumentError(
-            f"{name} computes attention with a mask of {type(mask)}, which observe doesn't: pass a Tensor"
-        )
+        raise ArgumentError(f"{name} computes attention with a {type(mask)}, which can't be recorded: pass a Tensor")
     return mask
 
 
