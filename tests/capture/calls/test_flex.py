@@ -9,9 +9,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn.attention.flex_attention import AuxRequest, create_block_mask, flex_attention
 from torch.testing import assert_close
+from torch.utils.checkpoint import checkpoint
 
 from glassformer import Want, capture
 from glassformer.capture.calls.flex import compute_flex
+from glassformer.errors import ArgumentError
 
 B, H, Q, K, D, V = 2, 3, 5, 7, 11, 13  # distinct primes: a swapped axis cannot pass
 I, J = torch.arange(Q)[:, None], torch.arange(K)
@@ -121,6 +123,32 @@ def test_half_precision_and_autocast():
     with torch.no_grad(), torch.autocast("cpu", torch.bfloat16), capture(model, Want(weights=True)) as captured:
         assert model(q, k, v).dtype == torch.bfloat16
     assert_close(captured[""].weights, (q @ k.mT / math.sqrt(D)).softmax(-1), rtol=0.02, atol=0.02)
+
+
+def test_a_checkpointed_function_is_refused():
+    q = torch.randn(B, H, Q, D)
+
+    class Again(Flex):
+        def forward(self, x: Tensor) -> Tensor:
+            return checkpoint(flex_attention, x, x, x, use_reentrant=False)
+
+    model = Again()
+    message = (
+        r"model gives a checkpoint a function that calls flex_attention, which can't be recorded: give it a module"
+    )
+    with capture(model) as captured, pytest.raises(ArgumentError, match=message):
+        model(q)
+    assert not captured
+
+
+@torch.no_grad()
+def test_layers_of_another_kind_leave_it_as_it_is():
+    q, k, v = torch.randn(B, H, Q, D), torch.randn(B, H, K, D), torch.randn(B, H, K, V)
+    model = nn.ModuleDict({"known": nn.MultiheadAttention(4, 2), "flex": Flex()})
+    plain = model.flex(q, k, v, near)
+    with capture(model, layers="known") as captured:
+        assert_close(model.flex(q, k, v, near), plain)
+    assert not captured
 
 
 def test_gradients_reach_what_the_change_refers_to():

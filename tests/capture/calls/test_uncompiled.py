@@ -9,6 +9,7 @@ from torch.testing import assert_close
 
 from glassformer import capture
 from glassformer.capture.calls import uncompiled as module
+from glassformer.capture.calls.callers import may_call_flex
 from glassformer.capture.calls.uncompiled import uncompiled
 
 
@@ -42,6 +43,16 @@ def test_a_compiled_function_and_a_compiled_module_are_recorded(counter):
     assert counter.frame_count == before, "nothing was compiled again"
 
 
+@pytest.mark.filterwarnings("ignore:.*when there are global hooks on modules")
+def test_calls_of_a_compiled_model_are_recorded_for_the_model_in_it(counter):
+    inner, x = nn.Sequential(Inner()), torch.randn(2, 3, 5, 11)
+    model = torch.compile(inner, backend=counter)
+    plain = model(x)
+    with capture(inner) as captured:
+        assert_close(model(x), plain)
+    assert list(captured) == ["0"]
+
+
 def test_contexts_that_overlap_end_with_the_last(counter):
     @torch.compile(backend=counter)
     def double(x: Tensor) -> Tensor:
@@ -60,10 +71,10 @@ def test_contexts_that_overlap_end_with_the_last(counter):
 
 
 def test_callers_of_flex_attention_are_known_by_their_file():
-    assert not module._may_call_flex(Inner())
+    assert not may_call_flex(Inner())
     from torch.nn.attention import flex_attention
 
     class Flex(nn.Module):
         __module__ = flex_attention.__name__
 
-    assert module._may_call_flex(Flex())
+    assert may_call_flex(Flex())

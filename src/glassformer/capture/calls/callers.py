@@ -1,11 +1,13 @@
 """The modules of a model that may call attention themselves."""
 
 import inspect
+import sys
 from collections.abc import Collection
 from fnmatch import fnmatchcase
 from types import FunctionType
 
 from torch import nn
+from torch.nn.attention.flex_attention import flex_attention
 
 CALLS = ("scaled_dot_product_attention", "multi_head_attention_forward", "flex_attention", "varlen_attn")
 """Names of the functions whose calls are recorded."""
@@ -36,6 +38,12 @@ def names_a_call(module: nn.Module) -> bool:
     )
     codes = (getattr(function, "__code__", None) for function in functions)
     return any(call in code.co_names for code in codes if code is not None for call in CALLS)
+
+
+def may_call_flex(module: nn.Module) -> bool:
+    """Return whether the file of the module's class has imported `flex_attention`."""
+    files = (sys.modules.get(kind.__module__) for kind in type(module).__mro__ if kind is not nn.Module)
+    return any(value is flex_attention for file in files if file is not None for value in vars(file).values())
 
 
 def matches(name: str, patterns: Collection[str] | None) -> bool:

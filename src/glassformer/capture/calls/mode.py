@@ -15,7 +15,7 @@ from torch.overrides import TorchFunctionMode
 from glassformer.attention.attend import attend
 from glassformer.attention.functional import multi_head_attention_forward
 from glassformer.attention.want import Want
-from glassformer.capture.calls.callers import matches
+from glassformer.capture.calls.callers import matches, may_call_flex
 from glassformer.capture.calls.flex import compute_flex, record_flex
 from glassformer.capture.calls.multihead import record_multi_head
 from glassformer.capture.calls.own import PRODUCTS, SOFTMAX, OwnAttention
@@ -60,7 +60,7 @@ def capturing_calls(
     chosen = {name: module for name, module in callers.items() if matches(name, patterns)}
     if not _CALLERS.isdisjoint(chosen.values()):
         raise ArgumentError("model is being captured already: one capture at a time")
-    if not chosen:
+    if not chosen and not any(map(may_call_flex, callers.values())):
         yield
         return
     outer = _THREAD.modes
@@ -167,11 +167,17 @@ class _Calls(TorchFunctionMode):
 
         In the checkpoint of a function that is no module torch's own function makes the output, for its call in the
         backward pass can't be told from others. Facts come from a second call, whose tensors the checkpoint doesn't
-        see, and whose dropout takes no random numbers from it.
+        see, and whose dropout takes no random numbers from it. Raises ArgumentError if that is flex_attention, which
+        alone and uncompiled loses gradients of what its `score_mod` refers to.
         """
         place = self._place(name)
         if not self._running.is_in_function_to_repeat():
             return record(place, *args, **settings)
+        if func is FLEX and torch.is_grad_enabled():
+            raise ArgumentError(
+                f"{place.name} gives a checkpoint a function that calls flex_attention, which can't be recorded: give "
+                "it a module, or choose other layers"
+            )
         output = func(*args, **settings)
         if not in_backward():
             with saved_tensors_hooks(_as_it_is, _as_it_is), _random_numbers_apart(output):

@@ -7,7 +7,8 @@ from contextlib import ExitStack, contextmanager
 
 import torch
 from torch import nn
-from torch.nn.attention.flex_attention import flex_attention
+
+from glassformer.capture.calls.callers import may_call_flex
 
 _LOCK, _INSIDE = threading.Lock(), ExitStack()
 _count = 0
@@ -21,7 +22,7 @@ def uncompiled(callers: Iterable[nn.Module]) -> Iterator[None]:
     over a second, and without it nothing is compiled.
     """
     global _count
-    if "torch._dynamo" not in sys.modules and not any(map(_may_call_flex, callers)):
+    if "torch._dynamo" not in sys.modules and not any(map(may_call_flex, callers)):
         yield
         return
     with _LOCK:
@@ -35,9 +36,3 @@ def uncompiled(callers: Iterable[nn.Module]) -> Iterator[None]:
             _count -= 1
             if not _count:
                 _INSIDE.close()
-
-
-def _may_call_flex(module: nn.Module) -> bool:
-    """Return whether the file of the module's class has imported `flex_attention`."""
-    files = (sys.modules.get(kind.__module__) for kind in type(module).__mro__ if kind is not nn.Module)
-    return any(value is flex_attention for file in files if file is not None for value in vars(file).values())

@@ -53,7 +53,11 @@ def record_varlen(
     lse = facts["lse"] if want.lse else facts.pop("lse")
     place.add(Observation(facts, want, observation.batch))
     real = torch.arange(q.shape[2], device=q.device) < of_queries[:, None]
-    return output.transpose(1, 2)[real], lse.transpose(1, 2)[real].mT, torch.zeros(2, dtype=torch.uint64)
+    return (
+        output.transpose(1, 2)[real],
+        lse.transpose(1, 2)[real].mT,
+        torch.zeros(2, dtype=torch.uint64, device=q.device),
+    )
 
 
 def record_varlen_out(place: Place, out: Tensor, *arguments: Any) -> Tensor:
