@@ -37,11 +37,11 @@ class Place:
 
     name: str
     is_elsewhere: Callable[[], bool]
-    """Tells whether another thread is at work than the one that captures: its calls are not recorded."""
+    """Tell whether another thread is at work than the one that captures: its calls are not recorded."""
     reserve: Callable[[int, int, int, int], Want]
-    """Returns what the next call can afford, given its batch, heads, queries and keys."""
+    """Return the facts that the next call can afford, given its batch, heads, queries and keys."""
     add: Callable[[Observation], None]
-    """Takes what was observed in that call."""
+    """Take what was observed in that call."""
 
 
 class UnknownAttentionError(ArgumentError, KeyError):

@@ -83,6 +83,15 @@ def test_keys_that_a_cache_has_no_use_for_yet(varlen):
     assert not weights[2, ..., 2:].any()
 
 
+def test_positions_that_are_not_used_give_zeros(varlen):
+    q, k, v = (torch.randn(sum(n) + 3, H, D) for n in (OF_QUERIES, OF_KEYS, OF_KEYS))
+    model, used = Packed(varlen.varlen_attn), sum(OF_QUERIES)
+    with capture(model):
+        output = model(q, k, v)
+        assert_close(output[:used], model(q[:used], k[:-3], v[:-3]))
+    assert not output[used:].any()
+
+
 def test_an_output_that_is_given_is_filled(varlen):
     if not hasattr(varlen, "varlen_attn_out"):
         pytest.skip("this torch has no varlen_attn_out")

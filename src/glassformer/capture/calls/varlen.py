@@ -4,6 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
@@ -53,11 +54,9 @@ def record_varlen(
     lse = facts["lse"] if want.lse else facts.pop("lse")
     place.add(Observation(facts, want, observation.batch))
     real = torch.arange(q.shape[2], device=q.device) < of_queries[:, None]
-    return (
-        output.transpose(1, 2)[real],
-        lse.transpose(1, 2)[real].mT,
-        torch.zeros(2, dtype=torch.uint64, device=q.device),
-    )
+    unused = len(query) - int(of_queries.sum())
+    packed, sums = F.pad(output.transpose(1, 2)[real], (0, 0, 0, 0, 0, unused)), lse.transpose(1, 2)[real].mT
+    return packed, F.pad(sums, (0, unused)), torch.zeros(2, dtype=torch.uint64, device=q.device)
 
 
 def record_varlen_out(place: Place, out: Tensor, *arguments: Any) -> Tensor:
@@ -68,8 +67,9 @@ def record_varlen_out(place: Place, out: Tensor, *arguments: Any) -> Tensor:
 
 
 def _padded(packed: Tensor, lengths: Tensor) -> Tensor:
-    """Return (sequences, heads, length, width) of (positions, heads, width)."""
-    return pad_sequence(packed.split(lengths.tolist()), batch_first=True).transpose(1, 2)
+    """Return (sequences, heads, length, width) of (positions, heads, width), at whose end some may be unused."""
+    sizes = lengths.tolist()
+    return pad_sequence(packed[: sum(sizes)].split(sizes), batch_first=True).transpose(1, 2)
 
 
 def _keep(of_queries: Tensor, of_keys: Tensor, q_len: int, k_len: int, left: int, right: int) -> Tensor:
