@@ -64,6 +64,16 @@ def test_paths_of_the_modules_that_run_outermost_first():
     assert running.names == {}
 
 
+def test_a_module_whose_parts_are_called_is_at_work():
+    model = nn.Sequential(nn.Sequential(nn.Identity()), Leaf())
+    running, context = followed(model)
+    with context:
+        with running.at_work("0.0"):
+            model[1](torch.ones(1))
+        assert running.modules == []
+    assert model[1].seen == [["0.0", "1"]]
+
+
 def test_modules_of_other_models_do_not_count():
     model, other = nn.Sequential(Leaf()), nn.Sequential(Leaf())
     running, context = followed(model)

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise
@@ -42,6 +43,8 @@ class Place:
     """Return the facts that the next call can afford, given its batch, heads, queries and keys."""
     add: Callable[[Observation], None]
     """Take what was observed in that call."""
+    at_work: Callable[[], AbstractContextManager[None]]
+    """Return a context in which the module counts as running, so that what it calls is known to be its attention."""
 
 
 class UnknownAttentionError(ArgumentError, KeyError):
@@ -96,7 +99,8 @@ class Captured(Mapping[str, Observation]):
     def place(self, name: str) -> Place:
         """Return the place of an attention."""
         reserve, add = partial(self.reserve, name), partial(self.add, name)
-        return Place(name=name or "model", is_elsewhere=self.is_elsewhere, reserve=reserve, add=add)
+        at_work = partial(self._running.at_work, name)
+        return Place(name=name or "model", is_elsewhere=self.is_elsewhere, reserve=reserve, add=add, at_work=at_work)
 
     def has(self, name: str) -> bool:
         """Return whether there is a place for the calls of an attention."""

@@ -71,6 +71,17 @@ class Running:
                 self._hooks.clear()
                 self.names = {}  # the record that outlives the context must not keep the model alive
 
+    @contextmanager
+    def at_work(self, name: str) -> Iterator[None]:
+        """Let the module of a path be the innermost one inside the context, where its parts are called, and not it."""
+        self.modules.append(next(module for module, path in self.names.items() if path == name))
+        self._hooks.append(hooks_of_saved_tensors())
+        try:
+            yield
+        finally:
+            self.modules.pop()
+            self._hooks.pop()
+
     def is_elsewhere(self) -> bool:
         """Return whether another thread is at work, and not for this one, as autograd's threads are."""
         return threading.get_ident() != self._thread and not in_backward()

@@ -89,17 +89,18 @@ def recording_function(place: Place) -> AttentionFunction:
         both = asked
         if want is not None:
             both = replace(asked, head_mean=asked.head_mean or want.head_mean, weights=asked.weights or want.weights)
-        output, observation = observe(
-            problem.q,
-            problem.k,
-            problem.v,
-            keep=problem.keep,
-            bias=problem.bias,
-            causal=problem.causal,
-            scale=problem.scale,
-            dropout=dropout,
-            want=both,
-        )
+        with place.at_work():
+            output, observation = observe(
+                problem.q,
+                problem.k,
+                problem.v,
+                keep=problem.keep,
+                bias=problem.bias,
+                causal=problem.causal,
+                scale=problem.scale,
+                dropout=dropout,
+                want=both,
+            )
         tensors = observation.tensors()
         weights = None if want is None else tensors["head_mean" if want.head_mean else "weights"]
         for fact in set(both.asked) - set(asked.asked):
