@@ -123,6 +123,8 @@ class Captured(Mapping[str, Observation]):
         if in_backward():  # a checkpoint computes the call again: with the same facts, but they are recorded already
             known = zip(self._sizes[name], self._calls[name], strict=False)
             return next((call.want for before, call in known if before == sizes), want)
+        known = len(self._calls[name])
+        del self._sizes[name][known:], self._passes[name][known:]  # those of a call that failed
         self._sizes[name].append(sizes)
         self._passes[name].append(self._running.passes if self._running.modules else -len(self._passes[name]))
         if self._budget is None:

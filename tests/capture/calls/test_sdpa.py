@@ -198,6 +198,17 @@ def test_positions_keywords_and_dropout():
     assert_close(dropped.weights, (explicit(q, k) * 2).masked_fill(zeros, 0.0))
 
 
+def test_a_call_that_fails_leaves_no_trace():
+    model, q, k = Call(), some(B, H, Q), some(B, H, K)
+    with capture(model, WEIGHTS) as captured:
+        with pytest.raises(ArgumentError, match="dropout"):
+            model(q, k, k, dropout_p=2.0)
+        model(k, k, k)
+    assert captured.lengths("") == (K, K)
+    assert "3 heads, 7 queries x 7 keys" in repr(captured)
+    assert captured[""].weights.shape == (B, H, K, K)
+
+
 def test_a_model_as_in_timm(state_of):
     model, image = TimmViT().eval(), torch.randn(B, 3, 12, 8)
     plain, before = model(image), state_of(model)
