@@ -5,8 +5,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import torch
 from torch import nn
+from torch._C import _autograd
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 from torch.overrides import TorchFunctionMode
 from torch.utils.module_tracker import ModuleTracker
@@ -19,7 +19,7 @@ def hooks_of_saved_tensors() -> object:
 
     Torch tells only by a private name. Where it has it no longer, checkpoints can't be told.
     """
-    top = getattr(torch._C._autograd, "_top_saved_tensors_default_hooks", None)
+    top = getattr(_autograd, "_top_saved_tensors_default_hooks", None)
     return None if top is None else top(False)
 
 

@@ -94,7 +94,7 @@ class _Calls(TorchFunctionMode):
 
     def __init__(
         self,
-        known: Collection[nn.Module],
+        known: set[nn.Module],
         patterns: Collection[str] | None,
         running: Running,
         captured: Captured,

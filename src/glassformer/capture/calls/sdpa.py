@@ -69,7 +69,7 @@ def _with_heads(x: Tensor, leading: torch.Size) -> Tensor:
     return x.flatten(0, -4) if leading else x[None]
 
 
-def _as_plain(mask: Tensor, name: str, q: Tensor) -> Tensor:
+def _as_plain(mask: Any, name: str, q: Tensor) -> Tensor:
     """Return a mask as a tensor of torch's own class, where it is a causal one of `torch.nn.attention.bias`."""
     biases = sys.modules.get("torch.nn.attention.bias")  # loading it takes over a second
     if biases is not None and isinstance(mask, biases.CausalBias):

@@ -69,7 +69,7 @@ def record_varlen_out(place: Place, out: Tensor, *arguments: Any) -> Tensor:
 def _padded(packed: Tensor, lengths: Tensor) -> Tensor:
     """Return (sequences, heads, length, width) of (positions, heads, width), at whose end some may be unused."""
     sizes = lengths.tolist()
-    return pad_sequence(packed[: sum(sizes)].split(sizes), batch_first=True).transpose(1, 2)
+    return pad_sequence(list(packed[: sum(sizes)].split(sizes)), batch_first=True).transpose(1, 2)
 
 
 def _keep(of_queries: Tensor, of_keys: Tensor, q_len: int, k_len: int, left: int, right: int) -> Tensor:
