@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.testing import assert_close
 from torch.utils.checkpoint import checkpoint
 
-from glassformer import Want, capture
+from glassformer import Want, attend, capture, observe
 from glassformer.errors import ArgumentError
 
 B, H, Q, K, D = 2, 3, 5, 7, 11  # distinct primes: a swapped axis cannot pass
@@ -198,6 +198,27 @@ def test_positions_keywords_and_dropout():
     assert_close(dropped.weights, (explicit(q, k) * 2).masked_fill(zeros, 0.0))
 
 
+ATTEND: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "keep": {"keep": KEEP},
+    "bias": {"bias": torch.randn(1, H, Q, K)},
+    "causal": {"causal": True},
+}
+
+
+@pytest.mark.parametrize("name", ATTEND)
+def test_our_own_attend(name):
+    class Ours(nn.Module):
+        def forward(self, *arguments: Any, **settings: Any) -> Tensor:
+            return attend(*arguments, **settings)
+
+    model, q, k, v = Ours(), some(B, H, Q), some(B, H, K), some(B, H, K)
+    plain = model(q, k, v, **ATTEND[name])
+    with capture(model, WEIGHTS) as captured:
+        assert_close(model(q, k, v, **ATTEND[name]), plain)
+    assert_close(captured[""].weights, observe(q, k, v, **ATTEND[name], want=WEIGHTS)[1].weights)
+
+
 def test_a_call_that_fails_leaves_no_trace():
     model, q, k = Call(), some(B, H, Q), some(B, H, K)
     with capture(model, WEIGHTS) as captured:
@@ -288,28 +309,6 @@ def test_autocast_computes_in_its_dtype():
     call = Call()
     with torch.autocast("cpu", torch.bfloat16), capture(call, WEIGHTS) as captured:
         assert call(some(1, Q), some(1, K), some(1, K)).dtype == torch.bfloat16
-
-
-class OwnMultihead(nn.MultiheadAttention):
-    """A subclass with a forward pass of its own, as in open_clip or ESM."""
-
-    def forward(self, x: Tensor, **settings: Any) -> Any:
-        return F.multi_head_attention_forward(
-            *(x, x, x, self.embed_dim, self.num_heads, self.in_proj_weight, self.in_proj_bias, None, None, False, 0.0),
-            *(self.out_proj.weight, self.out_proj.bias),
-            **settings,
-        )
-
-
-@pytest.mark.parametrize("settings", [{}, {"need_weights": False}, {"average_attn_weights": False}])
-def test_multi_head_attention_forward(settings):
-    model, x = OwnMultihead(E, H), torch.randn(Q, B, E)
-    output, weights = model(x, **settings)
-    with capture(model, WEIGHTS) as captured:
-        same, again = model(x, **settings)
-    assert_close(same, output)
-    assert_close(again, weights)
-    assert_close(captured[""].weights, model(x, average_attn_weights=False)[1])
 
 
 def test_a_model_without_such_calls_says_what_to_do():
