@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.nn.attention.flex_attention import AuxRequest, create_block_mask, flex_attention
+from torch.nn.attention.flex_attention import AuxRequest, BlockMask, create_block_mask, flex_attention
 from torch.testing import assert_close
 from torch.utils.checkpoint import checkpoint
 
@@ -86,6 +86,34 @@ def test_every_change_of_the_scores(name):
     assert_close(one.lse, scores.logsumexp(-1))
     assert_close(one.max_score, scores.amax(-1))
     assert_close(statistics.lse, scores.logsumexp(-1))
+
+
+@pytest.mark.parametrize("full", [False, True])
+@torch.no_grad()
+def test_blocks_that_are_not_listed_are_skipped(full):
+    """As torch's kernels do; its eager form computes them."""
+    q, k, v = torch.randn(B, H, 5, D), torch.randn(B, H, 7, D), torch.randn(B, H, 7, V)
+    count, indices = (
+        torch.tensor([[[1, 2, 3]]]).int(),
+        torch.tensor([[[[1, 0, 0, 0], [3, 0, 0, 0], [0, 1, 2, 0]]]]).int(),
+    )
+    second = (torch.tensor([[[1, 0, 0]]]).int(), torch.tensor([[[[0, 0, 0, 0]] * 3]]).int()) if full else (None, None)
+    mask = BlockMask.from_kv_blocks(
+        count, indices, *second, BLOCK_SIZE=2, mask_mod=lambda b, h, i, j: j > 0, seq_lengths=(5, 7)
+    )
+    keep = torch.zeros(6, 8, dtype=torch.bool)
+    for row, columns in enumerate([[1], [0, 3], [0, 1, 2]]):
+        for column in columns:
+            keep[2 * row : 2 * row + 2, 2 * column : 2 * column + 2] = True
+    keep[:, 0] = False
+    keep[:2, :2] |= full
+    keep = keep[:5, :7]
+    model = Flex()
+    with capture(model, Want(weights=True)) as captured:
+        output = model(q, k, v, block_mask=mask)
+    weights = (q @ k.mT / math.sqrt(D)).masked_fill(~keep, -math.inf).softmax(-1)
+    assert_close(captured[""].weights, weights)
+    assert_close(output, weights @ v)
 
 
 @torch.no_grad()

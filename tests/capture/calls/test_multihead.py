@@ -37,6 +37,18 @@ def test_multi_head_attention_forward(settings):
     assert_close(captured[""].weights, model(x, average_attn_weights=False)[1])
 
 
+def test_autocast_computes_in_its_dtype():
+    model, x = OwnMultihead(E, H), torch.randn(Q, B, E)
+    with torch.autocast("cpu", torch.bfloat16):
+        output, weights = model(x)
+        with capture(model, WEIGHTS) as captured:
+            again, seen = model(x)
+    assert again.dtype == output.dtype == torch.bfloat16
+    assert_close(again, output, rtol=0.02, atol=0.02)
+    assert_close(seen, weights, rtol=0.02, atol=0.02, check_dtype=False)
+    assert_close(captured[""].weights.mean(1), weights, rtol=0.02, atol=0.02, check_dtype=False)
+
+
 class Inheriting(nn.MultiheadAttention):
     """A subclass that calls torch's forward pass, which has a fast path of one operator."""
 

@@ -60,13 +60,33 @@ def _compute(
     def modified(b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
         return score_mod(products[b, h, i, j], b, h, i, j)
 
-    keep = on_every_pair(block_mask[-1], batch, heads, q_len, k_len, query.device)
+    keep = _keep(block_mask, batch, heads, q_len, k_len)
     scores = on_every_pair(modified, batch, heads, q_len, k_len, query.device).masked_fill(~keep, -math.inf)
     zeros = query.new_zeros((), dtype=exact).expand(batch, heads, max(q_len, k_len), 1)
     values = value.to(exact).repeat_interleave(heads // value.shape[1], 1)
     output, observation = observe(zeros[:, :, :q_len], zeros[:, :, :k_len], values, bias=scores, want=want)
     statistics = (one / math.log(2) for one in (scores.logsumexp(-1), scores.amax(-1)))
     return (output.to(query.dtype), *statistics), observation
+
+
+def _keep(block_mask: tuple[Any, ...], batch: int, heads: int, q_len: int, k_len: int) -> Tensor:
+    """Return which keys a query may look at, by what `BlockMask.as_tuple` gives.
+
+    Torch's kernels skip the blocks that are not listed, and ask the function in those that are listed as partial. Its
+    eager form asks the function alone, which is the same where the blocks were made from it.
+    """
+    (_, _, count, indices, full_count, full_indices), (q_block, k_block, allow) = block_mask[:6], block_mask[-3:]
+    i, j = (torch.arange(n, device=count.device) // size for n, size in ((q_len, q_block), (k_len, k_block)))
+    keep = on_every_pair(allow, batch, heads, q_len, k_len, count.device)
+    keep = keep & _listed(count, indices, int(j[-1]) + 1)[:, :, i[:, None], j]
+    return keep if full_count is None else keep | _listed(full_count, full_indices, int(j[-1]) + 1)[:, :, i[:, None], j]
+
+
+def _listed(count: Tensor, indices: Tensor, columns: int) -> Tensor:
+    """Return (batch, heads, rows, columns) of blocks: those whose column is among the first indices of their row."""
+    real = torch.arange(indices.shape[-1], device=indices.device) < count[..., None]
+    listed = torch.zeros(*count.shape, columns + 1, dtype=torch.bool, device=indices.device)
+    return listed.scatter(-1, indices.long().where(real, columns), True)[..., :columns]
 
 
 def on_every_pair(
