@@ -112,7 +112,7 @@ def capture_into(
         stack.enter_context(uncompiled(callers.values()))
         stack.enter_context(running.followed())
         yield captured
-    if captured.unseen:
+    if captured.unseen or captured.is_blind:
         warnings.warn(captured.describe_unseen(), stacklevel=5)
 
 

@@ -167,8 +167,15 @@ class Captured(Mapping[str, Observation]):
             self.dropped.setdefault(name, f"{' and '.join(unknown)} {verb} not known from weights alone")
         self.add(name, observe_weights(weights, want))
 
+    @property
+    def is_blind(self) -> bool:
+        """Tell whether the model ran, and nothing in it was known to be attention, neither before nor then."""
+        return not self._wants and self._running.passes > 0
+
     def describe_unseen(self) -> str:
         """Return a text that names the modules whose attention could not be recorded, and says what to do."""
+        if not self.unseen:
+            return f"{NOTHING_SEEN}: where it computes attention, {UNSEEN_FIX}"
         named = [f"{name or 'model'} ({how})" for name, how in self.unseen.items()]
         more = f" and {len(named) - MOST_NAMED} more" if len(named) > MOST_NAMED else ""
         return f"capture could not record the attention of {', '.join(named[:MOST_NAMED])}{more}: {UNSEEN_FIX}"
@@ -199,13 +206,11 @@ class Captured(Mapping[str, Observation]):
         raise UnknownAttentionError(f"nothing was captured of {name!r}: {self._what_there_is()}")
 
     def _what_there_is(self) -> str:
-        if self.unseen:
+        if self.unseen or self.is_blind:
             return self.describe_unseen()
         if len(self):
             return f"choose one of {', '.join(self)}"
-        if self._wants or not self._running.passes:
-            return "choose one of none, for none was called"
-        return f"{NOTHING_SEEN}: where it computes attention, {UNSEEN_FIX}"
+        return "choose one of none, for none was called"
 
     def _groups(self, path: str) -> dict[str, list[int]]:
         """Return the names under which the calls of a module are read, each with the numbers of its calls."""
@@ -260,8 +265,6 @@ class Captured(Mapping[str, Observation]):
     def __repr__(self) -> str:
         names = list(self)
         lines = [f"Captured {len(names)} attention{'s' if len(names) != 1 else ''}"]
-        if not names and not self._wants and self._running.passes:
-            lines += [f"  {NOTHING_SEEN}", f"  where it computes attention, {UNSEEN_FIX}"]
         width = max(map(len, names), default=0)
         for name in names:
             numbers, path = self._numbers(name), self.path(name)
@@ -271,7 +274,7 @@ class Captured(Mapping[str, Observation]):
             lines.append(f"  {name:{width}}  {heads} heads, {queries} queries x {k_len} keys{calls}")
             if path in self.dropped:
                 lines.append(f"  {'':{width}}  {self.dropped[path]}")
-        if names and self.unseen:
+        if self.unseen or self.is_blind:
             lines.append(f"  {self.describe_unseen()}")
         return "\n".join(lines)
 

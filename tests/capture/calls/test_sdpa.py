@@ -317,10 +317,10 @@ def test_a_model_without_such_calls_says_what_to_do():
             return x
 
     model = Nothing()
-    with capture(model) as captured:
+    words = "the model ran, but called none of torch's attention functions: where it computes attention, call observe"
+    with pytest.warns(UserWarning, match=words), capture(model) as captured:
         model(some(B, Q))
-    words = "the model ran, but called none of torch's attention functions"
-    assert repr(captured).startswith(f"Captured 0 attentions\n  {words}\n  where it computes attention, call observe")
+    assert repr(captured).startswith(f"Captured 0 attentions\n  {words}")
     with pytest.raises(KeyError, match=words):
         _ = captured["layers.0"]
 
