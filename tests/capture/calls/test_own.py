@@ -6,8 +6,10 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.testing import assert_close
 
-from glassformer import capture
+from glassformer import Want, capture, observe
+from glassformer.attention.observe import observe_weights
 
 B, H, L, D = 2, 3, 5, 11
 E = H * D
@@ -57,6 +59,44 @@ def test_a_warning_names_the_module(name):
     assert "could not record the attention of own" in repr(captured)
     with pytest.raises(KeyError, match=r"nothing was captured of 'own': capture could not record the attention of own"):
         _ = captured["own"]
+
+
+@pytest.mark.parametrize("after", [False, True])
+def test_a_module_that_observes_its_weights_is_recorded(after):
+    class Telling(Own):
+        def forward(self, x: Tensor) -> Tensor:
+            q, k, v = self.qkv(x).unflatten(-1, (3, H, D)).permute(2, 0, 3, 1, 4)
+            weights = (q @ k.mT).softmax(-1)
+            y = weights @ v if after else None
+            self.seen = observe_weights(weights, Want(entropy=True))
+            return (weights @ v if y is None else y).transpose(1, 2).flatten(2)
+
+    model, x = nn.Sequential(Telling(torch.matmul)), torch.randn(B, L, E)
+    with capture(model, Want(weights=True, lse=True)) as captured:
+        model(x)
+    q, k, _ = model[0].qkv(x).unflatten(-1, (3, H, D)).permute(2, 0, 3, 1, 4)
+    assert_close(captured["0"].weights, (q @ k.mT).softmax(-1))
+    assert captured.dropped == {"0": "lse is not known from weights alone"}
+    assert set(model[0].seen.tensors()) == {"entropy"}
+    assert not captured.unseen
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.4])
+def test_a_module_that_calls_observe_is_recorded(dropout):
+    class Observing(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            output, self.seen = observe(x, x, x, causal=True, dropout=dropout, want=Want(weights=True))
+            return output
+
+    model, x = nn.Sequential(Observing()), torch.randn(B, H, L, D)
+    torch.manual_seed(3)
+    plain, number = model(x), torch.rand(1)
+    torch.manual_seed(3)
+    with capture(model, Want(weights=True, entropy=True)) as captured:
+        assert_close(model(x), plain)
+    assert torch.equal(torch.rand(1), number), "no more random numbers were taken"
+    assert_close(captured["0"].weights, model[0].seen.weights)
+    assert set(captured["0"].tensors()) == {"weights", "entropy"}
 
 
 def test_layers_that_were_not_asked_for_are_not_warned_of():

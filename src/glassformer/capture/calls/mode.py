@@ -2,7 +2,7 @@
 
 import threading
 from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -14,12 +14,18 @@ from torch.overrides import TorchFunctionMode
 
 from glassformer.attention.attend import attend
 from glassformer.attention.functional import multi_head_attention_forward
+from glassformer.attention.observe import observe, observe_weights
 from glassformer.attention.want import Want
 from glassformer.capture.calls.callers import matches, may_call_flex
 from glassformer.capture.calls.flex import compute_flex, record_flex
 from glassformer.capture.calls.multihead import record_multi_head
 from glassformer.capture.calls.own import PRODUCTS, SOFTMAX, OwnAttention
-from glassformer.capture.calls.sdpa import record_attend, record_scaled_dot_product
+from glassformer.capture.calls.sdpa import (
+    random_numbers_apart,
+    record_attend,
+    record_observe,
+    record_scaled_dot_product,
+)
 from glassformer.capture.calls.varlen import record_varlen, record_varlen_out
 from glassformer.capture.record import Captured, Place
 from glassformer.capture.running import Running, in_backward
@@ -33,6 +39,7 @@ RECORDED: dict[Any, Callable[..., Any]] = {
     F.multi_head_attention_forward: record_multi_head,
     multi_head_attention_forward: record_multi_head,
     attend: record_attend,
+    observe: record_observe,
     FLEX: record_flex,
 }
 """Functions whose calls are recorded, and what does it."""
@@ -106,12 +113,15 @@ class _Calls(TorchFunctionMode):
         self._known, self._patterns, self._want = known, patterns, want
         self._running, self._captured = running, captured
         self._own = OwnAttention()
+        self._told: set[str] = set()
+        """Paths of modules that tell their weights themselves."""
         self._is_inside_another = is_inside_another
         self._special: dict[Any, Callable[..., Any]] = {
             **dict.fromkeys(RECORDED, self._call_recorded),
             **dict.fromkeys(SOFTMAX, self._call_softmax),
             **dict.fromkeys(PRODUCTS, self._call_product),
             **dict.fromkeys(BACKWARD, self._call_backward),
+            observe_weights: self._call_observe_weights,
         }
 
     def __torch_function__(
@@ -180,7 +190,7 @@ class _Calls(TorchFunctionMode):
             )
         output = func(*args, **settings)
         if not in_backward():
-            with saved_tensors_hooks(_as_it_is, _as_it_is), _random_numbers_apart(output):
+            with saved_tensors_hooks(_as_it_is, _as_it_is), random_numbers_apart(output):
                 record(place, *args, **settings)
         return output
 
@@ -204,8 +214,20 @@ class _Calls(TorchFunctionMode):
             self._note(name, "a softmax and a product of its own")
         return func(*args, **settings)
 
+    def _call_observe_weights(self, func: Callable[..., Any], args: tuple[Any, ...], settings: dict[str, Any]) -> Any:
+        """Observe the weights that a module has computed itself, and record them."""
+        observation = func(*args, **settings)
+        if (name := self._caller()) is not None:
+            weights: Tensor = args[0]
+            self._place(name)
+            self._captured.add_weights(name, weights)
+            self._told.add(name)
+            self._captured.unseen.pop(name, None)
+        return observation
+
     def _note(self, name: str, how: str) -> None:
-        self._captured.unseen.setdefault(name, how)
+        if name not in self._told:
+            self._captured.unseen.setdefault(name, how)
 
     def _call_backward(self, func: Callable[..., Any], args: tuple[Any, ...], settings: dict[str, Any]) -> Any:
         self._running.suspended = self
@@ -217,10 +239,3 @@ class _Calls(TorchFunctionMode):
 
 def _as_it_is(tensor: Tensor) -> Tensor:
     return tensor
-
-
-def _random_numbers_apart(output: Tensor | tuple[Tensor, ...]) -> AbstractContextManager[None]:
-    """Return a context after which the random numbers of the output's device go on as if nothing had been drawn."""
-    device = (output if isinstance(output, Tensor) else output[0]).device
-    on_cpu = device.type == "cpu"
-    return torch.random.fork_rng([] if on_cpu else [device], device_type="cuda" if on_cpu else device.type)

@@ -1,6 +1,7 @@
-"""Record a call of `F.scaled_dot_product_attention`, or of glassformer's `attend`."""
+"""Record a call of `F.scaled_dot_product_attention`, or of glassformer's `attend` and `observe`."""
 
 import sys
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
@@ -8,6 +9,7 @@ from torch import Tensor
 from torch.nn import Parameter
 
 from glassformer.attention.masks import causal_from_start
+from glassformer.attention.observation import Observation
 from glassformer.attention.observe import observe
 from glassformer.capture.record import Place
 from glassformer.errors import ArgumentError
@@ -60,6 +62,21 @@ def record_attend(place: Place, q: Tensor, k: Tensor, v: Tensor, **settings: Any
     output, observation = observe(q, k, v, **settings, want=want)
     place.add(observation)
     return output
+
+
+def record_observe(place: Place, q: Tensor, k: Tensor, v: Tensor, **settings: Any) -> tuple[Tensor, Observation]:
+    """Return what `observe` does, and record it with the facts that the record wants, of the same dropped weights."""
+    want = place.reserve(q.shape[0], q.shape[1], q.shape[2], k.shape[2])
+    with random_numbers_apart(q):
+        place.add(observe(q, k, v, **{**settings, "want": want})[1])
+    return observe(q, k, v, **settings)
+
+
+def random_numbers_apart(like: Tensor | tuple[Tensor, ...]) -> AbstractContextManager[None]:
+    """Return a context after which the random numbers of a tensor's device go on as if nothing had been drawn."""
+    device = (like if isinstance(like, Tensor) else like[0]).device
+    on_cpu = device.type == "cpu"
+    return torch.random.fork_rng([] if on_cpu else [device], device_type="cuda" if on_cpu else device.type)
 
 
 def _with_heads(x: Tensor, leading: torch.Size) -> Tensor:
