@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
-from glassformer.capture.sightings import Sighting, facts_of, heads_of, series
+from glassformer.capture.sightings import HIGHEST, Sighting, facts_of, heads_of, series
 from glassformer.errors import ArgumentError, abridged
 from glassformer.pictures import ACCENT, FRAME, SMALL, add_bar, color_map, new_figure, style_map
 
@@ -55,7 +55,7 @@ def draw_heat(axes: Any, sightings: Sequence[Sighting], fact: str) -> None:
         for sighting in sightings
         for alarm in sighting.alarms
         if alarm.layer in first and alarm.head < heads[alarm.layer]
-        if (alarm.kind == "collapse") == (fact in ("entropy", "sink", "distance"))
+        if alarm.kind == "nan" or (alarm.kind == "runaway") == (fact in HIGHEST)
     ]
     count = f": {len(marks)} warnings" if len(marks) > 1 else ": 1 warning" if marks else ""
     if marks:
