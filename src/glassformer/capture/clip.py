@@ -1,9 +1,9 @@
 """Keeping attention scores from running away: `qk_clip` makes the weights of queries and keys smaller."""
 
 import math
-from collections.abc import Mapping
 
 import torch
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from glassformer.capture.sightings import Figures, Sighting
@@ -49,17 +49,19 @@ def qk_clip(model: nn.Module, seen: Sighting | Figures, threshold: float = THRES
             )
         scores = facts["max_score"]
         if heads := [head for head, score in enumerate(scores) if threshold < score < math.inf]:
-            _scale(attentions[layer], {head: math.sqrt(threshold / scores[head]) for head in heads})
+            factors = clipping_factors(torch.tensor(scores), threshold)
+            for rows in _queries_and_keys(attentions[layer]):
+                rows.view(len(factors), -1).mul_(factors[:, None].to(rows))
             clipped[layer] = heads
     return clipped
 
 
-def _scale(attention: nn.MultiheadAttention, factors: Mapping[int, float]) -> None:
-    """Multiply queries and keys of some heads by these factors."""
-    for rows in _queries_and_keys(attention):
-        by_head = rows.view(attention.num_heads, -1)
-        for head, factor in factors.items():
-            by_head[head] *= factor
+def clipping_factors(scores: Float[Tensor, " heads"], threshold: float) -> Float[Tensor, " heads"]:
+    """Return what to multiply queries and keys by: sqrt(threshold / s) for a head whose largest score s is above it.
+
+    1 for the others, and where s is not a finite number.
+    """
+    return torch.where((scores > threshold) & scores.isfinite(), (threshold / scores).sqrt(), 1.0)
 
 
 def _queries_and_keys(attention: nn.MultiheadAttention) -> list[Tensor]:
