@@ -121,12 +121,7 @@ def _without_autocast(function: Callable[..., _T]) -> Callable[..., _T]:
 @_without_autocast
 def _forward(problem: Problem, settings: _Settings) -> tuple[Tensor, Facts]:
     want = settings.want
-    if (
-        problem.q.device.type == "cuda"
-        and problem.variant is None
-        and choose.triton_is_there()
-        and choose.kernels_fit(problem.q, problem.v, want, settings.dropout)
-    ):
+    if _kernels_take(problem, settings):
         from glassformer.attention.kernels.gpu import attend_with_kernels
         from glassformer.attention.kernels.triton import OutOfResources
 
@@ -188,6 +183,16 @@ def _forward(problem: Problem, settings: _Settings) -> tuple[Tensor, Facts]:
             values.inner(p.shape[-1], group.inside(block).start).multiply(group.fold(p), out=group.fold(seen))
             output[place] = block.by_head(seen)
     return output, facts
+
+
+def _kernels_take(problem: Problem, settings: _Settings) -> bool:
+    """Return whether a GPU's kernels compute this in place of blocks."""
+    return (
+        problem.q.device.type == "cuda"
+        and problem.variant is None
+        and choose.triton_is_there()
+        and choose.kernels_fit(problem.q, problem.v, settings.want, settings.dropout)
+    )
 
 
 class Learns(NamedTuple):
