@@ -322,18 +322,21 @@ class MultiheadAttention(nn.MultiheadAttention):
         """Return the output projection of attention over projected heads; as a row again if the queries are packed."""
         dropout = self.dropout if self.training else 0.0
         if self._measure is not None and self.num_heads:
-            self._measure(self._pose(q, k, v, keep, causal))
+            self._measure(self._pose(q, k, v, keep, causal, packing))
         if not self.num_heads:
             heads = q
         elif self._attention is None:
             heads = attend(q, k, v, keep=keep, causal=causal, dropout=dropout)
         else:
-            heads, _ = self._attention(self._pose(q, k, v, keep, causal), dropout, None)
+            heads, _ = self._attention(self._pose(q, k, v, keep, causal, packing), dropout, None)
         x = heads.transpose(1, 2).flatten(2)
         return linear(x if packing is None else packing.gather(x), self.out_proj.weight, self.out_proj.bias)
 
-    def _pose(self, q: Tensor, k: Tensor, v: Tensor, keep: Tensor | None, causal: bool) -> Problem:
-        return Problem(q, k, v, keep, None, causal, 1 / math.sqrt(self.head_dim), q.dtype)
+    def _pose(
+        self, q: Tensor, k: Tensor, v: Tensor, keep: Tensor | None, causal: bool, packing: Packing | None
+    ) -> Problem:
+        queries = None if packing is None else packing.keep.mT
+        return Problem(q, k, v, keep, None, causal, 1 / math.sqrt(self.head_dim), q.dtype, queries=queries)
 
     @contextmanager
     def computed_by(self, attention: AttentionFunction) -> Iterator[None]:

@@ -37,6 +37,8 @@ class Problem:
     """True says that `keep` is `masks.causal_from_start`, which some forms needn't read."""
     variant: Variant | None = None
     """Change how scores become weights. Only the plain form and blocks know it."""
+    queries: Tensor | None = None
+    """True for the queries that are no padding (B, 1, L, 1). Only `capture` reads it: padding looks at nothing."""
 
     @property
     def masked(self) -> bool:
