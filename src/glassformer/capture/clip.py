@@ -14,7 +14,7 @@ THRESHOLD = 100.0
 
 
 @torch.no_grad()
-def qk_clip(model: nn.Module, seen: Sighting | Figures, threshold: float = THRESHOLD) -> dict[str, list[int]]:
+def qk_clip(model: nn.Module, seen: Sighting | Figures | None, threshold: float = THRESHOLD) -> dict[str, list[int]]:
     """Make smaller the queries and keys of heads whose largest score was above the threshold; return these heads.
 
     With the largest score s of a head its rows of both projections, biases too, are multiplied by sqrt(threshold / s),
@@ -22,9 +22,9 @@ def qk_clip(model: nn.Module, seen: Sighting | Figures, threshold: float = THRES
     Kimi K2, arXiv:2507.20534, section 2.1, which takes 100). Other heads, values and outputs stay as they are. A bias
     that is added to the scores, such as a mask's, isn't made smaller.
 
-    `seen` is what `watch` saw of this model in the step before: call it after the optimizer's step. For
-    torch.nn.MultiheadAttention and glassformer's. Raises ArgumentError for other attentions, and where `seen` has no
-    max_score.
+    `seen` is what `watch` saw of this model in the step before: call it after the optimizer's step. None, which `log`
+    returns of a step that wasn't looked at, leaves all as it is. For torch.nn.MultiheadAttention and glassformer's.
+    Raises ArgumentError for other attentions, and where `seen` has no max_score.
 
     >>> import torch
     >>> from glassformer import MultiheadAttention, Want, watch
@@ -39,7 +39,7 @@ def qk_clip(model: nn.Module, seen: Sighting | Figures, threshold: float = THRES
     if isinstance(threshold, bool) or not 0 < threshold < math.inf:
         raise ArgumentError(f"threshold must be a score above 0, got {shown(threshold)}: 100.0, say")
     attentions, clipped = torch_attentions(model), dict[str, list[int]]()
-    for layer, facts in (seen.figures if isinstance(seen, Sighting) else seen).items():
+    for layer, facts in (seen.figures if isinstance(seen, Sighting) else seen or {}).items():
         if "max_score" not in facts:
             raise ArgumentError(f"seen must have max_score, got {', '.join(facts)}: watch(want=Want(max_score=True))")
         if layer not in attentions:
