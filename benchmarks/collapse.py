@@ -28,7 +28,7 @@ from glassformer.run.names import CURVES, METRICS, WATCHED
 
 SIZES = dict(preset="tiny", d_model=64, heads=4, d_ff=128, encoder_layers=2, decoder_layers=2)
 COURSE = dict(learning_rate=0.1, warmup=150, cooldown=0.0, patience=0, max_updates=300, validate_every=150)
-OTHERS = dict(tokenizer="char", batch_tokens=512, precision="float32", score_pairs=50, watch=10)
+OTHERS = dict(tokenizer="char", batch_tokens=512, precision="float32", score_pairs=50, watch=10, threads=1)
 SHOWS = 0.1
 """Nats above its minimum at which a loss shows that something went wrong."""
 
@@ -41,7 +41,7 @@ def main(seeds: tuple[int, ...] = (1, 2, 3, 4, 5), clip: float = 0.0, picture: P
         clip: The largest score that is left as it is; 0 clips none.
         picture: Where to put the curves of the first training.
     """
-    torch.set_num_threads(2)
+    torch.set_num_threads(1)  # on cores that others use two threads wait for each other
     print(bench.machine())
     found: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory() as folder:
