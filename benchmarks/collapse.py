@@ -28,7 +28,7 @@ from glassformer.run.names import CURVES, METRICS, WATCHED
 
 SIZES = dict(preset="tiny", d_model=64, heads=4, d_ff=128, encoder_layers=2, decoder_layers=2)
 COURSE = dict(learning_rate=0.1, warmup=150, cooldown=0.0, patience=0, max_updates=300, validate_every=150)
-OTHERS = dict(tokenizer="char", batch_tokens=512, precision="float32", score_pairs=50, watch=10, threads=1)
+OTHERS = dict(tokenizer="char", batch_tokens=512, precision="float32", score_pairs=10, watch=10, threads=1)
 SHOWS = 0.1
 """Nats above its minimum at which a loss shows that something went wrong."""
 
