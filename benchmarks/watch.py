@@ -6,10 +6,11 @@ The step is the forward and backward pass of one MultiheadAttention (width 256, 
 so whatever else a model does makes the share smaller. Sides take turns in one process: no watch; a watch that doesn't
 look at this step; one that does, with its figures taken; and one whose largest scores are measured, as `--qk-clip` does
 in each step. Gradients are checked for equality first. Then a whole update of the small model, of 2,048 tokens in pairs
-of 10 to 40, with `--qk-clip` and without. Prints the times with and without, their ratio and its quartiles, and appends
-to benchmarks/results/watch.jsonl.
+of 10 to 40, with `--qk-clip` and without. On one thread, in the processor's time. Prints the times with and without,
+their ratio and its quartiles, and appends to benchmarks/results/watch.jsonl.
 """
 
+import time
 from functools import partial
 
 import bench
@@ -32,6 +33,7 @@ def main(seconds: float = 4.0) -> None:
     Args:
         seconds: For each comparison.
     """
+    torch.set_num_threads(1)
     print(bench.machine())
     for batch, length in SHAPES:
         bench.keep("watch", {"batch": batch, "length": length, **measure(batch, length, seconds)})
@@ -72,11 +74,11 @@ def measure(batch: int, length: int, seconds: float) -> dict[str, list[float]]:
             train()
             idle.log(2)
 
-        unlooked = bench.in_turn(train, train_unlooked, seconds=seconds)
+        unlooked = bench.in_turn(train, train_unlooked, seconds=seconds, clock=time.process_time)
         train_and_look()
         assert_close(attention.in_proj_weight.grad, plain, rtol=1e-3, atol=1e-3)
-        seen = bench.in_turn(train, train_and_look, seconds=seconds)
-    measured = bench.in_turn(train, train_and_measure, seconds=seconds)
+        seen = bench.in_turn(train, train_and_look, seconds=seconds, clock=time.process_time)
+    measured = bench.in_turn(train, train_and_measure, seconds=seconds, clock=time.process_time)
     found = {}
     for name, pair in (("looked at", seen), ("other steps", unlooked), ("measured", measured)):
         found[name] = [pair.ratio, pair.lowest, pair.highest]
@@ -102,7 +104,7 @@ def measure_update(seconds: float) -> list[float]:
     def update(step: Step) -> None:
         step.update([batch], rate=1e-4, number=next(numbers))
 
-    pair = bench.in_turn(partial(update, plain), partial(update, clipped), seconds=seconds)
+    pair = bench.in_turn(partial(update, plain), partial(update, clipped), seconds=seconds, clock=time.process_time)
     print(f"an update of the small model, clipped {pair}")
     return [pair.ratio, pair.lowest, pair.highest]
 
