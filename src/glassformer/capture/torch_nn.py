@@ -79,6 +79,14 @@ class _Uncaptured:
         self._module._qkv_same_embed_dim = self._module.in_proj_weight is not None
 
 
+def _without_padding(problem: Problem) -> Tensor | None:
+    """Return where a query may look, which is nowhere for padding: its facts would say nothing."""
+    queries, keep = problem.queries, problem.keep
+    if queries is None or queries.all():
+        return keep
+    return queries.expand(-1, -1, -1, problem.k.shape[2]) if keep is None else queries & keep
+
+
 def recording_function(place: Place) -> AttentionFunction:
     """Return an attention function that records what it computes."""
 
@@ -94,7 +102,7 @@ def recording_function(place: Place) -> AttentionFunction:
                 problem.q,
                 problem.k,
                 problem.v,
-                keep=problem.keep,
+                keep=_without_padding(problem),
                 bias=problem.bias,
                 causal=problem.causal,
                 scale=problem.scale,
