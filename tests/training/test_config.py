@@ -156,7 +156,7 @@ def test_json_round_trip():
 def test_a_run_continues_where_it_stands_with_what_limits_memory_or_a_wild_loss_call_for():
     changes = dict(max_updates=11, max_epochs=7, max_minutes=0.5, patience=3, checkpoint_seconds=60.0)
     changes |= dict(batch_tokens=512, accumulate=3, shard=True, device="cpu", precision="float32", threads=1)
-    changes |= dict(learning_rate=1e-4, weight_decay=0.1, clip_norm=0.5, max_left_out=7)
+    changes |= dict(learning_rate=1e-4, weight_decay=0.1, clip_norm=0.5, qk_clip=50.0, max_left_out=7)
     asked = TrainConfig(out=Path("elsewhere"), resume=True, **changes)
     continued = config(overwrite=True, seed=7, max_updates=5).continued(asked.out, asked.changes())
     assert continued == config(out=asked.out, seed=7, **changes)
