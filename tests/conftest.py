@@ -78,7 +78,8 @@ def write_random_run(
             model.output_bias.normal_(std=0.5)
     folder.mkdir(parents=True, exist_ok=True)
     write_weights(folder, model.state_dict())
-    write_config(folder, config, source, target, TrainingRecord(settings={"note": "Grüße"}))
+    record = TrainingRecord(settings={"note": "Grüße"}, languages=("en", "de"))
+    write_config(folder, config, source, target, record)
     return load_run(folder)
 
 

@@ -227,7 +227,8 @@ def test_a_reader_that_leaves_is_no_error(here, run_command):
         assert wait_for_line(translate.stdout) != b""
         translate.stdout.close()
         code = translate.wait(60)
-        assert (code, translate.stderr.read()) == (0, b"")
+        said = [line for line in translate.stderr.read().splitlines() if b"compiling" not in line]
+        assert (code, said) == (0, [])
 
 
 def test_killed_and_interrupted_it_is_resumed_to_the_same_bytes(here, run_command):

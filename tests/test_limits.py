@@ -69,7 +69,10 @@ REFUSED = [
     *((TrainConfig, name, 10**10, BILLION) for name in ("warmup", "max_epochs", "max_updates", "patience")),
     *((TrainConfig, name, 10**10, BILLION) for name in ("validate_every", "max_left_out")),
     *((TrainConfig, name, math.inf, BILLION) for name in ("max_minutes", "checkpoint_seconds")),
-    *((TrainConfig, name, 1e300, "1e9") for name in ("max_ratio", "clip_norm", "r_drop", "guide", "weight_decay")),
+    *(
+        (TrainConfig, name, 1e300, "1e9")
+        for name in ("max_ratio", "clip_norm", "qk_clip", "r_drop", "guide", "weight_decay")
+    ),
     (TrainConfig, "clip_norm", math.inf, "1e9"),  # JSON has no infinity, and config.json is JSON
     (TrainConfig, "learning_rate", 1e300, r"1e\+38"),
     *((kind, "threads", 100_000, "1,024") for kind in (TrainConfig, PruneConfig)),

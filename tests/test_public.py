@@ -19,8 +19,8 @@ NAMES = [
     *("GlassformerError", "ModelConfig", "MultiheadAttention", "Observation", "PairFiles", "PruneConfig", "RunFolder"),
     *("Score", "SearchConfig", "TrainConfig", "TrainResult", "Transformer", "Translation", "Translator", "Want"),
     *("attend", "capture", "compare_speed", "from_torch", "multi_head_attention_forward", "observe"),
-    *("observe_weights", "open_run"),
-    *("page", "prune", "replace_attention", "resume", "score", "train", "train_once", "translate_file", "watch"),
+    *("observe_weights", "open_run", "page", "prune", "qk_clip"),
+    *("replace_attention", "resume", "score", "train", "train_once", "translate_file", "watch"),
 ]
 
 

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from glassformer.attention.replace import replace_attention
     from glassformer.attention.want import Want
     from glassformer.capture.capture import capture
+    from glassformer.capture.clip import qk_clip
     from glassformer.capture.watch import watch
     from glassformer.errors import GlassformerError
     from glassformer.generation.config import SearchConfig
@@ -62,6 +63,7 @@ _HOME = {
     "open_run": "run.folder",
     "page": "page.report",
     "prune": "insight.prune",
+    "qk_clip": "capture.clip",
     "replace_attention": "attention.replace",
     "resume": "training.train",
     "score": "text.scores",
@@ -98,6 +100,7 @@ __all__ = [  # sorted; pinned by tests/test_public.py
     "open_run",
     "page",
     "prune",
+    "qk_clip",
     "replace_attention",
     "resume",
     "score",

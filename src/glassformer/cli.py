@@ -1,5 +1,6 @@
 """The command line: which command is meant, and how errors end it. torch loads when a command runs."""
 
+import logging
 import os
 import sys
 import warnings
@@ -65,6 +66,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     # one other busy process training got less than a tenth as far. torch's OpenMP reads this when it is loaded.
     os.environ.setdefault("GOMP_SPINCOUNT", "2000")
     warnings.showwarning = _warn
+    _show_log()
     if isinstance(sys.stdout, TextIOWrapper):
         # The name of a file that isn't UTF-8 is printed as it is; what another encoding lacks, as its code.
         sys.stdout.reconfigure(errors="surrogateescape" if sys.stdout.encoding == "utf-8" else "backslashreplace")
@@ -132,6 +134,15 @@ def _warn(message: Warning | str, *_: object) -> None:
         print(f"glassformer: warning: {_as_line(message)}", file=sys.stderr)
     except OSError:
         _discard(sys.stderr)
+
+
+def _show_log() -> None:
+    """Show on standard error what the package logs: what takes long, and why."""
+    handler = logging.StreamHandler()
+    handler.setFormatter(logging.Formatter("glassformer: %(message)s"))
+    log = logging.getLogger("glassformer")
+    log.handlers = [handler]
+    log.setLevel(logging.INFO)
 
 
 def _discard(stream: TextIO) -> None:

@@ -19,6 +19,7 @@ from glassformer.attention import functional
 from glassformer.attention.attend import attend
 from glassformer.attention.functional import multi_head_attention_forward
 from glassformer.attention.kernels import choose
+from glassformer.attention.kernels.blocks import Problem
 from glassformer.attention.multihead import MultiheadAttention
 from glassformer.attention.observe import observe, observe_problem
 from glassformer.attention.replace import replace_attention
@@ -476,3 +477,24 @@ def test_float16_with_a_mask_of_another_type_is_the_error_it_was(monkeypatch):
     ours, x = MultiheadAttention(E, H, dtype=torch.float16), torch.randn(Q, B, E, dtype=torch.float16)
     with pytest.raises(ArgumentError, match="must have the query's dtype"):
         ours(x, x, x, attn_mask=torch.zeros(Q, Q))
+
+
+def test_measured_by_shows_what_attention_is_computed_from_and_changes_nothing():
+    attention = MultiheadAttention(8, 2, batch_first=True)
+    x = torch.randn(3, 5, 8)
+    shown: list[Problem] = []
+    padding = torch.arange(5) >= torch.tensor([[5], [3], [4]])
+    expected = attention(x, x, x, key_padding_mask=padding)
+    q, k, v = attention.project(x)
+    by_parts = attention.attend(q, k, v, causal=True)
+    with attention.measured_by(shown.append):
+        assert all(map(torch.equal, attention(x, x, x, key_padding_mask=padding), expected))
+        assert torch.equal(attention.attend(q, k, v, causal=True), by_parts)
+        assert copy.deepcopy(attention)._measure is None
+        with pytest.raises(ArgumentError, match="measured already"), attention.measured_by(shown.append):
+            pass
+    attention(x, x, x)
+    assert [(of.causal, of.keep is None) for of in shown] == [(False, False), (True, True)]
+    assert_close(shown[0].q, q)
+    assert shown[1].q is q
+    assert shown[1].k is k

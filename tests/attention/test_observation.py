@@ -14,10 +14,16 @@ from glassformer.attention.want import SUMMARY, Want
 from glassformer.errors import ArgumentError
 
 B, H, Q, K, D, M = 2, 3, 5, 7, 11, 2  # distinct primes: a swapped axis cannot pass
-FLAGS = ("entropy", "received", "distance", "lse", "head_mean", "weights")
-WANT = Want(**dict.fromkeys(FLAGS, True), top=M, rows=(1,), pooled=3, pooled_heads=4)
+FLAGS = ("entropy", "received", "distance", "lse", "max_score", "head_mean", "weights")
+MASS, ALIGNED = torch.arange(K) % 3 == 0, torch.eye(Q, K, dtype=torch.bool)[None]
+WANT = Want(
+    **dict.fromkeys(FLAGS, True),
+    **{"sink": M, "mass": MASS[None, None, None], "agreement": ALIGNED, "top": M},
+    **{"rows": (1,), "pooled": 3, "pooled_heads": 4},
+)
 SHAPES = {
-    **dict.fromkeys(("entropy", "distance", "lse"), (B, H, Q)),
+    **dict.fromkeys(("entropy", "distance", "lse", "max_score", "sink", "mass"), (B, H, Q)),
+    "agreement": (B, H),
     **dict.fromkeys(("top", "top_keys"), (B, H, Q, M)),
     "received": (B, H, K),
     "rows": (B, H, 1, K),
@@ -108,8 +114,8 @@ def test_one_entry_has_no_length(count):
 
 WISHES = {
     **dict.fromkeys(FLAGS, "True"),
-    **dict.fromkeys(("top", "pooled", "pooled_heads"), "8"),
-    "rows": r"\(0,\)",
+    **dict.fromkeys(("sink", "top", "pooled", "pooled_heads"), "8"),
+    **{"rows": r"\(0,\)", "mass": "mask", "agreement": "alignment"},
 }
 
 
@@ -167,15 +173,17 @@ def test_to_pandas():
     pytest.importorskip("pandas", reason="needs pandas: pip install 'glassformer[pandas]'")
     seen = see()
     columns = {"entropy": seen.entropy, "distance": seen.distance, "lse": seen.lse}
+    columns |= {"max_score": seen.max_score, "sink": seen.sink, "mass": seen.mass}
     for name, of_top in (("top", seen.top.weights), ("top_keys", seen.top.keys)):
         columns |= {f"{name}_{n + 1}": of_top[..., n] for n in range(M)}
     tables = seen.to_pandas()
-    assert set(tables) == {"queries", "keys"}
+    assert set(tables) == {"queries", "keys", "heads"}
     for axis, table, expected in (
-        ("query", tables["queries"], columns),
-        ("key", tables["keys"], {"received": seen.received}),
+        (["query"], tables["queries"], columns),
+        (["key"], tables["keys"], {"received": seen.received}),
+        ([], tables["heads"], {"agreement": seen.agreement}),
     ):
-        assert list(table.index.names) == ["entry", "head", axis]
+        assert list(table.index.names) == ["entry", "head", *axis]
         assert list(table.columns) == list(expected)
         for name, x in expected.items():
             assert len(table) == x.numel()
@@ -188,6 +196,7 @@ def test_to_pandas_of_one_entry_and_of_maps():
     queries = seen[1].to_pandas()["queries"]
     assert queries.index.get_level_values("entry").unique().tolist() == [0]
     assert queries["entropy"].tolist() == pytest.approx(seen.entropy[1].flatten().tolist())
+    assert seen[1].to_pandas()["heads"]["agreement"].tolist() == pytest.approx(seen.agreement[1].tolist())
     assert set(see(Want(received=True)).to_pandas()) == {"keys"}
     assert see(Want(weights=True, pooled=2)).to_pandas() == {}
 
@@ -208,11 +217,17 @@ def by_hand() -> Observation:
         "received": torch.tensor([[[0.5, 1.0, 0.5], [0.0, 0.25, 0.75]]]),
         "distance": torch.tensor([[[1.0, 1.0], [2.0, 0.0]]]),
         "lse": torch.tensor([[[-1.5, 2.0], [1.0, -math.inf]]]),
+        "max_score": torch.tensor([[[-2.0, 1.5], [0.5, -math.inf]]]),
+        "sink": torch.tensor([[[0.5, 0.75], [0.25, 0.0]]]),
+        "mass": torch.tensor([[[1.0, 0.5], [0.0, 0.0]]]),
+        "agreement": torch.tensor([[0.5, 0.25]]),
         "top": torch.tensor([[[[0.5, 0.25], [0.75, 0.125]], [[0.75, 0.25], [0.0, 0.0]]]]),
         "top_keys": torch.tensor([[[[0, 1], [1, 2]], [[2, 1], [-1, -1]]]]),
         "pooled": torch.zeros(1, 2, 3),
     }
-    return Observation(found, Want(entropy=True, received=True, distance=True, lse=True, top=2, pooled=3), batch=1)
+    names = ("entropy", "received", "distance", "lse", "max_score")
+    masks = {"mass": torch.ones(1, 1, 1, 3, dtype=torch.bool), "agreement": torch.ones(1, 2, 3, dtype=torch.bool)}
+    return Observation(found, Want(**dict.fromkeys(names, True), **masks, sink=1, top=2, pooled=3), batch=1)
 
 
 def test_its_text_is_a_line_for_each_fact():
@@ -222,6 +237,10 @@ def test_its_text_is_a_line_for_each_fact():
         "  received     most by key 1 of head 0: 50.0% of that head's attention  (1 x 2 x 3)",
         "  distance     1.33 positions on average; head 0 1.00, head 1 2.00  (1 x 2 x 2)",
         "  lse          -1.50 to 2.00  (1 x 2 x 2)",
+        "  max_score    -2.00 to 1.50  (1 x 2 x 2)",
+        "  sink         50.0% of a query's weight on average; head 1 25.0%, head 0 62.5%  (1 x 2 x 2)",
+        "  mass         50.0% of a query's weight on average; head 1 0.0%, head 0 75.0%  (1 x 2 x 2)",
+        "  agreement    37.5% of an aligned query's weight on average; head 1 25.0%, head 0 50.0%  (1 x 2)",
         "  top          the first 50.0%, all 2 65.6% of a query's weight  (1 x 2 x 2 x 2)",
         "  pooled       1 x 2 x 3",
     ]
@@ -297,8 +316,12 @@ def test_a_panel_for_each_fact(tmp_path):
         "how far each query looks, positions",
         "attention received by each key",
         "log-sum-exp of each query's scores",
+        "largest score of each query",
+        "weight of each query on the first keys",
+        "weight of each query inside the mask",
         "largest weight of each query",
         "weights of single queries, mean of heads",
+        "weight of aligned queries on their keys",
     ]
     assert figure.get_suptitle() == "entry 0 of 2"
     figure.savefig(tmp_path / "all.png")
@@ -311,6 +334,12 @@ def test_it_draws_the_numbers():
     for title, numbers in (("entropy of each query, nats", one.entropy), ("weights, mean of heads", one.head_mean)):
         assert torch.equal(torch.from_numpy(panel(figure, title).images[0].get_array().data), numbers)
     assert figure.get_suptitle() == ""
+
+
+def test_agreement_is_a_bar_for_each_head():
+    one = plotted(Want(agreement=ALIGNED))[1]
+    bars = panel(one.plot(), "weight of aligned queries on their keys").patches
+    assert [bar.get_height() for bar in bars] == pytest.approx(one.agreement.tolist())
 
 
 def test_what_is_nowhere_seen_is_left_blank(tmp_path):

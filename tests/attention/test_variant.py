@@ -7,13 +7,15 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.testing import assert_close
 
 from glassformer.attention.kernels import choose
 from glassformer.attention.kernels.blocks import Problem, groups
+from glassformer.attention.kernels.blockwise import _kernels_take, _Settings
 from glassformer.attention.observe import observe, observe_weights
 from glassformer.attention.variant import Variant
-from glassformer.attention.want import NOTHING, Want
+from glassformer.attention.want import NOTHING, SUMMARY, Want
 from glassformer.errors import ArgumentError
 
 B, H, Q, K, D, V = 2, 3, 11, 13, 5, 7  # distinct primes: a swapped axis cannot pass
@@ -354,3 +356,38 @@ WRONG = {
 def test_wrong_arguments_are_explained(message):
     with pytest.raises(ArgumentError, match=message):
         observe(*heads(), **({"want": NOTHING} | WRONG[message]))
+
+
+# Which form computes them
+
+
+@pytest.mark.parametrize("names", [(), *((name,) for name in KINDS)], ids=lambda names: names[0] if names else "none")
+def test_compiled_functions_leave_them_to_the_blocks(names, monkeypatch):
+    if not choose.compiler_is_there():
+        pytest.skip("numba isn't installed, or there is no FMA here")
+    from glassformer.attention.kernels.compiled import attend as compiled
+
+    taken: list[Problem] = []
+    attend_compiled = compiled.attend_compiled
+    monkeypatch.setattr(compiled, "attend_compiled", lambda of, want: taken.append(of) or attend_compiled(of, want))
+    monkeypatch.setattr(choose, "COMPILED_FROM_SCORES", 0)
+    monkeypatch.setattr(choose, "BLOCKS_FROM_SCORES", 0)
+    observe(*heads(dtype=torch.float32), **{name: KINDS[name] for name in names})
+    assert len(taken) == (not names)
+
+
+VARIANTS = {
+    "softcap": Variant(softcap=1.3),
+    "sinks": Variant(sinks=torch.zeros(H)),
+    "window": Variant(left=3, right=2),
+    "slopes": Variant(slopes=torch.ones(H)),
+}
+
+
+@pytest.mark.parametrize("name", ["none", *VARIANTS])
+def test_a_gpus_kernels_leave_them_to_the_blocks(name, monkeypatch):
+    monkeypatch.setattr(choose, "triton_is_there", lambda: True)
+    with FakeTensorMode():  # tensors that say they are on a GPU, where there is none
+        q = torch.empty(B, H, Q, D, device="cuda")
+        of = Problem(q, q, q, None, None, False, 1.0, torch.float32, variant=VARIANTS.get(name))
+        assert _kernels_take(of, _Settings(0.0, 0, SUMMARY)) == (name == "none")

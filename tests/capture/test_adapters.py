@@ -13,10 +13,12 @@ from torch.testing import assert_close
 from glassformer import Want, capture
 from glassformer.errors import ArgumentError
 
+ROOT = Path(__file__).parents[2]
+
 
 @pytest.fixture(scope="module")
 def families() -> ModuleType:
-    sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
+    sys.path.insert(0, str(ROOT / "benchmarks"))
     try:
         import families
     finally:
@@ -24,7 +26,10 @@ def families() -> ModuleType:
     return families
 
 
-ADAPTED = ("mpnet", "deberta-v2", "gpt_neo", "gptj", "bloom", "mpt", "xlnet")
+ADAPTED = (
+    *("mpnet", "deberta", "deberta-v2", "gpt_neo", "gptj", "codegen", "openai-gpt", "bloom", "mpt", "xlnet", "xlm"),
+    *("roformer", "megatron-bert", "rembert", "convbert", "big_bird", "swinv2"),
+)
 
 
 @pytest.mark.parametrize("name", [*ADAPTED, "falcon", "gemma2", "gpt_oss", "albert", "swin", "siglip"])
@@ -76,8 +81,16 @@ def test_other_code_of_hugging_face_is_refused_with_what_to_do():
         capture(transformers.LongformerModel(config)).__enter__()
 
 
+def test_the_table_of_the_docs_is_the_one_that_was_measured(families):
+    text = (ROOT / "docs" / "inside.md").read_text(encoding="utf-8")
+    lines = text.split("<!-- families: benchmarks/families.py --markdown -->")[1].split("<!-- end of families -->")[0]
+    measured = families.bench.last("families", "families")
+    assert list(measured) == list(families.FAMILIES), "run benchmarks/families.py again"
+    assert lines.strip() == families.table({name: families.Outcome(**one) for name, one in measured.items()})
+
+
 def test_the_table_names_what_is_covered_and_what_is_not(families):
     outcomes = {"bert": families.Outcome(attentions=2), "t5": families.Outcome(why="a reason")}
     lines = families.table(outcomes).splitlines()
-    assert "| text, encoders and decoders | bert |" in lines
-    assert lines[-1] == "| refused | t5: a reason |"
+    assert "| text | bert |" in lines
+    assert lines[-1] == "| not covered: a reason | t5 |"

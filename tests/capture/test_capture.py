@@ -88,7 +88,6 @@ def test_a_second_capture_and_an_error_inside_leave_the_model_as_before(make, st
     [
         (torch.compile, r"model is compiled, .* capture model\._orig_mod"),
         (lambda model: nn.Sequential(torch.compile(model)), r"model\.0 is compiled, .* capture model\.0\._orig_mod"),
-        (lambda model: model.compile() or model, r"model is compiled by its compile\(\)"),
         (lambda model: torch.jit.trace(model, torch.randn(1, 5, 24), check_trace=False), "model is TorchScript"),
     ],
 )

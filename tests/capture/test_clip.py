@@ -62,6 +62,13 @@ def test_values_and_outputs_are_left_alone():
     assert_close(attention.out_proj.weight, before["out_proj.weight"])
 
 
+def test_a_step_that_was_not_looked_at_clips_nothing():
+    attention = KINDS["ours"]()
+    before = attention.in_proj_weight.detach().clone()
+    assert qk_clip(attention, None, 1e-6) == {}
+    assert torch.equal(attention.in_proj_weight, before)
+
+
 def train(attention: MultiheadAttention, threshold: float | None) -> list[float]:
     """Pull the scores up for 30 steps, and return the largest after each."""
     x = torch.randn(B, L, E)

@@ -7,6 +7,7 @@ from copy import deepcopy
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import nn
 from torch.testing import assert_close
 
@@ -50,7 +51,19 @@ class Steps(nn.Module):
         return found[0] if isinstance(found, tuple) else found
 
 
+class Calls(nn.Module):
+    """Calls torch's attention."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(D, D)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return F.scaled_dot_product_attention(self.linear(x), x, x)
+
+
 MODELS = {
+    "calls": lambda: nn.Sequential(Calls(), Calls()),
     "torch": torch_model,
     "ours": Ours,
     "labml's": lambda: Steps(multi_head.MultiHeadAttention(H, D, 0.0)),

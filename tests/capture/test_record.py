@@ -107,6 +107,26 @@ def test_calls_on_different_inputs_are_kept_apart(first, second):
         _ = captured[""]
 
 
+@torch.no_grad()
+def test_steps_of_generation_are_joined_with_every_fact():
+    attention = nn.MultiheadAttention(24, 3, batch_first=True)
+    x = torch.randn(2, 7, 24)
+    aligned = torch.eye(7, dtype=torch.bool)[None]
+    numbers = dict.fromkeys(("entropy", "received", "lse", "max_score"), True)
+    mass = {"mass": torch.arange(7)[None, None, None] % 2 == 0}
+    causal = nn.Transformer.generate_square_subsequent_mask(7)
+    with capture(attention, Want(**numbers, **mass, sink=2, agreement=aligned)) as whole:
+        attention(x, x, x, attn_mask=causal, is_causal=True)
+    with capture(attention, Want(**numbers, **mass, sink=2, agreement=aligned)) as steps:
+        attention(x[:, :5], x[:, :5], x[:, :5], attn_mask=causal[:5, :5])
+        for n in (6, 7):
+            attention(x[:, n - 1 : n], x[:, :n], x[:, :n])
+    facts = steps[""].tensors()
+    assert facts.keys() == {*numbers, "sink"}  # the masks are for the last step's length alone
+    for name in facts:
+        assert_close(facts[name], whole[""].tensors()[name])
+
+
 def test_an_unknown_path_is_a_key_error_that_names_the_others(make):
     with capture(make.encoder()) as captured:
         assert repr(captured) == "Captured 0 attentions"

@@ -21,10 +21,12 @@ from .conftest import make_family
 PATHS = ["model.layers.0.self_attn", "model.layers.1.self_attn"]
 
 
-def run_events(callback: WatchCallback, model: nn.Module, inputs: dict[str, Any], steps: range) -> None:
+def run_events(
+    callback: WatchCallback, model: nn.Module, inputs: dict[str, Any], steps: range, *, first: bool = True
+) -> None:
     """Train as the Trainer does, with two passes a step and an evaluation after each."""
     arguments: Any = SimpleNamespace()
-    state, control = TrainerState(global_step=steps.start), TrainerControl()
+    state, control = TrainerState(global_step=steps.start, is_world_process_zero=first), TrainerControl()
     handler = CallbackHandler([callback], model, None, None, None)
     handler.on_train_begin(arguments, state, control)
     for step in steps:
@@ -48,6 +50,14 @@ def test_callback_watches_the_steps_of_the_optimizer(tmp_path):
     assert model.config._attn_implementation == before
     run_events(WatchCallback(every=3, file=file), model, inputs, range(4, 9))  # goes on after step 4
     assert [sighting.step for sighting in read_sightings(file)] == [1, 3, 5, 6, 9]
+
+
+def test_other_processes_than_the_first_do_not_watch(tmp_path):
+    model, inputs = make_family("llama")
+    callback = WatchCallback(every=1, file=tmp_path / "attention.jsonl")
+    run_events(callback, model, inputs, range(2), first=False)
+    assert callback.seen is None
+    assert not any(tmp_path.iterdir())
 
 
 @pytest.mark.skipif(find_spec("accelerate") is None, reason="pip install accelerate, which the Trainer needs")

@@ -12,7 +12,8 @@ from torch.testing import assert_close
 from torch.utils.checkpoint import checkpoint
 
 from glassformer import GlassformerError, MultiheadAttention, Want, capture, watch
-from glassformer.capture.alarms import AttentionWarning
+from glassformer.capture.alarms import Alarms, AttentionWarning
+from glassformer.capture.heat import plot_sightings
 from glassformer.capture.sightings import Sighting, read_sightings
 from glassformer.errors import ArgumentError
 
@@ -423,6 +424,42 @@ def test_a_model_without_attention_is_refused_and_can_be_tried_again():
     for _ in range(2):
         with pytest.raises(ArgumentError, match="model must contain attention"), seen:
             pass
+
+
+@pytest.mark.parametrize("scores", [[-3.0, -1.0], [0.0, 0.0], [math.nan, -math.inf], [-2.0, 5.0], [7.0, 1.0]])
+def test_plot_draws_scores_of_any_sign(scores):
+    pytest.importorskip("matplotlib", reason="pip install 'glassformer[plots]'")
+    figure = plot_sightings([Sighting(step, {"a": {"max_score": scores}}) for step in (1, 2)])
+    low, high = figure.axes[0].collections[0].get_clim()
+    finite = [score for score in scores if math.isfinite(score)]
+    assert low == min([0.0, *finite]) < high or low < high == 0.0
+    assert high >= max([-math.inf, *finite])
+
+
+def test_a_head_that_recovered_from_nan_is_named_again():
+    alarms = Alarms()
+    named = [len(alarms.judge({"a": {"entropy": [0.5, x]}})) for x in (0.5, math.nan, math.nan, 0.5, math.nan)]
+    assert named == [0, 1, 0, 0, 1]
+
+
+def test_scalars_of_a_layer_with_a_nan_are_nan_wherever_it_is():
+    for entropies in ([0.5, math.nan], [math.nan, 0.5]):
+        scalars = Sighting(0, {"": {"entropy": entropies}}).to_scalars()
+        assert list(scalars) == ["attention/entropy_lowest/model", "attention/entropy_mean/model"]
+        assert all(map(math.isnan, scalars.values()))
+
+
+def test_a_query_that_a_mask_blocks_does_not_count_whatever_is_wanted():
+    attention = MultiheadAttention(E, 3, batch_first=True)
+    with torch.no_grad():
+        attention.in_proj_weight.zero_()
+    x, mask = inputs(), torch.zeros(L, L, dtype=torch.bool)
+    mask[2] = True
+    with watch(attention, want=Want(entropy=True)) as seen:
+        attention(x, x, x, attn_mask=mask)
+        [facts] = seen.log(0).figures.values()
+    assert_close(facts["entropy"], [1.0] * 3)
+    assert facts.keys() == {"entropy"}
 
 
 def test_plot_has_a_panel_for_each_fact_and_marks_what_was_warned_of(model, tmp_path):

@@ -96,6 +96,7 @@ def test_the_heads_that_are_missed_least_go(config, given, tmp_path, by_valid):
     """The validation pairs choose them, where there are some."""
     chosen = config(sentences=64, **({} if by_valid else {"valid": ()}))
     module._remove_some(given / "run", 13, chosen, tmp_path / "fewer")
+    assert read_config(tmp_path / "fewer").training.languages == ("en", "de")
     removed = read_config(tmp_path / "fewer").training.removed
     assert removed is not None
     run = load_run(given / "run")

@@ -12,17 +12,15 @@ import time
 import urllib.error
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from libretranslatepy import LibreTranslateAPI
 
-from glassformer.errors import ConfigError, GlassformerError
 from glassformer.generation.config import SearchConfig
 from glassformer.generation.translator import Translator
-from glassformer.serve.config import ServeConfig
 from glassformer.serve.keys import add_key
 from glassformer.serve.server import listen
+from glassformer.serve.work import pool as workers
 
 LINES = ["the cat sat on the mat", "a dog", "on a log"]
 
@@ -127,25 +125,27 @@ def test_a_worker_that_is_lost_is_replaced_and_its_requests_are_answered(live, e
     assert b'glassformer_workers_lost_total{run="tiny"} 1.0' in live.ask("GET", "/metrics").body
 
 
-def test_a_full_queue_and_a_deadline_are_said(live, monkeypatch):
+def test_a_full_queue_and_a_deadline_are_said_and_a_worker_that_hangs_is_replaced(live, monkeypatch):
     ready(live)
+    monkeypatch.setattr(workers, "GRACE", 1.0)
     pool, service = live.server.pools["tiny"], live.server.service
     (process,) = live.do(lambda: pool.processes)
     monkeypatch.setattr(pool, "_queue", 2)
     monkeypatch.setattr(service, "config", replace(service.config, deadline_seconds=1.0))
     os.kill(process, signal.SIGSTOP)
-    try:
-        wanted = {"q": LINES[0]}
-        with ThreadPoolExecutor(2) as clients:
-            waiting = [clients.submit(live.ask, "POST", "/v1/translate", wanted) for _ in range(2)]
-            while live.do(lambda: pool.pending) < 2:
-                time.sleep(0.01)
-            busy = live.ask("POST", "/v1/translate", wanted)
-            assert (busy.status, busy.json["code"], busy.headers["retry-after"]) == (503, "busy", "1")
-            for future in waiting:
-                assert (future.result(10).status, future.result(10).json["code"]) == (503, "deadline")
-    finally:
-        os.kill(process, signal.SIGCONT)
+    wanted = {"q": LINES[0]}
+    with ThreadPoolExecutor(2) as clients:
+        waiting = [clients.submit(live.ask, "POST", "/v1/translate", wanted) for _ in range(2)]
+        while live.do(lambda: pool.pending) < 2:
+            time.sleep(0.01)
+        busy = live.ask("POST", "/v1/translate", wanted)
+        assert (busy.status, busy.json["code"], busy.headers["retry-after"]) == (503, "busy", "1")
+        for future in waiting:
+            assert (future.result(10).status, future.result(10).json["code"]) == (503, "deadline")
+    while process in live.do(lambda: pool.processes):
+        time.sleep(0.05)
+    ready(live)
+    monkeypatch.undo()
     assert live.ask("POST", "/v1/translate", wanted).status == 200
     assert live.do(lambda: pool.pending) == 0
 
@@ -316,6 +316,15 @@ def test_what_keeps_it_from_starting_is_said_in_one_line(run, tmp_path, monkeypa
             assert message in complaint, (command, complaint)
 
 
+def test_a_model_that_cannot_be_loaded_ends_it_in_one_line(run):
+    process = start(run, "--precision", "int5")
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 2
+    assert err.splitlines() == [
+        "glassformer: error: --precision must be one of auto, float32, bfloat16, float16, int8, got 'int5'"
+    ]
+
+
 def test_a_key_is_printed_once(tmp_path, monkeypatch, run_command, capfd):
     monkeypatch.chdir(tmp_path)
     assert run_command("serve --keys keys.json --new-key alice") == 0
@@ -330,11 +339,3 @@ def test_without_the_extra_it_is_said(run, monkeypatch, run_command, capfd):
     monkeypatch.setitem(sys.modules, "fastapi", None)
     assert run_command(f"serve {run}") == 2
     assert 'serving needs fastapi: pip install "glassformer[serve]"' in capfd.readouterr().err
-
-
-def test_settings_that_exclude_one_another():
-    for settings in (dict(host="::1"), dict(host="localhost"), dict(host="127.0.0.2")):
-        ServeConfig(run=(Path("."),), **settings).check()
-    with pytest.raises(ConfigError):
-        ServeConfig(run=(Path("."),), host="10.0.0.1").check()
-    assert issubclass(ConfigError, GlassformerError)

@@ -72,6 +72,9 @@ def test_a_value_out_of_bounds_is_refused(name, value, expected):
             "resample is for tokenizers that can split text .*, got 0.5 with char and symbols: leave it out",
         ),
         (dict(d_model=128, heads=3), "d_model must be a multiple of heads, got d_model 128 and heads 3: 2 heads"),
+        (dict(source_language="en"), "source_language and target_language belong together: give both, or neither"),
+        (dict(source_language="English", target_language="d"), "target_language must be a code, such as en or pt-BR"),
+        (dict(source_language="en_US", target_language="de"), "source_language must be a code, .*, got 'en_US'"),
         (dict(overwrite=True, resume=True), "overwrite and resume exclude each other"),
         (dict(target=Path("t.de"), valid_target=Path("v.de")), "valid_target is given without valid_source"),
     ],
@@ -153,7 +156,7 @@ def test_json_round_trip():
 def test_a_run_continues_where_it_stands_with_what_limits_memory_or_a_wild_loss_call_for():
     changes = dict(max_updates=11, max_epochs=7, max_minutes=0.5, patience=3, checkpoint_seconds=60.0)
     changes |= dict(batch_tokens=512, accumulate=3, shard=True, device="cpu", precision="float32", threads=1)
-    changes |= dict(learning_rate=1e-4, weight_decay=0.1, clip_norm=0.5, max_left_out=7)
+    changes |= dict(learning_rate=1e-4, weight_decay=0.1, clip_norm=0.5, qk_clip=50.0, max_left_out=7)
     asked = TrainConfig(out=Path("elsewhere"), resume=True, **changes)
     continued = config(overwrite=True, seed=7, max_updates=5).continued(asked.out, asked.changes())
     assert continued == config(out=asked.out, seed=7, **changes)

@@ -32,6 +32,8 @@ OFTEN = 1e-9
 """Seconds between checkpoints: one is always being written."""
 COURSE = ("loss", "valid_loss", "score")
 UPDATES = 40
+CLIPPED = 0.7
+"""Heads' scores grow larger, often in one of the processes alone."""
 """Later, differences of rounding grow: Adam divides small numbers by small numbers."""
 PATIENCE = 150
 """Seconds after which a start under torchrun is taken for one that hangs."""
@@ -51,7 +53,7 @@ def make(tiny, reversed_symbols, tmp_path_factory) -> Callable[..., TrainConfig]
     lines = [*reversed_symbols(97, seed=3), *reversed_symbols(11, seed=5, shortest=37, longest=41)]
     path.write_text("\n".join(lines) + "\n", encoding="utf-8")
     sizes = dict(d_ff=4, batch_tokens=64, accumulate=2)  # of 4 rows the last of three processes has none
-    sizes |= dict(dropout=0.0, guide=0.3)  # the guide's loss is shared out as the other is
+    sizes |= dict(dropout=0.0, guide=0.3, qk_clip=CLIPPED)  # the guide's loss is shared out as the other is
     return lambda out, **changes: tiny(out, source=path, max_updates=UPDATES, validate_every=20, **sizes, **changes)
 
 

@@ -13,6 +13,7 @@ from torch.testing import assert_close
 from glassformer.errors import ConfigError, DataError, RunError
 from glassformer.generation.config import SearchConfig
 from glassformer.generation.translator import Translator
+from glassformer.run.config import read_config
 from glassformer.run.folder import load_run
 from glassformer.text.tokenizer import train_tokenizer
 from glassformer.text.vocabulary import VocabularyTokenizer
@@ -26,7 +27,9 @@ pytestmark = pytest.mark.usefixtures("undrawn")
 def trained(tiny, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run that has learned a little how to reverse symbols; it takes three seconds, once."""
     folder = tmp_path_factory.mktemp("trained") / "run"
-    train(tiny(folder, d_model=32, learning_rate=1e-2, warmup=50, max_updates=150, dropout=0.1, validate_every=150))
+    languages = dict(source_language="en", target_language="pt-BR")
+    sizes = dict(d_model=32, learning_rate=1e-2, warmup=50, max_updates=150, dropout=0.1, validate_every=150)
+    train(tiny(folder, **sizes, **languages))
     return folder
 
 
@@ -44,6 +47,7 @@ def test_it_begins_with_that_models_weights_and_keeps_its_tokenizers_and_sizes(f
     assert (config.out / "source.symbols").read_bytes() == (trained / "source.symbols").read_bytes()
     before, after = (json.loads((run / "config.json").read_text())["model"] for run in (trained, config.out))
     assert before == after
+    assert [read_config(run).training.languages for run in (trained, config.out)] == [("en", "pt-BR")] * 2
     assert files.metrics(config.out)[0]["update"] == 0
     before, after = files.weights(trained), files.weights(config.out)
     for name in before:  # one small step away at the most

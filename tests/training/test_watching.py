@@ -1,11 +1,16 @@
 """A training that is watched: what it writes, and that it goes on as it would have."""
 
 import pytest
+import torch
 
-from glassformer.capture.sightings import read_sightings
+from glassformer import Want, watch
+from glassformer.capture.sightings import Figures, read_sightings
 from glassformer.errors import ConfigError
 from glassformer.run.names import WATCHED, WEIGHTS
+from glassformer.text.batching import Batch
 from glassformer.training.train import resume, train
+from glassformer.transformer.config import ModelConfig
+from glassformer.transformer.model import Transformer
 
 
 @pytest.fixture
@@ -40,3 +45,25 @@ def test_a_watched_training_that_goes_on_comes_to_the_same_weights_and_lines(fil
 def test_watch_and_guide_exclude_each_other(files, tiny, tmp_path):
     with pytest.raises(ConfigError, match="watch and guide exclude each other"):
         tiny(tmp_path / "run", **files, watch=3, guide=1.0)
+
+
+def test_padding_of_a_batch_has_no_part_in_the_figures():
+    vocabulary, pad = 17, 16
+    sizes = dict(d_model=12, heads=3, encoder_layers=1, decoder_layers=1, d_ff=13, dropout=0.0)
+    model = Transformer(ModelConfig(**sizes, source_vocab_size=vocabulary, target_vocab_size=vocabulary))
+    lengths = [(5, 7), (11, 3), (2, 2)]
+    ends = torch.zeros(1, dtype=torch.long)
+    pairs = [[torch.cat([torch.randint(1, pad, (n - 1,)), ends]) for n in pair] for pair in lengths]
+    seen: list[Figures] = []
+    want = Want(entropy=True, max_score=True, sink=1, distance=True)
+    for parts in ([pairs], [[pair] for pair in pairs]):  # in one batch, and each pair alone
+        with watch(model, want=want) as watching:
+            for part in parts:
+                batch = Batch.of(*zip(*part, strict=True), pad, pad)
+                start = model.start(model.encode(batch.source, packing=batch.sources), packing=batch.sources)
+                model.decode(batch.target_in, start, batch.targets)
+            seen.append(watching.log(0).figures)
+    together, alone = seen
+    for layer, facts in alone.items():
+        for fact, values in facts.items():
+            assert together[layer][fact] == pytest.approx(values, rel=1e-4), (layer, fact)

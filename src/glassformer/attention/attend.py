@@ -4,11 +4,13 @@ B batch, H heads, L query length, S key length, D width of one head.
 """
 
 import math
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor
+from torch.overrides import handle_torch_function, has_torch_function_variadic
 
 from glassformer.attention.kernels import choose
 from glassformer.attention.kernels.blocks import Problem, open_keys
@@ -43,6 +45,9 @@ def attend(
     >>> attend(q, k, v, causal=True).squeeze().tolist()  # the first of the two queries may not look at the last key
     [1.5, 3.0]
     """
+    if has_torch_function_variadic(q, k, v):  # as when `capture` sees every call
+        masks: dict[str, Any] = {"keep": keep, "bias": bias, "causal": causal}
+        return handle_torch_function(attend, (q, k, v), q, k, v, **masks, dropout=dropout)
     _check_shapes(q, k, v)
     check_masks(keep, bias, q, k)
     if causal:

@@ -1,7 +1,7 @@
 """`torch.nn.MultiheadAttention`, argument for argument and weight for weight (Vaswani et al. 2017, section 3.2.2)."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -83,6 +83,8 @@ class MultiheadAttention(nn.MultiheadAttention):
 
     _attention: AttentionFunction | None = None
     """The function that computes attention in place of the fastest form (`computed_by`)."""
+    _measure: Callable[[Problem], None] | None = None
+    """The function that is shown what attention is computed from (`measured_by`)."""
 
     def __init__(
         self,
@@ -170,6 +172,7 @@ class MultiheadAttention(nn.MultiheadAttention):
         """Return whether to compute in float32 what is given in float16; other types are explained elsewhere."""
         return (
             self._attention is None
+            and self._measure is None
             and choose.float32_is_faster(query, *tensors)
             and all(x is None or x.dtype in (torch.float16, torch.bool) for x in tensors)
             and self.in_proj_weight is not None
@@ -190,8 +193,8 @@ class MultiheadAttention(nn.MultiheadAttention):
         key_padding_mask, attn_mask, _ = masks
         swap = self.batch_first and query.dim() == 3
         dropout = self.dropout if self.training else 0.0
-        plain = key is value and self._attention is None and bias_k is None and not self.add_zero_attn
-        if plain and packed is not None:
+        untouched = self._attention is None and self._measure is None
+        if untouched and key is value and bias_k is None and not self.add_zero_attn and packed is not None:
             small = None
             parts = (packed, bias, output, output_bias)
             flags = dict(is_causal=masks[2], need_weights=wanted[0], average=wanted[1])
@@ -207,7 +210,7 @@ class MultiheadAttention(nn.MultiheadAttention):
         elif swap:
             query, key, value = on_each(_swap_first_two, query, key, value)
         tensors = (query, key, value, packed, bias, output, output_bias)
-        if self._attention is None and has_torch_function(tensors):  # a tensor subclass may override the whole function
+        if untouched and has_torch_function(tensors):  # a tensor subclass may override the whole function
             separate = packed is None
             seen, facts = multi_head_attention_forward(
                 *(query, key, value, self.embed_dim, self.num_heads, packed, bias, bias_k, bias_v),
@@ -233,6 +236,8 @@ class MultiheadAttention(nn.MultiheadAttention):
         problem, want = pose(query, key, value, projections, *masks, *wanted)
         if dropout:
             check_dropout(dropout)
+        if self._measure is not None:
+            self._measure(problem)
         heads, seen = (self._attention or compute_attention)(problem, dropout, want)
         merged = projections.merge(heads, query)
         return merged.transpose(0, 1) if swap else merged.contiguous(), unbatched(seen, query)
@@ -316,15 +321,22 @@ class MultiheadAttention(nn.MultiheadAttention):
     ) -> Float[Tensor, "rows tokens d_model"]:
         """Return the output projection of attention over projected heads; as a row again if the queries are packed."""
         dropout = self.dropout if self.training else 0.0
+        if self._measure is not None and self.num_heads:
+            self._measure(self._pose(q, k, v, keep, causal, packing))
         if not self.num_heads:
             heads = q
         elif self._attention is None:
             heads = attend(q, k, v, keep=keep, causal=causal, dropout=dropout)
         else:
-            of = Problem(q, k, v, keep, None, causal, 1 / math.sqrt(self.head_dim), q.dtype)
-            heads, _ = self._attention(of, dropout, None)
+            heads, _ = self._attention(self._pose(q, k, v, keep, causal, packing), dropout, None)
         x = heads.transpose(1, 2).flatten(2)
         return linear(x if packing is None else packing.gather(x), self.out_proj.weight, self.out_proj.bias)
+
+    def _pose(
+        self, q: Tensor, k: Tensor, v: Tensor, keep: Tensor | None, causal: bool, packing: Packing | None
+    ) -> Problem:
+        queries = None if packing is None else packing.keep.mT
+        return Problem(q, k, v, keep, None, causal, 1 / math.sqrt(self.head_dim), q.dtype, queries=queries)
 
     @contextmanager
     def computed_by(self, attention: AttentionFunction) -> Iterator[None]:
@@ -337,9 +349,20 @@ class MultiheadAttention(nn.MultiheadAttention):
         finally:
             del self.__dict__["_attention"]
 
+    @contextmanager
+    def measured_by(self, measure: Callable[[Problem], None]) -> Iterator[None]:
+        """Show this function what attention is computed from inside the context, and compute it as without."""
+        if self._measure is not None:
+            raise ArgumentError("this attention is measured already: one at a time")
+        self.__dict__["_measure"] = measure
+        try:
+            yield
+        finally:
+            del self.__dict__["_measure"]
+
     def __getstate__(self) -> dict[str, Any]:
-        """Return what a copy is made of: not the function that computes this module's attention in a context."""
-        return {name: value for name, value in self.__dict__.items() if name != "_attention"}
+        """Return what a copy is made of: not the functions that a context has set."""
+        return {name: value for name, value in self.__dict__.items() if name not in ("_attention", "_measure")}
 
     def _packed(self) -> Tensor:
         if self.in_proj_weight is None:

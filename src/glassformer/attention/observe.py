@@ -2,10 +2,12 @@
 
 import math
 from dataclasses import replace
+from typing import Any
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
+from torch.overrides import handle_torch_function, has_torch_function_unary, has_torch_function_variadic
 
 from glassformer.attention.attend import check_dropout
 from glassformer.attention.kernels import choose
@@ -72,6 +74,10 @@ def observe(
 
     Raises ArgumentError for shapes or dtypes that don't fit, and for queries, heads or a `top` that don't exist.
     """
+    if has_torch_function_variadic(q, k, v):  # as when `capture` sees every call
+        settings: dict[str, Any] = dict(keep=keep, bias=bias, causal=causal, scale=scale, softcap=softcap, sinks=sinks)
+        settings |= dict(window=window, slopes=slopes, dropout=dropout, want=want, budget=budget)
+        return handle_torch_function(observe, (q, k, v), q, k, v, **settings)
     check_tensors(q=q, k=k, v=v)
     _check_heads(q, k, v)
     for name, x in (("k", k), ("v", v), ("keep", keep), ("bias", bias)):
@@ -111,6 +117,8 @@ def observe_weights(weights: Float[Tensor, "batch heads q_len k_len"], want: Wan
 
     Raises ArgumentError for other shapes and dtypes, and for queries, heads or a `top` that don't exist.
     """
+    if has_torch_function_unary(weights):
+        return handle_torch_function(observe_weights, (weights,), weights, want)
     check_tensors(weights=weights)
     if weights.dim() != 4 or not weights.is_floating_point():
         raise ArgumentError(

@@ -1,7 +1,7 @@
 """Capture of Hugging Face models whose own code computes attention, from the weights that their modules return."""
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -18,39 +18,48 @@ from glassformer.errors import ArgumentError
 class Adapter:
     """How to read the weights (batch, heads, queries, keys) of a call from what a module returns."""
 
-    read: Callable[[tuple[Any, ...]], list[Tensor]]
-    restore: Callable[[tuple[Any, ...]], tuple[Any, ...]]
+    read: Callable[[Sequence[Any]], list[Tensor]]
+    restore: Callable[[Sequence[Any]], Sequence[Any]]
     """Leave out of the output what the module returns only if it is asked for the weights."""
 
 
-def _second(output: tuple[Any, ...]) -> list[Tensor]:
+def _second(output: Sequence[Any]) -> list[Tensor]:
     return [output[1]]
 
 
-def _both_streams(output: tuple[Any, ...]) -> list[Tensor]:
+def _both_streams(output: Sequence[Any]) -> list[Tensor]:
     """Return the weights of XLNet's stream of content, and of its stream of queries where that runs."""
     weights = output[2] if isinstance(output[2], tuple) else (output[2],)
     return [one.permute(2, 3, 0, 1) for one in weights]
 
 
-def _as_it_is(output: tuple[Any, ...]) -> tuple[Any, ...]:
+def _as_it_is(output: Sequence[Any]) -> Sequence[Any]:
     return output
 
 
-def _without_last(output: tuple[Any, ...]) -> tuple[Any, ...]:
+def _without_last(output: Sequence[Any]) -> Sequence[Any]:
     return output[:-1]
 
 
-def _with_none(output: tuple[Any, ...]) -> tuple[Any, ...]:
+def _with_none(output: Sequence[Any]) -> Sequence[Any]:
     return output[0], None
 
 
 ADAPTERS = {
     ("gptj", "GPTJAttention"): Adapter(read=_second, restore=_as_it_is),
+    ("codegen", "CodeGenAttention"): Adapter(read=_second, restore=_as_it_is),
+    ("openai", "Attention"): Adapter(read=_second, restore=_without_last),
     ("gpt_neo", "GPTNeoSelfAttention"): Adapter(read=_second, restore=_as_it_is),
     ("bloom", "BloomAttention"): Adapter(read=_second, restore=_as_it_is),
     ("mpt", "MptAttention"): Adapter(read=_second, restore=_as_it_is),
     ("mpnet", "MPNetSelfAttention"): Adapter(read=_second, restore=_without_last),
+    ("roformer", "RoFormerSelfAttention"): Adapter(read=_second, restore=_as_it_is),
+    ("megatron_bert", "MegatronBertSelfAttention"): Adapter(read=_second, restore=_as_it_is),
+    ("rembert", "RemBertSelfAttention"): Adapter(read=_second, restore=_as_it_is),
+    ("big_bird", "BigBirdSelfAttention"): Adapter(read=_second, restore=_as_it_is),
+    ("convbert", "ConvBertSelfAttention"): Adapter(read=_second, restore=_as_it_is),
+    ("xlm", "MultiHeadAttention"): Adapter(read=_second, restore=_without_last),
+    ("swinv2", "Swinv2SelfAttention"): Adapter(read=_second, restore=_without_last),
     ("deberta", "DisentangledSelfAttention"): Adapter(read=_second, restore=_with_none),
     ("deberta_v2", "DisentangledSelfAttention"): Adapter(read=_second, restore=_with_none),
     ("xlnet", "XLNetRelativeAttention"): Adapter(read=_both_streams, restore=_without_last),
@@ -95,7 +104,7 @@ class _ForwardAndRead:
         self._forward = module.forward
         self._signature = inspect.signature(module.forward)
 
-    def __call__(self, *arguments: Any, **settings: Any) -> tuple[Any, ...]:
+    def __call__(self, *arguments: Any, **settings: Any) -> Sequence[Any]:
         given = self._signature.bind(*arguments, **settings)
         asked = bool(given.arguments.get("output_attentions", False))
         if "output_attentions" in self._signature.parameters:

@@ -31,16 +31,17 @@ class Alarms:
         """The highest entropy that a head has had; what a collapsed head is at, once it was warned of."""
         self._reference: dict[tuple[str, int], float] = {}
         """The largest score that a head's is compared with: the first, then each that was warned of."""
-        self._broken: set[tuple[str, int]] = set()
+        self._broken: dict[str, set[int]] = {}
+        """The heads of each layer whose last figures were not numbers."""
 
     def judge(self, figures: Figures) -> list[Alarm]:
         """Return what is alarming in the figures of the next step. A head is warned of once, until it gets worse."""
         found: list[Alarm] = []
         for layer, facts in figures.items():
             broken = {n for values in facts.values() for n, value in enumerate(values) if not math.isfinite(value)}
-            for head in sorted(broken - {n for name, n in self._broken if name == layer}):
-                self._broken.add((layer, head))
-                found.append(Alarm(layer, head, "nan", math.nan, math.nan))
+            new = broken - self._broken.get(layer, set())
+            found += [Alarm(layer, head, "nan", math.nan, math.nan) for head in sorted(new)]
+            self._broken[layer] = broken
             for head, entropy in enumerate(facts.get("entropy", ())):
                 if head not in broken:
                     found += self._judge_entropy(layer, head, entropy)

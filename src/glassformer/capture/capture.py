@@ -2,6 +2,7 @@
 
 import difflib
 import sys
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import TypeVar
@@ -11,11 +12,13 @@ from torch import nn
 
 from glassformer.attention.want import SUMMARY, Want
 from glassformer.capture.adapters import adapted_attentions, capturing_adapted
+from glassformer.capture.calls.callers import matches, names_a_call, possible_callers
+from glassformer.capture.calls.mode import capturing_calls
+from glassformer.capture.calls.uncompiled import uncompiled
 from glassformer.capture.huggingface import capturing_huggingface, huggingface_attentions
 from glassformer.capture.record import Captured
 from glassformer.capture.reference import capturing_reference, reference_attentions
 from glassformer.capture.running import Running
-from glassformer.capture.sdpa import capturing_calls, matches, names_a_call, possible_callers
 from glassformer.capture.torch_nn import capturing_torch, torch_attentions
 from glassformer.errors import ArgumentError
 
@@ -31,12 +34,16 @@ def capture(
 
     These attentions are found, in this order: `torch.nn.MultiheadAttention` and glassformer's, alone or inside any
     model, in training and inference, on torch's fast path too, and the step-by-step forms of `glassformer.reference`;
-    Hugging Face models that use `AttentionInterface`, as nearly all do, including generation with a cache, and seven
+    Hugging Face models that use `AttentionInterface`, as nearly all do, including generation with a cache, and 17
     families with code of their own, from their weights; and wherever else a module calls
-    `F.scaled_dot_product_attention` or `F.multi_head_attention_forward`, under the path of that module. `observe`
-    computes the facts, exactly. The model's outputs stay the same up to rounding. Where gradients are on, the facts
-    have gradients. Afterwards the model is as it was, also after an error. Call `backward` inside the context where
-    the model has checkpoints: they compute the forward pass again, which is not recorded twice.
+    `F.scaled_dot_product_attention`, `F.multi_head_attention_forward`, `flex_attention`, `varlen_attn` or `attend`,
+    under the path of that module. `observe` computes the facts, exactly. The model's outputs stay the same up to
+    rounding. Where gradients are on, the facts have gradients. Afterwards the model is as it was, also after an error.
+    Call `backward` inside the context where the model has checkpoints: they compute the forward pass again, which is
+    not recorded twice. What is compiled runs uncompiled inside the context, in all threads.
+
+    A module that computes attention in another way, with a softmax and a product of its own or with an operator of
+    another library, is not recorded: a warning at the end of the context names it, and `unseen` of the record.
 
     `layers` are paths of attentions, or of modules that call attention, as in `model.named_modules()`; `*` stands for
     any part of a path. Left out, every attention is recorded. An attention that is called several times in one forward
@@ -44,8 +51,8 @@ def capture(
     attentions share it equally. Where the maps that `want` asks for don't fit, tiles, the largest weights of each query
     and exact statistics replace them, and the record's `dropped` says so.
 
-    Raises ArgumentError if the model has no attention that can be captured, is compiled, runs in replicas, or is being
-    captured already; if a layer is unknown; and, during a call, if the budget is too small even for statistics.
+    Raises ArgumentError if the model has no attention that can be captured, is a compiled one, runs in replicas, or is
+    being captured already; if a layer is unknown; and, during a call, if the budget is too small even for statistics.
 
     >>> import torch
     >>> model = torch.nn.TransformerEncoderLayer(32, 4, batch_first=True).eval()
@@ -100,9 +107,13 @@ def capture_into(
         stack.enter_context(capturing_huggingface(model, _only(huggingface_modules, chosen), captured))
         stack.enter_context(capturing_reference(_only(reference_modules, chosen), captured))
         stack.enter_context(capturing_adapted(_only(adapted_modules, chosen), captured))
-        stack.enter_context(capturing_calls(callers, known.values(), patterns, running, captured, want))
+        own = (known | adapted_modules).values()
+        stack.enter_context(capturing_calls(callers, own, patterns, running, captured, want))
+        stack.enter_context(uncompiled(callers.values()))
         stack.enter_context(running.followed())
         yield captured
+    if captured.unseen or captured.is_blind:
+        warnings.warn(captured.describe_unseen(), stacklevel=5)
 
 
 def _only(found: Mapping[str, Kind], chosen: Sequence[str]) -> dict[str, Kind]:
@@ -157,9 +168,5 @@ def _check_not_compiled(model: nn.Module) -> None:
         path = f"model.{name}" if name else "model"
         if dynamo is not None and isinstance(module, dynamo.OptimizedModule):
             raise ArgumentError(f"{path} is compiled, so its attention can't be recorded: capture {path}._orig_mod")
-        if getattr(module, "_compiled_call_impl", None) is not None:
-            raise ArgumentError(
-                f"{path} is compiled by its compile(), so its attention can't be recorded: capture one that isn't"
-            )
         if isinstance(module, torch.jit.ScriptModule):
             raise ArgumentError(f"{path} is TorchScript, so its attention can't be recorded: capture its source")

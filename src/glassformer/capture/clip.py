@@ -1,9 +1,9 @@
 """Keeping attention scores from running away: `qk_clip` makes the weights of queries and keys smaller."""
 
 import math
-from collections.abc import Mapping
 
 import torch
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from glassformer.capture.sightings import Figures, Sighting
@@ -14,7 +14,7 @@ THRESHOLD = 100.0
 
 
 @torch.no_grad()
-def qk_clip(model: nn.Module, seen: Sighting | Figures, threshold: float = THRESHOLD) -> dict[str, list[int]]:
+def qk_clip(model: nn.Module, seen: Sighting | Figures | None, threshold: float = THRESHOLD) -> dict[str, list[int]]:
     """Make smaller the queries and keys of heads whose largest score was above the threshold; return these heads.
 
     With the largest score s of a head its rows of both projections, biases too, are multiplied by sqrt(threshold / s),
@@ -22,9 +22,9 @@ def qk_clip(model: nn.Module, seen: Sighting | Figures, threshold: float = THRES
     Kimi K2, arXiv:2507.20534, section 2.1, which takes 100). Other heads, values and outputs stay as they are. A bias
     that is added to the scores, such as a mask's, isn't made smaller.
 
-    `seen` is what `watch` saw of this model in the step before: call it after the optimizer's step. For
-    torch.nn.MultiheadAttention and glassformer's. Raises ArgumentError for other attentions, and where `seen` has no
-    max_score.
+    `seen` is what `watch` saw of this model in the step before: call it after the optimizer's step. None, which `log`
+    returns of a step that wasn't looked at, leaves all as it is. For torch.nn.MultiheadAttention and glassformer's.
+    Raises ArgumentError for other attentions, and where `seen` has no max_score.
 
     >>> import torch
     >>> from glassformer import MultiheadAttention, Want, watch
@@ -39,7 +39,7 @@ def qk_clip(model: nn.Module, seen: Sighting | Figures, threshold: float = THRES
     if isinstance(threshold, bool) or not 0 < threshold < math.inf:
         raise ArgumentError(f"threshold must be a score above 0, got {shown(threshold)}: 100.0, say")
     attentions, clipped = torch_attentions(model), dict[str, list[int]]()
-    for layer, facts in (seen.figures if isinstance(seen, Sighting) else seen).items():
+    for layer, facts in (seen.figures if isinstance(seen, Sighting) else seen or {}).items():
         if "max_score" not in facts:
             raise ArgumentError(f"seen must have max_score, got {', '.join(facts)}: watch(want=Want(max_score=True))")
         if layer not in attentions:
@@ -49,17 +49,19 @@ def qk_clip(model: nn.Module, seen: Sighting | Figures, threshold: float = THRES
             )
         scores = facts["max_score"]
         if heads := [head for head, score in enumerate(scores) if threshold < score < math.inf]:
-            _scale(attentions[layer], {head: math.sqrt(threshold / scores[head]) for head in heads})
+            factors = clipping_factors(torch.tensor(scores), threshold)
+            for rows in _queries_and_keys(attentions[layer]):
+                rows.view(len(factors), -1).mul_(factors[:, None].to(rows))
             clipped[layer] = heads
     return clipped
 
 
-def _scale(attention: nn.MultiheadAttention, factors: Mapping[int, float]) -> None:
-    """Multiply queries and keys of some heads by these factors."""
-    for rows in _queries_and_keys(attention):
-        by_head = rows.view(attention.num_heads, -1)
-        for head, factor in factors.items():
-            by_head[head] *= factor
+def clipping_factors(scores: Float[Tensor, " heads"], threshold: float) -> Float[Tensor, " heads"]:
+    """Return what to multiply queries and keys by: sqrt(threshold / s) for a head whose largest score s is above it.
+
+    1 for the others, and where s is not a finite number.
+    """
+    return torch.where((scores > threshold) & scores.isfinite(), (threshold / scores).sqrt(), 1.0)
 
 
 def _queries_and_keys(attention: nn.MultiheadAttention) -> list[Tensor]:

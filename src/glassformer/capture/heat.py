@@ -1,10 +1,11 @@
 """A picture of what `watch` saw: heat maps of layers and heads over the steps. Needs matplotlib (extra `plots`)."""
 
+import math
 from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
-from glassformer.capture.sightings import Sighting, facts_of, heads_of, series
+from glassformer.capture.sightings import HIGHEST, Sighting, facts_of, heads_of, series
 from glassformer.errors import ArgumentError, abridged
 from glassformer.pictures import ACCENT, FRAME, SMALL, add_bar, color_map, new_figure, style_map
 
@@ -43,7 +44,7 @@ def draw_heat(axes: Any, sightings: Sequence[Sighting], fact: str) -> None:
         for layer, count in heads.items()
         for head in range(count)
     ]
-    low, high = limits or (0.0, max((x for row in rows for x in row if x < float("inf")), default=1.0) or 1.0)
+    low, high = limits or _limits(rows)
     image = axes.pcolormesh(edges, range(len(rows) + 1), rows, cmap=color_map(), vmin=low, vmax=high)
     first = dict(zip(heads, _starts(list(heads.values())), strict=True))
     axes.set_yticks([first[layer] + count / 2 for layer, count in heads.items()])
@@ -55,7 +56,7 @@ def draw_heat(axes: Any, sightings: Sequence[Sighting], fact: str) -> None:
         for sighting in sightings
         for alarm in sighting.alarms
         if alarm.layer in first and alarm.head < heads[alarm.layer]
-        if (alarm.kind == "collapse") == (fact in ("entropy", "sink", "distance"))
+        if alarm.kind == "nan" or (alarm.kind == "runaway") == (fact in HIGHEST)
     ]
     count = f": {len(marks)} warnings" if len(marks) > 1 else ": 1 warning" if marks else ""
     if marks:
@@ -65,6 +66,13 @@ def draw_heat(axes: Any, sightings: Sequence[Sighting], fact: str) -> None:
     style_map(axes, title=title + count)
     axes.yaxis.set_tick_params(labelsize=SMALL - 1)
     add_bar(image, axes, unit)
+
+
+def _limits(rows: Sequence[Sequence[float]]) -> tuple[float, float]:
+    """Return the least and the largest of the finite numbers, and zero between them."""
+    finite = [x for row in rows for x in row if math.isfinite(x)]
+    low, high = min(finite, default=0.0), max(finite, default=0.0)
+    return min(low, 0.0), max(high, 0.0) or (0.0 if low < 0 else 1.0)
 
 
 def _edges(steps: Sequence[int]) -> list[float]:

@@ -10,15 +10,13 @@ import torch
 from torch import Tensor, nn
 
 from glassformer.attention.observe import observe
-from glassformer.attention.want import Want
+from glassformer.attention.want import NOTHING
+from glassformer.capture.calls.sdpa import cast_as_autocast
 from glassformer.capture.record import Captured
-from glassformer.capture.sdpa import cast_as_autocast
 from glassformer.errors import ArgumentError
 
 NAME = "glassformer_capture"
 """Name of the attention function in Hugging Face's registries."""
-
-NOTHING = Want()
 
 
 def huggingface_attentions(model: nn.Module) -> dict[str, nn.Module]:

@@ -1,8 +1,10 @@
 """The record that `capture` fills: observations by the path of the module, within a budget of memory."""
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
+from functools import partial
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -20,11 +22,29 @@ FALLBACK_TILES, FALLBACK_TOP = 64, 8
 """Tiles a side of the maps, and keys of each query, that replace full maps where these don't fit the budget."""
 
 NOTHING_SEEN = "the model ran, but called none of torch's attention functions"
-NOTHING_SEEN_FIX = "where it computes attention in its own code, call observe(q, k, v) or observe_weights(weights)"
+UNSEEN_FIX = "call observe(q, k, v) there, or observe_weights(weights)"
 """Explain an empty record of a model in which no attention was known in advance."""
+
+MOST_NAMED = 5
+"""Most modules that a warning names."""
 
 Sizes = tuple[int, int, int, int]
 """Batch, heads, queries and keys of a call."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """An attention's place in a record, for what computes its calls."""
+
+    name: str
+    is_elsewhere: Callable[[], bool]
+    """Tell whether another thread is at work than the one that captures: its calls are not recorded."""
+    reserve: Callable[[int, int, int, int], Want]
+    """Return the facts that the next call can afford, given its batch, heads, queries and keys."""
+    add: Callable[[Observation], None]
+    """Take what was observed in that call."""
+    at_work: Callable[[], AbstractContextManager[None]]
+    """Return a context in which the module counts as running, so that what it calls is known to be its attention."""
 
 
 class UnknownAttentionError(ArgumentError, KeyError):
@@ -73,11 +93,21 @@ class Captured(Mapping[str, Observation]):
         self._passes: dict[str, list[int]] = {name: [] for name in wants}
         self.dropped: dict[str, str] = {}
         """The facts that the budget left out, and their replacements, in words, by the path of the attention."""
+        self.unseen: dict[str, str] = {}
+        """What computed attention that could not be recorded, in words, by the path of the module."""
+
+    def place(self, name: str) -> Place:
+        """Return the place of an attention."""
+        reserve, add = partial(self.reserve, name), partial(self.add, name)
+        at_work = partial(self._running.at_work, name)
+        return Place(name=name or "model", is_elsewhere=self.is_elsewhere, reserve=reserve, add=add, at_work=at_work)
+
+    def has(self, name: str) -> bool:
+        """Return whether there is a place for the calls of an attention."""
+        return name in self._wants
 
     def add_name(self, name: str, want: Want, sharers: int) -> None:
         """Take an attention that wasn't known before its first call, whose share of the budget is one of `sharers`."""
-        if name in self._wants:
-            return
         self._wants[name], self._spent[name], self._sharers[name] = want, 0, sharers
         if self._budget is not None:
             self._shares[name] = min(self._budget // sharers, self._budget - sum(self._shares.values()))
@@ -93,6 +123,8 @@ class Captured(Mapping[str, Observation]):
         if in_backward():  # a checkpoint computes the call again: with the same facts, but they are recorded already
             known = zip(self._sizes[name], self._calls[name], strict=False)
             return next((call.want for before, call in known if before == sizes), want)
+        known = len(self._calls[name])
+        del self._sizes[name][known:], self._passes[name][known:]  # those of a call that failed
         self._sizes[name].append(sizes)
         self._passes[name].append(self._running.passes if self._running.modules else -len(self._passes[name]))
         if self._budget is None:
@@ -135,6 +167,19 @@ class Captured(Mapping[str, Observation]):
             self.dropped.setdefault(name, f"{' and '.join(unknown)} {verb} not known from weights alone")
         self.add(name, observe_weights(weights, want))
 
+    @property
+    def is_blind(self) -> bool:
+        """Tell whether the model ran, and nothing in it was known to be attention, neither before nor then."""
+        return not self._wants and self._running.passes > 0
+
+    def describe_unseen(self) -> str:
+        """Return a text that names the modules whose attention could not be recorded, and says what to do."""
+        if not self.unseen:
+            return f"{NOTHING_SEEN}: where it computes attention, {UNSEEN_FIX}"
+        named = [f"{name or 'model'} ({how})" for name, how in self.unseen.items()]
+        more = f" and {len(named) - MOST_NAMED} more" if len(named) > MOST_NAMED else ""
+        return f"capture could not record the attention of {', '.join(named[:MOST_NAMED])}{more}: {UNSEEN_FIX}"
+
     def calls(self, name: str) -> list[Observation]:
         """Return the Observation of each call, in their order."""
         if name in self._calls:
@@ -161,11 +206,11 @@ class Captured(Mapping[str, Observation]):
         raise UnknownAttentionError(f"nothing was captured of {name!r}: {self._what_there_is()}")
 
     def _what_there_is(self) -> str:
+        if self.unseen or self.is_blind:
+            return self.describe_unseen()
         if len(self):
             return f"choose one of {', '.join(self)}"
-        if self._wants or not self._running.passes:
-            return "choose one of none, for none was called"
-        return f"{NOTHING_SEEN}: {NOTHING_SEEN_FIX}"
+        return "choose one of none, for none was called"
 
     def _groups(self, path: str) -> dict[str, list[int]]:
         """Return the names under which the calls of a module are read, each with the numbers of its calls."""
@@ -220,8 +265,6 @@ class Captured(Mapping[str, Observation]):
     def __repr__(self) -> str:
         names = list(self)
         lines = [f"Captured {len(names)} attention{'s' if len(names) != 1 else ''}"]
-        if not names and not self._wants and self._running.passes:
-            lines += [f"  {NOTHING_SEEN}", f"  {NOTHING_SEEN_FIX}"]
         width = max(map(len, names), default=0)
         for name in names:
             numbers, path = self._numbers(name), self.path(name)
@@ -231,6 +274,8 @@ class Captured(Mapping[str, Observation]):
             lines.append(f"  {name:{width}}  {heads} heads, {queries} queries x {k_len} keys{calls}")
             if path in self.dropped:
                 lines.append(f"  {'':{width}}  {self.dropped[path]}")
+        if self.unseen or self.is_blind:
+            lines.append(f"  {self.describe_unseen()}")
         return "\n".join(lines)
 
 

@@ -6,11 +6,21 @@ from contextlib import contextmanager
 from typing import Any
 
 from torch import nn
+from torch._C import _autograd
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 from torch.overrides import TorchFunctionMode
 from torch.utils.module_tracker import ModuleTracker
 
 _TRACKER = ModuleTracker()
+
+
+def hooks_of_saved_tensors() -> object:
+    """Return the functions that tensors are given to which autograd saves now, those of the innermost checkpoint.
+
+    Torch tells only by a private name. Where it has it no longer, checkpoints can't be told.
+    """
+    top = getattr(_autograd, "_top_saved_tensors_default_hooks", None)
+    return None if top is None else top(False)
 
 
 def in_backward() -> bool:
@@ -41,6 +51,8 @@ class Running:
     def __init__(self, model: nn.Module) -> None:
         self.names = {module: name for name, module in model.named_modules()}
         self.modules: list[nn.Module] = []
+        self._hooks: list[object] = []
+        """The hooks of saved tensors that each of the modules found."""
         self.passes = 0
         """Number of forward passes that have begun: calls of a module while no other was running."""
         self.suspended: TorchFunctionMode | None = None
@@ -56,11 +68,27 @@ class Running:
                 yield
             finally:
                 self.modules.clear()
+                self._hooks.clear()
                 self.names = {}  # the record that outlives the context must not keep the model alive
+
+    @contextmanager
+    def at_work(self, name: str) -> Iterator[None]:
+        """Let the module of a path be the innermost one inside the context, where its parts are called, and not it."""
+        self.modules.append(next(module for module, path in self.names.items() if path == name))
+        self._hooks.append(hooks_of_saved_tensors())
+        try:
+            yield
+        finally:
+            self.modules.pop()
+            self._hooks.pop()
 
     def is_elsewhere(self) -> bool:
         """Return whether another thread is at work, and not for this one, as autograd's threads are."""
         return threading.get_ident() != self._thread and not in_backward()
+
+    def is_in_function_to_repeat(self) -> bool:
+        """Return whether the innermost module gave a function to a checkpoint, which will call it again without it."""
+        return bool(self.modules) and hooks_of_saved_tensors() != self._hooks[-1]
 
     def _enter(self, module: nn.Module, inputs: Any) -> None:
         if module in self.names and not self.is_elsewhere():
@@ -70,11 +98,12 @@ class Running:
                     self._resumed = self.suspended
                     self._resumed.__enter__()
             self.modules.append(module)
+            self._hooks.append(hooks_of_saved_tensors())
 
     def _leave(self, module: nn.Module, inputs: Any, output: Any) -> None:
         if module in self.modules and not self.is_elsewhere():
-            while self.modules.pop() is not module:
-                pass
+            last = len(self.modules) - 1 - self.modules[::-1].index(module)
+            del self.modules[last:], self._hooks[last:]
             if not self.modules and self._resumed is not None:
                 self._resumed.__exit__(None, None, None)
                 self._resumed = None

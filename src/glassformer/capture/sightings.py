@@ -17,6 +17,8 @@ from glassformer.files import open_to_append, replacing
 MEANS, HIGHEST = ("entropy", "sink", "distance"), ("max_score", "lse")
 """Facts whose mean over the queries describes a head, and facts of which the largest number does."""
 
+WHOLE = "model"
+"""What a model is called that is an attention itself, so that its path is empty."""
 MOST_NAMED = 3
 """Most heads that one warning names."""
 LONGEST = 1 << 22
@@ -39,7 +41,7 @@ class Alarm:
     now: float
 
     def __str__(self) -> str:
-        name = f"{self.layer or 'model'} head {self.head}"
+        name = f"{self.layer or WHOLE} head {self.head}"
         if self.kind == "nan":
             return f"{name} has figures that are not numbers"
         if self.kind == "collapse":
@@ -87,13 +89,15 @@ class Sighting:
         """
         found: dict[str, float] = {}
         for layer, facts in self.figures.items():
+            path = layer or WHOLE
             for fact, values in facts.items():
                 if not values:
                     continue
                 name, extreme = ("lowest", min) if fact == "entropy" else ("highest", max)
-                found[f"attention/{fact}_{name}/{layer}"] = extreme(values)
+                # min and max may pass over what is not a number
+                found[f"attention/{fact}_{name}/{path}"] = math.nan if any(map(math.isnan, values)) else extreme(values)
                 if fact in MEANS:
-                    found[f"attention/{fact}_mean/{layer}"] = sum(values) / len(values)
+                    found[f"attention/{fact}_mean/{path}"] = sum(values) / len(values)
         return found
 
 

@@ -14,7 +14,7 @@ from glassformer.attention.observation import Observation
 from glassformer.attention.observe import observe
 from glassformer.attention.replace import as_ours
 from glassformer.attention.want import Want
-from glassformer.capture.record import Captured
+from glassformer.capture.record import Captured, Place
 from glassformer.capture.running import attributes_set
 from glassformer.errors import ArgumentError
 
@@ -41,7 +41,7 @@ def capturing_torch(modules: Mapping[str, nn.MultiheadAttention], captured: Capt
                     f"{name or 'model'} is being captured already, or its forward was replaced: one capture at a time"
                 )
             ours = module if isinstance(module, MultiheadAttention) else as_ours(module)
-            stack.enter_context(ours.computed_by(recording_function(name, captured)))
+            stack.enter_context(ours.computed_by(recording_function(captured.place(name))))
             if ours is not module:
                 # Layers of torch.nn that find False here call the attention in place of their fast path.
                 stack.enter_context(attributes_set(module, forward=_Forward(module, ours), _qkv_same_embed_dim=False))
@@ -79,32 +79,41 @@ class _Uncaptured:
         self._module._qkv_same_embed_dim = self._module.in_proj_weight is not None
 
 
-def recording_function(name: str, captured: Captured) -> AttentionFunction:
+def _without_padding(problem: Problem) -> Tensor | None:
+    """Return where a query may look, which is nowhere for padding: its facts would say nothing."""
+    queries, keep = problem.queries, problem.keep
+    if queries is None or queries.all():
+        return keep
+    return queries.expand(-1, -1, -1, problem.k.shape[2]) if keep is None else queries & keep
+
+
+def recording_function(place: Place) -> AttentionFunction:
     """Return an attention function that records what it computes."""
 
     def attend_and_record(problem: Problem, dropout: float, want: Want | None) -> tuple[Tensor, Tensor | None]:
-        if captured.is_elsewhere():
+        if place.is_elsewhere():
             return compute_attention(problem, dropout, want)
-        asked = captured.reserve(name, problem.q.shape[0], problem.q.shape[1], problem.q.shape[2], problem.k.shape[2])
+        asked = place.reserve(problem.q.shape[0], problem.q.shape[1], problem.q.shape[2], problem.k.shape[2])
         both = asked
         if want is not None:
             both = replace(asked, head_mean=asked.head_mean or want.head_mean, weights=asked.weights or want.weights)
-        output, observation = observe(
-            problem.q,
-            problem.k,
-            problem.v,
-            keep=problem.keep,
-            bias=problem.bias,
-            causal=problem.causal,
-            scale=problem.scale,
-            dropout=dropout,
-            want=both,
-        )
+        with place.at_work():
+            output, observation = observe(
+                problem.q,
+                problem.k,
+                problem.v,
+                keep=_without_padding(problem),
+                bias=problem.bias,
+                causal=problem.causal,
+                scale=problem.scale,
+                dropout=dropout,
+                want=both,
+            )
         tensors = observation.tensors()
         weights = None if want is None else tensors["head_mean" if want.head_mean else "weights"]
         for fact in set(both.asked) - set(asked.asked):
             del tensors[fact]
-        captured.add(name, Observation(tensors, asked, observation.batch))
+        place.add(Observation(tensors, asked, observation.batch))
         return output, weights
 
     return attend_and_record

@@ -16,7 +16,7 @@ class WatchCallback(TrainerCallback):
     """Looks at the attention of the model that a Trainer trains: `Trainer(..., callbacks=[WatchCallback(every=100)])`.
 
     It takes what `watch` takes but for the model. Steps are those of the optimizer (`state.global_step`), so all passes
-    of gradient accumulation count together. Evaluation is left out.
+    of gradient accumulation count together. Evaluation is left out. Of several processes the first one watches.
 
     Example: docs/howto/watch.md.
     """
@@ -24,11 +24,13 @@ class WatchCallback(TrainerCallback):
     def __init__(self, **settings: Any) -> None:
         self._settings = settings
         self.seen: Watch | None = None
-        """Hold the sightings, and draw them with `plot`. None before training."""
+        """Hold the sightings, and draw them with `plot`. None before training, and in processes but the first."""
 
     def on_train_begin(self, args: Any, state: Any, control: Any, *, model: nn.Module, **rest: Any) -> None:
         """Begin to watch the model; of a training that goes on, take up what the file has."""
         self._end()
+        if not state.is_world_process_zero:
+            return
         self.seen = watch(model, **self._settings)
         if state.global_step and self._settings.get("file") is not None:
             self.seen.restore(state.global_step)

@@ -268,8 +268,11 @@ class _Step(Captured):
         """Tell whether a pass in evaluation mode was left out."""
 
     def reserve(self, name: str, batch: int, heads: int, q_len: int, k_len: int) -> Want:
-        """Return what to record of the next call of an attention: nothing in evaluation."""
-        return replace(self._want.fitted(q_len, k_len), received=True) if self._model.training else NOTHING
+        """Return what to record of the next call of an attention: nothing in evaluation.
+
+        `received` tells which keys are padding, `lse` which queries look nowhere.
+        """
+        return replace(self._want.fitted(q_len, k_len), received=True, lse=True) if self._model.training else NOTHING
 
     def add(self, name: str, observation: Observation) -> None:
         """Take what was recorded of a call."""

@@ -34,7 +34,7 @@ HEADINGS = {
     "model": ("d_model", "heads", "encoder_layers", "decoder_layers", "d_ff", "dropout", "attention_dropout"),
     "learning": (
         *("batch_tokens", "accumulate", "optimizer", "learning_rate", "warmup", "cooldown", "resample"),
-        *("label_smoothing", "r_drop", "guide", "weight_decay", "clip_norm", "max_left_out"),
+        *("label_smoothing", "r_drop", "guide", "weight_decay", "clip_norm", "qk_clip", "max_left_out"),
     ),
     "validation and limits": (
         *("validate_every", "tokenize", "score_pairs", "average", "watch", "max_epochs", "patience"),

@@ -1,12 +1,15 @@
-"""Pictures of a model's heads by importance and role, and of a pruning's scores over the heads that are left.
+"""Pictures of a model's heads by importance and role or by an alignment, and of a pruning's scores over the heads left.
 
 They need the extra `plots`.
 """
 
 from collections.abc import Sequence
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
+from glassformer.errors import ArgumentError
+from glassformer.insight.alignment import AlignedHead
 from glassformer.insight.heads import Head
 from glassformer.insight.prune import Pruning
 from glassformer.pictures import (
@@ -35,6 +38,8 @@ PANELS = {
 }
 WIDEST, TALLEST, LARGEST_CELL = 12.0, 60.0, 0.72
 """Inches of all cells side by side and one below the other, if they are many, and of one if they are few."""
+LARGEST_ALIGNED_CELL = 0.5
+"""Inches of a cell that holds one number."""
 SMALLEST_TEXT_CELL = 0.44
 """In smaller cells nothing is written."""
 _ROLE_LABELS = {"positional": "{offset:+d}", "syntactic": "{syntax.relation}", "rare words": "rare", "end": "end"}
@@ -110,6 +115,60 @@ def _write_numbers(axes: Any, rows: Sequence[Sequence[Head]], colors: Any, norm:
             axes.text(x, y - 0.12 if role else y, f"{round(head.without, 3) + 0.0:.3f}", fontsize=SMALL, **style)
             if role:
                 axes.text(x, y + 0.24, role, fontsize=SMALL - 2, **style)
+
+
+def plot_alignment(heads: Sequence[AlignedHead]) -> Any:
+    """Return a matplotlib Figure of attentions x heads, coloured by how often each head finds the aligned key.
+
+    `heads` are those of `study_alignment`. Cells that are too small for a number have only their colour.
+
+    >>> from glassformer.insight.alignment import AlignedHead
+    >>> shares = dict(by_position=0.2, weight=0.5)
+    >>> heads = [AlignedHead(attention="0", head=n, found=found, **shares) for n, found in enumerate((0.1, 0.9))]
+    >>> plot_alignment(heads).savefig("heads.png")  # doctest: +SKIP
+    """
+    if not heads:
+        raise ArgumentError("heads must be those of study_alignment, got none")
+    rows: dict[str, list[AlignedHead]] = {}
+    for head in heads:
+        rows.setdefault(head.attention, []).append(head)
+    most = max(head.head for head in heads) + 1
+    cell = min(LARGEST_ALIGNED_CELL, WIDEST / most, TALLEST / len(rows))
+    names, path = _short_names(list(rows))
+    size = max(6.0, 2.2 + cell * most + 0.09 * max(map(len, names))), 1.2 + cell * len(rows)
+    figure = new_figure("heads", figsize=size, dpi=DOTS_PER_INCH)
+    axes, colors = figure.subplots(), color_map(blank="white")
+    values = [[float("nan")] * most for _ in rows]
+    for values_of_row, row in zip(values, rows.values(), strict=True):
+        for head in row:
+            values_of_row[head.head] = head.found
+    drawn = axes.imshow(values, cmap=colors, vmin=0.0, vmax=1.0)
+    if cell >= SMALLEST_TEXT_CELL:
+        for y, row in enumerate(rows.values()):
+            for head in row:
+                style: dict[str, Any] = dict(ha="center", va="center", color=ink_on(colors(head.found)), fontsize=SMALL)
+                axes.text(head.head, y, f"{head.found:.0%}", **style)
+    style_map(axes, x="head", y="layer" if path else "")
+    axes.set_title(path, loc="left", fontsize=SMALL, color=MUTED)
+    axes.set_xticks(range(0, most, 1 if cell >= 0.2 else 4))
+    axes.set_yticks(range(len(rows)), names)
+    add_bar(drawn, axes, "queries whose largest weight is on their key", format="{x:.0%}", shrink=0.8)
+    return figure
+
+
+def _short_names(attentions: Sequence[str]) -> tuple[list[str], str]:
+    """Return what differs in the paths of attentions, and what they share, with an asterisk in its place."""
+    begin = _shared_start(attentions).rstrip("0123456789")
+    end = _shared_start([name[::-1] for name in attentions])[::-1].lstrip("0123456789")
+    if len(attentions) == 1 or not any(map(str.isalnum, begin + end)):
+        return list(attentions), ""
+    return [name[len(begin) : len(name) - len(end)] for name in attentions], f"{begin}*{end}"
+
+
+def _shared_start(names: Sequence[str]) -> str:
+    """Return the letters with which all names begin."""
+    together = zip(*names, strict=False)  # which ends with the shortest
+    return "".join(letters[0] for letters in takewhile(lambda letters: len(set(letters)) == 1, together))
 
 
 def draw_pruning(report: Pruning, png: Path) -> None:

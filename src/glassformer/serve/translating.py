@@ -61,7 +61,9 @@ def make_router(service: Service) -> APIRouter:
         asked = dict(line=wanted.q, max_length=wanted.max_length, attention=facts_of(wanted.attention))
         coming = service.follow(run, messages.Stream, **asked)
         first = await anext(coming)  # what is refused before it begins is an answer of its own
-        return StreamingResponse(_events(run, first, coming), media_type="text/event-stream; charset=utf-8")
+        unbuffered = {"x-accel-buffering": "no"}  # for nginx
+        kind = "text/event-stream; charset=utf-8"
+        return StreamingResponse(_events(run, first, coming), media_type=kind, headers=unbuffered)
 
     @router.post("/alternatives", response_model=AlternativesAnswer)
     async def alternatives(wanted: AlternativesRequest, request: Request) -> Any:

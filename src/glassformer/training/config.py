@@ -38,8 +38,8 @@ PRECISIONS = ("auto", "float32", "bfloat16")
 OPTIMIZERS = ("muon", "adam")
 CHANGEABLE = (
     *("max_epochs", "max_updates", "max_minutes", "patience", "device", "precision", "threads", "shard"),
-    *("learning_rate", "weight_decay", "clip_norm", "max_left_out", "batch_tokens", "accumulate", "checkpoint_seconds"),
-    "watch",
+    *("learning_rate", "weight_decay", "clip_norm", "qk_clip", "max_left_out", "batch_tokens", "accumulate"),
+    *("checkpoint_seconds", "watch"),
 )
 """Settings that `resume` may change."""
 
@@ -170,6 +170,9 @@ class TrainConfig:
     Hutter 2019). Left out: 0.3; with --from 0."""
     clip_norm: Annotated[float, Number(at_least=0, limit=1e9, note=OFF)] = 1.0
     """Largest norm of the gradient; 0 leaves it as it is."""
+    qk_clip: Weight = 0.0
+    """Largest score of a head: after an update in which one was above it, the head's queries and keys are made smaller
+    (QK-Clip: Kimi K2, 2025; they take 100). For trainings whose scores run away, which --watch names. 0: none."""
     max_left_out: Count = 20
     """Stop after about this many updates in a row that had to be left out: their loss was not a number, or jumped."""
     max_epochs: Count | None = None

@@ -51,6 +51,12 @@ class Processes:
             dist.all_reduce(tensor)
         return tensor
 
+    def largest(self, tensor: Tensor) -> Tensor:
+        """Replace each number of `tensor` by the largest that any process has, and return it."""
+        if self.size > 1:
+            dist.all_reduce(tensor, dist.ReduceOp.MAX)
+        return tensor
+
     def agree(self, *values: int | float) -> list[float]:
         """Return of each value the largest that any process gives, so that all of them go on with the same ones."""
         if self.size == 1:

@@ -91,6 +91,7 @@ class TrainingLoop:
             r_drop=config.r_drop,
             guide=self._guide(corpora[TRAIN]) if config.guide else None,
             clip_norm=config.clip_norm,
+            qk_clip=config.qk_clip,
             optimizer=config.chosen_optimizer,
             weight_decay=config.decay,
             processes=processes,

@@ -1,6 +1,7 @@
 """One update of the weights: gradients of the loss, then a step of the optimizer."""
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import NamedTuple
 
 import torch
@@ -10,6 +11,7 @@ from torch.distributed.fsdp import FSDPModule
 
 from glassformer.seeds import derive_seed
 from glassformer.text.batching import Batch
+from glassformer.training.clipping import QKClip
 from glassformer.training.distributed import (
     ALONE,
     Processes,
@@ -50,6 +52,7 @@ class Step:
         r_drop: float = 0.0,
         guide: Guide | None = None,
         clip_norm: float,
+        qk_clip: float = 0.0,
         optimizer: str,
         weight_decay: float = 0.0,
         processes: Processes = ALONE,
@@ -66,6 +69,7 @@ class Step:
         self.optimizer = Optimizer(model, optimizer, dtype, weight_decay)
         self.outliers = OutlierDetector(self.device)
         self._clip_norm = clip_norm
+        self._qk_clip = QKClip(model, qk_clip, processes, self.device) if qk_clip else None
         self._processes = processes
         self._seed = seed
 
@@ -81,7 +85,8 @@ class Step:
         total = torch.zeros((), device=self.device)
         for number, batch in enumerate(batches, start=1):
             with accumulating(self.loss, last=number == len(batches)):
-                loss, _ = self.loss(batch)
+                with self._measuring(batch):
+                    loss, _ = self.loss(batch)
                 loss = loss if batch.counted else 0 * loss
                 (loss / (tokens / processes.size)).backward()  # the processes' mean will be taken
             total += loss.detach()
@@ -91,8 +96,14 @@ class Step:
         harmful = self.outliers.judge(total / tokens, norm)
         self._clip(parameters, norm)
         self.optimizer.step(rate, harmful)
+        if self._qk_clip is not None:
+            self._qk_clip.clip()
         kept = 1 - harmful
         return UpdateSums(torch.where(harmful > 0, 0.0, total), kept * tokens)
+
+    def _measuring(self, batch: Batch) -> AbstractContextManager[None]:
+        """Return a context for the passes of a batch, in which scores are measured if they are to be clipped."""
+        return self._qk_clip.measuring() if self._qk_clip is not None and batch.counted else nullcontext()
 
     def _norm(self, parameters: list[torch.nn.Parameter]) -> Float[Tensor, ""]:
         """Return the norm of all gradients together."""

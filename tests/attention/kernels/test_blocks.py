@@ -1,11 +1,12 @@
 import itertools
+import math
 
 import pytest
 import torch
 from torch import Tensor
 
 from glassformer.attention.kernels import choose
-from glassformer.attention.kernels.blocks import BLOCKS_IN_BUDGET, Block, Problem, groups
+from glassformer.attention.kernels.blocks import BLOCKS_IN_BUDGET, Block, Problem, groups, largest_scores
 
 B, H, Q, K, D = 2, 3, 5, 7, 11  # distinct primes: a swapped axis cannot pass
 
@@ -84,3 +85,28 @@ def test_causal_blocks_end_with_what_their_last_query_sees(monkeypatch):
     keep = torch.arange(K).view(1, 1, 1, K) >= 5  # the first queries see nothing
     found = [(block.keys.start, block.keys.stop) for block in blocks_of(problem(1, 1, Q, K, causal=True, keep=keep))]
     assert found == [(5, 7), (5, 6), (5, 6)]
+
+
+@pytest.mark.parametrize("fit", [1, 15, 1000])
+@pytest.mark.parametrize("masked", ["not", "causal", "padded"])
+def test_largest_scores_are_those_of_keys_that_a_query_may_look_at(masked, fit, monkeypatch):
+    monkeypatch.setattr(choose, "BLOCK_BYTES", {"cpu": fit * K * 4})
+    heads, kept = 6, 3
+    q, k = torch.randn(B, heads, Q, D), torch.randn(B, kept, K, D)
+    keep = torch.ones(B, 1, Q, K, dtype=torch.bool)
+    given = keep[:, :, :1].clone()
+    given[0, :, :, 4:] = False
+    if masked == "causal":
+        keep = keep.tril(K - Q)
+    if masked == "padded":
+        keep = keep & given
+    of = Problem(q, k, k, given if masked == "padded" else None, None, masked == "causal", 0.3, torch.float32)
+    scores = 0.3 * q @ k.repeat_interleave(heads // kept, 1).mT
+    expected = scores.masked_fill(~keep, -math.inf).amax((0, 2, 3))
+    torch.testing.assert_close(largest_scores(of), expected)
+    assert not largest_scores(Problem(q.requires_grad_(), k, k, None, None, False, 0.3, torch.float32)).requires_grad
+
+
+def test_largest_score_of_nothing_is_minus_infinity():
+    q = torch.zeros(B, H, 0, D)
+    assert largest_scores(Problem(q, q, q, None, None, False, 1.0, torch.float32)).tolist() == [-math.inf] * H

@@ -5,7 +5,7 @@ B batch, H heads, L query length, S key length, D width of one head, G heads of 
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -37,6 +37,8 @@ class Problem:
     """True says that `keep` is `masks.causal_from_start`, which some forms needn't read."""
     variant: Variant | None = None
     """Change how scores become weights. Only the plain form and blocks know it."""
+    queries: Tensor | None = None
+    """True for the queries that are no padding (B, 1, L, 1). Only `capture` reads it: padding looks at nothing."""
 
     @property
     def masked(self) -> bool:
@@ -221,6 +223,25 @@ def groups(problem: Problem, *, in_place: bool = False) -> Iterator[Group]:
         for head in range(0, heads, together):
             of_entries, of_heads = slice(first, min(first + entries, batch)), slice(head, min(head + together, heads))
             yield Group(problem, of_entries, of_heads, rows, all_keys=in_place)
+
+
+@torch.no_grad()
+def largest_scores(problem: Problem) -> Tensor:
+    """Return the largest score of each head, of all queries and keys that may look at each other: (H,).
+
+    -inf for a head that looks nowhere. Holds the scores of one block at a time.
+    """
+    of = replace(problem, v=problem.v[..., :0])  # values have no part in it
+    found = of.q.new_full((of.q.shape[1],), -math.inf, dtype=of.dtype)
+    if not of.q.numel() or not of.k.numel():
+        return found
+    scratch = Scratch(of.dtype, of.q.device)
+    with torch.autocast(of.q.device.type, enabled=False):
+        for group in groups(of):
+            for block in group.blocks():
+                largest = block.by_head(group.score(block, scratch)).amax((0, 2, 3))
+                found[block.heads] = torch.maximum(found[block.heads], largest)
+    return found
 
 
 def _with_their_keys(together: int, served: int) -> int:

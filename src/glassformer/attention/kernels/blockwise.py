@@ -104,7 +104,7 @@ class _Attend(torch.autograd.Function):
             stays = _all_that_stays(problem, ctx.settings)
             return *plain_gradients(problem, ctx.settings.want, stays, grads[0], by_name), None, None, None
         facts = {} if top_keys is None else {"top_keys": top_keys}
-        learns = _Learns(*ctx.needs_input_grad[:6])
+        learns = Learns(*ctx.needs_input_grad[:6])
         return *_backward(problem, ctx.settings, learns, grads[0], by_name, facts), None, None, None
 
 
@@ -121,12 +121,7 @@ def _without_autocast(function: Callable[..., _T]) -> Callable[..., _T]:
 @_without_autocast
 def _forward(problem: Problem, settings: _Settings) -> tuple[Tensor, Facts]:
     want = settings.want
-    if (
-        problem.q.device.type == "cuda"
-        and problem.variant is None
-        and choose.triton_is_there()
-        and choose.kernels_fit(problem.q, problem.v, want, settings.dropout)
-    ):
+    if _kernels_take(problem, settings):
         from glassformer.attention.kernels.gpu import attend_with_kernels
         from glassformer.attention.kernels.triton import OutOfResources
 
@@ -190,15 +185,25 @@ def _forward(problem: Problem, settings: _Settings) -> tuple[Tensor, Facts]:
     return output, facts
 
 
-class _Learns(NamedTuple):
+def _kernels_take(problem: Problem, settings: _Settings) -> bool:
+    """Return whether a GPU's kernels compute this in place of blocks."""
+    return (
+        problem.q.device.type == "cuda"
+        and problem.variant is None
+        and choose.triton_is_there()
+        and choose.kernels_fit(problem.q, problem.v, settings.want, settings.dropout)
+    )
+
+
+class Learns(NamedTuple):
     """A flag for each input: True if it needs a gradient."""
 
     q: bool
     k: bool
     v: bool
-    bias: bool
-    sinks: bool
-    slopes: bool
+    bias: bool = False
+    sinks: bool = False
+    slopes: bool = False
 
     @property
     def scores(self) -> bool:
@@ -206,9 +211,19 @@ class _Learns(NamedTuple):
         return self.q or self.k or self.bias or self.sinks or self.slopes
 
 
+def gradients_in_blocks(
+    problem: Problem, want: Want, learns: Learns, grad_output: Tensor | None, grads: Facts, facts: Facts
+) -> tuple[Tensor | None, ...]:
+    """Return the gradients of q, k, v, bias, sinks and slopes, for another form's output and facts, without dropout.
+
+    Of `facts` only top_keys is read, if `top` is wanted.
+    """
+    return _backward(problem, _Settings(0.0, 0, want), learns, grad_output, grads, facts)
+
+
 @_without_autocast
 def _backward(
-    problem: Problem, settings: _Settings, learns: _Learns, grad_output: Tensor | None, grads: Facts, facts: Facts
+    problem: Problem, settings: _Settings, learns: Learns, grad_output: Tensor | None, grads: Facts, facts: Facts
 ) -> tuple[Tensor | None, ...]:
     """Return the gradients. With s the scores, p the weights, w what dropout leaves of them, o the output, m = w / p:
     dv = wᵀ do, dw = do vᵀ + what the statistics push, dp = m dw - s d(entropy),

@@ -286,7 +286,7 @@ def blocks_are_faster(q: Tensor, k: Tensor, v: Tensor, dropout: float = 0.0) -> 
 # On two threads of an AMD Zen 4 blocks take nearly twice as long: 35 ms against 20 at 1 x 8 x 1024, 8.0 s against 3.7
 # at 16,384. But numba compiles for some seconds when a machine first needs them.
 COMPILED_FROM_SCORES = 1 << 20
-COMPILED_FACTS = {"entropy", "received", "distance", "lse", "top", "rows", "head_mean"}
+COMPILED_FACTS = {"entropy", "received", "distance", "lse", "max_score", "sink", "top", "rows", "head_mean"}
 COMPILED_UP_TO_TOP = 64  # the largest are sorted in as they come
 # Queries of a block at most, a multiple of 6, and bytes of the exponentials that are kept. 24, 48 and 96 queries of
 # 65,536 keys take 1.37, 1.24 and 1.10 of SDPA's time, though 96 fill 24 MiB of the third-level cache for each thread.
@@ -369,7 +369,7 @@ def compiled_threads() -> tuple[int, int]:
 
 # GPU kernels in place of blocks
 
-KERNEL_FACTS = COMPILED_FACTS | {"pooled", "pooled_heads"}
+KERNEL_FACTS = COMPILED_FACTS - {"max_score", "sink"} | {"pooled", "pooled_heads"}
 KERNELS_UP_TO_TOP = 64  # the kernel keeps the largest weights in registers
 KERNEL_TILE = 256  # rows and keys of a tile that one program sums
 # Queries and keys that a program of `attend` holds, and its warps, by bytes of a number and width: what fits into the

@@ -51,7 +51,9 @@ def _weigh_at_once(
     if keep is not None:
         scores.masked_fill_(~keep, -math.inf)
     weights = scores.softmax(-1)
-    return None if (bias is not None or keep is not None) and weights.detach().sum().isnan() else weights
+    # NaN anywhere among a row's scores makes its first weight NaN as well.
+    one_of_each = weights.detach()[..., :1]
+    return None if (bias is not None or keep is not None) and one_of_each.sum().isnan() else weights
 
 
 def score(

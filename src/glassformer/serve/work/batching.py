@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from glassformer.generation.config import SearchConfig
 from glassformer.generation.search import Hypothesis
 
-NEAR, ALWAYS_NEAR = 1.5, 4
+NEAR, ALWAYS_NEAR = 2.0, 8
 """Lengths of a batch's lines differ from the first one's by at most this factor, or this many tokens."""
 FEWEST = 8
 """Lines of which a batch is not made smaller, so that another thread gets some too."""

@@ -23,7 +23,8 @@ from glassformer.attention.want import NOTHING, Want
 pytestmark = pytest.mark.skipif(not choose.compiler_is_there(), reason="numba isn't installed, or there is no FMA here")
 
 B, H, KEPT, D, V = 2, 6, 3, 11, 37  # queries and keys are drawn
-FACTS = Want(entropy=True, received=True, distance=True, lse=True, top=5)
+FACTS = Want(entropy=True, received=True, distance=True, lse=True, max_score=True, sink=3, top=5)
+PUSHING = ("output", "entropy", "received", "distance", "lse", "max_score", "sink", "top", "rows", "head_mean")
 
 
 @pytest.fixture(autouse=True)
@@ -84,12 +85,13 @@ def compiled(q: Tensor, k: Tensor, v: Tensor, want: Want, **given: Any) -> dict[
     causal=st.booleans(),
     means=st.booleans(),
     chooses=st.booleans(),
-    pushing=st.sampled_from(["all", "output", "entropy", "received", "distance", "lse", "top", "rows", "head_mean"]),
+    sink=st.sampled_from([1, 4, 290]),
+    pushing=st.sampled_from(["all", *PUSHING]),
 )
-def test_facts_and_gradients_over_many_tiles(k_len, q_len, rows, threads, kind, causal, means, chooses, pushing):
+def test_facts_and_gradients_over_many_tiles(k_len, q_len, rows, threads, kind, causal, means, chooses, sink, pushing):
     q_len = min(q_len, k_len) if causal else q_len
     inputs = heads(q_len, k_len)
-    want = replace(FACTS, top=min(5, k_len), head_mean=means or pushing == "head_mean")
+    want = replace(FACTS, top=min(5, k_len), sink=min(sink, k_len), head_mean=means or pushing == "head_mean")
     if chooses or pushing == "rows":  # in any order, one of them twice
         want = replace(want, rows=(-1, 0, q_len // 2, -1), row_heads=None if means else (4, -6, 4))
     mask = {**masks(kind, q_len, k_len), "causal": causal}
@@ -141,7 +143,7 @@ def test_scores_too_low_for_float32_give_nan_as_softmax_does(masked):
     output, seen = observe(q * 1e30, k * -1e30, v, keep=keep if masked else None, want=FACTS)
     assert torch.softmax(torch.full((3,), -math.inf), -1).isnan().all()
     assert seen.received.isnan().all()
-    for fact in (output, seen.entropy, seen.distance, seen.top.weights):
+    for fact in (output, seen.entropy, seen.distance, seen.sink, seen.top.weights):
         of_query = fact.view(7, -1)
         assert of_query[[0, 1, 3, 4, 5, 6]].isnan().all()
         assert (of_query[2] == 0).all() if masked else of_query[2].isnan().all()
@@ -156,7 +158,7 @@ def test_a_nan_stays_in_its_row(threads, pieces, monkeypatch):
     found = compiled(q, k, v, FACTS)
     here = torch.zeros(B, H, 50, dtype=torch.bool)
     here[1, 2, 33] = True
-    for name in ("output", "entropy", "distance", "lse", "top"):
+    for name in ("output", "entropy", "distance", "lse", "max_score", "sink", "top"):
         assert found[name][here].isnan().all()
         assert torch.equal(found[name][~here], clean[name][~here]), name
     assert found["received"][1, 2].isnan().all()
@@ -191,6 +193,8 @@ def test_the_mean_over_heads_does_not_depend_on_threads(monkeypatch):
         ({}, True),
         ({"want": NOTHING}, True),
         ({"want": Want(top=64)}, True),
+        ({"want": Want(entropy=True, max_score=True, sink=1)}, True),
+        ({"want": Want(mass=torch.ones(1, 1, 1, 7, dtype=torch.bool))}, False),
         ({"want": Want(top=65)}, False),
         ({"want": Want(entropy=True, head_mean=True)}, True),
         ({"want": Want(entropy=True, weights=True)}, False),

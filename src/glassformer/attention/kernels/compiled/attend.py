@@ -8,6 +8,7 @@ from torch import Tensor
 
 from glassformer.attention.kernels import choose
 from glassformer.attention.kernels.blocks import Problem, own
+from glassformer.attention.kernels.blockwise import Learns, gradients_in_blocks
 from glassformer.attention.kernels.compiled.chosen import ChosenRows
 from glassformer.attention.kernels.compiled.forward import attend_spans, pack_spans
 from glassformer.attention.kernels.compiled.products import packed_sizes
@@ -36,11 +37,14 @@ class _Done(NamedTuple):
     top_keys: Tensor
     head_mean: Tensor
     rows: Tensor
+    sink: Tensor
 
     def facts(self, want: Want) -> Facts:
         facts: Facts = {"lse": self.peak + self.tilt} if want.lse else {}
-        names = ("entropy", "received", "distance", "rows", "head_mean")
-        facts |= {name: getattr(self, name) for name in names if getattr(want, name)}
+        if want.max_score:  # where a score is not a number the largest may have passed it over
+            facts["max_score"] = self.peak.masked_fill(self.tilt.isnan() & (self.peak < torch.inf), torch.nan)
+        names = ("entropy", "received", "distance", "rows", "head_mean", "sink")
+        facts |= {name: getattr(self, name) for name in names if want.asks(name)}
         return facts | ({"top": self.top, "top_keys": self.top_keys} if want.top else {})
 
 
@@ -82,8 +86,12 @@ class _AttendCompiled(torch.autograd.Function):
         # Gradients of gradients, and many gradients at once, come from plain operations.
         if torch.is_grad_enabled() or not choose.is_eager(*grads) or any(map(choose.is_batched, grads)):
             return *plain_gradients(problem, ctx.want, None, grads[0], by_name)[:3], None, None, None
+        if not by_name.keys().isdisjoint(("max_score", "sink")):
+            learns = Learns(*ctx.needs_input_grad[:3])
+            known = {"top_keys": top_keys} if ctx.want.top else {}
+            return *gradients_in_blocks(problem, ctx.want, learns, grads[0], by_name, known)[:3], None, None, None
         unused = q.new_empty(0)
-        done = _Done(output, peak, tilt, entropy, distance, unused, top, top_keys, unused, unused)
+        done = _Done(output, peak, tilt, entropy, distance, unused, top, top_keys, unused, unused, unused)
         found = _backward(problem, done, ctx.want, grads[0], by_name)
         needed = (grad if needs else None for grad, needs in zip(found, ctx.needs_input_grad, strict=False))
         return *needed, None, None, None
@@ -115,11 +123,14 @@ def _forward(problem: Problem, want: Want) -> _Done:
     results = output, peak, tilt, entropy, distance
     inputs = _inputs(problem)
     maps = head_mean, rows, chosen.row_of_query, chosen.row_of_head
-    arrays = [_array(x) for x in (*packed, *results, received, parts, top, top_keys, *maps)]
-    side_by_side([partial(attend_spans, *inputs, height, _array(spans), *arrays) for spans in pieces], threads)
+    sink = v.new_empty(batch, heads, q_len if want.sink else 0)
+    arrays = [_array(x) for x in (*packed, *results, received, parts, top, top_keys, *maps, sink)]
+    side_by_side(
+        [partial(attend_spans, *inputs, height, _array(spans), *arrays, want.sink) for spans in pieces], threads
+    )
     for owner, part in zip(shared, parts, strict=True):
         received[owner] += part
-    return _Done(*results, received, top, top_keys, head_mean, chosen.fact(rows) if want.rows else rows)
+    return _Done(*results, received, top, top_keys, head_mean, chosen.fact(rows) if want.rows else rows, sink)
 
 
 def _packed(problem: Problem, threads: int) -> tuple[Tensor, Tensor]:

@@ -79,31 +79,33 @@ def nth_largest(numbers, column, rows, n):
 def attend_rows(
     q, key_panels, values, keys, v_width, keep, bias, scale, causal, origin, first_key, entry, head, first, last,
     height, e, output, peaks, tilts, entropy, distance, received, top, top_keys, head_mean, share_of_head,
-    found_rows, row_of_query,
+    found_rows, row_of_query, on_first,
 ):  # fmt: skip
     """Compute the queries from `first` to `last` of a head, `height` of them, a multiple of ROWS, at a time.
 
     q (queries, width) is the head's, as are `key_panels` and `values`, the keys from `first_key` on. `e` has room for
     exponentials. The weights are added to `head_mean`, if it is wanted, of which the first head sets all, and
     those of chosen queries to `found_rows`, zeros, whose rows `row_of_query` tells, -1 for the others. `entropy` and
-    `distance` are both set, or both empty.
+    `distance` are both set, or both empty. `on_first` are the weight on the first keys, empty if it isn't wanted, and
+    their number: one argument, since numba takes at most 30.
     """
     width = q.shape[1]
+    sink, first_keys = on_first
     v_padded = up_to(v_width, COLUMNS)
     chosen, sums_keys, means, masked = top.shape[1], len(received) > 0, len(head_mean) > 0, keep.size + bias.size > 0
     all_tiles, told = sums_keys or chosen > 0 or means, len(entropy) > 0
     tiles = up_to(keys, TILE) // TILE
     references, highest = np.empty((tiles, height), F), np.empty((tiles, height), F)
     parts = np.empty((chosen * TILE // PART, 1), F)
-    totals, slopes, distances = np.empty(height), np.empty(height), np.empty(height)  # float64
-    peak = np.empty(height, F)
+    totals, slopes = np.empty(height), np.empty(height)  # float64
+    distances, sunk, peak = np.empty(height), np.empty(height), np.empty(height, F)
     for start in range(first, last, height):
         rows = min(height, last - start)
         multiplied = up_to(rows, ROWS)
         queries = padded(q[start : start + rows], multiplied, width, scale)
         sums = np.zeros(multiplied * v_padded, F)
         for row in range(height):
-            totals[row], slopes[row], distances[row], peak[row] = 0.0, 0.0, 0.0, F(-math.inf)
+            totals[row], slopes[row], distances[row], sunk[row], peak[row] = 0.0, 0.0, 0.0, 0.0, F(-math.inf)
         stop = max(1, open_keys(start + rows - 1, keys, origin, causal))
         chosen_here = len(found_rows) > 0 and row_of_query[start : start + rows].max() >= 0
         kept_here = all_tiles or chosen_here
@@ -134,6 +136,7 @@ def attend_rows(
                     slopes[row] = shrinks * (slopes[row] + (before - reference) * totals[row]) if shrinks > 0 else 0.0
                     totals[row] *= shrinks
                     distances[row] *= shrinks
+                    sunk[row] *= shrinks
                     for d in range(row * v_padded, (row + 1) * v_padded):
                         sums[d] *= F(shrinks)
                 peak[row] = references[tile, row] = reference
@@ -145,6 +148,8 @@ def attend_rows(
                     distances[row] += far
                 else:
                     totals[row] += exponentiate_alone(scores, counted_from)
+                for n in range(min(seen, first_keys - first_key - tile_key) if len(sink) else 0):
+                    sunk[row] += scores[n]
             multiply(
                 e, here, TILE, 1, values, tile_key * v_padded, v_padded, sums, 0, v_padded, multiplied, v_padded, wide
             )
@@ -160,6 +165,8 @@ def attend_rows(
             if told:
                 entropy[query] = tilts[query] - slopes[row] * share
                 distance[query] = distances[row] * share
+            if len(sink):
+                sink[query] = sunk[row] * share
             totals[row] = share
         if not kept_here:
             continue
@@ -224,21 +231,21 @@ def _compile(version: int) -> Any:
         types.void(
             *(ANY, ANY, ANY, MASK, BIAS, types.float32, types.boolean, types.int64, SPANS),
             *(QUERIES, QUERIES, ANY, *[QUERIES] * 5, types.float32[:, ::1], BIAS, types.int64[:, :, :, ::1], QUERIES),
-            *(BIAS, PLACES, PLACES),
+            *(BIAS, PLACES, PLACES, QUERIES, types.int64),
         )
     )
     @no_type_check
     def attend(
         q, k, v, keep, bias, scale, causal, height, spans, packed_keys, packed_values,
         output, peaks, tilts, entropy, distance, received, parts, top, top_keys, head_mean,
-        found_rows, row_of_query, row_of_head,
+        found_rows, row_of_query, row_of_head, sink, first_keys,
     ):  # fmt: skip
         """Compute the queries of some spans: see `Span`, and `with_places` for a span's last number.
 
-        Keys and values are packed here unless `pack_spans` did it. `output` and facts are set, `entropy` and `distance`
-        unless they are empty, but `received`, if it is wanted, is added to, or `parts`. `top` holds zeros, and
-        `top_keys` -1. For `head_mean` the heads of a block of queries come in their order. `found_rows` has a row for
-        each query and head that is chosen.
+        Keys and values are packed here unless `pack_spans` did it. `output` and facts are set (`entropy`, `distance`,
+        `sink` unless they are empty), but `received`, if it is wanted, is added to, or `parts`. `top` holds zeros and
+        `top_keys` -1. For `head_mean` the heads of a block of queries come in their order. `found_rows` has a row
+        for each query and head that is chosen.
         """
         assert version
         served = q.shape[1] // max(1, k.shape[1])  # heads that share keys
@@ -261,7 +268,7 @@ def _compile(version: int) -> Any:
                 (k.shape[2] - q.shape[2] if causal else 0) - first_key, first_key, entry, head, first, last, height,
                 e, output[place], peaks[place], tilts[place], entropy[place], distance[place],
                 onto[first_key:last_key], top[place], top_keys[place], head_mean[entry], F(1 / q.shape[1]),
-                chosen_rows, row_of_query,
+                chosen_rows, row_of_query, (sink[place], first_keys),
             )  # fmt: skip
 
     return attend

@@ -8,11 +8,13 @@ try:
     from numba import types as types
     from numba.core import cgutils as cgutils
     from numba.core import config as config
+    from numba.core import event
     from numba.extending import intrinsic as intrinsic
 except ImportError as error:
     raise ImportError("compiled functions need numba: pip install 'glassformer[fast]'") from error
 
 import hashlib
+import logging
 from collections.abc import Callable, Set
 from inspect import unwrap
 from pathlib import Path
@@ -36,6 +38,27 @@ any file changes; numba by itself looks only at the function's own."""
 NO_CACHE = (RuntimeError, OSError, EOFError)
 """Name what numba raises where it can write to no folder, the disk is full, or a crash has left an empty file."""
 
+
+COMPILING = "compiling the fast functions for this processor: up to half a minute, once"
+
+
+class _Notice(event.Listener):
+    """Log once a process that functions of this package are compiled, since nothing else moves meanwhile."""
+
+    given = False
+
+    def on_start(self, event: Any) -> None:
+        function = event.data["dispatcher"].py_func
+        if not self.given and function.__module__.startswith("glassformer."):
+            self.given = True
+            logging.getLogger("glassformer").info(COMPILING)
+
+    def on_end(self, event: Any) -> None:
+        """Say nothing."""
+
+
+NOTICE = _Notice()
+event.register("numba:compile", NOTICE)
 
 _ALWAYS: dict[str, Any] = {"error_model": "numpy", "no_cfunc_wrapper": True}
 

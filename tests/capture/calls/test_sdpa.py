@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.testing import assert_close
 from torch.utils.checkpoint import checkpoint
 
-from glassformer import Want, capture
+from glassformer import Want, attend, capture, observe
 from glassformer.errors import ArgumentError
 
 B, H, Q, K, D = 2, 3, 5, 7, 11  # distinct primes: a swapped axis cannot pass
@@ -155,6 +155,31 @@ def test_every_form_of_the_call(name):
     assert_close(captured["inner"].weights, explicit(q, k, **settings).reshape(shape), rtol=0, atol=1e-5)
 
 
+class OtherMask(Tensor):
+    """A tensor that says something of its own."""
+
+
+@pytest.mark.filterwarnings("ignore:Lower right causal bias will produce NaNs")
+@pytest.mark.parametrize(("q_len", "k_len"), [(Q, K), (K, Q)])
+def test_masks_of_other_classes(q_len, k_len):
+    from torch.nn.attention import bias  # it loads torch's compiler
+
+    q, k, model = some(B, H, q_len), some(B, H, k_len), Call()
+    for mask in (bias.causal_upper_left(q_len, k_len), bias.causal_lower_right(q_len, k_len)):
+        with capture(model, WEIGHTS) as captured:
+            output = model(q, k, k, mask)
+        keep = mask._materialize()
+        weights = explicit(q, k, keep).nan_to_num()  # of a query that may look nowhere
+        assert_close(captured[""].weights, weights)
+        assert_close(output, weights @ k)
+    other = torch.ones(q_len, k_len, dtype=torch.bool).as_subclass(OtherMask)
+    with (
+        capture(model),
+        pytest.raises(ArgumentError, match=r"model computes attention with a <class '.*OtherMask'>, which can't"),
+    ):
+        model(q, k, k, other)
+
+
 def test_positions_keywords_and_dropout():
     q, k, v = some(B, H, Q), some(B, H, K), some(B, H, K)
     with capture(Call(), WEIGHTS) as captured:
@@ -171,6 +196,38 @@ def test_positions_keywords_and_dropout():
     zeros = dropped.weights == 0
     assert 0.2 < zeros.float().mean() < 0.8
     assert_close(dropped.weights, (explicit(q, k) * 2).masked_fill(zeros, 0.0))
+
+
+ATTEND: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "keep": {"keep": KEEP},
+    "bias": {"bias": torch.randn(1, H, Q, K)},
+    "causal": {"causal": True},
+}
+
+
+@pytest.mark.parametrize("name", ATTEND)
+def test_our_own_attend(name):
+    class Ours(nn.Module):
+        def forward(self, *arguments: Any, **settings: Any) -> Tensor:
+            return attend(*arguments, **settings)
+
+    model, q, k, v = Ours(), some(B, H, Q), some(B, H, K), some(B, H, K)
+    plain = model(q, k, v, **ATTEND[name])
+    with capture(model, WEIGHTS) as captured:
+        assert_close(model(q, k, v, **ATTEND[name]), plain)
+    assert_close(captured[""].weights, observe(q, k, v, **ATTEND[name], want=WEIGHTS)[1].weights)
+
+
+def test_a_call_that_fails_leaves_no_trace():
+    model, q, k = Call(), some(B, H, Q), some(B, H, K)
+    with capture(model, WEIGHTS) as captured:
+        with pytest.raises(ArgumentError, match="dropout"):
+            model(q, k, k, dropout_p=2.0)
+        model(k, k, k)
+    assert captured.lengths("") == (K, K)
+    assert "3 heads, 7 queries x 7 keys" in repr(captured)
+    assert captured[""].weights.shape == (B, H, K, K)
 
 
 def test_a_model_as_in_timm(state_of):
@@ -254,38 +311,16 @@ def test_autocast_computes_in_its_dtype():
         assert call(some(1, Q), some(1, K), some(1, K)).dtype == torch.bfloat16
 
 
-class OwnMultihead(nn.MultiheadAttention):
-    """A subclass with a forward pass of its own, as in open_clip or ESM."""
-
-    def forward(self, x: Tensor, **settings: Any) -> Any:
-        return F.multi_head_attention_forward(
-            *(x, x, x, self.embed_dim, self.num_heads, self.in_proj_weight, self.in_proj_bias, None, None, False, 0.0),
-            *(self.out_proj.weight, self.out_proj.bias),
-            **settings,
-        )
-
-
-@pytest.mark.parametrize("settings", [{}, {"need_weights": False}, {"average_attn_weights": False}])
-def test_multi_head_attention_forward(settings):
-    model, x = OwnMultihead(E, H), torch.randn(Q, B, E)
-    output, weights = model(x, **settings)
-    with capture(model, WEIGHTS) as captured:
-        same, again = model(x, **settings)
-    assert_close(same, output)
-    assert_close(again, weights)
-    assert_close(captured[""].weights, model(x, average_attn_weights=False)[1])
-
-
 def test_a_model_without_such_calls_says_what_to_do():
-    class Own(nn.Module):
+    class Nothing(nn.Module):
         def forward(self, x: Tensor) -> Tensor:
-            return (x @ x.mT).softmax(-1) @ x
+            return x
 
-    model = Own()
-    with capture(model) as captured:
+    model = Nothing()
+    words = "the model ran, but called none of torch's attention functions: where it computes attention, call observe"
+    with pytest.warns(UserWarning, match=words), capture(model) as captured:
         model(some(B, Q))
-    words = "the model ran, but called none of torch's attention functions"
-    assert repr(captured).startswith(f"Captured 0 attentions\n  {words}\n  where it computes attention in its own code")
+    assert repr(captured).startswith(f"Captured 0 attentions\n  {words}")
     with pytest.raises(KeyError, match=words):
         _ = captured["layers.0"]
 
