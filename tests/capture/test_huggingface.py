@@ -103,6 +103,27 @@ def test_a_cache_of_fixed_size(make, padded):
     assert sum(call.weights.shape[2] for call in captured.calls("model.layers.0.self_attn")) == 11 + 4
 
 
+@pytest.mark.parametrize("kind", ["bool", "float"])
+@torch.no_grad()
+def test_a_mask_that_lets_queries_after_a_cache_look_ahead(make, kind):
+    model, inputs = make.family("llama")
+    ids = inputs["input_ids"]
+    ahead = torch.ones(2, 1, 5, 11, dtype=torch.bool) if kind == "bool" else torch.zeros(2, 1, 5, 11)
+
+    def second_part(**settings):
+        cache = model(ids[:, :6], use_cache=True).past_key_values
+        return model(ids[:, 6:], attention_mask=ahead, past_key_values=cache, **settings)
+
+    plain = second_part().logits
+    model.set_attn_implementation("eager")
+    expected = second_part(output_attentions=True).attentions
+    model.set_attn_implementation("sdpa")
+    with capture(model, Want(weights=True)) as captured:
+        assert_close(second_part().logits, plain, rtol=1e-4, atol=1e-5)
+    for one, weights in zip(captured.values(), expected, strict=True):
+        assert_close(one.weights[:, :, 6:], weights, rtol=0, atol=1e-5)
+
+
 @torch.no_grad()
 def test_a_floating_point_mask_blocks_and_adds(make):
     model, inputs = make.family("bert")

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from glassformer.attention import masks
 from glassformer.attention.observe import observe
 from glassformer.attention.want import NOTHING
 from glassformer.capture.calls.sdpa import cast_as_autocast
@@ -130,9 +131,8 @@ def _recording_function(
             position_bias = None if position_bias is None else position_bias[..., :q_len]
             k_len = q_len
         keep, bias = _split_mask(attention_mask, position_bias)
-        # Queries that come after cached keys stand at the end of them: distances count from there.
-        if flag and q_len < k_len and (keep is None or bool(keep[..., -1, -1].all())):
-            causal = True
+        if flag and q_len < k_len and (keep is None or _looks_back_from_the_end(keep, q_len, k_len)):
+            causal = True  # the queries come after cached keys: distances count from the end
         want = NOTHING  # torch's fused form has neither cap nor sinks
         if recorded:
             want = captured.reserve(names[module], query.shape[0], query.shape[1], q_len, k_len)
@@ -154,6 +154,16 @@ def _recording_function(
         return output.transpose(1, 2).contiguous(), None
 
     return attend_and_record
+
+
+def _looks_back_from_the_end(keep: Tensor, q_len: int, k_len: int) -> bool:
+    """Return whether the queries are the last positions of the keys, and none may look at a later one.
+
+    A cache of fixed size has empty keys at its end, and a mask of the user's may let queries look at later ones.
+    """
+    if not keep[..., -1, -1].all():
+        return False
+    return q_len == 1 or not (keep & ~masks.causal(q_len, k_len, keep.device)).any()
 
 
 def _split_mask(mask: Tensor | None, position_bias: Tensor | None) -> tuple[Tensor | None, Tensor | None]:
