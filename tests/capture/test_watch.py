@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.testing import assert_close
 from torch.utils.checkpoint import checkpoint
 
-from glassformer import GlassformerError, MultiheadAttention, Want, capture, watch
+from glassformer import GlassformerError, MultiheadAttention, Want, capture, observe, watch
 from glassformer.capture.alarms import Alarms, AttentionWarning
 from glassformer.capture.heat import plot_sightings
 from glassformer.capture.sightings import Sighting, read_sightings
@@ -152,6 +152,24 @@ def test_entropy_of_padded_attention_is_a_share_of_what_is_no_padding():
             attention(x, x, x, key_padding_mask=padding, attn_mask=mask)
             [facts] = seen.log(0).figures.values()
         assert_close(facts["entropy"], [1.0] * 3)
+
+
+class WithSinks(nn.Module):
+    """Looks alike at all keys, a sink's logit, log 2, being that of two more."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        zeros = torch.zeros(B, 3, L, 4)
+        output, _ = observe(zeros, zeros, zeros, causal=True, sinks=torch.full((3,), 2.0).log())
+        return output
+
+
+def test_entropy_of_causal_attention_with_sinks_is_a_share_of_what_a_query_may_see():
+    model = WithSinks()
+    with watch(model) as seen:
+        model(inputs())
+        [facts] = seen.log(0).figures.values()
+    shares = [n / (n + 2) * math.log(n + 2) / math.log(n) for n in range(2, L + 1)]
+    assert_close(facts["entropy"], [sum(shares) / len(shares)] * 3, rtol=1e-5, atol=0)
 
 
 def test_queries_that_look_nowhere_dont_count(model):

@@ -75,7 +75,8 @@ class Captured(Mapping[str, Observation]):
     Calls that continue one another, such as the steps of generation with a cache, are joined into one Observation, with
     the queries of all steps. An attention that is called several times in one forward pass, such as a layer that the
     model shares, has a name for each: `captured["layer.attention@0"]`, `captured["layer.attention@1"]`. Calls on
-    different inputs stay apart: `calls` returns them.
+    different inputs stay apart: `calls` returns them. Calls of one query on as many keys each, as in a head that pools,
+    are taken for steps of generation: `calls` has these apart, too.
 
     Example: docs/inside.md.
     """

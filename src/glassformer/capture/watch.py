@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from glassformer.attention.observation import Observation
+from glassformer.attention.observation import BY_QUERY, Observation
 from glassformer.attention.want import NOTHING, Want
 from glassformer.capture.alarms import Alarms, AttentionWarning
 from glassformer.capture.capture import capture_into
@@ -306,7 +306,7 @@ def _reduced(observation: Observation, kept: Sequence[str]) -> dict[str, Tensor]
         if somewhere is not None:
             counted = counted & somewhere
         if fact == "entropy":
-            most = _largest_entropies(x, received)
+            most = _largest_entropies(facts, received)
             counted = counted & (most > 0)
             x = x / most.clamp(min=ZERO)
         reduced[fact] = torch.stack([torch.where(counted, x, 0.0).sum((0, 2)), counted.sum((0, 2)).to(x.dtype)])
@@ -321,18 +321,28 @@ def _queries(received: Bool[Tensor, "batch k_len"], like: Tensor) -> Tensor:
 
 
 def _largest_entropies(
-    entropy: Float[Tensor, "batch heads q_len"], received: Bool[Tensor, "batch k_len"]
+    facts: Mapping[str, Tensor], received: Bool[Tensor, "batch k_len"]
 ) -> Float[Tensor, "batch 1 #q_len"]:
     """Return the entropy of a query that looks alike at all keys it may look at.
 
     Attention is causal if the first query looks at a single key, with every head and in every entry; then a query may
     look at itself and those before.
     """
+    entropy = facts["entropy"]
     keys = received.sum(1, keepdim=True)
     if entropy.shape[2] == received.shape[1]:
-        causal = (entropy[:, :, 0] < ZERO).all()
+        causal = _is_of_a_single_key({name: x[:, :, 0] for name, x in facts.items() if name in BY_QUERY}).all()
         keys = torch.where(causal, received.cumsum(1), keys)
     return keys.clamp(min=1).to(entropy.dtype).log()[:, None]
+
+
+def _is_of_a_single_key(facts: Mapping[str, Tensor]) -> Bool[Tensor, "batch heads"]:
+    """Return of which queries the entropy is that of a single key, whose weight a sink may share."""
+    alone = facts["entropy"] < ZERO
+    if "max_score" not in facts:
+        return alone
+    largest = (facts["max_score"] - facts["lse"]).exp()
+    return alone | ((facts["entropy"] - torch.special.entr(largest)).abs() < ZERO)
 
 
 def _together(passes: Sequence[Mapping[str, Tensor]]) -> dict[str, list[float]]:
