@@ -122,7 +122,10 @@ WISHES = {
 @pytest.mark.parametrize("name", WISHES)
 def test_a_fact_not_asked_for_says_how_to_ask(name):
     seen, wish = see(Want()), rf"{name}={WISHES[name]}"
-    with pytest.raises(AttributeError, match=rf"^{name} was not asked for: observe\(..., want=Want\({wish}\)\)$"):
+    unfit = ", or not for these lengths" if name in ("rows", "mass", "agreement") else ""
+    with pytest.raises(
+        AttributeError, match=rf"^{name} was not asked for{unfit}: observe\(..., want=Want\({wish}\)\)$"
+    ):
         getattr(seen, name)
     assert not hasattr(seen, name)
 

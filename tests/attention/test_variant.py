@@ -358,6 +358,12 @@ def test_wrong_arguments_are_explained(message):
         observe(*heads(), **({"want": NOTHING} | WRONG[message]))
 
 
+def test_a_square_alignment_of_another_batch_is_not_called_transposed():
+    q, _, _ = heads()
+    with pytest.raises(ArgumentError, match=r"agreement must be .*, got \(3, 11, 11\)$"):
+        observe(q, q, q, want=Want(agreement=torch.ones(3, Q, Q, dtype=torch.bool)))
+
+
 # Which form computes them
 
 

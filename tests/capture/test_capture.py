@@ -50,6 +50,7 @@ def test_it_needs_attention_alone_and_refuses_wrong_types():
         ({"budget": 0}, "budget must be a whole number of bytes above 0, got 0"),
         ({"budget": -7}, "budget must be a whole number of bytes above 0, got -7"),
         ({"layers": "layers.0.self_atn"}, "'layers.0.self_atn': near it are 'layers.0.self_attn', 'layers.1.self"),
+        ({"layers": []}, "layers must be paths of attentions, .* got none: leave it out for all"),
         ({"layers": ["layers.0.self_attn", "nothing"]}, "model's 2 attentions, got 'nothing': near it are 'layers"),
     ],
 )

@@ -114,5 +114,9 @@ def test_what_cannot_be_clipped_is_refused():
         qk_clip(attention, {}, 0)
     with pytest.raises(ArgumentError, match=r"seen must have max_score, got entropy: watch\(want="):
         qk_clip(attention, {"": {"entropy": [0.5] * H}})
+    with pytest.raises(ArgumentError, match=rf"seen must be of this model, got 1 heads of '', which has {H}"):
+        qk_clip(attention, {"": {"max_score": [500.0]}})
+    with pytest.raises(ArgumentError, match=r"seen must be what log\(step\) returned, got <.*Watch.*: qk_clip\(model"):
+        qk_clip(attention, watch(attention))
     with pytest.raises(ArgumentError, match=r"got 'layers\.0': is it of another model"):
         qk_clip(attention, {"layers.0": {"max_score": [500.0]}})

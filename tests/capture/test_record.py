@@ -105,6 +105,7 @@ def test_calls_on_different_inputs_are_kept_apart(first, second):
     assert [call.entropy.shape[2] for call in captured.calls("")] == [first[1], second[1]]
     with pytest.raises(ArgumentError, match=r"was called 2 times on different inputs: captured\.calls\("):
         _ = captured[""]
+    assert "" in captured
 
 
 @torch.no_grad()
@@ -136,6 +137,19 @@ def test_an_unknown_path_is_a_key_error_that_names_the_others(make):
             with pytest.raises(kind, match=r"^layers.0.self_attn was not called: call the model inside the context$"):
                 _ = captured["layers.0.self_attn"]
         assert "x" not in captured
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_a_number_is_no_path(make):
+    model = make.encoder().eval()
+    with torch.no_grad(), capture(model) as captured:
+        model(torch.zeros(1, 3, 24))
+    for wrong in (0, slice(1)):
+        with pytest.raises(
+            KeyError, match=r"^a capture is indexed by paths, got .*: choose one of layers\.0\.self_attn"
+        ):
+            _ = captured[wrong]
+    assert 0 not in captured
 
 
 def test_a_fact_of_all_attentions_says_which_one_has_it():

@@ -420,6 +420,8 @@ def test_an_entropy_that_is_no_number_is_not_taken_for_a_collapse():
         (dict(want=Want()), "want must ask for figures of heads .*, and asks for nothing"),
         (dict(want=Want(weights=True, top=3)), r"want must ask for figures of heads .*, got top, weights: capture\(\)"),
         (dict(want="entropy"), "want must be a Want, got 'entropy'"),
+        (dict(loggers=3), r"loggers must be a list, got 3: loggers=\[\.\.\.\] for a single one"),
+        (dict(alarm="stop"), "alarm must be a function that takes a Sighting, got 'stop'"),
         (dict(loggers=[3]), r"loggers must have log\(dict\), .* or add_scalar, .* got 3"),
     ],
 )
@@ -427,6 +429,13 @@ def test_an_entropy_that_is_no_number_is_not_taken_for_a_collapse():
 def test_what_cannot_be_watched_is_refused(model, settings, message):
     with pytest.raises(ArgumentError, match=message):
         watch(model, **settings)
+
+
+@pytest.mark.parametrize("step", ["1", 1.0, -1, True])
+@pytest.mark.usefixtures("unchecked")
+def test_what_is_no_number_of_a_step_is_refused(model, step):
+    with watch(model) as seen, pytest.raises(ArgumentError, match="step must be the number of the step that ends, 0"):
+        seen.log(step)
 
 
 def test_log_outside_and_entering_twice_are_refused(model):

@@ -117,6 +117,7 @@ def test_a_query_that_looks_nowhere_finds_nothing():
     assert [(head.found, head.weight) for head in study_alignment(captured)] == [(0.0, 0.0)] * 2
 
 
+@pytest.mark.usefixtures("unchecked")
 def test_what_has_no_alignment_is_refused(albert, inputs):
     everything = torch.ones(1, LENGTH, LENGTH, dtype=torch.bool)
     message = r"captures must have recorded .* got none that has: capture\(model, Want\(agreement=alignment, top=1\)\)"
@@ -125,6 +126,10 @@ def test_what_has_no_alignment_is_refused(albert, inputs):
             study_alignment(record(albert, inputs, want))
     with pytest.raises(ArgumentError, match=message):
         study_alignment()
+    with pytest.raises(
+        ArgumentError, match=r"captures must be what capture gives, .*: of a list, study_alignment\(\*cap"
+    ):
+        study_alignment([record(albert, inputs, Want(top=1))])
     with pytest.raises(ArgumentError, match="agreement must give at least one query a key, got an alignment that is"):
         study_alignment(record(albert, inputs, Want(agreement=~everything, top=1)))
 

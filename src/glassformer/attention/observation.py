@@ -81,7 +81,8 @@ class Observation:
                 value = {"rows": "(0,)", "mass": "mask", "agreement": "alignment"}.get(
                     name, "True" if isinstance(getattr(Want, name), bool) else "8"
                 )
-                raise AttributeError(f"{name} was not asked for: observe(..., want=Want({name}={value}))")
+                unfit = ", or not for these lengths" if name in ("rows", "mass", "agreement") else ""
+                raise AttributeError(f"{name} was not asked for{unfit}: observe(..., want=Want({name}={value}))")
             raise AttributeError(
                 f"an Observation has no {name!r}; this one has {', '.join(self.want.asked) or 'nothing'}"
             )

@@ -134,7 +134,9 @@ class Want:
         if self.agreement is not None:
             shape = tuple(self.agreement.shape)
             if shape not in ((batch, q_len, k_len), (1, q_len, k_len)):
-                hint = ": it looks transposed, pass agreement.mT" if shape[1:] == (k_len, q_len) else ""
+                hint = (
+                    ": it looks transposed, pass agreement.mT" if q_len != k_len and shape[1:] == (k_len, q_len) else ""
+                )
                 raise ArgumentError(
                     f"agreement must be (batch, q_len, k_len) = {(batch, q_len, k_len)}, or 1 in place of the batch, "
                     f"got {shape}{hint}"

@@ -20,7 +20,7 @@ from glassformer.capture.record import Captured
 from glassformer.capture.reference import capturing_reference, reference_attentions
 from glassformer.capture.running import Running
 from glassformer.capture.torch_nn import capturing_torch, torch_attentions
-from glassformer.errors import ArgumentError
+from glassformer.errors import ArgumentError, shown
 
 Kind = TypeVar("Kind", bound=nn.Module)
 Record = TypeVar("Record", bound=Captured)
@@ -67,7 +67,7 @@ def capture(
     if not isinstance(model, nn.Module):
         raise ArgumentError(f"model must be a torch.nn.Module, got {type(model).__name__}")
     if not isinstance(want, Want):
-        raise ArgumentError(f"want must be a Want, got {want!r}: pass Want(entropy=True), for example")
+        raise ArgumentError(f"want must be a Want, got {shown(want)}: pass Want(entropy=True), for example")
     if budget is not None and (isinstance(budget, bool) or not isinstance(budget, int) or budget <= 0):
         raise ArgumentError(f"budget must be a whole number of bytes above 0, got {budget!r}: 2**30 is 1 GiB")
     with capture_into(Captured, model, want, layers=layers, budget=budget) as captured:
@@ -136,11 +136,11 @@ def _read_patterns(
     example = known[0]
     patterns = [layers] if isinstance(layers, str) else layers
     if not isinstance(patterns, Iterable):
-        raise ArgumentError(f"layers must be paths of attentions, such as {example!r}, got {layers!r}")
+        raise ArgumentError(f"layers must be paths of attentions, such as {example!r}, got {shown(layers)}")
     read: list[str] = []
     for pattern in patterns:
         if not isinstance(pattern, str):
-            raise ArgumentError(f"layers must be paths of attentions, such as {example!r}, got {pattern!r}")
+            raise ArgumentError(f"layers must be paths of attentions, such as {example!r}, got {shown(pattern)}")
         if not any(matches(name, [pattern]) for name in known):
             likely = names or known
             near = difflib.get_close_matches(pattern, likely, n=5, cutoff=0.3) or likely[:5]
@@ -150,6 +150,8 @@ def _read_patterns(
                 f"{'is' if len(near) == 1 else 'are'} {', '.join(map(repr, near))}"
             )
         read.append(pattern)
+    if not read:
+        raise ArgumentError(f"layers must be paths of attentions, such as {example!r}, got none: leave it out for all")
     return tuple(read)
 
 

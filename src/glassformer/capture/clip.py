@@ -38,6 +38,8 @@ def qk_clip(model: nn.Module, seen: Sighting | Figures | None, threshold: float 
     """
     if isinstance(threshold, bool) or not 0 < threshold < math.inf:
         raise ArgumentError(f"threshold must be a score above 0, got {shown(threshold)}: 100.0, say")
+    if seen is not None and not isinstance(seen, Sighting | dict):
+        raise ArgumentError(f"seen must be what log(step) returned, got {shown(seen)}: qk_clip(model, seen.log(step))")
     attentions, clipped = torch_attentions(model), dict[str, list[int]]()
     for layer, facts in (seen.figures if isinstance(seen, Sighting) else seen or {}).items():
         if "max_score" not in facts:
@@ -48,6 +50,8 @@ def qk_clip(model: nn.Module, seen: Sighting | Figures | None, threshold: float 
                 "model, or of Hugging Face? watch(layers=...) leaves layers out"
             )
         scores = facts["max_score"]
+        if len(scores) != (heads := attentions[layer].num_heads):
+            raise ArgumentError(f"seen must be of this model, got {len(scores)} heads of {layer!r}, which has {heads}")
         if heads := [head for head, score in enumerate(scores) if threshold < score < math.inf]:
             factors = clipping_factors(torch.tensor(scores), threshold)
             for rows in _queries_and_keys(attentions[layer]):

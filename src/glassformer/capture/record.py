@@ -16,7 +16,7 @@ from glassformer.attention.observation import BY_QUERY, Observation
 from glassformer.attention.observe import observe_weights
 from glassformer.attention.want import Want, tile_size
 from glassformer.capture.running import Running, in_backward
-from glassformer.errors import ArgumentError
+from glassformer.errors import ArgumentError, shown
 
 FALLBACK_TILES, FALLBACK_TOP = 64, 8
 """Tiles a side of the maps, and keys of each query, that replace full maps where these don't fit the budget."""
@@ -227,7 +227,13 @@ class Captured(Mapping[str, Observation]):
             return {path: list(range(count))}
         return {f"{path}@{turn}": [n for n in range(count) if turns[n] == turn] for turn in sorted(set(turns))}
 
+    def __contains__(self, name: object) -> bool:
+        """Return whether something was captured under a name, be it of one call or of several."""
+        return any(name == one for one in self)
+
     def __getitem__(self, name: str) -> Observation:
+        if not isinstance(name, str):
+            raise UnknownAttentionError(f"a capture is indexed by paths, got {shown(name)}: {self._what_there_is()}")
         calls, numbers = self.calls(name), self._numbers(name)
         if not calls:
             raise UnknownAttentionError(f"{name} was not called: call the model inside the context")

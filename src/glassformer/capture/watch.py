@@ -90,6 +90,10 @@ def watch(
         raise ArgumentError(
             f"want must ask for figures of heads ({', '.join((*MEANS, *HIGHEST))}), {got}: capture() records the others"
         )
+    if not isinstance(loggers, Sequence):
+        raise ArgumentError(f"loggers must be a list, got {shown(loggers)}: loggers=[...] for a single one, too")
+    if alarm is not None and not callable(alarm):
+        raise ArgumentError(f"alarm must be a function that takes a Sighting, got {shown(alarm)}")
     for logger in loggers:
         if not isinstance(logger, Logger | ScalarWriter):
             raise ArgumentError(
@@ -163,6 +167,8 @@ class Watch:
         """
         if self._open is None:
             raise ArgumentError("log must be called inside the context: with watch(model) as seen: ... seen.log(step)")
+        if isinstance(step, bool) or not hasattr(step, "__index__") or index(step) < 0:
+            raise ArgumentError(f"step must be the number of the step that ends, 0 or more, got {shown(step)}")
         step = index(step)
         distance = 1 if self._last is None else max(1, step - self._last)
         self._last = step

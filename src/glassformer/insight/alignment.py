@@ -8,7 +8,7 @@ import torch
 from glassformer.attention.observation import Observation
 from glassformer.capture.record import Captured
 from glassformer.docstrings import with_fields
-from glassformer.errors import ArgumentError
+from glassformer.errors import ArgumentError, shown
 
 
 @with_fields
@@ -62,6 +62,11 @@ def study_alignment(*captures: Captured) -> list[AlignedHead]:
     """
     sums: dict[str, _Sums] = {}
     for captured in captures:
+        if not isinstance(captured, Captured):
+            raise ArgumentError(
+                f"captures must be what capture gives, one after the other, got {shown(captured)}: of a list, "
+                "study_alignment(*captures)"
+            )
         for name, observation in captured.items():
             if observation.want.agreement is not None and observation.want.top:
                 sums.setdefault(name, _Sums(observation.agreement.shape[1])).add(observation)
