@@ -103,7 +103,7 @@ class CrossBlock(nn.Module):
 def explicit(
     q: Tensor, k: Tensor, attn_mask: Tensor | None = None, is_causal: bool = False, scale: Any = None
 ) -> Tensor:
-    if k.dim() > 2 and k.shape[-3] not in (1, q.shape[-3]):
+    if k.dim() > 2 and q.shape[-3] > k.shape[-3]:
         k = k.repeat_interleave(q.shape[-3] // k.shape[-3], -3)
     scores = q @ k.mT * (1 / math.sqrt(q.shape[-1]) if scale is None else scale)
     if is_causal:
@@ -127,6 +127,7 @@ CALLS: dict[str, tuple[tuple[int, ...], tuple[int, ...], dict[str, Any], tuple[i
     "one head": ((Q,), (K,), {}, (1, 1, Q, K)),
     "two batch axes": ((B, 2, H, Q), (B, 2, H, K), {}, (B * 2, H, Q, K)),
     "one key head": ((B, H, Q), (B, 1, K), {}, (B, H, Q, K)),
+    "one query head": ((B, 1, Q), (B, H, K), {}, (B, H, Q, K)),
     "grouped": ((B, 6, Q), (B, H, K), {"enable_gqa": True}, (B, 6, Q, K)),
     "causal": ((B, H, Q), (B, H, Q), {"is_causal": True}, (B, H, Q, Q)),
     "causal, more keys": ((B, H, Q), (B, H, K), {"is_causal": True}, (B, H, Q, K)),

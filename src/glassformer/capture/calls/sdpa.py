@@ -38,8 +38,8 @@ def record_scaled_dot_product(
     query, key, value = cast_as_autocast(query, key, value)
     leading = torch.broadcast_shapes(query.shape[:-3], key.shape[:-3], value.shape[:-3])
     q, k, v = (_with_heads(x, leading) for x in (query, key, value))
-    if k.shape[1] != v.shape[1]:  # one of them has a single head for all
-        k, v = (x.expand(-1, max(k.shape[1], v.shape[1]), -1, -1) for x in (k, v))
+    most = max(k.shape[1], v.shape[1])
+    q, k, v = (x.expand(-1, most, -1, -1) if x.shape[1] == 1 else x for x in (q, k, v))  # a single head for all
     q_len, k_len = q.shape[2], k.shape[2]
     mask = None if attn_mask is None else _of_four_axes(_as_plain(attn_mask, place.name, q), leading, k_len)
     keep, bias = (mask, None) if mask is None or mask.dtype == torch.bool else (None, mask)
