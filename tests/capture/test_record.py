@@ -108,6 +108,44 @@ def test_calls_on_different_inputs_are_kept_apart(first, second):
     assert "" in captured
 
 
+class Pooled(nn.Module):
+    """A layer, then attention of a single query to all positions."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.TransformerEncoderLayer(24, 3, 40, batch_first=True)
+        self.pool = nn.MultiheadAttention(24, 3, batch_first=True)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.layer(x)
+        return self.pool(x[:, :1], x, x)[0]
+
+
+@torch.no_grad()
+def test_calls_of_a_head_that_pools_are_no_steps_of_generation():
+    model = Pooled().eval()
+    with capture(model) as captured:
+        model(torch.randn(2, 7, 24))
+        model(torch.randn(2, 7, 24))
+    for name in captured:
+        with pytest.raises(ArgumentError, match="was called 2 times on different inputs"):
+            _ = captured[name]
+
+
+@torch.no_grad()
+def test_two_generations_are_kept_apart(make):
+    model, inputs = make.family("marian")
+    del inputs["decoder_input_ids"]
+    for layers in (None, "*.encoder_attn"):
+        with capture(model, layers=layers) as captured:
+            for _ in range(2):
+                model.generate(**inputs, max_new_tokens=5, min_new_tokens=5, do_sample=False)
+        name = "model.decoder.layers.0.encoder_attn"
+        assert len(captured.calls(name)) == 10
+        with pytest.raises(ArgumentError, match="was called 10 times on different inputs"):
+            _ = captured[name]
+
+
 @torch.no_grad()
 def test_steps_of_generation_are_joined_with_every_fact():
     attention = nn.MultiheadAttention(24, 3, batch_first=True)

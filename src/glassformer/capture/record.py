@@ -75,8 +75,8 @@ class Captured(Mapping[str, Observation]):
     Calls that continue one another, such as the steps of generation with a cache, are joined into one Observation, with
     the queries of all steps. An attention that is called several times in one forward pass, such as a layer that the
     model shares, has a name for each: `captured["layer.attention@0"]`, `captured["layer.attention@1"]`. Calls on
-    different inputs stay apart: `calls` returns them. Calls of one query on as many keys each, as in a head that pools,
-    are taken for steps of generation: `calls` has these apart, too.
+    different inputs stay apart: `calls` returns them. Where a single attention is recorded, and each of its calls has
+    one query and as many keys, as in a head that pools, they are taken for steps of generation: `calls` has them apart.
 
     Example: docs/inside.md.
     """
@@ -245,13 +245,34 @@ class Captured(Mapping[str, Observation]):
                 f"{name} was called {len(groups)} times in a forward pass: choose one of {', '.join(groups)}, or "
                 f"captured.calls({name!r}) has them all"
             )
-        sizes = [self._sizes[self.path(name)][n] for n in numbers]
-        for before, after in pairwise(sizes):
-            if not _continues(before, after):
-                raise ArgumentError(
-                    f"{name} was called {len(calls)} times on different inputs: captured.calls({name!r}) has them all"
-                )
-        return _join_steps(calls, [k_len for *_, k_len in sizes])
+        if not self._are_steps(self.path(name), numbers):
+            raise ArgumentError(
+                f"{name} was called {len(calls)} times on different inputs: captured.calls({name!r}) has them all"
+            )
+        return _join_steps(calls, [self._sizes[self.path(name)][n][3] for n in numbers])
+
+    def _are_steps(self, path: str, numbers: Sequence[int]) -> bool:
+        """Return whether these calls of a module are the steps of one generation.
+
+        The sizes of its own calls don't tell where each has one query and as many keys. Then so must be the calls of
+        all other attentions in the same forward passes, and these must follow at equal distances: there is a pass of
+        the encoder before another generation.
+        """
+        sizes, passes = self._sizes[path], self._passes[path]
+        first_calls = [
+            dict(zip(reversed(self._passes[one]), reversed(self._sizes[one]), strict=True)) for one in self._calls
+        ]
+        distance = passes[numbers[1]] - passes[numbers[0]]
+        for n, m in pairwise(numbers):
+            if _grows(sizes[n], sizes[m]):
+                continue
+            both = [
+                (calls[passes[n]], calls[passes[m]]) for calls in first_calls if {passes[n], passes[m]} <= calls.keys()
+            ]
+            others_continue = all(_continues(before, after) for before, after in both)
+            if not (_continues(sizes[n], sizes[m]) and others_continue and passes[m] - passes[n] == distance):
+                return False
+        return True
 
     if not TYPE_CHECKING:  # else no misspelt name would be found
 
