@@ -286,7 +286,7 @@ def blocks_are_faster(q: Tensor, k: Tensor, v: Tensor, dropout: float = 0.0) -> 
 # A step reads all keys once, and blocks lay them out first: 8 heads of 64 over 2 of 8,193 keys take 2.4 ms, compiled 5,
 # in plain operations 0.6, for two queries 2.1 and 1.6, for four 3 and 2.5, for 8 7.5 and above (Zen 4).
 STEP_UP_TO_QUERIES = 2
-STEP_UP_TO_SCORES = 1 << 22  # plain operations hold all weights, a few times
+STEP_SCORES = 1 << 16, 1 << 22  # below blocks aren't faster either; plain operations hold all weights, a few times
 
 
 def step_is_faster_plainly(q: Tensor, k: Tensor) -> bool:
@@ -295,7 +295,7 @@ def step_is_faster_plainly(q: Tensor, k: Tensor) -> bool:
         not torch.compiler.is_compiling()  # first: a comparison of sizes would become a condition of the graph
         and q.device.type == "cpu"
         and q.shape[2] <= STEP_UP_TO_QUERIES
-        and q.shape[0] * q.shape[1] * q.shape[2] * k.shape[2] <= STEP_UP_TO_SCORES
+        and STEP_SCORES[0] <= q.shape[0] * q.shape[1] * q.shape[2] * k.shape[2] <= STEP_SCORES[1]
     )
 
 
