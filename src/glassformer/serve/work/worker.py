@@ -250,7 +250,7 @@ class Worker:
             while not self._turns:
                 self._changed.wait()
             gather = self._settings.gather_seconds
-            while self._turns.may_grow():
+            while self._turns.may_grow(self._idle):
                 now, until = time.monotonic(), self._turns.last + gather
                 until = min(until, self._turns.first + MOST_WAITS * gather)
                 if now >= until:
