@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from glassformer.serve.guard import SAFETY
+from glassformer.serve.guard import LIBRE, SAFETY
 from glassformer.serve.keys import add_key
 
 ASK = {"q": "the cat", "source": "en", "target": "de"}
@@ -185,7 +185,7 @@ def keys(tmp_path):
 
 
 ROUTES = [
-    *[("GET", path) for path in ("/languages", "/health", "/health/ready", "/metrics", "/docs", "/openapi.json", "/")],
+    *[("GET", path) for path in ("/languages", "/health", "/health/ready", "/metrics", "/docs", "/openapi.json")],
     *[("GET", "/v1/runs"), ("GET", "/v1/jobs/1"), ("GET", "/frontend/settings"), ("GET", "/nothing")],
     *[("POST", path) for path in ("/translate", "/v1/translate", "/v1/translate/stream", "/v1/alternatives")],
     *[
@@ -208,7 +208,7 @@ def test_every_route_but_liveness_needs_a_key(client, keys, method, path):
         {"authorization": "Basic \xff"},
     ):
         reply = asks(method, path, **given)
-        code = "unauthorized" if given or path == "/" else "forbidden"
+        code = "forbidden" if path in LIBRE and not given else "unauthorized"
         refused(reply, {"unauthorized": 401, "forbidden": 403}[code], code)
         assert ("www-authenticate" in reply.headers) is (code == "unauthorized")
     assert asks("GET", "/health/live").json == {"status": "ok"}

@@ -4,7 +4,10 @@ import re
 from pathlib import Path
 
 FOLDER = Path(__file__).parent / "web"
-SCRIPTS = ("data", "drawing", "saving", "overview", "map", "detail", "texts", "strips", "table", "page")
+SCRIPTS = (
+    *("data", "drawing", "words", "saving", "overview", "chosen", "map"),
+    *("detail", "texts", "strips", "table", "page"),
+)
 """The modules, in an order in which each imports only from those before it."""
 _IMPORT = re.compile(r'^import \{[^}]*\} from "\./\w+\.js";\n', re.MULTILINE)
 

@@ -18,6 +18,7 @@ from glassformer.serve.meters import Meters
 from glassformer.serve.schemas import LibreRequest, Status
 from glassformer.serve.service import Service
 from glassformer.serve.strict import invalid
+from glassformer.serve.website import add_website
 from glassformer.serve.work.messages import Failure, Settings
 from glassformer.serve.work.pool import Pool
 
@@ -92,6 +93,7 @@ class Server:
         app.include_router(libretranslate.make_router(self.service))
         app.include_router(translating.make_router(self.service))
         app.include_router(jobs.make_router(self.service, self.jobs))
+        add_website(app)
         self._add_operation(app)
         original = app.openapi
 

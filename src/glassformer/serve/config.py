@@ -44,7 +44,7 @@ class ServeConfig:
     """CPU threads of each process. Left out: torch's choice."""
 
     keys: Path | None = None
-    """File of API keys. With it every request but those for /health/live needs a key."""
+    """File of API keys. With it every request needs a key, but those for the page at / and for /health/live."""
     new_key: Annotated[str, Flag("NAME")] | None = None
     """Make a key of this name, add it to the file --keys, print it once, and end."""
     allow_host: Annotated[tuple[str, ...], Flag("NAME")] = ()

@@ -32,6 +32,10 @@ Send = Callable[[Message], Awaitable[None]]
 Application = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 LIVE, READY, JOBS = "/health/live", "/health/ready", "/v1/jobs"
+STATIC = "/static/"
+"""Begins the paths of the page's own files. Like the page they hold nothing secret: it asks for the key itself."""
+LIBRE = ("/translate", "/languages", "/frontend/settings")
+"""Paths whose clients expect 403 where a key is missing, as LibreTranslate answers."""
 ALWAYS = (LIVE, READY, "/health", "/metrics")
 """Paths that are answered while the server ends."""
 CONTENT_POLICY = (
@@ -249,12 +253,13 @@ class Guard:
         """Raise Failure where keys are needed and none of them was given."""
         client = scope.get("client") or ("", 0)
         visit.key = str(client[0])
-        if self._keys is None or scope["path"] == LIVE:
+        path = scope["path"]
+        if self._keys is None or path in (LIVE, "/") or path.startswith(STATIC):
             return
         name = self._keys.name_of(_given_key(headers, body))
         if name is None:
             raise Failure(
-                "unauthorized" if scope["path"] == "/" or "authorization" in headers else "forbidden",
+                "forbidden" if path in LIBRE and "authorization" not in headers else "unauthorized",
                 "this needs an API key: ask whoever runs the server for one",
             )
         visit.key = name

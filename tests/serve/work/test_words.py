@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from glassformer.serve.work.words import words_of
 from glassformer.text.tokenizer import SubwordTokenizer, SymbolTokenizer
 
-LINES = ["the cat sat on the mat", "猫坐在垫子上。", "Grüße, Welt!", "カタカナ and 漢字"] * 4
+LINES = ["the cat sat on the mat", "猫坐在垫子上。", "Grüße, „Welt!“ 3.5-", "カタカナ and 漢字"] * 4
 TOKENIZERS = {
     **{kind: SubwordTokenizer.train(LINES, kind=kind, vocab_size=None, seed=1) for kind in ("bpe", "char")},
     "symbols": SymbolTokenizer.train(LINES, vocab_size=None),
@@ -40,9 +40,12 @@ def test_words_stand_between_spaces(kind):
 def test_without_spaces_each_token_is_a_word():
     found, _ = words("猫坐在垫子上。", "char")
     assert [word["text"] for word in found] == list("猫坐在垫子上。")
-    found, _ = words("Grüße, Welt!", "char")
-    assert [word["text"] for word in found] == ["Grüße,", "Welt!"]
     assert words("", "char") == ([], 0)
+
+
+def test_punctuation_after_a_word_is_one_of_its_own():
+    found, _ = words("Grüße, „Welt!...“ 3,5 the-cat", "char")
+    assert [word["text"] for word in found] == ["Grüße", ",", "„Welt", "!...“", "3,5", "the-cat"]
 
 
 @pytest.mark.parametrize("kind", TOKENIZERS)

@@ -15,7 +15,7 @@ export class HeadMap {
       class: "cross",
       tabindex: 0,
       role: "img",
-      "aria-roledescription": "map of attention weights",
+      "aria-roledescription": page.words.mapRole,
       onpointermove: (event) => event.pointerType === "mouse" && this.hover(event),
       onpointerleave: (event) => event.pointerType === "mouse" && this.mark(),
       onpointerdown: (event) => this.press(event),
@@ -28,8 +28,8 @@ export class HeadMap {
 
   // Draw the chosen head.
   draw() {
-    const { head, root, name } = this.page;
-    this.cross.setAttribute("aria-label", `${name}. Arrow keys move over the map, Enter chooses a token.`);
+    const { head, root, name, words } = this.page;
+    this.cross.setAttribute("aria-label", words.mapKeys(name));
     this.says.textContent = this.stated();
     this.pinned = null;
     this.drawnAt = root.clientWidth;
@@ -80,22 +80,19 @@ export class HeadMap {
   }
 
   stated() {
-    const { view, head } = this.page;
-    const precise = view.exact ? "Weights are 32-bit floats." : "Weights are rounded to 1 part in 4,096.";
+    const { view, head, words } = this.page;
+    const [least, most] = view.rows;
+    const rows = least > 0.99 && most < 1.01 ? words.whole : words.partly(least, most);
+    const precise = view.exact ? words.exact : words.rounded;
     const parts = [];
-    if (head.has("weights")) parts.push(`Each row is a query, each column a key; ${rowsOf(view)}. ${precise}`);
-    else if (head.has("tiles"))
-      parts.push(
-        `Each cell is ${view.tile[0]} queries by ${view.tile[1]} keys and shows the share of attention that these ` +
-          `queries give these keys on average; ${rowsOf(view)}.`,
-      );
-    else parts.push("No map of this head was captured.");
-    if (view.mean) parts.push("This is the mean of the layer's heads.");
-    if (head.map) parts.push(`The stronger the colour, the larger the weight, from 0 to ${percent(head.map.most)}.`);
-    if (!head.has("weights") && head.has("top"))
-      parts.push(`The ${view.facts.top.shape[2]} largest weights of each query are known; for every other weight an upper bound is given. ${precise}`);
-    if (view.dropped) parts.push(`Not recorded, for lack of memory: ${view.dropped}.`);
-    return parts.join(" ");
+    if (head.has("weights")) parts.push(words.rowsAndColumns(rows), precise);
+    else if (head.has("tiles")) parts.push(words.tiles(...view.tile, rows));
+    else parts.push(words.noMap);
+    if (view.mean) parts.push(words.isMean);
+    if (head.map) parts.push(words.upTo(head.map.most));
+    if (!head.has("weights") && head.has("top")) parts.push(words.onlyLargest(view.facts.top.shape[2]), precise);
+    if (view.dropped) parts.push(words.dropped(view.dropped));
+    return parts.join(words.space);
   }
 
   // The cell under the pointer, as [query, key]. Beside the map one of them is below 0.
@@ -142,10 +139,10 @@ export class HeadMap {
     this.mark();
   }
 
-  // Frame the row or column of the chosen token, and those of a cell, and say its weight.
+  // Frame the rows or columns of the chosen tokens, and those of a cell, and say its weight.
   mark(cell = this.pinned) {
     const { page } = this;
-    page.say(cell ? this.words(...cell) : page.summary());
+    page.say(cell ? this.said(...cell) : page.summary());
     if (this.figure.hidden) return;
     const { width, height, margin, map } = this.cells;
     const context = this.cross.getContext("2d");
@@ -153,32 +150,24 @@ export class HeadMap {
     context.strokeStyle = page.style("--accent");
     context.lineWidth = 1.5;
     const out = Math.min(width, height) < 8 ? 1 : 0; // a frame must not cover small cells
-    const row = (q) => context.strokeRect(margin - out, margin + Math.floor(q / map.tile[0]) * height - out, width * map.columns + 2 * out, height + 2 * out);
-    const column = (k) => context.strokeRect(margin + Math.floor(k / map.tile[1]) * width - out, margin - out, width + 2 * out, height * map.rows + 2 * out);
-    if (page.state.side === "from") row(page.state.token);
-    else column(page.state.token);
+    const frame = (x, y, w, h) => context.strokeRect(margin + x - out, margin + y - out, w + 2 * out, h + 2 * out);
+    const row = (q, count) => frame(0, Math.floor(q / map.tile[0]) * height, width * map.columns, height * count);
+    const column = (k, count) => frame(Math.floor(k / map.tile[1]) * width, 0, width * count, height * map.rows);
+    const { side, token } = page.state;
+    (side === "from" ? row : column)(token, page.span);
     if (cell) {
-      row(cell[0]);
-      column(cell[1]);
+      row(cell[0], 1);
+      column(cell[1], 1);
     }
   }
 
-  words(q, k) {
-    const { head } = this.page;
+  said(q, k) {
+    const { head, words } = this.page;
     if (!head.coarse) return this.page.pair(q, k);
     const { map } = head;
     const [row, column] = [Math.floor(q / map.tile[0]), Math.floor(k / map.tile[1])];
     const last = [Math.min(head.queries, (row + 1) * map.tile[0]), Math.min(head.keys, (column + 1) * map.tile[1])];
     const share = percent(map.values[row * map.columns + column]);
-    return `tokens ${row * map.tile[0]}–${last[0] - 1} → ${column * map.tile[1]}–${last[1] - 1}: ${share} of a query's attention on average`;
+    return words.tile(`${row * map.tile[0]}–${last[0] - 1}`, `${column * map.tile[1]}–${last[1] - 1}`, share);
   }
-}
-
-// Words for the sum of a row's weights.
-function rowsOf({ rows: [least, most] }) {
-  if (least > 0.99 && most < 1.01) return "the weights of a row sum to 100 %";
-  return (
-    `the weights of a row sum to between ${percent(least)} and ${percent(most)}: the rest lies on positions that are ` +
-    "not shown, or the query may look nowhere"
-  );
 }

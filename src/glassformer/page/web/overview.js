@@ -1,18 +1,12 @@
 // Layers x heads: a small map of each head, to choose from.
 import { ARROWS, make, number, pixels, reveal, sized, within } from "./drawing.js";
 
-const GROUPS = {
-  encoder: "Encoder",
-  decoder: "Decoder → itself",
-  source: "Decoder → source",
-  self: "Attention",
-};
 const THUMBNAIL = 44; // CSS pixels
 
 // The name of a head.
-export function nameOf(view, n) {
-  const head = view.mean ? "mean of the heads" : `head ${n}`;
-  return `${GROUPS[view.group] ?? view.group}, layer ${view.layer}, ${head}`;
+export function nameOf(view, n, words) {
+  const head = view.mean ? words.meanOfHeads : words.head(n);
+  return words.name(words.groups[view.group] ?? view.group, view.layer, head);
 }
 
 export class Overview {
@@ -20,14 +14,14 @@ export class Overview {
     this.page = page;
     this.element = make("nav", {
       class: "overview",
-      "aria-label": "Layers and heads",
+      "aria-label": page.words.overview,
       onkeydown: (event) => this.walk(event),
     });
   }
 
   // Draw the heads of the chosen hypothesis.
   draw() {
-    const { hypothesis } = this.page;
+    const { hypothesis, words } = this.page;
     this.watching?.disconnect();
     this.watching = new IntersectionObserver((entries) => {
       for (const { isIntersecting, target } of entries) {
@@ -42,23 +36,23 @@ export class Overview {
     for (const [group, views] of groups) {
       const rows = views.map((view) => {
         const cells = view.heads.map((about, n) => this.cell(view, n, about));
-        if (!cells.length) cells.push(make("span", { class: "none" }, "no heads left"));
+        if (!cells.length) cells.push(make("span", { class: "none" }, words.noHeads));
         return make("div", { class: "row" }, make("span", { class: "layer", title: view.path }, String(view.layer)), ...cells);
       });
-      parts.push(make("h2", {}, GROUPS[group] ?? group), make("div", { class: "grid" }, ...rows));
+      parts.push(make("h2", {}, words.groups[group] ?? group), make("div", { class: "grid" }, ...rows));
     }
-    const says = ["The stronger the colour, the larger the weight; each small map has its own largest."];
+    const says = [words.eachOwn];
     if (hypothesis.importance !== undefined)
-      says.push(`The longer a bar, the more the loss rises without the head; the longest stands for ${number(hypothesis.importance)} nats per token.`);
+      says.push(words.bars(number(hypothesis.importance)));
     parts.push(make("p", { class: "says" }, says.join(" ")));
     this.element.replaceChildren(...parts);
     this.mark();
   }
 
   cell(view, n, { role, importance }) {
-    const rise = importance < 0 ? "lower" : "higher";
-    const matters = importance === undefined ? "" : `, without it the loss is ${number(Math.abs(importance))} ${rise}`;
-    const label = `${nameOf(view, n)}${role ? `, ${role}` : ""}${matters}`;
+    const { words } = this.page;
+    const matters = importance === undefined ? "" : words.without(number(Math.abs(importance)), importance < 0);
+    const label = `${nameOf(view, n, words)}${role ? `, ${role}` : ""}${matters}`;
     const cell = make(
       "button",
       {
@@ -71,7 +65,7 @@ export class Overview {
         onclick: () => this.page.choose({ at: view.path, head: n }),
       },
       make("canvas", { "aria-hidden": "true" }),
-      make("span", { class: "role" }, role ?? (view.mean ? "mean" : "")),
+      make("span", { class: "role" }, role ?? (view.mean ? words.mean : "")),
     );
     if (importance !== undefined) {
       const share = Math.max(0, importance) / (this.page.hypothesis.importance || 1);

@@ -1,24 +1,23 @@
 // Shows attention inside an element: in a page of its own (show) or in a notebook (the default export, for anywidget).
 // No library, no network. Tokens only ever become text nodes and attributes.
-import { Head, unpack } from "./data.js";
+import { Chosen } from "./chosen.js";
+import { unpack } from "./data.js";
 import { Detail } from "./detail.js";
-import { PALETTES, atMost, make, percent, quoted, visible } from "./drawing.js";
+import { make, visible } from "./drawing.js";
 import { HeadMap } from "./map.js";
-import { Overview, nameOf } from "./overview.js";
+import { Overview } from "./overview.js";
 import { download, picture, svg } from "./saving.js";
 import { Strips } from "./strips.js";
 import { Table } from "./table.js";
 import { Texts } from "./texts.js";
+import { ENGLISH } from "./words.js";
 
 // Holds what is chosen and the parts that show it.
-class Page {
+class Page extends Chosen {
   constructor(root, data, linked) {
-    this.root = root;
-    this.data = data;
+    super(root, data, ENGLISH);
     this.linked = linked; // whether the address says what is shown
-    this.heads = new Map();
     this.id = `glassformer-${Math.random().toString(36).slice(2)}`; // there may be several in a notebook
-    this.state = { of: 0, at: "", head: 0, token: -1, side: "from" };
     this.listening = new AbortController();
     root.classList.add("glassformer");
     this.build();
@@ -55,50 +54,6 @@ class Page {
 
   // -- what is chosen --
 
-  get palette() {
-    return PALETTES[this.root.dataset.theme];
-  }
-
-  get hypothesis() {
-    return this.data.hypotheses[this.state.of];
-  }
-
-  get view() {
-    return this.hypothesis.views.find((view) => view.path === this.state.at);
-  }
-
-  get head() {
-    return this.headOf(this.view, this.state.head);
-  }
-
-  get name() {
-    return nameOf(this.view, this.state.head);
-  }
-
-  headOf(view, n) {
-    const key = `${this.state.of} ${view.path} ${n}`;
-    if (!this.heads.has(key)) this.heads.set(key, new Head(view, n));
-    return this.heads.get(key);
-  }
-
-  // The chosen token and where its largest weight is, as [query, key].
-  get cell() {
-    const { side, token } = this.state;
-    const best = this.head.best(side, token);
-    return side === "from" ? [token, best] : [best, token];
-  }
-
-  tokens(side) {
-    return this.hypothesis.axes[side === "from" ? this.view.queries : this.view.keys];
-  }
-
-  // A colour of the theme.
-  style(name) {
-    const { theme } = this.root.dataset;
-    this.styles ??= {};
-    return (this.styles[`${theme} ${name}`] ||= getComputedStyle(this.root).getPropertyValue(name).trim());
-  }
-
   readAddress() {
     if (!this.linked) return false;
     const given = new URLSearchParams(location.hash.slice(1));
@@ -107,20 +62,10 @@ class Page {
     this.state.of = Math.min(whole("of"), this.data.hypotheses.length - 1);
     this.state.at = given.get("at") ?? "";
     this.state.head = whole("head");
-    this.state.token = given.has("token") ? whole("token") : -1; // -1: the first that has letters or digits
+    this.state.token = given.has("token") ? whole("token") : -1;
     this.state.side = given.get("side") === "to" ? "to" : "from";
     this.settle();
     return before !== JSON.stringify(this.state);
-  }
-
-  // Make sure that what is chosen exists.
-  settle() {
-    const { state } = this;
-    if (!this.view?.heads.length) Object.assign(state, this.hypothesis.start);
-    state.head = Math.min(state.head, this.view.heads.length - 1);
-    const tokens = this.tokens(state.side);
-    if (state.token < 0) state.token = Math.max(0, tokens.findIndex((token) => /[\p{L}\p{N}]/u.test(token)));
-    state.token = Math.min(state.token, tokens.length - 1);
   }
 
   address() {
@@ -236,23 +181,6 @@ class Page {
 
   say(words) {
     this.readout.textContent = words;
-  }
-
-  pair(q, k) {
-    const [from, to] = [this.tokens("from")[q], this.tokens("to")[k]].map(quoted);
-    const { value, exact } = this.head.weight(q, k);
-    return `${from} → ${to}: ${exact ? percent(value) : atMost(value)}`;
-  }
-
-  // The chosen token's largest weights, in words.
-  summary() {
-    if (!this.head.has("weights") && !this.head.has("top")) return "The weights of this head were not captured: Want(weights=True) captures them.";
-    const { side, token } = this.state;
-    const others = this.tokens(side === "from" ? "to" : "from");
-    const line = this.head.line(side, token).filter(([, weight]) => weight > 0);
-    const best = line.sort((a, b) => b[1] - a[1]).slice(0, 3).map(([n, weight]) => `${quoted(others[n])} ${percent(weight)}`);
-    const words = side === "from" ? "looks at" : "is looked at by";
-    return `${quoted(this.tokens(side)[token])} ${words} ${best.join(", ") || "no token with a known weight"}`;
   }
 
   // -- to take away --

@@ -15,7 +15,8 @@ UNSPACED = ("CJK", "HIRAGANA", "KATAKANA", "THAI", "LAO", "KHMER", "MYANMAR", "T
 def words_of(ids: Sequence[int], log_probs: Sequence[float], tokenizer: Tokenizer) -> list[dict[str, Any]]:
     """Return the words of a translation, each as `schemas.Word` describes it.
 
-    A word ends where the text has a space. Where it is written without spaces, as Chinese is, each token is a word.
+    A word ends where the text has a space, and before tokens that are the punctuation after it: how likely a comma is
+    says nothing of the word. Where text is written without spaces, as Chinese is, each token is a word.
     """
     (text,) = tokenizer.decode([ids])
     so_far = tokenizer.decode([ids[: n + 1] for n in range(len(ids))])
@@ -41,7 +42,13 @@ def _common(first: str, second: str) -> int:
 def _begins_word(text: str, start: int) -> bool:
     """Return whether a word begins with the character at `start`, where a token begins."""
     after, before = text[start], text[start - 1]
-    return after.isspace() or before.isspace() or _is_unspaced(after) or _is_unspaced(before)
+    if after.isspace() or before.isspace() or _is_unspaced(after) or _is_unspaced(before):
+        return True
+    return not _is_punctuation(before) and all(map(_is_punctuation, text[start:].split(maxsplit=1)[0]))
+
+
+def _is_punctuation(character: str) -> bool:
+    return unicodedata.category(character).startswith("P")
 
 
 def _is_unspaced(character: str) -> bool:

@@ -1,0 +1,573 @@
+"""In a real browser: what a person does with the page of the server, and that it asks nothing of other hosts."""
+
+import json
+import random
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import jaxtyping
+import pytest
+
+from glassformer import SearchConfig, Translator, Want
+from glassformer.training.config import TrainConfig
+from glassformer.training.train import train
+
+BROWSER = shutil.which("chromium")
+pytestmark = pytest.mark.skipif(BROWSER is None, reason="needs Debian's chromium, which .ci/run installs")
+SLOTS = [
+    *(("two zwei", "three drei"), ("old alte", "big große"), ("dogs Hunde", "men Männer")),
+    *(("sing singen", "sleep schlafen"), ("here hier", "now jetzt"), ("bank Bank", "bank Ufer")),
+]
+"""Words of a language in which every line has six, and the last one has two translations."""
+DOGS, MEN = "two old dogs sing here bank", "three big men sleep now bank"
+DOGS_SURE, MEN_SURE = "zwei alte Hunde singen hier", "drei große Männer schlafen jetzt"
+WORD, CHOICE = ".word", ".choices button"
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory) -> Path:
+    """A run that was trained for 2 seconds, which is enough to know these words."""
+    folder = tmp_path_factory.mktemp("words")
+    draw = random.Random(1)
+    for name, count in (("train", 1500), ("valid", 20)):
+        pairs = [[draw.choice(slot).split() for slot in SLOTS] for _ in range(count)]
+        lines = ["\t".join(map(" ".join, zip(*pair, strict=True))) for pair in pairs]
+        (folder / f"{name}.tsv").write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    sizes = dict(d_model=32, heads=2, encoder_layers=1, decoder_layers=2, d_ff=48)
+    steps = dict(batch_tokens=256, learning_rate=1e-2, warmup=20, max_updates=80, validate_every=80, average=1)
+    settings = TrainConfig(
+        **{**sizes, **steps, "source": folder / "train.tsv", "valid_source": folder / "valid.tsv"},
+        **dict(out=folder / "words", tokenizer="word", preset="small", metric="chrf", score_pairs=5),
+        **dict(precision="float32", device="cpu"),
+    )
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(jaxtyping.config, "jaxtyping_disable", True)  # with it a training takes half the time
+        train(settings)
+    return folder / "words"
+
+
+@pytest.fixture(scope="module")
+def address(run, tmp_path_factory) -> Iterator[str]:
+    """Where a server of this run is."""
+    errors = tmp_path_factory.mktemp("server") / "errors"
+    command = [sys.executable, "-m", "glassformer", "serve", str(run), "--port", "0", "--languages", f"{run}=en-de"]
+    settings = ["--device", "cpu", "--precision", "float32", "--threads", "1"]
+    with (
+        errors.open("w") as stderr,
+        subprocess.Popen([*command, *settings], stdout=subprocess.PIPE, stderr=stderr, text=True) as server,
+    ):
+        address = f"{server.stdout.readline().strip()}/"
+        for _ in range(600):
+            if "ready" in errors.read_text():
+                break
+            time.sleep(0.1)
+        yield address
+        server.send_signal(signal.SIGTERM)
+        assert server.wait(10) == 0
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        started = playwright.chromium.launch(
+            executable_path=BROWSER, args=["--no-sandbox", "--disable-background-networking"]
+        )
+        yield started
+        started.close()
+
+
+class Tab:
+    """A tab with the page, and what was asked and said in it."""
+
+    def __init__(self, page: Any, address: str) -> None:
+        self.page = page
+        self.said: list[str] = []
+        self.asked: list[str] = []
+        page.set_default_timeout(8000)
+        page.on("console", lambda message: self.said.append(message.text))
+        page.on("pageerror", lambda error: self.said.append(str(error)))
+        page.on("request", lambda request: self.asked.append(request.url))
+        self.address = address
+
+    def open(self) -> "Tab":
+        self.page.goto(self.address)
+        self.page.wait_for_selector(".pair select", state="attached")
+        return self
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.page, name)
+
+    def write(self, text: str) -> None:
+        """Put a text in, without waiting for more of it, and wait until it is translated."""
+        self.page.locator("#source").fill(text)
+        self.page.evaluate("glassformer.write()")
+        self.settled()
+
+    def until(self, condition: str) -> None:
+        """Wait for a condition. The policy of the page forbids Playwright's own way to do so."""
+        for _ in range(160):
+            if self.page.evaluate(condition):
+                return
+            self.page.wait_for_timeout(50)
+        raise AssertionError(f"this did not become true: {condition}")
+
+    def settled(self) -> None:
+        self.until(
+            "(({ writer, source }) => writer.lines.map((l) => l.before + l.text + l.after).join('\\n') === source.text"
+            " && !writer.waiting().length)(glassformer)"
+        )
+
+    def look(self, word: int) -> str:
+        """Click a word, and return what the page says of it."""
+        self.page.locator(WORD).nth(word).click()
+        return self.looked()
+
+    def looked(self) -> str:
+        self.until("document.querySelectorAll('.choices button').length > 2")
+        self.until("document.querySelector('.beside').getAttribute('aria-busy') === 'false'")
+        self.until("document.querySelector('.ahead span.choice span') !== null")  # how the sentence goes on
+        return plain(self.page.locator(".readout").inner_text())
+
+    def words(self) -> list[str]:
+        return self.page.locator(WORD).all_inner_texts()
+
+    def check(self) -> None:
+        """What the console says, and what is asked of other hosts, must be nothing."""
+        assert self.said == []
+        assert [url for url in self.asked if not url.startswith((self.address, "data:"))] == []
+
+
+def plain(text: str) -> str:
+    """Without the marks around a token that keep its direction to itself."""
+    return text.translate({0x2068: None, 0x2069: None})
+
+
+@pytest.fixture
+def opened(browser, address) -> Iterator[Callable[..., Tab]]:
+    """Opens the page in a fresh profile."""
+    contexts: list[Any] = []
+    tabs: list[Tab] = []
+
+    def open_page(prepare: Callable[[Tab], None] = lambda tab: None, **settings: Any) -> Tab:
+        context = browser.new_context(**{"viewport": {"width": 1280, "height": 900}, "locale": "en-GB", **settings})
+        contexts.append(context)
+        tab = Tab(context.new_page(), address)
+        tabs.append(tab)
+        prepare(tab)
+        return tab.open()
+
+    yield open_page
+    for context in contexts:
+        context.close()
+    for tab in tabs:
+        tab.check()
+
+
+@pytest.fixture(scope="module")
+def one_tab(browser, address) -> Iterator[Tab]:
+    context = browser.new_context(
+        viewport={"width": 1280, "height": 900}, locale="en-GB", permissions=["clipboard-read", "clipboard-write"]
+    )
+    yield Tab(context.new_page(), address).open()
+    context.close()
+
+
+@pytest.fixture
+def tab(one_tab) -> Iterator[Tab]:
+    """The page, empty, and knowing no translation. Opening it takes longer than most of what is done with it."""
+    one_tab.evaluate("glassformer.chosen && glassformer.close(false)")
+    one_tab.write("")
+    one_tab.evaluate("glassformer.writer.results.clear()")
+    one_tab.asked.clear()
+    yield one_tab
+    one_tab.check()
+
+
+def test_lines_are_translated_in_order_and_only_new_ones_are_asked_for(tab):
+    tab.write(f"{DOGS}\n\n   {MEN} ")
+    first, empty, last = tab.locator(".line").all()
+    assert first.inner_text().startswith(DOGS_SURE)
+    assert empty.inner_text().strip() == ""
+    assert last.text_content().startswith(f"   {MEN_SURE}")
+    assert last.text_content().endswith(" ")
+    assert tab.asked.count(f"{tab.address}v1/translate/stream") == 2
+    tab.write(f"{DOGS}\n{MEN}\nthree old men sing now bank")
+    assert tab.asked.count(f"{tab.address}v1/translate/stream") == 3
+    tab.until("document.querySelector('[role=status]').textContent.split('\\n').length === 3")  # is read out
+    tab.get_by_label("Clear the text").click()
+    tab.until("!document.querySelector('.word')")
+
+
+def test_languages_are_chosen_and_swapped(opened):
+    def pretend(tab: Tab) -> None:
+        """Two more runs, and what they translate."""
+
+        def add(route: Any) -> None:
+            answer = route.fetch().json()
+            (known,) = answer["runs"]
+            back = {"run": "back", "source": "de", "target": "en", "source_name": "German", "target_name": "English"}
+            french = {"run": "french", "target": "fr", "target_name": "French"}
+            route.fulfill(json={**answer, "runs": [known, known | back, known | french]})
+
+        def translate(route: Any) -> None:
+            wanted = route.request.post_data_json
+            if wanted["run"] == "words":
+                route.fallback()
+                return
+            word = {
+                "text": wanted["run"],
+                "start": 0,
+                "end": len(wanted["run"]),
+                "first": 0,
+                "last": 1,
+                "probability": 1,
+            }
+            piece = {"piece": wanted["run"], "probability": 1}
+            made = {"text": wanted["run"], "score": 0, "probability": 1, "pieces": [piece], "words": [word]}
+            done = {"lines": [{"source_pieces": [wanted["q"]], "translations": [made]}]}
+            route.fulfill(content_type="text/event-stream", body=f"event: done\ndata: {json.dumps(done)}\n\n")
+
+        tab.route("**/v1/runs", add)
+        tab.route("**/v1/translate/stream", translate)
+
+    tab = opened(pretend)
+    names = {one: tab.locator(f"select[name={one}] option").all_inner_texts() for one in ("from", "to")}
+    assert names == {"from": ["English", "German"], "to": ["German", "French"]}
+    tab.write(DOGS)
+    german = tab.locator(".line").inner_text()
+    tab.get_by_label("Translate to").select_option("French")
+    tab.settled()
+    assert tab.words() == ["french"]
+    assert tab.get_by_label("Swap the languages").is_disabled()
+    tab.get_by_label("Translate to").select_option("German")
+    tab.settled()
+    tab.get_by_label("Swap the languages").click()
+    tab.settled()
+    assert tab.locator("#source").input_value() == german
+    assert tab.words() == ["back"]
+    assert tab.evaluate("glassformer.source.field.lang") == "de"
+    assert tab.locator(".written").get_attribute("lang") == "en"
+
+
+def test_the_translation_is_copied_with_its_lines(tab):
+    tab.write(f"{DOGS}\n\n  {MEN}")
+    tab.get_by_text("Copy").click()
+    tab.get_by_text("Copied").first.wait_for()
+    first, empty, last = tab.evaluate("navigator.clipboard.readText()").split("\n")
+    assert (first.startswith(DOGS_SURE), empty, last.startswith(f"  {MEN_SURE}")) == (True, "", True)
+
+
+def test_a_word_that_is_unsure_is_underlined_and_says_so(tab):
+    tab.write(DOGS)
+    marked = [[name in word.get_attribute("class") for name in ("unsure", "very")] for word in tab.locator(WORD).all()]
+    assert marked[:5] == [[False, False]] * 5
+    last = tab.locator(WORD).last
+    share = float(last.get_attribute("title").removesuffix(" %"))
+    assert marked[5] == [share < 50, share < 25]
+    assert share < 75
+    other = "Ufer" if last.inner_text() == "Bank" else "Bank"
+    tab.look(5)
+    assert tab.locator(".choices b").all_inner_texts()[:2] == [last.inner_text(), other]
+
+
+def test_a_word_shows_where_the_model_looked(tab, run):
+    tab.write(DOGS)
+    said = tab.look(2)
+    seen = Translator.load(run, "cpu", "float32").translations(
+        [DOGS], SearchConfig(beam=1), attention=Want(weights=True)
+    )
+    state = tab.evaluate("glassformer.glass.state")
+    layer, head = int(state["at"].split(".")[1]), state["head"]
+    row = seen[0].attention.source[layer].weights[0, head, 2]
+    best = int(row.argmax())
+    token, share = re.match(r"“Hunde” looks at “(.+?)” ([\d.]+) %", said).groups()
+    assert token == [*DOGS.split(), "</s>"][best]
+    assert float(share) / 100 == pytest.approx(float(row[best]), rel=0.05)
+    assert tab.locator(".under .heat").all_inner_texts() == DOGS.split()
+    assert tab.locator(".heads .cell").count() == 4
+    before = tab.locator(".map").screenshot()
+    tab.locator('.cell[aria-pressed="false"]').first.click()
+    assert tab.locator(".map").screenshot() != before
+    assert plain(tab.locator(".readout").inner_text()) != said
+    tab.evaluate("glassformer.source.field.setSelectionRange(9, 9); glassformer.pointed(9)")  # in the word dogs
+    assert plain(tab.locator(".readout").inner_text()).startswith("“dogs” is looked at by “")
+    assert tab.locator(f"{WORD}.heat").count() == 6
+    assert tab.locator(".under .chosen").inner_text() == "dogs"
+
+
+def test_another_word_is_chosen_and_the_translation_goes_on_from_it(tab):
+    tab.write(f"{MEN}\n{DOGS}")
+    tab.look(8)
+    shares = [float(share.removesuffix(" %")) for share in tab.locator(".percent").all_inner_texts()]
+    assert shares == sorted(shares, reverse=True)
+    assert tab.locator(f'{CHOICE}[aria-current="true"]').inner_text().startswith("Hunde")
+    tab.locator(CHOICE, has_text="Männer").click()
+    tab.until("glassformer.target.word(1, 2).innerText === 'Männer'")
+    assert tab.words()[:2] == MEN_SURE.split()[:2]
+    assert tab.words()[6:9] == ["zwei", "alte", "Männer"]
+    assert tab.looked().startswith("“Männer” looks at ")
+    tab.keyboard.press("Escape")
+    tab.get_by_text("Undo").click()
+    assert tab.words()[6:9] == ["zwei", "alte", "Hunde"]
+    assert not tab.locator(".panel").is_visible()
+    assert not tab.get_by_text("Undo").is_visible()
+
+
+def test_other_translations_are_there_when_asked_for(tab):
+    tab.write(f"{MEN}\n{DOGS}")  # the caret is in the last line
+    best = tab.locator(".line").last.inner_text()
+    tab.get_by_text("Other translations").click()
+    tab.until("document.querySelectorAll('.choices button').length === 5")
+    others = [row.inner_text() for row in tab.locator(".choice").all()]
+    assert len({*others, best}) == 5
+    tab.locator(CHOICE).nth(others.index(next(other for other in others if other != best))).click()
+    assert tab.locator(".line").last.inner_text() in others
+    assert tab.locator(".line").last.inner_text() != best
+    assert tab.words()[:5] == MEN_SURE.split()
+
+
+def test_the_keyboard_does_it_all(tab):
+    focused = "document.activeElement.innerText || document.activeElement.tagName"
+    tab.locator("#source").focus()
+    tab.keyboard.type(DOGS)
+    tab.settled()
+    tab.keyboard.press("Tab")  # the button that clears the text
+    tab.keyboard.press("Tab")
+    assert tab.evaluate(focused) == "zwei"
+    outline = "getComputedStyle(document.activeElement).outline"
+    assert "solid 2px" in tab.evaluate(outline)  # 2.5 as this screen rounds it
+    for key in ("End", "ArrowLeft", "Home", "ArrowRight", "ArrowRight"):
+        tab.keyboard.press(key)
+    assert tab.evaluate(focused) == "Hunde"
+    tab.keyboard.press("Enter")
+    tab.looked()
+    while "choices" not in tab.evaluate("document.activeElement.closest('ol')?.className ?? ''"):
+        tab.keyboard.press("Tab")
+    assert tab.evaluate(focused).startswith("Hunde")
+    tab.keyboard.press("ArrowDown")
+    assert "solid 2px" in tab.evaluate(outline)
+    chosen = tab.evaluate("document.activeElement.querySelector('b').innerText")
+    tab.keyboard.press("Enter")
+    tab.until(f"document.activeElement.innerText === {json.dumps(chosen)}")
+    tab.looked()
+    reached = set()
+    for _ in range(12):
+        tab.keyboard.press("Tab")
+        reached.add(tab.evaluate("document.activeElement.className || document.activeElement.tagName"))
+    assert {"cell", "cross", "close"} <= reached
+    tab.keyboard.press("Escape")
+    assert not tab.locator(".panel").is_visible()
+    assert tab.evaluate(focused) == chosen
+
+
+def test_it_fits_a_phone(opened):
+    tab = opened(viewport={"width": 360, "height": 740}, has_touch=True, is_mobile=True)
+    tab.write(f"{DOGS}\n" + "dogs" * 40)
+    tab.locator(WORD).nth(2).tap()
+    tab.looked()
+    assert tab.evaluate("document.documentElement.scrollWidth") == 360
+    boxes = [tab.locator(one).bounding_box() for one in (".pane >> nth=0", ".pane >> nth=1", ".panel")]
+    assert all(above["y"] + above["height"] <= below["y"] for above, below in pairwise(boxes))
+
+
+def test_dark_and_chinese_follow_the_browser_and_can_be_changed(opened):
+    tab = opened(color_scheme="dark", locale="zh-CN")
+    assert tab.evaluate("document.documentElement.lang") == "zh"
+    assert tab.locator("#source").get_attribute("placeholder") == "在此输入或粘贴文本"
+    assert tab.evaluate("getComputedStyle(document.documentElement).backgroundColor") == "rgb(16, 20, 28)"
+    tab.write(DOGS)
+    assert tab.look(2).startswith("“Hunde” 注视 “")
+    assert tab.locator(".says").first.inner_text().startswith("点选一个词")
+    tab.get_by_text("浅色").click()
+    tab.get_by_text("English", exact=True).click()
+    assert tab.looked().startswith("“Hunde” looks at “")  # what was shown is shown
+    tab.open()
+    assert tab.evaluate("[document.documentElement.lang, document.documentElement.dataset.theme]") == ["en", "light"]
+
+
+def test_without_a_connection_it_says_so_and_goes_on_when_there_is_one(tab):
+    tab.write(DOGS)
+    tab.context.set_offline(True)
+    tab.locator("#source").fill(f"{DOGS}\n{MEN}")
+    tab.wait_for_selector(".notice:not([hidden])")
+    assert tab.locator(".notice").inner_text().startswith("There is no connection to the server.")
+    assert tab.words()[:5] == DOGS_SURE.split()
+    tab.context.set_offline(False)
+    tab.settled()
+    assert tab.locator(".notice").is_hidden()
+    assert [tab.said.pop()] == ["Failed to load resource: net::ERR_INTERNET_DISCONNECTED"]
+
+
+def refuse_once(tab: Tab, status: int, code: str, **headers: str) -> None:
+    """Refuse the next translation."""
+    answer = dict(status=status, headers=headers, json={"error": "refused", "code": code})
+    tab.route("**/v1/translate/stream", lambda route: route.fulfill(**answer), times=1)
+
+
+@pytest.mark.parametrize(("status", "code"), [(429, "too_many"), (503, "busy")])
+def test_it_waits_as_long_as_the_server_says(tab, status, code):
+    refuse_once(tab, status, code, **{"Retry-After": "1"})
+    tab.locator("#source").fill(DOGS)
+    tab.wait_for_selector(".notice:not([hidden])")
+    assert "Trying again in 1 s." in tab.locator(".notice").inner_text()
+    tab.settled()
+    assert tab.locator(".notice").is_hidden()
+    assert tab.words()[:5] == DOGS_SURE.split()
+    assert len(tab.said) == 1
+    tab.said.clear()
+
+
+def test_a_line_that_is_refused_says_why_and_the_others_are_translated(tab):
+    refuse_once(tab, 400, "too_long")
+    tab.write(f"{MEN}\n{DOGS}")
+    assert tab.locator(".failure").inner_text().startswith("This line is too long")
+    assert tab.words()[:5] == DOGS_SURE.split()
+    assert tab.get_by_text("Try again").count() == 0
+    tab.write("")
+    refuse_once(tab, 503, "deadline")
+    tab.write(f"{MEN}\n{DOGS}")
+    assert tab.locator(".failure").inner_text().startswith("This line took too long")
+    assert tab.words()[:5] == DOGS_SURE.split()
+    tab.get_by_text("Try again").click()
+    tab.settled()
+    assert tab.words()[:5] == MEN_SURE.split()
+    tab.said.clear()
+
+
+def test_a_key_is_asked_for_once(opened):
+    given = []
+
+    def guard(tab: Tab) -> None:
+        def check(route: Any) -> None:
+            given.append(route.request.headers.get("authorization"))
+            if given[-1] == "Bearer open sesame":
+                route.continue_()
+            else:
+                route.fulfill(status=401, json={"error": "no key", "code": "unauthorized"})
+
+        tab.route("**/v1/**", check)
+        tab.page.wait_for_selector = lambda *_, **__: None  # the languages come later
+
+    tab = opened(guard)
+    tab.locator("#key").fill("wrong")
+    tab.keyboard.press("Enter")
+    tab.get_by_text("did not accept").wait_for()
+    tab.locator("#key").fill("open sesame")
+    tab.keyboard.press("Enter")
+    tab.until("glassformer.runs.length === 1")
+    tab.write(DOGS)
+    assert tab.words()[:5] == DOGS_SURE.split()
+    assert given[:3] == [None, "Bearer wrong", "Bearer open sesame"]
+    assert tab.evaluate("[sessionStorage.length, localStorage.length]") == [1, 0]
+    tab.open()
+    tab.until("glassformer.runs.length === 1")
+    assert set(given[3:]) == {"Bearer open sesame"}
+    tab.said.clear()
+
+
+def test_what_an_input_method_composes_is_translated_when_it_is_done(tab):
+    tab.locator("#source").focus()
+    method = tab.context.new_cdp_session(tab.page)
+    method.send("Input.imeSetComposition", {"text": "two o", "selectionStart": 5, "selectionEnd": 5})
+    tab.wait_for_timeout(500)
+    assert f"{tab.address}v1/translate/stream" not in tab.asked
+    method.send("Input.insertText", {"text": DOGS})
+    tab.settled()
+    assert tab.words()[:5] == DOGS_SURE.split()
+
+
+def test_typing_on_ends_the_request_before(tab):
+    ended = []
+
+    def note(request: Any) -> None:
+        ended.append(json.loads(request.post_data)["q"])
+
+    tab.route("**/v1/translate/stream", lambda route: None, times=1)  # the first has no answer
+    tab.on("requestfailed", note)
+    tab.locator("#source").fill(MEN)
+    tab.until("glassformer.writer.aborting")
+    tab.write(DOGS)
+    tab.remove_listener("requestfailed", note)
+    assert ended[0] == MEN  # Chromium sometimes says the same of a stream that was read to its end
+    assert tab.words()[:5] == DOGS_SURE.split()
+
+
+def test_it_is_written_while_it_comes(opened):
+    def slowly(tab: Tab) -> None:
+        tab.page.add_init_script(
+            """const fetched = window.fetch;
+            window.fetch = async (...asked) => {
+              const answer = await fetched(...asked);
+              if (!String(asked[0]).endsWith("stream")) return answer;
+              const parts = (await answer.text()).split(/(?<=\\n\\n)/);
+              const body = new ReadableStream({
+                async pull(into) {
+                  await new Promise((go) => setTimeout(go, 20));
+                  if (!parts.length) return into.close();
+                  const bytes = new TextEncoder().encode(parts.shift());
+                  for (const byte of bytes) into.enqueue(Uint8Array.of(byte)); // letters of two bytes come apart
+                },
+              });
+              return new Response(body);
+            };"""
+        )
+
+    tab = opened(slowly)
+    tab.evaluate(
+        """() => {
+            window.seen = [];
+            const note = () => seen.push(document.querySelector(".line")?.textContent ?? "");
+            new MutationObserver(note).observe(document.querySelector(".written"), { childList: true, subtree: true });
+        }"""
+    )
+    tab.write(MEN)
+    assert {"drei", "drei große", "drei große Männer"} <= set(tab.evaluate("seen"))
+
+
+def test_pieces_find_their_places_in_the_text(tab):
+    cases = {
+        "Café  déjà-vu.": ["▁Caf", "é", "▁déjà", "-", "vu", ".", "</s>"],
+        "ＡＢＣ ﬁn": ["▁abc", "▁f", "in", "</s>"],  # changed by NFKC and lower case
+        "我们爱🙂你": ["▁我们", "爱", "<0xF0>", "<0x9F>", "<0x99>", "<0x82>", "你", "</s>"],
+        "a b c": ["c", "</s>"],
+    }
+    base = tab.evaluate("document.querySelector('script').src.replace('main.js', '')")
+    find = f"([text, pieces]) => import('{base}align.js').then((module) => module.wordsOf(pieces, text))"
+    found = [[one["text"] for one in tab.evaluate(find, [text, pieces])] for text, pieces in cases.items()]
+    assert found == [
+        ["Café", "déjà", "-", "vu", "."],
+        ["ＡＢＣ", "ﬁn"],
+        ["我们", "爱", "🙂", "你"],
+        ["c"],
+    ]
+    (last,) = tab.evaluate(find, ["a b c", ["c", "</s>"]])
+    assert last == {"text": "c", "start": 4, "end": 5, "first": 0, "last": 1}
+
+
+def test_events_are_read_however_they_are_cut(tab):
+    base = tab.evaluate("document.querySelector('script').src.replace('main.js', '')")
+    text = ": hello\nevent: a\r\ndata: 1\r\ndata:2\r\n\r\ndata: ü\n\nevent: lost\ndata: no end"
+    read = """async ([base, text, size]) => {
+        const { readEvents } = await import(`${base}events.js`);
+        const bytes = new TextEncoder().encode(text), found = [];
+        const body = new ReadableStream({
+            start(into) {
+                for (let n = 0; n < bytes.length; n += size) into.enqueue(bytes.slice(n, n + size));
+                into.close();
+            },
+        });
+        for await (const event of readEvents(body)) found.push(event);
+        return found;
+    }"""
+    for size in (1, 2, 3, 1000):
+        assert tab.evaluate(read, [base, text, size]) == [["a", "1\n2"], ["message", "ü"]]
