@@ -142,6 +142,8 @@ def test_two_generations_are_kept_apart(make):
                 model.generate(**inputs, max_new_tokens=5, min_new_tokens=5, do_sample=False)
         name = "model.decoder.layers.0.encoder_attn"
         assert len(captured.calls(name)) == 10
+        for first in (captured.calls(name)[0], captured.calls(name)[5]):  # it has what all its steps receive
+            assert_close(first.received.sum(-1), torch.full((2, 3), 5.0))
         with pytest.raises(ArgumentError, match="was called 10 times on different inputs"):
             _ = captured[name]
 

@@ -1,5 +1,7 @@
 """Bodies that are refused before anything is made of them."""
 
+import time
+
 import pytest
 
 from glassformer.serve.strict import parse_json
@@ -55,8 +57,9 @@ FIELDS = {
     '{"q": "a", "beam": 1e400}': "beam must be",
     '{"q": "a", "length_penalty": 1e400}': "length_penalty must be",
     '{"q": "a", "scores": 1}': "scores must be a valid boolean",
-    '{"q": "a", "secret": 1}': "secret is unknown",
-    '{"q": "a", "a secret name": 1}': "a field is unknown",
+    '{"q": "a", "beem": 1}': "the body has an unknown field: did you mean beam?",
+    '{"q": "a", "a secret name": 1}': "the body has an unknown field",
+    '{"q": "a", "attention": {"layer": 1}}': "attention has an unknown field: did you mean layers?",
     '{"q": "a", "attention": {"stacks": ["secret"]}}': "attention.stacks[0] must be 'encoder', 'decoder' or 'source'",
     '{"q": "a", "attention": {"layers": [-1]}}': "attention.layers[0] must be",
     '{"q": "a", "attention": {"top": 65}}': "attention.top must be less than or equal to 64",
@@ -70,9 +73,26 @@ def test_fields_are_few_and_of_their_types(client, body, message):
     assert (reply.status, reply.json["code"]) == (400, "invalid")
     assert message in reply.json["error"]
     assert "1e400" not in reply.json["error"]
+    assert "secret" not in reply.json["error"]
+    assert "beem" not in reply.json["error"]
 
 
 def test_a_body_that_is_not_called_json_is_not_taken_for_it(client):
     for kind in ("text/plain", "", "application/x-www-form-urlencoded"):
         reply = client()("POST", "/v1/translate", b'{"q": "a"}', content_type=kind)
         assert reply.status == 400, kind
+
+
+def test_a_body_of_a_million_mistakes_is_refused_at_once(client):
+    asks = client()
+    many = {
+        "list": b'{"q": [' + b"1," * 300_000 + b"1]}",
+        "prefixes": b'{"q": "a", "prefixes": [' + b"[1]," * 200_000 + b"1]}",
+        "fields": b"{" + b",".join(b'"a%d":0' % n for n in range(90_000)) + b"}",
+        "layers": b'{"q": "a", "attention": {"layers": [' + b"-1," * 300_000 + b"1]}}",
+    }
+    for name, body in many.items():
+        began = time.perf_counter()
+        reply = asks("POST", "/v1/translate", body, content_type="application/json")
+        assert (reply.status, reply.json["code"]) == (400, "invalid"), name
+        assert time.perf_counter() - began < 2.0, name
