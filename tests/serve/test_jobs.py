@@ -177,12 +177,14 @@ def test_a_job_ends_that_ends_workers_or_cannot_be_written(client, monkeypatch):
         asks.pool.ask = lose
         job = await ended(asks, (await send(asks, b"a")).json["id"])
         assert (job["state"], job["error"], job["lines"], len(answers)) == ("failed", "lost", 1, 2)
-        asks.pool.ask = answer
+        asks.pool.ask, asks.pool.gate = answer, asyncio.Event()
         number = (await send(asks, b"a")).json["id"]
-        asks.server.jobs.path(asks.server.jobs.find(number, "127.0.0.1")).mkdir()
+        place = asks.server.jobs.path(asks.server.jobs.find(number, "127.0.0.1"))
+        place.mkdir()
+        asks.pool.gate.set()
         job = await ended(asks, number)
         assert (job["state"], job["error"]) == ("failed", "the result can't be written: Is a directory")
-        asks.server.jobs.path(asks.server.jobs.find(number, "127.0.0.1")).rmdir()
+        place.rmdir()
         number = (await send(asks, b"")).json["id"]
         assert (await ended(asks, number))["lines"] == 0
         assert (await asks.call("GET", f"/v1/jobs/{number}/result")).body == b""

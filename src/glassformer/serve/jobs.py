@@ -4,6 +4,7 @@ What a job reads and writes lies in a folder of the server's own, which goes whe
 """
 
 import asyncio
+import re
 import secrets
 import time
 from collections.abc import AsyncIterator, Iterator, Sequence
@@ -49,7 +50,7 @@ class _Work:
     key: str
     run: ServedRun
     kind: Kind
-    beam: int
+    search: dict[str, int]
     lines: list[str]
     file: bytes
     """The TMX file, which is smaller than its tree; empty for a text."""
@@ -153,8 +154,7 @@ class Jobs:
         losses = 0
         while True:
             try:
-                asked = dict(lines=list(lines), beam=work.beam)
-                rows = await self._service.ask(work.run, messages.Translate, LONGEST, **asked)
+                rows = await self._service.ask(work.run, messages.Translate, LONGEST, lines=list(lines), **work.search)
                 return [row["translations"][0]["text"] for row in rows]
             except Refusal as failure:
                 losses += failure.code == "worker_lost"
@@ -225,7 +225,7 @@ def make_router(service: Service, jobs: Jobs) -> APIRouter:
 
 async def _planned(service: Service, visit: Visit, given: dict[str, Any]) -> _Work:
     """Return the job that a form asks for."""
-    if unknown := set(given) - {"file", "run", "source", "target", "kind", "beam", "api_key"}:
+    if unknown := set(given) - {"file", "run", "source", "target", "kind", "beam"}:
         raise Refusal("invalid", f"the form has {len(unknown)} unknown fields")
     if not isinstance(given.get("file"), tuple):
         raise Refusal("invalid", "file is missing: send a form with a file of that name")
@@ -233,9 +233,10 @@ async def _planned(service: Service, visit: Visit, given: dict[str, Any]) -> _Wo
     kind = str(given.get("kind") or ("tmx" if name.lower().endswith(".tmx") else "text"))
     if kind not in ("text", "tmx"):
         raise Refusal("invalid", "kind must be text or tmx")
-    beam = str(given.get("beam") or "5")
-    if not beam.isascii() or not beam.isdecimal() or not 1 <= int(beam[:4]) <= service.config.max_beam:
+    wanted = str(given.get("beam") or service.search()["beam"])
+    if not re.fullmatch("[0-9]{1,4}", wanted) or not 1 <= int(wanted) <= service.config.max_beam:
         raise Refusal("invalid", f"beam must be a whole number from 1 to {service.config.max_beam}")
+    search = service.search(beam=int(wanted))
     chosen = {side: str(given[side]) for side in ("run", "source", "target") if given.get(side)}
     run = service.chosen(Choosing(**chosen))
     lines = _lines_of_text(data) if kind == "text" else await asyncio.to_thread(_lines_of_tmx, data, run.source)
@@ -247,7 +248,7 @@ async def _planned(service: Service, visit: Visit, given: dict[str, Any]) -> _Wo
             raise Refusal("too_long", f"line {number} has {len(line):,} characters, at most {config.max_line_chars:,}")
     service.count(visit, lines)
     file = data if kind == "tmx" else b""
-    return _Work(secrets.token_hex(16), visit.key, run, kind, int(beam[:4]), lines, file, len(lines))
+    return _Work(secrets.token_hex(16), visit.key, run, kind, search, lines, file, len(lines))
 
 
 def _lines_of_text(data: bytes) -> list[str]:
