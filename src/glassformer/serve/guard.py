@@ -127,8 +127,11 @@ class Guard:
             if self.draining and scope["path"] not in ALWAYS:
                 raise Failure("stopping", "the server is about to end", retry_after=5)
             self._check_encoding(headers)
+            if not _may_have_key_in_body(scope, headers):  # a body of megabytes is read of those who have a key
+                self._check_key(scope, headers, b"", visit)
             body = await self._body(scope, headers, receive, visit)
-            self._check_key(scope, headers, body, visit)
+            if not visit.key:
+                self._check_key(scope, headers, body, visit)
         except Failure as failure:
             await send.failure(failure, close=True)
             return
@@ -355,6 +358,11 @@ def _given_key(headers: dict[str, str], body: bytes) -> str | None:
             key = found.get("api_key") if isinstance(found, dict) else None
             return key[:MOST_KEY_CHARS] if isinstance(key, str) else None
     return None
+
+
+def _may_have_key_in_body(scope: Scope, headers: dict[str, str]) -> bool:
+    """Return whether a request may have its key where LibreTranslate's clients have it."""
+    return scope["path"] in LIBRE and "authorization" not in headers
 
 
 def _is_address(name: str) -> bool:
