@@ -337,6 +337,11 @@ def log_error(error: BaseException) -> None:
     log.error("%s", f"{type(error).__name__}:\n{where}")
 
 
+def _may_have_key_in_body(scope: Scope, headers: dict[str, str]) -> bool:
+    """Return whether a request may have its key where LibreTranslate's clients have it."""
+    return scope["path"] in LIBRE and "authorization" not in headers
+
+
 def _given_key(headers: dict[str, str], body: bytes) -> str | None:
     """Return the key of a request: in its Authorization header, or as LibreTranslate's clients send it, in the body."""
     scheme, _, given = headers.get("authorization", "").partition(" ")
@@ -358,11 +363,6 @@ def _given_key(headers: dict[str, str], body: bytes) -> str | None:
             key = found.get("api_key") if isinstance(found, dict) else None
             return key[:MOST_KEY_CHARS] if isinstance(key, str) else None
     return None
-
-
-def _may_have_key_in_body(scope: Scope, headers: dict[str, str]) -> bool:
-    """Return whether a request may have its key where LibreTranslate's clients have it."""
-    return scope["path"] in LIBRE and "authorization" not in headers
 
 
 def _is_address(name: str) -> bool:
