@@ -439,6 +439,8 @@ def test_alternatives_are_the_likeliest_next_tokens(model, translator):
     assert {one.token for one in everything} == set(translator.target_tokenizer.tokens(range(model.target_pad)))
     with pytest.raises(ConfigError, match=r"^line is empty"):
         translator.alternatives(" ")
+    with pytest.warns(UserWarning, match=r"is cut to its first 1:"):
+        assert translator.alternatives("the cat", max_source_tokens=2) != translator.alternatives("the cat")
 
 
 def test_a_stream_of_nothing_is_empty_and_by_default_greedy(translator):

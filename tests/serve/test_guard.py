@@ -233,6 +233,15 @@ def test_a_key_comes_in_a_header_or_where_clients_of_libretranslate_have_it(clie
     refused(asks("POST", "/translate", ASK | {"api_key": [key]}), 403, "forbidden")
 
 
+def test_a_body_is_read_of_those_who_have_a_key(client, keys):
+    asks = client(keys=keys[0], max_body_bytes=100, max_file_bytes=100)
+    for path in ("/v1/jobs", "/v1/translate"):
+        refused(asks("POST", path, b"x" * 101), 401, "unauthorized")
+        refused(asks("POST", path, b"x" * 101, authorization=f"Bearer {keys[1]}"), 413, "too_large")
+    refused(asks("POST", "/translate", b"x" * 101), 413, "too_large")
+    refused(asks("POST", "/translate", b"x" * 101, authorization="Bearer wrong"), 401, "unauthorized")
+
+
 def test_characters_a_minute_are_counted_for_each_key(client, keys):
     other = add_key(keys[0], "bob")
     asks = client(keys=keys[0], max_chars_per_minute=20)

@@ -58,7 +58,7 @@ def test_a_text_comes_back_line_by_line(client, monkeypatch):
         assert {fields["beam"] for _, fields in asks.pool.asked} == {3}
         assert (await asks.call("DELETE", f"/v1/jobs/{number}")).status == 204
         assert (await asks.call("GET", f"/v1/jobs/{number}")).status == 404
-        await asks.server.jobs.stop(0)
+        await asks.server.jobs.stop()
 
     asyncio.run(work())
 
@@ -77,7 +77,7 @@ def test_a_tmx_file_gets_the_language(client):
             {"fr": "le chien"},
             {"en": "a\n dog", "de": "A DOG"},
         ]
-        await asks.server.jobs.stop(0)
+        await asks.server.jobs.stop()
 
     asyncio.run(work())
 
@@ -92,6 +92,7 @@ EXTERNAL = b'<!DOCTYPE tmx [<!ENTITY a SYSTEM "file:///etc/passwd">]><tmx>&a;</t
         (ENTITIES, "x.tmx", {}, "declares entities"),
         (EXTERNAL, "x.tmx", {}, "declares entities"),
         (b"<tmx>", "x.tmx", {}, "is not XML that can be read"),
+        (b"<tmx>" + b"<tu>" * 2000 + b"</tu>" * 2000 + b"</tmx>", "x.tmx", {}, "nested too deeply"),
         (b"<html/>", "x.tmx", {}, "its root must be tmx"),
         (b'<?xml version="1.0" encoding="nonsense"?><tmx/>', "x.tmx", {}, "is not XML"),
         (b"caf\xe9", "x.txt", {}, "the file is not UTF-8 (byte 3)"),
@@ -111,7 +112,7 @@ def test_files_that_cannot_be_translated_are_refused(client, file, name, fields,
         reply = await send(asks, file, name, **fields)
         assert reply.status == 400
         assert message in reply.json["error"]
-        await asks.server.jobs.stop(0)
+        await asks.server.jobs.stop()
 
     asyncio.run(work())
 
@@ -136,7 +137,7 @@ def test_a_job_belongs_to_its_key_and_jobs_are_few(client, tmp_path):
         assert (await send(asks, b"a", key=alice)).status == 202
         assert asks.server.jobs.running == 2
         asks.pool.gate.set()
-        await asks.server.jobs.stop(5)
+        await asks.server.jobs.stop()
         assert asks.server.jobs.running == 0
 
     asyncio.run(work())
@@ -158,7 +159,36 @@ def test_a_job_waits_for_room_and_its_failure_is_told(client, monkeypatch):
         number = (await send(asks, b"a")).json["id"]
         job = await ended(asks, number)
         assert (job["state"], job["error"], answers) == ("failed", "not finite", [])
-        await asks.server.jobs.stop(0)
+        await asks.server.jobs.stop()
+
+    asyncio.run(work())
+
+
+def test_a_job_ends_that_ends_workers_or_cannot_be_written(client, monkeypatch):
+    monkeypatch.setattr(jobs, "PAUSE", 0.01)
+
+    async def work() -> None:
+        asks, answers = client(), [Failure("worker_lost", "lost")] * 5
+        answer = asks.pool.ask
+
+        async def lose(*_, **__) -> None:
+            raise answers.pop()
+
+        asks.pool.ask = lose
+        job = await ended(asks, (await send(asks, b"a")).json["id"])
+        assert (job["state"], job["error"], job["lines"], len(answers)) == ("failed", "lost", 1, 2)
+        asks.pool.ask, asks.pool.gate = answer, asyncio.Event()
+        number = (await send(asks, b"a")).json["id"]
+        place = asks.server.jobs.path(asks.server.jobs.find(number, "127.0.0.1"))
+        place.mkdir()
+        asks.pool.gate.set()
+        job = await ended(asks, number)
+        assert (job["state"], job["error"]) == ("failed", "the result can't be written: Is a directory")
+        place.rmdir()
+        number = (await send(asks, b"")).json["id"]
+        assert (await ended(asks, number))["lines"] == 0
+        assert (await asks.call("GET", f"/v1/jobs/{number}/result")).body == b""
+        await asks.server.jobs.stop()
 
     asyncio.run(work())
 
@@ -172,6 +202,6 @@ def test_results_are_removed_after_their_time(client):
         while (await asks.call("GET", f"/v1/jobs/{number}")).status != 404 and time.monotonic() < until:
             await asyncio.sleep(0.005)
         assert not path.exists()
-        await asks.server.jobs.stop(0)
+        await asks.server.jobs.stop()
 
     asyncio.run(work())

@@ -53,6 +53,19 @@ def test_a_key_is_withdrawn_by_removing_its_entry(path):
     assert found.name_of(bob) is None
 
 
+def test_a_file_that_is_away_lets_nobody_in_until_it_is_back(path, monkeypatch):
+    alice = add_key(path, "alice")
+    found = KeyFile(path)
+    assert found.name_of(alice) == "alice"
+    away = path.rename(path.with_suffix(".away"))
+    assert found.name_of(alice) is None
+    monkeypatch.setattr(keys, "LOOKED_AT_EVERY", 60.0)
+    assert found.name_of(alice) is None, "between two looks at the file, too"
+    away.rename(path)
+    monkeypatch.setattr(keys, "LOOKED_AT_EVERY", 0.0)
+    assert found.name_of(alice) == "alice"
+
+
 def test_wrong_names_and_files_are_said(path, tmp_path):
     add_key(path, "alice")
     with pytest.raises(ConfigError, match=r"^new_key alice is in .* already: choose another name"):

@@ -25,6 +25,10 @@ def test_a_text_a_list_and_a_form(client):
         "alternatives": ["THE CAT'"],
         "detectedLanguage": {"confidence": 0.0, "language": "en"},
     }
+    assert asks("POST", "/translate", {**ASK, "q": ["the cat", "a dog"], "source": "auto"}).json == {
+        "translatedText": ["THE CAT", "A DOG"],
+        "detectedLanguage": [{"confidence": 0.0, "language": "en"}] * 2,
+    }
     assert (
         asks("POST", "/translate", {**ASK, "alternatives": 0, "api_key": "", "secret": "", "format": None}).status
         == 200
@@ -94,7 +98,7 @@ def test_the_parts_of_html_are_the_whole(text):
         ({"format": "markdown"}, "invalid", "format must be 'text' or 'html'"),
         ({"alternatives": -1}, "invalid", "alternatives must be greater than or equal to 0"),
         ({"alternatives": "2"}, "invalid", "alternatives must be a valid integer"),
-        ({"alternatives": 5}, "invalid", "n_best must be at most 5, got 6"),
+        ({"alternatives": 5}, "invalid", "alternatives must be at most 4, got 5"),
         ({"q": "x" * 5_001}, "too_long", "the line has 5,001 characters"),
         ({"q": ["x" * 4_999] * 11}, "too_long", "a request may have at most 50,000 characters, got 54,989"),
         ({"q": ["x"] * 129}, "too_many_lines", "q may have at most 128 lines, got 129"),

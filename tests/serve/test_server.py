@@ -280,7 +280,7 @@ def check_patience(port: int) -> None:
     began = time.monotonic()
     assert b"408" in knock(port, b"GET /health HTTP/1.1\r\n", b"X: 1\r\n", pause=0.2)
     assert time.monotonic() - began < 5
-    body = b"POST /health HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\nabc"
+    body = b"POST /translate HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\nabc"
     assert b"408" in knock(port, body)
     idle = knock(port, b"GET /health/live HTTP/1.1\r\nHost: localhost\r\n\r\n")
     assert idle.endswith(b'{"status":"ok"}')

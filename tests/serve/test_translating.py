@@ -34,6 +34,18 @@ def test_a_request_is_handed_on_as_it_is(client):
     assert asks("POST", "/v1/translate", {"q": "a", "run": "tiny"}).status == 200
 
 
+def test_what_is_left_out_is_the_default_within_the_limits(client):
+    asks = client(max_beam=3, max_n_best=3, max_length=50)
+    for path, wanted in (("/translate", {"source": "en", "target": "de"}), ("/v1/translate", {})):
+        assert asks("POST", path, {"q": "a", **wanted}).status == 200
+        assert asks.pool.asked[-1][1].items() >= {"beam": 3, "n_best": 1, "max_length": 50}.items()
+    assert asks("POST", "/v1/translate/stream", {"q": "a"}).status == 200
+    assert asks.pool.asked[-1][1]["max_length"] == 50
+    asks = client(max_n_best=8)
+    assert asks("POST", "/v1/translate", {"q": "a", "n_best": 7}).status == 200
+    assert asks.pool.asked[-1][1].items() >= {"beam": 7, "n_best": 7, "max_length": 256}.items()
+
+
 def test_a_stream_is_events(client):
     asks = client()
     reply = asks("POST", "/v1/translate/stream", {"q": "the cat", "attention": {}})

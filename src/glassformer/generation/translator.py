@@ -268,14 +268,21 @@ class Translator:
             (name,) = self.target_tokenizer.tokens([token])
             yield NextToken(token, name, log_prob, written)
 
-    def alternatives(self, line: str, prefix: Sequence[str] = (), count: int = 10) -> list[NextToken]:
+    def alternatives(
+        self,
+        line: str,
+        prefix: Sequence[str] = (),
+        count: int = 10,
+        *,
+        max_source_tokens: int = SearchConfig.max_source_tokens,
+    ) -> list[NextToken]:
         """Return the likeliest tokens after the first ones of a line's translation, likeliest first.
 
         `prefix` are these first ones, as the vocabulary has them. Raises ConfigError for an empty line, and for a token
-        that the vocabulary lacks. Example: docs/generation.md.
+        that the vocabulary lacks; cuts a longer line, with a warning. Example: docs/generation.md.
         """
         check_lines("line", [line])
-        (source,) = ended(self.source_tokenizer.encode([line]), [line], SearchConfig.max_source_tokens, "source")
+        (source,) = ended(self.source_tokenizer.encode([line]), [line], max_source_tokens, "source")
         if not source:
             raise ConfigError("line is empty: its translation is empty too")
         (ids,) = ids_of_prefixes(self.target_tokenizer, [prefix])

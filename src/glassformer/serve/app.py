@@ -47,7 +47,7 @@ class Server:
 
     async def stop(self) -> None:
         """End jobs and workers."""
-        await self.jobs.stop(0.0)
+        await self.jobs.stop()
         for pool in self.pools.values():
             await pool.stop()
 

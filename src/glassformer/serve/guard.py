@@ -127,8 +127,11 @@ class Guard:
             if self.draining and scope["path"] not in ALWAYS:
                 raise Failure("stopping", "the server is about to end", retry_after=5)
             self._check_encoding(headers)
+            if not _may_have_key_in_body(scope, headers):  # a body of megabytes is read of those who have a key
+                self._check_key(scope, headers, b"", visit)
             body = await self._body(scope, headers, receive, visit)
-            self._check_key(scope, headers, body, visit)
+            if not visit.key:
+                self._check_key(scope, headers, body, visit)
         except Failure as failure:
             await send.failure(failure, close=True)
             return
@@ -332,6 +335,11 @@ def log_error(error: BaseException) -> None:
     """Write where an error came, without its message, which may hold text."""
     where = "".join(traceback.format_tb(error.__traceback__))
     log.error("%s", f"{type(error).__name__}:\n{where}")
+
+
+def _may_have_key_in_body(scope: Scope, headers: dict[str, str]) -> bool:
+    """Return whether a request may have its key where LibreTranslate's clients have it."""
+    return scope["path"] in LIBRE and "authorization" not in headers
 
 
 def _given_key(headers: dict[str, str], body: bytes) -> str | None:

@@ -4,6 +4,7 @@ What a job reads and writes lies in a folder of the server's own, which goes whe
 """
 
 import asyncio
+import re
 import secrets
 import time
 from collections.abc import AsyncIterator, Iterator, Sequence
@@ -31,6 +32,10 @@ LONGEST = 600.0
 """Seconds that they may take: nobody waits for an answer, and they wait for everyone else."""
 PAUSE = 0.5
 """Seconds before a job that found the queue full tries again."""
+MOST_LOSSES = 3
+"""Workers that may be lost over the same lines: those lines may be what ends them."""
+DEEPEST, MOST_ELEMENTS = 100, 1_000_000
+"""Most elements of a TMX file within one another, and in all: a tree takes a hundred bytes for each."""
 LANGUAGE = "{http://www.w3.org/XML/1998/namespace}lang"
 CODES = ("bpt", "ept", "it", "ph", "ut")
 """Elements of a TMX segment that hold codes of formatting, not text."""
@@ -45,9 +50,12 @@ class _Work:
     key: str
     run: ServedRun
     kind: Kind
-    beam: int
+    search: dict[str, int]
     lines: list[str]
-    tree: ElementTree.Element | None
+    file: bytes
+    """The TMX file, which is smaller than its tree; empty for a text."""
+    total: int
+    """Number of its lines, which themselves are forgotten once they are translated."""
     state: JobState = "waiting"
     done: int = 0
     error: str | None = None
@@ -62,7 +70,7 @@ class _Work:
             state=self.state,
             run=self.run.name,
             kind=self.kind,
-            lines=len(self.lines),
+            lines=self.total,
             done=self.done,
             error=self.error,
         )
@@ -106,13 +114,12 @@ class Jobs:
             work.task.cancel()
         self.path(work).unlink(missing_ok=True)
 
-    async def stop(self, seconds: float) -> None:
-        """Wait so long for the jobs that run, then end them and remove what they made."""
-        tasks = [work.task for work in self._works.values() if work.task is not None and work.ended is None]
-        if tasks:
-            await asyncio.wait(tasks, timeout=seconds)
+    async def stop(self) -> None:
+        """End the jobs and remove what they made."""
+        tasks = [work.task for work in self._works.values() if work.task is not None]
         for work in list(self._works.values()):
             self.remove(work)
+        await asyncio.gather(*tasks, return_exceptions=True)
         if self._folder is not None:
             self._folder.cleanup()
 
@@ -133,30 +140,33 @@ class Jobs:
             work.state = "done"
         except Refusal as failure:
             work.state, work.error = "failed", str(failure)
+        except OSError as error:
+            work.state, work.error = "failed", f"the result can't be written: {error.strerror}"
         except asyncio.CancelledError:
             work.state = "cancelled"
             raise
         finally:
             work.ended = time.monotonic()
-            work.translations, work.tree = [], None
+            work.lines, work.translations, work.file = [], [], b""
 
     async def _translated(self, work: _Work, lines: Sequence[str]) -> list[str]:
         """Return the translations of some lines, whenever there is room in the queue."""
+        losses = 0
         while True:
             try:
-                asked = dict(lines=list(lines), beam=work.beam)
-                rows = await self._service.ask(work.run, messages.Translate, LONGEST, **asked)
+                rows = await self._service.ask(work.run, messages.Translate, LONGEST, lines=list(lines), **work.search)
                 return [row["translations"][0]["text"] for row in rows]
             except Refusal as failure:
-                if failure.code not in ("busy", "starting", "worker_lost"):
+                losses += failure.code == "worker_lost"
+                if failure.code not in ("busy", "starting", "worker_lost") or losses == MOST_LOSSES:
                     raise
             await asyncio.sleep(PAUSE)
 
     def _write(self, work: _Work) -> None:
-        if work.tree is None:
+        if work.kind == "text":
             content = "".join(f"{line}\n" for line in work.translations).encode()
         else:
-            content = _with_translations(work.tree, work.run, work.translations)
+            content = _with_translations(_read_tmx(work.file), work.run, work.translations)
         self.path(work).write_bytes(content)
 
     def _forget(self) -> None:
@@ -185,7 +195,7 @@ def make_router(service: Service, jobs: Jobs) -> APIRouter:
         """Begin to translate a file."""
         visit: Visit = request.state.visit
         given = await read_form(request, service.config.max_file_bytes)
-        work = _planned(service, visit, given)
+        work = await _planned(service, visit, given)
         jobs.begin(work)
         return work.described()
 
@@ -213,9 +223,9 @@ def make_router(service: Service, jobs: Jobs) -> APIRouter:
     return router
 
 
-def _planned(service: Service, visit: Visit, given: dict[str, Any]) -> _Work:
+async def _planned(service: Service, visit: Visit, given: dict[str, Any]) -> _Work:
     """Return the job that a form asks for."""
-    if unknown := set(given) - {"file", "run", "source", "target", "kind", "beam", "api_key"}:
+    if unknown := set(given) - {"file", "run", "source", "target", "kind", "beam"}:
         raise Refusal("invalid", f"the form has {len(unknown)} unknown fields")
     if not isinstance(given.get("file"), tuple):
         raise Refusal("invalid", "file is missing: send a form with a file of that name")
@@ -223,13 +233,13 @@ def _planned(service: Service, visit: Visit, given: dict[str, Any]) -> _Work:
     kind = str(given.get("kind") or ("tmx" if name.lower().endswith(".tmx") else "text"))
     if kind not in ("text", "tmx"):
         raise Refusal("invalid", "kind must be text or tmx")
-    beam = str(given.get("beam") or "5")
-    if not beam.isascii() or not beam.isdecimal() or not 1 <= int(beam[:4]) <= service.config.max_beam:
+    wanted = str(given.get("beam") or service.search()["beam"])
+    if not re.fullmatch("[0-9]{1,4}", wanted) or not 1 <= int(wanted) <= service.config.max_beam:
         raise Refusal("invalid", f"beam must be a whole number from 1 to {service.config.max_beam}")
+    search = service.search(beam=int(wanted))
     chosen = {side: str(given[side]) for side in ("run", "source", "target") if given.get(side)}
     run = service.chosen(Choosing(**chosen))
-    tree = _read_tmx(data) if kind == "tmx" else None
-    lines = _lines_of_text(data) if tree is None else list(_lines_of_tmx(tree, run.source))
+    lines = _lines_of_text(data) if kind == "text" else await asyncio.to_thread(_lines_of_tmx, data, run.source)
     config = service.config
     if len(lines) > config.max_job_lines:
         raise Refusal("too_many_lines", f"a job may have at most {config.max_job_lines:,} lines, got {len(lines):,}")
@@ -237,24 +247,37 @@ def _planned(service: Service, visit: Visit, given: dict[str, Any]) -> _Work:
         if len(line) > config.max_line_chars:
             raise Refusal("too_long", f"line {number} has {len(line):,} characters, at most {config.max_line_chars:,}")
     service.count(visit, lines)
-    return _Work(secrets.token_hex(16), visit.key, run, kind, int(beam[:4]), lines, tree)
+    file = data if kind == "tmx" else b""
+    return _Work(secrets.token_hex(16), visit.key, run, kind, search, lines, file, len(lines))
 
 
 def _lines_of_text(data: bytes) -> list[str]:
-    """Return the lines of a text; only a newline ends a line."""
+    """Return the lines of a text, none of an empty one; only a newline ends a line."""
     try:
         text = data.removeprefix(b"\xef\xbb\xbf").decode()
     except UnicodeDecodeError as error:
         raise Refusal("invalid", f"the file is not UTF-8 (byte {error.start:,})") from None
-    return [
-        line.removesuffix("\r").replace("\r", " ").replace("\0", " ") for line in text.removesuffix("\n").split("\n")
-    ]
+    lines = text.removesuffix("\n").split("\n") if text else []
+    return [line.removesuffix("\r").replace("\r", " ").replace("\0", " ") for line in lines]
 
 
 def _read_tmx(data: bytes) -> ElementTree.Element:
-    """Return the root of a TMX file; Failure for others, and for one that declares entities."""
+    """Return the root of a TMX file; Failure for others, and for one that declares entities or has a huge tree."""
+    depth = count = 0
+
+    def enter(*_: object) -> None:
+        nonlocal depth, count
+        depth, count = depth + 1, count + 1
+        if depth > DEEPEST or count > MOST_ELEMENTS:
+            raise Refusal("invalid", "the file has too many elements, or they are nested too deeply")
+
+    def leave(*_: object) -> None:
+        nonlocal depth
+        depth -= 1
+
     checking = expat.ParserCreate()
     checking.EntityDeclHandler = _no_entities
+    checking.StartElementHandler, checking.EndElementHandler = enter, leave
     try:
         checking.Parse(data, True)
         root = ElementTree.fromstring(data)
@@ -285,9 +308,9 @@ def _is_language(variant: ElementTree.Element, code: str) -> bool:
     return not code or own == code.lower() or own.partition("-")[0] == code.lower()
 
 
-def _lines_of_tmx(tree: ElementTree.Element, source: str) -> Iterator[str]:
-    for _, segment in _units(tree, source):
-        yield " ".join("".join(_text(segment)).split())
+def _lines_of_tmx(data: bytes, source: str) -> list[str]:
+    """Return the segments of a TMX file in the source language."""
+    return [" ".join("".join(_text(segment)).split()) for _, segment in _units(_read_tmx(data), source)]
 
 
 def _text(element: ElementTree.Element) -> Iterator[str]:

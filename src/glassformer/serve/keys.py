@@ -47,8 +47,8 @@ class KeyFile:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._looked_at = -LOOKED_AT_EVERY
-        self._stamp: tuple[int, int, int] | None = None
-        self._keys: list[Key] = []
+        self._known: tuple[tuple[int, int, int] | None, list[Key]] = (None, [])
+        """What told that the file was as it is, and its keys."""
         self._refresh()
 
     def name_of(self, given: str | None) -> str | None:
@@ -58,7 +58,7 @@ class KeyFile:
         except (DataError, OSError):
             return None
         digest = _digest(given or "")
-        names = [key.name for key in self._keys if hmac.compare_digest(key.sha256, digest)]
+        names = [key.name for key in self._known[1] if hmac.compare_digest(key.sha256, digest)]
         return names[0] if names else None
 
     def _refresh(self) -> None:
@@ -67,12 +67,11 @@ class KeyFile:
         if now < self._looked_at + LOOKED_AT_EVERY:
             return
         self._looked_at = now
+        (stamp, keys), self._known = self._known, (None, [])  # a file that can't be read lets nobody in
         try:
             found = os.stat(self._path)
-            stamp = found.st_mtime_ns, found.st_size, found.st_ino
-            if stamp != self._stamp:
-                self._keys, self._stamp = [], None
-                self._keys, self._stamp = _read(self._path), stamp
+            new = found.st_mtime_ns, found.st_size, found.st_ino
+            self._known = new, keys if new == stamp else _read(self._path)
         except FileNotFoundError:
             how = f"glassformer serve --keys {self._path} --new-key NAME"
             raise DataError(f"{self._path}: no such file of keys: make one with {how}") from None

@@ -106,8 +106,9 @@ async def _translate(service: Service, wanted: LibreRequest, visit: Visit) -> Li
     lines = [line for document in documents for line in document.lines]
     service.admit(visit, lines)
     extra = 0 if wanted.format == "html" else wanted.alternatives or 0
+    if extra > (most := service.config.max_n_best - 1):
+        raise Refusal("invalid", f"alternatives must be at most {most}, got {extra}")
     n_best = 1 + extra
-    service.check_search(beam=max(5, n_best), n_best=n_best)
     found = await _found(service, run, lines, n_best)
     answers: list[list[str]] = []
     for document in documents:
@@ -121,18 +122,18 @@ async def _found(service: Service, run: ServedRun, lines: list[str], n_best: int
     """Return up to `n_best` translations of each line."""
     if not lines:
         return []
-    rows = await service.ask(run, messages.Translate, lines=lines, beam=max(5, n_best), n_best=n_best)
+    rows = await service.ask(run, messages.Translate, lines=lines, **service.search(n_best=n_best))
     return [[one["text"] for one in row["translations"]] for row in rows]
 
 
 def _answer(wanted: LibreRequest, run: ServedRun, answers: list[list[str]]) -> LibreAnswer:
     best, others = [made[0] for made in answers], [made[1:] for made in answers]
     is_one = isinstance(wanted.q, str)
-    detected = DetectedLanguage(confidence=0.0, language=run.source) if wanted.source == AUTO else None
+    detected = DetectedLanguage(confidence=0.0, language=run.source)
     return LibreAnswer(
         translatedText=best[0] if is_one else best,
         alternatives=(others[0] if is_one else others) if wanted.alternatives else None,
-        detectedLanguage=detected,
+        detectedLanguage=None if wanted.source != AUTO else detected if is_one else [detected] * len(answers),
     )
 
 

@@ -63,7 +63,7 @@ class LibreAnswer(Closed):
 
     translatedText: str | list[str]
     alternatives: list[str] | list[list[str]] | None = None
-    detectedLanguage: DetectedLanguage | None = None
+    detectedLanguage: DetectedLanguage | list[DetectedLanguage] | None = None
 
 
 class Language(Closed):
@@ -135,10 +135,12 @@ class TranslateRequest(Choosing):
 
     q: str | Texts
     """The line, or several."""
-    beam: Positive = 5
+    beam: Positive | None = None
+    """By default 5, or what the server allows where that is less; at least `n_best`."""
     n_best: Positive = 1
     length_penalty: Exponent = 1.0
-    max_length: Positive = 256
+    max_length: Positive | None = None
+    """By default 256, or what the server allows where that is less."""
     prefixes: Annotated[list[str | Texts], Field(fail_fast=True)] | None = None
     """One for each line: the text that its translation begins with, or the pieces; "" or [] leaves it free."""
     scores: bool = False
@@ -210,7 +212,8 @@ class StreamRequest(Choosing):
     """A request of `POST /v1/translate/stream`: one line, translated greedily."""
 
     q: str
-    max_length: Positive = 256
+    max_length: Positive | None = None
+    """By default 256, or what the server allows where that is less."""
     attention: AttentionWanted | None = None
     """Wanted in the event `done`."""
 

@@ -144,13 +144,15 @@ class WebServer(uvicorn.Server):
         self._drain_until = time.monotonic() + self._served.config.drain_seconds
 
     async def on_tick(self, counter: int) -> bool:
-        """Return whether it is time to end: once nothing is under way, or that takes too long."""
+        """Return whether it is time to end: once nothing is under way, or that takes too long.
+
+        Nobody waits for jobs here: while the server ends nobody could fetch their results, which end with it.
+        """
         if await super().on_tick(counter):
             return True
         if self._drain_until is None:
             return False
-        busy = self._served.guard.working or self._served.jobs.running
-        return not busy or time.monotonic() >= self._drain_until
+        return not self._served.guard.working or time.monotonic() >= self._drain_until
 
 
 def _protocol(config: ServeConfig) -> type[H11Protocol]:

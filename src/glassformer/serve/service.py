@@ -3,10 +3,11 @@
 import math
 import re
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from typing import Any
 
 from glassformer.errors import printable
+from glassformer.generation.config import SearchConfig
 from glassformer.serve.config import ServeConfig
 from glassformer.serve.guard import Visit
 from glassformer.serve.keys import Allowance
@@ -118,18 +119,26 @@ class Service:
         if _ENDS.search(line):
             raise Failure("invalid", f"{name} has an end of line within a line: send a list with an entry for each")
 
-    def check_search(self, *, beam: int = 1, n_best: int = 1, max_length: int = 1) -> None:
-        """Raise Failure for a search that is wider or longer than is allowed."""
-        config = self.config
+    def search(self, *, beam: int | None = None, n_best: int = 1, max_length: int | None = None) -> dict[str, int]:
+        """Return a message's fields of the search; Failure for one that is wider or longer than is allowed.
+
+        What a request leaves out is the default, or the limit where that is less.
+        """
+        config, default = self.config, SearchConfig()
+        if beam is None:
+            beam = max(n_best, min(default.beam, config.max_beam))
+        if max_length is None:
+            max_length = min(default.max_length, config.max_length)
         for name, value, most in (
-            ("beam", beam, config.max_beam),
             ("n_best", n_best, config.max_n_best),
+            ("beam", beam, config.max_beam),
             ("max_length", max_length, config.max_length),
         ):
             if value > most:
                 raise Failure("invalid", f"{name} must be at most {most}, got {value}")
         if n_best > beam:
             raise Failure("invalid", f"n_best must be at most the beam, got n_best {n_best} and beam {beam}")
+        return {"beam": beam, "n_best": n_best, "max_length": max_length}
 
     # The answer
 
@@ -139,7 +148,7 @@ class Service:
         """Return a worker's answer, within so many seconds or else the deadline."""
         return await self.pools[run.name].ask(kind, seconds or self.config.deadline_seconds, **fields)
 
-    def follow(self, run: ServedRun, kind: type[Request], **fields: Any) -> AsyncIterator[Event | Answer]:
+    def follow(self, run: ServedRun, kind: type[Request], **fields: Any) -> AsyncGenerator[Event | Answer]:
         """Yield what a worker says on the way to an answer, and the answer."""
         return self.pools[run.name].follow(kind, self.config.deadline_seconds, **fields)
 

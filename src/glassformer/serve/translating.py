@@ -1,6 +1,6 @@
 """The routes under /v1: runs, translations with all that is known of them, streams, and alternatives."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from typing import Any
 
 from fastapi import APIRouter, Request, Response
@@ -43,8 +43,9 @@ def make_router(service: Service) -> APIRouter:
     async def translate(wanted: TranslateRequest, request: Request) -> Any:
         """Translate lines, with scores, probabilities of words, and attention."""
         lines = [wanted.q] if isinstance(wanted.q, str) else list(wanted.q)
+        search = service.search(beam=wanted.beam, n_best=wanted.n_best, max_length=wanted.max_length)
         run = _admitted(service, wanted, lines, request.state.visit)
-        rows = await service.ask(run, messages.Translate, **_asked(wanted, lines))
+        rows = await service.ask(run, messages.Translate, **search, **_asked(wanted, lines))
         return as_json(_answer(run, rows))
 
     @router.post(
@@ -54,11 +55,11 @@ def make_router(service: Service) -> APIRouter:
     )
     async def stream(wanted: StreamRequest, request: Request) -> Any:
         """Translate a line greedily, piece by piece as it is chosen."""
-        service.check_search(max_length=wanted.max_length)
+        max_length = service.search(max_length=wanted.max_length)["max_length"]
         service.check_line(wanted.q)
         run = service.chosen(wanted)
         service.admit(request.state.visit, [wanted.q])
-        asked = dict(line=wanted.q, max_length=wanted.max_length, attention=facts_of(wanted.attention))
+        asked = dict(line=wanted.q, max_length=max_length, attention=facts_of(wanted.attention))
         coming = service.follow(run, messages.Stream, **asked)
         first = await anext(coming)  # what is refused before it begins is an answer of its own
         unbuffered = {"x-accel-buffering": "no"}  # for nginx
@@ -104,7 +105,6 @@ def _described(service: Service, run: ServedRun) -> Run:
 
 def _admitted(service: Service, wanted: TranslateRequest, lines: list[str], visit: Visit) -> ServedRun:
     """Return the run that a request chooses, once all is checked that can be without its model."""
-    service.check_search(beam=wanted.beam, n_best=wanted.n_best, max_length=wanted.max_length)
     for line in lines:
         service.check_line(line)
     if wanted.prefixes is not None:
@@ -125,7 +125,7 @@ def _admitted(service: Service, wanted: TranslateRequest, lines: list[str], visi
 
 def _asked(wanted: TranslateRequest, lines: list[str]) -> dict[str, Any]:
     """Return the fields of the message for a worker."""
-    names = ("beam", "n_best", "length_penalty", "max_length", "prefixes", "scores", "confidence")
+    names = ("length_penalty", "prefixes", "scores", "confidence")
     fields = {name: getattr(wanted, name) for name in names}
     return {**fields, "lines": lines, "attention": facts_of(wanted.attention)}
 
@@ -135,7 +135,7 @@ def _answer(run: ServedRun, rows: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 async def _events(
-    run: ServedRun, first: messages.Event | Answer, coming: AsyncIterator[messages.Event | Answer]
+    run: ServedRun, first: messages.Event | Answer, coming: AsyncGenerator[messages.Event | Answer]
 ) -> AsyncIterator[bytes]:
     """Yield server-sent events: start, pieces, and done or error."""
     about = {"run": run.name, "source": run.source, "target": run.target}
@@ -150,7 +150,7 @@ async def _events(
     except Refusal as failure:
         yield _event("error", {"error": str(failure), "code": failure.code})
     finally:
-        await coming.aclose()  # pyright: ignore[reportAttributeAccessIssue]
+        await coming.aclose()
 
 
 def _event(kind: str, data: dict[str, Any]) -> bytes:

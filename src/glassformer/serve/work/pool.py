@@ -4,8 +4,8 @@ import asyncio
 import os
 import sys
 import time
-from collections.abc import AsyncIterator, Callable
-from contextlib import suppress
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing, suppress
 from itertools import count
 from typing import Any
 
@@ -72,14 +72,15 @@ class Pool:
 
     async def ask(self, kind: type[messages.Request], seconds: float, **fields: Any) -> list[dict[str, Any]]:
         """Let a worker do something within so many seconds, and return the answer; Failure where it isn't done."""
-        async for message in self.follow(kind, seconds, **fields):
-            if isinstance(message, Answer):
-                return message.value
+        async with aclosing(self.follow(kind, seconds, **fields)) as coming:
+            async for message in coming:
+                if isinstance(message, Answer):
+                    return message.value
         raise AssertionError("a request ends with an answer or a Failure")
 
     async def follow(
         self, kind: type[messages.Request], seconds: float, **fields: Any
-    ) -> AsyncIterator[Event | Answer]:
+    ) -> AsyncGenerator[Event | Answer]:
         """Yield what happens on the way to an answer, and the answer."""
         worker, until = self._choose(), time.monotonic() + seconds
         number = next(self._numbers)

@@ -191,7 +191,8 @@ class Worker:
         self._known(message.prefix, "prefix")
 
         def answer() -> None:
-            found = self._translator.alternatives(message.line, message.prefix, message.count)
+            most = self._settings.max_source_tokens
+            found = self._translator.alternatives(message.line, message.prefix, message.count, max_source_tokens=most)
             rows = [{"piece": p.token, "probability": as_probability(p.log_prob), "text": p.text} for p in found]
             self._answer(task, rows)
 
