@@ -12,11 +12,13 @@ from collections.abc import Callable, Iterator
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import jaxtyping
 import pytest
 
 from glassformer import SearchConfig, Translator, Want
+from glassformer.training import progress
 from glassformer.training.config import TrainConfig
 from glassformer.training.train import train
 
@@ -50,6 +52,7 @@ def run(tmp_path_factory) -> Path:
     )
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(jaxtyping.config, "jaxtyping_disable", True)  # with it a training takes half the time
+        patch.setattr(progress, "draw_curves", Mock())  # which takes as long as the updates
         train(settings)
     return folder / "words"
 
@@ -208,39 +211,38 @@ def test_lines_are_translated_in_order_and_only_new_ones_are_asked_for(tab):
     tab.until("!document.querySelector('.word')")
 
 
-def test_languages_are_chosen_and_swapped(opened):
-    def pretend(tab: Tab) -> None:
-        """Two more runs, and what they translate."""
+@pytest.fixture
+def three_runs(tab) -> Iterator[Tab]:
+    """The page of a server that has two more runs. What they translate is their name."""
 
-        def add(route: Any) -> None:
-            answer = route.fetch().json()
-            (known,) = answer["runs"]
-            back = {"run": "back", "source": "de", "target": "en", "source_name": "German", "target_name": "English"}
-            french = {"run": "french", "target": "fr", "target_name": "French"}
-            route.fulfill(json={**answer, "runs": [known, known | back, known | french]})
+    def add(route: Any) -> None:
+        answer = route.fetch().json()
+        (known,) = answer["runs"]
+        back = {"run": "back", "source": "de", "target": "en", "source_name": "German", "target_name": "English"}
+        french = {"run": "french", "target": "fr", "target_name": "French"}
+        route.fulfill(json={**answer, "runs": [known, known | back, known | french]})
 
-        def translate(route: Any) -> None:
-            wanted = route.request.post_data_json
-            if wanted["run"] == "words":
-                route.fallback()
-                return
-            word = {
-                "text": wanted["run"],
-                "start": 0,
-                "end": len(wanted["run"]),
-                "first": 0,
-                "last": 1,
-                "probability": 1,
-            }
-            piece = {"piece": wanted["run"], "probability": 1}
-            made = {"text": wanted["run"], "score": 0, "probability": 1, "pieces": [piece], "words": [word]}
-            done = {"lines": [{"source_pieces": [wanted["q"]], "translations": [made]}]}
-            route.fulfill(content_type="text/event-stream", body=f"event: done\ndata: {json.dumps(done)}\n\n")
+    def translate(route: Any) -> None:
+        wanted = route.request.post_data_json
+        if wanted["run"] == "words":
+            route.fallback()
+            return
+        name = wanted["run"]
+        word = {"text": name, "start": 0, "end": len(name), "first": 0, "last": 1, "probability": 1}
+        made = {"text": name, "score": 0, "probability": 1, "pieces": [{"piece": name, "probability": 1}]}
+        done = {"lines": [{"source_pieces": [wanted["q"]], "translations": [{**made, "words": [word]}]}]}
+        route.fulfill(content_type="text/event-stream", body=f"event: done\ndata: {json.dumps(done)}\n\n")
 
-        tab.route("**/v1/runs", add)
-        tab.route("**/v1/translate/stream", translate)
+    tab.route("**/v1/runs", add)
+    tab.route("**/v1/translate/stream", translate)
+    yield tab.open()
+    tab.unroute_all()
+    tab.evaluate("localStorage.clear()")
+    tab.open()
 
-    tab = opened(pretend)
+
+def test_languages_are_chosen_and_swapped(three_runs):
+    tab = three_runs
     names = {one: tab.locator(f"select[name={one}] option").all_inner_texts() for one in ("from", "to")}
     assert names == {"from": ["English", "German"], "to": ["German", "French"]}
     tab.write(DOGS)
@@ -502,35 +504,34 @@ def test_typing_on_ends_the_request_before(tab):
     assert tab.words()[:5] == DOGS_SURE.split()
 
 
-def test_it_is_written_while_it_comes(opened):
-    def slowly(tab: Tab) -> None:
-        tab.page.add_init_script(
-            """const fetched = window.fetch;
-            window.fetch = async (...asked) => {
-              const answer = await fetched(...asked);
-              if (!String(asked[0]).endsWith("stream")) return answer;
-              const parts = (await answer.text()).split(/(?<=\\n\\n)/);
-              const body = new ReadableStream({
-                async pull(into) {
-                  await new Promise((go) => setTimeout(go, 20));
-                  if (!parts.length) return into.close();
-                  const bytes = new TextEncoder().encode(parts.shift());
-                  for (const byte of bytes) into.enqueue(Uint8Array.of(byte)); // letters of two bytes come apart
-                },
-              });
-              return new Response(body);
-            };"""
-        )
+SLOWLY = """() => {
+    const fetched = window.fetch;
+    window.restore = () => { window.fetch = fetched; };
+    window.fetch = async (...asked) => {
+        const answer = await fetched(...asked);
+        if (!String(asked[0]).endsWith("stream")) return answer;
+        const parts = (await answer.text()).split(/(?<=\\n\\n)/);
+        const body = new ReadableStream({
+            async pull(into) {
+                await new Promise((go) => setTimeout(go, 20));
+                if (!parts.length) return into.close();
+                const bytes = new TextEncoder().encode(parts.shift());
+                for (const byte of bytes) into.enqueue(Uint8Array.of(byte)); // letters of two bytes come apart
+            },
+        });
+        return new Response(body);
+    };
+    window.seen = [];
+    const note = () => seen.push(document.querySelector(".line")?.textContent ?? "");
+    new MutationObserver(note).observe(document.querySelector(".written"), { childList: true, subtree: true });
+}"""
+"""Lets a stream come event after event, and notes what is written meanwhile."""
 
-    tab = opened(slowly)
-    tab.evaluate(
-        """() => {
-            window.seen = [];
-            const note = () => seen.push(document.querySelector(".line")?.textContent ?? "");
-            new MutationObserver(note).observe(document.querySelector(".written"), { childList: true, subtree: true });
-        }"""
-    )
+
+def test_it_is_written_while_it_comes(tab):
+    tab.evaluate(SLOWLY)
     tab.write(MEN)
+    tab.evaluate("restore()")
     assert {"drei", "drei große", "drei große Männer"} <= set(tab.evaluate("seen"))
 
 
