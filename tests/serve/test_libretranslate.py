@@ -1,5 +1,7 @@
 """LibreTranslate's API: JSON and forms, lists, HTML, errors."""
 
+import time
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -48,6 +50,35 @@ def test_html_keeps_its_tags_as_they_are(client):
     assert reply.json["alternatives"] == []
 
 
+HOSTILE = [
+    "<",
+    "</",
+    "<!",
+    "<!--",
+    "<![",
+    "<![CDATA[",
+    "<?",
+    "<a ",
+    "<a b='",
+    '<a b="',
+    "&",
+    "&#",
+    "<script>",
+    "</a ",
+    "<a =",
+]
+
+
+@pytest.mark.parametrize(
+    "unit", [*HOSTILE, "<p>", "<p>a", "\n<", "< ", "<a/", "<!-- -->", "<a b=c'", "<code>", "<style>x"]
+)
+def test_html_of_any_kind_takes_no_longer_than_its_length(unit):
+    text = (unit * 50_000)[:50_000]
+    began = time.perf_counter()
+    assert "".join(raw for raw, _ in texts_of_html(text)) == text
+    assert time.perf_counter() - began < 1.0, "unfinished comments took html.parser as long as this"
+
+
 @given(st.text(st.sampled_from("<>/!-?&;#a b\"'=\n\r[]xscript"), max_size=60))
 def test_the_parts_of_html_are_the_whole(text):
     assert "".join(raw for raw, _ in texts_of_html(text)) == text
@@ -67,6 +98,7 @@ def test_the_parts_of_html_are_the_whole(text):
         ({"q": "x" * 5_001}, "too_long", "the line has 5,001 characters"),
         ({"q": ["x" * 4_999] * 11}, "too_long", "a request may have at most 50,000 characters, got 54,989"),
         ({"q": ["x"] * 129}, "too_many_lines", "q may have at most 128 lines, got 129"),
+        ({"q": "<" * 50_001, "format": "html"}, "too_long", "at most 50,000 characters, got 50,001"),
         ({"q": "x\n" * 129}, "too_many_lines", "q may have at most 128 lines, got 129"),
         ({"model": "x"}, "invalid", "model is unknown"),
     ],

@@ -1,5 +1,7 @@
 """Bodies that are refused before anything is made of them."""
 
+import time
+
 import pytest
 
 from glassformer.serve.strict import parse_json
@@ -76,3 +78,18 @@ def test_a_body_that_is_not_called_json_is_not_taken_for_it(client):
     for kind in ("text/plain", "", "application/x-www-form-urlencoded"):
         reply = client()("POST", "/v1/translate", b'{"q": "a"}', content_type=kind)
         assert reply.status == 400, kind
+
+
+def test_a_body_of_a_million_mistakes_is_refused_at_once(client):
+    asks = client()
+    many = {
+        "list": b'{"q": [' + b"1," * 300_000 + b"1]}",
+        "prefixes": b'{"q": "a", "prefixes": [' + b"[1]," * 200_000 + b"1]}",
+        "fields": b"{" + b",".join(b'"a%d":0' % n for n in range(90_000)) + b"}",
+        "layers": b'{"q": "a", "attention": {"layers": [' + b"-1," * 300_000 + b"1]}}",
+    }
+    for name, body in many.items():
+        began = time.perf_counter()
+        reply = asks("POST", "/v1/translate", body, content_type="application/json")
+        assert (reply.status, reply.json["code"]) == (400, "invalid"), name
+        assert time.perf_counter() - began < 2.0, name

@@ -3,8 +3,6 @@
 import re
 from collections.abc import Callable
 from html import escape, unescape
-from html.parser import HTMLParser
-from itertools import accumulate, pairwise
 from typing import Any
 
 from fastapi import APIRouter, Request
@@ -23,6 +21,8 @@ AUTO = "auto"
 UNTRANSLATED = ("script", "style", "code", "pre", "textarea")
 """Elements whose text stays as it is."""
 _LINES = re.compile(r"(\r\n|\n|\r)")
+_NAME = re.compile(r"<(/?)([A-Za-z][^\s/>]*)")
+_SIGN = re.compile(r">|=\s*([\"'])")
 
 
 def make_router(service: Service) -> APIRouter:
@@ -101,6 +101,7 @@ async def _read(request: Request) -> LibreRequest:
 async def _translate(service: Service, wanted: LibreRequest, visit: Visit) -> LibreAnswer:
     run = service.for_target(wanted.target) if wanted.source == AUTO else service.for_pair(wanted.source, wanted.target)
     texts = [wanted.q] if isinstance(wanted.q, str) else list(wanted.q)
+    service.check_chars(texts)
     documents = [_Document(text, is_html=wanted.format == "html") for text in texts]
     lines = [line for document in documents for line in document.lines]
     service.admit(visit, lines)
@@ -177,63 +178,61 @@ def escape_text(text: str) -> str:
 
 
 def texts_of_html(text: str) -> list[tuple[str, bool]]:
-    """Return HTML in parts, which joined are what was given: text to translate (True), and all else."""
-    parser = _Places(text)
-    parser.feed(text)
-    parser.close()
-    parts: list[tuple[str, bool]] = []
-    for (start, is_text), (end, _) in pairwise([*parser.found, (len(text), False)]):
-        raw = text[start:end]
-        if parts and parts[-1][1] is is_text:
-            parts[-1] = parts[-1][0] + raw, is_text
-        else:
-            parts.append((raw, is_text))
-    return parts
+    """Return HTML in parts, which joined are what was given: text to translate (True), and all else.
+
+    It takes time that grows with the length alone, whatever the text is. html.parser takes a second for 50,000
+    characters of unfinished comments, and fails for some declarations.
+    """
+    ends: list[tuple[int, bool]] = []
+    within: list[str] = []
+    place = 0
+    while place < len(text):
+        end = _end_of_markup(text, place)
+        is_text = end == place and not within
+        if end == place:  # up to the next tag; what only looks like one is text
+            following = text.find("<", place + 1)
+            end = len(text) if following < 0 else following
+        elif name := _NAME.match(text, place):
+            closes, tag = name[1] == "/", name[2].lower()
+            if closes and within and within[-1] == tag:
+                within.pop()
+            elif not closes and tag in UNTRANSLATED and not text.startswith("/>", end - 2):
+                within.append(tag)
+                end = _end_of_code(text, end, tag)
+        if ends and ends[-1][1] is is_text:
+            ends.pop()
+        ends.append((end, is_text))
+        place = end
+    starts = [0, *(end for end, _ in ends)]
+    return [(text[start:end], is_text) for start, (end, is_text) in zip(starts, ends, strict=False)]
 
 
-class _Places(HTMLParser):
-    """Finds where the tags, texts and references of HTML begin, and which of them is text to translate."""
+def _end_of_markup(text: str, start: int) -> int:
+    """Return where the tag, comment or declaration ends that begins at `start`; `start` itself where there is none.
 
-    def __init__(self, text: str) -> None:
-        super().__init__(convert_charrefs=False)
-        self.found: list[tuple[int, bool]] = [(0, False)]
-        self._lines = [0, *accumulate(len(line) + 1 for line in text.split("\n"))]
-        self._within: list[str] = []
+    What has no end reaches to the end of the text.
+    """
+    if text.startswith("<!--", start):
+        end = text.find("-->", start + 4)
+        return len(text) if end < 0 else end + 3
+    if text.startswith(("<!", "<?"), start):
+        end = text.find(">", start)
+        return len(text) if end < 0 else end + 1
+    if not _NAME.match(text, start):
+        return start
+    place = start + 1
+    while found := _SIGN.search(text, place):
+        if found[0] == ">":
+            return found.end()
+        place = text.find(found[1], found.end()) + 1  # a value in quotes
+        if not place:
+            break
+    return len(text)
 
-    def _note(self, is_text: bool = False) -> None:
-        line, column = self.getpos()
-        self.found.append((self._lines[line - 1] + column, is_text))
 
-    def handle_starttag(self, tag: str, attrs: Any) -> None:
-        self._note()
-        if tag in UNTRANSLATED:
-            self._within.append(tag)
-
-    def handle_startendtag(self, tag: str, attrs: Any) -> None:
-        self._note()
-
-    def handle_endtag(self, tag: str) -> None:
-        self._note()
-        if self._within and self._within[-1] == tag:
-            self._within.pop()
-
-    def handle_data(self, data: str) -> None:
-        self._note(not self._within)
-
-    def handle_entityref(self, name: str) -> None:
-        self._note(not self._within)
-
-    def handle_charref(self, name: str) -> None:
-        self._note(not self._within)
-
-    def handle_comment(self, data: str) -> None:
-        self._note()
-
-    def handle_decl(self, decl: str) -> None:
-        self._note()
-
-    def handle_pi(self, data: str) -> None:
-        self._note()
-
-    def unknown_decl(self, data: str) -> None:
-        self._note()
+def _end_of_code(text: str, start: int, tag: str) -> int:
+    """Return where the code of a script or a style ends, which has no tags; `start` for other elements."""
+    if tag not in ("script", "style"):
+        return start
+    closing = re.compile(rf"</{tag}", re.IGNORECASE).search(text, start)
+    return closing.start() if closing else len(text)

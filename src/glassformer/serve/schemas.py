@@ -10,6 +10,8 @@ from pydantic import BaseModel, ConfigDict, Field
 Positive = Annotated[int, Field(ge=1)]
 Exponent = Annotated[float, Field(ge=0, le=20, allow_inf_nan=False)]
 Probability = Annotated[float, Field(ge=0, le=1)]
+Texts = Annotated[list[str], Field(fail_fast=True)]
+"""A list whose first wrong entry is the only one that is told of: there may be a million."""
 Stack = Literal["encoder", "decoder", "source"]
 
 
@@ -34,7 +36,7 @@ class Failure(Closed):
 class LibreRequest(Closed):
     """A request of LibreTranslate's `POST /translate`."""
 
-    q: str | list[str]
+    q: str | Texts
     """The text, or several."""
     source: str
     """The language's code, or "auto" where one run translates to the target."""
@@ -115,12 +117,14 @@ class Choosing(Closed):
 class AttentionWanted(Closed):
     """The facts of attention that are wanted, as the page shows them."""
 
-    stacks: list[Stack] = ["encoder", "decoder", "source"]
+    stacks: Annotated[list[Stack], Field(fail_fast=True)] = ["encoder", "decoder", "source"]
     """encoder: the source's attention to itself; decoder: the translation's to what is written; source: its
     attention to the source."""
-    layers: list[Annotated[int, Field(ge=0)]] | None = None
+    layers: Annotated[list[Annotated[int, Field(ge=0)]], Field(fail_fast=True)] | None = None
     """Layers, from 0; all by default."""
-    facts: list[Literal["weights", "entropy", "received", "top", "tiles"]] | None = None
+    facts: Annotated[list[Literal["weights", "entropy", "received", "top", "tiles"]], Field(fail_fast=True)] | None = (
+        None
+    )
     """By default all weights; of texts with too many of them tiles, the largest weights, entropy and received."""
     top: Annotated[int, Field(ge=1, le=64)] = 8
     """How many of the largest weights of each query, where `facts` has top."""
@@ -129,13 +133,13 @@ class AttentionWanted(Closed):
 class TranslateRequest(Choosing):
     """A request of `POST /v1/translate`."""
 
-    q: str | list[str]
+    q: str | Texts
     """The line, or several."""
     beam: Positive = 5
     n_best: Positive = 1
     length_penalty: Exponent = 1.0
     max_length: Positive = 256
-    prefixes: list[str | list[str]] | None = None
+    prefixes: Annotated[list[str | Texts], Field(fail_fast=True)] | None = None
     """One for each line: the text that its translation begins with, or the pieces; "" or [] leaves it free."""
     scores: bool = False
     """Return the pieces with their probabilities."""
@@ -236,7 +240,7 @@ class AlternativesRequest(Choosing):
     """A request of `POST /v1/alternatives`: what may follow the first pieces of a translation."""
 
     q: str
-    prefix: list[str] = []
+    prefix: Texts = []
     """The pieces before the one that is asked for."""
     count: Annotated[int, Field(ge=1, le=50)] = 10
 

@@ -93,10 +93,14 @@ class Service:
                 where = f"line {number}" if len(lines) > 1 else "the line"
                 most = f"at most {config.max_line_chars:,}"
                 raise Failure("too_long", f"{where} has {len(line):,} characters, and may have {most}: split it")
-        total = sum(map(len, lines))
-        if total > config.max_chars:
-            raise Failure("too_long", f"a request may have at most {config.max_chars:,} characters, got {total:,}")
+        self.check_chars(lines)
         self.count(visit, lines)
+
+    def check_chars(self, texts: Sequence[str]) -> None:
+        """Raise Failure for texts that have too many characters together."""
+        total, most = sum(map(len, texts)), self.config.max_chars
+        if total > most:
+            raise Failure("too_long", f"a request may have at most {most:,} characters, got {total:,}")
 
     def count(self, visit: Visit, lines: Sequence[str]) -> None:
         """Note the size of a request; Failure where its client has had its characters of this minute."""

@@ -16,7 +16,7 @@ from glassformer.serve.work.messages import Failure
 DEEPEST = 8
 """Most lists and objects within one another."""
 MOST_FIELDS = 20
-"""Most fields of a form."""
+"""Most fields of a form, and of an object."""
 _NAME = re.compile(r"[A-Za-z_]\w{0,31}")
 
 
@@ -154,6 +154,8 @@ def _check(values: list[Any]) -> None:
             elif isinstance(value, list):
                 below += value
             elif isinstance(value, dict):
+                if len(value) > MOST_FIELDS:
+                    raise Failure("invalid", f"an object may have at most {MOST_FIELDS} fields")
                 below += [*value.keys(), *value.values()]
         values = below
 

@@ -92,6 +92,23 @@ def test_requests_share_nothing_where_their_numbers_would_depend_on_each_other()
     assert [taken(queue), taken(queue)] == [[(1, 5), (1, 5)], [(2, 5)]]
 
 
+def test_a_batch_waits_for_others_only_while_there_is_room():
+    queue = turns(most_tokens=100, most_lines=10)
+    assert not queue.may_grow()
+    queue.add(request(1, [5] * 9))
+    assert queue.may_grow()
+    queue.add(request(2, [5] * 9, WIDE))
+    queue.add(request(3, [5]))
+    assert not queue.may_grow()
+    assert queue.may_grow(idle=2)
+    queue.add(request(4, [80]))
+    queue.add(request(5, [80]))
+    assert not queue.may_grow(idle=2)
+    alone = turns()
+    alone.add(request(1, [5], alone=True))
+    assert not alone.may_grow()
+
+
 def test_steps_take_turns_with_batches():
     queue = turns(most_lines=1)
     stream = Steps(9, time.monotonic() + 60)

@@ -20,7 +20,7 @@ from glassformer.generation.kernels.quantized import can_quantize
 from glassformer.generation.translator import Translator
 from glassformer.page.report import page
 from glassformer.serve.schemas import AlternativesAnswer, TranslateAnswer
-from glassformer.serve.work import messages, worker
+from glassformer.serve.work import answers, messages, worker
 from glassformer.serve.work.messages import (
     Alternatives,
     Answer,
@@ -285,3 +285,13 @@ def test_numbers_that_overflow_are_a_failure_and_not_the_end(run, desk, monkeypa
     translator.engine.step_best = step_best
     at_work.worker.receive(translate(3, ["a dog"], beam=1))
     assert at_work.texts(3)
+
+
+def test_weights_that_a_page_cannot_hold_are_counted_before_they_are_computed(desk, monkeypatch):
+    monkeypatch.setattr(answers, "MOST_WEIGHTS", 50)
+    monkeypatch.setattr(worker, "translation_of", None)
+    at_work = desk()
+    for number, facts in enumerate((["weights"], ["weights", "entropy"]), start=1):
+        at_work.worker.receive(translate(number, ["the cat sat"], attention=Facts(["source"], [0], facts, 8)))
+        assert at_work.last(number).code == "invalid"
+        assert re.search(r"attention has \d+ weights here, and at most 50 are returned", at_work.last(number).error)

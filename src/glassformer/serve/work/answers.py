@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from glassformer.attention.want import Want
+from glassformer.errors import ConfigError
 from glassformer.generation.attention import check_attention
 from glassformer.generation.config import SearchConfig
 from glassformer.generation.engine import Stack
@@ -13,7 +14,7 @@ from glassformer.generation.search import Hypothesis
 from glassformer.generation.translator import Translation, Translator, translation_of
 from glassformer.insight.heads import Head
 from glassformer.page.inspection import choose_want
-from glassformer.page.report import page
+from glassformer.page.report import MOST_WEIGHTS, page
 from glassformer.serve.work.messages import Facts
 from glassformer.serve.work.words import words_of
 from glassformer.text.tokenizer import EOS
@@ -79,7 +80,28 @@ def wants_of(
             pooled_heads=TILES if "tiles" in asked else 0,
         )
     stacks: Mapping[Any, Want] = dict.fromkeys(facts.stacks, want)
-    return check_attention(translator.engine, stacks, facts.layers)
+    wants = check_attention(translator.engine, stacks, facts.layers)
+    if want.weights:
+        _check_weights(translator, wants, len(source), [len(one.ids) + 1 for one in found])
+    return wants
+
+
+def _check_weights(
+    translator: Translator, wants: Mapping[Stack, Mapping[int, Want]], source: int, targets: Sequence[int]
+) -> None:
+    """Raise ConfigError, before they are computed, for more weights than a page holds."""
+    config = translator.engine.config
+    sizes = {
+        "encoder": len(targets) * source**2,
+        "decoder": sum(target**2 for target in targets),
+        "source": sum(target * source for target in targets),
+    }
+    count = config.heads * sum(sizes[stack] * len(layers) for stack, layers in wants.items())
+    if count > MOST_WEIGHTS:
+        raise ConfigError(
+            f"attention has {count:,} weights here, and at most {MOST_WEIGHTS:,} are returned: ask for fewer layers, "
+            "or for the facts tiles, top, entropy and received"
+        )
 
 
 def packed(translations: Sequence[Translation], heads: Sequence[Head]) -> str:

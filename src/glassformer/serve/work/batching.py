@@ -111,9 +111,14 @@ class Turns:
             self.first = self.last
         self._tasks.append(task)
 
-    def may_grow(self) -> bool:
-        """Return whether further requests could join the batch that is next."""
-        return self._shares and bool(self._tasks) and isinstance(self._tasks[0], Lines) and not self._tasks[0].alone
+    def may_grow(self, idle: int = 1) -> bool:
+        """Return whether further requests could join the batches that are next, one for each of the `idle` threads."""
+        head = self._tasks[0] if self._tasks else None
+        if not self._shares or not isinstance(head, Lines) or head.alone:
+            return False
+        most_tokens, most_lines = self._limits(head.config)
+        lines = [line for task in self._sharing(head) for line in task.waiting]
+        return len(lines) < idle * most_lines and sum(map(_length, lines)) < idle * most_tokens
 
     def drop(self, now: float) -> list[Task]:
         """Take out the tasks that nobody waits for, and return them."""
@@ -134,21 +139,20 @@ class Turns:
         if isinstance(head, Steps):
             return head
         assert isinstance(head, Lines)
-        sharing = [head, *(task for task in self._tasks if self._may_share(head, task))]
+        sharing = [head, *self._sharing(head)]
         batch = self._fill(sharing, idle)
         served = {id(line.task) for line in batch}
         behind = [task for task in sharing if id(task) in served and task.waiting]
         self._tasks = deque([*(task for task in self._tasks if id(task) not in served), *behind])
         return batch
 
-    def _may_share(self, head: Lines, task: Task) -> bool:
-        return (
-            self._shares
-            and isinstance(task, Lines)
-            and not (head.alone or task.alone)
-            and task.config == head.config
-            and bool(task.waiting)
-        )
+    def _sharing(self, head: Lines) -> Iterator[Lines]:
+        """Yield the tasks in the queue whose lines may be in one batch with those of `head`."""
+        if not self._shares or head.alone:
+            return
+        for task in self._tasks:
+            if isinstance(task, Lines) and not task.alone and task.waiting and task.config == head.config:
+                yield task
 
     def _fill(self, sharing: list[Lines], idle: int) -> list[Line]:
         """Take lines of these tasks, of which the first begins, in turns until the batch is full."""

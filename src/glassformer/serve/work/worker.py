@@ -14,6 +14,7 @@ import time
 import traceback
 import warnings
 from collections.abc import Callable, Generator, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO
@@ -110,44 +111,41 @@ class Worker:
         lines = [Line(task, n, ids, prefix) for n, (ids, prefix) in enumerate(zip(sources, prefixes, strict=True))]
         task.put([line for line in lines if line.ids])
 
-        def finish() -> None:
-            plain = dict(scores=message.scores, confidence=message.confidence, with_source=bool(message.attention))
-            answers = [
-                line_answer(self._translator, ids, best, config, **plain)
-                for ids, best in zip(sources, found, strict=True)
-            ]
-            if message.attention is None:
-                self._answer(task, answers)
-            else:
-                self._observe(task, message.attention, sources, found, config, answers)
+        task.found = found
+        task.finish = partial(self._finish, task, message, sources, config)
+        return task if task.missing else Steps(message.id, until, steps=_at_once(task.finish))
 
-        task.found, task.finish = found, finish
-        return task if task.missing else Steps(message.id, until, steps=_at_once(finish))
-
-    def _observe(
-        self,
-        task: Task,
-        facts: Facts,
-        sources: Sequence[list[int]],
-        found: Sequence[Sequence[Hypothesis]],
-        config: SearchConfig,
-        answers: list[dict],
+    def _finish(
+        self, task: Lines, message: messages.Translate, sources: Sequence[list[int]], config: SearchConfig
     ) -> None:
-        """Let the attention of these translations be observed, line by line, before they are answered."""
+        """Answer a request whose lines are all translated: at once, or line by line where that takes longer."""
+        wanted = dict(scores=message.scores, confidence=message.confidence, with_source=bool(message.attention))
 
         def steps() -> Iterator[None]:
-            for answer, ids, best in zip(answers, sources, found, strict=True):
-                if ids:
-                    answer["attention"] = yield from self._attention(facts, ids, best, config)
+            answers = []
+            for ids, best in zip(sources, task.found, strict=True):
+                answer = line_answer(self._translator, ids, best, config, **wanted)
+                if message.attention is not None and ids:
+                    answer["attention"] = yield from self._attention(message.attention, ids, best, config)
+                answers.append(answer)
+                yield
             self._answer(task, answers)
 
+        following = Steps(task.id, task.until, steps=steps())
+        if not any(wanted.values()):
+            self._run(following)
+            return
         with self._changed:
-            following = Steps(task.id, task.until, steps=steps())
             if task.id in self._tasks:
                 following.cancelled = task.cancelled
                 self._tasks[task.id] = following
                 self._turns.add(following)
                 self._changed.notify_all()
+
+    def _run(self, task: Steps) -> None:
+        """Work on a task until it is done."""
+        for _ in task.steps:
+            pass
 
     def _attention(
         self, facts: Facts, ids: list[int], found: Sequence[Hypothesis], config: SearchConfig
@@ -252,7 +250,7 @@ class Worker:
             while not self._turns:
                 self._changed.wait()
             gather = self._settings.gather_seconds
-            while self._turns.may_grow():
+            while self._turns.may_grow(self._idle):
                 now, until = time.monotonic(), self._turns.last + gather
                 until = min(until, self._turns.first + MOST_WAITS * gather)
                 if now >= until:
