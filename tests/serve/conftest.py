@@ -12,8 +12,6 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("fastapi", reason="the extra serve is not installed")
-
 from glassformer.serve.app import Server
 from glassformer.serve.config import ServeConfig
 from glassformer.serve.languages import open_runs

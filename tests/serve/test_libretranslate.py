@@ -100,7 +100,7 @@ def test_the_parts_of_html_are_the_whole(text):
         ({"q": ["x"] * 129}, "too_many_lines", "q may have at most 128 lines, got 129"),
         ({"q": "<" * 50_001, "format": "html"}, "too_long", "at most 50,000 characters, got 50,001"),
         ({"q": "x\n" * 129}, "too_many_lines", "q may have at most 128 lines, got 129"),
-        ({"model": "x"}, "invalid", "model is unknown"),
+        ({"model": "x"}, "invalid", "the body has an unknown field"),
     ],
 )
 def test_what_is_wrong_is_said(client, changes, code, message):

@@ -233,7 +233,7 @@ def test_a_signal_lets_it_finish_what_is_under_way_and_end_well(run, tmp_path):
     # Takes seconds: a process that loads a model in another.
     path = tmp_path / "keys.json"
     key = add_key(path, "alice")
-    flags = ("--keys", str(path), "--slow-seconds", "1", "--keep-alive-seconds", "0.3", "--max-connections", "40")
+    flags = ("--keys", str(path), "--slow-seconds", "0.6", "--keep-alive-seconds", "0.3", "--max-connections", "40")
     process = start(run, *flags, "--precision", "float32")
     try:
         port = port_of(process)
@@ -243,7 +243,7 @@ def test_a_signal_lets_it_finish_what_is_under_way_and_end_well(run, tmp_path):
         assert api.languages()
         answers = []
         asking = [
-            threading.Thread(target=lambda line=line: answers.append(api.translate(" ".join([line] * 40), "en", "de")))
+            threading.Thread(target=lambda line=line: answers.append(api.translate(" ".join([line] * 12), "en", "de")))
             for line in LINES * 4
         ]
         for thread in asking:
@@ -278,7 +278,7 @@ def test_ctrl_c_ends_it_well_even_while_it_loads(run):
 def check_patience(port: int) -> None:
     """Slow heads and bodies are given up, idle connections closed, and there are only so many."""
     began = time.monotonic()
-    assert b"408" in knock(port, b"GET /health HTTP/1.1\r\n", b"X: 1\r\n", pause=0.3)
+    assert b"408" in knock(port, b"GET /health HTTP/1.1\r\n", b"X: 1\r\n", pause=0.2)
     assert time.monotonic() - began < 5
     body = b"POST /health HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\nabc"
     assert b"408" in knock(port, body)

@@ -57,8 +57,9 @@ FIELDS = {
     '{"q": "a", "beam": 1e400}': "beam must be",
     '{"q": "a", "length_penalty": 1e400}': "length_penalty must be",
     '{"q": "a", "scores": 1}': "scores must be a valid boolean",
-    '{"q": "a", "secret": 1}': "secret is unknown",
-    '{"q": "a", "a secret name": 1}': "a field is unknown",
+    '{"q": "a", "beem": 1}': "the body has an unknown field: did you mean beam?",
+    '{"q": "a", "a secret name": 1}': "the body has an unknown field",
+    '{"q": "a", "attention": {"layer": 1}}': "attention has an unknown field: did you mean layers?",
     '{"q": "a", "attention": {"stacks": ["secret"]}}': "attention.stacks[0] must be 'encoder', 'decoder' or 'source'",
     '{"q": "a", "attention": {"layers": [-1]}}': "attention.layers[0] must be",
     '{"q": "a", "attention": {"top": 65}}': "attention.top must be less than or equal to 64",
@@ -72,6 +73,8 @@ def test_fields_are_few_and_of_their_types(client, body, message):
     assert (reply.status, reply.json["code"]) == (400, "invalid")
     assert message in reply.json["error"]
     assert "1e400" not in reply.json["error"]
+    assert "secret" not in reply.json["error"]
+    assert "beem" not in reply.json["error"]
 
 
 def test_a_body_that_is_not_called_json_is_not_taken_for_it(client):

@@ -1,6 +1,6 @@
 """The facts that `observe` returns about attention weights: tensors, tables, a text and a picture."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -64,16 +64,25 @@ class Observation:
     head_mean: Tensor
     weights: Tensor
 
-    def __init__(self, facts: dict[str, Tensor], want: Want, batch: int | None) -> None:
+    def __init__(
+        self,
+        facts: dict[str, Tensor],
+        want: Want,
+        batch: int | None,
+        tiles: Mapping[str, tuple[int, int]] | None = None,
+    ) -> None:
         self._facts = {name: facts[name] for name in _ORDER if name in facts}
         self.want = want
         self.batch = batch
         """Number of entries; None if this is the Observation of one entry."""
+        self.tiles = tiles or {}
+        """How many queries and keys share a tile of pooled or pooled_heads, if `want` doesn't tell: it doesn't where
+        steps of generation were added."""
 
     if not TYPE_CHECKING:  # else no misspelt name would be found
 
         def __getattr__(self, name: str) -> Tensor:
-            if name in ("_facts", "want", "batch"):  # a copy in the making has nothing yet
+            if name in ("_facts", "want", "batch", "tiles"):  # a copy in the making has nothing yet
                 raise AttributeError(name)
             if name in self._facts:
                 return self._facts[name]
@@ -104,12 +113,12 @@ class Observation:
         if isinstance(entries, int) and not isinstance(entries, bool):
             if not -self.batch <= entries < self.batch:
                 raise IndexError(f"entry {entries} of a batch of {self.batch}")
-            return Observation({name: x[entries] for name, x in self._facts.items()}, self.want, None)
+            return Observation({name: x[entries] for name, x in self._facts.items()}, self.want, None, self.tiles)
         if not isinstance(entries, slice | list) and not (isinstance(entries, Tensor) and entries.dim() == 1):
             raise ArgumentError(f"an Observation is indexed by an entry, a slice or a list of them, got {entries!r}")
         chosen = torch.arange(self.batch)[entries]
         facts = {name: x[entries] for name, x in self._facts.items()}
-        return Observation(facts, self.want, len(chosen))
+        return Observation(facts, self.want, len(chosen), self.tiles)
 
     def __len__(self) -> int:
         if self.batch is None:
@@ -121,12 +130,14 @@ class Observation:
 
     def detach(self) -> "Observation":
         """Return the same numbers without their graph."""
-        return Observation({name: x.detach() for name, x in self._facts.items()}, self.want, self.batch)
+        facts = {name: x.detach() for name, x in self._facts.items()}
+        return Observation(facts, self.want, self.batch, self.tiles)
 
     def to(self, device: torch.device | str) -> "Observation":
         """Return the same numbers on another device."""
         device = torch.device(device)
-        return Observation({name: x.to(device) for name, x in self._facts.items()}, self.want, self.batch)
+        facts = {name: x.to(device) for name, x in self._facts.items()}
+        return Observation(facts, self.want, self.batch, self.tiles)
 
     def tensors(self) -> dict[str, Tensor]:
         """Return every tensor by its name; top as top and top_keys."""

@@ -138,7 +138,8 @@ def observe_weights(weights: Float[Tensor, "batch heads q_len k_len"], want: Wan
 
 def observe_problem(problem: Problem, want: Want, dropout: float) -> tuple[Tensor, Facts]:
     """Return what `observe` does, unchecked, as plain tensors by name, in whichever form is fastest."""
-    if choose.blocks_are_faster(problem.q, problem.k, problem.v, dropout):
+    q, k, v = problem.q, problem.k, problem.v
+    if choose.blocks_are_faster(q, k, v, dropout) and not choose.step_is_faster_plainly(q, k):
         return attend_in_blocks(problem, dropout, want)
     return observe_plainly(problem, want, dropout=dropout)
 

@@ -1,21 +1,20 @@
 """The record that `capture` fills: observations by the path of the module, within a budget of memory."""
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
-import torch
-import torch.nn.functional as F
 from torch import Tensor
 
-from glassformer.attention.observation import BY_QUERY, Observation
+from glassformer.attention.observation import Observation
 from glassformer.attention.observe import observe_weights
 from glassformer.attention.want import Want, tile_size
 from glassformer.capture.running import Running, in_backward
+from glassformer.capture.steps import Chain, Sizes, continues, grows, join_steps, without
 from glassformer.errors import ArgumentError
 
 FALLBACK_TILES, FALLBACK_TOP = 64, 8
@@ -27,9 +26,6 @@ UNSEEN_FIX = "call observe(q, k, v) there, or observe_weights(weights)"
 
 MOST_NAMED = 5
 """Most modules that a warning names."""
-
-Sizes = tuple[int, int, int, int]
-"""Batch, heads, queries and keys of a call."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,6 +87,13 @@ class Captured(Mapping[str, Observation]):
         self._calls: dict[str, list[Observation]] = {name: [] for name in wants}
         self._sizes: dict[str, list[Sizes]] = {name: [] for name in wants}
         self._passes: dict[str, list[int]] = {name: [] for name in wants}
+        self._asked: dict[str, list[Want]] = {name: [] for name in wants}
+        self._firsts: dict[str, list[int]] = {name: [] for name in wants}
+        """The first call of the chain that each call belongs to."""
+        self._chains: dict[str, list[Chain]] = {name: [] for name in wants}
+        """The chains that the calls of the last forward pass belong to, in the order in which it came to them."""
+        self._turns: dict[str, int] = dict.fromkeys(wants, 0)
+        """The place of the last call's chain among these."""
         self.dropped: dict[str, str] = {}
         """The facts that the budget left out, and their replacements, in words, by the path of the attention."""
         self.unseen: dict[str, str] = {}
@@ -112,50 +115,106 @@ class Captured(Mapping[str, Observation]):
         if self._budget is not None:
             self._shares[name] = min(self._budget // sharers, self._budget - sum(self._shares.values()))
         self._calls[name], self._sizes[name], self._passes[name] = [], [], []
+        self._asked[name], self._firsts[name], self._chains[name], self._turns[name] = [], [], [], 0
 
     def reserve(self, name: str, batch: int, heads: int, q_len: int, k_len: int) -> Want:
-        """Return the facts that the next call of this attention can afford, and count their memory as spent.
+        """Return what to observe in the next call of this attention, and count its memory as spent.
 
         Raises ArgumentError if what is left of the budget is too small even for statistics.
         """
-        want = self._wants[name].fitted(q_len, k_len)
         sizes = batch, heads, q_len, k_len
         if in_backward():  # a checkpoint computes the call again: with the same facts, but they are recorded already
-            known = zip(self._sizes[name], self._calls[name], strict=False)
-            return next((call.want for before, call in known if before == sizes), want)
-        known = len(self._calls[name])
-        del self._sizes[name][known:], self._passes[name][known:]  # those of a call that failed
+            known = zip(self._sizes[name], self._asked[name], strict=False)
+            return next((asked for before, asked in known if before == sizes), self._wants[name].fitted(q_len, k_len))
+        known = len(self._calls[name])  # what follows is of a call that failed
+        del self._sizes[name][known:], self._passes[name][known:], self._asked[name][known:]
+        number = self._running.passes if self._running.modules else -known
+        chain = self._chain_of_next(name, number, sizes)
+        want = chain.want.fitted(q_len, k_len)
+        if self._budget is not None:
+            want = self._affordable(name, chain, want, sizes)
         self._sizes[name].append(sizes)
-        self._passes[name].append(self._running.passes if self._running.modules else -len(self._passes[name]))
-        if self._budget is None:
-            return want
+        self._passes[name].append(number)
+        self._asked[name].append(chain.ask(want, sizes))
+        return self._asked[name][-1]
+
+    def _chain_of_next(self, name: str, number: int, sizes: Sizes) -> Chain:
+        """Return the chain of the next call, in the forward pass of this number: one that it continues, or a new one.
+
+        A call continues the one before if its keys grow within the pass, else that of the pass before in its place.
+        """
+        chains, passes = self._chains[name], self._passes[name]
+        if passes and passes[-1] == number:
+            if grows(chains[self._turns[name]].last, sizes):
+                return chains[self._turns[name]]
+            self._turns[name] += 1
+        else:
+            self._turns[name] = 0
+        turn = self._turns[name]
+        if turn == len(chains):
+            chains.append(Chain(self._wants[name]))
+        elif not continues(chains[turn].last, sizes):
+            chains[turn] = Chain(self._wants[name])
+        return chains[turn]
+
+    def _affordable(self, name: str, chain: Chain, want: Want, sizes: Sizes) -> Want:
+        """Return what of `want` the budget has room for, or what replaces it.
+
+        What a step has no room for is removed from the calls that it continues, too, for together they lack it, unless
+        that is all that they have.
+        """
         left = self._shares[name] - self._spent[name]
-        smaller = want
-        for smaller, words in _smaller_wants(want, k_len):
-            if bytes_needed(smaller, *sizes) <= left:
+        needed = smaller = want
+        for smaller, words in _smaller_wants(want, sizes[3]):
+            kept = {fact: getattr(smaller, fact) for fact in want.asked if smaller.asks(fact)}
+            if chain.numbers and smaller is not want and kept:
+                smaller = Want(**kept, row_heads=smaller.row_heads)
+                self._remove(name, chain, set(want.asked) - kept.keys())
+                left = self._shares[name] - self._spent[name]
+            if (bytes_ := _bytes_of_call(smaller, sizes, chain)) <= left:
                 if smaller is not want:
                     missing = ", ".join(fact for fact in want.asked if not smaller.asks(fact))
-                    needed = _format_bytes(bytes_needed(want, *sizes))
+                    taken = _format_bytes(_bytes_of_call(needed, sizes, chain))
                     self.dropped[name] = (
-                        f"{missing} would take {needed}, {_format_bytes(left)} are left: recorded instead are {words}"
+                        f"{missing} would take {taken}, {_format_bytes(left)} are left: recorded instead are {words}"
                     )
-                self._spent[name] += bytes_needed(smaller, *sizes)
+                    chain.want = smaller
+                self._spent[name] += bytes_
                 return smaller
-        count, least = self._sharers[name], self._spent[name] + bytes_needed(smaller, *sizes)
+        count, least = self._sharers[name], self._spent[name] + _bytes_of_call(smaller, sizes, chain)
         raise ArgumentError(
             f"budget must leave {_format_bytes(least)} for the statistics of {name}, got "
             f"{_format_bytes(self._shares[name])} for each of {count} attentions: raise it to "
             f"{_format_bytes(count * least)}, want less, or choose layers"
         )
 
+    def _remove(self, name: str, chain: Chain, facts: set[str]) -> None:
+        """Remove facts from the calls of a chain, and count what they took as left."""
+        gone = facts | ({"top_keys"} if "top" in facts else set())
+        for number in chain.numbers:
+            call = self._calls[name][number]
+            self._calls[name][number] = without(call, gone)
+            self._spent[name] -= sum(
+                4 * x.numel() * (1 + (fact == "top_keys")) for fact, x in call.tensors().items() if fact in gone
+            )
+
     def is_elsewhere(self) -> bool:
         """Return whether another thread is at work than the one that captures: its calls are not recorded."""
         return self._running.is_elsewhere()
 
     def add(self, name: str, observation: Observation) -> None:
-        """Append the Observation of a call."""
-        if not in_backward():
-            self._calls[name].append(observation)
+        """Append the Observation of a call. Its sums over queries are added to those of the first of its chain."""
+        if in_backward():
+            return
+        calls, chain = self._calls[name], self._chains[name][self._turns[name]]
+        number = len(calls)
+        first = chain.numbers[0] if chain.numbers else number
+        observation, with_sums = chain.add(
+            number, self._sizes[name][number], observation, calls[first] if chain.numbers else observation
+        )
+        calls.append(observation)
+        calls[first] = with_sums
+        self._firsts[name].append(first)
 
     def add_weights(self, name: str, weights: Tensor) -> None:
         """Append the Observation of a call of which only the weights (batch, heads, queries, keys) are known."""
@@ -181,7 +240,11 @@ class Captured(Mapping[str, Observation]):
         return f"capture could not record the attention of {', '.join(named[:MOST_NAMED])}{more}: {UNSEEN_FIX}"
 
     def calls(self, name: str) -> list[Observation]:
-        """Return the Observation of each call, in their order."""
+        """Return the Observation of each call, in their order.
+
+        A call that continues another, as a step of generation does, adds what its keys receive, and its tiles, to those
+        of the first, and has none of its own: it would be as long as all keys.
+        """
         if name in self._calls:
             return self._calls[name]
         path = self.path(name)
@@ -222,7 +285,7 @@ class Captured(Mapping[str, Observation]):
             turns.append(seen[number])
             seen[number] += 1
         steps = zip(pairwise(sizes[:count]), turns[1:], strict=True)
-        if not any(turns) or all(_grows(*pair) if turn else _continues(*pair) for pair, turn in steps):
+        if not any(turns) or all(grows(*pair) if turn else continues(*pair) for pair, turn in steps):
             return {path: list(range(count))}
         return {f"{path}@{turn}": [n for n in range(count) if turns[n] == turn] for turn in sorted(set(turns))}
 
@@ -240,11 +303,12 @@ class Captured(Mapping[str, Observation]):
             )
         sizes = [self._sizes[self.path(name)][n] for n in numbers]
         for before, after in pairwise(sizes):
-            if not _continues(before, after):
+            if not continues(before, after):
                 raise ArgumentError(
                     f"{name} was called {len(calls)} times on different inputs: captured.calls({name!r}) has them all"
                 )
-        return _join_steps(calls, [k_len for *_, k_len in sizes])
+        firsts = sorted({self._firsts[self.path(name)][n] for n in numbers})
+        return join_steps(calls, [self._calls[self.path(name)][n] for n in firsts])
 
     if not TYPE_CHECKING:  # else no misspelt name would be found
 
@@ -293,6 +357,14 @@ def bytes_needed(want: Want, batch: int, heads: int, q_len: int, k_len: int) -> 
     return 4 * numbers
 
 
+def _bytes_of_call(want: Want, sizes: Sizes, chain: Chain) -> int:
+    """Return the memory that a call takes: where it continues a chain, only what the sums grow by."""
+    if not chain.numbers:
+        return bytes_needed(want, *sizes)
+    alone = replace(want, received=False, pooled=0, pooled_heads=0)
+    return bytes_needed(alone, *sizes) + chain.bytes_of_sums(want, sizes)
+
+
 def _count_tiles(q_len: int, k_len: int, most: int) -> int:
     return -(-q_len // tile_size(q_len, most)) * -(-k_len // tile_size(k_len, most))
 
@@ -312,49 +384,6 @@ def _smaller_wants(want: Want, k_len: int) -> Iterator[tuple[Want, str]]:
         yield want, "exact statistics"
     if want.top:
         yield replace(want, top=0, **statistics), "exact statistics"
-
-
-def _continues(before: Sizes, after: Sizes) -> bool:
-    """Return whether a call of the sizes `after` is the step of generation that follows a call of the sizes `before`.
-
-    In self-attention the new queries' keys are added to the cached ones. In attention to a source, and over a cache of
-    fixed size, one more query meets the same keys.
-    """
-    (*batch_heads, _, keys), (*others, queries, all_keys) = before, after
-    same = batch_heads == others and all_keys == keys and queries == 1 and all_keys > 1
-    return same or _grows(before, after)
-
-
-def _grows(before: Sizes, after: Sizes) -> bool:
-    """Return whether the new queries' keys were added to those of the call before."""
-    (*batch_heads, _, keys), (*others, queries, all_keys) = before, after
-    return batch_heads == others and all_keys == keys + queries
-
-
-def _join_steps(calls: Sequence[Observation], k_lens: Sequence[int]) -> Observation:
-    """Join the steps of generation into one Observation, without tiles, which don't fit one another, nor agreement."""
-    steps = [call.tensors() for call in calls]
-    common = set.intersection(*(set(facts) for facts in steps))
-    joined: dict[str, Tensor] = {}
-    longest = max(k_lens)
-    for name in common - {"pooled", "pooled_heads", "agreement"}:
-        parts = [facts[name] for facts in steps]
-        if name == "received":
-            joined[name] = torch.stack([F.pad(part, (0, longest - part.shape[2])) for part in parts]).sum(0)
-            continue
-        axis = 1 if name == "head_mean" else 2
-        if name in BY_QUERY:
-            joined[name] = torch.cat(parts, axis)
-            continue
-        width = max(part.shape[-1] for part in parts)
-        empty = -1 if name == "top_keys" else 0
-        joined[name] = torch.cat([F.pad(part, (0, width - part.shape[-1]), value=empty) for part in parts], axis)
-    want = calls[-1].want
-    left_out: dict[str, Any] = {name: getattr(Want, name) for name in want.asked if name not in joined}
-    if "rows" in left_out:
-        left_out["row_heads"] = None
-    want = replace(want, **left_out, **({"top": joined["top"].shape[-1]} if "top" in joined else {}))
-    return Observation(joined, want, calls[0].batch)
 
 
 def _format_bytes(count: int) -> str:

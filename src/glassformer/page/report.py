@@ -12,7 +12,6 @@ import torch
 from torch import Tensor
 
 from glassformer.attention.observation import Observation
-from glassformer.attention.want import tile_size
 from glassformer.errors import ArgumentError
 from glassformer.files import replacing
 from glassformer.generation.attention import TranslationAttention
@@ -208,7 +207,7 @@ class _Packing:
         position = "u2" if keys < NO_POSITION["u2"] else "u4"
         if "top" in facts:
             stored["keys"] = self.tensors.add(facts["top_keys"], position)
-        tile = [tile_size(length, view.tiles) for length in (queries, keys)]
+        tile = list(view.tile)
         known = [None if view.mean else self._about.get((view.path, n)) for n in range(view.heads)]
         return {
             "path": view.path,

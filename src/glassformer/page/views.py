@@ -41,10 +41,10 @@ class View:
     """Names of the axes that hold the tokens of the queries and of the keys."""
     facts: dict[str, Tensor]
     """The facts of one entry, as far as they are known: weights (heads, q_len, k_len); tiles, sums of weights (heads,
-    at most `tiles` a side); entropy, in nats (heads, q_len); received (heads, k_len); top and top_keys (heads, q_len,
-    top)."""
-    tiles: int = 0
-    """Number of tiles a side that were asked for."""
+    tiles of queries, tiles of keys); entropy, in nats (heads, q_len); received (heads, k_len); top and top_keys (heads,
+    q_len, top)."""
+    tile: tuple[int, int] = (1, 1)
+    """How many queries and keys share a tile."""
     mean: bool = False
     """True if the only head shown is the mean of all."""
     dropped: str = ""
@@ -116,8 +116,10 @@ def _view(path: str, group: str, ends: tuple[str, str], axes: Axes, one: Observa
         known = {shown[name]: x[None] for name, x in known.items() if name in shown}
     elif "pooled_heads" in known:
         known["tiles"] = known["pooled_heads"]
-    tiles = one.want.pooled if mean else one.want.pooled_heads
-    if "tiles" in known and all(tile_size(len(axes[axis]), tiles) == 1 for axis in ends):
+    wanted = one.want.pooled if mean else one.want.pooled_heads
+    queries, keys = (tile_size(len(axes[axis]), wanted) for axis in ends)
+    tile = one.tiles.get("pooled" if mean else "pooled_heads", (queries, keys))
+    if "tiles" in known and tile == (1, 1):
         known.setdefault("weights", known["tiles"])
     if "weights" in known:
         weights = known["weights"].float()
@@ -125,7 +127,7 @@ def _view(path: str, group: str, ends: tuple[str, str], axes: Axes, one: Observa
         known.setdefault("received", weights.sum(1))
     kept = ["weights"] if "weights" in known else ["tiles", "top", "top_keys"]
     facts = {name: known[name] for name in (*kept, "entropy", "received") if name in known}
-    return View(path, group, *ends, facts, tiles, mean, dropped)
+    return View(path, group, *ends, facts, tile, mean, dropped)
 
 
 def _from_translation(attention: TranslationAttention, label: str) -> HypothesisViews:

@@ -81,6 +81,7 @@ class Server:
             title="glassformer",
             description=ABOUT,
             version="1",
+            redirect_slashes=False,
             docs_url=None,
             redoc_url=None,
             exception_handlers={

@@ -27,6 +27,8 @@ from glassformer.serve.work.messages import Failure as Refusal
 
 AT_ONCE = 32
 """Lines of a job that are translated at a time, so that a stop loses little and nobody waits long."""
+LONGEST = 600.0
+"""Seconds that they may take: nobody waits for an answer, and they wait for everyone else."""
 PAUSE = 0.5
 """Seconds before a job that found the queue full tries again."""
 LANGUAGE = "{http://www.w3.org/XML/1998/namespace}lang"
@@ -142,7 +144,8 @@ class Jobs:
         """Return the translations of some lines, whenever there is room in the queue."""
         while True:
             try:
-                rows = await self._service.ask(work.run, messages.Translate, lines=list(lines), beam=work.beam)
+                asked = dict(lines=list(lines), beam=work.beam)
+                rows = await self._service.ask(work.run, messages.Translate, LONGEST, **asked)
                 return [row["translations"][0]["text"] for row in rows]
             except Refusal as failure:
                 if failure.code not in ("busy", "starting", "worker_lost"):

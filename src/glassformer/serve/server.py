@@ -18,6 +18,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from glassformer.errors import ConfigError
 from glassformer.serve.app import Server
 from glassformer.serve.config import ServeConfig
+from glassformer.serve.guard import log
 from glassformer.serve.languages import ServedRun
 
 LAST_WORDS = 2
@@ -27,9 +28,7 @@ MANY = {"error": "there are too many connections: try again later", "code": "bus
 
 def run_server(config: ServeConfig, runs: Sequence[ServedRun]) -> None:
     """Serve until a signal comes, and what is under way is done."""
-    logging.basicConfig(stream=sys.stderr, level=logging.WARNING, format="%(asctime)s %(message)s")
-    logging.getLogger("glassformer.serve").setLevel(logging.INFO)
-    logging.getLogger("uvicorn").setLevel(logging.CRITICAL)  # its messages may hold text; ours tell of each request
+    write_log()
     listening = listen(config.host, config.port)
     with listening:
         asyncio.run(serve(config, runs, listening))
@@ -57,6 +56,17 @@ async def serve(config: ServeConfig, runs: Sequence[ServedRun], listening: socke
             raise error
     finally:
         await server.stop()
+
+
+def write_log() -> None:
+    """Let the log of requests go to standard error, with the time; and nothing of uvicorn's, which may hold text."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
+    log.addHandler(handler)
+    log.setLevel(logging.INFO)
+    log.propagate = False
+    for name in ("uvicorn", "asyncio"):
+        logging.getLogger(name).setLevel(logging.CRITICAL)
 
 
 def listen(host: str, port: int) -> socket.socket:

@@ -133,9 +133,11 @@ class Service:
 
     # The answer
 
-    async def ask(self, run: ServedRun, kind: type[Request], **fields: Any) -> list[dict[str, Any]]:
-        """Return a worker's answer, within the deadline."""
-        return await self.pools[run.name].ask(kind, self.config.deadline_seconds, **fields)
+    async def ask(
+        self, run: ServedRun, kind: type[Request], seconds: float | None = None, **fields: Any
+    ) -> list[dict[str, Any]]:
+        """Return a worker's answer, within so many seconds or else the deadline."""
+        return await self.pools[run.name].ask(kind, seconds or self.config.deadline_seconds, **fields)
 
     def follow(self, run: ServedRun, kind: type[Request], **fields: Any) -> AsyncIterator[Event | Answer]:
         """Yield what a worker says on the way to an answer, and the answer."""

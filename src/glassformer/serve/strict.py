@@ -1,7 +1,6 @@
 """Reading bodies: JSON without what JSON has not, forms of few fields, and errors that never repeat what was sent."""
 
 import json
-import re
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -11,13 +10,22 @@ from python_multipart.multipart import parse_options_header
 from starlette.datastructures import UploadFile
 from starlette.exceptions import HTTPException
 
+from glassformer.errors import closest
+from glassformer.serve import schemas
 from glassformer.serve.work.messages import Failure
+
+
+def _fields(model: type) -> Iterable[str]:
+    """Return the names of a model's fields; none of another class."""
+    return model.model_fields if issubclass(model, schemas.Closed) else ()
+
 
 DEEPEST = 8
 """Most lists and objects within one another."""
 MOST_FIELDS = 20
 """Most fields of a form, and of an object."""
-_NAME = re.compile(r"[A-Za-z_]\w{0,31}")
+KNOWN = sorted({name for model in vars(schemas).values() if isinstance(model, type) for name in _fields(model)})
+"""Names of the fields of all requests."""
 
 
 class StrictRoute(APIRoute):
@@ -106,7 +114,8 @@ def invalid(errors: Iterable[Mapping[str, Any]]) -> str:
         if error["type"] == "missing":
             said[name] = f"{name} is missing" if place else "a body is missing"
         elif error["type"] == "extra_forbidden":
-            said[name] = f"{name} is unknown"
+            where = _name(place[:-1]) if len(place) > 1 else "the body"
+            said[where] = f"{where} has an unknown field{closest(str(place[-1]), KNOWN)}"
         elif error["type"] in ("model_attributes_type", "model_type"):
             said[name] = (
                 "the body must be an object of JSON, sent as application/json"
@@ -124,7 +133,7 @@ def _name(place: Sequence[int | str]) -> str:
     for part in place:
         if isinstance(part, int):
             names += f"[{part}]"
-        elif _NAME.fullmatch(part) and part not in ("str", "int", "float", "bool"):
+        elif part in KNOWN:
             names += f".{part}" if names else part
     return names or "a field"
 

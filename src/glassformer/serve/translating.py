@@ -73,7 +73,7 @@ def make_router(service: Service) -> APIRouter:
         if len(wanted.prefix) > service.config.max_length:
             raise Refusal("invalid", f"prefix may have at most {service.config.max_length} pieces")
         service.admit(request.state.visit, [wanted.q])
-        asked = dict(line=wanted.q, prefix=list(wanted.prefix), count=wanted.count)
+        asked: dict[str, Any] = dict(line=wanted.q, prefix=list(wanted.prefix), count=wanted.count)
         rows = await service.ask(run, messages.Alternatives, **asked)
         return as_json({"run": run.name, "alternatives": rows})
 

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from glassformer.attention.kernels.blocks import Problem, in_window
 from glassformer.attention.kernels.statistics import Facts, aligned_queries
-from glassformer.attention.kernels.weigh import score, weigh
+from glassformer.attention.kernels.weigh import multiply_by_head, score, weigh
 from glassformer.attention.masks import causal
 from glassformer.attention.want import Want, tile_size
 
@@ -25,9 +25,7 @@ def observe_plainly(
             return observe_plainly(problem, want, stays, dropout)
     q, k, v, keep, bias = problem.q, problem.k, problem.v, problem.keep, problem.bias
     q_len, k_len = q.shape[2], k.shape[2]
-    if k.shape[1] != q.shape[1]:
-        k, v = k[:, problem.key_heads], v[:, problem.key_heads]
-    if problem.causal:
+    if problem.causal and q_len != 1:  # a single query is the last position: nothing comes after it
         triangle = causal(q_len, k_len, q.device)
         keep = triangle if keep is None else keep & triangle
     if q.dtype != problem.dtype:
@@ -46,7 +44,7 @@ def observe_plainly(
     elif dropout:
         w = F.dropout(w, dropout)
     facts |= facts_of_weights(w, want, first=k_len - q_len if problem.causal else 0, dtype=problem.q.dtype)
-    return (w if w.dtype == v.dtype else w.to(v.dtype)) @ v, facts
+    return multiply_by_head(w if w.dtype == v.dtype else w.to(v.dtype), v), facts
 
 
 def plain_gradients(

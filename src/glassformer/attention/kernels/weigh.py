@@ -12,7 +12,7 @@ from glassformer.attention.kernels import choose
 
 def weigh(
     q: Float[Tensor, "batch heads q_len d_head"],
-    k: Float[Tensor, "batch heads k_len d_head"],
+    k: Float[Tensor, "batch key_heads k_len d_head"],
     *,
     keep: Bool[Tensor, "#batch #heads #q_len k_len"] | None = None,
     bias: Float[Tensor, "#batch #heads #q_len k_len"] | None = None,
@@ -58,7 +58,7 @@ def _weigh_at_once(
 
 def score(
     q: Float[Tensor, "batch heads q_len d_head"],
-    k: Float[Tensor, "batch heads k_len d_head"],
+    k: Float[Tensor, "batch key_heads k_len d_head"],
     *,
     keep: Bool[Tensor, "#batch #heads #q_len k_len"] | None = None,
     bias: Float[Tensor, "#batch #heads #q_len k_len"] | None = None,
@@ -80,5 +80,16 @@ def score(
     return scores.masked_fill(blocked, -math.inf).masked_fill(nowhere, 0.0), nowhere
 
 
+def multiply_by_head(
+    x: Float[Tensor, "batch heads rows inner"], y: Float[Tensor, "batch key_heads inner columns"]
+) -> Float[Tensor, "batch heads rows columns"]:
+    """Return x y, where each of fewer heads of y serves several of x, without a copy of it for each."""
+    batch, heads, rows, inner = x.shape
+    if y.shape[1] == heads:
+        return x @ y
+    side_by_side = x.reshape(batch, y.shape[1], heads // y.shape[1] * rows, inner)
+    return (side_by_side @ y).view(batch, heads, rows, y.shape[3])
+
+
 def _product(q: Tensor, k: Tensor, scale: float | None) -> Tensor:
-    return (q * (1 / math.sqrt(q.shape[-1]) if scale is None else scale)) @ k.mT
+    return multiply_by_head(q * (1 / math.sqrt(q.shape[-1]) if scale is None else scale), k.mT)
