@@ -51,12 +51,16 @@ from glassformer.transformer.config import ModelConfig
 from glassformer.transformer.model import Transformer
 
 VOCABULARY, TOKENS, LINES, THREADS = 32_000, 25, 256, 2
-CLIENTS, SECONDS = (1, 8, 64), {1: 6.0, 8: 6.0, 64: 10.0}
+CLIENTS, SECONDS = (1, 8, 64), 8.0
 WARM = 0.25
 """The share of a turn in which nothing is counted yet."""
 MEMORY_REQUESTS, MEMORY_CLIENTS, SETTLED = 20_000, 16, 4_000
 GATHER = 0.003
 """Seconds for which their batches wait for further requests, as ours do."""
+FIGURES = (
+    "{rate:6.2f} requests/s ({lowest:.2f} to {highest:.2f}), median {median:5.0f} ms, p99 {p99:5.0f} ms; clients take "
+    "{clients:.1%} of a core, the process that speaks HTTP {front:.1%}"
+)
 FORMS = ("alone 2x1", "gathered 2x1", "gathered 1x2")
 Part = Literal["load", "memory"]
 
@@ -65,6 +69,7 @@ def main(
     data: Path,
     only: tuple[Part, ...] = get_args(Part),
     rounds: int = 3,
+    clients: tuple[int, ...] = CLIENTS,
     beam: int = 4,
     models: Path | None = None,
 ) -> None:
@@ -74,6 +79,7 @@ def main(
         data: Folder with Multi30k's train.en, train.de and so on.
         only: load, memory.
         rounds: Turns of each side.
+        clients: Numbers of clients.
         beam: Beam of all searches.
         models: Folder in which the models are kept, and found the next time.
     """
@@ -83,7 +89,11 @@ def main(
         folder = models or Path(scratch)
         if not (folder / "lines").exists():
             build(data, folder)
-        measured = {part: MEASURE[part](folder, rounds, beam) for part in only}
+        measured: dict[str, Any] = {}
+        if "load" in only:
+            measured["load"] = load(folder, rounds, clients, beam)
+        if "memory" in only:
+            measured["memory"] = memory(folder)
     bench.keep("serve", measured)
     for part, found in measured.items():
         print(f"{part}: {found['summary']}")
@@ -133,46 +143,39 @@ def compare(folder: Path, lines: list[str]) -> None:
 # The load
 
 
-def load(folder: Path, rounds: int, beam: int) -> dict[str, Any]:
+def load(folder: Path, rounds: int, clients: tuple[int, ...], beam: int) -> dict[str, Any]:
     """Measure requests per second, and how long clients wait."""
     lines = (folder / "lines").read_text(encoding="utf-8").split("\n")
-    turns: dict[str, dict[int, list[Turn]]] = {name: {n: [] for n in CLIENTS} for name in ("ours", *FORMS)}
-    offline: list[float] = []
+    found: dict[str, Any] = {"beam": beam}
+    summary: list[str] = []
     with ExitStack() as stack:
         servers = {"ours": stack.enter_context(our_server(folder / "base"))}
         servers |= {form: stack.enter_context(their_server(folder, form)) for form in FORMS}
         sides = stack.enter_context(bench.Sides(__file__, ("offline",), folder))
         check(servers["ours"], lines, sides.ask("offline", "texts", LINES, beam), beam)
-        for turn in range(rounds + 1):  # the first warms up
-            if turn:
-                offline.append(sides.ask("offline", "rate", LINES, beam))
-            for count in CLIENTS:
+        for count in clients:
+            turns: dict[str, list[Turn]] = {name: [] for name in servers}
+            offline: list[float] = []
+            for turn in range(rounds + 1):  # the first warms up
+                if turn and count == CLIENTS[-1]:
+                    offline.append(sides.ask("offline", "rate", LINES, beam))
                 for name, server in servers.items():
-                    found = asyncio.run(burden(server, lines, beam, count, SECONDS[count] if turn else 2.0))
+                    one = asyncio.run(burden(server, lines, beam, count, SECONDS if turn else 1.5))
                     time.sleep(bench.REST)
                     if turn:
-                        turns[name][count].append(found)
-    found = {name: {str(n): joined(kept) for n, kept in of.items()} for name, of in turns.items()}
-    for count in map(str, CLIENTS):
-        for name, of in found.items():
-            print(f"  {count:>2} clients  {name:12} " + "{rate:6.1f} requests/s, ".format(**of[count]), end="")
-            print(
-                "median {median:6.0f} ms, p99 {p99:6.0f} ms, clients {clients:.1%} of a core, ".format(**of[count]),
-                end="",
-            )
-            print("server's front {front:.1%}".format(**of[count]))
-    alone = statistics.median(offline)
-    print(f"  offline, batches of 64: {alone:.1f} lines/s ({min(offline):.1f} to {max(offline):.1f})")
-    most = str(CLIENTS[-1])
-    ratios = {
-        f"{count} clients": found["ours"][count]["rate"] / max(found[form][count]["rate"] for form in FORMS)
-        for count in map(str, CLIENTS)
-    }
-    share = statistics.median(turn.rate / rate for turn, rate in zip(turns["ours"][CLIENTS[-1]], offline, strict=True))
-    summary = f"{share:.2f} of offline at {most} clients; requests/s by those of the fastest CTranslate2 " + ", ".join(
-        f"{ratio:.2f} with {name}" for name, ratio in ratios.items()
-    )
-    return {**found, "offline": alone, "beam": beam, "of offline": share, "ratios": ratios, "summary": summary}
+                        turns[name].append(one)
+            figures = found[str(count)] = {name: joined(kept) for name, kept in turns.items()}
+            for name, of in figures.items():
+                print(f"  {count:>2} clients  {name:12} " + FIGURES.format(**of), flush=True)
+            ratio = figures["ours"]["rate"] / max(figures[form]["rate"] for form in FORMS)
+            found[f"ratio, {count} clients"] = ratio
+            summary.append(f"{count} clients: {ratio:.2f} of the requests/s of the fastest CTranslate2")
+            if offline:
+                share = statistics.median(turn.rate / rate for turn, rate in zip(turns["ours"], offline, strict=True))
+                found |= {"offline": offline, "share of offline": share}
+                print(f"  offline, batches of 64: {min(offline):.1f} to {max(offline):.1f} lines/s")
+                summary[-1] += f", {share:.2f} of offline"
+    return found | {"summary": "; ".join(summary)}
 
 
 @dataclass
@@ -437,7 +440,7 @@ def serve_theirs(form: str, folder: Path) -> None:
 # Memory
 
 
-def memory(folder: Path, rounds: int, beam: int) -> dict[str, Any]:
+def memory(folder: Path) -> dict[str, Any]:
     """Measure what the server's processes hold while 20,000 requests are answered."""
     lines = [line[:20] for line in (folder / "lines").read_text(encoding="utf-8").split("\n")]
     levels: dict[int, float] = {}
@@ -471,9 +474,6 @@ def children(process: int) -> list[int]:
         for thread in Path(f"/proc/{process}/task").iterdir()
         for child in (thread / "children").read_text(encoding="utf-8").split()
     ]
-
-
-MEASURE: dict[Part, Callable[[Path, int, int], dict[str, Any]]] = {"load": load, "memory": memory}
 
 
 if __name__ == "__main__":
