@@ -10,7 +10,8 @@ that stay open. Each side has processes of its own and two threads; they take tu
 CTranslate2 in int8 behind a route of FastAPI, in three forms, of which the fastest at each number of clients counts:
 each request by itself, or requests gathered into batches, both as two workers of one thread; and gathered, as one
 worker of two threads. Offline is `Translator.translate` with batches of 64 lines. All sides share the processor with
-the clients, whose share of a core is printed. Before anything is timed, the answers of the server must be the offline
+the clients, whose share of a core is printed. What a request costs in seconds of a core is measured too: other work on
+the machine adds little to that. Before anything is timed, the answers of the server must be the offline
 translations, and in float32 those of CTranslate2.
 
 `memory`: 20,000 short lines from 16 clients to a tiny model; what the server's processes hold after 4,000 and at the
@@ -35,6 +36,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from itertools import cycle
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -52,14 +54,12 @@ from glassformer.transformer.model import Transformer
 
 VOCABULARY, TOKENS, LINES, THREADS = 32_000, 25, 256, 2
 CLIENTS, SECONDS = (1, 8, 64), 8.0
-WARM = 0.25
-"""The share of a turn in which nothing is counted yet."""
 MEMORY_REQUESTS, MEMORY_CLIENTS, SETTLED = 20_000, 16, 4_000
 GATHER = 0.003
 """Seconds for which their batches wait for further requests, as ours do."""
 FIGURES = (
-    "{rate:6.2f} requests/s ({lowest:.2f} to {highest:.2f}), median {median:5.0f} ms, p99 {p99:5.0f} ms; clients take "
-    "{clients:.1%} of a core, the process that speaks HTTP {front:.1%}"
+    "{rate:6.2f} requests/s ({lowest:.2f} to {highest:.2f}), median {median:5.0f} ms, p99 {p99:5.0f} ms, {cost:5.1f} "
+    "ms of a core each; clients take {clients:.1%} of a core, the process that speaks HTTP {front:.1%}"
 )
 FORMS = ("alone 2x1", "gathered 2x1", "gathered 1x2")
 Part = Literal["load", "memory"]
@@ -155,7 +155,7 @@ def load(folder: Path, rounds: int, clients: tuple[int, ...], beam: int) -> dict
         check(servers["ours"], lines, sides.ask("offline", "texts", LINES, beam), beam)
         for count in clients:
             turns: dict[str, list[Turn]] = {name: [] for name in servers}
-            offline: list[float] = []
+            offline: list[Sequence[float]] = []
             for turn in range(rounds + 1):  # the first warms up
                 if turn and count == CLIENTS[-1]:
                     offline.append(sides.ask("offline", "rate", LINES, beam))
@@ -167,14 +167,20 @@ def load(folder: Path, rounds: int, clients: tuple[int, ...], beam: int) -> dict
             figures = found[str(count)] = {name: joined(kept) for name, kept in turns.items()}
             for name, of in figures.items():
                 print(f"  {count:>2} clients  {name:12} " + FIGURES.format(**of), flush=True)
-            ratio = figures["ours"]["rate"] / max(figures[form]["rate"] for form in FORMS)
-            found[f"ratio, {count} clients"] = ratio
-            summary.append(f"{count} clients: {ratio:.2f} of the requests/s of the fastest CTranslate2")
+            best = max((figures[form] for form in FORMS), key=itemgetter("rate"))
+            ratios = found[f"ratios, {count} clients"] = {
+                "requests/s": figures["ours"]["rate"] / best["rate"],
+                "a core": best["cost"] / figures["ours"]["cost"],
+            }
             if offline:
-                share = statistics.median(turn.rate / rate for turn, rate in zip(turns["ours"], offline, strict=True))
-                found |= {"offline": offline, "share of offline": share}
-                print(f"  offline, batches of 64: {min(offline):.1f} to {max(offline):.1f} lines/s")
-                summary[-1] += f", {share:.2f} of offline"
+                pairs = list(zip(turns["ours"], offline, strict=True))
+                ratios["requests/s, of offline"] = statistics.median(turn.rate / rate for turn, (rate, _) in pairs)
+                ratios["a second of a core, of offline"] = statistics.median(
+                    cost / turn.cost for turn, (_, cost) in pairs
+                )
+                for rate, cost in offline:
+                    print(f"  offline, batches of 64: {rate:.2f} lines/s, {1000 * cost:.1f} ms of a core each")
+            summary.append(f"{count} clients: " + ", ".join(f"{name} {ratio:.2f}" for name, ratio in ratios.items()))
     return found | {"summary": "; ".join(summary)}
 
 
@@ -235,6 +241,8 @@ class Turn:
     """The share of a core that the clients took."""
     front: float
     """The share of a core that the process took that speaks HTTP."""
+    cost: float
+    """Seconds that the server's processes computed for each request."""
 
 
 def joined(turns: Sequence[Turn]) -> dict[str, float]:
@@ -249,6 +257,7 @@ def joined(turns: Sequence[Turn]) -> dict[str, float]:
         "requests": len(waits),
         "clients": statistics.median(turn.clients for turn in turns),
         "front": statistics.median(turn.front for turn in turns),
+        "cost": 1000 * statistics.median(turn.cost for turn in turns),
     }
 
 
@@ -258,9 +267,8 @@ class Clients:
 
     port: int
     requests: Iterator[bytes]
-    answered: list[tuple[float, float]] = field(default_factory=list)
-    """When each answer came, and how long its client had waited."""
-    texts: list[Any] = field(default_factory=list)
+    waits: list[float] = field(default_factory=list)
+    """How long each answer took, in seconds."""
 
     async def work(self, count: int, goes_on: Callable[[], bool]) -> None:
         """Let so many clients work."""
@@ -271,10 +279,9 @@ class Clients:
         while goes_on() and (request := next(self.requests, None)) is not None:
             began = time.monotonic()
             status, body = await exchange(reader, writer, request)
-            now = time.monotonic()
             if status != 200:
                 raise SystemExit(f"a request was answered with {status}: {body[:200]!r}")
-            self.answered.append((now, now - began))
+            self.waits.append(time.monotonic() - began)
         writer.close()
 
 
@@ -297,19 +304,15 @@ async def ask(port: int, request: bytes) -> tuple[int, bytes]:
 async def burden(server: Server, lines: list[str], beam: int, count: int, seconds: float) -> Turn:
     """Let so many clients send requests for so many seconds."""
     clients = Clients(server.port, cycle([server.request(line, beam, TOKENS) for line in lines]))
-    began, own, front = time.monotonic(), time.process_time(), processor_seconds(server.process.pid)
+    family = [server.process.pid, *children(server.process.pid)]
+    began, own = time.monotonic(), time.process_time()
+    before = [processor_seconds(process) for process in family]
     await clients.work(count, lambda: time.monotonic() < began + seconds)
-    spent = time.monotonic() - began
-    own, front = time.process_time() - own, processor_seconds(server.process.pid) - front
-    # Answers come in bursts, a batch at a time: count from the end of a burst to the end of another.
-    times = [when for when, _ in clients.answered]
-    first = max((t for t in times if t < began + WARM * seconds), default=min(times))
-    last = max((t for t in times if t < began + seconds), default=max(times))
-    counted = [wait for when, wait in clients.answered if first < when <= last]
-    if not counted:
-        counted, last = [wait for _, wait in clients.answered], max(times)
-        first = began
-    return Turn(len(counted) / (last - first), counted, own / spent, front / spent)
+    spent, own = time.monotonic() - began, time.process_time() - own
+    front, *workers = (processor_seconds(process) - had for process, had in zip(family, before, strict=True))
+    # All clients wait all the time, so that answers come at this rate, whether one by one or in bursts.
+    rate = count / statistics.mean(clients.waits)
+    return Turn(rate, clients.waits, own / spent, front / spent, (front + sum(workers)) / len(clients.waits))
 
 
 def processor_seconds(process: int) -> float:
@@ -340,14 +343,14 @@ class Offline:
         self._lines = (folder / "lines").read_text(encoding="utf-8").split("\n")
 
     def answer(self, what: str, number: int, beam: int) -> Any:
-        """Return the translations of so many lines, or the lines per second."""
+        """Return the translations of so many lines, or lines per second and a core's seconds for each."""
         config = SearchConfig(beam=beam, max_length=TOKENS, batch_lines=64, batch_tokens=1 << 24)
-        began = time.perf_counter()
+        began, own = time.perf_counter(), time.process_time()
         found = self._translator.translations(self._lines[:number], config)
-        seconds = time.perf_counter() - began
+        seconds, own = time.perf_counter() - began, time.process_time() - own
         if any(len(one.tokens) != TOKENS for one in found):
             raise SystemExit(f"a translation has not {TOKENS} tokens")
-        return [one.text for one in found] if what == "texts" else number / seconds
+        return [one.text for one in found] if what == "texts" else (number / seconds, own / number)
 
 
 # The other side
