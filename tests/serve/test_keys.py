@@ -28,6 +28,10 @@ def test_a_key_has_128_bits_and_only_its_hash_is_kept(path):
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     found = KeyFile(path)
     assert [found.name_of(key) for key in (alice, bob)] == ["alice", "bob"]
+    path.chmod(0o644)
+    carol = add_key(path, "carol")
+    assert stat.S_IMODE(path.stat().st_mode) == 0o644, "another user may run the server"
+    assert found.name_of(carol) == "carol"
     for wrong in (None, "", alice[:-1], alice.upper(), alice + " ", "gf_", "\ud800", "ä" * 300):
         assert found.name_of(wrong) is None
 
@@ -43,6 +47,9 @@ def test_a_key_is_withdrawn_by_removing_its_entry(path):
     path.write_text("damaged", encoding="utf-8")
     assert found.name_of(bob) is None, "a file that can't be read lets nobody in"
     os.remove(path)
+    path.mkdir()
+    assert found.name_of(bob) is None
+    path.rmdir()
     assert found.name_of(bob) is None
 
 

@@ -9,6 +9,7 @@ import hmac
 import os
 import re
 import secrets
+import stat
 import time
 from pathlib import Path
 from typing import Annotated
@@ -54,7 +55,7 @@ class KeyFile:
         """Return the name of the key that was given; None where it is none of these, or the file can't be read now."""
         try:
             self._refresh()
-        except DataError:
+        except (DataError, OSError):
             return None
         digest = _digest(given or "")
         names = [key.name for key in self._keys if hmac.compare_digest(key.sha256, digest)]
@@ -88,8 +89,9 @@ def add_key(path: Path, name: str) -> str:
     if not path.exists():
         os.close(open_own(path, os.O_WRONLY | os.O_CREAT, error=DataError))
         path.chmod(0o600)
+    mode = stat.S_IMODE(path.stat().st_mode)  # that of whoever runs the server, who may be another user
     write_json(path, to_builtins(_File([*keys, Key(name, _digest(given))])))
-    path.chmod(0o600)
+    path.chmod(mode)
     return given
 
 
