@@ -7,12 +7,12 @@ of vocabulary made from that text, whose `</s>` is never chosen: each line has 2
 
 `load`: 1, 8 and 64 clients send a line, wait for its translation, and send the next, over loopback and connections
 that stay open. Each side has processes of its own and two threads; they take turns, and the others wait. Theirs is
-CTranslate2 in int8 behind a route of FastAPI, in three forms, of which the fastest at each number of clients counts:
-each request by itself, or requests gathered into batches, both as two workers of one thread; and gathered, as one
-worker of two threads. Offline is `Translator.translate` with batches of 64 lines. All sides share the processor with
-the clients, whose share of a core is printed. What a request costs in seconds of a core is measured too: other work on
-the machine adds little to that. Before anything is timed, the answers of the server must be the offline
-translations, and in float32 those of CTranslate2.
+CTranslate2 in int8 behind a route of FastAPI, as two workers of one thread (one of two is slower, see generation.py),
+in two forms, of which the faster counts: each request by itself, or requests gathered into batches. Offline is
+`Translator.translate` with batches of 64 lines. All sides share the processor with the clients, whose share of a core
+is printed. What a request costs in seconds of a core is measured too: other work on the machine adds little to that.
+Before anything is timed, the answers of the server must be the offline translations, and in float32 those of
+CTranslate2.
 
 `memory`: 20,000 short lines from 16 clients to a tiny model; what the server's processes hold after 4,000 and at the
 end.
@@ -53,15 +53,15 @@ from glassformer.transformer.config import ModelConfig
 from glassformer.transformer.model import Transformer
 
 VOCABULARY, TOKENS, LINES, THREADS = 32_000, 25, 256, 2
-CLIENTS, SECONDS = (1, 8, 64), 8.0
+CLIENTS, SECONDS = (1, 8, 64), 6.0
 MEMORY_REQUESTS, MEMORY_CLIENTS, SETTLED = 20_000, 16, 4_000
-GATHER = 0.003
-"""Seconds for which their batches wait for further requests, as ours do."""
+MOST, GATHER = 64, 0.003
+"""Lines of all their batches, and the seconds for which these wait for further requests, as ours do."""
 FIGURES = (
     "{rate:6.2f} requests/s ({lowest:.2f} to {highest:.2f}), median {median:5.0f} ms, p99 {p99:5.0f} ms, {cost:5.1f} "
     "ms of a core each; clients take {clients:.1%} of a core, the process that speaks HTTP {front:.1%}"
 )
-FORMS = ("alone 2x1", "gathered 2x1", "gathered 1x2")
+FORMS = ("alone", "gathered")
 Part = Literal["load", "memory"]
 
 
@@ -344,7 +344,7 @@ class Offline:
 
     def answer(self, what: str, number: int, beam: int) -> Any:
         """Return the translations of so many lines, or lines per second and a core's seconds for each."""
-        config = SearchConfig(beam=beam, max_length=TOKENS, batch_lines=64, batch_tokens=1 << 24)
+        config = SearchConfig(beam=beam, max_length=TOKENS, batch_lines=MOST, batch_tokens=1 << 24)
         began, own = time.perf_counter(), time.process_time()
         found = self._translator.translations(self._lines[:number], config)
         seconds, own = time.perf_counter() - began, time.process_time() - own
@@ -391,9 +391,8 @@ def serve_theirs(form: str, folder: Path) -> None:
         beam: int
         max_length: int
 
-    how, _, counts = form.partition(" ")
-    workers, threads = map(int, counts.split("x"))
-    model = Theirs(folder, "int8", workers, threads)
+    workers = THREADS
+    model = Theirs(folder, "int8", workers, 1)
     waiting: asyncio.Queue[tuple[Wanted, asyncio.Future[str]]] = asyncio.Queue()
 
     async def gather() -> None:
@@ -401,7 +400,7 @@ def serve_theirs(form: str, folder: Path) -> None:
         while True:
             batch = [await waiting.get()]
             await asyncio.sleep(GATHER)
-            while not waiting.empty() and len(batch) < 64 // workers:
+            while not waiting.empty() and len(batch) < MOST // workers:
                 batch.append(waiting.get_nowait())
             first = batch[0][0]  # all clients ask for the same search
             lines = [wanted.q for wanted, _ in batch]
@@ -411,7 +410,7 @@ def serve_theirs(form: str, folder: Path) -> None:
 
     app = FastAPI()
 
-    if how == "alone":
+    if form == "alone":
 
         @app.post("/translate")
         def translate(wanted: Wanted) -> dict[str, str]:
@@ -428,7 +427,7 @@ def serve_theirs(form: str, folder: Path) -> None:
 
     async def serve() -> None:
         server = uvicorn.Server(uvicorn.Config(app, port=0, log_level="critical", access_log=False))
-        tasks = [asyncio.create_task(gather()) for _ in range(workers)] if how == "gathered" else []
+        tasks = [asyncio.create_task(gather()) for _ in range(workers)] if form == "gathered" else []
         serving = asyncio.create_task(server.serve())
         while not server.started:
             await asyncio.sleep(0.01)
