@@ -461,12 +461,12 @@ def memory(folder: Path) -> dict[str, Any]:
 
 
 def held(process: int) -> float:
-    """Return the MiB of a process and those that it started which no other process has too, or their share of it."""
-    mib = 0.0
+    """Return the MiB of a process and those that it started, without files, whose pages others may share."""
+    kib = 0
     for one in [process, *children(process)]:
         lines = Path(f"/proc/{one}/smaps_rollup").read_text(encoding="utf-8").splitlines()
-        mib += int(next(line for line in lines if line.startswith("Pss:")).split()[1]) / 1024
-    return mib
+        kib += int(next(line for line in lines if line.startswith("Anonymous:")).split()[1])
+    return kib / 1024
 
 
 def children(process: int) -> list[int]:
