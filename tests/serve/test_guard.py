@@ -52,6 +52,7 @@ def test_only_names_that_are_allowed_reach_it(client, host, allowed):
         ({"origin": "https://page.example.org"}, True),
         ({"origin": "https://evil.example.org"}, False),
         ({"origin": "null"}, False),
+        ({"origin": "http://["}, False),
         ({"sec_fetch_site": "cross-site"}, False),
         ({"sec_fetch_site": "same-origin"}, True),
     ],

@@ -207,7 +207,7 @@ class Guard:
             if headers.get("sec-fetch-site") == "cross-site" and scope["method"] not in ("GET", "HEAD"):
                 raise Failure("forbidden", "pages of other sites may not use the server")
             return
-        if origin in self._config.cors_origin or urlsplit(origin).netloc.lower() == headers.get("host", "").lower():
+        if origin in self._config.cors_origin or _host_of(origin) == headers.get("host", "").lower():
             return
         raise Failure("forbidden", "pages of this origin may not use the server: allow it with --cors-origin ORIGIN")
 
@@ -363,6 +363,14 @@ def _given_key(headers: dict[str, str], body: bytes) -> str | None:
             key = found.get("api_key") if isinstance(found, dict) else None
             return key[:MOST_KEY_CHARS] if isinstance(key, str) else None
     return None
+
+
+def _host_of(origin: str) -> str | None:
+    """Return the host of an origin, with its port; None where it is no origin."""
+    try:
+        return urlsplit(origin).netloc.lower()
+    except ValueError:
+        return None
 
 
 def _is_address(name: str) -> bool:

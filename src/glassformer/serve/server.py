@@ -59,14 +59,13 @@ async def serve(config: ServeConfig, runs: Sequence[ServedRun], listening: socke
 
 
 def write_log() -> None:
-    """Let the log of requests go to standard error, with the time; and nothing of uvicorn's, which may hold text."""
+    """Let the log of requests go to standard error, with the time; and nothing of libraries, which may hold text."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
     log.addHandler(handler)
     log.setLevel(logging.INFO)
     log.propagate = False
-    for name in ("uvicorn", "asyncio"):
-        logging.getLogger(name).setLevel(logging.CRITICAL)
+    logging.getLogger().setLevel(logging.CRITICAL)  # uvicorn's, asyncio's, python_multipart's
 
 
 def listen(host: str, port: int) -> socket.socket:

