@@ -78,9 +78,9 @@ HOSTILE = [
 )
 def test_html_of_any_kind_takes_no_longer_than_its_length(unit):
     text = (unit * 50_000)[:50_000]
-    began = time.perf_counter()
+    began = time.thread_time()
     assert "".join(raw for raw, _ in texts_of_html(text)) == text
-    assert time.perf_counter() - began < 1.0, "unfinished comments took html.parser as long as this"
+    assert time.thread_time() - began < 1.0, "unfinished comments took html.parser as long as this"
 
 
 @given(st.text(st.sampled_from("<>/!-?&;#a b\"'=\n\r[]xscript"), max_size=60))
