@@ -136,12 +136,21 @@ def _warn(message: Warning | str, *_: object) -> None:
         _discard(sys.stderr)
 
 
+class _Shown(logging.Handler):
+    """Show on standard error, as it is then, what the package logs: what takes long, and why."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Print one line."""
+        try:
+            print(f"glassformer: {_as_line(record.getMessage())}", file=sys.stderr)
+        except OSError:
+            _discard(sys.stderr)
+
+
 def _show_log() -> None:
-    """Show on standard error what the package logs: what takes long, and why."""
-    handler = logging.StreamHandler()
-    handler.setFormatter(logging.Formatter("glassformer: %(message)s"))
+    """Show what the package logs."""
     log = logging.getLogger("glassformer")
-    log.handlers = [handler]
+    log.handlers = [_Shown()]
     log.setLevel(logging.INFO)
 
 

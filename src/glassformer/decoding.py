@@ -81,6 +81,29 @@ def decode_json(data: bytes, kind: Any) -> Any:
         raise ValueError("it is nested too deeply") from None
 
 
+def decode_strictly(data: bytes) -> Any:
+    """Decode JSON of no known type, as it came from a stranger.
+
+    Raises ValueError for what isn't UTF-8 or JSON, for NaN, Infinity and numbers of thousands of digits, and for an
+    object that has a name twice; RecursionError for deep nesting.
+
+    >>> decode_strictly(b'{"a": 1}')
+    {'a': 1}
+    """
+    return json.loads(data.decode(), object_pairs_hook=_once, parse_constant=_no_constant)
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    value = dict(pairs)
+    if len(value) < len(pairs):
+        raise ValueError("a name twice")
+    return value
+
+
+def _no_constant(name: str) -> Any:
+    raise ValueError(name)
+
+
 def decode_anything(data: bytes) -> Any:
     """Decode JSON of no known type, with the NaN, Infinity and halves of surrogate pairs that Python writes into it.
 

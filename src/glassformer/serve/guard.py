@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
+from glassformer.decoding import decode_json
 from glassformer.errors import printable
 from glassformer.serve.config import ServeConfig
 from glassformer.serve.keys import KeyFile
@@ -355,11 +356,11 @@ def _given_key(headers: dict[str, str], body: bytes) -> str | None:
     if kind == "multipart/form-data":
         found = _KEY_OF_FORM.search(body)
         return found[1].decode(errors="replace") if found else None
-    with suppress(ValueError, RecursionError):
+    with suppress(ValueError):
         if kind == "application/x-www-form-urlencoded":
             return dict(parse_qsl(body.decode(), max_num_fields=20)).get("api_key", "")[:MOST_KEY_CHARS]
         if kind == "application/json" and b'"api_key"' in body:
-            found = json.loads(body)
+            found = decode_json(body, Any)
             key = found.get("api_key") if isinstance(found, dict) else None
             return key[:MOST_KEY_CHARS] if isinstance(key, str) else None
     return None

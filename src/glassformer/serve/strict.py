@@ -1,6 +1,5 @@
 """Reading bodies: JSON without what JSON has not, forms of few fields, and errors that never repeat what was sent."""
 
-import json
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -10,6 +9,7 @@ from python_multipart.multipart import parse_options_header
 from starlette.datastructures import UploadFile
 from starlette.exceptions import HTTPException
 
+from glassformer.decoding import decode_strictly
 from glassformer.errors import closest
 from glassformer.serve import schemas
 from glassformer.serve.work.messages import Failure
@@ -59,7 +59,7 @@ def parse_json(body: bytes) -> Any:
     surrogate pairs, numbers of thousands of digits, and deep nesting.
     """
     try:
-        value = json.loads(body.decode(), object_pairs_hook=_once, parse_constant=_no_constant)
+        value = decode_strictly(body)
     except RecursionError:
         raise Failure("invalid", "the body is nested too deeply") from None
     except UnicodeDecodeError:
@@ -136,17 +136,6 @@ def _name(place: Sequence[int | str]) -> str:
         elif part in KNOWN:
             names += f".{part}" if names else part
     return names or "a field"
-
-
-def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    value = dict(pairs)
-    if len(value) < len(pairs):
-        raise ValueError("a name twice")
-    return value
-
-
-def _no_constant(name: str) -> Any:
-    raise ValueError(name)
 
 
 def _check(values: list[Any]) -> None:
