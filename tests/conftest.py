@@ -53,6 +53,19 @@ def _seeded() -> None:
     torch.manual_seed(0)
 
 
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    """A headless Chromium; the files that use it skip where there is none."""
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        started = playwright.chromium.launch(
+            executable_path=shutil.which("chromium"), args=["--no-sandbox", "--disable-background-networking"]
+        )
+        yield started
+        started.close()
+
+
 @pytest.fixture
 def unchecked(monkeypatch: pytest.MonkeyPatch) -> None:
     """Turn off the test suite's checks of shapes and types.

@@ -25,18 +25,6 @@ NUMBERED = [[str(n) for n in range(count)] for count in (640, 61, 61)]  # source
 FIRST = "#at=decoder.layers.0.multihead_attn&head=0"
 
 
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as playwright:
-        started = playwright.chromium.launch(
-            executable_path=BROWSER, args=["--no-sandbox", "--disable-background-networking"]
-        )
-        yield started
-        started.close()
-
-
 @pytest.fixture
 def opened(browser, tmp_path) -> Iterator[Callable[..., Any]]:
     """Opens a page in a fresh profile; what its console says and what it asks the network for must be nothing."""

@@ -16,7 +16,7 @@ from glassformer.serve.app import Server
 from glassformer.serve.config import ServeConfig
 from glassformer.serve.languages import open_runs
 from glassformer.serve.server import WebServer, listen
-from glassformer.serve.work.messages import Alternatives, Answer, Event, Ready, Stream, Translate
+from glassformer.serve.workers.messages import Alternatives, Answer, Event, Ready, Stream, Translate
 from glassformer.text.tokenizer import SubwordTokenizer
 
 TEXT = ["the cat sat on the mat", "a dog and a cat", "on a log", "the dog sat", "Grüße an die Katze"] * 3
@@ -219,7 +219,7 @@ def client(run, unchecked) -> Callable[..., Client]:
     def make(**settings: Any) -> Client:
         config = ServeConfig(run=(run,), **settings)
         server, pool = Server(config, open_runs(config.run, config.languages)), Echo()
-        server.service.pools["tiny"] = server.pools["tiny"] = pool  # type: ignore[assignment]
+        server.service.pools["tiny"] = server.pools["tiny"] = pool
         return Client(server, pool)
 
     return make

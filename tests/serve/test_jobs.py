@@ -8,7 +8,7 @@ import pytest
 
 from glassformer.serve import jobs
 from glassformer.serve.keys import add_key
-from glassformer.serve.work.messages import Failure
+from glassformer.serve.workers.messages import Failure
 
 TMX = """<?xml version="1.0" encoding="UTF-8"?>
 <tmx version="1.4"><header srclang="en" datatype="plaintext" segtype="sentence" adminlang="en" o-tmf="x"

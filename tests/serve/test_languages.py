@@ -12,7 +12,7 @@ from glassformer.serve.languages import name_of, open_runs, read_pair
 from glassformer.serve.meters import Meters
 from glassformer.serve.schemas import Choosing
 from glassformer.serve.service import Service
-from glassformer.serve.work.messages import Failure
+from glassformer.serve.workers.messages import Failure
 
 
 @pytest.fixture

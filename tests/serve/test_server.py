@@ -22,7 +22,7 @@ from glassformer.generation.translator import Translator
 from glassformer.serve import server
 from glassformer.serve.keys import add_key
 from glassformer.serve.server import listen
-from glassformer.serve.work import pool as workers
+from glassformer.serve.workers import pool as workers
 
 LINES = ["the cat sat on the mat", "a dog", "on a log"]
 

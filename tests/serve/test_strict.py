@@ -5,7 +5,7 @@ import time
 import pytest
 
 from glassformer.serve.strict import parse_json
-from glassformer.serve.work.messages import Failure
+from glassformer.serve.workers.messages import Failure
 
 HOSTILE = {
     b"": "not JSON",

@@ -3,7 +3,7 @@
 import pytest
 
 from glassformer.serve.schemas import AlternativesAnswer, Runs
-from glassformer.serve.work.messages import Alternatives, Facts, Stream, Translate
+from glassformer.serve.workers.messages import Alternatives, Facts, Stream, Translate
 
 
 def test_runs_and_limits(client):

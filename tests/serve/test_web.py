@@ -77,18 +77,6 @@ def address(run, tmp_path_factory) -> Iterator[str]:
         assert server.wait(10) == 0
 
 
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as playwright:
-        started = playwright.chromium.launch(
-            executable_path=BROWSER, args=["--no-sandbox", "--disable-background-networking"]
-        )
-        yield started
-        started.close()
-
-
 class Tab:
     """A tab with the page, and what was asked and said in it."""
 

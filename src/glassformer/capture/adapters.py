@@ -16,7 +16,7 @@ from glassformer.errors import ArgumentError
 
 @dataclass(frozen=True, kw_only=True)
 class Adapter:
-    """How to read the weights (batch, heads, queries, keys) of a call from what a module returns."""
+    """Tell how to read the weights (batch, heads, queries, keys) of a call from what a module returns."""
 
     read: Callable[[Sequence[Any]], list[Tensor]]
     restore: Callable[[Sequence[Any]], Sequence[Any]]

@@ -1,4 +1,4 @@
-"""When `watch` warns of a head: its entropy is nearly gone, or its scores run away."""
+"""Decide when `watch` warns of a head: its entropy is nearly gone, or its scores run away."""
 
 import math
 

@@ -98,7 +98,7 @@ class Captured(Mapping[str, Observation]):
         self.dropped: dict[str, str] = {}
         """The facts that the budget left out, and their replacements, in words, by the path of the attention."""
         self.unseen: dict[str, str] = {}
-        """What computed attention that could not be recorded, in words, by the path of the module."""
+        """Tell by what a module computed attention that could not be recorded: words, by its path."""
 
     def place(self, name: str) -> Place:
         """Return the place of an attention."""

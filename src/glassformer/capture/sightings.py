@@ -18,7 +18,7 @@ MEANS, HIGHEST = ("entropy", "sink", "distance"), ("max_score", "lse")
 """Facts whose mean over the queries describes a head, and facts of which the largest number does."""
 
 WHOLE = "model"
-"""What a model is called that is an attention itself, so that its path is empty."""
+"""Name a model that is an attention itself: its path is empty."""
 MOST_NAMED = 3
 """Most heads that one warning names."""
 LONGEST = 1 << 22

@@ -18,7 +18,7 @@ TILES = ("pooled", "pooled_heads")
 SUMS = ("received", *TILES)
 """Facts that are sums over queries. Those of all steps are one tensor, since each step's own is as long as the keys."""
 MOST_TILES = 2
-"""How many times as many tiles as were wanted there are at most, before two by two become one."""
+"""Bound the tiles, in times of those that were wanted. Beyond it two by two become one."""
 STEP_BYTES = 16 << 20
 """Most bytes of a step's weights from which tiles are made: a chunk of a prompt has more."""
 
@@ -35,9 +35,9 @@ class Chain:
         self.last: Sizes = (0, 0, 0, 0)
         """The sizes of the last call."""
         self._received = False
-        """Whether the first call has what keys receive."""
+        """Tell that the first call has the sums of what keys receive."""
         self._tile: dict[str, tuple[int, int]] = {}
-        """How many queries and keys share a tile, by the name of the fact."""
+        """Count the queries and keys that share a tile, by the name of the fact."""
 
     def ask(self, want: Want, sizes: Sizes) -> Want:
         """Return what to observe in a call that is recorded as `want`: in a step all weights in place of tiles."""

@@ -24,7 +24,7 @@ from glassformer.text.tokenizer import EOS, UNK, UNKNOWN, Tokenizer, check_lines
 from glassformer.transformer.model import Transformer, check_memory
 
 Prefixes = Sequence[str | Sequence[str]]
-"""What each translation must begin with: a text, or tokens of the vocabulary; an empty one leaves it free."""
+"""Give the beginning of each translation: a text, or tokens of the vocabulary. An empty one leaves it free."""
 
 
 @dataclass(frozen=True)
@@ -36,11 +36,11 @@ class NextToken:
 
     id: int
     token: str
-    """As it stands in the vocabulary."""
+    """Name the token as the vocabulary does."""
     log_prob: float
-    """Its log-probability, in nats."""
+    """Give its log-probability, in nats."""
     text: str
-    """The translation up to it; `write` gives it in whole characters."""
+    """Hold the translation up to it. `write` gives it in whole characters."""
 
 
 @dataclass(frozen=True)

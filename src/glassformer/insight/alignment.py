@@ -14,7 +14,7 @@ from glassformer.errors import ArgumentError, shown
 @with_fields
 @dataclass(frozen=True, kw_only=True)
 class AlignedHead:
-    """How well a head follows an alignment. Shares and means are over the queries that it gives keys.
+    """Tell how well a head follows an alignment. Shares and means are over the queries that it gives keys.
 
     Example: docs/inside.md.
     """

@@ -12,6 +12,8 @@ from glassformer.pairs.lines import as_utf_8, read_whole, readable, unpacked
 
 CODES = ("bpt", "ept", "it", "ph", "ut")
 """Elements of a TMX segment that hold codes of formatting, not text."""
+LANGUAGE = "{http://www.w3.org/XML/1998/namespace}lang"
+"""The attribute xml:lang."""
 XLIFF_2 = re.compile(rb"<xliff\b[^>]*\bversion\s*=\s*[\"']2")
 
 
@@ -46,7 +48,7 @@ def _is_finished_in_xliff(unit: Any) -> bool:
 def _tmx_units(path: Path, languages: ColumnChooser) -> Iterator[tuple[str, str]]:
     """Yield the segments of two languages of a TMX file."""
     store = _parsed(path, kinds.TMX)
-    held = [{_language(node): node for node in unit.getlanguageNodes()} for unit in store.units]
+    held = [{language_of(node): node for node in unit.getlanguageNodes()} for unit in store.units]
     names = list(dict.fromkeys(name for unit in held for name in unit))
     if not names:
         return
@@ -59,21 +61,23 @@ def _tmx_units(path: Path, languages: ColumnChooser) -> Iterator[tuple[str, str]
             yield tuple(_segment(unit[names[side]]) for side in (left, right))  # pyright: ignore[reportReturnType]
 
 
-def _language(node: Any) -> str:
-    return node.get("{http://www.w3.org/XML/1998/namespace}lang") or node.get("lang") or ""
+def language_of(variant: Any) -> str:
+    """Return the language of an element `tuv` of TMX; "" where it names none."""
+    return variant.get(LANGUAGE) or variant.get("lang") or ""
 
 
 def _segment(node: Any) -> str:
-    """Return the text of a segment, without the codes of its formatting (TMX 1.4b, section 2.2)."""
+    """Return the text of the segment of an element `tuv`; "" where it has none."""
     segment = node.find("{*}seg")
-    return "" if segment is None else "".join(_text(segment))
+    return "" if segment is None else "".join(texts_of(segment))
 
 
-def _text(element: Any) -> Iterator[str]:
+def texts_of(element: Any) -> Iterator[str]:
+    """Yield the text of a segment, without the codes of its formatting (TMX 1.4b, section 2.2)."""
     yield element.text or ""
     for child in element:
         if isinstance(child.tag, str) and child.tag.rpartition("}")[2] not in CODES:
-            yield from _text(child)
+            yield from texts_of(child)
         yield child.tail or ""
 
 

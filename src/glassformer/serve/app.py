@@ -19,8 +19,8 @@ from glassformer.serve.schemas import LibreRequest, Status
 from glassformer.serve.service import Service
 from glassformer.serve.strict import invalid
 from glassformer.serve.website import add_website
-from glassformer.serve.work.messages import Failure, Settings
-from glassformer.serve.work.pool import Pool
+from glassformer.serve.workers.messages import Failure, Settings
+from glassformer.serve.workers.pool import Pool
 
 ABOUT = "Translates with runs of glassformer, and shows where they looked. Each error is a code and a sentence."
 CODES = {400: "invalid", 404: "not_found", 405: "wrong_method", 413: "too_large"}
@@ -53,7 +53,7 @@ class Server:
 
     @property
     def is_ready(self) -> bool:
-        """Whether new work is taken on, and can be done."""
+        """Return whether new work is taken on, and can be done."""
         return self.service.is_ready and not self.guard.draining
 
     def _pool(self, run: ServedRun) -> Pool:

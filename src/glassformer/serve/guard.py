@@ -1,7 +1,7 @@
-"""What every request passes before it reaches a route, as an ASGI application around the others.
+"""Check every request before it reaches a route, as an ASGI application around the others.
 
-It refuses hosts, origins, headers and bodies that are not allowed, asks for the key, ends what its client has left,
-adds the headers of safety, and writes the log. It counts a body as it arrives, and hands it on whole.
+The guard refuses hosts, origins, headers and bodies that are not allowed, asks for the key, ends what its client has
+left, adds the headers of safety, and writes the log. It counts a body as it arrives, and hands it on whole.
 """
 
 import asyncio
@@ -24,7 +24,7 @@ from glassformer.errors import printable
 from glassformer.serve.config import ServeConfig
 from glassformer.serve.keys import KeyFile
 from glassformer.serve.meters import Meters
-from glassformer.serve.work.messages import Failure
+from glassformer.serve.workers.messages import Failure
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
@@ -72,7 +72,7 @@ log = logging.getLogger("glassformer.serve")
 
 @dataclass
 class Visit:
-    """What is known of a request, for its log line and its limits; a route finds it in the scope's state."""
+    """Keep what is known of a request, for its log line and its limits. A route finds it in the scope's state."""
 
     id: str = field(default_factory=lambda: secrets.token_hex(6))
     key: str = ""

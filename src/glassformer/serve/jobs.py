@@ -18,13 +18,14 @@ from xml.parsers import expat
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import StreamingResponse
 
+from glassformer.pairs.memories import LANGUAGE, language_of, texts_of
 from glassformer.serve.guard import Visit
 from glassformer.serve.languages import ServedRun
 from glassformer.serve.schemas import Choosing, Failure, Job, JobState
 from glassformer.serve.service import Service
 from glassformer.serve.strict import read_form
-from glassformer.serve.work import messages
-from glassformer.serve.work.messages import Failure as Refusal
+from glassformer.serve.workers import messages
+from glassformer.serve.workers.messages import Failure as Refusal
 
 AT_ONCE = 32
 """Lines of a job that are translated at a time, so that a stop loses little and nobody waits long."""
@@ -36,9 +37,6 @@ MOST_LOSSES = 3
 """Workers that may be lost over the same lines: those lines may be what ends them."""
 DEEPEST, MOST_ELEMENTS = 100, 1_000_000
 """Most elements of a TMX file within one another, and in all: a tree takes a hundred bytes for each."""
-LANGUAGE = "{http://www.w3.org/XML/1998/namespace}lang"
-CODES = ("bpt", "ept", "it", "ph", "ut")
-"""Elements of a TMX segment that hold codes of formatting, not text."""
 Kind = Literal["text", "tmx"]
 
 
@@ -304,22 +302,13 @@ def _units(tree: ElementTree.Element, source: str) -> Iterator[tuple[ElementTree
 
 def _is_language(variant: ElementTree.Element, code: str) -> bool:
     """Return whether a variant is in a language, or in one of its regions: en-GB is en. Any is, where none is known."""
-    own = (variant.get(LANGUAGE) or variant.get("lang") or "").lower()
+    own = language_of(variant).lower()
     return not code or own == code.lower() or own.partition("-")[0] == code.lower()
 
 
 def _lines_of_tmx(data: bytes, source: str) -> list[str]:
     """Return the segments of a TMX file in the source language."""
-    return [" ".join("".join(_text(segment)).split()) for _, segment in _units(_read_tmx(data), source)]
-
-
-def _text(element: ElementTree.Element) -> Iterator[str]:
-    """Yield the text of a segment without the codes of its formatting (TMX 1.4b, section 2.2)."""
-    yield element.text or ""
-    for child in element:
-        if child.tag not in CODES:
-            yield from _text(child)
-        yield child.tail or ""
+    return [" ".join("".join(texts_of(segment)).split()) for _, segment in _units(_read_tmx(data), source)]
 
 
 def _with_translations(tree: ElementTree.Element, run: ServedRun, translations: Sequence[str]) -> bytes:

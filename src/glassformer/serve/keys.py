@@ -48,7 +48,7 @@ class KeyFile:
         self._path = path
         self._looked_at = -LOOKED_AT_EVERY
         self._known: tuple[tuple[int, int, int] | None, list[Key]] = (None, [])
-        """What told that the file was as it is, and its keys."""
+        """Keep the signs by which a change of the file is seen, and its keys."""
         self._refresh()
 
     def name_of(self, given: str | None) -> str | None:
@@ -105,12 +105,12 @@ def _digest(given: str) -> str:
 
 
 class Allowance:
-    """How many characters each client may still have translated: so many a minute, of which a minute's are saved up."""
+    """Count the characters that each client may still have translated: so many a minute, and one minute's at most."""
 
     def __init__(self, chars_per_minute: int) -> None:
         self._most = chars_per_minute
         self._left: dict[str, tuple[float, float]] = {}
-        """What each has left, and when that was."""
+        """Keep what each client has left, and when that was."""
 
     def take(self, client: str, chars: int, now: float) -> float:
         """Take characters off; return the seconds after which there are enough, 0 if there were."""

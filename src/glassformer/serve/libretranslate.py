@@ -14,8 +14,8 @@ from glassformer.serve.languages import ServedRun, name_of
 from glassformer.serve.schemas import DetectedLanguage, Failure, Language, LibreAnswer, LibreRequest, Status
 from glassformer.serve.service import Service
 from glassformer.serve.strict import StrictRoute, content_type, invalid, read_form, read_json
-from glassformer.serve.work import messages
-from glassformer.serve.work.messages import Failure as Refusal
+from glassformer.serve.workers import messages
+from glassformer.serve.workers.messages import Failure as Refusal
 
 AUTO = "auto"
 UNTRANSLATED = ("script", "style", "code", "pre", "textarea")

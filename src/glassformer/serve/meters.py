@@ -1,12 +1,12 @@
-"""What the server counts, for Prometheus."""
+"""Count what the server does, for Prometheus."""
 
 import time
 from collections.abc import Mapping
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
-from glassformer.serve.work.messages import Measured
-from glassformer.serve.work.pool import Pool
+from glassformer.serve.workers.messages import Measured
+from glassformer.serve.workers.pool import Pool
 
 SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 LINES = (1, 2, 4, 8, 16, 32, 64, 128, 256)

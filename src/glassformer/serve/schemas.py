@@ -25,7 +25,7 @@ class Failure(Closed):
     """The answer of every route to a request that it didn't do."""
 
     error: str
-    """What is wrong, in one sentence. It never holds text of the request."""
+    """Say in one sentence what is wrong, without text of the request."""
     code: str
     """The same as one word for programs: too_long, unauthorized, busy, deadline and so on; docs/howto/serve.md."""
 
@@ -154,7 +154,7 @@ class Piece(Closed):
     """A piece of a translation: a token of the vocabulary."""
 
     piece: str
-    """As it stands in the vocabulary: ▁ begins a word."""
+    """Name it as the vocabulary does: ▁ begins a word."""
     probability: Probability
 
 

@@ -113,6 +113,7 @@ class WebServer(uvicorn.Server):
         config = server.config
         self._served = server
         self._drain_until: float | None = None
+        keep_alive: Any = config.keep_alive_seconds  # declared as int, and handed to asyncio, which takes fractions
         super().__init__(
             uvicorn.Config(
                 server.guard,
@@ -124,7 +125,7 @@ class WebServer(uvicorn.Server):
                 access_log=False,
                 proxy_headers=False,
                 server_header=False,
-                timeout_keep_alive=config.keep_alive_seconds,  # type: ignore[arg-type]
+                timeout_keep_alive=keep_alive,
                 timeout_graceful_shutdown=LAST_WORDS,
                 h11_max_incomplete_event_size=8 * config.max_header_bytes,
             )

@@ -1,4 +1,4 @@
-"""What the routes share: the runs, their workers, the limits, and the way from a request to its answer."""
+"""Hold what the routes share: the runs, their workers, the limits, and the way from a request to its answer."""
 
 import math
 import re
@@ -14,8 +14,8 @@ from glassformer.serve.keys import Allowance
 from glassformer.serve.languages import ServedRun
 from glassformer.serve.meters import Meters
 from glassformer.serve.schemas import AttentionWanted, Choosing
-from glassformer.serve.work.messages import Answer, Event, Facts, Failure, Request
-from glassformer.serve.work.pool import Pool
+from glassformer.serve.workers.messages import Answer, Event, Facts, Failure, Request
+from glassformer.serve.workers.pool import Pool
 
 _ENDS = re.compile(r"[\n\r\0]")
 
@@ -35,7 +35,7 @@ class Service:
 
     @property
     def is_ready(self) -> bool:
-        """Whether each run has a worker that is ready, which has translated something."""
+        """Return whether each run has a worker that is ready, which has translated something."""
         return all(pool.ready is not None for pool in self.pools.values())
 
     # Which run

@@ -12,7 +12,7 @@ from starlette.exceptions import HTTPException
 from glassformer.decoding import decode_strictly
 from glassformer.errors import closest
 from glassformer.serve import schemas
-from glassformer.serve.work.messages import Failure
+from glassformer.serve.workers.messages import Failure
 
 
 def _fields(model: type) -> Iterable[str]:

@@ -21,9 +21,9 @@ from glassformer.serve.schemas import (
 )
 from glassformer.serve.service import Service, facts_of
 from glassformer.serve.strict import StrictRoute
-from glassformer.serve.work import messages
-from glassformer.serve.work.messages import Answer
-from glassformer.serve.work.messages import Failure as Refusal
+from glassformer.serve.workers import messages
+from glassformer.serve.workers.messages import Answer
+from glassformer.serve.workers.messages import Failure as Refusal
 
 FAILURES: dict[int | str, dict[str, Any]] = {
     status: {"model": Failure} for status in (400, 401, 403, 413, 415, 429, 500, 503)

@@ -142,29 +142,20 @@ def test_classes_experts_and_other_products_are_no_attention():
     assert not captured.unseen
 
 
-@pytest.fixture(scope="module")
-def foreign() -> Callable[[Tensor], Tensor]:
-    """An operator of another library."""
-    library = torch.library.Library("glassformer_test", "DEF")
-    library.define("_flash_attn_forward(Tensor x) -> Tensor")
-    library.impl("_flash_attn_forward", torch.clone, "CompositeExplicitAutograd")
-    yield torch.ops.glassformer_test._flash_attn_forward
-    library._destroy()
-
-
-def test_operators_of_other_libraries_are_named(foreign):
-    class Foreign(nn.Module):
-        def __init__(self, operator: Callable[[Tensor], Tensor]) -> None:
+def test_operators_that_are_not_recorded_are_named():
+    class Own(nn.Module):
+        def __init__(self, operator: Callable[..., tuple[Tensor, ...]]) -> None:
             super().__init__()
             self.operator = operator
 
         def forward(self, x: Tensor) -> Tensor:
-            return self.operator(x)
+            return self.operator(x, x, x)[0]
 
-    for operator in (foreign, foreign.default):
-        model = nn.Sequential(Foreign(operator))
+    packet = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
+    for operator in (packet, packet.default):
+        model = nn.Sequential(Own(operator))
         with (
-            pytest.warns(UserWarning, match=r"attention of 0 \(glassformer_test::_flash_attn_forward\)"),
+            pytest.warns(UserWarning, match=r"attention of 0 \(aten::_scaled_dot_product_flash_attention_for_cpu\)"),
             capture(model),
         ):
-            model(torch.randn(B, L, E))
+            model(torch.randn(B, H, L, D))

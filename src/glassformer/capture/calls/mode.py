@@ -87,7 +87,7 @@ _CALLERS: set[nn.Module] = set()
 
 
 class _Thread(threading.local):
-    """What each thread has of its own."""
+    """Hold what is apart for each thread."""
 
     modes = 0
     """Number of modes that are on."""

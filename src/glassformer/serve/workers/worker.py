@@ -1,6 +1,6 @@
 """A worker: a process that owns a model, and batches for it.
 
-`python -m glassformer.serve.work.worker` reads messages from its standard input and writes its own to what was its
+`python -m glassformer.serve.workers.worker` reads messages from its standard input and writes its own to what was its
 standard output. One thread reads. The others compute, each a batch or a step at a time, and share out torch's threads
 as `glassformer.generation.batches` does. It ends where its input ends, so that none stays without a server. It takes no
 notice of signals that a terminal or a service manager sends to all processes.
@@ -32,10 +32,10 @@ from glassformer.generation.search import Hypothesis
 from glassformer.generation.translator import Translation, Translator, ids_of_prefixes, translation_of
 from glassformer.insight.heads import Head, read_heads
 from glassformer.run.names import HEADS
-from glassformer.serve.work import messages
-from glassformer.serve.work.answers import as_probability, line_answer, packed, wants_of
-from glassformer.serve.work.batching import Line, Lines, Steps, Task, Turns
-from glassformer.serve.work.messages import Facts, Failure
+from glassformer.serve.workers import messages
+from glassformer.serve.workers.answers import as_probability, line_answer, packed, wants_of
+from glassformer.serve.workers.batching import Line, Lines, Steps, Task, Turns
+from glassformer.serve.workers.messages import Facts, Failure
 from glassformer.text.tokenizer import EOS
 from glassformer.transformer.model import count_parameters
 

@@ -59,9 +59,9 @@ class Lines(Task):
     alone: bool = False
     """Its batches hold no lines of others."""
     found: list[list[Hypothesis]] = field(default_factory=list)
-    """What was found for each line."""
+    """Hold what was found for each line."""
     finish: Callable[[], None] = _nothing
-    """What to do once nothing is missing."""
+    """Do what remains once nothing is missing."""
 
     def put(self, lines: list[Line]) -> None:
         """Add the lines to search for."""
@@ -97,7 +97,7 @@ class Turns:
         self._shares = shares
         self._tasks: deque[Task] = deque()
         self.first = self.last = 0.0
-        """When the first of the tasks that wait came, and the last one."""
+        """Keep when the first of the tasks that wait came, and the last one."""
 
     def __len__(self) -> int:
         return len(self._tasks)

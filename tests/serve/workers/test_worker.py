@@ -20,8 +20,8 @@ from glassformer.generation.kernels.quantized import can_quantize
 from glassformer.generation.translator import Translator
 from glassformer.page.report import page
 from glassformer.serve.schemas import AlternativesAnswer, TranslateAnswer
-from glassformer.serve.work import answers, messages, worker
-from glassformer.serve.work.messages import (
+from glassformer.serve.workers import answers, messages, worker
+from glassformer.serve.workers.messages import (
     Alternatives,
     Answer,
     Cancel,
@@ -32,7 +32,7 @@ from glassformer.serve.work.messages import (
     Stream,
     Translate,
 )
-from glassformer.serve.work.worker import Worker, is_exact
+from glassformer.serve.workers.worker import Worker, is_exact
 
 SETTINGS = messages.Settings("", "cpu", "float32", 1, 0.02, 400, 64, True)
 LINES = ["the cat sat on the mat", "a dog", "", "on a log", "the dog and a cat sat on a log", "cat"]
@@ -43,7 +43,7 @@ pytestmark = pytest.mark.usefixtures("unchecked")
 class Desk:
     """A worker, and what it has sent."""
 
-    worker: Worker
+    worker: Worker = field(init=False)
     sent: list[Any] = field(default_factory=list)
     changed: threading.Condition = field(default_factory=threading.Condition)
 
@@ -75,7 +75,7 @@ def desk(run) -> Iterator[Callable[..., Desk]]:
 
     def make(translator: Translator | None = None, threads: int = 1, **changes: Any) -> Desk:
         torch.set_num_threads(threads)
-        made = Desk(None)  # type: ignore[arg-type]
+        made = Desk()
         translator = translator or Translator.load(run, "cpu", "float32")
         settings = structs.replace(SETTINGS, **changes)
         made.worker = Worker(translator, settings, made.send)

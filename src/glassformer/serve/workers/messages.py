@@ -11,7 +11,7 @@ HEAD = struct.Struct("<I")
 
 
 class Settings(Struct, frozen=True):
-    """How a worker loads its run, and how much it does at once. It is the first frame."""
+    """Tell a worker how to load its run, and how much to do at once. It is the first frame."""
 
     run: str
     """The run folder."""
@@ -130,7 +130,7 @@ class Failure(Exception):
 
 
 class Measured(Struct, frozen=True, tag=True):
-    """What a batch came to, for the metrics."""
+    """Tell what a batch came to, for the metrics."""
 
     lines: int
     requests: int

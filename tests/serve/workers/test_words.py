@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from glassformer.serve.work.words import words_of
+from glassformer.serve.workers.words import words_of
 from glassformer.text.tokenizer import SubwordTokenizer, SymbolTokenizer
 
 LINES = ["the cat sat on the mat", "猫坐在垫子上。", "Grüße, „Welt!“ 3.5-", "カタカナ and 漢字"] * 4

@@ -5,7 +5,7 @@ import time
 import pytest
 
 from glassformer.generation.config import SearchConfig
-from glassformer.serve.work.batching import Line, Lines, Steps, Turns
+from glassformer.serve.workers.batching import Line, Lines, Steps, Turns
 
 GREEDY, WIDE = SearchConfig(beam=1), SearchConfig(beam=5)
 

@@ -15,8 +15,8 @@ from glassformer.generation.translator import Translation, Translator, translati
 from glassformer.insight.heads import Head
 from glassformer.page.inspection import choose_want
 from glassformer.page.report import MOST_WEIGHTS, page
-from glassformer.serve.work.messages import Facts
-from glassformer.serve.work.words import words_of
+from glassformer.serve.workers.messages import Facts
+from glassformer.serve.workers.words import words_of
 from glassformer.text.tokenizer import EOS
 
 TILES = 64

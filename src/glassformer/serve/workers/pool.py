@@ -12,8 +12,18 @@ from typing import Any
 from msgspec import Struct
 
 from glassformer.errors import GlassformerError
-from glassformer.serve.work import messages
-from glassformer.serve.work.messages import Answer, Broken, Cancel, Event, Failure, Measured, Ready, Refused, Settings
+from glassformer.serve.workers import messages
+from glassformer.serve.workers.messages import (
+    Answer,
+    Broken,
+    Cancel,
+    Event,
+    Failure,
+    Measured,
+    Ready,
+    Refused,
+    Settings,
+)
 
 GRACE = 30.0
 """Seconds after its time is up by which a worker must have given up a request. Then it hangs, and is replaced."""
@@ -57,7 +67,7 @@ class Pool:
 
     @property
     def ready(self) -> Ready | None:
-        """What the workers are, if at least one of them is ready."""
+        """Return what a worker told as it became ready; None while none is."""
         return next((worker.ready for worker in self._workers if worker.ready is not None), None)
 
     @property
@@ -148,7 +158,7 @@ class _Worker:
         """Start the process and wait until it is ready; GlassformerError says why it can't be."""
         path = os.pathsep.join(part for part in sys.path if part)
         self._process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-P", "-m", "glassformer.serve.work.worker"),
+            *(sys.executable, "-P", "-m", "glassformer.serve.workers.worker"),
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             env={**os.environ, "PYTHONPATH": path},
