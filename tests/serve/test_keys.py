@@ -1,4 +1,4 @@
-"""Keys: made once, kept as hashes, withdrawn by removing an entry; and the characters that each may use."""
+"""Keys: made once, kept as hashes, withdrawn by removing an entry."""
 
 import json
 import os
@@ -9,7 +9,7 @@ import pytest
 
 from glassformer.errors import ConfigError, DataError
 from glassformer.serve import keys
-from glassformer.serve.keys import Allowance, KeyFile, add_key
+from glassformer.serve.keys import KeyFile, add_key
 
 
 @pytest.fixture
@@ -79,22 +79,3 @@ def test_wrong_names_and_files_are_said(path, tmp_path):
         path.write_text(damage, encoding="utf-8")
         with pytest.raises(DataError, match="is damaged, or not of glassformer"):
             KeyFile(path)
-
-
-def test_characters_are_saved_up_for_a_minute_at_most():
-    allowance = Allowance(60)
-    assert allowance.take("a", 50, now=100.0) == 0.0
-    assert allowance.take("a", 20, now=100.0) == pytest.approx(10.0), "10 are left, and one comes each second"
-    assert allowance.take("b", 60, now=100.0) == 0.0
-    assert allowance.take("a", 20, now=110.0) == 0.0
-    assert allowance.take("a", 61, now=10_000.0) == 0.0, "who asks for more than a minute's goes into debt"
-    assert allowance.take("a", 1, now=10_000.0) == pytest.approx(2.0)
-    assert Allowance(0).take("a", 10**9, now=0.0) == 0.0
-
-
-def test_clients_without_debt_are_forgotten(monkeypatch):
-    monkeypatch.setattr(keys, "MOST_CLIENTS", 100)
-    allowance = Allowance(60)
-    for n in range(1000):
-        assert allowance.take(str(n), 60, now=float(n)) == 0.0
-    assert len(allowance._left) < 170

@@ -11,7 +11,9 @@ from starlette.exceptions import HTTPException
 
 from glassformer.serve import jobs, libretranslate, translating
 from glassformer.serve.config import ServeConfig
-from glassformer.serve.guard import LIVE, READY, STATUS, Guard, failure_headers
+from glassformer.serve.guard.guard import Guard
+from glassformer.serve.guard.paths import LIVE, READY
+from glassformer.serve.guard.sending import STATUS, failure_headers
 from glassformer.serve.keys import KeyFile
 from glassformer.serve.languages import ServedRun
 from glassformer.serve.meters import Meters

@@ -22,8 +22,6 @@ from glassformer.files import open_own, write_json
 
 PREFIX = "gf_"
 NAME = re.compile(r"[\w.@-]{1,64}")
-MOST_CLIENTS = 10_000
-"""Clients that are remembered before those are forgotten that have all their characters again."""
 LOOKED_AT_EVERY = 1.0
 """Seconds after which the file is looked at again."""
 
@@ -102,28 +100,3 @@ def _read(path: Path) -> list[Key]:
 
 def _digest(given: str) -> str:
     return hashlib.sha256(given.encode(errors="replace")).hexdigest()
-
-
-class Allowance:
-    """Count the characters that each client may still have translated: so many a minute, and one minute's at most."""
-
-    def __init__(self, chars_per_minute: int) -> None:
-        self._most = chars_per_minute
-        self._left: dict[str, tuple[float, float]] = {}
-        """Keep what each client has left, and when that was."""
-
-    def take(self, client: str, chars: int, now: float) -> float:
-        """Take characters off; return the seconds after which there are enough, 0 if there were."""
-        if not self._most:
-            return 0.0
-        if len(self._left) > MOST_CLIENTS:  # those who have saved up a whole minute again needn't be remembered
-            self._left = {name: one for name, one in self._left.items() if self._now(one, now) < self._most}
-        left = self._now(self._left.get(client, (float(self._most), now)), now)
-        if left < min(chars, self._most):
-            return (min(chars, self._most) - left) * 60 / self._most
-        self._left[client] = left - chars, now
-        return 0.0
-
-    def _now(self, one: tuple[float, float], now: float) -> float:
-        left, then = one
-        return min(float(self._most), left + (now - then) * self._most / 60)

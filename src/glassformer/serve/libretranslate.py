@@ -9,7 +9,7 @@ from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse
 from pydantic import ValidationError
 
-from glassformer.serve.guard import Visit
+from glassformer.serve.guard.visits import Visit
 from glassformer.serve.languages import ServedRun, name_of
 from glassformer.serve.schemas import DetectedLanguage, Failure, Language, LibreAnswer, LibreRequest, Status
 from glassformer.serve.service import Service

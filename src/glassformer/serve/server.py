@@ -18,7 +18,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from glassformer.errors import ConfigError
 from glassformer.serve.app import Server
 from glassformer.serve.config import ServeConfig
-from glassformer.serve.guard import log
+from glassformer.serve.guard.visits import log
 from glassformer.serve.languages import ServedRun
 
 LAST_WORDS = 2

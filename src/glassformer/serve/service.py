@@ -9,8 +9,8 @@ from typing import Any
 from glassformer.errors import printable
 from glassformer.generation.config import SearchConfig
 from glassformer.serve.config import ServeConfig
-from glassformer.serve.guard import Visit
-from glassformer.serve.keys import Allowance
+from glassformer.serve.guard.allowance import Allowance
+from glassformer.serve.guard.visits import Visit
 from glassformer.serve.languages import ServedRun
 from glassformer.serve.meters import Meters
 from glassformer.serve.schemas import AttentionWanted, Choosing

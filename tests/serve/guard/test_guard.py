@@ -7,7 +7,8 @@ import time
 
 import pytest
 
-from glassformer.serve.guard import LIBRE, SAFETY
+from glassformer.serve.guard.paths import LIBRE
+from glassformer.serve.guard.sending import SAFETY
 from glassformer.serve.keys import add_key
 
 ASK = {"q": "the cat", "source": "en", "target": "de"}
