@@ -5,8 +5,10 @@ import http.client
 import json
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -109,10 +111,39 @@ def run_live(config: ServeConfig) -> Iterator[Live]:
     assert not thread.is_alive()
 
 
+@contextmanager
+def run_beside(live: Live, **settings: Any) -> Iterator[Live]:
+    """Run another server with other settings, and the same workers: to start those takes seconds."""
+    config = replace(live.server.config, **settings)
+    server = Server(config, open_runs(config.run, config.languages))
+    server.pools.update(live.server.pools)
+    server.service.pools.update(live.server.pools)
+    web = WebServer(server)
+    with listen("127.0.0.1", 0) as listening:
+        serving = asyncio.run_coroutine_threadsafe(web.serve_on(listening), live.loop)
+        while not web.started:
+            time.sleep(0.01)
+        yield Live(listening.getsockname()[1], server, live.loop, web)
+        web.should_exit = True
+        serving.result(30)
+
+
 @pytest.fixture(scope="session")
 def live(run) -> Iterator[Live]:
     """A server with one worker, on a free port of this machine."""
     yield from run_live(ServeConfig(run=(run,), precision="float32", share_batches=True, threads=2, gather_ms=30.0))
+
+
+@pytest.fixture(scope="session")
+def served() -> Callable[[ServeConfig], AbstractContextManager[Live]]:
+    """Runs a server of one's own."""
+    return contextmanager(run_live)
+
+
+@pytest.fixture(scope="session")
+def beside() -> Callable[..., AbstractContextManager[Live]]:
+    """Runs a server with other settings beside one that is at work."""
+    return run_beside
 
 
 # Without sockets and workers

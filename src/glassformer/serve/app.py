@@ -96,7 +96,7 @@ class Server:
         app.include_router(libretranslate.make_router(self.service))
         app.include_router(translating.make_router(self.service))
         app.include_router(jobs.make_router(self.service, self.jobs))
-        add_website(app)
+        add_website(app, has_keys=self.config.keys is not None)
         self._add_operation(app)
         original = app.openapi
 
@@ -180,7 +180,8 @@ def as_page(described: Mapping[str, Any]) -> str:
             parts.append(f"<tr><td><code>{_text(field)}</code><td>{_type(one)}<td>{_text(note)}")
         parts.append("</table>")
     head = '<!doctype html><html lang="en"><meta charset="utf-8"><title>glassformer: routes</title>'
-    return f'{head}<meta name="viewport" content="width=device-width">{"".join(parts)}</html>'
+    head += '<meta name="viewport" content="width=device-width"><link rel="icon" href="data:,">'
+    return f"{head}{''.join(parts)}</html>"
 
 
 def _answer(route: Mapping[str, Any]) -> Mapping[str, Any]:

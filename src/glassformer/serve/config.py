@@ -44,9 +44,11 @@ class ServeConfig:
     """CPU threads of each process. Left out: torch's choice."""
 
     keys: Path | None = None
-    """File of API keys. With it every request needs a key, but those for the page at / and for /health/live."""
+    """File of API keys. With it every request needs a key, but for /health/live. People sign in with theirs at /."""
     new_key: Annotated[str, Flag("NAME")] | None = None
     """Make a key of this name, add it to the file --keys, print it once, and end."""
+    session_hours: Positive = 12.0
+    """Hours after which who has signed in on the page must give the key again."""
     allow_host: Annotated[tuple[str, ...], Flag("NAME")] = ()
     """Names by which the server may be called, besides localhost and addresses in numbers. Other names are refused:
     that keeps a web page from reaching it by a name of its own."""
@@ -79,6 +81,8 @@ class ServeConfig:
     """Most requests of a run that wait or are worked on; then comes 503."""
     max_chars_per_minute: Natural = 1_000_000
     """Most characters a minute for each key, or without keys for each client's address; 0: any number."""
+    max_sign_ins_per_minute: Natural = 60
+    """Most attempts to sign in a minute from each client's address; 0: any number."""
     max_connections: Count = 512
     """Most connections at a time."""
     max_headers: Count = 100

@@ -51,12 +51,15 @@ class KeyFile:
 
     def name_of(self, given: str | None) -> str | None:
         """Return the name of the key that was given; None where it is none of these, or the file can't be read now."""
+        return self.name_of_hash(hash_of(given or ""))
+
+    def name_of_hash(self, given: str) -> str | None:
+        """Return the name of the key that has this hash; None where it is none of these, or the file can't be read."""
         try:
             self._refresh()
         except (DataError, OSError):
             return None
-        digest = _digest(given or "")
-        names = [key.name for key in self._known[1] if hmac.compare_digest(key.sha256, digest)]
+        names = [key.name for key in self._known[1] if hmac.compare_digest(key.sha256, given)]
         return names[0] if names else None
 
     def _refresh(self) -> None:
@@ -87,7 +90,7 @@ def add_key(path: Path, name: str) -> str:
         os.close(open_own(path, os.O_WRONLY | os.O_CREAT, error=DataError))
         path.chmod(0o600)
     mode = stat.S_IMODE(path.stat().st_mode)  # that of whoever runs the server, who may be another user
-    write_json(path, to_builtins(_File([*keys, Key(name, _digest(given))])))
+    write_json(path, to_builtins(_File([*keys, Key(name, hash_of(given))])))
     path.chmod(mode)
     return given
 
@@ -98,5 +101,6 @@ def _read(path: Path) -> list[Key]:
     return read_json(path, _File, error=DataError).keys
 
 
-def _digest(given: str) -> str:
+def hash_of(given: str) -> str:
+    """Return the hash of a key, or of another secret that is random."""
     return hashlib.sha256(given.encode(errors="replace")).hexdigest()

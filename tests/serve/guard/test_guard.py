@@ -194,17 +194,17 @@ def keys(tmp_path):
     return path, add_key(path, "alice")
 
 
+READ = [
+    *("/static/x/serve/web/main.js", "/languages", "/health", "/health/ready", "/metrics", "/docs/", "/openapi.json"),
+    *("/v1/runs", "/v1/jobs/1", "/frontend/settings", "/nothing", "/health/live/", "//health/live", "/sign-in/", "//"),
+]
+POSTED = [
+    *("/translate", "/detect", "/v1/translate", "/v1/translate/stream", "/v1/alternatives", "/v1/jobs", "/static/"),
+]
 ROUTES = [
-    *[("GET", path) for path in ("/languages", "/health", "/health/ready", "/metrics", "/docs", "/openapi.json")],
-    *[("GET", "/v1/runs"), ("GET", "/v1/jobs/1"), ("GET", "/frontend/settings"), ("GET", "/nothing")],
-    *[("POST", path) for path in ("/translate", "/v1/translate", "/v1/translate/stream", "/v1/alternatives")],
-    *[
-        ("POST", "/v1/jobs"),
-        ("DELETE", "/v1/jobs/1"),
-        ("OPTIONS", "/translate"),
-        ("GET", "/health/live/"),
-        ("GET", "//health/live"),
-    ],
+    *(("GET", path) for path in READ),
+    *(("POST", path) for path in POSTED),
+    *(("DELETE", "/v1/jobs/1"), ("OPTIONS", "/translate")),
 ]
 
 

@@ -11,6 +11,9 @@ from glassformer.serve.guard.asgi import Scope
 from glassformer.serve.guard.paths import LIBRE
 
 MOST_KEY_CHARS = 256
+CHALLENGE = {"www-authenticate": 'Bearer realm="key"'}
+"""Says that a key is needed, to who can't be asked for a name and a password."""
+BASIC_CHALLENGE = {"www-authenticate": 'Basic realm="any name, and the key as password", charset="UTF-8"'}
 _KEY_OF_FORM = re.compile(rb'name="api_key"\r\n\r\n([^\r\n]{1,256})\r\n')
 
 
@@ -40,6 +43,16 @@ def given_key(headers: dict[str, str], body: bytes) -> str | None:
             key = found.get("api_key") if isinstance(found, dict) else None
             return key[:MOST_KEY_CHARS] if isinstance(key, str) else None
     return None
+
+
+def challenge(headers: dict[str, str]) -> dict[str, str]:
+    """Return the header field that says how to give a key. For one of them a browser asks by itself, above the page."""
+    return CHALLENGE if is_of_page(headers) else BASIC_CHALLENGE
+
+
+def is_of_page(headers: dict[str, str]) -> bool:
+    """Return whether a script of the page makes a request, which says so as scripts of many pages do."""
+    return "x-requested-with" in headers
 
 
 def content_kind(headers: dict[str, str]) -> str:

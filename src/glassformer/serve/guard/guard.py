@@ -9,11 +9,12 @@ import time
 
 from glassformer.serve.config import ServeConfig
 from glassformer.serve.guard.asgi import Application, Message, Receive, Scope, Send
-from glassformer.serve.guard.credentials import given_key, may_have_key_in_body
+from glassformer.serve.guard.credentials import challenge, given_key, may_have_key_in_body
 from glassformer.serve.guard.hosts import Hosts
 from glassformer.serve.guard.limits import check_encoding, read_body, read_headers
-from glassformer.serve.guard.paths import ALWAYS, JOBS, LIBRE, LIVE, STATIC
+from glassformer.serve.guard.paths import ALWAYS, JOBS, LIBRE, LIVE, PAGES, SIGN_IN, SIGN_OUT
 from glassformer.serve.guard.sending import Left, Sending
+from glassformer.serve.guard.sign_in import SignIn
 from glassformer.serve.guard.visits import LEFT, Visit, known_method, log_error, log_visit
 from glassformer.serve.keys import KeyFile
 from glassformer.serve.meters import Meters
@@ -30,6 +31,7 @@ class Guard:
         self._inner = inner
         self._config = config
         self._keys = keys
+        self._sign_in = None if keys is None else SignIn(config, keys)
         self._meters = meters
         self._hosts = Hosts(config)
         self.draining = False
@@ -41,7 +43,7 @@ class Guard:
         if scope["type"] != "http":
             await self._inner(scope, receive, send)
             return
-        visit, began = Visit(), time.monotonic()
+        visit, began = Visit(key=str((scope.get("client") or ("", 0))[0])), time.monotonic()
         scope.setdefault("state", {})["visit"] = visit
         sending = Sending(send, visit, self._config.slow_seconds, self._hosts.answer_headers(scope))
         counts = scope["path"] not in ALWAYS
@@ -51,11 +53,12 @@ class Guard:
         finally:
             self.working -= counts
             visit.status = visit.status or LEFT
-            route, seconds = getattr(scope.get("route"), "path", "other"), time.monotonic() - began
-            self._meters.answered(route, known_method(scope["method"]), visit.status, seconds, visit.chars)
-            log_visit(visit, scope["method"], route, seconds, with_text=self._config.log_text)
+            visit.route, seconds = getattr(scope.get("route"), "path", visit.route), time.monotonic() - began
+            self._meters.answered(visit.route, known_method(scope["method"]), visit.status, seconds, visit.chars)
+            log_visit(visit, scope["method"], seconds, with_text=self._config.log_text)
 
     async def _handle(self, scope: Scope, receive: Receive, send: Sending, visit: Visit) -> None:
+        headers: dict[str, str] = {}
         try:
             headers = read_headers(scope, self._config)
             self._hosts.check_host(headers)
@@ -66,13 +69,16 @@ class Guard:
             if self.draining and scope["path"] not in ALWAYS:
                 raise Failure("stopping", "the server is about to end", retry_after=5)
             check_encoding(headers)
-            if not may_have_key_in_body(scope, headers):  # a body of megabytes is read of those who have a key
+            if await self._is_about_signing_in(scope, headers, receive, send, visit):
+                return
+            is_key_in_body = may_have_key_in_body(scope, headers)
+            if not is_key_in_body:  # a body of megabytes is read of those who have a key
                 self._check_key(scope, headers, b"", visit)
             body = await self._body(scope, headers, receive, visit)
-            if not visit.key:
+            if is_key_in_body:
                 self._check_key(scope, headers, body, visit)
         except Failure as failure:
-            await send.failure(failure)
+            await send.failure(failure, challenge(headers) if failure.code == "unauthorized" else {})
             return
         except Left:
             return
@@ -112,17 +118,39 @@ class Guard:
         most = config.max_file_bytes if scope["path"].startswith(JOBS) else config.max_body_bytes
         return await read_body(headers, receive, visit, most=most, seconds=config.slow_seconds)
 
+    async def _is_about_signing_in(
+        self, scope: Scope, headers: dict[str, str], receive: Receive, send: Sending, visit: Visit
+    ) -> bool:
+        """Return whether somebody signs in or out, or has to before there is a page for them, and answer that."""
+        if self._sign_in is None:
+            return False
+        path = scope["path"]
+        if path in (SIGN_IN, SIGN_OUT):
+            visit.route = path
+            await self._sign_in.answer(scope, headers, receive, send, visit)
+            return True
+        if path in PAGES and self._name_of(scope, headers, b"") is None:
+            visit.route = path
+            await self._sign_in.ask(scope, headers, send)
+            return True
+        return False
+
     def _check_key(self, scope: Scope, headers: dict[str, str], body: bytes, visit: Visit) -> None:
         """Raise Failure where keys are needed and none of them was given."""
-        client = scope.get("client") or ("", 0)
-        visit.key = str(client[0])
-        path = scope["path"]
-        if self._keys is None or path in (LIVE, "/") or path.startswith(STATIC):
+        if self._keys is None or scope["path"] == LIVE:
             return
-        name = self._keys.name_of(given_key(headers, body))
+        name = self._name_of(scope, headers, body)
         if name is None:
             raise Failure(
-                "forbidden" if path in LIBRE and "authorization" not in headers else "unauthorized",
+                "forbidden" if scope["path"] in LIBRE and "authorization" not in headers else "unauthorized",
                 "this needs an API key: ask whoever runs the server for one",
             )
         visit.key = name
+
+    def _name_of(self, scope: Scope, headers: dict[str, str], body: bytes) -> str | None:
+        """Return the name of the key that was given, or by which its sender has signed in."""
+        if self._keys is None or self._sign_in is None:
+            return None
+        if given := given_key(headers, body):
+            return self._keys.name_of(given)
+        return self._sign_in.name_of(scope, headers)

@@ -62,9 +62,9 @@ class Sending:
         except TimeoutError:
             raise Left from None
 
-    async def failure(self, failure: Failure) -> None:
+    async def failure(self, failure: Failure, headers: dict[str, str]) -> None:
         """Send what a request failed with before it reached a route, and close the connection."""
-        more = {"content-type": "application/json", "connection": "close"} | failure_headers(failure)
+        more = {"content-type": "application/json", "connection": "close"} | failure_headers(failure) | headers
         body = json.dumps({"error": str(failure), "code": failure.code}).encode()
         await self.whole(STATUS[failure.code], body, more)
 
@@ -78,7 +78,4 @@ class Sending:
 
 def failure_headers(failure: Failure) -> dict[str, str]:
     """Return the header fields that go with a failure."""
-    headers = {} if failure.retry_after is None else {"retry-after": str(failure.retry_after)}
-    if failure.code == "unauthorized":
-        headers["www-authenticate"] = 'Basic realm="glassformer: any name, and the key as password", charset="UTF-8"'
-    return headers
+    return {} if failure.retry_after is None else {"retry-after": str(failure.retry_after)}

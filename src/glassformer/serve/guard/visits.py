@@ -20,7 +20,9 @@ class Visit:
 
     id: str = field(default_factory=lambda: secrets.token_hex(6))
     key: str = ""
-    """Name of its key; without keys the client's address."""
+    """Name of its key; the client's address where there is none, or as long as it isn't known."""
+    route: str = "other"
+    """The route that answers it, of which there are so many: not its path."""
     chars: int = 0
     lines: int = 0
     text: list[str] = field(default_factory=list)
@@ -34,10 +36,10 @@ def known_method(method: str) -> str:
     return method if method in METHODS else "other"
 
 
-def log_visit(visit: Visit, method: str, route: str, seconds: float, *, with_text: bool) -> None:
+def log_visit(visit: Visit, method: str, seconds: float, *, with_text: bool) -> None:
     """Write one line about a request: sizes and durations, and its text only if that is wanted."""
     words = (
-        f"id={visit.id} method={known_method(method)} route={route} status={visit.status} "
+        f"id={visit.id} method={known_method(method)} route={visit.route} status={visit.status} "
         f"lines={visit.lines} chars={visit.chars} bytes_in={visit.received} bytes_out={visit.sent} "
         f"ms={1000 * seconds:.1f} key={printable(visit.key)}"
     )
