@@ -44,6 +44,7 @@ def test_libretranslatepy_works_unchanged(live, expected):
     api = LibreTranslateAPI(f"http://127.0.0.1:{live.port}/")
     assert [api.translate(line, "en", "de") for line in LINES] == expected
     assert api.translate(LINES[0], "auto", "de") == expected[0]
+    assert api.detect(LINES[0]) == [{"confidence": 100, "language": "en"}]
     assert api.languages()[0] == {"code": "en", "name": "English", "targets": ["de"]}
     with pytest.raises(urllib.error.HTTPError) as error:
         api.translate("x", "en", "fr")

@@ -17,7 +17,7 @@ from glassformer.serve.guard.sending import STATUS, failure_headers
 from glassformer.serve.keys import KeyFile
 from glassformer.serve.languages import ServedRun
 from glassformer.serve.meters import Meters
-from glassformer.serve.schemas import LibreRequest, Status
+from glassformer.serve.schemas import DetectRequest, LibreRequest, Status
 from glassformer.serve.service import Service
 from glassformer.serve.strict import invalid
 from glassformer.serve.website import add_website
@@ -102,8 +102,9 @@ class Server:
 
         def openapi() -> dict[str, Any]:
             described = original()
-            schema = LibreRequest.model_json_schema(ref_template="#/components/schemas/{model}")
-            described["components"]["schemas"].setdefault("LibreRequest", schema)
+            for model in (LibreRequest, DetectRequest):  # whose routes read them themselves: JSON or a form
+                schema = model.model_json_schema(ref_template="#/components/schemas/{model}")
+                described["components"]["schemas"].setdefault(model.__name__, schema)
             return described
 
         app.openapi = openapi

@@ -79,6 +79,15 @@ class Service:
             raise Failure("unknown_language", f"source can't be auto for this target: it may be {sources}")
         return runs[0]
 
+    def only_source(self) -> str:
+        """Return the language that all runs translate from."""
+        sources = sorted({source for source, _ in self._pairs})
+        if len(sources) != 1:
+            raise Failure(
+                "unknown_language", f"languages are not detected: name the source, which may be {self._shown(sources)}"
+            )
+        return sources[0]
+
     def _shown(self, names: Any) -> str:
         return printable(", ".join(list(names)[:20])) or "none"
 
