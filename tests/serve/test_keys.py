@@ -1,9 +1,13 @@
 """Keys: made once, kept as hashes, withdrawn by removing an entry."""
 
+import errno
 import json
 import os
 import re
 import stat
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from unittest.mock import Mock
 
 import pytest
 
@@ -79,3 +83,34 @@ def test_wrong_names_and_files_are_said(path, tmp_path):
         path.write_text(damage, encoding="utf-8")
         with pytest.raises(DataError, match="is damaged, or not of glassformer"):
             KeyFile(path)
+
+
+def test_keys_that_are_added_at_the_same_time_are_all_there(path):
+    names = [f"user{n}" for n in range(8)]
+    with ThreadPoolExecutor(8) as adding:
+        made = list(adding.map(partial(add_key, path), names))
+    found = KeyFile(path)
+    assert [found.name_of(key) for key in made] == names
+    assert [one.name for one in path.parent.iterdir()] == ["keys.json"]
+
+
+def test_a_key_that_cannot_be_written_leaves_the_others(path, monkeypatch):
+    full = OSError(errno.ENOSPC, "No space left on device")
+    with monkeypatch.context() as patch:
+        patch.setattr(keys, "format_json", Mock(side_effect=full))
+        with pytest.raises(OSError, match="No space left"):
+            add_key(path, "alice")
+        assert list(path.parent.iterdir()) == []
+    alice = add_key(path, "alice")
+    monkeypatch.setattr(keys, "format_json", Mock(side_effect=full))
+    with pytest.raises(OSError, match="No space left"):
+        add_key(path, "bob")
+    assert KeyFile(path).name_of(alice) == "alice"
+    assert [one.name for one in path.parent.iterdir()] == ["keys.json"]
+
+
+def test_a_link_is_no_file_of_keys_to_add_to(path):
+    path.symlink_to(path.with_name("elsewhere"))
+    with pytest.raises(DataError, match=r"keys\.json must be a file, and is a link"):
+        add_key(path, "alice")
+    assert not path.with_name("elsewhere").exists()

@@ -11,19 +11,25 @@ import re
 import secrets
 import stat
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
-from msgspec import Meta, Struct, to_builtins
+from msgspec import Meta, Struct
+from msgspec.json import encode
+from msgspec.json import format as format_json
 
 from glassformer.decoding import MOST_BYTES, read_json, read_limited
 from glassformer.errors import ConfigError, DataError
-from glassformer.files import open_own, write_json
+from glassformer.files import is_at, open_own, remove_unfinished, replacing, try_lock
 
 PREFIX = "gf_"
 NAME = re.compile(r"[\w.@-]{1,64}")
 LOOKED_AT_EVERY = 1.0
 """Seconds after which the file is looked at again."""
+TRIES, WAIT = 500, 0.01
+"""Attempts to get the lock of the file, and the seconds between two of them."""
 
 
 class Key(Struct, frozen=True, forbid_unknown_fields=True):
@@ -79,20 +85,43 @@ class KeyFile:
 
 
 def add_key(path: Path, name: str) -> str:
-    """Make a key, add its hash to the file, and return it; it can't be read from there."""
+    """Make a key, add its hash to the file, and return it; it can't be read from there.
+
+    Whatever stops it, the file holds all older keys.
+    """
     if not NAME.fullmatch(name):
         raise ConfigError(f"new_key must be a name of at most 64 letters, digits and . _ @ -, got {name!r}")
-    keys = _read(path) if path.exists() else []
-    if any(key.name == name for key in keys):
-        raise ConfigError(f"new_key {name} is in {path} already: choose another name, or remove its entry")
     given = PREFIX + secrets.token_hex(16)
-    if not path.exists():
-        os.close(open_own(path, os.O_WRONLY | os.O_CREAT, error=DataError))
-        path.chmod(0o600)
-    mode = stat.S_IMODE(path.stat().st_mode)  # that of whoever runs the server, who may be another user
-    write_json(path, to_builtins(_File([*keys, Key(name, hash_of(given))])))
-    path.chmod(mode)
+    with _held(path) as mode:
+        remove_unfinished(path.parent, path.name)
+        keys = _read(path)
+        if any(key.name == name for key in keys):
+            raise ConfigError(f"new_key {name} is in {path} already: choose another name, or remove its entry")
+        with replacing(path) as file:
+            Path(file.name).chmod(mode)
+            file.write(format_json(encode(_File([*keys, Key(name, hash_of(given))])), indent=2) + b"\n")
     return given
+
+
+@contextmanager
+def _held(path: Path) -> Iterator[int]:
+    """Keep other processes from adding a key to the file, which is made if it is missing; give the mode that it has.
+
+    It keeps its mode, because another user may run the server. A new one is for its owner alone.
+    """
+    for _ in range(TRIES):
+        descriptor = open_own(path, os.O_RDWR | os.O_CREAT, error=DataError)
+        try:
+            if try_lock(descriptor) is not False and is_at(descriptor, path):  # it may have been replaced in between
+                is_new = not os.fstat(descriptor).st_size
+                yield 0o600 if is_new else stat.S_IMODE(os.fstat(descriptor).st_mode)
+                return
+        finally:
+            if not os.fstat(descriptor).st_size and is_at(descriptor, path):
+                path.unlink()  # nothing came of it
+            os.close(descriptor)
+        time.sleep(WAIT)
+    raise DataError(f"{path}: another process is adding a key to it: try again")
 
 
 def _read(path: Path) -> list[Key]:
