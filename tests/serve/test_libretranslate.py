@@ -143,8 +143,8 @@ def test_forms_that_are_none_are_refused(client, body, kind, message):
     assert message in reply.json["error"]
 
 
-def test_the_only_language_is_detected_and_none_where_there_are_several(client):
-    asks = client()
+def test_the_only_language_is_detected_and_none_where_there_are_several(new_client):
+    asks = new_client()
     only = [{"confidence": 100, "language": "en"}]
     assert asks("POST", "/detect", {"q": "the cat", "api_key": ""}).json == only
     assert asks("POST", "/detect", {"q": ["the cat", "a dog"]}).json == only

@@ -113,12 +113,14 @@ def _held(path: Path) -> Iterator[int]:
         descriptor = open_own(path, os.O_RDWR | os.O_CREAT, error=DataError)
         try:
             if try_lock(descriptor) is not False and is_at(descriptor, path):  # it may have been replaced in between
-                is_new = not os.fstat(descriptor).st_size
-                yield 0o600 if is_new else stat.S_IMODE(os.fstat(descriptor).st_mode)
+                found = os.fstat(descriptor)
+                try:
+                    yield stat.S_IMODE(found.st_mode) if found.st_size else 0o600
+                finally:
+                    if not found.st_size and is_at(descriptor, path):
+                        path.unlink()  # nothing came of it
                 return
         finally:
-            if not os.fstat(descriptor).st_size and is_at(descriptor, path):
-                path.unlink()  # nothing came of it
             os.close(descriptor)
         time.sleep(WAIT)
     raise DataError(f"{path}: another process is adding a key to it: try again")

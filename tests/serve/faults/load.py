@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from service import GOOD, Served, get, post, read_answer, translate
 
 CLIENTS = 16
-PAUSE = 0.05
+PAUSE = 0.2
 """Seconds after which a client that was refused tries again."""
 LIMIT = 30.0
 """Seconds within which every request has an answer, and a worker that was lost another in its place."""

@@ -267,8 +267,8 @@ def test_characters_a_minute_are_counted_for_each_key(client, keys):
     assert asks("POST", "/translate", line, authorization=f"Bearer {other}").status == 200
 
 
-def test_while_the_server_ends_only_its_health_is_told(client):
-    asks = client()
+def test_while_the_server_ends_only_its_health_is_told(new_client):
+    asks = new_client()
     assert asks("GET", "/health/ready").json == {"status": "ready"}
     asks.server.guard.draining = True
     reply = asks("POST", "/translate", ASK)

@@ -160,13 +160,13 @@ def test_signing_out_ends_the_session_for_all(asks, key):
     assert asks("POST", "/sign-out", b"", **OWN).status == 303, "nobody was signed in"
 
 
-def test_a_session_ends_with_its_time_with_its_key_and_with_the_server(client, path, key, monkeypatch):
-    asks = client(keys=path, session_hours=1e-9)
+def test_a_session_ends_with_its_time_with_its_key_and_with_the_server(new_client, path, key, monkeypatch):
+    asks = new_client(keys=path, session_hours=1e-9)
     assert is_refused(asks("GET", "/v1/runs", cookie=cookie_of(sign_in(asks, key))))
-    asks = client(keys=path)
+    asks = new_client(keys=path)
     signed = {"cookie": cookie_of(sign_in(asks, key))}
     assert asks("GET", "/v1/runs", **signed).status == 200
-    assert is_refused(client(keys=path)("GET", "/v1/runs", **signed))
+    assert is_refused(new_client(keys=path)("GET", "/v1/runs", **signed))
     bob = add_key(path, "bob")
     held = json.loads(path.read_text(encoding="utf-8"))
     held["keys"] = [one for one in held["keys"] if one["name"] != "alice"]
