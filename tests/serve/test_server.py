@@ -280,7 +280,7 @@ def test_what_keeps_it_from_starting_is_said_in_one_line(run, tmp_path, monkeypa
             "serve": "serve needs RUN: the folder of a run",
             "serve none": "none: no such run folder",
             f"serve {run} --port {port}": f"--port must be a free one, got {port}: stop what listens there",
-            f"serve {run} --host 0.0.0.0": f"{elsewhere} 0.0.0.0: to be reached from elsewhere it needs --keys; make",
+            f"serve {run} --host 0.0.0.0": f"{elsewhere} 0.0.0.0: other machines need a key, so give --keys;",
             f"serve {run} --host example.org": f"{elsewhere} example.org",
             f"serve {run} --host 192.0.2.1 --keys k": "--host must be an address of this machine, got 192.0.2.1",
             f"serve {run} --port 0 --keys keys.json": "keys.json: no such file of keys: make one with",
