@@ -150,6 +150,22 @@ def test_a_full_queue_and_a_deadline_are_said_and_a_worker_that_hangs_is_replace
     assert b'glassformer_workers_lost_total{run="tiny"} 1.0' in shouting.ask("GET", "/metrics").body
 
 
+def test_a_worker_that_is_killed_is_replaced_and_its_requests_are_answered(shouting):
+    pool = shouting.server.pools["tiny"]
+    (process,) = shouting.do(lambda: pool.processes)
+    os.kill(process, signal.SIGSTOP)  # so that requests are under way when it dies
+    with ThreadPoolExecutor(3) as clients:
+        asked = [clients.submit(shouting.ask, "POST", "/translate", {"q": line} | PAIR) for line in LINES]
+        while shouting.do(lambda: pool.pending) < 3:
+            time.sleep(0.01)
+        os.kill(process, signal.SIGKILL)
+        answers = [future.result(20) for future in asked]
+    assert [(reply.status, reply.json["code"]) for reply in answers] == [(503, "worker_lost")] * 3
+    ready(shouting)
+    assert shouting.do(lambda: pool.processes) != [process]
+    assert shouting.ask("POST", "/translate", {"q": "a"} | PAIR).json == {"translatedText": "A"}
+
+
 def receive_all(connection: socket.socket) -> bytes:
     connection.settimeout(20)
     parts = []
