@@ -100,7 +100,8 @@ class ServeConfig:
     drain_seconds: Seconds = 25.0
     """How long what is under way may take once the server is to end."""
     gather_ms: Annotated[float, Number(at_least=0, limit=1_000)] = 3.0
-    """How long a batch waits for a further request after each that came; five times that in all."""
+    """How long a batch waits for a further request after each that came; in all five times that, or if that is more,
+    a 25th of the time that the batch before it took, up to 0.1 s."""
     batch_tokens: BatchTokens = 4096
     """Most source tokens, times the beam, in a batch, padding included."""
     share_batches: bool = False
