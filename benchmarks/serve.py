@@ -1,6 +1,6 @@
 """The server under load: beside offline translation, beside CTranslate2 behind FastAPI, and the memory it holds.
 
-    python benchmarks/serve.py --data DIR [--only load memory] [--rounds 3] [--models FOLDER]
+    python benchmarks/serve.py --data DIR [--only load memory] [--rounds 3] [--workers 1] [--models FOLDER]
 
 DIR holds Multi30k's text (train.en and others). The model is the 61M base model with random weights and 32,000 pieces
 of vocabulary made from that text, whose `</s>` is never chosen: each line has 25 tokens, and so has each translation.
@@ -71,6 +71,7 @@ def main(
     rounds: int = 3,
     clients: tuple[int, ...] = CLIENTS,
     beam: int = 4,
+    workers: int = 1,
     models: Path | None = None,
 ) -> None:
     """Measure the parts named by `only`.
@@ -81,6 +82,7 @@ def main(
         rounds: Turns of each side.
         clients: Numbers of clients.
         beam: Beam of all searches.
+        workers: Processes of our server under load, which share out its two threads; 1 or 2.
         models: Folder in which the models are kept, and found the next time.
     """
     print(bench.machine())
@@ -91,7 +93,7 @@ def main(
             build(data, folder)
         measured: dict[str, Any] = {}
         if "load" in only:
-            measured["load"] = load(folder, rounds, clients, beam)
+            measured["load"] = load(folder, rounds, clients, beam, workers)
         if "memory" in only:
             measured["memory"] = memory(folder)
     bench.keep("serve", measured)
@@ -143,13 +145,13 @@ def compare(folder: Path, lines: list[str]) -> None:
 # The load
 
 
-def load(folder: Path, rounds: int, clients: tuple[int, ...], beam: int) -> dict[str, Any]:
+def load(folder: Path, rounds: int, clients: tuple[int, ...], beam: int, workers: int) -> dict[str, Any]:
     """Measure requests per second, and how long clients wait."""
     lines = (folder / "lines").read_text(encoding="utf-8").split("\n")
-    found: dict[str, Any] = {"beam": beam}
+    found: dict[str, Any] = {"beam": beam, "workers": workers}
     summary: list[str] = []
     with ExitStack() as stack:
-        servers = {"ours": stack.enter_context(our_server(folder / "base"))}
+        servers = {"ours": stack.enter_context(our_server(folder / "base", workers))}
         servers |= {form: stack.enter_context(their_server(folder, form)) for form in FORMS}
         sides = stack.enter_context(bench.Sides(__file__, ("offline",), folder))
         check(servers["ours"], lines, sides.ask("offline", "texts", LINES, beam), beam)
@@ -200,10 +202,10 @@ class Server:
 
 
 @contextmanager
-def our_server(run: Path) -> Iterator[Server]:
+def our_server(run: Path, workers: int = 1) -> Iterator[Server]:
     """Start `glassformer serve`, wait until it is ready, and end it."""
     command = [sys.executable, "-W", "ignore", "-m", "glassformer", "serve", str(run), "--port", "0"]
-    command += ["--threads", str(THREADS), "--max-chars-per-minute", "0"]
+    command += ["--workers", str(workers), "--threads", str(THREADS // workers), "--max-chars-per-minute", "0"]
     with started(command, "/v1/translate") as server:
         while asyncio.run(ask(server.port, b"GET /health/ready HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"))[0] != 200:
             time.sleep(0.1)

@@ -23,7 +23,7 @@ import torch
 from msgspec import Struct
 
 from glassformer.data.processes import end_with_parent
-from glassformer.device import use_threads
+from glassformer.device import tame_memory, use_threads
 from glassformer.errors import ArgumentError, ConfigError, DataError, GlassformerError
 from glassformer.generation.batches import MOST_WORKERS, batch_limits, search_batch
 from glassformer.generation.config import SearchConfig
@@ -42,7 +42,12 @@ from glassformer.transformer.model import count_parameters
 SLICE = 0.05
 """Seconds that a task which goes step by step may compute before it is another's turn."""
 MOST_WAITS = 5
-"""A batch waits for further requests at most so many times `gather_seconds`."""
+"""A batch waits for further requests at most so many times `gather_seconds`, or longer after one that took long."""
+WAITED_SHARE, LONGEST_WAIT = 1 / 25, 0.1
+"""It may wait this share of the time that the batch before it took, and never longer than these seconds.
+
+That batch's clients ask again one after the other, and thirty of them need longer than a few waits.
+"""
 CANARY = SearchConfig(beam=2, max_length=8)
 
 Send = Callable[[Struct], None]
@@ -59,6 +64,7 @@ class Worker:
         self._turns = Turns(self._limits, shares=settings.share_batches or is_exact(translator))
         self._changed = threading.Condition()
         self._idle = 0
+        self._batch_seconds = 0.0  # of the last batch
         heads = translator.folder / HEADS if translator.folder else None
         self._heads: list[Head] = read_heads(heads) if heads and heads.exists() else []
 
@@ -237,23 +243,24 @@ class Worker:
     def _compute(self, threads: int) -> None:
         """Work on what waits, a batch or a slice of steps at a time, with so many of torch's threads."""
         torch.set_num_threads(threads)
+        answered = 0.0
         while True:
-            work = self._next()
+            work = self._next(answered)
             if isinstance(work, Steps):
                 self._advance(work)
+                answered = 0.0
             elif work:
                 self._search(work)
+                answered = time.monotonic()
 
-    def _next(self) -> list[Line] | Steps | None:
-        """Wait for something to do, and return it."""
+    def _next(self, answered: float) -> list[Line] | Steps | None:
+        """Wait for something to do, and return it; the thread's batch was answered at this time, 0 if it had none."""
         with self._changed:
             self._idle += 1
             while not self._turns:
                 self._changed.wait()
-            gather = self._settings.gather_seconds
             while self._turns.may_grow(self._idle):
-                now, until = time.monotonic(), self._turns.last + gather
-                until = min(until, self._turns.first + MOST_WAITS * gather)
+                now, until = time.monotonic(), self._gathers_until(answered)
                 if now >= until:
                     break
                 self._changed.wait(until - now)
@@ -262,6 +269,20 @@ class Worker:
             work = self._turns.take(self._idle)
             self._idle -= 1
             return work
+
+    def _gathers_until(self, answered: float) -> float:
+        """Return until when the next batch waits for further requests.
+
+        Those whose batch was just answered may ask again. A few requests that have waited for long must not become a
+        small batch meanwhile, which would take a quarter of a large one's time.
+        """
+        gather, turns = self._settings.gather_seconds, self._turns
+        if not gather:
+            return 0.0
+        most = max(MOST_WAITS * gather, min(WAITED_SHARE * self._batch_seconds, LONGEST_WAIT))
+        if turns.last <= answered:
+            return answered + most
+        return min(turns.last + gather, max(turns.first, answered) + most)
 
     def _search(self, batch: Sequence[Line]) -> None:
         config, began = batch[0].task.config, time.monotonic()
@@ -280,6 +301,7 @@ class Worker:
                 self._refuse(task, "failed", str(error))
             return
         now = time.monotonic()
+        self._batch_seconds = now - began
         self._send(
             messages.Measured(
                 lines=len(batch),
@@ -357,6 +379,7 @@ def sing(translator: Translator) -> None:
 
 def load(settings: messages.Settings) -> Translator:
     """Load the run."""
+    tame_memory()
     use_threads(settings.threads)
     return Translator.load(Path(settings.run), settings.device, settings.precision)
 
