@@ -4,7 +4,7 @@
 
 RUN is a run folder, such as that of `glassformer demo` (with the pairs runs/dates-data/test.tsv) or one of Multi30k;
 FILE has a source and a target on each line, of which the first 500 are translated, greedily. Before anything is timed,
-the float32 graphs' translations are compared with ours, line by line. Then each side translates all lines in batches of at
+the float32 graphs' translations are compared with ours. Then each side translates all lines in batches of at
 most 64, and the first 100 one by one, in turn, in one process, with one thread each. Times are of the processor, which
 other work on the machine adds little to; the ratios are to CTranslate2's int8. Results go to
 benchmarks/results/onnx_graphs.jsonl. Needs the extras onnx and ctranslate2.
