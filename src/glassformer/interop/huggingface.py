@@ -203,8 +203,8 @@ def _no_weights(folder: Path) -> RunError:
         )
     if any(folder.glob("*.onnx")) or any(folder.glob("onnx/*.onnx")):
         return RunError(
-            f"{folder} has its weights in ONNX graphs, which aren't read, since those of other programs don't say which is "
-            f"which: give the folder with {WEIGHTS} that they were exported from"
+            f"{folder} has its weights in ONNX graphs, which aren't read: those of other programs don't say which "
+            f"weight is which. Give the folder with {WEIGHTS} that they were exported from"
         )
     return RunError(f"{folder} has no {WEIGHTS}: download it again, complete")
 

@@ -304,7 +304,7 @@ def test_a_folder_without_graphs_of_this_precision_is_no_translator(run, tmp_pat
 def test_graphs_are_not_imported(run, tmp_path):
     export.export_onnx(run, tmp_path / "out")
     with pytest.raises(
-        RunError, match=r"weights in ONNX graphs, which aren't read, .*: give the folder with model\.sa"
+        RunError, match=r"weights in ONNX graphs, which aren't read: .* Give the folder with model\.safe"
     ):
         import_marian(tmp_path / "out", tmp_path / "again")
     assert names(tmp_path) == ["out", "run"]
