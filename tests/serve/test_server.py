@@ -111,7 +111,7 @@ def test_a_choice_among_alternatives_continues_the_translation(live):
 def narrow(run, served, monkeypatch):
     """A server of its own, whose queue is short."""
     monkeypatch.setattr(workers, "GRACE", 0.5)
-    with served(ServeConfig(run=(run,), max_queue=4)) as started:
+    with served(ServeConfig(run=(run,), workers=1, max_queue=4)) as started:
         yield started
 
 

@@ -34,7 +34,7 @@ from glassformer.serve.workers.messages import (
 )
 from glassformer.serve.workers.worker import Worker, is_exact
 
-SETTINGS = messages.Settings("", "cpu", "float32", 1, 0.02, 400, 64, True)
+SETTINGS = messages.Settings("", "cpu", "float32", 1, 1, 0.02, 400, 64, True)
 LINES = ["the cat sat on the mat", "a dog", "", "on a log", "the dog and a cat sat on a log", "cat"]
 pytestmark = pytest.mark.usefixtures("unchecked")
 

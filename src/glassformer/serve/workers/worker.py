@@ -1,29 +1,17 @@
-"""A worker: a process that owns a model, and batches for it.
+"""A worker: it owns a model, and batches for it.
 
-`python -m glassformer.serve.workers.worker` reads messages from its standard input and writes its own to what was its
-standard output. One thread reads. The others compute, each a batch or a step at a time, and share out torch's threads
-as `glassformer.generation.batches` does. It ends where its input ends, so that none stays without a server. It takes no
-notice of signals that a terminal or a service manager sends to all processes.
+Its threads compute, each a batch or a step at a time, and share out torch's threads as
+`glassformer.generation.batches` does. `process` is the program that runs one.
 """
 
-import os
-import signal
-import sys
 import threading
 import time
-import traceback
-import warnings
 from collections.abc import Callable, Generator, Iterator, Sequence
 from functools import partial
-from pathlib import Path
-from types import TracebackType
-from typing import BinaryIO
 
 import torch
 from msgspec import Struct
 
-from glassformer.data.processes import end_with_parent
-from glassformer.device import tame_memory, use_threads
 from glassformer.errors import ArgumentError, ConfigError, DataError, GlassformerError
 from glassformer.generation.batches import MOST_WORKERS, batch_limits, search_batch
 from glassformer.generation.config import SearchConfig
@@ -37,7 +25,6 @@ from glassformer.serve.workers.answers import as_probability, line_answer, packe
 from glassformer.serve.workers.batching import Line, Lines, Steps, Task, Turns
 from glassformer.serve.workers.messages import Facts, Failure
 from glassformer.text.tokenizer import EOS
-from glassformer.transformer.model import count_parameters
 
 SLICE = 0.05
 """Seconds that a task which goes step by step may compute before it is another's turn."""
@@ -48,7 +35,6 @@ WAITED_SHARE, LONGEST_WAIT = 1 / 25, 0.1
 
 That batch's clients ask again one after the other, and thirty of them need longer than a few waits.
 """
-CANARY = SearchConfig(beam=2, max_length=8)
 
 Send = Callable[[Struct], None]
 
@@ -368,77 +354,3 @@ def _at_once(act: Callable[[], None]) -> Iterator[None]:
     """Do something in one step."""
     act()
     yield
-
-
-def sing(translator: Translator) -> None:
-    """Translate something, as the canary of the coal mine: what can't be done is said before anybody asks for it."""
-    tokenizer = translator.source_tokenizer
-    (text,) = tokenizer.decode([[i for i in (2, 3, 4) if i < tokenizer.pad]])
-    translator.translate([text or "a"], CANARY)
-
-
-def load(settings: messages.Settings) -> Translator:
-    """Load the run."""
-    tame_memory()
-    use_threads(settings.threads)
-    return Translator.load(Path(settings.run), settings.device, settings.precision)
-
-
-def _end_of_thread(failed: threading.ExceptHookArgs) -> None:
-    """End the process as `end_without_text` does, after an error in a thread."""
-    end_without_text(failed.exc_type, failed.exc_value, failed.exc_traceback)
-
-
-def end_without_text(kind: type[BaseException], error: BaseException | None, trace: TracebackType | None) -> None:
-    """Print where an error came, without its message, which may hold text, and end the process at once."""
-    print(f"glassformer: a worker failed with {kind.__name__}:", file=sys.stderr)
-    print("".join(traceback.format_tb(trace)), end="", file=sys.stderr, flush=True)
-    os._exit(1)
-
-
-def _writer(stream: BinaryIO) -> Send:
-    """Return a function that writes a message to the stream; several threads may call it."""
-    lock = threading.Lock()
-
-    def send(message: Struct) -> None:
-        data = messages.frame(message)
-        with lock:
-            stream.write(data)
-            stream.flush()
-
-    return send
-
-
-def main() -> None:
-    """Be a worker until the input ends."""
-    end_with_parent()
-    for name in ("SIGINT", "SIGTERM", "SIGHUP"):
-        if hasattr(signal, name):
-            signal.signal(getattr(signal, name), signal.SIG_IGN)
-    warnings.simplefilter("ignore")  # a warning may hold text
-    sys.excepthook = end_without_text
-    threading.excepthook = _end_of_thread
-    coming, going = sys.stdin.buffer, os.fdopen(os.dup(sys.stdout.fileno()), "wb")
-    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # what a library prints must not come between the frames
-    send = _writer(going)
-    content = messages.read_content(coming)
-    if content is None:
-        return
-    settings = messages.settings.decode(content)
-    try:
-        translator = load(settings)
-        sing(translator)
-    except (GlassformerError, ImportError, OSError) as error:
-        send(messages.Broken(str(error)))
-        return
-    worker = Worker(translator, settings, send)
-    worker.start()
-    shares = settings.share_batches or is_exact(translator)
-    send(messages.Ready(str(translator.precision), count_parameters(translator.engine.config), shares))
-    while (content := messages.read_content(coming)) is not None:
-        worker.receive(messages.to_worker.decode(content))
-    os._exit(0)  # the threads that compute are not waited for
-
-
-if __name__ == "__main__":
-    main()
