@@ -136,7 +136,7 @@ def test_it_finds_what_we_find_of_a_pruned_run_and_is_smaller(random_run, sides,
 
 
 def test_two_sentencepiece_models_of_one_vocabulary(random_run, sides, joint, english, german, tmp_path):
-    source, target = (VocabularyTokenizer(side._proto, joint(">>deu<<")) for side in sides)
+    source, target = (VocabularyTokenizer(side.proto, joint(">>deu<<")) for side in sides)
     run = random_run(tmp_path / "run", source, target, shared=True)
     check_same(run, [*english, f">>deu<< {english[0]}"], [*german, german[1]], tmp_path / "out")
 

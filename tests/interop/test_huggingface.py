@@ -253,7 +253,7 @@ def test_weights_that_are_not_finite_are_refused(marian, tmp_path):
 
 def test_vocabulary_tokenizer_needs_the_reserved_ids(sides):
     with pytest.raises(DataError, match="a vocabulary must have <pad> = 2, got None"):
-        VocabularyTokenizer(sides[0]._proto, {"</s>": 0, "<unk>": 1, "a": 2})
+        VocabularyTokenizer(sides[0].proto, {"</s>": 0, "<unk>": 1, "a": 2})
 
 
 def test_the_command_line_imports_and_exports(run_command, marian, tmp_path, capsys, monkeypatch):

@@ -89,7 +89,7 @@ class SubwordTokenizer(Tokenizer):
     suffix = ".spm"
 
     def __init__(self, proto: bytes) -> None:
-        self._proto = proto
+        self.proto = proto
         self._processor = read_sentencepiece(proto)
         if self._processor.eos_id() < 0:
             raise DataError("a sentencepiece model must have the piece </s>: train it without --eos_id=-1")
@@ -207,7 +207,7 @@ class SubwordTokenizer(Tokenizer):
 
     def save(self, stem: Path) -> Path:
         path = stem.with_suffix(self.suffix)
-        path.write_bytes(self._proto)
+        path.write_bytes(self.proto)
         return path
 
 
