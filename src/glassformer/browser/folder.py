@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 from glassformer.browser.runtime import WEBASSEMBLY, WEBGPU, Runtime, Variant, find_runtime
-from glassformer.errors import ConfigError
 from glassformer.files import new_folder, write_json
 from glassformer.interop.onnx.export import export_onnx
 from glassformer.run.config import languages_of
@@ -32,9 +31,14 @@ OPENED = "opened.js"
 
 
 def export_web(
-    run: Run, name: str, out: Path, quantization: str | None = None, runtime: Path | None = None, lines: Path | None = None
-) -> Path:
-    """Write `run`, which the page calls by `name`, to the folder `out`, complete or not at all, and return `out`.
+    run: Run,
+    name: str,
+    out: Path,
+    quantization: str | None = None,
+    runtime: Path | None = None,
+    lines: Path | None = None,
+) -> str:
+    """Write `run`, which the page calls by `name`, to the folder `out`, complete or not at all; return its sizes in words.
 
     `quantization` is that of `export_onnx`, and `lines` too. `runtime` is the folder of onnxruntime-web, else that of
     `find_runtime`. Its files for WebGPU are taken where it has them and the graphs are in floats: a GPU doesn't compute
@@ -43,7 +47,7 @@ def export_web(
     found = find_runtime(runtime)
     variants = {"wasm": WEBASSEMBLY} | ({"webgpu": WEBGPU} if quantization != "int8" and found.has(WEBGPU) else {})
     with new_folder(out) as made:
-        export_onnx(run, made / MODEL, quantization, "cross", lines)
+        checked = export_onnx(run, made / MODEL, quantization, "cross", lines)
         computes = {device: _copy_runtime(found, variant, made) for device, variant in variants.items()}
         model = _model_files(made)
         loaded = [*model.values(), *(files["wasm"] for files in computes.values())]
@@ -55,7 +59,8 @@ def export_web(
         }
         write_json(made / MANIFEST, manifest)
         (made / DOCUMENT).write_text(_document(_copy_code(made)), encoding="utf-8")
-    return out
+        sizes = {part: _megabytes(made / part) for part in (MODEL, RUNTIME)}
+    return f"the model has {sizes[MODEL]}, {found.name} {sizes[RUNTIME]}; {checked}"
 
 
 def _described(run: Run, name: str, quantization: str | None) -> dict[str, Any]:
@@ -132,6 +137,11 @@ def _document(code: str) -> str:
     inline = (web / OPENED).read_text(encoding="utf-8")
     digest = base64.b64encode(hashlib.sha256(inline.encode()).digest()).decode()
     return text.replace("{code}", code).replace("{digest}", digest).replace("{inline}", inline)
+
+
+def _megabytes(folder: Path) -> str:
+    """Return the size of a folder's files."""
+    return f"{sum(path.stat().st_size for path in folder.rglob('*') if path.is_file()) / 1e6:.1f} MB"
 
 
 def _file(made: Path, path: str) -> dict[str, Any]:

@@ -38,6 +38,11 @@ class Runtime:
     """The folder of its files, the package's dist."""
     version: str
 
+    @property
+    def name(self) -> str:
+        """The package with its version."""
+        return f"{PACKAGE} {self.version}"
+
     def has(self, variant: Variant) -> bool:
         """Return whether all files of a build are there."""
         return all((self.folder / name).is_file() for name in (variant.module, variant.loader, variant.library))

@@ -14,16 +14,15 @@ export class LocalApi {
 
   // The run that there is. Its model is loaded meanwhile.
   async runs() {
-    let response;
-    try {
-      response = await fetch(new URL(MANIFEST, this.base), { cache: "no-cache" });
-    } catch (error) {
-      throw new ApiError("missing", `${MANIFEST}: ${error.message}`);
-    }
-    if (!response.ok) throw new ApiError("missing", `${MANIFEST}: HTTP ${response.status}`);
-    this.manifest = await response.json();
+    const { run } = await this.described();
     this.ready().catch(() => {}); // who asks for a translation is told
-    return [this.manifest.run];
+    return [run];
+  }
+
+  // What the folder holds.
+  async described() {
+    this.manifest ??= await fetchJson(new URL(MANIFEST, this.base));
+    return this.manifest;
   }
 
   // Wait until the model is loaded. Where that failed it is tried again.
@@ -33,16 +32,12 @@ export class LocalApi {
   }
 
   async load() {
-    this.worker?.terminate();
-    this.worker = new Worker(new URL("worker.js", import.meta.url), { type: "module" });
-    this.worker.onmessage = ({ data }) => this.asked.get(data.id)?.(data);
-    this.worker.onerror = (event) => {
-      for (const told of this.asked.values()) told({ error: { code: "broken", message: event.message ?? "the worker could not start" } });
-    };
     try {
-      for await (const news of this.events("load", { base: this.base, manifest: this.manifest })) {
+      const manifest = await this.described();
+      this.start();
+      for await (const news of this.events("load", { base: this.base, manifest })) {
         if (news.event) this.changed(news.event);
-        else Object.assign(this.manifest.run, news.done);
+        else Object.assign(manifest.run, news.done);
       }
     } catch (error) {
       this.loading = null;
@@ -50,6 +45,16 @@ export class LocalApi {
     } finally {
       this.changed(null);
     }
+  }
+
+  // Start a worker, in the place of one that failed.
+  start() {
+    this.worker?.terminate();
+    this.worker = new Worker(new URL("worker.js", import.meta.url), { type: "module" });
+    this.worker.onmessage = ({ data }) => this.asked.get(data.id)?.(data);
+    this.worker.onerror = ({ message }) => {
+      for (const told of this.asked.values()) told({ error: { code: "broken", message: message ?? "the worker could not start" } });
+    };
   }
 
   most(name, number) {
@@ -107,6 +112,17 @@ export class LocalApi {
       signal?.removeEventListener("abort", leave);
     }
   }
+}
+
+async function fetchJson(address) {
+  let response;
+  try {
+    response = await fetch(address, { cache: "no-cache" });
+  } catch (error) {
+    throw new ApiError("missing", `${address.pathname}: ${error.message}`);
+  }
+  if (!response.ok) throw new ApiError("missing", `${address.pathname}: HTTP ${response.status}`);
+  return response.json();
 }
 
 // The weights of an attention, as page/web/data.js reads facts.

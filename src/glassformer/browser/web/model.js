@@ -20,6 +20,11 @@ export class Model {
     return new Model(ort, await open(encoder), await open(decoder), sizes);
   }
 
+  async release() {
+    await this.encoder.release();
+    await this.decoder.release();
+  }
+
   // Read a source, whose ids end with `</s>`; return the cache with which its one hypothesis begins.
   async start(source) {
     const mask = this.integers([source.map(() => 1)]);

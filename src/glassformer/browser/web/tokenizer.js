@@ -99,14 +99,16 @@ function bpe({ vocab, merges, unk_token: unknown }) {
   const ranks = new Map(merges.map(([left, right], rank) => [`${left} ${right}`, rank]));
   return (text) => {
     const parts = [...text];
+    const rankOf = (n) => ranks.get(`${parts[n]} ${parts[n + 1]}`) ?? Infinity;
+    const ranked = parts.map((_, n) => rankOf(n)); // of each part and the one after it
     for (;;) {
-      let [rank, at] = [Infinity, -1];
-      for (let n = 0; n + 1 < parts.length; n++) {
-        const found = ranks.get(`${parts[n]} ${parts[n + 1]}`);
-        if (found < rank) [rank, at] = [found, n];
-      }
-      if (at < 0) break;
+      let at = 0;
+      for (let n = 1; n < ranked.length; n++) if (ranked[n] < ranked[at]) at = n;
+      if (!(ranked[at] < Infinity)) break;
       parts.splice(at, 2, parts[at] + parts[at + 1]);
+      ranked.splice(at + 1, 1);
+      ranked[at] = rankOf(at);
+      if (at > 0) ranked[at - 1] = rankOf(at - 1);
     }
     const ids = parts.map((part) => vocab[part] ?? vocab[unknown]);
     return ids.filter((id, n) => id !== vocab[unknown] || ids[n - 1] !== id);

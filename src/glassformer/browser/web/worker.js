@@ -9,6 +9,7 @@ import { Refusal, Translator } from "./translator.js";
 
 const MOST_THREADS = 4;
 const PROGRESS_EVERY = 50; // milliseconds
+const TRIAL = { source: 16, steps: 8 }; // tokens
 const left = new Set();
 let translator;
 
@@ -45,27 +46,46 @@ const KINDS = {
 // Load the files and what computes; tell how far it is.
 async function* load({ base, manifest }) {
   const { files, runtime, model } = manifest;
-  const device = await deviceFor(manifest);
-  const wanted = files.filter(({ path }) => !Object.values(runtime).some(({ wasm }) => wasm === path) || path === runtime[device].wasm);
-  const loading = told((progress) => loadFiles(base, wanted, progress));
-  const found = yield* loading;
+  const adapter = runtime.webgpu && (await navigator.gpu?.requestAdapter());
+  const { module, loader, wasm } = adapter ? runtime.webgpu : runtime.wasm;
+  const others = Object.values(runtime).map((build) => build.wasm).filter((path) => path !== wasm);
+  const wanted = files.filter(({ path }) => !others.includes(path));
+  const found = yield* told((progress) => loadFiles(base, wanted, progress));
   const json = (path) => JSON.parse(new TextDecoder().decode(found[path]));
-  const ort = await import(new URL(runtime[device].module, base).href);
+  const ort = await import(new URL(module, base).href);
   const threads = globalThis.crossOriginIsolated ? Math.min(MOST_THREADS, navigator.hardwareConcurrency || 1) : 1;
-  Object.assign(ort.env.wasm, { numThreads: threads, wasmBinary: found[runtime[device].wasm].buffer });
-  ort.env.wasm.wasmPaths = { mjs: new URL(runtime[device].loader, base).href };
-  const graphs = await Model.load(ort, found[model.encoder], found[model.decoder], json(model.config), device === "webgpu" ? ["webgpu", "wasm"] : ["wasm"]);
+  Object.assign(ort.env.wasm, { numThreads: threads, wasmBinary: found[wasm].buffer, wasmPaths: { mjs: new URL(loader, base).href } });
+  const open = (providers) => Model.load(ort, found[model.encoder], found[model.decoder], json(model.config), providers);
+  const [device, graphs] = await quickest(open, adapter ? ["webgpu", "wasm"] : ["wasm"]);
   const source = new Tokenizer(json(model.source_tokenizer));
   const target = model.target_tokenizer === model.source_tokenizer ? source : new Tokenizer(json(model.target_tokenizer));
   translator = new Translator(graphs, source, target, json(model.generation));
-  await graphs.step([[graphs.pad]], await graphs.start([graphs.eos])); // the first step takes longer than others
   return { device, threads };
 }
 
-// WebGPU where it was exported with the page and the browser has it.
-async function deviceFor({ runtime }) {
-  const adapter = runtime.webgpu && (await navigator.gpu?.requestAdapter());
-  return adapter ? "webgpu" : "wasm";
+// Load the graphs for each device, and keep those that translate soonest: a small model's steps are too short for some GPUs.
+async function quickest(open, devices) {
+  const tried = [];
+  for (const device of devices) {
+    try {
+      const model = await open(device === "wasm" ? ["wasm"] : [device, "wasm"]);
+      await trial(model); // the first one takes longer than others
+      tried.push({ device, model, time: await trial(model) });
+    } catch (error) {
+      if (device === devices.at(-1)) throw error; // what a GPU can't do is done without it
+    }
+  }
+  tried.sort((a, b) => a.time - b.time);
+  for (const { model } of tried.slice(1)) await model.release();
+  return [tried[0].device, tried[0].model];
+}
+
+// The milliseconds that a short translation takes.
+async function trial(model) {
+  const began = performance.now();
+  const cache = await model.start(new Array(TRIAL.source).fill(model.eos));
+  for (let n = 0; n < TRIAL.steps; n++) await model.step([[model.pad]], cache);
+  return performance.now() - began;
 }
 
 // Yields what a task tells of its progress, now and then, and returns its result.
