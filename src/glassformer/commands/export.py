@@ -1,5 +1,6 @@
 """`glassformer export`: a run becomes a model of another library."""
 
+import shlex
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,26 +17,29 @@ class ExportFlags:
 
     run: Annotated[Path, Flag(positional=True)]
     """The run folder."""
-    to: Literal["huggingface", "ctranslate2", "onnx"]
+    to: Literal["huggingface", "ctranslate2", "onnx", "web"]
     """huggingface: a Marian model, for transformers and whatever reads its files. ctranslate2: for CTranslate2. onnx:
-    graphs for onnxruntime in any language and for transformers.js."""
+    graphs for onnxruntime in any language and for transformers.js. web: a page that translates in the browser, as a
+    folder for any web server."""
     out: Path
     """The folder to write."""
     quantization: str | None = None
     """Store the weights in fewer bits. With --to ctranslate2: int8, int8_float32, int8_float16, int8_bfloat16, int16,
-    float16, bfloat16 or float32. With --to onnx: int8 or fp16. Left out: as they are, in float32."""
+    float16, bfloat16 or float32. With --to onnx or web: int8 or fp16. Left out: as they are, in float32."""
     attention: Literal["cross", "all"] | None = None
     """With --to onnx: let the graphs return attention weights too. cross: those of target over source. all: also those
     of the encoder and of the target over itself."""
     validate: Path | None = None
-    """With --to onnx: lines of source text. The export fails unless onnxruntime translates them as this library does,
+    """With --to onnx or web: lines of source text. The export fails unless onnxruntime translates them as this library does,
     greedily."""
+    runtime: Path | None = None
+    """With --to web: the folder of onnxruntime-web. Left out: where npm puts it, node_modules here or above."""
 
 
 def export_model(flags: ExportFlags) -> int:
     """Write the model, and print how it is used there."""
     target = TARGETS[flags.to]
-    for name in ("quantization", "attention", "validate"):
+    for name in ("quantization", "attention", "validate", "runtime"):
         takers = [other for other, kind in TARGETS.items() if name in kind.takes]
         if getattr(flags, name) is not None and name not in target.takes:
             raise ConfigError(f"{name} is for --to {' or '.join(takers)}: leave it out with --to {flags.to}")
@@ -88,8 +92,20 @@ def _to_onnx(flags: ExportFlags) -> None:
     print(f"  glassformer.OnnxTranslator.load({str(flags.out)!r}).translate(lines)")
 
 
+def _to_web(flags: ExportFlags) -> None:
+    from glassformer.browser.folder import export_web
+    from glassformer.run.folder import load_run
+
+    name = flags.run.resolve().name
+    found = export_web(load_run(flags.run), name, flags.out, flags.quantization, flags.runtime, flags.validate)
+    print(f"{flags.out}: {found}")
+    print("open it at http://localhost:8000 after:")
+    print(f"  python -m http.server --bind localhost --directory {shlex.quote(str(flags.out))}")
+
+
 TARGETS = {
     "huggingface": Target(_to_huggingface),
     "ctranslate2": Target(_to_ctranslate2, frozenset({"quantization"})),
     "onnx": Target(_to_onnx, frozenset({"quantization", "attention", "validate"})),
+    "web": Target(_to_web, frozenset({"quantization", "validate", "runtime"})),
 }

@@ -1,16 +1,10 @@
 // Asks the server, with the key that it may want, and tells its errors apart by their codes.
+import { ApiError } from "../../page/translator/errors.js";
+import { SESSION, recall, remember } from "../../page/translator/settings.js";
+import { fromBase64, unpack } from "../../page/web/data.js";
 import { readEvents } from "./events.js";
-import { SESSION, recall, remember } from "./settings.js";
 
 const LONGEST = 256; // tokens of a translation
-
-// An answer that is no answer. `code` is the server's, or "offline"; `after` the seconds to wait before another try.
-export class ApiError extends Error {
-  constructor(code, message = code, { status = 0, after = null } = {}) {
-    super(message);
-    Object.assign(this, { code, status, after });
-  }
-}
 
 export class Api {
   constructor(base) {
@@ -56,6 +50,16 @@ export class Api {
     } catch (error) {
       throw lost(error, signal);
     }
+  }
+
+  // The attention of exactly this translation, by making all of its pieces the prefix.
+  async attention({ q, run, pieces }) {
+    const written = pieces.map(({ piece }) => piece).filter((piece, n) => piece !== "</s>" || n < pieces.length - 1);
+    const answer = await this.translate({
+      ...{ q, run, beam: 1, prefixes: [written], max_length: pieces.length },
+      ...{ scores: true, attention: { stacks: ["source"] } },
+    });
+    return unpack(fromBase64(answer.lines[0].attention));
   }
 
   async json(path, wanted) {

@@ -1,0 +1,153 @@
+"""Runs written as folders that any web server can hand out, and in which a browser translates by itself.
+
+    index.html           the document
+    glassformer.json     the files that the page loads, with their sizes and digests, and what it says of the run
+    code/DIGEST/         the page's scripts and styles, at addresses that change with them
+    model/               the model as `export --to onnx` writes it
+    runtime/VERSION/     onnxruntime-web
+
+All addresses are relative, so that the folder may lie anywhere on a server.
+"""
+
+import base64
+import hashlib
+import shutil
+from pathlib import Path
+from typing import Any
+
+from glassformer.browser.runtime import WEBASSEMBLY, WEBGPU, Runtime, Variant, find_runtime
+from glassformer.files import new_folder, write_json
+from glassformer.interop.onnx.export import export_onnx
+from glassformer.run.config import languages_of
+from glassformer.run.folder import Run
+from glassformer.serve.languages import name_of
+from glassformer.transformer.model import count_parameters
+
+SOURCE = Path(__file__).parents[1]
+FOLDERS = ("browser/web", "page/translator", "page/web")
+DOCUMENT, MANIFEST, CODE, MODEL, RUNTIME = "index.html", "glassformer.json", "code", "model", "runtime"
+OPENED = "opened.js"
+"""The one script that stands in the document itself: it must work where modules can't be loaded."""
+
+
+def export_web(
+    run: Run,
+    name: str,
+    out: Path,
+    quantization: str | None = None,
+    runtime: Path | None = None,
+    lines: Path | None = None,
+) -> str:
+    """Write `run`, which the page calls by `name`, to the folder `out`, complete or not at all; return its sizes in words.
+
+    `quantization` is that of `export_onnx`, and `lines` too. `runtime` is the folder of onnxruntime-web, else that of
+    `find_runtime`. Its files for WebGPU are taken where it has them and the graphs are in floats: a GPU doesn't compute
+    those in integers.
+    """
+    found = find_runtime(runtime)
+    variants = {"wasm": WEBASSEMBLY} | ({"webgpu": WEBGPU} if quantization != "int8" and found.has(WEBGPU) else {})
+    with new_folder(out) as made:
+        checked = export_onnx(run, made / MODEL, quantization, "cross", lines)
+        computes = {device: _copy_runtime(found, variant, made) for device, variant in variants.items()}
+        model = _model_files(made)
+        loaded = [*model.values(), *(files["wasm"] for files in computes.values())]
+        manifest = {
+            "run": _described(run, name, quantization),
+            "model": model,
+            "runtime": computes,
+            "files": [_file(made, path) for path in sorted(set(loaded))],
+        }
+        write_json(made / MANIFEST, manifest)
+        (made / DOCUMENT).write_text(_document(_copy_code(made)), encoding="utf-8")
+        sizes = {part: _megabytes(made / part) for part in (MODEL, RUNTIME)}
+    return f"the model has {sizes[MODEL]}, {found.name} {sizes[RUNTIME]}; {checked}"
+
+
+def _described(run: Run, name: str, quantization: str | None) -> dict[str, Any]:
+    """Return what the page says of a run, with the names that the server's answers have."""
+    config = run.model.config
+    source, target = languages_of(run.training) or ("", "")
+    return {
+        "run": name,
+        "source": source,
+        "target": target,
+        "source_name": name_of(source),
+        "target_name": name_of(target),
+        "encoder_layers": config.encoder_layers,
+        "decoder_layers": config.decoder_layers,
+        "heads": config.heads,
+        "precision": quantization or "float32",
+        "parameters": count_parameters(config),
+    }
+
+
+def _model_files(made: Path) -> dict[str, str]:
+    """Return the paths of the model's files, by what they are."""
+    model = made / MODEL
+    target = "target/tokenizer.json" if (model / "target" / "tokenizer.json").exists() else "tokenizer.json"
+    (encoder,), (decoder,) = (list((model / "onnx").glob(f"{part}_model*.onnx")) for part in ("encoder", "decoder"))
+    files = {
+        "config": model / "config.json",
+        "generation": model / "generation_config.json",
+        "source_tokenizer": model / "tokenizer.json",
+        "target_tokenizer": model / target,
+        "encoder": encoder,
+        "decoder": decoder,
+    }
+    return {name: path.relative_to(made).as_posix() for name, path in files.items()}
+
+
+def _copy_runtime(runtime: Runtime, variant: Variant, made: Path) -> dict[str, str]:
+    """Copy the files of a build, and return their paths by what they are.
+
+    Modules are named .js: web servers that don't know .mjs send it as a file to save, which no browser runs.
+    """
+    folder = Path(RUNTIME, runtime.version)
+    (made / folder).mkdir(parents=True, exist_ok=True)
+    paths = {
+        "module": folder / variant.module.replace(".mjs", ".js"),
+        "loader": folder / variant.loader.replace(".mjs", ".js"),
+        "wasm": folder / variant.library,
+    }
+    for name, path in zip((variant.module, variant.loader, variant.library), paths.values(), strict=True):
+        shutil.copyfile(runtime.folder / name, made / path)
+    return {name: path.as_posix() for name, path in paths.items()}
+
+
+def _copy_code(made: Path) -> str:
+    """Copy scripts and styles, in folders as they lie in the package, and return the path of these folders."""
+    sources = [path for folder in FOLDERS for path in sorted((SOURCE / folder).iterdir())]
+    contents = {
+        path.relative_to(SOURCE): path.read_bytes()
+        for path in sources
+        if path.suffix in (".js", ".css") and path.name != OPENED
+    }
+    folder = Path(CODE, _digest(b"".join(contents.values())))
+    for path, content in contents.items():
+        place = made / folder / path
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.write_bytes(content)
+    return folder.as_posix()
+
+
+def _document(code: str) -> str:
+    """Return the document, whose policy allows the one script that stands in it, by its digest."""
+    web = SOURCE / "browser" / "web"
+    text = (web / DOCUMENT).read_text(encoding="utf-8")
+    inline = (web / OPENED).read_text(encoding="utf-8")
+    digest = base64.b64encode(hashlib.sha256(inline.encode()).digest()).decode()
+    return text.replace("{code}", code).replace("{digest}", digest).replace("{inline}", inline)
+
+
+def _megabytes(folder: Path) -> str:
+    """Return the size of a folder's files."""
+    return f"{sum(path.stat().st_size for path in folder.rglob('*') if path.is_file()) / 1e6:.1f} MB"
+
+
+def _file(made: Path, path: str) -> dict[str, Any]:
+    content = (made / path).read_bytes()
+    return {"path": path, "size": len(content), "digest": _digest(content)}
+
+
+def _digest(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()[:20]
