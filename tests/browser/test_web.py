@@ -187,9 +187,12 @@ def test_what_is_typed_is_translated_and_a_word_shows_where_the_model_looked(tab
     assert not tab.locator(".panel").is_visible()
 
 
-def test_a_newer_text_cancels_the_older_search(tab):
+def test_a_newer_text_cancels_the_older_search(tab, translator):
+    texts = [" ".join([line] * 30) for line in LINES]
+    lengths = [len(one.tokens) for one in translator.translations(texts, SearchConfig(beam=1))]
+    assert max(lengths) > 150
     tab.evaluate(SPY)
-    tab.locator("#source").fill(" ".join(LINES * 20))
+    tab.locator("#source").fill(texts[lengths.index(max(lengths))])
     tab.until("window.sent?.some(({ kind }) => kind === 'stream')")
     tab.locator("#source").fill(LINES[2])
     tab.settled()
@@ -201,9 +204,8 @@ def test_a_newer_text_cancels_the_older_search(tab):
 def test_it_may_not_evaluate_text_or_leave_its_folder(tab):
     assert tab.evaluate(EVALUATE) == ["EvalError"] * 2
     assert tab.evaluate("fetch('https://example.org').catch((e) => e.name)") == "TypeError"
-    assert len(tab.said) == 3  # the policy says so of each
+    assert len(tab.said) == 2  # that it was refused
     tab.said.clear()
-    tab.asked.remove("https://example.org/")
 
 
 def test_weights_are_kept_for_the_next_visit(opened):
