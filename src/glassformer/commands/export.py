@@ -86,10 +86,13 @@ def _to_onnx(flags: ExportFlags) -> None:
     from glassformer.interop.onnx.export import export_onnx
     from glassformer.run.folder import load_run
 
-    found = export_onnx(load_run(flags.run), flags.out, flags.quantization, flags.attention, flags.validate)
-    print(f"{flags.out}: {found}")
-    print("translate with:")
-    print(f"  glassformer.OnnxTranslator.load({str(flags.out)!r}).translate(lines)")
+    found = export_onnx(
+        load_run(flags.run), flags.out, flags.quantization, attention=flags.attention, validate=flags.validate
+    )
+    print(f"{flags.out}: logits differ from the model's by {found.mean_difference:.1g}, at most {found.difference:.1g}")
+    if found.lines:
+        ties = f", {found.ties} more up to a tie in rounding" if found.ties else ""
+        print(f"{found.same:,} of {found.lines:,} lines translate to the same tokens, greedily{ties}")
 
 
 def _to_web(flags: ExportFlags) -> None:

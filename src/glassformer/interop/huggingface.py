@@ -50,16 +50,10 @@ def import_marian(folder: Path, out: Path) -> Run:
     `out` must be new or empty. RunError says what is missing, damaged or unlike our model; DataError, what is wrong
     with a vocabulary.
     """
-    config = _read_config(folder)
+    config = read_marian_config(folder)
     if not (folder / WEIGHTS).exists():
         raise _no_weights(folder)
-    source_vocabulary = read_vocabulary(folder / "vocab.json")
-    shared = config.share_encoder_decoder_embeddings
-    target_vocabulary = source_vocabulary if shared else read_vocabulary(folder / "target_vocab.json")
-    source, target = (
-        _tokenizer(folder / f"{side}.spm", vocabulary)
-        for side, vocabulary in (("source", source_vocabulary), ("target", target_vocabulary))
-    )
+    source, target = read_marian_tokenizers(folder, shared=config.share_encoder_decoder_embeddings)
     weights = WeightFile(folder / WEIGHTS)
     model_config = _model_config(config, folder, weights)
     check_memory(model_config, f"{folder} needs a larger machine")
@@ -151,7 +145,7 @@ class _Kind(Struct, frozen=True):
     format: Any = None
 
 
-class _MarianConfig(Struct, frozen=True, kw_only=True):
+class MarianConfig(Struct, frozen=True, kw_only=True):
     """The fields of Marian's config.json that a model depends on, with transformers' defaults."""
 
     vocab_size: Natural
@@ -178,7 +172,8 @@ class _MarianConfig(Struct, frozen=True, kw_only=True):
     decoder_start_token_id: Natural | None = None
 
 
-def _read_config(folder: Path) -> _MarianConfig:
+def read_marian_config(folder: Path) -> MarianConfig:
+    """Read the config.json of a Marian model; RunError where there is none."""
     if not folder.is_dir():
         raise RunError(f"{folder}: no such folder")
     path = folder / CONFIG
@@ -194,7 +189,7 @@ def _read_config(folder: Path) -> _MarianConfig:
         what = "a glassformer run folder, which needs no import" if is_ours else shown(kind.model_type)
         raise RunError(f"{path} must be of model_type 'marian', got {what}: only Marian models (OPUS-MT) are read")
     try:
-        return decode_json(data, _MarianConfig)
+        return decode_json(data, MarianConfig)
     except ValueError as error:
         raise RunError(f"{path} is damaged: {error}") from None
 
@@ -209,6 +204,16 @@ def _no_weights(folder: Path) -> RunError:
     return RunError(f"{folder} has no {WEIGHTS}: download it again, complete")
 
 
+def read_marian_tokenizers(folder: Path, *, shared: bool) -> tuple[VocabularyTokenizer, VocabularyTokenizer]:
+    """Read the tokenizers of source and target, which may share a vocabulary; RunError or DataError if they can't be.
+
+    Ids are those of the folder's vocabularies.
+    """
+    source = read_vocabulary(folder / "vocab.json")
+    target = source if shared else read_vocabulary(folder / "target_vocab.json")
+    return _tokenizer(folder / "source.spm", source), _tokenizer(folder / "target.spm", target)
+
+
 def _tokenizer(path: Path, vocabulary: Mapping[str, int]) -> VocabularyTokenizer:
     if not path.exists():
         raise RunError(f"{path} is missing: download the model again, complete")
@@ -218,7 +223,7 @@ def _tokenizer(path: Path, vocabulary: Mapping[str, int]) -> VocabularyTokenizer
         raise RunError(f"{path.parent}: {error}") from None
 
 
-def _model_config(config: _MarianConfig, folder: Path, weights: Mapping[str, Tensor]) -> ModelConfig:
+def _model_config(config: MarianConfig, folder: Path, weights: Mapping[str, Tensor]) -> ModelConfig:
     """Return our settings for theirs; RunError for what our model lacks."""
     path, size, shared = folder / CONFIG, config.vocab_size, config.share_encoder_decoder_embeddings
     target_size = size if shared else config.decoder_vocab_size or size
