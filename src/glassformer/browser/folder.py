@@ -47,7 +47,7 @@ def export_web(
     found = find_runtime(runtime)
     variants = {"wasm": WEBASSEMBLY} | ({"webgpu": WEBGPU} if quantization != "int8" and found.has(WEBGPU) else {})
     with new_folder(out) as made:
-        checked = export_onnx(run, made / MODEL, quantization, "cross", lines)
+        likeness = export_onnx(run, made / MODEL, quantization, attention="cross", validate=lines)
         computes = {device: _copy_runtime(found, variant, made) for device, variant in variants.items()}
         model = _model_files(made)
         loaded = [*model.values(), *(files["wasm"] for files in computes.values())]
@@ -60,7 +60,7 @@ def export_web(
         write_json(made / MANIFEST, manifest)
         (made / DOCUMENT).write_text(_document(_copy_code(made)), encoding="utf-8")
         sizes = {part: _megabytes(made / part) for part in (MODEL, RUNTIME)}
-    return f"the model has {sizes[MODEL]}, {found.name} {sizes[RUNTIME]}; {checked}"
+    return f"the model has {sizes[MODEL]}, {found.name} {sizes[RUNTIME]}; {likeness}"
 
 
 def _described(run: Run, name: str, quantization: str | None) -> dict[str, Any]:

@@ -30,8 +30,8 @@ class ExportFlags:
     """With --to onnx: let the graphs return attention weights too. cross: those of target over source. all: also those
     of the encoder and of the target over itself."""
     validate: Path | None = None
-    """With --to onnx or web: lines of source text. The export fails unless onnxruntime translates them as this library does,
-    greedily."""
+    """With --to onnx or web: lines of source text. The export fails unless onnxruntime translates them as this library
+    does, greedily."""
     runtime: Path | None = None
     """With --to web: the folder of onnxruntime-web. Left out: where npm puts it, node_modules here or above."""
 

@@ -19,10 +19,15 @@ export class LocalApi {
     return [run];
   }
 
-  // What the folder holds.
+  // What the folder holds. Where that could not be loaded it is tried again.
   async described() {
-    this.manifest ??= await fetchJson(new URL(MANIFEST, this.base));
-    return this.manifest;
+    this.manifest ??= fetchJson(new URL(MANIFEST, this.base));
+    try {
+      return await this.manifest;
+    } catch (error) {
+      this.manifest = null;
+      throw error;
+    }
   }
 
   // Wait until the model is loaded. Where that failed it is tried again.

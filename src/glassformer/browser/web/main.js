@@ -31,6 +31,11 @@ class BrowserApp extends App {
     await super.load();
     if (this.run) await this.attempt(() => this.api.ready());
   }
+
+  async retry() {
+    await super.retry();
+    await this.attempt(() => this.api.ready());
+  }
 }
 
 const api = new LocalApi(document.baseURI);

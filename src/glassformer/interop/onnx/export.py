@@ -12,6 +12,7 @@ from glassformer.interop.onnx.precision import PRECISIONS
 from glassformer.interop.onnx.validate import Likeness, compare
 from glassformer.pairs.lines import read_lines
 from glassformer.run.folder import Run
+from glassformer.interop.fast_tokenizer import write_fast_tokenizers
 from glassformer.transformer.config import ModelConfig
 
 
@@ -42,6 +43,7 @@ def export_onnx(
         for name, build in ((ENCODER, encoder_graph), (DECODER, decoder_graph)):
             graph_file(made, name, quantization).write_bytes(build(run.model, PRECISIONS[quantization], attention))
         write_marian_files(run, vocabularies, made)
+        write_fast_tokenizers(made, run.source_tokenizer, run.target_tokenizer)
         write_json(made / CONFIG, _config(run.model.config))
         return compare(run, OnnxTranslator.load(made, quantization), lines, exact=quantization is None)
 
