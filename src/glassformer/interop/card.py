@@ -159,7 +159,7 @@ def _scores(evaluations: Sequence[Evaluation], best: Validation | None) -> Itera
         name = _VALIDATED.get(best.metric, "symbol error rate")
         yield (
             f"No test set was scored. The best validation of its training had {name} {best.score:.2f} after "
-            f"{best.update:,} updates; the model was chosen by it."
+            f"{best.update:,} updates."
         )
 
 
