@@ -18,7 +18,8 @@ from typing import Any
 
 from glassformer.errors import RunError
 from glassformer.files import write_json
-from glassformer.text.model_file import ModelFile, Piece, PieceType, read_model_file, read_rules
+from glassformer.interop.charsmap import read_rules
+from glassformer.text.model_file import ModelFile, Piece, PieceType, read_model_file
 from glassformer.text.tokenizer import EOS, UNK, UNKNOWN, SubwordTokenizer, SymbolTokenizer, Tokenizer
 from glassformer.text.vocabulary import VocabularyTokenizer
 
@@ -199,12 +200,11 @@ def _unigram(file: ModelFile, names: Sequence[str]) -> dict[str, Any]:
 
 
 def _scores(pieces: Sequence[Piece]) -> dict[str, float]:
-    """Return the scores of pieces; sentencepiece gives its user's symbols one that nearly always wins."""
-    normal = {piece.text: piece.score for piece in pieces if piece.type == PieceType.NORMAL}
-    best = max(normal.values(), default=0.0)
-    return normal | {
-        piece.text: len(piece.text.encode()) * best - 0.1 for piece in pieces if piece.type == PieceType.USER_DEFINED
-    }
+    """Return the scores of pieces; sentencepiece gives symbols of its user one that nearly always wins."""
+    scores = {piece.text: piece.score for piece in pieces if piece.type == PieceType.NORMAL}
+    best = max(0.0, *scores.values())
+    defined = [piece.text for piece in pieces if piece.type == PieceType.USER_DEFINED]
+    return scores | {text: len(text.encode()) * best - 0.1 for text in defined}
 
 
 def _bpe(file: ModelFile, names: Sequence[str], side: str) -> dict[str, Any]:
