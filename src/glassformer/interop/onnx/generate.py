@@ -48,9 +48,12 @@ class OnnxTranslator:
         for path in paths:
             if not path.exists():
                 raise RunError(f"{path} is missing: export the run --to onnx with the same --quantization")
-        sessions = [onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"]) for path in paths]
+        encoder, decoder = (
+            onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"]) for path in paths
+        )
         shared = read_marian_config(folder).share_encoder_decoder_embeddings
-        return cls(*sessions, *read_marian_tokenizers(folder, shared=shared))
+        source_tokenizer, target_tokenizer = read_marian_tokenizers(folder, shared=shared)
+        return cls(encoder, decoder, source_tokenizer, target_tokenizer)
 
     def translate(self, lines: Sequence[str], config: SearchConfig = GREEDY) -> list[str]:
         """Return the translation of each line, in order; an empty line stays empty.

@@ -93,7 +93,7 @@ class Graph:
         """Return a vector of whole numbers, such as a shape."""
         return self.weight(f"[{', '.join(map(str, values))}]", torch.tensor(values, dtype=torch.int64))
 
-    def scalar(self, value: float, dtype: torch.dtype) -> str:
+    def scalar(self, value: float | int, dtype: torch.dtype) -> str:
         """Return a constant without axes."""
         return self.weight(f"{value!r} {str(dtype).removeprefix('torch.')}", torch.tensor(value, dtype=dtype))
 
@@ -131,7 +131,9 @@ class Graph:
         public = self._root._public
         made = []
         for kind, inputs, outputs, attributes in self._nodes:
-            given = {name: one._proto() if isinstance(one, Graph) else one for name, one in attributes.items()}
+            given: dict[str, Any] = {
+                name: one._proto() if isinstance(one, Graph) else one for name, one in attributes.items()
+            }
             into, out = ([public.get(name, name) for name in names] for names in (inputs, outputs))
             made.append(helper.make_node(kind, into, out, name=outputs[0], **given))
         outputs = [helper.make_tensor_value_info(name, TYPES[dtype], shape) for _, name, dtype, shape in self._outputs]

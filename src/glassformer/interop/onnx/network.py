@@ -49,7 +49,7 @@ def encoder_graph(model: Transformer, precision: Precision, seen: Seen | None) -
         name = f"encoder.{n}.self_attention"
 
         def attend(x: str, n: int = n, name: str = name) -> str:
-            values, weights[n] = parts.attend(*parts.project(x, name, slice(0, 3)), name, keep)
+            values, weights[n] = parts.attend(*parts.project(x, name, slice(0, 3)), name=name, bias=keep)
             return values
 
         x = parts.attention(x, name, attend)
