@@ -20,7 +20,7 @@ from glassformer.files import new_folder, write_json
 from glassformer.interop.onnx.export import export_onnx
 from glassformer.run.config import languages_of
 from glassformer.run.folder import Run
-from glassformer.serve.languages import name_of
+from glassformer.run.languages import name_of
 from glassformer.transformer.model import count_parameters
 
 SOURCE = Path(__file__).parents[1]

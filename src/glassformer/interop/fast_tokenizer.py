@@ -51,7 +51,7 @@ def fast_tokenizer(tokenizer: Tokenizer, side: str) -> dict[str, Any]:
         file = read_model_file(tokenizer.proto)
         _check(file, names, side)
         normalizers, pre_tokenizer, decoders = _normalizers(file, side), None, _decoders(file)
-        model = _unigram(file, names, side) if file.kind in ("unigram", "word") else _bpe(file, names, side)
+        model = _unigram(file, names) if file.kind in ("unigram", "word") else _bpe(file, names, side)
     else:
         raise RunError(f"the {side} tokenizer is a {type(tokenizer).__name__}, which {FILE} has no form for")
     end = names[EOS]
@@ -183,15 +183,13 @@ def _decoders(file: ModelFile) -> list[dict[str, Any]]:
     ]
 
 
-def _unigram(file: ModelFile, names: Sequence[str], side: str) -> dict[str, Any]:
+def _unigram(file: ModelFile, names: Sequence[str]) -> dict[str, Any]:
     """Return the model that takes the splitting with the best sum of scores.
 
     In a word model each word is a piece, and there is no better one than the whole.
     """
-    if file.kind == "word":
-        scores = {f"{piece.text} ": 0.0 for piece in file.pieces}
-    else:
-        scores = _scores(file.pieces)
+    whole_words = {f"{piece.text} ": 0.0 for piece in file.pieces}
+    scores = whole_words if file.kind == "word" else _scores(file.pieces)
     return {
         "type": "Unigram",
         "unk_id": UNK,

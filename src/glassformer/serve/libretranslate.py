@@ -9,8 +9,9 @@ from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse
 from pydantic import ValidationError
 
+from glassformer.run.languages import name_of
 from glassformer.serve.guard import Visit
-from glassformer.serve.languages import ServedRun, name_of
+from glassformer.serve.languages import ServedRun
 from glassformer.serve.schemas import DetectedLanguage, Failure, Language, LibreAnswer, LibreRequest, Status
 from glassformer.serve.service import Service
 from glassformer.serve.strict import StrictRoute, content_type, invalid, read_form, read_json
