@@ -108,11 +108,15 @@ def main(
     with tempfile.TemporaryDirectory() as scratch, chromium() as browser:
         folder = Path(scratch)
         for name, quantization in PRECISIONS.items():
-            print(f"{name}: {export_web(load_run(run), run.name, folder / name, quantization, runtime)}")
+            found = export_web(load_run(run), folder / name, run.name, quantization, runtime=runtime)
+            measured[f"bytes {name}"] = found.model_bytes
+            print(f"{name}: the model has {found.model_bytes:,} bytes")
         with serving(folder) as address:
             if "ids" in only:
                 for name in PRECISIONS:
-                    measured[f"ids {name}"] = compare(run, opened(browser, f"{address}{name}/"), name, sources, references)
+                    measured[f"ids {name}"] = compare(
+                        run, opened(browser, f"{address}{name}/"), name, sources, references
+                    )
             if "speed" in only:
                 measured["speed"] = race(run, folder, browser, address, sources[:100], rounds)
             if "first" in only:
@@ -169,13 +173,17 @@ def compare(run: Path, tab: Any, name: str, sources: list[str], references: list
         config = SearchConfig(beam=beam)
         ours = translator.translations(sources, config)
         different = [
-            n for n, (mine, page) in enumerate(zip(ours, tokens, strict=True)) if mine.tokens != page[: len(mine.tokens)]
+            n
+            for n, (mine, page) in enumerate(zip(ours, tokens, strict=True))
+            if mine.tokens != page[: len(mine.tokens)]
         ]
         ties = 0
         for n in different if name == "float32" else ():
             gap = ours[n].score - answers[n]["translations"][0]["score"]
             ties += abs(gap) < TIED
-            print(f"  line {n + 1}, beam {beam}: {ours[n].text!r}, on the page {texts[n]!r}, whose score is {gap:.1e} lower")
+            print(
+                f"  line {n + 1}, beam {beam}: {ours[n].text!r}, on the page {texts[n]!r}, whose score is {gap:.1e} lower"
+            )
         found[f"beam {beam}"] = {
             "same": len(sources) - len(different),
             "ties": ties,
@@ -240,7 +248,9 @@ def first(browser: Any, address: str, text: str) -> float:
     return took
 
 
-def theirs(run: Path, folder: Path, browser: Any, address: str, transformers: Path, sources: list[str]) -> dict[str, int]:
+def theirs(
+    run: Path, folder: Path, browser: Any, address: str, transformers: Path, sources: list[str]
+) -> dict[str, int]:
     """Count the lines that transformers.js translates as our engine does, in the same browser."""
     place = folder / "float32"
     shutil.copytree(transformers / "dist", place / "transformers")

@@ -76,7 +76,12 @@ def tables() -> list[Tensor]:
 def cases() -> list[dict[str, Any]]:
     draw = random.Random(7)
     return [
-        dict(table=n % 3, source=[draw.randrange(STATES)], limit=draw.choice((1, 5, 30)), prefix=draw.choice(([], [3, 5])))
+        dict(
+            table=n % 3,
+            source=[draw.randrange(STATES)],
+            limit=draw.choice((1, 5, 30)),
+            prefix=draw.choice(([], [3, 5])),
+        )
         | settings
         for n, settings in enumerate(SETTINGS * 2)
     ]

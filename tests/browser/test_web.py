@@ -62,7 +62,7 @@ def folder(run, tmp_path_factory) -> Path:
     from glassformer.run.folder import load_run
 
     out = tmp_path_factory.mktemp("www") / "some" / "where"
-    export_web(load_run(run), "random", out)
+    export_web(load_run(run), out, "random")
     return out
 
 
@@ -178,7 +178,9 @@ def test_what_is_typed_is_translated_and_a_word_shows_where_the_model_looked(tab
     for key in ("Tab", "Tab", "Enter"):  # past the button that clears the text, to the first word
         tab.keyboard.press(key)
     tab.until("document.querySelectorAll('.heads .cell').length === 6")
-    shown = tab.evaluate("glassformer.glass.data.hypotheses[0].views.map(({ facts }) => Array.from(facts.weights.values))")
+    shown = tab.evaluate(
+        "glassformer.glass.data.hypotheses[0].views.map(({ facts }) => Array.from(facts.weights.values))"
+    )
     for layer, weights in enumerate(shown):
         assert weights == pytest.approx(first.attention.source[layer].weights[0].flatten().tolist(), abs=1e-5)
     assert " looks at " in tab.locator(".readout").inner_text()

@@ -12,13 +12,14 @@ All addresses are relative, so that the folder may lie anywhere on a server.
 import base64
 import hashlib
 import shutil
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from glassformer.browser.runtime import WEBASSEMBLY, WEBGPU, Runtime, Variant, find_runtime
 from glassformer.files import new_folder, write_json
 from glassformer.interop.onnx.export import export_onnx
-from glassformer.run.config import languages_of
+from glassformer.interop.onnx.validate import Likeness
 from glassformer.run.folder import Run
 from glassformer.run.languages import name_of
 from glassformer.transformer.model import count_parameters
@@ -30,43 +31,57 @@ OPENED = "opened.js"
 """The one script that stands in the document itself: it must work where modules can't be loaded."""
 
 
+@dataclass(frozen=True)
+class Exported:
+    """What was written."""
+
+    likeness: Likeness
+    """How like the model its graphs are."""
+    model_bytes: int
+    runtime_bytes: int
+    runtime: str
+    """The name and version of what computes in the browser."""
+
+
 def export_web(
     run: Run,
-    name: str,
     out: Path,
+    name: str,
     quantization: str | None = None,
+    *,
+    languages: tuple[str, str] | None = None,
     runtime: Path | None = None,
-    lines: Path | None = None,
-) -> str:
-    """Write `run`, which the page calls by `name`, to the folder `out`, complete or not at all; return its sizes in words.
+    validate: Path | None = None,
+) -> Exported:
+    """Write `run` as a page to the folder `out`, complete or not at all; the page calls it by `name`.
 
-    `quantization` is that of `export_onnx`, and `lines` too. `runtime` is the folder of onnxruntime-web, else that of
-    `find_runtime`. Its files for WebGPU are taken where it has them and the graphs are in floats: a GPU doesn't compute
-    those in integers.
+    `out` must be new or empty. `languages` are the codes of the source and the target, for the page to say. `runtime`
+    is the folder of onnxruntime-web, else that of `find_runtime`. Its files for WebGPU are taken where it has them and
+    the graphs are in floats: a GPU doesn't compute those in integers. `quantization`, `validate` and the errors are
+    those of `export_onnx`.
     """
     found = find_runtime(runtime)
     variants = {"wasm": WEBASSEMBLY} | ({"webgpu": WEBGPU} if quantization != "int8" and found.has(WEBGPU) else {})
     with new_folder(out) as made:
-        likeness = export_onnx(run, made / MODEL, quantization, attention="cross", validate=lines)
+        likeness = export_onnx(run, made / MODEL, quantization, attention="cross", validate=validate)
         computes = {device: _copy_runtime(found, variant, made) for device, variant in variants.items()}
         model = _model_files(made)
-        loaded = [*model.values(), *(files["wasm"] for files in computes.values())]
+        loaded = {*model.values(), *(files["wasm"] for files in computes.values())}
         manifest = {
-            "run": _described(run, name, quantization),
+            "run": _described(run, name, quantization, languages or ("", "")),
             "model": model,
             "runtime": computes,
-            "files": [_file(made, path) for path in sorted(set(loaded))],
+            "files": [_file(made, path) for path in sorted(loaded)],
         }
         write_json(made / MANIFEST, manifest)
         (made / DOCUMENT).write_text(_document(_copy_code(made)), encoding="utf-8")
-        sizes = {part: _megabytes(made / part) for part in (MODEL, RUNTIME)}
-    return f"the model has {sizes[MODEL]}, {found.name} {sizes[RUNTIME]}; {likeness}"
+        return Exported(likeness, _size(made / MODEL), _size(made / RUNTIME), found.name)
 
 
-def _described(run: Run, name: str, quantization: str | None) -> dict[str, Any]:
+def _described(run: Run, name: str, quantization: str | None, languages: tuple[str, str]) -> dict[str, Any]:
     """Return what the page says of a run, with the names that the server's answers have."""
     config = run.model.config
-    source, target = languages_of(run.training) or ("", "")
+    source, target = languages
     return {
         "run": name,
         "source": source,
@@ -139,9 +154,9 @@ def _document(code: str) -> str:
     return text.replace("{code}", code).replace("{digest}", digest).replace("{inline}", inline)
 
 
-def _megabytes(folder: Path) -> str:
-    """Return the size of a folder's files."""
-    return f"{sum(path.stat().st_size for path in folder.rglob('*') if path.is_file()) / 1e6:.1f} MB"
+def _size(folder: Path) -> int:
+    """Return the bytes of a folder's files."""
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
 
 
 def _file(made: Path, path: str) -> dict[str, Any]:

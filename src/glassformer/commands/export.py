@@ -13,6 +13,7 @@ from glassformer.files import check_new_folder, new_folder
 
 if TYPE_CHECKING:
     from glassformer.interop.card import CardFacts, Layout
+    from glassformer.interop.onnx.validate import Likeness
     from glassformer.run.folder import Run
 
 README = "README.md"
@@ -164,21 +165,38 @@ def _to_onnx(flags: ExportFlags, run: "Run", facts: "CardFacts") -> None:
     layout = Layout("transformers.js", "graphs of ONNX", use, "js", tags=("onnx", "marian"))
     with _carded(flags, run, facts, layout) as made:
         found = export_onnx(run, made, flags.quantization, attention=flags.attention, validate=flags.validate)
-    print(f"{flags.out}: logits differ from the model's by {found.mean_difference:.1g}, at most {found.difference:.1g}")
-    if found.lines:
-        ties = f", {found.ties} more up to a tie in rounding" if found.ties else ""
-        print(f"{found.same:,} of {found.lines:,} lines translate to the same tokens, greedily{ties}")
+    print(f"{flags.out}: {_described(found)}")
+
+
+def _described(found: "Likeness") -> str:
+    """Return how like the model its graphs are."""
+    differ = f"logits differ from the model's by {found.mean_difference:.1g}, at most {found.difference:.1g}"
+    if not found.lines:
+        return differ
+    ties = f", {found.ties} more up to a tie in rounding" if found.ties else ""
+    return f"{differ}\n{found.same:,} of {found.lines:,} lines translate to the same tokens, greedily{ties}"
 
 
 def _to_web(flags: ExportFlags, run: "Run", facts: "CardFacts") -> None:
     from glassformer.browser.folder import export_web
-    from glassformer.interop.card import Layout
+    from glassformer.interop.card import Layout, languages_for
 
     use = "python -m http.server --bind localhost --directory FOLDER"
     layout = Layout(None, "a page that translates in the browser", use, "bash", tags=("onnx",))
+    languages = languages_for(run, facts)
     with _carded(flags, run, facts, layout) as made:
-        found = export_web(run, facts.name, made, flags.quantization, flags.runtime, flags.validate)
-    print(f"{flags.out}: {found}")
+        found = export_web(
+            run,
+            made,
+            facts.name,
+            flags.quantization,
+            languages=languages,
+            runtime=flags.runtime,
+            validate=flags.validate,
+        )
+    print(f"{flags.out}: {_described(found.likeness)}")
+    sizes = f"the model has {found.model_bytes / 1e6:.1f} MB, {found.runtime} {found.runtime_bytes / 1e6:.1f} MB"
+    print(f"{sizes}, which a browser loads once")
     print("open it at http://localhost:8000 after:")
     print(f"  python -m http.server --bind localhost --directory {shlex.quote(str(flags.out))}")
 

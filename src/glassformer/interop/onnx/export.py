@@ -6,6 +6,7 @@ from typing import Any
 import torch
 
 from glassformer.files import new_folder, write_json
+from glassformer.interop.fast_tokenizer import write_fast_tokenizers
 from glassformer.interop.huggingface import CONFIG, marian_config, marian_vocabularies, write_marian_files
 from glassformer.interop.onnx.generate import OnnxTranslator
 from glassformer.interop.onnx.names import DECODER, ENCODER, GRAPHS, graph_file
@@ -14,7 +15,6 @@ from glassformer.interop.onnx.precision import PRECISIONS
 from glassformer.interop.onnx.validate import Likeness, compare
 from glassformer.pairs.lines import read_lines
 from glassformer.run.folder import Run
-from glassformer.interop.fast_tokenizer import write_fast_tokenizers
 from glassformer.transformer.config import ModelConfig
 
 
