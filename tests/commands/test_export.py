@@ -46,9 +46,9 @@ BAD = {
     "export nameless --to argos --out new.argosmodel": "this run doesn't know its own: give their codes",
     "export one --to onnx --out new --target-language de": "give both --source-language and --target-language",
     "export one --to huggingface --out new --license mine!": "license must be a licence as the Hugging Face",
-    "export one --to huggingface --out new --quantization int8": "quantization is for --to ctranslate2, onnx, web or argos",
+    "export one --to huggingface --out new --quantization int8": "for --to ctranslate2, onnx, web or argos: leave",
     "export one --to ctranslate2 --out new --runtime x": "runtime is for --to web: leave it out with --to ctranslate2",
-    "export one --to huggingface --out two": "two is there already: give a new name, or remove it first",
+    "export one --to huggingface --out two": "two is there already: give a new name",
 }
 
 
