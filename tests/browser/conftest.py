@@ -1,0 +1,30 @@
+"""Runs a script of the page in Node."""
+
+import json
+import shutil
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from glassformer.browser.folder import SOURCE
+
+NODE = shutil.which("node")
+WEB = SOURCE / "browser" / "web"
+
+
+@pytest.fixture(scope="session")
+def in_node() -> Callable[..., Any]:
+    """Runs a script of this folder with the path of a module of the page and a value, and returns what it answers."""
+    if NODE is None:
+        pytest.skip("needs node, version 20 or later")
+
+    def run(script: str, module: str, value: Any) -> Any:
+        command = [NODE, str(Path(__file__).parent / script), str(WEB / module)]
+        done = subprocess.run(command, input=json.dumps(value), capture_output=True, text=True, encoding="utf-8")
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout)
+
+    return run
