@@ -42,7 +42,8 @@ class VocabularyTokenizer(Tokenizer):
         Raises DataError for the code of a language that the model doesn't know.
         """
         split = [self._split_code(line) for line in lines]
-        encoded = self._processor.encode([text for _, text in split], out_type=str)
+        # The cores are shared out elsewhere, and a line alone would wait for threads to start.
+        encoded = self._processor.encode([text for _, text in split], out_type=str, num_threads=1)
         return [
             [*code, *(self._ids.get(piece, UNK) for piece in pieces)]
             for (code, _), pieces in zip(split, encoded, strict=True)

@@ -3,6 +3,8 @@
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from glassformer.files import new_folder, write_json
 from glassformer.interop.fast_tokenizer import write_fast_tokenizers
 from glassformer.interop.huggingface import CONFIG, marian_config, marian_vocabularies, write_marian_files
@@ -45,7 +47,8 @@ def export_onnx(
         write_marian_files(run, vocabularies, made)
         write_fast_tokenizers(made, run.source_tokenizer, run.target_tokenizer)
         write_json(made / CONFIG, _config(run.model.config))
-        return compare(run, OnnxTranslator.load(made, quantization), lines, exact=quantization is None)
+        graphs = OnnxTranslator.load(made, quantization, torch.get_num_threads())
+        return compare(run, graphs, lines, exact=quantization is None)
 
 
 def _config(config: ModelConfig) -> dict[str, Any]:

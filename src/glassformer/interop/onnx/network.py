@@ -80,8 +80,15 @@ def decoder_graph(model: Transformer, precision: Precision, seen: Seen | None) -
     memory = graph.input("encoder_hidden_states", torch.float32, [BATCH, SOURCE, config.d_model])
     own = {n: f"decoder.{n}.self_attention" for n in range(config.decoder_layers)}
     cross = {n: f"decoder.{n}.source_attention" for n in range(config.decoder_layers)}
-    past = {n: _past(parts, n, "decoder", name, PAST_TARGET) for n, name in own.items() if parts.heads_of(name)}
-    source = {n: _past(parts, n, "encoder", name, PAST_SOURCE) for n, name in cross.items() if parts.heads_of(name)}
+    past: dict[int, KeysAndValues] = {}
+    source: dict[int, KeysAndValues] = {}
+    for n in range(config.decoder_layers):  # in the order of optimum, which goes by it
+        for kind, of_layer, name, length in (
+            ("decoder", past, own[n], PAST_TARGET),
+            ("encoder", source, cross[n], PAST_SOURCE),
+        ):
+            if parts.heads_of(name):
+                of_layer[n] = _past(parts, n, kind, name, length)
     if not past:
         raise RunError(
             "no layer of this run's decoder has a head left in its attention to the target, and the graph reads from "

@@ -49,7 +49,8 @@ def compare(run: Run, graphs: OnnxTranslator, lines: Sequence[str], *, exact: bo
     engine = Engine.of(run.model, torch.float32)
     sources = ended(run.source_tokenizer.encode(lines), lines, GREEDY.max_source_tokens, "source")
     ours = [found[0].ids if found else [] for found in search_all(engine, sources, GREEDY)]
-    theirs = graphs.search(ended(graphs.source_tokenizer.encode(lines), lines, GREEDY.max_source_tokens, "source"))
+    their_sources = ended(graphs.source_tokenizer.encode(lines), lines, GREEDY.max_source_tokens, "source")
+    theirs = graphs.search(their_sources, GREEDY)
     ties = 0
     for number, (source, a, b) in enumerate(zip(sources, ours, theirs, strict=True)):
         if a != b:
