@@ -18,7 +18,8 @@ from typing import Any
 
 from glassformer.errors import RunError
 from glassformer.files import write_json
-from glassformer.text.model_file import ModelFile, Piece, PieceType, read_model_file, read_rules
+from glassformer.interop.charsmap import read_rules
+from glassformer.text.model_file import ModelFile, Piece, PieceType, read_model_file
 from glassformer.text.tokenizer import EOS, UNK, UNKNOWN, SubwordTokenizer, SymbolTokenizer, Tokenizer
 from glassformer.text.vocabulary import VocabularyTokenizer
 
@@ -77,20 +78,23 @@ def fast_tokenizer(tokenizer: Tokenizer, side: str) -> dict[str, Any]:
     }
 
 
-def _write(folder: Path, content: Mapping[str, Any], tokenizer: Tokenizer) -> None:
+def tokenizer_settings(tokenizer: Tokenizer) -> dict[str, Any]:
+    """Return what `tokenizer_config.json` holds for a tokenizer."""
     names = _names(tokenizer)
+    settings = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "eos_token": names[EOS],
+        "pad_token": names[-1],
+        "clean_up_tokenization_spaces": False,
+        "split_special_tokens": True,  # transformers would look for their names in the text
+    }
+    # Unknown tokens are read as ⁇; transformers would leave them out. For symbols transformers.js must know theirs.
+    return settings | ({"unk_token": names[UNK]} if isinstance(tokenizer, SymbolTokenizer) else {})
+
+
+def _write(folder: Path, content: Mapping[str, Any], tokenizer: Tokenizer) -> None:
     write_json(folder / FILE, content)
-    write_json(
-        folder / SETTINGS,
-        {
-            "tokenizer_class": "PreTrainedTokenizerFast",
-            "eos_token": names[EOS],
-            "unk_token": names[UNK],
-            "pad_token": names[-1],
-            "clean_up_tokenization_spaces": False,
-            "split_special_tokens": True,  # transformers would look for their names in the text
-        },
-    )
+    write_json(folder / SETTINGS, tokenizer_settings(tokenizer))
 
 
 def _names(tokenizer: Tokenizer) -> list[str]:
@@ -106,37 +110,46 @@ def _names(tokenizer: Tokenizer) -> list[str]:
     return [f"{name}{end}" if name in matched else f" {name}" for name in names]
 
 
+def _inexact(side: str, why: str) -> RunError:
+    return RunError(
+        f"the {side} tokenizer {why}: {FILE} can't hold that exactly; export --to ctranslate2 or huggingface"
+    )
+
+
 def _check(file: ModelFile, names: Sequence[str], side: str) -> None:
     """Raise RunError for what one of the two libraries can't do as sentencepiece does."""
-    defined = [piece for piece in file.pieces if piece.type == PieceType.USER_DEFINED]
-    end = " " if file.kind == "word" else ""
-    known = {name.removesuffix(end) if end else name for name in names}
-    lost = [piece.text for piece in file.pieces if piece.type == PieceType.NORMAL and piece.text not in known]
-    characters = {piece.text for piece in file.pieces if len(piece.text) == 1}
-    whole = [piece for piece in file.pieces if piece.type == PieceType.NORMAL and file.kind in ("unigram", "bpe")]
-    apart = [piece.text for piece in whole if not characters.issuperset(piece.text)]
+    known = {name.strip(" ") for name in names}
+    defined = [piece.text for piece in file.pieces if piece.type == PieceType.USER_DEFINED]
+    normal = [piece.text for piece in file.pieces if piece.type == PieceType.NORMAL]
+    characters = {text for text in [*normal, *defined] if len(text) == 1}
+    lost = [text for text in normal if text not in known]
+    apart = [text for text in normal if file.kind in ("unigram", "bpe") and not characters.issuperset(text)]
+    others = sorted(known.difference(piece.text for piece in file.pieces) - {"<pad>"})
+    languages = [name for name in others if name.startswith(">>") and name.endswith("<<")]
+    unknown = [name for name in others if characters.isdisjoint(name)]
     for refused, why in (
         (file.byte_fallback, "splits unknown characters into bytes, which transformers.js reads otherwise"),
         (file.spaces_end_pieces, "puts spaces at the end of words (treat_whitespace_as_suffix)"),
         (not file.escape_whitespaces, "leaves spaces as they are (escape_whitespaces)"),
         (file.rules_to_decode, "changes characters when decoding (denormalizer_spec)"),
         (defined and file.kind != "unigram", f"has symbols of its user in a {file.kind} model"),
-        (any(" " in piece.text for piece in defined), "has symbols of its user with spaces"),
+        (any(" " in text for text in defined), "has symbols of its user with spaces"),
         ("$" in file.unk_surface, "reads an unknown token as text with a $"),
+        (languages, f"takes the code of a language at the beginning of a line, such as {languages[:1]}"),
+        (unknown, f"gives some unknown texts an id, such as {unknown[:1]}"),
         (lost, f"splits text into pieces that have no id of their own, such as {lost[:1]}"),
         (apart, f"has pieces with characters that are no pieces themselves, such as {apart[:1]}"),
     ):
         if refused:
-            raise RunError(
-                f"the {side} tokenizer {why}: {FILE} can't hold that exactly; export --to ctranslate2 or huggingface"
-            )
+            raise _inexact(side, why)
 
 
 def _normalizers(file: ModelFile, side: str) -> list[dict[str, Any]]:
     """Return the steps from text to what is split."""
     steps = _decomposition(file, side)
     if file.remove_extra_whitespaces:
-        steps += [_regex(r"\A +| +\z", ""), _regex(" +", _SPACE)]
+        # At the end, but not at the beginning, sentencepiece takes the sign for a space too.
+        steps += [_regex(rf"\A +|[ {_SPACE}]+\z", ""), _regex(" +", _SPACE)]
     else:
         steps += [_string(" ", _SPACE)]
     if file.add_dummy_prefix:
@@ -156,17 +169,14 @@ def _decomposition(file: ModelFile, side: str) -> list[dict[str, Any]]:
     }
     for text, result in read_rules(file.charsmap):
         if expected.pop(text, None) != result:
-            raise RunError(
-                f"the {side} tokenizer has rules for characters of its own, such as {text!r} to {result!r}, and "
-                f"transformers.js knows no such rules: {FILE} can't hold it exactly; export --to ctranslate2 or "
-                "huggingface, or train with --tokenizer unigram, bpe, char or word"
+            raise _inexact(
+                side,
+                f"has rules for characters of its own, such as {text!r} to {result!r}, and transformers.js knows no "
+                "such rules",
             )
     known = {character for piece in file.pieces for character in piece.text}
     if newer := [c for c, parts in expected.items() if c in known or known.intersection(parts)]:
-        raise RunError(
-            f"the {side} tokenizer leaves {newer[0]!r} whole, and transformers.js would read its parts: {FILE} can't "
-            "hold it exactly; train again with --decompose"
-        )
+        raise _inexact(side, f"leaves {newer[0]!r} whole, and transformers.js would read its parts")
     # NFD sorts the accents of a character; the rules don't. A mark before each accent keeps them where they are.
     mark, other = [c for c in _NONCHARACTERS if c not in known][:2]
     return [_string(mark, other), _regex(r"(?<=[\s\S])(?=\p{M})", mark), {"type": "NFD"}, _string(mark, "")]
@@ -199,12 +209,11 @@ def _unigram(file: ModelFile, names: Sequence[str]) -> dict[str, Any]:
 
 
 def _scores(pieces: Sequence[Piece]) -> dict[str, float]:
-    """Return the scores of pieces; sentencepiece gives its user's symbols one that nearly always wins."""
-    normal = {piece.text: piece.score for piece in pieces if piece.type == PieceType.NORMAL}
-    best = max(normal.values(), default=0.0)
-    return normal | {
-        piece.text: len(piece.text.encode()) * best - 0.1 for piece in pieces if piece.type == PieceType.USER_DEFINED
-    }
+    """Return the scores of pieces; sentencepiece gives symbols of its user one that nearly always wins."""
+    scores = {piece.text: piece.score for piece in pieces if piece.type == PieceType.NORMAL}
+    best = max(0.0, *scores.values())
+    defined = [piece.text for piece in pieces if piece.type == PieceType.USER_DEFINED]
+    return scores | {text: len(text.encode()) * best - 0.1 for text in defined}
 
 
 def _bpe(file: ModelFile, names: Sequence[str], side: str) -> dict[str, Any]:
@@ -215,10 +224,7 @@ def _bpe(file: ModelFile, names: Sequence[str], side: str) -> dict[str, Any]:
         joined = [piece for piece in file.pieces if piece.type == PieceType.NORMAL and len(piece.text) > 1]
         twice = [score for score, count in Counter(piece.score for piece in joined).items() if count > 1]
         if twice:
-            raise RunError(
-                f"the {side} tokenizer is a bpe model with pieces of equal score ({twice[0]:g}): {FILE} can't hold it "
-                "exactly; export --to ctranslate2 or huggingface"
-            )
+            raise _inexact(side, f"is a bpe model with pieces of equal score ({twice[0]:g})")
         for piece in sorted(joined, key=lambda piece: -piece.score):
             splits = ((piece.text[:n], piece.text[n:]) for n in range(1, len(piece.text)))
             merges += [[left, right] for left, right in splits if left in vocabulary and right in vocabulary]

@@ -20,6 +20,7 @@ from glassformer.errors import ArgumentError, ConfigError, DataError, shown
 from glassformer.pairs.lines import LONGEST_LINE
 from glassformer.text.decomposition import decomposition_rules
 from glassformer.text.kinds import KINDS, SUBWORD_ENDINGS
+from glassformer.text.model_file import with_round_scores
 
 EOS, UNK = 0, 1
 UNKNOWN = "⁇"
@@ -149,7 +150,8 @@ class SubwordTokenizer(Tokenizer):
                 )
         except RuntimeError as error:
             raise _training_error(kind, size, str(error)) from None
-        tokenizer = cls(model.getvalue())
+        proto = model.getvalue()
+        tokenizer = cls(with_round_scores(proto) if kind == "unigram" else proto)
         if vocab_size is not None and tokenizer.vocab_size < vocab_size:
             raise ConfigError(
                 f"vocab_size {vocab_size} is larger than this text allows for a {kind} tokenizer: "
