@@ -181,9 +181,7 @@ def compare(run: Path, tab: Any, name: str, sources: list[str], references: list
         for n in different if name == "float32" else ():
             gap = ours[n].score - answers[n]["translations"][0]["score"]
             ties += abs(gap) < TIED
-            print(
-                f"  line {n + 1}, beam {beam}: {ours[n].text!r}, on the page {texts[n]!r}, whose score is {gap:.1e} lower"
-            )
+            print(f"  line {n + 1}, beam {beam}: {ours[n].text!r}, on the page {texts[n]!r}, score {gap:.1e} lower")
         found[f"beam {beam}"] = {
             "same": len(sources) - len(different),
             "ties": ties,
