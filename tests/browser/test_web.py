@@ -103,7 +103,7 @@ class Tab:
         return self
 
     def until(self, condition: str) -> None:
-        for _ in range(160):
+        for _ in range(400):
             if self.page.evaluate(condition):
                 return
             self.page.wait_for_timeout(25)
