@@ -201,6 +201,11 @@ def _no_weights(folder: Path) -> RunError:
             'trust it, convert it once: python -c "from transformers import MarianMTModel as M; '
             f"M.from_pretrained('{folder}').save_pretrained('{folder}')\""
         )
+    if any(folder.glob("*.onnx")) or any(folder.glob("onnx/*.onnx")):
+        return RunError(
+            f"{folder} has its weights in ONNX graphs, which aren't read: those of other programs don't say which "
+            f"weight is which. Give the folder with {WEIGHTS} that they were exported from"
+        )
     return RunError(f"{folder} has no {WEIGHTS}: download it again, complete")
 
 

@@ -17,6 +17,7 @@ from glassformer.errors import ConfigError, RunError
 from glassformer.generation.config import SearchConfig
 from glassformer.generation.translator import Translator
 from glassformer.insight.prune import without_heads
+from glassformer.interop.huggingface import import_marian
 from glassformer.run.folder import Run
 from glassformer.text.tokenizer import SymbolTokenizer
 from glassformer.transformer.positions import sinusoids
@@ -298,6 +299,15 @@ def test_a_folder_without_graphs_of_this_precision_is_no_translator(run, tmp_pat
     export.export_onnx(run, tmp_path / "out")
     with pytest.raises(RunError, match=r"encoder_model_quantized\.onnx is missing: export the run --to onnx with the"):
         generate.OnnxTranslator.load(tmp_path / "out", "int8")
+
+
+def test_graphs_are_not_imported(run, tmp_path):
+    export.export_onnx(run, tmp_path / "out")
+    with pytest.raises(
+        RunError, match=r"weights in ONNX graphs, which aren't read: .* Give the folder with model\.safe"
+    ):
+        import_marian(tmp_path / "out", tmp_path / "again")
+    assert names(tmp_path) == ["out", "run"]
 
 
 # The command line
