@@ -1,6 +1,6 @@
 """Take the screenshots of a page that `glassformer export --to web` wrote.
 
-    python docs/make/browser.py PAGE --text "5 de noviembre de 2065" --word 0
+    python docs/make/browser.py PAGE --text "A man in a blue shirt is standing on a ladder cleaning a window." --word 4
 
 PAGE is the exported folder. Needs Debian's chromium and fonts-wqy-microhei, and Playwright.
 """
