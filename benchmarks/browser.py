@@ -3,14 +3,15 @@
     python benchmarks/browser.py RUN --lines FILE.tsv [--count 500] [--runtime node_modules/onnxruntime-web]
         [--only ids speed first transformers] [--transformers node_modules/@huggingface/transformers]
 
-FILE.tsv has a source and its translation on each line. The run is exported --to web, in float32 and in int8, and opened in
-Debian's chromium, headless, through Playwright. The page has no threads, and all sides share one core.
+FILE.tsv has a source and its translation on each line. The run is exported --to web, in float32 and in int8, and opened
+in Debian's chromium, headless, through Playwright. The page has no threads, and all sides share one core.
 
-- `ids`: the translations of so many lines, greedy and with a beam of 4, beside those of `Translator` in float32. A line
-  that differs is printed with what the model thinks of both: where their scores are the same up to 1e-4, rounding decided.
-  Of both precisions the score against the references is printed too: BLEU, or for dates the share that is exact.
-- `speed`: milliseconds a line, greedy, one line at a time: the page, onnxruntime in Python and CTranslate2 in int8, in turn.
-- `first`: milliseconds from the first input to the complete translation on the page, each time in a fresh profile.
+- `ids`: the translations of so many lines, greedy and with a beam of 4, beside those of `Translator` in float32. A
+  line that differs is printed with what the model thinks of both: where their scores are the same up to 1e-4, rounding
+  decided. Of both precisions the scores against the references are printed too: BLEU, and the share that is exact.
+- `speed`: milliseconds a line, greedy, one line at a time: the page, onnxruntime in Python, CTranslate2 in int8 and
+  `Translator`, in turn. The first --timed lines are translated.
+- `first`: milliseconds from the first input to the complete translation on the page in int8, each in a fresh profile.
 - `transformers`: the greedy ids of transformers.js, which loads the folder's model in the same browser.
 
 Prints all, and appends it to benchmarks/results/browser.jsonl. Needs the extras onnx and ctranslate2.
@@ -60,20 +61,17 @@ FIRST = """(text) => new Promise((done) => {
     source.field.dispatchEvent(new InputEvent("input", { bubbles: true }));
 })"""
 GENERATE = """async ([lines, separate]) => {
-    const { AutoModelForSeq2SeqLM, PreTrainedTokenizer, env } = await import("./transformers/transformers.min.js");
-    env.allowRemoteModels = false;
-    env.allowLocalModels = true;
-    env.useBrowserCache = false;
+    const { AutoModelForSeq2SeqLM, AutoTokenizer, env } = await import("./transformers/transformers.min.js");
+    Object.assign(env, { allowRemoteModels: false, allowLocalModels: true, useBrowserCache: false });
     env.localModelPath = new URL("./", location.href).pathname;
     Object.assign(env.backends.onnx.wasm, { numThreads: 1, wasmPaths: new URL("./runtime/", location.href).href });
-    const json = async (path) => (await fetch(path)).json();
-    const read = async (folder) => new PreTrainedTokenizer(await json(`${folder}/tokenizer.json`), await json(`${folder}/tokenizer_config.json`));
-    const [source, target] = [await read("model"), await read(separate ? "model/target" : "model")];
+    const source = await AutoTokenizer.from_pretrained("model");
+    const target = separate ? await AutoTokenizer.from_pretrained("model/target") : source;
     const model = await AutoModelForSeq2SeqLM.from_pretrained("model", { dtype: "fp32", device: "wasm" });
     const found = [];
     for (const line of lines) {
-        const ids = await model.generate({ ...source(line), num_beams: 1, max_new_tokens: 256 });
-        found.push(target.decode(ids.tolist()[0], { skip_special_tokens: false }));
+        const ids = await model.generate({ ...(await source(line)), num_beams: 1, max_new_tokens: 256 });
+        found.push(target.decode(ids.tolist()[0].map(Number), { skip_special_tokens: true }));
     }
     return found;
 }"""
@@ -87,6 +85,7 @@ def main(
     transformers: Path | None = None,
     only: tuple[Part, ...] = ("ids", "speed", "first", "transformers"),
     rounds: int = 7,
+    timed: int = 100,
 ) -> None:
     """Measure the page of a run.
 
@@ -98,6 +97,7 @@ def main(
         transformers: The folder of @huggingface/transformers.
         only: The parts to measure.
         rounds: How often what is timed is done.
+        timed: Lines of which the speed is measured.
     """
     pairs = [line.split("\t") for line in lines.read_text(encoding="utf-8").splitlines()[:count]]
     sources, references = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
@@ -118,7 +118,7 @@ def main(
                         run, opened(browser, f"{address}{name}/"), name, sources, references
                     )
             if "speed" in only:
-                measured["speed"] = race(run, folder, browser, address, sources[:100], rounds)
+                measured["speed"] = race(run, folder, browser, address, sources[:timed], rounds)
             if "first" in only:
                 times = [first(browser, f"{address}int8/", source) for source in sources[:rounds]]
                 measured["first_ms"] = times
@@ -181,9 +181,7 @@ def compare(run: Path, tab: Any, name: str, sources: list[str], references: list
         for n in different if name == "float32" else ():
             gap = ours[n].score - answers[n]["translations"][0]["score"]
             ties += abs(gap) < TIED
-            print(
-                f"  line {n + 1}, beam {beam}: {ours[n].text!r}, on the page {texts[n]!r}, whose score is {gap:.1e} lower"
-            )
+            print(f"  line {n + 1}, beam {beam}: {ours[n].text!r}, on the page {texts[n]!r}, score {gap:.1e} lower")
         found[f"beam {beam}"] = {
             "same": len(sources) - len(different),
             "ties": ties,

@@ -1,4 +1,4 @@
-"""Runs a script of the page in Node."""
+"""Runs a script of the page in Node; a folder that looks like onnxruntime-web."""
 
 import json
 import shutil
@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from glassformer.browser.folder import SOURCE
+from glassformer.browser.runtime import TESTED, WEBASSEMBLY, Variant
 
 NODE = shutil.which("node")
 WEB = SOURCE / "browser" / "web"
@@ -28,3 +29,18 @@ def in_node() -> Callable[..., Any]:
         return json.loads(done.stdout)
 
     return run
+
+
+@pytest.fixture(scope="session")
+def fake_runtime() -> Callable[..., Path]:
+    """Writes the package onnxruntime-web, its files empty, and returns its folder."""
+
+    def write(package: Path, version: str = TESTED, variants: tuple[Variant, ...] = (WEBASSEMBLY,)) -> Path:
+        (package / "dist").mkdir(parents=True)
+        (package / "package.json").write_text(json.dumps({"name": "onnxruntime-web", "version": version}))
+        for variant in variants:
+            for name in (variant.module, variant.loader, variant.library):
+                (package / "dist" / name).write_text(f"// {name}\n")
+        return package
+
+    return write

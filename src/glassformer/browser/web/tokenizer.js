@@ -11,8 +11,8 @@ export class Tokenizer {
     this.shown = this.names.map((name) => name.replace(/^ | $/g, ""));
     this.ids = new Map(this.shown.map((name, id) => [name, id]));
     this.normalizers = stepsOf(normalizer?.normalizers ?? []);
-    this.decoders = decoder.decoders;
-    this.fused = this.decoders.findIndex(({ type }) => type === "Fuse");
+    const fused = decoder.decoders.findIndex(({ type }) => type === "Fuse");
+    this.decoders = { each: stepsOf(decoder.decoders.slice(0, fused)), all: stepsOf(decoder.decoders.slice(fused + 1)) };
     this.splitting = apart && pattern(apart.pattern);
     this.split = MODELS[model.type](model);
   }
@@ -26,8 +26,7 @@ export class Tokenizer {
 
   // The text of ids, in which `</s>` and `<pad>` are nothing.
   decode(ids) {
-    const each = stepsOf(this.decoders.slice(0, this.fused));
-    const all = stepsOf(this.decoders.slice(this.fused + 1));
+    const { each, all } = this.decoders;
     const parts = ids.map((id) => each.reduce((before, step) => step(before), this.names[id]));
     return all.reduce((before, step) => step(before), parts.join(""));
   }
@@ -54,7 +53,8 @@ const stepsOf = (steps) =>
   steps.map(({ type, pattern: found, content }) => {
     if (type === "NFD") return (text) => text.normalize("NFD");
     if (type !== "Replace") throw new TypeError(`tokenizer.json has a step that this page doesn't know: ${type}`);
-    return (text) => text.replace(pattern(found), () => content);
+    const expression = pattern(found);
+    return (text) => text.replace(expression, () => content);
   });
 
 // A regular expression for a pattern, which names the beginning and the end of a text \A and \z.

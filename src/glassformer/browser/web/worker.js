@@ -10,8 +10,10 @@ import { Refusal, Translator } from "./translator.js";
 const MOST_THREADS = 4;
 const PROGRESS_EVERY = 50; // milliseconds
 const TRIAL = { source: 16, steps: 8 }; // tokens
+const TURN_EVERY = 8; // milliseconds
 const left = new Set();
 let translator;
+let turned = 0; // when messages could come in last
 
 // Let messages come in between two steps: one of them may say that this search is wanted no more.
 const channel = new MessageChannel();
@@ -24,7 +26,9 @@ const turn = () =>
 class Left extends Error {}
 
 async function waitsFor(id) {
+  if (performance.now() - turned < TURN_EVERY) return;
   await turn();
+  turned = performance.now();
   if (left.delete(id)) throw new Left();
 }
 
