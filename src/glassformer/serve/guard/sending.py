@@ -32,7 +32,7 @@ STATUS = {
 
 
 class Left(Exception):
-    """The client has left."""
+    """Says that the client of a request went away before its answer was sent."""
 
 
 class Sending:
