@@ -32,7 +32,10 @@ STATUS = {
 
 
 class Left(Exception):
-    """Says that the client of a request went away before its answer was sent."""
+    """A client that went away before its answer was sent.
+
+    Raised inside `glassformer serve` alone, as `Failure` is. Example: docs/howto/serve.md.
+    """
 
 
 class Sending:
