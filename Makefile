@@ -33,7 +33,7 @@ demo: $(INSTALLED)
 	$(BIN)/glassformer demo
 
 test: $(READY)
-	$(BIN)/python -m pytest -n auto --dist loadfile --durations 20 --durations-min 1
+	$(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder --durations 20 --durations-min 1
 
 check: $(READY)
 	$(BIN)/ruff check .

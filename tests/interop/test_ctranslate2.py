@@ -270,6 +270,6 @@ def test_the_command_quantizes(run_command, tmp_path, capsys):
 def test_the_command_refuses_a_quantization_for_hugging_face(run_command, tmp_path, capsys):
     command = f"export {tmp_path}/run --to huggingface --out {tmp_path}/out --quantization int8"
     assert run_command(command) == 2
-    message = "--quantization is for --to ctranslate2 or onnx: leave it out with --to huggingface"
+    message = "--quantization is for --to ctranslate2, onnx, web or argos: leave it out with --to huggingface"
     assert message in capsys.readouterr().err
     assert names(tmp_path) == []

@@ -66,7 +66,8 @@ def export_model(flags: ExportFlags) -> int:
     for name in ("quantization", "attention", "validate", "runtime"):
         takers = [other for other, kind in TARGETS.items() if name in kind.takes]
         if getattr(flags, name) is not None and name not in target.takes:
-            raise ConfigError(f"{name} is for --to {' or '.join(takers)}: leave it out with --to {flags.to}")
+            known = " or ".join(filter(None, (", ".join(takers[:-1]), takers[-1])))
+            raise ConfigError(f"{name} is for --to {known}: leave it out with --to {flags.to}")
     target.check(flags.out)
 
     from glassformer.interop.card import CardFacts

@@ -8,7 +8,7 @@ from fastapi.responses import StreamingResponse
 from msgspec.json import encode
 
 from glassformer.run.languages import name_of
-from glassformer.serve.guard import Visit
+from glassformer.serve.guard.visits import Visit
 from glassformer.serve.languages import ServedRun
 from glassformer.serve.schemas import (
     AlternativesAnswer,

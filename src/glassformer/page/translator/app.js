@@ -7,7 +7,7 @@ import { Choices } from "./choices.js";
 import { ApiError } from "./errors.js";
 import { Glass } from "./glass.js";
 import { Notice } from "./notice.js";
-import { LASTING, recall, remember } from "./settings.js";
+import { recall, remember } from "./settings.js";
 import { Source } from "./source.js";
 import { Target } from "./target.js";
 import { Writer, resultOf } from "./writer.js";
@@ -22,7 +22,7 @@ export class App {
     this.writer = new Writer(this.api, () => this.draw());
     this.runs = [];
     this.chosen = null; // { key, line, word } of the translation's word that is looked at; word -1: none
-    this.words = languages[recall(LASTING, "language") ?? (navigator.language.startsWith("zh") ? "zh" : "en")] ?? languages.en;
+    this.words = languages[recall("language") ?? (navigator.language.startsWith("zh") ? "zh" : "en")] ?? languages.en;
     this.followTheme();
     this.build("");
     root.addEventListener("keydown", (event) => event.key === "Escape" && this.chosen && this.close());
@@ -43,7 +43,7 @@ export class App {
   // The system's theme, until the button is used.
   followTheme() {
     const dark = window.matchMedia("(prefers-color-scheme: dark)");
-    const follow = () => this.setTheme(recall(LASTING, "theme") ?? (dark.matches ? "dark" : "light"));
+    const follow = () => this.setTheme(recall("theme") ?? (dark.matches ? "dark" : "light"));
     dark.addEventListener("change", follow);
     follow();
   }
@@ -57,7 +57,7 @@ export class App {
 
   toggleTheme() {
     const theme = this.theme === "dark" ? "light" : "dark";
-    remember(LASTING, "theme", theme);
+    remember("theme", theme);
     this.setTheme(theme);
   }
 
@@ -67,7 +67,7 @@ export class App {
 
   toggleLanguage() {
     this.words = this.otherWords;
-    remember(LASTING, "language", this.words.code);
+    remember("language", this.words.code);
     const chosen = this.chosen;
     this.build(this.source.text);
     this.languageButton.focus();

@@ -7,8 +7,18 @@ import { Api } from "./api.js";
 const PAUSE = 300; // milliseconds: a server isn't asked at every letter
 
 class ServedApp extends App {
+  // Where the server has keys there is a way out, too.
   links() {
-    return [make("a", { href: "docs", class: "says" }, this.words.interface)];
+    const links = [make("a", { href: "docs", class: "says" }, this.words.interface)];
+    if (this.root.dataset.hasKeys !== "true") return links;
+    return [...links, make("button", { type: "button", class: "says out", onclick: () => this.signOut() }, this.words.signOut)];
+  }
+
+  signOut() {
+    return this.attempt(async () => {
+      await this.api.signOut();
+      location.reload();
+    });
   }
 }
 
