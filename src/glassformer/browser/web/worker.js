@@ -10,6 +10,7 @@ import { Refusal, Translator } from "./translator.js";
 const MOST_THREADS = 4;
 const PROGRESS_EVERY = 50; // milliseconds
 const TRIAL = { source: 16, steps: 8 }; // tokens
+const REHEARSALS = 3;
 const TURN_EVERY = 8; // milliseconds
 const left = new Set();
 let translator;
@@ -64,7 +65,14 @@ async function* load({ base, manifest }) {
   const source = new Tokenizer(json(model.source_tokenizer));
   const target = model.target_tokenizer === model.source_tokenizer ? source : new Tokenizer(json(model.target_tokenizer));
   translator = new Translator(graphs, source, target, json(model.generation));
+  await rehearse(source);
   return { device, threads };
+}
+
+// Translate something before anybody asks: browsers compile scripts and WebAssembly the better the more they have run.
+async function rehearse(tokenizer) {
+  const text = tokenizer.decode([2, 3, 4, 5].filter((id) => id < tokenizer.names.length));
+  for (let n = 0; n < REHEARSALS; n++) await translator.translate(text, { max_length: 16 }, async () => {});
 }
 
 // Load the graphs for each device, and keep those that translate soonest: a small model's steps are too short for some GPUs.
