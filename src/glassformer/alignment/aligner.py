@@ -83,11 +83,11 @@ class Aligner:
 
     def probabilities(
         self, sources: Sequence[Line], targets: Sequence[Line]
-    ) -> list[tuple[Float[Tensor, "target_words source_words"], Float[Tensor, "target_words source_words"]]]:
+    ) -> list[tuple[Float[Tensor, "_ _"], Float[Tensor, "_ _"]]]:
         """Return two matrices for each pair: p(source word | target word), and p(target word | source word).
 
-        The first sums to at most 1 over the source's words, the second over the target's; what is missing is the
-        probability that the word stands for none.
+        Both are (target_words, source_words). The first sums to at most 1 over the source's words, the second over the
+        target's; what is missing is the probability that the word stands for none.
         """
         pairs = [
             (_ids(x, self._source_words), _ids(y, self._target_words)) for x, y in _pairs_of_words(sources, targets)

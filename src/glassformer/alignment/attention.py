@@ -60,26 +60,35 @@ class TokenizedLine:
 
 
 def tokenize_lines(
-    tokenizer: Tokenizer, lines: Sequence[str], side: str, *, pieces: bool = False
+    tokenizer: Tokenizer, lines: Sequence[str], side: str, words: Sequence[Sequence[Word]] | None = None
 ) -> list[TokenizedLine]:
-    """Return the tokens and the words of lines, cut with a warning; with `pieces` each token is a word.
+    """Return the tokens and the words of lines, cut with a warning.
 
-    A word is what white space separates, and in scripts without it each token.
+    Words are these, or else what white space separates, and in scripts without it each token.
     """
-    limit = SearchConfig.max_source_tokens
-    encoded = [ids[:-1] for ids in ended(tokenizer.encode(lines), lines, limit, side)]
     found = list[TokenizedLine]()
-    for line, ids in zip(lines, encoded, strict=True):
-        surfaces = tokenizer.surfaces(line)[: len(ids)] if ids else []
+    for n, (line, ids, surfaces) in enumerate(_tokens(tokenizer, lines, side)):
         starts = token_starts(surfaces, line)
-        if pieces:
-            words = [Word(text, start, start + len(text)) for text, start in zip(surfaces, starts, strict=True)]
-            word_of = list(range(len(ids)))
-        else:
-            words = split_words(line, starts)
-            word_of = words_of_tokens(starts, words)
-        found.append(TokenizedLine(ids, words, word_of) if words else TokenizedLine([], [], []))
+        own = split_words(line, starts) if words is None else list(words[n])
+        found.append(TokenizedLine(ids, own, words_of_tokens(starts, own)) if own else TokenizedLine([], [], []))
     return found
+
+
+def tokenize_into_pieces(tokenizer: Tokenizer, lines: Sequence[str], side: str) -> list[TokenizedLine]:
+    """Return the tokens of lines, cut with a warning, each a word of its own."""
+    found = list[TokenizedLine]()
+    for line, ids, surfaces in _tokens(tokenizer, lines, side):
+        starts = token_starts(surfaces, line)
+        words = [Word(text, start, start + len(text)) for text, start in zip(surfaces, starts, strict=True)]
+        found.append(TokenizedLine(ids, words, list(range(len(ids)))))
+    return found
+
+
+def _tokens(tokenizer: Tokenizer, lines: Sequence[str], side: str) -> Iterator[tuple[str, list[int], list[str]]]:
+    """Yield each line with the ids of its tokens, without `</s>`, and the text that each stands for."""
+    encoded = ended(tokenizer.encode(lines), lines, SearchConfig.max_source_tokens, side)
+    for line, ids in zip(lines, encoded, strict=True):
+        yield line, ids[:-1], tokenizer.surfaces(line)[: len(ids) - 1] if ids else []
 
 
 class AttentionAligner:
@@ -105,12 +114,28 @@ class AttentionAligner:
 
         With `pieces` tokens are aligned in place of words. Raises ConfigError unless there are as many targets.
         """
-        check_lines("sources", sources)
-        check_lines("targets", targets)
-        if len(sources) != len(targets):
-            raise ConfigError(f"align needs a target for each source, got {len(sources)} and {len(targets)}")
-        here = tokenize_lines(self.translator.source_tokenizer, sources, "source", pieces=pieces)
-        there = tokenize_lines(self.translator.target_tokenizer, targets, "target", pieces=pieces)
+        _check_pairs(sources, targets)
+        tokenize = tokenize_into_pieces if pieces else tokenize_lines
+        return self._align(
+            tokenize(self.translator.source_tokenizer, sources, "source"),
+            tokenize(self.translator.target_tokenizer, targets, "target"),
+        )
+
+    def align_words(
+        self,
+        sources: Sequence[str],
+        targets: Sequence[str],
+        source_words: Sequence[Sequence[Word]],
+        target_words: Sequence[Sequence[Word]],
+    ) -> list[Alignment]:
+        """Return the alignment of the given words of each pair, such as the tokens of another run."""
+        _check_pairs(sources, targets)
+        return self._align(
+            tokenize_lines(self.translator.source_tokenizer, sources, "source", source_words),
+            tokenize_lines(self.translator.target_tokenizer, targets, "target", target_words),
+        )
+
+    def _align(self, here: Sequence[TokenizedLine], there: Sequence[TokenizedLine]) -> list[Alignment]:
         aligned = [
             Alignment(x.words, y.words, [], torch.zeros(len(y.words), len(x.words)))
             for x, y in zip(here, there, strict=True)
@@ -121,6 +146,13 @@ class AttentionAligner:
             of_words, on_end = by_word(of_tokens, here[n], there[n])
             aligned[n] = Alignment(here[n].words, there[n].words, links_of(of_words, on_end), of_words)
         return aligned
+
+
+def _check_pairs(sources: Sequence[str], targets: Sequence[str]) -> None:
+    check_lines("sources", sources)
+    check_lines("targets", targets)
+    if len(sources) != len(targets):
+        raise ConfigError(f"align needs a target for each source, got {len(sources)} and {len(targets)}")
 
 
 def align_translation(translator: Translator, source: str, target: str) -> Alignment:

@@ -30,7 +30,7 @@ AT_ONCE = 1 << 17
 """Most cells, source tokens times target tokens, of a batch, padding included."""
 
 Shares = Float[Tensor, "batch target_len source_len"]
-Kin = Int[Tensor, " vocab"] | None
+Kin = Int[Tensor, " _"] | None
 
 
 def learn(

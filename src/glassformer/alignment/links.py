@@ -1,5 +1,6 @@
 """Links between the words of two lines: written as Pharaoh's, joined from two directions, scored against others."""
 
+import re
 from collections.abc import Iterable, Sequence
 from typing import Literal, NamedTuple, get_args
 
@@ -45,15 +46,11 @@ def read_pharaoh(line: str) -> list[Link]:
 
 
 def _link(text: str) -> Link:
-    places, colon, probability = text.partition(":")
-    source, dash, target = places.partition("-")
-    try:
-        link = Link(int(source), int(target), float(probability) if colon else 1.0)
-    except ValueError:
-        link = Link(-1, -1)
-    if not dash or not source.isdecimal() or not target.isdecimal() or not 0 <= link.probability <= 1:
-        raise DataError(f"a link must be as 3-4 or 3-4:0.5, source before target, got {shown(text)}")
-    return link
+    found = re.fullmatch(r"([0-9]{1,9})-([0-9]{1,9})(?::(0|1|[01]?\.[0-9]+))?", text)
+    probability = float(found[3] or 1) if found else 2.0
+    if not found or probability > 1:
+        raise DataError(f"a link must be like 3-4 or 3-4:0.5, source before target, got {shown(text)}")
+    return Link(int(found[1]), int(found[2]), probability)
 
 
 def check_symmetrization(method: str) -> None:

@@ -81,9 +81,12 @@ class AlignmentModel:
         return self.forward.posterior(source, target, (source != EOS).sum(1), (target != EOS).sum(1))
 
     def posteriors(
-        self, pairs: Sequence[tuple[Int[Tensor, " source_len"], Int[Tensor, " target_len"]]]
-    ) -> list[tuple[Float[Tensor, "target_len source_len"], Float[Tensor, "target_len source_len"]]]:
-        """Return for each pair, given without `</s>`, what either direction says of its links."""
+        self, pairs: Sequence[tuple[Int[Tensor, " _"], Int[Tensor, " _"]]]
+    ) -> list[tuple[Float[Tensor, "_ _"], Float[Tensor, "_ _"]]]:
+        """Return the probability of each link of each pair, (target_len, source_len), by either direction.
+
+        Pairs are given without `</s>`.
+        """
         found = [(torch.zeros(len(y), len(x)), torch.zeros(len(y), len(x))) for x, y in pairs]
         real = [n for n, pair in enumerate(pairs) if all(map(len, pair))]
         for batch in batches_of_cells([(len(pairs[n][0]), len(pairs[n][1])) for n in real]):
