@@ -8,7 +8,7 @@ import shutil
 import subprocess
 import sys
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -29,6 +29,8 @@ NOTEBOOKS = [page for page in PAGES if page.parent.name == "tutorials"]
 """Pages whose cells are executed when the site is built."""
 OTHERS = [ROOT / f"{name}.md" for name in ("CHANGELOG", "CODE_OF_CONDUCT", "CONTRIBUTING", "SECURITY")]
 EXAMPLES = [(page.name, *match) for page in PAGES for match in EXECUTED.findall(page.read_text(encoding="utf-8"))]
+ONCE = list({example[1:]: example for example in EXAMPLES}.values())
+"""The same without what several pages show, which is the same in README.md and README.zh.md."""
 
 
 def relative(page: Path) -> str:
@@ -89,16 +91,33 @@ def marian(trained: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def commands(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a `glassformer` whose new trainings end after three updates: the defaults take half a minute."""
+def graphs(trained: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The run as ONNX graphs, for the examples that begin with them."""
+    exported = pytest.importorskip("glassformer.interop.onnx.export", exc_type=ImportError)
+    folder = tmp_path_factory.mktemp("graphs") / "dates-onnx"
+    exported.export_onnx(load_run(trained), folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def commands(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A folder with a `glassformer` whose new trainings end after three updates: the defaults take half a minute.
+
+    It runs in a fork of a process that has loaded torch; test_wheel.py runs the installed one.
+    """
     command = tmp_path_factory.mktemp("bin") / "glassformer"
     limit = r'case "$1 $2" in "train --source" | train\ *.tsv | train\ *.tmx) set -- "$@" --max-updates 3 ;; esac'
-    write(command, ["#!/bin/sh", limit, f'exec {shlex.quote(sys.executable)} -m glassformer "$@"'])
+    forked, address = str(Path(__file__).with_name("forked.py")), str(command.with_name("socket"))
+    run = shlex.join([sys.executable, "-I", "-S", forked, "run", address])
+    write(command, ["#!/bin/sh", limit, f'exec {run} "$@"'])
     command.chmod(0o755)
-    return command.parent
+    with subprocess.Popen([sys.executable, forked, "serve", address], stdout=subprocess.PIPE) as server:
+        assert server.stdout.readline() == b"\n"
+        yield command.parent
+        server.kill()
 
 
-@pytest.mark.parametrize(("page", "language", "example", "output"), EXAMPLES)
+@pytest.mark.parametrize(("page", "language", "example", "output"), ONCE)
 @pytest.mark.usefixtures("folder")
 def test_example_runs_as_it_stands_and_prints_what_follows(
     page, language, example, output, commands, request, monkeypatch, capsys
@@ -108,6 +127,8 @@ def test_example_runs_as_it_stands_and_prints_what_follows(
         shutil.copytree(request.getfixturevalue("trained"), "runs/dates")
     if "opus-mt-en-de" in example:
         shutil.copytree(request.getfixturevalue("marian"), "opus-mt-en-de")
+    if 'Path("dates-onnx")' in example:
+        shutil.copytree(request.getfixturevalue("graphs"), "dates-onnx")
     if language == "python":  # in this process, which has loaded torch
         if re.search("train|optim|except", example):  # an example of an error shows what users see
             request.getfixturevalue("unchecked")

@@ -35,8 +35,8 @@ EXPECTED = {
 
 
 def test_nothing_fails_on_what_nobody_meant(print_alone):
-    # It takes 22 seconds: 185 processes, and the samples that they read.
-    assert print_alone(HERE, "--examples", "2", "--seed", "1")[-1].endswith(" 0 failures")
+    # It takes some 15 seconds: 129 processes, and the samples that they read.
+    assert print_alone(HERE, "--examples", "1", "--seed", "1")[-1].endswith(" 0 failures")
 
 
 @pytest.fixture(scope="module")

@@ -12,6 +12,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+import jaxtyping
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -69,6 +70,17 @@ def undrawn() -> Iterator[None]:
     """As without matplotlib: half a second less for each training."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(progress, "can_draw", lambda: False)
+        yield
+
+
+@pytest.fixture(scope="module")
+def unchecked_trainings() -> Iterator[None]:
+    """Turn off the checks of shapes and types, for files that judge what long trainings leave: a third of their time.
+
+    The shapes in a training are checked by test_step, test_loss, test_checkpoint, test_validation and others.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(jaxtyping.config, "jaxtyping_disable", True)
         yield
 
 

@@ -20,7 +20,7 @@ from glassformer.text.vocabulary import VocabularyTokenizer
 from glassformer.training.config import TrainConfig
 from glassformer.training.train import resume, train
 
-pytestmark = pytest.mark.usefixtures("undrawn")
+pytestmark = pytest.mark.usefixtures("undrawn", "unchecked_trainings")
 
 
 @pytest.fixture(scope="module")

@@ -18,7 +18,7 @@ from glassformer.training.config import TrainConfig
 from glassformer.training.loader import BatchLoader
 from glassformer.training.train import resume, train, train_once
 
-pytestmark = pytest.mark.usefixtures("undrawn")
+pytestmark = pytest.mark.usefixtures("undrawn", "unchecked_trainings")
 
 OFTEN, NEVER = 1e-9, 1e9
 """Seconds between checkpoints: one is always being written, or none however slow the machine is."""

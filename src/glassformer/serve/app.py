@@ -9,13 +9,16 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import HTMLResponse, JSONResponse
 from starlette.exceptions import HTTPException
 
+from glassformer.data.processes import count_cores
 from glassformer.serve import jobs, libretranslate, translating
 from glassformer.serve.config import ServeConfig
-from glassformer.serve.guard import LIVE, READY, STATUS, Guard, failure_headers
+from glassformer.serve.guard.guard import Guard
+from glassformer.serve.guard.paths import LIVE, READY
+from glassformer.serve.guard.sending import STATUS, failure_headers
 from glassformer.serve.keys import KeyFile
 from glassformer.serve.languages import ServedRun
 from glassformer.serve.meters import Meters
-from glassformer.serve.schemas import LibreRequest, Status
+from glassformer.serve.schemas import DetectRequest, LibreRequest, Status
 from glassformer.serve.service import Service
 from glassformer.serve.strict import invalid
 from glassformer.serve.website import add_website
@@ -26,6 +29,8 @@ ABOUT = "Translates with runs of glassformer, and shows where they looked. Each 
 CODES = {400: "invalid", 404: "not_found", 405: "wrong_method", 413: "too_large"}
 """The code of an error that has a status alone."""
 SENTENCES = {404: "there is no such route", 405: "the route doesn't take this method"}
+CPU_WORKERS = 2
+"""Most workers of a run that is computed on a CPU, where nobody says how many."""
 
 
 class Server:
@@ -58,11 +63,13 @@ class Server:
 
     def _pool(self, run: ServedRun) -> Pool:
         config, meters = self.config, self.meters
+        workers = config.workers or min(CPU_WORKERS, count_cores())
         settings = Settings(
             run=str(run.folder.resolve()),
             device=config.device,
             precision=config.precision,
             threads=config.threads,
+            workers=workers,
             gather_seconds=config.gather_ms / 1000,
             batch_tokens=config.batch_tokens,
             max_source_tokens=config.max_source_tokens,
@@ -70,7 +77,7 @@ class Server:
         )
         return Pool(
             settings,
-            config.workers,
+            or_one=config.workers is None,
             queue=config.max_queue,
             measured=lambda batch: meters.translated(run.name, batch),
             lost=lambda: meters.lost(run.name),
@@ -94,14 +101,15 @@ class Server:
         app.include_router(libretranslate.make_router(self.service))
         app.include_router(translating.make_router(self.service))
         app.include_router(jobs.make_router(self.service, self.jobs))
-        add_website(app)
+        add_website(app, has_keys=self.config.keys is not None)
         self._add_operation(app)
         original = app.openapi
 
         def openapi() -> dict[str, Any]:
             described = original()
-            schema = LibreRequest.model_json_schema(ref_template="#/components/schemas/{model}")
-            described["components"]["schemas"].setdefault("LibreRequest", schema)
+            for model in (LibreRequest, DetectRequest):  # whose routes read them themselves: JSON or a form
+                schema = model.model_json_schema(ref_template="#/components/schemas/{model}")
+                described["components"]["schemas"].setdefault(model.__name__, schema)
             return described
 
         app.openapi = openapi
@@ -178,7 +186,8 @@ def as_page(described: Mapping[str, Any]) -> str:
             parts.append(f"<tr><td><code>{_text(field)}</code><td>{_type(one)}<td>{_text(note)}")
         parts.append("</table>")
     head = '<!doctype html><html lang="en"><meta charset="utf-8"><title>glassformer: routes</title>'
-    return f'{head}<meta name="viewport" content="width=device-width">{"".join(parts)}</html>'
+    head += '<meta name="viewport" content="width=device-width"><link rel="icon" href="data:,">'
+    return f"{head}{''.join(parts)}</html>"
 
 
 def _answer(route: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -34,7 +34,7 @@ from glassformer.serve.workers.messages import (
 )
 from glassformer.serve.workers.worker import Worker, is_exact
 
-SETTINGS = messages.Settings("", "cpu", "float32", 1, 0.02, 400, 64, True)
+SETTINGS = messages.Settings("", "cpu", "float32", 1, 1, 0.02, 400, 64, True)
 LINES = ["the cat sat on the mat", "a dog", "", "on a log", "the dog and a cat sat on a log", "cat"]
 pytestmark = pytest.mark.usefixtures("unchecked")
 
@@ -101,14 +101,17 @@ def test_lines_are_translated_as_alone_whoever_shares_their_batch(run, desk, pre
     if precision == "int8" and not can_quantize():
         pytest.skip("this processor or torch has no products of eight bits")
     translator = Translator.load(run, "cpu", precision)
-    alone = {beam: translator.translate_n_best(LINES, SearchConfig(beam=beam, n_best=min(2, beam))) for beam in (1, 4)}
+    few = dict(max_length=60)  # the translations of a random model are the longest that may be
+    alone = {
+        beam: translator.translate_n_best(LINES, SearchConfig(beam=beam, n_best=min(2, beam), **few)) for beam in (1, 4)
+    }
     at_work = desk(translator, threads=2, share_batches=False)
     number = 0
     for start in range(len(LINES)):
         for beam in (1, 4):
             number += 1
             lines = LINES[start:] + LINES[:start]
-            at_work.worker.receive(translate(number, lines, beam=beam, n_best=min(2, beam), scores=True))
+            at_work.worker.receive(translate(number, lines, beam=beam, n_best=min(2, beam), scores=True, **few))
     assert is_exact(translator) is (precision == "int8" and passes.compiled() is not None)
     number = 0
     for start in range(len(LINES)):
@@ -133,6 +136,26 @@ def test_requests_that_come_together_share_a_batch(desk):
     assert len(batches) <= 2, "long and short lines"
     assert batches[0].seconds > 0
     assert batches[0].target_tokens > 0
+
+
+def test_a_request_that_was_left_over_waits_for_those_whose_batch_was_just_answered(run, desk):
+    translator = Translator.load(run, "cpu", "float32")
+    at_work, step_best, goes_on = desk(translator, gather_seconds=0.05), translator.engine.step_best, threading.Event()
+
+    def held(*arguments: Any) -> Any:
+        assert goes_on.wait(30)
+        return step_best(*arguments)
+
+    translator.engine.step_best = held
+    at_work.worker.receive(translate(1, ["a dog"], beam=2))
+    time.sleep(0.3)  # its batch is under way
+    at_work.worker.receive(translate(2, ["a dog"], beam=2))
+    time.sleep(0.2)  # longer than a batch waits
+    goes_on.set()
+    at_work.last(1)
+    at_work.worker.receive(translate(3, ["a dog"], beam=2))
+    assert at_work.texts(2) == at_work.texts(3) == at_work.texts(1)
+    assert [message.requests for message in at_work.sent if isinstance(message, Measured)] == [1, 2]
 
 
 def test_an_answer_fits_its_schema_and_says_what_the_translator_says(run, desk):

@@ -1,0 +1,121 @@
+// Lists to choose from: other words in the place of one, and other translations of a line.
+import { make, percent } from "../web/drawing.js";
+import { roving, stopAt } from "./keys.js";
+import { resultOf } from "./writer.js";
+
+const COUNT = 8; // words to choose from
+const BEAM = 5;
+
+export class Choices {
+  constructor(app) {
+    this.app = app;
+    this.title = make("h2");
+    this.list = make("ol", { class: "choices" });
+    this.says = make("p", { class: "says" });
+    this.element = make("section", { class: "beside", "aria-label": app.words.alternatives }, this.title, this.list, this.says);
+    roving(this.list, "button");
+  }
+
+  // Offer other words at a place of a translation. First come the pieces, then, with one more request, the words that they
+  // begin, how probable these are, and how the sentence goes on after them.
+  async showWords(result, first) {
+    const { api, words } = this.app;
+    const mine = this.begin(words.alternatives, words.alternativesHint);
+    const { q, run } = result;
+    const prefix = result.pieces.slice(0, first).map(({ piece }) => piece);
+    const { alternatives } = await api.alternatives({ q, run, prefix, count: COUNT });
+    if (mine !== this.newest) return;
+    const before = first === 0 ? "" : textBefore(result, first);
+    const current = result.words.find((word) => word.first === first);
+    const rows = alternatives.map(({ piece, probability, text }) => {
+      const isCurrent = piece === result.pieces[first]?.piece;
+      const word = isCurrent && current ? current : { text: text.slice(before.length).trim() || words.end, probability };
+      return { piece, probability: word.probability, isCurrent, prefix: [...prefix, piece], upTo: text, parts: [[word.text, true]] };
+    });
+    rows.sort((a, b) => b.isCurrent - a.isCurrent); // the sort is stable
+    this.fill(rows);
+    const room = Math.min(api.most("max_lines", COUNT), Math.floor(api.most("max_chars", Infinity) / q.length));
+    const open = rows.filter(({ piece, isCurrent }) => piece !== "</s>" && !isCurrent).slice(0, room);
+    if (!open.length) return;
+    const prefixes = open.map((row) => row.prefix);
+    const answer = await api.translate({ q: open.map(() => q), run, beam: 1, prefixes, scores: true, confidence: true });
+    if (mine !== this.newest) return;
+    open.forEach((row, n) => this.complete(row, resultOf(q, this.app.run, { ...answer.lines[n], source_pieces: result.source_pieces }), first));
+    const seen = new Set();
+    rows.sort((a, b) => b.isCurrent - a.isCurrent || b.probability - a.probability);
+    this.fill(rows.filter(({ parts: [[word]] }) => !seen.has(word) && seen.add(word))); // other pieces may make the same word
+  }
+
+  // The word that a piece begins, and the text after it.
+  complete(row, result, first) {
+    const word = result.words.find((one) => one.first <= first && first < one.last);
+    row.result = result;
+    if (word?.first === first) {
+      row.parts = [[word.text, true], [[...result.text].slice(word.end).join("")]];
+      row.probability = word.probability;
+    } else if (result.text.startsWith(row.upTo)) row.parts.push([result.text.slice(row.upTo.length)]);
+  }
+
+  // Offer other translations of a line, as a beam search finds them.
+  async showLines(result) {
+    const { api, words, run } = this.app;
+    const mine = this.begin(words.othersTitle, words.othersHint);
+    const { q } = result;
+    const beam = api.most("max_beam", BEAM);
+    const { lines } = await api.translate({ q, run: result.run, beam, n_best: api.most("max_n_best", beam), scores: true, confidence: true });
+    if (mine !== this.newest) return;
+    const found = lines[0].translations.map((_, n) => resultOf(q, run, lines[0], n));
+    this.fill(found.map((one) => ({ result: one, parts: news(one, result), probability: one.probability, isCurrent: one.text === result.text })));
+  }
+
+  begin(title, says) {
+    this.title.textContent = title;
+    this.says.textContent = says;
+    this.element.setAttribute("aria-label", title);
+    this.list.classList.toggle("ahead", title === this.app.words.alternatives);
+    this.element.setAttribute("aria-busy", "true");
+    return (this.newest = Symbol("request"));
+  }
+
+  // What was asked for is wanted no more.
+  leave() {
+    this.newest = null;
+    this.list.replaceChildren();
+  }
+
+  fill(rows) {
+    const focused = [...this.list.children].findIndex((row) => row.contains(document.activeElement));
+    this.list.replaceChildren(...rows.map((row) => this.row(row)));
+    this.element.setAttribute("aria-busy", "false");
+    const buttons = [...this.list.querySelectorAll("button")];
+    stopAt(this.list, "button", buttons.find((button) => button.getAttribute("aria-current")));
+    if (focused >= 0) buttons[Math.min(focused, buttons.length - 1)]?.focus();
+  }
+
+  row({ parts, ...row }) {
+    const bar = make("span", { class: "share", "aria-hidden": "true" });
+    bar.style.width = `${Math.max(1, Math.round(100 * row.probability))}%`;
+    const button = make(
+      "button",
+      { type: "button", title: parts.map(([text]) => text).join(""), "aria-current": row.isCurrent ? "true" : null, onclick: () => this.app.take(row) },
+      make("span", { class: "choice", dir: "auto" }, ...parts.map(([text, isNew]) => make(isNew ? "b" : "span", {}, text))),
+      make("span", { class: "percent" }, percent(row.probability)),
+      bar,
+    );
+    return make("li", {}, button);
+  }
+}
+
+// The text of the pieces before one, as far as words tell it.
+function textBefore({ text, words }, first) {
+  const before = words.filter(({ last }) => last <= first).at(-1);
+  return before ? [...text].slice(0, before.end).join("") : "";
+}
+
+// A translation in parts [text, whether it is new]: words that another translation has not.
+function news({ text, words }, other) {
+  const known = new Set(other.words.map((word) => word.text));
+  const letters = [...text];
+  const parts = words.flatMap((word, n) => [[letters.slice(words[n - 1]?.end ?? 0, word.start).join("")], [word.text, !known.has(word.text)]]);
+  return [...parts, [letters.slice(words.at(-1)?.end ?? 0).join("")]];
+}

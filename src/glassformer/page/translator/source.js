@@ -1,0 +1,82 @@
+// The text that is typed. Under it lies the same text as words, which take colours.
+import { colour, ink, make, percent, reveal, shade } from "../web/drawing.js";
+
+export class Source {
+  constructor(app) {
+    const { words } = app;
+    this.app = app;
+    this.under = make("div", { class: "under", "aria-hidden": "true" });
+    this.field = make("textarea", {
+      id: "source",
+      "aria-label": words.sourceLabel,
+      placeholder: words.placeholder,
+      rows: 1,
+      dir: "auto",
+      autocapitalize: "off",
+      oninput: (event) => this.changed(event.isComposing),
+      oncompositionend: () => this.changed(false),
+      onclick: () => this.app.pointed(this.field.selectionStart),
+    });
+    this.clearing = make("button", { type: "button", class: "clear", "aria-label": words.clear, title: words.clear, onclick: () => this.clear() }, "×");
+    this.paper = make("div", { class: "paper" }, this.under, this.field);
+    this.element = make("section", { class: "pane", "aria-label": words.sourceLabel }, this.paper, this.clearing);
+    this.light(null);
+  }
+
+  get text() {
+    return this.field.value;
+  }
+
+  set text(text) {
+    this.field.value = text;
+    this.light(null);
+  }
+
+  // What an input method is still composing is no text yet.
+  changed(isComposing) {
+    this.light(null);
+    if (!isComposing) this.app.typed();
+  }
+
+  clear() {
+    this.text = "";
+    this.app.typed();
+    this.field.focus();
+  }
+
+  // The line that the caret is in.
+  get line() {
+    return this.text.slice(0, this.field.selectionStart).split("\n").length - 1;
+  }
+
+  // Where the words of a line begin.
+  startOf(line) {
+    const lines = this.text.split("\n");
+    return lines.slice(0, line).reduce((sum, { length }) => sum + length + 1, 0) + /^\s*/.exec(lines[line])[0].length;
+  }
+
+  // Colour words of a line: { line, words: [{ start, end, weight, chosen }] }, places within the line; or none.
+  light(lit) {
+    const { text } = this;
+    this.clearing.hidden = !text;
+    this.element.classList.toggle("lit", lit !== null);
+    if (!lit) return this.under.replaceChildren(text + "\u200b"); // so that a last empty line has a height
+    const first = this.startOf(lit.line);
+    const most = lit.words.reduce((a, { weight }) => Math.max(a, weight ?? 0), 0);
+    const parts = [];
+    let at = 0;
+    for (const { start, end, weight, chosen } of lit.words) {
+      const part = make("span", { class: chosen ? "heat chosen" : "heat" }, text.slice(first + start, first + end));
+      if (weight !== undefined) {
+        part.style.background = colour(this.app.palette, shade(weight, most));
+        part.style.color = ink(this.app.palette, shade(weight, most));
+        part.dataset.weight = percent(weight);
+      }
+      parts.push(text.slice(at, first + start), part);
+      at = first + end;
+    }
+    this.under.replaceChildren(...parts, text.slice(at) + "\u200b");
+    const strongest = lit.words.findIndex(({ weight, chosen }) => chosen || weight === most);
+    if (strongest >= 0) reveal(this.paper, this.under.children[strongest]);
+  }
+}

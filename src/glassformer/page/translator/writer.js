@@ -1,0 +1,120 @@
+// Translates a text line after line, and keeps what it has: only lines that are new are asked for.
+import { ApiError } from "./errors.js";
+import { places, split } from "./lines.js";
+
+const KEPT = 500; // translations of lines
+const WAITS = ["unauthorized", "forbidden", "too_many", "busy", "starting"]; // typing on doesn't help with these
+const OF_A_LINE = ["invalid", "too_long", "too_large", "deadline"]; // another line may do
+
+export class Writer {
+  // `changed` is called whenever something else is to be shown.
+  constructor(api, changed) {
+    this.api = api;
+    this.changed = changed;
+    this.lines = []; // { before, text, after, key, stale }
+    this.results = new Map(); // by key
+    this.failures = new Map();
+    this.draft = null; // { key, text } of the line that is being written
+    this.error = null;
+  }
+
+  // Translate another text, or the same with another run. A line that is under way and still there goes on.
+  write(text, run) {
+    const older = this.lines;
+    const lines = split(text);
+    const from = places(older, lines);
+    this.lines = lines.map((line, n) => ({ ...line, key: keyOf(run, line.text), stale: this.shown(older[from[n]]) }));
+    this.run = run;
+    const present = new Set(this.lines.map(({ key }) => key));
+    for (const key of this.failures.keys()) if (!present.has(key)) this.failures.delete(key); // typed again, it is tried again
+    if (this.error && !WAITS.includes(this.error.code)) this.error = null;
+    if (this.aborting && !this.waiting().some(({ key }) => key === this.aborting.key)) this.aborting.controller.abort();
+    this.changed();
+    this.go();
+  }
+
+  // Try again what failed.
+  retry() {
+    this.error = null;
+    this.failures.clear();
+    this.changed();
+    this.go();
+  }
+
+  // Lines that have no translation yet.
+  waiting() {
+    return this.lines.filter(({ text, key }) => text && !this.results.has(key) && !this.failures.has(key));
+  }
+
+  // The text that stands for a line: its translation, what is written of it, or what stood there before.
+  shown(line) {
+    if (!line?.text) return "";
+    if (this.results.has(line.key)) return this.results.get(line.key).text;
+    return (this.isDrafted(line) && this.draft.text) || line.stale;
+  }
+
+  isDrafted(line) {
+    return this.draft?.key === line.key;
+  }
+
+  async go() {
+    if (this.isGoing) return;
+    this.isGoing = true;
+    try {
+      for (let line; !this.error && (line = this.waiting()[0]); ) await this.translate(line, this.run);
+    } finally {
+      this.isGoing = false;
+    }
+  }
+
+  async translate({ text, key }, run) {
+    const controller = new AbortController();
+    this.aborting = { key, controller };
+    this.draft = { key, text: "" };
+    try {
+      for await (const [name, data] of this.api.stream({ q: text, run: run.run }, controller.signal)) {
+        if (name === "piece") this.draft.text = data.text;
+        if (name === "done") this.keep(key, resultOf(text, run, data.lines[0]));
+        this.changed();
+      }
+      if (!this.results.has(key)) throw new ApiError("offline", "the answer has no end");
+    } catch (error) {
+      if (controller.signal.aborted) return;
+      if (!(error instanceof ApiError)) throw error;
+      if (OF_A_LINE.includes(error.code)) this.failures.set(key, error);
+      else this.error = error;
+    } finally {
+      this.aborting = this.draft = null;
+      this.changed();
+    }
+  }
+
+  keep(key, result) {
+    this.results.delete(key); // so that the newest is last
+    this.results.set(key, result);
+    if (this.results.size > Math.max(KEPT, 2 * this.lines.length)) this.results.delete(this.results.keys().next().value);
+  }
+
+  // Put another translation in a line's place.
+  replace(key, result) {
+    this.keep(key, { ...result, previous: this.results.get(key) }); // which may have one too
+    this.changed();
+  }
+
+  // Bring back the one before.
+  undo(key) {
+    this.keep(key, this.results.get(key).previous);
+    this.changed();
+  }
+
+  get text() {
+    return this.lines.map((line) => line.before + this.shown(line) + line.after).join("\n");
+  }
+}
+
+const keyOf = (run, text) => `${run.run}\n${text}`;
+
+// A translation of a line, with what was asked.
+export function resultOf(q, run, { source_pieces, translations }, n = 0) {
+  return { ...translations[n], q, run: run.run, source_pieces };
+}
