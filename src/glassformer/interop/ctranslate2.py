@@ -44,7 +44,7 @@ def export_ctranslate2(
     left out, that is the last layer's first head. Needs the extra `ctranslate2`. RunError says why a run can't be
     exported, and ConfigError which quantizations there are.
     """
-    spec = ctranslate2_model(run, quantization)
+    spec = ctranslate2_model(run, quantization, aligning)
     with new_folder(out) as made:
         spec.save(str(made))
         for side, tokenizer in (("source", run.source_tokenizer), ("target", run.target_tokenizer)):
@@ -52,10 +52,10 @@ def export_ctranslate2(
             (made / f"{side}.vocab.json").unlink(missing_ok=True)  # the vocabulary is written already
 
 
-def ctranslate2_model(run: Run, quantization: str | None = None) -> Any:
+def ctranslate2_model(run: Run, quantization: str | None = None, aligning: AligningHeads | None = None) -> Any:
     """Return CTranslate2's description of the model with its weights; its method `save` writes a folder.
 
-    RunError says why a run can't be exported, ConfigError which quantizations there are.
+    `aligning` is as in `export_ctranslate2`. RunError says why a run can't be exported, ConfigError which quantizations there are.
     """
     if quantization is not None and quantization not in QUANTIZATIONS:
         raise ConfigError(f"quantization must be one of {', '.join(QUANTIZATIONS)}, got {quantization!r}")
