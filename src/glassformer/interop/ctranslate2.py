@@ -55,7 +55,8 @@ def export_ctranslate2(
 def ctranslate2_model(run: Run, quantization: str | None = None, aligning: AligningHeads | None = None) -> Any:
     """Return CTranslate2's description of the model with its weights; its method `save` writes a folder.
 
-    `aligning` is as in `export_ctranslate2`. RunError says why a run can't be exported, ConfigError which quantizations there are.
+    `aligning` is as in `export_ctranslate2`. RunError says why a run can't be exported, ConfigError which quantizations
+    there are.
     """
     if quantization is not None and quantization not in QUANTIZATIONS:
         raise ConfigError(f"quantization must be one of {', '.join(QUANTIZATIONS)}, got {quantization!r}")
