@@ -128,6 +128,7 @@ def _to_huggingface(flags: ExportFlags, run: "Run", facts: "CardFacts") -> None:
 
 
 def _to_ctranslate2(flags: ExportFlags, run: "Run", facts: "CardFacts") -> None:
+    from glassformer.alignment.heads import read_aligning_heads
     from glassformer.interop.card import Layout
     from glassformer.interop.ctranslate2 import export_ctranslate2
 
@@ -143,7 +144,7 @@ def _to_ctranslate2(flags: ExportFlags, run: "Run", facts: "CardFacts") -> None:
     use = "\n".join(["import ctranslate2", "import sentencepiece", "", *lines("FOLDER", 'FOLDER + "/{}.spm"')])
     layout = Layout("ctranslate2", "a model of CTranslate2", use, tags=("ctranslate2",))
     with _carded(flags, run, facts, layout) as made:
-        export_ctranslate2(run, made, flags.quantization)
+        export_ctranslate2(run, made, flags.quantization, read_aligning_heads(flags.run, run.model.config))
     print(f"{flags.out}: translate a line with:")
     print("\n".join(f"  {line}" for line in lines(repr(str(flags.out)), repr(str(flags.out / "{}.spm")))))
 
