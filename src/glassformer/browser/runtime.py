@@ -49,7 +49,7 @@ class Runtime:
 
 
 class _Package(Struct):
-    """What package.json says of the package."""
+    """The fields of package.json that are read."""
 
     name: str
     version: str
