@@ -11,7 +11,7 @@ import pytest
 from glassformer import cli
 from glassformer.browser.folder import export_web
 from glassformer.browser.runtime import WEBASSEMBLY, WEBGPU
-from glassformer.errors import ConfigError
+from glassformer.errors import ConfigError, RunError
 from glassformer.run.folder import load_run
 from glassformer.text.tokenizer import train_tokenizer
 
@@ -100,3 +100,12 @@ def test_nothing_is_written_where_the_runtime_is_missing(run, tmp_path):
     with pytest.raises(ConfigError, match="runtime must be the folder"):
         export_web(load_run(run), tmp_path / "page", "random", runtime=tmp_path)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_run_whose_heads_see_no_source_is_refused(run, random_run, runtime, tmp_path):
+    whole = load_run(run)
+    none = {f"decoder.{n}.source_attention": 0 for n in range(whole.model.config.decoder_layers)}
+    blind = random_run(tmp_path / "blind", whole.source_tokenizer, whole.target_tokenizer, heads_left=none)
+    with pytest.raises(RunError, match="no head left that looks at the source"):
+        export_web(blind, tmp_path / "page", "blind", runtime=runtime)
+    assert not (tmp_path / "page").exists()

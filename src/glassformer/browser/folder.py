@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from glassformer.browser.runtime import WEBASSEMBLY, WEBGPU, Runtime, Variant, find_runtime
+from glassformer.errors import RunError
 from glassformer.files import new_folder, write_json
 from glassformer.interop.onnx.export import export_onnx
 from glassformer.interop.onnx.validate import Likeness
@@ -58,8 +59,13 @@ def export_web(
     `out` must be new or empty. `languages` are the codes of the source and the target, for the page to say. `runtime`
     is the folder of onnxruntime-web, else that of `find_runtime`. Its files for WebGPU are taken where it has them and
     the graphs are in floats: a GPU doesn't compute those in integers. `quantization`, `validate` and the errors are
-    those of `export_onnx`.
+    those of `export_onnx`; RunError also says that no head is left which looks at the source.
     """
+    config = run.model.config
+    if not any(config.heads_of(name) for name in config.attentions if name.endswith("source_attention")):
+        raise RunError(
+            "this run has no head left that looks at the source, so the page could show nothing: export it --to onnx"
+        )
     found = find_runtime(runtime)
     variants = {"wasm": WEBASSEMBLY} | ({"webgpu": WEBGPU} if quantization != "int8" and found.has(WEBGPU) else {})
     with new_folder(out) as made:

@@ -84,7 +84,7 @@ class ServeConfig:
     max_chars_per_minute: Natural = 1_000_000
     """Each key, or without keys each address, may have so many characters a minute translated. 0 allows any number."""
     max_sign_ins_per_minute: Natural = 60
-    """There may be so many attempts a minute to sign in from each address. 0 allows any number."""
+    """Each address may try so many wrong keys a minute to sign in. 0 allows any number."""
     max_connections: Count = 512
     """There may be so many connections at a time."""
     max_headers: Count = 100

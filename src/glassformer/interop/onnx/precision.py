@@ -96,7 +96,7 @@ def quantized(
     weight: Float[Tensor, "rows width"],
 ) -> tuple[Int8Tensor[Tensor, "rows width"], Float[Tensor, " rows"]]:
     """Return whole numbers from -LARGEST to LARGEST and a scale for each row, whose product is nearly the weight."""
-    scale = weight.abs().amax(1).clamp_(min=torch.finfo(torch.float32).tiny) / LARGEST
+    scale = (weight.abs().amax(1) / LARGEST).clamp_(min=torch.finfo(torch.float32).tiny)  # a row may be all zeros
     return (weight / scale[:, None]).round_().to(torch.int8), scale
 
 

@@ -8,11 +8,11 @@ NAME, SECURE = "glassformer", "__Host-"
 
 
 def read_cookie(headers: dict[str, str]) -> str | None:
-    """Return the token that a request has."""
+    """Return the token that a request has; over HTTPS no other host of the domain can have set it."""
     parts = [part.strip().partition("=") for part in headers.get("cookie", "").split(";")]
     given = {name: value for name, _, value in parts}
     name = _name(headers)
-    return given.get(SECURE + name, given.get(name))
+    return given.get(SECURE + name, None if _is_encrypted(headers) else given.get(name))
 
 
 def cookie_with(token: str, headers: dict[str, str]) -> str:

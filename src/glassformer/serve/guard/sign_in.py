@@ -113,19 +113,21 @@ class SignIn:
         await self._sign_in(form, headers, send, visit)
 
     async def _sign_in(self, form: dict[str, str], headers: dict[str, str], send: Sending, visit: Visit) -> None:
-        """Begin a session for who has a key, unless there were too many attempts from the same address."""
+        """Begin a session for who has a key.
+
+        Wrong keys alone are counted: behind a proxy all have one address, and nobody may lock the others out.
+        """
         now, words = time.monotonic(), _words(form.get("language"), headers)
         page = form.get("page", "/") if form.get("page") in PAGES else "/"
-        if wait := math.ceil(self._attempts.take(visit.key, 1, now)):
-            if is_of_page(headers):
-                raise Failure("too_many", "there were too many attempts to sign in", wait)
-            await _show(send, 429, words, page, {"retry-after": str(wait)}, words["often"].format(wait))
-            return
         given = form.get("key", "").strip()[:MOST_KEY_CHARS]
         name = self._keys.name_of(given)
         if name is not None:
             visit.key = name
             await _lead_to(page, headers, send, cookie_with(self._sessions.begin(hash_of(given), now), headers))
+        elif wait := math.ceil(self._attempts.take(visit.key, 1, now)):
+            if is_of_page(headers):
+                raise Failure("too_many", "there were too many attempts to sign in", wait)
+            await _show(send, 429, words, page, {"retry-after": str(wait)}, words["often"].format(wait))
         elif is_of_page(headers):
             raise Failure("unauthorized", "this key was not accepted")
         else:

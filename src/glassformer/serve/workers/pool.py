@@ -61,11 +61,12 @@ class Pool:
 
     async def start(self) -> None:
         """Start the workers and wait until each is ready; GlassformerError says why one can't be."""
-        first, *others = self._workers
-        device = (await first.start()).device
-        if self._or_one and device != "cpu":
-            self._workers, others = [first], []
-        await asyncio.gather(*(worker.start() for worker in others))
+        waiting = self._workers
+        if self._or_one:
+            first, *waiting = self._workers
+            if (await first.start()).device != "cpu":
+                self._workers, waiting = [first], []
+        await asyncio.gather(*(worker.start() for worker in waiting))
         self._keepers = [asyncio.create_task(self._keep(worker)) for worker in self._workers]
 
     async def stop(self) -> None:
