@@ -26,6 +26,7 @@ class ExportFlags:
 
 def export_model(flags: ExportFlags) -> int:
     """Write the model, and print how it is used there."""
+    from glassformer.alignment.heads import read_aligning_heads
     from glassformer.interop.ctranslate2 import export_ctranslate2
     from glassformer.interop.huggingface import export_marian
     from glassformer.run.folder import load_run
@@ -40,7 +41,9 @@ def export_model(flags: ExportFlags) -> int:
             print("heads that were pruned are zeros in it: the Marian layout can't leave them out, so it is no smaller")
         print(f"{flags.out}: load it with transformers.MarianMTModel.from_pretrained({str(flags.out)!r})")
     else:
-        export_ctranslate2(load_run(flags.run), flags.out, flags.quantization)
+        run = load_run(flags.run)
+        aligning = read_aligning_heads(flags.run, run.model.config)
+        export_ctranslate2(run, flags.out, flags.quantization, aligning)
         source, target = (str(flags.out / f"{side}.spm") for side in ("source", "target"))
         print(f"{flags.out}: translate a line with:")
         print(f"  pieces = sentencepiece.SentencePieceProcessor({source!r}).encode(line, out_type=str)")
