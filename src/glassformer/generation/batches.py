@@ -10,6 +10,8 @@ import torch
 from glassformer.errors import ConfigError
 from glassformer.generation.config import SearchConfig
 from glassformer.generation.engine import Engine
+from glassformer.generation.lexical.demands import Demands, State
+from glassformer.generation.lexical.search import lexical_search
 from glassformer.generation.search import Abandoned, Hypothesis, beam_search, greedy, nobody, sample
 from glassformer.text.batching import pad_source
 from glassformer.text.tokenizer import EOS
@@ -27,13 +29,14 @@ def search_all(
     config: SearchConfig,
     *,
     prefixes: Sequence[list[int]] | None = None,
+    demands: Sequence[Demands] | None = None,
     progress: Callable[[int], None] = lambda sources_done: None,
 ) -> list[list[Hypothesis]]:
     """Return up to `config.n_best` hypotheses for each source (ids that end with `</s>`), best first.
 
     An empty source has none.
 
-    With `prefixes`, each target begins with the ids of its prefix.
+    With `prefixes`, each target begins with the ids of its prefix; with `demands` it meets what is demanded of it.
     """
     for ids in prefixes or ():
         if len(ids) > config.max_length:
@@ -49,7 +52,10 @@ def search_all(
 
     def search(batch: list[int]) -> list[list[Hypothesis]]:
         batch_prefixes = [prefixes[i] for i in batch] if prefixes else None
-        return search_batch(engine, [sources[i] for i in batch], batch_prefixes, config, generator)
+        batch_demands = [demands[i] for i in batch] if demands else None
+        return search_batch(
+            engine, [sources[i] for i in batch], batch_prefixes, config, generator, demands=batch_demands
+        )
 
     def receive(batch: list[int], hypotheses: list[list[Hypothesis]]) -> None:
         for i, best in zip(batch, hypotheses, strict=True):
@@ -131,6 +137,7 @@ def search_batch(
     config: SearchConfig,
     generator: torch.Generator,
     *,
+    demands: list[Demands] | None = None,
     abandoned: Abandoned = nobody,
 ) -> list[list[Hypothesis]]:
     """Return up to `config.n_best` hypotheses for each source of one batch; none of the sources is empty.
@@ -142,6 +149,11 @@ def search_batch(
     limits = [longest_target(ids, config) for ids in sources]
     if prefixes:
         limits = [min(config.max_length, limit + len(ids)) for limit, ids in zip(limits, prefixes, strict=True)]
+    if demands:
+        limits = [
+            min(config.max_length, limit + one.needed(State())) for limit, one in zip(limits, demands, strict=True)
+        ]
+        return lexical_search(engine, source, keep, limits, config, prefixes, demands, abandoned=abandoned)
     if config.sample:
         draws = [
             sample(engine, source, keep, limits, config, generator, prefixes, abandoned=abandoned)
