@@ -1,6 +1,6 @@
 """The attention of a translation, observed along the path that generation took."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from operator import index
 from typing import get_args
@@ -14,6 +14,7 @@ from glassformer.attention.observe import observe
 from glassformer.attention.want import Want
 from glassformer.errors import ConfigError
 from glassformer.generation.engine import Engine, Stack, inferring
+from glassformer.text.tokenizer import UNK, UNKNOWN
 
 STACKS: tuple[Stack, ...] = get_args(Stack)
 
@@ -124,3 +125,26 @@ def align(
     observations = observe_translation(engine, source, target_in, {"source": {last: Want(head_mean=True)}})
     weights = observations["source"][last].head_mean[0]
     return [among[i] for i in weights[:, list(among)].argmax(-1).tolist()]
+
+
+def replace_unknown(
+    text: str,
+    ids: Sequence[int],
+    places: Sequence[int],
+    surfaces: Sequence[str],
+    attended: Callable[[Sequence[int]], list[int]],
+) -> str:
+    """Return `text` with each unknown token replaced by the source token that got most of its attention.
+
+    The text is that of the tokens `ids` at `places`, and `surfaces` are the texts of the source's tokens; `attended` returns
+    for each of `ids` which of the source's positions that it is given it attends to most.
+    """
+    among = [position for position, surface in enumerate(surfaces) if surface]
+    if not among:
+        return text
+    positions = attended(among)
+    parts = text.split(UNKNOWN)
+    chosen = [surfaces[positions[place]] for place in places if ids[place] == UNK]
+    if len(parts) != len(chosen) + 1:  # the text has the mark for other reasons too
+        return text
+    return "".join(part + new for part, new in zip(parts, [*chosen, ""], strict=True))

@@ -6,10 +6,12 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from typing import TypeVar
 
 import torch
+from jaxtyping import Float
+from torch import Tensor
 
 from glassformer.errors import ConfigError
 from glassformer.generation.config import SearchConfig
-from glassformer.generation.engine import Engine
+from glassformer.generation.engine import Engine, inference
 from glassformer.generation.lexical.demands import Demands, State
 from glassformer.generation.lexical.search import lexical_search
 from glassformer.generation.search import Abandoned, Hypothesis, beam_search, greedy, nobody, sample
@@ -163,3 +165,19 @@ def search_batch(
     if config.beam == 1:
         return [[best] for best in greedy(engine, source, keep, limits, config, prefixes, abandoned=abandoned)]
     return beam_search(engine, source, keep, limits, config, prefixes, abandoned=abandoned)
+
+
+def log_probs_of_targets(
+    engine: Engine, sources: list[list[int]], targets: list[list[int]]
+) -> Float[Tensor, "pairs tokens"]:
+    """Return the log-probability of each token of each target, with 0 after its end."""
+    source, keep = pad_source([torch.tensor(ids) for ids in sources], engine.source_pad)
+    target, inside = pad_source([torch.tensor(ids) for ids in targets], engine.target_pad)
+    target, inside = target.to(engine.device), inside[:, 0, 0].to(engine.device)
+    start = target.new_full((len(target), 1), engine.target_pad)
+    with inference(engine.device):
+        target_in = torch.cat([start, target[:, :-1]], dim=1)
+        logits = engine.decode(target_in, source.to(engine.device), keep.to(engine.device))
+        log_probs = logits.log_softmax(-1, dtype=torch.promote_types(logits.dtype, torch.float32))
+        picked = log_probs.gather(2, target.masked_fill(~inside, EOS)[:, :, None]).squeeze(2)
+        return picked.masked_fill(~inside, 0.0).double()

@@ -20,7 +20,7 @@ class Vocabulary:
     """The target's tokens as text, and texts as tokens."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
-        self._tokenizer = tokenizer
+        self.tokenizer = tokenizer
         self.texts = tokenizer.texts(range(tokenizer.pad))
         self.continues_word = [bool(text) and is_spaced(text[0]) for text in self.texts]
         """Tell of each token whether it goes on with the word before it."""
@@ -30,7 +30,7 @@ class Vocabulary:
     def sequences(self, form: str) -> tuple[tuple[tuple[int, ...], ...], ...]:
         """Return the ids of a form at the beginning of a word, and elsewhere; neither where some of it has no id."""
         if form not in self._known:
-            (spaced,), (joined,) = self._tokenizer.encode([form]), self._tokenizer.encode([MARK + form])
+            (spaced,), (joined,) = self.tokenizer.encode([form]), self.tokenizer.encode([MARK + form])
             glued = joined[len(self._mark) :]
             if "".join(self.texts[i] for i in glued) != form:
                 glued = []
@@ -111,7 +111,7 @@ class Demands:
         found, loose = self._found(met, text, len(piece)) if piece else (0, state.loose & met)
         begun = [(n, left[1:]) for n, left in state.begun if left[0] == token]
         begun += self._starting(self._free(state), state.text).get(token, ())
-        entries = {self.wanted[n].entry for n in _bits(found)}
+        entries = {self.wanted[n].entry for n in bits(found)}
         for n, left in begun:
             if not left and not (met | found) >> n & 1 and self.wanted[n].entry not in entries:
                 found |= 1 << n
@@ -141,7 +141,7 @@ class Demands:
         left = dict(state.begun) if state.is_forcing else {}
         return sum(
             len(left[n]) if n in left and state.forced >> n & 1 else self._shortest[n]
-            for n in _bits(self.all & ~state.met)
+            for n in bits(self.all & ~state.met)
         )
 
     def late(self, state: State) -> int:
@@ -161,7 +161,7 @@ class Demands:
         if key not in self._starts:
             starts: dict[int, list[tuple[int, tuple[int, ...]]]] = {}
             entries = set[int]()
-            for n in _bits(free):
+            for n in bits(free):
                 if self.wanted[n].entry in entries:  # a repetition begins when the one before it is met
                     continue
                 entries.add(self.wanted[n].entry)
@@ -179,9 +179,7 @@ class Demands:
             spaced, glued = self.vocabulary.sequences(form)
             if context == "start":
                 chosen = spaced
-            elif context == "space":
-                chosen = glued
-            elif is_unspaced(form[0]):
+            elif context == "space" or is_unspaced(form[0]):
                 chosen = glued
             else:
                 chosen = (*spaced, *glued) if context == "unspaced" else spaced
@@ -210,7 +208,7 @@ class Demands:
         key = self.all & ~met
         if key not in self._unmet_forms:
             self._unmet_forms[key] = [
-                (n, form) for n in _bits(key) if not self.wanted[n].is_put_in for form in self.wanted[n].forms
+                (n, form) for n in bits(key) if not self.wanted[n].is_put_in for form in self.wanted[n].forms
             ]
         return self._unmet_forms[key]
 
@@ -224,7 +222,7 @@ def _context(text: str) -> str:
     return "unspaced" if is_unspaced(text[-1]) else "other"
 
 
-def _bits(number: int) -> list[int]:
+def bits(number: int) -> list[int]:
     """Return the places of the bits of a number that are set."""
     return [n for n in range(number.bit_length()) if number >> n & 1]
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from glassformer.errors import ArgumentError, ConfigError, shown
-from glassformer.generation.lexical.words import are_one_word, is_spaced, is_unspaced
+from glassformer.generation.lexical.words import is_spaced, is_unspaced
 
 FIRST_MARK, MOST_MARKS = 0xF0000, 0xFFFD
 DEFAULT = "default"

@@ -14,12 +14,17 @@ from glassformer.generation.config import SearchConfig
 from glassformer.generation.constraints import Constraints
 from glassformer.generation.engine import Engine, inferring
 from glassformer.generation.kernels.passes import log_softmax
-from glassformer.generation.lexical.demands import Demands, State
+from glassformer.generation.lexical.demands import Demands, State, bits
 from glassformer.generation.search import Abandoned, Hypothesis, Keep, Prefixes, Source, nobody, not_finite
 from glassformer.text.tokenizer import EOS, UNK
 
-LATENESS = 10.0
-"""Nats that a hypothesis loses for each demand whose source tokens it has attended to without meeting it."""
+ASTRAY = 5.0
+"""Nats that a hypothesis loses for a demand met where it doesn't attend to the source tokens that the demand is for, or not
+met although it has attended to them."""
+ATTENDED = 0.4
+"""Attention to the source tokens of a demand that counts as all of it."""
+LEAST_FORCED = -2.0
+"""Least log-probability with which a token that was forced counts when hypotheses are compared."""
 LEAST_COPY = 1e-6
 """Least probability of a token that stands for a text."""
 
@@ -38,6 +43,8 @@ class _Open(NamedTuple):
     last: _Token | None
     total: float
     """Sum of the tokens' log-probabilities."""
+    judged: float
+    """The same, with at least `LEAST_FORCED` for each token that was forced, less what is taken for demands astray."""
     state: State
     parent: int
     """The hypothesis of the step before that it continues."""
@@ -77,11 +84,12 @@ def lexical_search(
     """Return the `n_best` best-scored translations of each source that meet its demands, best first.
 
     A step's candidates are the likeliest tokens, as in `beam_search`, and those that begin or go on with a demand (grid
-    beam search: Hokamp and Liu 2017). The places of the beam are shared out among the numbers of demands met (dynamic beam
-    allocation: Post and Vilar 2018). A demand is for some of the source's tokens: from a hypothesis that has attended to
-    these and hasn't begun it, up to `LATENESS` nats are taken when places are given. None ends before it meets all; where
-    the room before the limit is just enough, nothing else is written. A token that stands for a text has the attention to
-    the source tokens it is for as its probability.
+    beam search: Hokamp and Liu 2017). Where a demand belongs is told by attention: it is for some of the source's tokens,
+    and a hypothesis loses `ASTRAY` nats if it begins it while it attends to others, or attends to these without beginning
+    it (compare Hasler et al. 2018). Tokens that the search has forced count with at least `LEAST_FORCED`, since every
+    translation must have them. None ends before it meets all: one that would rather end goes on with demands only, and so
+    does one whose room before the limit is just enough. A token that stands for a text has as its probability the
+    attention to the source tokens that it is for.
     """
     search = _Search(engine, source, keep, limits, config, prefixes, demands)
     tokens = source.new_full((len(source) * config.beam,), engine.target_pad)
@@ -110,7 +118,7 @@ class _Search:
         self._prefixed = [len(prefix) for prefix in prefixes or [[]] * len(source)]
         self._length = 0
         self._sources = list(range(len(source)))  # those still open
-        self._open = [[_Open(None, 0.0, State(), 0)] for _ in self._sources]
+        self._open = [[_Open(None, 0.0, 0.0, State(), 0)] for _ in self._sources]
         self._finished: list[list[tuple[int, float, Hypothesis]]] = [[] for _ in self._sources]
         dtype = torch.promote_types(engine.dtype, torch.float32)
         most = max(len(one.wanted) for one in demands)
@@ -122,6 +130,7 @@ class _Search:
         self._inside = (source != engine.source_pad).cpu()
         self._masks: dict[int, Tensor] = {}
         last = f"decoder.{engine.config.decoder_layers - 1}.source_attention"
+        self._astray: list[list[list[float]]] = []  # of each hypothesis and demand, in this step
         self._reads_source = engine.config.heads_of(last) > 0
 
     def step(self, tokens: Int[Tensor, " rows"], abandoned: Abandoned) -> Int[Tensor, " next_rows"]:
@@ -139,7 +148,7 @@ class _Search:
         for at, b in enumerate(self._sources):
             if self._length >= self._limits[b] or b in left:
                 for w, one in enumerate(self._open[at]):
-                    self._finish(at, one.last, one.total, one.state, w)
+                    self._finish(at, one, w)
             elif not self._is_decided(at):
                 stay.append(at)
         parents = torch.tensor([[self._at(at, w).parent for w in range(self._width)] for at in range(len(self._open))])
@@ -158,7 +167,7 @@ class _Search:
         self, log_probs: Float[Tensor, "rows classes"], attention: Float[Tensor, "sources width source_len"]
     ) -> list[list[_Candidate]]:
         """Return what may follow the hypotheses of each source, best rank first; `log_probs` is written over."""
-        device, width = log_probs.device, self._width
+        width = self._width
         required = self._required()
         gained = self._gained(required, log_probs, attention)
         self._forbid(log_probs)
@@ -167,12 +176,16 @@ class _Search:
         if best.isnan().any():
             raise not_finite(self._engine)
         totals = torch.tensor(
-            [[one.total for one in open_] + [-torch.inf] * (width - len(open_)) for open_ in self._open],
+            [[one.judged for one in open_] + [-torch.inf] * (width - len(open_)) for open_ in self._open],
             dtype=best.dtype,
         )
-        lateness = LATENESS * (self._attended @ self._positions).clamp(max=1.0)
-        behind = totals - (lateness * self._late()).sum(2)
-        ranks = behind.flatten()[required.rows] + gained + lateness.flatten(0, 1)[required.rows, required.demands]
+        late = ASTRAY * (self._attended @ self._positions / ATTENDED).clamp(max=1.0)
+        astray = ASTRAY * (1 - attention @ self._positions / ATTENDED).clamp(min=0.0)
+        behind = totals - (late * self._late()).sum(2)
+        begins = torch.tensor(self._begins(required), dtype=behind.dtype)
+        ranks = behind.flatten()[required.rows] + gained.clamp(min=LEAST_FORCED)
+        ranks += begins * (late - astray).flatten(0, 1)[required.rows, required.demands]
+        self._astray = astray.tolist()
         likely, index = (totals[:, :, None] + best).flatten(1).topk(2 * width)
         ends = torch.searchsorted(required.rows, torch.arange(1, len(self._sources) + 1) * width).tolist()
         found, begin = list[list[_Candidate]](), 0
@@ -191,6 +204,13 @@ class _Search:
             found.append(_ranked(own, offered, behind[at].tolist(), width))
             begin = end
         return found
+
+    def _begins(self, required: _Required) -> list[bool]:
+        """Return of each token whether it begins its demand: it doesn't go on with one that was forced."""
+        return [
+            not self._open[row // self._width][row % self._width].state.forced >> n & 1
+            for row, n in zip(required.rows.tolist(), required.demands.tolist(), strict=True)
+        ]
 
     def _gained(self, required: _Required, log_probs: Tensor, attention: Tensor) -> Float[Tensor, " options"]:
         """Return the log-probability of each token that is required; a prefix has the first word."""
@@ -247,6 +267,8 @@ class _Search:
                 if state.loose & state.forced and not is_prefix:
                     whole.append(row)
         if unmet:
+            likeliest = log_probs[unmet].argmax(1)
+            only_demands += [row for row, token in zip(unmet, likeliest.tolist(), strict=True) if token == EOS]
             log_probs[unmet, EOS] = -torch.inf
         if whole:
             known = self._demands[0].vocabulary.continues_word
@@ -258,51 +280,48 @@ class _Search:
     def _extend(self, at: int, candidates: list[_Candidate]) -> list[_Open]:
         """Return the hypotheses of a source that stay open, and finish those that end."""
         demands, before = self._demands[self._sources[at]], self._open[at]
-        extended = list[tuple[int, _Open]]()
+        extended = list[_Open]()
         for place, one in enumerate(candidates):
             parent = before[one.w]
             total, last = parent.total + one.log_prob, _Token(parent.last, one.token, one.log_prob)
+            judged = parent.judged + (one.log_prob if one.forced < 0 else max(LEAST_FORCED, one.log_prob))
             if one.token == EOS:
                 if place < self._width:
-                    self._finish(at, last, total, parent.state, one.w)
+                    self._finish(at, _Open(last, total, judged, parent.state, 0), one.w)
                 continue
             state = demands.advance(parent.state, one.token, forced=one.forced)
-            extended.append((state.met.bit_count() + state.is_forcing, _Open(last, total, state, one.w)))
-        banks = {bank for bank, _ in extended}
-        share = max(1, -(-self._width // max(1, len(banks))))
-        chosen, spare, given = list[_Open](), list[_Open](), dict.fromkeys(banks, 0)
-        for bank, one in extended:
-            (chosen if given[bank] < share else spare).append(one)
-            given[bank] += 1
-        kept = [*chosen, *spare][: self._width]
+            new = state.met & ~parent.state.met | state.forced & ~parent.state.forced
+            judged -= sum(self._astray[at][one.w][n] for n in bits(new & ~parent.state.forced))
+            extended.append(_Open(last, total, judged, state, one.w))
+        kept = extended[: self._width]
         if not kept and not self._finished[self._sources[at]]:  # the rules leave nothing
             for w, one in enumerate(before):
-                self._finish(at, one.last, one.total, one.state, w)
+                self._finish(at, one, w)
         return kept
 
-    def _finish(self, at: int, last: _Token | None, total: float, state: State, w: int) -> None:
+    def _finish(self, at: int, one: _Open, w: int) -> None:
         """Add a hypothesis to the finished ones, of which the best stay; w is that whose attention it has paid."""
         b = self._sources[at]
-        written = list[_Token]()
+        written, last = list[_Token](), one.last
         while last is not None:
             written.append(last)
             last = last.before
         written.reverse()
-        ids = [one.id for one in written if one.id != EOS]
+        ids = [token.id for token in written if token.id != EOS]
         pad, first = self._engine.target_pad, self._demands[b].first_put_in
-        score = total / self._config.normaliser(len(written))
+        score = one.judged / self._config.normaliser(len(written))
         if self._config.coverage_penalty:
             attended = self._attended[at, w][self._inside[b]]
             score += self._config.coverage_penalty * attended.clamp(max=1.0).log().sum().item()
         hypothesis = Hypothesis(
             [i if i < pad else UNK for i in ids],
-            [one.log_prob for one in written],
-            total,
+            [token.log_prob for token in written],
+            one.total,
             score,
             tuple((place, i - first) for place, i in enumerate(ids) if i > pad),
-            tuple(n for n in range(len(self._demands[b].wanted)) if state.forced & state.met >> n & 1),
+            tuple(n for n in range(len(self._demands[b].wanted)) if one.state.forced & one.state.met >> n & 1),
         )
-        missing = len(self._demands[b].wanted) - state.met.bit_count()
+        missing = len(self._demands[b].wanted) - one.state.met.bit_count()
         insort(self._finished[b], (missing, -score, hypothesis), key=lambda one: one[:2])
         del self._finished[b][self._width :]
 
@@ -319,11 +338,11 @@ class _Search:
             return False
         if config.stopping == "first":
             return len(finished) >= config.beam
-        complete = [one.total for one in self._open[at] if one.state.met == self._demands[b].all]
+        complete = [one.judged for one in self._open[at] if one.state.met == self._demands[b].all]
         if config.stopping == "heuristic":
             best_open = max(complete, default=-math.inf)
             return len(finished) >= config.beam and -finished[-1][1] >= best_open / config.normaliser(length)
-        best_open = max(one.total for one in self._open[at])
+        best_open = max(one.judged for one in self._open[at])
         worst = finished[: config.n_best]
         return len(worst) == config.n_best and -worst[-1][1] >= best_open / config.normaliser(self._limits[b])
 
@@ -337,7 +356,7 @@ class _Search:
     def _at(self, at: int, w: int) -> _Open:
         """Return hypothesis w of a source; where there are fewer, the last one stands in for it."""
         open_ = self._open[at]
-        return open_[min(w, len(open_) - 1)] if open_ else _Open(None, 0.0, State(), 0)
+        return open_[min(w, len(open_) - 1)] if open_ else _Open(None, 0.0, 0.0, State(), 0)
 
     def _read(self, at: int, w: int) -> int:
         """Return the token that the model reads next: for one that stands for a text the unknown one."""
