@@ -32,6 +32,7 @@ from glassformer.generation.constraints import Prefixes, ids_of_prefixes
 from glassformer.generation.engine import Engine, Stack, inference
 from glassformer.generation.lexical.demands import Demands, Vocabulary
 from glassformer.generation.lexical.lines import Glossaries, LexicalLine, LexicalRules, LexicalUse
+from glassformer.generation.lexical.stand_in import StandIn, find_stand_in
 from glassformer.generation.precision import Precision, pick_generation_precision
 from glassformer.generation.search import Hypothesis, stream
 from glassformer.run.folder import open_run
@@ -436,11 +437,13 @@ class Translator:
     def _rules(self, glossary: Glossaries, placeholders: str | None) -> LexicalRules | None:
         if glossary is None and placeholders is None:
             return None
-        return LexicalRules(glossary, placeholders, self.source_tokenizer, self._vocabulary)
+        stand_in, vocabulary = self._lexicon
+        return LexicalRules(glossary, placeholders, self.source_tokenizer, vocabulary, stand_in.source)
 
     @cached_property
-    def _vocabulary(self) -> Vocabulary:
-        return Vocabulary(self.target_tokenizer)
+    def _lexicon(self) -> tuple[StandIn, Vocabulary]:
+        found = find_stand_in(self.engine, self.source_tokenizer, self.target_tokenizer)
+        return found, Vocabulary(self.target_tokenizer, found.target)
 
     def _prefix_ids(self, prefixes: Prefixes | None, lines: Sequence[str]) -> list[list[int]] | None:
         if prefixes is None:

@@ -19,7 +19,9 @@ STAND_IN = "\ufffc"
 class Vocabulary:
     """The target's tokens as text, and texts as tokens."""
 
-    def __init__(self, tokenizer: Tokenizer) -> None:
+    def __init__(self, tokenizer: Tokenizer, stand_in: int = UNK) -> None:
+        """Read a tokenizer's tokens; `stand_in` is the one that the model reads and rates in place of what is put in."""
+        self.stand_in = stand_in
         self.tokenizer = tokenizer
         self.texts = tokenizer.texts(range(tokenizer.pad))
         self.continues_word = [bool(text) and is_spaced(text[0]) for text in self.texts]
@@ -79,11 +81,13 @@ class Options(NamedTuple):
 class Demands:
     """What the translation of one source must contain.
 
-    Demand n that is put in has the token `first_put_in` + n, which no vocabulary has.
+    Demand n that is put in has the token `first_put_in` + n, which no vocabulary has. `forbids_stand_in` keeps the word that
+    stands for it in the source out of the translation.
     """
 
-    def __init__(self, wanted: Sequence[Wanted], vocabulary: Vocabulary) -> None:
+    def __init__(self, wanted: Sequence[Wanted], vocabulary: Vocabulary, *, forbids_stand_in: bool = False) -> None:
         self.wanted = tuple(wanted)
+        self.forbids_stand_in = forbids_stand_in
         self.all = (1 << len(self.wanted)) - 1
         self.first_put_in = len(vocabulary.texts) + 1
         self.vocabulary = vocabulary

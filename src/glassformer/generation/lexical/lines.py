@@ -112,7 +112,9 @@ class LexicalRules:
         placeholders: str | None,
         source_tokenizer: Tokenizer,
         vocabulary: Vocabulary,
+        stand_in: int = UNK,
     ) -> None:
+        """Join them; `stand_in` is the source's token that stands for a placeholder."""
         given = [glossary] if glossary is None or isinstance(glossary, Glossary) else glossary
         if not isinstance(given, Sequence) or not all(one is None or isinstance(one, Glossary) for one in given):
             raise ArgumentError(
@@ -120,7 +122,7 @@ class LexicalRules:
             )
         self._glossary = glossary
         self._pattern: re.Pattern[str] | None = None if placeholders is None else compiled(placeholders)
-        self._source_tokenizer, self._vocabulary = source_tokenizer, vocabulary
+        self._source_tokenizer, self._vocabulary, self._stand_in = source_tokenizer, vocabulary, stand_in
 
     def read(self, lines: Sequence[str]) -> list[LexicalLine]:
         """Return the lines with what is demanded of their translations."""
@@ -181,7 +183,8 @@ class LexicalRules:
         """Return what the search must meet, or None for nothing; what there is no room for is left out, last first."""
         wanted = line.wanted
         while wanted:
-            demands = Demands(wanted, self._vocabulary)
+            own = line.ids.count(self._stand_in) > len(line.line.placeholders)
+            demands = Demands(wanted, self._vocabulary, forbids_stand_in=line.is_put_in and not own)
             if demands.needed(State()) < room:
                 break
             wanted = wanted[:-1]
@@ -216,7 +219,7 @@ class LexicalRules:
         ids, surfaces, ends, letters = list[int](), list[str](), list[int](), 0
         for n, part in enumerate(line.parts):
             if n:
-                ids.append(UNK)
+                ids.append(self._stand_in)
                 surfaces.append("")
                 letters += 1
                 ends.append(letters)

@@ -16,7 +16,7 @@ from glassformer.generation.engine import Engine, inferring
 from glassformer.generation.kernels.passes import log_softmax
 from glassformer.generation.lexical.demands import Demands, State, bits
 from glassformer.generation.search import Abandoned, Hypothesis, Keep, Prefixes, Source, nobody, not_finite
-from glassformer.text.tokenizer import EOS, UNK
+from glassformer.text.tokenizer import EOS
 
 ASTRAY = 5.0
 """Nats that a hypothesis loses for a demand met where it doesn't attend to the source tokens that the demand is for, or not
@@ -25,8 +25,6 @@ ATTENDED = 0.4
 """Attention to the source tokens of a demand that counts as all of it."""
 LEAST_FORCED = -2.0
 """Least log-probability with which a token that was forced counts when hypotheses are compared."""
-LEAST_COPY = 1e-6
-"""Least probability of a token that stands for a text."""
 
 
 class _Token(NamedTuple):
@@ -88,8 +86,8 @@ def lexical_search(
     and a hypothesis loses `ASTRAY` nats if it begins it while it attends to others, or attends to these without beginning
     it (compare Hasler et al. 2018). Tokens that the search has forced count with at least `LEAST_FORCED`, since every
     translation must have them. None ends before it meets all: one that would rather end goes on with demands only, and so
-    does one whose room before the limit is just enough. A token that stands for a text has as its probability the
-    attention to the source tokens that it is for.
+    does one whose room before the limit is just enough. A token that stands for a text has the probability and the
+    embedding of the vocabulary's stand-in.
     """
     search = _Search(engine, source, keep, limits, config, prefixes, demands)
     tokens = source.new_full((len(source) * config.beam,), engine.target_pad)
@@ -113,6 +111,7 @@ class _Search:
     ) -> None:
         self._engine, self._config, self._limits, self._demands = engine, config, limits, demands
         self._width = config.beam
+        self._stand_in = demands[0].vocabulary.stand_in
         self._cache = engine.start(source, keep, self._width)
         self._constraints = Constraints(config, prefixes, self._width)
         self._prefixed = [len(prefix) for prefix in prefixes or [[]] * len(source)]
@@ -169,7 +168,7 @@ class _Search:
         """Return what may follow the hypotheses of each source, best rank first; `log_probs` is written over."""
         width = self._width
         required = self._required()
-        gained = self._gained(required, log_probs, attention)
+        gained = self._gained(required, log_probs)
         self._forbid(log_probs)
         best, classes = topk_classes(log_probs, min(2 * width, log_probs.shape[1]))
         best, classes = best.view(-1, width, best.shape[1]).cpu(), classes.tolist()
@@ -212,15 +211,11 @@ class _Search:
             for row, n in zip(required.rows.tolist(), required.demands.tolist(), strict=True)
         ]
 
-    def _gained(self, required: _Required, log_probs: Tensor, attention: Tensor) -> Float[Tensor, " options"]:
+    def _gained(self, required: _Required, log_probs: Tensor) -> Float[Tensor, " options"]:
         """Return the log-probability of each token that is required; a prefix has the first word."""
         device = log_probs.device
-        is_put_in = required.tokens > self._engine.target_pad
-        picked = required.tokens.where(~is_put_in, torch.tensor(UNK))
+        picked = required.tokens.where(required.tokens < self._engine.target_pad, torch.tensor(self._stand_in))
         gained = log_probs[required.rows.to(device), picked.to(device)].cpu()
-        if is_put_in.any():
-            copied = (attention @ self._positions).flatten(0, 1)[required.rows, required.demands]
-            gained = torch.where(is_put_in, copied.clamp(min=LEAST_COPY).log().to(gained.dtype), gained)
         is_prefix = torch.tensor([self._length < self._prefixed[b] for b in self._sources])
         return gained.masked_fill(is_prefix[required.rows // self._width], -torch.inf)
 
@@ -274,6 +269,14 @@ class _Search:
             known = self._demands[0].vocabulary.continues_word
             continues = torch.tensor([*known, *[False] * (log_probs.shape[1] - len(known))], device=log_probs.device)
             log_probs[whole] = log_probs[whole].masked_fill(continues, -torch.inf)
+        rows = [
+            row
+            for at, b in enumerate(self._sources)
+            if self._demands[b].forbids_stand_in
+            for row in range(at * self._width, (at + 1) * self._width)
+        ]
+        if rows:
+            log_probs[rows, self._stand_in] = -torch.inf
         if only_demands:
             log_probs[only_demands] = -torch.inf
 
@@ -314,7 +317,7 @@ class _Search:
             attended = self._attended[at, w][self._inside[b]]
             score += self._config.coverage_penalty * attended.clamp(max=1.0).log().sum().item()
         hypothesis = Hypothesis(
-            [i if i < pad else UNK for i in ids],
+            [i if i < pad else self._stand_in for i in ids],
             [token.log_prob for token in written],
             one.total,
             score,
@@ -359,9 +362,9 @@ class _Search:
         return open_[min(w, len(open_) - 1)] if open_ else _Open(None, 0.0, 0.0, State(), 0)
 
     def _read(self, at: int, w: int) -> int:
-        """Return the token that the model reads next: for one that stands for a text the unknown one."""
+        """Return the token that the model reads next: for one that stands for a text the stand-in."""
         last = self._at(at, w).last
-        return EOS if last is None else last.id if last.id < self._engine.target_pad else UNK
+        return EOS if last is None else last.id if last.id < self._engine.target_pad else self._stand_in
 
     def _ids(self, device: torch.device) -> Int[Tensor, "sources width length"]:
         """Return what was written."""
