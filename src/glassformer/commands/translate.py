@@ -13,6 +13,8 @@ from glassformer.errors import ConfigError, DataError
 from glassformer.generation.config import SearchConfig
 
 if TYPE_CHECKING:
+    from glassformer.generation.files import Heed
+    from glassformer.generation.lexical.glossary import Glossary
     from glassformer.generation.stream import Chunk
     from glassformer.generation.translator import Translator
 
@@ -41,6 +43,13 @@ class TranslateFlags:
     """File to write; it appears when it is complete. Left out: standard output."""
     prefixes: Path | None = None
     """File with what each line's translation must begin with, a line for each line of the input; empty: anything."""
+    glossary: Path | None = None
+    """File of terms, each with a tab and what it must be in the translation (several forms with | between them) if it
+    stands in the line; without that it is kept."""
+    keep: Path | None = None
+    """File of words that are kept as they are, a line each."""
+    placeholders: Annotated[str | None, Flag("PATTERN")] = None
+    """Copy what matches this regular expression as it is; default: {name}, %s, URLs, e-mail addresses, <x id="1"/>."""
     resume: bool = False
     """Continue from OUTPUT.partial, where the same command was stopped, to the same bytes as without the stop."""
     scores: bool = False
@@ -59,7 +68,7 @@ def translate(flags: TranslateFlags) -> int:
     with loading():
         from glassformer.device import tame_memory
         from glassformer.files import check_writable
-        from glassformer.generation.files import translate_file
+        from glassformer.generation.files import Heed, translate_file
         from glassformer.generation.translator import Translator
 
     tame_memory()
@@ -72,11 +81,15 @@ def translate(flags: TranslateFlags) -> int:
         raise ConfigError("--resume needs --input and --output: a stream can't be read from its beginning again")
     if flags.output is not None:
         check_writable(flags.output)
+    heed = Heed(_glossary(flags), flags.placeholders)
+    if (heed.glossary is not None or heed.placeholders is not None) and flags.search.sample:
+        raise ConfigError("--glossary, --keep and --placeholders need a search: they can't be combined with --sample")
     translator = Translator.load(flags.run, flags.device, flags.precision)
     if flags.input is None or flags.output is None:
-        _translate_stream(translator, flags)
+        _translate_stream(translator, flags, heed)
+        counts = heed.counts
     else:
-        translate_file(
+        counts = translate_file(
             translator,
             flags.input,
             flags.output,
@@ -84,11 +97,24 @@ def translate(flags: TranslateFlags) -> int:
             prefixes=flags.prefixes,
             scores=flags.scores,
             resume=flags.resume,
+            glossary=heed.glossary,
+            placeholders=heed.placeholders,
         )
+    if heed.glossary is not None or heed.placeholders is not None:
+        say(str(counts))
     return 0
 
 
-def _translate_stream(translator: "Translator", flags: TranslateFlags) -> None:
+def _glossary(flags: TranslateFlags) -> "Glossary | None":
+    """Return the terms of the files that the flags name."""
+    from glassformer.generation.lexical.glossary import Glossary
+
+    if flags.glossary is None and flags.keep is None:
+        return None
+    return Glossary.read(flags.glossary, flags.keep)
+
+
+def _translate_stream(translator: "Translator", flags: TranslateFlags, heed: "Heed") -> None:
     """Translate from standard input, to standard output, or both: each chunk is written as soon as it is done."""
     from glassformer.files import replacing
     from glassformer.generation import stream
@@ -105,12 +131,14 @@ def _translate_stream(translator: "Translator", flags: TranslateFlags) -> None:
             chunks = _prompted(chunks)
     else:
         total, chunks = stream.count_lines(flags.input), stream.chunks_of_file(flags.input, stream.LINES_AT_ONCE)
-    chunks = stream.naming_unknown(chunks, translator.source_tokenizer)
+    chunks = stream.naming_unknown(chunks, translator.source_tokenizer, heed.pattern)
     if not flags.text and (flags.output is not None or not sys.stdout.isatty()):
         chunks = stream.counting(chunks, progress_words(translator), "lines", total)
     with nullcontext(sys.stdout.buffer) if flags.output is None else replacing(flags.output) as file:
         for first, lines, prefixes in stream.with_prefixes(chunks, flags.prefixes, total):
-            file.write(translate_chunk(translator, lines, first, flags.search, prefixes, scores=flags.scores))
+            file.write(
+                translate_chunk(translator, lines, first, flags.search, prefixes, scores=flags.scores, heed=heed)
+            )
             file.flush()
 
 

@@ -1,7 +1,7 @@
 """Text in, text out: the Translator."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 
@@ -12,6 +12,8 @@ from glassformer.attention.want import Want
 from glassformer.device import pick_device
 from glassformer.errors import ArgumentError, ConfigError
 from glassformer.generation.attention import (
+    NextToken,
+    Translation,
     TranslationAttention,
     align,
     check_attention,
@@ -31,51 +33,13 @@ from glassformer.generation.consensus import by_agreement
 from glassformer.generation.constraints import Prefixes, ids_of_prefixes
 from glassformer.generation.engine import Engine, Stack, inference
 from glassformer.generation.lexical.demands import Demands, Vocabulary
-from glassformer.generation.lexical.lines import Glossaries, LexicalLine, LexicalRules, LexicalUse
+from glassformer.generation.lexical.lines import Glossaries, LexicalLine, LexicalRules
 from glassformer.generation.lexical.stand_in import StandIn, find_stand_in
 from glassformer.generation.precision import Precision, pick_generation_precision
 from glassformer.generation.search import Hypothesis, stream
 from glassformer.run.folder import open_run
 from glassformer.text.tokenizer import EOS, UNK, Tokenizer, check_lines
 from glassformer.transformer.model import Transformer, check_memory
-
-
-@dataclass(frozen=True)
-class NextToken:
-    """A token that follows others in a translation: chosen by `Translator.write`, or one of its `alternatives`.
-
-    Example: docs/howto/serve.md.
-    """
-
-    id: int
-    token: str
-    """Name the token as the vocabulary does."""
-    log_prob: float
-    """Give its log-probability, in nats."""
-    text: str
-    """Hold the translation up to it. `write` gives it in whole characters."""
-
-
-@dataclass(frozen=True)
-class Translation:
-    """One translation of a line, and how likely the model finds it.
-
-    Example: docs/generation.md.
-    """
-
-    text: str
-    score: float
-    """Log-probability divided by the length penalty; higher is better."""
-    log_prob: float
-    """Sum of the tokens' log-probabilities, in nats."""
-    tokens: list[str]
-    """The target tokens, without `</s>`."""
-    token_log_probs: list[float]
-    """Each token's log-probability, in nats; the last one is that of `</s>`, if it came before the limit."""
-    attention: TranslationAttention | None = None
-    """Observations of its attention, if asked for."""
-    lexical: LexicalUse | None = None
-    """What became of the glossary's terms and the placeholders, if there were any to heed."""
 
 
 class Translator:
@@ -381,14 +345,14 @@ class Translator:
         """Return the translations of each line, best first, at least one."""
         config = as_config(config)
         wants = None if attention is None else check_attention(self.engine, attention, layers)
-        read = [None] * len(lines) if rules is None else rules.read(lines)
+        read = [] if rules is None else rules.read(lines)
         sources, hypotheses = self._search(lines, config, progress, prefixes, rules, read)
         return [
             [
                 translation_of(self, line, source, one, config, wants, beside)
                 for one in found[: 1 if best_only else None]
             ]
-            for line, source, found, beside in zip(lines, sources, hypotheses, read, strict=True)
+            for line, source, found, beside in zip(lines, sources, hypotheses, read or [None] * len(lines), strict=True)
         ]
 
     def _search(
@@ -398,7 +362,7 @@ class Translator:
         progress: Callable[[int], None],
         prefixes: Prefixes | None,
         rules: LexicalRules | None,
-        read: Sequence[LexicalLine | None],
+        read: Sequence[LexicalLine],
     ) -> tuple[list[list[int]], list[list[Hypothesis]]]:
         """Return the ids of each line and the hypotheses for it; for an empty line the empty one."""
         check_lines("lines", lines)
@@ -408,7 +372,7 @@ class Translator:
                 "coverage_penalty reads the last layer's attention to the source, which has no heads left in this run: "
                 "leave it out"
             )
-        encoded = [one.ids for one in read if one is not None] or self.source_tokenizer.encode(lines)
+        encoded = [one.ids for one in read] if read else self.source_tokenizer.encode(lines)
         sources = ended(encoded, lines, config.max_source_tokens, "source")
         prefix_ids = self._prefix_ids(prefixes, lines)
         whole = replace(config, n_best=config.beam) if config.consensus and not config.sample else config
@@ -512,8 +476,8 @@ def translation_of(
 ) -> Translation:
     """Return what a search over the ids of a line has found as a Translation.
 
-    It has the attention that is wanted, of which `wants` is what `check_attention` returns. `lexical` is the line as the
-    rules read it that the search heeded.
+    It has the attention that is wanted, of which `wants` is what `check_attention` returns. `lexical` is the line as
+    the rules read it that the search heeded.
     """
     observed = translator._observed(source, found, wants) if wants is not None and source else None
     return translator._translation(line, source, found, config, observed, lexical)

@@ -1,5 +1,5 @@
-"""What a translation must contain: terms of a glossary, and placeholders that are copied.
+"""Terms of a glossary that a translation must contain, and placeholders that it copies.
 
-It may import `generation`'s config, engine and search beside what these import. Open `glossary` and `placeholders` first,
-then `demands`, which follows a hypothesis's text, then `search`.
+It may import the search, the engine and what these import. Open `glossary` and `placeholders` first, then `lines`,
+which joins both, then `demands`, which follows a hypothesis's text, and `search`.
 """

@@ -14,13 +14,15 @@ from glassformer.text.tokenizer import EOS, UNK, Tokenizer
 MARK = "\uf8ff"  # a character that no vocabulary has
 STAND_IN = "\ufffc"
 """The text, for neighbours, of a token that is put in later."""
+BEGINS = ", sentence"
+SENTENCE_ENDS = '.!?:;…"“„»«—–('
 
 
 class Vocabulary:
     """The target's tokens as text, and texts as tokens."""
 
     def __init__(self, tokenizer: Tokenizer, stand_in: int = UNK) -> None:
-        """Read a tokenizer's tokens; `stand_in` is the one that the model reads and rates in place of what is put in."""
+        """Read a tokenizer's tokens; `stand_in` is read and rated by the model in place of what is put in."""
         self.stand_in = stand_in
         self.tokenizer = tokenizer
         self.texts = tokenizer.texts(range(tokenizer.pad))
@@ -81,8 +83,8 @@ class Options(NamedTuple):
 class Demands:
     """What the translation of one source must contain.
 
-    Demand n that is put in has the token `first_put_in` + n, which no vocabulary has. `forbids_stand_in` keeps the word that
-    stands for it in the source out of the translation.
+    Demand n that is put in has the token `first_put_in` + n, which no vocabulary has. `forbids_stand_in` keeps the word
+    that stands for it in the source out of the translation.
     """
 
     def __init__(self, wanted: Sequence[Wanted], vocabulary: Vocabulary, *, forbids_stand_in: bool = False) -> None:
@@ -179,8 +181,11 @@ class Demands:
         if self.wanted[n].is_put_in:
             return [(self.first_put_in + n,)]
         found = dict[tuple[int, ...], None]()
+        context, begins = context.removesuffix(BEGINS), context.endswith(BEGINS)
         for form in self.wanted[n].forms:
             spaced, glued = self.vocabulary.sequences(form)
+            if not begins and form[0].isupper() and form[0].lower() + form[1:] in self.wanted[n].forms:
+                continue  # the capital is for the beginning of a sentence
             if context == "start":
                 chosen = spaced
             elif context == "space" or is_unspaced(form[0]):
@@ -220,10 +225,11 @@ class Demands:
 def _context(text: str) -> str:
     """Return what a text ends with, as far as the tokens of what follows depend on it."""
     if not text:
-        return "start"
+        return f"start{BEGINS}"
+    begins = BEGINS if text.rstrip()[-1:] in SENTENCE_ENDS else ""
     if text[-1] == " ":
-        return "space"
-    return "unspaced" if is_unspaced(text[-1]) else "other"
+        return f"space{begins}"
+    return f"unspaced{begins}" if is_unspaced(text[-1]) else f"other{begins}"
 
 
 def bits(number: int) -> list[int]:

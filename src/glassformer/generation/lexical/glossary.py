@@ -1,5 +1,6 @@
 """A glossary: which words of the source prescribe which words of the translation."""
 
+import hashlib
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -43,11 +44,12 @@ class Glossary:
     def __init__(self, terms: Mapping[str, str | Sequence[str]] | Iterable[Term]) -> None:
         """Take each source with its form or forms; without forms (or with "") it is kept as it is."""
         if isinstance(terms, Mapping):
-            terms = [_term(source, forms) for source, forms in terms.items()]
+            given = [_term(source, forms) for source, forms in terms.items()]
+        else:
+            given = list[Term](terms)
         merged: dict[str, dict[str, None]] = defaultdict(dict)
-        for term in terms:
-            words = words_of(term.source)
-            if not words:
+        for term in given:
+            if not words_of(term.source):
                 raise DataError(f"a term must have letters or marks, got {shown(term.source)}: remove it")
             merged[" ".join(term.source.split())] |= dict.fromkeys(" ".join(form.split()) for form in term.forms)
         self.terms = tuple(Term(source, tuple(forms)) for source, forms in merged.items())
@@ -74,6 +76,11 @@ class Glossary:
         read = [] if terms is None else [_parsed(line, n, terms) for n, line in _filled(terms)]
         kept = [] if keep is None else [Term(line.strip()) for _, line in _filled(keep)]
         return cls([*read, *kept])
+
+    @property
+    def digest(self) -> str:
+        """A digest of the terms."""
+        return hashlib.blake2b(repr(self.terms).encode(), digest_size=6).hexdigest()
 
     def __len__(self) -> int:
         return len(self.terms)

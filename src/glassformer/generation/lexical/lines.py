@@ -18,6 +18,8 @@ from glassformer.text.tokenizer import UNK, Tokenizer, check_lines
 Glossaries = Glossary | Sequence[Glossary | None] | None
 Search = Callable[[Sequence[int], Sequence[Demands] | None, Callable[[int], None]], list[list[Hypothesis]]]
 """Searches for translations of the lines of these numbers, under demands, and tells how many are done."""
+SHOWN = 10
+"""Most missing terms in one message."""
 AT_ONCE = 8
 """Most terms of a line that is first translated without them: a translation seldom has so many by itself."""
 
@@ -43,6 +45,36 @@ class LexicalUse:
     """Count the placeholders, which are copied."""
 
 
+@dataclass
+class LexicalCounts:
+    """The terms and placeholders of many translations."""
+
+    lines: int = 0
+    """Count the lines that have any."""
+    terms: int = 0
+    forced: int = 0
+    placeholders: int = 0
+    missing: list[tuple[int, str]] = field(default_factory=list)
+    """List the numbers of lines whose translations lack a term, with the term."""
+
+    def add(self, number: int, use: LexicalUse) -> None:
+        """Count those of the best translation of the line of this number."""
+        self.lines += bool(use.terms or use.placeholders)
+        self.terms += use.terms
+        self.forced += use.forced
+        self.placeholders += use.placeholders
+        self.missing += [(number, form) for form in use.missing]
+
+    def __str__(self) -> str:
+        terms = f"{self.terms:,} terms ({self.forced:,} forced)"
+        counts = f"{terms} and {self.placeholders:,} placeholders in {self.lines:,} lines"
+        if not self.missing:
+            return counts
+        shown_ones = "; ".join(f"line {number}: {form}" for number, form in self.missing[:SHOWN])
+        more = "; ..." if len(self.missing) > SHOWN else ""
+        return f"{counts}; {len(self.missing):,} missing: {shown_ones}{more}"
+
+
 @dataclass(frozen=True)
 class LexicalLine:
     """A line, what must stand in its translation, and its tokens."""
@@ -62,7 +94,8 @@ class LexicalLine:
     ) -> str:
         """Return the text of a translation.
 
-        `spelled` is given the text, with marks for what is put in, the places of its other tokens, and the source's texts.
+        `spelled` is given the text, with marks for what is put in, the places of its other tokens, and the source's
+        texts.
         """
         places = dict(hypothesis.put_in)
         own = [place for place in range(len(hypothesis.ids)) if place not in places]
@@ -118,7 +151,8 @@ class LexicalRules:
         given = [glossary] if glossary is None or isinstance(glossary, Glossary) else glossary
         if not isinstance(given, Sequence) or not all(one is None or isinstance(one, Glossary) for one in given):
             raise ArgumentError(
-                f'glossary must be a Glossary, or one for each line, got {shown(glossary)}: pass Glossary({{"dog": "Hund"}})'
+                f"glossary must be a Glossary, or one for each line, got {shown(glossary)}: "
+                'pass Glossary({"dog": "Hund"})'
             )
         self._glossary = glossary
         self._pattern: re.Pattern[str] | None = None if placeholders is None else compiled(placeholders)
@@ -149,8 +183,8 @@ class LexicalRules:
     ) -> list[list[Hypothesis]]:
         """Return the hypotheses that `search` finds for each line.
 
-        All lines are searched as without rules, but those with placeholders and those with more than `AT_ONCE` terms; then
-        those whose translations lack something are searched again under their demands. A line that the rules don't
+        All lines are searched as without rules, but those with placeholders and those with more than `AT_ONCE` terms;
+        then those whose translations lack something are searched again under their demands. A line that the rules don't
         concern, or whose translation has its terms by itself, has the translation that it has without them.
         """
         if config.sample:
@@ -181,17 +215,17 @@ class LexicalRules:
 
     def _demands(self, line: LexicalLine, room: int) -> Demands | None:
         """Return what the search must meet, or None for nothing; what there is no room for is left out, last first."""
-        wanted = line.wanted
+        own = line.ids.count(self._stand_in) > len(line.line.placeholders)
+        wanted, demands = line.wanted, None
         while wanted:
-            own = line.ids.count(self._stand_in) > len(line.line.placeholders)
             demands = Demands(wanted, self._vocabulary, forbids_stand_in=line.is_put_in and not own)
             if demands.needed(State()) < room:
                 break
-            wanted = wanted[:-1]
+            wanted, demands = wanted[:-1], None
         if len(wanted) < len(line.wanted):
             left_out = ", ".join(shown(one.forms[0]) for one in line.wanted[len(wanted) :])
             warnings.warn(f"max_length leaves no room for {left_out}: raise it", stacklevel=2)
-        return demands if wanted else None
+        return demands
 
     def _line(self, line: Protected, plain: list[int], glossary: Glossary | None) -> LexicalLine:
         text = line.text

@@ -19,8 +19,8 @@ from glassformer.generation.search import Abandoned, Hypothesis, Keep, Prefixes,
 from glassformer.text.tokenizer import EOS
 
 ASTRAY = 5.0
-"""Nats that a hypothesis loses for a demand met where it doesn't attend to the source tokens that the demand is for, or not
-met although it has attended to them."""
+"""Nats that a hypothesis loses for a demand met where it doesn't attend to the source tokens that the demand is for, or
+not met although it has attended to them."""
 ATTENDED = 0.4
 """Attention to the source tokens of a demand that counts as all of it."""
 LEAST_FORCED = -2.0
@@ -82,12 +82,12 @@ def lexical_search(
     """Return the `n_best` best-scored translations of each source that meet its demands, best first.
 
     A step's candidates are the likeliest tokens, as in `beam_search`, and those that begin or go on with a demand (grid
-    beam search: Hokamp and Liu 2017). Where a demand belongs is told by attention: it is for some of the source's tokens,
-    and a hypothesis loses `ASTRAY` nats if it begins it while it attends to others, or attends to these without beginning
-    it (compare Hasler et al. 2018). Tokens that the search has forced count with at least `LEAST_FORCED`, since every
-    translation must have them. None ends before it meets all: one that would rather end goes on with demands only, and so
-    does one whose room before the limit is just enough. A token that stands for a text has the probability and the
-    embedding of the vocabulary's stand-in.
+    beam search: Hokamp and Liu 2017). Where a demand belongs is told by attention: it is for some of the source's
+    tokens, and a hypothesis loses `ASTRAY` nats if it begins it while it attends to others, or attends to these without
+    beginning it (compare Hasler et al. 2018). Tokens that the search has forced count with at least `LEAST_FORCED`,
+    since every translation must have them. None ends before it meets all: one that would rather end goes on with
+    demands only, and so does one whose room before the limit is just enough. A token that stands for a text has the
+    probability and the embedding of the vocabulary's stand-in.
     """
     search = _Search(engine, source, keep, limits, config, prefixes, demands)
     tokens = source.new_full((len(source) * config.beam,), engine.target_pad)

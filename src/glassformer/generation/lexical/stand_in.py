@@ -19,7 +19,8 @@ class StandIn(NamedTuple):
 def find_stand_in(engine: Engine, source_tokenizer: Tokenizer, target_tokenizer: Tokenizer) -> StandIn:
     """Return the word, of those that are one token on both sides, that the model copies with the highest probability.
 
-    In the source it has a space before it, in the translation where one has it too. Without any it is the unknown token.
+    In the source it has a space before it, in the translation where one has it too. Without any it is the unknown
+    token.
     """
     sources, targets = (
         {text: i for i, text in zip(range(UNK + 1, one.pad), one.texts(range(UNK + 1, one.pad)), strict=True)}
