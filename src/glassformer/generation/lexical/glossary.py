@@ -2,7 +2,7 @@
 
 import hashlib
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -41,17 +41,20 @@ class Glossary:
     [('Dog',), ('Rotfuchs',), ('Hund', 'Rüde')]
     """
 
-    def __init__(self, terms: Mapping[str, str | Sequence[str]] | Iterable[Term]) -> None:
-        """Take each source with its form or forms; without forms (or with "") it is kept as it is."""
-        if isinstance(terms, Mapping):
-            given = [_term(source, forms) for source, forms in terms.items()]
-        else:
-            given = list[Term](terms)
+    def __init__(self, terms: Mapping[str, str | Sequence[str]]) -> None:
+        """Take each source with its form or forms; without forms (or with "") it is kept as it is.
+
+        Raises ArgumentError for what is no text, DataError for a source without letters.
+        """
         merged: dict[str, dict[str, None]] = defaultdict(dict)
-        for term in given:
-            if not words_of(term.source):
-                raise DataError(f"a term must have letters or marks, got {shown(term.source)}: remove it")
-            merged[" ".join(term.source.split())] |= dict.fromkeys(" ".join(form.split()) for form in term.forms)
+        for source, forms in terms.items():
+            given = (forms,) if isinstance(forms, str) else tuple(forms)
+            for text in (source, *given):
+                if not isinstance(text, str):
+                    raise ArgumentError(f"terms must be str with str, or with several, got {shown(text)}")
+            if not words_of(source):
+                raise DataError(f"a term must have letters or marks, got {shown(source)}: remove it")
+            merged[_joined(source)] |= dict.fromkeys(_joined(form) for form in given if form.strip())
         self.terms = tuple(Term(source, tuple(forms)) for source, forms in merged.items())
         self._entries: dict[tuple[str, ...], list[tuple[tuple[str, ...], Term]]] = defaultdict(list)
         for term in self.terms:
@@ -73,9 +76,14 @@ class Glossary:
         with the source again, the source is kept. A line of `keep` is a source. Raises DataError for a line of another
         form.
         """
-        read = [] if terms is None else [_parsed(line, n, terms) for n, line in _filled(terms)]
-        kept = [] if keep is None else [Term(line.strip()) for _, line in _filled(keep)]
-        return cls([*read, *kept])
+        read: dict[str, list[str]] = {}
+        for number, line in [] if terms is None else _filled(terms):
+            source, forms = _parsed(line, number, terms)
+            read.setdefault(_joined(source), []).extend(forms)
+        for number, line in [] if keep is None else _filled(keep):
+            source, _ = _parsed(line.strip().replace("\t", " "), number, keep)
+            read.setdefault(_joined(source), [])
+        return cls(read)
 
     @property
     def digest(self) -> str:
@@ -132,12 +140,9 @@ def _cased(forms: tuple[str, ...], source: tuple[str, ...], case: str) -> tuple[
     return tuple(dict.fromkeys([*forms, *firsts, *capitals]))
 
 
-def _term(source: str, forms: str | Sequence[str]) -> Term:
-    given = (forms,) if isinstance(forms, str) else tuple(forms)
-    for text in (source, *given):
-        if not isinstance(text, str):
-            raise ArgumentError(f"terms must be str with str, or a list of them, got {shown(text)}")
-    return Term(source, tuple(form for form in given if form.strip()))
+def _joined(text: str) -> str:
+    """Return a text with one space between its words."""
+    return " ".join(text.split())
 
 
 def _filled(path: str | Path) -> list[tuple[int, str]]:
@@ -145,8 +150,8 @@ def _filled(path: str | Path) -> list[tuple[int, str]]:
     return [(n, line) for n, line in enumerate(read_lines(Path(path)), start=1) if line.strip()]
 
 
-def _parsed(line: str, number: int, path: str | Path) -> Term:
-    """Return the term of a line of a glossary's file."""
+def _parsed(line: str, number: int, path: object) -> tuple[str, list[str]]:
+    """Return the source and the forms of a line of a glossary's file."""
     source, *targets = line.split("\t")
     forms = [form.strip() for form in targets[0].split("|")] if targets and targets[0].strip() else []
     if len(targets) > 1 or not words_of(source) or "" in forms:
@@ -154,4 +159,4 @@ def _parsed(line: str, number: int, path: str | Path) -> Term:
             f"{path}, line {number}, must be a source, a tab and a target (forms with | between them), got "
             f"{shown(line)}"
         )
-    return Term(source.strip(), tuple(forms))
+    return source, forms
