@@ -1,0 +1,397 @@
+"""Beam search in which every translation contains what is demanded of it."""
+
+import math
+from bisect import insort
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from glassformer.attention.kernels.topk import topk_classes
+from glassformer.generation.config import SearchConfig
+from glassformer.generation.constraints import Constraints
+from glassformer.generation.engine import Engine, inferring
+from glassformer.generation.kernels.passes import log_softmax
+from glassformer.generation.lexical.demands import Demands, State, bits
+from glassformer.generation.search import Abandoned, Hypothesis, Keep, Prefixes, Source, nobody, not_finite
+from glassformer.text.tokenizer import EOS
+
+ASTRAY = 5.0
+"""Nats that a hypothesis loses for a demand met where it doesn't attend to the source tokens that the demand is for, or
+not met although it has attended to them."""
+ATTENDED = 0.4
+"""Attention to the source tokens of a demand that counts as all of it."""
+LEAST_FORCED = -2.0
+"""Least log-probability with which a token that was forced counts when hypotheses are compared."""
+
+
+class _Token(NamedTuple):
+    """A token that was written, and what was before it."""
+
+    before: "_Token | None"
+    id: int
+    log_prob: float
+
+
+class _Open(NamedTuple):
+    """A hypothesis that isn't finished."""
+
+    last: _Token | None
+    total: float
+    """Sum of the tokens' log-probabilities."""
+    judged: float
+    """The same, with at least `LEAST_FORCED` for each token that was forced, less what is taken for demands astray."""
+    state: State
+    parent: int
+    """The hypothesis of the step before that it continues."""
+
+
+class _Candidate(NamedTuple):
+    """A token that may follow hypothesis w of a source; `rank` decides which candidates get a place."""
+
+    rank: float
+    w: int
+    token: int
+    log_prob: float
+    forced: int
+    """The demand that the search offers it for, or -1."""
+
+
+class _Required(NamedTuple):
+    """The tokens that begin or go on with demands, of all rows, in the order of the rows."""
+
+    rows: Int[Tensor, " options"]
+    tokens: Int[Tensor, " options"]
+    demands: Int[Tensor, " options"]
+
+
+@inferring
+def lexical_search(
+    engine: Engine,
+    source: Source,
+    keep: Keep,
+    limits: list[int],
+    config: SearchConfig,
+    prefixes: Prefixes,
+    demands: Sequence[Demands],
+    *,
+    abandoned: Abandoned = nobody,
+) -> list[list[Hypothesis]]:
+    """Return the `n_best` best-scored translations of each source that meet its demands, best first.
+
+    A step's candidates are the likeliest tokens, as in `beam_search`, and those that begin or go on with a demand (grid
+    beam search: Hokamp and Liu 2017). Where a demand belongs is told by attention: it is for some of the source's
+    tokens, and a hypothesis loses `ASTRAY` nats if it begins it while it attends to others, or attends to these without
+    beginning it (compare Hasler et al. 2018). Tokens that the search has forced count with at least `LEAST_FORCED`,
+    since every translation must have them. None ends before it meets all: one that would rather end goes on with
+    demands only, and so does one whose room before the limit is just enough. A token that stands for a text has the
+    probability and the embedding of the vocabulary's stand-in.
+    """
+    search = _Search(engine, source, keep, limits, config, prefixes, demands)
+    tokens = source.new_full((len(source) * config.beam,), engine.target_pad)
+    while len(tokens):
+        tokens = search.step(tokens, abandoned)
+    return search.best()
+
+
+class _Search:
+    """The hypotheses of B sources, W of each; row b * W + w is hypothesis w of source b."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        source: Source,
+        keep: Keep,
+        limits: list[int],
+        config: SearchConfig,
+        prefixes: Prefixes,
+        demands: Sequence[Demands],
+    ) -> None:
+        self._engine, self._config, self._limits, self._demands = engine, config, limits, demands
+        self._width = config.beam
+        self._stand_in = demands[0].vocabulary.stand_in
+        self._cache = engine.start(source, keep, self._width)
+        self._constraints = Constraints(config, prefixes, self._width)
+        self._prefixed = [len(prefix) for prefix in prefixes or [[]] * len(source)]
+        self._length = 0
+        self._sources = list(range(len(source)))  # those still open
+        self._open = [[_Open(None, 0.0, 0.0, State(), 0)] for _ in self._sources]
+        self._finished: list[list[tuple[int, float, Hypothesis]]] = [[] for _ in self._sources]
+        dtype = torch.promote_types(engine.dtype, torch.float32)
+        most = max(len(one.wanted) for one in demands)
+        self._attended = torch.zeros(len(source), self._width, source.shape[1], dtype=dtype)
+        self._positions = torch.zeros(len(source), source.shape[1], most, dtype=dtype)
+        for b, one in enumerate(demands):
+            for n, wanted in enumerate(one.wanted):
+                self._positions[b, list(wanted.positions), n] = 1.0
+        self._inside = (source != engine.source_pad).cpu()
+        self._masks: dict[int, Tensor] = {}
+        last = f"decoder.{engine.config.decoder_layers - 1}.source_attention"
+        self._astray: list[list[list[float]]] = []  # of each hypothesis and demand, in this step
+        self._reads_source = engine.config.heads_of(last) > 0
+
+    def step(self, tokens: Int[Tensor, " rows"], abandoned: Abandoned) -> Int[Tensor, " next_rows"]:
+        """Extend all hypotheses by a token, and return the newest ones, of the sources that are still open."""
+        logits, query = self._engine.step(tokens, self._cache)
+        log_probs = log_softmax(logits)
+        attention = torch.zeros_like(self._attended)
+        if self._reads_source:
+            attention = self._engine.alignment(query, self._cache).cpu()
+        self._attended = self._attended + attention
+        candidates = self._candidates(log_probs, attention)
+        self._length += 1
+        self._open = [self._extend(at, candidates[at]) for at in range(len(self._sources))]
+        left, stay = abandoned(), list[int]()
+        for at, b in enumerate(self._sources):
+            if self._length >= self._limits[b] or b in left:
+                for w, one in enumerate(self._open[at]):
+                    self._finish(at, one, w)
+            elif not self._is_decided(at):
+                stay.append(at)
+        parents = torch.tensor([[self._at(at, w).parent for w in range(self._width)] for at in range(len(self._open))])
+        self._attended = self._attended.gather(1, parents[:, :, None].expand_as(self._attended))
+        self._cache.branch(parents.to(tokens.device))
+        if len(stay) < len(self._sources):
+            self._take_sources(stay, tokens.device)
+        newest = [self._read(at, w) for at in range(len(self._sources)) for w in range(self._width)]
+        return tokens.new_tensor(newest)
+
+    def best(self) -> list[list[Hypothesis]]:
+        """Return the best finished translations of each source."""
+        return [[hypothesis for _, _, hypothesis in found[: self._config.n_best]] for found in self._finished]
+
+    def _candidates(
+        self, log_probs: Float[Tensor, "rows classes"], attention: Float[Tensor, "sources width source_len"]
+    ) -> list[list[_Candidate]]:
+        """Return what may follow the hypotheses of each source, best rank first; `log_probs` is written over."""
+        width = self._width
+        required = self._required()
+        gained = self._gained(required, log_probs)
+        self._forbid(log_probs)
+        best, classes = topk_classes(log_probs, min(2 * width, log_probs.shape[1]))
+        best, classes = best.view(-1, width, best.shape[1]).cpu(), classes.tolist()
+        if best.isnan().any():
+            raise not_finite(self._engine)
+        totals = torch.tensor(
+            [[one.judged for one in open_] + [-torch.inf] * (width - len(open_)) for open_ in self._open],
+            dtype=best.dtype,
+        )
+        late = ASTRAY * (self._attended @ self._positions / ATTENDED).clamp(max=1.0)
+        astray = ASTRAY * (1 - attention @ self._positions / ATTENDED).clamp(min=0.0)
+        behind = totals - (late * self._late()).sum(2)
+        begins = torch.tensor(self._begins(required), dtype=behind.dtype)
+        ranks = behind.flatten()[required.rows] + gained.clamp(min=LEAST_FORCED)
+        ranks += begins * (late - astray).flatten(0, 1)[required.rows, required.demands]
+        self._astray = astray.tolist()
+        likely, index = (totals[:, :, None] + best).flatten(1).topk(2 * width)
+        ends = torch.searchsorted(required.rows, torch.arange(1, len(self._sources) + 1) * width).tolist()
+        found, begin = list[list[_Candidate]](), 0
+        for at, end in enumerate(ends):
+            own = []
+            for total, i in zip(likely[at].tolist(), index[at].tolist(), strict=True):
+                if total > -torch.inf:
+                    w, place = divmod(i, best.shape[2])
+                    own.append((w, classes[at * width + w][place], best[at, w, place].item()))
+            chosen = ranks[begin:end].topk(min(2 * width, end - begin))
+            offered = list[_Candidate]()
+            for rank, i in zip(chosen.values.tolist(), chosen.indices.tolist(), strict=True):
+                row, token, demand = (int(column[begin + i]) for column in required)
+                if rank > -torch.inf:
+                    offered.append(_Candidate(rank, row % width, token, gained[begin + i].item(), demand))
+            found.append(_ranked(own, offered, behind[at].tolist(), width))
+            begin = end
+        return found
+
+    def _begins(self, required: _Required) -> list[bool]:
+        """Return of each token whether it begins its demand: it doesn't go on with one that was forced."""
+        return [
+            not self._open[row // self._width][row % self._width].state.forced >> n & 1
+            for row, n in zip(required.rows.tolist(), required.demands.tolist(), strict=True)
+        ]
+
+    def _gained(self, required: _Required, log_probs: Tensor) -> Float[Tensor, " options"]:
+        """Return the log-probability of each token that is required; a prefix has the first word."""
+        device = log_probs.device
+        picked = required.tokens.where(required.tokens < self._engine.target_pad, torch.tensor(self._stand_in))
+        gained = log_probs[required.rows.to(device), picked.to(device)].cpu()
+        is_prefix = torch.tensor([self._length < self._prefixed[b] for b in self._sources])
+        return gained.masked_fill(is_prefix[required.rows // self._width], -torch.inf)
+
+    def _late(self) -> Float[Tensor, "sources width demands"]:
+        """Return 1 for each demand that a hypothesis has neither met nor is forced to go on with, else 0."""
+        rows = list[Tensor]()
+        for at, b in enumerate(self._sources):
+            for w in range(self._width):
+                late = self._demands[b].late(self._at(at, w).state)
+                if late not in self._masks:
+                    bits = [float(late >> n & 1) for n in range(self._positions.shape[2])]
+                    self._masks[late] = torch.tensor(bits, dtype=self._positions.dtype)
+                rows.append(self._masks[late])
+        return torch.stack(rows).view(len(self._sources), self._width, -1)
+
+    def _required(self) -> _Required:
+        """Return the tokens that begin or go on with demands."""
+        rows, tokens, demands = [], [], []
+        for at, b in enumerate(self._sources):
+            for w, one in enumerate(self._open[at]):
+                options = self._demands[b].options(one.state)
+                rows.append(options.tokens.new_full((len(options.tokens),), at * self._width + w))
+                tokens.append(options.tokens)
+                demands.append(options.demands)
+        return _Required(torch.cat(rows), torch.cat(tokens), torch.cat(demands))
+
+    def _forbid(self, log_probs: Tensor) -> None:
+        """Set to -inf what may not follow: the search's own rules, and those of demands."""
+        if self._constraints.needs_all(self._length) or self._constraints.forbids_end(self._length):
+            self._constraints.apply(log_probs, self._ids(log_probs.device), self._sources)
+        unmet, only_demands, whole = list[int](), list[int](), list[int]()
+        for at, b in enumerate(self._sources):
+            demands, is_prefix = self._demands[b], self._length < self._prefixed[b]
+            for w, one in enumerate(self._open[at]):
+                row, state = at * self._width + w, one.state
+                if state.met == demands.all:
+                    pass
+                elif not is_prefix and (
+                    state.is_forcing or self._limits[b] - self._length <= demands.needed(state) + 1
+                ):
+                    only_demands.append(row)
+                else:
+                    unmet.append(row)
+                if state.loose & state.forced and not is_prefix:
+                    whole.append(row)
+        if unmet:
+            likeliest = log_probs[unmet].argmax(1)
+            only_demands += [row for row, token in zip(unmet, likeliest.tolist(), strict=True) if token == EOS]
+            log_probs[unmet, EOS] = -torch.inf
+        if whole:
+            known = self._demands[0].vocabulary.continues_word
+            continues = torch.tensor([*known, *[False] * (log_probs.shape[1] - len(known))], device=log_probs.device)
+            log_probs[whole] = log_probs[whole].masked_fill(continues, -torch.inf)
+        rows = [
+            row
+            for at, b in enumerate(self._sources)
+            if self._demands[b].forbids_stand_in
+            for row in range(at * self._width, (at + 1) * self._width)
+        ]
+        if rows:
+            log_probs[rows, self._stand_in] = -torch.inf
+        if only_demands:
+            log_probs[only_demands] = -torch.inf
+
+    def _extend(self, at: int, candidates: list[_Candidate]) -> list[_Open]:
+        """Return the hypotheses of a source that stay open, and finish those that end."""
+        demands, before = self._demands[self._sources[at]], self._open[at]
+        extended = list[_Open]()
+        for place, one in enumerate(candidates):
+            parent = before[one.w]
+            total, last = parent.total + one.log_prob, _Token(parent.last, one.token, one.log_prob)
+            judged = parent.judged + (one.log_prob if one.forced < 0 else max(LEAST_FORCED, one.log_prob))
+            if one.token == EOS:
+                if place < self._width:
+                    self._finish(at, _Open(last, total, judged, parent.state, 0), one.w)
+                continue
+            state = demands.advance(parent.state, one.token, forced=one.forced)
+            new = state.met & ~parent.state.met | state.forced & ~parent.state.forced
+            judged -= sum(self._astray[at][one.w][n] for n in bits(new & ~parent.state.forced))
+            extended.append(_Open(last, total, judged, state, one.w))
+        kept = extended[: self._width]
+        if not kept and not self._finished[self._sources[at]]:  # the rules leave nothing
+            for w, one in enumerate(before):
+                self._finish(at, one, w)
+        return kept
+
+    def _finish(self, at: int, one: _Open, w: int) -> None:
+        """Add a hypothesis to the finished ones, of which the best stay; w is that whose attention it has paid."""
+        b = self._sources[at]
+        written, last = list[_Token](), one.last
+        while last is not None:
+            written.append(last)
+            last = last.before
+        written.reverse()
+        ids = [token.id for token in written if token.id != EOS]
+        pad, first = self._engine.target_pad, self._demands[b].first_put_in
+        score = one.judged / self._config.normaliser(len(written))
+        if self._config.coverage_penalty:
+            attended = self._attended[at, w][self._inside[b]]
+            score += self._config.coverage_penalty * attended.clamp(max=1.0).log().sum().item()
+        hypothesis = Hypothesis(
+            [i if i < pad else self._stand_in for i in ids],
+            [token.log_prob for token in written],
+            one.total,
+            score,
+            tuple((place, i - first) for place, i in enumerate(ids) if i > pad),
+            tuple(n for n in range(len(self._demands[b].wanted)) if one.state.forced & one.state.met >> n & 1),
+        )
+        missing = len(self._demands[b].wanted) - one.state.met.bit_count()
+        insort(self._finished[b], (missing, -score, hypothesis), key=lambda one: one[:2])
+        del self._finished[b][self._width :]
+
+    def _is_decided(self, at: int) -> bool:
+        """Return whether a source needs no further step, by the rule that `stopping` names.
+
+        Only hypotheses that meet all demands count as open, where there are finished ones that do.
+        """
+        b, config = self._sources[at], self._config
+        if not self._open[at]:
+            return True
+        finished, length = self._finished[b], self._length
+        if not finished or finished[0][0]:
+            return False
+        if config.stopping == "first":
+            return len(finished) >= config.beam
+        complete = [one.judged for one in self._open[at] if one.state.met == self._demands[b].all]
+        if config.stopping == "heuristic":
+            best_open = max(complete, default=-math.inf)
+            return len(finished) >= config.beam and -finished[-1][1] >= best_open / config.normaliser(length)
+        best_open = max(one.judged for one in self._open[at])
+        worst = finished[: config.n_best]
+        return len(worst) == config.n_best and -worst[-1][1] >= best_open / config.normaliser(self._limits[b])
+
+    def _take_sources(self, stay: list[int], device: torch.device) -> None:
+        """Drop all but these sources."""
+        self._sources, self._open = [self._sources[at] for at in stay], [self._open[at] for at in stay]
+        self._attended, self._positions = self._attended[stay], self._positions[stay]
+        if stay:
+            self._cache.take_sources(torch.tensor(stay, device=device))
+
+    def _at(self, at: int, w: int) -> _Open:
+        """Return hypothesis w of a source; where there are fewer, the last one stands in for it."""
+        open_ = self._open[at]
+        return open_[min(w, len(open_) - 1)] if open_ else _Open(None, 0.0, 0.0, State(), 0)
+
+    def _read(self, at: int, w: int) -> int:
+        """Return the token that the model reads next: for one that stands for a text the stand-in."""
+        last = self._at(at, w).last
+        return EOS if last is None else last.id if last.id < self._engine.target_pad else self._stand_in
+
+    def _ids(self, device: torch.device) -> Int[Tensor, "sources width length"]:
+        """Return what was written."""
+        rows = list[list[int]]()
+        for at in range(len(self._sources)):
+            for w in range(self._width):
+                ids, last = list[int](), self._at(at, w).last
+                while last is not None:
+                    ids.append(last.id)
+                    last = last.before
+                rows.append(ids[::-1])
+        return torch.tensor(rows, device=device, dtype=torch.long).view(len(self._sources), self._width, self._length)
+
+
+def _ranked(
+    own: list[tuple[int, int, float]], offered: list[_Candidate], behind: list[float], width: int
+) -> list[_Candidate]:
+    """Return the candidates of one source, best rank first.
+
+    `own` are the likeliest (hypothesis, token, log-probability), `offered` those that demands ask for, and `behind` the
+    ranks of the hypotheses. What is offered counts as forced unless it is among the W likeliest.
+    """
+    likeliest = {one[:2] for one in own[:width]}
+    found = dict[tuple[int, int], _Candidate]()
+    for one in offered:
+        forced = -1 if (one.w, one.token) in likeliest else one.forced
+        found.setdefault((one.w, one.token), one._replace(forced=forced))
+    for w, token, log_prob in own:
+        found.setdefault((w, token), _Candidate(behind[w] + log_prob, w, token, log_prob, -1))
+    return sorted(found.values(), key=lambda one: -one.rank)
