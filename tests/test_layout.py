@@ -141,7 +141,7 @@ def test_one_command_imports_the_server_and_explains_its_absence():
     without = {"serve/config.py", "serve/keys.py", "serve/languages.py"}  # what is used before it starts
     web = {module for module in MODULES if module.startswith("serve/")} - without
     web = {module for module in web if not module.startswith("serve/workers/")}
-    names_of_web = {f"glassformer.serve.{Path(module).stem}" for module in web}
+    names_of_web = {f"glassformer.{module.removesuffix('.py').replace('/', '.')}" for module in web}
     outside = [f for f in ALL if place(f.module) != "serve" and f.name.rpartition(".")[0] in names_of_web]
     assert [(found.module, found.guarded) for found in outside] == [("commands/serve.py", True)]
     inside = [found for found in ALL if found.module in without or found.module.startswith("serve/workers/")]

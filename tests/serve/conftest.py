@@ -3,10 +3,11 @@
 import asyncio
 import http.client
 import json
-import socket
 import threading
+import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,8 @@ from glassformer.serve.server import WebServer, listen
 from glassformer.serve.workers.messages import Alternatives, Answer, Event, Ready, Stream, Translate
 from glassformer.text.tokenizer import SubwordTokenizer
 
+LENGTH = 24
+"""Longest translation of the server: those of a random model are always the longest."""
 TEXT = ["the cat sat on the mat", "a dog and a cat", "on a log", "the dog sat", "Grüße an die Katze"] * 3
 
 
@@ -109,10 +112,42 @@ def run_live(config: ServeConfig) -> Iterator[Live]:
     assert not thread.is_alive()
 
 
+@contextmanager
+def run_beside(live: Live, **settings: Any) -> Iterator[Live]:
+    """Run another server with other settings, and the same workers: to start those takes seconds."""
+    config = replace(live.server.config, **settings)
+    server = Server(config, open_runs(config.run, config.languages))
+    server.pools.update(live.server.pools)
+    server.service.pools.update(live.server.pools)
+    web = WebServer(server)
+    with listen("127.0.0.1", 0) as listening:
+        serving = asyncio.run_coroutine_threadsafe(web.serve_on(listening), live.loop)
+        while not web.started:
+            time.sleep(0.01)
+        try:
+            yield Live(listening.getsockname()[1], server, live.loop, web)
+        finally:
+            web.should_exit = True
+            serving.result(30)
+
+
 @pytest.fixture(scope="session")
 def live(run) -> Iterator[Live]:
     """A server with one worker, on a free port of this machine."""
-    yield from run_live(ServeConfig(run=(run,), precision="float32", share_batches=True, threads=2, gather_ms=30.0))
+    settings = dict(precision="float32", share_batches=True, threads=2, gather_ms=30.0, max_length=LENGTH)
+    yield from run_live(ServeConfig(run=(run,), **settings))
+
+
+@pytest.fixture(scope="session")
+def served() -> Callable[[ServeConfig], AbstractContextManager[Live]]:
+    """Runs a server of one's own."""
+    return contextmanager(run_live)
+
+
+@pytest.fixture(scope="session")
+def beside() -> Callable[..., AbstractContextManager[Live]]:
+    """Runs a server with other settings beside one that is at work."""
+    return run_beside
 
 
 # Without sockets and workers
@@ -212,24 +247,39 @@ class Client:
         return Reply(start["status"], names, b"".join(one.get("body", b"") for one in bodies))
 
 
+def make_client(run: Path, settings: dict[str, Any]) -> Client:
+    """Make a client of an application with these settings, whose workers are an echo."""
+    config = ServeConfig(run=(run,), **settings)
+    return with_echo(Server(config, open_runs(config.run, config.languages)))
+
+
+def with_echo(server: Server) -> Client:
+    """Make a client of an application."""
+    pool = Echo()
+    server.service.pools["tiny"] = server.pools["tiny"] = pool
+    return Client(server, pool)
+
+
 @pytest.fixture
-def client(run, unchecked) -> Callable[..., Client]:
-    """Makes a client of an application with these settings, whose workers are an echo."""
-
-    def make(**settings: Any) -> Client:
-        config = ServeConfig(run=(run,), **settings)
-        server, pool = Server(config, open_runs(config.run, config.languages)), Echo()
-        server.service.pools["tiny"] = server.pools["tiny"] = pool
-        return Client(server, pool)
-
-    return make
+def new_client(run, unchecked) -> Callable[..., Client]:
+    """Makes a client of an application with these settings that nobody has used before."""
+    return lambda **settings: make_client(run, settings)
 
 
 @pytest.fixture(scope="session")
-def free_port() -> Callable[[], int]:
-    def find() -> int:
-        with socket.socket() as one:
-            one.bind(("127.0.0.1", 0))
-            return one.getsockname()[1]
+def servers() -> dict[str, Server]:
+    """The applications that were made, by their settings: to make one takes longer than most of what is asked of it."""
+    return {}
 
-    return find
+
+@pytest.fixture
+def client(run, unchecked, servers) -> Callable[..., Client]:
+    """Makes a client of an application with these settings, which others may have used, too: its counters have run."""
+
+    def make(**settings: Any) -> Client:
+        name = repr(settings)
+        if name not in servers:
+            servers[name] = make_client(run, settings).server
+        return with_echo(servers[name])
+
+    return make

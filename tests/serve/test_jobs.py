@@ -38,11 +38,11 @@ async def ended(asks, number: str):
     return reply.json
 
 
-def test_a_text_comes_back_line_by_line(client, monkeypatch):
+def test_a_text_comes_back_line_by_line(new_client, monkeypatch):
     monkeypatch.setattr(jobs, "AT_ONCE", 2)
 
     async def work() -> None:
-        asks = client()
+        asks = new_client()
         reply = await send(asks, "\ufeffthe cat\r\na dog\n\nsat\rx\x00y\n".encode(), beam="3", source="en", target="de")
         assert reply.status == 202
         number = reply.json["id"]
@@ -63,9 +63,9 @@ def test_a_text_comes_back_line_by_line(client, monkeypatch):
     asyncio.run(work())
 
 
-def test_a_tmx_file_gets_the_language(client):
+def test_a_tmx_file_gets_the_language(new_client):
     async def work() -> None:
-        asks = client()
+        asks = new_client()
         reply = await send(asks, TMX.encode(), "memory.TMX")
         assert (reply.status, reply.json["kind"], reply.json["lines"]) == (202, "tmx", 2)
         await ended(asks, reply.json["id"])
@@ -106,9 +106,9 @@ EXTERNAL = b'<!DOCTYPE tmx [<!ENTITY a SYSTEM "file:///etc/passwd">]><tmx>&a;</t
         (b"a", "x.txt", {"colour": "red"}, "1 unknown fields"),
     ],
 )
-def test_files_that_cannot_be_translated_are_refused(client, file, name, fields, message):
+def test_files_that_cannot_be_translated_are_refused(new_client, file, name, fields, message):
     async def work() -> None:
-        asks = client(max_job_lines=11, max_line_chars=50)
+        asks = new_client(max_job_lines=11, max_line_chars=50)
         reply = await send(asks, file, name, **fields)
         assert reply.status == 400
         assert message in reply.json["error"]
@@ -117,12 +117,12 @@ def test_files_that_cannot_be_translated_are_refused(client, file, name, fields,
     asyncio.run(work())
 
 
-def test_a_job_belongs_to_its_key_and_jobs_are_few(client, tmp_path):
+def test_a_job_belongs_to_its_key_and_jobs_are_few(new_client, tmp_path):
     path = tmp_path / "keys.json"
     alice, bob = add_key(path, "alice"), add_key(path, "bob")
 
     async def work() -> None:
-        asks = client(keys=path, max_jobs=2)
+        asks = new_client(keys=path, max_jobs=2)
         asks.pool.gate = asyncio.Event()
         first = (await send(asks, b"a", key=alice)).json["id"]
         assert (await send(asks, b"a", key=bob)).status == 202
@@ -143,12 +143,12 @@ def test_a_job_belongs_to_its_key_and_jobs_are_few(client, tmp_path):
     asyncio.run(work())
 
 
-def test_a_job_waits_for_room_and_its_failure_is_told(client, monkeypatch):
+def test_a_job_waits_for_room_and_its_failure_is_told(new_client, monkeypatch):
     monkeypatch.setattr(jobs, "PAUSE", 0.01)
 
     async def work() -> None:
         asks, answers = (
-            client(),
+            new_client(),
             [Failure("busy", "full"), Failure("worker_lost", "lost"), Failure("failed", "not finite")],
         )
 
@@ -164,11 +164,11 @@ def test_a_job_waits_for_room_and_its_failure_is_told(client, monkeypatch):
     asyncio.run(work())
 
 
-def test_a_job_ends_that_ends_workers_or_cannot_be_written(client, monkeypatch):
+def test_a_job_ends_that_ends_workers_or_cannot_be_written(new_client, monkeypatch):
     monkeypatch.setattr(jobs, "PAUSE", 0.01)
 
     async def work() -> None:
-        asks, answers = client(), [Failure("worker_lost", "lost")] * 5
+        asks, answers = new_client(), [Failure("worker_lost", "lost")] * 5
         answer = asks.pool.ask
 
         async def lose(*_, **__) -> None:
@@ -193,9 +193,9 @@ def test_a_job_ends_that_ends_workers_or_cannot_be_written(client, monkeypatch):
     asyncio.run(work())
 
 
-def test_results_are_removed_after_their_time(client):
+def test_results_are_removed_after_their_time(new_client):
     async def work() -> None:
-        asks = client(job_minutes=1e-4)
+        asks = new_client(job_minutes=1e-4)
         number = (await send(asks, b"a")).json["id"]
         path = asks.server.jobs.path(asks.server.jobs.find(number, "127.0.0.1"))
         until = time.monotonic() + 5

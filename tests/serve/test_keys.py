@@ -1,15 +1,19 @@
-"""Keys: made once, kept as hashes, withdrawn by removing an entry; and the characters that each may use."""
+"""Keys: made once, kept as hashes, withdrawn by removing an entry."""
 
+import errno
 import json
 import os
 import re
 import stat
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from unittest.mock import Mock
 
 import pytest
 
 from glassformer.errors import ConfigError, DataError
 from glassformer.serve import keys
-from glassformer.serve.keys import Allowance, KeyFile, add_key
+from glassformer.serve.keys import KeyFile, add_key
 
 
 @pytest.fixture
@@ -81,20 +85,32 @@ def test_wrong_names_and_files_are_said(path, tmp_path):
             KeyFile(path)
 
 
-def test_characters_are_saved_up_for_a_minute_at_most():
-    allowance = Allowance(60)
-    assert allowance.take("a", 50, now=100.0) == 0.0
-    assert allowance.take("a", 20, now=100.0) == pytest.approx(10.0), "10 are left, and one comes each second"
-    assert allowance.take("b", 60, now=100.0) == 0.0
-    assert allowance.take("a", 20, now=110.0) == 0.0
-    assert allowance.take("a", 61, now=10_000.0) == 0.0, "who asks for more than a minute's goes into debt"
-    assert allowance.take("a", 1, now=10_000.0) == pytest.approx(2.0)
-    assert Allowance(0).take("a", 10**9, now=0.0) == 0.0
+def test_keys_that_are_added_at_the_same_time_are_all_there(path):
+    names = [f"user{n}" for n in range(8)]
+    with ThreadPoolExecutor(8) as adding:
+        made = list(adding.map(partial(add_key, path), names))
+    found = KeyFile(path)
+    assert [found.name_of(key) for key in made] == names
+    assert [one.name for one in path.parent.iterdir()] == ["keys.json"]
 
 
-def test_clients_without_debt_are_forgotten(monkeypatch):
-    monkeypatch.setattr(keys, "MOST_CLIENTS", 100)
-    allowance = Allowance(60)
-    for n in range(1000):
-        assert allowance.take(str(n), 60, now=float(n)) == 0.0
-    assert len(allowance._left) < 170
+def test_a_key_that_cannot_be_written_leaves_the_others(path, monkeypatch):
+    full = OSError(errno.ENOSPC, "No space left on device")
+    with monkeypatch.context() as patch:
+        patch.setattr(keys, "format_json", Mock(side_effect=full))
+        with pytest.raises(OSError, match="No space left"):
+            add_key(path, "alice")
+        assert list(path.parent.iterdir()) == []
+    alice = add_key(path, "alice")
+    monkeypatch.setattr(keys, "format_json", Mock(side_effect=full))
+    with pytest.raises(OSError, match="No space left"):
+        add_key(path, "bob")
+    assert KeyFile(path).name_of(alice) == "alice"
+    assert [one.name for one in path.parent.iterdir()] == ["keys.json"]
+
+
+def test_a_link_is_no_file_of_keys_to_add_to(path):
+    path.symlink_to(path.with_name("elsewhere"))
+    with pytest.raises(DataError, match=r"keys\.json must be a file, and is a link"):
+        add_key(path, "alice")
+    assert not path.with_name("elsewhere").exists()

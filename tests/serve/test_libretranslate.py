@@ -23,11 +23,11 @@ def test_a_text_a_list_and_a_form(client):
     assert asks("POST", "/translate", form, content_type="application/x-www-form-urlencoded").json == {
         "translatedText": "THE CAT",
         "alternatives": ["THE CAT'"],
-        "detectedLanguage": {"confidence": 0.0, "language": "en"},
+        "detectedLanguage": {"confidence": 100, "language": "en"},
     }
     assert asks("POST", "/translate", {**ASK, "q": ["the cat", "a dog"], "source": "auto"}).json == {
         "translatedText": ["THE CAT", "A DOG"],
-        "detectedLanguage": [{"confidence": 0.0, "language": "en"}] * 2,
+        "detectedLanguage": [{"confidence": 100, "language": "en"}] * 2,
     }
     assert (
         asks("POST", "/translate", {**ASK, "alternatives": 0, "api_key": "", "secret": "", "format": None}).status
@@ -91,7 +91,10 @@ def test_the_parts_of_html_are_the_whole(text):
 @pytest.mark.parametrize(
     ("changes", "code", "message"),
     [
-        ({"q": None}, "invalid", "q must be"),
+        ({"q": 5}, "invalid", "q must be"),
+        *(({"q": nothing}, "invalid", "Invalid request: missing q parameter") for nothing in ("", [], None)),
+        ({"source": ""}, "invalid", "Invalid request: missing source parameter"),
+        ({"target": None}, "invalid", "Invalid request: missing target parameter"),
         ({"source": "fr"}, "unknown_language", "source must be one of en"),
         ({"target": "en"}, "unknown_language", "target must be one of de"),
         ({"source": "auto", "target": "fr"}, "unknown_language", "target must be one of de"),
@@ -119,15 +122,16 @@ def test_what_is_wrong_is_said(client, changes, code, message):
     ("body", "kind", "message"),
     [
         (b"q=a&q=b&source=en&target=de", "application/x-www-form-urlencoded", "may be given once"),
-        (b"source=en&target=de", "application/x-www-form-urlencoded", "q is missing"),
+        (b"source=en&target=de", "application/x-www-form-urlencoded", "missing q parameter"),
+        (b"q=&source=en&target=de", "application/x-www-form-urlencoded", "missing q parameter"),
         (b"q=a&source=en&target=de&alternatives=x", "application/x-www-form-urlencoded", "must be a whole number"),
         (b"&".join(b"f%d=1" % n for n in range(30)), "application/x-www-form-urlencoded", "too many fields"),
         (b"q=%ff&source=en&target=de", "application/x-www-form-urlencoded", ""),
         (b"--x\r\nnonsense", "multipart/form-data; boundary=x", ""),
         (b"--x\r\nnonsense", "multipart/form-data", ""),
-        (b"{}", "application/json", "q is missing"),
+        (b"{}", "application/json", "missing q parameter"),
         (b"[]", "application/json", "the body must be an object"),
-        (b"q", "text/plain", "q is missing"),
+        (b"q", "text/plain", "missing q parameter"),
     ],
 )
 def test_forms_that_are_none_are_refused(client, body, kind, message):
@@ -137,6 +141,27 @@ def test_forms_that_are_none_are_refused(client, body, kind, message):
         return
     assert (reply.status, reply.json["code"]) == (400, "invalid")
     assert message in reply.json["error"]
+
+
+def test_the_only_language_is_detected_and_none_where_there_are_several(new_client):
+    asks = new_client()
+    only = [{"confidence": 100, "language": "en"}]
+    assert asks("POST", "/detect", {"q": "the cat", "api_key": ""}).json == only
+    assert asks("POST", "/detect", {"q": ["the cat", "a dog"]}).json == only
+    assert asks("POST", "/detect", b"q=the+cat", content_type="application/x-www-form-urlencoded").json == only
+    assert b'"confidence":100,' in asks("POST", "/detect", {"q": "the cat"}).body, "a whole number"
+    for nothing in ({}, {"q": ""}, {"q": []}):
+        reply = asks("POST", "/detect", nothing)
+        assert (reply.status, reply.json["error"]) == (400, "Invalid request: missing q parameter")
+    assert asks("POST", "/detect", {"q": "a" * 50_001}).json["code"] == "too_long"
+    assert asks("POST", "/detect", {"q": "a", "target": "de"}).json["code"] == "invalid"
+    assert asks.pool.asked == [], "no model is asked"
+    asks.server.service._pairs[("fr", "de")] = asks.server.service.runs["tiny"]
+    reply = asks("POST", "/detect", {"q": "the cat"})
+    assert (reply.status, reply.json["code"]) == (400, "unknown_language")
+    assert reply.json["error"] == "languages are not detected: name the source, which may be en, fr"
+    asks.server.service._pairs.clear()
+    assert asks("POST", "/detect", {"q": "the cat"}).status == 400
 
 
 def test_languages_health_and_settings(client):

@@ -7,11 +7,11 @@ import signal
 import socket
 import subprocess
 import sys
-import threading
 import time
 import urllib.error
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
+from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
@@ -20,16 +20,19 @@ from libretranslatepy import LibreTranslateAPI
 from glassformer.generation.config import SearchConfig
 from glassformer.generation.translator import Translator
 from glassformer.serve import server
+from glassformer.serve.config import ServeConfig
 from glassformer.serve.keys import add_key
 from glassformer.serve.server import listen
 from glassformer.serve.workers import pool as workers
 
 LINES = ["the cat sat on the mat", "a dog", "on a log"]
+PAIR = {"source": "en", "target": "de"}
 
 
 @pytest.fixture(scope="module")
-def expected(run) -> list[str]:
-    return Translator.load(run, "cpu", "float32").translate(LINES, SearchConfig(beam=5))
+def expected(run, live) -> list[str]:
+    config = SearchConfig(beam=SearchConfig().beam, max_length=live.server.config.max_length)
+    return Translator.load(run, "cpu", "float32").translate(LINES, config)
 
 
 def ready(live) -> None:
@@ -44,6 +47,7 @@ def test_libretranslatepy_works_unchanged(live, expected):
     api = LibreTranslateAPI(f"http://127.0.0.1:{live.port}/")
     assert [api.translate(line, "en", "de") for line in LINES] == expected
     assert api.translate(LINES[0], "auto", "de") == expected[0]
+    assert api.detect(LINES[0]) == [{"confidence": 100, "language": "en"}]
     assert api.languages()[0] == {"code": "en", "name": "English", "targets": ["de"]}
     with pytest.raises(urllib.error.HTTPError) as error:
         api.translate("x", "en", "fr")
@@ -104,40 +108,62 @@ def test_a_choice_among_alternatives_continues_the_translation(live):
     assert [one["piece"] for one in line["translations"][0]["pieces"]][:3] == [*prefix, chosen["piece"]]
 
 
-def test_a_full_queue_and_a_deadline_are_said_and_a_worker_that_hangs_is_replaced(live, expected, monkeypatch):
+@pytest.fixture
+def shouting(run, served, monkeypatch):
+    """A server whose worker needs no model, and so no seconds to start."""
+    program = Path(__file__).parent / "workers" / "shouting.py"
+    monkeypatch.setattr(workers, "PROGRAM", ("-P", str(program)))
     monkeypatch.setattr(workers, "GRACE", 0.5)
-    pool, service = live.server.pools["tiny"], live.server.service
-    (process,) = live.do(lambda: pool.processes)
-    monkeypatch.setattr(pool, "_queue", 4)
+    with served(ServeConfig(run=(run,), max_queue=4)) as started:
+        yield started
+
+
+def test_a_full_queue_and_a_deadline_are_said_and_a_worker_that_hangs_is_replaced(shouting, monkeypatch):
+    pool, service = shouting.server.pools["tiny"], shouting.server.service
+    (process,) = shouting.do(lambda: pool.processes)
     os.kill(process, signal.SIGSTOP)
     wanted = {"q": LINES[0]}
     with ThreadPoolExecutor(4) as clients:
 
         def ask_two(pending: int) -> list[Future]:
             """Let two more wait, so that so many do."""
-            asked = [clients.submit(live.ask, "POST", "/v1/translate", wanted) for _ in range(2)]
-            while live.do(lambda: pool.pending) < pending:
+            asked = [clients.submit(shouting.ask, "POST", "/translate", wanted | PAIR) for _ in range(2)]
+            while shouting.do(lambda: pool.pending) < pending:
                 time.sleep(0.01)
             return asked
 
         patient = ask_two(2)
         monkeypatch.setattr(service, "config", replace(service.config, deadline_seconds=0.5))
         hurried = ask_two(4)
-        busy = live.ask("POST", "/v1/translate", wanted)
+        busy = shouting.ask("POST", "/v1/translate", wanted)
         assert (busy.status, busy.json["code"], busy.headers["retry-after"]) == (503, "busy", "1")
         for asked, code in ((hurried, "deadline"), (patient, "worker_lost")):
             answers = [future.result(20) for future in asked]
             assert [(reply.status, reply.json["code"]) for reply in answers] == [(503, code)] * 2
-    monkeypatch.undo()
-    unready = live.ask("POST", "/v1/translate", wanted)
+    unready = shouting.ask("POST", "/v1/translate", wanted)
     assert (unready.status, unready.json["code"]) == (503, "starting")
-    assert live.ask("GET", "/health/ready").status == 503
-    assert live.ask("GET", "/health/live").status == 200
-    ready(live)
-    assert live.do(lambda: pool.pending) == 0
-    (line,) = live.ask("POST", "/v1/translate", wanted).json["lines"]
-    assert line["translations"][0]["text"] == expected[0]
-    assert b'glassformer_workers_lost_total{run="tiny"} 1.0' in live.ask("GET", "/metrics").body
+    assert shouting.ask("GET", "/health/ready").status == 503
+    assert shouting.ask("GET", "/health/live").status == 200
+    ready(shouting)
+    assert shouting.do(lambda: pool.pending) == 0
+    assert shouting.ask("POST", "/translate", wanted | PAIR).json == {"translatedText": LINES[0].upper()}
+    assert b'glassformer_workers_lost_total{run="tiny"} 1.0' in shouting.ask("GET", "/metrics").body
+
+
+def test_a_worker_that_is_killed_is_replaced_and_its_requests_are_answered(shouting):
+    pool = shouting.server.pools["tiny"]
+    (process,) = shouting.do(lambda: pool.processes)
+    os.kill(process, signal.SIGSTOP)  # so that requests are under way when it dies
+    with ThreadPoolExecutor(3) as clients:
+        asked = [clients.submit(shouting.ask, "POST", "/translate", {"q": line} | PAIR) for line in LINES]
+        while shouting.do(lambda: pool.pending) < 3:
+            time.sleep(0.01)
+        os.kill(process, signal.SIGKILL)
+        answers = [future.result(20) for future in asked]
+    assert [(reply.status, reply.json["code"]) for reply in answers] == [(503, "worker_lost")] * 3
+    ready(shouting)
+    assert shouting.do(lambda: pool.processes) != [process]
+    assert shouting.ask("POST", "/translate", {"q": "a"} | PAIR).json == {"translatedText": "A"}
 
 
 def receive_all(connection: socket.socket) -> bytes:
@@ -213,47 +239,40 @@ def port_of(process: subprocess.Popen) -> int:
     return int(process.stdout.readline().rsplit(":", 1)[1])
 
 
-def wait_for(process: subprocess.Popen, line: str) -> None:
-    while (said := process.stderr.readline()) and said.strip() != line:
-        pass
-    assert said, "it ended"
+def test_who_is_slow_or_idle_is_let_go(live, beside):
+    with beside(live, slow_seconds=0.4, keep_alive_seconds=0.2) as server:
+        began = time.monotonic()
+        assert b"408" in knock(server.port, b"GET /health HTTP/1.1\r\n", b"X: 1\r\n", pause=0.1)
+        body = b"POST /translate HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\nabc"
+        assert b"408" in knock(server.port, body)
+        idle = knock(server.port, b"GET /health/live HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        assert idle.endswith(b'{"status":"ok"}')
+        assert time.monotonic() - began < 10
 
 
-def test_a_signal_lets_it_finish_what_is_under_way_and_end_well(run, tmp_path):
-    # Takes seconds: a process that loads a model in another.
+def test_who_is_one_too_many_is_sent_away(live, beside):
+    with beside(live, max_connections=40) as server:
+        many = [socket.create_connection(("127.0.0.1", server.port)) for _ in range(40)]
+        while live.do(lambda: len(server.web.server_state.connections)) < 40:
+            time.sleep(0.01)
+        assert b"there are too many connections" in knock(server.port)
+        for connection in many:
+            connection.close()
+
+
+def test_libretranslatepy_gives_its_key(live, beside, tmp_path, expected):
     path = tmp_path / "keys.json"
     key = add_key(path, "alice")
-    flags = ("--keys", str(path), "--slow-seconds", "0.6", "--keep-alive-seconds", "0.3", "--max-connections", "40")
-    waiting = ("--share-batches", "--gather-ms", "1000")  # what comes waits for more: the signal comes meanwhile
-    process = start(run, *flags, *waiting, "--precision", "float32")
-    try:
-        port = port_of(process)
-        wait_for(process, "ready")
-        check_patience(port)
-        check_broken_form(port, key)
-        api = LibreTranslateAPI(f"http://127.0.0.1:{port}/", key)
+    with beside(live, keys=path) as server:
+        address = f"http://127.0.0.1:{server.port}/"
+        api = LibreTranslateAPI(address, key)
         assert api.languages()
-        answers = []
-        asking = [
-            threading.Thread(target=lambda line=line: answers.append(api.translate(line, "en", "de")))
-            for line in LINES * 4
-        ]
-        for thread in asking:
-            thread.start()
-        time.sleep(0.25)
-        assert answers == []
-        process.send_signal(signal.SIGTERM)
-        for thread in asking:
-            thread.join(30)
-        assert len(answers) == 12
-        assert process.wait(30) == 0
-        said = process.stderr.read()
-        assert all(" id=" in line for line in said.splitlines()), "there are messages of others"
-        assert said.count("route=/translate status=200") == 12
-        assert "the cat" not in said
-    finally:
-        process.kill()
-        process.communicate()
+        assert api.detect(LINES[0]) == [{"confidence": 100, "language": "en"}]
+        assert api.translate(LINES[0], "en", "de") == expected[0]
+        with pytest.raises(urllib.error.HTTPError) as error:
+            LibreTranslateAPI(address, "wrong").translate(LINES[0], "en", "de")
+        with error.value as answer:
+            assert (answer.code, json.load(answer)["code"]) == (403, "forbidden")
 
 
 def test_ctrl_c_ends_it_well_even_while_it_loads(run):
@@ -268,32 +287,6 @@ def test_ctrl_c_ends_it_well_even_while_it_loads(run):
         process.communicate()
 
 
-def check_broken_form(port: int, key: str) -> None:
-    """A form that can't be read is refused; the library that reads it writes its bytes to a log of its own."""
-    body = b"--y\r\nthe cat\r\n"
-    fields = (
-        b"Host: localhost\r\nContent-Type: multipart/form-data; boundary=x\r\nAuthorization: Bearer " + key.encode()
-    )
-    head = b"POST /translate HTTP/1.1\r\nConnection: close\r\n" + fields + b"\r\nContent-Length: %d\r\n\r\n"
-    assert b"HTTP/1.1 400" in knock(port, head % len(body) + body)
-
-
-def check_patience(port: int) -> None:
-    """Slow heads and bodies are given up, idle connections closed, and there are only so many."""
-    began = time.monotonic()
-    assert b"408" in knock(port, b"GET /health HTTP/1.1\r\n", b"X: 1\r\n", pause=0.2)
-    assert time.monotonic() - began < 5
-    body = b"POST /translate HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\nabc"
-    assert b"408" in knock(port, body)
-    idle = knock(port, b"GET /health/live HTTP/1.1\r\nHost: localhost\r\n\r\n")
-    assert idle.endswith(b'{"status":"ok"}')
-    many = [socket.create_connection(("127.0.0.1", port)) for _ in range(40)]
-    time.sleep(0.2)
-    assert b"there are too many connections" in knock(port)
-    for connection in many:
-        connection.close()
-
-
 def test_what_keeps_it_from_starting_is_said_in_one_line(run, tmp_path, monkeypatch, run_command, capfd):
     monkeypatch.chdir(tmp_path)
     with listen("127.0.0.1", 0) as taken:
@@ -303,7 +296,7 @@ def test_what_keeps_it_from_starting_is_said_in_one_line(run, tmp_path, monkeypa
             "serve": "serve needs RUN: the folder of a run",
             "serve none": "none: no such run folder",
             f"serve {run} --port {port}": f"--port must be a free one, got {port}: stop what listens there",
-            f"serve {run} --host 0.0.0.0": f"{elsewhere} 0.0.0.0: to be reached from elsewhere it needs --keys; make",
+            f"serve {run} --host 0.0.0.0": f"{elsewhere} 0.0.0.0: other machines need a key, so give --keys;",
             f"serve {run} --host example.org": f"{elsewhere} example.org",
             f"serve {run} --host 192.0.2.1 --keys k": "--host must be an address of this machine, got 192.0.2.1",
             f"serve {run} --port 0 --keys keys.json": "keys.json: no such file of keys: make one with",

@@ -112,8 +112,8 @@ def test_openapi_and_its_page_need_no_network(client):
     assert "https://" not in text
 
 
-def test_metrics_count_what_was_answered(client):
-    asks = client()
+def test_metrics_count_what_was_answered(new_client):
+    asks = new_client()
     asks("POST", "/v1/translate", {"q": "the cat"})
     asks("POST", "/v1/translate", {"q": "the cat", "beam": 99})
     asks("GET", "/made/up/path")

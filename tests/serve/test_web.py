@@ -4,10 +4,6 @@ import json
 import random
 import re
 import shutil
-import signal
-import subprocess
-import sys
-import time
 from collections.abc import Callable, Iterator
 from itertools import pairwise
 from pathlib import Path
@@ -18,6 +14,8 @@ import jaxtyping
 import pytest
 
 from glassformer import SearchConfig, Translator, Want
+from glassformer.serve.config import ServeConfig
+from glassformer.serve.keys import add_key
 from glassformer.training import progress
 from glassformer.training.config import TrainConfig
 from glassformer.training.train import train
@@ -58,23 +56,17 @@ def run(tmp_path_factory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def address(run, tmp_path_factory) -> Iterator[str]:
-    """Where a server of this run is."""
-    errors = tmp_path_factory.mktemp("server") / "errors"
-    command = [sys.executable, "-m", "glassformer", "serve", str(run), "--port", "0", "--languages", f"{run}=en-de"]
-    settings = ["--device", "cpu", "--precision", "float32", "--threads", "1"]
-    with (
-        errors.open("w") as stderr,
-        subprocess.Popen([*command, *settings], stdout=subprocess.PIPE, stderr=stderr, text=True) as server,
-    ):
-        address = f"{server.stdout.readline().strip()}/"
-        for _ in range(600):
-            if "ready" in errors.read_text():
-                break
-            time.sleep(0.1)
-        yield address
-        server.send_signal(signal.SIGTERM)
-        assert server.wait(10) == 0
+def live(run, served) -> Iterator[Any]:
+    """A server of this run."""
+    settings = dict(languages=(f"{run}=en-de",), device="cpu", precision="float32", threads=1)
+    with served(ServeConfig(run=(run,), **settings)) as started:
+        yield started
+
+
+@pytest.fixture(scope="module")
+def address(live) -> str:
+    """Where it is."""
+    return f"http://127.0.0.1:{live.port}/"
 
 
 class Tab:
@@ -434,35 +426,79 @@ def test_a_line_that_is_refused_says_why_and_the_others_are_translated(tab):
     tab.said.clear()
 
 
-def test_a_key_is_asked_for_once(opened):
-    given = []
+@pytest.fixture
+def guarded(live, beside, tmp_path) -> Iterator[tuple[Any, str]]:
+    """A server with a key, and the key."""
+    path = tmp_path / "keys.json"
+    key = add_key(path, "alice")
+    with beside(live, keys=path) as server:
+        yield server, key
 
-    def guard(tab: Tab) -> None:
-        def check(route: Any) -> None:
-            given.append(route.request.headers.get("authorization"))
-            if given[-1] == "Bearer open sesame":
-                route.continue_()
-            else:
-                route.fulfill(status=401, json={"error": "no key", "code": "unauthorized"})
 
-        tab.route("**/v1/**", check)
-        tab.page.wait_for_selector = lambda *_, **__: None  # the languages come later
-
-    tab = opened(guard)
-    tab.locator("#key").fill("wrong")
-    tab.keyboard.press("Enter")
-    tab.get_by_text("did not accept").wait_for()
-    tab.locator("#key").fill("open sesame")
-    tab.keyboard.press("Enter")
-    tab.until("glassformer.runs.length === 1")
+def test_who_has_a_key_signs_in_once_and_out(browser, guarded):
+    server, key = guarded
+    context = browser.new_context(locale="en-GB", viewport={"width": 360, "height": 640}, color_scheme="dark")
+    tab = Tab(context.new_page(), f"http://127.0.0.1:{server.port}/")
+    answer = tab.goto(tab.address)
+    assert answer.status == 401
+    assert tab.evaluate("document.title") == "Sign in"
+    assert tab.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(16, 20, 28)", "its style is allowed"
+    assert tab.evaluate("document.documentElement.scrollWidth") == 360
+    tab.get_by_text("中文").click()
+    assert tab.evaluate("[document.documentElement.lang, document.title]") == ["zh", "登录"]
+    for given in ("wrong", key):  # with the keyboard alone: the field has the focus
+        tab.keyboard.type(given)
+        tab.keyboard.press("Enter")
+        if given == "wrong":
+            assert tab.get_by_role("alert").inner_text() == "密钥不正确。"
+    tab.wait_for_selector(".pair select", state="attached")
+    (cookie,) = context.cookies()
+    assert (cookie["httpOnly"], cookie["sameSite"], cookie["secure"], cookie["expires"]) == (True, "Strict", False, -1)
+    assert tab.evaluate("[document.cookie, sessionStorage.length, localStorage.length]") == ["", 0, 0]
     tab.write(DOGS)
     assert tab.words()[:5] == DOGS_SURE.split()
-    assert given[:3] == [None, "Bearer wrong", "Bearer open sesame"]
-    assert tab.evaluate("[sessionStorage.length, localStorage.length]") == [1, 0]
+    tab.look(2)
+    assert tab.goto(f"{tab.address}docs").status == 200
     tab.open()
-    tab.until("glassformer.runs.length === 1")
-    assert set(given[3:]) == {"Bearer open sesame"}
     tab.said.clear()
+
+    context.clear_cookies()  # as if the session had ended
+    tab.locator("#source").fill(MEN)
+    for given in ("wrong", key):
+        tab.locator("#key").fill(given)
+        tab.keyboard.press("Enter")
+        if given == "wrong":
+            tab.get_by_text("This key was not accepted").wait_for()
+    tab.settled()
+    assert tab.words()[:5] == MEN_SURE.split(), "what was typed is still there"
+    assert tab.locator(".notice").is_hidden()
+    tab.get_by_text("Sign out").click()
+    tab.wait_for_selector("input[name=page]", state="attached")
+    assert context.cookies() == []
+    assert tab.goto(f"{tab.address}docs").status == 401
+    tab.locator("#key").fill(key)
+    tab.keyboard.press("Enter")
+    tab.get_by_role("heading", name="glassformer").wait_for()
+    assert tab.page.url == f"{tab.address}docs"
+    assert {message for message in tab.said if "401" not in message} == set()
+    context.close()
+
+
+def test_a_link_from_another_site_leads_who_has_signed_in_to_the_page(browser, guarded):
+    server, key = guarded
+    context = browser.new_context(locale="en-GB")
+    tab = Tab(context.new_page(), f"http://127.0.0.1:{server.port}/")
+    tab.goto(tab.address)
+    tab.locator("#key").fill(key)
+    tab.keyboard.press("Enter")
+    tab.wait_for_selector(".pair select", state="attached")
+    link = f'<a href="{tab.address}">the page</a>'
+    tab.route("http://other.example/", lambda route: route.fulfill(content_type="text/html", body=link))
+    tab.goto("http://other.example/")
+    tab.get_by_text("the page").click()
+    tab.wait_for_selector(".pair select", state="attached")
+    assert tab.evaluate("document.title") == "glassformer · Translator"
+    context.close()
 
 
 def test_what_an_input_method_composes_is_translated_when_it_is_done(tab):

@@ -20,7 +20,7 @@ ATTRIBUTES = re.compile(r'(?:src|href)="(static/[^"]+)"')
 @pytest.fixture(scope="module")
 def app() -> FastAPI:
     made = FastAPI()
-    website.add_website(made)
+    website.add_website(made, has_keys=False)
     return made
 
 
@@ -52,7 +52,7 @@ def loaded(app: FastAPI) -> dict[str, bytes]:
             continue
         status, headers, found[address] = ask(app, address)
         assert status == 200, address
-        assert headers["cache-control"] == "public, max-age=31536000, immutable"
+        assert headers["cache-control"] == "private, max-age=31536000, immutable"
         assert headers["content-type"] == website.TYPES[Path(address).suffix]
         if address.endswith(".js"):
             folder = Path(address).parent
@@ -117,10 +117,8 @@ def test_nothing_is_written(app):
     assert ask(app, "/", "POST")[0] == 405
 
 
-def test_they_are_loaded_without_a_key_and_under_the_policy_of_all_answers(client, tmp_path):
-    keys = tmp_path / "keys.json"
-    add_key(keys, "alice")
-    asks = client(keys=keys)
+def test_they_are_loaded_under_the_policy_of_all_answers(client):
+    asks = client()
     for path in ("/", f"/static/{website.version()}/serve/web/main.js"):
         reply = asks("GET", path)
         assert reply.status == 200
@@ -128,5 +126,14 @@ def test_they_are_loaded_without_a_key_and_under_the_policy_of_all_answers(clien
         assert {"default-src 'none'", "script-src 'self'", "style-src 'self'"} <= set(policy.split("; "))
         assert "unsafe" not in policy
         assert reply.headers["x-content-type-options"] == "nosniff"
-    assert asks("GET", "/v1/runs").status == 401
-    assert asks("GET", "/openapi.json").status == 401
+
+
+def test_with_keys_nobody_has_them_without_one_not_even_a_cache_that_is_shared(client, tmp_path):
+    keys = tmp_path / "keys.json"
+    key = add_key(keys, "alice")
+    asks = client(keys=keys)
+    for path in ("/", f"/static/{website.version()}/serve/web/main.js", "/openapi.json"):
+        assert asks("GET", path).status == 401
+        reply = asks("GET", path, authorization=f"Bearer {key}")
+        assert reply.status == 200
+        assert "public" not in reply.headers["cache-control"]

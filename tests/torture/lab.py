@@ -10,9 +10,10 @@ from pathlib import Path
 
 from children import Child, FaultError, run
 
-from glassformer.errors import RunError
+from glassformer.errors import DataError, RunError
 from glassformer.files import is_temporary
 from glassformer.run.config import read_config
+from glassformer.serve.keys import KeyFile, hash_of
 
 TINY = (
     "--tokenizer char --preset tiny --d-model 16 --heads 2 --d-ff 16 --encoder-layers 1 --decoder-layers 1 --average 2 "
@@ -20,6 +21,8 @@ TINY = (
 )
 OFTEN = "--validate-every 6 --checkpoint-seconds 0.001"
 PAIRS = "--source pairs.tsv --valid-source valid.tsv"
+OLD_KEY = "gf_" + "0" * 32
+"""The key that is in the file before another is added."""
 CLOCK = {"seconds", "tokens_per_second"}
 """Fields of metrics.jsonl in which two trainings always differ."""
 MEASURED = {"speed", "memory"}
@@ -30,7 +33,7 @@ Tree = Mapping[str, bytes | None]
 
 
 def tree(folder: Path) -> Tree:
-    """Read everything under a folder, but what a clock decides and the prepared texts, which are a cache."""
+    """Read everything under a folder, but what a clock or chance decides and the prepared texts, which are a cache."""
     found: dict[str, bytes | None] = {}
     for path in sorted(folder.rglob("*")):
         name = path.relative_to(folder)
@@ -46,6 +49,9 @@ def _content(path: Path) -> bytes:
         content = json.dumps([{k: v for k, v in line.items() if k not in CLOCK} for line in lines]).encode()
     if path.name == "prune.json":
         content = json.dumps({k: v for k, v in json.loads(content).items() if k not in MEASURED}).encode()
+    if path.name == "keys.json" and content:
+        keys = {key["name"]: key["sha256"] for key in json.loads(content)["keys"]}
+        content = json.dumps({name: known if name == "old" else "random" for name, known in keys.items()}).encode()
     return content
 
 
@@ -57,6 +63,23 @@ def differences(one: Tree, other: Tree) -> list[str]:
 def below(found: Tree, name: str) -> Tree:
     """Return the part of a tree that begins at this name."""
     return {one: content for one, content in found.items() if one == name or one.startswith(f"{name}/")}
+
+
+def is_run(folder: Path) -> bool:
+    """Return whether a folder is a run."""
+    try:
+        read_config(folder)
+    except RunError:
+        return False
+    return True
+
+
+def has_old_key(path: Path) -> bool:
+    """Return whether the key that was in the file before is valid."""
+    try:
+        return KeyFile(path).name_of(OLD_KEY) == "old"
+    except DataError:
+        return False
 
 
 @dataclass
@@ -77,6 +100,8 @@ class Command:
     """Unfinished work that a stop may leave beside `out`: the beginning of its name."""
     share: float = 1.0
     """Share of its time, from its beginning, in which it does what it is here for."""
+    is_usable: Callable[[Path], bool] = is_run
+    """Tells whether what stands in the place of `out`, and isn't what was there, can be used."""
     lab: Path = Path()
     start: Tree = field(default_factory=dict)
     end: Tree = field(default_factory=dict)
@@ -99,7 +124,7 @@ class Command:
         lost = [name for name, content in self.start.items() if now.get(name, b"-") != content]
         if mine := sorted(set(lost) - set(below(self.start, self.out))):
             raise FaultError(f"what it only reads was changed: {', '.join(mine[:5])}")
-        if lost and not _is_run(folder / self.out):
+        if lost and not self.is_usable(folder / self.out):
             raise FaultError(f"what was there is lost: {', '.join(lost[:5])}")
         above = {parent.as_posix() for parent in Path(self.out).parents}
         for name in now:
@@ -128,21 +153,13 @@ class Command:
         return below(tree(folder), self.out) == below(self.end, self.out)
 
 
-def _is_run(folder: Path) -> bool:
-    try:
-        read_config(folder)
-    except RunError:
-        return False
-    return True
-
-
 def _again_train(command: Command, folder: Path) -> list[str] | None:
     out, before = folder / command.out, below(command.start, command.out)
     if not out.exists():
         if before:
             raise FaultError("the run that was to be replaced is gone")
         return command.argv
-    if not _is_run(out):
+    if not is_run(out):
         raise FaultError("half a run")
     if before and below(tree(folder), command.out) == before:
         return command.argv
@@ -164,6 +181,13 @@ def _again_folder(command: Command, folder: Path) -> list[str] | None:
         raise FaultError("half a folder")
     hidden = any(path.name.startswith(f".{out.name}.") for path in out.parent.glob("*"))
     return command.argv if hidden or not complete else None
+
+
+def _again_key(command: Command, folder: Path) -> list[str] | None:
+    if not has_old_key(folder / command.out):
+        raise FaultError("the old key is not valid any more")
+    hidden = any(is_temporary(path.name) for path in folder.iterdir())
+    return command.argv if hidden or not command.is_complete(folder) else None
 
 
 def _commands() -> list[Command]:
@@ -202,6 +226,15 @@ def _commands() -> list[Command]:
             [*pairs, *run_files],
             ".pruned.pruning",
         ),
+        Command(
+            "new-key",
+            ["serve", "--keys", "keys.json", "--new-key", "new"],
+            ["keys.json"],
+            "keys.json",
+            _again_key,
+            ["keys.json"],
+            is_usable=has_old_key,
+        ),
     ]
 
 
@@ -219,6 +252,8 @@ def make(lab: Path, names: Collection[str]) -> dict[str, Command]:
     pairs = [f"{source}\t{target}\n" for source, target in lines.items()]
     (lab / "pairs.tsv").write_text("".join(pairs))
     (lab / "valid.tsv").write_text("".join(pairs[:6]))
+    old = {"name": "old", "sha256": hash_of(OLD_KEY)}
+    (lab / "keys.json").write_text(json.dumps({"keys": [old]}))
     (lab / "source.txt").write_text("".join(f"{source}\n" for source in list(lines)[:60]))
     for argv in (
         f"train {PAIRS} {TINY} --max-updates 3 --threads 1 --out run",

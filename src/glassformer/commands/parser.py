@@ -18,7 +18,7 @@ from glassformer.errors import ConfigError, abridged, closest, shown
 
 NARROWEST, WIDEST = 30, 100
 """Fewest and most columns of a help text."""
-UNITS = ("minutes", "seconds", "updates", "epochs", "tokens", "pairs")
+UNITS = ("hours", "minutes", "seconds", "updates", "epochs", "tokens", "pairs")
 """Last words of a number's name that say what it counts."""
 RUNS, FOLDERS = ("run", "from_", "unpruned"), ("out", "folder")
 """Names of paths that are runs, and of those that are other folders."""

@@ -3,13 +3,20 @@
 from glassformer.serve.config import ServeConfig
 
 HEADINGS = {
-    "who may use it": ("keys", "new_key", "allow_host", "cors_origin", "log_text"),
+    "who may use it": ("keys", "new_key", "session_hours", "allow_host", "cors_origin", "log_text"),
     "limits of a request": (
         *("max_body_bytes", "max_lines", "max_line_chars", "max_chars", "max_beam", "max_n_best", "max_length"),
         *("max_source_tokens", "max_attention_lines", "max_headers", "max_header_bytes"),
     ),
     "limits of the server": (
-        *("max_queue", "max_chars_per_minute", "max_connections", "deadline_seconds", "slow_seconds"),
+        *(
+            "max_queue",
+            "max_chars_per_minute",
+            "max_sign_ins_per_minute",
+            "max_connections",
+            "deadline_seconds",
+            "slow_seconds",
+        ),
         *("keep_alive_seconds", "drain_seconds"),
     ),
     "jobs": ("max_file_bytes", "max_jobs", "max_job_lines", "job_minutes"),

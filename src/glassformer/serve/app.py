@@ -11,11 +11,13 @@ from starlette.exceptions import HTTPException
 
 from glassformer.serve import jobs, libretranslate, translating
 from glassformer.serve.config import ServeConfig
-from glassformer.serve.guard import LIVE, READY, STATUS, Guard, failure_headers
+from glassformer.serve.guard.guard import Guard
+from glassformer.serve.guard.paths import LIVE, READY
+from glassformer.serve.guard.sending import STATUS, failure_headers
 from glassformer.serve.keys import KeyFile
 from glassformer.serve.languages import ServedRun
 from glassformer.serve.meters import Meters
-from glassformer.serve.schemas import LibreRequest, Status
+from glassformer.serve.schemas import DetectRequest, LibreRequest, Status
 from glassformer.serve.service import Service
 from glassformer.serve.strict import invalid
 from glassformer.serve.website import add_website
@@ -94,14 +96,15 @@ class Server:
         app.include_router(libretranslate.make_router(self.service))
         app.include_router(translating.make_router(self.service))
         app.include_router(jobs.make_router(self.service, self.jobs))
-        add_website(app)
+        add_website(app, has_keys=self.config.keys is not None)
         self._add_operation(app)
         original = app.openapi
 
         def openapi() -> dict[str, Any]:
             described = original()
-            schema = LibreRequest.model_json_schema(ref_template="#/components/schemas/{model}")
-            described["components"]["schemas"].setdefault("LibreRequest", schema)
+            for model in (LibreRequest, DetectRequest):  # whose routes read them themselves: JSON or a form
+                schema = model.model_json_schema(ref_template="#/components/schemas/{model}")
+                described["components"]["schemas"].setdefault(model.__name__, schema)
             return described
 
         app.openapi = openapi
@@ -178,7 +181,8 @@ def as_page(described: Mapping[str, Any]) -> str:
             parts.append(f"<tr><td><code>{_text(field)}</code><td>{_type(one)}<td>{_text(note)}")
         parts.append("</table>")
     head = '<!doctype html><html lang="en"><meta charset="utf-8"><title>glassformer: routes</title>'
-    return f'{head}<meta name="viewport" content="width=device-width">{"".join(parts)}</html>'
+    head += '<meta name="viewport" content="width=device-width"><link rel="icon" href="data:,">'
+    return f"{head}{''.join(parts)}</html>"
 
 
 def _answer(route: Mapping[str, Any]) -> Mapping[str, Any]:

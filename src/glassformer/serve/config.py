@@ -28,84 +28,89 @@ class ServeConfig:
     run: Annotated[tuple[Path, ...], Flag("RUN", positional=True)] = ()
     """The run folders that training left, one for each pair of languages."""
     host: Annotated[str, Flag("ADDRESS")] = "127.0.0.1"
-    """The address to listen on. Another than this machine's own needs --keys."""
+    """The address to listen on. One that other machines can reach needs --keys."""
     port: Port = 8000
     """The port to listen on; 0 takes a free one."""
     workers: Copies = 1
-    """Processes for each run, each with a copy of its model. One uses all cores."""
+    """The number of processes for each run, each with a copy of its model. One uses all cores."""
     languages: Annotated[tuple[str, ...], Flag("RUN=SOURCE-TARGET")] = ()
-    """Codes of a run's languages, such as runs/news=en-de, in place of those that it was trained with. Codes that have
-    a hyphen of their own are joined by a colon: en:pt-BR."""
+    """The codes of a run's languages, such as runs/news=en-de, in place of those that it was trained with. Codes that
+    have a hyphen of their own are joined by a colon: runs/news=en:pt-BR."""
     device: Annotated[Device, Flag("DEVICE")] = "auto"
     """Where to compute: auto, cpu, cuda or mps."""
     precision: Annotated[str, Flag("TYPE")] = "auto"
     """float32, bfloat16, float16, int8, or auto: what is fastest here (int8 on recent CPUs)."""
     threads: Threads | None = None
-    """CPU threads of each process. Left out: torch's choice."""
+    """The number of CPU threads of each process. Without it torch chooses."""
 
     keys: Path | None = None
-    """File of API keys. With it every request needs a key, but those for the page at / and for /health/live."""
+    """The file of API keys. With it all requests but those to /health/live need a key. People sign in at / with
+    theirs."""
     new_key: Annotated[str, Flag("NAME")] | None = None
-    """Make a key of this name, add it to the file --keys, print it once, and end."""
+    """Make a key of this name, add it to the file of --keys, print it, and end. It is never shown again."""
+    session_hours: Positive = 12.0
+    """After so many hours a person who signed in has to sign in again."""
     allow_host: Annotated[tuple[str, ...], Flag("NAME")] = ()
-    """Names by which the server may be called, besides localhost and addresses in numbers. Other names are refused:
-    that keeps a web page from reaching it by a name of its own."""
+    """The names by which the server may be called, besides localhost and addresses in numbers. Other names are refused,
+    so that no web page reaches the server by a name of its own."""
     cors_origin: Annotated[tuple[str, ...], Flag("ORIGIN")] = ()
-    """Origins whose pages may use the server, such as https://example.org. Left out: none but its own."""
+    """The origins whose pages may use the server, such as https://example.org. Without it only its own page may."""
     log_text: bool = False
-    """Write the text of requests to the log too."""
+    """Write the text of requests to the log, too."""
 
     max_body_bytes: Bytes = 1 << 20
-    """Largest body of a request."""
+    """The largest body that a request may have."""
     max_file_bytes: Bytes = 8 << 20
-    """Largest file of a job, with the form around it."""
+    """The largest file that a job may have, with the form around it."""
     max_lines: Count = 128
-    """Most lines of a request."""
+    """A request may have at most so many lines."""
     max_line_chars: Count = 5_000
-    """Most characters of a line."""
+    """A line may have at most so many characters."""
     max_chars: Count = 50_000
-    """Most characters of a request."""
+    """A request may have at most so many characters."""
     max_beam: Annotated[int, HYPOTHESES] = 10
-    """Widest beam."""
+    """The widest beam that a request may ask for."""
     max_n_best: Annotated[int, HYPOTHESES] = 5
-    """Most translations of a line."""
+    """A request may ask for at most so many translations of a line."""
     max_length: Annotated[int, Whole(at_least=1, limit=4096)] = 256
-    """Longest translation, in tokens."""
+    """A translation may have at most so many tokens."""
     max_source_tokens: Annotated[int, Whole(at_least=2, limit=4096)] = 1024
-    """Longest line, in tokens with </s>."""
+    """A line may have at most so many tokens, with </s>."""
     max_attention_lines: Count = 8
-    """Most lines of a request that wants attention."""
+    """A request that wants attention may have at most so many lines."""
     max_queue: Count = 100
-    """Most requests of a run that wait or are worked on; then comes 503."""
+    """At most so many requests of a run wait or are worked on. More are answered with 503."""
     max_chars_per_minute: Natural = 1_000_000
-    """Most characters a minute for each key, or without keys for each client's address; 0: any number."""
+    """Each key, or without keys each address, may have so many characters a minute translated. 0 allows any number."""
+    max_sign_ins_per_minute: Natural = 60
+    """There may be so many attempts a minute to sign in from each address. 0 allows any number."""
     max_connections: Count = 512
-    """Most connections at a time."""
+    """There may be so many connections at a time."""
     max_headers: Count = 100
-    """Most header fields of a request."""
+    """A request may have at most so many header fields."""
     max_header_bytes: Annotated[int, Whole(at_least=256, limit=1 << 20)] = 8192
-    """Longest header field; all together have at most eight times that."""
+    """A header field may have so many bytes, and all together eight times as many."""
     max_jobs: Count = 20
-    """Most jobs at a time, done ones whose result was not removed among them."""
+    """There may be so many jobs at a time. Those that are done count until their result is removed."""
     max_job_lines: Count = 100_000
-    """Most lines of a job."""
+    """A job may have at most so many lines."""
     job_minutes: Positive = 60.0
-    """Minutes that the result of a job is kept."""
+    """The result of a job is kept for so many minutes."""
     deadline_seconds: Seconds = 30.0
-    """Longest time that a translation may take. The search looks at it at each step."""
+    """A translation may take so long. The search looks at the time at each step."""
     slow_seconds: Seconds = 60.0
-    """Longest time that a client may take to send a request, or to read a part of an answer."""
+    """A client may take so long to send a request, or to read a part of an answer."""
     keep_alive_seconds: Seconds = 5.0
-    """How long a connection without a request stays open."""
+    """A connection without a request stays open for so long."""
     drain_seconds: Seconds = 25.0
-    """How long what is under way may take once the server is to end."""
+    """Once the server is to end, what is under way may take so long."""
     gather_ms: Annotated[float, Number(at_least=0, limit=1_000)] = 3.0
-    """How long a batch waits for a further request after each that came; five times that in all."""
+    """After each request a batch waits so long for another, but five times as long at most."""
     batch_tokens: BatchTokens = 4096
-    """Most source tokens, times the beam, in a batch, padding included."""
+    """A batch may have so many source tokens, times the beam, padding included."""
     share_batches: bool = False
-    """Let requests share batches even where the last bits of their numbers then depend on each other: in all
-    precisions but int8 with the extra fast, where they share batches anyway."""
+    """Let requests share batches where the last bits of their numbers then depend on each other. In int8 with the extra
+    fast they don't, so there requests share batches anyway."""
 
     def check(self) -> None:
         """Raise ConfigError for settings that exclude one another."""
@@ -117,8 +122,8 @@ class ServeConfig:
             raise ConfigError("serve needs RUN: the folder of a run, see glassformer serve --help")
         if self.keys is None and not is_loopback(self.host):
             raise ConfigError(
-                f"host must be an address of this machine alone, such as 127.0.0.1, got {self.host}: to be reached "
-                "from elsewhere it needs `keys`; make one with glassformer serve --keys keys.json --new-key NAME"
+                f"host must be an address of this machine alone, such as 127.0.0.1, got {self.host}: other "
+                "machines need a key, so give `keys`; glassformer serve --keys keys.json --new-key NAME makes one"
             )
         if self.max_n_best > self.max_beam:
             raise ConfigError(

@@ -19,7 +19,7 @@ from fastapi import APIRouter, Request, Response
 from fastapi.responses import StreamingResponse
 
 from glassformer.pairs.memories import LANGUAGE, language_of, texts_of
-from glassformer.serve.guard import Visit
+from glassformer.serve.guard.visits import Visit
 from glassformer.serve.languages import ServedRun
 from glassformer.serve.schemas import Choosing, Failure, Job, JobState
 from glassformer.serve.service import Service

@@ -11,21 +11,25 @@ import re
 import secrets
 import stat
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
-from msgspec import Meta, Struct, to_builtins
+from msgspec import Meta, Struct
+from msgspec.json import encode
+from msgspec.json import format as format_json
 
 from glassformer.decoding import MOST_BYTES, read_json, read_limited
 from glassformer.errors import ConfigError, DataError
-from glassformer.files import open_own, write_json
+from glassformer.files import is_at, open_own, remove_unfinished, replacing, try_lock
 
 PREFIX = "gf_"
 NAME = re.compile(r"[\w.@-]{1,64}")
-MOST_CLIENTS = 10_000
-"""Clients that are remembered before those are forgotten that have all their characters again."""
 LOOKED_AT_EVERY = 1.0
 """Seconds after which the file is looked at again."""
+TRIES, WAIT = 500, 0.01
+"""Attempts to get the lock of the file, and the seconds between two of them."""
 
 
 class Key(Struct, frozen=True, forbid_unknown_fields=True):
@@ -53,12 +57,15 @@ class KeyFile:
 
     def name_of(self, given: str | None) -> str | None:
         """Return the name of the key that was given; None where it is none of these, or the file can't be read now."""
+        return self.name_of_hash(hash_of(given or ""))
+
+    def name_of_hash(self, given: str) -> str | None:
+        """Return the name of the key that has this hash; None where it is none of these, or the file can't be read."""
         try:
             self._refresh()
         except (DataError, OSError):
             return None
-        digest = _digest(given or "")
-        names = [key.name for key in self._known[1] if hmac.compare_digest(key.sha256, digest)]
+        names = [key.name for key in self._known[1] if hmac.compare_digest(key.sha256, given)]
         return names[0] if names else None
 
     def _refresh(self) -> None:
@@ -78,20 +85,45 @@ class KeyFile:
 
 
 def add_key(path: Path, name: str) -> str:
-    """Make a key, add its hash to the file, and return it; it can't be read from there."""
+    """Make a key, add its hash to the file, and return it; it can't be read from there.
+
+    Whatever stops it, the file holds all older keys.
+    """
     if not NAME.fullmatch(name):
         raise ConfigError(f"new_key must be a name of at most 64 letters, digits and . _ @ -, got {name!r}")
-    keys = _read(path) if path.exists() else []
-    if any(key.name == name for key in keys):
-        raise ConfigError(f"new_key {name} is in {path} already: choose another name, or remove its entry")
     given = PREFIX + secrets.token_hex(16)
-    if not path.exists():
-        os.close(open_own(path, os.O_WRONLY | os.O_CREAT, error=DataError))
-        path.chmod(0o600)
-    mode = stat.S_IMODE(path.stat().st_mode)  # that of whoever runs the server, who may be another user
-    write_json(path, to_builtins(_File([*keys, Key(name, _digest(given))])))
-    path.chmod(mode)
+    with _held(path) as mode:
+        remove_unfinished(path.parent, path.name)
+        keys = _read(path)
+        if any(key.name == name for key in keys):
+            raise ConfigError(f"new_key {name} is in {path} already: choose another name, or remove its entry")
+        with replacing(path) as file:
+            Path(file.name).chmod(mode)
+            file.write(format_json(encode(_File([*keys, Key(name, hash_of(given))])), indent=2) + b"\n")
     return given
+
+
+@contextmanager
+def _held(path: Path) -> Iterator[int]:
+    """Keep other processes from adding a key to the file, which is made if it is missing; give the mode that it has.
+
+    It keeps its mode, because another user may run the server. A new one is for its owner alone.
+    """
+    for _ in range(TRIES):
+        descriptor = open_own(path, os.O_RDWR | os.O_CREAT, error=DataError)
+        try:
+            if try_lock(descriptor) is not False and is_at(descriptor, path):  # it may have been replaced in between
+                found = os.fstat(descriptor)
+                try:
+                    yield stat.S_IMODE(found.st_mode) if found.st_size else 0o600
+                finally:
+                    if not found.st_size and is_at(descriptor, path):
+                        path.unlink()  # nothing came of it
+                return
+        finally:
+            os.close(descriptor)
+        time.sleep(WAIT)
+    raise DataError(f"{path}: another process is adding a key to it: try again")
 
 
 def _read(path: Path) -> list[Key]:
@@ -100,30 +132,6 @@ def _read(path: Path) -> list[Key]:
     return read_json(path, _File, error=DataError).keys
 
 
-def _digest(given: str) -> str:
+def hash_of(given: str) -> str:
+    """Return the hash of a key, or of another secret that is random."""
     return hashlib.sha256(given.encode(errors="replace")).hexdigest()
-
-
-class Allowance:
-    """Count the characters that each client may still have translated: so many a minute, and one minute's at most."""
-
-    def __init__(self, chars_per_minute: int) -> None:
-        self._most = chars_per_minute
-        self._left: dict[str, tuple[float, float]] = {}
-        """Keep what each client has left, and when that was."""
-
-    def take(self, client: str, chars: int, now: float) -> float:
-        """Take characters off; return the seconds after which there are enough, 0 if there were."""
-        if not self._most:
-            return 0.0
-        if len(self._left) > MOST_CLIENTS:  # those who have saved up a whole minute again needn't be remembered
-            self._left = {name: one for name, one in self._left.items() if self._now(one, now) < self._most}
-        left = self._now(self._left.get(client, (float(self._most), now)), now)
-        if left < min(chars, self._most):
-            return (min(chars, self._most) - left) * 60 / self._most
-        self._left[client] = left - chars, now
-        return 0.0
-
-    def _now(self, one: tuple[float, float], now: float) -> float:
-        left, then = one
-        return min(float(self._most), left + (now - then) * self._most / 60)

@@ -3,20 +3,30 @@
 import re
 from collections.abc import Callable
 from html import escape, unescape
-from typing import Any
+from typing import Any, TypeVar
 
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse
 from pydantic import ValidationError
 
-from glassformer.serve.guard import Visit
+from glassformer.serve.guard.visits import Visit
 from glassformer.serve.languages import ServedRun, name_of
-from glassformer.serve.schemas import DetectedLanguage, Failure, Language, LibreAnswer, LibreRequest, Status
+from glassformer.serve.schemas import (
+    Closed,
+    DetectedLanguage,
+    DetectRequest,
+    Failure,
+    Language,
+    LibreAnswer,
+    LibreRequest,
+    Status,
+)
 from glassformer.serve.service import Service
 from glassformer.serve.strict import StrictRoute, content_type, invalid, read_form, read_json
 from glassformer.serve.workers import messages
 from glassformer.serve.workers.messages import Failure as Refusal
 
+Model = TypeVar("Model", bound=Closed)
 AUTO = "auto"
 UNTRANSLATED = ("script", "style", "code", "pre", "textarea")
 """Elements whose text stays as it is."""
@@ -28,25 +38,23 @@ _SIGN = re.compile(r">|=\s*([\"'])")
 def make_router(service: Service) -> APIRouter:
     """Return the routes."""
     router = APIRouter(tags=["LibreTranslate's API"], route_class=StrictRoute)
-    described = {
-        "requestBody": {
-            "required": True,
-            "content": {
-                kind: {"schema": {"$ref": "#/components/schemas/LibreRequest"}}
-                for kind in ("application/json", "application/x-www-form-urlencoded", "multipart/form-data")
-            },
-        }
-    }
     failures: dict[int | str, dict[str, Any]] = {
         status: {"model": Failure} for status in (400, 403, 413, 429, 500, 503)
     }
 
-    @router.post("/translate", openapi_extra=described, responses=failures, response_model=LibreAnswer)
+    @router.post("/translate", openapi_extra=_described(LibreRequest), responses=failures, response_model=LibreAnswer)
     async def translate(request: Request) -> Any:
         """Translate a text, or several."""
-        wanted = await _read(request)
-        answer = await _translate(service, wanted, request.state.visit)
+        given = await _read(request, needed=("q", "source", "target"))
+        answer = await _translate(service, _checked(LibreRequest, given), request.state.visit)
         return JSONResponse(answer.model_dump(exclude_none=True))
+
+    @router.post("/detect", openapi_extra=_described(DetectRequest), responses=failures)
+    async def detect(request: Request) -> list[DetectedLanguage]:
+        """Return the language that all runs translate from; an error where there are several."""
+        wanted = _checked(DetectRequest, await _read(request, needed=("q",)))
+        service.check_chars([wanted.q] if isinstance(wanted.q, str) else wanted.q)
+        return [DetectedLanguage(language=service.only_source())]
 
     @router.get("/languages")
     async def languages() -> list[Language]:
@@ -84,16 +92,30 @@ def make_router(service: Service) -> APIRouter:
     return router
 
 
-async def _read(request: Request) -> LibreRequest:
-    """Return what is asked for, in JSON or a form."""
+def _described(model: type[Closed]) -> dict[str, Any]:
+    """Return what OpenAPI says of a route that takes a model as JSON and as a form."""
+    schema = {"schema": {"$ref": f"#/components/schemas/{model.__name__}"}}
+    kinds = ("application/json", "application/x-www-form-urlencoded", "multipart/form-data")
+    return {"requestBody": {"required": True, "content": dict.fromkeys(kinds, schema)}}
+
+
+async def _read(request: Request, needed: tuple[str, ...]) -> dict[str, Any]:
+    """Return what is asked for, in JSON or a form; Refusal where a field that is needed is missing or empty."""
     kind = content_type(request)
     given = await read_json(request) if kind == "application/json" else await read_form(request)
+    for name in needed:
+        if given.get(name) in (None, "", []):
+            raise Refusal("invalid", f"Invalid request: missing {name} parameter")  # LibreTranslate's own words
     if kind != "application/json" and "alternatives" in given:
         if not re.fullmatch(r"[0-9]{1,4}", str(given["alternatives"])):
             raise Refusal("invalid", "alternatives must be a whole number")
         given["alternatives"] = int(given["alternatives"])
+    return given
+
+
+def _checked(model: type[Model], given: dict[str, Any]) -> Model:
     try:
-        return LibreRequest.model_validate(given)
+        return model.model_validate(given)
     except ValidationError as error:
         raise Refusal("invalid", invalid(error.errors())) from None
 
@@ -129,7 +151,7 @@ async def _found(service: Service, run: ServedRun, lines: list[str], n_best: int
 def _answer(wanted: LibreRequest, run: ServedRun, answers: list[list[str]]) -> LibreAnswer:
     best, others = [made[0] for made in answers], [made[1:] for made in answers]
     is_one = isinstance(wanted.q, str)
-    detected = DetectedLanguage(confidence=0.0, language=run.source)
+    detected = DetectedLanguage(language=run.source)
     return LibreAnswer(
         translatedText=best[0] if is_one else best,
         alternatives=(others[0] if is_one else others) if wanted.alternatives else None,

@@ -50,11 +50,20 @@ class LibreRequest(Closed):
     """Read by nobody: some clients of LibreTranslate send it."""
 
 
-class DetectedLanguage(Closed):
-    """The source language that "auto" stood for."""
+class DetectRequest(Closed):
+    """A request of LibreTranslate's `POST /detect`."""
 
-    confidence: float
-    """0: there was one language to choose from, and the text was not looked at."""
+    q: str | Texts
+    api_key: str | None = None
+    secret: str | None = None
+    """Read by nobody, as in a translation."""
+
+
+class DetectedLanguage(Closed):
+    """A source language, told without a look at the text: there was no other that it could be."""
+
+    confidence: int = 100
+    """A percentage. It is a whole number because some clients read no other."""
     language: str
 
 

@@ -18,7 +18,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from glassformer.errors import ConfigError
 from glassformer.serve.app import Server
 from glassformer.serve.config import ServeConfig
-from glassformer.serve.guard import log
+from glassformer.serve.guard.visits import log
 from glassformer.serve.languages import ServedRun
 
 LAST_WORDS = 2
@@ -95,15 +95,18 @@ def listen(host: str, port: int) -> socket.socket:
 
 
 def say_hello(config: ServeConfig, runs: Sequence[ServedRun], listening: socket.socket) -> None:
-    """Print where the server is, and what it serves."""
+    """Print where the server is, what it serves, and what is needed to use it."""
     host = f"[{config.host}]" if ":" in config.host else config.host
     print(f"http://{host}:{listening.getsockname()[1]}", flush=True)
     for run in runs:
-        pair = f"{run.source} to {run.target}" if run.source else "languages unknown"
-        print(f"  {run.name}: {pair}")
-        if not run.source:
-            print(f"    LibreTranslate's API doesn't offer it: name them with --languages {run.folder}=SOURCE-TARGET")
-    print("it loads its models, and ends with Ctrl-C", flush=True)
+        if run.source:
+            print(f"  {run.name} translates {run.source} to {run.target}.")
+        else:
+            print(f"  {run.name} doesn't say its languages. Clients of LibreTranslate can't use it without them:")
+            print(f"    name them with --languages {run.folder}=SOURCE-TARGET")
+    if config.keys is not None:
+        print("  People sign in there with a key, and programs send theirs with each request.")
+    print("The models are loading. Ctrl-C ends the server.", flush=True)
 
 
 class WebServer(uvicorn.Server):

@@ -9,8 +9,8 @@ from typing import Any
 from glassformer.errors import printable
 from glassformer.generation.config import SearchConfig
 from glassformer.serve.config import ServeConfig
-from glassformer.serve.guard import Visit
-from glassformer.serve.keys import Allowance
+from glassformer.serve.guard.allowance import Allowance
+from glassformer.serve.guard.visits import Visit
 from glassformer.serve.languages import ServedRun
 from glassformer.serve.meters import Meters
 from glassformer.serve.schemas import AttentionWanted, Choosing
@@ -78,6 +78,15 @@ class Service:
             sources = self._shown(sorted(run.source for run in runs))
             raise Failure("unknown_language", f"source can't be auto for this target: it may be {sources}")
         return runs[0]
+
+    def only_source(self) -> str:
+        """Return the language that all runs translate from."""
+        sources = sorted({source for source, _ in self._pairs})
+        if len(sources) != 1:
+            raise Failure(
+                "unknown_language", f"languages are not detected: name the source, which may be {self._shown(sources)}"
+            )
+        return sources[0]
 
     def _shown(self, names: Any) -> str:
         return printable(", ".join(list(names)[:20])) or "none"

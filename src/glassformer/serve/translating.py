@@ -7,7 +7,7 @@ from fastapi import APIRouter, Request, Response
 from fastapi.responses import StreamingResponse
 from msgspec.json import encode
 
-from glassformer.serve.guard import Visit
+from glassformer.serve.guard.visits import Visit
 from glassformer.serve.languages import ServedRun, name_of
 from glassformer.serve.schemas import (
     AlternativesAnswer,

@@ -16,7 +16,7 @@ from fastapi import FastAPI, HTTPException, Request, Response
 PACKAGE = Path(__file__).parents[1]
 FOLDERS = ("serve/web", "page/web")
 TYPES = {".js": "text/javascript; charset=utf-8", ".css": "text/css; charset=utf-8"}
-FOR_EVER, ASK = "public, max-age=31536000, immutable", "no-cache"
+FOR_EVER, ASK = "private, max-age=31536000, immutable", "no-cache"
 
 
 @dataclass(frozen=True)
@@ -29,9 +29,13 @@ class WebFile:
     """Its ETag: a digest of the content, in quotes."""
 
 
-def add_website(app: FastAPI) -> None:
-    """Add the page's routes to an app. They hold nothing secret: the page itself asks for a key where one is needed."""
-    app.add_route("/", _page, include_in_schema=False)
+def add_website(app: FastAPI, *, has_keys: bool) -> None:
+    """Add the page's routes to an app. Where the server has keys, the page lets people sign out."""
+
+    async def page(request: Request) -> Response:
+        return _response(request, document(has_keys), ASK)
+
+    app.add_route("/", page, include_in_schema=False)
     app.add_route("/static/{version}/{path:path}", _file, include_in_schema=False)
 
 
@@ -49,10 +53,11 @@ def version() -> str:
 
 
 @cache
-def document() -> WebFile:
+def document(has_keys: bool) -> WebFile:
     """Return the document, with the addresses of this version's files."""
     text = (PACKAGE / "serve" / "web" / "index.html").read_text(encoding="utf-8")
-    return _web_file(text.replace("{version}", version()).encode(), "text/html; charset=utf-8")
+    text = text.replace("{version}", version()).replace("{has_keys}", "true" if has_keys else "false")
+    return _web_file(text.encode(), "text/html; charset=utf-8")
 
 
 def _digest(content: bytes) -> str:
@@ -61,10 +66,6 @@ def _digest(content: bytes) -> str:
 
 def _web_file(content: bytes, media_type: str) -> WebFile:
     return WebFile(content, media_type, f'"{_digest(content)}"')
-
-
-async def _page(request: Request) -> Response:
-    return _response(request, document(), ASK)
 
 
 async def _file(request: Request) -> Response:

@@ -14,6 +14,8 @@ from typing import Any
 
 SLOW, DEADLINE, KEEP_ALIVE = 1.5, 8.0, 1.0
 """The server's seconds for slow senders, for a translation, and between two requests."""
+LENGTH = 40
+"""Longest translation: that of a random model always is."""
 HOST = b"Host: localhost\r\n"
 GOOD: dict[str, Any] = {"q": "the cat sat on the mat", "source": "en", "target": "de"}
 
@@ -59,7 +61,7 @@ class Served:
 def served(run: Path, *flags: str) -> Iterator[Served]:
     """Start `glassformer serve`, and wait until it is ready; kill what is left of it in the end."""
     command = [sys.executable, "-W", "ignore", "-m", "glassformer", "serve", str(run), "--port", "0", "--threads", "1"]
-    command += ["--precision", "float32", "--share-batches", "--max-chars-per-minute", "0"]
+    command += ["--precision", "float32", "--share-batches", "--max-chars-per-minute", "0", "--max-length", str(LENGTH)]
     process = subprocess.Popen([*command, *flags], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     assert process.stdout is not None
     assert process.stderr is not None

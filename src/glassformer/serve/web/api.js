@@ -1,6 +1,5 @@
-// Asks the server, with the key that it may want, and tells its errors apart by their codes.
+// Asks the server, and tells its errors apart by their codes. Who has signed in is known by a cookie that no script reads.
 import { readEvents } from "./events.js";
-import { SESSION, recall, remember } from "./settings.js";
 
 const LONGEST = 256; // tokens of a translation
 
@@ -15,13 +14,15 @@ export class ApiError extends Error {
 export class Api {
   constructor(base) {
     this.base = base;
-    this.key = recall(SESSION, "key") ?? "";
     this.limits = {};
   }
 
-  setKey(key) {
-    this.key = key;
-    remember(SESSION, "key", key);
+  signIn(key) {
+    return this.send("sign-in", { method: "POST", body: new URLSearchParams({ key }) });
+  }
+
+  signOut() {
+    return this.send("sign-out", { method: "POST" });
   }
 
   // The runs that there are; the server's limits are known from then on.
@@ -46,7 +47,7 @@ export class Api {
 
   // Yields [name, data] of the events of a translation that is written. Raises what an event `error` says.
   async *stream(wanted, signal) {
-    const response = await this.send("v1/translate/stream", { max_length: this.most("max_length", LONGEST), ...wanted }, signal);
+    const response = await this.ask("v1/translate/stream", { max_length: this.most("max_length", LONGEST), ...wanted }, signal);
     try {
       for await (const [name, data] of readEvents(response.body)) {
         const read = JSON.parse(data);
@@ -59,7 +60,7 @@ export class Api {
   }
 
   async json(path, wanted) {
-    const response = await this.send(path, wanted);
+    const response = await this.ask(path, wanted);
     try {
       return await response.json();
     } catch (error) {
@@ -67,16 +68,18 @@ export class Api {
     }
   }
 
-  async send(path, wanted, signal) {
-    const headers = wanted ? { "Content-Type": "application/json" } : {};
-    if (this.key) headers.Authorization = `Bearer ${this.key}`;
-    const settings = { method: wanted ? "POST" : "GET", headers, body: wanted && JSON.stringify(wanted), signal };
-    settings.credentials = "omit"; // or the browser would ask for a name and a password by itself
+  ask(path, wanted, signal) {
+    if (!wanted) return this.send(path, { signal });
+    return this.send(path, { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(wanted), signal });
+  }
+
+  async send(path, settings) {
+    const headers = { ...settings.headers, "X-Requested-With": "XMLHttpRequest" }; // or the browser would ask for a name and a password by itself
     let response;
     try {
-      response = await fetch(new URL(path, this.base), settings);
+      response = await fetch(new URL(path, this.base), { ...settings, headers });
     } catch (error) {
-      throw lost(error, signal);
+      throw lost(error, settings.signal);
     }
     if (response.ok) return response;
     const told = await response.json().catch(() => ({})); // what stands between may answer in HTML

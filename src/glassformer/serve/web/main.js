@@ -5,7 +5,7 @@ import { Bar } from "./bar.js";
 import { Choices } from "./choices.js";
 import { Glass } from "./glass.js";
 import { Notice } from "./notice.js";
-import { LASTING, recall, remember } from "./settings.js";
+import { recall, remember } from "./settings.js";
 import { Source } from "./source.js";
 import { LANGUAGES } from "./strings.js";
 import { Target } from "./target.js";
@@ -21,7 +21,7 @@ class App {
     this.writer = new Writer(this.api, () => this.draw());
     this.runs = [];
     this.chosen = null; // { key, line, word } of the translation's word that is looked at; word -1: none
-    this.words = LANGUAGES[recall(LASTING, "language") ?? (navigator.language.startsWith("zh") ? "zh" : "en")] ?? LANGUAGES.en;
+    this.words = LANGUAGES[recall("language") ?? (navigator.language.startsWith("zh") ? "zh" : "en")] ?? LANGUAGES.en;
     this.followTheme();
     this.build("");
     root.addEventListener("keydown", (event) => event.key === "Escape" && this.chosen && this.close());
@@ -42,7 +42,7 @@ class App {
   // The system's theme, until the button is used.
   followTheme() {
     const dark = window.matchMedia("(prefers-color-scheme: dark)");
-    const follow = () => this.setTheme(recall(LASTING, "theme") ?? (dark.matches ? "dark" : "light"));
+    const follow = () => this.setTheme(recall("theme") ?? (dark.matches ? "dark" : "light"));
     dark.addEventListener("change", follow);
     follow();
   }
@@ -56,13 +56,13 @@ class App {
 
   toggleTheme() {
     const theme = this.theme === "dark" ? "light" : "dark";
-    remember(LASTING, "theme", theme);
+    remember("theme", theme);
     this.setTheme(theme);
   }
 
   toggleLanguage() {
     this.words = this.words.code === "en" ? LANGUAGES.zh : LANGUAGES.en;
-    remember(LASTING, "language", this.words.code);
+    remember("language", this.words.code);
     const chosen = this.chosen;
     this.build(this.source.text);
     this.languageButton.focus();
@@ -100,12 +100,25 @@ class App {
       make("div", { class: "panes" }, this.source.element, this.target.element),
       this.notice.element,
       this.panel,
-      make("footer", {}, this.facts, make("a", { href: "docs", class: "says" }, words.interface)),
+      make("footer", {}, this.facts, make("a", { href: "docs", class: "says" }, words.interface), ...this.signedIn()),
       this.status,
     );
     this.setTheme(this.theme);
     this.bar.draw();
     this.draw();
+  }
+
+  // Where the server has keys: the way out.
+  signedIn() {
+    if (this.root.dataset.hasKeys !== "true") return [];
+    return [make("button", { type: "button", class: "says out", onclick: () => this.signOut() }, this.words.signOut)];
+  }
+
+  signOut() {
+    return this.attempt(async () => {
+      await this.api.signOut();
+      location.reload();
+    });
   }
 
   // -- runs --

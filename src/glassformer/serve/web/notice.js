@@ -1,5 +1,6 @@
 // What keeps the page from translating, said in place: how long to wait, a button to try again, or a field for the key.
 import { make } from "../../page/web/drawing.js";
+import { ApiError } from "./api.js";
 
 const AGAIN = { offline: 5, busy: 5, starting: 5, worker_lost: 2, stopping: 10, too_many: 30 }; // seconds to wait where the server says none
 
@@ -31,16 +32,25 @@ export class Notice {
     this.ticking = setInterval(tick, 1000);
   }
 
+  // Nobody is signed in any more: let them sign in here, and keep what they have typed.
   askKey() {
-    const { words, api } = this.app;
-    const field = make("input", { type: "password", id: "key", autocomplete: "off", required: true });
-    const onsubmit = (event) => {
+    const { app } = this;
+    const { words } = app;
+    const field = make("input", { type: "password", id: "key", autocomplete: "current-password", maxlength: 256, required: true });
+    const user = make("input", { type: "text", autocomplete: "username", value: "key", hidden: true }); // for managers of passwords
+    const label = make("label", { for: "key" }, words.giveKey);
+    const onsubmit = async (event) => {
       event.preventDefault();
-      api.setKey(field.value.trim());
-      this.app.retry();
+      try {
+        await app.api.signIn(field.value);
+      } catch (error) {
+        if (!(error instanceof ApiError)) throw error;
+        label.textContent = { unauthorized: words.wrongKey, too_many: words.tooOften }[error.code] ?? words.failure(error);
+        return field.select();
+      }
+      app.retry();
     };
-    const label = make("label", { for: "key" }, api.key ? words.wrongKey : words.giveKey);
-    this.element.replaceChildren(make("form", { onsubmit }, label, field, make("button", { type: "submit" }, words.useKey)), make("p", { class: "says" }, words.keyKept));
+    this.element.replaceChildren(make("form", { onsubmit }, user, label, field, make("button", { type: "submit" }, words.useKey)));
     field.focus();
   }
 

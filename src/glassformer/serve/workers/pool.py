@@ -25,6 +25,8 @@ from glassformer.serve.workers.messages import (
     Settings,
 )
 
+PROGRAM = ("-P", "-m", "glassformer.serve.workers.worker")
+"""What Python runs as a worker."""
 GRACE = 30.0
 """Seconds after its time is up by which a worker must have given up a request. Then it hangs, and is replaced."""
 FIRST_PAUSE, LONGEST_PAUSE = 0.2, 30.0
@@ -158,7 +160,7 @@ class _Worker:
         """Start the process and wait until it is ready; GlassformerError says why it can't be."""
         path = os.pathsep.join(part for part in sys.path if part)
         self._process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-P", "-m", "glassformer.serve.workers.worker"),
+            *(sys.executable, *PROGRAM),
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             env={**os.environ, "PYTHONPATH": path},

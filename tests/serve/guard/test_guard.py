@@ -7,7 +7,8 @@ import time
 
 import pytest
 
-from glassformer.serve.guard import LIBRE, SAFETY
+from glassformer.serve.guard.paths import LIBRE
+from glassformer.serve.guard.sending import SAFETY
 from glassformer.serve.keys import add_key
 
 ASK = {"q": "the cat", "source": "en", "target": "de"}
@@ -193,17 +194,17 @@ def keys(tmp_path):
     return path, add_key(path, "alice")
 
 
+READ = [
+    *("/static/x/serve/web/main.js", "/languages", "/health", "/health/ready", "/metrics", "/docs/", "/openapi.json"),
+    *("/v1/runs", "/v1/jobs/1", "/frontend/settings", "/nothing", "/health/live/", "//health/live", "/sign-in/", "//"),
+]
+POSTED = [
+    *("/translate", "/detect", "/v1/translate", "/v1/translate/stream", "/v1/alternatives", "/v1/jobs", "/static/"),
+]
 ROUTES = [
-    *[("GET", path) for path in ("/languages", "/health", "/health/ready", "/metrics", "/docs", "/openapi.json")],
-    *[("GET", "/v1/runs"), ("GET", "/v1/jobs/1"), ("GET", "/frontend/settings"), ("GET", "/nothing")],
-    *[("POST", path) for path in ("/translate", "/v1/translate", "/v1/translate/stream", "/v1/alternatives")],
-    *[
-        ("POST", "/v1/jobs"),
-        ("DELETE", "/v1/jobs/1"),
-        ("OPTIONS", "/translate"),
-        ("GET", "/health/live/"),
-        ("GET", "//health/live"),
-    ],
+    *(("GET", path) for path in READ),
+    *(("POST", path) for path in POSTED),
+    *(("DELETE", "/v1/jobs/1"), ("OPTIONS", "/translate")),
 ]
 
 
@@ -266,8 +267,8 @@ def test_characters_a_minute_are_counted_for_each_key(client, keys):
     assert asks("POST", "/translate", line, authorization=f"Bearer {other}").status == 200
 
 
-def test_while_the_server_ends_only_its_health_is_told(client):
-    asks = client()
+def test_while_the_server_ends_only_its_health_is_told(new_client):
+    asks = new_client()
     assert asks("GET", "/health/ready").json == {"status": "ready"}
     asks.server.guard.draining = True
     reply = asks("POST", "/translate", ASK)
