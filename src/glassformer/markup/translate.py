@@ -62,7 +62,7 @@ def translate_markup(
 def read_texts(texts: Sequence[str], format: Format, first: int = 0, name: str = "texts[{}]") -> list[Document]:
     """Return texts taken apart; DataError names the one that isn't of the format by its number."""
     if format not in FORMATS:
-        raise ConfigError(f"format must be one of {", ".join(FORMATS)}, got {shown(format)}")
+        raise ConfigError(f"format must be one of {' and '.join(FORMATS)}, got {shown(format)}")
     read = list[Document]()
     for number, text in enumerate(texts, first):
         try:
