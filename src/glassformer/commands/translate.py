@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from glassformer.alignment.links import pharaoh
 from glassformer.checks import Flag
@@ -45,6 +45,9 @@ class TranslateFlags:
     """File to write; it appears when it is complete. Left out: standard output."""
     prefixes: Path | None = None
     """File with what each line's translation must begin with, a line for each line of the input; empty: anything."""
+    format: Literal["plain", "xml", "html"] = "plain"
+    """What lines are: text, or text with tags, which come back on the words that their words became. A line of xml is
+    well-formed by itself, of html any piece of it."""
     glossary: Path | None = None
     """File of terms, each with a tab and what it must be in the translation (several forms with | between them) if it
     stands in the line; without that it is kept."""
@@ -86,13 +89,15 @@ def translate(flags: TranslateFlags) -> int:
         raise ConfigError("--resume needs --input and --output: a stream can't be read from its beginning again")
     if flags.alignments is not None and flags.resume:
         raise ConfigError("--alignments and --resume exclude each other: align the two files with `glassformer align`")
+    if flags.format != "plain":
+        _check_format(flags)
     for path in filter(None, (flags.output, flags.alignments)):
         check_writable(path)
     heed = Heed(_glossary(flags), flags.placeholders)
     if (heed.glossary is not None or heed.placeholders is not None) and flags.search.sample:
         raise ConfigError("--glossary, --keep and --placeholders need a search: they can't be combined with --sample")
     translator = Translator.load(flags.run, flags.device, flags.precision)
-    if flags.input is None or flags.output is None or flags.alignments is not None:
+    if flags.input is None or flags.output is None or flags.alignments is not None or flags.format != "plain":
         _translate_stream(translator, flags, heed)
         counts = heed.counts
     else:
@@ -121,14 +126,28 @@ def _glossary(flags: TranslateFlags) -> "Glossary | None":
     return Glossary.read(flags.glossary, flags.keep)
 
 
+def _check_format(flags: TranslateFlags) -> None:
+    """Raise ConfigError for a setting that text with tags can't have."""
+    from glassformer.markup.translate import check_search
+
+    for name in ("alignments", "prefixes", "resume", "scores"):
+        if getattr(flags, name):
+            raise ConfigError(f"--{name} is for plain text, and can't be combined with --format {flags.format}")
+    check_search(flags.search)
+
+
 def _translate_stream(translator: "Translator", flags: TranslateFlags, heed: "Heed") -> None:
     """Translate from standard input, to standard output, or both: each chunk is written as soon as it is done."""
     from glassformer.alignment.attention import AttentionAligner
     from glassformer.files import replacing
     from glassformer.generation import stream
     from glassformer.generation.files import chunk_lines, progress_words, translations_of_chunk
+    from glassformer.markup.aligning import TagAligner
+    from glassformer.markup.files import translate_tagged_lines
 
     aligner = None if flags.alignments is None else AttentionAligner(translator)
+    if flags.format != "plain" and not TagAligner(translator).is_chosen:
+        say(f"tags find their words better once heads are chosen: glassformer align {flags.run} --data PAIRS")
 
     if flags.text:
         total, chunks = len(flags.text), iter([(1, list(flags.text))])
@@ -141,13 +160,18 @@ def _translate_stream(translator: "Translator", flags: TranslateFlags, heed: "He
             chunks = _prompted(chunks)
     else:
         total, chunks = stream.count_lines(flags.input), stream.chunks_of_file(flags.input, stream.LINES_AT_ONCE)
-    chunks = stream.naming_unknown(chunks, translator.source_tokenizer, heed.pattern)
+    if flags.format == "plain":
+        chunks = stream.naming_unknown(chunks, translator.source_tokenizer, heed.pattern)
     if not flags.text and (flags.output is not None or not sys.stdout.isatty()):
         chunks = stream.counting(chunks, progress_words(translator), "lines", total)
     with ExitStack() as stack:
         file = sys.stdout.buffer if flags.output is None else stack.enter_context(replacing(flags.output))
         beside = None if flags.alignments is None else stack.enter_context(replacing(flags.alignments))
         for first, lines, prefixes in stream.with_prefixes(chunks, flags.prefixes, total):
+            if flags.format != "plain":
+                file.write(translate_tagged_lines(translator, lines, first, flags.format, flags.search, heed))
+                file.flush()
+                continue
             translated = translations_of_chunk(translator, lines, first, flags.search, prefixes, heed=heed)
             file.write(chunk_lines(translated, first, flags.search, scores=flags.scores))
             file.flush()

@@ -55,10 +55,11 @@ class TagAligner:
         here = [_words(self._translator.source_tokenizer, line, copied) for line in sources]
         there = [_words(self._translator.target_tokenizer, line, copied) for line in targets]
         aligned = self._aligner.align_words(sources, targets, here, there)
-        pairs = [LinkedPair(source, target, one.links) for source, target, one in zip(here, there, aligned, strict=True)]
+        pairs = [LinkedPair(one.source, one.target, one.links) for one in aligned]
         if copied is None:
             return pairs
-        return [_with_copies(pair, *lines, copied) for pair, *lines in zip(pairs, sources, targets, strict=True)]
+        lines = zip(pairs, sources, targets, strict=True)
+        return [_with_copies(pair, source, target, copied) for pair, source, target in lines]
 
 
 def _words(tokenizer: Tokenizer, line: str, copied: re.Pattern[str] | None) -> list[Word]:

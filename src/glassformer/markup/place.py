@@ -196,8 +196,7 @@ def _place_empty(empty: Sequence[_Node], parent: _Node, taken: Sequence[tuple[in
     word_ends = [places.source[n].end for n, _ in words]
     others = {child.begin: child.element for child in parent.children if not child.is_empty}
     for node in empty:
-        where = node.element.begin
-        text = places.text
+        text, where = places.text, min(node.element.begin, len(places.text))
         is_glued = where > 0 and text[where - 1] != " " and (text[where : where + 1] in ("", " "))
         following, preceding = bisect_right(word_ends, where), bisect_left(starts, where) - 1
         if is_glued and preceding >= 0 and word_ends[preceding] == where:
@@ -208,11 +207,13 @@ def _place_empty(empty: Sequence[_Node], parent: _Node, taken: Sequence[tuple[in
             node.end, node.follows = words[preceding][1][1] + 1, True
         else:
             node.end = parent.begin
-        around = bisect_left(taken, (node.end, -1)) - 1
-        if around >= 0 and taken[around][1] > node.end:  # inside another: before or after it, as it was
+        around = bisect_right(taken, (node.end, len(places.text))) - 1
+        if around >= 0 and taken[around][1] > node.end:  # inside another, or before it: as it was
             begin, end = taken[around]
-            node.follows = others[begin].end <= where
-            node.end = end if node.follows else begin
+            if others[begin].end <= where:
+                node.end, node.follows = end, True
+            elif begin < node.end:
+                node.end, node.follows = begin, False
         if node.end == parent.begin:
             node.follows = False
         elif node.end == parent.end:

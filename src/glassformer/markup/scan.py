@@ -13,17 +13,27 @@ Format = Literal["xml", "html"]
 Kind = Literal["text", "open", "close", "single", "atom", "block"]
 
 BLOCKS = frozenset(
-    "address article aside audio base blockquote body br canvas caption center col colgroup dd details dialog dir div dl "
-    "dt fieldset figcaption figure footer form frame frameset h1 h2 h3 h4 h5 h6 head header hgroup hr html iframe legend "
-    "li link main menu meta nav noframes noscript object ol optgroup option p pre search section select summary table "
-    "tbody td template tfoot th thead title tr ul video".split()
+    (
+        *("address", "article", "aside", "audio", "base", "blockquote", "body", "br", "canvas", "caption"),
+        *("center", "col", "colgroup", "dd", "details", "dialog", "dir", "div", "dl", "dt", "fieldset"),
+        *("figcaption", "figure", "footer", "form", "frame", "frameset", "h1", "h2", "h3", "h4", "h5", "h6"),
+        *("head", "header", "hgroup", "hr", "html", "iframe", "legend", "li", "link", "main", "menu", "meta"),
+        *("nav", "noframes", "noscript", "object", "ol", "optgroup", "option", "p", "pre", "search", "section"),
+        *("select", "summary", "table", "tbody", "td", "template", "tfoot", "th", "thead", "title", "tr", "ul"),
+        *("video",),
+    )
 )
 """Elements of HTML before and after which text is another sentence."""
-EMPTY = frozenset("area base br col embed frame hr img input link meta param source track wbr".split())
+EMPTY = frozenset(
+    (
+        *("area", "base", "br", "col", "embed", "frame", "hr", "img", "input", "link", "meta", "param", "source"),
+        *("track", "wbr"),
+    )
+)
 """Elements of HTML that have no closing tag."""
 CODE = frozenset(("script", "style"))
 """Elements of HTML whose content has no tags."""
-KEPT = frozenset("code kbd math pre samp script style svg textarea var".split())
+KEPT = frozenset(("code", "kbd", "math", "pre", "samp", "script", "style", "svg", "textarea", "var"))
 """Elements of HTML whose content stays as it is."""
 
 XML_CODE = frozenset(("bpt", "ept", "it", "ph"))

@@ -42,9 +42,9 @@ def translate_markup(
 ) -> list[str]:
     """Return the best translation of each text in HTML or XML, with its tags on the words that their words became.
 
-    `format` is "html" (any piece of HTML, however it is written) or "xml" (well-formed, each text one segment; DataError
-    for what isn't). Text between block elements of HTML is translated apart. Tags and attributes come back
-    as they were, each once, nested as they were. Elements that say `translate="no"`, and in HTML code and class
+    `format` is "html" (any piece of HTML, however it is written) or "xml" (well-formed, each text one segment;
+    DataError for what isn't). Text between block elements of HTML is translated apart. Tags and attributes come back as
+    they were, each once, nested as they were. Elements that say `translate="no"`, and in HTML code and the class
     notranslate, stay as they are. `progress` is told how many segments are done; `glossary` (one for all) and
     `placeholders` are as in `Translator.translate`.
 
