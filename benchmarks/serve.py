@@ -1,6 +1,6 @@
 """The server under load: beside offline translation, beside CTranslate2 behind FastAPI, and the memory it holds.
 
-    python benchmarks/serve.py --data DIR [--only load memory] [--rounds 3] [--models FOLDER]
+    python benchmarks/serve.py --data DIR [--only load memory] [--rounds 3] [--workers 2] [--models FOLDER]
 
 DIR holds Multi30k's text (train.en and others). The model is the 61M base model with random weights and 32,000 pieces
 of vocabulary made from that text, whose `</s>` is never chosen: each line has 25 tokens, and so has each translation.
@@ -71,6 +71,7 @@ def main(
     rounds: int = 3,
     clients: tuple[int, ...] = CLIENTS,
     beam: int = 4,
+    workers: int = 2,
     models: Path | None = None,
 ) -> None:
     """Measure the parts named by `only`.
@@ -81,6 +82,7 @@ def main(
         rounds: Turns of each side.
         clients: Numbers of clients.
         beam: Beam of all searches.
+        workers: Processes of our server under load, which share out its two threads: 2, as it chooses itself, or 1.
         models: Folder in which the models are kept, and found the next time.
     """
     print(bench.machine())
@@ -91,7 +93,7 @@ def main(
             build(data, folder)
         measured: dict[str, Any] = {}
         if "load" in only:
-            measured["load"] = load(folder, rounds, clients, beam)
+            measured["load"] = load(folder, rounds, clients, beam, workers)
         if "memory" in only:
             measured["memory"] = memory(folder)
     bench.keep("serve", measured)
@@ -143,13 +145,13 @@ def compare(folder: Path, lines: list[str]) -> None:
 # The load
 
 
-def load(folder: Path, rounds: int, clients: tuple[int, ...], beam: int) -> dict[str, Any]:
+def load(folder: Path, rounds: int, clients: tuple[int, ...], beam: int, workers: int) -> dict[str, Any]:
     """Measure requests per second, and how long clients wait."""
     lines = (folder / "lines").read_text(encoding="utf-8").split("\n")
-    found: dict[str, Any] = {"beam": beam}
+    found: dict[str, Any] = {"beam": beam, "workers": workers}
     summary: list[str] = []
     with ExitStack() as stack:
-        servers = {"ours": stack.enter_context(our_server(folder / "base"))}
+        servers = {"ours": stack.enter_context(our_server(folder / "base", workers))}
         servers |= {form: stack.enter_context(their_server(folder, form)) for form in FORMS}
         sides = stack.enter_context(bench.Sides(__file__, ("offline",), folder))
         check(servers["ours"], lines, sides.ask("offline", "texts", LINES, beam), beam)
@@ -180,6 +182,8 @@ def load(folder: Path, rounds: int, clients: tuple[int, ...], beam: int) -> dict
                 )
                 for rate, cost in offline:
                     print(f"  offline, batches of 64: {rate:.2f} lines/s, {1000 * cost:.1f} ms of a core each")
+            found[f"MiB, {count} clients"] = [round(held(one)) for one in children(servers["ours"].process.pid)]
+            print(f"  MiB of each of its workers: {found[f'MiB, {count} clients']}")
             summary.append(f"{count} clients: " + ", ".join(f"{name} {ratio:.2f}" for name, ratio in ratios.items()))
     return found | {"summary": "; ".join(summary)}
 
@@ -200,10 +204,10 @@ class Server:
 
 
 @contextmanager
-def our_server(run: Path) -> Iterator[Server]:
+def our_server(run: Path, workers: int) -> Iterator[Server]:
     """Start `glassformer serve`, wait until it is ready, and end it."""
     command = [sys.executable, "-W", "ignore", "-m", "glassformer", "serve", str(run), "--port", "0"]
-    command += ["--threads", str(THREADS), "--max-chars-per-minute", "0"]
+    command += ["--workers", str(workers), "--threads", str(THREADS // workers), "--max-chars-per-minute", "0"]
     with started(command, "/v1/translate") as server:
         while asyncio.run(ask(server.port, b"GET /health/ready HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"))[0] != 200:
             time.sleep(0.1)
@@ -446,7 +450,7 @@ def memory(folder: Path) -> dict[str, Any]:
     """Measure what the server's processes hold while 20,000 requests are answered."""
     lines = [line[:20] for line in (folder / "lines").read_text(encoding="utf-8").split("\n")]
     levels: dict[int, float] = {}
-    with our_server(folder / "tiny") as server:
+    with our_server(folder / "tiny", THREADS) as server:
         every = cycle([server.request(line, 1, 4) for line in lines])
         began = time.monotonic()
         while (done := 1000 * len(levels)) < MEMORY_REQUESTS:

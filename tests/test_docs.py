@@ -91,6 +91,15 @@ def marian(trained: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
+def graphs(trained: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The run as ONNX graphs, for the examples that begin with them."""
+    exported = pytest.importorskip("glassformer.interop.onnx.export", exc_type=ImportError)
+    folder = tmp_path_factory.mktemp("graphs") / "dates-onnx"
+    exported.export_onnx(load_run(trained), folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
 def commands(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A folder with a `glassformer` whose new trainings end after three updates: the defaults take half a minute.
 
@@ -118,6 +127,8 @@ def test_example_runs_as_it_stands_and_prints_what_follows(
         shutil.copytree(request.getfixturevalue("trained"), "runs/dates")
     if "opus-mt-en-de" in example:
         shutil.copytree(request.getfixturevalue("marian"), "opus-mt-en-de")
+    if 'Path("dates-onnx")' in example:
+        shutil.copytree(request.getfixturevalue("graphs"), "dates-onnx")
     if language == "python":  # in this process, which has loaded torch
         if re.search("train|optim|except", example):  # an example of an error shows what users see
             request.getfixturevalue("unchecked")

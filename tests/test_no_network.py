@@ -28,6 +28,7 @@ heads run --device cpu --data pairs.tsv
 prune run --device cpu --data pairs.tsv --out pruned --rounds 1 --updates 2 --keep 0.5 --sentences 7
 export run --to huggingface --out marian
 export run --to ctranslate2 --out ct2
+export run --to onnx --out onnx
 import --from marian --out imported
 demo
 """.strip().splitlines()

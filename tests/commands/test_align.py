@@ -103,7 +103,7 @@ BAD = {
     "align --source source.txt --target short.txt": "source.txt has 60, short.txt has 57",
     "align --source missing.tsv": "missing.tsv: no such file",
     "align --source pairs.tsv --pieces": "--reverse and --pieces are for a run folder",
-    "align --source pairs.tsv --symmetrize all": "--symmetrize must be one of grow-diag-final-and, intersection",
+    "align --source pairs.tsv --symmetrize all": "--symmetrize: expected one of grow-diag-final-and, intersection",
     "align run --source pairs.tsv --symmetrize union": "--symmetrize joins two directions: give --reverse",
     "align run --source pairs.tsv --device cpu": "takes at least 100 pairs to learn an alignment from, got 60",
     "align thesis --source pairs.tsv": "thesis is not a run folder",

@@ -233,6 +233,24 @@ def test_steps_replayed_from_a_graph_change_no_result(width):
     assert [[h.ids for h in best] for best in found[0]] == [[h.ids for h in best] for best in found[1]]
 
 
+@pytest.mark.parametrize("kind", [BeamCache, FixedCache])
+def test_the_first_step_is_computed_once_for_hypotheses_that_begin_alike(kind):
+    model = random_model()
+    source, keep = batch(model)
+    engine = Engine.of(model)
+    engine.cache_kind = kind
+    once, each = engine.start(source, keep, W), engine.start(source, keep, W)
+    tokens = source.new_full((B * W,), engine.target_pad)
+    for step in range(3):
+        log_probs, classes, query = engine.step_best(tokens, once, W, None)
+        logits, expected_query = engine.step(tokens, each)
+        expected, expected_classes = logits.log_softmax(-1).topk(W)
+        assert_close(log_probs, expected)
+        assert classes.equal(expected_classes), step
+        assert_close(query, expected_query)
+        tokens = classes.view(B, W, W)[:, 0].flatten()
+
+
 def test_a_step_takes_sources_without_padding_as_they_are():
     model = random_model()
     engine, source = Engine.of(model), torch.randint(0, model.source_pad, (B, S))

@@ -3,6 +3,7 @@
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -32,15 +33,16 @@ def calls(run, tmp_path) -> dict[str, Callable[[Path], object]]:
         "import": lambda out: import_marian(marian, out),
         "huggingface": lambda out: export_marian(run, out),
         "ctranslate2": lambda out: export_ctranslate2(run, out),
+        "onnx": lambda out: import_module("glassformer.interop.onnx.export").export_onnx(run, out),
     }
 
 
 @pytest.mark.parametrize("there", [False, True], ids=["new", "an empty folder"])
 @pytest.mark.parametrize("room", [0, 5000, None], ids=["full", "fills up", "lost"])
-@pytest.mark.parametrize("name", ["import", "huggingface", "ctranslate2"])
+@pytest.mark.parametrize("name", ["import", "huggingface", "ctranslate2", "onnx"])
 def test_after_a_failure_nothing_is_there_and_the_same_call_works(calls, tmp_path, tree, full_disk, name, room, there):
-    if name == "ctranslate2":
-        pytest.importorskip("ctranslate2")
+    if name in ("ctranslate2", "onnx"):
+        pytest.importorskip(name)
     calls[name](tmp_path / "expected")
     out = tmp_path / "new" / "out"
     if there:
@@ -54,10 +56,10 @@ def test_after_a_failure_nothing_is_there_and_the_same_call_works(calls, tmp_pat
     assert [path.name for path in out.parent.iterdir()] == ["out"]
 
 
-@pytest.mark.parametrize("name", ["import", "huggingface", "ctranslate2"])
+@pytest.mark.parametrize("name", ["import", "huggingface", "ctranslate2", "onnx"])
 def test_what_is_there_is_not_written_to(calls, tmp_path, tree, name):
-    if name == "ctranslate2":
-        pytest.importorskip("ctranslate2")
+    if name in ("ctranslate2", "onnx"):
+        pytest.importorskip(name)
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "notes.txt").write_text("mine")
     with pytest.raises(RunError, match="out is there already: give a new name, or remove it first"):

@@ -135,7 +135,7 @@ def run_beside(live: Live, **settings: Any) -> Iterator[Live]:
 @pytest.fixture(scope="session")
 def live(run) -> Iterator[Live]:
     """A server with one worker, on a free port of this machine."""
-    settings = dict(precision="float32", share_batches=True, threads=2, gather_ms=30.0, max_length=LENGTH)
+    settings = dict(workers=1, precision="float32", share_batches=True, threads=2, gather_ms=30.0, max_length=LENGTH)
     yield from run_live(ServeConfig(run=(run,), **settings))
 
 
@@ -157,7 +157,7 @@ def beside() -> Callable[..., AbstractContextManager[Live]]:
 class Echo:
     """Stands for a pool: a line's translation is the line in capitals."""
 
-    ready: Ready | None = Ready("float32", 7, False)
+    ready: Ready | None = Ready("cpu", "float32", 7, False)
     pending = 0
     processes = (1,)
 

@@ -52,13 +52,16 @@ class Aligner:
         kept = [kept[int(n * step)] for n in range(int(len(kept) / step))]
         if not kept:
             raise DataError("there is nothing to learn an alignment from: no pair has words on both sides")
-        vocabularies = [_vocabulary(pair[side] for pair in kept) for side in (0, 1)]
-        ids = [[_ids(pair[side], vocabulary) for pair in kept] for side, vocabulary in enumerate(vocabularies)]
-        kin = [_kin(vocabulary) for vocabulary in vocabularies]
+        x, y = (_vocabulary(pair[side] for pair in kept) for side in (0, 1))
         model = AlignmentModel.train(
-            *ids, *(len(vocabulary) + 1 for vocabulary in vocabularies), source_kin=kin[0], target_kin=kin[1]
+            [_ids(source, x) for source, _ in kept],
+            [_ids(target, y) for _, target in kept],
+            len(x) + 1,
+            len(y) + 1,
+            source_kin=_kin(x),
+            target_kin=_kin(y),
         )
-        return cls(model, *vocabularies)
+        return cls(model, x, y)
 
     def align(
         self,
@@ -74,11 +77,7 @@ class Aligner:
         check_symmetrization(symmetrization)
         aligned = list[list[Link]]()
         for forward, backward in self.probabilities(sources, targets):
-            links = [
-                [Link(s, t, round(float(of[t, s]), 6)) for t, s in (of >= LIKELY).nonzero().tolist()]
-                for of in (forward, backward)
-            ]
-            aligned.append(symmetrize(*links, symmetrization))
+            aligned.append(symmetrize(_links(forward), _links(backward), symmetrization))
         return aligned
 
     def probabilities(
@@ -93,6 +92,12 @@ class Aligner:
             (_ids(x, self._source_words), _ids(y, self._target_words)) for x, y in _pairs_of_words(sources, targets)
         ]
         return self._model.posteriors(pairs)
+
+
+def _links(probabilities: Float[Tensor, "target_words source_words"]) -> list[Link]:
+    """Return the links that are likely enough."""
+    found = (probabilities >= LIKELY).nonzero().tolist()
+    return [Link(s, t, round(min(1.0, float(probabilities[t, s])), 6)) for t, s in found]
 
 
 def _pairs_of_words(sources: Sequence[Line], targets: Sequence[Line]) -> list[tuple[list[str], list[str]]]:

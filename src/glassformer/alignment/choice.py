@@ -69,11 +69,11 @@ def choose_heads(translator: Translator, sources: Sequence[str], targets: Sequen
             f"choosing the heads that align takes at least {FEWEST} pairs to learn an alignment from, got {len(real)}: "
             "give more of the kind that the run was trained on"
         )
-    words = [[[word.text for word in side[n].words] for n in real] for side in (here, there)]
-    aligner = Aligner.train(*words)
+    source_words, target_words = ([[word.text for word in side[n].words] for n in real] for side in (here, there))
+    aligner = Aligner.train(source_words, target_words)
     step = max(1.0, len(real) / MOST)
     measured = [int(n * step) for n in range(int(len(real) / step))]
-    links = aligner.align(*([side[n] for n in measured] for side in words))
+    links = aligner.align([source_words[n] for n in measured], [target_words[n] for n in measured])
     pairs = [(here[real[n]], there[real[n]]) for n in measured]
     alignments = [torch.zeros(len(y.words), len(x.words)) for x, y in pairs]
     for alignment, of_pair in zip(alignments, links, strict=True):

@@ -48,9 +48,9 @@ class AligningHeads(Struct, frozen=True, kw_only=True):
         )
 
 
-def write_heads(folder: Path, heads: AligningHeads) -> None:
-    """Keep the choice in a run folder."""
-    write_json(folder / ALIGNING, asdict(heads))
+def write_heads(folder: str | Path, heads: AligningHeads) -> None:
+    """Keep the choice in a run folder. Example: docs/howto/align.md."""
+    write_json(Path(folder) / ALIGNING, asdict(heads))
 
 
 def read_aligning_heads(folder: Path, model: ModelConfig) -> AligningHeads | None:

@@ -6,6 +6,8 @@ from torch import Tensor
 
 NULL = 0.3
 """Probability that a token stands for none of the other side."""
+TENSION = 4.0
+"""Rate at which places become unlikely away from the diagonal, as long as each token is by itself."""
 LONGEST_JUMP = 12
 """Jumps beyond this many places are as likely as this one."""
 MOST_FERTILE = 6
@@ -52,6 +54,27 @@ class Direction:
         wanted = source[:, None, :] * len(self.none) + target[:, :, None]
         entry = torch.searchsorted(self.cells, wanted).clamp_(max=len(self.cells) - 1)
         return torch.where(self.cells[entry] == wanted, self.likely[entry], 0.0)
+
+    def independent(
+        self,
+        emissions: Float[Tensor, "batch target_len source_len"],
+        target: Int[Tensor, "batch target_len"],
+        targets: Lengths,
+        sources: Lengths,
+    ) -> Float[Tensor, "batch target_len source_len"]:
+        """Return the posterior of each link where each token is by itself, likelier near the diagonal.
+
+        It is IBM model 2 as fast_align has it (Dyer et al. 2013), with a TENSION that is constant: a place s of S is
+        as likely for t of T as exp(-TENSION |t / T - s / S|).
+        """
+        places = [
+            ((torch.arange(length, device=target.device) + 0.5) / lengths[:, None])
+            for length, lengths in zip(emissions.shape[1:], (targets, sources), strict=True)
+        ]
+        t, s = places[0][:, :, None], places[1][:, None, :]
+        close = torch.exp(-TENSION * (t - s).abs()) * ((t < 1) & (s < 1))
+        joint = (1 - NULL) * close / close.sum(2, keepdim=True).clamp(min=1e-30) * emissions
+        return joint / (joint.sum(2, keepdim=True) + (NULL * self.none[target]).clamp(min=LEAST)[:, :, None])
 
     def reweighted(
         self,

@@ -8,12 +8,10 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from glassformer.alignment.hmm import LEAST, LONGEST_JUMP, MOST_FERTILE, NULL, Direction, Lengths
+from glassformer.alignment.hmm import LONGEST_JUMP, MOST_FERTILE, Direction, Lengths
 
 INDEPENDENT, CHAINED, FERTILE = 3, 2, 2
 """Rounds: with each token by itself, with chains, and with chains and fertilities. More fit rare words too closely."""
-TENSION = 4.0
-"""Rate at which places become unlikely away from the diagonal, as long as each token is by itself."""
 AGREEMENT = 0.25
 """Weight of the other direction in what a link counts for."""
 PRIOR = 1e-4
@@ -64,10 +62,8 @@ class _Expected:
 
 
 def _independent(direction: Direction, batch: "_Batch") -> _Expected:
-    """Align each token for itself: IBM model 2, likelier near the diagonal (fast_align: Dyer et al. 2013)."""
-    joint = (1 - NULL) * batch.closeness() * batch.emissions(direction)
-    none = (NULL * direction.none[batch.target]).clamp(min=LEAST)
-    return _Expected(joint / (joint.sum(2) + none)[:, :, None])
+    """Align each token for itself."""
+    return _Expected(direction.independent(batch.emissions(direction), batch.target, batch.targets, batch.sources))
 
 
 def _chained(direction: Direction, batch: "_Batch") -> _Expected:
@@ -102,15 +98,6 @@ class _Batch:
     def emissions(self, direction: Direction) -> Shares:
         """Return p(y | x) of each cell."""
         return torch.where(self.inside, direction.likely[self.entry], 0.0)
-
-    def closeness(self) -> Shares:
-        """Return softmax_s(-TENSION |t / T - s / S|) for the middles of the tokens t and s."""
-        s, t = (
-            (torch.arange(ids.shape[1]) + 0.5) / lengths[:, None]
-            for ids, lengths in ((self.source, self.sources), (self.target, self.targets))
-        )
-        close = torch.exp(-TENSION * (t[:, :, None] - s[:, None, :]).abs()) * self.inside
-        return close / close.sum(2, keepdim=True).clamp(min=1e-30)
 
     def turned(self, entry: Tensor) -> "_Batch":
         """Return the same pairs with source and target exchanged."""

@@ -13,7 +13,12 @@ _BESIDE = ((-1, 0), (0, -1), (1, 0), (0, 1), (-1, -1), (-1, 1), (1, -1), (1, 1))
 
 
 class Link(NamedTuple):
-    """A word of the source that a word of the target stands for, both counted from 0, and how likely that is."""
+    """A word of the source that a word of the target stands for, both counted from 0, and how likely that is.
+
+    >>> link = Link(0, 2, 0.75)
+    >>> link.source, link.target, link.probability
+    (0, 2, 0.75)
+    """
 
     source: int
     target: int

@@ -124,16 +124,14 @@ class AlignmentModel:
         except RunError as error:
             raise RunError(f"{error}: remove it, and it is learned again") from None
         tensors = read_tensors(path)
-        sides = []
-        for side in ("forward", "backward"):
-            own = {name: tensors.get(f"{side}.{name}") for name in _KINDS}
-            kinds = {name: None if x is None else (x.dtype, x.dim()) for name, x in own.items()}
-            if kinds != _KINDS or len(tensors) != 2 * len(_KINDS) or len(own["cells"]) != len(own["likely"]):
-                raise RunError(f"{path} is damaged: it must hold the tensors {', '.join(_KINDS)} of two directions")
-            sides.append(Direction(**own))
-        return cls(*sides)
+        kinds = {name: (tensor.dtype, tensor.dim()) for name, tensor in tensors.items()}
+        wanted = {f"{side}.{name}": kind for side in _SIDES for name, kind in _KINDS.items()}
+        if kinds != wanted or any(len(tensors[f"{side}.cells"]) != len(tensors[f"{side}.likely"]) for side in _SIDES):
+            raise RunError(f"{path} is damaged: it must hold the tensors {', '.join(_KINDS)} of two directions")
+        return cls(*(Direction(**{name: tensors[f"{side}.{name}"] for name in _KINDS}) for side in _SIDES))
 
 
+_SIDES = ("forward", "backward")
 _KINDS = {
     "cells": (torch.int64, 1),
     "likely": (torch.float32, 1),

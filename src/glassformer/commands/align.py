@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from glassformer.alignment.links import SYMMETRIZATIONS, Link, Symmetrization, pharaoh, symmetrize
+from glassformer.alignment.links import Link, Symmetrization, pharaoh, symmetrize
 from glassformer.checks import Choice, Flag
 from glassformer.commands.common import loading, say
 from glassformer.errors import ConfigError
@@ -46,7 +46,7 @@ class AlignFlags:
     words, their links and probabilities."""
     probabilities: bool = False
     """Put the probability behind each link: 0-0:0.985."""
-    symmetrize: Annotated[str, Choice(*SYMMETRIZATIONS)] | None = None
+    symmetrize: Symmetrization | None = None
     """How the links of both directions are joined; left out, grow-diag-final-and (Koehn et al. 2003). A run folder
     needs --reverse for it."""
     reverse: Path | None = None

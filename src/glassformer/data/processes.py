@@ -44,13 +44,18 @@ class Work(Protocol):
     def __call__(self, parts: Parts, /) -> Parts: ...
 
 
+def count_cores() -> int:
+    """Return the number of cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 def count_workers(threads: int | None = None) -> int:
     """Return how many processes to start: one for each of `threads`, or for each core that this process may use.
 
     It is 0, for work in this process alone, where that is one, or where no other Python can be started.
     """
     if threads is None:
-        threads = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        threads = count_cores()
     python = sys.executable and not getattr(sys, "frozen", False)
     return min(threads, MOST_WORKERS) if python and threads > 1 else 0
 

@@ -64,9 +64,12 @@ class BeamCache:
             self.slot_bias = own.contiguous() if self.slot_bias is None else torch.cat([self.slot_bias, own], dim=3)
 
     def write(
-        self, layer: int, keys_and_values: Float[Tensor, "2 sources heads width d_head"]
+        self, layer: int, keys_and_values: Float[Tensor, "2 sources heads #width d_head"]
     ) -> tuple[Tensor, Tensor]:
-        """Put in the newest tokens', and return all keys and all values of the layer, (B, H, used, d_head)."""
+        """Put in the newest tokens', and return all keys and all values of the layer, (B, H, used, d_head).
+
+        Of tokens that are alike in all hypotheses of a source, one is enough.
+        """
         slots = self._slots[layer]
         slots.narrow(2, self._used - self.width, self.width).copy_(keys_and_values.transpose(2, 3))
         keys, values = slots.narrow(2, 0, self._used).transpose(2, 3).unbind(0)

@@ -147,14 +147,21 @@ class Engine:
     ) -> tuple[Float[Tensor, "rows {k}"], Int[Tensor, "rows {k}"], Heads]:
         """Return each row's k highest log-probabilities after `step`, highest first, their classes, and the queries.
 
-        The class `forbidden` isn't among them.
+        The class `forbidden` isn't among them. The first tokens of a source's hypotheses must be alike: on a CPU they
+        are computed once.
         """
         if self.device.type != "cpu":
             logits, query = self.step(tokens, cache)
             return *passes.best_classes(logits, k, forbidden), query
+        is_first = cache.length == 0
         cache.extend()
-        states, query = self._decoder.step_states(tokens, cache, cache.length - 1)
-        return *self._decoder.best_classes(states, k, forbidden), query
+        newest = tokens[:: cache.width] if is_first else tokens
+        states, query = self._decoder.step_states(newest, cache, cache.length - 1)
+        log_probs, classes = self._decoder.best_classes(states, k, forbidden)
+        if is_first:
+            log_probs, classes = (best.repeat_interleave(cache.width, 0) for best in (log_probs, classes))
+            query = query.expand(-1, -1, cache.width, -1)
+        return log_probs, classes, query
 
     @property
     def classes(self) -> int:
@@ -367,9 +374,11 @@ class _SelfAttention(_SubLayer):
         """Compute the newest token of each hypothesis, over what that hypothesis has written."""
         if not self._heads[0]:
             return self._post_norm(self._output.added(x, x))
-        heads = self._split_heads(self._pre_norm(x), cache.sources, cache.width)
+        width = len(x) // cache.sources  # 1 at the first step, where hypotheses are alike
+        heads = self._split_heads(self._pre_norm(x), cache.sources, width)
         keys, values = cache.write(layer, heads[1:])
-        output = passes.attend(heads[0], keys, values, cache.slot_bias)
+        bias = None if cache.slot_bias is None else cache.slot_bias[:, :, :width]
+        output = passes.attend(heads[0], keys, values, bias)
         return self._post_norm(self._output.added(_join_heads(output, x.shape), x))
 
     def _split_heads(self, x: Tensor, batch: int, length: int) -> Float[Tensor, "3 batch heads length d_head"]:

@@ -48,10 +48,11 @@ class FixedCache(BeamCache):
         self.slot_bias.index_copy_(3, self._newest, self._own.expand(self.sources, 1, -1, -1))
 
     def write(
-        self, layer: int, keys_and_values: Float[Tensor, "2 sources heads width d_head"]
+        self, layer: int, keys_and_values: Float[Tensor, "2 sources heads #width d_head"]
     ) -> tuple[Tensor, Tensor]:
         """Put in the newest tokens', and return all keys and all values of the layer, (B, H, room, d_head)."""
-        slots = self._slots[layer].index_copy_(2, self._newest, keys_and_values.transpose(2, 3))
+        newest = keys_and_values.transpose(2, 3).expand(-1, -1, self.width, -1, -1)
+        slots = self._slots[layer].index_copy_(2, self._newest, newest)
         keys, values = slots.transpose(2, 3).unbind(0)
         return keys, values
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from jaxtyping import Float
 from msgspec import Struct
 from torch import Tensor
 from torch.nn.functional import pad
@@ -49,16 +50,10 @@ def import_marian(folder: Path, out: Path) -> Run:
     `out` must be new or empty. RunError says what is missing, damaged or unlike our model; DataError, what is wrong
     with a vocabulary.
     """
-    config = _read_config(folder)
+    config = read_marian_config(folder)
     if not (folder / WEIGHTS).exists():
         raise _no_weights(folder)
-    source_vocabulary = read_vocabulary(folder / "vocab.json")
-    shared = config.share_encoder_decoder_embeddings
-    target_vocabulary = source_vocabulary if shared else read_vocabulary(folder / "target_vocab.json")
-    source, target = (
-        _tokenizer(folder / f"{side}.spm", vocabulary)
-        for side, vocabulary in (("source", source_vocabulary), ("target", target_vocabulary))
-    )
+    source, target = read_marian_tokenizers(folder, shared=config.share_encoder_decoder_embeddings)
     weights = WeightFile(folder / WEIGHTS)
     model_config = _model_config(config, folder, weights)
     check_memory(model_config, f"{folder} needs a larger machine")
@@ -86,22 +81,11 @@ def export_marian(run: Run, out: Path) -> None:
     for setting in ("norm_first", "final_norm"):
         if getattr(config, setting):
             raise RunError(f"this run's model has {setting}, which the Marian layout lacks: it can't be exported")
-    size = max(config.source_vocab_size, config.target_vocab_size)
-    source, target = (
-        _vocabulary(tokenizer, size, side)
-        for tokenizer, side in ((run.source_tokenizer, "source"), (run.target_tokenizer, "target"))
-    )
-    if config.shared_vocab and source != target:
-        raise RunError("this run's source and target share embeddings but not their vocabulary: it can't be exported")
+    size, vocabularies = marian_size(config), marian_vocabularies(run)
     with new_folder(out) as made:
         write_tensors(made / WEIGHTS, _theirs(model, size), {"format": "pt"})
-        write_json(made / "vocab.json", source)
-        if not config.shared_vocab:
-            write_json(made / "target_vocab.json", target)
-        for tokenizer, side in ((run.source_tokenizer, "source"), (run.target_tokenizer, "target")):
-            tokenizer.save(made / side)
-            (made / f"{side}.vocab.json").unlink(missing_ok=True)  # the layout has its own
-        write_json(made / CONFIG, _their_config(config, size))
+        write_marian_files(run, vocabularies, made)
+        write_json(made / CONFIG, marian_config(config))
         write_json(
             made / "tokenizer_config.json",
             {
@@ -112,18 +96,46 @@ def export_marian(run: Run, out: Path) -> None:
                 "target_lang": None,
             },
         )
-        write_json(
-            made / "generation_config.json",
-            {
-                "bad_words_ids": [[size - 1]],
-                "decoder_start_token_id": size - 1,
-                "eos_token_id": EOS,
-                "forced_eos_token_id": EOS,
-                "max_length": 512,
-                "num_beams": 5,
-                "pad_token_id": size - 1,
-            },
-        )
+
+
+def marian_size(config: ModelConfig) -> int:
+    """Return how many ids both vocabularies have in the Marian layout, where the last one is padding."""
+    return max(config.source_vocab_size, config.target_vocab_size)
+
+
+def marian_vocabularies(run: Run) -> dict[str, dict[str, int]]:
+    """Return the vocabularies of the Marian layout by their files' names; RunError says what it can't hold."""
+    config = run.model.config
+    size = marian_size(config)
+    source, target = (
+        _vocabulary(tokenizer, size, side)
+        for tokenizer, side in ((run.source_tokenizer, "source"), (run.target_tokenizer, "target"))
+    )
+    if config.shared_vocab and source != target:
+        raise RunError("this run's source and target share embeddings but not their vocabulary: it can't be exported")
+    return {"vocab.json": source} if config.shared_vocab else {"vocab.json": source, "target_vocab.json": target}
+
+
+def write_marian_files(run: Run, vocabularies: Mapping[str, Mapping[str, int]], made: Path) -> None:
+    """Write the sentencepiece models, the vocabularies and generation_config.json of the Marian layout."""
+    size = marian_size(run.model.config)
+    for name, vocabulary in vocabularies.items():
+        write_json(made / name, vocabulary)
+    for tokenizer, side in ((run.source_tokenizer, "source"), (run.target_tokenizer, "target")):
+        tokenizer.save(made / side)
+        (made / f"{side}.vocab.json").unlink(missing_ok=True)  # the layout has its own
+    write_json(
+        made / "generation_config.json",
+        {
+            "bad_words_ids": [[size - 1]],
+            "decoder_start_token_id": size - 1,
+            "eos_token_id": EOS,
+            "forced_eos_token_id": EOS,
+            "max_length": 512,
+            "num_beams": 5,
+            "pad_token_id": size - 1,
+        },
+    )
 
 
 class _Kind(Struct, frozen=True):
@@ -133,7 +145,7 @@ class _Kind(Struct, frozen=True):
     format: Any = None
 
 
-class _MarianConfig(Struct, frozen=True, kw_only=True):
+class MarianConfig(Struct, frozen=True, kw_only=True):
     """The fields of Marian's config.json that a model depends on, with transformers' defaults."""
 
     vocab_size: Natural
@@ -160,7 +172,8 @@ class _MarianConfig(Struct, frozen=True, kw_only=True):
     decoder_start_token_id: Natural | None = None
 
 
-def _read_config(folder: Path) -> _MarianConfig:
+def read_marian_config(folder: Path) -> MarianConfig:
+    """Read the config.json of a Marian model; RunError where there is none."""
     if not folder.is_dir():
         raise RunError(f"{folder}: no such folder")
     path = folder / CONFIG
@@ -176,7 +189,7 @@ def _read_config(folder: Path) -> _MarianConfig:
         what = "a glassformer run folder, which needs no import" if is_ours else shown(kind.model_type)
         raise RunError(f"{path} must be of model_type 'marian', got {what}: only Marian models (OPUS-MT) are read")
     try:
-        return decode_json(data, _MarianConfig)
+        return decode_json(data, MarianConfig)
     except ValueError as error:
         raise RunError(f"{path} is damaged: {error}") from None
 
@@ -188,7 +201,22 @@ def _no_weights(folder: Path) -> RunError:
             'trust it, convert it once: python -c "from transformers import MarianMTModel as M; '
             f"M.from_pretrained('{folder}').save_pretrained('{folder}')\""
         )
+    if any(folder.glob("*.onnx")) or any(folder.glob("onnx/*.onnx")):
+        return RunError(
+            f"{folder} has its weights in ONNX graphs, which aren't read: those of other programs don't say which "
+            f"weight is which. Give the folder with {WEIGHTS} that they were exported from"
+        )
     return RunError(f"{folder} has no {WEIGHTS}: download it again, complete")
+
+
+def read_marian_tokenizers(folder: Path, *, shared: bool) -> tuple[VocabularyTokenizer, VocabularyTokenizer]:
+    """Read the tokenizers of source and target, which may share a vocabulary; RunError or DataError if they can't be.
+
+    Ids are those of the folder's vocabularies.
+    """
+    source = read_vocabulary(folder / "vocab.json")
+    target = source if shared else read_vocabulary(folder / "target_vocab.json")
+    return _tokenizer(folder / "source.spm", source), _tokenizer(folder / "target.spm", target)
 
 
 def _tokenizer(path: Path, vocabulary: Mapping[str, int]) -> VocabularyTokenizer:
@@ -200,7 +228,7 @@ def _tokenizer(path: Path, vocabulary: Mapping[str, int]) -> VocabularyTokenizer
         raise RunError(f"{path.parent}: {error}") from None
 
 
-def _model_config(config: _MarianConfig, folder: Path, weights: Mapping[str, Tensor]) -> ModelConfig:
+def _model_config(config: MarianConfig, folder: Path, weights: Mapping[str, Tensor]) -> ModelConfig:
     """Return our settings for theirs; RunError for what our model lacks."""
     path, size, shared = folder / CONFIG, config.vocab_size, config.share_encoder_decoder_embeddings
     target_size = size if shared else config.decoder_vocab_size or size
@@ -314,26 +342,17 @@ def _theirs(model: Transformer, size: int) -> dict[str, Tensor]:
     """Return our weights under their names, the vocabularies filled up to `size`."""
     config, ours = model.config, model.state_dict()
 
-    def filled(embedding: Tensor) -> Tensor:
-        missing = embedding.new_zeros(size - len(embedding), embedding.shape[1])
-        return torch.cat([embedding[:-1], missing, embedding[-1:]])
-
-    bias = torch.zeros(1, size)
-    if model.output_bias is not None:
-        bias[0, : config.target_pad] = model.output_bias.detach()
-    bias[0, config.target_pad :] = _NEVER  # so that theirs, normalised over all of these, are our probabilities
-    theirs = {"final_logits_bias": bias}
-    target = filled(ours["target_embedding.weight"])
+    theirs = {"final_logits_bias": logits_bias(model)[None]}
+    target = filled_up(ours["target_embedding.weight"], size)
     if config.shared_vocab:
         theirs["model.shared.weight"] = target
     else:
         theirs[_TARGET_EMBEDDING] = target
-        theirs[_SOURCE_EMBEDDING] = filled(ours["source_embedding.weight"])
+        theirs[_SOURCE_EMBEDDING] = filled_up(ours["source_embedding.weight"], size)
     if not config.tied_output:
         if config.shared_vocab:  # untied, their model has three copies
             theirs |= {_SOURCE_EMBEDDING: target.clone(), _TARGET_EMBEDDING: target.clone()}
-        output = ours["output.weight"]
-        theirs["lm_head.weight"] = torch.cat([output, output.new_zeros(size - len(output), output.shape[1])])
+        theirs["lm_head.weight"] = pad(ours["output.weight"], (0, 0, 0, size - config.target_pad))
     for our, their in _parts(config):
         for kind in ("weight", "bias"):
             if our.endswith("attention"):
@@ -349,7 +368,22 @@ def _theirs(model: Transformer, size: int) -> dict[str, Tensor]:
     return theirs
 
 
-def _their_config(config: ModelConfig, size: int) -> dict[str, Any]:
+def filled_up(embedding: Float[Tensor, "ids d_model"], size: int) -> Float[Tensor, "{size} d_model"]:
+    """Return an embedding matrix with zeros for the ids that fill a vocabulary up; padding stays the last."""
+    return torch.cat([pad(embedding[:-1], (0, 0, 0, size - len(embedding))), embedding[-1:]])
+
+
+def logits_bias(model: Transformer) -> Float[Tensor, " ids"]:
+    """Return what the Marian layout adds to logits, so that its probabilities of all ids are our model's."""
+    config = model.config
+    bias = torch.full((marian_size(config),), _NEVER)
+    bias[: config.target_pad] = 0.0 if model.output_bias is None else model.output_bias.detach()
+    return bias
+
+
+def marian_config(config: ModelConfig) -> dict[str, Any]:
+    """Return the config.json of the Marian layout."""
+    size = marian_size(config)
     return {
         "architectures": ["MarianMTModel"],
         "model_type": "marian",

@@ -9,6 +9,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import HTMLResponse, JSONResponse
 from starlette.exceptions import HTTPException
 
+from glassformer.data.processes import count_cores
 from glassformer.serve import jobs, libretranslate, translating
 from glassformer.serve.config import ServeConfig
 from glassformer.serve.guard.guard import Guard
@@ -28,6 +29,8 @@ ABOUT = "Translates with runs of glassformer, and shows where they looked. Each 
 CODES = {400: "invalid", 404: "not_found", 405: "wrong_method", 413: "too_large"}
 """The code of an error that has a status alone."""
 SENTENCES = {404: "there is no such route", 405: "the route doesn't take this method"}
+CPU_WORKERS = 2
+"""Most workers of a run that is computed on a CPU, where nobody says how many."""
 
 
 class Server:
@@ -60,11 +63,13 @@ class Server:
 
     def _pool(self, run: ServedRun) -> Pool:
         config, meters = self.config, self.meters
+        workers = config.workers or min(CPU_WORKERS, count_cores())
         settings = Settings(
             run=str(run.folder.resolve()),
             device=config.device,
             precision=config.precision,
             threads=config.threads,
+            workers=workers,
             gather_seconds=config.gather_ms / 1000,
             batch_tokens=config.batch_tokens,
             max_source_tokens=config.max_source_tokens,
@@ -72,7 +77,7 @@ class Server:
         )
         return Pool(
             settings,
-            config.workers,
+            or_one=config.workers is None,
             queue=config.max_queue,
             measured=lambda batch: meters.translated(run.name, batch),
             lost=lambda: meters.lost(run.name),

@@ -31,8 +31,9 @@ class ServeConfig:
     """The address to listen on. One that other machines can reach needs --keys."""
     port: Port = 8000
     """The port to listen on; 0 takes a free one."""
-    workers: Copies = 1
-    """The number of processes for each run, each with a copy of its model. One uses all cores."""
+    workers: Copies | None = None
+    """The number of processes for each run, each with a copy of its model. Without it there are two on a CPU that has
+    several cores, and one elsewhere."""
     languages: Annotated[tuple[str, ...], Flag("RUN=SOURCE-TARGET")] = ()
     """The codes of a run's languages, such as runs/news=en-de, in place of those that it was trained with. Codes that
     have a hyphen of their own are joined by a colon: runs/news=en:pt-BR."""
@@ -41,7 +42,7 @@ class ServeConfig:
     precision: Annotated[str, Flag("TYPE")] = "auto"
     """float32, bfloat16, float16, int8, or auto: what is fastest here (int8 on recent CPUs)."""
     threads: Threads | None = None
-    """The number of CPU threads of each process. Without it torch chooses."""
+    """The number of CPU threads of each process. Without it the processes of a run share out the cores."""
 
     keys: Path | None = None
     """The file of API keys. With it all requests but those to /health/live need a key. People sign in at / with

@@ -11,8 +11,9 @@ from pydantic import ValidationError
 from glassformer.alignment.links import Link
 from glassformer.markup.place import place_tags
 from glassformer.markup.segments import Document, Segment
+from glassformer.run.languages import name_of
 from glassformer.serve.guard.visits import Visit
-from glassformer.serve.languages import ServedRun, name_of
+from glassformer.serve.languages import ServedRun
 from glassformer.serve.schemas import (
     Closed,
     DetectedLanguage,

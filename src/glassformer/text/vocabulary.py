@@ -21,7 +21,7 @@ class VocabularyTokenizer(Tokenizer):
     suffix = ".spm"
 
     def __init__(self, proto: bytes, vocabulary: Mapping[str, int]) -> None:
-        self._proto = proto
+        self.proto = proto
         self._processor = read_sentencepiece(proto)
         self._ids = dict(vocabulary)
         self.vocab_size = len(self._ids)
@@ -42,7 +42,8 @@ class VocabularyTokenizer(Tokenizer):
         Raises DataError for the code of a language that the model doesn't know.
         """
         split = [self._split_code(line) for line in lines]
-        encoded = self._processor.encode([text for _, text in split], out_type=str)
+        # The cores are shared out elsewhere, and a line alone would wait for threads to start.
+        encoded = self._processor.encode([text for _, text in split], out_type=str, num_threads=1)
         return [
             [*code, *(self._ids.get(piece, UNK) for piece in pieces)]
             for (code, _), pieces in zip(split, encoded, strict=True)
@@ -81,7 +82,7 @@ class VocabularyTokenizer(Tokenizer):
 
     def save(self, stem: Path) -> Path:
         path = stem.with_suffix(self.suffix)
-        path.write_bytes(self._proto)
+        path.write_bytes(self.proto)
         write_json(stem.with_suffix(VOCABULARY), self._ids)
         return path
 

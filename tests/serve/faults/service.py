@@ -60,8 +60,9 @@ class Served:
 @contextmanager
 def served(run: Path, *flags: str) -> Iterator[Served]:
     """Start `glassformer serve`, and wait until it is ready; kill what is left of it in the end."""
-    command = [sys.executable, "-W", "ignore", "-m", "glassformer", "serve", str(run), "--port", "0", "--threads", "1"]
-    command += ["--precision", "float32", "--share-batches", "--max-chars-per-minute", "0", "--max-length", str(LENGTH)]
+    command = [sys.executable, "-W", "ignore", "-m", "glassformer", "serve", str(run), "--port", "0"]
+    command += ["--workers", "1", "--threads", "1", "--precision", "float32", "--share-batches"]
+    command += ["--max-chars-per-minute", "0", "--max-length", str(LENGTH)]
     process = subprocess.Popen([*command, *flags], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     assert process.stdout is not None
     assert process.stderr is not None

@@ -34,7 +34,7 @@ from glassformer.serve.workers.messages import (
 )
 from glassformer.serve.workers.worker import Worker, is_exact
 
-SETTINGS = messages.Settings("", "cpu", "float32", 1, 0.02, 400, 64, True)
+SETTINGS = messages.Settings("", "cpu", "float32", 1, 1, 0.02, 400, 64, True)
 LINES = ["the cat sat on the mat", "a dog", "", "on a log", "the dog and a cat sat on a log", "cat"]
 pytestmark = pytest.mark.usefixtures("unchecked")
 
@@ -136,6 +136,26 @@ def test_requests_that_come_together_share_a_batch(desk):
     assert len(batches) <= 2, "long and short lines"
     assert batches[0].seconds > 0
     assert batches[0].target_tokens > 0
+
+
+def test_a_request_that_was_left_over_waits_for_those_whose_batch_was_just_answered(run, desk):
+    translator = Translator.load(run, "cpu", "float32")
+    at_work, step_best, goes_on = desk(translator, gather_seconds=0.05), translator.engine.step_best, threading.Event()
+
+    def held(*arguments: Any) -> Any:
+        assert goes_on.wait(30)
+        return step_best(*arguments)
+
+    translator.engine.step_best = held
+    at_work.worker.receive(translate(1, ["a dog"], beam=2))
+    time.sleep(0.3)  # its batch is under way
+    at_work.worker.receive(translate(2, ["a dog"], beam=2))
+    time.sleep(0.2)  # longer than a batch waits
+    goes_on.set()
+    at_work.last(1)
+    at_work.worker.receive(translate(3, ["a dog"], beam=2))
+    assert at_work.texts(2) == at_work.texts(3) == at_work.texts(1)
+    assert [message.requests for message in at_work.sent if isinstance(message, Measured)] == [1, 2]
 
 
 def test_an_answer_fits_its_schema_and_says_what_the_translator_says(run, desk):

@@ -104,10 +104,20 @@ def _multiply(
     return types.void(n, codes, scales, n, panels, n, starts, factors, biases, n, out, n, n), _lower
 
 
+@intrinsic
+@no_type_check
+def _multiply_add(
+    typingctx, count, codes, scales, row, panels, quads, starts, factors, biases, column, out, out_at, out_row, to
+):
+    """Set out to what `_multiply` does, plus `to`, which is laid out as `out` is."""
+    n = types.intp
+    return types.void(n, codes, scales, n, panels, n, starts, factors, biases, n, out, n, n, to), _lower
+
+
 def _lower(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-    count, _, _, row, _, quads, _, _, _, column, _, out_at, out_row = args
+    count, _, _, row, _, quads, _, _, _, column, _, out_at, out_row, *to = args
     width = builder.mul(quads, constant(QUAD))
-    codes, scale, panel, start, factor, bias, out = (
+    codes, scale, panel, start, factor, bias, out, *addend = (
         builder.gep(context.make_array(signature.args[n])(context, builder, args[n]).data, [place])
         for n, place in (
             (1, builder.mul(row, width)),
@@ -117,6 +127,7 @@ def _lower(context: Any, builder: Any, signature: Any, args: Any) -> Any:
             (7, column),
             (8, column),
             (10, out_at),
+            *((13, out_at) for _ in to),
         )
     )
     multiply_and_add = cgutils.get_or_insert_function(
@@ -151,7 +162,10 @@ def _lower(context: Any, builder: Any, signature: Any, args: Any) -> Any:
             number = builder.fmul(builder.sitofp(total, _FLOATS), _load(builder, factor, vector * LANES, _FLOATS))
             number = builder.fmul(number, repeat(builder, _load(builder, scale, r, ir.FloatType())))
             number = builder.fadd(number, _load(builder, bias, vector * LANES, _FLOATS))
-            place = builder.gep(out, [builder.add(builder.mul(out_row, constant(r)), constant(vector * LANES))])
+            at = builder.add(builder.mul(out_row, constant(r)), constant(vector * LANES))
+            for start_of_addend in addend:
+                number = builder.fadd(number, load(builder, builder.gep(start_of_addend, [at]), _FLOATS))
+            place = builder.gep(out, [at])
             builder.store(number, builder.bitcast(place, _FLOATS.as_pointer())).align = 4
         builder.branch(done)
 
@@ -203,7 +217,7 @@ def _compile(version: int) -> tuple[KeptByTypes, KeptByTypes]:
         codes, scales = np.empty((ROWS_AT_ONCE, quads * QUAD), np.uint8), np.empty(ROWS_AT_ONCE, np.float32)
         codes[:, width:] = ZERO
         edge = np.empty((ROWS, COLUMNS), np.float32)
-        c, p, o, e = codes.reshape(-1), panels.reshape(-1), out.reshape(-1), edge.reshape(-1)
+        c, p, o, e, t = codes.reshape(-1), panels.reshape(-1), out.reshape(-1), edge.reshape(-1), to.reshape(-1)
         for block in range(0, rows, ROWS_AT_ONCE):
             rest = min(ROWS_AT_ONCE, rows - block)
             for r in range(rest):
@@ -212,12 +226,15 @@ def _compile(version: int) -> tuple[KeptByTypes, KeptByTypes]:
                 last = min(first + COLUMNS, columns)
                 for r in range(0, rest, ROWS):
                     n, at = min(ROWS, rest - r), block + r
-                    if last - first == COLUMNS:
-                        place = at * columns + first
-                        _multiply(n, c, scales, r, p, quads, starts, factors, biases, first, o, place, columns)
-                    else:
+                    place = at * columns + first
+                    if last - first < COLUMNS:
                         _multiply(n, c, scales, r, p, quads, starts, factors, biases, first, e, 0, COLUMNS)
                         out[at : at + n, first:] = edge[:n, : columns - first]
+                    elif kind == ADD:
+                        _multiply_add(n, c, scales, r, p, quads, starts, factors, biases, first, o, place, columns, t)
+                        continue
+                    else:
+                        _multiply(n, c, scales, r, p, quads, starts, factors, biases, first, o, place, columns)
                     if kind != PLAIN:
                         for i in range(at, at + n):
                             _finish(kind, out[i, first:last], to[i, first:last])

@@ -18,6 +18,9 @@ class Settings(Struct, frozen=True):
     device: str
     precision: str
     threads: int | None
+    """CPU threads of each worker; None shares out torch's choice among the workers of a run that computes on a CPU."""
+    workers: int
+    """How many workers the run has, or may have on a CPU."""
     gather_seconds: float
     """How long a batch waits for a further request, after each that came."""
     batch_tokens: int
@@ -94,6 +97,8 @@ class Cancel(Struct, frozen=True, tag=True):
 class Ready(Struct, frozen=True, tag=True):
     """The model is loaded, and has translated something."""
 
+    device: str
+    """The kind of device: cpu, cuda or mps."""
     precision: str
     parameters: int
     shares: bool

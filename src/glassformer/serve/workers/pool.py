@@ -25,7 +25,7 @@ from glassformer.serve.workers.messages import (
     Settings,
 )
 
-PROGRAM = ("-P", "-m", "glassformer.serve.workers.worker")
+PROGRAM = ("-P", "-m", "glassformer.serve.workers.process")
 """What Python runs as a worker."""
 GRACE = 30.0
 """Seconds after its time is up by which a worker must have given up a request. Then it hangs, and is replaced."""
@@ -40,24 +40,32 @@ class Pool:
     def __init__(
         self,
         settings: Settings,
-        workers: int,
         *,
         queue: int,
+        or_one: bool = False,
         measured: Callable[[Measured], None] = lambda batch: None,
         lost: Callable[[], None] = lambda: None,
     ) -> None:
-        """Plan so many workers; at most `queue` requests wait or are worked on at a time."""
+        """Plan the workers; at most `queue` requests wait or are worked on at a time.
+
+        With `or_one` a run that isn't computed on a CPU has one worker.
+        """
         self.settings = settings
         self._queue = queue
         self._measured = measured
         self._lost = lost
         self._numbers = count(1)
-        self._workers = [_Worker(self) for _ in range(workers)]
+        self._or_one = or_one
+        self._workers = [_Worker(self) for _ in range(settings.workers)]
         self._keepers: list[asyncio.Task[None]] = []
 
     async def start(self) -> None:
         """Start the workers and wait until each is ready; GlassformerError says why one can't be."""
-        await asyncio.gather(*(worker.start() for worker in self._workers))
+        first, *others = self._workers
+        device = (await first.start()).device
+        if self._or_one and device != "cpu":
+            self._workers, others = [first], []
+        await asyncio.gather(*(worker.start() for worker in others))
         self._keepers = [asyncio.create_task(self._keep(worker)) for worker in self._workers]
 
     async def stop(self) -> None:
@@ -156,7 +164,7 @@ class _Worker:
         """The process's id."""
         return self._process.pid if self._process else None
 
-    async def start(self) -> None:
+    async def start(self) -> Ready:
         """Start the process and wait until it is ready; GlassformerError says why it can't be."""
         path = os.pathsep.join(part for part in sys.path if part)
         self._process = await asyncio.create_subprocess_exec(
@@ -179,6 +187,7 @@ class _Worker:
             )
         self._reader = asyncio.create_task(self._listen())
         self.ready = message
+        return message
 
     async def stop(self) -> None:
         """End the process."""

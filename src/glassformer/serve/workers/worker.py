@@ -1,29 +1,17 @@
-"""A worker: a process that owns a model, and batches for it.
+"""A worker: it owns a model, and batches for it.
 
-`python -m glassformer.serve.workers.worker` reads messages from its standard input and writes its own to what was its
-standard output. One thread reads. The others compute, each a batch or a step at a time, and share out torch's threads
-as `glassformer.generation.batches` does. It ends where its input ends, so that none stays without a server. It takes no
-notice of signals that a terminal or a service manager sends to all processes.
+Its threads compute, each a batch or a step at a time, and share out torch's threads as
+`glassformer.generation.batches` does. `process` is the program that runs one.
 """
 
-import os
-import signal
-import sys
 import threading
 import time
-import traceback
-import warnings
 from collections.abc import Callable, Generator, Iterator, Sequence
 from functools import partial
-from pathlib import Path
-from types import TracebackType
-from typing import BinaryIO
 
 import torch
 from msgspec import Struct
 
-from glassformer.data.processes import end_with_parent
-from glassformer.device import use_threads
 from glassformer.errors import ArgumentError, ConfigError, DataError, GlassformerError
 from glassformer.generation.batches import MOST_WORKERS, batch_limits, search_batch
 from glassformer.generation.config import SearchConfig
@@ -38,13 +26,16 @@ from glassformer.serve.workers.batching import Line, Lines, Steps, Task, Turns
 from glassformer.serve.workers.messages import Facts, Failure
 from glassformer.serve.workers.tagged import has_marks, tagged_rows
 from glassformer.text.tokenizer import EOS
-from glassformer.transformer.model import count_parameters
 
 SLICE = 0.05
 """Seconds that a task which goes step by step may compute before it is another's turn."""
 MOST_WAITS = 5
-"""A batch waits for further requests at most so many times `gather_seconds`."""
-CANARY = SearchConfig(beam=2, max_length=8)
+"""A batch waits for further requests at most so many times `gather_seconds`, or longer after one that took long."""
+WAITED_SHARE, LONGEST_WAIT = 1 / 25, 0.1
+"""It may wait this share of the time that the batch before it took, and never longer than these seconds.
+
+That batch's clients ask again one after the other, and thirty of them need longer than a few waits.
+"""
 
 Send = Callable[[Struct], None]
 
@@ -60,6 +51,7 @@ class Worker:
         self._turns = Turns(self._limits, shares=settings.share_batches or is_exact(translator))
         self._changed = threading.Condition()
         self._idle = 0
+        self._batch_seconds = 0.0  # of the last batch
         heads = translator.folder / HEADS if translator.folder else None
         self._heads: list[Head] = read_heads(heads) if heads and heads.exists() else []
 
@@ -267,23 +259,24 @@ class Worker:
     def _compute(self, threads: int) -> None:
         """Work on what waits, a batch or a slice of steps at a time, with so many of torch's threads."""
         torch.set_num_threads(threads)
+        answered = 0.0
         while True:
-            work = self._next()
+            work = self._next(answered)
             if isinstance(work, Steps):
                 self._advance(work)
+                answered = 0.0
             elif work:
                 self._search(work)
+                answered = time.monotonic()
 
-    def _next(self) -> list[Line] | Steps | None:
-        """Wait for something to do, and return it."""
+    def _next(self, answered: float) -> list[Line] | Steps | None:
+        """Wait for something to do, and return it; the thread's batch was answered at this time, 0 if it had none."""
         with self._changed:
             self._idle += 1
             while not self._turns:
                 self._changed.wait()
-            gather = self._settings.gather_seconds
             while self._turns.may_grow(self._idle):
-                now, until = time.monotonic(), self._turns.last + gather
-                until = min(until, self._turns.first + MOST_WAITS * gather)
+                now, until = time.monotonic(), self._gathers_until(answered)
                 if now >= until:
                     break
                 self._changed.wait(until - now)
@@ -292,6 +285,20 @@ class Worker:
             work = self._turns.take(self._idle)
             self._idle -= 1
             return work
+
+    def _gathers_until(self, answered: float) -> float:
+        """Return until when the next batch waits for further requests.
+
+        Those whose batch was just answered may ask again. A few requests that have waited for long must not become a
+        small batch meanwhile, which would take a quarter of a large one's time.
+        """
+        gather, turns = self._settings.gather_seconds, self._turns
+        if not gather:
+            return 0.0
+        most = max(MOST_WAITS * gather, min(WAITED_SHARE * self._batch_seconds, LONGEST_WAIT))
+        if turns.last <= answered:
+            return answered + most
+        return min(turns.last + gather, max(turns.first, answered) + most)
 
     def _search(self, batch: Sequence[Line]) -> None:
         config, began = batch[0].task.config, time.monotonic()
@@ -310,6 +317,7 @@ class Worker:
                 self._refuse(task, "failed", str(error))
             return
         now = time.monotonic()
+        self._batch_seconds = now - began
         self._send(
             messages.Measured(
                 lines=len(batch),
@@ -376,76 +384,3 @@ def _at_once(act: Callable[[], None]) -> Iterator[None]:
     """Do something in one step."""
     act()
     yield
-
-
-def sing(translator: Translator) -> None:
-    """Translate something, as the canary of the coal mine: what can't be done is said before anybody asks for it."""
-    tokenizer = translator.source_tokenizer
-    (text,) = tokenizer.decode([[i for i in (2, 3, 4) if i < tokenizer.pad]])
-    translator.translate([text or "a"], CANARY)
-
-
-def load(settings: messages.Settings) -> Translator:
-    """Load the run."""
-    use_threads(settings.threads)
-    return Translator.load(Path(settings.run), settings.device, settings.precision)
-
-
-def _end_of_thread(failed: threading.ExceptHookArgs) -> None:
-    """End the process as `end_without_text` does, after an error in a thread."""
-    end_without_text(failed.exc_type, failed.exc_value, failed.exc_traceback)
-
-
-def end_without_text(kind: type[BaseException], error: BaseException | None, trace: TracebackType | None) -> None:
-    """Print where an error came, without its message, which may hold text, and end the process at once."""
-    print(f"glassformer: a worker failed with {kind.__name__}:", file=sys.stderr)
-    print("".join(traceback.format_tb(trace)), end="", file=sys.stderr, flush=True)
-    os._exit(1)
-
-
-def _writer(stream: BinaryIO) -> Send:
-    """Return a function that writes a message to the stream; several threads may call it."""
-    lock = threading.Lock()
-
-    def send(message: Struct) -> None:
-        data = messages.frame(message)
-        with lock:
-            stream.write(data)
-            stream.flush()
-
-    return send
-
-
-def main() -> None:
-    """Be a worker until the input ends."""
-    end_with_parent()
-    for name in ("SIGINT", "SIGTERM", "SIGHUP"):
-        if hasattr(signal, name):
-            signal.signal(getattr(signal, name), signal.SIG_IGN)
-    warnings.simplefilter("ignore")  # a warning may hold text
-    sys.excepthook = end_without_text
-    threading.excepthook = _end_of_thread
-    coming, going = sys.stdin.buffer, os.fdopen(os.dup(sys.stdout.fileno()), "wb")
-    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # what a library prints must not come between the frames
-    send = _writer(going)
-    content = messages.read_content(coming)
-    if content is None:
-        return
-    settings = messages.settings.decode(content)
-    try:
-        translator = load(settings)
-        sing(translator)
-    except (GlassformerError, ImportError, OSError) as error:
-        send(messages.Broken(str(error)))
-        return
-    worker = Worker(translator, settings, send)
-    worker.start()
-    shares = settings.share_batches or is_exact(translator)
-    send(messages.Ready(str(translator.precision), count_parameters(translator.engine.config), shares))
-    while (content := messages.read_content(coming)) is not None:
-        worker.receive(messages.to_worker.decode(content))
-    os._exit(0)  # the threads that compute are not waited for
-
-
-if __name__ == "__main__":
-    main()

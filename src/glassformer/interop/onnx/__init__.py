@@ -1,0 +1,1 @@
+"""Runs written as ONNX graphs, in the layout that transformers.js and optimum read, and translated with onnxruntime."""
