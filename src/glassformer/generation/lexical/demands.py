@@ -78,6 +78,8 @@ class Options(NamedTuple):
 
     tokens: Int[Tensor, " options"]
     demands: Int[Tensor, " options"]
+    extra: Int[Tensor, " options"]
+    """How many tokens more than the shortest form of the demand it takes."""
 
 
 class Demands:
@@ -129,13 +131,15 @@ class Demands:
 
     def options(self, state: State) -> Options:
         """Return the tokens that begin an unmet demand, or go on with one; only these if the search has forced one."""
-        going_on = [(left[0], n) for n, left in state.begun if not state.is_forcing or state.forced >> n & 1]
         if state.is_forcing:
-            return _options(going_on)
+            return _options([(left[0], n, 0) for n, left in state.begun if state.forced >> n & 1])
+        going_on = [(left[0], n, len(left) - self._shortest[n]) for n, left in state.begun]
         key = self._free(state), _context(state.text)
         if key not in self._options:
             starts = self._starting(key[0], state.text)
-            self._options[key] = _options([(token, n) for token, begun in starts.items() for n, _ in begun])
+            self._options[key] = _options(
+                [(token, n, 1 + len(left) - self._shortest[n]) for token, begun in starts.items() for n, left in begun]
+            )
         options = self._options[key]
         if not going_on:
             return options
@@ -237,6 +241,5 @@ def bits(number: int) -> list[int]:
     return [n for n in range(number.bit_length()) if number >> n & 1]
 
 
-def _options(pairs: Sequence[tuple[int, int]]) -> Options:
-    tokens, demands = zip(*pairs, strict=True) if pairs else ((), ())
-    return Options(torch.tensor(tokens, dtype=torch.long), torch.tensor(demands, dtype=torch.long))
+def _options(rows: Sequence[tuple[int, int, int]]) -> Options:
+    return Options(*(torch.tensor([row[column] for row in rows], dtype=torch.long) for column in range(3)))

@@ -65,6 +65,8 @@ class _Required(NamedTuple):
     rows: Int[Tensor, " options"]
     tokens: Int[Tensor, " options"]
     demands: Int[Tensor, " options"]
+    extra: Int[Tensor, " options"]
+    """How many tokens more than the shortest form it takes, less how many there is room for."""
 
 
 @inferring
@@ -182,7 +184,9 @@ class _Search:
         astray = ASTRAY * (1 - attention @ self._positions / ATTENDED).clamp(min=0.0)
         behind = totals - (late * self._late()).sum(2)
         begins = torch.tensor(self._begins(required), dtype=behind.dtype)
-        ranks = behind.flatten()[required.rows] + gained.clamp(min=LEAST_FORCED)
+        ranks = behind.flatten()[required.rows] + gained.clamp(min=LEAST_FORCED).masked_fill(
+            gained == -torch.inf, -torch.inf
+        )
         ranks += begins * (late - astray).flatten(0, 1)[required.rows, required.demands]
         self._astray = astray.tolist()
         likely, index = (totals[:, :, None] + best).flatten(1).topk(2 * width)
@@ -197,7 +201,7 @@ class _Search:
             chosen = ranks[begin:end].topk(min(2 * width, end - begin))
             offered = list[_Candidate]()
             for rank, i in zip(chosen.values.tolist(), chosen.indices.tolist(), strict=True):
-                row, token, demand = (int(column[begin + i]) for column in required)
+                row, token, demand = (int(column[begin + i]) for column in required[:3])
                 if rank > -torch.inf:
                     offered.append(_Candidate(rank, row % width, token, gained[begin + i].item(), demand))
             found.append(_ranked(own, offered, behind[at].tolist(), width))
@@ -217,7 +221,7 @@ class _Search:
         picked = required.tokens.where(required.tokens < self._engine.target_pad, torch.tensor(self._stand_in))
         gained = log_probs[required.rows.to(device), picked.to(device)].cpu()
         is_prefix = torch.tensor([self._length < self._prefixed[b] for b in self._sources])
-        return gained.masked_fill(is_prefix[required.rows // self._width], -torch.inf)
+        return gained.masked_fill(is_prefix[required.rows // self._width] | (required.extra > 0), -torch.inf)
 
     def _late(self) -> Float[Tensor, "sources width demands"]:
         """Return 1 for each demand that a hypothesis has neither met nor is forced to go on with, else 0."""
@@ -233,14 +237,19 @@ class _Search:
 
     def _required(self) -> _Required:
         """Return the tokens that begin or go on with demands."""
-        rows, tokens, demands = [], [], []
+        rows, tokens, demands, extra = [], [], [], []
         for at, b in enumerate(self._sources):
             for w, one in enumerate(self._open[at]):
                 options = self._demands[b].options(one.state)
                 rows.append(options.tokens.new_full((len(options.tokens),), at * self._width + w))
                 tokens.append(options.tokens)
                 demands.append(options.demands)
-        return _Required(torch.cat(rows), torch.cat(tokens), torch.cat(demands))
+                extra.append(options.extra - self._spare(b, one.state))
+        return _Required(torch.cat(rows), torch.cat(tokens), torch.cat(demands), torch.cat(extra))
+
+    def _spare(self, b: int, state: State) -> int:
+        """Return how many tokens there is room for beside `</s>` and the shortest forms of what is demanded."""
+        return self._limits[b] - self._length - 1 - self._demands[b].needed(state)
 
     def _forbid(self, log_probs: Tensor) -> None:
         """Set to -inf what may not follow: the search's own rules, and those of demands."""
@@ -253,9 +262,7 @@ class _Search:
                 row, state = at * self._width + w, one.state
                 if state.met == demands.all:
                     pass
-                elif not is_prefix and (
-                    state.is_forcing or self._limits[b] - self._length <= demands.needed(state) + 1
-                ):
+                elif not is_prefix and (state.is_forcing or self._spare(b, state) <= 0):
                     only_demands.append(row)
                 else:
                     unmet.append(row)
