@@ -20,9 +20,11 @@ if TYPE_CHECKING:
     from glassformer.capture.clip import qk_clip
     from glassformer.capture.watch import watch
     from glassformer.errors import GlassformerError
+    from glassformer.generation.attention import Translation
     from glassformer.generation.config import SearchConfig
     from glassformer.generation.files import translate_file
-    from glassformer.generation.translator import Translation, Translator
+    from glassformer.generation.lexical.glossary import Glossary
+    from glassformer.generation.translator import Translator
     from glassformer.insight.config import PruneConfig
     from glassformer.insight.prune import prune
     from glassformer.insight.speed import compare_speed
@@ -39,6 +41,7 @@ if TYPE_CHECKING:
 
 _HOME = {
     "GlassformerError": "errors",
+    "Glossary": "generation.lexical.glossary",
     "ModelConfig": "transformer.config",
     "MultiheadAttention": "attention.multihead",
     "Observation": "attention.observation",
@@ -50,7 +53,7 @@ _HOME = {
     "TrainConfig": "training.config",
     "TrainResult": "training.result",
     "Transformer": "transformer.model",
-    "Translation": "generation.translator",
+    "Translation": "generation.attention",
     "Translator": "generation.translator",
     "Want": "attention.want",
     "attend": "attention.attend",
@@ -76,6 +79,7 @@ _HOME = {
 __version__: str
 __all__ = [  # sorted; pinned by tests/test_public.py
     "GlassformerError",
+    "Glossary",
     "ModelConfig",
     "MultiheadAttention",
     "Observation",
