@@ -71,6 +71,8 @@ class State(NamedTuple):
     """Those that the search began, although likelier tokens were there."""
     is_forcing: bool = False
     """Whether one that was forced is still incomplete."""
+    is_over: bool = False
+    """Whether the text would have ended by itself: what follows is demanded."""
 
 
 class Options(NamedTuple):
@@ -111,7 +113,7 @@ class Demands:
         forced_ones = state.forced | (1 << forced if forced >= 0 else 0)
         if token >= self.first_put_in:
             met = state.met | 1 << token - self.first_put_in
-            return State(met, 0, (), state.text + STAND_IN, forced_ones)
+            return State(met, 0, (), state.text + STAND_IN, forced_ones, False, state.is_over)
         vocabulary = self.vocabulary
         piece = vocabulary.texts[token]
         met = state.met & ~state.loose if state.loose and vocabulary.continues_word[token] else state.met
@@ -127,7 +129,7 @@ class Demands:
         met |= found
         still = tuple((n, left) for n, left in begun if left and not met >> n & 1)
         is_forcing = any(forced_ones >> n & 1 for n, _ in still)
-        return State(met, loose & met, still, text[-self._longest_form - 32 :], forced_ones, is_forcing)
+        return State(met, loose & met, still, text[-self._longest_form - 32 :], forced_ones, is_forcing, state.is_over)
 
     def options(self, state: State) -> Options:
         """Return the tokens that begin an unmet demand, or go on with one; only these if the search has forced one."""

@@ -134,6 +134,7 @@ class _Search:
         self._inside = (source != engine.source_pad).cpu()
         self._masks: dict[int, Tensor] = {}
         last = f"decoder.{engine.config.decoder_layers - 1}.source_attention"
+        self._over = set[int]()  # the rows that would rather end, in this step
         self._astray: list[list[list[float]]] = []  # of each hypothesis and demand, in this step
         self._reads_source = engine.config.heads_of(last) > 0
 
@@ -179,7 +180,8 @@ class _Search:
         best, classes = best.cpu(), classes.tolist()
         if best.isnan().any():
             raise not_finite(self._engine)
-        best[[*only_demands, *(row for row, end in ends.items() if end >= best[row, 0].item())]] = -torch.inf
+        self._over = {row for row, end in ends.items() if end >= best[row, 0].item()}
+        best[[*only_demands, *self._over]] = -torch.inf
         best = best.view(-1, width, best.shape[1])
         totals = torch.tensor(
             [[one.judged for one in open_] + [-torch.inf] * (width - len(open_)) for open_ in self._open],
@@ -268,7 +270,7 @@ class _Search:
                 row, state = at * self._width + w, one.state
                 if state.met == demands.all:
                     pass
-                elif not is_prefix and (state.is_forcing or self._spare(b, state) <= 0):
+                elif not is_prefix and (state.is_forcing or state.is_over or self._spare(b, state) <= 0):
                     only_demands.append(row)
                 else:
                     unmet.append(row)
@@ -304,6 +306,8 @@ class _Search:
                     self._finish(at, _Open(last, total, judged, parent.state, 0), one.w)
                 continue
             state = demands.advance(parent.state, one.token, forced=one.forced)
+            if at * self._width + one.w in self._over:
+                state = state._replace(is_over=True)
             new = state.met & ~parent.state.met | state.forced & ~parent.state.forced
             judged -= sum(self._astray[at][one.w][n] for n in bits(new & ~parent.state.forced))
             extended.append(_Open(last, total, judged, state, one.w))
