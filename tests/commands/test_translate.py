@@ -242,3 +242,31 @@ def test_odd_lines_keep_their_neighbours_and_order(here, stdin, capfd, run_comma
     unknown, cut = err.splitlines()
     assert unknown == f"glassformer: warning: {UNKNOWN}語 ❤ zzz"
     assert cut.startswith("glassformer: warning: a source of 5,000 tokens is cut to its first 1,023: ")
+
+
+def test_terms_and_placeholders_come_from_flags_and_are_counted(here, capfd, run_command):
+    (here / "terms.tsv").write_text("a\tg f|e e\nx y\tg\n", encoding="utf-8")
+    (here / "keep.txt").write_text("c\n", encoding="utf-8")
+    (here / "in.txt").write_text("a b\n\nc {x}\nd\n", encoding="utf-8")
+    options = "--glossary terms.tsv --keep keep.txt --placeholders default --device cpu --beam 2 --max-length 13"
+    assert run_command(f"translate run --input in.txt --output out.txt {options}") == 0
+    assert capfd.readouterr().err.splitlines()[-1].startswith("2 terms (")
+    found = (here / "out.txt").read_text(encoding="utf-8").split("\n")
+    assert "g f" in found[0] or "e e" in found[0]
+    assert found[2].count("{x}") == 1
+    assert "c" in found[2].split()
+    assert run_command(f"translate run --input in.txt {options}") == 0
+    out, err = capfd.readouterr()
+    assert out.split("\n") == found
+    assert err.splitlines()[-1].endswith("forced) and 1 placeholders in 2 lines")
+    assert run_command(f"translate run d {options}") == 0
+    assert capfd.readouterr().err == "0 terms (0 forced) and 0 placeholders in 0 lines\n"
+
+
+def test_what_is_missing_is_named_with_its_line(here, capfd, run_command):
+    (here / "terms.tsv").write_text("a\tg f e d c b a\n", encoding="utf-8")
+    (here / "in.txt").write_text("b\na b\n", encoding="utf-8")
+    assert run_command("translate run --input in.txt --glossary terms.tsv --device cpu --max-length 5") == 0
+    err = capfd.readouterr().err
+    assert "warning: max_length leaves no room for 'g f e d c b a': raise it" in err
+    assert err.endswith("1 missing: line 2: g f e d c b a\n")

@@ -71,6 +71,8 @@ class State(NamedTuple):
     """Those that the search began, although likelier tokens were there."""
     is_forcing: bool = False
     """Whether one that was forced is still incomplete."""
+    is_over: bool = False
+    """Whether the text would have ended by itself: what follows is demanded."""
 
 
 class Options(NamedTuple):
@@ -78,6 +80,8 @@ class Options(NamedTuple):
 
     tokens: Int[Tensor, " options"]
     demands: Int[Tensor, " options"]
+    extra: Int[Tensor, " options"]
+    """How many tokens more than the shortest form of the demand it takes."""
 
 
 class Demands:
@@ -109,7 +113,7 @@ class Demands:
         forced_ones = state.forced | (1 << forced if forced >= 0 else 0)
         if token >= self.first_put_in:
             met = state.met | 1 << token - self.first_put_in
-            return State(met, 0, (), state.text + STAND_IN, forced_ones)
+            return State(met, 0, (), state.text + STAND_IN, forced_ones, False, state.is_over)
         vocabulary = self.vocabulary
         piece = vocabulary.texts[token]
         met = state.met & ~state.loose if state.loose and vocabulary.continues_word[token] else state.met
@@ -125,17 +129,19 @@ class Demands:
         met |= found
         still = tuple((n, left) for n, left in begun if left and not met >> n & 1)
         is_forcing = any(forced_ones >> n & 1 for n, _ in still)
-        return State(met, loose & met, still, text[-self._longest_form - 32 :], forced_ones, is_forcing)
+        return State(met, loose & met, still, text[-self._longest_form - 32 :], forced_ones, is_forcing, state.is_over)
 
     def options(self, state: State) -> Options:
         """Return the tokens that begin an unmet demand, or go on with one; only these if the search has forced one."""
-        going_on = [(left[0], n) for n, left in state.begun if not state.is_forcing or state.forced >> n & 1]
         if state.is_forcing:
-            return _options(going_on)
+            return _options([(left[0], n, 0) for n, left in state.begun if state.forced >> n & 1])
+        going_on = [(left[0], n, len(left) - self._shortest[n]) for n, left in state.begun]
         key = self._free(state), _context(state.text)
         if key not in self._options:
             starts = self._starting(key[0], state.text)
-            self._options[key] = _options([(token, n) for token, begun in starts.items() for n, _ in begun])
+            self._options[key] = _options(
+                [(token, n, 1 + len(left) - self._shortest[n]) for token, begun in starts.items() for n, left in begun]
+            )
         options = self._options[key]
         if not going_on:
             return options
@@ -237,6 +243,5 @@ def bits(number: int) -> list[int]:
     return [n for n in range(number.bit_length()) if number >> n & 1]
 
 
-def _options(pairs: Sequence[tuple[int, int]]) -> Options:
-    tokens, demands = zip(*pairs, strict=True) if pairs else ((), ())
-    return Options(torch.tensor(tokens, dtype=torch.long), torch.tensor(demands, dtype=torch.long))
+def _options(rows: Sequence[tuple[int, int, int]]) -> Options:
+    return Options(*(torch.tensor([row[column] for row in rows], dtype=torch.long) for column in range(3)))

@@ -112,7 +112,7 @@ class Glossary:
         for size in self._lengths.get(folded[n], ()):
             for source, term in self._entries.get(tuple(folded[n : n + size]), ()):
                 written = tuple(word for word, _, _ in words[n : n + size])
-                if case := _case_of(written, source, line):
+                if len(written) == size and (case := _case_of(written, source, line)):
                     begin, end = words[n][1], words[n + size - 1][2]
                     is_kept = term.forms in ((), (term.source,))
                     return size, Match(begin, end, (line[begin:end],) if is_kept else _cased(term.forms, source, case))

@@ -5,9 +5,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from glassformer.errors import ArgumentError, ConfigError, shown
-from glassformer.generation.lexical.words import is_spaced, is_unspaced
+from glassformer.generation.lexical.words import is_unspaced
 
 FIRST_MARK, MOST_MARKS = 0xF0000, 0xFFFD
+OPENING, CLOSING = "([{«„“‘\"'¿¡", ")]}»”’\"'.,;:!?…，。；：！？）」、"
 DEFAULT = "default"
 """The name of `PATTERN` for callers."""
 _CONVERSION = r"(?:\d+\$)?[#0\-+']*\d*(?:\.\d+)?(?:hh|h|ll|l|q|L|z|t|j)?[diouxXeEfFgGcrsap@]"
@@ -111,9 +112,9 @@ def put_in(text: str, inserted: Sequence[tuple[int, str, str, str]]) -> str:
 
 def _spaced(left: str, new: str, before: str, after: str, right: str) -> str:
     """Return `new` with the spaces that part it from `left` and `right`."""
-    opens = bool(left) and not left[-1].isspace() and not is_unspaced(left[-1])
+    opens = bool(left) and not left[-1].isspace() and not is_unspaced(left[-1]) and left[-1] not in OPENING
     is_glued = before[-1:] == left[-1:] and not before[-1:].isspace()  # as in "(" + placeholder
-    closes = bool(right) and (is_spaced(right[0]) or (right[0] in "([{«„“‘" and not after.startswith(right[0])))
+    closes = bool(right) and not right[0].isspace() and not is_unspaced(right[0]) and right[0] not in CLOSING
     return (" " if opens and not is_glued else "") + new + (" " if closes and not _continues(after, right) else "")
 
 

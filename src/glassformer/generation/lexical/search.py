@@ -3,6 +3,7 @@
 import math
 from bisect import insort
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import NamedTuple
 
 import torch
@@ -65,6 +66,10 @@ class _Required(NamedTuple):
     rows: Int[Tensor, " options"]
     tokens: Int[Tensor, " options"]
     demands: Int[Tensor, " options"]
+    extra: Int[Tensor, " options"]
+    """How many tokens more than the shortest form it takes, less how many there is room for."""
+    begins: Int[Tensor, " options"]
+    """1 where the demand isn't one that was forced and is gone on with."""
 
 
 @inferring
@@ -129,6 +134,7 @@ class _Search:
         self._inside = (source != engine.source_pad).cpu()
         self._masks: dict[int, Tensor] = {}
         last = f"decoder.{engine.config.decoder_layers - 1}.source_attention"
+        self._over = set[int]()  # the rows that would rather end, in this step
         self._astray: list[list[list[float]]] = []  # of each hypothesis and demand, in this step
         self._reads_source = engine.config.heads_of(last) > 0
 
@@ -169,47 +175,44 @@ class _Search:
         width = self._width
         required = self._required()
         gained = self._gained(required, log_probs)
-        self._forbid(log_probs)
+        only_demands, ends = self._forbid(log_probs)
         best, classes = topk_classes(log_probs, min(2 * width, log_probs.shape[1]))
-        best, classes = best.view(-1, width, best.shape[1]).cpu(), classes.tolist()
+        best, classes = best.cpu(), classes.tolist()
         if best.isnan().any():
             raise not_finite(self._engine)
+        self._over = {row for row, end in ends.items() if end >= best[row, 0].item()}
+        best[[*only_demands, *self._over]] = -torch.inf
+        best = best.view(-1, width, best.shape[1])
         totals = torch.tensor(
             [[one.judged for one in open_] + [-torch.inf] * (width - len(open_)) for open_ in self._open],
             dtype=best.dtype,
         )
         late = ASTRAY * (self._attended @ self._positions / ATTENDED).clamp(max=1.0)
         astray = ASTRAY * (1 - attention @ self._positions / ATTENDED).clamp(min=0.0)
-        behind = totals - (late * self._late()).sum(2)
-        begins = torch.tensor(self._begins(required), dtype=behind.dtype)
-        ranks = behind.flatten()[required.rows] + gained.clamp(min=LEAST_FORCED)
-        ranks += begins * (late - astray).flatten(0, 1)[required.rows, required.demands]
         self._astray = astray.tolist()
+        behind = totals - (late * self._late()).sum(2)
+        counted = gained.clamp(min=LEAST_FORCED).masked_fill(gained == -torch.inf, -torch.inf)
+        begins = (late - astray).flatten(0, 1)[required.rows, required.demands] * required.begins
+        ranks = behind.flatten()[required.rows] + counted + begins
         likely, index = (totals[:, :, None] + best).flatten(1).topk(2 * width)
-        ends = torch.searchsorted(required.rows, torch.arange(1, len(self._sources) + 1) * width).tolist()
-        found, begin = list[list[_Candidate]](), 0
-        for at, end in enumerate(ends):
-            own = []
-            for total, i in zip(likely[at].tolist(), index[at].tolist(), strict=True):
-                if total > -torch.inf:
-                    w, place = divmod(i, best.shape[2])
-                    own.append((w, classes[at * width + w][place], best[at, w, place].item()))
-            chosen = ranks[begin:end].topk(min(2 * width, end - begin))
-            offered = list[_Candidate]()
-            for rank, i in zip(chosen.values.tolist(), chosen.indices.tolist(), strict=True):
-                row, token, demand = (int(column[begin + i]) for column in required)
-                if rank > -torch.inf:
-                    offered.append(_Candidate(rank, row % width, token, gained[begin + i].item(), demand))
-            found.append(_ranked(own, offered, behind[at].tolist(), width))
-            begin = end
+        bounds = torch.searchsorted(required.rows, torch.arange(len(self._sources) + 1) * width).tolist()
+        likely, index, behind, best = likely.tolist(), index.tolist(), behind.tolist(), best.flatten(1).tolist()
+        found, each = list[list[_Candidate]](), len(classes[0])
+        for at, (begin, end) in enumerate(pairwise(bounds)):
+            own = [
+                (i // each, classes[at * width + i // each][i % each], best[at][i])
+                for total, i in zip(likely[at], index[at], strict=True)
+                if total > -torch.inf
+            ]
+            chosen, places = ranks[begin:end].topk(min(2 * width, end - begin))
+            columns = (column[begin + places].tolist() for column in (*required[:3], gained))
+            offered = [
+                _Candidate(rank, row % width, token, log_prob, demand)
+                for rank, row, token, demand, log_prob in zip(chosen.tolist(), *columns, strict=True)
+                if rank > -torch.inf
+            ]
+            found.append(_ranked(own, offered, behind[at], width))
         return found
-
-    def _begins(self, required: _Required) -> list[bool]:
-        """Return of each token whether it begins its demand: it doesn't go on with one that was forced."""
-        return [
-            not self._open[row // self._width][row % self._width].state.forced >> n & 1
-            for row, n in zip(required.rows.tolist(), required.demands.tolist(), strict=True)
-        ]
 
     def _gained(self, required: _Required, log_probs: Tensor) -> Float[Tensor, " options"]:
         """Return the log-probability of each token that is required; a prefix has the first word."""
@@ -217,7 +220,7 @@ class _Search:
         picked = required.tokens.where(required.tokens < self._engine.target_pad, torch.tensor(self._stand_in))
         gained = log_probs[required.rows.to(device), picked.to(device)].cpu()
         is_prefix = torch.tensor([self._length < self._prefixed[b] for b in self._sources])
-        return gained.masked_fill(is_prefix[required.rows // self._width], -torch.inf)
+        return gained.masked_fill(is_prefix[required.rows // self._width] | (required.extra > 0), -torch.inf)
 
     def _late(self) -> Float[Tensor, "sources width demands"]:
         """Return 1 for each demand that a hypothesis has neither met nor is forced to go on with, else 0."""
@@ -233,37 +236,48 @@ class _Search:
 
     def _required(self) -> _Required:
         """Return the tokens that begin or go on with demands."""
-        rows, tokens, demands = [], [], []
+        parts = list[_Required]()
         for at, b in enumerate(self._sources):
             for w, one in enumerate(self._open[at]):
                 options = self._demands[b].options(one.state)
-                rows.append(options.tokens.new_full((len(options.tokens),), at * self._width + w))
-                tokens.append(options.tokens)
-                demands.append(options.demands)
-        return _Required(torch.cat(rows), torch.cat(tokens), torch.cat(demands))
+                like = options.tokens
+                parts.append(
+                    _Required(
+                        torch.full_like(like, at * self._width + w),
+                        like,
+                        options.demands,
+                        options.extra - self._spare(b, one.state),
+                        torch.full_like(like, not one.state.is_forcing),
+                    )
+                )
+        return _Required(*(torch.cat(column) for column in zip(*parts, strict=True)))
 
-    def _forbid(self, log_probs: Tensor) -> None:
-        """Set to -inf what may not follow: the search's own rules, and those of demands."""
+    def _spare(self, b: int, state: State) -> int:
+        """Return how many tokens there is room for beside `</s>` and the shortest forms of what is demanded."""
+        return self._limits[b] - self._length - 1 - self._demands[b].needed(state)
+
+    def _forbid(self, log_probs: Tensor) -> tuple[list[int], dict[int, float]]:
+        """Set to -inf what may not follow, by the search's own rules and those of demands.
+
+        Return the rows that may go on with demands only, and those that may not end with how likely that was.
+        """
         if self._constraints.needs_all(self._length) or self._constraints.forbids_end(self._length):
             self._constraints.apply(log_probs, self._ids(log_probs.device), self._sources)
-        unmet, only_demands, whole = list[int](), list[int](), list[int]()
+        unmet, only_demands, whole, ends = list[int](), list[int](), list[int](), dict[int, float]()
         for at, b in enumerate(self._sources):
             demands, is_prefix = self._demands[b], self._length < self._prefixed[b]
             for w, one in enumerate(self._open[at]):
                 row, state = at * self._width + w, one.state
                 if state.met == demands.all:
                     pass
-                elif not is_prefix and (
-                    state.is_forcing or self._limits[b] - self._length <= demands.needed(state) + 1
-                ):
+                elif not is_prefix and (state.is_forcing or state.is_over or self._spare(b, state) <= 0):
                     only_demands.append(row)
                 else:
                     unmet.append(row)
                 if state.loose & state.forced and not is_prefix:
                     whole.append(row)
         if unmet:
-            likeliest = log_probs[unmet].argmax(1)
-            only_demands += [row for row, token in zip(unmet, likeliest.tolist(), strict=True) if token == EOS]
+            ends = dict(zip(unmet, log_probs[unmet, EOS].tolist(), strict=True))
             log_probs[unmet, EOS] = -torch.inf
         if whole:
             known = self._demands[0].vocabulary.continues_word
@@ -277,8 +291,7 @@ class _Search:
         ]
         if rows:
             log_probs[rows, self._stand_in] = -torch.inf
-        if only_demands:
-            log_probs[only_demands] = -torch.inf
+        return only_demands, ends
 
     def _extend(self, at: int, candidates: list[_Candidate]) -> list[_Open]:
         """Return the hypotheses of a source that stay open, and finish those that end."""
@@ -293,6 +306,8 @@ class _Search:
                     self._finish(at, _Open(last, total, judged, parent.state, 0), one.w)
                 continue
             state = demands.advance(parent.state, one.token, forced=one.forced)
+            if at * self._width + one.w in self._over:
+                state = state._replace(is_over=True)
             new = state.met & ~parent.state.met | state.forced & ~parent.state.forced
             judged -= sum(self._astray[at][one.w][n] for n in bits(new & ~parent.state.forced))
             extended.append(_Open(last, total, judged, state, one.w))
