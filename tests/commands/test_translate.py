@@ -15,6 +15,7 @@ from safetensors.torch import load_file, save_file
 from glassformer.generation import stream
 from glassformer.generation.config import SearchConfig
 from glassformer.generation.translator import Translator
+from glassformer.markup.translate import translate_markup
 
 UNKNOWN = "the model never saw this text, and reads it as unknown: "
 SEARCH = SearchConfig(beam=2, max_length=7)
@@ -37,6 +38,21 @@ def test_translates_its_arguments(here, capfd, translator, run_command):
     assert capfd.readouterr().out.splitlines() == translator.translate(lines, SEARCH)
     assert run_command(f"translate run '{lines[0]}' --input seven.txt SHORT") == 2
     assert "are for files, and can't be combined with TEXT" in capfd.readouterr().err
+
+
+def test_lines_with_tags_come_from_a_file_and_go_to_one(here, capfd, translator, run_command):
+    lines = ["3 <b>May</b> 2024 &amp; <x/>", "", "<p>1</p>June"]
+    (here / "tagged.txt").write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    for format in ("html", "xml"):
+        assert run_command(f"translate run --format {format} --input tagged.txt --output new.txt SHORT") == 0
+        assert (here / "new.txt").read_text(encoding="utf-8").splitlines() == translate_markup(
+            translator, lines, format, SEARCH
+        )
+        assert capfd.readouterr().err.endswith("heads are chosen: glassformer align run --data PAIRS\n")
+        assert run_command(f"translate run --format {format} '{lines[0]}' --placeholders default SHORT") == 0
+        out, err = capfd.readouterr()
+        assert out.count("<b>") == out.count("</b>") == out.count("<x/>") == 1
+        assert "0 placeholders in 0 lines" in err
 
 
 def test_text_that_is_not_utf_8_or_begins_with_a_dash(here, capfd, run_command):

@@ -78,6 +78,7 @@ def translate(flags: TranslateFlags) -> int:
         from glassformer.files import check_writable
         from glassformer.generation.files import Heed, translate_file
         from glassformer.generation.translator import Translator
+        from glassformer.markup.aligning import TagAligner
 
     tame_memory()
     if flags.text and (flags.input is not None or flags.prefixes is not None or flags.resume):
@@ -114,6 +115,8 @@ def translate(flags: TranslateFlags) -> int:
         )
     if heed.glossary is not None or heed.placeholders is not None:
         say(str(counts))
+    if flags.format != "plain" and not TagAligner(translator).is_chosen:
+        say(f"tags find their words better once heads are chosen: glassformer align {flags.run} --data PAIRS")
     return 0
 
 
@@ -142,12 +145,9 @@ def _translate_stream(translator: "Translator", flags: TranslateFlags, heed: "He
     from glassformer.files import replacing
     from glassformer.generation import stream
     from glassformer.generation.files import chunk_lines, progress_words, translations_of_chunk
-    from glassformer.markup.aligning import TagAligner
     from glassformer.markup.files import translate_tagged_lines
 
     aligner = None if flags.alignments is None else AttentionAligner(translator)
-    if flags.format != "plain" and not TagAligner(translator).is_chosen:
-        say(f"tags find their words better once heads are chosen: glassformer align {flags.run} --data PAIRS")
 
     if flags.text:
         total, chunks = len(flags.text), iter([(1, list(flags.text))])

@@ -33,13 +33,6 @@ def place_tags(
     """Return the translation of a segment as it is to be written, with its tags.
 
     `source` and `target` are the words of the segment's text and of the translation, in their order.
-
-    >>> from glassformer.markup.segments import Document
-    >>> from glassformer.text.words import split_words
-    >>> [segment] = Document("one <b>red</b> house", "html").segments
-    >>> links = [Link(0, 0), Link(1, 2), Link(2, 1)]
-    >>> place_tags(segment, split_words(segment.text), "une maison rouge", split_words("une maison rouge"), links)
-    'une maison <b>rouge</b>'
     """
     lost = "".join(mark for mark in segment.kept if mark not in translation)
     translation += lost
