@@ -140,6 +140,39 @@ def test_whatever_the_nesting_and_the_links_nothing_is_lost_doubled_or_ill_forme
     ElementTree.fromstring(f"<r>{written}</r>")
 
 
+SHAPES = st.recursive(st.just(["x"]), lambda inner: st.lists(inner, max_size=4), max_leaves=9)
+
+
+@settings(max_examples=60, deadline=None)
+@given(shape=st.lists(SHAPES, max_size=4), turned=st.booleans())
+def test_with_true_links_every_element_stands_on_its_words_alone(shape, turned):
+    """Of a sentence that is kept, or turned round with its elements: their words stay together."""
+    letters = iter("abcdefghijklmnopqrstuvwxyzäöüß" * 4)
+    number = iter(range(1000))
+
+    def written(shape: list) -> str:
+        inner = [next(letters) if one == "x" else f"<i n='{next(number)}'>{written(one)}</i>" for one in shape]
+        return " ".join(inner)
+
+    html = written(shape)
+    document = Document(html, "html")
+    placed_ones = list[str]()
+    for segment in document.segments:
+        source = words(segment.text)
+        order = list(range(len(source)))[:: -1 if turned else 1]
+        translation = " ".join(source[n].text for n in order)
+        links = [Link(n, place) for place, n in enumerate(order)]
+        placed_ones.append(place_tags(segment, source, translation, words(translation), links))
+
+    def contents(text: str) -> list[tuple[str, list[str]]]:
+        return sorted(
+            (one.get("n", ""), sorted("".join(one.itertext()).split()))
+            for one in ElementTree.fromstring(f"<r>{text}</r>").iter()
+        )
+
+    assert contents(document.joined(placed_ones)) == contents(html)
+
+
 @pytest.mark.parametrize("unit", ["<b>a ", "a <b></b>", "<b><i></i>a ", "<b>a</b> ", "x <b>", "<b>a</b><i> c</i>"])
 def test_deep_and_wide_nestings_take_their_time_but_no_more(unit):
     html = "x " + unit * 400
