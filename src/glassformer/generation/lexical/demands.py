@@ -43,6 +43,10 @@ class Vocabulary:
             )
         return self._known[form]
 
+    def most_tokens(self, form: str) -> int:
+        """Return how many tokens a form, each part of which has an id, takes at most, wherever it stands."""
+        return max(len(ids) for ways in self.sequences(form) for ids in ways)
+
 
 @dataclass(frozen=True)
 class Wanted:
@@ -97,15 +101,11 @@ class Demands:
         self.all = (1 << len(self.wanted)) - 1
         self.first_put_in = len(vocabulary.texts) + 1
         self.vocabulary = vocabulary
-        self._shortest = [
-            1
-            if one.is_put_in
-            else min(len(ids) for form in one.forms for way in vocabulary.sequences(form) for ids in way)
-            for one in self.wanted
-        ]
+        self._shortest = [1 if one.is_put_in else min(map(vocabulary.most_tokens, one.forms)) for one in self.wanted]
         self._longest_form = max((len(form) for one in self.wanted for form in one.forms), default=0)
         self._starts: dict[tuple[int, str], dict[int, list[tuple[int, tuple[int, ...]]]]] = {}
         self._options: dict[tuple[int, str], Options] = {}
+        self._needed: dict[int, int] = {}
         self._unmet_forms: dict[int, list[tuple[int, str]]] = {}
 
     def advance(self, state: State, token: int, *, forced: int = -1) -> State:
@@ -150,11 +150,14 @@ class Demands:
 
     def needed(self, state: State) -> int:
         """Return how many tokens the unmet demands need at least."""
-        left = dict(state.begun) if state.is_forcing else {}
-        return sum(
-            len(left[n]) if n in left and state.forced >> n & 1 else self._shortest[n]
-            for n in bits(self.all & ~state.met)
-        )
+        unmet = self.all & ~state.met
+        if unmet not in self._needed:
+            self._needed[unmet] = sum(self._shortest[n] for n in bits(unmet))
+        needed = self._needed[unmet]
+        if state.is_forcing:
+            forced = {n: len(left) for n, left in state.begun if state.forced >> n & 1}
+            needed += sum(left - self._shortest[n] for n, left in forced.items())
+        return needed
 
     def late(self, state: State) -> int:
         """Return the demands that are neither met nor being forced."""
