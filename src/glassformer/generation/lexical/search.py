@@ -134,6 +134,8 @@ class _Search:
         self._inside = (source != engine.source_pad).cpu()
         self._masks: dict[int, Tensor] = {}
         last = f"decoder.{engine.config.decoder_layers - 1}.source_attention"
+        known = demands[0].vocabulary.continues_word
+        self._continues_word = torch.tensor([*known, *[False] * (engine.classes - len(known))], device=engine.device)
         self._over = set[int]()  # the rows that would rather end, in this step
         self._astray: list[list[list[float]]] = []  # of each hypothesis and demand, in this step
         self._reads_source = engine.config.heads_of(last) > 0
@@ -264,8 +266,10 @@ class _Search:
 
         Return the rows that may go on with demands only, and those that may not end with how likely that was.
         """
-        if self._constraints.needs_all(self._length) or self._constraints.forbids_end(self._length):
+        if self._constraints.needs_all(self._length):
             self._constraints.apply(log_probs, self._ids(log_probs.device), self._sources)
+        elif self._constraints.forbids_end(self._length):
+            log_probs[:, EOS] = -torch.inf
         unmet, only_demands, whole, ends = list[int](), list[int](), list[int](), dict[int, float]()
         for row, b, one in self._rows():
             state, is_prefix = one.state, self._length < self._prefixed[b]
@@ -278,9 +282,7 @@ class _Search:
             ends = dict(zip(unmet, log_probs[unmet, EOS].tolist(), strict=True))
             log_probs[unmet, EOS] = -torch.inf
         if whole:
-            known = self._demands[0].vocabulary.continues_word
-            continues = torch.tensor([*known, *[False] * (log_probs.shape[1] - len(known))], device=log_probs.device)
-            log_probs[whole] = log_probs[whole].masked_fill(continues, -torch.inf)
+            log_probs[whole] = log_probs[whole].masked_fill(self._continues_word, -torch.inf)
         if rows := [row for row, b, _ in self._rows() if self._demands[b].forbids_stand_in]:
             log_probs[rows, self._stand_in] = -torch.inf
         return only_demands, ends
