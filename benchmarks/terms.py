@@ -11,7 +11,7 @@ The glossary's pairs of words are learned from the training text (`data.alignmen
     placeholders  5,000 lines with up to three placeholders at random places: those that come back exactly; and one in
                   place of a word and of its translation in the reference: BLEU of these lines
     speed         lines of 50 terms (several sentences in one), and of two: processor time without and with the
-                  glossary, A B A B, one thread
+                  glossary, A B A B, one thread; also of a base model with random weights
 """
 
 import argparse
@@ -27,7 +27,7 @@ from pathlib import Path
 import torch
 from bench import in_turn, keep
 
-from glassformer import Score, SearchConfig, Translator, score
+from glassformer import ModelConfig, Score, SearchConfig, Transformer, Translator, score
 from glassformer.data.alignment import Aligner
 from glassformer.data.corpus import Corpus, write_corpus
 from glassformer.data.encode import PairEncoder
@@ -223,15 +223,24 @@ def speed(
     """Time lines of 50 terms, and of two, beside the same lines without a glossary."""
     terms = Glossary(learned(links, train_sources, train_targets))
     measured: dict[str, object] = {}
-    for each, tokens in ((2, 20), (50, 160)):  # both sides write so many tokens: how long a line becomes is no speed
+    sizes = {"source_vocab_size": translator.source_tokenizer.vocab_size, "shared_vocab": False}
+    sizes |= {"target_vocab_size": translator.target_tokenizer.vocab_size}
+    torch.manual_seed(1)
+    tokenizers = translator.source_tokenizer, translator.target_tokenizer
+    base = Translator.of(Transformer(ModelConfig.base(**sizes)), *tokenizers, str(translator.precision))
+    for model, name, count, each, tokens in (
+        (translator, "the run", 32, 2, 20),
+        (translator, "the run", 32, 50, 160),
+        (base, "base, random weights", 8, 50, 160),
+    ):  # both sides write so many tokens: how long a line becomes is no speed
         exactly = replace(search, min_length=tokens, max_length=tokens)
-        lines, glossaries = (some[:32] for some in _with_terms(sources, terms, each))
+        lines, glossaries = (some[:count] for some in _with_terms(sources, terms, each))
         sides = (
-            partial(translator.translate, lines, exactly, glossary=glossaries),
-            partial(translator.translate, lines, exactly),
+            partial(model.translate, lines, exactly, glossary=glossaries),
+            partial(model.translate, lines, exactly),
         )
         pair = in_turn(*sides, seconds=seconds / 2, least=3, clock=time.process_time)
-        measured[f"{each} terms a line, {tokens} tokens: {len(lines)} lines, without against with"] = str(pair)
+        measured[f"{name}: {each} terms a line, {tokens} tokens, {len(lines)} lines; without and with"] = str(pair)
     return measured
 
 

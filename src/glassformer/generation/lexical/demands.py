@@ -43,6 +43,10 @@ class Vocabulary:
             )
         return self._known[form]
 
+    def most_tokens(self, form: str) -> int:
+        """Return how many tokens a form, each part of which has an id, takes at most, wherever it stands."""
+        return max(len(ids) for ways in self.sequences(form) for ids in ways)
+
 
 @dataclass(frozen=True)
 class Wanted:
@@ -97,15 +101,14 @@ class Demands:
         self.all = (1 << len(self.wanted)) - 1
         self.first_put_in = len(vocabulary.texts) + 1
         self.vocabulary = vocabulary
-        self._shortest = [
-            1
-            if one.is_put_in
-            else min(len(ids) for form in one.forms for way in vocabulary.sequences(form) for ids in way)
-            for one in self.wanted
-        ]
+        self._shortest = [1 if one.is_put_in else min(map(vocabulary.most_tokens, one.forms)) for one in self.wanted]
         self._longest_form = max((len(form) for one in self.wanted for form in one.forms), default=0)
-        self._starts: dict[tuple[int, str], dict[int, list[tuple[int, tuple[int, ...]]]]] = {}
-        self._options: dict[tuple[int, str], Options] = {}
+        entries = [one.entry for one in self.wanted]
+        self._has_repetitions = len(set(entries)) < len(entries)
+        self._starts: dict[str, dict[int, list[tuple[int, tuple[int, ...]]]]] = {}
+        self._options: dict[str, Options] = {}
+        self._chosen: dict[int, Tensor] = {}
+        self._needed: dict[int, int] = {}
         self._unmet_forms: dict[int, list[tuple[int, str]]] = {}
 
     def advance(self, state: State, token: int, *, forced: int = -1) -> State:
@@ -120,7 +123,7 @@ class Demands:
         text = state.text + piece
         found, loose = self._found(met, text, len(piece)) if piece else (0, state.loose & met)
         begun = [(n, left[1:]) for n, left in state.begun if left[0] == token]
-        begun += self._starting(self._free(state), state.text).get(token, ())
+        begun += self._starting(self._free(state), state.text, token)
         entries = {self.wanted[n].entry for n in bits(found)}
         for n, left in begun:
             if not left and not (met | found) >> n & 1 and self.wanted[n].entry not in entries:
@@ -136,13 +139,12 @@ class Demands:
         if state.is_forcing:
             return _options([(left[0], n, 0) for n, left in state.begun if state.forced >> n & 1])
         going_on = [(left[0], n, len(left) - self._shortest[n]) for n, left in state.begun]
-        key = self._free(state), _context(state.text)
-        if key not in self._options:
-            starts = self._starting(key[0], state.text)
-            self._options[key] = _options(
-                [(token, n, 1 + len(left) - self._shortest[n]) for token, begun in starts.items() for n, left in begun]
-            )
-        options = self._options[key]
+        options = self._beginnings(_context(state.text))
+        free = self._first(self._free(state))
+        if free not in self._chosen:
+            self._chosen[free] = torch.tensor([bool(free >> n & 1) for n in range(len(self.wanted))])
+        chosen = self._chosen[free][options.demands]
+        options = Options(*(column[chosen] for column in options))
         if not going_on:
             return options
         more = _options(going_on)
@@ -150,11 +152,14 @@ class Demands:
 
     def needed(self, state: State) -> int:
         """Return how many tokens the unmet demands need at least."""
-        left = dict(state.begun) if state.is_forcing else {}
-        return sum(
-            len(left[n]) if n in left and state.forced >> n & 1 else self._shortest[n]
-            for n in bits(self.all & ~state.met)
-        )
+        unmet = self.all & ~state.met
+        if unmet not in self._needed:
+            self._needed[unmet] = sum(self._shortest[n] for n in bits(unmet))
+        needed = self._needed[unmet]
+        if state.is_forcing:
+            forced = {n: len(left) for n, left in state.begun if state.forced >> n & 1}
+            needed += sum(left - self._shortest[n] for n, left in forced.items())
+        return needed
 
     def late(self, state: State) -> int:
         """Return the demands that are neither met nor being forced."""
@@ -167,20 +172,32 @@ class Demands:
             free &= ~(1 << n)
         return free
 
-    def _starting(self, free: int, text: str) -> dict[int, list[tuple[int, tuple[int, ...]]]]:
-        """Return the tokens with which these demands may begin after a text; with each the demands and what is left."""
-        key = free, _context(text)
-        if key not in self._starts:
+    def _first(self, free: int) -> int:
+        """Return these demands but repetitions, which begin when the one before them is met."""
+        if not self._has_repetitions:
+            return free
+        return sum(1 << n for n in {self.wanted[n].entry: n for n in reversed(bits(free))}.values())
+
+    def _starting(self, free: int, text: str, token: int) -> list[tuple[int, tuple[int, ...]]]:
+        """Return which of these demands a token begins after a text, and what is left of each."""
+        context = _context(text)
+        self._beginnings(context)
+        begun = self._starts[context].get(token, ())
+        free = self._first(free) if begun else 0
+        return [(n, left) for n, left in begun if free >> n & 1]
+
+    def _beginnings(self, context: str) -> Options:
+        """Return the tokens with which any demand may begin in a context."""
+        if context not in self._options:
             starts: dict[int, list[tuple[int, tuple[int, ...]]]] = {}
-            entries = set[int]()
-            for n in bits(free):
-                if self.wanted[n].entry in entries:  # a repetition begins when the one before it is met
-                    continue
-                entries.add(self.wanted[n].entry)
-                for ids in self._sequences(n, key[1]):
+            for n in range(len(self.wanted)):
+                for ids in self._sequences(n, context):
                     starts.setdefault(ids[0], []).append((n, ids[1:]))
-            self._starts[key] = starts
-        return self._starts[key]
+            self._starts[context] = starts
+            self._options[context] = _options(
+                [(token, n, 1 + len(left) - self._shortest[n]) for token, begun in starts.items() for n, left in begun]
+            )
+        return self._options[context]
 
     def _sequences(self, n: int, context: str) -> list[tuple[int, ...]]:
         """Return the ids that write demand n in a context."""

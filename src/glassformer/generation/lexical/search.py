@@ -2,12 +2,12 @@
 
 import math
 from bisect import insort
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from glassformer.attention.kernels.topk import topk_classes
@@ -68,8 +68,8 @@ class _Required(NamedTuple):
     demands: Int[Tensor, " options"]
     extra: Int[Tensor, " options"]
     """How many tokens more than the shortest form it takes, less how many there is room for."""
-    begins: Int[Tensor, " options"]
-    """1 where the demand isn't one that was forced and is gone on with."""
+    begins: Bool[Tensor, " options"]
+    """True where the demand isn't one that was forced and is gone on with."""
 
 
 @inferring
@@ -134,6 +134,8 @@ class _Search:
         self._inside = (source != engine.source_pad).cpu()
         self._masks: dict[int, Tensor] = {}
         last = f"decoder.{engine.config.decoder_layers - 1}.source_attention"
+        known = demands[0].vocabulary.continues_word
+        self._continues_word = torch.tensor([*known, *[False] * (engine.classes - len(known))], device=engine.device)
         self._over = set[int]()  # the rows that would rather end, in this step
         self._astray: list[list[list[float]]] = []  # of each hypothesis and demand, in this step
         self._reads_source = engine.config.heads_of(last) > 0
@@ -236,60 +238,52 @@ class _Search:
 
     def _required(self) -> _Required:
         """Return the tokens that begin or go on with demands."""
-        parts = list[_Required]()
+        offered = [self._demands[b].options(one.state) for _, b, one in self._rows()]
+        tokens, demands, extra = (torch.cat(column) for column in zip(*offered, strict=True))
+        counts = torch.tensor([len(options.tokens) for options in offered])
+        numbers = torch.tensor([row for row, _, _ in self._rows()])
+        spare = torch.tensor([self._spare(b, one.state) for _, b, one in self._rows()])
+        begins = torch.tensor([not one.state.is_forcing for _, _, one in self._rows()])
+        rows, spare, begins = (column.repeat_interleave(counts) for column in (numbers, spare, begins))
+        return _Required(rows, tokens, demands, extra - spare.clamp(min=0), begins)
+
+    def _rows(self) -> Iterator[tuple[int, int, _Open]]:
+        """Yield the row, the source and what is written of each open hypothesis."""
         for at, b in enumerate(self._sources):
             for w, one in enumerate(self._open[at]):
-                options = self._demands[b].options(one.state)
-                like = options.tokens
-                parts.append(
-                    _Required(
-                        torch.full_like(like, at * self._width + w),
-                        like,
-                        options.demands,
-                        options.extra - self._spare(b, one.state),
-                        torch.full_like(like, not one.state.is_forcing),
-                    )
-                )
-        return _Required(*(torch.cat(column) for column in zip(*parts, strict=True)))
+                yield at * self._width + w, b, one
 
     def _spare(self, b: int, state: State) -> int:
         """Return how many tokens there is room for beside `</s>` and the shortest forms of what is demanded."""
         return self._limits[b] - self._length - 1 - self._demands[b].needed(state)
+
+    def _loses(self, b: int, state: State) -> bool:
+        """Return whether there would be no room to meet again what a longer last word would unmeet."""
+        return self._spare(b, state._replace(met=state.met & ~state.loose)) <= 0
 
     def _forbid(self, log_probs: Tensor) -> tuple[list[int], dict[int, float]]:
         """Set to -inf what may not follow, by the search's own rules and those of demands.
 
         Return the rows that may go on with demands only, and those that may not end with how likely that was.
         """
-        if self._constraints.needs_all(self._length) or self._constraints.forbids_end(self._length):
+        if self._constraints.needs_all(self._length):
             self._constraints.apply(log_probs, self._ids(log_probs.device), self._sources)
+        elif self._constraints.forbids_end(self._length):
+            log_probs[:, EOS] = -torch.inf
         unmet, only_demands, whole, ends = list[int](), list[int](), list[int](), dict[int, float]()
-        for at, b in enumerate(self._sources):
-            demands, is_prefix = self._demands[b], self._length < self._prefixed[b]
-            for w, one in enumerate(self._open[at]):
-                row, state = at * self._width + w, one.state
-                if state.met == demands.all:
-                    pass
-                elif not is_prefix and (state.is_forcing or state.is_over or self._spare(b, state) <= 0):
-                    only_demands.append(row)
-                else:
-                    unmet.append(row)
-                if state.loose & state.forced and not is_prefix:
-                    whole.append(row)
+        for row, b, one in self._rows():
+            state, is_prefix = one.state, self._length < self._prefixed[b]
+            if state.met != self._demands[b].all:
+                is_bound = state.is_forcing or state.is_over or self._spare(b, state) <= 0
+                (only_demands if is_bound and not is_prefix else unmet).append(row)
+            if state.loose and not is_prefix and (state.loose & state.forced or self._loses(b, state)):
+                whole.append(row)
         if unmet:
             ends = dict(zip(unmet, log_probs[unmet, EOS].tolist(), strict=True))
             log_probs[unmet, EOS] = -torch.inf
         if whole:
-            known = self._demands[0].vocabulary.continues_word
-            continues = torch.tensor([*known, *[False] * (log_probs.shape[1] - len(known))], device=log_probs.device)
-            log_probs[whole] = log_probs[whole].masked_fill(continues, -torch.inf)
-        rows = [
-            row
-            for at, b in enumerate(self._sources)
-            if self._demands[b].forbids_stand_in
-            for row in range(at * self._width, (at + 1) * self._width)
-        ]
-        if rows:
+            log_probs[whole] = log_probs[whole].masked_fill(self._continues_word, -torch.inf)
+        if rows := [row for row, b, _ in self._rows() if self._demands[b].forbids_stand_in]:
             log_probs[rows, self._stand_in] = -torch.inf
         return only_demands, ends
 
@@ -298,6 +292,8 @@ class _Search:
         demands, before = self._demands[self._sources[at]], self._open[at]
         extended = list[_Open]()
         for place, one in enumerate(candidates):
+            if len(extended) == self._width:
+                break
             parent = before[one.w]
             total, last = parent.total + one.log_prob, _Token(parent.last, one.token, one.log_prob)
             judged = parent.judged + (one.log_prob if one.forced < 0 else max(LEAST_FORCED, one.log_prob))
@@ -311,11 +307,10 @@ class _Search:
             new = state.met & ~parent.state.met | state.forced & ~parent.state.forced
             judged -= sum(self._astray[at][one.w][n] for n in bits(new & ~parent.state.forced))
             extended.append(_Open(last, total, judged, state, one.w))
-        kept = extended[: self._width]
-        if not kept and not self._finished[self._sources[at]]:  # the rules leave nothing
+        if not extended and not self._finished[self._sources[at]]:  # the rules leave nothing
             for w, one in enumerate(before):
                 self._finish(at, one, w)
-        return kept
+        return extended
 
     def _finish(self, at: int, one: _Open, w: int) -> None:
         """Add a hypothesis to the finished ones, of which the best stay; w is that whose attention it has paid."""
