@@ -21,13 +21,16 @@ if TYPE_CHECKING:
     from glassformer.capture.clip import qk_clip
     from glassformer.capture.watch import watch
     from glassformer.errors import GlassformerError
+    from glassformer.generation.attention import Translation
     from glassformer.generation.config import SearchConfig
     from glassformer.generation.files import translate_file
-    from glassformer.generation.translator import Translation, Translator
+    from glassformer.generation.lexical.glossary import Glossary
+    from glassformer.generation.translator import Translator
     from glassformer.insight.config import PruneConfig
     from glassformer.insight.prune import prune
     from glassformer.insight.speed import compare_speed
     from glassformer.interop.torch_nn import from_torch
+    from glassformer.markup.translate import translate_markup
     from glassformer.page.report import page
     from glassformer.pairs.files import PairFiles
     from glassformer.run.folder import RunFolder, open_run
@@ -41,6 +44,7 @@ if TYPE_CHECKING:
 _HOME = {
     "Aligner": "alignment.aligner",
     "GlassformerError": "errors",
+    "Glossary": "generation.lexical.glossary",
     "ModelConfig": "transformer.config",
     "MultiheadAttention": "attention.multihead",
     "Observation": "attention.observation",
@@ -52,7 +56,7 @@ _HOME = {
     "TrainConfig": "training.config",
     "TrainResult": "training.result",
     "Transformer": "transformer.model",
-    "Translation": "generation.translator",
+    "Translation": "generation.attention",
     "Translator": "generation.translator",
     "Want": "attention.want",
     "attend": "attention.attend",
@@ -72,6 +76,7 @@ _HOME = {
     "train": "training.train",
     "train_once": "training.train",
     "translate_file": "generation.files",
+    "translate_markup": "markup.translate",
     "watch": "capture.watch",
 }
 
@@ -79,6 +84,7 @@ __version__: str
 __all__ = [  # sorted; pinned by tests/test_public.py
     "Aligner",
     "GlassformerError",
+    "Glossary",
     "ModelConfig",
     "MultiheadAttention",
     "Observation",
@@ -110,6 +116,7 @@ __all__ = [  # sorted; pinned by tests/test_public.py
     "train",
     "train_once",
     "translate_file",
+    "translate_markup",
     "watch",
 ]
 

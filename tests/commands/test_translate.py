@@ -15,6 +15,7 @@ from safetensors.torch import load_file, save_file
 from glassformer.generation import stream
 from glassformer.generation.config import SearchConfig
 from glassformer.generation.translator import Translator
+from glassformer.markup.translate import translate_markup
 
 UNKNOWN = "the model never saw this text, and reads it as unknown: "
 SEARCH = SearchConfig(beam=2, max_length=7)
@@ -37,6 +38,21 @@ def test_translates_its_arguments(here, capfd, translator, run_command):
     assert capfd.readouterr().out.splitlines() == translator.translate(lines, SEARCH)
     assert run_command(f"translate run '{lines[0]}' --input seven.txt SHORT") == 2
     assert "are for files, and can't be combined with TEXT" in capfd.readouterr().err
+
+
+def test_lines_with_tags_come_from_a_file_and_go_to_one(here, capfd, translator, run_command):
+    lines = ["3 <b>May</b> 2024 &amp; <x/>", "", "<p>1</p>June"]
+    (here / "tagged.txt").write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    for format in ("html", "xml"):
+        assert run_command(f"translate run --format {format} --input tagged.txt --output new.txt SHORT") == 0
+        assert (here / "new.txt").read_text(encoding="utf-8").splitlines() == translate_markup(
+            translator, lines, format, SEARCH
+        )
+        assert capfd.readouterr().err.endswith("heads are chosen: glassformer align run --data PAIRS\n")
+        assert run_command(f"translate run --format {format} '{lines[0]}' --placeholders default SHORT") == 0
+        out, err = capfd.readouterr()
+        assert out.count("<b>") == out.count("</b>") == out.count("<x/>") == 1
+        assert "0 placeholders in 0 lines" in err
 
 
 def test_text_that_is_not_utf_8_or_begins_with_a_dash(here, capfd, run_command):
@@ -242,3 +258,31 @@ def test_odd_lines_keep_their_neighbours_and_order(here, stdin, capfd, run_comma
     unknown, cut = err.splitlines()
     assert unknown == f"glassformer: warning: {UNKNOWN}語 ❤ zzz"
     assert cut.startswith("glassformer: warning: a source of 5,000 tokens is cut to its first 1,023: ")
+
+
+def test_terms_and_placeholders_come_from_flags_and_are_counted(here, capfd, run_command):
+    (here / "terms.tsv").write_text("a\tg f|e e\nx y\tg\n", encoding="utf-8")
+    (here / "keep.txt").write_text("c\n", encoding="utf-8")
+    (here / "in.txt").write_text("a b\n\nc {x}\nd\n", encoding="utf-8")
+    options = "--glossary terms.tsv --keep keep.txt --placeholders default --device cpu --beam 2 --max-length 13"
+    assert run_command(f"translate run --input in.txt --output out.txt {options}") == 0
+    assert capfd.readouterr().err.splitlines()[-1].startswith("2 terms (")
+    found = (here / "out.txt").read_text(encoding="utf-8").split("\n")
+    assert "g f" in found[0] or "e e" in found[0]
+    assert found[2].count("{x}") == 1
+    assert "c" in found[2].split()
+    assert run_command(f"translate run --input in.txt {options}") == 0
+    out, err = capfd.readouterr()
+    assert out.split("\n") == found
+    assert err.splitlines()[-1].endswith("forced) and 1 placeholders in 2 lines")
+    assert run_command(f"translate run d {options}") == 0
+    assert capfd.readouterr().err == "0 terms (0 forced) and 0 placeholders in 0 lines\n"
+
+
+def test_what_is_missing_is_named_with_its_line(here, capfd, run_command):
+    (here / "terms.tsv").write_text("a\tg f e d c b a\n", encoding="utf-8")
+    (here / "in.txt").write_text("b\na b\n", encoding="utf-8")
+    assert run_command("translate run --input in.txt --glossary terms.tsv --device cpu --max-length 5") == 0
+    err = capfd.readouterr().err
+    assert "warning: max_length leaves no room for 'g f e d c b a': raise it" in err
+    assert err.endswith("1 missing: line 2: g f e d c b a\n")

@@ -3,6 +3,7 @@
 import asyncio
 import http.client
 import json
+import re
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -17,7 +18,7 @@ from glassformer.serve.app import Server
 from glassformer.serve.config import ServeConfig
 from glassformer.serve.languages import open_runs
 from glassformer.serve.server import WebServer, listen
-from glassformer.serve.workers.messages import Alternatives, Answer, Event, Ready, Stream, Translate
+from glassformer.serve.workers.messages import Alternatives, Answer, Event, Ready, Stream, Translate, TranslateTagged
 from glassformer.text.tokenizer import SubwordTokenizer
 
 LENGTH = 24
@@ -184,6 +185,8 @@ class Echo:
     def answer(self, kind: type, fields: dict[str, Any]) -> list[dict[str, Any]]:
         if kind is Alternatives:
             return [{"piece": "x", "probability": 1.0, "text": "x"}]
+        if kind is TranslateTagged:
+            return [echo_of(line, n in fields["linked"]) for n, line in enumerate(fields["lines"])]
         assert kind in (Stream, Translate)
         lines = fields.get("lines", [fields.get("line")])
         count = fields.get("n_best", 1)
@@ -195,6 +198,16 @@ class Echo:
             }
             for line in lines
         ]
+
+
+def echo_of(line: str, is_linked: bool) -> dict[str, Any]:
+    """A line's words in capitals, from the last to the first, each linked to its own."""
+    words = line.split()
+    links = [[n, len(words) - 1 - n, 1.0] for n in range(len(words))] if is_linked else []
+    source, target = (
+        [list(match.span()) for match in re.finditer(r"\S+", text)] for text in (line, " ".join(words[::-1]))
+    )
+    return {"text": " ".join(words[::-1]).upper(), "source": source, "target": target, "links": links}
 
 
 @dataclass

@@ -1,12 +1,6 @@
 """LibreTranslate's API: JSON and forms, lists, HTML, errors."""
 
-import time
-
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
-
-from glassformer.serve.libretranslate import texts_of_html
 
 ASK = {"q": "the cat", "source": "en", "target": "de"}
 
@@ -43,49 +37,27 @@ def test_lines_and_outer_spaces_stay_where_they_were(client):
     assert asks("POST", "/translate", {**ASK, "q": " \n "}).json == {"translatedText": " \n "}
 
 
-def test_html_keeps_its_tags_as_they_are(client):
+def test_html_has_its_tags_on_the_words_that_their_words_became(client):
     kept = "<br/>\n<script>if (a < b) the()</script><!-- the --></p>"
-    text = f'<!doctype html><P  class="the cat">the <b>cat</B > &amp; a &lt; dog{kept}'
+    text = f'<!doctype html><P  class="the cat">the <b>cat</B > &amp; a <i>&lt; dog</i>{kept}'
     asks = client()
     reply = asks("POST", "/translate", {**ASK, "q": text, "format": "html", "alternatives": 1})
-    translated = f'<!doctype html><P  class="the cat">THE <b>CAT</B > &amp; A &lt; DOG{kept}'
+    translated = f'<!doctype html><P  class="the cat"><i>DOG &lt;</i> A &amp; <b>CAT</B > THE{kept}'
     assert reply.json["translatedText"] == translated
-    assert asks.pool.asked[-1][1]["lines"] == ["the", "cat", "& a < dog"]
+    assert asks.pool.asked[-1][1]["lines"] == ["the cat & a < dog"]
+    assert asks.pool.asked[-1][1]["linked"] == [0]
     assert reply.json["alternatives"] == []
 
 
-HOSTILE = [
-    "<",
-    "</",
-    "<!",
-    "<!--",
-    "<![",
-    "<![CDATA[",
-    "<?",
-    "<a ",
-    "<a b='",
-    '<a b="',
-    "&",
-    "&#",
-    "<script>",
-    "</a ",
-    "<a =",
-]
-
-
-@pytest.mark.parametrize(
-    "unit", [*HOSTILE, "<p>", "<p>a", "\n<", "< ", "<a/", "<!-- -->", "<a b=c'", "<code>", "<style>x"]
-)
-def test_html_of_any_kind_takes_no_longer_than_its_length(unit):
-    text = (unit * 50_000)[:50_000]
-    began = time.thread_time()
-    assert "".join(raw for raw, _ in texts_of_html(text)) == text
-    assert time.thread_time() - began < 1.0, "unfinished comments took html.parser as long as this"
-
-
-@given(st.text(st.sampled_from("<>/!-?&;#a b\"'=\n\r[]xscript"), max_size=60))
-def test_the_parts_of_html_are_the_whole(text):
-    assert "".join(raw for raw, _ in texts_of_html(text)) == text
+def test_several_texts_in_html_are_asked_for_at_once(client):
+    asks = client()
+    texts = ["the <code>x</code> cat", "", " <p> </p>", "<p>a</p>b"]
+    reply = asks("POST", "/translate", {**ASK, "q": texts, "format": "html", "source": "auto"})
+    assert reply.json["translatedText"] == ["CAT <code>x</code> THE", "", " <p> </p>", "<p>A</p>B"]
+    assert len(reply.json["detectedLanguage"]) == 4
+    assert asks.pool.asked[-1][1]["lines"] == ["the \U000f0000 cat", "a", "b"]
+    assert asks("POST", "/translate", {**ASK, "q": "<br>", "format": "html"}).json == {"translatedText": "<br>"}
+    assert len(asks.pool.asked) == 1, "nothing is asked for where there is no text"
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,7 @@ from libretranslatepy import LibreTranslateAPI
 
 from glassformer.generation.config import SearchConfig
 from glassformer.generation.translator import Translator
+from glassformer.markup.translate import translate_markup
 from glassformer.serve import server
 from glassformer.serve.config import ServeConfig
 from glassformer.serve.keys import add_key
@@ -52,6 +53,15 @@ def test_libretranslatepy_works_unchanged(live, expected):
         api.translate("x", "en", "fr")
     with error.value as answer:
         assert (answer.code, json.load(answer)["code"]) == (400, "unknown_language")
+
+
+def test_html_comes_back_with_its_tags(live, run):
+    q = "<p>the <b>cat</b> sat <code>on</code></p>a <i>dog</i><br>"
+    reply = live.ask("POST", "/translate", {"q": q, "source": "en", "target": "de", "format": "html"})
+    config = SearchConfig(beam=SearchConfig().beam, max_length=live.server.config.max_length)
+    assert (
+        reply.json["translatedText"] == translate_markup(Translator.load(run, "cpu", "float32"), [q], "html", config)[0]
+    )
 
 
 @pytest.mark.skipif(shutil.which("curl") is None, reason="needs curl")

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from glassformer.alignment.links import pharaoh
 from glassformer.checks import Flag
@@ -15,6 +15,8 @@ from glassformer.generation.config import SearchConfig
 
 if TYPE_CHECKING:
     from glassformer.alignment.attention import AttentionAligner
+    from glassformer.generation.files import Heed
+    from glassformer.generation.lexical.glossary import Glossary
     from glassformer.generation.stream import Chunk
     from glassformer.generation.translator import Translation, Translator
 
@@ -43,6 +45,16 @@ class TranslateFlags:
     """File to write; it appears when it is complete. Left out: standard output."""
     prefixes: Path | None = None
     """File with what each line's translation must begin with, a line for each line of the input; empty: anything."""
+    format: Literal["plain", "xml", "html"] = "plain"
+    """What lines are: text, or text with tags, which come back on the words that their words became. A line of xml is
+    well-formed by itself, of html any piece of it."""
+    glossary: Path | None = None
+    """File of terms, each with a tab and what it must be in the translation (several forms with | between them) if it
+    stands in the line; without that it is kept."""
+    keep: Path | None = None
+    """File of words that are kept as they are, a line each."""
+    placeholders: Annotated[str | None, Flag("PATTERN")] = None
+    """Copy what matches this regular expression as it is; default: {name}, %s, URLs, e-mail addresses, <x id="1"/>."""
     resume: bool = False
     """Continue from OUTPUT.partial, where the same command was stopped, to the same bytes as without the stop."""
     alignments: Path | None = None
@@ -64,8 +76,9 @@ def translate(flags: TranslateFlags) -> int:
     with loading():
         from glassformer.device import tame_memory
         from glassformer.files import check_writable
-        from glassformer.generation.files import translate_file
+        from glassformer.generation.files import Heed, translate_file
         from glassformer.generation.translator import Translator
+        from glassformer.markup.aligning import TagAligner
 
     tame_memory()
     if flags.text and (flags.input is not None or flags.prefixes is not None or flags.resume):
@@ -79,13 +92,19 @@ def translate(flags: TranslateFlags) -> int:
         raise ConfigError("--alignments and --resume exclude each other: align the two files with `glassformer align`")
     if flags.alignments and flags.output and flags.alignments.resolve() == flags.output.resolve():
         raise ConfigError(f"--alignments and --output must be two files, got {flags.output} for both")
+    if flags.format != "plain":
+        _check_format(flags)
     for path in filter(None, (flags.output, flags.alignments)):
         check_writable(path)
+    heed = Heed(_glossary(flags), flags.placeholders)
+    if (heed.glossary is not None or heed.placeholders is not None) and flags.search.sample:
+        raise ConfigError("--glossary, --keep and --placeholders need a search: they can't be combined with --sample")
     translator = Translator.load(flags.run, flags.device, flags.precision)
-    if flags.input is None or flags.output is None or flags.alignments is not None:
-        _translate_stream(translator, flags)
+    if flags.input is None or flags.output is None or flags.alignments is not None or flags.format != "plain":
+        _translate_stream(translator, flags, heed)
+        counts = heed.counts
     else:
-        translate_file(
+        counts = translate_file(
             translator,
             flags.input,
             flags.output,
@@ -93,16 +112,42 @@ def translate(flags: TranslateFlags) -> int:
             prefixes=flags.prefixes,
             scores=flags.scores,
             resume=flags.resume,
+            glossary=heed.glossary,
+            placeholders=heed.placeholders,
         )
+    if heed.glossary is not None or heed.placeholders is not None:
+        say(str(counts))
+    if flags.format != "plain" and not TagAligner(translator).is_chosen:
+        say(f"tags find their words better once heads are chosen: glassformer align {flags.run} --data PAIRS")
     return 0
 
 
-def _translate_stream(translator: "Translator", flags: TranslateFlags) -> None:
+def _glossary(flags: TranslateFlags) -> "Glossary | None":
+    """Return the terms of the files that the flags name."""
+    from glassformer.generation.lexical.glossary import Glossary
+
+    if flags.glossary is None and flags.keep is None:
+        return None
+    return Glossary.read(flags.glossary, flags.keep)
+
+
+def _check_format(flags: TranslateFlags) -> None:
+    """Raise ConfigError for a setting that text with tags can't have."""
+    from glassformer.markup.translate import check_search
+
+    for name in ("alignments", "prefixes", "resume", "scores"):
+        if getattr(flags, name):
+            raise ConfigError(f"--{name} is for plain text, and can't be combined with --format {flags.format}")
+    check_search(flags.search)
+
+
+def _translate_stream(translator: "Translator", flags: TranslateFlags, heed: "Heed") -> None:
     """Translate from standard input, to standard output, or both: each chunk is written as soon as it is done."""
     from glassformer.alignment.attention import AttentionAligner
     from glassformer.files import replacing
     from glassformer.generation import stream
     from glassformer.generation.files import chunk_lines, progress_words, translations_of_chunk
+    from glassformer.markup.files import translate_tagged_lines
 
     aligner = None if flags.alignments is None else AttentionAligner(translator)
 
@@ -117,14 +162,19 @@ def _translate_stream(translator: "Translator", flags: TranslateFlags) -> None:
             chunks = _prompted(chunks)
     else:
         total, chunks = stream.count_lines(flags.input), stream.chunks_of_file(flags.input, stream.LINES_AT_ONCE)
-    chunks = stream.naming_unknown(chunks, translator.source_tokenizer)
+    if flags.format == "plain":
+        chunks = stream.naming_unknown(chunks, translator.source_tokenizer, heed.pattern)
     if not flags.text and (flags.output is not None or not sys.stdout.isatty()):
         chunks = stream.counting(chunks, progress_words(translator), "lines", total)
     with ExitStack() as stack:
         file = sys.stdout.buffer if flags.output is None else stack.enter_context(replacing(flags.output))
         beside = None if flags.alignments is None else stack.enter_context(replacing(flags.alignments))
         for first, lines, prefixes in stream.with_prefixes(chunks, flags.prefixes, total):
-            translated = translations_of_chunk(translator, lines, first, flags.search, prefixes)
+            if flags.format != "plain":
+                file.write(translate_tagged_lines(translator, lines, first, flags.format, flags.search, heed))
+                file.flush()
+                continue
+            translated = translations_of_chunk(translator, lines, first, flags.search, prefixes, heed=heed)
             file.write(chunk_lines(translated, first, flags.search, scores=flags.scores))
             file.flush()
             if aligner is not None and beside is not None:

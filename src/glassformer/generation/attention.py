@@ -1,6 +1,6 @@
-"""The attention of a translation, observed along the path that generation took."""
+"""Translations as they are returned, and their attention, observed along the path that generation took."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from operator import index
 from typing import get_args
@@ -14,6 +14,8 @@ from glassformer.attention.observe import observe
 from glassformer.attention.want import Want
 from glassformer.errors import ConfigError
 from glassformer.generation.engine import Engine, Stack, inferring
+from glassformer.generation.lexical.lines import LexicalUse
+from glassformer.text.tokenizer import UNK, UNKNOWN
 
 STACKS: tuple[Stack, ...] = get_args(Stack)
 
@@ -37,6 +39,44 @@ class TranslationAttention:
     source_tokens: list[str]
     target_in: list[str]
     target_out: list[str]
+
+
+@dataclass(frozen=True)
+class NextToken:
+    """A token that follows others in a translation: chosen by `Translator.write`, or one of its `alternatives`.
+
+    Example: docs/howto/serve.md.
+    """
+
+    id: int
+    token: str
+    """Name the token as the vocabulary does."""
+    log_prob: float
+    """Give its log-probability, in nats."""
+    text: str
+    """Hold the translation up to it. `write` gives it in whole characters."""
+
+
+@dataclass(frozen=True)
+class Translation:
+    """One translation of a line, and how likely the model finds it.
+
+    Example: docs/generation.md.
+    """
+
+    text: str
+    score: float
+    """Log-probability divided by the length penalty; higher is better."""
+    log_prob: float
+    """Sum of the tokens' log-probabilities, in nats."""
+    tokens: list[str]
+    """The target tokens, without `</s>`."""
+    token_log_probs: list[float]
+    """Each token's log-probability, in nats; the last one is that of `</s>`, if it came before the limit."""
+    attention: TranslationAttention | None = None
+    """Observations of its attention, if asked for."""
+    lexical: LexicalUse | None = None
+    """What became of the glossary's terms and the placeholders, if there were any to heed."""
 
 
 Observations = dict[Stack, dict[int, Observation]]
@@ -124,3 +164,26 @@ def align(
     observations = observe_translation(engine, source, target_in, {"source": {last: Want(head_mean=True)}})
     weights = observations["source"][last].head_mean[0]
     return [among[i] for i in weights[:, list(among)].argmax(-1).tolist()]
+
+
+def replace_unknown(
+    text: str,
+    ids: Sequence[int],
+    places: Sequence[int],
+    surfaces: Sequence[str],
+    attended: Callable[[Sequence[int]], list[int]],
+) -> str:
+    """Return `text` with each unknown token replaced by the source token that got most of its attention.
+
+    The text is that of the tokens `ids` at `places`, and `surfaces` are the texts of the source's tokens. `attended`
+    returns for each of `ids` which of the source's positions that it is given it attends to most.
+    """
+    among = [position for position, surface in enumerate(surfaces) if surface]
+    if not among:
+        return text
+    positions = attended(among)
+    parts = text.split(UNKNOWN)
+    chosen = [surfaces[positions[place]] for place in places if ids[place] == UNK]
+    if len(parts) != len(chosen) + 1:  # the text has the mark for other reasons too
+        return text
+    return "".join(part + new for part, new in zip(parts, [*chosen, ""], strict=True))

@@ -6,10 +6,14 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from typing import TypeVar
 
 import torch
+from jaxtyping import Float
+from torch import Tensor
 
 from glassformer.errors import ConfigError
 from glassformer.generation.config import SearchConfig
-from glassformer.generation.engine import Engine
+from glassformer.generation.engine import Engine, inference
+from glassformer.generation.lexical.demands import Demands, State
+from glassformer.generation.lexical.search import lexical_search
 from glassformer.generation.search import Abandoned, Hypothesis, beam_search, greedy, nobody, sample
 from glassformer.text.batching import pad_source
 from glassformer.text.tokenizer import EOS
@@ -27,13 +31,14 @@ def search_all(
     config: SearchConfig,
     *,
     prefixes: Sequence[list[int]] | None = None,
+    demands: Sequence[Demands] | None = None,
     progress: Callable[[int], None] = lambda sources_done: None,
 ) -> list[list[Hypothesis]]:
     """Return up to `config.n_best` hypotheses for each source (ids that end with `</s>`), best first.
 
     An empty source has none.
 
-    With `prefixes`, each target begins with the ids of its prefix.
+    With `prefixes`, each target begins with the ids of its prefix; with `demands` it meets what is demanded of it.
     """
     for ids in prefixes or ():
         if len(ids) > config.max_length:
@@ -49,7 +54,10 @@ def search_all(
 
     def search(batch: list[int]) -> list[list[Hypothesis]]:
         batch_prefixes = [prefixes[i] for i in batch] if prefixes else None
-        return search_batch(engine, [sources[i] for i in batch], batch_prefixes, config, generator)
+        batch_demands = [demands[i] for i in batch] if demands else None
+        return search_batch(
+            engine, [sources[i] for i in batch], batch_prefixes, config, generator, demands=batch_demands
+        )
 
     def receive(batch: list[int], hypotheses: list[list[Hypothesis]]) -> None:
         for i, best in zip(batch, hypotheses, strict=True):
@@ -131,6 +139,7 @@ def search_batch(
     config: SearchConfig,
     generator: torch.Generator,
     *,
+    demands: list[Demands] | None = None,
     abandoned: Abandoned = nobody,
 ) -> list[list[Hypothesis]]:
     """Return up to `config.n_best` hypotheses for each source of one batch; none of the sources is empty.
@@ -142,6 +151,11 @@ def search_batch(
     limits = [longest_target(ids, config) for ids in sources]
     if prefixes:
         limits = [min(config.max_length, limit + len(ids)) for limit, ids in zip(limits, prefixes, strict=True)]
+    if demands:
+        limits = [
+            min(config.max_length, limit + one.needed(State())) for limit, one in zip(limits, demands, strict=True)
+        ]
+        return lexical_search(engine, source, keep, limits, config, prefixes, demands, abandoned=abandoned)
     if config.sample:
         draws = [
             sample(engine, source, keep, limits, config, generator, prefixes, abandoned=abandoned)
@@ -151,3 +165,19 @@ def search_batch(
     if config.beam == 1:
         return [[best] for best in greedy(engine, source, keep, limits, config, prefixes, abandoned=abandoned)]
     return beam_search(engine, source, keep, limits, config, prefixes, abandoned=abandoned)
+
+
+def log_probs_of_targets(
+    engine: Engine, sources: list[list[int]], targets: list[list[int]]
+) -> Float[Tensor, "pairs tokens"]:
+    """Return the log-probability of each token of each target, with 0 after its end."""
+    source, keep = pad_source([torch.tensor(ids) for ids in sources], engine.source_pad)
+    target, inside = pad_source([torch.tensor(ids) for ids in targets], engine.target_pad)
+    target, inside = target.to(engine.device), inside[:, 0, 0].to(engine.device)
+    start = target.new_full((len(target), 1), engine.target_pad)
+    with inference(engine.device):
+        target_in = torch.cat([start, target[:, :-1]], dim=1)
+        logits = engine.decode(target_in, source.to(engine.device), keep.to(engine.device))
+        log_probs = logits.log_softmax(-1, dtype=torch.promote_types(logits.dtype, torch.float32))
+        picked = log_probs.gather(2, target.masked_fill(~inside, EOS)[:, :, None]).squeeze(2)
+        return picked.masked_fill(~inside, 0.0).double()

@@ -1,11 +1,17 @@
 """Rules about what a search may not choose next, applied to log-probabilities, which are not normalised again."""
 
+from collections.abc import Sequence
+
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from glassformer.errors import ConfigError, shown
 from glassformer.generation.config import SearchConfig
-from glassformer.text.tokenizer import EOS
+from glassformer.text.tokenizer import EOS, Tokenizer, check_lines
+
+Prefixes = Sequence[str | Sequence[str]]
+"""Give the beginning of each translation: a text, or tokens of the vocabulary. An empty one leaves it free."""
 
 
 class Constraints:
@@ -65,3 +71,21 @@ class Constraints:
         if blocked:
             rows_and_tokens = torch.tensor(blocked, device=log_probs.device)
             log_probs[rows_and_tokens[:, 0], rows_and_tokens[:, 1]] = -torch.inf
+
+
+def ids_of_prefixes(tokenizer: Tokenizer, prefixes: Prefixes) -> list[list[int]]:
+    """Return the ids of texts, or of tokens; ConfigError for a token that the vocabulary lacks."""
+    texts = [prefix if isinstance(prefix, str) else "" for prefix in prefixes]
+    check_lines("prefixes", texts)
+    ids = tokenizer.encode(texts)
+    for n, prefix in enumerate(prefixes):
+        if not isinstance(prefix, str):
+            ids[n] = [_id_of(tokenizer, token, n) for token in prefix]
+    return ids
+
+
+def _id_of(tokenizer: Tokenizer, token: str, number: int) -> int:
+    found = tokenizer.id_of(token) if isinstance(token, str) else None
+    if not found:  # `</s>` has the id 0
+        raise ConfigError(f"prefixes[{number}] must be tokens of the target's vocabulary, got {shown(token)}")
+    return found

@@ -1,13 +1,17 @@
 """Translation from file to file that takes hours, and continues after a stop with what `partial` has kept."""
 
 import hashlib
+import re
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from glassformer.generation import stream
 from glassformer.generation.config import SearchConfig, as_config
+from glassformer.generation.lexical.glossary import Glossary
+from glassformer.generation.lexical.lines import LexicalCounts
+from glassformer.generation.lexical.placeholders import compiled
 from glassformer.generation.partial import partial_output
 from glassformer.generation.translator import Translation, Translator
 from glassformer.pairs.files import PairFiles
@@ -26,7 +30,9 @@ def translate_file(
     prefixes: str | Path | None = None,
     scores: bool = False,
     resume: bool = False,
-) -> None:
+    glossary: Glossary | None = None,
+    placeholders: str | None = None,
+) -> LexicalCounts:
     """Translate the lines of the file `input` (UTF-8, plain or .gz) into the file `output`.
 
     `output` appears when it is complete. What is done at a stop stays in `output`.partial, and the same call with
@@ -36,8 +42,9 @@ def translate_file(
 
     `prefixes` is a file with what each line's translation must begin with, a line for each line of the input (empty:
     anything). With `scores` each translation stands after its score and a tab, with `config.n_best` above 1 after the
-    number of its line and a tab. On a terminal a line of progress shows on standard error. DataError or ConfigError
-    says which file or setting can't be used.
+    number of its line and a tab. `glossary` and `placeholders` are as in `Translator.translate`; returned are the
+    counts of their terms and placeholders in the lines that this call has translated. On a terminal a line of progress
+    shows on standard error. DataError or ConfigError says which file or setting can't be used.
 
     >>> import tempfile
     >>> from pathlib import Path
@@ -59,23 +66,43 @@ def translate_file(
     prefix_file = None if prefixes is None else Path(prefixes)
     if prefix_file is not None:
         PairFiles(prefix_file).check()
-    settings = _settings(translator, config, prefix_file, scores=scores)
+    counts = LexicalCounts()
+    heed = Heed(glossary, placeholders, counts)
+    settings = _settings(translator, config, prefix_file, heed, scores=scores)
     with partial_output(output, settings, resume=resume) as partial:
         lines = read_lines(input)
         partial.skip(lines, input)
         total = stream.count_lines(input)
         chunks = stream.in_chunks(lines, stream.LINES_AT_ONCE, first=partial.lines + 1)
-        chunks = stream.naming_unknown(chunks, translator.source_tokenizer)
+        chunks = stream.naming_unknown(chunks, translator.source_tokenizer, heed.pattern)
         chunks = stream.counting(chunks, progress_words(translator), "lines", total)
         try:
             for first, chunk, beginnings in stream.with_prefixes(chunks, prefix_file, total, done=partial.lines):
-                partial.append(chunk, translate_chunk(translator, chunk, first, config, beginnings, scores=scores))
+                output_of_chunk = translate_chunk(
+                    translator, chunk, first, config, beginnings, scores=scores, heed=heed
+                )
+                partial.append(chunk, output_of_chunk)
         except BaseException as error:
             if partial.lines:
                 error.add_note(
                     f"{partial.path} has the translations of {partial.lines:,} lines: continue with --resume"
                 )
             raise
+    return counts
+
+
+@dataclass(frozen=True)
+class Heed:
+    """What translations of lines must contain, and where that is counted."""
+
+    glossary: Glossary | None = None
+    placeholders: str | None = None
+    counts: LexicalCounts = field(default_factory=LexicalCounts)
+
+    @property
+    def pattern(self) -> re.Pattern[str] | None:
+        """The expression of the placeholders."""
+        return None if self.placeholders is None else compiled(self.placeholders)
 
 
 def translate_chunk(
@@ -86,9 +113,11 @@ def translate_chunk(
     prefixes: Sequence[str] | None = None,
     *,
     scores: bool = False,
+    heed: Heed | None = None,
 ) -> bytes:
     """Return the output for a chunk of an input's lines, of which the first has the number `first`."""
-    return chunk_lines(translations_of_chunk(translator, lines, first, config, prefixes), first, config, scores=scores)
+    translated = translations_of_chunk(translator, lines, first, config, prefixes, heed=heed)
+    return chunk_lines(translated, first, config, scores=scores)
 
 
 def translations_of_chunk(
@@ -97,13 +126,22 @@ def translations_of_chunk(
     first: int,
     config: SearchConfig,
     prefixes: Sequence[str] | None = None,
+    *,
+    heed: Heed | None = None,
 ) -> list[list[Translation]]:
     """Return the best translations of each line of a chunk, of which the first has the number `first`.
 
     The number is added to the seed, so that equal lines of different chunks are drawn differently.
     """
     config = replace(config, seed=(config.seed + first - 1) % (1 << 32))
-    return translator.translate_n_best(lines, config, prefixes=prefixes)
+    heed = heed or Heed()
+    translated = translator.translate_n_best(
+        lines, config, prefixes=prefixes, glossary=heed.glossary, placeholders=heed.placeholders
+    )
+    for number, best in enumerate(translated, start=first):
+        if (use := best[0].lexical) is not None:
+            heed.counts.add(number, use)
+    return translated
 
 
 def chunk_lines(
@@ -124,14 +162,21 @@ def progress_words(translator: Translator) -> str:
     return f"translating in {translator.precision}"
 
 
-def _settings(translator: Translator, config: SearchConfig, prefixes: Path | None, *, scores: bool) -> dict[str, Any]:
+def _settings(
+    translator: Translator, config: SearchConfig, prefixes: Path | None, heed: Heed, *, scores: bool
+) -> dict[str, Any]:
     """Return what must be the same for a stopped translation to continue."""
+    given = {
+        "glossary (digest)": None if heed.glossary is None else heed.glossary.digest,
+        "placeholders": heed.placeholders,
+    }
     return {
         "run folder (digest)": None if translator.folder is None else _digest_of_run(translator.folder),
         "device": translator.device.type,
         "precision": str(translator.precision),
         "scores": scores,
         "prefixes (digest)": None if prefixes is None else _digest([prefixes]),
+        **{name: value for name, value in given.items() if value is not None},
         **asdict(config),
     }
 

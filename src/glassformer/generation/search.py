@@ -45,6 +45,10 @@ class Hypothesis:
     """Sum of the tokens' log-probabilities, in nats."""
     score: float
     """log_prob divided by the length penalty, minus the coverage penalty; what beam search compares."""
+    put_in: tuple[tuple[int, int], ...] = ()
+    """Places of tokens that stand for a text, each with the number of the demand that has it (see `lexical`)."""
+    forced: tuple[int, ...] = ()
+    """Numbers of the demands that the search had to begin by itself."""
 
 
 @inferring
@@ -127,7 +131,7 @@ def _drawing(config: SearchConfig, generator: torch.Generator) -> "_Choose":
         log_probs = log_softmax(logits)
         constraints.apply(log_probs, ids, open_)
         if log_probs.isnan().any():
-            raise _not_finite(engine)
+            raise not_finite(engine)
         probabilities = truncated(log_probs / config.temperature, config.top_k, config.top_p)
         drawn = torch.multinomial(probabilities, 1, generator=generator)
         return log_probs.gather(1, drawn).squeeze(1), drawn.squeeze(1)
@@ -196,7 +200,7 @@ def _roll_out(
             if b in done:
                 continue
             if math.isnan(log_prob):
-                raise _not_finite(engine)
+                raise not_finite(engine)
             log_probs_of[b].append(log_prob)
             if token == EOS or length >= limits[b] or b in left:
                 sum_ = sum(log_probs_of[b])
@@ -264,11 +268,11 @@ def beam_search(
             open_ = [open_[row] for row in stay]
         tokens = beams.ids[:, :, -1].flatten().clamp(max=engine.target_pad)  # a dead hypothesis may have any class
     if not all(finished):
-        raise _not_finite(engine)
+        raise not_finite(engine)
     return [best[: config.n_best] for best in finished]
 
 
-def _not_finite(engine: Engine) -> RunError:
+def not_finite(engine: Engine) -> RunError:
     """Return the error for numbers that overflowed."""
     number = str(engine.dtype).removeprefix("torch.")
     return RunError(

@@ -2,6 +2,7 @@
 
 import codecs
 import os
+import re
 import warnings
 from collections.abc import Iterable, Iterator
 from itertools import chain, islice
@@ -115,13 +116,19 @@ def with_prefixes(
         raise DataError(f"the input has {count:,} lines, {path} more: {fix}")
 
 
-def naming_unknown(chunks: Iterable[Chunk], tokenizer: Tokenizer) -> Iterator[Chunk]:
-    """Yield the same chunks, and warn a few times of text in the first lines that the vocabulary lacks."""
+def naming_unknown(
+    chunks: Iterable[Chunk], tokenizer: Tokenizer, placeholders: re.Pattern[str] | None = None
+) -> Iterator[Chunk]:
+    """Yield the same chunks, and warn a few times of text in the first lines that the vocabulary lacks.
+
+    What `placeholders` matches is never read, and is passed over.
+    """
     known: set[str] = set()
     warned = 0
     for first, lines in chunks:
         is_checked = first <= CHECKED and warned < WARNINGS
-        if is_checked and (new := [piece for piece in tokenizer.unknown(lines) if piece not in known]):
+        texts = lines if placeholders is None else [placeholders.sub(" ", line) for line in lines]
+        if is_checked and (new := [piece for piece in tokenizer.unknown(texts) if piece not in known]):
             known |= set(new)
             warned += 1
             shown = " ".join(abridged(piece) for piece in new[:SHOWN]) + (" ..." if len(new) > SHOWN else "")

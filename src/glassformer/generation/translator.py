@@ -1,66 +1,45 @@
 """Text in, text out: the Translator."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 
 import torch
-from jaxtyping import Float
 from torch import Tensor
 
 from glassformer.attention.want import Want
 from glassformer.device import pick_device
-from glassformer.errors import ArgumentError, ConfigError, shown
-from glassformer.generation.attention import TranslationAttention, align, check_attention, observe_translation
-from glassformer.generation.batches import MOST_LOGITS, batches_by_length, ended, longest_target, search_all
+from glassformer.errors import ArgumentError, ConfigError
+from glassformer.generation.attention import (
+    NextToken,
+    Translation,
+    TranslationAttention,
+    align,
+    check_attention,
+    observe_translation,
+    replace_unknown,
+)
+from glassformer.generation.batches import (
+    MOST_LOGITS,
+    batches_by_length,
+    ended,
+    log_probs_of_targets,
+    longest_target,
+    search_all,
+)
 from glassformer.generation.config import SearchConfig, as_config
 from glassformer.generation.consensus import by_agreement
+from glassformer.generation.constraints import Prefixes, ids_of_prefixes
 from glassformer.generation.engine import Engine, Stack, inference
+from glassformer.generation.lexical.demands import Demands, Vocabulary
+from glassformer.generation.lexical.lines import Glossaries, LexicalLine, LexicalRules
+from glassformer.generation.lexical.stand_in import StandIn, find_stand_in
 from glassformer.generation.precision import Precision, pick_generation_precision
 from glassformer.generation.search import Hypothesis, stream
 from glassformer.run.folder import open_run
-from glassformer.text.batching import pad_source
-from glassformer.text.tokenizer import EOS, UNK, UNKNOWN, Tokenizer, check_lines
+from glassformer.text.tokenizer import EOS, UNK, Tokenizer, check_lines
 from glassformer.transformer.model import Transformer, check_memory
-
-Prefixes = Sequence[str | Sequence[str]]
-"""Give the beginning of each translation: a text, or tokens of the vocabulary. An empty one leaves it free."""
-
-
-@dataclass(frozen=True)
-class NextToken:
-    """A token that follows others in a translation: chosen by `Translator.write`, or one of its `alternatives`.
-
-    Example: docs/howto/serve.md.
-    """
-
-    id: int
-    token: str
-    """Name the token as the vocabulary does."""
-    log_prob: float
-    """Give its log-probability, in nats."""
-    text: str
-    """Hold the translation up to it. `write` gives it in whole characters."""
-
-
-@dataclass(frozen=True)
-class Translation:
-    """One translation of a line, and how likely the model finds it.
-
-    Example: docs/generation.md.
-    """
-
-    text: str
-    score: float
-    """Log-probability divided by the length penalty; higher is better."""
-    log_prob: float
-    """Sum of the tokens' log-probabilities, in nats."""
-    tokens: list[str]
-    """The target tokens, without `</s>`."""
-    token_log_probs: list[float]
-    """Each token's log-probability, in nats; the last one is that of `</s>`, if it came before the limit."""
-    attention: TranslationAttention | None = None
-    """Observations of its attention, if asked for."""
 
 
 class Translator:
@@ -145,15 +124,22 @@ class Translator:
         progress: Callable[[int], None] = lambda lines: None,
         *,
         prefixes: Prefixes | None = None,
+        glossary: Glossaries = None,
+        placeholders: str | None = None,
     ) -> list[str]:
         """Return the best translation of each line, in order; an empty line stays empty.
 
         `prefixes`, one for each line, are what the translations must begin with ("" leaves a line free): text, or a
-        sequence of tokens. `progress` is told after each batch how many lines that were.
+        sequence of tokens. `progress` is told after each batch how many lines that were. `glossary` has terms that the
+        translations must contain where the lines have their sources: one `Glossary`, or one (or None) for each line.
+        `placeholders` is the pattern of what is copied as it is, or "default", see `docs/howto/terms.md`.
 
         Example: docs/generation.md.
         """
-        return [best.text for best in self.translations(lines, config, progress, prefixes=prefixes)]
+        best = self.translations(
+            lines, config, progress, prefixes=prefixes, glossary=glossary, placeholders=placeholders
+        )
+        return [one.text for one in best]
 
     def translations(
         self,
@@ -162,6 +148,8 @@ class Translator:
         progress: Callable[[int], None] = lambda lines: None,
         *,
         prefixes: Prefixes | None = None,
+        glossary: Glossaries = None,
+        placeholders: str | None = None,
         attention: Want | Mapping[Stack, Want] | None = None,
         layers: Sequence[int] | None = None,
     ) -> list[Translation]:
@@ -172,11 +160,13 @@ class Translator:
         `.attention` then observes the chosen hypothesis from its first token to its last, along the path that the
         beam took. `layers` are counted from 0; by default all are observed. In a translation that is too short, `top`
         is as many as there are keys, and `rows` are those of the queries that there are: the observation's own `want`
-        says which. An empty line has no attention.
+        says which. An empty line has no attention. `glossary` and `placeholders` are as in `translate`; `.lexical`
+        counts what they did.
 
         Example: docs/generation.md.
         """
-        best = self._translated(lines, config, progress, prefixes, attention, layers, best_only=True)
+        rules = self._rules(glossary, placeholders)
+        best = self._translated(lines, config, progress, prefixes, rules, attention, layers, best_only=True)
         return [translations[0] for translations in best]
 
     def translate_n_best(
@@ -186,6 +176,8 @@ class Translator:
         progress: Callable[[int], None] = lambda lines: None,
         *,
         prefixes: Prefixes | None = None,
+        glossary: Glossaries = None,
+        placeholders: str | None = None,
         attention: Want | Mapping[Stack, Want] | None = None,
         layers: Sequence[int] | None = None,
     ) -> list[list[Translation]]:
@@ -193,7 +185,8 @@ class Translator:
 
         Example: docs/generation.md.
         """
-        return self._translated(lines, config, progress, prefixes, attention, layers)
+        rules = self._rules(glossary, placeholders)
+        return self._translated(lines, config, progress, prefixes, rules, attention, layers)
 
     def read(
         self,
@@ -220,7 +213,7 @@ class Translator:
         if not source_ids:
             raise ConfigError("source is empty: it has no attention to observe")
         target_ids = target_ids or [EOS]
-        log_probs = self._log_probs([source_ids], [target_ids])[0].tolist()
+        log_probs = log_probs_of_targets(self.engine, [source_ids], [target_ids])[0].tolist()
         total = sum(log_probs)
         hypothesis = Hypothesis(target_ids[:-1], log_probs, total, total / config.normaliser(len(target_ids)))
         return self._translation(source, source_ids, hypothesis, config, self._observed(source_ids, hypothesis, wants))
@@ -328,27 +321,11 @@ class Translator:
         longest = [max(pair, key=len) for pair in zip(source_ids, target_ids, strict=True)]
         most_logits = max(1, MOST_LOGITS // self.engine.config.target_vocab_size)
         for batch in batches_by_length(longest, min(config.batch_tokens, most_logits), len(sources)):
-            scores = self._log_probs([source_ids[i] for i in batch], [target_ids[i] for i in batch]).sum(1).tolist()
-            for i, score in zip(batch, scores, strict=True):
+            beside = [source_ids[i] for i in batch], [target_ids[i] for i in batch]
+            for i, score in zip(batch, log_probs_of_targets(self.engine, *beside).sum(1).tolist(), strict=True):
                 totals[i] = score
             progress(len(batch))
         return totals
-
-    def _log_probs(self, sources: list[list[int]], targets: list[list[int]]) -> Float[Tensor, "pairs tokens"]:
-        """Return the log-probability of each token of each target, with 0 after its end."""
-        source, keep = pad_source([torch.tensor(ids) for ids in sources], self.engine.source_pad)
-        target, inside = pad_source([torch.tensor(ids) for ids in targets], self.engine.target_pad)
-        target, inside = target.to(self.device), inside[:, 0, 0].to(self.device)
-        with inference(self.device):
-            logits = self.engine.decode(self._shifted(target), source.to(self.device), keep.to(self.device))
-            log_probs = logits.log_softmax(-1, dtype=torch.promote_types(logits.dtype, torch.float32))
-            picked = log_probs.gather(2, target.masked_fill(~inside, EOS)[:, :, None]).squeeze(2)
-            return picked.masked_fill(~inside, 0.0).double()
-
-    def _shifted(self, target: Tensor) -> Tensor:
-        """Return the decoder's input to predict `target`: its start, then all but the last token."""
-        start = target.new_full((len(target), 1), self.engine.target_pad)
-        return torch.cat([start, target[:, :-1]], dim=1)
 
     def _tensor(self, rows: list[list[int]]) -> Tensor:
         return torch.tensor(rows, dtype=torch.long, device=self.device)
@@ -359,6 +336,7 @@ class Translator:
         config: SearchConfig | None,
         progress: Callable[[int], None],
         prefixes: Prefixes | None,
+        rules: LexicalRules | None,
         attention: Want | Mapping[Stack, Want] | None,
         layers: Sequence[int] | None,
         *,
@@ -367,10 +345,14 @@ class Translator:
         """Return the translations of each line, best first, at least one."""
         config = as_config(config)
         wants = None if attention is None else check_attention(self.engine, attention, layers)
-        sources, hypotheses = self._search(lines, config, progress, prefixes)
+        read = [] if rules is None else rules.read(lines)
+        sources, hypotheses = self._search(lines, config, progress, prefixes, rules, read)
         return [
-            [translation_of(self, line, source, one, config, wants) for one in (found[:1] if best_only else found)]
-            for line, source, found in zip(lines, sources, hypotheses, strict=True)
+            [
+                translation_of(self, line, source, one, config, wants, beside)
+                for one in found[: 1 if best_only else None]
+            ]
+            for line, source, found, beside in zip(lines, sources, hypotheses, read or [None] * len(lines), strict=True)
         ]
 
     def _search(
@@ -379,6 +361,8 @@ class Translator:
         config: SearchConfig,
         progress: Callable[[int], None],
         prefixes: Prefixes | None,
+        rules: LexicalRules | None,
+        read: Sequence[LexicalLine],
     ) -> tuple[list[list[int]], list[list[Hypothesis]]]:
         """Return the ids of each line and the hypotheses for it; for an empty line the empty one."""
         check_lines("lines", lines)
@@ -388,12 +372,23 @@ class Translator:
                 "coverage_penalty reads the last layer's attention to the source, which has no heads left in this run: "
                 "leave it out"
             )
-        sources = ended(self.source_tokenizer.encode(lines), lines, config.max_source_tokens, "source")
+        encoded = [one.ids for one in read] if read else self.source_tokenizer.encode(lines)
+        sources = ended(encoded, lines, config.max_source_tokens, "source")
         prefix_ids = self._prefix_ids(prefixes, lines)
         whole = replace(config, n_best=config.beam) if config.consensus and not config.sample else config
-        found = search_all(self.engine, sources, whole, prefixes=prefix_ids, progress=progress)
-        if config.consensus:
-            found = [self._by_agreement(hypotheses, config) for hypotheses in found]
+
+        def search(
+            chosen: Sequence[int], demands: Sequence[Demands] | None, progress: Callable[[int], None]
+        ) -> list[list[Hypothesis]]:
+            beginnings = None if prefix_ids is None else [prefix_ids[i] for i in chosen]
+            rows = [sources[i] for i in chosen]
+            found = search_all(self.engine, rows, whole, prefixes=beginnings, demands=demands, progress=progress)
+            return [self._by_agreement(hypotheses, config) for hypotheses in found] if config.consensus else found
+
+        if rules is None:
+            found = search(range(len(lines)), None, progress)
+        else:
+            found = rules.search(search, read, sources, prefix_ids, config, progress)
         empty = [Hypothesis([], [], 0.0, 0.0)]
         return sources, [hypotheses or empty for hypotheses in found]
 
@@ -402,6 +397,17 @@ class Translator:
         texts = self.target_tokenizer.decode([hypothesis.ids for hypothesis in hypotheses])
         log_probs = None if config.sample else [hypothesis.log_prob for hypothesis in hypotheses]
         return [hypotheses[i] for i in by_agreement(texts, log_probs)[: config.n_best]]
+
+    def _rules(self, glossary: Glossaries, placeholders: str | None) -> LexicalRules | None:
+        if glossary is None and placeholders is None:
+            return None
+        stand_in, vocabulary = self._lexicon
+        return LexicalRules(glossary, placeholders, self.source_tokenizer, vocabulary, stand_in.source)
+
+    @cached_property
+    def _lexicon(self) -> tuple[StandIn, Vocabulary]:
+        found = find_stand_in(self.engine, self.source_tokenizer, self.target_tokenizer)
+        return found, Vocabulary(self.target_tokenizer, found.target)
 
     def _prefix_ids(self, prefixes: Prefixes | None, lines: Sequence[str]) -> list[list[int]] | None:
         if prefixes is None:
@@ -419,25 +425,27 @@ class Translator:
         hypothesis: Hypothesis,
         config: SearchConfig,
         attention: TranslationAttention | None = None,
+        lexical: LexicalLine | None = None,
     ) -> Translation:
-        (text,) = self.target_tokenizer.decode([hypothesis.ids])
-        if config.replace_unknown and UNK in hypothesis.ids:
-            text = self._with_source_tokens(line, source, hypothesis, text)
         tokens = self.target_tokenizer.tokens(hypothesis.ids)
-        return Translation(text, hypothesis.score, hypothesis.log_prob, tokens, hypothesis.token_log_probs, attention)
+        facts = hypothesis.score, hypothesis.log_prob, tokens, hypothesis.token_log_probs, attention
 
-    def _with_source_tokens(self, line: str, source: list[int], hypothesis: Hypothesis, text: str) -> str:
-        """Return `text` with each unknown token replaced by the source token that got most of its attention."""
-        surfaces = self.source_tokenizer.surfaces(line)[: len(source) - 1]
-        among = [position for position, surface in enumerate(surfaces) if surface]
-        if not among:
+        def attended(among: Sequence[int]) -> list[int]:
+            return align(self.engine, self._tensor([source]), self._decoder_input(hypothesis), among)
+
+        def spelled(text: str, places: Sequence[int], surfaces: Sequence[str]) -> str:
+            if config.replace_unknown and UNK in (hypothesis.ids[place] for place in places):
+                return replace_unknown(text, hypothesis.ids, places, surfaces[: len(source) - 1], attended)
             return text
-        positions = align(self.engine, self._tensor([source]), self._decoder_input(hypothesis), among)
-        parts = text.split(UNKNOWN)
-        chosen = [surfaces[positions[i]] for i, token in enumerate(hypothesis.ids) if token == UNK]
-        if len(parts) != len(chosen) + 1:  # the text has the mark for other reasons too
-            return text
-        return "".join(part + new for part, new in zip(parts, [*chosen, ""], strict=True))
+
+        if lexical is not None:
+            for place, n in hypothesis.put_in:
+                tokens[place] = lexical.wanted[n].forms[0]
+            text = lexical.text(self.target_tokenizer, hypothesis, spelled)
+            return Translation(text, *facts, lexical.use(text, hypothesis))
+        (text,) = self.target_tokenizer.decode([hypothesis.ids])
+        surfaces = self.source_tokenizer.surfaces(line) if config.replace_unknown else []
+        return Translation(spelled(text, range(len(hypothesis.ids)), surfaces), *facts)
 
     def _decoder_input(self, hypothesis: Hypothesis) -> Tensor:
         """Return what the decoder read as it chose the hypothesis's tokens: its start, then all but the last."""
@@ -464,31 +472,15 @@ def translation_of(
     found: Hypothesis,
     config: SearchConfig,
     wants: Mapping[Stack, Mapping[int, Want]] | None = None,
+    lexical: LexicalLine | None = None,
 ) -> Translation:
     """Return what a search over the ids of a line has found as a Translation.
 
-    It has the attention that is wanted, of which `wants` is what `check_attention` returns.
+    It has the attention that is wanted, of which `wants` is what `check_attention` returns. `lexical` is the line as
+    the rules read it that the search heeded.
     """
     observed = translator._observed(source, found, wants) if wants is not None and source else None
-    return translator._translation(line, source, found, config, observed)
-
-
-def ids_of_prefixes(tokenizer: Tokenizer, prefixes: Prefixes) -> list[list[int]]:
-    """Return the ids of texts, or of tokens; ConfigError for a token that the vocabulary lacks."""
-    texts = [prefix if isinstance(prefix, str) else "" for prefix in prefixes]
-    check_lines("prefixes", texts)
-    ids = tokenizer.encode(texts)
-    for n, prefix in enumerate(prefixes):
-        if not isinstance(prefix, str):
-            ids[n] = [_id_of(tokenizer, token, n) for token in prefix]
-    return ids
-
-
-def _id_of(tokenizer: Tokenizer, token: str, number: int) -> int:
-    found = tokenizer.id_of(token) if isinstance(token, str) else None
-    if not found:  # `</s>` has the id 0
-        raise ConfigError(f"prefixes[{number}] must be tokens of the target's vocabulary, got {shown(token)}")
-    return found
+    return translator._translation(line, source, found, config, observed, lexical)
 
 
 def _additions(tokens: Iterator[NextToken]) -> Iterator[str]:

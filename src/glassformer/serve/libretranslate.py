@@ -1,14 +1,16 @@
-"""LibreTranslate's API, as its clients speak it, and the text of HTML between its tags."""
+"""LibreTranslate's API, as its clients speak it."""
 
 import re
-from collections.abc import Callable
-from html import escape, unescape
+from asyncio import to_thread
 from typing import Any, TypeVar
 
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse
 from pydantic import ValidationError
 
+from glassformer.alignment.links import Link
+from glassformer.markup.place import place_tags
+from glassformer.markup.segments import Document, Segment
 from glassformer.run.languages import name_of
 from glassformer.serve.guard.visits import Visit
 from glassformer.serve.languages import ServedRun
@@ -26,14 +28,11 @@ from glassformer.serve.service import Service
 from glassformer.serve.strict import StrictRoute, content_type, invalid, read_form, read_json
 from glassformer.serve.workers import messages
 from glassformer.serve.workers.messages import Failure as Refusal
+from glassformer.text.words import Word
 
 Model = TypeVar("Model", bound=Closed)
 AUTO = "auto"
-UNTRANSLATED = ("script", "style", "code", "pre", "textarea")
-"""Elements whose text stays as it is."""
 _LINES = re.compile(r"(\r\n|\n|\r)")
-_NAME = re.compile(r"<(/?)([A-Za-z][^\s/>]*)")
-_SIGN = re.compile(r">|=\s*([\"'])")
 
 
 def make_router(service: Service) -> APIRouter:
@@ -125,10 +124,12 @@ async def _translate(service: Service, wanted: LibreRequest, visit: Visit) -> Li
     run = service.for_target(wanted.target) if wanted.source == AUTO else service.for_pair(wanted.source, wanted.target)
     texts = [wanted.q] if isinstance(wanted.q, str) else list(wanted.q)
     service.check_chars(texts)
-    documents = [_Document(text, is_html=wanted.format == "html") for text in texts]
+    if wanted.format == "html":
+        return _answer(wanted, run, [[text] for text in await _with_tags(service, run, texts, visit)])
+    documents = [_Lines(text) for text in texts]
     lines = [line for document in documents for line in document.lines]
     service.admit(visit, lines)
-    extra = 0 if wanted.format == "html" else wanted.alternatives or 0
+    extra = wanted.alternatives or 0
     if extra > (most := service.config.max_n_best - 1):
         raise Refusal("invalid", f"alternatives must be at most {most}, got {extra}")
     n_best = 1 + extra
@@ -139,6 +140,30 @@ async def _translate(service: Service, wanted: LibreRequest, visit: Visit) -> Li
         made = [document.joined([texts[min(n, len(texts) - 1)] for texts in own]) for n in range(n_best)]
         answers.append(list(dict.fromkeys(made)))
     return _answer(wanted, run, answers)
+
+
+async def _with_tags(service: Service, run: ServedRun, texts: list[str], visit: Visit) -> list[str]:
+    """Return the translation of each text in HTML."""
+    documents = [Document(text, "html") for text in texts]
+    segments = [segment for document in documents for segment in document.segments]
+    lines = [segment.text for segment in segments]
+    service.admit(visit, lines)
+    linked = [n for n, segment in enumerate(segments) if segment.elements]
+    rows: list[dict[str, Any]] = []
+    if lines:
+        rows = await service.ask(run, messages.TranslateTagged, lines=lines, linked=linked, **service.search())
+    return await to_thread(_placed, documents, rows)
+
+
+def _placed(documents: list[Document], rows: list[dict[str, Any]]) -> list[str]:
+    """Return the documents with the translations of their segments, which a worker has returned."""
+    coming = iter(rows)
+    return [document.joined([_tagged(one, next(coming)) for one in document.segments]) for document in documents]
+
+
+def _tagged(segment: Segment, row: dict[str, Any]) -> str:
+    words = [[Word("", *ends) for ends in row[side]] for side in ("source", "target")]
+    return place_tags(segment, words[0], row["text"], words[1], [Link(*link) for link in row["links"]])
 
 
 async def _found(service: Service, run: ServedRun, lines: list[str], n_best: int) -> list[list[str]]:
@@ -160,23 +185,18 @@ def _answer(wanted: LibreRequest, run: ServedRun, answers: list[list[str]]) -> L
     )
 
 
-class _Document:
+class _Lines:
     """A text, as lines to translate and what stands between them."""
 
-    def __init__(self, text: str, *, is_html: bool) -> None:
+    def __init__(self, text: str) -> None:
         self._parts: list[str] = []
         self._places: list[int] = []
-        self._restore: Callable[[str], str] = escape_text if is_html else str
-        if is_html:
-            for raw, is_text in texts_of_html(text):
-                self._add(unescape(raw) if is_text else raw, is_text)
-        else:
-            for part in _LINES.split(text):
-                self._add(part, True)
+        for part in _LINES.split(text):
+            self._add(part)
 
-    def _add(self, part: str, is_text: bool) -> None:
+    def _add(self, part: str) -> None:
         core = part.strip()
-        if not is_text or not core:
+        if not core:
             self._parts.append(part)
             return
         before, _, after = part.partition(core)
@@ -192,71 +212,5 @@ class _Document:
         """Return the text with these translations in place of its lines."""
         parts = list(self._parts)
         for place, text in zip(self._places, translations, strict=True):
-            parts[place] = self._restore(text)
+            parts[place] = text
         return "".join(parts)
-
-
-def escape_text(text: str) -> str:
-    """Return a text as HTML has it between tags."""
-    return escape(text, quote=False)
-
-
-def texts_of_html(text: str) -> list[tuple[str, bool]]:
-    """Return HTML in parts, which joined are what was given: text to translate (True), and all else.
-
-    It takes time that grows with the length alone, whatever the text is. html.parser takes a second for 50,000
-    characters of unfinished comments, and fails for some declarations.
-    """
-    ends: list[tuple[int, bool]] = []
-    within: list[str] = []
-    place = 0
-    while place < len(text):
-        end = _end_of_markup(text, place)
-        is_text = end == place and not within
-        if end == place:  # up to the next tag; what only looks like one is text
-            following = text.find("<", place + 1)
-            end = len(text) if following < 0 else following
-        elif name := _NAME.match(text, place):
-            closes, tag = name[1] == "/", name[2].lower()
-            if closes and within and within[-1] == tag:
-                within.pop()
-            elif not closes and tag in UNTRANSLATED and not text.startswith("/>", end - 2):
-                within.append(tag)
-                end = _end_of_code(text, end, tag)
-        if ends and ends[-1][1] is is_text:
-            ends.pop()
-        ends.append((end, is_text))
-        place = end
-    starts = [0, *(end for end, _ in ends)]
-    return [(text[start:end], is_text) for start, (end, is_text) in zip(starts, ends, strict=False)]
-
-
-def _end_of_markup(text: str, start: int) -> int:
-    """Return where the tag, comment or declaration ends that begins at `start`; `start` itself where there is none.
-
-    What has no end reaches to the end of the text.
-    """
-    if text.startswith("<!--", start):
-        end = text.find("-->", start + 4)
-        return len(text) if end < 0 else end + 3
-    if text.startswith(("<!", "<?"), start):
-        end = text.find(">", start)
-        return len(text) if end < 0 else end + 1
-    if not _NAME.match(text, start):
-        return start
-    place = start + 1
-    while found := _SIGN.search(text, place):
-        if found[0] == ">":
-            return found.end()
-        place = text.find(found[1], found.end()) + 1  # a value in quotes
-        if not place:
-            break
-    return len(text)
-
-
-def _end_of_code(text: str, start: int, tag: str) -> int:
-    """Return where the code of a script or a style ends, which has no tags; `start` for other elements."""
-    if tag not in ("script", "style"):
-        return start
-    closing = re.compile(rf"</{tag}", re.IGNORECASE).search(text, start)
-    return closing.start() if closing else len(text)

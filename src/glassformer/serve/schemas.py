@@ -42,7 +42,7 @@ class LibreRequest(Closed):
     """The language's code, or "auto" where one run translates to the target."""
     target: str
     format: Literal["text", "html"] | None = "text"
-    """html: what stands between tags is translated, tags stay as they are."""
+    """html: text between block elements is translated, tags stand on the words that their words became."""
     alternatives: Annotated[int, Field(ge=0)] | None = 0
     """How many further translations to return."""
     api_key: str | None = None

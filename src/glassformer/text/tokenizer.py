@@ -53,6 +53,10 @@ class Tokenizer(ABC):
         """Return the token of each id, as it stands in the vocabulary."""
 
     @abstractmethod
+    def texts(self, ids: Sequence[int]) -> list[str]:
+        """Return what each id adds to a text, with the space before it if it has one; "" for `</s>` and the unknown."""
+
+    @abstractmethod
     def id_of(self, token: str) -> int | None:
         """Return the id of a token as it stands in the vocabulary; None for other texts, and for `<pad>`."""
 
@@ -200,6 +204,10 @@ class SubwordTokenizer(Tokenizer):
     def tokens(self, ids: Sequence[int]) -> list[str]:
         return ["<pad>" if i == self.pad else self._processor.id_to_piece(self._pieces[i]) for i in ids]
 
+    def texts(self, ids: Sequence[int]) -> list[str]:
+        tokens = zip(ids, self.tokens(ids), strict=True)
+        return ["" if i in (EOS, UNK, self.pad) else token.replace("\u2581", " ") for i, token in tokens]
+
     def id_of(self, token: str) -> int | None:
         i = self._ids.get(self._processor.piece_to_id(token))  # that of <unk> for all that it doesn't know
         return i if i is not None and self.tokens([i]) == [token] else None
@@ -255,6 +263,10 @@ class SymbolTokenizer(Tokenizer):
 
     def tokens(self, ids: Sequence[int]) -> list[str]:
         return [self._symbols[i] for i in ids]
+
+    def texts(self, ids: Sequence[int]) -> list[str]:
+        tokens = zip(ids, self.tokens(ids), strict=True)
+        return ["" if i in (EOS, UNK, self.pad) else f" {token}" for i, token in tokens]
 
     def id_of(self, token: str) -> int | None:
         return self._ids.get(token, {"</s>": EOS, "<unk>": UNK}.get(token))

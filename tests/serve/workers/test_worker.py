@@ -17,7 +17,10 @@ from glassformer.attention.want import Want
 from glassformer.generation.config import SearchConfig
 from glassformer.generation.kernels import passes
 from glassformer.generation.kernels.quantized import can_quantize
+from glassformer.generation.lexical.placeholders import compiled
 from glassformer.generation.translator import Translator
+from glassformer.markup.aligning import TagAligner
+from glassformer.markup.translate import ONLY_MARKS
 from glassformer.page.report import page
 from glassformer.serve.schemas import AlternativesAnswer, TranslateAnswer
 from glassformer.serve.workers import answers, messages, worker
@@ -31,6 +34,7 @@ from glassformer.serve.workers.messages import (
     Refused,
     Stream,
     Translate,
+    TranslateTagged,
 )
 from glassformer.serve.workers.worker import Worker, is_exact
 
@@ -124,6 +128,27 @@ def test_lines_are_translated_as_alone_whoever_shares_their_batch(run, desk, pre
                 assert scores == [[one.score for one in best] for best in expected], "the same to the last bit"
     batches = [message for message in at_work.sent if isinstance(message, Measured)]
     assert (max(batch.requests for batch in batches) > 1) is is_exact(translator)
+
+
+def test_lines_for_tags_have_their_words_and_links_and_marks_are_copied(run, desk):
+    at_work, translator = desk(), Translator.load(run, "cpu", "float32")
+    lines = ["the cat sat", "a \U000f0000 dog", "", "on a log"]
+    fields = dict(seconds=60.0, lines=lines, beam=2, max_length=8)
+    at_work.worker.receive(TranslateTagged(id=1, linked=[0, 1], **fields))
+    expected = translator.translate(lines, SearchConfig(beam=2, max_length=8), placeholders=ONLY_MARKS)
+    answer = at_work.last(1)
+    assert [row["text"] for row in answer.value] == expected
+    assert expected[1].count("\U000f0000") == 1
+    pairs = TagAligner(translator).align(lines[:2], expected[:2], compiled(ONLY_MARKS))
+    for row, pair in zip(answer.value, pairs, strict=False):
+        assert row["source"] == [[word.start, word.end] for word in pair.source]
+        assert row["target"] == [[word.start, word.end] for word in pair.target]
+        assert row["links"] == [list(link) for link in pair.links]
+    assert [row["source"] for row in answer.value[2:]] == [[], []]
+    at_work.worker.receive(TranslateTagged(id=2, linked=[], **(fields | {"lines": ["\U000f0000"]})))
+    assert at_work.last(2).value[0]["text"].count("\U000f0000") == 1
+    at_work.worker.receive(TranslateTagged(id=3, linked=[], **(fields | {"lines": ["the cat " * 40]})))
+    assert at_work.last(3).code == "too_long"
 
 
 def test_requests_that_come_together_share_a_batch(desk):

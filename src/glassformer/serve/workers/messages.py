@@ -60,6 +60,18 @@ class Translate(Request, frozen=True, tag=True):
     attention: Facts | None = None
 
 
+class TranslateTagged(Request, frozen=True, tag=True):
+    """Lines with marks for what stays as it is. The answer has for each line its `text`, and of those that are linked
+    where the words of `source` and `target` begin and end, and their `links` (source, target, probability)."""
+
+    lines: list[str]
+    linked: list[int]
+    """The numbers of the lines whose words are wanted with their links."""
+    beam: int = 5
+    n_best: int = 1
+    max_length: int = 256
+
+
 class Stream(Request, frozen=True, tag=True):
     """A line to translate greedily, token by token. Events come first, then an answer as that of Translate."""
 
@@ -144,7 +156,7 @@ class Measured(Struct, frozen=True, tag=True):
     seconds: float
 
 
-ToWorker = Translate | Stream | Alternatives | Cancel
+ToWorker = Translate | TranslateTagged | Stream | Alternatives | Cancel
 FromWorker = Ready | Broken | Event | Answer | Refused | Measured
 
 _encoder = Encoder()

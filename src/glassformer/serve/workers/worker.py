@@ -24,6 +24,7 @@ from glassformer.serve.workers import messages
 from glassformer.serve.workers.answers import as_probability, line_answer, packed, wants_of
 from glassformer.serve.workers.batching import Line, Lines, Steps, Task, Turns
 from glassformer.serve.workers.messages import Facts, Failure
+from glassformer.serve.workers.tagged import has_marks, tagged_rows
 from glassformer.text.tokenizer import EOS
 
 SLICE = 0.05
@@ -73,6 +74,8 @@ class Worker:
         try:
             if isinstance(message, messages.Translate):
                 task = self._lines(message, until)
+            elif isinstance(message, messages.TranslateTagged):
+                task = self._tagged(message, until)
             elif isinstance(message, messages.Stream):
                 task = self._stream(message, until)
             else:
@@ -123,10 +126,37 @@ class Worker:
                 yield
             self._answer(task, answers)
 
-        following = Steps(task.id, task.until, steps=steps())
-        if not any(wanted.values()):
-            self._run(following)
-            return
+        if any(wanted.values()):
+            self._go_on(task, steps())
+        else:
+            self._run(Steps(task.id, task.until, steps=steps()))
+
+    def _tagged(self, message: messages.TranslateTagged, until: float) -> Task:
+        config = SearchConfig(
+            beam=message.beam,
+            n_best=message.n_best,
+            max_length=message.max_length,
+            max_source_tokens=self._settings.max_source_tokens,
+            batch_tokens=self._settings.batch_tokens,
+        )
+        task = Lines(message.id, until, config=config, found=[[] for _ in message.lines])
+        sources = self._sources(message.lines)
+        free = [n for n, line in enumerate(message.lines) if sources[n] and not has_marks(line)]
+        task.put([Line(task, n, sources[n], []) for n in free])
+
+        def steps() -> Iterator[None]:
+            rows = yield from tagged_rows(self._translator, message.lines, task.found, message.linked, config)
+            self._answer(task, rows)
+
+        def finish() -> None:
+            self._go_on(task, steps())
+
+        task.finish = finish
+        return task if task.missing else Steps(message.id, until, steps=steps())
+
+    def _go_on(self, task: Lines, steps: Iterator[None]) -> None:
+        """Let what remains of a request wait for its turns."""
+        following = Steps(task.id, task.until, steps=steps)
         with self._changed:
             if task.id in self._tasks:
                 following.cancelled = task.cancelled

@@ -1,0 +1,263 @@
+"""Translate under a glossary and with placeholders: what is met, what it does to BLEU, and what it costs.
+
+    python benchmarks/terms.py RUN --train train.en train.de --test test.en test.de
+
+The glossary's pairs of words are learned from the training text (`data.alignment`). Four parts; --only names one:
+
+    glossary      one glossary for all lines: how many terms are met and forced, and lines that have none against the
+                  same lines without a glossary, id by id
+    references    up to two words of each line whose translations in the reference the model doesn't choose by itself:
+                  BLEU of these lines without the terms and with them
+    placeholders  5,000 lines with up to three placeholders at random places: those that come back exactly; and one in
+                  place of a word and of its translation in the reference: BLEU of these lines
+    speed         lines of 50 terms (several sentences in one), and of two: processor time without and with the
+                  glossary, A B A B, one thread; also of a base model with random weights
+"""
+
+import argparse
+import random
+import tempfile
+import time
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import torch
+from bench import in_turn, keep
+
+from glassformer import ModelConfig, Score, SearchConfig, Transformer, Translator, score
+from glassformer.data.alignment import Aligner
+from glassformer.data.corpus import Corpus, write_corpus
+from glassformer.data.encode import PairEncoder
+from glassformer.generation.lexical.glossary import Glossary
+from glassformer.generation.lexical.placeholders import protect
+from glassformer.generation.lexical.words import count_of, words_of
+from glassformer.pairs.lines import read_lines
+from glassformer.text.tokenizer import SymbolTokenizer
+
+PLACEHOLDERS = ["{name}", "{0}", "{1}", "%s", "%1$d", "%(count)d", "https://example.org/a?b=1", "a.b@example.org"]
+PLACEHOLDERS += ["<ph/>", '<x id="1"/>', "{{ user }}", "{数}"]
+SURE = 0.7  # of a link of the aligner
+Link = tuple[str, str]
+
+
+def main() -> None:
+    """Measure the parts that were asked for."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("run", type=Path)
+    parser.add_argument("--train", type=Path, nargs=2, required=True)
+    parser.add_argument("--test", type=Path, nargs=2, required=True)
+    parser.add_argument("--only", choices=["glossary", "references", "placeholders", "speed"])
+    parser.add_argument("--beam", type=int, default=5)
+    parser.add_argument("--precision", default="auto")
+    parser.add_argument("--seconds", type=float, default=20)
+    flags = parser.parse_args()
+    torch.set_num_threads(1)
+    translator = Translator.load(flags.run, "cpu", flags.precision)
+    search = SearchConfig(beam=flags.beam)
+    train, test = ([list(read_lines(path)) for path in paths] for paths in (flags.train, flags.test))
+    links = Links(*train)
+    measured: dict[str, object] = {"beam": flags.beam, "precision": str(translator.precision)}
+    parts = [flags.only] if flags.only else ["glossary", "references", "placeholders", "speed"]
+    if "glossary" in parts:
+        measured["glossary"] = glossary(translator, search, links, *train, *test)
+    if "references" in parts:
+        measured["references"] = references(translator, search, links, *test)
+    if "placeholders" in parts:
+        measured["placeholders"] = placeholders(translator, search, links, *train, *test)
+    if "speed" in parts:
+        measured["speed"] = speed(translator, search, links, *train, *test, flags.seconds)
+    for part, figures in measured.items():
+        print(f"{part}: {figures}")
+    keep("terms", measured)
+
+
+class Links:
+    """Pairs of words that stand for one another, learned from pairs of lines."""
+
+    def __init__(self, sources: Sequence[str], targets: Sequence[str]) -> None:
+        sides = [[" ".join(word for word, _, _ in words_of(line)) for line in lines] for lines in (sources, targets)]
+        self._tokenizers = [SymbolTokenizer.train(lines, vocab_size=None) for lines in sides]
+        with tempfile.TemporaryDirectory() as folder:
+            paths = [str(one.save(Path(folder, side))) for one, side in zip(self._tokenizers, "ab", strict=True)]
+            write_corpus([PairEncoder(*paths).encode(*sides)], Path(folder))
+            sizes = [one.vocab_size for one in self._tokenizers]
+            self._aligner = Aligner.train(Corpus(Path(folder)), *sizes)
+
+    def of(self, source: str, target: str) -> list[Link]:
+        """Return the words of a pair that stand for one another alone, once in each line, of four letters or more."""
+        words = [[word for word, _, _ in words_of(line)] for line in (source, target)]
+        if not words[0] or not words[1]:
+            return []
+        ids = [torch.tensor(one.encode([" ".join(side)])) for one, side in zip(self._tokenizers, words, strict=True)]
+        weights = self._aligner.align(*ids)[0]
+        found = []
+        for j, word in enumerate(words[1]):
+            i = int(weights[j].argmax())
+            known = words[0][i]
+            is_alone = weights[j, i] > SURE and (weights[:, i] > 0.3).sum() == 1
+            if is_alone and min(len(word), len(known)) > 3 and words[0].count(known) == words[1].count(word) == 1:
+                found.append((known, word))
+        return found
+
+
+def learned(links: Links, sources: Sequence[str], targets: Sequence[str], lines: int = 3000) -> dict[str, str]:
+    """Return for each word of the first lines what it is most often linked with, if that is at least three times."""
+    counts: dict[str, Counter[str]] = defaultdict(Counter)
+    for pair in zip(sources[:lines], targets[:lines], strict=True):
+        for source, target in links.of(*pair):
+            counts[source][target] += 1
+    best = {source: found.most_common(1)[0] for source, found in counts.items()}
+    return {source: target for source, (target, count) in best.items() if count >= 3}
+
+
+def bleu(translations: Sequence[str], targets: Sequence[str]) -> float:
+    """Return the BLEU of translations."""
+    found: Score = score(list(translations), list(targets), metric="bleu")
+    return round(found.value, 2)
+
+
+def glossary(
+    translator: Translator,
+    search: SearchConfig,
+    links: Links,
+    train_sources: Sequence[str],
+    train_targets: Sequence[str],
+    sources: Sequence[str],
+    targets: Sequence[str],
+) -> dict[str, object]:
+    """Translate the test under every third pair of words that was learned."""
+    terms = Glossary(dict(sorted(learned(links, train_sources, train_targets).items())[::3]))
+    plain, found = (translator.translations(sources, search, glossary=one) for one in (None, terms))
+    matched = [i for i, line in enumerate(sources) if terms.find(line)]
+    others = [i for i in range(len(sources)) if i not in set(matched)]
+    uses = [one.lexical for one in found if one.lexical is not None]
+    return {
+        "entries": len(terms),
+        "terms in the test": sum(use.terms for use in uses),
+        "met": sum(use.terms - len(use.missing) for use in uses),
+        "forced": sum(use.forced for use in uses),
+        "lines without": len(others),
+        "of these with the same ids": sum(plain[i].tokens == found[i].tokens for i in others),
+        "lines with": len(matched),
+        "their BLEU without and with": [
+            bleu([one[i].text for i in matched], [targets[i] for i in matched]) for one in (plain, found)
+        ],
+    }
+
+
+def references(
+    translator: Translator, search: SearchConfig, links: Links, sources: Sequence[str], targets: Sequence[str]
+) -> dict[str, object]:
+    """Translate lines with words of their references that the model doesn't choose by itself."""
+    plain = translator.translate(sources, search)
+    glossaries: list[Glossary | None] = []
+    for source, target, text in zip(sources, targets, plain, strict=True):
+        new = [link for link in links.of(source, target) if not count_of(link[1], text)][:2]
+        glossaries.append(Glossary(dict(new)) if new else None)
+    chosen = [i for i, one in enumerate(glossaries) if one is not None]
+    lines = [sources[i] for i in chosen]
+    found = translator.translations(lines, search, glossary=[glossaries[i] for i in chosen])
+    uses = [one.lexical for one in found if one.lexical is not None]
+    wanted = [targets[i] for i in chosen]
+    return {
+        "lines": len(chosen),
+        "terms": sum(use.terms for use in uses),
+        "met": sum(use.terms - len(use.missing) for use in uses),
+        "BLEU without and with": [bleu([plain[i] for i in chosen], wanted), bleu([one.text for one in found], wanted)],
+    }
+
+
+def placeholders(
+    translator: Translator,
+    search: SearchConfig,
+    links: Links,
+    train_sources: Sequence[str],
+    train_targets: Sequence[str],
+    sources: Sequence[str],
+    targets: Sequence[str],
+) -> dict[str, object]:
+    """Copy placeholders at random places of 5,000 lines of training, and in place of words of the test."""
+    draw = random.Random(1)
+    lines = []
+    for line in train_sources[:5000]:
+        words = line.split(" ")
+        for one in draw.choices(PLACEHOLDERS, k=draw.randint(1, 3)):
+            words.insert(draw.randint(0, len(words)), one)
+        lines.append(" ".join(words))
+    found = translator.translate(lines, search, placeholders="default")
+    pairs = zip(lines, found, strict=True)
+    exact = sum(sorted(protect(line).placeholders) == sorted(protect(text).placeholders) for line, text in pairs)
+    masked = []
+    for source, target in zip(sources, targets, strict=True):
+        nouns = [link for link in links.of(source, target) if link[1][0].isupper()]
+        if nouns:
+            before, after = draw.choice(nouns)
+            masked.append((_replaced(source, before), _replaced(target, after)))
+    texts = translator.translate([source for source, _ in masked], search, placeholders="default")
+    return {
+        "lines": len(lines),
+        "exact": exact,
+        "lines with one for a word": len(masked),
+        "their BLEU": bleu(texts, [target for _, target in masked]),
+    }
+
+
+def _replaced(line: str, word: str) -> str:
+    begin, end = next((begin, end) for found, begin, end in words_of(line) if found == word)
+    return f"{line[:begin]}{{0}}{line[end:]}"
+
+
+def speed(
+    translator: Translator,
+    search: SearchConfig,
+    links: Links,
+    train_sources: Sequence[str],
+    train_targets: Sequence[str],
+    sources: Sequence[str],
+    targets: Sequence[str],
+    seconds: float,
+) -> dict[str, object]:
+    """Time lines of 50 terms, and of two, beside the same lines without a glossary."""
+    terms = Glossary(learned(links, train_sources, train_targets))
+    measured: dict[str, object] = {}
+    sizes = {"source_vocab_size": translator.source_tokenizer.vocab_size, "shared_vocab": False}
+    sizes |= {"target_vocab_size": translator.target_tokenizer.vocab_size}
+    torch.manual_seed(1)
+    tokenizers = translator.source_tokenizer, translator.target_tokenizer
+    base = Translator.of(Transformer(ModelConfig.base(**sizes)), *tokenizers, str(translator.precision))
+    for model, name, count, each, tokens in (
+        (translator, "the run", 32, 2, 20),
+        (translator, "the run", 32, 50, 160),
+        (base, "base, random weights", 8, 50, 160),
+    ):  # both sides write so many tokens: how long a line becomes is no speed
+        exactly = replace(search, min_length=tokens, max_length=tokens)
+        lines, glossaries = (some[:count] for some in _with_terms(sources, terms, each))
+        sides = (
+            partial(model.translate, lines, exactly, glossary=glossaries),
+            partial(model.translate, lines, exactly),
+        )
+        pair = in_turn(*sides, seconds=seconds / 2, least=3, clock=time.process_time)
+        measured[f"{name}: {each} terms a line, {tokens} tokens, {len(lines)} lines; without and with"] = str(pair)
+    return measured
+
+
+def _with_terms(sources: Sequence[str], terms: Glossary, each: int) -> tuple[list[str], list[Glossary]]:
+    """Return lines, several joined, until so many terms are in one, with a glossary that has just these."""
+    lines, glossaries, parts = list[str](), list[Glossary](), list[str]()
+    for source in sources:
+        parts.append(source)
+        found = terms.find(" ".join(parts))
+        if len(found) >= each:
+            line = " ".join(parts)
+            few = {line[match.begin : match.end]: match.forms[:1] for match in found[:each]}
+            lines.append(line)
+            glossaries.append(Glossary(few))
+            parts = []
+    return lines, glossaries
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,264 @@
+"""What a translation must contain, and how much of that a hypothesis has: its text is followed token by token."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Int
+from torch import Tensor
+
+from glassformer.generation.lexical.words import are_one_word, is_spaced, is_unspaced
+from glassformer.text.tokenizer import EOS, UNK, Tokenizer
+
+MARK = "\uf8ff"  # a character that no vocabulary has
+STAND_IN = "\ufffc"
+"""The text, for neighbours, of a token that is put in later."""
+BEGINS = ", sentence"
+SENTENCE_ENDS = '.!?:;…"“„»«—–('
+
+
+class Vocabulary:
+    """The target's tokens as text, and texts as tokens."""
+
+    def __init__(self, tokenizer: Tokenizer, stand_in: int = UNK) -> None:
+        """Read a tokenizer's tokens; `stand_in` is read and rated by the model in place of what is put in."""
+        self.stand_in = stand_in
+        self.tokenizer = tokenizer
+        self.texts = tokenizer.texts(range(tokenizer.pad))
+        self.continues_word = [bool(text) and is_spaced(text[0]) for text in self.texts]
+        """Tell of each token whether it goes on with the word before it."""
+        self._mark = tokenizer.encode([MARK])[0]
+        self._known: dict[str, tuple[tuple[tuple[int, ...], ...], ...]] = {}
+
+    def sequences(self, form: str) -> tuple[tuple[tuple[int, ...], ...], ...]:
+        """Return the ids of a form at the beginning of a word, and elsewhere; neither where some of it has no id."""
+        if form not in self._known:
+            (spaced,), (joined,) = self.tokenizer.encode([form]), self.tokenizer.encode([MARK + form])
+            glued = joined[len(self._mark) :]
+            if "".join(self.texts[i] for i in glued) != form:
+                glued = []
+            self._known[form] = tuple(
+                (tuple(ids),) if ids and UNK not in ids and EOS not in ids else () for ids in (spaced, glued)
+            )
+        return self._known[form]
+
+    def most_tokens(self, form: str) -> int:
+        """Return how many tokens a form, each part of which has an id, takes at most, wherever it stands."""
+        return max(len(ids) for ways in self.sequences(form) for ids in ways)
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """A text that the translation must contain, in one of its forms, and the source's tokens that it is for."""
+
+    forms: tuple[str, ...]
+    positions: tuple[int, ...]
+    """Count the source's tokens, `</s>` included."""
+    is_put_in: bool = False
+    """Tell whether a token stands for it, in place of which the text is put in."""
+    entry: int = 0
+    """Number what it is a repetition of: an occurrence of a form counts for one of each entry's."""
+
+
+class State(NamedTuple):
+    """How far a hypothesis has come. Sets of demands are the bits of a number."""
+
+    met: int = 0
+    loose: int = 0
+    """Those among `met` that end where the text ends: a letter more, and they are part of another word."""
+    begun: tuple[tuple[int, tuple[int, ...]], ...] = ()
+    """Demands whose first tokens were written, each with the tokens that are left."""
+    text: str = ""
+    """The end of its text."""
+    forced: int = 0
+    """Those that the search began, although likelier tokens were there."""
+    is_forcing: bool = False
+    """Whether one that was forced is still incomplete."""
+    is_over: bool = False
+    """Whether the text would have ended by itself: what follows is demanded."""
+
+
+class Options(NamedTuple):
+    """The tokens with which demands may begin or go on, and the demand of each."""
+
+    tokens: Int[Tensor, " options"]
+    demands: Int[Tensor, " options"]
+    extra: Int[Tensor, " options"]
+    """How many tokens more than the shortest form of the demand it takes."""
+
+
+class Demands:
+    """What the translation of one source must contain.
+
+    Demand n that is put in has the token `first_put_in` + n, which no vocabulary has. `forbids_stand_in` keeps the word
+    that stands for it in the source out of the translation.
+    """
+
+    def __init__(self, wanted: Sequence[Wanted], vocabulary: Vocabulary, *, forbids_stand_in: bool = False) -> None:
+        self.wanted = tuple(wanted)
+        self.forbids_stand_in = forbids_stand_in
+        self.all = (1 << len(self.wanted)) - 1
+        self.first_put_in = len(vocabulary.texts) + 1
+        self.vocabulary = vocabulary
+        self._shortest = [1 if one.is_put_in else min(map(vocabulary.most_tokens, one.forms)) for one in self.wanted]
+        self._longest_form = max((len(form) for one in self.wanted for form in one.forms), default=0)
+        entries = [one.entry for one in self.wanted]
+        self._has_repetitions = len(set(entries)) < len(entries)
+        self._starts: dict[str, dict[int, list[tuple[int, tuple[int, ...]]]]] = {}
+        self._options: dict[str, Options] = {}
+        self._chosen: dict[int, Tensor] = {}
+        self._needed: dict[int, int] = {}
+        self._unmet_forms: dict[int, list[tuple[int, str]]] = {}
+
+    def advance(self, state: State, token: int, *, forced: int = -1) -> State:
+        """Return the state after one more token; `forced` is the demand that the search chose it for, if it did so."""
+        forced_ones = state.forced | (1 << forced if forced >= 0 else 0)
+        if token >= self.first_put_in:
+            met = state.met | 1 << token - self.first_put_in
+            return State(met, 0, (), state.text + STAND_IN, forced_ones, False, state.is_over)
+        vocabulary = self.vocabulary
+        piece = vocabulary.texts[token]
+        met = state.met & ~state.loose if state.loose and vocabulary.continues_word[token] else state.met
+        text = state.text + piece
+        found, loose = self._found(met, text, len(piece)) if piece else (0, state.loose & met)
+        begun = [(n, left[1:]) for n, left in state.begun if left[0] == token]
+        begun += self._starting(self._free(state), state.text, token)
+        entries = {self.wanted[n].entry for n in bits(found)}
+        for n, left in begun:
+            if not left and not (met | found) >> n & 1 and self.wanted[n].entry not in entries:
+                found |= 1 << n
+                loose |= 1 << n if is_spaced(text[-1:] or " ") else 0
+        met |= found
+        still = tuple((n, left) for n, left in begun if left and not met >> n & 1)
+        is_forcing = any(forced_ones >> n & 1 for n, _ in still)
+        return State(met, loose & met, still, text[-self._longest_form - 32 :], forced_ones, is_forcing, state.is_over)
+
+    def options(self, state: State) -> Options:
+        """Return the tokens that begin an unmet demand, or go on with one; only these if the search has forced one."""
+        if state.is_forcing:
+            return _options([(left[0], n, 0) for n, left in state.begun if state.forced >> n & 1])
+        going_on = [(left[0], n, len(left) - self._shortest[n]) for n, left in state.begun]
+        options = self._beginnings(_context(state.text))
+        free = self._first(self._free(state))
+        if free not in self._chosen:
+            self._chosen[free] = torch.tensor([bool(free >> n & 1) for n in range(len(self.wanted))])
+        chosen = self._chosen[free][options.demands]
+        options = Options(*(column[chosen] for column in options))
+        if not going_on:
+            return options
+        more = _options(going_on)
+        return Options(*(torch.cat(both) for both in zip(more, options, strict=True)))
+
+    def needed(self, state: State) -> int:
+        """Return how many tokens the unmet demands need at least."""
+        unmet = self.all & ~state.met
+        if unmet not in self._needed:
+            self._needed[unmet] = sum(self._shortest[n] for n in bits(unmet))
+        needed = self._needed[unmet]
+        if state.is_forcing:
+            forced = {n: len(left) for n, left in state.begun if state.forced >> n & 1}
+            needed += sum(left - self._shortest[n] for n, left in forced.items())
+        return needed
+
+    def late(self, state: State) -> int:
+        """Return the demands that are neither met nor being forced."""
+        return self._free(state) if state.is_forcing else self.all & ~state.met
+
+    def _free(self, state: State) -> int:
+        """Return the demands that are neither met nor begun."""
+        free = self.all & ~state.met
+        for n, _ in state.begun:
+            free &= ~(1 << n)
+        return free
+
+    def _first(self, free: int) -> int:
+        """Return these demands but repetitions, which begin when the one before them is met."""
+        if not self._has_repetitions:
+            return free
+        return sum(1 << n for n in {self.wanted[n].entry: n for n in reversed(bits(free))}.values())
+
+    def _starting(self, free: int, text: str, token: int) -> list[tuple[int, tuple[int, ...]]]:
+        """Return which of these demands a token begins after a text, and what is left of each."""
+        context = _context(text)
+        self._beginnings(context)
+        begun = self._starts[context].get(token, ())
+        free = self._first(free) if begun else 0
+        return [(n, left) for n, left in begun if free >> n & 1]
+
+    def _beginnings(self, context: str) -> Options:
+        """Return the tokens with which any demand may begin in a context."""
+        if context not in self._options:
+            starts: dict[int, list[tuple[int, tuple[int, ...]]]] = {}
+            for n in range(len(self.wanted)):
+                for ids in self._sequences(n, context):
+                    starts.setdefault(ids[0], []).append((n, ids[1:]))
+            self._starts[context] = starts
+            self._options[context] = _options(
+                [(token, n, 1 + len(left) - self._shortest[n]) for token, begun in starts.items() for n, left in begun]
+            )
+        return self._options[context]
+
+    def _sequences(self, n: int, context: str) -> list[tuple[int, ...]]:
+        """Return the ids that write demand n in a context."""
+        if self.wanted[n].is_put_in:
+            return [(self.first_put_in + n,)]
+        found = dict[tuple[int, ...], None]()
+        context, begins = context.removesuffix(BEGINS), context.endswith(BEGINS)
+        for form in self.wanted[n].forms:
+            spaced, glued = self.vocabulary.sequences(form)
+            if not begins and form[0].isupper() and form[0].lower() + form[1:] in self.wanted[n].forms:
+                continue  # the capital is for the beginning of a sentence
+            if context == "start":
+                chosen = spaced
+            elif context == "space" or is_unspaced(form[0]):
+                chosen = glued
+            else:
+                chosen = (*spaced, *glued) if context == "unspaced" else spaced
+            found |= dict.fromkeys(chosen or spaced or glued)
+        return list(found)
+
+    def _found(self, met: int, text: str, new: int) -> tuple[int, int]:
+        """Return the unmet demands of which a form ends among the `new` last characters, and the loose ones of them."""
+        found, loose, entries = 0, 0, set[int]()
+        window = text[-new - self._longest_form - 1 :]
+        for n, form in self._forms(met):
+            if form not in window or self.wanted[n].entry in entries:
+                continue
+            begin = text.rfind(form)
+            end = begin + len(form)
+            if end <= len(text) - new or are_one_word(text[:begin], form) or are_one_word(form, text[end:]):
+                continue
+            found |= 1 << n
+            entries.add(self.wanted[n].entry)
+            if end == len(text) and is_spaced(form[-1]):
+                loose |= 1 << n
+        return found, loose
+
+    def _forms(self, met: int) -> list[tuple[int, str]]:
+        """Return each unmet demand's forms, of those that are written."""
+        key = self.all & ~met
+        if key not in self._unmet_forms:
+            self._unmet_forms[key] = [
+                (n, form) for n in bits(key) if not self.wanted[n].is_put_in for form in self.wanted[n].forms
+            ]
+        return self._unmet_forms[key]
+
+
+def _context(text: str) -> str:
+    """Return what a text ends with, as far as the tokens of what follows depend on it."""
+    if not text:
+        return f"start{BEGINS}"
+    begins = BEGINS if text.rstrip()[-1:] in SENTENCE_ENDS else ""
+    if text[-1] == " ":
+        return f"space{begins}"
+    return f"unspaced{begins}" if is_unspaced(text[-1]) else f"other{begins}"
+
+
+def bits(number: int) -> list[int]:
+    """Return the places of the bits of a number that are set."""
+    return [n for n in range(number.bit_length()) if number >> n & 1]
+
+
+def _options(rows: Sequence[tuple[int, int, int]]) -> Options:
+    return Options(*(torch.tensor([row[column] for row in rows], dtype=torch.long) for column in range(3)))

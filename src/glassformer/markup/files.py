@@ -1,0 +1,25 @@
+"""Lines with tags to lines, as a command translates them."""
+
+from collections.abc import Sequence
+
+from glassformer.generation.config import SearchConfig
+from glassformer.generation.files import Heed
+from glassformer.generation.translator import Translator
+from glassformer.markup.scan import Format
+from glassformer.markup.translate import read_texts, translate_documents
+
+
+def translate_tagged_lines(
+    translator: Translator, lines: Sequence[str], first: int, format: Format, config: SearchConfig, heed: Heed
+) -> bytes:
+    """Return the output for lines of text with tags, of which the first has the number `first`.
+
+    Raises DataError, with its number, for a line that isn't of the format.
+    """
+    documents = read_texts(lines, format, first, "line {}")
+    found = translate_documents(translator, documents, config, glossary=heed.glossary, placeholders=heed.placeholders)
+    for number, one in enumerate(found, first):
+        for translation in one.segments:
+            if translation.lexical is not None:
+                heed.counts.add(number, translation.lexical)
+    return "".join(f"{one.text}\n" for one in found).encode()

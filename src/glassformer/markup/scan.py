@@ -1,0 +1,249 @@
+"""HTML and XML cut into tags and the text between them; joined, the parts are what was given, byte for byte."""
+
+import re
+from collections.abc import Iterator
+from html import unescape
+from typing import Literal, NamedTuple
+from xml.parsers import expat
+
+from glassformer.errors import DataError
+
+Format = Literal["xml", "html"]
+"""The language of a text's tags."""
+Kind = Literal["text", "open", "close", "single", "atom", "block"]
+
+BLOCKS = frozenset(
+    (
+        *("address", "article", "aside", "audio", "base", "blockquote", "body", "br", "canvas", "caption"),
+        *("center", "col", "colgroup", "dd", "details", "dialog", "dir", "div", "dl", "dt", "fieldset"),
+        *("figcaption", "figure", "footer", "form", "frame", "frameset", "h1", "h2", "h3", "h4", "h5", "h6"),
+        *("head", "header", "hgroup", "hr", "html", "iframe", "legend", "li", "link", "main", "menu", "meta"),
+        *("nav", "noframes", "noscript", "object", "ol", "optgroup", "option", "p", "pre", "search", "section"),
+        *("select", "summary", "table", "tbody", "td", "template", "tfoot", "th", "thead", "title", "tr", "ul"),
+        *("video",),
+    )
+)
+"""Elements of HTML before and after which text is another sentence."""
+EMPTY = frozenset(
+    (
+        *("area", "base", "br", "col", "embed", "frame", "hr", "img", "input", "link", "meta", "param", "source"),
+        *("track", "wbr"),
+    )
+)
+"""Elements of HTML that have no closing tag."""
+CODE = frozenset(("script", "style"))
+"""Elements of HTML whose content has no tags."""
+KEPT = frozenset(("code", "kbd", "math", "pre", "samp", "script", "style", "svg", "textarea", "var"))
+"""Elements of HTML whose content stays as it is."""
+
+XML_CODE = frozenset(("bpt", "ept", "it", "ph"))
+"""Elements of XLIFF and TMX whose content is code of another format; they are empty for the sentence."""
+
+_HTML_NAME = re.compile(r"<(/?)([A-Za-z][^\s/>]*)")
+_XML_NAME = re.compile(r"<(/?)([^\s/>!?<]+)")
+_SIGN = re.compile(r">|=\s*([\"'])")
+_ATTRIBUTE = re.compile(r"([^\s\"'=<>/]+)(?:\s*=\s*(\"[^\"]*\"|'[^']*'|[^\s\"'=<>]+))?")
+_CODE_END = {name: re.compile(f"</{name}", re.IGNORECASE) for name in CODE}
+_REFERENCE = re.compile(r"&(?:#x([0-9A-Fa-f]+)|#([0-9]+)|(amp|lt|gt|quot|apos));")
+
+
+class Part(NamedTuple):
+    """A part of a text with tags, as it is written.
+
+    An "atom" is an element that stays as it is and stands in the sentence as a word does. What is "single" has no
+    closing tag: `<img>`, `<x/>`, a comment, a script. A "block" ends the sentence.
+    """
+
+    kind: Kind
+    raw: str
+    name: str = ""
+    """The name of the element; HTML's in lower case."""
+
+
+def scan_html(text: str) -> list[Part]:
+    """Return the parts of a piece of HTML, whatever it is; what only looks like a tag is text.
+
+    It takes time that grows with the length alone. A part that stays as it is and isn't closed reaches to the end.
+
+    >>> [part.kind for part in scan_html("<p>Press <b>the <code>X</code></b><br>")]
+    ['block', 'text', 'open', 'text', 'atom', 'close', 'block']
+    """
+    parts, whole = list[Part](), _Whole()
+    for part in _parts(text, is_html=True):
+        if whole.name:
+            parts += whole.taking(part)
+        elif part.kind == "open" and _is_kept(part):
+            kind = "block" if part.name in BLOCKS else "single" if part.name in CODE else "atom"
+            whole = _Whole(part, kind)
+        else:
+            parts.append(part._replace(kind="block") if part.name in BLOCKS else part)
+    return _joined([*parts, *whole.unfinished()])
+
+
+def scan_xml(text: str) -> list[Part]:
+    """Return the parts of a piece of XML; DataError unless it is well-formed.
+
+    >>> [part.kind for part in scan_xml('Press <g id="1">the<x id="2"/> key</g>')]
+    ['text', 'open', 'text', 'single', 'text', 'close']
+    """
+    _check_xml(text)
+    parts, whole = list[Part](), _Whole()
+    for part in _parts(text, is_html=False):
+        if whole.name:
+            parts += whole.taking(part)
+        elif part.kind == "open" and (part.name in XML_CODE or _is_protected(part)):
+            whole = _Whole(part, "single" if part.name in XML_CODE else "atom")
+        else:
+            parts.append(part)
+    return parts
+
+
+def decode_html(raw: str) -> str:
+    """Return the text that a piece of HTML between tags stands for."""
+    return unescape(raw)
+
+
+def decode_xml(raw: str) -> str:
+    """Return the text that a piece of XML between tags stands for."""
+    return _REFERENCE.sub(_referred, raw)
+
+
+def _referred(reference: re.Match[str]) -> str:
+    hexadecimal, decimal, name = reference.groups()
+    return unescape(f"&{name};") if name else chr(int(hexadecimal, 16) if hexadecimal else int(decimal))
+
+
+class _Whole:
+    """An element that stays as it is, as it is read: its parts up to the tag that closes it."""
+
+    def __init__(self, first: Part | None = None, kind: Kind = "atom") -> None:
+        self.name = first.name if first else ""
+        self._kind: Kind = kind
+        self._raws = [first.raw] if first else []
+        self._depth = 1
+
+    def taking(self, part: Part) -> list[Part]:
+        """Take one more part; return the element once it is closed."""
+        self._raws.append(part.raw)
+        if part.name == self.name and part.kind in ("open", "close"):
+            self._depth += 1 if part.kind == "open" else -1
+        return [] if self._depth else self.unfinished()
+
+    def unfinished(self) -> list[Part]:
+        """Return what there is as a part, if there is anything, and forget it."""
+        if not self.name:
+            return []
+        found = Part(self._kind, "".join(self._raws), self.name)
+        self.name = ""
+        return [found]
+
+
+def _parts(text: str, *, is_html: bool) -> Iterator[Part]:
+    """Yield text and each piece of markup alone."""
+    names, place = _HTML_NAME if is_html else _XML_NAME, 0
+    while place < len(text):
+        end = _end_of_markup(text, place, is_html=is_html)
+        raw = text[place:end]
+        if end == place:  # up to the next tag; what only looks like one is text
+            following = text.find("<", place + 1)
+            end = len(text) if following < 0 else following
+            yield Part("text", text[place:end])
+        elif not (found := names.match(raw)):
+            is_atom = raw.startswith("<![CDATA[") and not is_html
+            yield Part("atom" if is_atom else "block" if raw[:9].lower() == "<!doctype" else "single", raw)
+        else:
+            name = found[2].lower() if is_html else found[2]
+            if found[1]:
+                yield Part("single" if is_html and name in EMPTY else "close", raw, name)
+            elif raw.endswith("/>") or (is_html and name in EMPTY):
+                yield Part("single", raw, name)
+            else:
+                yield Part("open", raw, name)
+                if is_html and name in CODE:
+                    closing = _CODE_END[name].search(text, end)
+                    stop = closing.start() if closing else len(text)
+                    yield Part("text", text[end:stop])
+                    end = stop
+        place = end
+
+
+def _joined(parts: list[Part]) -> list[Part]:
+    """Return the parts with pieces of text that stand side by side as one, and none that is empty."""
+    joined = list[Part]()
+    run = list[str]()
+    for part in [*parts, Part("block", "")]:
+        if part.kind == "text":
+            run.append(part.raw)
+            continue
+        if text := "".join(run):
+            joined.append(Part("text", text))
+        run.clear()
+        joined.append(part)
+    return joined[:-1]
+
+
+def _is_kept(part: Part) -> bool:
+    """Return whether an element of HTML stays as it is: by its name, translate="no" or class="notranslate"."""
+    if part.name in KEPT:
+        return True
+    if "translate" not in part.raw.lower():
+        return False
+    attributes = _attributes(part.raw)
+    return attributes.get("translate", "").lower() == "no" or "notranslate" in attributes.get("class", "").split()
+
+
+def _is_protected(part: Part) -> bool:
+    """Return whether an element of XML stays as it is: by translate="no", or XLIFF's mtype="protected"."""
+    if "translate" not in part.raw and "mtype" not in part.raw:
+        return False
+    attributes = _attributes(part.raw)
+    return attributes.get("translate") == "no" or attributes.get("mtype") == "protected"
+
+
+def _attributes(raw: str) -> dict[str, str]:
+    """Return the attributes of a tag; of several of one name the first, as browsers do."""
+    found = dict[str, str]()
+    _, _, given = raw.replace("\n", " ").replace("\t", " ").partition(" ")
+    for match in _ATTRIBUTE.finditer(given):
+        found.setdefault(match[1].lower(), (match[2] or "").strip("\"'"))
+    return found
+
+
+def _end_of_markup(text: str, start: int, *, is_html: bool) -> int:
+    """Return where the tag, comment or declaration ends that begins at `start`; `start` itself where there is none.
+
+    What has no end reaches to the end of the text.
+    """
+    for opening, closing in (("<!--", "-->"), ("<![CDATA[", "]]>"), ("<?", ">" if is_html else "?>"), ("<!", ">")):
+        if text.startswith(opening, start):
+            end = text.find(closing, start + len(opening))
+            return len(text) if end < 0 else end + len(closing)
+    if not (_HTML_NAME if is_html else _XML_NAME).match(text, start):
+        return start
+    place = start + 1
+    while found := _SIGN.search(text, place):
+        if found[0] == ">":
+            return found.end()
+        place = text.find(found[1], found.end()) + 1  # a value in quotes
+        if not place:
+            break
+    return len(text)
+
+
+def _check_xml(text: str) -> None:
+    """Raise DataError unless a text would be well-formed inside an element."""
+    if "<!DOCTYPE" in text:
+        raise DataError("it has a document type, which isn't read: take it out, or use the format html")
+    if not text.isascii() and text.encode(errors="replace").decode() != text:
+        raise DataError("it has half a surrogate pair, which no xml may have: take it out")
+    parser = expat.ParserCreate()
+    try:
+        parser.Parse("<g>", False)
+        parser.Parse(text, False)
+        parser.Parse("</g>", True)
+    except expat.ExpatError as error:
+        read = f"<g>{text}".encode()[: parser.ErrorByteIndex].decode(errors="ignore")
+        raise DataError(
+            f"it is not well-formed xml ({expat.ErrorString(error.code)} at character {len(read) - 2:,}): close each "
+            "tag and write & as &amp;, or use the format html"
+        ) from None

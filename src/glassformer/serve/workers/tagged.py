@@ -1,0 +1,52 @@
+"""Translations that tags are put into: what the server needs to do so, as JSON."""
+
+import re
+from collections.abc import Generator, Sequence
+from typing import Any
+
+from glassformer.generation.config import SearchConfig
+from glassformer.generation.lexical.placeholders import compiled
+from glassformer.generation.search import Hypothesis
+from glassformer.generation.translator import Translator, translation_of
+from glassformer.markup.aligning import TagAligner
+from glassformer.markup.translate import ONLY_MARKS
+
+AT_ONCE = 16
+"""Lines that are aligned in one step."""
+_MARKS: re.Pattern[str] = compiled(ONLY_MARKS)
+
+
+def has_marks(line: str) -> bool:
+    """Return whether a line has marks for what stays as it is, which the search must copy."""
+    return _MARKS.search(line) is not None
+
+
+def tagged_rows(
+    translator: Translator,
+    lines: Sequence[str],
+    found: Sequence[Sequence[Hypothesis]],
+    linked: Sequence[int],
+    config: SearchConfig,
+) -> Generator[None, None, list[dict[str, Any]]]:
+    """Return the translation of each line, with words and links of those that are `linked`, step by step.
+
+    `found` has what was found for the lines without marks; those with marks are searched for here.
+    """
+    rows = list[dict[str, Any]]()
+    for line, best in zip(lines, found, strict=True):
+        if best:
+            text = translation_of(translator, "", [], best[0], config).text
+        else:
+            text = translator.translations([line], config, placeholders=ONLY_MARKS)[0].text
+            yield
+        rows.append({"text": text, "source": [], "target": [], "links": []})
+    aligner = TagAligner(translator) if linked else None
+    for first in range(0, len(linked), AT_ONCE):
+        numbers = linked[first : first + AT_ONCE]
+        sources, targets = [lines[n] for n in numbers], [rows[n]["text"] for n in numbers]
+        for n, pair in zip(numbers, aligner.align(sources, targets, _MARKS) if aligner else (), strict=True):
+            rows[n]["source"] = [[word.start, word.end] for word in pair.source]
+            rows[n]["target"] = [[word.start, word.end] for word in pair.target]
+            rows[n]["links"] = [list(link) for link in pair.links]
+        yield
+    return rows
