@@ -58,7 +58,7 @@ def translate_file(
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     source, target = Path(folder, "source.txt"), Path(folder, "target.txt")
     ...     _ = source.write_text("a b\\n\\nc\\n")
-    ...     translate_file(translator, source, target)
+    ...     counts = translate_file(translator, source, target)
     ...     target.read_text().count("\\n")
     3
     """

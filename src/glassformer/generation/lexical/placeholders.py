@@ -84,6 +84,9 @@ def protect(line: str, pattern: re.Pattern[str] = _COMPILED) -> Protected:
     """Take the placeholders out of a line; `pattern` is what `compiled` returns.
 
     Raises ConfigError where there are more than 65,533.
+
+    >>> protect("Hello {name}!").text == "Hello " + protect("{name}").marks[0] + "!"
+    True
     """
     parts, placeholders, end = list[str](), list[str](), 0
     for match in pattern.finditer(line):
