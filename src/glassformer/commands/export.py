@@ -66,10 +66,12 @@ def _to_huggingface(flags: ExportFlags) -> None:
 
 
 def _to_ctranslate2(flags: ExportFlags) -> None:
+    from glassformer.alignment.heads import read_aligning_heads
     from glassformer.interop.ctranslate2 import export_ctranslate2
     from glassformer.run.folder import load_run
 
-    export_ctranslate2(load_run(flags.run), flags.out, flags.quantization)
+    run = load_run(flags.run)
+    export_ctranslate2(run, flags.out, flags.quantization, read_aligning_heads(flags.run, run.model.config))
     source, target = (str(flags.out / f"{side}.spm") for side in ("source", "target"))
     print(f"{flags.out}: translate a line with:")
     print(f"  pieces = sentencepiece.SentencePieceProcessor({source!r}).encode(line, out_type=str)")

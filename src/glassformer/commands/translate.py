@@ -2,19 +2,21 @@
 
 import sys
 from collections.abc import Iterator
-from contextlib import nullcontext
+from contextlib import ExitStack
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
+from glassformer.alignment.links import pharaoh
 from glassformer.checks import Flag
 from glassformer.commands.common import loading, say
 from glassformer.errors import ConfigError, DataError
 from glassformer.generation.config import SearchConfig
 
 if TYPE_CHECKING:
+    from glassformer.alignment.attention import AttentionAligner
     from glassformer.generation.stream import Chunk
-    from glassformer.generation.translator import Translator
+    from glassformer.generation.translator import Translation, Translator
 
 
 SEARCH = {"search": tuple(one.name for one in fields(SearchConfig))}
@@ -43,6 +45,9 @@ class TranslateFlags:
     """File with what each line's translation must begin with, a line for each line of the input; empty: anything."""
     resume: bool = False
     """Continue from OUTPUT.partial, where the same command was stopped, to the same bytes as without the stop."""
+    alignments: Path | None = None
+    """File to write which source word each word of the translations stands for, a line of 0-0 1-2 (source before
+    target) for each line of the output, by the heads that `glassformer align RUN` has chosen."""
     scores: bool = False
     """Put the score (log-probability / length penalty) and a tab before each translation."""
     device: Annotated[str, Flag("DEVICE")] = "auto"
@@ -70,10 +75,12 @@ def translate(flags: TranslateFlags) -> int:
             raise ConfigError(f"the text {text.encode(errors='backslashreplace').decode()} is not UTF-8")
     if flags.resume and (flags.input is None or flags.output is None):
         raise ConfigError("--resume needs --input and --output: a stream can't be read from its beginning again")
-    if flags.output is not None:
-        check_writable(flags.output)
+    if flags.alignments is not None and flags.resume:
+        raise ConfigError("--alignments and --resume exclude each other: align the two files with `glassformer align`")
+    for path in filter(None, (flags.output, flags.alignments)):
+        check_writable(path)
     translator = Translator.load(flags.run, flags.device, flags.precision)
-    if flags.input is None or flags.output is None:
+    if flags.input is None or flags.output is None or flags.alignments is not None:
         _translate_stream(translator, flags)
     else:
         translate_file(
@@ -90,9 +97,12 @@ def translate(flags: TranslateFlags) -> int:
 
 def _translate_stream(translator: "Translator", flags: TranslateFlags) -> None:
     """Translate from standard input, to standard output, or both: each chunk is written as soon as it is done."""
+    from glassformer.alignment.attention import AttentionAligner
     from glassformer.files import replacing
     from glassformer.generation import stream
-    from glassformer.generation.files import progress_words, translate_chunk
+    from glassformer.generation.files import chunk_lines, progress_words, translations_of_chunk
+
+    aligner = None if flags.alignments is None else AttentionAligner(translator)
 
     if flags.text:
         total, chunks = len(flags.text), iter([(1, list(flags.text))])
@@ -108,10 +118,22 @@ def _translate_stream(translator: "Translator", flags: TranslateFlags) -> None:
     chunks = stream.naming_unknown(chunks, translator.source_tokenizer)
     if not flags.text and (flags.output is not None or not sys.stdout.isatty()):
         chunks = stream.counting(chunks, progress_words(translator), "lines", total)
-    with nullcontext(sys.stdout.buffer) if flags.output is None else replacing(flags.output) as file:
+    with ExitStack() as stack:
+        file = sys.stdout.buffer if flags.output is None else stack.enter_context(replacing(flags.output))
+        beside = None if flags.alignments is None else stack.enter_context(replacing(flags.alignments))
         for first, lines, prefixes in stream.with_prefixes(chunks, flags.prefixes, total):
-            file.write(translate_chunk(translator, lines, first, flags.search, prefixes, scores=flags.scores))
+            translated = translations_of_chunk(translator, lines, first, flags.search, prefixes)
+            file.write(chunk_lines(translated, first, flags.search, scores=flags.scores))
             file.flush()
+            if aligner is not None and beside is not None:
+                beside.write(_alignments(aligner, lines, translated))
+
+
+def _alignments(aligner: "AttentionAligner", lines: "list[str]", translated: "list[list[Translation]]") -> bytes:
+    """Return a line of links for each translation."""
+    pairs = [(line, one.text) for line, best in zip(lines, translated, strict=True) for one in best]
+    sources, targets = [source for source, _ in pairs], [target for _, target in pairs]
+    return "".join(f"{pharaoh(one.links)}\n" for one in aligner.align(sources, targets)).encode()
 
 
 def _check_input(path: Path) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 from glassformer.generation import stream
 from glassformer.generation.config import SearchConfig, as_config
 from glassformer.generation.partial import partial_output
-from glassformer.generation.translator import Translator
+from glassformer.generation.translator import Translation, Translator
 from glassformer.pairs.files import PairFiles
 from glassformer.pairs.lines import read_lines
 from glassformer.run.config import read_config
@@ -87,13 +87,31 @@ def translate_chunk(
     *,
     scores: bool = False,
 ) -> bytes:
-    """Return the output for a chunk of an input's lines, of which the first has the number `first`.
+    """Return the output for a chunk of an input's lines, of which the first has the number `first`."""
+    return chunk_lines(translations_of_chunk(translator, lines, first, config, prefixes), first, config, scores=scores)
 
-    The number is also added to the seed, so that equal lines of different chunks are drawn differently.
+
+def translations_of_chunk(
+    translator: Translator,
+    lines: Sequence[str],
+    first: int,
+    config: SearchConfig,
+    prefixes: Sequence[str] | None = None,
+) -> list[list[Translation]]:
+    """Return the best translations of each line of a chunk, of which the first has the number `first`.
+
+    The number is added to the seed, so that equal lines of different chunks are drawn differently.
     """
     config = replace(config, seed=(config.seed + first - 1) % (1 << 32))
+    return translator.translate_n_best(lines, config, prefixes=prefixes)
+
+
+def chunk_lines(
+    translations: Sequence[Sequence[Translation]], first: int, config: SearchConfig, *, scores: bool = False
+) -> bytes:
+    """Return the lines of output for the translations of a chunk."""
     output = []
-    for number, best in enumerate(translator.translate_n_best(lines, config, prefixes=prefixes), start=first):
+    for number, best in enumerate(translations, start=first):
         for translation in best:
             columns = [str(number)] if config.n_best > 1 else []
             columns += [f"{translation.score:.4f}"] if scores else []
