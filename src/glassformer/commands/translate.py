@@ -1,11 +1,12 @@
 """`glassformer translate`: lines to lines, as a stream or from file to file."""
 
+import json
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from glassformer.alignment.links import pharaoh
 from glassformer.checks import Flag
@@ -15,6 +16,7 @@ from glassformer.generation.config import SearchConfig
 
 if TYPE_CHECKING:
     from glassformer.alignment.attention import AttentionAligner
+    from glassformer.confidence.estimate import ConfidenceEstimator, LineConfidence
     from glassformer.generation.stream import Chunk
     from glassformer.generation.translator import Translation, Translator
 
@@ -48,6 +50,9 @@ class TranslateFlags:
     alignments: Path | None = None
     """File to write which source word each word of the translations stands for, a line of 0-0 1-2 (source before
     target) for each line of the output, by the heads that `glassformer align RUN` has chosen."""
+    confidence: Path | None = None
+    """File to write how likely each word is right, and which source words may be left out, a line of JSON for each line
+    of the output. The run needs a calibration: `glassformer evaluate RUN --fit-calibration`."""
     scores: bool = False
     """Put the score (log-probability / length penalty) and a tab before each translation."""
     device: Annotated[str, Flag("DEVICE")] = "auto"
@@ -77,10 +82,12 @@ def translate(flags: TranslateFlags) -> int:
         raise ConfigError("--resume needs --input and --output: a stream can't be read from its beginning again")
     if flags.alignments is not None and flags.resume:
         raise ConfigError("--alignments and --resume exclude each other: align the two files with `glassformer align`")
-    for path in filter(None, (flags.output, flags.alignments)):
+    if flags.confidence is not None and (flags.resume or flags.search.replace_unknown):
+        raise ConfigError("--confidence can't be combined with --resume and --replace-unknown: leave them out")
+    for path in filter(None, (flags.output, flags.alignments, flags.confidence)):
         check_writable(path)
     translator = Translator.load(flags.run, flags.device, flags.precision)
-    if flags.input is None or flags.output is None or flags.alignments is not None:
+    if flags.input is None or flags.output is None or flags.alignments is not None or flags.confidence is not None:
         _translate_stream(translator, flags)
     else:
         translate_file(
@@ -98,11 +105,13 @@ def translate(flags: TranslateFlags) -> int:
 def _translate_stream(translator: "Translator", flags: TranslateFlags) -> None:
     """Translate from standard input, to standard output, or both: each chunk is written as soon as it is done."""
     from glassformer.alignment.attention import AttentionAligner
+    from glassformer.confidence.estimate import ConfidenceEstimator
     from glassformer.files import replacing
     from glassformer.generation import stream
     from glassformer.generation.files import chunk_lines, progress_words, translations_of_chunk
 
     aligner = None if flags.alignments is None else AttentionAligner(translator)
+    estimator = None if flags.confidence is None else ConfidenceEstimator(translator)
 
     if flags.text:
         total, chunks = len(flags.text), iter([(1, list(flags.text))])
@@ -121,12 +130,15 @@ def _translate_stream(translator: "Translator", flags: TranslateFlags) -> None:
     with ExitStack() as stack:
         file = sys.stdout.buffer if flags.output is None else stack.enter_context(replacing(flags.output))
         beside = None if flags.alignments is None else stack.enter_context(replacing(flags.alignments))
+        doubts = None if flags.confidence is None else stack.enter_context(replacing(flags.confidence))
         for first, lines, prefixes in stream.with_prefixes(chunks, flags.prefixes, total):
             translated = translations_of_chunk(translator, lines, first, flags.search, prefixes)
             file.write(chunk_lines(translated, first, flags.search, scores=flags.scores))
             file.flush()
             if aligner is not None and beside is not None:
                 beside.write(_alignments(aligner, lines, translated))
+            if estimator is not None and doubts is not None:
+                doubts.write(_confidence(estimator, lines, translated))
 
 
 def _alignments(aligner: "AttentionAligner", lines: "list[str]", translated: "list[list[Translation]]") -> bytes:
@@ -134,6 +146,20 @@ def _alignments(aligner: "AttentionAligner", lines: "list[str]", translated: "li
     pairs = [(line, one.text) for line, best in zip(lines, translated, strict=True) for one in best]
     sources, targets = [source for source, _ in pairs], [target for _, target in pairs]
     return "".join(f"{pharaoh(one.links)}\n" for one in aligner.align(sources, targets)).encode()
+
+
+def _confidence(estimator: "ConfidenceEstimator", lines: "list[str]", translated: "list[list[Translation]]") -> bytes:
+    """Return a line of JSON for each translation."""
+    pairs = [(line, one) for line, best in zip(lines, translated, strict=True) for one in best]
+    found = estimator.estimate([line for line, _ in pairs], [one for _, one in pairs])
+    return "".join(f"{json.dumps(_as_json(one), ensure_ascii=False)}\n" for one in found).encode()
+
+
+def _as_json(found: "LineConfidence") -> dict[str, Any]:
+    """Return the confidence in a translation as JSON, its probabilities with four digits."""
+    words = [word._replace(probability=round(word.probability, 4))._asdict() for word in found.words]
+    omitted = [word._asdict() for word in found.omitted]
+    return {"probability": round(found.probability, 4), "words": words, "omitted": omitted}
 
 
 def _check_input(path: Path) -> None:
