@@ -14,7 +14,7 @@ from samples import FLAGS
 
 from glassformer.cli import COMMANDS
 
-OUTPUTS = ("out", "output", "unpruned")
+OUTPUTS = ("out", "output", "unpruned", "alignments")
 """Flags that name what is written."""
 STOP_AFTER = 3.0
 

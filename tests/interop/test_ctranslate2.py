@@ -139,7 +139,7 @@ def test_it_finds_what_we_find_of_a_pruned_run_and_is_smaller(random_run, sides,
 
 
 def test_two_sentencepiece_models_of_one_vocabulary(random_run, sides, joint, english, german, tmp_path):
-    source, target = (VocabularyTokenizer(side._proto, joint(">>deu<<")) for side in sides)
+    source, target = (VocabularyTokenizer(side.proto, joint(">>deu<<")) for side in sides)
     run = random_run(tmp_path / "run", source, target, shared=True)
     check_same(run, [*english, f">>deu<< {english[0]}"], [*german, german[1]], tmp_path / "out")
 
@@ -273,7 +273,7 @@ def test_the_command_quantizes(run_command, tmp_path, capsys):
 def test_the_command_refuses_a_quantization_for_hugging_face(run_command, tmp_path, capsys):
     command = f"export {tmp_path}/run --to huggingface --out {tmp_path}/out --quantization int8"
     assert run_command(command) == 2
-    message = "--quantization is for --to ctranslate2 or onnx: leave it out with --to huggingface"
+    message = "--quantization is for --to ctranslate2, onnx, web or argos: leave it out with --to huggingface"
     assert message in capsys.readouterr().err
     assert names(tmp_path) == []
 

@@ -46,9 +46,9 @@ class AlignFlags:
     words, their links and probabilities."""
     probabilities: bool = False
     """Put the probability behind each link: 0-0:0.985."""
-    symmetrize: Symmetrization | None = None
-    """How the links of both directions are joined; left out, grow-diag-final-and (Koehn et al. 2003). A run folder
-    needs --reverse for it."""
+    symmetrize: Annotated[Symmetrization | None, Flag("METHOD")] = None
+    """Join the links of both directions by this method: grow-diag-final-and (Koehn et al. 2003), which is the default,
+    intersection, union, forward or backward. A run folder needs --reverse for it."""
     reverse: Path | None = None
     """A run folder of the other direction, whose attention explains the source's words by the target's."""
     pieces: bool = False

@@ -44,6 +44,20 @@ def export_ctranslate2(
     left out, that is the last layer's first head. Needs the extra `ctranslate2`. RunError says why a run can't be
     exported, and ConfigError which quantizations there are.
     """
+    spec = ctranslate2_model(run, quantization, aligning)
+    with new_folder(out) as made:
+        spec.save(str(made))
+        for side, tokenizer in (("source", run.source_tokenizer), ("target", run.target_tokenizer)):
+            tokenizer.save(made / side)
+            (made / f"{side}.vocab.json").unlink(missing_ok=True)  # the vocabulary is written already
+
+
+def ctranslate2_model(run: Run, quantization: str | None = None, aligning: AligningHeads | None = None) -> Any:
+    """Return CTranslate2's description of the model with its weights; its method `save` writes a folder.
+
+    `aligning` is as in `export_ctranslate2`. RunError says why a run can't be exported, ConfigError which quantizations
+    there are.
+    """
     if quantization is not None and quantization not in QUANTIZATIONS:
         raise ConfigError(f"quantization must be one of {', '.join(QUANTIZATIONS)}, got {quantization!r}")
     start = run.model.target_embedding.weight[-1]
@@ -62,11 +76,7 @@ def export_ctranslate2(
     spec = _spec(run, aligning)
     spec.validate()
     spec.optimize(quantization=quantization)
-    with new_folder(out) as made:
-        spec.save(str(made))
-        for side, tokenizer in tokenizers.items():
-            tokenizer.save(made / side)
-            (made / f"{side}.vocab.json").unlink(missing_ok=True)  # the vocabulary is written already
+    return spec
 
 
 def _spec(run: Run, aligning: AligningHeads | None) -> Any:
