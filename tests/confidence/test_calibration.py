@@ -34,7 +34,7 @@ KEPT = Calibration(
     words=100,
     right=0.75,
 )
-MODEL = ModelConfig.tiny(source_vocab_size=11, target_vocab_size=13)
+MODEL = ModelConfig.tiny(source_vocab_size=11, target_vocab_size=11)
 
 
 @pytest.fixture

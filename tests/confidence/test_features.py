@@ -23,8 +23,7 @@ def translator(random_run, tmp_path) -> Translator:
 
 def test_features_are_those_of_each_pair_read_alone(translator):
     sources, targets = zip(*PAIRS, strict=True)
-    here = [ids[: len(source.split())] for ids, source in zip(translator.source_tokenizer.encode(sources), sources)]
-    there = translator.target_tokenizer.encode(targets)
+    here, there = translator.source_tokenizer.encode(sources), translator.target_tokenizer.encode(targets)
     found = observe_words(translator, here, there, LOOKING)
     assert [(len(one.source), len(one.words)) for one in found] == [(3, 2), (0, 1), (7, 5), (1, 0)]
     for (source, target), one in zip(PAIRS, found, strict=True):

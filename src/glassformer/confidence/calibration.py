@@ -26,7 +26,7 @@ Parameter = Annotated[float, Meta(ge=-1e6, le=1e6)]
 Share = Annotated[float, Meta(ge=0, le=1)]
 
 
-class Calibration(Struct, frozen=True, kw_only=True):
+class Calibration(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The calibration of a run's words, as the run folder keeps it.
 
     A word is right with the probability sigmoid(bias + weights · features). Example: docs/howto/confidence.md.
@@ -145,7 +145,7 @@ class Bin(NamedTuple):
     """Share of them that is right."""
 
 
-def reliability(probabilities: Sequence[float], right: Sequence[float], bins: int = BINS) -> list[Bin]:
+def reliability(probabilities: Sequence[float], right: Sequence[float | int], bins: int = BINS) -> list[Bin]:
     """Return the bins of equal width from 0 to 1 that hold any word; in each, what was said beside what is.
 
     `right` is 1 or 0 of a word, and may be the share of a line's words that are right.
