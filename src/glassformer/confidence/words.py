@@ -13,7 +13,10 @@ from glassformer.text.words import is_unspaced
 
 
 class Span(NamedTuple):
-    """A word of a text, by its characters from `start` up to `end` and its tokens from `first` up to `last`."""
+    """A word of a text, by its characters from `start` up to `end` and its tokens from `first` up to `last`.
+
+    Example: docs/howto/confidence.md.
+    """
 
     text: str
     start: int
