@@ -47,7 +47,7 @@ def drawn() -> tuple[torch.Tensor, torch.Tensor]:
 
 def test_expected_calibration_error_is_that_worked_out_by_hand():
     bins = reliability([0.05, 0.05, 0.5, 0.98, 1.0], [0, 1, 1, 1, 0])
-    assert [(one.count, round(one.probability, 9), one.right) for one in bins] == [
+    assert [(one.size, round(one.probability, 9), one.right) for one in bins] == [
         (2, 0.05, 0.5),
         (1, 0.5, 1.0),
         (2, 0.99, 0.5),

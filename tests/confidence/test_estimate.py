@@ -26,7 +26,7 @@ def test_calibrated_words_are_right_as_often_as_is_said(translator, taught, fitt
     assert calibration.words == sum(len(one.tokens) for one in translations)
     measured = measure_calibration(translator, calibration, taught.sources, translations, taught.targets)
     assert calibration_error(measured.words) < 0.05
-    assert f"{sum(one.count for one in measured.words):,} words" in str(measured)
+    assert f"{sum(one.size for one in measured.words):,} words" in str(measured)
     pytest.importorskip("matplotlib", reason="pip install 'glassformer[plots]'")
     draw_reliability(measured, tmp_path / "diagram.png")
     assert (tmp_path / "diagram.png").read_bytes().startswith(b"\x89PNG")

@@ -138,7 +138,7 @@ def _newton(
 class Bin(NamedTuple):
     """Words whose probabilities are alike."""
 
-    count: int
+    size: int
     probability: float
     """Mean of their probabilities."""
     right: float
@@ -151,7 +151,7 @@ def reliability(probabilities: Sequence[float], right: Sequence[float | int], bi
     `right` is 1 or 0 of a word, and may be the share of a line's words that are right.
 
     >>> reliability([0.1, 0.9, 0.7], [0, 1, 0], bins=2)
-    [Bin(count=1, probability=0.1, right=0.0), Bin(count=2, probability=0.8, right=0.5)]
+    [Bin(size=1, probability=0.1, right=0.0), Bin(size=2, probability=0.8, right=0.5)]
     """
     if len(probabilities) != len(right) or not right:
         raise ArgumentError(
@@ -174,4 +174,4 @@ def calibration_error(bins: Sequence[Bin]) -> float:
     >>> round(calibration_error([Bin(1, 0.1, 0.0), Bin(2, 0.8, 0.5)]), 4)  # (1 * 0.1 + 2 * 0.3) / 3
     0.2333
     """
-    return sum(one.count * abs(one.probability - one.right) for one in bins) / sum(one.count for one in bins)
+    return sum(one.size * abs(one.probability - one.right) for one in bins) / sum(one.size for one in bins)

@@ -30,7 +30,7 @@ def plot_reliability(measured: Measured) -> Any:
     ):
         x, y = [one.probability for one in bins], [one.right for one in bins]
         axes.plot(x, y, line, color=color, markersize=5, label=f"{name}, ECE {calibration_error(bins):.3f}")
-        counts.plot(x, [one.count for one in bins], line, color=color, markersize=3)
+        counts.plot(x, [one.size for one in bins], line, color=color, markersize=3)
     axes.set(xlim=(0, 1), ylim=(0, 1))
     counts.set_ylim(bottom=0)
     axes.legend(loc="upper left", fontsize=SMALL)

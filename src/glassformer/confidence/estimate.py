@@ -148,8 +148,8 @@ class Measured(NamedTuple):
     """By lines: the share of right words that is expected, and the share that is right."""
 
     def __str__(self) -> str:
-        count = sum(one.count for one in self.words)
-        right = sum(one.count * one.right for one in self.words) / count
+        count = sum(one.size for one in self.words)
+        right = sum(one.size * one.right for one in self.words) / count
         errors = [calibration_error(bins) for bins in self]
         return (
             f"ECE of words {errors[2]:.4f}  ({BINS} bins, {count:,} words, {right:.1%} right; the model's own "
@@ -175,12 +175,12 @@ def measure_calibration(
     features = torch.cat([one.features for one in seen])
     probabilities = calibration.probabilities(features)
     counts = [len(one.words) for one in seen if one.words]
-    shares = [_means(values, counts) for values in (probabilities, torch.tensor(right, dtype=torch.float64))]
+    expected, counted = (_means(values, counts) for values in (probabilities, torch.tensor(right, dtype=torch.float64)))
     return Measured(
         reliability(features[:, 0].sigmoid().tolist(), right),
         reliability((features[:, 0] / calibration.temperature).sigmoid().tolist(), right),
         reliability(probabilities.tolist(), right),
-        reliability(*shares),
+        reliability(expected, counted),
     )
 
 
