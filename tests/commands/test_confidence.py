@@ -55,6 +55,7 @@ BAD = {
     "evaluate --hypotheses source.txt --target target.txt --fit-calibration": "need a run folder in place of",
     "evaluate run --source pairs.tsv --calibration --replace-unknown": "--replace-unknown writes words that",
     "translate run 'a b' --device cpu --confidence new": "run has no calibration yet: glassformer evaluate RUN",
+    "translate run a --output new --confidence new": "--confidence and --output must be two files, got new for both",
     "translate run --input seven.txt --output new --resume --confidence more": "can't be combined with --resume",
 }
 

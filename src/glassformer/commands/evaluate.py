@@ -110,7 +110,8 @@ def _figures_of_run(flags: EvaluateFlags) -> list[object]:
     from glassformer.generation.stream import LINES_AT_ONCE, counting, in_chunks
     from glassformer.generation.translator import Translator
     from glassformer.pairs.files import PairFiles
-    from glassformer.run.scores import save_evaluation
+    from glassformer.run.names import EVALUATIONS
+    from glassformer.run.scores import read_evaluations, save_evaluation
     from glassformer.text.scores import score_all, seem_swapped
     from glassformer.text.tokenizer import SymbolTokenizer
 
@@ -124,6 +125,9 @@ def _figures_of_run(flags: EvaluateFlags) -> list[object]:
     sources, references = [source for source, _ in pairs], [reference for _, reference in pairs]
     translator = Translator.load(flags.run, flags.device, flags.precision)
     calibration = _calibration_of(translator) if flags.calibration else None
+    if flags.save:  # what is wrong there is said before a long translation, not in place of its scores
+        read_evaluations(flags.run)
+        check_writable(flags.run / EVALUATIONS)
     chunks = counting(in_chunks(sources, LINES_AT_ONCE), progress_words(translator), "lines", len(sources))
     translations = [one for _, lines in chunks for one in translator.translations(lines, flags.search)]
     hypotheses = [one.text for one in translations]

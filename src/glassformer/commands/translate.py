@@ -5,6 +5,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field, fields
+from itertools import combinations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -84,7 +85,12 @@ def translate(flags: TranslateFlags) -> int:
         raise ConfigError("--alignments and --resume exclude each other: align the two files with `glassformer align`")
     if flags.confidence is not None and (flags.resume or flags.search.replace_unknown):
         raise ConfigError("--confidence can't be combined with --resume and --replace-unknown: leave them out")
-    for path in filter(None, (flags.output, flags.alignments, flags.confidence)):
+    outputs = {"--alignments": flags.alignments, "--confidence": flags.confidence, "--output": flags.output}
+    given = {name: path for name, path in outputs.items() if path is not None}
+    for (name, path), (other, place) in combinations(given.items(), 2):
+        if path.resolve() == place.resolve():
+            raise ConfigError(f"{name} and {other} must be two files, got {place} for both")
+    for path in given.values():
         check_writable(path)
     translator = Translator.load(flags.run, flags.device, flags.precision)
     if flags.input is None or flags.output is None or flags.alignments is not None or flags.confidence is not None:
