@@ -25,6 +25,8 @@ def make_samples() -> None:
     """Make the samples in the current folder. It takes seconds: call it in a process of its own."""
     from glassformer.alignment.heads import AligningHeads, write_heads
     from glassformer.attention.kernels.calibration import recall
+    from glassformer.confidence.calibration import Calibration, write_calibration
+    from glassformer.confidence.features import FEATURES
 
     pairs = _pairs(40)
     files: dict[str, bytes] = {
@@ -46,6 +48,9 @@ def make_samples() -> None:
     _run(f"train {FLAGS} --source many.tsv --valid-source valid.tsv --out kept --tokenizer symbols --max-updates 1")
     _run("heads run --data pairs.tsv --sentences 5")
     write_heads("run", AligningHeads(layer=0, heads=(1, 0), shift=1, agreement=0.75, chance=0.25, pairs=100))
+    fitted = dict(weights=(0.5,) * len(FEATURES), bias=-1.5, temperature=2.5, lines=7, words=100, right=0.75)
+    omissions = dict(omitted_below=0.125, omissions_found=0.5, false_alarms=0.25)
+    write_calibration("run", Calibration(layer=0, heads=(1, 0), shift=0, **fitted, **omissions))
     _run("export subwords --to huggingface --out marian")
     _run("import --from marian --out imported")
     recall(Path("calibration"), PROCESSOR)

@@ -164,10 +164,13 @@ def align_translation(translator: Translator, source: str, target: str) -> Align
 
 
 @inferring
-def _weights_of_batch(
+def decode_with_weights(
     engine: Engine, source: Tensor, keep: Tensor, target_in: Tensor, heads: dict[int, tuple[int, ...]]
-) -> dict[int, Float[Tensor, "batch heads target_len source_len"]]:
-    """Return the weights of some heads of the attention to the source, by layer."""
+) -> tuple[
+    Float[Tensor, "batch target_len classes"],
+    dict[int, Float[Tensor, "batch heads target_len source_len"]],
+]:
+    """Return the logits of a batch, and the weights of some heads of the attention to the source by layer."""
     found = dict[int, Tensor]()
 
     def looking(stack: Stack, layer: int, q: Tensor, k: Tensor, v: Tensor, keep: Tensor | None, causal: bool) -> Tensor:
@@ -177,8 +180,7 @@ def _weights_of_batch(
             found[layer] = weigh(q[:, of].to(dtype), k[:, of].to(dtype), keep=keep).cpu()
         return attend(q, k, v, keep=keep, causal=causal)
 
-    engine.decode(target_in, source, keep, looking)
-    return found
+    return engine.decode(target_in, source, keep, looking), found
 
 
 def source_weights(
@@ -203,7 +205,7 @@ def source_weights(
             padding_value=engine.target_pad,
         )
         device = engine.device
-        found = _weights_of_batch(engine, source.to(device), keep.to(device), target_in.to(device), heads)
+        _, found = decode_with_weights(engine, source.to(device), keep.to(device), target_in.to(device), heads)
         for row, n in enumerate(numbers):
             steps, width = len(targets[n].ids) + 1, len(sources[n].ids) + 1
             yield n, {layer: weights[row, :, :steps, :width].float() for layer, weights in found.items()}

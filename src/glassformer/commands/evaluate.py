@@ -10,6 +10,8 @@ from glassformer.errors import ConfigError
 from glassformer.generation.config import SearchConfig
 
 if TYPE_CHECKING:
+    from glassformer.confidence.calibration import Calibration
+    from glassformer.generation.translator import Translation, Translator
     from glassformer.text.scores import Score
 
 
@@ -39,6 +41,14 @@ class EvaluateFlags:
     """sacreBLEU tokenizer for BLEU: auto (by the script of the references), 13a, zh, ja-mecab, char, ..."""
     symbols: bool = False
     """Lines are symbols split at spaces (phones): error rates as in the SIGMORPHON tasks. A run knows this itself."""
+    fit_calibration: bool = False
+    """Learn from these held-out pairs how likely a word is right, and keep it in the run folder: the confidence that
+    `translate --confidence` and the server show."""
+    calibration: bool = False
+    """Print how far that confidence is off on these pairs: its expected calibration error (ECE). Take other pairs than
+    those it was fitted on."""
+    diagram: Path | None = None
+    """With --calibration: picture to draw, the share of right words over their confidence (PNG, extra `plots`)."""
     device: Annotated[str, Flag("DEVICE")] = "auto"
     """Where to compute: auto, cpu, cuda or mps."""
     precision: Annotated[str, Flag("TYPE")] = "auto"
@@ -51,9 +61,29 @@ def evaluate(flags: EvaluateFlags) -> int:
     from glassformer.text.scores import check_bleu_tokenizer
 
     check_bleu_tokenizer(flags.tokenize)
-    for figure in _scores_of_run(flags) if flags.hypotheses is None else _scores_of_file(flags, flags.hypotheses):
+    _check_calibration(flags)
+    for figure in _figures_of_run(flags) if flags.hypotheses is None else _scores_of_file(flags, flags.hypotheses):
         print(figure)
     return 0
+
+
+def _check_calibration(flags: EvaluateFlags) -> None:
+    """Raise ConfigError for flags of a calibration that don't go together, before anything is computed."""
+    from glassformer.files import check_writable
+
+    if flags.fit_calibration and flags.calibration:
+        raise ConfigError(
+            "--fit-calibration and --calibration exclude each other: a calibration is measured on other pairs than "
+            "those it was fitted on"
+        )
+    if flags.diagram is not None:
+        if not flags.calibration:
+            raise ConfigError("--diagram draws what --calibration measures: give both")
+        check_writable(flags.diagram)
+    if flags.hypotheses is not None and (flags.fit_calibration or flags.calibration):
+        raise ConfigError("--fit-calibration and --calibration need a run folder in place of --hypotheses")
+    if flags.search.replace_unknown and (flags.fit_calibration or flags.calibration):
+        raise ConfigError("--replace-unknown writes words that no confidence is known of: leave it out")
 
 
 def _scores_of_file(flags: EvaluateFlags, hypotheses: Path) -> "list[Score]":
@@ -67,8 +97,13 @@ def _scores_of_file(flags: EvaluateFlags, hypotheses: Path) -> "list[Score]":
     return score_all(*lines, tokenize=flags.tokenize, symbols=flags.symbols)
 
 
-def _scores_of_run(flags: EvaluateFlags) -> "list[Score]":
-    """Return the scores of a run's translations, the metric of its training first; write the translations if wanted."""
+def _figures_of_run(flags: EvaluateFlags) -> list[object]:
+    """Return what to print of a run: its scores, the metric of its training first, and what is asked of its confidence.
+
+    The translations are written if wanted.
+    """
+    from glassformer.confidence.diagram import draw_reliability
+    from glassformer.confidence.estimate import measure_calibration
     from glassformer.device import tame_memory
     from glassformer.files import check_writable, replacing
     from glassformer.generation.files import progress_words
@@ -89,11 +124,13 @@ def _scores_of_run(flags: EvaluateFlags) -> "list[Score]":
     pairs = [pair for block in blocks for pair in zip(*block.pairs(), strict=True)]
     sources, references = [source for source, _ in pairs], [reference for _, reference in pairs]
     translator = Translator.load(flags.run, flags.device, flags.precision)
+    calibration = _calibration_of(translator) if flags.calibration else None
     if flags.save:  # what is wrong there is said before a long translation, not in place of its scores
         read_evaluations(flags.run)
         check_writable(flags.run / EVALUATIONS)
     chunks = counting(in_chunks(sources, LINES_AT_ONCE), progress_words(translator), "lines", len(sources))
-    hypotheses = [text for _, lines in chunks for text in translator.translate(lines, flags.search)]
+    translations = [one for _, lines in chunks for one in translator.translations(lines, flags.search)]
+    hypotheses = [one.text for one in translations]
     if flags.output is not None:
         with replacing(flags.output) as file:
             file.writelines(f"{line}\n".encode() for line in hypotheses)
@@ -111,7 +148,43 @@ def _scores_of_run(flags: EvaluateFlags) -> "list[Score]":
     chrf = next(one.value for one in scores if one.name == "chrF")
     if seem_swapped(hypotheses, sources, chrf):
         say("the translations are more like the sources than like the references: are the two sides swapped?")
-    return scores
+    figures = list[object](scores)
+    if flags.fit_calibration:
+        figures.append(_fitted(translator, flags.run, sources, translations, references))
+    if calibration is not None:
+        measured = measure_calibration(translator, calibration, sources, translations, references)
+        figures.append(measured)
+        if flags.diagram is not None:
+            draw_reliability(measured, flags.diagram)
+    return figures
+
+
+def _calibration_of(translator: "Translator") -> "Calibration":
+    """Return the calibration of a translator's run folder; ConfigError where it has none."""
+    from glassformer.confidence.estimate import ConfidenceEstimator
+
+    return ConfidenceEstimator(translator).calibration
+
+
+def _fitted(
+    translator: "Translator",
+    run: Path,
+    sources: list[str],
+    translations: "list[Translation]",
+    references: list[str],
+) -> str:
+    """Fit a calibration, keep it in the run folder, and return a line about it."""
+    from glassformer.confidence.calibration import write_calibration
+    from glassformer.confidence.estimate import fit_calibration
+
+    calibration = fit_calibration(translator, sources, translations, references)
+    write_calibration(run, calibration)
+    return (
+        f"calibration kept in {run}, fitted on {calibration.words:,} words of {calibration.lines:,} lines "
+        f"({calibration.right:.1%} right)\n"
+        f"of source words whose counterpart was taken out {calibration.omissions_found:.1%} are named as left out, of "
+        f"others {calibration.false_alarms:.1%}"
+    )
 
 
 def _in_words(search: SearchConfig) -> str:

@@ -1,11 +1,13 @@
 """`glassformer translate`: lines to lines, as a stream or from file to file."""
 
+import json
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field, fields
+from itertools import combinations
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from glassformer.alignment.links import pharaoh
 from glassformer.checks import Flag
@@ -15,6 +17,7 @@ from glassformer.generation.config import SearchConfig
 
 if TYPE_CHECKING:
     from glassformer.alignment.attention import AttentionAligner
+    from glassformer.confidence.estimate import ConfidenceEstimator, LineConfidence
     from glassformer.generation.files import Heed
     from glassformer.generation.lexical.glossary import Glossary
     from glassformer.generation.stream import Chunk
@@ -60,6 +63,9 @@ class TranslateFlags:
     alignments: Path | None = None
     """File to write which source word each word of the translations stands for, a line of 0-0 1-2 (source before
     target) for each line of the output, by the heads that `glassformer align RUN` has chosen."""
+    confidence: Path | None = None
+    """File to write how likely each word is right, and which source words may be left out, a line of JSON for each line
+    of the output. The run needs a calibration: `glassformer evaluate RUN --fit-calibration`."""
     scores: bool = False
     """Put the score (log-probability / length penalty) and a tab before each translation."""
     device: Annotated[str, Flag("DEVICE")] = "auto"
@@ -90,17 +96,23 @@ def translate(flags: TranslateFlags) -> int:
         raise ConfigError("--resume needs --input and --output: a stream can't be read from its beginning again")
     if flags.alignments is not None and flags.resume:
         raise ConfigError("--alignments and --resume exclude each other: align the two files with `glassformer align`")
-    if flags.alignments and flags.output and flags.alignments.resolve() == flags.output.resolve():
-        raise ConfigError(f"--alignments and --output must be two files, got {flags.output} for both")
     if flags.format != "plain":
         _check_format(flags)
-    for path in filter(None, (flags.output, flags.alignments)):
+    if flags.confidence is not None and (flags.resume or flags.search.replace_unknown):
+        raise ConfigError("--confidence can't be combined with --resume and --replace-unknown: leave them out")
+    outputs = {"--alignments": flags.alignments, "--confidence": flags.confidence, "--output": flags.output}
+    given = {name: path for name, path in outputs.items() if path is not None}
+    for (name, path), (other, place) in combinations(given.items(), 2):
+        if path.resolve() == place.resolve():
+            raise ConfigError(f"{name} and {other} must be two files, got {place} for both")
+    for path in given.values():
         check_writable(path)
     heed = Heed(_glossary(flags), flags.placeholders)
     if (heed.glossary is not None or heed.placeholders is not None) and flags.search.sample:
         raise ConfigError("--glossary, --keep and --placeholders need a search: they can't be combined with --sample")
     translator = Translator.load(flags.run, flags.device, flags.precision)
-    if flags.input is None or flags.output is None or flags.alignments is not None or flags.format != "plain":
+    beside = flags.alignments is not None or flags.confidence is not None
+    if flags.input is None or flags.output is None or beside or flags.format != "plain":
         _translate_stream(translator, flags, heed)
         counts = heed.counts
     else:
@@ -135,7 +147,7 @@ def _check_format(flags: TranslateFlags) -> None:
     """Raise ConfigError for a setting that text with tags can't have."""
     from glassformer.markup.translate import check_search
 
-    for name in ("alignments", "prefixes", "resume", "scores"):
+    for name in ("alignments", "confidence", "prefixes", "resume", "scores"):
         if getattr(flags, name):
             raise ConfigError(f"--{name} is for plain text, and can't be combined with --format {flags.format}")
     check_search(flags.search)
@@ -144,12 +156,14 @@ def _check_format(flags: TranslateFlags) -> None:
 def _translate_stream(translator: "Translator", flags: TranslateFlags, heed: "Heed") -> None:
     """Translate from standard input, to standard output, or both: each chunk is written as soon as it is done."""
     from glassformer.alignment.attention import AttentionAligner
+    from glassformer.confidence.estimate import ConfidenceEstimator
     from glassformer.files import replacing
     from glassformer.generation import stream
     from glassformer.generation.files import chunk_lines, progress_words, translations_of_chunk
     from glassformer.markup.files import translate_tagged_lines
 
     aligner = None if flags.alignments is None else AttentionAligner(translator)
+    estimator = None if flags.confidence is None else ConfidenceEstimator(translator)
 
     if flags.text:
         total, chunks = len(flags.text), iter([(1, list(flags.text))])
@@ -169,6 +183,7 @@ def _translate_stream(translator: "Translator", flags: TranslateFlags, heed: "He
     with ExitStack() as stack:
         file = sys.stdout.buffer if flags.output is None else stack.enter_context(replacing(flags.output))
         beside = None if flags.alignments is None else stack.enter_context(replacing(flags.alignments))
+        doubts = None if flags.confidence is None else stack.enter_context(replacing(flags.confidence))
         for first, lines, prefixes in stream.with_prefixes(chunks, flags.prefixes, total):
             if flags.format != "plain":
                 file.write(translate_tagged_lines(translator, lines, first, flags.format, flags.search, heed))
@@ -179,6 +194,8 @@ def _translate_stream(translator: "Translator", flags: TranslateFlags, heed: "He
             file.flush()
             if aligner is not None and beside is not None:
                 beside.write(_alignments(aligner, lines, translated))
+            if estimator is not None and doubts is not None:
+                doubts.write(_confidence(estimator, lines, translated))
 
 
 def _alignments(aligner: "AttentionAligner", lines: "list[str]", translated: "list[list[Translation]]") -> bytes:
@@ -186,6 +203,20 @@ def _alignments(aligner: "AttentionAligner", lines: "list[str]", translated: "li
     pairs = [(line, one.text) for line, best in zip(lines, translated, strict=True) for one in best]
     sources, targets = [source for source, _ in pairs], [target for _, target in pairs]
     return "".join(f"{pharaoh(one.links)}\n" for one in aligner.align(sources, targets)).encode()
+
+
+def _confidence(estimator: "ConfidenceEstimator", lines: "list[str]", translated: "list[list[Translation]]") -> bytes:
+    """Return a line of JSON for each translation."""
+    pairs = [(line, one) for line, best in zip(lines, translated, strict=True) for one in best]
+    found = estimator.estimate([line for line, _ in pairs], [one for _, one in pairs])
+    return "".join(f"{json.dumps(_as_json(one), ensure_ascii=False)}\n" for one in found).encode()
+
+
+def _as_json(found: "LineConfidence") -> dict[str, Any]:
+    """Return the confidence in a translation as JSON, its probabilities with four digits."""
+    words = [word._replace(probability=round(word.probability, 4))._asdict() for word in found.words]
+    omitted = [word._asdict() for word in found.omitted]
+    return {"probability": round(found.probability, 4), "words": words, "omitted": omitted}
 
 
 def _check_input(path: Path) -> None:

@@ -4,8 +4,10 @@ FORMAT = 1
 CONFIG, WEIGHTS, METRICS, CURVES = "config.json", "model.safetensors", "metrics.jsonl", "curves.png"
 HEADS, HEADS_PICTURE, PRUNED, PRUNED_PICTURE = "heads.json", "heads.png", "prune.json", "prune.png"
 WATCHED, EVALUATIONS, ALIGNING = "attention.jsonl", "scores.json", "aligning.json"
+CALIBRATION = "calibration.json"
 FILES = frozenset(
     {CONFIG, WEIGHTS, METRICS, CURVES, WATCHED, EVALUATIONS, HEADS, HEADS_PICTURE, PRUNED, PRUNED_PICTURE, ALIGNING}
+    | {CALIBRATION}
 )
 """All files but those of the tokenizers, whose names stand in config.json."""
 RESUME, LOCK, CHECKSUMS = "resume", "lock", "checksums.json"

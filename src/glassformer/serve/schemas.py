@@ -179,6 +179,8 @@ class Word(Closed):
     last: int
     probability: Probability
     """That of all its pieces together: the product of theirs."""
+    right: Probability | None = None
+    """How likely it is right, by the run's calibration; null where the run has none."""
 
 
 class Translated(Closed):

@@ -6,6 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from glassformer import Translator
+from glassformer.confidence.calibration import Calibration
+from glassformer.confidence.estimate import ConfidenceEstimator
+from glassformer.confidence.features import FEATURES
+from glassformer.generation.config import SearchConfig
+from glassformer.generation.search import Hypothesis
+from glassformer.serve.workers.answers import line_answer
 from glassformer.serve.workers.words import words_of
 from glassformer.text.tokenizer import SubwordTokenizer, SymbolTokenizer
 
@@ -63,3 +70,21 @@ def test_words_and_what_is_between_them_are_the_text(kind, line):
         assert 0 < word["probability"] <= 1
         place, token = word["end"], word["last"]
     assert not text[place:].strip()
+
+
+def test_with_a_calibration_each_word_has_how_likely_it_is_right(random_run, tmp_path):
+    letters = SymbolTokenizer("abcd")
+    random_run(tmp_path / "run", letters, letters)
+    translator = Translator.load(tmp_path / "run", "cpu", "float32")
+    counts = dict(lines=1, words=1, right=0.5, temperature=1.0, omissions_found=0.5, false_alarms=0.5)
+    weights = (0.0,) * len(FEATURES)
+    fitted = Calibration(weights=weights, bias=0.0, layer=0, heads=(0,), shift=0, omitted_below=0.0, **counts)
+    (ids,) = letters.encode(["a b"])
+    found = [Hypothesis(ids, [-0.25] * 3, -0.75, -0.25), Hypothesis([], [-2.0], -2.0, -2.0)]
+    asked = translator, [*ids, 0], found, SearchConfig()
+    answer = line_answer(*asked, confidence=True, estimator=ConfidenceEstimator(translator, fitted))
+    words = [[(word["text"], word["right"]) for word in one["words"]] for one in answer["translations"]]
+    assert words == [[("a", 0.5), ("b", 0.5)], []], "all weights are 0, so each word is right half of the time"
+    plain = line_answer(*asked, confidence=True)["translations"]
+    assert [word["right"] for word in plain[0]["words"]] == [None, None]
+    assert [one["words"] for one in line_answer(*asked)["translations"]] == [None, None]

@@ -71,7 +71,8 @@ export class Target {
     const letters = [...result.text];
     const parts = [];
     let at = 0;
-    result.words.forEach(({ start, end, probability }, n) => {
+    result.words.forEach(({ start, end, right, probability: own }, n) => {
+      const probability = right ?? own; // calibrated, where the run has a calibration
       const isUnsure = UNSURE.filter((least) => probability < least).length;
       const name = letters.slice(start, end).join("");
       const word = make(

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from glassformer.attention.want import Want
+from glassformer.confidence.estimate import ConfidenceEstimator
 from glassformer.errors import ConfigError
 from glassformer.generation.attention import check_attention
 from glassformer.generation.config import SearchConfig
@@ -16,7 +17,7 @@ from glassformer.insight.heads import Head
 from glassformer.page.inspection import choose_want
 from glassformer.page.report import MOST_WEIGHTS, page
 from glassformer.serve.workers.messages import Facts
-from glassformer.serve.workers.words import words_of
+from glassformer.serve.workers.words import calibrated_words, words_of
 from glassformer.text.tokenizer import EOS
 
 TILES = 64
@@ -32,17 +33,22 @@ def line_answer(
     scores: bool = False,
     confidence: bool = False,
     with_source: bool = False,
+    estimator: ConfidenceEstimator | None = None,
 ) -> dict[str, Any]:
-    """Return what was found for the ids of a line as JSON, but for its attention."""
-    answers = [_translated(translator, one, config, scores, confidence) for one in found]
+    """Return what was found for the ids of a line as JSON, but for its attention.
+
+    With `confidence` and an estimator each word has how likely it is right.
+    """
+    answers = [_translated(translator, one, config, scores) for one in found]
+    if confidence:
+        for one, answer in zip(found, answers, strict=True):
+            answer["words"] = _words(translator, source, one, estimator)
     pieces = translator.source_tokenizer.tokens(source) if scores or with_source else None
     return {"translations": answers, "source_pieces": pieces, "attention": None}
 
 
-def _translated(
-    translator: Translator, hypothesis: Hypothesis, config: SearchConfig, scores: bool, confidence: bool
-) -> dict[str, Any]:
-    """Return one translation as JSON."""
+def _translated(translator: Translator, hypothesis: Hypothesis, config: SearchConfig, scores: bool) -> dict[str, Any]:
+    """Return one translation as JSON, without its words."""
     made = translation_of(translator, "", [], hypothesis, config)
     log_probs = hypothesis.token_log_probs
     tokens = translator.target_tokenizer.tokens([*hypothesis.ids, EOS][: len(log_probs)])
@@ -52,8 +58,17 @@ def _translated(
         "score": made.score,
         "probability": as_probability(made.log_prob),
         "pieces": pieces if scores else None,
-        "words": words_of(hypothesis.ids, log_probs, translator.target_tokenizer) if confidence else None,
+        "words": None,
     }
+
+
+def _words(
+    translator: Translator, source: list[int], hypothesis: Hypothesis, estimator: ConfidenceEstimator | None
+) -> list[dict[str, Any]]:
+    """Return the words of a translation as JSON; `source` ends with `</s>`, or is empty."""
+    if estimator is None:
+        return words_of(hypothesis.ids, hypothesis.token_log_probs, translator.target_tokenizer)
+    return calibrated_words(source[:-1], hypothesis.ids, hypothesis.token_log_probs, estimator)
 
 
 def as_probability(log_prob: float) -> float:

@@ -12,6 +12,8 @@ from functools import partial
 import torch
 from msgspec import Struct
 
+from glassformer.confidence.calibration import read_calibration
+from glassformer.confidence.estimate import ConfidenceEstimator
 from glassformer.errors import ArgumentError, ConfigError, DataError, GlassformerError
 from glassformer.generation.batches import MOST_WORKERS, batch_limits, search_batch
 from glassformer.generation.config import SearchConfig
@@ -54,6 +56,8 @@ class Worker:
         self._batch_seconds = 0.0  # of the last batch
         heads = translator.folder / HEADS if translator.folder else None
         self._heads: list[Head] = read_heads(heads) if heads and heads.exists() else []
+        calibration = read_calibration(translator.folder, translator.engine.config) if translator.folder else None
+        self._estimator = ConfidenceEstimator(translator, calibration) if calibration else None
 
     def start(self) -> None:
         """Start the threads that compute."""
@@ -119,7 +123,7 @@ class Worker:
         def steps() -> Iterator[None]:
             answers = []
             for ids, best in zip(sources, task.found, strict=True):
-                answer = line_answer(self._translator, ids, best, config, **wanted)
+                answer = line_answer(self._translator, ids, best, config, **wanted, estimator=self._estimator)
                 if message.attention is not None and ids:
                     answer["attention"] = yield from self._attention(message.attention, ids, best, config)
                 answers.append(answer)
@@ -198,7 +202,9 @@ class Worker:
             total = sum(log_probs)
             score = total / config.normaliser(len(log_probs)) if log_probs else 0.0
             found = [Hypothesis([i for i in ids if i != EOS], log_probs, total, score)]
-            answer = line_answer(self._translator, source, found, config, scores=True, confidence=True)
+            answer = line_answer(
+                self._translator, source, found, config, scores=True, confidence=True, estimator=self._estimator
+            )
             if message.attention is not None and source:
                 answer["attention"] = yield from self._attention(message.attention, source, found, config)
             self._answer(task, [answer])

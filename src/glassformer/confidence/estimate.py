@@ -1,0 +1,280 @@
+"""Confidence in translations: a calibration is fitted on pairs, applied to what was translated, and measured."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from glassformer.alignment.heads import read_aligning_heads
+from glassformer.confidence.calibration import (
+    BINS,
+    Bin,
+    Calibration,
+    calibration_error,
+    fit_logistic,
+    fit_temperature,
+    read_calibration,
+    reliability,
+)
+from glassformer.confidence.features import Looking, Observed, observe_words
+from glassformer.confidence.words import Span, right_words
+from glassformer.errors import ConfigError, DataError, RunError
+from glassformer.generation.batches import ended
+from glassformer.generation.config import SearchConfig
+from glassformer.generation.translator import Translation, Translator, ids_of_prefixes
+from glassformer.text.tokenizer import check_lines
+from glassformer.text.words import Word, is_unspaced
+
+FEWEST_WORDS = 100
+"""Fewest words that a calibration is fitted on."""
+FALSE_ALARMS = 0.02
+"""Share of the source words of complete translations that may be named as left out."""
+_LONG = 4
+"""Letters of a word that can be named as left out; shorter ones often have no counterpart."""
+
+
+class WordConfidence(NamedTuple):
+    """A word of a translation, by the characters from `start` up to `end`, and how likely it is right.
+
+    Example: docs/howto/confidence.md.
+    """
+
+    text: str
+    start: int
+    end: int
+    probability: float
+    """The probability that the word stands in the reference, as `right_words` counts it."""
+
+
+class LineConfidence(NamedTuple):
+    """How far the translation of a line is to be trusted. Example: docs/howto/confidence.md."""
+
+    probability: float
+    """The share of the words that is expected to be right: the mean of their probabilities. 0 without words."""
+    words: list[WordConfidence]
+    omitted: list[Word]
+    """Words of the source that the translation hardly looks at, and may have left out."""
+
+
+class ConfidenceEstimator:
+    """Tells how likely the words of a run's translations are right. Example: docs/howto/confidence.md."""
+
+    def __init__(self, translator: Translator, calibration: Calibration | None = None) -> None:
+        """Take the calibration that the translator's run folder keeps, or another; ConfigError if there is none."""
+        folder = translator.folder
+        if calibration is None and folder is not None:
+            calibration = read_calibration(folder, translator.engine.config)
+        if calibration is None:
+            raise ConfigError(
+                f"{folder or 'this translator'} has no calibration yet: glassformer evaluate RUN --source F --target G "
+                "--fit-calibration fits one on held-out pairs, fit_calibration from Python"
+            )
+        self.translator, self.calibration = translator, calibration
+
+    def estimate(self, lines: Sequence[str], translations: Sequence[Translation]) -> list[LineConfidence]:
+        """Return the confidence in the translation of each line. ConfigError unless there are as many."""
+        return self.estimate_tokens(*_tokens(self.translator, lines, translations))
+
+    def estimate_tokens(
+        self, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]]
+    ) -> list[LineConfidence]:
+        """Return the confidence in translations that are given as ids, both sides without `</s>`."""
+        seen = observe_words(self.translator, sources, targets, self.calibration.looking)
+        return [self._confidence(one) for one in seen]
+
+    def _confidence(self, seen: Observed) -> LineConfidence:
+        probabilities = self.calibration.probabilities(seen.features).tolist()
+        words = [
+            WordConfidence(word.text, word.start, word.end, p)
+            for word, p in zip(seen.words, probabilities, strict=True)
+        ]
+        omitted = [
+            Word(word.text, word.start, word.end)
+            for word, coverage in zip(seen.source, seen.coverage.tolist(), strict=True)
+            if coverage < self.calibration.omitted_below and _can_be_missed(word)
+        ]
+        return LineConfidence(sum(probabilities) / max(1, len(probabilities)), words, omitted)
+
+
+def fit_calibration(
+    translator: Translator, sources: Sequence[str], translations: Sequence[Translation], references: Sequence[str]
+) -> Calibration:
+    """Return the calibration that held-out lines, their translations and references teach.
+
+    Attention is that of the run's aligning heads, where it keeps any, else of all heads of the decoder's last layer.
+    The same pairs always give the same calibration. Raises DataError for fewer than FEWEST_WORDS words, or where all
+    or none are right. Example: docs/howto/confidence.md.
+    """
+    looking = _looking(translator)
+    seen, right = _judged(translator, sources, translations, references, looking)
+    features = torch.cat([one.features for one in seen])
+    truth = torch.tensor(right, dtype=torch.float64)
+    if len(truth) < FEWEST_WORDS or not 0 < truth.sum() < len(truth):
+        raise DataError(
+            f"a calibration takes at least {FEWEST_WORDS} words of translations, some right and some wrong, got "
+            f"{len(truth):,}, of which {int(truth.sum()):,} are right: give more held-out pairs of the kind that the "
+            "run was trained on"
+        )
+    weights, bias = fit_logistic(features, truth)
+    below, found, alarms = _omission_bound(translator, sources, translations, seen, looking)
+    return Calibration(
+        weights=tuple(weights.tolist()),
+        bias=bias,
+        temperature=fit_temperature(features[:, 0], truth),
+        layer=looking.layer,
+        heads=looking.heads,
+        shift=looking.shift,
+        omitted_below=below,
+        omissions_found=found,
+        false_alarms=alarms,
+        lines=len(seen),
+        words=len(truth),
+        right=float(truth.mean()),
+    )
+
+
+class Measured(NamedTuple):
+    """What a calibration says of given pairs beside what is so. Example: docs/howto/confidence.md."""
+
+    model: list[Bin]
+    """By the model's own probabilities of words."""
+    scaled: list[Bin]
+    """By these with the calibration's temperature alone."""
+    words: list[Bin]
+    """By the calibrated probabilities of words."""
+    lines: list[Bin]
+    """By lines: the share of right words that is expected, and the share that is right."""
+
+    def __str__(self) -> str:
+        count = sum(one.size for one in self.words)
+        right = sum(one.size * one.right for one in self.words) / count
+        errors = [calibration_error(bins) for bins in self]
+        return (
+            f"ECE of words {errors[2]:.4f}  ({BINS} bins, {count:,} words, {right:.1%} right; the model's own "
+            f"probabilities {errors[0]:.4f}, with a temperature {errors[1]:.4f})\n"
+            f"ECE of lines {errors[3]:.4f}  ({BINS} bins, share of right words)"
+        )
+
+
+def measure_calibration(
+    translator: Translator,
+    calibration: Calibration,
+    sources: Sequence[str],
+    translations: Sequence[Translation],
+    references: Sequence[str],
+) -> Measured:
+    """Return how well a calibration holds on other pairs than those it was fitted on.
+
+    Raises DataError if no translation has a word. Example: docs/howto/confidence.md.
+    """
+    seen, right = _judged(translator, sources, translations, references, calibration.looking)
+    if not right:
+        raise DataError("there is nothing to measure: no translation has a word")
+    features = torch.cat([one.features for one in seen])
+    probabilities = calibration.probabilities(features)
+    counts = [len(one.words) for one in seen if one.words]
+    expected, counted = (_means(values, counts) for values in (probabilities, torch.tensor(right, dtype=torch.float64)))
+    return Measured(
+        reliability(features[:, 0].sigmoid().tolist(), right),
+        reliability((features[:, 0] / calibration.temperature).sigmoid().tolist(), right),
+        reliability(probabilities.tolist(), right),
+        reliability(expected, counted),
+    )
+
+
+def _means(values: Float[Tensor, " words"], counts: Sequence[int]) -> list[float]:
+    """Return the mean of each line's words."""
+    return [float(part.mean()) for part in values.split(list(counts))]
+
+
+def _tokens(
+    translator: Translator, lines: Sequence[str], translations: Sequence[Translation]
+) -> tuple[list[list[int]], list[list[int]]]:
+    """Return the ids of lines and of their translations, both without `</s>`."""
+    check_lines("lines", lines)
+    if len(lines) != len(translations):
+        raise ConfigError(f"each line needs a translation, got {len(lines)} lines and {len(translations)} translations")
+    encoded = ended(translator.source_tokenizer.encode(lines), lines, SearchConfig.max_source_tokens, "source")
+    targets = ids_of_prefixes(translator.target_tokenizer, [one.tokens for one in translations])
+    return [ids[:-1] for ids in encoded], targets
+
+
+def _judged(
+    translator: Translator,
+    sources: Sequence[str],
+    translations: Sequence[Translation],
+    references: Sequence[str],
+    looking: Looking,
+) -> tuple[list[Observed], list[float]]:
+    """Return the features of translations, and 1 or 0 for each of their words: whether it is right."""
+    check_lines("references", references)
+    if len(translations) != len(references):
+        raise DataError(f"{len(translations)} translations do not match {len(references)} references")
+    source_ids, target_ids = _tokens(translator, sources, translations)
+    seen = observe_words(translator, source_ids, target_ids, looking)
+    texts = translator.target_tokenizer.decode(target_ids)
+    right = [
+        float(one)
+        for text, observed, reference in zip(texts, seen, references, strict=True)
+        for one in right_words(text, observed.words, reference)
+    ]
+    return seen, right
+
+
+def _looking(translator: Translator) -> Looking:
+    """Return the run's aligning heads, or all of the last layer that has any."""
+    model = translator.engine.config
+    kept = None if translator.folder is None else read_aligning_heads(translator.folder, model)
+    if kept is not None:
+        return Looking(kept.layer, kept.heads, kept.shift)
+    for layer in reversed(range(model.decoder_layers)):
+        if heads := model.heads_of(f"decoder.{layer}.source_attention"):
+            return Looking(layer, tuple(range(heads)), 0)
+    raise RunError("this run has no heads left in its attention to the source: its confidence can't be calibrated")
+
+
+def _can_be_missed(word: Span) -> bool:
+    """Return whether a source word can be named as left out: it has some letters, or is of a script without spaces."""
+    letters = sum(map(str.isalnum, word.text))
+    return letters >= _LONG or (letters > 0 and any(map(is_unspaced, word.text)))
+
+
+def _omission_bound(
+    translator: Translator,
+    sources: Sequence[str],
+    translations: Sequence[Translation],
+    seen: Sequence[Observed],
+    looking: Looking,
+) -> tuple[float, float, float]:
+    """Return the coverage below which a source word counts as left out, and the shares of alarms right and wrong.
+
+    The bound is that which names FALSE_ALARMS of the words of these translations. To count what it finds, the words
+    that stand for one source word are taken out of every translation, and the rest is read again.
+    """
+    coverage = [
+        float(covered)
+        for one in seen
+        for word, covered in zip(one.source, one.coverage, strict=True)
+        if _can_be_missed(word)
+    ]
+    if not coverage:
+        return 0.0, 0.0, 0.0
+    bound = sorted(coverage)[int(FALSE_ALARMS * len(coverage))]
+    source_ids, target_ids = _tokens(translator, sources, translations)
+    whole, shortened, missing = list[list[int]](), list[list[int]](), list[int]()
+    for n, one in enumerate(seen):
+        stands_for = one.looks_at.argmax(1).tolist() if one.source else []
+        choice = sorted({place for place in stands_for if _can_be_missed(one.source[place])})
+        if not choice:
+            continue
+        place = choice[n % len(choice)]
+        left = [word for word, other in zip(one.words, stands_for, strict=True) if other != place]
+        whole.append(source_ids[n])
+        shortened.append([i for word in left for i in target_ids[n][word.first : word.last]])
+        missing.append(place)
+    read_again = observe_words(translator, whole, shortened, looking)
+    found = [float(one.coverage[place]) < bound for one, place in zip(read_again, missing, strict=True)]
+    alarms = sum(covered < bound for covered in coverage) / len(coverage)
+    return bound, sum(found) / max(1, len(found)), alarms

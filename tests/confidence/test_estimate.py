@@ -1,0 +1,55 @@
+"""Confidence in the translations of a small model that has learned to reverse letters."""
+
+import pytest
+
+from glassformer import Translator
+from glassformer.confidence.calibration import calibration_error
+from glassformer.confidence.diagram import draw_reliability
+from glassformer.confidence.estimate import ConfidenceEstimator, fit_calibration, measure_calibration
+from glassformer.errors import ConfigError, DataError
+
+
+@pytest.fixture(scope="module")
+def translator(taught) -> Translator:
+    return Translator.load(taught.folder, "cpu", "float32")
+
+
+@pytest.fixture(scope="module")
+def fitted(translator, taught):
+    translations = translator.translations(taught.sources)
+    return fit_calibration(translator, taught.sources, translations, taught.targets), translations
+
+
+def test_calibrated_words_are_right_as_often_as_is_said(translator, taught, fitted, tmp_path):
+    # Slow: the fixture trains the model, in 160 updates.
+    calibration, translations = fitted
+    assert calibration.words == sum(len(one.tokens) for one in translations)
+    measured = measure_calibration(translator, calibration, taught.sources, translations, taught.targets)
+    assert calibration_error(measured.words) < 0.05
+    assert f"{sum(one.size for one in measured.words):,} words" in str(measured)
+    pytest.importorskip("matplotlib", reason="pip install 'glassformer[plots]'")
+    draw_reliability(measured, tmp_path / "diagram.png")
+    assert (tmp_path / "diagram.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_lines_have_the_mean_of_their_words_and_name_what_is_left_out(translator, taught, fitted):
+    calibration, translations = fitted
+    found = ConfidenceEstimator(translator, calibration).estimate(taught.sources[:7], translations[:7])
+    for one, translation in zip(found, translations, strict=False):
+        assert [word.text for word in one.words] == translation.text.split()
+        assert one.probability == pytest.approx(sum(word.probability for word in one.words) / len(one.words))
+        assert one.omitted == [], "letters are too short to be named"
+
+
+def test_what_cannot_be_calibrated_is_refused_in_one_line(translator, taught, fitted):
+    _, translations = fitted
+    with pytest.raises(DataError, match="at least 100 words of translations, some right and some wrong, got"):
+        fit_calibration(translator, taught.sources[:3], translations[:3], taught.targets[:3])
+    with pytest.raises(ConfigError, match="has no calibration yet: glassformer evaluate RUN"):
+        ConfidenceEstimator(translator)
+    with pytest.raises(ConfigError, match="each line needs a translation, got 2 lines and 1 translations"):
+        ConfidenceEstimator(translator, fitted[0]).estimate(["a", "b"], translations[:1])
+    with pytest.raises(DataError, match="1 translations do not match 2 references"):
+        fit_calibration(translator, ["a"], translations[:1], ["a", "b"])
+    with pytest.raises(DataError, match="nothing to measure"):
+        measure_calibration(translator, fitted[0], [], [], [])
