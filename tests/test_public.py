@@ -20,7 +20,8 @@ NAMES = [
     *("Score", "SearchConfig", "TrainConfig", "TrainResult", "Transformer", "Translation", "Translator", "Want"),
     *("attend", "capture", "compare_speed", "from_torch", "multi_head_attention_forward", "observe"),
     *("observe_weights", "open_run", "page", "prune", "qk_clip"),
-    *("replace_attention", "resume", "score", "train", "train_once", "translate_file", "watch"),
+    *("replace_attention", "resume", "score", "train", "train_once", "translate_document", "translate_file"),
+    *("translate_paragraphs", "watch"),
 ]
 
 

@@ -19,10 +19,13 @@ if TYPE_CHECKING:
     from glassformer.capture.capture import capture
     from glassformer.capture.clip import qk_clip
     from glassformer.capture.watch import watch
+    from glassformer.documents.document import translate_document
     from glassformer.errors import GlassformerError
+    from glassformer.generation.attention import Translation
     from glassformer.generation.config import SearchConfig
     from glassformer.generation.files import translate_file
-    from glassformer.generation.translator import Translation, Translator
+    from glassformer.generation.segments.paragraphs import translate_paragraphs
+    from glassformer.generation.translator import Translator
     from glassformer.insight.config import PruneConfig
     from glassformer.insight.prune import prune
     from glassformer.insight.speed import compare_speed
@@ -50,7 +53,7 @@ _HOME = {
     "TrainConfig": "training.config",
     "TrainResult": "training.result",
     "Transformer": "transformer.model",
-    "Translation": "generation.translator",
+    "Translation": "generation.attention",
     "Translator": "generation.translator",
     "Want": "attention.want",
     "attend": "attention.attend",
@@ -69,7 +72,9 @@ _HOME = {
     "score": "text.scores",
     "train": "training.train",
     "train_once": "training.train",
+    "translate_document": "documents.document",
     "translate_file": "generation.files",
+    "translate_paragraphs": "generation.segments.paragraphs",
     "watch": "capture.watch",
 }
 
@@ -106,7 +111,9 @@ __all__ = [  # sorted; pinned by tests/test_public.py
     "score",
     "train",
     "train_once",
+    "translate_document",
     "translate_file",
+    "translate_paragraphs",
     "watch",
 ]
 

@@ -1,11 +1,11 @@
-"""`glassformer translate`: lines to lines, as a stream or from file to file."""
+"""`glassformer translate`: lines to lines, as a stream or from file to file, and documents."""
 
 import sys
 from collections.abc import Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from glassformer.checks import Flag
 from glassformer.commands.common import loading, say
@@ -13,12 +13,15 @@ from glassformer.errors import ConfigError, DataError
 from glassformer.generation.config import SearchConfig
 
 if TYPE_CHECKING:
+    from glassformer.generation.files import Cuts
     from glassformer.generation.stream import Chunk
     from glassformer.generation.translator import Translator
 
 
 SEARCH = {"search": tuple(one.name for one in fields(SearchConfig))}
 """Headings of the flags."""
+DOCUMENTS = (".xliff", ".xlf", ".po", ".pot", ".srt", ".json", ".tmx")
+"""Endings of the names of documents: those of `documents.document.ENDINGS`, which loads torch."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,6 +32,9 @@ class TranslateFlags:
     every line gives up to so many lines: its number, a tab, the translation. Stopped on the way from file to file, it
     keeps what is done, and the same command with --resume continues; it refuses if the settings, or the device or
     precision that `auto` picks, are others.
+
+    An input that ends with .xliff, .xlf, .tmx, .po, .pot, .srt or .json is a document: its texts are translated and all
+    its other bytes stay.
     """
 
     run: Annotated[Path, Flag(positional=True)]
@@ -43,6 +49,13 @@ class TranslateFlags:
     """File with what each line's translation must begin with, a line for each line of the input; empty: anything."""
     resume: bool = False
     """Continue from OUTPUT.partial, where the same command was stopped, to the same bytes as without the stop."""
+    segment: Literal["line", "paragraph"] = "line"
+    """line: each line goes through the model as it is. paragraph: sentence by sentence, joined as they stood, so that
+    no line is too long."""
+    overwrite_targets: bool = False
+    """Documents: translate the texts that have a translation too."""
+    languages: Annotated[tuple[str, str], Flag("CODE")] | None = None
+    """Documents: languages of a .tmx file, such as en de. Left out: those of the run."""
     scores: bool = False
     """Put the score (log-probability / length penalty) and a tab before each translation."""
     device: Annotated[str, Flag("DEVICE")] = "auto"
@@ -54,12 +67,18 @@ class TranslateFlags:
 
 def translate(flags: TranslateFlags) -> int:
     """Translate from file to file, or as a stream."""
-    if flags.input is not None:
+    is_document = flags.input is not None and flags.input.suffix.lower() in DOCUMENTS
+    if is_document:
+        _check_document(flags)
+    elif flags.overwrite_targets or flags.languages is not None:
+        raise ConfigError(f"--overwrite-targets and --languages are for documents ({', '.join(DOCUMENTS)})")
+    elif flags.input is not None:
         _check_input(flags.input)
     with loading():
         from glassformer.device import tame_memory
         from glassformer.files import check_writable
-        from glassformer.generation.files import translate_file
+        from glassformer.generation.files import Cuts, translate_file
+        from glassformer.generation.segments.paragraphs import check_segment
         from glassformer.generation.translator import Translator
 
     tame_memory()
@@ -70,13 +89,17 @@ def translate(flags: TranslateFlags) -> int:
             raise ConfigError(f"the text {text.encode(errors='backslashreplace').decode()} is not UTF-8")
     if flags.resume and (flags.input is None or flags.output is None):
         raise ConfigError("--resume needs --input and --output: a stream can't be read from its beginning again")
+    check_segment(flags.segment, flags.search, has_prefixes=flags.prefixes is not None)
     if flags.output is not None:
         check_writable(flags.output)
     translator = Translator.load(flags.run, flags.device, flags.precision)
-    if flags.input is None or flags.output is None:
-        _translate_stream(translator, flags)
+    if is_document:
+        cuts = _translate_document(translator, flags)
+    elif flags.input is None or flags.output is None:
+        cuts = Cuts()
+        _translate_stream(translator, flags, cuts)
     else:
-        translate_file(
+        cuts = translate_file(
             translator,
             flags.input,
             flags.output,
@@ -84,11 +107,53 @@ def translate(flags: TranslateFlags) -> int:
             prefixes=flags.prefixes,
             scores=flags.scores,
             resume=flags.resume,
+            segment=flags.segment,
         )
+    if cuts.lines:
+        _warn_of_cuts(cuts, flags)
     return 0
 
 
-def _translate_stream(translator: "Translator", flags: TranslateFlags) -> None:
+def _check_document(flags: TranslateFlags) -> None:
+    """Raise ConfigError for flags that a document can't be translated with."""
+    if flags.output is None:
+        raise ConfigError(f"{flags.input} is a document, which is written whole: name its translation with --output")
+    if flags.resume or flags.scores or flags.prefixes is not None:
+        raise ConfigError("--resume, --scores and --prefixes are for lines, and can't be combined with a document")
+    if flags.search.n_best > 1:
+        raise ConfigError(f"a document has one translation of each text: --n-best must be 1, got {flags.search.n_best}")
+
+
+def _translate_document(translator: "Translator", flags: TranslateFlags) -> "Cuts":
+    """Translate a document and say what was left out; return which of its texts were cut."""
+    from glassformer.documents.document import translate_document
+
+    assert flags.input is not None
+    assert flags.output is not None
+    done = translate_document(
+        translator,
+        flags.input,
+        flags.output,
+        config=flags.search,
+        segment=flags.segment,
+        languages=flags.languages,
+        overwrite_targets=flags.overwrite_targets,
+    )
+    kept = f", {done.kept:,} have a translation and keep it" if done.kept else ""
+    tagged = f", {done.tagged:,} with tags are left untranslated" if done.tagged else ""
+    say(f"{flags.input}: {done.translated:,} texts translated{kept}{tagged}")
+    return done.cuts
+
+
+def _warn_of_cuts(cuts: "Cuts", flags: TranslateFlags) -> None:
+    """Say how many translations were cut, where, and what to do."""
+    fix = f"a higher --max-length than {flags.search.max_length}"
+    if flags.segment == "line":
+        fix = f"--segment paragraph or {fix}"
+    say(f"{cuts}: try {fix}")
+
+
+def _translate_stream(translator: "Translator", flags: TranslateFlags, cuts: "Cuts") -> None:
     """Translate from standard input, to standard output, or both: each chunk is written as soon as it is done."""
     from glassformer.files import replacing
     from glassformer.generation import stream
@@ -110,7 +175,17 @@ def _translate_stream(translator: "Translator", flags: TranslateFlags) -> None:
         chunks = stream.counting(chunks, progress_words(translator), "lines", total)
     with nullcontext(sys.stdout.buffer) if flags.output is None else replacing(flags.output) as file:
         for first, lines, prefixes in stream.with_prefixes(chunks, flags.prefixes, total):
-            file.write(translate_chunk(translator, lines, first, flags.search, prefixes, scores=flags.scores))
+            output = translate_chunk(
+                translator,
+                lines,
+                first,
+                flags.search,
+                prefixes,
+                scores=flags.scores,
+                segment=flags.segment,
+                cuts=cuts,
+            )
+            file.write(output)
             file.flush()
 
 

@@ -1,4 +1,4 @@
-"""The attention of a translation, observed along the path that generation took."""
+"""Translations as they are returned, and their attention, observed along the path that generation took."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -37,6 +37,44 @@ class TranslationAttention:
     source_tokens: list[str]
     target_in: list[str]
     target_out: list[str]
+
+
+@dataclass(frozen=True)
+class NextToken:
+    """A token that follows others in a translation: chosen by `Translator.write`, or one of its `alternatives`.
+
+    Example: docs/howto/serve.md.
+    """
+
+    id: int
+    token: str
+    """Name the token as the vocabulary does."""
+    log_prob: float
+    """Give its log-probability, in nats."""
+    text: str
+    """Hold the translation up to it. `write` gives it in whole characters."""
+
+
+@dataclass(frozen=True)
+class Translation:
+    """One translation of a line, and how likely the model finds it.
+
+    Example: docs/generation.md.
+    """
+
+    text: str
+    score: float
+    """Log-probability divided by the length penalty; higher is better."""
+    log_prob: float
+    """Sum of the tokens' log-probabilities, in nats."""
+    tokens: list[str]
+    """The target tokens, without `</s>`."""
+    token_log_probs: list[float]
+    """Each token's log-probability, in nats; the last one is that of `</s>`, if it came before the limit."""
+    attention: TranslationAttention | None = None
+    """Observations of its attention, if asked for."""
+    cut: bool = False
+    """True where it reached its limit (`max_length`, or 3 tokens for each of the source's, plus 50) before `</s>`."""
 
 
 Observations = dict[Stack, dict[int, Observation]]

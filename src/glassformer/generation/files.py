@@ -2,19 +2,42 @@
 
 import hashlib
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from glassformer.generation import stream
 from glassformer.generation.config import SearchConfig, as_config
 from glassformer.generation.partial import partial_output
-from glassformer.generation.translator import Translator
+from glassformer.generation.segments.paragraphs import Segment, check_segment, translate_paragraphs
+from glassformer.generation.translator import Translation, Translator
 from glassformer.pairs.files import PairFiles
 from glassformer.pairs.lines import read_lines
 from glassformer.run.config import read_config
 from glassformer.run.names import CONFIG, WEIGHTS
 from glassformer.text.vocabulary import VOCABULARY
+
+
+@dataclass
+class Cuts:
+    """The lines whose translation reached its limit before its end: how many, and which came first.
+
+    Example: docs/howto/documents.md.
+    """
+
+    lines: int = 0
+    first: int | None = None
+    """Number of the first of them, counted from 1."""
+
+    def count(self, translations: Sequence[Translation], number: int) -> None:
+        """Count the line of this number if one of its translations is cut."""
+        if any(one.cut for one in translations):
+            self.lines += 1
+            self.first = number if self.first is None else self.first
+
+    def __str__(self) -> str:
+        what = "1 translation was" if self.lines == 1 else f"{self.lines:,} translations were"
+        return f"{what} cut at the limit of tokens, the first of line {self.first:,}"
 
 
 def translate_file(
@@ -26,7 +49,8 @@ def translate_file(
     prefixes: str | Path | None = None,
     scores: bool = False,
     resume: bool = False,
-) -> None:
+    segment: Segment = "line",
+) -> Cuts:
     """Translate the lines of the file `input` (UTF-8, plain or .gz) into the file `output`.
 
     `output` appears when it is complete. What is done at a stop stays in `output`.partial, and the same call with
@@ -36,8 +60,10 @@ def translate_file(
 
     `prefixes` is a file with what each line's translation must begin with, a line for each line of the input (empty:
     anything). With `scores` each translation stands after its score and a tab, with `config.n_best` above 1 after the
-    number of its line and a tab. On a terminal a line of progress shows on standard error. DataError or ConfigError
-    says which file or setting can't be used.
+    number of its line and a tab. With the `segment` "paragraph" lines are
+    translated sentence by sentence, see `translate_paragraphs`. Returns which of the lines that it translated were
+    cut. On a terminal a line of progress shows on standard error. DataError or ConfigError says which file or setting
+    can't be used.
 
     >>> import tempfile
     >>> from pathlib import Path
@@ -51,7 +77,7 @@ def translate_file(
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     source, target = Path(folder, "source.txt"), Path(folder, "target.txt")
     ...     _ = source.write_text("a b\\n\\nc\\n")
-    ...     translate_file(translator, source, target)
+    ...     _ = translate_file(translator, source, target)
     ...     target.read_text().count("\\n")
     3
     """
@@ -59,7 +85,9 @@ def translate_file(
     prefix_file = None if prefixes is None else Path(prefixes)
     if prefix_file is not None:
         PairFiles(prefix_file).check()
-    settings = _settings(translator, config, prefix_file, scores=scores)
+    check_segment(segment, config, has_prefixes=prefix_file is not None)
+    settings = _settings(translator, config, prefix_file, scores=scores, segment=segment)
+    cuts = Cuts()
     with partial_output(output, settings, resume=resume) as partial:
         lines = read_lines(input)
         partial.skip(lines, input)
@@ -69,13 +97,17 @@ def translate_file(
         chunks = stream.counting(chunks, progress_words(translator), "lines", total)
         try:
             for first, chunk, beginnings in stream.with_prefixes(chunks, prefix_file, total, done=partial.lines):
-                partial.append(chunk, translate_chunk(translator, chunk, first, config, beginnings, scores=scores))
+                output_of_chunk = translate_chunk(
+                    translator, chunk, first, config, beginnings, scores=scores, segment=segment, cuts=cuts
+                )
+                partial.append(chunk, output_of_chunk)
         except BaseException as error:
             if partial.lines:
                 error.add_note(
                     f"{partial.path} has the translations of {partial.lines:,} lines: continue with --resume"
                 )
             raise
+    return cuts
 
 
 def translate_chunk(
@@ -86,14 +118,23 @@ def translate_chunk(
     prefixes: Sequence[str] | None = None,
     *,
     scores: bool = False,
+    segment: Segment = "line",
+    cuts: Cuts | None = None,
 ) -> bytes:
     """Return the output for a chunk of an input's lines, of which the first has the number `first`.
 
-    The number is also added to the seed, so that equal lines of different chunks are drawn differently.
+    The number is also added to the seed, so that equal lines of different chunks are drawn differently. Translations
+    that are cut are counted in `cuts`.
     """
     config = replace(config, seed=(config.seed + first - 1) % (1 << 32))
+    if segment == "paragraph":
+        found = [[one] for one in translate_paragraphs(translator, lines, config)]
+    else:
+        found = translator.translate_n_best(lines, config, prefixes=prefixes)
     output = []
-    for number, best in enumerate(translator.translate_n_best(lines, config, prefixes=prefixes), start=first):
+    for number, best in enumerate(found, start=first):
+        if cuts is not None:
+            cuts.count(best, number)
         for translation in best:
             columns = [str(number)] if config.n_best > 1 else []
             columns += [f"{translation.score:.4f}"] if scores else []
@@ -106,7 +147,9 @@ def progress_words(translator: Translator) -> str:
     return f"translating in {translator.precision}"
 
 
-def _settings(translator: Translator, config: SearchConfig, prefixes: Path | None, *, scores: bool) -> dict[str, Any]:
+def _settings(
+    translator: Translator, config: SearchConfig, prefixes: Path | None, *, scores: bool, segment: Segment
+) -> dict[str, Any]:
     """Return what must be the same for a stopped translation to continue."""
     return {
         "run folder (digest)": None if translator.folder is None else _digest_of_run(translator.folder),
@@ -114,6 +157,7 @@ def _settings(translator: Translator, config: SearchConfig, prefixes: Path | Non
         "precision": str(translator.precision),
         "scores": scores,
         "prefixes (digest)": None if prefixes is None else _digest([prefixes]),
+        **({} if segment == "line" else {"segment": segment}),  # earlier versions knew nothing but lines
         **asdict(config),
     }
 

@@ -1,7 +1,7 @@
 """Text in, text out: the Translator."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -11,7 +11,14 @@ from torch import Tensor
 from glassformer.attention.want import Want
 from glassformer.device import pick_device
 from glassformer.errors import ArgumentError, ConfigError, shown
-from glassformer.generation.attention import TranslationAttention, align, check_attention, observe_translation
+from glassformer.generation.attention import (
+    NextToken,
+    Translation,
+    TranslationAttention,
+    align,
+    check_attention,
+    observe_translation,
+)
 from glassformer.generation.batches import MOST_LOGITS, batches_by_length, ended, longest_target, search_all
 from glassformer.generation.config import SearchConfig, as_config
 from glassformer.generation.consensus import by_agreement
@@ -25,42 +32,6 @@ from glassformer.transformer.model import Transformer, check_memory
 
 Prefixes = Sequence[str | Sequence[str]]
 """Give the beginning of each translation: a text, or tokens of the vocabulary. An empty one leaves it free."""
-
-
-@dataclass(frozen=True)
-class NextToken:
-    """A token that follows others in a translation: chosen by `Translator.write`, or one of its `alternatives`.
-
-    Example: docs/howto/serve.md.
-    """
-
-    id: int
-    token: str
-    """Name the token as the vocabulary does."""
-    log_prob: float
-    """Give its log-probability, in nats."""
-    text: str
-    """Hold the translation up to it. `write` gives it in whole characters."""
-
-
-@dataclass(frozen=True)
-class Translation:
-    """One translation of a line, and how likely the model finds it.
-
-    Example: docs/generation.md.
-    """
-
-    text: str
-    score: float
-    """Log-probability divided by the length penalty; higher is better."""
-    log_prob: float
-    """Sum of the tokens' log-probabilities, in nats."""
-    tokens: list[str]
-    """The target tokens, without `</s>`."""
-    token_log_probs: list[float]
-    """Each token's log-probability, in nats; the last one is that of `</s>`, if it came before the limit."""
-    attention: TranslationAttention | None = None
-    """Observations of its attention, if asked for."""
 
 
 class Translator:
@@ -424,7 +395,9 @@ class Translator:
         if config.replace_unknown and UNK in hypothesis.ids:
             text = self._with_source_tokens(line, source, hypothesis, text)
         tokens = self.target_tokenizer.tokens(hypothesis.ids)
-        return Translation(text, hypothesis.score, hypothesis.log_prob, tokens, hypothesis.token_log_probs, attention)
+        gains = hypothesis.token_log_probs
+        cut = 0 < len(gains) == len(hypothesis.ids)
+        return Translation(text, hypothesis.score, hypothesis.log_prob, tokens, gains, attention, cut)
 
     def _with_source_tokens(self, line: str, source: list[int], hypothesis: Hypothesis, text: str) -> str:
         """Return `text` with each unknown token replaced by the source token that got most of its attention."""
