@@ -6,6 +6,8 @@
 #             (make fuzz SECONDS=60 SEED=1)
 # make torture  kill, starve and disturb every command at random moments, for ten minutes, and count what it loses
 #             (make torture SECONDS=60 SEED=1)
+# make web    install what the tests of exported models run in Node and in a browser, in .venv/web: only files whose hashes are known,
+#             and none of their own scripts (needs npm and the network; without it these tests skip)
 # make gpu    run the tests and benchmarks of a CUDA GPU with $(PYTHON) as it is, without network or .venv, in ten minutes
 #             (make gpu OUT=folder)
 # make lock   write the hashes of constraints.txt into requirements/ (needs the network)
@@ -25,7 +27,7 @@ INSTALLED := .venv/.installed
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 TOOLS := .venv/tools
 
-.PHONY: demo test check docs fuzz torture gpu lock audit sbom release clean
+.PHONY: demo test check docs fuzz torture web gpu lock audit sbom release clean
 
 demo: $(INSTALLED)
 	$(BIN)/glassformer demo
@@ -47,6 +49,15 @@ fuzz: $(READY)
 
 torture: $(READY)
 	$(BIN)/python -W ignore tests/torture --seconds $(or $(SECONDS),600) $(if $(SEED),--seed $(SEED))
+
+web: .venv/web/.ready
+
+# --ignore-scripts: onnxruntime-node's would download CUDA's files; the processor's are in the package.
+.venv/web/.ready: requirements/web/package.json requirements/web/package-lock.json
+	@mkdir -p .venv/web
+	cp $^ .venv/web
+	npm ci --prefix .venv/web --ignore-scripts --no-audit --no-fund
+	@touch $@
 
 gpu:
 	$(PYTHON) benchmarks/gpu.py $(if $(OUT),--out $(OUT))

@@ -27,6 +27,7 @@ if torch.cuda.is_available():  # before the hook: Triton compiles the source of 
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
 from functools import wraps
 from itertools import islice
 from pathlib import Path
@@ -74,6 +75,7 @@ jaxtyping.jaxtyped = checking_types
 jaxtyping.install_import_hook("glassformer", "beartype.beartype")
 
 from glassformer import cli
+from glassformer.alignment.links import Link
 from glassformer.data.corpus import Corpus, write_corpus
 from glassformer.data.encode import EncodedPairs, PairCounts, PairEncoder
 from glassformer.pairs.files import Pair, PairFiles
@@ -81,6 +83,7 @@ from glassformer.run.config import TrainingRecord
 from glassformer.run.folder import Run, load_run, write_config, write_weights
 from glassformer.text.tokenizer import Tokenizer
 from glassformer.training.config import TrainConfig
+from glassformer.training.train import train
 from glassformer.transformer.config import ModelConfig
 from glassformer.transformer.model import Transformer
 
@@ -438,6 +441,36 @@ def syllables() -> Callable[..., list[Pair]]:
         return list(lines.items())
 
     return pairs
+
+
+@dataclass(frozen=True)
+class Taught:
+    """A run folder and pairs of its kind, with their links; the file pairs.tsv beside the folder has them too."""
+
+    folder: Path
+    sources: list[str]
+    targets: list[str]
+    links: list[list[Link]]
+
+
+@pytest.fixture(scope="session")
+def taught(tiny: Callable[..., TrainConfig], tmp_path_factory: pytest.TempPathFactory) -> Taught:
+    """A run that reverses different letters and writes them in capitals, its first head guided."""
+    folder = tmp_path_factory.mktemp("taught")
+    draw, sources, targets, links = random.Random(1), list[str](), list[str](), list[list[Link]]()
+    for _ in range(400):
+        letters = draw.sample("abcdefghijklmnop", draw.randint(2, 7))
+        sources.append(" ".join(letters))
+        targets.append(" ".join(letters[::-1]).upper())
+        links.append([Link(len(letters) - 1 - n, n) for n in range(len(letters))])
+    lines = "".join(f"{source}\t{target}\n" for source, target in zip(sources, targets, strict=True))
+    (folder / "pairs.tsv").write_text(lines, encoding="utf-8")
+    changes = dict(max_updates=160, learning_rate=1e-2, cooldown=0.3, d_model=32, guide=1.0, batch_tokens=192)
+    changes |= dict(validate_every=160, average=1, score_pairs=1, dropout=0.0)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(jaxtyping.config, "jaxtyping_disable", True)  # it takes half the time
+        train(tiny(folder / "run", source=folder / "pairs.tsv", valid_source=folder / "pairs.tsv", **changes))
+    return Taught(folder / "run", sources, targets, links)
 
 
 @pytest.fixture(scope="session")

@@ -310,7 +310,19 @@ def test_a_full_disk_behind_stdout(here, run_command):
 def test_every_command_is_listed_with_its_summary(capfd, run_command):
     assert run_command("--help") == 0
     out = capfd.readouterr().out
-    names = ["train", "check", "runs", "translate", "evaluate", "inspect", "heads", "prune", "import", "export"]
+    names = [
+        "train",
+        "check",
+        "runs",
+        "translate",
+        "evaluate",
+        "align",
+        "inspect",
+        "heads",
+        "prune",
+        "import",
+        "export",
+    ]
     names += ["serve", "demo"]
     assert list(cli.COMMANDS) == names
     assert all(f"\n  {name:9}  {command.summary[:30]}" in out for name, command in cli.COMMANDS.items())

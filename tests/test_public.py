@@ -16,7 +16,16 @@ import glassformer
 HOME = {alias.name: line.module for line in TYPED.body for alias in line.names}
 """Each public name and its module, as type checkers are told."""
 NAMES = [
-    *("GlassformerError", "ModelConfig", "MultiheadAttention", "Observation", "PairFiles", "PruneConfig", "RunFolder"),
+    *(
+        "Aligner",
+        "GlassformerError",
+        "ModelConfig",
+        "MultiheadAttention",
+        "Observation",
+        "PairFiles",
+        "PruneConfig",
+        "RunFolder",
+    ),
     *("Score", "SearchConfig", "TrainConfig", "TrainResult", "Transformer", "Translation", "Translator", "Want"),
     *("attend", "capture", "compare_speed", "from_torch", "multi_head_attention_forward", "observe"),
     *("observe_weights", "open_run", "page", "prune", "qk_clip"),

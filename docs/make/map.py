@@ -16,7 +16,8 @@ PAGE = ROOT / "docs" / "map.md"
 PACKAGE = ROOT / "src" / "glassformer"
 READING_ORDER = [
     *("attention", "attention/kernels", "capture", "transformer", "text", "data", "run", "generation", "training"),
-    *("interop", "insight", "page", "page/web", "serve", "serve/workers", "serve/web", "demo", "commands", "reference"),
+    *("interop", "insight", "page", "page/web", "page/translator", "browser", "browser/web", "serve", "serve/workers"),
+    *("serve/web", "demo", "commands", "reference"),
 ]
 BESIDE = ["docs", "docs/start", "docs/howto", "docs/tutorials", "docs/make", "recipes", "examples", "benchmarks"]
 KINDS = {".css": "The style of the page.", ".html": "The document around the scripts and the style."}

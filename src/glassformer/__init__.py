@@ -9,6 +9,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from glassformer.alignment.aligner import Aligner
     from glassformer.attention.attend import attend
     from glassformer.attention.functional import multi_head_attention_forward
     from glassformer.attention.multihead import MultiheadAttention
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
     from glassformer.transformer.model import Transformer
 
 _HOME = {
+    "Aligner": "alignment.aligner",
     "GlassformerError": "errors",
     "ModelConfig": "transformer.config",
     "MultiheadAttention": "attention.multihead",
@@ -80,6 +82,7 @@ _HOME = {
 
 __version__: str
 __all__ = [  # sorted; pinned by tests/test_public.py
+    "Aligner",
     "GlassformerError",
     "ModelConfig",
     "MultiheadAttention",

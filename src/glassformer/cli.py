@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from io import TextIOWrapper
 from typing import Any, NoReturn, TextIO
 
+from glassformer.commands.align import AlignFlags, align
 from glassformer.commands.check import CheckFlags, check_pairs
 from glassformer.commands.demo import DemoFlags, demo
 from glassformer.commands.evaluate import EvaluateFlags, evaluate
@@ -30,7 +31,11 @@ from glassformer.training.config import TrainConfig
 
 GROUPS: dict[str, list[Command]] = {
     "Train": [Command("train", TrainConfig, HEADINGS), Command("check", CheckFlags), Command("runs", RunsFlags)],
-    "Translate": [Command("translate", TranslateFlags, SEARCH), Command("evaluate", EvaluateFlags, SEARCH)],
+    "Translate": [
+        Command("translate", TranslateFlags, SEARCH),
+        Command("evaluate", EvaluateFlags, SEARCH),
+        Command("align", AlignFlags),
+    ],
     "Look inside": [Command("inspect", InspectFlags), Command("heads", HeadsFlags), Command("prune", PruneConfig)],
     "Exchange": [Command("import", ImportFlags), Command("export", ExportFlags)],
     "Serve": [Command("serve", ServeConfig, SERVE_HEADINGS)],
@@ -43,6 +48,7 @@ FUNCTIONS: dict[str, Callable[[Any], int]] = {
     "runs": list_runs,
     "translate": translate,
     "evaluate": evaluate,
+    "align": align,
     "inspect": inspect_run,
     "heads": study_heads,
     "prune": prune_heads,

@@ -14,7 +14,7 @@ from samples import FLAGS
 
 from glassformer.cli import COMMANDS
 
-OUTPUTS = ("out", "output", "unpruned")
+OUTPUTS = ("out", "output", "unpruned", "alignments")
 """Flags that name what is written."""
 STOP_AFTER = 3.0
 
@@ -50,6 +50,10 @@ BASES: Mapping[str, tuple[Base, ...]] = {
     "evaluate": (
         Base("evaluate run --source valid.tsv --device cpu"),
         Base("evaluate --hypotheses source.txt --target target.txt"),
+    ),
+    "align": (
+        Base("align --source pairs.tsv"),
+        Base("align run --source pairs.tsv --device cpu", ("run/aligning.json",), works=False),
     ),
     "inspect": (Base("inspect run 'a b' --out new"), Base("inspect subwords", ("attention.html",), works=False)),
     "heads": (Base("heads run --data valid.tsv --sentences 3", ("run/heads.json", "run/heads.png")),),

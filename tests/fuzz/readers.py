@@ -72,6 +72,7 @@ READERS = (
     Reader("run/model.safetensors", stored, (*RUN, FROM), writes=("new",)),
     Reader("run/source.symbols", spoilt, ("tokenizer {}", *RUN), writes=("new",)),
     Reader("run/heads.json", written, ("read_heads run", "inspect run 'a b' --out new"), writes=("new",)),
+    Reader("run/aligning.json", written, ("align run --source valid.tsv --device cpu --precision float32",)),
     Reader("run/metrics.jsonl", edited_line, ("metrics {}", "curves {}", "runs .", "table .")),
     Reader("run/metrics.jsonl", spoilt, ("metrics {}", "curves {}", "runs .", "table .")),
     Reader("run/attention.jsonl", edited_line, ("sightings {}", "curves run/metrics.jsonl")),

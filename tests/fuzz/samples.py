@@ -23,6 +23,7 @@ PROCESSOR = "a processor\na torch"
 
 def make_samples() -> None:
     """Make the samples in the current folder. It takes seconds: call it in a process of its own."""
+    from glassformer.alignment.heads import AligningHeads, write_heads
     from glassformer.attention.kernels.calibration import recall
 
     pairs = _pairs(40)
@@ -44,6 +45,7 @@ def make_samples() -> None:
     _run(f"train {FLAGS} {PAIRS} {SUBWORDS} --out subwords --max-updates {FEW}")
     _run(f"train {FLAGS} --source many.tsv --valid-source valid.tsv --out kept --tokenizer symbols --max-updates 1")
     _run("heads run --data pairs.tsv --sentences 5")
+    write_heads("run", AligningHeads(layer=0, heads=(1, 0), shift=1, agreement=0.75, chance=0.25, pairs=100))
     _run("export subwords --to huggingface --out marian")
     _run("import --from marian --out imported")
     recall(Path("calibration"), PROCESSOR)

@@ -1,6 +1,12 @@
 """Lines of two languages, and tokenizers and random runs of them."""
 
+import json
+import shutil
+import subprocess
+import sys
 from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -46,3 +52,19 @@ def joint(sides: list[SubwordTokenizer]) -> Callable[..., dict[str, int]]:
         return {piece: i for i, piece in enumerate(pieces)}
 
     return make
+
+
+@pytest.fixture(scope="session")
+def transformers_js() -> Callable[..., Any]:
+    """Runs a script of this folder with npm's packages of `make web`, gives it a value and returns its answer."""
+    node, packages = shutil.which("node"), Path(sys.prefix) / "web" / "node_modules"
+    if node is None or not packages.exists():
+        pytest.skip("needs node and the packages that make web installs")
+
+    def run(script: str, value: Any) -> Any:
+        command = [node, str(Path(__file__).parent / script), str(packages)]
+        done = subprocess.run(command, input=json.dumps(value), capture_output=True, text=True, encoding="utf-8")
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout)
+
+    return run

@@ -10,7 +10,10 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy
 from torch.nn.utils.rnn import pad_sequence
+from torch.testing import assert_close
 
+from glassformer.alignment.attention import source_weights, tokenize_into_pieces
+from glassformer.alignment.heads import AligningHeads
 from glassformer.errors import ConfigError, RunError
 from glassformer.generation.config import SearchConfig
 from glassformer.generation.translator import Translator
@@ -136,7 +139,7 @@ def test_it_finds_what_we_find_of_a_pruned_run_and_is_smaller(random_run, sides,
 
 
 def test_two_sentencepiece_models_of_one_vocabulary(random_run, sides, joint, english, german, tmp_path):
-    source, target = (VocabularyTokenizer(side._proto, joint(">>deu<<")) for side in sides)
+    source, target = (VocabularyTokenizer(side.proto, joint(">>deu<<")) for side in sides)
     run = random_run(tmp_path / "run", source, target, shared=True)
     check_same(run, [*english, f">>deu<< {english[0]}"], [*german, german[1]], tmp_path / "out")
 
@@ -270,6 +273,24 @@ def test_the_command_quantizes(run_command, tmp_path, capsys):
 def test_the_command_refuses_a_quantization_for_hugging_face(run_command, tmp_path, capsys):
     command = f"export {tmp_path}/run --to huggingface --out {tmp_path}/out --quantization int8"
     assert run_command(command) == 2
-    message = "--quantization is for --to ctranslate2 or onnx: leave it out with --to huggingface"
+    message = "--quantization is for --to ctranslate2, onnx, web or argos: leave it out with --to huggingface"
     assert message in capsys.readouterr().err
     assert names(tmp_path) == []
+
+
+def test_their_attention_is_that_of_the_aligning_heads(random_run, sides, english, german, tmp_path):
+    source, target = sides
+    run = random_run(tmp_path / "run", source, target)
+    heads = AligningHeads(layer=0, heads=(2, 0), shift=0, agreement=1.0, chance=0.0, pairs=1)
+    export_ctranslate2(run, tmp_path / "out", aligning=heads)
+    pieces, theirs = pieces_of(run.source_tokenizer, english, "</s>"), theirs_of(tmp_path / "out")
+    forced = pieces_of(run.target_tokenizer, german)
+    assert scores_of(theirs, pieces, forced) == pytest.approx(translator_of(run).score(english, german), abs=1e-4)
+    result = theirs.translate_batch(pieces[:1], target_prefix=forced[:1], beam_size=1, return_attention=True)[0]
+    lines = (
+        tokenize_into_pieces(run.source_tokenizer, english[:1], ""),
+        tokenize_into_pieces(run.target_tokenizer, german[:1], ""),
+    )
+    [(_, weights)] = source_weights(translator_of(run).engine, *lines, {0: (2, 0)})
+    steps = len(forced[0])
+    assert_close(torch.tensor(result.attention[0][:steps]), weights[0].mean(0)[:steps], atol=1e-4, rtol=0)

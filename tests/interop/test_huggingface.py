@@ -12,6 +12,7 @@ from glassformer.generation.batches import search_all
 from glassformer.generation.config import SearchConfig
 from glassformer.generation.engine import Engine
 from glassformer.generation.translator import Translator
+from glassformer.interop.fast_tokenizer import write_fast_tokenizers
 from glassformer.interop.huggingface import export_marian, import_marian
 from glassformer.text.batching import pad_source
 from glassformer.text.tokenizer import SymbolTokenizer
@@ -253,7 +254,7 @@ def test_weights_that_are_not_finite_are_refused(marian, tmp_path):
 
 def test_vocabulary_tokenizer_needs_the_reserved_ids(sides):
     with pytest.raises(DataError, match="a vocabulary must have <pad> = 2, got None"):
-        VocabularyTokenizer(sides[0]._proto, {"</s>": 0, "<unk>": 1, "a": 2})
+        VocabularyTokenizer(sides[0].proto, {"</s>": 0, "<unk>": 1, "a": 2})
 
 
 def test_the_command_line_imports_and_exports(run_command, marian, tmp_path, capsys, monkeypatch):
@@ -275,3 +276,13 @@ def test_the_command_line_imports_and_exports(run_command, marian, tmp_path, cap
     assert (code, "is there already: give a new name, or remove it first" in said) == (2, True)
     code, said = call("import --from run --out other")
     assert (code, "a glassformer run folder, which needs no import" in said) == (2, True)
+
+
+def test_transformers_loads_the_fast_tokenizer(sides, english, tmp_path):
+    write_fast_tokenizers(tmp_path, sides[0], sides[0])
+    loaded = transformers.AutoTokenizer.from_pretrained(tmp_path)
+    lines = [*english, "a</s>b <unk> <pad>", "日本 dogs"]
+    found = loaded(lines)["input_ids"]
+    assert found == [[*ids, 0] for ids in sides[0].encode(lines)]
+    assert (loaded.eos_token_id, loaded.pad_token_id) == (0, sides[0].pad)
+    assert loaded.batch_decode(found, skip_special_tokens=True) == sides[0].decode(found)

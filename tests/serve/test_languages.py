@@ -7,8 +7,9 @@ import pytest
 from glassformer.errors import ConfigError, RunError
 from glassformer.run.config import TrainingRecord, read_config
 from glassformer.run.folder import open_run, write_config
+from glassformer.run.languages import name_of
 from glassformer.serve.config import ServeConfig
-from glassformer.serve.languages import name_of, open_runs, read_pair
+from glassformer.serve.languages import open_runs, read_pair
 from glassformer.serve.meters import Meters
 from glassformer.serve.schemas import Choosing
 from glassformer.serve.service import Service

@@ -566,7 +566,7 @@ def test_pieces_find_their_places_in_the_text(tab):
         "我们爱🙂你": ["▁我们", "爱", "<0xF0>", "<0x9F>", "<0x99>", "<0x82>", "你", "</s>"],
         "a b c": ["c", "</s>"],
     }
-    base = tab.evaluate("document.querySelector('script').src.replace('main.js', '')")
+    base = tab.evaluate("document.querySelector('script').src.replace('serve/web/main.js', 'page/translator/')")
     find = f"([text, pieces]) => import('{base}align.js').then((module) => module.wordsOf(pieces, text))"
     found = [[one["text"] for one in tab.evaluate(find, [text, pieces])] for text, pieces in cases.items()]
     assert found == [

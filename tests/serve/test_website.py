@@ -12,6 +12,7 @@ from glassformer.serve import website
 from glassformer.serve.keys import add_key
 
 WEB = Path(website.__file__).parent / "web"
+TRANSLATOR = website.PACKAGE / "page" / "translator"
 SHARED = {"chosen.js", "data.js", "drawing.js", "map.js", "overview.js", "page.css", "saving.js", "words.js"}
 IMPORTS = re.compile(r'^import [^;]*? from "([^"]+)";$', re.MULTILINE)
 ATTRIBUTES = re.compile(r'(?:src|href)="(static/[^"]+)"')
@@ -73,7 +74,12 @@ def _walk(path: Path) -> list[str]:
 def test_the_document_leads_to_every_file_and_to_nothing_else(app):
     names = {address.removeprefix(f"/static/{website.version()}/") for address in loaded(app)}
     own = {path.name for path in WEB.iterdir() if path.suffix in website.TYPES}
-    assert names == {f"serve/web/{name}" for name in own} | {f"page/web/{name}" for name in SHARED}
+    shared = {path.name for path in TRANSLATOR.iterdir()}
+    assert names == {
+        *(f"serve/web/{name}" for name in own),
+        *(f"page/translator/{name}" for name in shared),
+        *(f"page/web/{name}" for name in SHARED),
+    }
 
 
 def test_nothing_is_inline_evaluated_or_from_elsewhere(app):

@@ -7,8 +7,9 @@ import torch
 from torch import Tensor
 from torch.testing import assert_close
 
+from glassformer.alignment.hmm import LONGEST_JUMP, MOST_FERTILE, Direction
+from glassformer.alignment.model import AlignmentModel
 from glassformer.attention.functional import compute_attention
-from glassformer.data.alignment import Aligner
 from glassformer.data.corpus import Corpus
 from glassformer.errors import ConfigError, RunError
 from glassformer.insight.prune import without_heads
@@ -41,10 +42,15 @@ def model() -> Transformer:
 
 
 @pytest.fixture
-def aligner() -> Aligner:
+def aligner() -> AlignmentModel:
     """One that has any pair of tokens for likely, by chance more or less."""
-    cells, likely = torch.arange(SOURCE_VOCAB * TARGET_VOCAB), torch.rand(SOURCE_VOCAB * TARGET_VOCAB)
-    return Aligner(cells, likely, torch.full((TARGET_VOCAB,), 1 / TARGET_VOCAB))
+
+    def drawn(source_vocab: int, target_vocab: int) -> Direction:
+        cells, likely = torch.arange(source_vocab * target_vocab), torch.rand(source_vocab * target_vocab)
+        none, jumps = torch.full((target_vocab,), 1 / target_vocab), torch.rand(2 * LONGEST_JUMP + 1)
+        return Direction(cells, likely, none, jumps, torch.rand(source_vocab, MOST_FERTILE))
+
+    return AlignmentModel(drawn(SOURCE_VOCAB, TARGET_VOCAB), drawn(TARGET_VOCAB, SOURCE_VOCAB))
 
 
 @pytest.fixture
@@ -104,7 +110,7 @@ def test_with_r_drop_it_is_the_mean_of_both_passes(model, aligner, sequences):
 def right_looks(folder: Path, pairs: Corpus) -> list[float]:
     """By head: for how many of the tokens that have been read it looks most at what they stand for."""
     model = load_run(folder).model
-    aligner = Aligner.train(pairs, model.config.source_vocab_size, model.config.target_vocab_size)
+    aligner = AlignmentModel.of_corpus(pairs, model.config.source_vocab_size, model.config.target_vocab_size)
     right = []
     for source, target in ((pairs.source[n].long(), pairs.target[n].long()) for n in range(30)):
         q, k = heads_of(model, source, target)
@@ -126,7 +132,7 @@ def test_the_head_comes_to_look_at_the_source_of_the_token_just_written(interrup
 def test_an_interrupted_run_goes_on_as_it_would_have(settings, interrupted, files, monkeypatch):
     train(whole := settings("whole", guide=0.5, max_updates=12))
     config = interrupted(7, guide=0.5, max_updates=12)
-    monkeypatch.setattr(guide.Aligner, "train", None)  # it was learned
+    monkeypatch.setattr(guide.AlignmentModel, "of_corpus", None)  # it was learned
     resume(config.out)
     assert files.outcome(config.out) == files.outcome(whole.out)
 

@@ -33,6 +33,8 @@ class EvaluateFlags:
     """Translations to score instead of a run's own."""
     output: Path | None = None
     """Where to write the run's translations."""
+    save: bool = False
+    """Keep the scores in the run folder (scores.json), where `glassformer export` finds them for the model card."""
     tokenize: str = "auto"
     """sacreBLEU tokenizer for BLEU: auto (by the script of the references), 13a, zh, ja-mecab, char, ..."""
     symbols: bool = False
@@ -59,8 +61,8 @@ def _scores_of_file(flags: EvaluateFlags, hypotheses: Path) -> "list[Score]":
     from glassformer.pairs.lines import read_lines
     from glassformer.text.scores import score_all
 
-    if flags.run is not None or flags.source is not None or flags.target is None:
-        raise ConfigError("--hypotheses are scored against --target, without a run folder and --source")
+    if flags.run is not None or flags.source is not None or flags.target is None or flags.save:
+        raise ConfigError("--hypotheses are scored against --target, without a run folder, --source and --save")
     lines = (list(read_lines(path)) for path in (hypotheses, flags.target))
     return score_all(*lines, tokenize=flags.tokenize, symbols=flags.symbols)
 
@@ -73,6 +75,7 @@ def _scores_of_run(flags: EvaluateFlags) -> "list[Score]":
     from glassformer.generation.stream import LINES_AT_ONCE, counting, in_chunks
     from glassformer.generation.translator import Translator
     from glassformer.pairs.files import PairFiles
+    from glassformer.run.scores import save_evaluation
     from glassformer.text.scores import score_all, seem_swapped
     from glassformer.text.tokenizer import SymbolTokenizer
 
@@ -92,10 +95,26 @@ def _scores_of_run(flags: EvaluateFlags) -> "list[Score]":
             file.writelines(f"{line}\n".encode() for line in hypotheses)
     symbols = flags.symbols or isinstance(translator.target_tokenizer, SymbolTokenizer)
     scores = score_all(hypotheses, references, first=_metric_of(flags.run), tokenize=flags.tokenize, symbols=symbols)
+    if flags.save:
+        save_evaluation(
+            flags.run,
+            source=flags.source.name,
+            target=None if flags.target is None else flags.target.name,
+            lines=len(sources),
+            search=_in_words(flags.search),
+            scores=scores,
+        )
     chrf = next(one.value for one in scores if one.name == "chrF")
     if seem_swapped(hypotheses, sources, chrf):
         say("the translations are more like the sources than like the references: are the two sides swapped?")
     return scores
+
+
+def _in_words(search: SearchConfig) -> str:
+    """Return the beam, and the settings that aren't as they come."""
+    default = SearchConfig()
+    changed = {name: value for name, value in vars(search).items() if value != getattr(default, name)}
+    return ", ".join(f"{name} {value}" for name, value in ({"beam": search.beam} | changed).items())
 
 
 def _metric_of(run: Path) -> str:

@@ -33,6 +33,7 @@ class HeadsFlags:
 
 def study_heads(flags: HeadsFlags) -> int:
     """Print the table of heads; leave it in the run folder, with its picture."""
+    from glassformer.alignment.heads import read_aligning_heads
     from glassformer.device import pick_device, tame_memory
     from glassformer.files import write_json
     from glassformer.insight.chart import draw_heads
@@ -52,6 +53,8 @@ def study_heads(flags: HeadsFlags) -> int:
     heads = study(run, Sentences.from_pairs(run, pairs, flags.sentences, trees))
     for line in table_lines(heads):
         print(line)
+    if (aligning := read_aligning_heads(flags.run, run.model.config)) is not None:
+        print(f"aligns best: {aligning}")
     write_json(flags.run / HEADS, {"heads": [asdict(head) for head in heads]})
     if can_draw():
         draw_heads(heads, flags.run / HEADS_PICTURE)

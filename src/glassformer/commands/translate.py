@@ -2,20 +2,22 @@
 
 import sys
 from collections.abc import Iterator
-from contextlib import nullcontext
+from contextlib import ExitStack
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
+from glassformer.alignment.links import pharaoh
 from glassformer.checks import Flag
 from glassformer.commands.common import loading, say
 from glassformer.errors import ConfigError, DataError
 from glassformer.generation.config import SearchConfig
 
 if TYPE_CHECKING:
+    from glassformer.alignment.attention import AttentionAligner
     from glassformer.generation.files import Cuts
     from glassformer.generation.stream import Chunk
-    from glassformer.generation.translator import Translator
+    from glassformer.generation.translator import Translation, Translator
 
 
 SEARCH = {"search": tuple(one.name for one in fields(SearchConfig))}
@@ -56,6 +58,9 @@ class TranslateFlags:
     """Documents: translate the texts that have a translation too."""
     languages: Annotated[tuple[str, str], Flag("CODE")] | None = None
     """Documents: languages of a .tmx file, such as en de. Left out: those of the run."""
+    alignments: Path | None = None
+    """File to write which source word each word of the translations stands for, a line of 0-0 1-2 (source before
+    target) for each line of the output, by the heads that `glassformer align RUN` has chosen."""
     scores: bool = False
     """Put the score (log-probability / length penalty) and a tab before each translation."""
     device: Annotated[str, Flag("DEVICE")] = "auto"
@@ -89,13 +94,15 @@ def translate(flags: TranslateFlags) -> int:
             raise ConfigError(f"the text {text.encode(errors='backslashreplace').decode()} is not UTF-8")
     if flags.resume and (flags.input is None or flags.output is None):
         raise ConfigError("--resume needs --input and --output: a stream can't be read from its beginning again")
+    if flags.alignments is not None and flags.resume:
+        raise ConfigError("--alignments and --resume exclude each other: align the two files with `glassformer align`")
     check_segment(flags.segment, flags.search, has_prefixes=flags.prefixes is not None)
-    if flags.output is not None:
-        check_writable(flags.output)
+    for path in filter(None, (flags.output, flags.alignments)):
+        check_writable(path)
     translator = Translator.load(flags.run, flags.device, flags.precision)
     if is_document:
         cuts = _translate_document(translator, flags)
-    elif flags.input is None or flags.output is None:
+    elif flags.input is None or flags.output is None or flags.alignments is not None:
         cuts = Cuts()
         _translate_stream(translator, flags, cuts)
     else:
@@ -118,8 +125,8 @@ def _check_document(flags: TranslateFlags) -> None:
     """Raise ConfigError for flags that a document can't be translated with."""
     if flags.output is None:
         raise ConfigError(f"{flags.input} is a document, which is written whole: name its translation with --output")
-    if flags.resume or flags.scores or flags.prefixes is not None:
-        raise ConfigError("--resume, --scores and --prefixes are for lines, and can't be combined with a document")
+    if flags.resume or flags.scores or flags.prefixes is not None or flags.alignments is not None:
+        raise ConfigError("--resume, --scores, --prefixes and --alignments are for lines, not for a document")
     if flags.search.n_best > 1:
         raise ConfigError(f"a document has one translation of each text: --n-best must be 1, got {flags.search.n_best}")
 
@@ -155,9 +162,12 @@ def _warn_of_cuts(cuts: "Cuts", flags: TranslateFlags) -> None:
 
 def _translate_stream(translator: "Translator", flags: TranslateFlags, cuts: "Cuts") -> None:
     """Translate from standard input, to standard output, or both: each chunk is written as soon as it is done."""
+    from glassformer.alignment.attention import AttentionAligner
     from glassformer.files import replacing
     from glassformer.generation import stream
-    from glassformer.generation.files import progress_words, translate_chunk
+    from glassformer.generation.files import chunk_lines, progress_words, translations_of_chunk
+
+    aligner = None if flags.alignments is None else AttentionAligner(translator)
 
     if flags.text:
         total, chunks = len(flags.text), iter([(1, list(flags.text))])
@@ -173,20 +183,24 @@ def _translate_stream(translator: "Translator", flags: TranslateFlags, cuts: "Cu
     chunks = stream.naming_unknown(chunks, translator.source_tokenizer)
     if not flags.text and (flags.output is not None or not sys.stdout.isatty()):
         chunks = stream.counting(chunks, progress_words(translator), "lines", total)
-    with nullcontext(sys.stdout.buffer) if flags.output is None else replacing(flags.output) as file:
+    with ExitStack() as stack:
+        file = sys.stdout.buffer if flags.output is None else stack.enter_context(replacing(flags.output))
+        beside = None if flags.alignments is None else stack.enter_context(replacing(flags.alignments))
         for first, lines, prefixes in stream.with_prefixes(chunks, flags.prefixes, total):
-            output = translate_chunk(
-                translator,
-                lines,
-                first,
-                flags.search,
-                prefixes,
-                scores=flags.scores,
-                segment=flags.segment,
-                cuts=cuts,
+            translated = translations_of_chunk(
+                translator, lines, first, flags.search, prefixes, segment=flags.segment, cuts=cuts
             )
-            file.write(output)
+            file.write(chunk_lines(translated, first, flags.search, scores=flags.scores))
             file.flush()
+            if aligner is not None and beside is not None:
+                beside.write(_alignments(aligner, lines, translated))
+
+
+def _alignments(aligner: "AttentionAligner", lines: "list[str]", translated: "list[list[Translation]]") -> bytes:
+    """Return a line of links for each translation."""
+    pairs = [(line, one.text) for line, best in zip(lines, translated, strict=True) for one in best]
+    sources, targets = [source for source, _ in pairs], [target for _, target in pairs]
+    return "".join(f"{pharaoh(one.links)}\n" for one in aligner.align(sources, targets)).encode()
 
 
 def _check_input(path: Path) -> None:

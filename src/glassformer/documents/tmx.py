@@ -39,10 +39,8 @@ def _unit(file: XmlFile, owner: Element, source: str, target: str) -> Unit | Non
             tag = from_.tag.encode()
             language = f" xml:lang={quoteattr(target)}".encode()
             head, tail = (space if not space.strip() else b"" for space in (inner, outer))
-            new = (
-                b"<" + tag + language + b">" + head + b"<" + seg + b">" + text + b"</" + seg + b">" + tail + b"</" + tag
-            )
-            new = file.space_before(from_) + new + b">"
+            inside = head + b"<" + seg + b">" + text + b"</" + seg + b">" + tail
+            new = file.space_before(from_) + b"<" + tag + language + b">" + inside + b"</" + tag + b">"
             return [Edit(variants[-1].end, variants[-1].end, new)]
         if filled.closing == filled.end:
             return [Edit(filled.start, filled.end, f"<{filled.tag}>".encode() + text + f"</{filled.tag}>".encode())]

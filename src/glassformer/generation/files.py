@@ -60,10 +60,9 @@ def translate_file(
 
     `prefixes` is a file with what each line's translation must begin with, a line for each line of the input (empty:
     anything). With `scores` each translation stands after its score and a tab, with `config.n_best` above 1 after the
-    number of its line and a tab. With the `segment` "paragraph" lines are
-    translated sentence by sentence, see `translate_paragraphs`. Returns which of the lines that it translated were
-    cut. On a terminal a line of progress shows on standard error. DataError or ConfigError says which file or setting
-    can't be used.
+    number of its line and a tab. With the `segment` "paragraph" lines are translated sentence by sentence, see
+    `translate_paragraphs`. Returns which of the lines that it translated were cut. On a terminal a line of progress
+    shows on standard error. DataError or ConfigError says which file or setting can't be used.
 
     >>> import tempfile
     >>> from pathlib import Path
@@ -121,20 +120,43 @@ def translate_chunk(
     segment: Segment = "line",
     cuts: Cuts | None = None,
 ) -> bytes:
-    """Return the output for a chunk of an input's lines, of which the first has the number `first`.
+    """Return the output for a chunk of an input's lines, of which the first has the number `first`."""
+    found = translations_of_chunk(translator, lines, first, config, prefixes, segment=segment, cuts=cuts)
+    return chunk_lines(found, first, config, scores=scores)
 
-    The number is also added to the seed, so that equal lines of different chunks are drawn differently. Translations
-    that are cut are counted in `cuts`.
+
+def translations_of_chunk(
+    translator: Translator,
+    lines: Sequence[str],
+    first: int,
+    config: SearchConfig,
+    prefixes: Sequence[str] | None = None,
+    *,
+    segment: Segment = "line",
+    cuts: Cuts | None = None,
+) -> list[list[Translation]]:
+    """Return the best translations of each line of a chunk, of which the first has the number `first`.
+
+    The number is added to the seed, so that equal lines of different chunks are drawn differently. Lines whose
+    translation is cut are counted in `cuts`.
     """
     config = replace(config, seed=(config.seed + first - 1) % (1 << 32))
     if segment == "paragraph":
         found = [[one] for one in translate_paragraphs(translator, lines, config)]
     else:
         found = translator.translate_n_best(lines, config, prefixes=prefixes)
-    output = []
-    for number, best in enumerate(found, start=first):
-        if cuts is not None:
+    if cuts is not None:
+        for number, best in enumerate(found, start=first):
             cuts.count(best, number)
+    return found
+
+
+def chunk_lines(
+    translations: Sequence[Sequence[Translation]], first: int, config: SearchConfig, *, scores: bool = False
+) -> bytes:
+    """Return the lines of output for the translations of a chunk."""
+    output = []
+    for number, best in enumerate(translations, start=first):
         for translation in best:
             columns = [str(number)] if config.n_best > 1 else []
             columns += [f"{translation.score:.4f}"] if scores else []

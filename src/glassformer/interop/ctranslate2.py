@@ -10,6 +10,7 @@ from typing import Any
 from torch import Tensor
 from torch.nn.functional import pad
 
+from glassformer.alignment.heads import AligningHeads
 from glassformer.errors import ConfigError, RunError
 from glassformer.files import new_folder
 from glassformer.interop.huggingface import check_subwords
@@ -31,14 +32,31 @@ QUANTIZATIONS = (
 POSITIONS = 1024  # sinusoids are stored; CTranslate2 cuts sources to as many tokens unless told otherwise
 
 
-def export_ctranslate2(run: Run, out: Path, quantization: str | None = None) -> None:
+def export_ctranslate2(
+    run: Run, out: Path, quantization: str | None = None, aligning: AligningHeads | None = None
+) -> None:
     """Write `run` to the folder `out` for CTranslate2, complete or not at all; `out` must be new or empty.
 
     Tokens are the pieces of source.spm and target.spm; a source ends with `</s>` and has at most 1,024 tokens.
     `quantization` is one of `QUANTIZATIONS`: how the weights are stored; None keeps them as they are, in float32.
     Pruned heads are left out as far as CTranslate2 allows: all attentions of a stack have equally many there, so an
-    attention with fewer gets zeros. Needs the extra `ctranslate2`. RunError says why a run can't be exported, and
-    ConfigError which quantizations there are.
+    attention with fewer gets zeros. `aligning` are the heads whose mean weights `translate_batch` returns as attention;
+    left out, that is the last layer's first head. Needs the extra `ctranslate2`. RunError says why a run can't be
+    exported, and ConfigError which quantizations there are.
+    """
+    spec = ctranslate2_model(run, quantization, aligning)
+    with new_folder(out) as made:
+        spec.save(str(made))
+        for side, tokenizer in (("source", run.source_tokenizer), ("target", run.target_tokenizer)):
+            tokenizer.save(made / side)
+            (made / f"{side}.vocab.json").unlink(missing_ok=True)  # the vocabulary is written already
+
+
+def ctranslate2_model(run: Run, quantization: str | None = None, aligning: AligningHeads | None = None) -> Any:
+    """Return CTranslate2's description of the model with its weights; its method `save` writes a folder.
+
+    `aligning` is as in `export_ctranslate2`. RunError says why a run can't be exported, ConfigError which quantizations
+    there are.
     """
     if quantization is not None and quantization not in QUANTIZATIONS:
         raise ConfigError(f"quantization must be one of {', '.join(QUANTIZATIONS)}, got {quantization!r}")
@@ -55,17 +73,13 @@ def export_ctranslate2(run: Run, out: Path, quantization: str | None = None) -> 
     tokenizers = {"source": run.source_tokenizer, "target": run.target_tokenizer}
     for side, tokenizer in tokenizers.items():
         check_subwords(tokenizer, side)
-    spec = _spec(run)
+    spec = _spec(run, aligning)
     spec.validate()
     spec.optimize(quantization=quantization)
-    with new_folder(out) as made:
-        spec.save(str(made))
-        for side, tokenizer in tokenizers.items():
-            tokenizer.save(made / side)
-            (made / f"{side}.vocab.json").unlink(missing_ok=True)  # the vocabulary is written already
+    return spec
 
 
-def _spec(run: Run) -> Any:
+def _spec(run: Run, aligning: AligningHeads | None) -> Any:
     """Return CTranslate2's description of the model, filled with its weights.
 
     Padding is left out: their decoder starts from zeros.
@@ -89,7 +103,15 @@ def _spec(run: Run) -> Any:
     )
     heads = {stack: _most_heads(config, stack) for stack in ("encoder", "decoder")}
     encoder: Any = transformer_spec.TransformerEncoderSpec(config.encoder_layers, heads["encoder"], **shape)
-    decoder: Any = transformer_spec.TransformerDecoderSpec(config.decoder_layers, heads["decoder"], **shape)
+    decoder: Any = transformer_spec.TransformerDecoderSpec(
+        config.decoder_layers,
+        heads["decoder"],
+        alignment_layer=-1 if aligning is None else aligning.layer,
+        alignment_heads=1 if aligning is None else len(aligning.heads),
+        **shape,
+    )
+    if aligning is not None:
+        _put_first(weights, aligning, config.heads_of(aligning.attention))
     decoder.start_from_zero_embedding = True
     target = weights["target_embedding.weight"]
     encoder.embeddings[0].weight = weights.get("source_embedding.weight", target)[:-1].numpy()
@@ -119,6 +141,16 @@ def _spec(run: Run) -> Any:
     spec.config.decoder_start_token = tokens[EOS]  # whatever it is, their decoder starts from zeros
     spec.config.unk_token = tokens[UNK]
     return spec
+
+
+def _put_first(weights: dict[str, Tensor], aligning: AligningHeads, heads: int) -> None:
+    """Put the aligning heads of an attention before its others: CTranslate2 takes the mean of the first ones."""
+    order = [*aligning.heads, *(head for head in range(heads) if head not in aligning.heads)]
+    for name in ("in_proj_weight", "in_proj_bias"):
+        of_all = weights[f"{aligning.attention}.{name}"].unflatten(0, (3, heads, -1))
+        weights[f"{aligning.attention}.{name}"] = of_all[:, order].flatten(0, 2)
+    output = weights[f"{aligning.attention}.out_proj.weight"].unflatten(1, (heads, -1))
+    weights[f"{aligning.attention}.out_proj.weight"] = output[:, order].flatten(1)
 
 
 def _most_heads(config: ModelConfig, stack: str) -> int:

@@ -6,6 +6,7 @@
                          .symbols (one symbol a line)
     metrics.jsonl        one line per report and validation
     curves.png           their picture, where matplotlib is installed
+    scores.json          scores on test sets, where `glassformer evaluate --save` put them
     resume/              while training is unfinished: what it needs to go on
 
 Nothing in it is a pickle.

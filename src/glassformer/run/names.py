@@ -3,8 +3,10 @@
 FORMAT = 1
 CONFIG, WEIGHTS, METRICS, CURVES = "config.json", "model.safetensors", "metrics.jsonl", "curves.png"
 HEADS, HEADS_PICTURE, PRUNED, PRUNED_PICTURE = "heads.json", "heads.png", "prune.json", "prune.png"
-WATCHED = "attention.jsonl"
-FILES = frozenset({CONFIG, WEIGHTS, METRICS, CURVES, WATCHED, HEADS, HEADS_PICTURE, PRUNED, PRUNED_PICTURE})
+WATCHED, EVALUATIONS, ALIGNING = "attention.jsonl", "scores.json", "aligning.json"
+FILES = frozenset(
+    {CONFIG, WEIGHTS, METRICS, CURVES, WATCHED, EVALUATIONS, HEADS, HEADS_PICTURE, PRUNED, PRUNED_PICTURE, ALIGNING}
+)
 """All files but those of the tokenizers, whose names stand in config.json."""
 RESUME, LOCK, CHECKSUMS = "resume", "lock", "checksums.json"
 INITIAL, ALIGNMENT = "initial.safetensors", "alignment.safetensors"

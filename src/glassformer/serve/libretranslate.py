@@ -9,8 +9,9 @@ from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse
 from pydantic import ValidationError
 
+from glassformer.run.languages import name_of
 from glassformer.serve.guard.visits import Visit
-from glassformer.serve.languages import ServedRun, name_of
+from glassformer.serve.languages import ServedRun
 from glassformer.serve.schemas import (
     Closed,
     DetectedLanguage,

@@ -7,8 +7,9 @@ from fastapi import APIRouter, Request, Response
 from fastapi.responses import StreamingResponse
 from msgspec.json import encode
 
+from glassformer.run.languages import name_of
 from glassformer.serve.guard.visits import Visit
-from glassformer.serve.languages import ServedRun, name_of
+from glassformer.serve.languages import ServedRun
 from glassformer.serve.schemas import (
     AlternativesAnswer,
     AlternativesRequest,

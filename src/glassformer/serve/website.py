@@ -1,4 +1,4 @@
-"""The page at `/`: its files, which are those of serve/web and what page/web shares with them, and how they are sent.
+"""The page at `/`: its files, which are those of serve/web and what `page` shares with them, and how they are sent.
 
 A script's address is its place in the package, so that scripts import each other as they lie there. Before it stands
 the version of all files together: a browser may keep what it has of a version for ever.
@@ -14,7 +14,7 @@ from pathlib import Path
 from fastapi import FastAPI, HTTPException, Request, Response
 
 PACKAGE = Path(__file__).parents[1]
-FOLDERS = ("serve/web", "page/web")
+FOLDERS = ("serve/web", "page/translator", "page/web")
 TYPES = {".js": "text/javascript; charset=utf-8", ".css": "text/css; charset=utf-8"}
 FOR_EVER, ASK = "private, max-age=31536000, immutable", "no-cache"
 

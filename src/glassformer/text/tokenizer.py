@@ -20,6 +20,7 @@ from glassformer.errors import ArgumentError, ConfigError, DataError, shown
 from glassformer.pairs.lines import LONGEST_LINE
 from glassformer.text.decomposition import decomposition_rules
 from glassformer.text.kinds import KINDS, SUBWORD_ENDINGS
+from glassformer.text.model_file import with_round_scores
 
 EOS, UNK = 0, 1
 UNKNOWN = "⁇"
@@ -89,7 +90,7 @@ class SubwordTokenizer(Tokenizer):
     suffix = ".spm"
 
     def __init__(self, proto: bytes) -> None:
-        self._proto = proto
+        self.proto = proto
         self._processor = read_sentencepiece(proto)
         if self._processor.eos_id() < 0:
             raise DataError("a sentencepiece model must have the piece </s>: train it without --eos_id=-1")
@@ -149,7 +150,8 @@ class SubwordTokenizer(Tokenizer):
                 )
         except RuntimeError as error:
             raise _training_error(kind, size, str(error)) from None
-        tokenizer = cls(model.getvalue())
+        proto = model.getvalue()
+        tokenizer = cls(with_round_scores(proto) if kind == "unigram" else proto)
         if vocab_size is not None and tokenizer.vocab_size < vocab_size:
             raise ConfigError(
                 f"vocab_size {vocab_size} is larger than this text allows for a {kind} tokenizer: "
@@ -207,7 +209,7 @@ class SubwordTokenizer(Tokenizer):
 
     def save(self, stem: Path) -> Path:
         path = stem.with_suffix(self.suffix)
-        path.write_bytes(self._proto)
+        path.write_bytes(self.proto)
         return path
 
 

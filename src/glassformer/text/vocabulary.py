@@ -21,7 +21,7 @@ class VocabularyTokenizer(Tokenizer):
     suffix = ".spm"
 
     def __init__(self, proto: bytes, vocabulary: Mapping[str, int]) -> None:
-        self._proto = proto
+        self.proto = proto
         self._processor = read_sentencepiece(proto)
         self._ids = dict(vocabulary)
         self.vocab_size = len(self._ids)
@@ -82,7 +82,7 @@ class VocabularyTokenizer(Tokenizer):
 
     def save(self, stem: Path) -> Path:
         path = stem.with_suffix(self.suffix)
-        path.write_bytes(self._proto)
+        path.write_bytes(self.proto)
         write_json(stem.with_suffix(VOCABULARY), self._ids)
         return path
 

@@ -163,7 +163,7 @@ class TrainConfig:
     dropout makes differ, are pulled together. 0: seen once."""
     guide: Weight = 0.0
     """Weight of guided attention (Chen et al. 2016): the decoder's first source head is pulled to the source of the
-    token just written, by an alignment that is learned from the pairs beforehand (as in fast_align: Dyer et al. 2013).
+    token just written, by an alignment that is learned from the pairs beforehand (see `glassformer align`).
     0: it is left free."""
     weight_decay: Weight | None = None
     """Each update takes this share, times the learning rate, off the weights of matrices and embeddings (Loshchilov &

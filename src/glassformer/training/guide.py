@@ -7,10 +7,10 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from glassformer.alignment.model import AlignmentModel
 from glassformer.attention.functional import compute_attention
 from glassformer.attention.kernels.blocks import Problem
 from glassformer.attention.want import Want
-from glassformer.data.alignment import Aligner
 from glassformer.data.corpus import Corpus
 from glassformer.errors import ConfigError
 from glassformer.text.batching import Batch
@@ -27,11 +27,11 @@ class Guide:
     loss = -weight * sum over t and s of a(t - 1, s) log w(t, s)
 
     w(t, s) is the head's weight of source token s as the decoder, having read target token t - 1, predicts token t; a
-    is the alignment of the target tokens (see `Aligner`). What has been read can be aligned better than what is yet to
-    be predicted (Chen et al. 2020, "Accurate word alignment induction from neural machine translation").
+    is the alignment of the target tokens (see `AlignmentModel`). What has been read can be aligned better than what is
+    yet to be predicted (Chen et al. 2020, "Accurate word alignment induction from neural machine translation").
     """
 
-    def __init__(self, aligner: Aligner, weight: float) -> None:
+    def __init__(self, aligner: AlignmentModel, weight: float) -> None:
         self._aligner, self._weight = aligner, weight
 
     @staticmethod
@@ -40,12 +40,12 @@ class Guide:
         if not model.heads_of(GUIDED):
             raise ConfigError(f"guide needs a head in {GUIDED}, of which the model has none left: leave guide out")
         say("learning which source token each target token stands for")
-        Aligner.train(pairs, model.source_vocab_size, model.target_vocab_size).save(path)
+        AlignmentModel.of_corpus(pairs, model.source_vocab_size, model.target_vocab_size).save(path)
 
     @classmethod
     def from_file(cls, path: Path, weight: float, device: torch.device) -> "Guide":
         """Return a guide by the alignment that `prepare` wrote; RunError if it is something else."""
-        return cls(Aligner.load(path).to(device), weight)
+        return cls(AlignmentModel.load(path).to(device), weight)
 
     @contextmanager
     def guiding(self, model: Transformer, batch: Batch) -> Iterator[list[Tensor]]:

@@ -327,7 +327,7 @@ def test_the_command_says_how_like_the_model_the_graphs_are(run, run_command, en
     ("flags", "message"),
     [
         ("--to huggingface --attention cross", "--attention is for --to onnx: leave it out with --to huggingface"),
-        ("--to ctranslate2 --validate x", "--validate is for --to onnx: leave it out with --to ctranslate2"),
+        ("--to ctranslate2 --validate x", "--validate is for --to onnx or web: leave it out with --to ctranslate2"),
         ("--to onnx --validate missing.txt", "missing.txt: no such file"),
         ("--to onnx --quantization int4", "--quantization must be int8 or fp16, got 'int4'"),
     ],

@@ -6,6 +6,7 @@ from typing import Any
 import torch
 
 from glassformer.files import new_folder, write_json
+from glassformer.interop.fast_tokenizer import write_fast_tokenizers
 from glassformer.interop.huggingface import CONFIG, marian_config, marian_vocabularies, write_marian_files
 from glassformer.interop.onnx.generate import OnnxTranslator
 from glassformer.interop.onnx.names import DECODER, ENCODER, GRAPHS, graph_file
@@ -44,6 +45,7 @@ def export_onnx(
         for name, build in ((ENCODER, encoder_graph), (DECODER, decoder_graph)):
             graph_file(made, name, quantization).write_bytes(build(run.model, PRECISIONS[quantization], attention))
         write_marian_files(run, vocabularies, made)
+        write_fast_tokenizers(made, run.source_tokenizer, run.target_tokenizer)
         write_json(made / CONFIG, _config(run.model.config))
         graphs = OnnxTranslator.load(made, quantization, torch.get_num_threads())
         return compare(run, graphs, lines, exact=quantization is None)

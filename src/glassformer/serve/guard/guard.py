@@ -13,7 +13,7 @@ from glassformer.serve.guard.credentials import challenge, given_key, may_have_k
 from glassformer.serve.guard.hosts import Hosts
 from glassformer.serve.guard.limits import check_encoding, read_body, read_headers
 from glassformer.serve.guard.paths import ALWAYS, JOBS, LIBRE, LIVE, PAGES, SIGN_IN, SIGN_OUT
-from glassformer.serve.guard.sending import Left, Sending
+from glassformer.serve.guard.sending import Sending
 from glassformer.serve.guard.sign_in import SignIn
 from glassformer.serve.guard.visits import LEFT, Visit, known_method, log_error, log_visit
 from glassformer.serve.keys import KeyFile
@@ -80,7 +80,7 @@ class Guard:
         except Failure as failure:
             await send.failure(failure, challenge(headers) if failure.code == "unauthorized" else {})
             return
-        except Left:
+        except ConnectionAbortedError:
             return
         await self._unless_left(scope, body, receive, send)
 
@@ -110,7 +110,11 @@ class Guard:
         finally:
             answering.cancel()
             watching.cancel()
-        if not answering.cancelled() and (error := answering.exception()) and not isinstance(error, Left):
+        if (
+            not answering.cancelled()
+            and (error := answering.exception())
+            and not isinstance(error, ConnectionAbortedError)
+        ):
             log_error(error)
 
     async def _body(self, scope: Scope, headers: dict[str, str], receive: Receive, visit: Visit) -> bytes:

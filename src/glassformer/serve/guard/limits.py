@@ -4,7 +4,6 @@ import asyncio
 
 from glassformer.serve.config import ServeConfig
 from glassformer.serve.guard.asgi import Receive, Scope
-from glassformer.serve.guard.sending import Left
 from glassformer.serve.guard.visits import Visit
 from glassformer.serve.workers.messages import Failure
 
@@ -37,7 +36,7 @@ def check_encoding(headers: dict[str, str]) -> None:
 async def read_body(headers: dict[str, str], receive: Receive, visit: Visit, *, most: int, seconds: float) -> bytes:
     """Return the body, which is counted as it arrives; Failure for one that is too large or too slow.
 
-    Raises Left where the client leaves before it is whole.
+    Raises ConnectionAbortedError where the client leaves before it is whole.
     """
     told = headers.get("content-length", "0")
     if len(told) > 15 or (told.isdecimal() and int(told) > most):
@@ -48,7 +47,7 @@ async def read_body(headers: dict[str, str], receive: Receive, visit: Visit, *, 
             while True:
                 message = await receive()
                 if message["type"] == "http.disconnect":
-                    raise Left
+                    raise ConnectionAbortedError
                 parts.append(message.get("body", b""))
                 visit.received += len(parts[-1])
                 if visit.received > most:

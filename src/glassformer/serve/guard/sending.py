@@ -31,10 +31,6 @@ STATUS = {
 """The status of each code of `schemas.Failure`."""
 
 
-class Left(Exception):
-    """The client has left."""
-
-
 class Sending:
     """Sends an answer: with the header fields of safety, and to a client that reads."""
 
@@ -46,7 +42,7 @@ class Sending:
         self.finished = False
 
     async def __call__(self, message: Message) -> None:
-        """Send a part of an answer; Left where the client doesn't take it."""
+        """Send a part of an answer; ConnectionAbortedError where the client doesn't take it."""
         if message["type"] == "http.response.start":
             self._visit.status = message["status"]
             own = {name.decode("latin-1").lower() for name, _ in message.get("headers", ())}
@@ -60,7 +56,7 @@ class Sending:
             async with asyncio.timeout(self._seconds):
                 await self._send(message)
         except TimeoutError:
-            raise Left from None
+            raise ConnectionAbortedError from None
 
     async def failure(self, failure: Failure, headers: dict[str, str]) -> None:
         """Send what a request failed with before it reached a route, and close the connection."""

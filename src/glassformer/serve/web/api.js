@@ -1,15 +1,9 @@
 // Asks the server, and tells its errors apart by their codes. Who has signed in is known by a cookie that no script reads.
+import { ApiError } from "../../page/translator/errors.js";
+import { fromBase64, unpack } from "../../page/web/data.js";
 import { readEvents } from "./events.js";
 
 const LONGEST = 256; // tokens of a translation
-
-// An answer that is no answer. `code` is the server's, or "offline"; `after` the seconds to wait before another try.
-export class ApiError extends Error {
-  constructor(code, message = code, { status = 0, after = null } = {}) {
-    super(message);
-    Object.assign(this, { code, status, after });
-  }
-}
 
 export class Api {
   constructor(base) {
@@ -57,6 +51,16 @@ export class Api {
     } catch (error) {
       throw lost(error, signal);
     }
+  }
+
+  // The attention of exactly this translation, by making all of its pieces the prefix.
+  async attention({ q, run, pieces }) {
+    const written = pieces.map(({ piece }) => piece).filter((piece, n) => piece !== "</s>" || n < pieces.length - 1);
+    const answer = await this.translate({
+      ...{ q, run, beam: 1, prefixes: [written], max_length: pieces.length },
+      ...{ scores: true, attention: { stacks: ["source"] } },
+    });
+    return unpack(fromBase64(answer.lines[0].attention));
   }
 
   async json(path, wanted) {

@@ -7,9 +7,7 @@ from itertools import takewhile
 from typing import Any
 
 from glassformer.text.tokenizer import Tokenizer
-
-UNSPACED = ("CJK", "HIRAGANA", "KATAKANA", "THAI", "LAO", "KHMER", "MYANMAR", "TIBETAN")
-"""First words of the Unicode names of letters that are written without spaces between words."""
+from glassformer.text.words import is_unspaced
 
 
 def words_of(ids: Sequence[int], log_probs: Sequence[float], tokenizer: Tokenizer) -> list[dict[str, Any]]:
@@ -42,17 +40,13 @@ def _common(first: str, second: str) -> int:
 def _begins_word(text: str, start: int) -> bool:
     """Return whether a word begins with the character at `start`, where a token begins."""
     after, before = text[start], text[start - 1]
-    if after.isspace() or before.isspace() or _is_unspaced(after) or _is_unspaced(before):
+    if after.isspace() or before.isspace() or is_unspaced(after) or is_unspaced(before):
         return True
     return not _is_punctuation(before) and all(map(_is_punctuation, text[start:].split(maxsplit=1)[0]))
 
 
 def _is_punctuation(character: str) -> bool:
     return unicodedata.category(character).startswith("P")
-
-
-def _is_unspaced(character: str) -> bool:
-    return unicodedata.name(character, "").startswith(UNSPACED)
 
 
 def _described(word: dict[str, Any], text: str, log_probs: Sequence[float]) -> dict[str, Any]:

@@ -1,5 +1,5 @@
 // The translation: its words can be chosen, those that are unsure are underlined, what is being written is faint.
-import { colour, ink, isEnter, make, percent, reveal, shade } from "../../page/web/drawing.js";
+import { colour, ink, isEnter, make, percent, reveal, shade } from "../web/drawing.js";
 import { roving, stopAt } from "./keys.js";
 
 const UNSURE = [0.5, 0.25]; // probabilities below which a word is underlined, and underlined twice

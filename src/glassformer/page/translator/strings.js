@@ -1,6 +1,6 @@
 // What the page says, in each language of the interface.
-import { percent } from "../../page/web/drawing.js";
-import { ENGLISH as PAGE } from "../../page/web/words.js";
+import { percent } from "../web/drawing.js";
+import { ENGLISH as PAGE } from "../web/words.js";
 
 const whole = (number) => new Intl.NumberFormat("en").format(number);
 

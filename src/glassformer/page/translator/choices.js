@@ -1,5 +1,5 @@
 // Lists to choose from: other words in the place of one, and other translations of a line.
-import { make, percent } from "../../page/web/drawing.js";
+import { make, percent } from "../web/drawing.js";
 import { roving, stopAt } from "./keys.js";
 import { resultOf } from "./writer.js";
 

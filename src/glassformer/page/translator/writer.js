@@ -1,5 +1,5 @@
 // Translates a text line after line, and keeps what it has: only lines that are new are asked for.
-import { ApiError } from "./api.js";
+import { ApiError } from "./errors.js";
 import { places, split } from "./lines.js";
 
 const KEPT = 500; // translations of lines

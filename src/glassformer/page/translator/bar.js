@@ -1,5 +1,5 @@
 // Chooses the languages, or where a run doesn't say its own, the run.
-import { make } from "../../page/web/drawing.js";
+import { make } from "../web/drawing.js";
 import { areNamed, between, from, named, reverse, sources, targets } from "./languages.js";
 
 export class Bar {

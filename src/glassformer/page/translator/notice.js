@@ -1,6 +1,6 @@
 // What keeps the page from translating, said in place: how long to wait, a button to try again, or a field for the key.
-import { make } from "../../page/web/drawing.js";
-import { ApiError } from "./api.js";
+import { make } from "../web/drawing.js";
+import { ApiError } from "./errors.js";
 
 const AGAIN = { offline: 5, busy: 5, starting: 5, worker_lost: 2, stopping: 10, too_many: 30 }; // seconds to wait where the server says none
 

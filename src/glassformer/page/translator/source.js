@@ -1,5 +1,5 @@
 // The text that is typed. Under it lies the same text as words, which take colours.
-import { colour, ink, make, percent, reveal, shade } from "../../page/web/drawing.js";
+import { colour, ink, make, percent, reveal, shade } from "../web/drawing.js";
 
 export class Source {
   constructor(app) {

@@ -1,9 +1,8 @@
 // Where the model looked as it chose a word: the heads as small maps, the chosen one large, and colours for the texts.
-import { Chosen } from "../../page/web/chosen.js";
-import { fromBase64, unpack } from "../../page/web/data.js";
-import { make } from "../../page/web/drawing.js";
-import { HeadMap } from "../../page/web/map.js";
-import { Overview } from "../../page/web/overview.js";
+import { Chosen } from "../web/chosen.js";
+import { make } from "../web/drawing.js";
+import { HeadMap } from "../web/map.js";
+import { Overview } from "../web/overview.js";
 import { wordsOf } from "./align.js";
 
 export class Glass extends Chosen {
@@ -31,7 +30,7 @@ export class Glass extends Chosen {
   // Show the attention of a translation, with a range of its pieces chosen.
   async show(result, first, last) {
     const mine = (this.newest = Symbol("request"));
-    result.attention ??= this.fetch(result);
+    result.attention ??= this.app.api.attention(result);
     try {
       const data = await result.attention;
       if (mine !== this.newest) return;
@@ -41,16 +40,6 @@ export class Glass extends Chosen {
       result.attention = undefined; // to be asked for again
       throw error;
     }
-  }
-
-  // Ask for the attention of exactly this translation, by making all of its pieces the prefix.
-  async fetch({ q, run, pieces }) {
-    const written = pieces.map(({ piece }) => piece).filter((piece, n) => piece !== "</s>" || n < pieces.length - 1);
-    const answer = await this.app.api.translate({
-      ...{ q, run, beam: 1, prefixes: [written], max_length: pieces.length },
-      ...{ scores: true, attention: { stacks: ["source"] } },
-    });
-    return unpack(fromBase64(answer.lines[0].attention));
   }
 
   take(result, data) {

@@ -1,0 +1,132 @@
+"""Words aligned without any model of translation: the Aligner learns from pairs of lines alone."""
+
+from collections.abc import Iterable, Sequence
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from glassformer.alignment.links import Link, Symmetrization, check_symmetrization, symmetrize
+from glassformer.alignment.model import AlignmentModel
+from glassformer.errors import ArgumentError, DataError
+from glassformer.text.words import split_words
+
+Line = str | Sequence[str]
+"""A line, or its words."""
+
+STEM = 4
+"""Words with the same first letters, so many, are kin: they may be forms of one word."""
+LIKELY = 0.2
+"""Least probability of a link."""
+CELLS = 1 << 25
+"""Most source words times target words, summed over the pairs that are learned from: they need about 2 GB."""
+
+
+class Aligner:
+    """Tells which word of a line each word of its translation stands for, learned from pairs of lines alone.
+
+    It needs no model and no GPU; a few thousand pairs take some seconds. See `AlignmentModel` for the mathematics.
+
+    >>> sources = ["das Haus", "das Buch", "ein Buch", "ein Haus"]
+    >>> targets = ["the house", "the book", "a book", "a house"]
+    >>> aligner = Aligner.train(sources, targets)
+    >>> [link[:2] for link in aligner.align(["das Buch"], ["the book"])[0]]
+    [(0, 0), (1, 1)]
+    """
+
+    def __init__(self, model: AlignmentModel, source_words: dict[str, int], target_words: dict[str, int]) -> None:
+        """Join a model and the ids of its words."""
+        self._model, self._source_words, self._target_words = model, source_words, target_words
+
+    @classmethod
+    def train(cls, sources: Sequence[Line], targets: Sequence[Line]) -> "Aligner":
+        """Learn from pairs of lines, or of lists of words; letters may be capital or small.
+
+        What is to be aligned should be among the pairs. Of more than CELLS allows a part is used, evenly spread. Pairs
+        with an empty side are passed over. The same pairs give the same result. Raises DataError where no pair has
+        words on both sides.
+        """
+        pairs = _pairs_of_words(sources, targets)
+        kept = [pair for pair in pairs if all(pair)]
+        step = max(1.0, sum(len(x) * len(y) for x, y in kept) / CELLS)
+        kept = [kept[int(n * step)] for n in range(int(len(kept) / step))]
+        if not kept:
+            raise DataError("there is nothing to learn an alignment from: no pair has words on both sides")
+        x, y = (_vocabulary(pair[side] for pair in kept) for side in (0, 1))
+        model = AlignmentModel.train(
+            [_ids(source, x) for source, _ in kept],
+            [_ids(target, y) for _, target in kept],
+            len(x) + 1,
+            len(y) + 1,
+            source_kin=_kin(x),
+            target_kin=_kin(y),
+        )
+        return cls(model, x, y)
+
+    def align(
+        self,
+        sources: Sequence[Line],
+        targets: Sequence[Line],
+        symmetrization: Symmetrization = "grow-diag-final-and",
+    ) -> list[list[Link]]:
+        """Return the links of each pair, in the order of the source. A pair with an empty side has none.
+
+        A word is linked to each word of the other side that it stands for with probability LIKELY or more; the two
+        directions are joined as `symmetrize` says.
+        """
+        check_symmetrization(symmetrization)
+        aligned = list[list[Link]]()
+        for forward, backward in self.probabilities(sources, targets):
+            aligned.append(symmetrize(_links(forward), _links(backward), symmetrization))
+        return aligned
+
+    def probabilities(
+        self, sources: Sequence[Line], targets: Sequence[Line]
+    ) -> list[tuple[Float[Tensor, "_ _"], Float[Tensor, "_ _"]]]:
+        """Return two matrices for each pair: p(source word | target word), and p(target word | source word).
+
+        Both are (target_words, source_words). The first sums to at most 1 over the source's words, the second over the
+        target's; what is missing is the probability that the word stands for none.
+        """
+        pairs = [
+            (_ids(x, self._source_words), _ids(y, self._target_words)) for x, y in _pairs_of_words(sources, targets)
+        ]
+        return self._model.posteriors(pairs)
+
+
+def _links(probabilities: Float[Tensor, "target_words source_words"]) -> list[Link]:
+    """Return the links that are likely enough."""
+    found = (probabilities >= LIKELY).nonzero().tolist()
+    return [Link(s, t, round(min(1.0, float(probabilities[t, s])), 6)) for t, s in found]
+
+
+def _pairs_of_words(sources: Sequence[Line], targets: Sequence[Line]) -> list[tuple[list[str], list[str]]]:
+    """Return the words of each pair in small letters; ArgumentError unless there are as many targets as sources."""
+    for name, lines in (("sources", sources), ("targets", targets)):
+        if isinstance(lines, str):
+            raise ArgumentError(f"{name} must be a sequence of lines, got one str: pass [line]")
+    if len(sources) != len(targets):
+        raise ArgumentError(f"sources and targets must be pairs, got {len(sources)} sources, {len(targets)} targets")
+    x, y = ([_words(line) for line in lines] for lines in (sources, targets))
+    return list(zip(x, y, strict=True))
+
+
+def _words(line: Line) -> list[str]:
+    words = [word.text for word in split_words(line)] if isinstance(line, str) else line
+    return [word.lower() for word in words]
+
+
+def _vocabulary(lines: Iterable[list[str]]) -> dict[str, int]:
+    """Return the id of each word, from 0 on; that after the last is for unknown ones."""
+    return {word: n for n, word in enumerate(sorted({word for words in lines for word in words}))}
+
+
+def _ids(words: Sequence[str], vocabulary: dict[str, int]) -> Tensor:
+    return torch.tensor([vocabulary.get(word, len(vocabulary)) for word in words], dtype=torch.long)
+
+
+def _kin(vocabulary: dict[str, int]) -> Tensor:
+    """Return the number of each word's family, those that begin with the same letters."""
+    families = dict[str, int]()
+    numbers = [families.setdefault(word[:STEM], len(families)) for word in vocabulary]
+    return torch.tensor([*numbers, len(families)])

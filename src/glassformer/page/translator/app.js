@@ -1,0 +1,341 @@
+// A page that translates: holds what is typed, chosen and known, and the parts that show it.
+//
+// Where translations come from is its `api`: serve/web/api.js asks a server, browser/web/local.js a worker of the browser.
+import { PALETTES, make } from "../web/drawing.js";
+import { Bar } from "./bar.js";
+import { Choices } from "./choices.js";
+import { ApiError } from "./errors.js";
+import { Glass } from "./glass.js";
+import { Notice } from "./notice.js";
+import { recall, remember } from "./settings.js";
+import { Source } from "./source.js";
+import { Target } from "./target.js";
+import { Writer, resultOf } from "./writer.js";
+
+const SETTLED = 600; // milliseconds before a finished translation is read out
+
+export class App {
+  // `languages` are what the page says in each language of the interface, by code. `pause`: milliseconds without typing
+  // before a translation begins.
+  constructor(root, api, languages, pause) {
+    Object.assign(this, { root, api, languages, pause });
+    this.writer = new Writer(this.api, () => this.draw());
+    this.runs = [];
+    this.chosen = null; // { key, line, word } of the translation's word that is looked at; word -1: none
+    this.words = languages[recall("language") ?? (navigator.language.startsWith("zh") ? "zh" : "en")] ?? languages.en;
+    this.followTheme();
+    this.build("");
+    root.addEventListener("keydown", (event) => event.key === "Escape" && this.chosen && this.close());
+    window.addEventListener("online", () => (this.trouble ?? this.writer.error)?.code === "offline" && this.retry());
+    this.load();
+  }
+
+  // -- theme and language --
+
+  get theme() {
+    return this.root.dataset.theme;
+  }
+
+  get palette() {
+    return PALETTES[this.theme];
+  }
+
+  // The system's theme, until the button is used.
+  followTheme() {
+    const dark = window.matchMedia("(prefers-color-scheme: dark)");
+    const follow = () => this.setTheme(recall("theme") ?? (dark.matches ? "dark" : "light"));
+    dark.addEventListener("change", follow);
+    follow();
+  }
+
+  setTheme(theme) {
+    this.root.dataset.theme = document.documentElement.dataset.theme = theme === "dark" ? "dark" : "light";
+    if (!this.themeButton) return;
+    this.themeButton.textContent = this.theme === "dark" ? this.words.toLight : this.words.toDark;
+    this.glass.redraw();
+  }
+
+  toggleTheme() {
+    const theme = this.theme === "dark" ? "light" : "dark";
+    remember("theme", theme);
+    this.setTheme(theme);
+  }
+
+  get otherWords() {
+    return this.words.code === "en" ? this.languages.zh : this.languages.en;
+  }
+
+  toggleLanguage() {
+    this.words = this.otherWords;
+    remember("language", this.words.code);
+    const chosen = this.chosen;
+    this.build(this.source.text);
+    this.languageButton.focus();
+    if (chosen) this.choose(chosen.line, chosen.word);
+  }
+
+  // Make all parts, in the language of the interface.
+  build(text) {
+    const { words } = this;
+    this.notice?.destroy();
+    this.glass?.destroy();
+    document.documentElement.lang = words.code;
+    document.title = `glassformer · ${words.title}`;
+    const other = this.otherWords;
+    this.languageButton = make("button", { type: "button", lang: other.code, onclick: () => this.toggleLanguage() }, other.name);
+    this.themeButton = make("button", { type: "button", title: words.themeHint, onclick: () => this.toggleTheme() });
+    this.bar = new Bar(this);
+    this.source = new Source(this);
+    this.target = new Target(this);
+    this.notice = new Notice(this);
+    this.glass = new Glass(this);
+    this.choices = new Choices(this);
+    this.status = make("p", { class: "unseen", role: "status" });
+    this.facts = make("p", { class: "says" });
+    const close = make("button", { type: "button", class: "close", "aria-label": words.close, title: words.close, onclick: () => this.close() }, "×");
+    const figures = make("section", { class: "looked", "aria-label": words.looked }, this.glass.readout, make("div", { class: "heads" }, this.glass.root, this.glass.overview.element));
+    this.figures = figures;
+    this.panel = make("div", { class: "panel", hidden: true }, this.choices.element, figures, close);
+    this.chosen = null;
+    this.root.classList.remove("looking");
+    this.source.text = text;
+    this.root.replaceChildren(
+      make("header", {}, make("h1", {}, "glassformer"), make("div", { class: "tools" }, this.languageButton, this.themeButton)),
+      this.bar.element,
+      make("div", { class: "panes" }, this.source.element, this.target.element),
+      this.notice.element,
+      this.panel,
+      make("footer", {}, this.facts, ...this.links()),
+      this.status,
+    );
+    this.setTheme(this.theme);
+    this.bar.draw();
+    this.draw();
+  }
+
+  // What the foot of the page leads to.
+  links() {
+    return [];
+  }
+
+  // -- runs --
+
+  async load() {
+    await this.attempt(async () => {
+      const runs = (this.runs = await this.api.runs());
+      if (!runs.length) return (this.status.textContent = this.facts.textContent = this.words.noRuns);
+      this.use(runs[0]);
+      this.source.field.focus();
+    });
+  }
+
+  use(run) {
+    this.run = run;
+    this.source.field.lang = run.source;
+    this.bar.draw();
+    this.write();
+  }
+
+  // Translate back: what was the translation becomes the text.
+  swap(run) {
+    const { text } = this.writer;
+    if (text.trim()) this.source.text = text;
+    this.use(run);
+  }
+
+  // -- writing --
+
+  typed() {
+    clearTimeout(this.pausing);
+    this.pausing = setTimeout(() => this.write(), this.pause);
+  }
+
+  write() {
+    clearTimeout(this.pausing);
+    if (this.run) this.writer.write(this.source.text, this.run);
+  }
+
+  // Show what the writer has.
+  draw() {
+    this.target.draw();
+    this.notice.show(this.trouble ?? this.writer.error);
+    this.facts.textContent = this.run ? this.words.facts(this.run) : "";
+    this.follow();
+    clearTimeout(this.settling);
+    if (!this.writer.waiting().length) this.settling = setTimeout(() => this.tell(this.writer.text.trim()), SETTLED);
+  }
+
+  // Say it to those who don't see the page.
+  tell(words) {
+    if (this.status.textContent !== words) this.status.textContent = words;
+  }
+
+  // Do what asks the server; where that fails, show why.
+  async attempt(act) {
+    try {
+      await act();
+    } catch (error) {
+      if (!(error instanceof ApiError)) throw error;
+      this.trouble = error;
+      this.draw();
+    }
+  }
+
+  retry() {
+    const { trouble, chosen } = this;
+    this.trouble = null;
+    this.notice.show(null);
+    if (!this.runs.length) return this.load();
+    this.writer.retry();
+    if (trouble && chosen) this.choose(chosen.line, chosen.word);
+  }
+
+  async copy() {
+    const { words, writer, target } = this;
+    const done = await copied(writer.text);
+    this.tell(done ? words.copied : words.copyFailed);
+    target.buttons.copy.textContent = done ? words.copied : words.copyFailed;
+    setTimeout(() => (target.buttons.copy.textContent = words.copy), 2000);
+  }
+
+  // -- looking --
+
+  // The translation that is looked at.
+  get result() {
+    return this.writer.results.get(this.chosen.key);
+  }
+
+  // The line whose translation was taken from others: that which is looked at, else the last; -1: none.
+  get undoable() {
+    const { lines, results } = this.writer;
+    const isChanged = (line) => results.get(lines[line]?.key)?.previous !== undefined;
+    return isChanged(this.chosen?.line) ? this.chosen.line : lines.findLastIndex((_, line) => isChanged(line));
+  }
+
+  // Look at a word of the translation.
+  choose(line, word) {
+    const { key } = this.writer.lines[line];
+    const result = this.writer.results.get(key);
+    if (word < 0) return this.showOthers();
+    this.chosen = { key, line, word };
+    this.trouble = null;
+    this.open(true);
+    this.target.mark(line, word);
+    const { first, last } = result.words[word];
+    return this.attempt(() => Promise.all([this.glass.show(result, first, last), this.choices.showWords(result, first)]));
+  }
+
+  // Somebody pointed at a place of the text: while a translation is looked at, show which of its words look there.
+  pointed(place) {
+    if (!this.chosen || this.figures.hidden || !this.glass.data) return;
+    const at = place - this.source.startOf(this.chosen.line);
+    const word = this.glass.sourceWords.find(({ start, end }) => start <= at && at <= end);
+    if (word) this.glass.choose({ side: "to", token: word.first });
+  }
+
+  // Open the panel, with the maps of a word or without.
+  open(hasFigures) {
+    this.panel.hidden = false;
+    this.figures.hidden = !hasFigures;
+    this.root.classList.add("looking");
+  }
+
+  // The glass chose another word, of either text.
+  looked() {
+    const { side, token } = this.glass.state;
+    if (side !== "from" || this.glass.word === this.chosen.word) return;
+    this.chosen.word = this.glass.word;
+    this.attempt(() => this.choices.showWords(this.result, token));
+  }
+
+  lightSource(words, weights) {
+    const { line } = this.chosen;
+    this.source.light({ line, words: words.map(({ start, end }, n) => ({ start, end, weight: weights[n] })) });
+    this.target.mark(line, this.glass.word);
+  }
+
+  lightTarget(words, chosen, weights) {
+    const { line } = this.chosen;
+    this.source.light({ line, words: words.filter((_, n) => n === chosen).map(({ start, end }) => ({ start, end, chosen: true })) });
+    this.target.mark(line, -1, weights);
+  }
+
+  // What is looked at may have moved to another line, or be there no more.
+  follow() {
+    if (!this.chosen) return;
+    const { lines, results } = this.writer;
+    const { key, line } = this.chosen;
+    const now = lines[line]?.key === key ? line : lines.findIndex((one) => one.key === key);
+    if (now < 0 || !results.has(key)) return this.close(false);
+    this.chosen.line = now;
+    if (!this.figures.hidden && this.glass.result === results.get(key)) this.glass.paint();
+  }
+
+  close(focus = true) {
+    const { line, word } = this.chosen;
+    this.chosen = null;
+    this.panel.hidden = true;
+    this.root.classList.remove("looking");
+    this.choices.leave();
+    this.source.light(null);
+    this.target.mark(-1, -1);
+    if (focus) this.target.focus(line, Math.max(0, word));
+  }
+
+  // Offer other translations of the line that is looked at, else of that which the caret is in, else of the first.
+  showOthers() {
+    const { lines, results } = this.writer;
+    const has = (line) => results.has(lines[line]?.key);
+    const line = this.chosen?.line ?? (has(this.source.line) ? this.source.line : lines.findIndex((_, n) => has(n)));
+    const { key } = lines[line];
+    this.chosen = { key, line, word: -1 };
+    this.trouble = null;
+    this.open(false);
+    this.source.light(null);
+    this.target.mark(-1, -1);
+    return this.attempt(() => this.choices.showLines(results.get(key)));
+  }
+
+  // Take what was chosen among other words or other translations.
+  take({ result, prefix, isCurrent }) {
+    if (isCurrent) return null;
+    const { line, word, key } = this.chosen;
+    return this.attempt(async () => {
+      const made = result ?? (await this.goOn(prefix));
+      this.writer.replace(key, made);
+      if (word < 0) this.close();
+      else await this.choose(line, Math.min(word, made.words.length - 1));
+      if (word >= 0) this.target.focus(line, word);
+    });
+  }
+
+  // The translation that begins with these pieces.
+  async goOn(prefix) {
+    const { q, source_pieces } = this.result;
+    const { lines } = await this.api.translate({ q, run: this.run.run, beam: 1, prefixes: [prefix], scores: true, confidence: true });
+    return resultOf(q, this.run, { ...lines[0], source_pieces });
+  }
+
+  undo() {
+    const line = this.undoable;
+    if (this.chosen) this.close(false);
+    this.writer.undo(this.writer.lines[line].key);
+    this.target.focus(line, 0);
+  }
+}
+
+// Copy a text; also where the page isn't from a secure address, which the clipboard's interface wants.
+async function copied(text) {
+  if (navigator.clipboard)
+    return navigator.clipboard.writeText(text).then(
+      () => true,
+      () => false,
+    );
+  const field = make("textarea", { class: "unseen" });
+  field.value = text;
+  document.body.append(field);
+  field.select();
+  const done = document.execCommand("copy");
+  field.remove();
+  return done;
+}

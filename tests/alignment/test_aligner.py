@@ -1,0 +1,123 @@
+"""The Aligner on pairs whose alignment is known, and what it does with lines it can't align."""
+
+import random
+
+import pytest
+
+from glassformer import Aligner
+from glassformer.alignment import aligner as module
+from glassformer.alignment.links import Link, error_rate
+from glassformer.errors import ArgumentError, DataError
+
+WORDS = [f"{a}{b}" for a in "bdfgk" for b in "aeiou"]
+
+
+def shuffled(count: int, seed: int) -> tuple[list[str], list[str], list[list[Link]]]:
+    """Words and the same in capitals, a little out of order; every third word is written in two."""
+    draw, sources, targets, links = random.Random(seed), [], [], []
+    for _ in range(count):
+        words = draw.sample(WORDS, draw.randint(2, 9))
+        order = sorted(range(len(words)), key=lambda n: n + draw.uniform(0, 3))
+        target, of_pair = [], []
+        for place in order:
+            parts = [words[place].upper() * 2] + ([words[place].upper()] if WORDS.index(words[place]) % 3 == 0 else [])
+            of_pair += [Link(place, len(target) + n) for n in range(len(parts))]
+            target += parts
+        sources.append(" ".join(words))
+        targets.append(" ".join(target))
+        links.append(of_pair)
+    return sources, targets, links
+
+
+@pytest.fixture(scope="module")
+def known() -> tuple[list[str], list[str], list[list[Link]]]:
+    return shuffled(400, seed=3)
+
+
+@pytest.fixture(scope="module")
+def aligner(known) -> Aligner:
+    return Aligner.train(*known[:2])
+
+
+def test_it_finds_nearly_all_links_and_hardly_any_others(aligner, known):
+    sources, targets, links = known
+    assert error_rate(aligner.align(sources, targets), links).aer < 0.05
+
+
+def test_probabilities_sum_to_one_at_most(aligner, known):
+    sources, targets, _ = known
+    for (forward, backward), source, target in zip(
+        aligner.probabilities(sources[:20], targets[:20]), sources, targets, strict=False
+    ):
+        assert forward.shape == backward.shape == (len(target.split()), len(source.split()))
+        assert forward.min() >= 0 <= backward.min()
+        assert forward.sum(1).max() <= 1 + 1e-5
+        assert backward.sum(0).max() <= 1 + 1e-5
+
+
+def test_a_pair_is_aligned_alone_as_among_others(aligner, known):
+    sources, targets, _ = known
+    together = [[link[:2] for link in links] for links in aligner.align(sources[:30], targets[:30])]
+    alone = [[link[:2] for link in aligner.align([x], [y])[0]] for x, y in zip(sources[:30], targets[:30], strict=True)]
+    assert together == alone
+
+
+def test_the_same_pairs_give_the_same_links_whatever_their_capitals(aligner, known):
+    sources, targets, _ = known
+    again = Aligner.train([line.upper() for line in sources], [line.split() for line in targets])
+    assert again.align(sources[:50], targets[:50]) == aligner.align(sources[:50], targets[:50])
+
+
+@pytest.mark.parametrize(("stem", "right"), [(4, True), (99, False)])
+def test_forms_of_a_word_help_each_other(stem, right, monkeypatch):
+    """Forms that stand once each are aligned by what their kin stand for."""
+    monkeypatch.setattr(module, "STEM", stem)
+    draw, sources, targets = random.Random(7), [], []
+    for _ in range(150):
+        stems = draw.sample(WORDS, 3)
+        sources.append(" ".join(2 * word + "".join(draw.choices("lmnprstw", k=5)) for word in stems))
+        draw.shuffle(stems)
+        targets.append(" ".join(word.upper() for word in stems))
+    links = Aligner.train(sources, targets).align(sources, targets, "forward")
+    hits = [
+        source.split()[link.source].startswith(2 * target.split()[link.target].lower())
+        for source, target, of_pair in zip(sources, targets, links, strict=True)
+        for link in of_pair
+    ]
+    assert (sum(hits) > 0.95 * 450) == right
+
+
+def test_empty_lines_and_unknown_words_have_no_links(aligner):
+    assert aligner.align(["", "ba", "", "unseen"], ["BABA", "", "", "NEVER"]) == [[], [], [], []]
+
+
+def test_letters_of_unspaced_scripts_are_words():
+    sources, targets = ["猫 睡", "狗 睡", "猫 跑", "狗 跑"], ["cat sleeps", "dog sleeps", "cat runs", "dog runs"]
+    found = Aligner.train([line.replace(" ", "") for line in sources], targets).align(["狗跑"], ["dog runs"])
+    assert [link[:2] for link in found[0]] == [(0, 0), (1, 1)]
+
+
+def test_of_many_pairs_some_are_learned_from(monkeypatch):
+    monkeypatch.setattr(module, "CELLS", 2 * 2 * 10)
+    sources, targets = ["a b", "c d"] * 10, ["A B", "C D"] * 10  # every second one
+    ab, cd = Aligner.train(sources, targets).align(sources[:2], targets[:2], "union")
+    assert ab
+    assert not cd
+
+
+@pytest.mark.parametrize(
+    ("sources", "targets", "error", "message"),
+    [
+        ("a b", ["A B"], ArgumentError, r"sources must be a sequence of lines, got one str: pass \[line\]"),
+        (["a b"], [], ArgumentError, "sources and targets must be pairs, got 1 sources, 0 targets"),
+        (
+            ["a", ""],
+            ["", "B"],
+            DataError,
+            "there is nothing to learn an alignment from: no pair has words on both sides",
+        ),
+    ],
+)
+def test_what_cannot_be_learned_from_is_refused(sources, targets, error, message):
+    with pytest.raises(error, match=f"^{message}$"):
+        Aligner.train(sources, targets)

@@ -1,0 +1,124 @@
+"""`glassformer align`, and `translate --alignments`: what they write, and what they are told for bad input."""
+
+import json
+import shutil
+
+import pytest
+from msgspec import structs
+
+from glassformer import Aligner, Translator
+from glassformer.alignment.attention import AttentionAligner, align_translation
+from glassformer.alignment.heads import AligningHeads, read_aligning_heads, write_heads
+from glassformer.alignment.links import pharaoh, symmetrize
+
+HEADS = AligningHeads(layer=0, heads=(1,), shift=1, agreement=0.5, chance=0.25, pairs=100)
+
+
+def lines_of(text: str) -> list[str]:
+    return text.splitlines()
+
+
+@pytest.fixture
+def both(here) -> tuple[list[str], list[str]]:
+    return tuple(lines_of((here / name).read_text()) for name in ("source.txt", "target.txt"))
+
+
+def test_without_a_run_it_writes_what_the_pairs_teach(both, run_command, capsys):
+    assert run_command("align --source source.txt --target target.txt") == 0
+    found = lines_of(capsys.readouterr().out)
+    assert found == [pharaoh(links) for links in Aligner.train(*both).align(*both)]
+    assert run_command("align --source pairs.tsv --symmetrize union --probabilities --output new.txt") == 0
+    expected = Aligner.train(*both).align(*both, "union")
+    with open("new.txt") as file:
+        assert lines_of(file.read()) == [pharaoh(links, probabilities=True) for links in expected]
+
+
+def test_data_are_learned_from_too(both, run_command, capsys):
+    assert run_command("align --source seven.txt --target seven.txt --data pairs.tsv") == 0
+    sources, targets = both
+    seven = sources[:7]
+    aligner = Aligner.train([*seven, *sources], [*seven, *targets])
+    assert lines_of(capsys.readouterr().out) == [pharaoh(links) for links in aligner.align(seven, seven)]
+
+
+@pytest.fixture
+def run(here):
+    write_heads(here / "run", HEADS)
+    return here / "run"
+
+
+def test_a_run_aligns_by_the_heads_that_it_keeps(both, run, run_command, capsys):
+    aligner = AttentionAligner(Translator.load(run, "cpu"))
+    assert aligner.heads == HEADS
+    expected = aligner.align(*both)
+    assert run_command("align run --source pairs.tsv --device cpu") == 0
+    assert lines_of(capsys.readouterr().out) == [pharaoh(one.links) for one in expected]
+    assert run_command("align run --source pairs.tsv --device cpu --format jsonl --pieces") == 0
+    first = json.loads(lines_of(capsys.readouterr().out)[0])
+    assert first == {
+        "source": both[0][0].split(),
+        "target": both[1][0].split(),
+        "links": [list(link) for link in expected[0].links],  # symbols: each is a word and a token
+    }
+
+
+def test_two_runs_are_joined(both, run, run_command, capsys):
+    shutil.copytree(run, "other")
+    write_heads(run.parent / "other", structs.replace(HEADS, heads=(0,), shift=0))
+    assert run_command("align run --source pairs.tsv --reverse other --symmetrize intersection --device cpu") == 0
+    forward = AttentionAligner(Translator.load(run, "cpu")).align(*both)
+    backward = AttentionAligner(Translator.load("other", "cpu")).align(*both[::-1])
+    turned = [[link._replace(source=link.target, target=link.source) for link in one.links] for one in backward]
+    expected = [symmetrize(one.links, other, "intersection") for one, other in zip(forward, turned, strict=True)]
+    assert lines_of(capsys.readouterr().out) == [pharaoh(links) for links in expected]
+
+
+def test_heads_are_chosen_at_first_use_and_kept(taught, run_command, capsys):
+    folder, model = taught.folder, Translator.load(taught.folder, "cpu").engine.config
+    (folder / "aligning.json").unlink(missing_ok=True)
+    assert run_command(f"align {folder} --source {folder.parent / 'pairs.tsv'} --device cpu") == 0
+    out, err = capsys.readouterr()
+    assert len(lines_of(out)) == len(taught.sources)
+    heads = read_aligning_heads(folder, model)
+    assert f"{folder}: {heads}" in err
+    assert run_command(f"align {folder} --source {folder.parent / 'pairs.tsv'} --device cpu") == 0
+    assert capsys.readouterr() == (out, "")
+
+
+def test_translations_come_with_their_alignments(run, run_command, capsys):
+    flags = "--device cpu --beam 2 --n-best 2 --max-length 7"
+    assert run_command(f"translate run --input seven.txt --output out.txt --alignments links.txt {flags}") == 0
+    assert run_command(f"translate run --input seven.txt --output plain.txt {flags}") == 0
+    written, plain, links = ((run.parent / name).read_text() for name in ("out.txt", "plain.txt", "links.txt"))
+    assert written == plain
+    sources = lines_of((run.parent / "seven.txt").read_text())
+    translator = Translator.load(run, "cpu")
+    pairs = [line.split("\t") for line in lines_of(written)]
+    expected = [align_translation(translator, sources[int(number) - 1], text).links for number, text in pairs]
+    assert lines_of(links) == [pharaoh(one) for one in expected]
+
+
+BAD = {
+    "align": "align needs --source, and --target unless one file has both sides",
+    "align --source source.txt --target short.txt": "source.txt has 60, short.txt has 57",
+    "align --source missing.tsv": "missing.tsv: no such file",
+    "align --source pairs.tsv --pieces": "--reverse and --pieces are for a run folder",
+    "align --source pairs.tsv --symmetrize all": "--symmetrize: expected one of grow-diag-final-and, intersection",
+    "align run --source pairs.tsv --symmetrize union": "--symmetrize joins two directions: give --reverse",
+    "align run --source pairs.tsv --device cpu": "takes at least 100 pairs to learn an alignment from, got 60",
+    "align thesis --source pairs.tsv": "thesis is not a run folder",
+    "align --source untrainable.tsv": "no pair has words on both sides",
+    "translate run --input seven.txt --alignments new.txt SHORT": "run has no aligning heads chosen yet",
+    "translate run --input seven.txt --output new --alignments new.txt --resume SHORT": "exclude each other",
+}
+
+
+@pytest.mark.parametrize(("command", "message"), BAD.items(), ids=BAD)
+def test_bad_input_is_told_in_one_line(command, message, here, run_command, capfd, tree):
+    before = tree(here)
+    assert run_command(command) == 2
+    out, err = capfd.readouterr()
+    assert out == ""
+    said = [line for line in lines_of(err) if not line.startswith(("run: choosing", "learning an alignment from"))]
+    assert message in run_command.complaint("\n".join(said))
+    assert tree(here) == before
