@@ -69,7 +69,7 @@ def segments_that_fit(translator: Translator, line: str, config: SearchConfig) -
 def _joined(segments: Segments, translations: Sequence[Translation], config: SearchConfig) -> Translation:
     """Return the translations of a line's sentences as one."""
     gains = [gain for one in translations for gain in one.token_log_probs]
-    log_prob = sum(one.log_prob for one in translations)
+    log_prob = sum((one.log_prob for one in translations), start=0.0)
     return Translation(
         text=segments.joined([one.text for one in translations]),
         score=log_prob / config.normaliser(len(gains)) if gains else 0.0,
