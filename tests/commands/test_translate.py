@@ -92,7 +92,32 @@ def test_an_input_of_rows_is_said_and_one_without_lines_refused(here, capfd, run
         assert capfd.readouterr().err.startswith(f"{name} {said} translated as it stands")
     (here / "a.tmx").write_text('<?xml version="1.0"?>\n<tmx version="1.4"></tmx>\n')
     assert run_command("translate run --input a.tmx SHORT") == 2
-    assert "a.tmx is a document, which is written whole: name its translation with --output" in run_command.complaint(capfd.readouterr().err)
+    assert "a.tmx is a document, which is written whole" in run_command.complaint(capfd.readouterr().err)
+
+
+def test_a_document_is_translated_and_what_stayed_is_said(here, capfd, translator, run_command):
+    (here / "a.po").write_text('msgid "a b"\nmsgstr ""\n\nmsgid "c"\nmsgstr "d"\n')
+    assert run_command("translate run --input a.po --output b.po SHORT --precision float32") == 0
+    out, err = capfd.readouterr()
+    assert (out, without_cuts(err)) == ("", "a.po: 1 of its texts translated, 1 have a translation and keep it\n")
+    (expected,) = translator.translate(["a b"], SEARCH)
+    assert (here / "b.po").read_text() == f'msgid "a b"\nmsgstr "{expected}"\n\nmsgid "c"\nmsgstr "d"\n'
+    (here / "a.xlf").write_text('<xliff version="1.2"><trans-unit><source>a <x/></source></trans-unit></xliff>')
+    assert run_command("translate run --input a.xlf --output b.xlf --overwrite-targets SHORT") == 0
+    assert capfd.readouterr().err == "a.xlf: 0 of its texts translated, 1 with tags are left untranslated\n"
+    assert (here / "b.xlf").read_bytes() == (here / "a.xlf").read_bytes()
+
+
+def test_what_was_cut_is_said_with_what_to_do(here, stdin, capfd, run_command):
+    stdin(b"\na b c. D e f.\n")
+    assert run_command("translate run --device cpu --beam 1 --max-length 3 --min-length 3") == 0
+    said = "1 translation was cut at the limit of tokens, the first of line 2: try --segment paragraph or a higher"
+    assert f"{said} --max-length than 3\n" in capfd.readouterr().err
+    stdin(b"a b c. D e f.\n")
+    assert run_command("translate run --device cpu --beam 1 --max-length 3 --min-length 3 --segment paragraph") == 0
+    out, err = capfd.readouterr()
+    assert len(out.split()) > 3
+    assert "the first of line 1: try a higher --max-length than 3\n" in err
 
 
 @pytest.mark.parametrize("name", ["seven.txt", "seven.txt.gz"])

@@ -148,7 +148,7 @@ def _translate_document(translator: "Translator", flags: TranslateFlags) -> "Cut
     )
     kept = f", {done.kept:,} have a translation and keep it" if done.kept else ""
     tagged = f", {done.tagged:,} with tags are left untranslated" if done.tagged else ""
-    say(f"{flags.input}: {done.translated:,} texts translated{kept}{tagged}")
+    say(f"{flags.input}: {done.translated:,} of its texts translated{kept}{tagged}")
     return done.cuts
 
 

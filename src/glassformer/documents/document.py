@@ -36,7 +36,10 @@ Markup = Callable[[Sequence[str]], Sequence[str]]
 
 @dataclass(frozen=True)
 class DocumentResult:
-    """The number of units of a document, and what became of them."""
+    """The number of units of a document, and what became of them.
+
+    Example: docs/howto/documents.md.
+    """
 
     translated: int
     kept: int
