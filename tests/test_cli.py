@@ -91,10 +91,10 @@ BAD = {
     "translate run --input a.xlf --output new.xlf SHORT": "a.xlf: no such file",
     "translate run --input a.po --output new.po --scores SHORT": "--scores, --prefixes and --alignments are for lines",
     "translate run --input a.po --output new.po SHORT --n-best 2": "--n-best must be 1, got 2",
-    "translate run --overwrite-targets --input seven.txt SHORT": "--overwrite-targets and --languages are for documents",
+    "translate run --overwrite-targets --input seven.txt SHORT": "--overwrite-targets and --languages are for doc",
     "translate run --input seven.txt SHORT --segment paragraph --n-best 2": "must be 1, got 2",
     "translate run --input seven.txt --prefixes source.txt SHORT --segment paragraph": "prefixes are those of lines",
-    "translate run --input seven.txt SHORT --segment page": "--segment must be",
+    "translate run --input seven.txt SHORT --segment page": "--segment: expected one of line, paragraph, got",
     # scoring
     "evaluate": "give a run folder and --source .*or --hypotheses and --target",
     "evaluate run": "give a run folder and --source",

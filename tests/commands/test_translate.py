@@ -115,8 +115,7 @@ def test_what_was_cut_is_said_with_what_to_do(here, stdin, capfd, run_command):
     assert f"{said} --max-length than 3\n" in capfd.readouterr().err
     stdin(b"a b c. D e f.\n")
     assert run_command("translate run --device cpu --beam 1 --max-length 3 --min-length 3 --segment paragraph") == 0
-    out, err = capfd.readouterr()
-    assert len(out.split()) > 3
+    err = capfd.readouterr().err
     assert "the first of line 1: try a higher --max-length than 3\n" in err
 
 

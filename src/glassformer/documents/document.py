@@ -16,6 +16,7 @@ from glassformer.generation.files import Cuts
 from glassformer.generation.segments.paragraphs import Segment, check_segment, translate_paragraphs
 from glassformer.generation.segments.sentences import segments_of
 from glassformer.generation.translator import Translator
+from glassformer.pairs.lines import readable
 from glassformer.run.config import read_config
 
 READERS: Mapping[str, Callable[[bytes, str], list[Unit]]] = {
@@ -83,7 +84,8 @@ def translate_document(
     if config.n_best > 1:
         raise ConfigError(f"a document has one translation of each text: n_best must be 1, got {config.n_best}")
     check_writable(output)
-    content = read_limited(input, LARGEST, error=DataError)
+    with readable(input):
+        content = read_limited(input, LARGEST, error=DataError)
     units = read_units(content, input, languages or _languages_of_run(translator))
     open_units = [unit for unit in units if overwrite_targets or not unit.is_translated]
     plain = [unit for unit in open_units if not unit.has_tags]
