@@ -113,8 +113,8 @@ def test_what_was_cut_is_said_with_what_to_do(here, stdin, capfd, run_command):
     assert run_command("translate run --device cpu --beam 1 --max-length 3 --min-length 3") == 0
     said = "1 translation was cut at the limit of tokens, the first of line 2: try --segment paragraph or a higher"
     assert f"{said} --max-length than 3\n" in capfd.readouterr().err
-    stdin(b"a b c. D e f.\n")
-    assert run_command("translate run --device cpu --beam 1 --max-length 3 --min-length 3 --segment paragraph") == 0
+    limits = "--device cpu --beam 1 --max-length 3 --min-length 3"
+    assert run_command(f"translate run 'a b c. D e f.' {limits} --segment paragraph") == 0
     err = capfd.readouterr().err
     assert "the first of line 1: try a higher --max-length than 3\n" in err
 
