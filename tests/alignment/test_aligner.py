@@ -105,6 +105,30 @@ def test_of_many_pairs_some_are_learned_from(monkeypatch):
     assert not cd
 
 
+def test_a_long_pair_does_not_crowd_out_the_short_ones(monkeypatch):
+    monkeypatch.setattr(module, "CELLS", 2 * 2 * 10)
+    long = " ".join(WORDS)
+    sources, targets = [long, *["a b", "c d"] * 5], [long, *["A B", "C D"] * 5]
+    found = Aligner.train(sources, targets).align(sources, targets, "union")
+    assert not found[0]
+    assert all(found[1:])
+
+
+@pytest.mark.parametrize("longest", [7, 13])
+def test_no_more_cells_are_learned_from_than_there_may_be(monkeypatch, longest):
+    learned, train = [], module.AlignmentModel.train
+
+    def counted(source, target, *sizes, **kin):
+        learned.append(sum(len(x) * len(y) for x, y in zip(source, target, strict=True)))
+        return train(source, target, *sizes, **kin)
+
+    monkeypatch.setattr(module, "CELLS", 200)
+    monkeypatch.setattr(module.AlignmentModel, "train", counted)
+    lines = [" ".join(["a"] * (longest if n % 5 == 0 else 2)) for n in range(50)]
+    Aligner.train(lines, lines)
+    assert 100 < learned[0] <= 200
+
+
 @pytest.mark.parametrize(
     ("sources", "targets", "error", "message"),
     [
@@ -115,6 +139,12 @@ def test_of_many_pairs_some_are_learned_from(monkeypatch):
             ["", "B"],
             DataError,
             "there is nothing to learn an alignment from: no pair has words on both sides",
+        ),
+        (
+            ["a " * 6000],
+            ["A " * 6000],
+            DataError,
+            r"there is nothing .* may have 33,554,432 cells .*, and the shortest has 36,000,000: split the lines .*",
         ),
     ],
 )

@@ -41,7 +41,7 @@ def test_without_one_the_command_is_named(tmp_path, monkeypatch):
         find_runtime()
 
 
-@pytest.mark.parametrize("version", ["1.29.9", "0.99.0", "latest"])
+@pytest.mark.parametrize("version", ["1.29.9", "0.99.0", "latest", "1.30.0/../../elsewhere"])
 def test_an_older_one_is_refused(fake_runtime, tmp_path, version):
     package = fake_runtime(tmp_path / "runtime", version=version)
     with pytest.raises(ConfigError, match=rf"is onnxruntime-web {version}, and the page needs 1\.30 or later"):

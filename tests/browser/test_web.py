@@ -42,6 +42,13 @@ WRITE = """async (texts) => {
         while (!sent.some(({ q }) => q === text)) await new Promise((done) => setTimeout(done));
     }
 }"""
+STREAM_GIVEN_UP = """async (q) => {
+    try {
+        for await (const [name] of glassformer.api.stream({ q }, AbortSignal.abort())) if (name === "done") return name;
+    } catch (error) {
+        return error.code;
+    }
+}"""
 EVALUATE = """() => new Promise((done) => setTimeout(() => {
     const refused = [];
     for (const act of [() => eval("1"), () => new Function("return 1")()]) {
@@ -204,6 +211,10 @@ def test_a_newer_text_cancels_the_older_search(tab, translator):
     kinds = tab.evaluate("sent.map(({ kind }) => kind)")
     assert [kind for kind in kinds if kind != "translate"][:3] == ["stream", "leave", "stream"]
     assert tab.evaluate("glassformer.writer.results.size") < 5
+
+
+def test_a_search_given_up_while_the_model_loads_is_not_made(tab):
+    assert tab.evaluate(STREAM_GIVEN_UP, LINES[2]) == "left"
 
 
 def test_it_may_not_evaluate_text_or_leave_its_folder(tab):

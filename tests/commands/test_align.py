@@ -110,6 +110,7 @@ BAD = {
     "align --source untrainable.tsv": "no pair has words on both sides",
     "translate run --input seven.txt --alignments new.txt SHORT": "run has no aligning heads chosen yet",
     "translate run --input seven.txt --output new --alignments new.txt --resume SHORT": "exclude each other",
+    "translate run --input seven.txt --output new.txt --alignments ./new.txt SHORT": "must be two files, got new.txt",
 }
 
 

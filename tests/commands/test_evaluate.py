@@ -4,6 +4,7 @@ import json
 import shutil
 
 from glassformer.generation.config import SearchConfig
+from glassformer.run.scores import read_evaluations
 from glassformer.text.scores import score_all
 
 
@@ -37,6 +38,24 @@ def test_the_metric_of_a_run_comes_first(here, capfd, run_command):
     (here / "exact/config.json").write_text(json.dumps(values))
     assert run_command("evaluate exact --source valid.tsv SHORT") == 0
     assert capfd.readouterr().out.startswith("exact match ")
+
+
+def test_scores_are_kept_for_the_model_card(here, capfd, run_command):
+    shutil.copytree(here / "run", here / "kept")
+    assert run_command("evaluate kept --source valid.tsv SHORT --save") == 0
+    (kept,) = read_evaluations(here / "kept")
+    assert [f"{one.name} {one.value:.2f}" for one in kept.scores] == [
+        line.split("  ")[0].removesuffix(" %") for line in capfd.readouterr().out.splitlines()
+    ]
+    assert kept.source == "valid.tsv"
+
+
+def test_scores_that_cannot_be_kept_are_said_before_the_work(here, capfd, run_command):
+    shutil.copytree(here / "run", here / "damaged")
+    (here / "damaged/scores.json").write_text("{}")
+    assert run_command("evaluate damaged --source valid.tsv --output never.txt SHORT --save") == 2
+    assert "damaged/scores.json is damaged" in run_command.complaint(capfd.readouterr().err)
+    assert not (here / "never.txt").exists()
 
 
 def test_swapped_sides_are_said(here, capfd, translator, run_command):

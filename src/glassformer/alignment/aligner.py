@@ -1,5 +1,6 @@
 """Words aligned without any model of translation: the Aligner learns from pairs of lines alone."""
 
+import math
 from collections.abc import Iterable, Sequence
 
 import torch
@@ -43,15 +44,10 @@ class Aligner:
         """Learn from pairs of lines, or of lists of words; letters may be capital or small.
 
         What is to be aligned should be among the pairs. Of more than CELLS allows a part is used, evenly spread. Pairs
-        with an empty side are passed over. The same pairs give the same result. Raises DataError where no pair has
-        words on both sides.
+        with an empty side, or with more cells than that, are passed over. The same pairs give the same result. Raises
+        DataError where no pair is left.
         """
-        pairs = _pairs_of_words(sources, targets)
-        kept = [pair for pair in pairs if all(pair)]
-        step = max(1.0, sum(len(x) * len(y) for x, y in kept) / CELLS)
-        kept = [kept[int(n * step)] for n in range(int(len(kept) / step))]
-        if not kept:
-            raise DataError("there is nothing to learn an alignment from: no pair has words on both sides")
+        kept = _within_cells([pair for pair in _pairs_of_words(sources, targets) if all(pair)])
         x, y = (_vocabulary(pair[side] for pair in kept) for side in (0, 1))
         model = AlignmentModel.train(
             [_ids(source, x) for source, _ in kept],
@@ -92,6 +88,26 @@ class Aligner:
             (_ids(x, self._source_words), _ids(y, self._target_words)) for x, y in _pairs_of_words(sources, targets)
         ]
         return self._model.posteriors(pairs)
+
+
+def _within_cells(pairs: list[tuple[list[str], list[str]]]) -> list[tuple[list[str], list[str]]]:
+    """Return as many of these pairs, evenly spread, as have CELLS cells together; DataError where none has so few."""
+    if not pairs:
+        raise DataError("there is nothing to learn an alignment from: no pair has words on both sides")
+    cells = [len(x) * len(y) for x, y in pairs]
+    short = [n for n, count in enumerate(cells) if count <= CELLS]
+    if not short:
+        raise DataError(
+            f"there is nothing to learn an alignment from: a pair may have {CELLS:,} cells (source words times target "
+            f"words), and the shortest has {min(cells):,}: split the lines into sentences"
+        )
+    step = max(1.0, sum(cells[n] for n in short) / CELLS)
+    kept, room = list[tuple[list[str], list[str]]](), CELLS
+    for number in (short[int(n * step)] for n in range(math.ceil(len(short) / step))):
+        if cells[number] <= room:  # long pairs among the chosen ones may need more than their share
+            kept.append(pairs[number])
+            room -= cells[number]
+    return kept
 
 
 def _links(probabilities: Float[Tensor, "target_words source_words"]) -> list[Link]:

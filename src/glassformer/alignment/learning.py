@@ -53,7 +53,7 @@ def learn(
 
 @dataclass
 class _Expected:
-    """What a round expects of a batch."""
+    """Holds the expected counts of a batch in one round."""
 
     shares: Shares
     """The probability of each link."""

@@ -33,10 +33,10 @@ OPENED = "opened.js"
 
 @dataclass(frozen=True)
 class Exported:
-    """What was written."""
+    """Tells the sizes of a page that was written, and how well its graphs agree with the model."""
 
     likeness: Likeness
-    """How like the model its graphs are."""
+    """The agreement of its graphs with the model."""
     model_bytes: int
     runtime_bytes: int
     runtime: str

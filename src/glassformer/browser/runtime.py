@@ -49,7 +49,7 @@ class Runtime:
 
 
 class _Package(Struct):
-    """What package.json says of the package."""
+    """The fields of package.json that are read."""
 
     name: str
     version: str
@@ -81,7 +81,7 @@ def _read(folder: Path) -> Runtime:
             f"--ignore-scripts {PACKAGE}@{TESTED} makes node_modules/{PACKAGE}"
         )
     version = read_json(folder.parent / "package.json", _Package, error=ConfigError).version
-    numbers = re.match(r"(\d+)\.(\d+)", version)
+    numbers = re.fullmatch(r"([0-9]+)\.([0-9]+)\.[\w.+-]+", version)  # a folder of the page is named after it
     if numbers is None or (int(numbers[1]), int(numbers[2])) < LEAST:
         raise ConfigError(
             f"{folder.parent} is {PACKAGE} {version}, and the page needs {'.'.join(map(str, LEAST))} or later: npm "

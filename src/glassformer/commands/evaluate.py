@@ -75,7 +75,8 @@ def _scores_of_run(flags: EvaluateFlags) -> "list[Score]":
     from glassformer.generation.stream import LINES_AT_ONCE, counting, in_chunks
     from glassformer.generation.translator import Translator
     from glassformer.pairs.files import PairFiles
-    from glassformer.run.scores import save_evaluation
+    from glassformer.run.names import EVALUATIONS
+    from glassformer.run.scores import read_evaluations, save_evaluation
     from glassformer.text.scores import score_all, seem_swapped
     from glassformer.text.tokenizer import SymbolTokenizer
 
@@ -88,6 +89,9 @@ def _scores_of_run(flags: EvaluateFlags) -> "list[Score]":
     pairs = [pair for block in blocks for pair in zip(*block.pairs(), strict=True)]
     sources, references = [source for source, _ in pairs], [reference for _, reference in pairs]
     translator = Translator.load(flags.run, flags.device, flags.precision)
+    if flags.save:  # what is wrong there is said before a long translation, not in place of its scores
+        read_evaluations(flags.run)
+        check_writable(flags.run / EVALUATIONS)
     chunks = counting(in_chunks(sources, LINES_AT_ONCE), progress_words(translator), "lines", len(sources))
     hypotheses = [text for _, lines in chunks for text in translator.translate(lines, flags.search)]
     if flags.output is not None:

@@ -97,6 +97,8 @@ def translate(flags: TranslateFlags) -> int:
     if flags.alignments is not None and flags.resume:
         raise ConfigError("--alignments and --resume exclude each other: align the two files with `glassformer align`")
     check_segment(flags.segment, flags.search, has_prefixes=flags.prefixes is not None)
+    if flags.alignments and flags.output and flags.alignments.resolve() == flags.output.resolve():
+        raise ConfigError(f"--alignments and --output must be two files, got {flags.output} for both")
     for path in filter(None, (flags.output, flags.alignments)):
         check_writable(path)
     translator = Translator.load(flags.run, flags.device, flags.precision)

@@ -29,7 +29,7 @@ _VALIDATED = {"bleu": "BLEU", "chrf": "chrF", "exact": "exact match", "wer": "wo
 
 @dataclass(frozen=True, kw_only=True)
 class CardFacts:
-    """What the user adds to a model card."""
+    """Facts that the user adds to a model card."""
 
     name: str
     """The title."""
@@ -53,7 +53,7 @@ class CardFacts:
 
 @dataclass(frozen=True)
 class Layout:
-    """What a card says about the layout that a run was written in."""
+    """The layout that a run was written in, as a card describes it."""
 
     library: str | None
     """The library that loads it, as the hub names it."""

@@ -17,9 +17,9 @@ class SavedScore(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     name: str
     value: float
-    """In percent."""
+    """The score in percent."""
     signature: str
-    """How it was computed."""
+    """The signature that tells how the score was computed, sacreBLEU's or one in words."""
 
 
 class Evaluation(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -14,7 +14,7 @@ from glassformer.errors import DataError
 _MODEL_TYPES = {1: "unigram", 2: "bpe", 3: "word", 4: "char"}
 _UNK_SURFACE = " \u2047 "
 _FORMS = {5: "<f", 1: "<d"}
-"""How numbers of a fixed length are stored, by their wire type."""
+"""Formats of numbers of a fixed length, by their wire type."""
 _PIECE, _SCORE = 1 << 3 | 2, 2 << 3 | 5
 """Keys of a piece in a model, and of the score in a piece."""
 ROUND = 2.0**-10
@@ -44,7 +44,7 @@ class Piece:
 
 @dataclass(frozen=True)
 class ModelFile:
-    """What encoding and decoding with a sentencepiece model depend on."""
+    """The contents of a sentencepiece model that encoding and decoding depend on."""
 
     kind: str
     """unigram, bpe, word or char."""

@@ -104,6 +104,7 @@ export class LocalApi {
     this.asked.set(id, (news) => (waiting.length ? waiting.shift()(news) : come.push(news)));
     const leave = () => this.worker.postMessage({ id, kind: "leave" });
     signal?.addEventListener("abort", leave);
+    if (signal?.aborted) leave(); // while the model was loading
     this.worker.postMessage({ id, kind, ...wanted });
     try {
       for (;;) {

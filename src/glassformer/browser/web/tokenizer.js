@@ -60,7 +60,7 @@ const stepsOf = (steps) =>
 // A regular expression for a pattern, which names the beginning and the end of a text \A and \z.
 function pattern({ Regex: regex, String: string }) {
   const source = regex?.replace(/\\[\s\S]/g, (escape) => ({ "\\A": "^", "\\z": "$" })[escape] ?? escape);
-  return new RegExp(source ?? string.replace(/[\\^$.*+?()[\]{}|/-]/g, "\\$&"), "gu");
+  return new RegExp(source ?? string.replace(/[\\^$.*+?()[\]{}|/]/g, "\\$&"), "gu");
 }
 
 // The splitting with the best sum of scores, and among equals the one whose pieces are longest from the left, as sentencepiece

@@ -18,7 +18,7 @@ Table = Float[Tensor, "ids d_model"]
 
 
 class Precision(ABC):
-    """How a graph computes what has weights. All other numbers are of the type `dtype`."""
+    """A way for a graph to store weights and to compute with them. All other numbers are of the type `dtype`."""
 
     dtype = torch.float32
 

@@ -24,7 +24,7 @@ BATCHES = ((3, 7, 5), (2, 70, 67))
 
 @dataclass(frozen=True)
 class Likeness:
-    """How like the graphs are to the model that they were made from."""
+    """The agreement of graphs with the model that they were made from."""
 
     difference: float
     """The largest difference of a logit."""

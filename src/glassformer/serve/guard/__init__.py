@@ -1,4 +1,4 @@
-"""What stands before the routes: who may ask, how much, and how an answer leaves. It imports no route.
+"""The guard before the routes: it decides who may ask, how much, and how an answer leaves. It imports no route.
 
 Open `guard` first: it has the order of the checks. `limits` counts header fields and bodies, `hosts` knows by which
 name and from which pages the server may be called, `credentials` finds the key of a request, `sending` and `visits` are

@@ -1,4 +1,4 @@
-"""How much each client may still ask for: so much a minute, and one minute's at most."""
+"""Allowances: each client may ask for so much a minute, and save up one minute's at most."""
 
 MOST_CLIENTS = 10_000
 """Clients that are remembered before those are forgotten that have all of theirs again."""

@@ -1,4 +1,4 @@
-"""Where a request has its key: in its Authorization header, or in its body as clients of LibreTranslate send it."""
+"""Find the key of a request: in its Authorization header, or in its body as clients of LibreTranslate send it."""
 
 import base64
 import re

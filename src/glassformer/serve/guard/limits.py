@@ -1,4 +1,4 @@
-"""How large a request may be: its header fields, and its body as it arrives."""
+"""Limits of a request: the size of its header fields, and its body as it arrives."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""How an answer leaves: with the header fields of safety, to a client that reads; and what a failure becomes."""
+"""Send answers: with the header fields of safety, and to a client that reads. A failure becomes an answer too."""
 
 import asyncio
 import json

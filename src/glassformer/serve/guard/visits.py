@@ -1,4 +1,4 @@
-"""What is known of a request, and its line in the log."""
+"""Visits: the facts about a request, and its line in the log."""
 
 import json
 import logging

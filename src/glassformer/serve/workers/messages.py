@@ -20,7 +20,7 @@ class Settings(Struct, frozen=True):
     threads: int | None
     """CPU threads of each worker; None shares out torch's choice among the workers of a run that computes on a CPU."""
     workers: int
-    """How many workers the run has, or may have on a CPU."""
+    """The number of workers that the run has, or may have on a CPU."""
     gather_seconds: float
     """How long a batch waits for a further request, after each that came."""
     batch_tokens: int

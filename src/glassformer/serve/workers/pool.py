@@ -26,7 +26,7 @@ from glassformer.serve.workers.messages import (
 )
 
 PROGRAM = ("-P", "-m", "glassformer.serve.workers.process")
-"""What Python runs as a worker."""
+"""Python's arguments for a worker."""
 GRACE = 30.0
 """Seconds after its time is up by which a worker must have given up a request. Then it hangs, and is replaced."""
 FIRST_PAUSE, LONGEST_PAUSE = 0.2, 30.0
