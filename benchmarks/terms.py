@@ -26,9 +26,9 @@ from pathlib import Path
 
 import torch
 from bench import in_turn, keep
+from glassformer.data.alignment import Aligner
 
 from glassformer import ModelConfig, Score, SearchConfig, Transformer, Translator, score
-from glassformer.data.alignment import Aligner
 from glassformer.data.corpus import Corpus, write_corpus
 from glassformer.data.encode import PairEncoder
 from glassformer.generation.lexical.glossary import Glossary

@@ -95,6 +95,14 @@ BAD = {
     "translate run --input seven.txt --output new.txt --prefixes prefixes-of-seven.txt SHORT --max-length 1": (
         "a prefix must be at most --max-length = 1 tokens long, got 2"
     ),
+    "translate run --input a.xlf SHORT": "a.xlf is a document, which is written whole: name its translation with --out",
+    "translate run --input a.xlf --output new.xlf SHORT": "a.xlf: no such file",
+    "translate run --input a.po --output new.po --scores SHORT": "--scores, --prefixes and --alignments are for lines",
+    "translate run --input a.po --output new.po SHORT --n-best 2": "--n-best must be 1, got 2",
+    "translate run --overwrite-targets --input seven.txt SHORT": "--overwrite-targets and --languages are for doc",
+    "translate run --input seven.txt SHORT --segment paragraph --n-best 2": "must be 1, got 2",
+    "translate run --input seven.txt --prefixes source.txt SHORT --segment paragraph": "prefixes are those of lines",
+    "translate run --input seven.txt SHORT --segment page": "--segment: expected one of line, paragraph, got",
     # scoring
     "evaluate": "give a run folder and --source .*or --hypotheses and --target",
     "evaluate run": "give a run folder and --source",

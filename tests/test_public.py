@@ -21,8 +21,8 @@ NAMES = [
     *("Translation", "Translator", "Want"),
     *("attend", "capture", "compare_speed", "from_torch", "multi_head_attention_forward", "observe"),
     *("observe_weights", "open_run", "page", "prune", "qk_clip"),
-    *("replace_attention", "resume", "score", "train", "train_once", "translate_file", "translate_markup"),
-    "watch",
+    *("replace_attention", "resume", "score", "train", "train_once", "translate_document", "translate_file"),
+    *("translate_markup", "translate_paragraphs", "watch"),
 ]
 
 

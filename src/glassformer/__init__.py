@@ -20,11 +20,13 @@ if TYPE_CHECKING:
     from glassformer.capture.capture import capture
     from glassformer.capture.clip import qk_clip
     from glassformer.capture.watch import watch
+    from glassformer.documents.document import translate_document
     from glassformer.errors import GlassformerError
     from glassformer.generation.attention import Translation
     from glassformer.generation.config import SearchConfig
     from glassformer.generation.files import translate_file
     from glassformer.generation.lexical.glossary import Glossary
+    from glassformer.generation.segments.paragraphs import translate_paragraphs
     from glassformer.generation.translator import Translator
     from glassformer.insight.config import PruneConfig
     from glassformer.insight.prune import prune
@@ -75,8 +77,10 @@ _HOME = {
     "score": "text.scores",
     "train": "training.train",
     "train_once": "training.train",
+    "translate_document": "documents.document",
     "translate_file": "generation.files",
     "translate_markup": "markup.translate",
+    "translate_paragraphs": "generation.segments.paragraphs",
     "watch": "capture.watch",
 }
 
@@ -115,8 +119,10 @@ __all__ = [  # sorted; pinned by tests/test_public.py
     "score",
     "train",
     "train_once",
+    "translate_document",
     "translate_file",
     "translate_markup",
+    "translate_paragraphs",
     "watch",
 ]
 

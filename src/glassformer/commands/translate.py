@@ -1,4 +1,4 @@
-"""`glassformer translate`: lines to lines, as a stream or from file to file."""
+"""`glassformer translate`: lines to lines, as a stream or from file to file, and documents."""
 
 import json
 import sys
@@ -18,7 +18,7 @@ from glassformer.generation.config import SearchConfig
 if TYPE_CHECKING:
     from glassformer.alignment.attention import AttentionAligner
     from glassformer.confidence.estimate import ConfidenceEstimator, LineConfidence
-    from glassformer.generation.files import Heed
+    from glassformer.generation.files import Cuts, FileCounts, FileSettings
     from glassformer.generation.lexical.glossary import Glossary
     from glassformer.generation.stream import Chunk
     from glassformer.generation.translator import Translation, Translator
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 SEARCH = {"search": tuple(one.name for one in fields(SearchConfig))}
 """Headings of the flags."""
+DOCUMENTS = (".xliff", ".xlf", ".po", ".pot", ".srt", ".json", ".tmx")
+"""Endings of the names of documents: those of `documents.document.ENDINGS`, which loads torch."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,6 +38,9 @@ class TranslateFlags:
     every line gives up to so many lines: its number, a tab, the translation. Stopped on the way from file to file, it
     keeps what is done, and the same command with --resume continues; it refuses if the settings, or the device or
     precision that `auto` picks, are others.
+
+    An input that ends with .xliff, .xlf, .tmx, .po, .pot, .srt or .json is a document: its texts are translated and all
+    its other bytes stay.
     """
 
     run: Annotated[Path, Flag(positional=True)]
@@ -60,6 +65,13 @@ class TranslateFlags:
     """Copy what matches this regular expression as it is; default: {name}, %s, URLs, e-mail addresses, <x id="1"/>."""
     resume: bool = False
     """Continue from OUTPUT.partial, where the same command was stopped, to the same bytes as without the stop."""
+    segment: Literal["line", "paragraph"] = "line"
+    """line: each line goes through the model as it is. paragraph: sentence by sentence, joined as they stood, so that
+    no line is too long."""
+    overwrite_targets: bool = False
+    """Documents: translate the texts that have a translation too."""
+    languages: Annotated[tuple[str, str], Flag("CODE")] | None = None
+    """Documents: languages of a .tmx file, such as en de. Left out: those of the run."""
     alignments: Path | None = None
     """File to write which source word each word of the translations stands for, a line of 0-0 1-2 (source before
     target) for each line of the output, by the heads that `glassformer align RUN` has chosen."""
@@ -76,17 +88,57 @@ class TranslateFlags:
 
 
 def translate(flags: TranslateFlags) -> int:
-    """Translate from file to file, or as a stream."""
-    if flags.input is not None:
+    """Translate from file to file, as a stream, or a document."""
+    is_document = flags.input is not None and flags.input.suffix.lower() in DOCUMENTS
+    if is_document:
+        _check_document(flags)
+    elif flags.overwrite_targets or flags.languages is not None:
+        raise ConfigError(f"--overwrite-targets and --languages are for documents ({', '.join(DOCUMENTS)})")
+    elif flags.input is not None:
         _check_input(flags.input)
     with loading():
         from glassformer.device import tame_memory
         from glassformer.files import check_writable
-        from glassformer.generation.files import Heed, translate_file
+        from glassformer.generation.files import FileCounts, FileSettings, translate_file
         from glassformer.generation.translator import Translator
-        from glassformer.markup.aligning import TagAligner
 
     tame_memory()
+    _check_flags(flags)
+    for path in filter(None, (flags.alignments, flags.confidence, flags.output)):
+        check_writable(path)
+    wanted = FileSettings(flags.segment, _glossary(flags), flags.placeholders)
+    wanted.check(flags.search, has_prefixes=flags.prefixes is not None)
+    if wanted.is_lexical and is_document:
+        raise ConfigError("--glossary, --keep and --placeholders are for lines, not for a document")
+    translator = Translator.load(flags.run, flags.device, flags.precision)
+    counts = FileCounts()
+    beside = flags.alignments is not None or flags.confidence is not None
+    if is_document:
+        counts.cuts = _translate_document(translator, flags)
+    elif flags.input is None or flags.output is None or beside or flags.format != "plain":
+        _translate_stream(translator, flags, wanted, counts)
+    else:
+        counts = translate_file(
+            translator,
+            flags.input,
+            flags.output,
+            config=flags.search,
+            prefixes=flags.prefixes,
+            scores=flags.scores,
+            resume=flags.resume,
+            segment=wanted.segment,
+            glossary=wanted.glossary,
+            placeholders=wanted.placeholders,
+        )
+    if wanted.is_lexical:
+        say(str(counts.terms))
+    if counts.cuts.lines:
+        _warn_of_cuts(counts.cuts, flags)
+    return 0
+
+
+def _check_flags(flags: TranslateFlags) -> None:
+    """Raise ConfigError for flags that can't be combined."""
     if flags.text and (flags.input is not None or flags.prefixes is not None or flags.resume):
         raise ConfigError("--input, --prefixes and --resume are for files, and can't be combined with TEXT")
     for text in flags.text:
@@ -100,38 +152,13 @@ def translate(flags: TranslateFlags) -> int:
         _check_format(flags)
     if flags.confidence is not None and (flags.resume or flags.search.replace_unknown):
         raise ConfigError("--confidence can't be combined with --resume and --replace-unknown: leave them out")
+    if (flags.glossary or flags.keep or flags.placeholders is not None) and flags.search.sample:
+        raise ConfigError("--glossary, --keep and --placeholders need a search: they can't be combined with --sample")
     outputs = {"--alignments": flags.alignments, "--confidence": flags.confidence, "--output": flags.output}
     given = {name: path for name, path in outputs.items() if path is not None}
     for (name, path), (other, place) in combinations(given.items(), 2):
         if path.resolve() == place.resolve():
             raise ConfigError(f"{name} and {other} must be two files, got {place} for both")
-    for path in given.values():
-        check_writable(path)
-    heed = Heed(_glossary(flags), flags.placeholders)
-    if (heed.glossary is not None or heed.placeholders is not None) and flags.search.sample:
-        raise ConfigError("--glossary, --keep and --placeholders need a search: they can't be combined with --sample")
-    translator = Translator.load(flags.run, flags.device, flags.precision)
-    beside = flags.alignments is not None or flags.confidence is not None
-    if flags.input is None or flags.output is None or beside or flags.format != "plain":
-        _translate_stream(translator, flags, heed)
-        counts = heed.counts
-    else:
-        counts = translate_file(
-            translator,
-            flags.input,
-            flags.output,
-            config=flags.search,
-            prefixes=flags.prefixes,
-            scores=flags.scores,
-            resume=flags.resume,
-            glossary=heed.glossary,
-            placeholders=heed.placeholders,
-        )
-    if heed.glossary is not None or heed.placeholders is not None:
-        say(str(counts))
-    if flags.format != "plain" and not TagAligner(translator).is_chosen:
-        say(f"tags find their words better once heads are chosen: glassformer align {flags.run} --data PAIRS")
-    return 0
 
 
 def _glossary(flags: TranslateFlags) -> "Glossary | None":
@@ -150,16 +177,65 @@ def _check_format(flags: TranslateFlags) -> None:
     for name in ("alignments", "confidence", "prefixes", "resume", "scores"):
         if getattr(flags, name):
             raise ConfigError(f"--{name} is for plain text, and can't be combined with --format {flags.format}")
+    if flags.segment != "line":
+        raise ConfigError(f"--segment is for plain text, and can't be combined with --format {flags.format}")
     check_search(flags.search)
 
 
-def _translate_stream(translator: "Translator", flags: TranslateFlags, heed: "Heed") -> None:
+def _check_document(flags: TranslateFlags) -> None:
+    """Raise ConfigError for flags that a document can't be translated with."""
+    if flags.output is None:
+        raise ConfigError(f"{flags.input} is a document, which is written whole: name its translation with --output")
+    for name in ("resume", "scores", "prefixes", "alignments", "confidence"):
+        if getattr(flags, name):
+            raise ConfigError(f"--{name} is for lines, not for a document")
+    if flags.format != "plain":
+        raise ConfigError(f"--format is for lines: a document says itself what it is, got {flags.format}")
+    if flags.search.n_best > 1:
+        raise ConfigError(f"a document has one translation of each text: --n-best must be 1, got {flags.search.n_best}")
+
+
+def _translate_document(translator: "Translator", flags: TranslateFlags) -> "Cuts":
+    """Translate a document and say what was left out; return which of its texts were cut."""
+    from glassformer.documents.document import translate_document
+    from glassformer.markup.translate import translate_markup
+
+    assert flags.input is not None
+    assert flags.output is not None
+    kind: Literal["html", "xml"] = "html" if flags.input.suffix.lower() == ".srt" else "xml"
+    done = translate_document(
+        translator,
+        flags.input,
+        flags.output,
+        config=flags.search,
+        segment=flags.segment,
+        languages=flags.languages,
+        overwrite_targets=flags.overwrite_targets,
+        markup=lambda texts: translate_markup(translator, texts, kind, flags.search),
+    )
+    kept = f", {done.kept:,} have a translation and keep it" if done.kept else ""
+    say(f"{flags.input}: {done.translated:,} of its texts translated{kept}")
+    return done.cuts
+
+
+def _warn_of_cuts(cuts: "Cuts", flags: TranslateFlags) -> None:
+    """Say how many translations were cut, where, and what to do."""
+    fix = f"a higher --max-length than {flags.search.max_length}"
+    if flags.segment == "line":
+        fix = f"--segment paragraph or {fix}"
+    say(f"{cuts}: try {fix}")
+
+
+def _translate_stream(
+    translator: "Translator", flags: TranslateFlags, wanted: "FileSettings", counts: "FileCounts"
+) -> None:
     """Translate from standard input, to standard output, or both: each chunk is written as soon as it is done."""
     from glassformer.alignment.attention import AttentionAligner
     from glassformer.confidence.estimate import ConfidenceEstimator
     from glassformer.files import replacing
     from glassformer.generation import stream
     from glassformer.generation.files import chunk_lines, progress_words, translations_of_chunk
+    from glassformer.markup.aligning import TagAligner
     from glassformer.markup.files import translate_tagged_lines
 
     aligner = None if flags.alignments is None else AttentionAligner(translator)
@@ -177,7 +253,7 @@ def _translate_stream(translator: "Translator", flags: TranslateFlags, heed: "He
     else:
         total, chunks = stream.count_lines(flags.input), stream.chunks_of_file(flags.input, stream.LINES_AT_ONCE)
     if flags.format == "plain":
-        chunks = stream.naming_unknown(chunks, translator.source_tokenizer, heed.pattern)
+        chunks = stream.naming_unknown(chunks, translator.source_tokenizer, wanted.pattern)
     if not flags.text and (flags.output is not None or not sys.stdout.isatty()):
         chunks = stream.counting(chunks, progress_words(translator), "lines", total)
     with ExitStack() as stack:
@@ -186,16 +262,20 @@ def _translate_stream(translator: "Translator", flags: TranslateFlags, heed: "He
         doubts = None if flags.confidence is None else stack.enter_context(replacing(flags.confidence))
         for first, lines, prefixes in stream.with_prefixes(chunks, flags.prefixes, total):
             if flags.format != "plain":
-                file.write(translate_tagged_lines(translator, lines, first, flags.format, flags.search, heed))
+                file.write(translate_tagged_lines(translator, lines, first, flags.format, flags.search, wanted, counts))
                 file.flush()
                 continue
-            translated = translations_of_chunk(translator, lines, first, flags.search, prefixes, heed=heed)
+            translated = translations_of_chunk(
+                translator, lines, first, flags.search, prefixes, wanted=wanted, counts=counts
+            )
             file.write(chunk_lines(translated, first, flags.search, scores=flags.scores))
             file.flush()
             if aligner is not None and beside is not None:
                 beside.write(_alignments(aligner, lines, translated))
             if estimator is not None and doubts is not None:
                 doubts.write(_confidence(estimator, lines, translated))
+    if flags.format != "plain" and not TagAligner(translator).is_chosen:
+        say(f"tags find their words better once heads are chosen: glassformer align {flags.run} --data PAIRS")
 
 
 def _alignments(aligner: "AttentionAligner", lines: "list[str]", translated: "list[list[Translation]]") -> bytes:

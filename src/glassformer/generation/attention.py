@@ -77,6 +77,8 @@ class Translation:
     """Observations of its attention, if asked for."""
     lexical: LexicalUse | None = None
     """What became of the glossary's terms and the placeholders, if there were any to heed."""
+    cut: bool = False
+    """True where it reached its limit (`max_length`, or 3 tokens for each of the source's, plus 50) before `</s>`."""
 
 
 Observations = dict[Stack, dict[int, Observation]]

@@ -7,18 +7,86 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from glassformer.errors import ConfigError
 from glassformer.generation import stream
 from glassformer.generation.config import SearchConfig, as_config
 from glassformer.generation.lexical.glossary import Glossary
 from glassformer.generation.lexical.lines import LexicalCounts
 from glassformer.generation.lexical.placeholders import compiled
 from glassformer.generation.partial import partial_output
+from glassformer.generation.segments.paragraphs import Segment, check_segment, translate_paragraphs
 from glassformer.generation.translator import Translation, Translator
 from glassformer.pairs.files import PairFiles
 from glassformer.pairs.lines import read_lines
 from glassformer.run.config import read_config
 from glassformer.run.names import CONFIG, WEIGHTS
 from glassformer.text.vocabulary import VOCABULARY
+
+
+@dataclass
+class Cuts:
+    """The lines whose translation reached its limit before its end: how many, and which came first.
+
+    Example: docs/howto/documents.md.
+    """
+
+    lines: int = 0
+    first: int | None = None
+    """Number of the first of them, counted from 1."""
+
+    def count(self, translations: Sequence[Translation], number: int) -> None:
+        """Count the line of this number if one of its translations is cut."""
+        if any(one.cut for one in translations):
+            self.lines += 1
+            self.first = number if self.first is None else self.first
+
+    def __str__(self) -> str:
+        what = "1 translation was" if self.lines == 1 else f"{self.lines:,} translations were"
+        return f"{what} cut at the limit of tokens, the first of line {self.first:,}"
+
+
+@dataclass
+class FileCounts:
+    """What came of the lines of a file: which translations were cut, and the terms and placeholders in them.
+
+    Example: docs/howto/documents.md.
+    """
+
+    cuts: Cuts = field(default_factory=Cuts)
+    terms: LexicalCounts = field(default_factory=LexicalCounts)
+
+    def count(self, number: int, translations: Sequence[Translation]) -> None:
+        """Count the best translations of the line of this number."""
+        self.cuts.count(translations, number)
+        if translations and (use := translations[0].lexical) is not None:
+            self.terms.add(number, use)
+
+
+@dataclass(frozen=True)
+class FileSettings:
+    """What each line's translation must be like, besides the search."""
+
+    segment: Segment = "line"
+    glossary: Glossary | None = None
+    placeholders: str | None = None
+
+    @property
+    def pattern(self) -> re.Pattern[str] | None:
+        """The expression of the placeholders."""
+        return None if self.placeholders is None else compiled(self.placeholders)
+
+    @property
+    def is_lexical(self) -> bool:
+        """Whether there are terms or placeholders to look for."""
+        return self.glossary is not None or self.placeholders is not None
+
+    def check(self, config: SearchConfig, *, has_prefixes: bool = False) -> None:
+        """Raise ConfigError where the settings can't be combined."""
+        check_segment(self.segment, config, has_prefixes=has_prefixes)
+        if self.is_lexical and self.segment != "line":
+            raise ConfigError("segment paragraph can't be combined with a glossary and placeholders: leave out one")
+        if self.is_lexical and config.sample:
+            raise ConfigError("a glossary and placeholders need a search: they can't be combined with sample")
 
 
 def translate_file(
@@ -30,9 +98,10 @@ def translate_file(
     prefixes: str | Path | None = None,
     scores: bool = False,
     resume: bool = False,
+    segment: Segment = "line",
     glossary: Glossary | None = None,
     placeholders: str | None = None,
-) -> LexicalCounts:
+) -> FileCounts:
     """Translate the lines of the file `input` (UTF-8, plain or .gz) into the file `output`.
 
     `output` appears when it is complete. What is done at a stop stays in `output`.partial, and the same call with
@@ -42,9 +111,10 @@ def translate_file(
 
     `prefixes` is a file with what each line's translation must begin with, a line for each line of the input (empty:
     anything). With `scores` each translation stands after its score and a tab, with `config.n_best` above 1 after the
-    number of its line and a tab. `glossary` and `placeholders` are as in `Translator.translate`; returned are the
-    counts of their terms and placeholders in the lines that this call has translated. On a terminal a line of progress
-    shows on standard error. DataError or ConfigError says which file or setting can't be used.
+    number of its line and a tab. With the `segment` "paragraph" lines are translated sentence by sentence, see
+    `translate_paragraphs`. `glossary` and `placeholders` are as in `Translator.translate`. Returned are the counts of
+    cut translations, and of terms and placeholders, in the lines that this call has translated. On a terminal a line
+    of progress shows on standard error. DataError or ConfigError says which file or setting can't be used.
 
     >>> import tempfile
     >>> from pathlib import Path
@@ -66,20 +136,21 @@ def translate_file(
     prefix_file = None if prefixes is None else Path(prefixes)
     if prefix_file is not None:
         PairFiles(prefix_file).check()
-    counts = LexicalCounts()
-    heed = Heed(glossary, placeholders, counts)
-    settings = _settings(translator, config, prefix_file, heed, scores=scores)
+    wanted = FileSettings(segment, glossary, placeholders)
+    wanted.check(config, has_prefixes=prefix_file is not None)
+    settings = _settings(translator, config, prefix_file, wanted, scores=scores)
+    counts = FileCounts()
     with partial_output(output, settings, resume=resume) as partial:
         lines = read_lines(input)
         partial.skip(lines, input)
         total = stream.count_lines(input)
         chunks = stream.in_chunks(lines, stream.LINES_AT_ONCE, first=partial.lines + 1)
-        chunks = stream.naming_unknown(chunks, translator.source_tokenizer, heed.pattern)
+        chunks = stream.naming_unknown(chunks, translator.source_tokenizer, wanted.pattern)
         chunks = stream.counting(chunks, progress_words(translator), "lines", total)
         try:
             for first, chunk, beginnings in stream.with_prefixes(chunks, prefix_file, total, done=partial.lines):
                 output_of_chunk = translate_chunk(
-                    translator, chunk, first, config, beginnings, scores=scores, heed=heed
+                    translator, chunk, first, config, beginnings, scores=scores, wanted=wanted, counts=counts
                 )
                 partial.append(chunk, output_of_chunk)
         except BaseException as error:
@@ -91,20 +162,6 @@ def translate_file(
     return counts
 
 
-@dataclass(frozen=True)
-class Heed:
-    """What translations of lines must contain, and where that is counted."""
-
-    glossary: Glossary | None = None
-    placeholders: str | None = None
-    counts: LexicalCounts = field(default_factory=LexicalCounts)
-
-    @property
-    def pattern(self) -> re.Pattern[str] | None:
-        """The expression of the placeholders."""
-        return None if self.placeholders is None else compiled(self.placeholders)
-
-
 def translate_chunk(
     translator: Translator,
     lines: Sequence[str],
@@ -113,11 +170,12 @@ def translate_chunk(
     prefixes: Sequence[str] | None = None,
     *,
     scores: bool = False,
-    heed: Heed | None = None,
+    wanted: FileSettings | None = None,
+    counts: FileCounts | None = None,
 ) -> bytes:
     """Return the output for a chunk of an input's lines, of which the first has the number `first`."""
-    translated = translations_of_chunk(translator, lines, first, config, prefixes, heed=heed)
-    return chunk_lines(translated, first, config, scores=scores)
+    found = translations_of_chunk(translator, lines, first, config, prefixes, wanted=wanted, counts=counts)
+    return chunk_lines(found, first, config, scores=scores)
 
 
 def translations_of_chunk(
@@ -127,21 +185,26 @@ def translations_of_chunk(
     config: SearchConfig,
     prefixes: Sequence[str] | None = None,
     *,
-    heed: Heed | None = None,
+    wanted: FileSettings | None = None,
+    counts: FileCounts | None = None,
 ) -> list[list[Translation]]:
     """Return the best translations of each line of a chunk, of which the first has the number `first`.
 
-    The number is added to the seed, so that equal lines of different chunks are drawn differently.
+    The number is added to the seed, so that equal lines of different chunks are drawn differently. What comes of
+    the lines is added to `counts`.
     """
     config = replace(config, seed=(config.seed + first - 1) % (1 << 32))
-    heed = heed or Heed()
-    translated = translator.translate_n_best(
-        lines, config, prefixes=prefixes, glossary=heed.glossary, placeholders=heed.placeholders
-    )
-    for number, best in enumerate(translated, start=first):
-        if (use := best[0].lexical) is not None:
-            heed.counts.add(number, use)
-    return translated
+    wanted = wanted or FileSettings()
+    if wanted.segment == "paragraph":
+        found = [[one] for one in translate_paragraphs(translator, lines, config)]
+    else:
+        found = translator.translate_n_best(
+            lines, config, prefixes=prefixes, glossary=wanted.glossary, placeholders=wanted.placeholders
+        )
+    if counts is not None:
+        for number, best in enumerate(found, start=first):
+            counts.count(number, best)
+    return found
 
 
 def chunk_lines(
@@ -163,12 +226,13 @@ def progress_words(translator: Translator) -> str:
 
 
 def _settings(
-    translator: Translator, config: SearchConfig, prefixes: Path | None, heed: Heed, *, scores: bool
+    translator: Translator, config: SearchConfig, prefixes: Path | None, wanted: FileSettings, *, scores: bool
 ) -> dict[str, Any]:
     """Return what must be the same for a stopped translation to continue."""
     given = {
-        "glossary (digest)": None if heed.glossary is None else heed.glossary.digest,
-        "placeholders": heed.placeholders,
+        "glossary (digest)": None if wanted.glossary is None else wanted.glossary.digest,
+        "placeholders": wanted.placeholders,
+        "segment": None if wanted.segment == "line" else wanted.segment,
     }
     return {
         "run folder (digest)": None if translator.folder is None else _digest_of_run(translator.folder),

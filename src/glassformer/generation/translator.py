@@ -429,6 +429,7 @@ class Translator:
     ) -> Translation:
         tokens = self.target_tokenizer.tokens(hypothesis.ids)
         facts = hypothesis.score, hypothesis.log_prob, tokens, hypothesis.token_log_probs, attention
+        cut = 0 < len(hypothesis.token_log_probs) == len(hypothesis.ids)
 
         def attended(among: Sequence[int]) -> list[int]:
             return align(self.engine, self._tensor([source]), self._decoder_input(hypothesis), among)
@@ -442,10 +443,10 @@ class Translator:
             for place, n in hypothesis.put_in:
                 tokens[place] = lexical.wanted[n].forms[0]
             text = lexical.text(self.target_tokenizer, hypothesis, spelled)
-            return Translation(text, *facts, lexical.use(text, hypothesis))
+            return Translation(text, *facts, lexical.use(text, hypothesis), cut)
         (text,) = self.target_tokenizer.decode([hypothesis.ids])
         surfaces = self.source_tokenizer.surfaces(line) if config.replace_unknown else []
-        return Translation(spelled(text, range(len(hypothesis.ids)), surfaces), *facts)
+        return Translation(spelled(text, range(len(hypothesis.ids)), surfaces), *facts, cut=cut)
 
     def _decoder_input(self, hypothesis: Hypothesis) -> Tensor:
         """Return what the decoder read as it chose the hypothesis's tokens: its start, then all but the last."""

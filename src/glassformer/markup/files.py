@@ -3,23 +3,30 @@
 from collections.abc import Sequence
 
 from glassformer.generation.config import SearchConfig
-from glassformer.generation.files import Heed
+from glassformer.generation.files import FileCounts, FileSettings
 from glassformer.generation.translator import Translator
 from glassformer.markup.scan import Format
 from glassformer.markup.translate import read_texts, translate_documents
 
 
 def translate_tagged_lines(
-    translator: Translator, lines: Sequence[str], first: int, format: Format, config: SearchConfig, heed: Heed
+    translator: Translator,
+    lines: Sequence[str],
+    first: int,
+    format: Format,
+    config: SearchConfig,
+    wanted: FileSettings,
+    counts: FileCounts,
 ) -> bytes:
     """Return the output for lines of text with tags, of which the first has the number `first`.
 
     Raises DataError, with its number, for a line that isn't of the format.
     """
     documents = read_texts(lines, format, first, "line {}")
-    found = translate_documents(translator, documents, config, glossary=heed.glossary, placeholders=heed.placeholders)
+    found = translate_documents(
+        translator, documents, config, glossary=wanted.glossary, placeholders=wanted.placeholders
+    )
     for number, one in enumerate(found, first):
         for translation in one.segments:
-            if translation.lexical is not None:
-                heed.counts.add(number, translation.lexical)
+            counts.count(number, [translation])
     return "".join(f"{one.text}\n" for one in found).encode()

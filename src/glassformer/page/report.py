@@ -14,8 +14,7 @@ from torch import Tensor
 from glassformer.attention.observation import Observation
 from glassformer.errors import ArgumentError
 from glassformer.files import replacing
-from glassformer.generation.attention import TranslationAttention
-from glassformer.generation.translator import Translation
+from glassformer.generation.attention import Translation, TranslationAttention
 from glassformer.insight.heads import Head
 from glassformer.page import assets
 from glassformer.page.packed import NO_POSITION, PackedTensors

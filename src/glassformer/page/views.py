@@ -13,8 +13,7 @@ from glassformer.attention.observe import observe_weights
 from glassformer.attention.want import Want, tile_size
 from glassformer.capture.record import Captured
 from glassformer.errors import ArgumentError, shown
-from glassformer.generation.attention import STACKS, TranslationAttention
-from glassformer.generation.translator import Translation
+from glassformer.generation.attention import STACKS, Translation, TranslationAttention
 
 LONG_INPUT_WANT = Want(pooled_heads=64, top=8, entropy=True, received=True)
 """The facts to capture from inputs with too many weights: tiles, the largest weights of each query, and exact sums."""

@@ -52,9 +52,10 @@ class Tokenizer(ABC):
     def tokens(self, ids: Sequence[int]) -> list[str]:
         """Return the token of each id, as it stands in the vocabulary."""
 
-    @abstractmethod
     def texts(self, ids: Sequence[int]) -> list[str]:
         """Return what each id adds to a text, with the space before it if it has one; "" for `</s>` and the unknown."""
+        tokens = zip(ids, self.tokens(ids), strict=True)
+        return ["" if i in (EOS, UNK, self.pad) else token.replace("\u2581", " ") for i, token in tokens]
 
     @abstractmethod
     def id_of(self, token: str) -> int | None:
@@ -203,10 +204,6 @@ class SubwordTokenizer(Tokenizer):
 
     def tokens(self, ids: Sequence[int]) -> list[str]:
         return ["<pad>" if i == self.pad else self._processor.id_to_piece(self._pieces[i]) for i in ids]
-
-    def texts(self, ids: Sequence[int]) -> list[str]:
-        tokens = zip(ids, self.tokens(ids), strict=True)
-        return ["" if i in (EOS, UNK, self.pad) else token.replace("\u2581", " ") for i, token in tokens]
 
     def id_of(self, token: str) -> int | None:
         i = self._ids.get(self._processor.piece_to_id(token))  # that of <unk> for all that it doesn't know

@@ -8,11 +8,11 @@ from typing import Any
 from glassformer.attention.want import Want
 from glassformer.confidence.estimate import ConfidenceEstimator
 from glassformer.errors import ConfigError
-from glassformer.generation.attention import check_attention
+from glassformer.generation.attention import Translation, check_attention
 from glassformer.generation.config import SearchConfig
 from glassformer.generation.engine import Stack
 from glassformer.generation.search import Hypothesis
-from glassformer.generation.translator import Translation, Translator, translation_of
+from glassformer.generation.translator import Translator, translation_of
 from glassformer.insight.heads import Head
 from glassformer.page.inspection import choose_want
 from glassformer.page.report import MOST_WEIGHTS, page

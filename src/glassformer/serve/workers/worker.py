@@ -15,11 +15,12 @@ from msgspec import Struct
 from glassformer.confidence.calibration import read_calibration
 from glassformer.confidence.estimate import ConfidenceEstimator
 from glassformer.errors import ArgumentError, ConfigError, DataError, GlassformerError
+from glassformer.generation.attention import Translation
 from glassformer.generation.batches import MOST_WORKERS, batch_limits, search_batch
 from glassformer.generation.config import SearchConfig
 from glassformer.generation.kernels import passes
 from glassformer.generation.search import Hypothesis
-from glassformer.generation.translator import Translation, Translator, ids_of_prefixes, translation_of
+from glassformer.generation.translator import Translator, ids_of_prefixes, translation_of
 from glassformer.insight.heads import Head, read_heads
 from glassformer.run.names import HEADS
 from glassformer.serve.workers import messages

@@ -1,0 +1,43 @@
+"""Strings of a JSON file, nested as deeply as they may be: all but the keys."""
+
+import json
+import re
+from collections.abc import Callable
+
+from glassformer.decoding import decode_anything, decode_strictly
+from glassformer.documents.units import Edit, Unit, letters_in, text_of
+from glassformer.errors import DataError
+
+_STRING = re.compile(r'"((?:[^"\\]|\\.)*)"(\s*:)?')
+"""A string, and the colon that says that it is a key."""
+_HALF = re.compile("[\ud800-\udfff]")
+"""Half of a surrogate pair, which no tokenizer reads."""
+
+
+def read_units(content: bytes, name: str) -> list[Unit]:
+    """Return the strings of a JSON file that hold letters; DataError where it isn't JSON."""
+    text = text_of(content, name)
+    try:
+        decode_strictly(content.removeprefix(b"\xef\xbb\xbf"))
+    except (ValueError, RecursionError) as error:
+        raise DataError(f"{name} is not JSON: {error}") from None
+    is_ascii = text.isascii() and "\\u" in text
+    units, done, size = list[Unit](), 0, 0
+    for found in _STRING.finditer(text):
+        if found[2] is not None:
+            continue
+        source = decode_anything(f'"{found[1]}"'.encode())
+        if letters_in(source) and not _HALF.search(source):
+            size += len(text[done : found.start()].encode())
+            done = found.start()
+            units.append(Unit(source, _placing(size, size + len(f'"{found[1]}"'.encode()), is_ascii=is_ascii)))
+    return units
+
+
+def _placing(start: int, end: int, *, is_ascii: bool) -> Callable[[str], list[Edit]]:
+    """Return what writes a translation at these bytes."""
+
+    def place(translation: str) -> list[Edit]:
+        return [Edit(start, end, json.dumps(translation, ensure_ascii=is_ascii).encode())]
+
+    return place

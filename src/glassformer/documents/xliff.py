@@ -1,0 +1,66 @@
+"""Units of XLIFF 1.2 and 2: targets and their states are written in place."""
+
+import re
+
+from glassformer.documents.elements import Element, XmlFile
+from glassformer.documents.units import Edit, Unit, letters_in
+from glassformer.errors import DataError
+
+_STATE = re.compile(rb"\bstate\s*=\s*(?:\"[^\"]*\"|'[^']*')")
+
+
+def read_units(content: bytes, name: str) -> list[Unit]:
+    """Return the units of an XLIFF file; DataError where it is none, or of a version that is not known."""
+    file = XmlFile(content, name)
+    if file.root.name != "xliff":
+        raise DataError(f"{name} is XML with the root element {file.root.name}, xliff was expected")
+    version = file.root.attributes.get("version", "")
+    if version.startswith("1."):
+        found = [_unit(file, one, one) for one in file.root.descendants("trans-unit") if one.find("source")]
+    elif version.startswith("2."):
+        found = [_unit(file, one, None) for one in file.root.descendants("segment") if one.find("source")]
+    else:
+        raise DataError(f"{name} is XLIFF of the version {version or 'of no number'}: 1.2 and 2 can be read")
+    return [unit for unit in found if unit is not None]
+
+
+def _unit(file: XmlFile, owner: Element, state_in_target: Element | None) -> Unit | None:
+    """Return the unit of a `trans-unit` or a `segment`; None where nothing in it may be translated."""
+    source, target = owner.find("source"), owner.find("target")
+    assert source is not None
+    if owner.inherited("translate") == "no" or not (letters_in(source.text) or source.children):
+        return None
+
+    def place(translation: str) -> list[Edit]:
+        text = file.written(translation, source)
+        state = b' state="translated"' if state_in_target else b""
+        edits = [] if state_in_target else _state_edits(file, owner)
+        if target is None:
+            after = owner.find("seg-source") or source
+            tag = f"{source.prefix}target".encode()
+            new = b"".join([file.space_before(source), b"<", tag, state, b">", text, b"</", tag, b">"])
+            return [*edits, Edit(after.end, after.end, new)]
+        if state_in_target:
+            edits += _state_edits(file, target)
+        if target.closing == target.end:  # <target/>
+            slash = file.content.rindex(b"/", target.start, target.inside)
+            closing = f"</{target.tag}>".encode()
+            return [*edits, Edit(slash, target.end, b">" + text + closing)]
+        return [*edits, Edit(target.inside, target.closing, text)]
+
+    return Unit(
+        source=file.source_of(source),
+        place=place,
+        is_translated=target is not None and bool(target.text.strip() or target.children),
+        has_tags=bool(source.children),
+    )
+
+
+def _state_edits(file: XmlFile, element: Element) -> list[Edit]:
+    """Return the edits that make the state of an element say that it is translated."""
+    first = file.content[element.start : element.inside]
+    if "state" not in element.attributes:
+        place = element.start + 1 + len(element.tag.encode(file.encoding))
+        return [Edit(place, place, b' state="translated"')]
+    found = next(one for one in _STATE.finditer(first) if first[one.start() - 1 : one.start()].isspace())
+    return [Edit(element.start + found.start(), element.start + found.end(), b'state="translated"')]

@@ -1,0 +1,1 @@
+"""Lines that hold several sentences: taken apart, translated sentence by sentence, and joined."""

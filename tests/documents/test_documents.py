@@ -1,0 +1,263 @@
+"""Documents: only the bytes of translations change, and the Translate Toolkit reads what comes out."""
+
+import difflib
+from pathlib import Path
+
+import pytest
+import torch
+
+from glassformer.commands.translate import DOCUMENTS
+from glassformer.documents.document import ENDINGS, DocumentResult, read_units, translate_document
+from glassformer.documents.subtitles import break_lines
+from glassformer.documents.units import apply
+from glassformer.errors import ConfigError, DataError
+from glassformer.generation.config import SearchConfig
+from glassformer.generation.translator import Translator
+from glassformer.text.tokenizer import SymbolTokenizer
+from glassformer.transformer.config import ModelConfig
+from glassformer.transformer.model import Transformer
+
+XLIFF_1 = """<?xml version="1.0" encoding="UTF-8"?>
+<xliff version="1.2" xmlns="urn:oasis:names:tc:xliff:document:1.2"><file source-language="en" original="x"><body>
+  <trans-unit id="1" ><source>One ü</source><target/></trans-unit><!-- kept -->
+  <trans-unit id="2">
+    <source>Two &amp;
+      more</source>
+  </trans-unit>
+  <trans-unit id="3"><source>done</source><target state="final">fertig</target></trans-unit>
+  <trans-unit id="4"><source>with <g id="1">tag</g></source></trans-unit>
+  <trans-unit id="5" translate="no"><source>never</source></trans-unit>
+  <trans-unit id="6"><source>Six</source><target  state='new' xml:lang="de"></target></trans-unit>
+</body></file></xliff>
+"""
+XLIFF_2 = """<x:xliff version="2.0" srcLang="en" xmlns:x="urn:oasis:names:tc:xliff:document:2.0"><x:file id="f">
+  <x:unit id="1"><x:segment state="initial"><x:source>One</x:source></x:segment></x:unit>
+  <x:unit id="2"><x:segment><x:source>Two</x:source><x:target></x:target></x:segment></x:unit>
+</x:file></x:xliff>
+"""
+TMX = """<?xml version="1.0" encoding="iso-8859-1"?>
+<!DOCTYPE tmx SYSTEM "tmx14.dtd">
+<tmx version="1.4"><header srclang="en"/><body>
+  <tu>
+    <tuv xml:lang="en">
+      <seg>One ü</seg>
+    </tuv>
+  </tu>
+  <tu><tuv xml:lang="en-GB"><seg>Two</seg></tuv><tuv xml:lang="de"><seg/></tuv></tu>
+  <tu><tuv xml:lang="en"><seg>Done</seg></tuv><tuv xml:lang="de-AT"><seg>Fertig</seg></tuv></tu>
+  <tu><tuv xml:lang="fr"><seg>Trois</seg></tuv></tu>
+</body></tmx>
+"""
+PO = r"""# Comment ü
+msgid ""
+msgstr "Content-Type: text/plain; charset=UTF-8\n"
+
+#: a.c:1
+msgctxt "menu"
+msgid "One \"ü\""
+msgstr ""
+
+#, fuzzy
+#| msgid "before"
+msgid "done"
+msgstr "fertig"
+
+msgid "file\n"
+msgid_plural "files\n"
+msgstr[0] ""
+msgstr[1] ""
+
+msgid ""
+"first\n"
+"second"
+msgstr ""
+
+#~ msgid "obsolete"
+#~ msgstr ""
+"""
+SRT = """1
+00:00:01,000 --> 00:00:02,000
+<i>One two
+three four</i>
+
+2
+00:00:03,000 --> 00:00:04,000
+- Who ü?
+- Me!
+
+3
+00:00:05,000 --> 00:00:06,000
+some <b>bold</b>
+""".replace("\n", "\r\n")
+JSON = '{"title": "One", "n": [1.0, "Gr\\u00fc\\u00dfe",\n {"a : \\"b": "x \\"y\\"\\nz"}], "": "", "no": null}\n'
+FILES = {"one.xlf": XLIFF_1, "two.xliff": XLIFF_2, "m.tmx": TMX, "c.po": PO, "s.srt": SRT, "t.json": JSON}
+STATE = 'state="translated"'
+CHANGED = {
+    "one.xlf": [
+        f'  <trans-unit id="1" ><source>One ü</source><target {STATE}>[One ü&lt;]</target></trans-unit><!-- kept -->',
+        f"    <target {STATE}>[Two &amp; more&lt;]</target>",
+        f'  <trans-unit id="6"><source>Six</source><target  {STATE} xml:lang="de">[Six&lt;]</target></trans-unit>',
+    ],
+    "two.xliff": [
+        f'  <x:unit id="1"><x:segment {STATE}><x:source>One</x:source>'
+        "<x:target>[One&lt;]</x:target></x:segment></x:unit>",
+        f'  <x:unit id="2"><x:segment {STATE}><x:source>Two</x:source>'
+        "<x:target>[Two&lt;]</x:target></x:segment></x:unit>",
+    ],
+    "m.tmx": [
+        *('    <tuv xml:lang="de">', "      <seg>[One ü&lt;]</seg>", "    </tuv>"),
+        '  <tu><tuv xml:lang="en-GB"><seg>Two</seg></tuv><tuv xml:lang="de"><seg>[Two&lt;]</seg></tuv></tu>',
+    ],
+    "c.po": [
+        'msgstr "[One \\"ü\\"<]"',
+        *('"[file\\n"', '"<]"', '"[files\\n"', '"<]"', '"[first\\n"', '"second<]"'),
+    ],
+    "s.srt": ["<i>[One two\r", "three four<]</i>\r", "- [Who ü?<]\r", "- [Me!<]\r"],
+    "t.json": [
+        '{"title": "[One<]", "n": [1.0, "[Gr\\u00fc\\u00dfe<]",',
+        ' {"a : \\"b": "[x \\"y\\"\\nz<]"}], "": "", "no": null}',
+    ],
+}
+"""Lines of the translated files that are new."""
+
+
+def bracketed(name: str) -> str:
+    """The file of this name with each text in brackets as its translation."""
+    coding = "iso-8859-1" if name == "m.tmx" else "utf-8"
+    content = FILES[name].encode(coding)
+    units = [one for one in read_units(content, Path(name), ("en", "de")) if not (one.has_tags or one.is_translated)]
+    return apply(content, [edit for one in units for edit in one.place(f"[{one.source}<]")]).decode(coding)
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_only_the_targets_change(name):
+    diff = difflib.ndiff(FILES[name].split("\n"), bracketed(name).split("\n"))
+    assert [line[2:] for line in diff if line.startswith("+ ")] == CHANGED[name]
+
+
+def test_the_translate_toolkit_reads_them(tmp_path):
+    storage = pytest.importorskip("translate.storage", reason="pip install 'glassformer[formats]'")
+    from translate.storage import po, tmx, xliff, xliff2
+
+    assert storage is not None
+    found = {}
+    kinds = {"one.xlf": xliff.xlifffile, "two.xliff": xliff2.Xliff2File, "m.tmx": tmx.tmxfile, "c.po": po.pofile}
+    for name, kind in kinds.items():
+        store = kind()
+        store.parse(bracketed(name).encode("iso-8859-1" if name == "m.tmx" else "utf-8"))
+        found[name] = [(str(unit.target), unit.isfuzzy()) for unit in store.units if unit.target]
+    assert [text for text, _ in found["one.xlf"]] == ["[One ü<]", "[Two & more<]", "fertig", "[Six<]"]
+    assert [text for text, _ in found["two.xliff"]] == ["[One<]", "[Two<]"]
+    assert [text for text, _ in found["m.tmx"]][:3] == ["[One ü<]", "[Two<]", "Fertig"]
+    assert found["c.po"][1:] == [
+        ('[One "ü"<]', False),
+        ("fertig", True),
+        ("[file\n<]", False),
+        ("[first\nsecond<]", False),
+    ]
+
+
+@pytest.fixture(scope="module")
+def translator() -> Translator:
+    words = SymbolTokenizer(["One", "Two", "Two."])
+    torch.manual_seed(3)
+    sizes = ModelConfig.tiny(source_vocab_size=words.vocab_size, target_vocab_size=words.vocab_size)
+    return Translator.of(Transformer(sizes), words, words, "float32")
+
+
+SEARCH = SearchConfig(beam=1, max_length=4, min_length=1)
+
+
+def test_a_document_has_the_translations_of_its_texts(translator, tmp_path):
+    source = tmp_path / "a.JSON"
+    source.write_text('["One Two", "Two.\\n\\nOne", 5]')
+    done = translate_document(translator, source, tmp_path / "out.json", config=SEARCH)
+    one, two, three = (f"{text}" for text in translator.translate(["One Two", "Two.", "One"], SEARCH))
+    assert (tmp_path / "out.json").read_text() == f'["{one}", "{two}\\n\\n{three}", 5]'
+    assert (done.translated, done.kept, done.tagged) == (2, 0, 0)
+    assert done.cuts.lines == sum(cut for cut in (translator.translations(["One Two"], SEARCH)[0].cut, True) if cut)
+    again = translate_document(translator, str(source), tmp_path / "o.json", config=SEARCH, segment="paragraph")
+    assert again.translated == 2
+
+
+def test_what_is_translated_is_kept_or_replaced_and_tags_wait_for_markup(translator, tmp_path):
+    (tmp_path / "a.xlf").write_text(XLIFF_1, encoding="utf-8")
+    given: list[str] = []
+
+    def markup(texts):
+        given.extend(texts)
+        return [text.replace("with", "mit") for text in texts]
+
+    done = translate_document(translator, tmp_path / "a.xlf", tmp_path / "b.xlf", config=SEARCH)
+    assert (done.translated, done.kept, done.tagged) == (3, 1, 1)
+    assert 'state="final">fertig<' in (tmp_path / "b.xlf").read_text(encoding="utf-8")
+    done = translate_document(
+        translator, tmp_path / "a.xlf", tmp_path / "c.xlf", config=SEARCH, overwrite_targets=True, markup=markup
+    )
+    assert (done.translated, done.kept, done.tagged) == (5, 0, 0)
+    assert given == ['with <g id="1">tag</g>']
+    out = (tmp_path / "c.xlf").read_text(encoding="utf-8")
+    assert '<target state="translated">mit <g id="1">tag</g></target></trans-unit>' in out
+    assert "fertig" not in out
+
+
+BAD = {
+    "a.txt": (b"x", "must be a document that ends with one of .xliff"),
+    "a.xlf": (b"<xliff version='1.2'><file></xliff>", "a.xlf is not XML that can be read: mismatched tag"),
+    "b.xlf": (b"<tmx/>", "root element tmx, xliff was expected"),
+    "c.xlf": (b"<xliff version='3.0'/>", "XLIFF of the version 3.0: 1.2 and 2 can be read"),
+    "d.xlf": (
+        b'<!DOCTYPE x [<!ENTITY a "aa">]><xliff version="1.2">&a;</xliff>',
+        "declares entities, which are not read",
+    ),
+    "e.xlf": (b'<!DOCTYPE x [<!ENTITY a SYSTEM "/etc/passwd">]><xliff>&a;</xliff>', "declares entities"),
+    "f.xlf": (b"<xliff>" * 200, "has too many elements, or they are nested too deeply"),
+    "g.xlf": (b'<?xml version="1.0" encoding="Shift_JIS"?><xliff/>', "is in shift_jis: save it as UTF-8"),
+    "h.xlf": ("<xliff/>".encode("utf-16"), "save it as UTF-8"),
+    "i.xlf": (b'<!DOCTYPE x SYSTEM "x.dtd"><xliff version="1.2">&a;</xliff>', "declares entities"),
+    "a.tmx": (b"<xliff/>", "root element xliff, tmx was expected"),
+    "b.tmx": (b"<tmx/>", "has no segment in the language en"),
+    "a.po": (b"hello", "has no msgid: is it a PO file"),
+    "b.po": (b'msgid "a"\nmsgstr ""\nwhat\n', "b.po, line 3: it is no line of a PO file"),
+    "c.po": (b'msgid "a\nmsgstr ""\n', "c.po, line 1: a string doesn't end"),
+    "d.po": (b'msgid "\xff"\nmsgstr ""\n', "is not UTF-8 .byte 7.: convert it with iconv"),
+    "e.po": (b'msgid_plural "a"\nmsgstr[0] ""\nmsgid "b"\n', "e.po, line 2: msgstr without msgid"),
+    "a.srt": (b"1\n", "has no cue such as 00:00:01,000"),
+    "a.json": (b'{"a": }', "is not JSON: Expecting value"),
+    "b.json": (b"[" * 100_000, "is not JSON"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_what_is_no_document_is_named_and_nothing_written(name, translator, tmp_path):
+    content, message = BAD[name]
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(DataError, match=message) as wrong:
+        translate_document(translator, tmp_path / name, tmp_path / "out", languages=("en", "de"))
+    assert "\n" not in str(wrong.value)
+    assert [path.name for path in tmp_path.iterdir()] == [name]
+
+
+def test_settings_that_a_document_can_not_have_are_refused(translator, tmp_path):
+    (tmp_path / "a.tmx").write_text("<tmx/>")
+    with pytest.raises(ConfigError, match="n_best must be 1, got 2"):
+        translate_document(translator, tmp_path / "a.tmx", tmp_path / "b", config=SearchConfig(n_best=2))
+    with pytest.raises(ConfigError, match="the run says none of its own: name them"):
+        translate_document(translator, tmp_path / "a.tmx", tmp_path / "b")
+    with (tmp_path / "a.po").open("wb") as file:
+        file.truncate(1 << 40)
+    with pytest.raises(DataError, match="at most 67,108,864 are read"):
+        translate_document(translator, tmp_path / "a.po", tmp_path / "b")
+
+
+def test_the_command_knows_the_same_documents():
+    assert sorted(DOCUMENTS) == sorted(ENDINGS)
+    assert DocumentResult.__doc__
+
+
+@pytest.mark.parametrize(
+    ("text", "count", "lines"),
+    [("one two three four", 2, ["one two", "three four"]), ("one", 2, ["one"]), ("a b", 5, ["a", "b"]), ("", 1, [""])],
+)
+def test_a_cue_breaks_into_as_many_lines(text, count, lines):
+    assert break_lines(text, count) == lines

@@ -1,0 +1,82 @@
+"""Sentences of a line: where they end, that nothing is lost, and what comes back between them."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from glassformer.generation.segments.sentences import split_long, split_sentences
+
+SENTENCES = {
+    "english": [
+        "It rained.",
+        "Dr. Who came at 5 p.m. and left.",
+        "J. Smith paid 3.50.",
+        "See No. 5, please!",
+        '"Oh?"',
+        "Yes.",
+    ],
+    "numbers": ["It was in 1999.", "The price rose by 2.5.", "Then 20. May came."],
+    "german": ["Er kam am 3. Mai an.", "Das war z. B. schön!", "„Hilfe!“ rief er.", "Ende."],
+    "french": ["Il dit : « Viens ! »", "Il partit…", "Où ?"],
+    "russian": ["Он пришёл.", "Т. е. г. Москва.", "Что?", "Да!"],
+    "greek": ["Ήρθε.", "Έφυγε!"],
+    "names": ["Yahoo! is fun.", "Was it?"],
+    "hindi": ["मैं आया।", "वह गया॥"],
+    "arabic": ["هل جئت؟", "نعم."],
+    "urdu": ["میں آیا۔", "وہ گیا۔"],
+    "armenian": ["Բարեւ։", "Լավ։"],
+    "amharic": ["ሰላም።", "ደህና።"],
+}
+
+
+@pytest.mark.parametrize("language", SENTENCES)
+def test_sentences_end_where_they_do(language):
+    assert split_sentences(" ".join(SENTENCES[language])).texts == SENTENCES[language]
+
+
+def test_chinese_and_japanese_need_no_space():
+    assert split_sentences("他说：“你好。”她走了！真的……我不知道。").texts == [
+        "他说：“你好。”",
+        "她走了！",
+        "真的……我不知道。",
+    ]
+    assert split_sentences("「はい。」と言った。雨です。").texts == ["「はい。」と言った。", "雨です。"]
+
+
+@given(st.text(alphabet='aA1 .!?…。।»"\t\n ', max_size=30))
+def test_no_character_is_lost(line):
+    found = split_sentences(line)
+    assert "".join(gap + text for gap, text in zip(found.gaps, [*found.texts, ""], strict=True)) == line
+    assert all(text == text.strip() != "" for text in found.texts)
+
+
+@pytest.mark.parametrize(
+    ("line", "translations", "joined"),
+    [
+        (" It rained.  It poured.\t", ["A.", "B."], " A.  B.\t"),
+        ("It rained. It poured.", ["下雨了。", "下大雨了。"], "下雨了。下大雨了。"),
+        ("It rained.  It poured.", ["下雨了。", "下大雨了。"], "下雨了。  下大雨了。"),
+        ("下雨了。下大雨了。", ["It rained.", "It poured."], "It rained. It poured."),
+        ("下雨了。下大雨了。", ["It rained.", ""], "It rained."),
+        ("one\n\n two", ["A", "B"], "A\n\n B"),
+    ],
+)
+def test_white_space_comes_back_between_translations(line, translations, joined):
+    assert split_sentences(line).joined(translations) == joined
+
+
+@given(st.text(alphabet="ab ,甲，;", max_size=40), st.integers(1, 9))
+def test_a_long_sentence_is_split_into_pieces_that_fit(text, most):
+    pieces = split_long(text, len, most)
+    assert "".join(pieces) == text
+    assert all(len(piece) <= most or len(piece.strip()) < 2 for piece in pieces)
+
+
+def test_a_long_sentence_is_split_between_clauses_then_at_spaces_then_anywhere():
+    def words(text: str) -> int:
+        return len(text.split())
+
+    assert split_long("one two, three four; five six", words, 4) == ["one two, three four;", " five six"]
+    assert split_long("one two three four", words, 2) == ["one two ", "three four"]
+    assert split_long("甲乙丙丁", len, 2) == ["甲乙", "丙丁"]
+    assert split_long("3,000 m", len, 6) == ["3,000 ", "m"]
