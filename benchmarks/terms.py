@@ -2,7 +2,7 @@
 
     python benchmarks/terms.py RUN --train train.en train.de --test test.en test.de
 
-The glossary's pairs of words are learned from the training text (`data.alignment`). Four parts; --only names one:
+The glossary's pairs of words are learned from the training text by an `Aligner`. Four parts; --only names one:
 
     glossary      one glossary for all lines: how many terms are met and forced, and lines that have none against the
                   same lines without a glossary, id by id
@@ -16,7 +16,6 @@ The glossary's pairs of words are learned from the training text (`data.alignmen
 
 import argparse
 import random
-import tempfile
 import time
 from collections import Counter, defaultdict
 from collections.abc import Sequence
@@ -26,16 +25,12 @@ from pathlib import Path
 
 import torch
 from bench import in_turn, keep
-from glassformer.data.alignment import Aligner
 
-from glassformer import ModelConfig, Score, SearchConfig, Transformer, Translator, score
-from glassformer.data.corpus import Corpus, write_corpus
-from glassformer.data.encode import PairEncoder
+from glassformer import Aligner, ModelConfig, Score, SearchConfig, Transformer, Translator, score
 from glassformer.generation.lexical.glossary import Glossary
 from glassformer.generation.lexical.placeholders import protect
 from glassformer.generation.lexical.words import count_of, words_of
 from glassformer.pairs.lines import read_lines
-from glassformer.text.tokenizer import SymbolTokenizer
 
 PLACEHOLDERS = ["{name}", "{0}", "{1}", "%s", "%1$d", "%(count)d", "https://example.org/a?b=1", "a.b@example.org"]
 PLACEHOLDERS += ["<ph/>", '<x id="1"/>', "{{ user }}", "{数}"]
@@ -78,29 +73,26 @@ class Links:
     """Pairs of words that stand for one another, learned from pairs of lines."""
 
     def __init__(self, sources: Sequence[str], targets: Sequence[str]) -> None:
-        sides = [[" ".join(word for word, _, _ in words_of(line)) for line in lines] for lines in (sources, targets)]
-        self._tokenizers = [SymbolTokenizer.train(lines, vocab_size=None) for lines in sides]
-        with tempfile.TemporaryDirectory() as folder:
-            paths = [str(one.save(Path(folder, side))) for one, side in zip(self._tokenizers, "ab", strict=True)]
-            write_corpus([PairEncoder(*paths).encode(*sides)], Path(folder))
-            sizes = [one.vocab_size for one in self._tokenizers]
-            self._aligner = Aligner.train(Corpus(Path(folder)), *sizes)
+        self._aligner = Aligner.train([_words(line) for line in sources], [_words(line) for line in targets])
 
     def of(self, source: str, target: str) -> list[Link]:
         """Return the words of a pair that stand for one another alone, once in each line, of four letters or more."""
-        words = [[word for word, _, _ in words_of(line)] for line in (source, target)]
-        if not words[0] or not words[1]:
+        here, there = _words(source), _words(target)
+        if not here or not there:
             return []
-        ids = [torch.tensor(one.encode([" ".join(side)])) for one, side in zip(self._tokenizers, words, strict=True)]
-        weights = self._aligner.align(*ids)[0]
+        ((weights, _),) = self._aligner.probabilities([here], [there])
         found = []
-        for j, word in enumerate(words[1]):
+        for j, word in enumerate(there):
             i = int(weights[j].argmax())
-            known = words[0][i]
+            known = here[i]
             is_alone = weights[j, i] > SURE and (weights[:, i] > 0.3).sum() == 1
-            if is_alone and min(len(word), len(known)) > 3 and words[0].count(known) == words[1].count(word) == 1:
+            if is_alone and min(len(word), len(known)) > 3 and here.count(known) == there.count(word) == 1:
                 found.append((known, word))
         return found
+
+
+def _words(line: str) -> list[str]:
+    return [word for word, _, _ in words_of(line)]
 
 
 def learned(links: Links, sources: Sequence[str], targets: Sequence[str], lines: int = 3000) -> dict[str, str]:
