@@ -6,6 +6,7 @@ import pytest
 
 from glassformer import Aligner
 from glassformer.alignment import aligner as module
+from glassformer.alignment import learning
 from glassformer.alignment.links import Link, error_rate
 from glassformer.errors import ArgumentError, DataError
 
@@ -144,10 +145,35 @@ def test_no_more_cells_are_learned_from_than_there_may_be(monkeypatch, longest):
             ["a " * 6000],
             ["A " * 6000],
             DataError,
-            r"there is nothing .* may have 33,554,432 cells .*, and the shortest has 36,000,000: split the lines .*",
+            r"there is nothing .* may have 1,048,576 cells .*, and the shortest has 36,000,000: split the lines .*",
         ),
     ],
 )
 def test_what_cannot_be_learned_from_is_refused(sources, targets, error, message):
     with pytest.raises(error, match=f"^{message}$"):
         Aligner.train(sources, targets)
+
+
+def test_pairs_that_are_too_long_to_learn_from_are_counted_in_the_log(monkeypatch, caplog):
+    monkeypatch.setattr(module, "LONGEST", 5)
+    monkeypatch.setattr(learning, "LONGEST", 5)
+    sources, targets = ["a b", "c d", "e f g"], ["A B", "C D", "E F"]
+    found = Aligner.train(sources, targets).align(sources, targets, "union")
+    assert found[0]
+    assert not found[2]
+    assert caplog.messages == [
+        "not learned from: 1 of 3 pairs, which have more than 5 cells (source words times target words); split their "
+        "lines into sentences"
+    ]
+
+
+def test_a_pair_that_is_too_long_is_refused_and_a_line_of_long_words_is_not(aligner, monkeypatch):
+    monkeypatch.setattr(module, "MOST_ALIGNED", 6)
+    message = (
+        "^pair 2 is too long to be aligned: 3 source words times 3 target words are 9, and may be 6: split it into "
+        "sentences$"
+    )
+    for align in (aligner.align, aligner.probabilities):
+        with pytest.raises(DataError, match=message):
+            align(["ba be", "ba be bi"], ["BABA BEBE BIBI", "BABA BEBE BIBI"])
+    assert aligner.align(["ba be"], [["BABA", "BEBE", "BIBI"]])[0]

@@ -4,13 +4,13 @@ import pytest
 from torch.testing import assert_close
 
 from glassformer import Translator, Want
-from glassformer.alignment.attention import AttentionAligner, align_translation
+from glassformer.alignment.attention import AttentionAligner, align_translation, tokenize_into_pieces
 from glassformer.alignment.choice import choose_heads
 from glassformer.alignment.heads import AligningHeads, read_aligning_heads, write_heads
 from glassformer.alignment.links import error_rate
 from glassformer.errors import ConfigError, DataError, RunError
 from glassformer.run.names import ALIGNING
-from glassformer.text.tokenizer import SymbolTokenizer
+from glassformer.text.tokenizer import SubwordTokenizer, SymbolTokenizer
 
 HEADS = AligningHeads(layer=1, heads=(2, 0), shift=1, agreement=0.75, chance=0.125, pairs=100)
 
@@ -94,3 +94,10 @@ def test_lines_must_be_pairs_and_empty_ones_have_no_links(random_translator):
     assert [one.links for one in aligner.align(["", "a", ""], ["b", "", ""])] == [[], [], []]
     with pytest.raises(ConfigError, match=r"^align needs a target for each source, got 2 and 1$"):
         aligner.align(["a", "b"], ["b"])
+
+
+def test_a_piece_that_stands_for_no_text_is_written_as_it_stands():
+    tokenizer = SubwordTokenizer.train(["a man sings", "two men sing"] * 5, kind="char", vocab_size=None, seed=1)
+    (line,) = tokenize_into_pieces(tokenizer, ["a man"], "source")
+    assert [word.text for word in line.words] == ["\u2581", "a", "\u2581", "m", "a", "n"]
+    assert [(word.start, word.end) for word in line.words] == [(0, 0), (0, 1), (1, 1), (2, 3), (3, 4), (4, 5)]

@@ -10,6 +10,7 @@ from torch.nn.utils.rnn import pad_sequence
 from torch.testing import assert_close
 
 from glassformer.alignment import hmm, learning, model
+from glassformer.alignment.jumps import LONGEST_JUMP
 from glassformer.alignment.model import AlignmentModel
 from glassformer.errors import DataError
 from glassformer.text.tokenizer import SymbolTokenizer
@@ -118,6 +119,35 @@ def test_pairs_that_are_too_long_are_refused(train, monkeypatch):
         train([("a b", "A B C"), ("c d", "C D E")])
 
 
+def test_a_long_pair_does_not_crowd_out_the_short_ones(train, monkeypatch):
+    long = " ".join(LETTERS)
+    pairs = [(long, long.upper()), *[("a b", "A B"), ("c d", "C D")] * 5]
+    monkeypatch.setattr(model, "CELLS", 2 * 2 * 10)
+    found = aligned(train(pairs), pairs[1:3])
+    assert (found.sum((1, 2)) > 1).all()
+
+
+@pytest.mark.parametrize("longest", [7, 13])
+def test_no_more_cells_are_learned_from_than_there_may_be(train, monkeypatch, longest):
+    learned, learn = [], model.learn
+
+    def counted(source, target, *rest):
+        learned.append(sum(len(x) * len(y) for x, y in zip(source, target, strict=True)))
+        return learn(source, target, *rest)
+
+    monkeypatch.setattr(model, "CELLS", 200)
+    monkeypatch.setattr(model, "learn", counted)
+    train((" ".join(["a"] * length), " ".join(["A"] * length)) for length in [longest, 2, 2, 2, 2] * 10)
+    assert 100 < learned[0] <= 200
+
+
+def test_pairs_without_cells_or_with_too_many_are_never_chosen(monkeypatch):
+    monkeypatch.setattr(learning, "LONGEST", 20)
+    assert learning.choose_pairs(torch.tensor([0, 4, 21, 20, 4]), 100) == [1, 3, 4]
+    assert learning.choose_pairs(torch.tensor([9, 4, 4, 4, 4]), 8) == [1, 3]
+    assert learning.choose_pairs(torch.tensor([0, 21]), 100) == []
+
+
 def test_a_chain_is_the_sum_over_all_ways(train):
     """Posteriors and jumps of the forward and backward passes against all alignments of a pair, one by one."""
     model = train([("a b c", "A B"), ("b c", "B C"), ("c a", "A C")], SMALL, BIG).forward
@@ -127,7 +157,7 @@ def test_a_chain_is_the_sum_over_all_ways(train):
     lengths = torch.tensor([3])
     found, jumps = model.chain(emissions, target, lengths, lengths)
     shares, total = torch.zeros(3, 3), 0.0
-    middle = hmm.LONGEST_JUMP
+    middle = LONGEST_JUMP
     for way in product([0, 1, 2, None], repeat=3):
         weight = 0.0
         for first in range(3) if way[0] is None else [way[0]]:  # a token of nothing stays at a place, also the first

@@ -98,6 +98,15 @@ def test_translations_come_with_their_alignments(run, run_command, capsys):
     assert lines_of(links) == [pharaoh(one) for one in expected]
 
 
+def test_too_long_a_pair_is_refused_before_anything_is_learned(here, run_command, monkeypatch, capsys):
+    monkeypatch.setattr("glassformer.alignment.aligner.MOST_ALIGNED", 3)
+    assert run_command("align --source pairs.tsv --output new.txt") == 2
+    said = capsys.readouterr().err
+    assert "pair 1 is too long to be aligned" in said
+    assert "learning" not in said
+    assert not (here / "new.txt").exists()
+
+
 BAD = {
     "align": "align needs --source, and --target unless one file has both sides",
     "align --source source.txt --target short.txt": "source.txt has 60, short.txt has 57",
@@ -107,6 +116,8 @@ BAD = {
     "align run --source pairs.tsv --symmetrize union": "--symmetrize joins two directions: give --reverse",
     "align run --source pairs.tsv --device cpu": "takes at least 100 pairs to learn an alignment from, got 60",
     "align thesis --source pairs.tsv": "thesis is not a run folder",
+    "align --source /dev/null": "/dev/null is a pipe or device, and is read several times: save it to a file first",
+    "align run --source pairs.tsv --data /dev/null": "/dev/null is a pipe or device, and is read several times",
     "align --source untrainable.tsv": "no pair has words on both sides",
     "translate run --input seven.txt --alignments new.txt SHORT": "run has no aligning heads chosen yet",
     "translate run --input seven.txt --output new --alignments new.txt --resume SHORT": "exclude each other",

@@ -7,7 +7,8 @@ import torch
 from torch import Tensor
 from torch.testing import assert_close
 
-from glassformer.alignment.hmm import LONGEST_JUMP, MOST_FERTILE, Direction
+from glassformer.alignment.hmm import MOST_FERTILE, Direction
+from glassformer.alignment.jumps import LONGEST_JUMP
 from glassformer.alignment.model import AlignmentModel
 from glassformer.attention.functional import compute_attention
 from glassformer.data.corpus import Corpus

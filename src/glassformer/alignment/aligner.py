@@ -1,12 +1,13 @@
 """Words aligned without any model of translation: the Aligner learns from pairs of lines alone."""
 
-import math
+import logging
 from collections.abc import Iterable, Sequence
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from glassformer.alignment.learning import LONGEST, choose_pairs
 from glassformer.alignment.links import Link, Symmetrization, check_symmetrization, symmetrize
 from glassformer.alignment.model import AlignmentModel
 from glassformer.errors import ArgumentError, DataError
@@ -21,6 +22,8 @@ LIKELY = 0.2
 """Least probability of a link."""
 CELLS = 1 << 25
 """Most source words times target words, summed over the pairs that are learned from: they need about 2 GB."""
+MOST_ALIGNED = 1 << 25
+"""Most source words times target words of a pair that is aligned: it needs about 2 GB, and some twenty seconds."""
 
 
 class Aligner:
@@ -44,10 +47,10 @@ class Aligner:
         """Learn from pairs of lines, or of lists of words; letters may be capital or small.
 
         What is to be aligned should be among the pairs. Of more than CELLS allows a part is used, evenly spread. Pairs
-        with an empty side, or with more cells than that, are passed over. The same pairs give the same result. Raises
-        DataError where no pair is left.
+        with an empty side are passed over, and so are those that have more than LONGEST cells, source words times
+        target words, which the log counts. The same pairs give the same result. Raises DataError where no pair is left.
         """
-        kept = _within_cells([pair for pair in _pairs_of_words(sources, targets) if all(pair)])
+        kept = _learned_from([pair for pair in _pairs_of_words(sources, targets) if all(pair)])
         x, y = (_vocabulary(pair[side] for pair in kept) for side in (0, 1))
         model = AlignmentModel.train(
             [_ids(source, x) for source, _ in kept],
@@ -68,12 +71,12 @@ class Aligner:
         """Return the links of each pair, in the order of the source. A pair with an empty side has none.
 
         A word is linked to each word of the other side that it stands for with probability LIKELY or more; the two
-        directions are joined as `symmetrize` says.
+        directions are joined as `symmetrize` says. Raises DataError for a pair that `check_lengths` refuses.
         """
         check_symmetrization(symmetrization)
-        aligned = list[list[Link]]()
-        for forward, backward in self.probabilities(sources, targets):
-            aligned.append(symmetrize(_links(forward), _links(backward), symmetrization))
+        aligned: list[list[Link]] = [[] for _ in sources]
+        for n, forward, backward in self._model.posteriors(self._pairs(sources, targets)):
+            aligned[n] = symmetrize(_links(forward), _links(backward), symmetrization)
         return aligned
 
     def probabilities(
@@ -82,32 +85,53 @@ class Aligner:
         """Return two matrices for each pair: p(source word | target word), and p(target word | source word).
 
         Both are (target_words, source_words). The first sums to at most 1 over the source's words, the second over the
-        target's; what is missing is the probability that the word stands for none.
+        target's; what is missing is the probability that the word stands for none. Raises DataError for a pair that
+        `check_lengths` refuses.
         """
-        pairs = [
-            (_ids(x, self._source_words), _ids(y, self._target_words)) for x, y in _pairs_of_words(sources, targets)
-        ]
-        return self._model.posteriors(pairs)
+        pairs = self._pairs(sources, targets)
+        found = [(torch.zeros(len(y), len(x)), torch.zeros(len(y), len(x))) for x, y in pairs]
+        for n, forward, backward in self._model.posteriors(pairs):
+            found[n] = forward, backward
+        return found
+
+    def _pairs(self, sources: Sequence[Line], targets: Sequence[Line]) -> list[tuple[Tensor, Tensor]]:
+        """Return the ids of the words of each pair."""
+        pairs = _pairs_of_words(sources, targets)
+        check_lengths(sources, targets)
+        return [(_ids(x, self._source_words), _ids(y, self._target_words)) for x, y in pairs]
 
 
-def _within_cells(pairs: list[tuple[list[str], list[str]]]) -> list[tuple[list[str], list[str]]]:
-    """Return as many of these pairs, evenly spread, as have CELLS cells together; DataError where none has so few."""
+def check_lengths(sources: Sequence[Line], targets: Sequence[Line]) -> None:
+    """Raise DataError for the first pair that is too long to be aligned: it has more than MOST_ALIGNED cells."""
+    for number, (source, target) in enumerate(zip(sources, targets, strict=True), start=1):
+        if len(source) * len(target) <= MOST_ALIGNED:  # a line has no more words than characters
+            continue
+        x, y = len(_words(source)), len(_words(target))
+        if x * y > MOST_ALIGNED:
+            raise DataError(
+                f"pair {number:,} is too long to be aligned: {x:,} source words times {y:,} target words are "
+                f"{x * y:,}, and may be {MOST_ALIGNED:,}: split it into sentences"
+            )
+
+
+def _learned_from(pairs: list[tuple[list[str], list[str]]]) -> list[tuple[list[str], list[str]]]:
+    """Return those of these pairs that are learned from; DataError where there is none."""
     if not pairs:
         raise DataError("there is nothing to learn an alignment from: no pair has words on both sides")
-    cells = [len(x) * len(y) for x, y in pairs]
-    short = [n for n, count in enumerate(cells) if count <= CELLS]
-    if not short:
+    cells = torch.tensor([len(x) * len(y) for x, y in pairs])
+    most = min(LONGEST, CELLS)
+    long, shortest = int((cells > most).sum()), int(cells.min())
+    if long == len(pairs):
         raise DataError(
-            f"there is nothing to learn an alignment from: a pair may have {CELLS:,} cells (source words times target "
-            f"words), and the shortest has {min(cells):,}: split the lines into sentences"
+            f"there is nothing to learn an alignment from: a pair may have {most:,} cells (source words times target "
+            f"words), and the shortest has {shortest:,}: split the lines into sentences"
         )
-    step = max(1.0, sum(cells[n] for n in short) / CELLS)
-    kept, room = list[tuple[list[str], list[str]]](), CELLS
-    for number in (short[int(n * step)] for n in range(math.ceil(len(short) / step))):
-        if cells[number] <= room:  # long pairs among the chosen ones may need more than their share
-            kept.append(pairs[number])
-            room -= cells[number]
-    return kept
+    if long:
+        logging.getLogger("glassformer").warning(
+            f"not learned from: {long:,} of {len(pairs):,} pairs, which have more than {most:,} cells (source words "
+            "times target words); split their lines into sentences"
+        )
+    return [pairs[n] for n in choose_pairs(cells, CELLS)]
 
 
 def _links(probabilities: Float[Tensor, "target_words source_words"]) -> list[Link]:

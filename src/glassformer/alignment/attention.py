@@ -75,11 +75,17 @@ def tokenize_lines(
 
 
 def tokenize_into_pieces(tokenizer: Tokenizer, lines: Sequence[str], side: str) -> list[TokenizedLine]:
-    """Return the tokens of lines, cut with a warning, each a word of its own."""
+    """Return the tokens of lines, cut with a warning, each a word of its own.
+
+    A token that stands for no text, such as a lone space, is written as it stands in the vocabulary.
+    """
     found = list[TokenizedLine]()
     for line, ids, surfaces in _tokens(tokenizer, lines, side):
         starts = token_starts(surfaces, line)
-        words = [Word(text, start, start + len(text)) for text, start in zip(surfaces, starts, strict=True)]
+        words = [
+            Word(text or token, start, start + len(text))
+            for text, token, start in zip(surfaces, tokenizer.tokens(ids), starts, strict=True)
+        ]
         found.append(TokenizedLine(ids, words, list(range(len(ids)))))
     return found
 

@@ -4,12 +4,12 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from glassformer.alignment.jumps import LONGEST_JUMP, JumpMatrix
+
 NULL = 0.3
 """Probability that a token stands for none of the other side."""
 TENSION = 4.0
 """Rate at which places become unlikely away from the diagonal, as long as each token is by itself."""
-LONGEST_JUMP = 12
-"""Jumps beyond this many places are as likely as this one."""
 MOST_FERTILE = 6
 """Fertilities beyond this one are as likely as it."""
 LEAST = 1e-9
@@ -103,43 +103,41 @@ class Direction:
     ) -> tuple[Float[Tensor, "batch target_len source_len"], Float[Tensor, " widths"]]:
         """Return the posterior of each link, and the expected number of jumps of each width.
 
-        Forward and backward passes (Rabiner 1989), each step scaled to the sum one. `targets` and `sources` are the
-        lengths; beyond a target's end the chain stays where it is.
+        Forward and backward passes (Rabiner 1989), each step scaled to the sum one; their time is linear in the cells.
+        `targets` and `sources` are the lengths; beyond a target's end the chain stays where it is.
         """
         target_len, source_len = emissions.shape[1:]
         at = torch.arange(source_len, device=target.device)
         inside = at < sources[:, None]
         ended = torch.arange(target_len, device=target.device) >= targets[:, None]
-        width = (at - at[:, None]).clamp(-LONGEST_JUMP, LONGEST_JUMP) + LONGEST_JUMP
         begin = (at + 1).clamp(max=LONGEST_JUMP) + LONGEST_JUMP  # from before the first place
-        jump = self.jumps[width]
-        room = (1 - NULL) / (inside.to(jump.dtype) @ jump.T).clamp(min=1e-30)  # no jump leads out of the source
+        forth = JumpMatrix(self.jumps, source_len)
+        back = forth.mT
+        room = (1 - NULL) / back.multiply(inside.to(self.jumps.dtype)).clamp(min=1e-30)  # no jump leads out
         none = torch.where(ended, 1.0, (NULL * self.none[target]).clamp(min=LEAST))[:, :, None]
         emissions = emissions * (~ended[:, :, None] & inside[:, None])
         place = self.jumps[begin] * inside
         place = place / place.sum(1, keepdim=True)
         arriving = begun = (1 - NULL) * place
-        links, places, scales = list[Tensor](), list[Tensor](), list[Tensor]()
-        for t in range(target_len):
-            link = arriving * emissions[:, t]
-            place = link + none[:, t] * place
-            scale = place.sum(1, keepdim=True).clamp(min=1e-30)
-            place = place / scale
-            links.append(link / scale)
-            places.append(place)
+        links, left, arrivals = (emissions.new_empty(target_len, len(emissions), source_len) for _ in range(3))
+        steps = list(zip(emissions.unbind(1), none.unbind(1), links, left, arrivals, strict=True))
+        scales = list[Tensor]()
+        for likely, by_none, link, leaving, _ in steps:
+            torch.mul(arriving, likely, out=link)
+            place = link + by_none * place
+            scale = place.sum(1, keepdim=True).clamp_(min=1e-30)
+            link /= scale
+            place /= scale
             scales.append(scale)
-            arriving = (place * room) @ jump
-        posteriors, arrivals = list[Tensor](), list[Tensor]()
+            arriving = forth.multiply(torch.mul(place, room, out=leaving))
         after = torch.ones_like(place)
-        for t in reversed(range(target_len)):
-            posteriors.append(links[t] * after)
-            arrivals.append(emissions[:, t] * after / scales[t])
-            after = room * (arrivals[-1] @ jump.T) + none[:, t] * after / scales[t]
-        left = (torch.stack(places[:-1], 1) * room[:, None]).flatten(0, 1) if target_len > 1 else place[:0]
-        reached = torch.stack(arrivals[-2::-1], 1).flatten(0, 1) if target_len > 1 else place[:0]
-        jumps = torch.zeros_like(self.jumps).index_add_(0, width.flatten(), (left.T @ reached * jump).flatten())
-        jumps.index_add_(0, begin, (begun * arrivals[-1]).sum(0))
-        return torch.stack(posteriors[::-1], 1), jumps
+        for (likely, by_none, link, _, arrival), scale in zip(reversed(steps), reversed(scales), strict=True):
+            link *= after
+            after = after / scale
+            after = room * back.multiply(torch.mul(likely, after, out=arrival)) + by_none * after
+        jumps = forth.count(left[:-1].flatten(0, 1), arrivals[1:].flatten(0, 1))
+        jumps.index_add_(0, begin, (begun * arrivals[0]).sum(0))
+        return links.transpose(0, 1), jumps
 
     def posterior(
         self,

@@ -1,5 +1,6 @@
 """Expectation maximisation: the two directions of an alignment, estimated side by side from pairs of ids."""
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -8,7 +9,8 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from glassformer.alignment.hmm import LONGEST_JUMP, MOST_FERTILE, Direction, Lengths
+from glassformer.alignment.hmm import MOST_FERTILE, Direction, Lengths
+from glassformer.alignment.jumps import LONGEST_JUMP
 
 INDEPENDENT, CHAINED, FERTILE = 3, 2, 2
 """Rounds: with each token by itself, with chains, and with chains and fertilities. More fit rare words too closely."""
@@ -26,6 +28,8 @@ LARGEST_RATIO = 20.0
 """Most that fertility can favour one more link."""
 AT_ONCE = 1 << 17
 """Most cells, source tokens times target tokens, of a batch, padding included."""
+LONGEST = 1 << 20
+"""Most cells of a pair that is learned from: in a longer one nearly every token could stand for every other."""
 
 Shares = Float[Tensor, "batch target_len source_len"]
 Kin = Int[Tensor, " _"] | None
@@ -140,6 +144,22 @@ class _Pairs:
         number[order] = torch.arange(len(order))
         batches = [batch.turned((number[batch.entry] * batch.inside).mT) for batch in self.batches]
         return _Pairs(cells, batches, self.target_vocab, self.source_vocab)
+
+
+def choose_pairs(cells: Int[Tensor, " pairs"], most: int) -> list[int]:
+    """Return the numbers of as many pairs, evenly spread, as have `most` cells together.
+
+    Pairs without any, and those with more than LONGEST or `most`, are never chosen.
+    """
+    short = ((cells > 0) & (cells <= min(LONGEST, most))).nonzero().flatten()
+    step = max(1.0, cells[short].sum().item() / most)
+    spread = short[[int(n * step) for n in range(math.ceil(len(short) / step))]]
+    chosen, room = list[int](), most
+    for number, count in zip(spread.tolist(), cells[spread].tolist(), strict=True):
+        if count <= room:  # long pairs among these may need more than their share
+            chosen.append(number)
+            room -= count
+    return chosen
 
 
 def batches_of_cells(lengths: Sequence[tuple[int, int]]) -> Iterator[list[int]]:

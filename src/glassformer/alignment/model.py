@@ -1,6 +1,6 @@
 """A model of which tokens of a pair stand for which: both directions, learned from the pairs alone."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import torch
@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from glassformer.alignment.hmm import Direction
-from glassformer.alignment.learning import batches_of_cells, learn
+from glassformer.alignment.learning import LONGEST, batches_of_cells, choose_pairs, learn
 from glassformer.data.corpus import Corpus
 from glassformer.errors import DataError, RunError
 from glassformer.tensors import check_tensors, read_tensors, write_checked_tensors
@@ -55,19 +55,17 @@ class AlignmentModel:
     def of_corpus(cls, corpus: Corpus, source_vocab_size: int, target_vocab_size: int) -> "AlignmentModel":
         """Estimate the model from these pairs, or from as many of them, evenly spread, as CELLS allows.
 
-        Raises DataError where even one pair is too long.
+        Pairs that have more than LONGEST or CELLS are left out. Raises DataError where none is left.
         """
-        work = (corpus.source.lengths - 1).mul_(corpus.target.lengths - 1).sum().item()
-        step = max(1.0, work / CELLS)
-        chosen = [int(number * step) for number in range(int(len(corpus) / step))]
-        sides = [[side[number][:-1].long() for number in chosen] for side in (corpus.source, corpus.target)]
-        kept = [pair for pair in zip(*sides, strict=True) if all(map(len, pair))]
-        if not kept:
+        cells = (corpus.source.lengths - 1).long() * (corpus.target.lengths - 1)
+        chosen = choose_pairs(cells, CELLS)
+        if not chosen:
             raise DataError(
-                f"{len(corpus):,} pairs of {work / len(corpus):,.0f} cells (source times target tokens) are too long "
-                f"to learn an alignment from, which takes at most {CELLS:,}: train without guide, or lower max_tokens"
+                f"{len(corpus):,} pairs of {cells.double().mean():,.0f} cells (source times target tokens) are too "
+                f"long to learn an alignment from, which takes at most {min(LONGEST, CELLS):,}: train without guide, "
+                "or lower max_tokens"
             )
-        source, target = zip(*kept, strict=True)
+        source, target = ([side[number][:-1].long() for number in chosen] for side in (corpus.source, corpus.target))
         return cls.train(source, target, source_vocab_size, target_vocab_size)
 
     def align(
@@ -82,12 +80,11 @@ class AlignmentModel:
 
     def posteriors(
         self, pairs: Sequence[tuple[Int[Tensor, " _"], Int[Tensor, " _"]]]
-    ) -> list[tuple[Float[Tensor, "_ _"], Float[Tensor, "_ _"]]]:
-        """Return the probability of each link of each pair, (target_len, source_len), by either direction.
+    ) -> Iterator[tuple[int, Float[Tensor, "_ _"], Float[Tensor, "_ _"]]]:
+        """Yield the number of each pair, in any order, with the probability of each link by either direction.
 
-        Pairs are given without `</s>`.
+        Both are (target_len, source_len). Pairs are given without `</s>`; those with an empty side are passed over.
         """
-        found = [(torch.zeros(len(y), len(x)), torch.zeros(len(y), len(x))) for x, y in pairs]
         real = [n for n, pair in enumerate(pairs) if all(map(len, pair))]
         for batch in batches_of_cells([(len(pairs[n][0]), len(pairs[n][1])) for n in real]):
             numbers = [real[n] for n in batch]
@@ -97,9 +94,8 @@ class AlignmentModel:
             forward = self.forward.posterior(x, y, sources, targets)
             backward = self.backward.posterior(y, x, targets, sources).mT
             for row, n in enumerate(numbers):
-                target_len, source_len = found[n][0].shape
-                found[n] = forward[row, :target_len, :source_len], backward[row, :target_len, :source_len]
-        return found
+                source_len, target_len = (len(side[row]) for side in sides)
+                yield n, forward[row, :target_len, :source_len], backward[row, :target_len, :source_len]
 
     def to(self, device: torch.device) -> "AlignmentModel":
         """Return a copy on another device."""

@@ -100,9 +100,10 @@ def _aligned(flags: AlignFlags, pairs: PairFiles, data: PairFiles | None) -> Ite
 
 def _by_statistics(pairs: PairFiles, data: PairFiles | None, method: Symmetrization) -> Iterator[Aligned]:
     """Yield the alignments that the pairs teach."""
-    from glassformer.alignment.aligner import Aligner
+    from glassformer.alignment.aligner import Aligner, check_lengths
 
     given = list(pairs)
+    check_lengths(*_sides(given))
     sources, targets = _sides([*given, *(data or ())])
     say(f"learning an alignment from {len(sources):,} pairs")
     aligner = Aligner.train(sources, targets)
