@@ -14,7 +14,7 @@ from samples import FLAGS
 
 from glassformer.cli import COMMANDS
 
-OUTPUTS = ("out", "output", "unpruned", "alignments")
+OUTPUTS = ("out", "output", "unpruned", "alignments", "confidence", "diagram")
 """Flags that name what is written."""
 STOP_AFTER = 3.0
 
@@ -48,7 +48,7 @@ BASES: Mapping[str, tuple[Base, ...]] = {
         Base("translate run --input seven.txt --output new --device cpu"),
     ),
     "evaluate": (
-        Base("evaluate run --source valid.tsv --device cpu"),
+        Base("evaluate run --source valid.tsv --device cpu", ("run/scores.json", "run/calibration.json")),
         Base("evaluate --hypotheses source.txt --target target.txt"),
     ),
     "align": (
