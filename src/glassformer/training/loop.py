@@ -225,7 +225,8 @@ class TrainingLoop:
             state.planned = state.planned or planned
             self.warmup = warmup_updates(config, self.model.config.d_model, state.planned)
             self.interval = state.interval = validation_interval(config, planned)
-            self.display.say(describe_plan(config, planned, self.warmup, self.interval))
+            for line in describe_plan(config, planned, self.warmup, self.interval).splitlines():
+                self.display.say(line)
 
     def _plan_epoch(self) -> Plan:
         """Return which pairs go into which batch of the present epoch, and take it up."""
