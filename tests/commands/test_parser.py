@@ -8,7 +8,7 @@ import pytest
 
 from glassformer import cli
 from glassformer.checks import Choice, Flag
-from glassformer.commands.parser import Command, overview, parse
+from glassformer.commands.parser import Command, help_text, overview, parse
 from glassformer.errors import ConfigError
 from glassformer.training.config import TrainConfig
 

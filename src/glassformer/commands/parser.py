@@ -307,10 +307,9 @@ def _unknown(command: Command, word: str) -> str:
     """Return what is wrong with an argument that nothing takes."""
     advice = f": see glassformer {command.name} --help"
     if not word.startswith("-"):
-        sides = [
-            one.flag for name in ("source", "target") if (one := command.arguments.get(name)) and not one.mark.bare
-        ]
-        advice = f": give files with {' and '.join(sides)}" if len(sides) == 2 else advice
+        sides = [command.arguments[name] for name in ("source", "target") if name in command.arguments]
+        if len(sides) == 2 and not sides[0].mark.bare:
+            advice = ": give files with --source and --target"
         return f"{command.name} has no use for {shown(word)}{advice}"
     flag = word.partition("=")[0]
     known = [argument.flag for argument in command.arguments.values() if not argument.mark.positional]
