@@ -109,8 +109,8 @@ BAD = {
     "align thesis --source pairs.tsv": "thesis is not a run folder",
     "align --source untrainable.tsv": "no pair has words on both sides",
     "translate run --input seven.txt --alignments new.txt SHORT": "run has no aligning heads chosen yet",
-    "translate run --input seven.txt --alignments - SHORT": "--alignments must be a file, got -: standard output is for",
-    "translate run --input seven.txt --confidence - SHORT": "--confidence must be a file, got -: standard output is for",
+    "translate run --input seven.txt --alignments - SHORT": "--alignments must be a file, got -: standard output",
+    "translate run --input seven.txt --confidence - SHORT": "--confidence must be a file, got -: standard output",
     "translate run --input seven.txt --output new --alignments new.txt --resume SHORT": "exclude each other",
     "translate run --input seven.txt --output new.txt --alignments ./new.txt SHORT": "must be two files, got new.txt",
 }

@@ -16,7 +16,7 @@ from glassformer.errors import ConfigError, DataError
 from glassformer.generation.config import SearchConfig
 
 if TYPE_CHECKING:
-    from glassformer.alignment.attention import AttentionAligner, choosing_command
+    from glassformer.alignment.attention import AttentionAligner
     from glassformer.confidence.estimate import ConfidenceEstimator, LineConfidence
     from glassformer.generation.files import Cuts, FileCounts, FileSettings
     from glassformer.generation.lexical.glossary import Glossary
@@ -233,7 +233,7 @@ def _translate_stream(
     translator: "Translator", flags: TranslateFlags, wanted: "FileSettings", counts: "FileCounts"
 ) -> None:
     """Translate from standard input, to standard output, or both: each chunk is written as soon as it is done."""
-    from glassformer.alignment.attention import AttentionAligner
+    from glassformer.alignment.attention import AttentionAligner, choosing_command
     from glassformer.confidence.estimate import ConfidenceEstimator
     from glassformer.files import replacing
     from glassformer.generation import stream

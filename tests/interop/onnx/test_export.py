@@ -290,7 +290,7 @@ def test_a_missing_package_is_named_with_its_extra(monkeypatch, run_command, run
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, package, None)
     assert run_command(f"export {tmp_path}/run --to onnx --out {tmp_path}/out") == 2
-    (said,) = capsys.readouterr().err.splitlines()
+    said = run_command.complaint(capsys.readouterr().err)
     assert said.endswith(f"needs the package {package}: pip install 'glassformer[onnx]'")
     assert names(tmp_path) == ["run"]
 
