@@ -320,7 +320,7 @@ def test_a_full_disk_behind_stdout(here, run_command):
         command = [GLASSFORMER, *run_command.arguments("translate run --input seven.txt SHORT")]
         done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, env=environment())
     assert done.returncode == 2, done.stderr
-    assert run_command.complaint(done.stderr).endswith("free some space, or write elsewhere")
+    assert run_command.complaint(done.stderr).endswith("error: the disk is full: free some space, or write elsewhere")
 
 
 def test_every_command_is_listed_with_its_summary(capfd, run_command):

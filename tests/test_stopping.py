@@ -114,3 +114,18 @@ def wait_for(what: Callable[[], object]) -> None:
     while not what():
         assert time.monotonic() < until
         time.sleep(0.01)
+
+
+def test_an_interruption_while_the_command_line_is_loaded_ends_it_in_one_line():
+    program = """
+import os, signal, sys
+class Interrupting:
+    def find_spec(self, name, *_):
+        if name == "glassformer.commands.align":
+            os.kill(os.getpid(), signal.SIGINT)
+sys.meta_path.insert(0, Interrupting())
+from glassformer.__main__ import main
+main()
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (130, "glassformer: error: interrupted\n")

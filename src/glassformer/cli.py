@@ -23,7 +23,7 @@ from glassformer.commands.serve import HEADINGS as SERVE_HEADINGS
 from glassformer.commands.serve import serve
 from glassformer.commands.train import HEADINGS, resume, train
 from glassformer.commands.translate import SEARCH, TranslateFlags, translate
-from glassformer.errors import FULL, ConfigError, GlassformerError, abridged, closest, printable
+from glassformer.errors import FULL, ConfigError, GlassformerError, abridged, closest, describe_full, printable
 from glassformer.insight.config import PruneConfig
 from glassformer.serve.config import ServeConfig
 from glassformer.stopping import Stopped, raising_signals
@@ -89,7 +89,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         sys.exit(0)
     except OSError as error:
         _discard(sys.stdout)
-        _fail(error, f"{error}: free some space, or write elsewhere" if error.errno in FULL else str(error))
+        full = error.errno in FULL
+        _fail(error, f"{describe_full(error)}: free some space, or write elsewhere" if full else str(error))
     except KeyboardInterrupt as error:
         _fail(error, "interrupted", status=130)
     except Stopped as error:

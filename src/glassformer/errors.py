@@ -48,6 +48,17 @@ def printable(text: str) -> str:
     return _UNPRINTABLE.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
 
 
+def describe_full(error: OSError) -> str:
+    """Return in words what an error of `FULL` says, and which file was not written.
+
+    >>> describe_full(OSError(errno.ENOSPC, "No space left on device", "runs/x"))
+    'the disk is full: runs/x was not written'
+    """
+    words = {errno.ENOSPC: "the disk is full", errno.EDQUOT: "the disk quota is used up"}
+    what = words.get(error.errno or 0, "the file may not grow any larger")
+    return what if error.filename is None else f"{what}: {error.filename} was not written"
+
+
 def closest(word: str, known: Iterable[str]) -> str:
     """Return ": did you mean ...?" for the known word that is most like this one, or an empty text."""
     if len(word) > MOST_COMPARED:

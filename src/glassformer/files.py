@@ -60,6 +60,14 @@ def check_new_folder(path: Path) -> None:
     remove_unfinished(path.parent, path.name)
     if path.is_symlink() or (path.exists() and (not path.is_dir() or any(path.iterdir()))):
         raise RunError(f"{path} is there already: give a new name, or remove it first")
+    above = next(folder for folder in path.absolute().parents if folder.exists())
+    try:
+        os.rmdir(tempfile.mkdtemp(prefix=f".{path.name[:_LONGEST]}.", suffix=".tmp", dir=above))
+    except OSError as error:
+        if error.errno not in FULL:
+            raise RunError(
+                f"{above}: no folder to write {path.name} to ({error.strerror}): choose another place"
+            ) from None
 
 
 @contextmanager

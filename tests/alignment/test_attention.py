@@ -84,7 +84,7 @@ def test_a_few_pairs_are_too_few_to_choose_by(random_translator):
 
 
 def test_without_a_choice_it_says_how_to_make_one(random_translator):
-    with pytest.raises(ConfigError, match=r"run has no aligning heads chosen yet: glassformer align RUN --data PAIRS"):
+    with pytest.raises(ConfigError, match=r"yet: glassformer align \S*/run --source PAIRS\.tsv chooses them"):
         align_translation(random_translator, "a b", "b a")
 
 

@@ -48,6 +48,8 @@ BAD = {
     "export one --to huggingface --out new --license mine!": "license must be a licence as the Hugging Face",
     "export one --to huggingface --out new --quantization int8": "for --to ctranslate2, onnx, web or argos: leave",
     "export one --to ctranslate2 --out new --runtime x": "runtime is for --to web: leave it out with --to ctranslate2",
+    "export one --to huggingface --out one/sub/x": "--out must not be in the run folder itself, got one/sub/x: choose",
+    "export one --to huggingface --out two/config.json/x": "config.json: no folder to write x to (Not a directory)",
     "export one --to huggingface --out two": "two is there already: give a new name",
 }
 

@@ -8,7 +8,7 @@ import pytest
 
 from glassformer import cli
 from glassformer.checks import Choice, Flag
-from glassformer.commands.parser import Command, overview, parse
+from glassformer.commands.parser import Command, help_text, overview, parse
 from glassformer.errors import ConfigError
 from glassformer.training.config import TrainConfig
 
@@ -185,3 +185,11 @@ def test_messages_name_flags_not_fields(message, shown):
 def test_one_letter_is_answered_with_a_flag_that_begins_with_it():
     with pytest.raises(ConfigError, match=r"train has no flag -o: did you mean --out\?"):
         parse(Command("train", TrainConfig), ["-o", "run"])
+
+
+def test_two_files_without_flags_are_answered_with_the_flags():
+    with pytest.raises(ConfigError, match=r"align has no use for 'b': give files with --source and --target"):
+        parse(cli.COMMANDS["align"], ["a", "b"])
+    help_ = help_text(cli.COMMANDS["export"]) + help_text(cli.COMMANDS["align"])
+    assert "--runtime FOLDER" in help_
+    assert "--reverse RUN" in help_

@@ -18,7 +18,7 @@ STREAMS = {
     "errors full": "2>/dev/full",
     "no reader": "| true",
 }
-FULL = "No space left on device: free some space, or write elsewhere"
+FULL = "the disk is full: free some space, or write elsewhere"
 
 
 @pytest.fixture(scope="module")

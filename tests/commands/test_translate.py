@@ -53,7 +53,7 @@ def test_lines_with_tags_come_from_a_file_and_go_to_one(here, capfd, translator,
         assert (here / "new.txt").read_text(encoding="utf-8").splitlines() == translate_markup(
             translator, lines, format, SEARCH
         )
-        assert capfd.readouterr().err.endswith("heads are chosen: glassformer align run --data PAIRS\n")
+        assert capfd.readouterr().err.endswith("heads are chosen: glassformer align run --source PAIRS.tsv\n")
         assert run_command(f"translate run --format {format} '{lines[0]}' --placeholders default SHORT") == 0
         out, err = capfd.readouterr()
         assert out.count("<b>") == out.count("</b>") == out.count("<x/>") == 1

@@ -292,7 +292,7 @@ def test_what_keeps_it_from_starting_is_said_in_one_line(run, tmp_path, monkeypa
             f"serve {run} --host example.org": f"{elsewhere} example.org",
             f"serve {run} --host 192.0.2.1 --keys k": "--host must be an address of this machine, got 192.0.2.1",
             f"serve {run} --port 0 --keys keys.json": "keys.json: no such file of keys: make one with",
-            f"serve {run} {run}": "have the same name, tiny: rename one",
+            f"serve {run} {run}": "tiny is named twice: name each run once",
             f"serve {run} --languages tiny=english": "--languages must be RUN=SOURCE-TARGET",
             f"serve {run} --max-n-best 11": "--max-n-best must be at most --max-beam, got --max-n-best 11",
             f"serve {run} --new-key bob": "--new-key needs --keys",
@@ -317,8 +317,11 @@ def test_a_model_that_cannot_be_loaded_ends_it_in_one_line(run, monkeypatch, run
 def test_a_key_is_printed_once(tmp_path, monkeypatch, run_command, capfd):
     monkeypatch.chdir(tmp_path)
     assert run_command("serve --keys keys.json --new-key alice") == 0
-    out, _ = capfd.readouterr()
+    out, err = capfd.readouterr()
     assert out.startswith("gf_")
+    assert err.startswith(
+        "keep this key, which is never shown again; start the server with glassformer serve RUN --keys "
+    )
     assert out.strip() not in (tmp_path / "keys.json").read_text(encoding="utf-8")
 
 

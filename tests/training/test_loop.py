@@ -16,7 +16,7 @@ from glassformer.generation.translator import Translator
 from glassformer.pictures import can_draw
 from glassformer.run.folder import load_run
 from glassformer.text.scores import Score
-from glassformer.training import loop, progress, validation
+from glassformer.training import loop, pace, progress, validation
 from glassformer.training.config import TrainConfig
 from glassformer.training.step import Step
 from glassformer.training.train import resume, train
@@ -237,6 +237,15 @@ def test_what_was_left_out_is_counted_on_after_an_interruption(settings, spoilin
     with spoiling({2}):
         resume(config.out)
     assert [line["left_out"] for line in files.reports(config.out)] == [3]
+
+
+def test_the_plan_of_a_training_limited_in_time_has_lines_of_its_own(settings, monkeypatch, capfd):
+    monkeypatch.setattr(pace, "LEAST_SECONDS", 0.0)
+    monkeypatch.setattr(pace, "LEAST_SHARE", 0.0)
+    train(settings(max_updates=8, max_minutes=1.0, validate_every=None, warmup=None))
+    said = capfd.readouterr().err
+    assert "about 8 updates: --warmup 1 --validate-every 1\n  (a busy machine makes fewer updates" in said
+    assert "\\n" not in said
 
 
 def test_a_higher_limit_changes_the_interval_of_validations_and_not_the_warm_up(settings, interrupting, capfd):

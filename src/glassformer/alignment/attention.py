@@ -2,6 +2,8 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from shlex import quote
 
 import torch
 from jaxtyping import Float
@@ -97,6 +99,11 @@ def _tokens(tokenizer: Tokenizer, lines: Sequence[str], side: str) -> Iterator[t
         yield line, ids[:-1], tokenizer.surfaces(line)[: len(ids) - 1] if ids else []
 
 
+def choosing_command(folder: Path) -> str:
+    """Return the command that chooses the aligning heads of a run."""
+    return f"glassformer align {quote(str(folder))} --source PAIRS.tsv"
+
+
 class AttentionAligner:
     """Aligns pairs by the attention that a run pays to the source as it reads the target.
 
@@ -109,9 +116,9 @@ class AttentionAligner:
         if heads is None and folder is not None:
             heads = read_aligning_heads(folder, translator.engine.config)
         if heads is None:
+            command = "" if folder is None else f"{choosing_command(folder)} chooses them, "
             raise ConfigError(
-                f"{folder or 'this translator'} has no aligning heads chosen yet: glassformer align RUN --data PAIRS "
-                "chooses them, choose_heads from Python"
+                f"{folder or 'this translator'} has no aligning heads chosen yet: {command}choose_heads from Python"
             )
         self.translator, self.heads = translator, heads
 

@@ -42,6 +42,8 @@ class Exported:
     runtime_bytes: int
     runtime: str
     """The name and version of what computes in the browser."""
+    runtime_folder: Path
+    """The folder that it was taken from."""
 
 
 def export_web(
@@ -81,7 +83,7 @@ def export_web(
         }
         write_json(made / MANIFEST, manifest)
         (made / DOCUMENT).write_text(_document(_copy_code(made)), encoding="utf-8")
-        return Exported(likeness, _size(made / MODEL), _size(made / RUNTIME), found.name)
+        return Exported(likeness, _size(made / MODEL), _size(made / RUNTIME), found.name, found.folder.parent)
 
 
 def _described(run: Run, name: str, quantization: str | None, languages: tuple[str, str]) -> dict[str, Any]:

@@ -8,8 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from glassformer.checks import Flag
+from glassformer.commands.common import say
 from glassformer.errors import ConfigError, RunError
 from glassformer.files import check_new_folder, new_folder
+from glassformer.run.config import read_config
 
 if TYPE_CHECKING:
     from glassformer.interop.card import CardFacts, Layout
@@ -68,8 +70,13 @@ def export_model(flags: ExportFlags) -> int:
         takers = [other for other, kind in TARGETS.items() if name in kind.takes]
         if getattr(flags, name) is not None and name not in target.takes:
             known = " or ".join(filter(None, (", ".join(takers[:-1]), takers[-1])))
-            raise ConfigError(f"{name} is for --to {known}: leave it out with --to {flags.to}")
+            why = ", whose page always shows it" if (name, flags.to) == ("attention", "web") else ""
+            raise ConfigError(f"{name} is for --to {known}: leave it out with --to {flags.to}{why}")
+    read_config(flags.run)
+    if flags.run.resolve() in flags.out.resolve().parents:
+        raise ConfigError(f"--out must not be in the run folder itself, got {flags.out}: choose a place beside it")
     target.check(flags.out)
+    say(target.doing)  # loading torch alone takes seconds
 
     from glassformer.interop.card import CardFacts
     from glassformer.run.folder import load_run
@@ -97,6 +104,8 @@ class Target:
     """The flags that only some targets have a use for, and this one has."""
     check: Callable[[Path], None] = check_new_folder
     """Raises an error where nothing can be written to --out."""
+    doing: str = "writing the model"
+    """What is said before it."""
 
 
 @contextmanager
@@ -173,11 +182,14 @@ def _to_onnx(flags: ExportFlags, run: "Run", facts: "CardFacts") -> None:
 
 def _described(found: "Likeness") -> str:
     """Return how like the model its graphs are."""
-    differ = f"logits differ from the model's by {found.mean_difference:.1g}, at most {found.difference:.1g}"
+    differ = (
+        f"scores differ from the model's by {found.mean_difference:.1g} on average, {found.difference:.1g} at worst"
+    )
     if not found.lines:
         return differ
     ties = f", {found.ties} more up to a tie in rounding" if found.ties else ""
-    return f"{differ}\n{found.same:,} of {found.lines:,} lines translate to the same tokens, greedily{ties}"
+    lines = "line translates" if found.lines == 1 else "lines translate"
+    return f"{differ}\n{found.same:,} of {found.lines:,} {lines} to the same tokens, greedily{ties}"
 
 
 def _to_web(flags: ExportFlags, run: "Run", facts: "CardFacts") -> None:
@@ -200,6 +212,7 @@ def _to_web(flags: ExportFlags, run: "Run", facts: "CardFacts") -> None:
     print(f"{flags.out}: {_described(found.likeness)}")
     sizes = f"the model has {found.model_bytes / 1e6:.1f} MB, {found.runtime} {found.runtime_bytes / 1e6:.1f} MB"
     print(f"{sizes}, which a browser loads once")
+    print(f"{found.runtime} is that of {found.runtime_folder}")
     print("open it at http://localhost:8000 after:")
     print(f"  python -m http.server --bind localhost --directory {shlex.quote(str(flags.out))}")
 
@@ -231,10 +244,11 @@ def _check_package(out: Path) -> None:
     check_new_package(out)
 
 
+GRAPHS = "writing the graphs, then checking them against the model"
 TARGETS = {
     "huggingface": Target(_to_huggingface),
     "ctranslate2": Target(_to_ctranslate2, frozenset({"quantization"})),
-    "onnx": Target(_to_onnx, frozenset({"quantization", "attention", "validate"})),
-    "web": Target(_to_web, frozenset({"quantization", "validate", "runtime"})),
+    "onnx": Target(_to_onnx, frozenset({"quantization", "attention", "validate"}), doing=GRAPHS),
+    "web": Target(_to_web, frozenset({"quantization", "validate", "runtime"}), doing=GRAPHS),
     "argos": Target(_to_argos, frozenset({"quantization"}), _check_package),
 }

@@ -20,7 +20,7 @@ NARROWEST, WIDEST = 30, 100
 """Fewest and most columns of a help text."""
 UNITS = ("hours", "minutes", "seconds", "updates", "epochs", "tokens", "pairs")
 """Last words of a number's name that say what it counts."""
-RUNS, FOLDERS = ("run", "from_", "unpruned"), ("out", "folder")
+RUNS, FOLDERS = ("run", "from_", "unpruned", "reverse"), ("out", "folder", "runtime")
 """Names of paths that are runs, and of those that are other folders."""
 
 
@@ -307,6 +307,9 @@ def _unknown(command: Command, word: str) -> str:
     """Return what is wrong with an argument that nothing takes."""
     advice = f": see glassformer {command.name} --help"
     if not word.startswith("-"):
+        sides = [command.arguments[name] for name in ("source", "target") if name in command.arguments]
+        if len(sides) == 2 and not sides[0].mark.bare:
+            advice = ": give files with --source and --target"
         return f"{command.name} has no use for {shown(word)}{advice}"
     flag = word.partition("=")[0]
     known = [argument.flag for argument in command.arguments.values() if not argument.mark.positional]

@@ -1,5 +1,8 @@
 """`glassformer serve`: runs as a server, for the browser and for programs."""
 
+from shlex import quote
+
+from glassformer.commands.common import say
 from glassformer.serve.config import ServeConfig
 
 HEADINGS = {
@@ -31,7 +34,9 @@ def serve(config: ServeConfig) -> int:
     if config.keys is not None and config.new_key is not None:
         from glassformer.serve.keys import add_key
 
-        print(add_key(config.keys, config.new_key))
+        print(add_key(config.keys, config.new_key), flush=True)
+        command = f"glassformer serve RUN --keys {quote(str(config.keys))}"
+        say(f"keep this key, which is never shown again; start the server with {command}")
         return 0
     from glassformer.serve.languages import open_runs
 

@@ -154,6 +154,9 @@ def _check_flags(flags: TranslateFlags) -> None:
         raise ConfigError("--confidence can't be combined with --resume and --replace-unknown: leave them out")
     if (flags.glossary or flags.keep or flags.placeholders is not None) and flags.search.sample:
         raise ConfigError("--glossary, --keep and --placeholders need a search: they can't be combined with --sample")
+    for name, path in (("--alignments", flags.alignments), ("--confidence", flags.confidence)):
+        if path == Path("-"):
+            raise ConfigError(f"{name} must be a file, got -: standard output is for the translations")
     outputs = {"--alignments": flags.alignments, "--confidence": flags.confidence, "--output": flags.output}
     given = {name: path for name, path in outputs.items() if path is not None}
     for (name, path), (other, place) in combinations(given.items(), 2):
@@ -230,7 +233,7 @@ def _translate_stream(
     translator: "Translator", flags: TranslateFlags, wanted: "FileSettings", counts: "FileCounts"
 ) -> None:
     """Translate from standard input, to standard output, or both: each chunk is written as soon as it is done."""
-    from glassformer.alignment.attention import AttentionAligner
+    from glassformer.alignment.attention import AttentionAligner, choosing_command
     from glassformer.confidence.estimate import ConfidenceEstimator
     from glassformer.files import replacing
     from glassformer.generation import stream
@@ -275,7 +278,7 @@ def _translate_stream(
             if estimator is not None and doubts is not None:
                 doubts.write(_confidence(estimator, lines, translated))
     if flags.format != "plain" and not TagAligner(translator).is_chosen:
-        say(f"tags find their words better once heads are chosen: glassformer align {flags.run} --data PAIRS")
+        say(f"tags find their words better once heads are chosen: {choosing_command(flags.run)}")
 
 
 def _alignments(aligner: "AttentionAligner", lines: "list[str]", translated: "list[list[Translation]]") -> bytes:

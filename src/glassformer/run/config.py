@@ -9,7 +9,7 @@ from msgspec import Meta, Struct, to_builtins
 
 from glassformer.decoding import FileName, Natural, decode_json, read_limited
 from glassformer.errors import RunError, closest_path
-from glassformer.run.names import CONFIG, FORMAT
+from glassformer.run.names import CONFIG, FORMAT, WEIGHTS
 
 LANGUAGE_CODE = r"[A-Za-z]{2,8}(?:-[A-Za-z0-9]{1,8})*"
 """The code of a language, as BCP 47 has it: en, pt-BR."""
@@ -89,6 +89,8 @@ def decode_config(data: bytes, folder: Path) -> RunConfig:
     except ValueError as error:
         raise ValueError(f"was not written by glassformer, or is damaged: {error}") from None
     if head.format is None:
+        if (folder / "onnx").is_dir() and not (folder / WEIGHTS).exists():
+            raise ValueError("is of an export, graphs of ONNX, not of a run: name the run that was exported")
         if head.model_type is not None:
             raise ValueError(
                 "is of a Hugging Face model, not of a run: make a run of it with glassformer import --from "

@@ -39,6 +39,8 @@ def open_runs(folders: Sequence[Path], languages: Sequence[str]) -> list[ServedR
             if key in given:
                 source, target = given.pop(key)
                 run = replace(run, source=source, target=target)
+        if run.name in runs and runs[run.name].folder.resolve() == folder.resolve():
+            raise ConfigError(f"{folder} is named twice: name each run once")
         if run.name in runs:
             raise ConfigError(f"{folder} and {runs[run.name].folder} have the same name, {run.name}: rename one")
         runs[run.name] = run

@@ -10,7 +10,7 @@ import torch
 from glassformer.data.corpus import Corpus
 from glassformer.data.preparation import TRAIN, VALID
 from glassformer.device import explaining_memory, pick_precision
-from glassformer.errors import FULL, DivergedError, RunError
+from glassformer.errors import FULL, DivergedError, RunError, describe_full
 from glassformer.files import remove_at_once, remove_unfinished
 from glassformer.run.config import read_config
 from glassformer.run.folder import load_weights, write_weights
@@ -174,7 +174,7 @@ class TrainingLoop:
             if not isinstance(error, OSError) or error.errno not in FULL:
                 raise
             command = f"glassformer train --resume --out {quote(str(self.folder))}"
-            raise RunError(f"{error}: free some space, then go on with {command}") from None
+            raise RunError(f"{describe_full(error)}: free some space, then go on with {command}") from None
         finally:
             self.checkpoints.close()
 
@@ -225,7 +225,8 @@ class TrainingLoop:
             state.planned = state.planned or planned
             self.warmup = warmup_updates(config, self.model.config.d_model, state.planned)
             self.interval = state.interval = validation_interval(config, planned)
-            self.display.say(describe_plan(config, planned, self.warmup, self.interval))
+            for line in describe_plan(config, planned, self.warmup, self.interval).splitlines():
+                self.display.say(line)
 
     def _plan_epoch(self) -> Plan:
         """Return which pairs go into which batch of the present epoch, and take it up."""

@@ -290,7 +290,7 @@ def test_a_missing_package_is_named_with_its_extra(monkeypatch, run_command, run
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, package, None)
     assert run_command(f"export {tmp_path}/run --to onnx --out {tmp_path}/out") == 2
-    (said,) = capsys.readouterr().err.splitlines()
+    said = run_command.complaint(capsys.readouterr().err)
     assert said.endswith(f"needs the package {package}: pip install 'glassformer[onnx]'")
     assert names(tmp_path) == ["run"]
 
@@ -318,8 +318,19 @@ def test_the_command_says_how_like_the_model_the_graphs_are(run, run_command, en
     command = f"export {tmp_path}/run --to onnx --out {tmp_path}/out"
     assert run_command(f"{command} --validate {tmp_path}/lines.txt --attention cross") == 0
     first, second = capsys.readouterr().out.splitlines()
-    assert first.startswith(f"{tmp_path}/out: logits differ from the model's by ")
+    assert first.startswith(f"{tmp_path}/out: scores differ from the model's by ")
     assert second == "5 of 5 lines translate to the same tokens, greedily"
+
+
+@pytest.mark.usefixtures("run")
+def test_an_export_is_not_taken_for_a_run(run_command, tmp_path, capsys):
+    (tmp_path / "one.txt").write_text("a\n", encoding="utf-8")
+    assert run_command(f"export {tmp_path}/run --to onnx --out {tmp_path}/out --validate {tmp_path}/one.txt") == 0
+    said = capsys.readouterr()
+    assert said.err == "writing the graphs, then checking them against the model\n"
+    assert said.out.endswith("\n1 of 1 line translates to the same tokens, greedily\n")
+    assert run_command(f"export {tmp_path}/out --to onnx --out {tmp_path}/again") == 2
+    assert "config.json is of an export, graphs of ONNX, not of a run: name the run" in capsys.readouterr().err
 
 
 @pytest.mark.usefixtures("run")
@@ -328,12 +339,13 @@ def test_the_command_says_how_like_the_model_the_graphs_are(run, run_command, en
     [
         ("--to huggingface --attention cross", "--attention is for --to onnx: leave it out with --to huggingface"),
         ("--to ctranslate2 --validate x", "--validate is for --to onnx or web: leave it out with --to ctranslate2"),
+        ("--to web --attention all", "leave it out with --to web, whose page always shows it"),
+        ("--to onnx --validate /dev/null", "/dev/null has no lines: give lines of source text"),
         ("--to onnx --validate missing.txt", "missing.txt: no such file"),
         ("--to onnx --quantization int4", "--quantization must be int8 or fp16, got 'int4'"),
     ],
 )
 def test_flags_that_make_no_sense_are_refused_in_one_line(run_command, tmp_path, capsys, flags, message):
     assert run_command(f"export {tmp_path}/run --out {tmp_path}/out {flags}") == 2
-    (said,) = capsys.readouterr().err.splitlines()
-    assert message in said
+    assert message in run_command.complaint(capsys.readouterr().err)
     assert names(tmp_path) == ["run"]

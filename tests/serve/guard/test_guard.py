@@ -253,7 +253,7 @@ def test_a_body_is_read_of_those_who_have_a_key(client, keys):
     reply = asks("POST", "/translate", b"x" * 101)
     assert "at most 100 bytes" in refused(reply, 413, "too_large")
     reply = asks("POST", "/translate", b"x" * 101, authorization="Bearer wrong")
-    assert "needs an API key" in refused(reply, 401, "unauthorized")
+    assert "this API key was not accepted: ask" in refused(reply, 401, "unauthorized")
 
 
 def test_characters_a_minute_are_counted_for_each_key(client, keys):

@@ -5,6 +5,7 @@ from typing import Any
 
 import torch
 
+from glassformer.errors import DataError
 from glassformer.files import new_folder, write_json
 from glassformer.interop.fast_tokenizer import write_fast_tokenizers
 from glassformer.interop.huggingface import CONFIG, marian_config, marian_vocabularies, write_marian_files
@@ -40,6 +41,8 @@ def export_onnx(
     graph_file(out, ENCODER, quantization)  # an unknown quantization is refused before any work
     vocabularies = marian_vocabularies(run)
     lines = [] if validate is None else list(read_lines(validate))
+    if validate is not None and not lines:
+        raise DataError(f"{validate} has no lines: give lines of source text")
     with new_folder(out) as made:
         (made / GRAPHS).mkdir()
         for name, build in ((ENCODER, encoder_graph), (DECODER, decoder_graph)):

@@ -145,9 +145,11 @@ class Guard:
             return
         name = self._name_of(scope, headers, body)
         if name is None:
+            wrong = bool(given_key(headers, body))
             raise Failure(
                 "forbidden" if scope["path"] in LIBRE and "authorization" not in headers else "unauthorized",
-                "this needs an API key: ask whoever runs the server for one",
+                f"{'this API key was not accepted' if wrong else 'this needs an API key'}: "
+                "ask whoever runs the server for one",
             )
         visit.key = name
 
