@@ -4,6 +4,7 @@ The models here are tiny: a second thread gains nothing, and two of them on busy
 """
 
 import gzip
+import inspect
 import os
 import random
 import resource
@@ -28,9 +29,10 @@ if torch.cuda.is_available():  # before the hook: Triton compiles the source of 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
-from functools import wraps
+from functools import update_wrapper
 from itertools import islice
 from pathlib import Path
+from types import FunctionType
 from typing import Any, get_args
 
 import pytest
@@ -58,15 +60,18 @@ def checking_types(*, typechecker: Callable) -> Callable:
     alone = beartype(conf=BeartypeConf(violation_type=jaxtyping.TypeCheckError))
 
     def decorate(function: Callable) -> Callable:
-        if isinstance(function, type) or any(map(mentions_a_shape, function.__annotations__.values())):
+        # beartype makes a generator another one around it: a warning would be that frame's.
+        is_other = isinstance(function, type) or inspect.isgeneratorfunction(function)
+        if is_other or any(map(mentions_a_shape, function.__annotations__.values())):
             return shapes(function)
         checked = alone(function)
 
-        @wraps(function)
         def called(*args: Any, **kwargs: Any) -> Any:
             return (function if jaxtyping.config.jaxtyping_disable else checked)(*args, **kwargs)
 
-        return called
+        # Its frame is to be passed over, as those of jaxtyping are, by warnings that name the caller's line.
+        named = FunctionType(called.__code__, globals() | {"__name__": "jaxtyping"}, None, None, called.__closure__)
+        return update_wrapper(named, function)
 
     return decorate
 

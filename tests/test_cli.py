@@ -97,7 +97,7 @@ BAD = {
     ),
     "translate run --input a.xlf SHORT": "a.xlf is a document, which is written whole: name its translation with --out",
     "translate run --input a.xlf --output new.xlf SHORT": "a.xlf: no such file",
-    "translate run --input a.po --output new.po --scores SHORT": "--scores, --prefixes and --alignments are for lines",
+    "translate run --input a.po --output new.po --scores SHORT": "--scores is for lines, not for a document",
     "translate run --input a.po --output new.po SHORT --n-best 2": "--n-best must be 1, got 2",
     "translate run --overwrite-targets --input seven.txt SHORT": "--overwrite-targets and --languages are for doc",
     "translate run --input seven.txt SHORT --segment paragraph --n-best 2": "must be 1, got 2",

@@ -25,6 +25,7 @@ translate run --device cpu --input source.txt --output out.txt
 evaluate run --device cpu --source valid.tsv
 inspect run "a b c" --device cpu
 heads run --device cpu --data pairs.tsv
+align --source pairs.tsv --output links.txt
 prune run --device cpu --data pairs.tsv --out pruned --rounds 1 --updates 2 --keep 0.5 --sentences 7
 export run --to huggingface --out marian
 export run --to ctranslate2 --out ct2

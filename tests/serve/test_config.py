@@ -33,7 +33,7 @@ def test_defaults_are_those_of_the_page():
         **{"100 requests": config.max_queue, "30 s": config.deadline_seconds, "512": config.max_connections},
         **{"100 header": config.max_headers, "60 s to": config.slow_seconds, "5 s between": config.keep_alive_seconds},
         **{"1,000,000": config.max_chars_per_minute, "20 jobs": config.max_jobs, "25 s": config.drain_seconds},
-        **{"60 attempts": config.max_sign_ins_per_minute, "12 hours": config.session_hours},
+        **{"60 wrong keys": config.max_sign_ins_per_minute, "12 hours": config.session_hours},
     }
     for text, value in numbers.items():
         assert text in table

@@ -224,7 +224,7 @@ def _translate_document(translator: "Translator", flags: TranslateFlags) -> "Cut
 def _warn_of_cuts(cuts: "Cuts", flags: TranslateFlags) -> None:
     """Say how many translations were cut, where, and what to do."""
     fix = f"a higher --max-length than {flags.search.max_length}"
-    if flags.segment == "line":
+    if flags.segment == "line" and flags.format == "plain" and not (flags.glossary or flags.keep or flags.placeholders):
         fix = f"--segment paragraph or {fix}"
     say(f"{cuts}: try {fix}")
 

@@ -66,7 +66,7 @@ class LexicalCounts:
         self.missing += [(number, form) for form in use.missing]
 
     def __str__(self) -> str:
-        terms = f"{self.terms:,} terms ({self.forced:,} forced)"
+        terms = f"{self.terms:,} term{'' if self.terms == 1 else 's'} ({self.forced:,} forced)"
         counts = f"{terms} and {self.placeholders:,} placeholders in {self.lines:,} lines"
         if not self.missing:
             return counts
