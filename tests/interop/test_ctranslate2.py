@@ -253,7 +253,7 @@ def test_the_command_exports_and_says_how_to_translate(run, run_command, english
     assert run_command(f"export {tmp_path}/run --to ctranslate2 --out {out}") == 0
     said, err = capsys.readouterr()
     first, *snippet = said.splitlines()
-    assert (first, err) == (f"{out}: translate a line with:", "")
+    assert (first, err) == (f"{out}: translate a line with:", "writing the model\n")
     given = {"ctranslate2": ctranslate2, "sentencepiece": sentencepiece, "line": english[2]}
     exec("\n".join(line.removeprefix("  ") for line in snippet), given)
     found = capsys.readouterr().out.removesuffix("\n")

@@ -57,8 +57,12 @@ def test_what_cannot_be_served_is_said(copies, holding, tmp_path):
     ende, enfr, plain = copies
     with pytest.raises(ConfigError, match=r"^.*ende and .*plain both translate en to de: serve one of them"):
         pairs(copies, ["plain=en-de"])
-    with pytest.raises(ConfigError, match="have the same name, ende: rename one"):
+    with pytest.raises(ConfigError, match="ende is named twice: name each run once"):
         pairs([ende, ende])
+    namesake = tmp_path / "beside" / "ende"
+    shutil.copytree(ende, namesake)
+    with pytest.raises(ConfigError, match="have the same name, ende: rename one"):
+        pairs([ende, namesake])
     with pytest.raises(ConfigError, match=r"^languages are given for none, which is not among the runs"):
         pairs(copies, ["none=en-de"])
     with pytest.raises(RunError, match="no such run folder"):
