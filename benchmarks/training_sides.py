@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -175,7 +176,7 @@ class FinalNorm(Ours):
 def import_peer(kind: str) -> None:
     """Import what a peer needs, before memory is counted."""
     if kind == "marian":
-        from transformers import MarianMTModel  # noqa: F401  (imported for its memory)
+        import_module("transformers.models.marian.modeling_marian")
         from transformers.utils import logging
 
         logging.set_verbosity_error()
