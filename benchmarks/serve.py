@@ -235,7 +235,7 @@ def started(command: list[str], path: str) -> Iterator[Server]:
 
 @dataclass
 class Turn:
-    """What a turn of some clients came to."""
+    """Holds the figures of a turn of some clients."""
 
     rate: float
     """Requests that were answered in a second."""
@@ -272,7 +272,7 @@ class Clients:
     port: int
     requests: Iterator[bytes]
     waits: list[float] = field(default_factory=list)
-    """How long each answer took, in seconds."""
+    """Seconds that each answer took."""
 
     async def work(self, count: int, goes_on: Callable[[], bool]) -> None:
         """Let so many clients work."""

@@ -28,6 +28,7 @@ LEAVES = [
     "docstrings",
     "files",
     "memory",
+    "parser",
     "stopping",
     "tensors",
     "device",

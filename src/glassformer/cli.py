@@ -16,7 +16,6 @@ from glassformer.commands.export import ExportFlags, export_model
 from glassformer.commands.heads import HeadsFlags, study_heads
 from glassformer.commands.import_ import ImportFlags, import_model
 from glassformer.commands.inspect import InspectFlags, inspect_run
-from glassformer.commands.parser import Command, overview, parse
 from glassformer.commands.prune import prune_heads
 from glassformer.commands.runs import RunsFlags, list_runs
 from glassformer.commands.serve import HEADINGS as SERVE_HEADINGS
@@ -25,6 +24,7 @@ from glassformer.commands.train import HEADINGS, resume, train
 from glassformer.commands.translate import SEARCH, TranslateFlags, translate
 from glassformer.errors import FULL, ConfigError, GlassformerError, abridged, closest, describe_full, printable
 from glassformer.insight.config import PruneConfig
+from glassformer.parser import Command, overview, parse
 from glassformer.serve.config import ServeConfig
 from glassformer.stopping import Stopped, raising_signals
 from glassformer.training.config import TrainConfig

@@ -39,7 +39,7 @@ def fake_runtime() -> Callable[..., Path]:
         (package / "dist").mkdir(parents=True)
         (package / "package.json").write_text(json.dumps({"name": "onnxruntime-web", "version": version}))
         for variant in variants:
-            for name in (variant.module, variant.loader, variant.library):
+            for name in (variant.module, variant.loader, variant.binary):
                 (package / "dist" / name).write_text(f"// {name}\n")
         return package
 

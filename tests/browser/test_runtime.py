@@ -54,7 +54,7 @@ def test_another_folder_is_refused(fake_runtime, tmp_path):
     ):
         find_runtime(tmp_path)
     package = fake_runtime(tmp_path / "runtime")
-    (package / "dist" / WEBASSEMBLY.library).unlink()
+    (package / "dist" / WEBASSEMBLY.binary).unlink()
     with pytest.raises(ConfigError, match="lacks files of onnxruntime-web: install it again"):
         find_runtime(package)
     (package / "package.json").write_text("[]")

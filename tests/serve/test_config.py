@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from glassformer.cli import COMMANDS
-from glassformer.commands.parser import parse
 from glassformer.errors import ConfigError
+from glassformer.parser import parse
 from glassformer.serve.config import ServeConfig, is_loopback
 
 DOCS = Path(__file__).parents[2] / "docs"

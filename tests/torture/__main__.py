@@ -63,8 +63,11 @@ def _torture(given: argparse.Namespace) -> int:
     _made.update(lab.make(_scratch / "lab", {command for _, command, _ in keys}))
     struck, failed, impossible = Counter[tuple[str, str]](), list[Key](), dict[str, str]()
     with ProcessPoolExecutor(given.workers, mp_context=multiprocessing.get_context("fork")) as pool:
-        answers = pool.map(_strike, [given.seed] * len(keys), keys)
-        for (fault, command, number), (why, failure) in zip(keys, answers, strict=True):
+        struck_ones = [pool.submit(_strike, given.seed, key) for key in keys]
+        for (fault, command, number), answer in zip(keys, struck_ones, strict=True):
+            # A mistake of the torture itself fails its case; the others go on.
+            mistake = answer.exception()
+            why, failure = answer.result() if mistake is None else ("", "".join(traceback.format_exception(mistake)))
             if why:
                 impossible[fault] = why
                 continue
@@ -114,8 +117,6 @@ def _strike(seed: int, key: Key) -> tuple[str, str]:
         return str(why), ""
     except FaultError as failure:
         return "", str(failure)
-    except Exception:  # a mistake of the torture itself may raise anything: this case fails with it, the others go on
-        return "", traceback.format_exc()
     finally:
         kill_orphans()
         shutil.rmtree(folder, ignore_errors=True)

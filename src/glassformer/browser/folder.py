@@ -130,9 +130,9 @@ def _copy_runtime(runtime: Runtime, variant: Variant, made: Path) -> dict[str, s
     paths = {
         "module": folder / variant.module.replace(".mjs", ".js"),
         "loader": folder / variant.loader.replace(".mjs", ".js"),
-        "wasm": folder / variant.library,
+        "wasm": folder / variant.binary,
     }
-    for name, path in zip((variant.module, variant.loader, variant.library), paths.values(), strict=True):
+    for name, path in zip((variant.module, variant.loader, variant.binary), paths.values(), strict=True):
         shutil.copyfile(runtime.folder / name, made / path)
     return {name: path.as_posix() for name, path in paths.items()}
 

@@ -23,7 +23,7 @@ class Variant:
 
     module: str
     loader: str
-    library: str
+    binary: str
 
 
 WEBASSEMBLY = Variant("ort.wasm.min.mjs", "ort-wasm-simd-threaded.mjs", "ort-wasm-simd-threaded.wasm")
@@ -45,7 +45,7 @@ class Runtime:
 
     def has(self, variant: Variant) -> bool:
         """Return whether all files of a build are there."""
-        return all((self.folder / name).is_file() for name in (variant.module, variant.loader, variant.library))
+        return all((self.folder / name).is_file() for name in (variant.module, variant.loader, variant.binary))
 
 
 class _Package(Struct):

@@ -105,7 +105,7 @@ class Target:
     check: Callable[[Path], None] = check_new_folder
     """Raises an error where nothing can be written to --out."""
     doing: str = "writing the model"
-    """What is said before it."""
+    """The line that is printed before it begins."""
 
 
 @contextmanager

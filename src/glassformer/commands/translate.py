@@ -54,8 +54,8 @@ class TranslateFlags:
     prefixes: Path | None = None
     """File with what each line's translation must begin with, a line for each line of the input; empty: anything."""
     format: Literal["plain", "xml", "html"] = "plain"
-    """What lines are: text, or text with tags, which come back on the words that their words became. A line of xml is
-    well-formed by itself, of html any piece of it."""
+    """The kind of lines: text, or text with tags, which come back on the words that their words became. A line of xml
+    is well-formed by itself, of html any piece of it."""
     glossary: Path | None = None
     """File of terms, each with a tab and what it must be in the translation (several forms with | between them) if it
     stands in the line; without that it is kept."""

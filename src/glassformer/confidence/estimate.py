@@ -49,7 +49,7 @@ class WordConfidence(NamedTuple):
 
 
 class LineConfidence(NamedTuple):
-    """How far the translation of a line is to be trusted. Example: docs/howto/confidence.md."""
+    """Holds the confidence in the translation of a line. Example: docs/howto/confidence.md."""
 
     probability: float
     """The share of the words that is expected to be right: the mean of their probabilities. 0 without words."""
@@ -136,7 +136,7 @@ def fit_calibration(
 
 
 class Measured(NamedTuple):
-    """What a calibration says of given pairs beside what is so. Example: docs/howto/confidence.md."""
+    """Compares the probabilities of a calibration with the words that are right. Example: docs/howto/confidence.md."""
 
     model: list[Bin]
     """By the model's own probabilities of words."""

@@ -1,4 +1,4 @@
-"""What is known of a translation's words without any reference: the model's own numbers as it reads them again."""
+"""Features of a translation's words that need no reference: the model's own numbers as it reads them again."""
 
 import math
 from collections.abc import Sequence

@@ -76,7 +76,7 @@ class Translation:
     attention: TranslationAttention | None = None
     """Observations of its attention, if asked for."""
     lexical: LexicalUse | None = None
-    """What became of the glossary's terms and the placeholders, if there were any to heed."""
+    """Counts of the glossary's terms and the placeholders in it; None where there were none to look for."""
     cut: bool = False
     """True where it reached its limit (`max_length`, or 3 tokens for each of the source's, plus 50) before `</s>`."""
 

@@ -47,7 +47,7 @@ class Cuts:
 
 @dataclass
 class FileCounts:
-    """What came of the lines of a file: which translations were cut, and the terms and placeholders in them.
+    """Counts the translations of a file that were cut, and the terms and placeholders in them.
 
     Example: docs/howto/documents.md.
     """
@@ -64,7 +64,7 @@ class FileCounts:
 
 @dataclass(frozen=True)
 class FileSettings:
-    """What each line's translation must be like, besides the search."""
+    """Holds the demands on each line's translation, besides the settings of the search."""
 
     segment: Segment = "line"
     glossary: Glossary | None = None
@@ -77,7 +77,7 @@ class FileSettings:
 
     @property
     def is_lexical(self) -> bool:
-        """Whether there are terms or placeholders to look for."""
+        """Return whether there are terms or placeholders to look for."""
         return self.glossary is not None or self.placeholders is not None
 
     def check(self, config: SearchConfig, *, has_prefixes: bool = False) -> None:

@@ -55,7 +55,7 @@ class CardFacts:
 class Layout:
     """The layout that a run was written in, as a card describes it."""
 
-    library: str | None
+    reader: str | None
     """The library that loads it, as the hub names it."""
     title: str
     """The layout in words."""
@@ -97,8 +97,8 @@ def _metadata(
         metadata["language"] = known
     if facts.license is not None:
         metadata["license"] = facts.license
-    if layout.library is not None:
-        metadata["library_name"] = layout.library
+    if layout.reader is not None:
+        metadata["library_name"] = layout.reader
     metadata["pipeline_tag"] = task
     metadata["tags"] = ["glassformer", *layout.tags]
     results = [

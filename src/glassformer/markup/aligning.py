@@ -1,4 +1,4 @@
-"""Which words of a text became which of its translation, for tags: words as small as the model's tokens allow."""
+"""Alignment of a text with its translation, for tags: of words as small as the model's tokens allow."""
 
 import re
 from collections.abc import Sequence
@@ -34,7 +34,7 @@ class TagAligner:
         model, folder = translator.engine.config, translator.folder
         heads = None if folder is None else read_aligning_heads(folder, model)
         self.is_chosen = heads is not None
-        """Whether the run folder keeps a choice of heads."""
+        """Return whether the run folder keeps a choice of heads."""
         if heads is None:
             counts = [model.heads_of(f"decoder.{n}.source_attention") for n in range(model.decoder_layers)]
             layers = [n for n, count in enumerate(counts) if count]

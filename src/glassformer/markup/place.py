@@ -1,4 +1,4 @@
-"""Where tags go in a translation: each element on the words that its words became, all of them well nested.
+"""Places for tags in a translation: each element is put on the words that its words became, all well nested.
 
 1. A word of the source belongs to the innermost element that has a character of it. Of elements that share a word the
    one with most of its characters has it, of those with as many the first: a tag inside a word goes to the whole word.
@@ -76,7 +76,7 @@ class _Node:
     end: int = -1
     """The end of its words; of an element without any, the word before which it stands."""
     follows: bool = False
-    """Whether an element without words stands right after the word before it."""
+    """True where an element without words stands right after the word before it."""
     children: list["_Node"] = field(default_factory=list)
 
     @property

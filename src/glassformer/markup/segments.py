@@ -28,7 +28,7 @@ class Element:
     close: str = ""
     children: list["Element"] = field(default_factory=list)
     has_space: bool = False
-    """Whether spaces stood on both sides of what is empty."""
+    """True where spaces stood on both sides of an empty element."""
 
 
 @dataclass(frozen=True)
@@ -36,13 +36,13 @@ class Segment:
     """A text to translate, with the elements that stand on its words."""
 
     text: str
-    """What the model reads. A mark, a character of private use, stands for each part that stays as it is."""
+    """Text that the model reads. A mark, a character of private use, stands for each part that stays as it is."""
     before: str
-    """What stands before the text, as it is written, and after it."""
+    """Source code before the text and after it."""
     after: str
     elements: list[Element]
     kept: dict[str, str]
-    """What each mark stands for, as it is written."""
+    """Source code that each mark stands for."""
 
 
 class Document:

@@ -178,9 +178,9 @@ class Word(Closed):
     """Its first piece, and the one after its last."""
     last: int
     probability: Probability
-    """That of all its pieces together: the product of theirs."""
+    """Probability of all its pieces together: the product of theirs."""
     right: Probability | None = None
-    """How likely it is right, by the run's calibration; null where the run has none."""
+    """Probability that it is right, by the run's calibration; null where the run has none."""
 
 
 class Translated(Closed):
@@ -190,7 +190,7 @@ class Translated(Closed):
     score: float
     """Log-probability, in nats, divided by the length penalty."""
     probability: Probability
-    """That of the whole translation."""
+    """Probability of the whole translation."""
     pieces: list[Piece] | None = None
     """With `scores`. The last one is `</s>`, unless the translation came to its longest."""
     words: list[Word] | None = None

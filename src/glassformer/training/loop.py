@@ -3,7 +3,9 @@
 import math
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 from shlex import quote
+from types import TracebackType
 
 import torch
 
@@ -166,17 +168,22 @@ class TrainingLoop:
 
     def run(self, interruption: Interruption) -> TrainResult:
         """Train until a limit is reached or a signal comes, and return what the training came to."""
-        try:
+        with ExitStack() as stack:
+            stack.callback(self.checkpoints.close)
+            stack.push(self._explain)
             signal = self._train(interruption)
             return self._finish() if signal is None else self._stop(signal)
-        except Exception as error:  # damaged ids may raise any class where they are used; the check says so
-            self._wait_for_check()
-            if not isinstance(error, OSError) or error.errno not in FULL:
-                raise
+
+    def _explain(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Raise the error behind the one that ended training: of a full disk, or of data found damaged meanwhile."""
+        if not isinstance(error, Exception):
+            return
+        self._wait_for_check()  # damaged ids fail in any way where they are used
+        if isinstance(error, OSError) and error.errno in FULL:
             command = f"glassformer train --resume --out {quote(str(self.folder))}"
             raise RunError(f"{describe_full(error)}: free some space, then go on with {command}") from None
-        finally:
-            self.checkpoints.close()
 
     def _train(self, interruption: Interruption) -> int | None:
         """Update until a limit is reached, or a signal comes: then save the state, and return the signal."""

@@ -1,4 +1,4 @@
-"""What a translation must contain, and how much of that a hypothesis has: its text is followed token by token."""
+"""Demands on a translation, and the part of them that a hypothesis has met: its text is followed token by token."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -62,21 +62,21 @@ class Wanted:
 
 
 class State(NamedTuple):
-    """How far a hypothesis has come. Sets of demands are the bits of a number."""
+    """Holds the demands that a hypothesis has met and begun. Sets of demands are the bits of a number."""
 
     met: int = 0
     loose: int = 0
-    """Those among `met` that end where the text ends: a letter more, and they are part of another word."""
+    """Met demands that end where the text ends: with one letter more they would be part of another word."""
     begun: tuple[tuple[int, tuple[int, ...]], ...] = ()
     """Demands whose first tokens were written, each with the tokens that are left."""
     text: str = ""
     """The end of its text."""
     forced: int = 0
-    """Those that the search began, although likelier tokens were there."""
+    """Demands that the search began although other tokens were likelier."""
     is_forcing: bool = False
-    """Whether one that was forced is still incomplete."""
+    """True while a forced demand is incomplete."""
     is_over: bool = False
-    """Whether the text would have ended by itself: what follows is demanded."""
+    """True where the text would have ended by itself, so that all that follows is demanded."""
 
 
 class Options(NamedTuple):
@@ -85,11 +85,11 @@ class Options(NamedTuple):
     tokens: Int[Tensor, " options"]
     demands: Int[Tensor, " options"]
     extra: Int[Tensor, " options"]
-    """How many tokens more than the shortest form of the demand it takes."""
+    """Number of tokens that it takes beyond the shortest form of the demand."""
 
 
 class Demands:
-    """What the translation of one source must contain.
+    """Holds the texts that the translation of one source must contain.
 
     Demand n that is put in has the token `first_put_in` + n, which no vocabulary has. `forbids_stand_in` keeps the word
     that stands for it in the source out of the translation.

@@ -115,7 +115,7 @@ class LexicalLine:
 
     @property
     def is_put_in(self) -> bool:
-        """Whether something is put in that the search has a token of its own for."""
+        """Return whether a placeholder or term is put in, for which the search has a token of its own."""
         return any(one.is_put_in for one in self.wanted)
 
     def missing(self, text: str) -> tuple[str, ...]:

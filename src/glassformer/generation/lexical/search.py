@@ -67,7 +67,7 @@ class _Required(NamedTuple):
     tokens: Int[Tensor, " options"]
     demands: Int[Tensor, " options"]
     extra: Int[Tensor, " options"]
-    """How many tokens more than the shortest form it takes, less how many there is room for."""
+    """Number of tokens that it takes beyond the shortest form, less those that there is room for."""
     begins: Bool[Tensor, " options"]
     """True where the demand isn't one that was forced and is gone on with."""
 

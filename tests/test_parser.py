@@ -8,8 +8,8 @@ import pytest
 
 from glassformer import cli
 from glassformer.checks import Choice, Flag
-from glassformer.commands.parser import Command, help_text, overview, parse
 from glassformer.errors import ConfigError
+from glassformer.parser import Command, help_text, overview, parse
 from glassformer.training.config import TrainConfig
 
 
