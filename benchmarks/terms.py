@@ -36,6 +36,8 @@ PLACEHOLDERS = ["{name}", "{0}", "{1}", "%s", "%1$d", "%(count)d", "https://exam
 PLACEHOLDERS += ["<ph/>", '<x id="1"/>', "{{ user }}", "{数}"]
 SURE = 0.7  # of a link of the aligner
 Link = tuple[str, str]
+Sides = tuple[list[str], list[str]]
+"""Lines of the source and of the target."""
 
 
 def main() -> None:
@@ -52,18 +54,18 @@ def main() -> None:
     torch.set_num_threads(1)
     translator = Translator.load(flags.run, "cpu", flags.precision)
     search = SearchConfig(beam=flags.beam)
-    train, test = ([list(read_lines(path)) for path in paths] for paths in (flags.train, flags.test))
+    train, test = (tuple(list(read_lines(path)) for path in paths) for paths in (flags.train, flags.test))
     links = Links(*train)
     measured: dict[str, object] = {"beam": flags.beam, "precision": str(translator.precision)}
     parts = [flags.only] if flags.only else ["glossary", "references", "placeholders", "speed"]
     if "glossary" in parts:
-        measured["glossary"] = glossary(translator, search, links, *train, *test)
+        measured["glossary"] = glossary(translator, search, links, train, test)
     if "references" in parts:
         measured["references"] = references(translator, search, links, *test)
     if "placeholders" in parts:
-        measured["placeholders"] = placeholders(translator, search, links, *train, *test)
+        measured["placeholders"] = placeholders(translator, search, links, train, test)
     if "speed" in parts:
-        measured["speed"] = speed(translator, search, links, *train, *test, flags.seconds)
+        measured["speed"] = speed(translator, search, links, train, test, flags.seconds)
     for part, figures in measured.items():
         print(f"{part}: {figures}")
     keep("terms", measured)
@@ -115,13 +117,12 @@ def glossary(
     translator: Translator,
     search: SearchConfig,
     links: Links,
-    train_sources: Sequence[str],
-    train_targets: Sequence[str],
-    sources: Sequence[str],
-    targets: Sequence[str],
+    train: Sides,
+    test: Sides,
 ) -> dict[str, object]:
     """Translate the test under every third pair of words that was learned."""
-    terms = Glossary(dict(sorted(learned(links, train_sources, train_targets).items())[::3]))
+    sources, targets = test
+    terms = Glossary(dict(sorted(learned(links, *train).items())[::3]))
     plain, found = (translator.translations(sources, search, glossary=one) for one in (None, terms))
     matched = [i for i, line in enumerate(sources) if terms.find(line)]
     others = [i for i in range(len(sources)) if i not in set(matched)]
@@ -166,15 +167,14 @@ def placeholders(
     translator: Translator,
     search: SearchConfig,
     links: Links,
-    train_sources: Sequence[str],
-    train_targets: Sequence[str],
-    sources: Sequence[str],
-    targets: Sequence[str],
+    train: Sides,
+    test: Sides,
 ) -> dict[str, object]:
     """Copy placeholders at random places of 5,000 lines of training, and in place of words of the test."""
+    sources, targets = test
     draw = random.Random(1)
     lines = []
-    for line in train_sources[:5000]:
+    for line in train[0][:5000]:
         words = line.split(" ")
         for one in draw.choices(PLACEHOLDERS, k=draw.randint(1, 3)):
             words.insert(draw.randint(0, len(words)), one)
@@ -206,14 +206,13 @@ def speed(
     translator: Translator,
     search: SearchConfig,
     links: Links,
-    train_sources: Sequence[str],
-    train_targets: Sequence[str],
-    sources: Sequence[str],
-    targets: Sequence[str],
+    train: Sides,
+    test: Sides,
     seconds: float,
 ) -> dict[str, object]:
     """Time lines of 50 terms, and of two, beside the same lines without a glossary."""
-    terms = Glossary(learned(links, train_sources, train_targets))
+    sources, _ = test
+    terms = Glossary(learned(links, *train))
     measured: dict[str, object] = {}
     sizes = {"source_vocab_size": translator.source_tokenizer.vocab_size, "shared_vocab": False}
     sizes |= {"target_vocab_size": translator.target_tokenizer.vocab_size}
