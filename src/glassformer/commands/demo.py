@@ -8,7 +8,7 @@ from glassformer.checks import Seed
 
 @dataclass(frozen=True, kw_only=True)
 class DemoFlags:
-    """Train a model in 90 seconds that reads dates in 16 languages."""
+    """Train a model, in about two minutes, that reads dates in 16 languages."""
 
     out: Path = Path("runs/dates")
     """The run folder to write; one of an earlier demo is replaced."""

@@ -21,8 +21,6 @@ from glassformer.training.result import TrainResult
 from glassformer.training.train import train
 
 EXAMPLES = 5
-FEW = 0.5
-"""A smaller share of right dates, or of the planned updates, needs a word why."""
 SPLITS = "train", "valid", "test"
 
 
@@ -57,7 +55,7 @@ def demonstrate(out: Path, seed: int) -> int:
         console.print("The demonstration was interrupted; run it again for its results.")
         return result.signal
     answers = Translator.load(out).translate([date.phrase for date in splits.test], SearchConfig(beam=1))
-    _report(console, splits.test, answers, result, config.max_updates or 0)
+    _report(console, splits.test, answers, result)
     return 0
 
 
@@ -99,7 +97,6 @@ def settings(data: Path, out: Path, seed: int, *, overwrite: bool) -> TrainConfi
         learning_rate=3e-3,
         warmup=300,
         max_updates=1400,
-        max_minutes=1.5,
         validate_every=100,
         score_pairs=150,
         average=3,
@@ -114,13 +111,8 @@ def write_phrases(path: Path, dates: Sequence[DatePhrase]) -> None:
         file.writelines(f"{date.phrase}\t{date.iso}\n".encode() for date in dates)
 
 
-def _report(
-    console: Console, dates: Sequence[DatePhrase], answers: Sequence[str], result: TrainResult, planned: int
-) -> None:
-    """Print how many answers are right, for each language and each style, a few of them, and what to do next.
-
-    `planned` is the number of updates that the training makes on an idle machine.
-    """
+def _report(console: Console, dates: Sequence[DatePhrase], answers: Sequence[str], result: TrainResult) -> None:
+    """Print how many answers are right, for each language and each style, a few of them, and what to do next."""
     by_language: dict[str, list[bool]] = defaultdict(list)
     by_style: dict[str, list[bool]] = defaultdict(list)
     for date, iso in zip(dates, answers, strict=True):
@@ -151,11 +143,6 @@ def _report(
         f"More:                    {program} train --help\n"
     )
     share = sum(map(sum, by_language.values())) / len(dates)
-    if result.updates < planned and min(share, result.updates / planned) < FEW:
-        console.print(
-            f"Only {result.updates:,} of {planned:,} updates fitted into the {result.seconds:.0f} s: run it again when "
-            "the machine is idle, and it will read more dates right."
-        )
     console.print(f"exact match {100 * share:.1f} %")
 
 
