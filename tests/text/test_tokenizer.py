@@ -276,6 +276,23 @@ def test_surfaces_are_one_for_each_token(tokenizers, kind):
         for i, surface in zip(ids, surfaces, strict=True):
             if i != UNK:
                 assert surface == tokenizer.tokens([i])[0].replace("▁", " ").strip()
+        spans = [line[start:end] for start, end in tokenizer.spans(line)]
+        assert [span.split() for span in spans] == [surface.split() for surface in surfaces]
+
+
+def test_spans_are_those_of_the_line_where_a_vocabulary_reads_it_otherwise(tmp_path):
+    """Korean read as letters stood at the beginning of its line, each token, and so did all that aligned it."""
+    lines = ["한국어 문장 하나 더", "é 😀 Rad"] * 9
+    decomposed = train_tokenizer(lines, kind="word", vocab_size=None, seed=1, decompose=True)
+    line = " 문장  한국어 é é 😀 더"
+    assert [line[start:end] for start, end in decomposed.spans(line)] == line.split()
+    letters = train_tokenizer(lines, kind="char", vocab_size=None, seed=1, decompose=True)
+    assert letters.spans("é한 Ж") == [(0, 0), (0, 0), (0, 1), (1, 1), (1, 1), (1, 2), (2, 2), (3, 4)]
+    own = train(str(users_model(tmp_path / "mine.model")))
+    line = "ｏｎｅ ﬁne old ☃ ﷺ"
+    spans = own.spans(line)
+    assert len(spans) == len(own.encode([line])[0])
+    assert "".join(line[start:end] for start, end in spans) == "".join(line.split())
 
 
 @pytest.mark.parametrize("kind", KINDS)

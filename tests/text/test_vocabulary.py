@@ -12,4 +12,5 @@ def test_a_language_code_has_no_surface(tmp_path):
         surfaces = tokenizer.surfaces(line)
         assert len(surfaces) == len(tokenizer.encode([line])[0])
         assert "".join(surfaces) == line.removeprefix(">>deu<<").replace(" ", "")
+        assert [line[start:end] for start, end in tokenizer.spans(line)] == surfaces
     assert tokenizer.surfaces(">>deu<< one")[0] == ""

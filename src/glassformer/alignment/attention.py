@@ -21,7 +21,7 @@ from glassformer.generation.engine import Engine, Stack, inferring
 from glassformer.generation.translator import Translator
 from glassformer.text.batching import pad_source
 from glassformer.text.tokenizer import Tokenizer, check_lines
-from glassformer.text.words import Word, split_words, token_starts, words_of_tokens
+from glassformer.text.words import Word, split_words, words_of_tokens
 
 BATCH_TOKENS = 4096
 """Most tokens of a side of a batch, padding included."""
@@ -69,8 +69,8 @@ def tokenize_lines(
     Words are these, or else what white space separates, and in scripts without it each token.
     """
     found = list[TokenizedLine]()
-    for n, (line, ids, surfaces) in enumerate(_tokens(tokenizer, lines, side)):
-        starts = token_starts(surfaces, line)
+    for n, (line, ids, spans) in enumerate(_tokens(tokenizer, lines, side)):
+        starts = [start for start, _ in spans]
         own = split_words(line, starts) if words is None else list(words[n])
         found.append(TokenizedLine(ids, own, words_of_tokens(starts, own)) if own else TokenizedLine([], [], []))
     return found
@@ -82,21 +82,22 @@ def tokenize_into_pieces(tokenizer: Tokenizer, lines: Sequence[str], side: str) 
     A token that stands for no text, such as a lone space, is written as it stands in the vocabulary.
     """
     found = list[TokenizedLine]()
-    for line, ids, surfaces in _tokens(tokenizer, lines, side):
-        starts = token_starts(surfaces, line)
+    for line, ids, spans in _tokens(tokenizer, lines, side):
         words = [
-            Word(text or token, start, start + len(text))
-            for text, token, start in zip(surfaces, tokenizer.tokens(ids), starts, strict=True)
+            Word(line[start:end] or token, start, end)
+            for token, (start, end) in zip(tokenizer.tokens(ids), spans, strict=True)
         ]
         found.append(TokenizedLine(ids, words, list(range(len(ids)))))
     return found
 
 
-def _tokens(tokenizer: Tokenizer, lines: Sequence[str], side: str) -> Iterator[tuple[str, list[int], list[str]]]:
-    """Yield each line with the ids of its tokens, without `</s>`, and the text that each stands for."""
+def _tokens(
+    tokenizer: Tokenizer, lines: Sequence[str], side: str
+) -> Iterator[tuple[str, list[int], list[tuple[int, int]]]]:
+    """Yield each line with the ids of its tokens, without `</s>`, and where each begins and ends."""
     encoded = ended(tokenizer.encode(lines), lines, SearchConfig.max_source_tokens, side)
     for line, ids in zip(lines, encoded, strict=True):
-        yield line, ids[:-1], tokenizer.surfaces(line)[: len(ids) - 1] if ids else []
+        yield line, ids[:-1], tokenizer.spans(line)[: len(ids) - 1] if ids else []
 
 
 def choosing_command(folder: Path) -> str:

@@ -11,7 +11,7 @@ from glassformer.errors import ConfigError
 from glassformer.generation.lexical.words import words_of
 from glassformer.generation.translator import Translator
 from glassformer.text.tokenizer import Tokenizer
-from glassformer.text.words import Word, token_starts
+from glassformer.text.words import Word
 
 
 class LinkedPair(NamedTuple):
@@ -64,7 +64,7 @@ class TagAligner:
 
 def _words(tokenizer: Tokenizer, line: str, copied: re.Pattern[str] | None) -> list[Word]:
     """Return the words of a line: runs of letters and single marks, whole tokens, and whole copies."""
-    begins = set(token_starts(tokenizer.surfaces(line), line))
+    begins = {start for start, _ in tokenizer.spans(line)}
     inside = dict[int, int]()
     for match in copied.finditer(line) if copied else ():
         inside |= dict.fromkeys(range(*match.span()), match.start())

@@ -63,7 +63,17 @@ class Tokenizer(ABC):
 
     @abstractmethod
     def surfaces(self, line: str) -> list[str]:
-        """Return the text that each token of `encode` stands for, without outer spaces; "" where there is none."""
+        """Return the text that each token of `encode` stands for, without outer spaces; "" where there is none.
+
+        It is as the vocabulary writes it, which may normalise the line's.
+        """
+
+    @abstractmethod
+    def spans(self, line: str) -> list[tuple[int, int]]:
+        """Return where each token of `encode` begins and ends in the line, by its characters, without outer spaces.
+
+        One that stands for none of them, such as a lone space, begins and ends at the same place.
+        """
 
     def unknown(self, lines: Sequence[str]) -> list[str]:
         """Return the pieces of these lines that have no id of their own, each once, in their order; no spaces."""
@@ -212,6 +222,9 @@ class SubwordTokenizer(Tokenizer):
     def surfaces(self, line: str) -> list[str]:
         return piece_surfaces(self._processor, line)
 
+    def spans(self, line: str) -> list[tuple[int, int]]:
+        return piece_spans(self._processor, line)
+
     def save(self, stem: Path) -> Path:
         path = stem.with_suffix(self.suffix)
         path.write_bytes(self.proto)
@@ -270,6 +283,9 @@ class SymbolTokenizer(Tokenizer):
 
     def surfaces(self, line: str) -> list[str]:
         return line.split()
+
+    def spans(self, line: str) -> list[tuple[int, int]]:
+        return [match.span() for match in re.finditer(r"\S+", line)]
 
     def save(self, stem: Path) -> Path:
         path = stem.with_suffix(self.suffix)
@@ -346,6 +362,17 @@ def read_sentencepiece(proto: bytes) -> sentencepiece.SentencePieceProcessor:
 def piece_surfaces(processor: sentencepiece.SentencePieceProcessor, line: str) -> list[str]:
     """Return the text that each piece of a line stands for, without outer spaces."""
     return [piece.replace("\u2581", " ").strip() for piece in processor.encode(line, out_type=str)]
+
+
+def piece_spans(processor: sentencepiece.SentencePieceProcessor, line: str) -> list[tuple[int, int]]:
+    """Return where each piece of a line begins and ends in it, without outer spaces, whatever the model normalises."""
+    spans = list[tuple[int, int]]()
+    for start, end in processor.encode(line, return_type="offset_mapping")["offsets"]:
+        text = line[start:end]
+        stripped = text.strip()
+        start += text.index(stripped)  # a lone space begins where it stands
+        spans.append((start, start + len(stripped)))
+    return spans
 
 
 def check_kind(kind: str) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 from glassformer.decoding import MOST_BYTES, Natural, decode_json, read_limited
 from glassformer.errors import DataError
 from glassformer.files import write_json
-from glassformer.text.tokenizer import EOS, UNK, UNKNOWN, Tokenizer, piece_surfaces, read_sentencepiece
+from glassformer.text.tokenizer import EOS, UNK, UNKNOWN, Tokenizer, piece_spans, piece_surfaces, read_sentencepiece
 
 VOCABULARY = ".vocab.json"
 
@@ -79,6 +79,12 @@ class VocabularyTokenizer(Tokenizer):
     def surfaces(self, line: str) -> list[str]:
         code, text = self._split_code(line)
         return ["" for _ in code] + piece_surfaces(self._processor, text)
+
+    def spans(self, line: str) -> list[tuple[int, int]]:
+        code, text = self._split_code(line)
+        skipped = len(line) - len(text)
+        spans = [(start + skipped, end + skipped) for start, end in piece_spans(self._processor, text)]
+        return [(skipped, skipped) for _ in code] + spans
 
     def save(self, stem: Path) -> Path:
         path = stem.with_suffix(self.suffix)

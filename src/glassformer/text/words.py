@@ -8,8 +8,6 @@ from typing import NamedTuple
 
 UNSPACED = ("CJK", "HIRAGANA", "KATAKANA", "THAI", "LAO", "KHMER", "MYANMAR", "TIBETAN")
 """First words of the Unicode names of letters that are written without spaces between words."""
-_AHEAD = 16
-"""Most characters of a line that a token may have left out."""
 
 
 class Word(NamedTuple):
@@ -48,22 +46,6 @@ def split_words(line: str, starts: Sequence[int] | None = None) -> list[Word]:
         edges = [first, *cuts, last]
         words += [Word(line[a:b], a, b) for a, b in pairwise(edges)]
     return words
-
-
-def token_starts(surfaces: Sequence[str], line: str) -> list[int]:
-    """Return the character with which each token begins, given the text that each stands for.
-
-    A token that stands for no text of the line, such as a byte of a character, begins where the one before ended.
-
-    >>> token_starts(["A", "man", "", "rid", "es"], "A man  rides")
-    [0, 2, 5, 7, 10]
-    """
-    starts, place = list[int](), 0
-    for surface in surfaces:
-        found = line.find(surface, place, place + len(surface) + _AHEAD) if surface else -1
-        starts.append(place if found < 0 else found)
-        place = place if found < 0 else found + len(surface)
-    return starts
 
 
 def words_of_tokens(starts: Sequence[int], words: Sequence[Word]) -> list[int]:
