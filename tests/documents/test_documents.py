@@ -1,15 +1,20 @@
 """Documents: only the bytes of translations change, and the Translate Toolkit reads what comes out."""
 
 import difflib
+import time
+from contextlib import suppress
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from glassformer.commands.translate import DOCUMENTS
 from glassformer.documents.document import ENDINGS, DocumentResult, read_units, translate_document
 from glassformer.documents.subtitles import break_lines
-from glassformer.documents.units import apply
+from glassformer.documents.units import apply, as_html, as_xml
 from glassformer.errors import ConfigError, DataError
 from glassformer.generation.config import SearchConfig
 from glassformer.generation.translator import Translator
@@ -135,6 +140,109 @@ def test_only_the_targets_change(name):
     assert [line[2:] for line in diff if line.startswith("+ ")] == CHANGED[name]
 
 
+CUES = "1\n00:00:01,000 --> 00:00:02,000\n{}\n2\n00:00:03,000 --> 00:00:04,000\nb\n"
+UNITS = '<xliff version="1.2"><file><body><trans-unit id="1"><source>{0}</source></trans-unit></body></file></xliff>'
+FILLED = UNITS.replace("{0}</source>", '{0}</source><target state="translated">[{0}]</target>')
+HARD = {
+    "no empty line between cues.srt": (CUES.format("a"), ["a", "b"], CUES.format("[a]").replace("b", "[b]")),
+    "no text and no empty line.srt": (CUES.replace("{}\n", ""), ["b"], CUES.replace("{}\n", "").replace("b", "[b]")),
+    "an empty line within a cue.srt": (
+        CUES.format("a\n\nc\n"),
+        ["a", "c", "b"],
+        CUES.format("[a]\n\n[c]\n").replace("b", "[b]"),
+    ),
+    "a mark of the byte order.srt": (
+        "\ufeff0:00:01.0 --> 0:00:02.0\na\n",
+        ["a"],
+        "\ufeff0:00:01.0 --> 0:00:02.0\n[a]\n",
+    ),
+    "two elements.srt": (
+        "0:00:01.0 --> 0:00:02.0\n<i>a</i> & <i>b</i>\n",
+        ["<i>a</i> &amp; <i>b</i>"],
+        "0:00:01.0 --> 0:00:02.0\n[<i>a</i> & <i>b</i>]\n",
+    ),
+    "codes.srt": (
+        '0:00:01.0 --> 0:00:02.0\n{\\an8}a {\\i1}b{\\i0} {"} < c\n',
+        ['a <wbr title="{\\i1}">b<wbr title="{\\i0}"> {"} < c'],
+        '0:00:01.0 --> 0:00:02.0\n{\\an8}[a {\\i1}b{\\i0} {"} < c]\n',
+    ),
+    "letters of all kinds.srt": (
+        "0:00:01.0 --> 0:00:02.0\r\n😀 é\r\nאב\r\n\r\n0:00:03.0 --> 0:00:04.0\r\n中",
+        ["😀 é אב", "中"],
+        "0:00:01.0 --> 0:00:02.0\r\n[😀 é\r\nאב]\r\n\r\n0:00:03.0 --> 0:00:04.0\r\n[中]",
+    ),
+    "a mark of the byte order.po": ('\ufeffmsgid "a"\nmsgstr ""\n', ["a"], '\ufeffmsgid "a"\nmsgstr "[a]"\n'),
+    "the only form is of many.po": (
+        'msgid "a file"\nmsgid_plural "files"\nmsgstr[0] ""\n',
+        ["files"],
+        'msgid "a file"\nmsgid_plural "files"\nmsgstr[0] "[files]"\n',
+    ),
+    "codes are bytes.po": (
+        r'msgid "f\303\274r \x41\"\\n\q"' + '\nmsgstr ""\n',
+        ['für A"\\nq'],
+        r'msgid "f\303\274r \x41\"\\n\q"' + '\nmsgstr "[für A\\"\\\\nq]"\n',
+    ),
+    "a string below its name.po": ('msgid\r\n"a"\r\nmsgstr\r\n""', ["a"], 'msgid\r\n"a"\r\nmsgstr\r\n"[a]"'),
+    "tags.po": (
+        'msgid "<b>Q&A</b>\\nx"\nmsgstr ""\n',
+        ["<b>Q&amp;A</b><br class=end-of-line>x"],
+        'msgid "<b>Q&A</b>\\nx"\nmsgstr ""\n"[<b>Q&A</b>\\n"\n"x]"\n',
+    ),
+    "tags.json": ('["1 < 2 <b>a&amp;b</b>"]', ["1 < 2 <b>a&amp;b</b>"], '["[1 < 2 <b>a&amp;b</b>]"]'),
+    "escaped tags.xlf": (
+        UNITS.format("a &lt;b&gt;x&lt;/b&gt;&lt;br&gt; &amp;"),
+        ['a <g id="0">x</g><x id="2"/> &amp;'],
+        FILLED.format("a &lt;b&gt;x&lt;/b&gt;&lt;br&gt; &amp;"),
+    ),
+    "tags as they stand.xlf": (
+        UNITS.format("\n <g id='1'\n x='p  q'>a</g>\n"),
+        ["\n <g id='1'\n x='p  q'>a</g>\n"],
+        FILLED.format("\n <g id='1'\n x='p  q'>a</g>\n"),
+    ),
+    "the language before its regions.tmx": (
+        '<tmx><tu><tuv xml:lang="en-GB"><seg>a</seg></tuv><tuv xml:lang="EN"><seg>b</seg></tuv></tu></tmx>',
+        ["b"],
+        '<tmx><tu><tuv xml:lang="en-GB"><seg>a</seg></tuv><tuv xml:lang="EN"><seg>b</seg></tuv>'
+        '<tuv xml:lang="de"><seg>[b]</seg></tuv></tu></tmx>',
+    ),
+}
+"""Texts of documents that are hard to read: what is to be translated, and the document with that in brackets."""
+
+
+@pytest.mark.parametrize("name", HARD)
+def test_what_is_hard_to_read_is_read_and_written_as_it_was(name):
+    content, sources, expected = HARD[name]
+    units = read_units(content.encode(), Path(name), ("en", "de"))
+    assert [unit.source for unit in units] == sources
+    edits = [edit for one in units for edit in one.place(f"[{one.source}]")]
+    assert apply(content.encode(), edits).decode() == expected
+
+
+@given(
+    st.lists(
+        st.sampled_from(["a", " ", "<b>", "</b>", "<i x='1'>", "</I>", "<br/>", "&", "&lt;", "<", "\n"]), max_size=9
+    )
+)
+def test_tags_of_html_are_read_back_as_they_were(pieces):
+    text = "".join(pieces)
+    for form in (as_html, as_xml):
+        markup, written = form(text)
+        assert written(markup) == text
+    ElementTree.fromstring(f"<r>{as_xml(text)[0]}</r>")
+
+
+def test_a_large_document_takes_time_that_grows_with_its_length():
+    unit = '<trans-unit id="1"><source>a</source></trans-unit>\n'
+    large = f'<xliff version="1.2"><!--{" " * (1 << 24)}--><file><body>{unit * 400}</body></file></xliff>'
+    units = read_units(large.encode(), Path("a.xlf"), None)
+    began = time.thread_time()
+    assert len([edit for one in units for edit in one.place("b")]) == 400
+    for name, text in {"a.po": "\n" * 50_000, "a.srt": "1:00:00,0 --> 1:00:00,0\n" + " " * 50_000}.items():
+        with suppress(DataError):
+            read_units(text.encode(), Path(name), None)
+    assert time.thread_time() - began < 1, "each unit copied all that is before it"
+
+
 def test_the_translate_toolkit_reads_them(tmp_path):
     storage = pytest.importorskip("translate.storage", reason="pip install 'glassformer[formats]'")
     from translate.storage import po, tmx, xliff, xliff2
@@ -222,6 +330,10 @@ BAD = {
     "c.po": (b'msgid "a\nmsgstr ""\n', "c.po, line 1: a string doesn't end"),
     "d.po": (b'msgid "\xff"\nmsgstr ""\n', "is not UTF-8 .byte 7.: convert it with iconv"),
     "e.po": (b'msgid_plural "a"\nmsgstr[0] ""\nmsgid "b"\n', "e.po, line 2: msgstr without msgid"),
+    "f.po": (
+        b'msgid ""\nmsgstr "Content-Type: text/plain; charset=ISO-8859-1\\n"\n\nmsgid "a"\nmsgstr ""\n',
+        "f.po says that it is in ISO-8859-1: convert it with msgconv",
+    ),
     "a.srt": (b"1\n", "has no cue such as 00:00:01,000"),
     "a.json": (b'{"a": }', "is not JSON: Expecting value"),
     "b.json": (b"[" * 100_000, "is not JSON"),

@@ -205,7 +205,7 @@ def _translate_document(translator: "Translator", flags: TranslateFlags) -> "Cut
 
     assert flags.input is not None
     assert flags.output is not None
-    kind: Literal["html", "xml"] = "html" if flags.input.suffix.lower() == ".srt" else "xml"
+    kind: Literal["html", "xml"] = "xml" if flags.input.suffix.lower() in (".xliff", ".xlf", ".tmx") else "html"
     done = translate_document(
         translator,
         flags.input,

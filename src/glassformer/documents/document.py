@@ -32,7 +32,7 @@ ENDINGS = (*READERS, ".tmx")
 LARGEST = 1 << 26
 """Most bytes of a document, 64 MiB: its elements take many times its size."""
 Markup = Callable[[Sequence[str]], Sequence[str]]
-"""Translates texts that hold tags of XML, and returns them with the same tags."""
+"""Translates texts that hold tags, of XML in XLIFF and TMX, of HTML in other documents; returns them with the same."""
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,8 @@ def translate_document(
     Only the bytes of translations change, and in XLIFF the state of their units, which becomes "translated". Units
     that have a translation keep it, unless `overwrite_targets` is set. The lines of a text are translated apart; with
     the `segment` "paragraph" its sentences too. `languages` are those of a TMX file, such as ("en", "de"); left out,
-    those of the run. Texts with tags are given to `markup` as they stand in the file, and stay untranslated without it.
+    those of the run. Texts with tags are given to `markup` as XML (of XLIFF and TMX) or HTML, and stay untranslated
+    without it.
 
     `output` appears when it is complete. DataError says why a document can't be read: it is of another kind, damaged,
     not UTF-8, larger than 64 MiB, or declares entities.

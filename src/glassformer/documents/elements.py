@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from xml.parsers import expat
 from xml.sax.saxutils import escape
 
+from glassformer.documents.units import as_xml, has_html
 from glassformer.errors import DataError
 
 DEEPEST, MOST_ELEMENTS = 100, 1_000_000
@@ -82,29 +83,39 @@ class XmlFile:
         self.root = self._read()
 
     def source_of(self, element: Element) -> str:
-        """Return an element's text, of one with tags as it stands in the file.
+        """Return an element's text, of one with tags as XML.
 
         Text that is broken into lines is one line, unless `xml:space` says that white space counts.
         """
-        text = (
-            self.content[element.inside : element.closing].decode(self.encoding) if element.children else element.text
-        )
+        if element.children:
+            return self.content[element.inside : element.closing].decode(self.encoding)
+        if has_html(element.text):
+            return as_xml(element.text)[0]
+        text = element.text
         return text if "\n" not in text or element.inherited("xml:space") == "preserve" else " ".join(text.split())
+
+    def has_tags(self, element: Element) -> bool:
+        """Return whether an element's text has tags: the file's own, or escaped ones of HTML."""
+        return bool(element.children) or has_html(element.text)
 
     def written(self, text: str, source: Element) -> bytes:
         """Return the translation of an element as the file writes it; that of one with tags has tags of its own."""
         if source.children:
             return text.encode(self.encoding, "xmlcharrefreplace")
+        if has_html(source.text):
+            text = as_xml(source.text)[1](text)
         return escape(_UNWRITABLE.sub("", text)).encode(self.encoding, "xmlcharrefreplace")
 
     def space_before(self, element: Element) -> bytes:
-        """Return the white space between an element and what comes before it."""
-        before = self.content[: element.start]
-        return before[len(before.rstrip()) :] if before.rstrip().endswith(b">") else b""
+        """Return the white space between an element and the tag before it; none where text is before it."""
+        start = element.start
+        while self.content[start - 1 : start].isspace():
+            start -= 1
+        return self.content[start : element.start] if self.content[start - 1 : start] == b">" else b""
 
     def _read(self) -> Element:
         parser = expat.ParserCreate()
-        parser.buffer_text = True
+        parser.buffer_text, parser.buffer_size = True, 1 << 20
         outside = Element("", {}, None, 0, 0)
         stack, count = [outside], 0
 

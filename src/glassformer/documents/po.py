@@ -4,12 +4,16 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from glassformer.documents.units import Edit, Unit, letters_in, text_of
+from glassformer.documents.units import Edit, Unit, as_html, has_html, letters_in, text_of
 from glassformer.errors import DataError
 
-_FIELD = re.compile(r'[ \t]*(msgctxt|msgid_plural|msgid|msgstr(?:\[(\d+)\])?)[ \t]*(?=")')
+_FIELD = re.compile(r'\ufeff?[ \t]*(msgctxt|msgid_plural|msgid|msgstr(?:\[\d+\])?)[ \t]*(?:\r?\n[ \t]*)?(?=")')
 _STRING = re.compile(r'[ \t]*"((?:[^"\\\n]|\\.)*)"[ \t]*\r?\n?')
-_ESCAPE = re.compile(r"\\(x[0-9A-Fa-f]{1,2}|[0-7]{1,3}|.)")
+_ESCAPE = re.compile(r"((?:\\(?:x[0-9A-Fa-f]{1,2}|[0-7]{1,3}))+)|\\(.)")
+_CODE = re.compile(r"\\(?:x([0-9A-Fa-f]+)|([0-7]+))")
+_CHARSET = re.compile(r"^Content-Type:[^\n]*\bcharset=([^\s;]+)", re.MULTILINE | re.IGNORECASE)
+_UNICODE = ("utf-8", "utf8", "charset", "us-ascii", "ascii", "ansi_x3.4-1968")
+"""Character sets that are UTF-8 or a part of it; CHARSET stands in templates."""
 _PLAIN = {"n": "\n", "t": "\t", "r": "\r", "b": "\b", "f": "\f", "v": "\v", "a": "\a"}
 _WRITTEN = {"\\": "\\\\", '"': '\\"', "\n": "\\n", "\t": "\\t", "\r": "\\r"}
 
@@ -22,22 +26,34 @@ class _Entry:
 
 
 def read_units(content: bytes, name: str) -> list[Unit]:
-    """Return the units of a PO file; of one with a plural, each form is a unit. DataError where it can't be read."""
+    """Return the units of a PO file; of one with a plural, each form is a unit. DataError where it can't be read.
+
+    A form is translated from the singular where it is the first of several, else from the plural.
+    """
     text = text_of(content, name)
-    if not re.search(r"^\s*msgid\b", text, re.MULTILINE):
+    if not re.search(r"^\ufeff?[ \t]*msgid\b", text, re.MULTILINE):
         raise DataError(f"{name} has no msgid: is it a PO file?")
     units, newline = list[Unit](), "\r\n" if "\r\n" in text else "\n"
     places = _bytes_before(text)
     for entry in _entries(text, name):
+        if not entry.texts["msgid"] and "msgctxt" not in entry.texts:
+            _check_charset(entry.texts, name)
         for key, (start, end) in entry.spans.items():
             if not key.startswith("msgstr"):
                 continue
-            is_plural = key not in ("msgstr", "msgstr[0]") and "msgid_plural" in entry.texts
+            is_plural = "msgid_plural" in entry.texts and (key != "msgstr[0]" or "msgstr[1]" not in entry.texts)
             source = entry.texts["msgid_plural" if is_plural else "msgid"]
             if letters_in(source):  # the header's is empty
                 span = (places(start), places(end))
-                units.append(Unit(source, _placing(span, newline), bool(entry.texts[key])))
+                units.append(_unit(source, span, newline, is_translated=bool(entry.texts[key])))
     return units
+
+
+def _check_charset(texts: dict[str, str], name: str) -> None:
+    """Raise DataError where the header says that the file isn't UTF-8, which what is written into it is."""
+    found = _CHARSET.search(texts.get("msgstr", ""))
+    if found and found[1].lower() not in _UNICODE:
+        raise DataError(f"{name} says that it is in {found[1]}: convert it with msgconv -t utf-8")
 
 
 def _bytes_before(text: str) -> Callable[[int], int]:
@@ -53,15 +69,19 @@ def _bytes_before(text: str) -> Callable[[int], int]:
     return before
 
 
-def _placing(span: tuple[int, int], newline: str) -> Callable[[str], list[Edit]]:
-    """Return what writes a translation at these bytes, on several lines where it has several."""
+def _unit(source: str, span: tuple[int, int], newline: str, *, is_translated: bool) -> Unit:
+    """Return the unit whose translation is written at these bytes, on several lines where it has several."""
+    has_tags = has_html(source)
+    html, written = as_html(source)
 
     def place(translation: str) -> list[Edit]:
-        lines = translation.splitlines(keepends=True) or [""]
-        written = [f'"{_escaped(line)}"' for line in (lines if len(lines) == 1 else ["", *lines])]
-        return [Edit(*span, newline.join(written).encode())]
+        translation = written(translation) if has_tags else translation
+        lines = [f"{line}\n" for line in translation.split("\n")]
+        lines[-1] = lines[-1][:-1]
+        strings = [f'"{_escaped(line)}"' for line in lines if line] or ['""']
+        return [Edit(*span, newline.join(strings if len(strings) == 1 else ['""', *strings]).encode())]
 
-    return place
+    return Unit(html if has_tags else source, place, is_translated, has_tags)
 
 
 def _entries(text: str, name: str) -> list[_Entry]:
@@ -72,7 +92,7 @@ def _entries(text: str, name: str) -> list[_Entry]:
         found = _FIELD.match(text, place)
         if found is None:
             end = text.find("\n", place) + 1 or len(text)
-            line = text[place:end].strip().removeprefix("\ufeff")
+            line = text[place:end].removeprefix("\ufeff").strip()
             if line and not line.startswith("#"):
                 number = text.count("\n", 0, place) + 1
                 raise DataError(f"{name}, line {number}: it is no line of a PO file")
@@ -99,11 +119,13 @@ def _entries(text: str, name: str) -> list[_Entry]:
 
 
 def _unescaped(text: str) -> str:
+    """Return the text of a string: codes in a row are bytes, as C has them."""
+
     def plain(found: re.Match[str]) -> str:
-        code = found[1]
-        if code[0] == "x" and len(code) > 1:
-            return chr(int(code[1:], 16))
-        return chr(int(code, 8)) if code[0] in "01234567" else _PLAIN.get(code, code)
+        if found[2]:
+            return _PLAIN.get(found[2], found[2])
+        codes = [int(one[1], 16) if one[1] else int(one[2], 8) & 0xFF for one in _CODE.finditer(found[1])]
+        return bytes(codes).decode(errors="replace")
 
     return _ESCAPE.sub(plain, text)
 

@@ -2,10 +2,9 @@
 
 import json
 import re
-from collections.abc import Callable
 
 from glassformer.decoding import decode_anything, decode_strictly
-from glassformer.documents.units import Edit, Unit, letters_in, text_of
+from glassformer.documents.units import Edit, Unit, as_html, has_html, letters_in, text_of
 from glassformer.errors import DataError
 
 _STRING = re.compile(r'"((?:[^"\\]|\\.)*)"(\s*:)?')
@@ -30,14 +29,17 @@ def read_units(content: bytes, name: str) -> list[Unit]:
         if letters_in(source) and not _HALF.search(source):
             size += len(text[done : found.start()].encode())
             done = found.start()
-            units.append(Unit(source, _placing(size, size + len(f'"{found[1]}"'.encode()), is_ascii=is_ascii)))
+            units.append(_unit(source, size, size + len(f'"{found[1]}"'.encode()), is_ascii=is_ascii))
     return units
 
 
-def _placing(start: int, end: int, *, is_ascii: bool) -> Callable[[str], list[Edit]]:
-    """Return what writes a translation at these bytes."""
+def _unit(source: str, start: int, end: int, *, is_ascii: bool) -> Unit:
+    """Return the unit whose translation is written at these bytes."""
+    has_tags = has_html(source)
+    html, written = as_html(source)
 
     def place(translation: str) -> list[Edit]:
-        return [Edit(start, end, json.dumps(translation, ensure_ascii=is_ascii).encode())]
+        text = written(translation) if has_tags else translation
+        return [Edit(start, end, json.dumps(text, ensure_ascii=is_ascii).encode())]
 
-    return place
+    return Unit(html if has_tags else source, place, has_tags=has_tags)

@@ -1,41 +1,71 @@
 """Cues of SubRip subtitles (.srt): each is translated as one text, and breaks into as many lines as before."""
 
 import re
+from collections.abc import Iterator
+from itertools import accumulate
 
-from glassformer.documents.units import Edit, Unit, letters_in, text_of
+from glassformer.documents.units import Edit, Unit, as_html, letters_in, text_of
 from glassformer.errors import DataError
 
 _TIME = r"\d+:\d\d:\d\d[,.]\d{1,3}"
-_CUE = re.compile(rf"^[ \t]*{_TIME}[ \t]*-->[ \t]*{_TIME}[^\n]*\n((?:[^\n]*\S[^\n]*(?:\n|\Z))*)", re.MULTILINE)
+_HEAD = re.compile(rf"^\ufeff?[ \t]*{_TIME}[ \t]*-->[ \t]*{_TIME}[^\n]*(?:\n|\Z)", re.MULTILINE)
+_NUMBER = re.compile(r"^[ \t]*\d+[ \t]*\r?\n\Z", re.MULTILINE)
+"""The number of a cue, at the end of the text before its times."""
+_PARAGRAPH = re.compile(r"^(?:[^\n]*\S[^\n]*(?:\n|\Z))+", re.MULTILINE)
 _WRAPPED = re.compile(
-    r"((?:\{\\[^}\n]*\})*(?:<(?P<tag>[ibu]|font\b[^>]*)>)?)(.*?)((?(tag)</(?:[ibu]|font)>))", re.DOTALL
+    r"((?:\{\\[^}\n]*\})*<(?P<tag>[ibu]|font)\b[^<>]*>)((?:(?!</?(?P=tag)\b).)*)</(?P=tag)>", re.DOTALL | re.IGNORECASE
 )
-_TAG = re.compile(r"<[^>\n]*>|\{[^}\n]*\}")
+_CODES = re.compile(r"(?:\{\\[^}\n]*\})*")
+_TAG = re.compile(r"<[^<>\n]*>|\{[^{}\n]*\}")
+_CODE = re.compile(r'\{[^{}\n"]*\}')
+_BREAK = re.compile(r"\s+(?![^<>]*>)(?![^{}]*\})")
+"""White space that isn't in a tag or a code."""
+_WRITTEN_CODE = re.compile(r'<wbr title="(\{[^{}\n"]*\})">')
+"""A code in braces as HTML: an element that stands between words."""
 
 
 def read_units(content: bytes, name: str) -> list[Unit]:
     """Return the texts of the cues; where each line begins with a dash, as speakers have it, each line is one."""
     text = text_of(content, name)
-    cues = list(_CUE.finditer(text))
-    if not cues:
+    heads = list(_HEAD.finditer(text))
+    if not heads:
         raise DataError(f"{name} has no cue such as 00:00:01,000 --> 00:00:02,000")
     units, done, size = list[Unit](), 0, 0
-    for cue in cues:
-        held = cue[1].rstrip()
-        lines = held.splitlines(keepends=True)
-        parts = lines if all(line.lstrip().startswith(("-", "–", "—")) for line in lines) else [held]
-        place = cue.start(1)
-        for part in parts:
-            size += len(text[done:place].encode())
-            units += _units(part, size)
-            done, place = place, place + len(part)
+    for place, part in _parts(text, heads):
+        size += len(text[done:place].encode())
+        done = place
+        units += _units(part, size)
     return units
+
+
+def _parts(text: str, heads: list[re.Match[str]]) -> Iterator[tuple[int, str]]:
+    """Yield the texts of the cues, each with the character at which it begins.
+
+    A cue reaches to the next one, whether there is an empty line before that or not; text between empty lines is a
+    text of its own.
+    """
+    ends = [head.start() for head in heads[1:]] + [len(text)]
+    for head, end in zip(heads, ends, strict=True):
+        body = text[head.end() : end]
+        if end < len(text):
+            body = _NUMBER.sub("", body)
+        for found in _PARAGRAPH.finditer(body):
+            held = found[0].rstrip()
+            place = head.end() + found.start()
+            lines = held.splitlines(keepends=True)
+            parts = lines if all(line.lstrip().startswith(("-", "–", "—")) for line in lines) else [held]
+            for part in parts:
+                yield place, part
+                place += len(part)
 
 
 def _units(text: str, start: int) -> list[Unit]:
     """Return the unit of a text that begins at this byte, without the codes around it; none without letters."""
-    found = _WRAPPED.fullmatch(text.rstrip())
-    before, body = (found[1], found[3]) if found else ("", text.rstrip())
+    text = text.rstrip()
+    found = _WRAPPED.fullmatch(text)
+    codes = _CODES.match(text)
+    assert codes is not None
+    before, body = (found[1], found[3]) if found else (codes[0], text[codes.end() :])
     dash = re.match(r"[ \t]*[-–—]*[ \t]*", body)
     assert dash is not None
     start += len((before + dash[0]).encode())
@@ -44,24 +74,27 @@ def _units(text: str, start: int) -> list[Unit]:
         return []
     end, newline = start + len(body.encode()), "\r\n" if "\r\n" in body else "\n"
     lines = body.splitlines()
+    source, has_tags = " ".join(line.strip() for line in lines), bool(_TAG.search(body))
+    html, text_of_html = as_html(source)
 
     def place(translation: str) -> list[Edit]:
+        if has_tags:
+            translation = _WRITTEN_CODE.sub(r"\1", text_of_html(translation))
         return [Edit(start, end, newline.join(break_lines(translation, len(lines))).encode())]
 
-    return [Unit(" ".join(line.strip() for line in lines), place, has_tags=bool(_TAG.search(body)))]
+    return [Unit(_CODE.sub(r'<wbr title="\g<0>">', html) if has_tags else source, place, has_tags=has_tags)]
 
 
 def break_lines(text: str, count: int) -> list[str]:
-    """Return a text in at most `count` lines of about equal length, broken at spaces.
+    """Return a text in at most `count` lines of about equal length, broken at spaces outside of tags.
 
     >>> break_lines("one two three four", 2)
     ['one two', 'three four']
     """
-    lines = []
-    text = " ".join(text.split())
-    while count > 1 and " " in text:
-        spaces = [place for place, char in enumerate(text) if char == " "]
-        best = min(spaces, key=lambda place: abs(place - len(text) / count))
-        lines.append(text[:best])
-        text, count = text[best + 1 :], count - 1
-    return [*lines, text]
+    words, lines = _BREAK.split(text.strip()), list[str]()
+    while count > 1 and len(words) > 1:
+        ends = list(accumulate(len(word) + 1 for word in words[:-1]))
+        best = min(range(len(ends)), key=lambda n: abs(ends[n] - 1 - (ends[-1] + len(words[-1])) / count))
+        lines.append(" ".join(words[: best + 1]))
+        words, count = words[best + 1 :], count - 1
+    return [*lines, " ".join(words)]

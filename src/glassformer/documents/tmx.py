@@ -25,7 +25,7 @@ def read_units(content: bytes, name: str, languages: tuple[str, str] | None) -> 
 
 def _unit(file: XmlFile, owner: Element, source: str, target: str) -> Unit | None:
     variants = [child for child in owner.children if child.name == "tuv"]
-    from_, into = (next((one for one in variants if is_language(one, code)), None) for code in (source, target))
+    from_, into = (_variant(variants, code) for code in (source, target))
     segment = from_ and from_.find("seg")
     filled = into and into.find("seg")
     if from_ is None or segment is None or (into is not None and filled is None):
@@ -50,11 +50,14 @@ def _unit(file: XmlFile, owner: Element, source: str, target: str) -> Unit | Non
         source=file.source_of(segment),
         place=place,
         is_translated=filled is not None and bool(filled.text.strip() or filled.children),
-        has_tags=bool(segment.children),
+        has_tags=file.has_tags(segment),
     )
 
 
-def is_language(variant: Element, code: str) -> bool:
-    """Return whether a variant is in a language, or in one of its regions: en-GB is en."""
-    own = (variant.attributes.get("xml:lang") or variant.attributes.get("lang") or "").lower()
-    return own == code.lower() or own.partition("-")[0] == code.lower()
+def _variant(variants: list[Element], code: str) -> Element | None:
+    """Return the first variant in a language, or else the first in one of its regions: en-GB is en."""
+    languages = [(one.attributes.get("xml:lang") or one.attributes.get("lang") or "").lower() for one in variants]
+    for known in (languages, [language.partition("-")[0] for language in languages]):
+        if code.lower() in known:
+            return variants[known.index(code.lower())]
+    return None

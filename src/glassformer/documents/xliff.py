@@ -52,7 +52,7 @@ def _unit(file: XmlFile, owner: Element, state_in_target: Element | None) -> Uni
         source=file.source_of(source),
         place=place,
         is_translated=target is not None and bool(target.text.strip() or target.children),
-        has_tags=bool(source.children),
+        has_tags=file.has_tags(source),
     )
 
 
