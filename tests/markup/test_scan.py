@@ -55,6 +55,7 @@ def kinds(text: str) -> list[tuple[str, str]]:
         ("1 < 2 <3 <:)", [("text", "1 < 2 <3 <:)")]),
         ("<IMG src=x>a<wbr/>", [("single", "<IMG src=x>"), ("text", "a"), ("single", "<wbr/>")]),
         ("a<!-- <b> -->b", [("text", "a"), ("single", "<!-- <b> -->"), ("text", "b")]),
+        ("<!-->a<!--->b", [("single", "<!-->"), ("text", "a"), ("single", "<!--->"), ("text", "b")]),
         ("a<br>b</br >", [("text", "a"), ("block", "<br>"), ("text", "b"), ("block", "</br >")]),
         ("<script>a</b></SCRIPT>x", [("single", "<script>a</b></SCRIPT>"), ("text", "x")]),
         ("<pre>a <b>b</b></pre>x", [("block", "<pre>a <b>b</b></pre>"), ("text", "x")]),

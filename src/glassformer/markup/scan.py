@@ -216,7 +216,8 @@ def _end_of_markup(text: str, start: int, *, is_html: bool) -> int:
     """
     for opening, closing in (("<!--", "-->"), ("<![CDATA[", "]]>"), ("<?", ">" if is_html else "?>"), ("<!", ">")):
         if text.startswith(opening, start):
-            end = text.find(closing, start + len(opening))
+            begin = start + (2 if opening == "<!--" else len(opening))  # <!--> is a comment without text
+            end = text.find(closing, begin)
             return len(text) if end < 0 else end + len(closing)
     if not (_HTML_NAME if is_html else _XML_NAME).match(text, start):
         return start

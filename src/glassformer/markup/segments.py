@@ -91,7 +91,7 @@ def _segment(parts: list[Part], decode: Callable[[str], str]) -> Segment | str:
     if not any(part.kind == "text" and decode(part.raw).strip() for part in parts[first:last]):
         return "".join(part.raw for part in parts)
     raws, closed = [part.raw for part in parts], set(closings.values())
-    builder = _Builder(set("".join(raws[first:last])))
+    builder = _Builder(set("".join(decode(part.raw) for part in parts[first:last] if part.kind == "text")))
     for number in range(first, last):
         part = parts[number]
         if part.kind == "text":
