@@ -56,6 +56,8 @@ BAD = {
     "evaluate run --source pairs.tsv --calibration --replace-unknown": "--replace-unknown writes words that",
     "translate run 'a b' --device cpu --confidence new": "run has no calibration yet: glassformer evaluate RUN",
     "translate run a --output new --confidence new": "--confidence and --output must be two files, got new for both",
+    "translate run a --confidence new --placeholders default": "which write words that no confidence is known of",
+    "translate run a --confidence new --segment paragraph": "--confidence is of lines that are translated whole",
     "translate run --input seven.txt --output new --resume --confidence more": "can't be combined with --resume",
 }
 

@@ -55,6 +55,20 @@ def test_expected_calibration_error_is_that_worked_out_by_hand():
     assert calibration_error(bins) == pytest.approx((2 * 0.45 + 1 * 0.5 + 2 * 0.49) / 5)
     with pytest.raises(ArgumentError, match="must be of the same words, at least one, got 1, 0"):
         reliability([0.5], [])
+    with pytest.raises(ArgumentError, match="probabilities must be from 0 to 1, got nan"):
+        reliability([0.5, float("nan")], [0, 1])
+    with pytest.raises(ArgumentError, match="right must be from 0 to 1, got 2"):
+        reliability([0.5], [2])
+    with pytest.raises(ArgumentError, match="bins must be what reliability returns, at least one, got none"):
+        calibration_error([])
+
+
+def test_a_feature_that_hardly_differs_has_no_weight_that_a_file_can_not_hold():
+    right = torch.arange(1000) % 2.0
+    weights, bias = fit_logistic(torch.stack([right * 1e-8, right * 1e-2], dim=1), right)
+    assert abs(float(weights[0])) < 1
+    assert 100 < float(weights[1]) < 1e6
+    assert abs(bias) < 1e6
 
 
 def test_fit_recovers_the_temperature_that_the_data_were_drawn_with(drawn):

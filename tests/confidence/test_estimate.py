@@ -1,5 +1,7 @@
 """Confidence in the translations of a small model that has learned to reverse letters."""
 
+from dataclasses import replace
+
 import pytest
 
 from glassformer import Translator
@@ -49,6 +51,12 @@ def test_what_cannot_be_calibrated_is_refused_in_one_line(translator, taught, fi
         ConfidenceEstimator(translator)
     with pytest.raises(ConfigError, match="each line needs a translation, got 2 lines and 1 translations"):
         ConfidenceEstimator(translator, fitted[0]).estimate(["a", "b"], translations[:1])
+    [copied] = translator.translations(["a {x} b"], placeholders="default")
+    estimator = ConfidenceEstimator(translator, fitted[0])
+    with pytest.raises(ConfigError, match=r"translations\[0\] must be as the model wrote it, got .* whose tokens"):
+        estimator.estimate(["a b"], [replace(translations[0], text="A   B")])
+    with pytest.raises(ConfigError, match=r"translations\[0\] has '\{x\}', which isn't of the vocabulary"):
+        estimator.estimate(["a {x} b"], [copied])
     with pytest.raises(DataError, match="1 translations do not match 2 references"):
         fit_calibration(translator, ["a"], translations[:1], ["a", "b"])
     with pytest.raises(DataError, match="nothing to measure"):

@@ -152,6 +152,13 @@ def _check_flags(flags: TranslateFlags) -> None:
         _check_format(flags)
     if flags.confidence is not None and (flags.resume or flags.search.replace_unknown):
         raise ConfigError("--confidence can't be combined with --resume and --replace-unknown: leave them out")
+    if flags.confidence is not None and (flags.glossary or flags.keep or flags.placeholders is not None):
+        raise ConfigError(
+            "--confidence can't be combined with --glossary, --keep and --placeholders, which write words that no "
+            "confidence is known of: leave them out"
+        )
+    if flags.confidence is not None and flags.segment != "line":
+        raise ConfigError("--confidence is of lines that are translated whole: leave out --segment")
     if (flags.glossary or flags.keep or flags.placeholders is not None) and flags.search.sample:
         raise ConfigError("--glossary, --keep and --placeholders need a search: they can't be combined with --sample")
     for name, path in (("--alignments", flags.alignments), ("--confidence", flags.confidence)):
@@ -234,11 +241,11 @@ def _translate_stream(
 ) -> None:
     """Translate from standard input, to standard output, or both: each chunk is written as soon as it is done."""
     from glassformer.alignment.attention import AttentionAligner, choosing_command
+    from glassformer.alignment.heads import read_aligning_heads
     from glassformer.confidence.estimate import ConfidenceEstimator
     from glassformer.files import replacing
     from glassformer.generation import stream
     from glassformer.generation.files import chunk_lines, progress_words, translations_of_chunk
-    from glassformer.markup.aligning import TagAligner
     from glassformer.markup.files import translate_tagged_lines
 
     aligner = None if flags.alignments is None else AttentionAligner(translator)
@@ -277,7 +284,7 @@ def _translate_stream(
                 beside.write(_alignments(aligner, lines, translated))
             if estimator is not None and doubts is not None:
                 doubts.write(_confidence(estimator, lines, translated))
-    if flags.format != "plain" and not TagAligner(translator).is_chosen:
+    if flags.format != "plain" and read_aligning_heads(flags.run, translator.engine.config) is None:
         say(f"tags find their words better once heads are chosen: {choosing_command(flags.run)}")
 
 

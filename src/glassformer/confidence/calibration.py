@@ -21,6 +21,8 @@ BINS = 15
 """Bins of the expected calibration error."""
 RIDGE = 1.0
 """Weight of half the squared parameters in the fit; features have a variance of 1 there."""
+LEAST_SPREAD = 1e-3
+"""A feature with a smaller standard deviation counts as always the same: its weight could be beyond all bounds."""
 _ROUNDS = 100
 Parameter = Annotated[float, Meta(ge=-1e6, le=1e6)]
 Share = Annotated[float, Meta(ge=0, le=1)]
@@ -97,7 +99,7 @@ def fit_logistic(
     """
     x = features.double()
     mean, scale = x.mean(0), x.std(0, correction=0)
-    scale = torch.where(scale > 1e-9, scale, torch.ones_like(scale))
+    scale = torch.where(scale > LEAST_SPREAD, scale, torch.ones_like(scale))
     design = torch.cat([(x - mean) / scale, torch.ones(len(x), 1, dtype=torch.float64)], dim=1)
     ridge = torch.full((design.shape[1],), RIDGE, dtype=torch.float64)
     ridge[-1] = 1e-6
@@ -158,6 +160,10 @@ def reliability(probabilities: Sequence[float], right: Sequence[float | int], bi
             f"probabilities and right must be of the same words, at least one, got {len(probabilities)}, {len(right)}"
         )
     p, r = torch.tensor(probabilities, dtype=torch.float64), torch.tensor(right, dtype=torch.float64)
+    for name, values in (("probabilities", p), ("right", r)):
+        if not bool(((values >= 0) & (values <= 1)).all()):  # nor is NaN
+            wrong = next(float(value) for value in values if not 0 <= value <= 1)
+            raise ArgumentError(f"{name} must be from 0 to 1, got {wrong}")
     place = (p * bins).long().clamp(0, bins - 1)
     counts = torch.zeros(bins, dtype=torch.float64).index_add_(0, place, torch.ones_like(p))
     sums = [torch.zeros(bins, dtype=torch.float64).index_add_(0, place, values) for values in (p, r)]
@@ -174,4 +180,6 @@ def calibration_error(bins: Sequence[Bin]) -> float:
     >>> round(calibration_error([Bin(1, 0.1, 0.0), Bin(2, 0.8, 0.5)]), 4)  # (1 * 0.1 + 2 * 0.3) / 3
     0.2333
     """
+    if not bins:
+        raise ArgumentError("bins must be what reliability returns, at least one, got none")
     return sum(one.size * abs(one.probability - one.right) for one in bins) / sum(one.size for one in bins)

@@ -20,7 +20,7 @@ from glassformer.confidence.calibration import (
 )
 from glassformer.confidence.features import Looking, Observed, observe_words
 from glassformer.confidence.words import Span, right_words
-from glassformer.errors import ConfigError, DataError, RunError
+from glassformer.errors import ConfigError, DataError, RunError, shown
 from glassformer.generation.batches import ended
 from glassformer.generation.config import SearchConfig
 from glassformer.generation.translator import Translation, Translator, ids_of_prefixes
@@ -74,8 +74,21 @@ class ConfidenceEstimator:
         self.translator, self.calibration = translator, calibration
 
     def estimate(self, lines: Sequence[str], translations: Sequence[Translation]) -> list[LineConfidence]:
-        """Return the confidence in the translation of each line. ConfigError unless there are as many."""
-        return self.estimate_tokens(*_tokens(self.translator, lines, translations))
+        """Return the confidence in the translation of each line.
+
+        Raises ConfigError unless there are as many, and for a translation that isn't as the model wrote it: one of
+        several sentences that were translated apart, or with placeholders or other text put in.
+        """
+        sources, targets = _tokens(self.translator, lines, translations)
+        written = self.translator.target_tokenizer.decode(targets)
+        for n, (text, translation) in enumerate(zip(written, translations, strict=True)):
+            if text != translation.text:
+                raise ConfigError(
+                    f"translations[{n}] must be as the model wrote it, got {shown(translation.text)}, whose tokens "
+                    f"read {shown(text)}: confidence is known of lines that were translated whole, without "
+                    "placeholders and replaced words"
+                )
+        return self.estimate_tokens(sources, targets)
 
     def estimate_tokens(
         self, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]]
@@ -105,7 +118,7 @@ def fit_calibration(
 
     Attention is that of the run's aligning heads, where it keeps any, else of all heads of the decoder's last layer.
     The same pairs always give the same calibration. Raises DataError for fewer than FEWEST_WORDS words, or where all
-    or none are right. Example: docs/howto/confidence.md.
+    or none are right, and RunError where the model gives numbers that aren't finite. Example: docs/howto/confidence.md.
     """
     looking = _looking(translator)
     seen, right = _judged(translator, sources, translations, references, looking)
@@ -117,6 +130,8 @@ def fit_calibration(
             f"{len(truth):,}, of which {int(truth.sum()):,} are right: give more held-out pairs of the kind that the "
             "run was trained on"
         )
+    if not bool(features.isfinite().all()):
+        raise RunError("the model's numbers are not finite, and can't be calibrated: is the run damaged?")
     weights, bias = fit_logistic(features, truth)
     below, found, alarms = _omission_bound(translator, sources, translations, seen, looking)
     return Calibration(
@@ -197,6 +212,13 @@ def _tokens(
     if len(lines) != len(translations):
         raise ConfigError(f"each line needs a translation, got {len(lines)} lines and {len(translations)} translations")
     encoded = ended(translator.source_tokenizer.encode(lines), lines, SearchConfig.max_source_tokens, "source")
+    known = translator.target_tokenizer.id_of
+    for n, one in enumerate(translations):
+        if (put_in := next((token for token in one.tokens if known(token) is None), None)) is not None:
+            raise ConfigError(
+                f"translations[{n}] has {shown(put_in)}, which isn't of the vocabulary: confidence is not known of "
+                "translations with placeholders, or with terms that were put in"
+            )
     targets = ids_of_prefixes(translator.target_tokenizer, [one.tokens for one in translations])
     return [ids[:-1] for ids in encoded], targets
 
