@@ -38,7 +38,9 @@ export class Target {
     this.text.setAttribute("aria-busy", String(writer.waiting().length > 0));
     const done = lines.filter(({ key }) => writer.results.has(key));
     const isUnsure = this.text.querySelector(".unsure") !== null;
-    this.hint.textContent = done.length ? [words.hint, isUnsure ? words.unsure(percent(UNSURE[0])) : ""].join(words.page.space) : "";
+    const isCalibrated = done.some(({ key }) => writer.results.get(key).words.some(({ right }) => (right ?? null) !== null));
+    const unsure = isCalibrated ? words.doubtful : words.unsure;
+    this.hint.textContent = done.length ? [words.hint, isUnsure ? unsure(percent(UNSURE[0])) : ""].join(words.page.space) : "";
     this.buttons.copy.disabled = !done.length;
     this.buttons.others.disabled = !done.length;
     this.buttons.undo.hidden = this.app.undoable < 0;
