@@ -29,8 +29,8 @@ from bench import in_turn, keep
 from glassformer import Aligner, ModelConfig, Score, SearchConfig, Transformer, Translator, score
 from glassformer.generation.lexical.glossary import Glossary
 from glassformer.generation.lexical.placeholders import protect
-from glassformer.generation.lexical.words import count_of, words_of
 from glassformer.pairs.lines import read_lines
+from glassformer.text.units import count_of, units_of
 
 PLACEHOLDERS = ["{name}", "{0}", "{1}", "%s", "%1$d", "%(count)d", "https://example.org/a?b=1", "a.b@example.org"]
 PLACEHOLDERS += ["<ph/>", '<x id="1"/>', "{{ user }}", "{数}"]
@@ -94,7 +94,7 @@ class Links:
 
 
 def _words(line: str) -> list[str]:
-    return [word for word, _, _ in words_of(line)]
+    return [word for word, _, _ in units_of(line)]
 
 
 def learned(links: Links, sources: Sequence[str], targets: Sequence[str], lines: int = 3000) -> dict[str, str]:
@@ -148,7 +148,7 @@ def references(
     plain = translator.translate(sources, search)
     glossaries: list[Glossary | None] = []
     for source, target, text in zip(sources, targets, plain, strict=True):
-        new = [link for link in links.of(source, target) if not count_of(link[1], text)][:2]
+        new = [link for link in links.of(source, target) if not count_of([link[1]], text)][:2]
         glossaries.append(Glossary(dict(new)) if new else None)
     chosen = [i for i, one in enumerate(glossaries) if one is not None]
     lines = [sources[i] for i in chosen]
@@ -198,7 +198,7 @@ def placeholders(
 
 
 def _replaced(line: str, word: str) -> str:
-    begin, end = next((begin, end) for found, begin, end in words_of(line) if found == word)
+    begin, end = next((begin, end) for found, begin, end in units_of(line) if found == word)
     return f"{line[:begin]}{{0}}{line[end:]}"
 
 

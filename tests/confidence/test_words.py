@@ -2,7 +2,7 @@
 
 import pytest
 
-from glassformer.confidence.words import Span, right_words, spans_of, units_of
+from glassformer.confidence.words import Span, right_words, spans_of
 from glassformer.text.tokenizer import SymbolTokenizer
 
 
@@ -35,7 +35,7 @@ def test_a_word_is_right_if_the_shortest_edit_keeps_all_of_it(text, reference, t
 def test_letters_of_chinese_count_one_by_one_and_punctuation_by_itself():
     assert tagged("两只狗在跑。", "两条狗跑了。", ["两只", "狗", "在跑", "。"]) == "-+-+"
     assert tagged("Hund.", "Katze.", ["Hund", "."]) == "-+"
-    assert units_of("") == []
+    assert tagged("서울에서", "서울에", ["서울에서"]) == "-"
 
 
 def test_words_hold_their_tokens():

@@ -9,16 +9,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from glassformer.alignment.links import Link, read_pharaoh
-from glassformer.generation.lexical.words import words_of
 from glassformer.markup.place import place_tags
 from glassformer.markup.segments import Document
+from glassformer.text.units import units_of
 from glassformer.text.words import Word
 
 TAG = re.compile(r"<[^<>]*>")
 
 
 def words(text: str) -> list[Word]:
-    return [Word(*one) for one in words_of(text)]
+    return units_of(text)
 
 
 def placed(html: str, translation: str, links: str) -> str:
@@ -62,6 +62,14 @@ def test_tags_stand_where_the_rules_say(html, translation, links, expected):
         assert [segment.text for segment in Document(html, "html").segments] == ["a", "b"]
         return
     assert placed(html, translation, links) == expected
+
+
+def test_what_stays_as_it_is_has_no_mark_that_the_text_has():
+    """A reference to the first mark was taken for it, and the element written twice."""
+    [segment] = Document("<code>x</code> &#xF0000; y", "html").segments
+    [mark] = segment.kept
+    assert segment.text == f"{mark} \U000f0000 y"
+    assert mark != "\U000f0000"
 
 
 def test_bergamot_issue_288_loses_nothing():

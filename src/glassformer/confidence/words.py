@@ -1,6 +1,5 @@
 """The words of a translation: where each begins and ends, and which stand in the reference."""
 
-import re
 import unicodedata
 from collections.abc import Sequence
 from itertools import takewhile
@@ -9,6 +8,7 @@ from typing import NamedTuple
 from rapidfuzz.distance import Levenshtein
 
 from glassformer.text.tokenizer import Tokenizer
+from glassformer.text.units import units_of
 from glassformer.text.words import is_unspaced
 
 
@@ -47,23 +47,6 @@ def spans_of(ids: Sequence[int], tokenizer: Tokenizer) -> list[Span]:
     return [_trimmed(word, text) for word in words]
 
 
-def units_of(text: str) -> list[tuple[int, int]]:
-    """Return where the units of a text begin and end that are compared with a reference.
-
-    They are runs of letters and digits, single other characters, and in scripts without spaces each letter.
-
-    >>> text = "don't, 两个"
-    >>> [text[start:end] for start, end in units_of(text)]
-    ['don', "'", 't', ',', '两', '个']
-    """
-    units = list[tuple[int, int]]()
-    for match in re.finditer(r"\w+|[^\w\s]", text):
-        start, end = match.span()
-        cuts = [n for n in range(start + 1, end) if is_unspaced(text[n]) or is_unspaced(text[n - 1])]
-        units += zip([start, *cuts], [*cuts, end], strict=True)
-    return units
-
-
 def right_words(text: str, words: Sequence[Span], reference: str) -> list[bool]:
     """Return whether each word of a translation stands in the reference.
 
@@ -77,13 +60,13 @@ def right_words(text: str, words: Sequence[Span], reference: str) -> list[bool]:
     [True, False, True]
     """
     units = units_of(text)
-    sides = [text[start:end] for start, end in units], [reference[start:end] for start, end in units_of(reference)]
+    sides = [unit.text for unit in units], [unit.text for unit in units_of(reference)]
     kept = set[int]()
     for block in Levenshtein.opcodes(*sides):
         if block.tag == "equal":
             kept.update(range(block.src_start, block.src_end))
-    wrong = [place for n, place in enumerate(units) if n not in kept]
-    return [not any(start < word.end and word.start < end for start, end in wrong) for word in words]
+    wrong = [unit for n, unit in enumerate(units) if n not in kept]
+    return [not any(unit.start < word.end and word.start < unit.end for unit in wrong) for word in words]
 
 
 def _common(first: str, second: str) -> int:

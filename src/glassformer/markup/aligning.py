@@ -8,9 +8,9 @@ from glassformer.alignment.attention import AttentionAligner
 from glassformer.alignment.heads import AligningHeads, read_aligning_heads
 from glassformer.alignment.links import Link
 from glassformer.errors import ConfigError
-from glassformer.generation.lexical.words import words_of
 from glassformer.generation.translator import Translator
 from glassformer.text.tokenizer import Tokenizer
+from glassformer.text.units import units_of
 from glassformer.text.words import Word
 
 
@@ -69,7 +69,7 @@ def _words(tokenizer: Tokenizer, line: str, copied: re.Pattern[str] | None) -> l
     for match in copied.finditer(line) if copied else ():
         inside |= dict.fromkeys(range(*match.span()), match.start())
     words = list[Word]()
-    for text, start, end in words_of(line):
+    for text, start, end in units_of(line):
         is_beside = bool(words) and words[-1].end == start
         joins_copy = is_beside and start in inside and inside.get(start - 1) == inside[start]
         joins_token = is_beside and start not in begins and start not in inside and start - 1 not in inside

@@ -1,13 +1,21 @@
-"""Words: what white space separates, and where text is written without it, each token."""
+"""Words as alignments count them: what white space separates, and where text is written without it, each token.
+
+Where words and the marks beside them have to be told apart, `units` does it.
+"""
 
 import re
-import unicodedata
 from collections.abc import Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
-UNSPACED = ("CJK", "HIRAGANA", "KATAKANA", "THAI", "LAO", "KHMER", "MYANMAR", "TIBETAN")
-"""First words of the Unicode names of letters that are written without spaces between words."""
+UNSPACED = (
+    "\u0e00-\u0eff\u0f00-\u0fff\u1000-\u109f\ua9e0-\ua9ff\uaa60-\uaa7f\u1780-\u17ff\u19e0-\u19ff"  # South-East Asia
+    "\u3005-\u3007\u3040-\u30ff\u31f0-\u31ff\uff66-\uff9d\U0001b000-\U0001b16f"  # kana
+    "\u2e80-\u2fdf\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"  # Han
+)
+"""Letters of Thai, Lao, Tibetan, Burmese, Khmer, Japanese and Chinese, which are written without spaces between words;
+a part of a regular expression."""
+_UNSPACED = re.compile(f"[{UNSPACED}]")
 
 
 class Word(NamedTuple):
@@ -20,7 +28,7 @@ class Word(NamedTuple):
 
 def is_unspaced(character: str) -> bool:
     """Return whether a letter is of a script that is written without spaces between words."""
-    return unicodedata.name(character, "").startswith(UNSPACED)
+    return _UNSPACED.match(character) is not None
 
 
 def split_words(line: str, starts: Sequence[int] | None = None) -> list[Word]:

@@ -39,6 +39,15 @@ def test_an_entry_with_a_capital_matches_as_it_is_written():
     ]
 
 
+def test_a_letter_with_its_mark_is_one_however_it_is_written():
+    glossary = Glossary({"café": "Kaffee", "a\u030a": []})
+    assert found(glossary, "Cafe\u0301 café å") == [
+        ("Cafe\u0301", ("Kaffee",)),
+        ("café", ("Kaffee",)),
+        ("å", ("å",)),
+    ]
+
+
 def test_in_a_line_of_capitals_entries_without_a_capital_match():
     assert found(Glossary({"red dog": "Rotfuchs"}), "A RED DOG") == [("RED DOG", ("Rotfuchs", "ROTFUCHS"))]
 
@@ -69,6 +78,14 @@ def test_a_line_of_another_form_is_named(line, tmp_path: Path):
     path.write_text(f"cat\tKatze\n{line}\n", encoding="utf-8")
     with pytest.raises(DataError, match=r"terms\.tsv, line 2, must be a source, a tab and a target"):
         Glossary.read(path)
+
+
+def test_a_source_that_is_kept_has_no_targets(tmp_path: Path):
+    terms, keep = tmp_path / "terms.tsv", tmp_path / "keep.txt"
+    terms.write_text("dog\tdog\ncat\tKatze\n", encoding="utf-8")
+    keep.write_text("dog\ncat\n", encoding="utf-8")
+    with pytest.raises(DataError, match=r"keep\.txt, line 2: 'cat' is to be kept, and .*terms\.tsv has targets for it"):
+        Glossary.read(terms, keep)
 
 
 @pytest.mark.usefixtures("unchecked")

@@ -14,9 +14,9 @@ from glassformer.errors import ArgumentError, ConfigError
 from glassformer.generation.config import SearchConfig
 from glassformer.generation.lexical.glossary import Glossary
 from glassformer.generation.lexical.placeholders import protect
-from glassformer.generation.lexical.words import count_of
 from glassformer.generation.translator import Translation, Translator
 from glassformer.text.tokenizer import SymbolTokenizer, train_tokenizer
+from glassformer.text.units import count_of
 from glassformer.transformer.config import ModelConfig
 from glassformer.transformer.model import Transformer
 
@@ -59,7 +59,7 @@ def assert_met(found: Translation, line: str, glossary: Glossary) -> None:
     matches = glossary.find(line)
     for match in matches:
         same = sum(other.forms == match.forms for other in matches)
-        assert sum(count_of(form, found.text) for form in match.forms) >= same, (line, found.text, match)
+        assert count_of(match.forms, found.text) >= same, (line, found.text, match)
     assert found.lexical is not None
     assert (found.lexical.terms, found.lexical.missing) == (len(matches), ())
 
@@ -106,8 +106,8 @@ def test_what_nothing_is_demanded_of_is_as_without_rules(kind):
     translator, lines = make(kind), lines_of(SOURCE, 12, 3)
     config = SearchConfig(beam=3, n_best=2, max_length=9)
     plain = translator.translate_n_best(lines, config)
-    own = next((word for best in plain for word in TARGET if all(count_of(word, one.text) for one in best)), None)
-    number = next((n for n, best in enumerate(plain) if own and all(count_of(own, one.text) for one in best)), None)
+    own = next((word for best in plain for word in TARGET if all(count_of([word], one.text) for one in best)), None)
+    number = next((n for n, best in enumerate(plain) if own and all(count_of([own], one.text) for one in best)), None)
     glossaries = [None] * len(lines)
     if number is not None and lines[number]:
         glossaries[number] = Glossary({lines[number].split()[0]: own})
@@ -121,7 +121,7 @@ def test_what_nothing_is_demanded_of_is_as_without_rules(kind):
 def test_forced_terms_are_counted_and_occurrences_too():
     glossary = Glossary({"cat": "Haustür"})
     (found,) = make("char").translations(["cat on cat"], SearchConfig(max_length=60), glossary=glossary)
-    assert count_of("Haustür", found.text) >= 2
+    assert count_of(["Haustür"], found.text) >= 2
     assert (found.lexical.terms, found.lexical.forced) == (2, 2)
     assert found.log_prob == pytest.approx(sum(found.token_log_probs))
 
@@ -129,7 +129,7 @@ def test_forced_terms_are_counted_and_occurrences_too():
 def test_a_form_whose_characters_have_no_token_is_put_in():
     glossary = Glossary({"dog": "Жук-42", "Anna": []})
     (found,) = make("char").translations(["dog and Anna dog"], SearchConfig(max_length=40), glossary=glossary)
-    assert (found.text.count("Жук-42"), count_of("Anna", found.text)) == (2, 1)
+    assert (found.text.count("Жук-42"), count_of(["Anna"], found.text)) == (2, 1)
     assert "Жук-42" in found.tokens
 
 
@@ -176,14 +176,14 @@ def test_a_model_without_heads_on_the_source_meets_them_too():
     translator = make("char", without_heads=True)
     glossary = Glossary({"cat": "rot"})
     found = translator.translate(["cat {x}"], SearchConfig(beam=2), glossary=glossary, placeholders=r"\{x\}")
-    assert (count_of("rot", found[0]), found[0].count("{x}")) == (1, 1)
+    assert (count_of(["rot"], found[0]), found[0].count("{x}")) == (1, 1)
 
 
 def test_what_has_no_room_is_said_and_the_rest_is_there():
     glossary = Glossary({"cat": "Haus", "dog": "Hund Katze Haustür"})
     with pytest.warns(UserWarning, match=r"max_length leaves no room for 'Hund Katze Haustür': raise it"):
         (found,) = make("char").translations(["cat dog"], SearchConfig(max_length=12), glossary=glossary)
-    assert count_of("Haus", found.text) == 1
+    assert count_of(["Haus"], found.text) == 1
     assert found.lexical.missing == ("Hund Katze Haustür",)
     with pytest.warns(UserWarning, match="max_length leaves no room"):
         (text,) = make("char").translate(["%s {b}"], SearchConfig(max_length=1), placeholders="default")

@@ -1,3 +1,4 @@
+import time
 from collections import Counter
 
 import pytest
@@ -7,7 +8,22 @@ from hypothesis import strategies as st
 from glassformer.errors import ArgumentError, ConfigError
 from glassformer.generation.lexical.placeholders import compiled, protect, put_in
 
-KINDS = ["{name}", "{0}", "{0:.2f}", "${x}", "{{ x }}", "{}", "%s", "%1$d", "%(name)s", "%-5.2f", "%%", "<ph/>"]
+KINDS = [
+    "{name}",
+    "{0}",
+    "{0:.2f}",
+    "${x}",
+    "%{x}",
+    "#{x}",
+    "{{ x }}",
+    "{}",
+    "%s",
+    "%1$d",
+    "%(name)s",
+    "%-5.2f",
+    "%%",
+    "<ph/>",
+]
 KINDS += ['<x id="1"/>', "https://a.b/c?d=1&e=f", "www.x.org/y", "a.b+c@d.org"]
 
 
@@ -19,6 +35,18 @@ def test_each_kind_of_placeholder_is_found_whole_between_words(kind):
 def test_text_is_no_placeholder():
     line = "100% sure, 50%discount: a < b > c, { not one }, me @ home, <b>bold</b>, 5 % of"
     assert protect(line).placeholders == ()
+
+
+@pytest.mark.parametrize(
+    "unit", ["a", "%", "%0", "%1", "0", ".", "{", "{{ ", "<a", "http:", "www.", "a@", "%(", "-", "a@b."]
+)
+@pytest.mark.usefixtures("unchecked")
+def test_a_line_takes_no_longer_than_its_length(unit):
+    began = time.thread_time()
+    for begin in ("", "%", "http://", "{{", "a@"):
+        line = begin + unit * 20_000
+        assert protect(line).restore(protect(line).text) == line
+    assert time.thread_time() - began < 1, "a long word was searched for an address from each of its letters"
 
 
 def test_placeholders_that_touch_are_one():

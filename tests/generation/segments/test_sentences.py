@@ -1,5 +1,7 @@
 """Sentences of a line: where they end, that nothing is lost, and what comes back between them."""
 
+import time
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -32,6 +34,16 @@ SENTENCES = {
 @pytest.mark.parametrize("language", SENTENCES)
 def test_sentences_end_where_they_do(language):
     assert split_sentences(" ".join(SENTENCES[language])).texts == SENTENCES[language]
+
+
+@pytest.mark.parametrize("unit", [".", "a. B", "…", "。", "! ", ", ", "( ", "« "])
+@pytest.mark.usefixtures("unchecked")
+def test_a_line_takes_no_longer_than_its_length(unit):
+    line = (unit * 40_000)[:40_000]
+    began = time.thread_time()
+    split = split_sentences(line)
+    assert "".join(split.texts).replace(" ", "") == line.replace(" ", "")
+    assert time.thread_time() - began < 1, "the word before each full stop was looked for from the line's beginning"
 
 
 def test_chinese_and_japanese_need_no_space():

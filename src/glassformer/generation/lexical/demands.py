@@ -8,8 +8,8 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from glassformer.generation.lexical.words import are_one_word, is_spaced, is_unspaced
 from glassformer.text.tokenizer import EOS, UNK, Tokenizer
+from glassformer.text.units import are_one_word, is_single, is_spaced
 
 MARK = "\uf8ff"  # a character that no vocabulary has
 STAND_IN = "\ufffc"
@@ -32,9 +32,14 @@ class Vocabulary:
         self._known: dict[str, tuple[tuple[tuple[int, ...], ...], ...]] = {}
 
     def sequences(self, form: str) -> tuple[tuple[tuple[int, ...], ...], ...]:
-        """Return the ids of a form at the beginning of a word, and elsewhere; neither where some of it has no id."""
+        """Return the ids of a form at the beginning of a word, and elsewhere.
+
+        Neither where some of it has no id, or where the vocabulary would write it otherwise.
+        """
         if form not in self._known:
             (spaced,), (joined,) = self.tokenizer.encode([form]), self.tokenizer.encode([MARK + form])
+            if self.tokenizer.decode([spaced]) != [form]:
+                spaced = []
             glued = joined[len(self._mark) :]
             if "".join(self.texts[i] for i in glued) != form:
                 glued = []
@@ -211,7 +216,7 @@ class Demands:
                 continue  # the capital is for the beginning of a sentence
             if context == "start":
                 chosen = spaced
-            elif context == "space" or is_unspaced(form[0]):
+            elif context == "space" or is_single(form[0]):
                 chosen = glued
             else:
                 chosen = (*spaced, *glued) if context == "unspaced" else spaced
@@ -252,7 +257,7 @@ def _context(text: str) -> str:
     begins = BEGINS if text.rstrip()[-1:] in SENTENCE_ENDS else ""
     if text[-1] == " ":
         return f"space{begins}"
-    return f"unspaced{begins}" if is_unspaced(text[-1]) else f"other{begins}"
+    return f"unspaced{begins}" if is_single(text[-1]) else f"other{begins}"
 
 
 def bits(number: int) -> list[int]:

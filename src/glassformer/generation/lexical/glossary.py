@@ -1,14 +1,16 @@
 """A glossary: which words of the source prescribe which words of the translation."""
 
 import hashlib
+import unicodedata
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from glassformer.errors import ArgumentError, DataError, shown
-from glassformer.generation.lexical.words import words_of
 from glassformer.pairs.lines import read_lines
+from glassformer.text.units import units_of
+from glassformer.text.words import Word
 
 
 @dataclass(frozen=True)
@@ -52,13 +54,13 @@ class Glossary:
             for text in (source, *given):
                 if not isinstance(text, str):
                     raise ArgumentError(f"terms must be str with str, or with several, got {shown(text)}")
-            if not words_of(source):
+            if not units_of(source):
                 raise DataError(f"a term must have letters or marks, got {shown(source)}: remove it")
             merged[_joined(source)] |= dict.fromkeys(_joined(form) for form in given if form.strip())
         self.terms = tuple(Term(source, tuple(forms)) for source, forms in merged.items())
         self._entries: dict[tuple[str, ...], list[tuple[tuple[str, ...], Term]]] = defaultdict(list)
         for term in self.terms:
-            words = tuple(word for word, _, _ in words_of(term.source))
+            words = tuple(_composed(word) for word, _, _ in units_of(term.source))
             self._entries[tuple(word.casefold() for word in words)].append((words, term))
         for entries in self._entries.values():
             entries.sort(key=lambda entry: " ".join(entry[0]).lower() == " ".join(entry[0]))  # capitals first
@@ -74,7 +76,7 @@ class Glossary:
 
         A line of `terms` has a source, a tab, and the target; `|` stands between several forms. Without a target, or
         with the source again, the source is kept. A line of `keep` is a source. Raises DataError for a line of another
-        form.
+        form, and for a source that is to be kept and has targets.
         """
         read: dict[str, list[str]] = {}
         for number, line in [] if terms is None else _filled(terms):
@@ -82,7 +84,8 @@ class Glossary:
             read.setdefault(_joined(source), []).extend(forms)
         for number, line in [] if keep is None else _filled(keep):
             source, _ = _parsed(line.strip().replace("\t", " "), number, keep)
-            read.setdefault(_joined(source), [])
+            if any(form != _joined(source) for form in read.setdefault(_joined(source), [])):
+                raise DataError(f"{keep}, line {number}: {shown(source)} is to be kept, and {terms} has targets for it")
         return cls(read)
 
     @property
@@ -95,8 +98,8 @@ class Glossary:
 
     def find(self, line: str) -> list[Match]:
         """Return the terms that stand in a line, in their order; none overlaps another."""
-        words = words_of(line)
-        folded = [word.casefold() for word, _, _ in words]
+        words = units_of(line)
+        folded = [_composed(word).casefold() for word, _, _ in words]
         matches, n = list[Match](), 0
         while n < len(words):
             size, found = self._longest(line, words, folded, n)
@@ -105,13 +108,11 @@ class Glossary:
             n += size
         return matches
 
-    def _longest(
-        self, line: str, words: list[tuple[str, int, int]], folded: list[str], n: int
-    ) -> tuple[int, Match | None]:
+    def _longest(self, line: str, words: list[Word], folded: list[str], n: int) -> tuple[int, Match | None]:
         """Return how many words the longest entry has that begins with word n, and its match; 1 and None without."""
         for size in self._lengths.get(folded[n], ()):
             for source, term in self._entries.get(tuple(folded[n : n + size]), ()):
-                written = tuple(word for word, _, _ in words[n : n + size])
+                written = tuple(_composed(word) for word, _, _ in words[n : n + size])
                 if len(written) == size and (case := _case_of(written, source, line)):
                     begin, end = words[n][1], words[n + size - 1][2]
                     is_kept = term.forms in ((), (term.source,))
@@ -140,6 +141,11 @@ def _cased(forms: tuple[str, ...], source: tuple[str, ...], case: str) -> tuple[
     return tuple(dict.fromkeys([*forms, *firsts, *capitals]))
 
 
+def _composed(word: str) -> str:
+    """Return a word with each letter and its marks as one character, where there is one (NFC)."""
+    return word if word.isascii() else unicodedata.normalize("NFC", word)
+
+
 def _joined(text: str) -> str:
     """Return a text with one space between its words."""
     return " ".join(text.split())
@@ -154,7 +160,7 @@ def _parsed(line: str, number: int, path: object) -> tuple[str, list[str]]:
     """Return the source and the forms of a line of a glossary's file."""
     source, *targets = line.split("\t")
     forms = [form.strip() for form in targets[0].split("|")] if targets and targets[0].strip() else []
-    if len(targets) > 1 or not words_of(source) or "" in forms:
+    if len(targets) > 1 or not units_of(source) or "" in forms:
         raise DataError(
             f"{path}, line {number}, must be a source, a tab and a target (forms with | between them), got "
             f"{shown(line)}"

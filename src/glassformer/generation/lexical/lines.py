@@ -11,9 +11,9 @@ from glassformer.generation.config import SearchConfig
 from glassformer.generation.lexical.demands import MARK, Demands, State, Vocabulary, Wanted
 from glassformer.generation.lexical.glossary import Glossary, Match
 from glassformer.generation.lexical.placeholders import Protected, compiled, protect, put_in
-from glassformer.generation.lexical.words import count_of
 from glassformer.generation.search import Hypothesis
 from glassformer.text.tokenizer import UNK, Tokenizer, check_lines
+from glassformer.text.units import count_of
 
 Glossaries = Glossary | Sequence[Glossary | None] | None
 Search = Callable[[Sequence[int], Sequence[Demands] | None, Callable[[int], None]], list[list[Hypothesis]]]
@@ -123,7 +123,7 @@ class LexicalLine:
         lacking = []
         for forms in dict.fromkeys(match.forms for match in self.matches):
             count = sum(match.forms == forms for match in self.matches)
-            lacking += [forms[0]] * (count - sum(count_of(form, text) for form in forms))
+            lacking += [forms[0]] * (count - count_of(forms, text))
         return tuple(lacking)
 
     def use(self, text: str, hypothesis: Hypothesis) -> LexicalUse:

@@ -5,25 +5,25 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from glassformer.errors import ArgumentError, ConfigError, shown
-from glassformer.generation.lexical.words import is_unspaced
+from glassformer.text.units import is_single
 
 FIRST_MARK, MOST_MARKS = 0xF0000, 0xFFFD
 OPENING, CLOSING = "([{«„“‘\"'¿¡", ")]}»”’\"'.,;:!?…，。；：！？）」、"
 DEFAULT = "default"
 """The name of `PATTERN` for callers."""
-_CONVERSION = r"(?:\d+\$)?[#0\-+']*\d*(?:\.\d+)?(?:hh|h|ll|l|q|L|z|t|j)?[diouxXeEfFgGcrsap@]"
+_CONVERSION = r"(?:\d+\$)?[#0\-+']*(?:[1-9]\d*)?(?:\.\d+)?(?:hh|h|ll|l|q|L|z|t|j)?[diouxXeEfFgGcrsap@]"
 PATTERN = "|".join(
     (
         r"(?:https?|ftp)://[^\s<>\"'{}]*[^\s<>\"'{}.,;:!?)\]，。；：！？）」]",  # the last character is no punctuation
         r"www\.[\w\-]+(?:\.[\w\-]+)+(?:/[^\s<>\"'{}]*[^\s<>\"'{}.,;:!?)\]])?",
-        r"[A-Za-z0-9._%+\-]+@[A-Za-z0-9\-]+(?:\.[A-Za-z0-9\-]+)+",
-        r"\{\{\s*[^\s{}]+\s*\}\}|\$?\{[^\s{}]*\}",
-        r"%\(\w+\)[#0\-+ ]*\d*(?:\.\d+)?[diouxXeEfFgGcrsa]|%%",
+        r"(?<![A-Za-z0-9._%+\-])[A-Za-z0-9._%+\-]+@[A-Za-z0-9\-]+(?:\.[A-Za-z0-9\-]+)+",
+        r"\{\{\s*[^\s{}]+\s*\}\}|[$#%]?\{[^\s{}]*\}",
+        r"%\(\w+\)[#0\-+ ]*(?:[1-9]\d*)?(?:\.\d+)?[diouxXeEfFgGcrsa]|%%",
         rf"(?<!\d)%{_CONVERSION}|%{_CONVERSION}(?!\w)",
         r"<[A-Za-z][^<>]*/>",
     )
 )
-"""Match {name}, {0}, ${x}, {{x}}, %s, %1$d, %(name)s, %%, URLs, e-mail addresses, <ph/> and <x id="1"/>."""
+"""Match {name}, {0}, ${x}, #{x}, %{x}, {{x}}, %s, %1$d, %(name)s, %%, URLs, e-mail addresses, <ph/> and <x id="1"/>."""
 
 
 @dataclass(frozen=True)
@@ -115,9 +115,9 @@ def put_in(text: str, inserted: Sequence[tuple[int, str, str, str]]) -> str:
 
 def _spaced(left: str, new: str, before: str, after: str, right: str) -> str:
     """Return `new` with the spaces that part it from `left` and `right`."""
-    opens = bool(left) and not left[-1].isspace() and not is_unspaced(left[-1]) and left[-1] not in OPENING
+    opens = bool(left) and not left[-1].isspace() and not is_single(left[-1]) and left[-1] not in OPENING
     is_glued = before[-1:] == left[-1:] and not before[-1:].isspace()  # as in "(" + placeholder
-    closes = bool(right) and not right[0].isspace() and not is_unspaced(right[0]) and right[0] not in CLOSING
+    closes = bool(right) and not right[0].isspace() and not is_single(right[0]) and right[0] not in CLOSING
     return (" " if opens and not is_glued else "") + new + (" " if closes and not _continues(after, right) else "")
 
 

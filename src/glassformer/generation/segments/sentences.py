@@ -18,10 +18,12 @@ CLOSING = "\"'”“’‘»›«‹)\\]}」』》〉）】*_"
 ALWAYS = "。！？｡．।॥؟۔։።፧፨။។៕"
 """Marks that end a sentence wherever they stand."""
 _AFTER_ALWAYS = f"[{ALWAYS}]+[!?…]*[{CLOSING}]*"
-_AFTER_OTHERS = f"(?:[.!?…]+)(?:[\u00a0\u202f]?[{CLOSING}]| »(?=\\s|$))*(?=[^\\S\u00a0\u202f])"
+_AFTER_OTHERS = f"(?<![.!?…])(?:[.!?…]+)(?:[\u00a0\u202f]?[{CLOSING}]| »(?=\\s|$))*(?=[^\\S\u00a0\u202f])"
 _END = re.compile(f"(?:(?P<always>{_AFTER_ALWAYS})|(?P<other>{_AFTER_OTHERS}))(?P<gap>\\s*)")
 _FIRST = re.compile(f"[{OPENING}\\s]*(.)", re.DOTALL)
 _WORD = re.compile(f"[{OPENING}]*([^\\s{OPENING}]*)$")
+_LONGEST = 40
+"""Most characters before a full stop in which its word is looked for."""
 CLAUSE = re.compile("(?:[,;:]|[–—])(?=\\s)|[，、；：،؛]")
 """Marks between the clauses of a sentence."""
 _SHORT = """
@@ -117,7 +119,7 @@ def _ends_sentence(line: str, found: re.Match[str]) -> bool:
         return False
     if not re.fullmatch(r"\.[^.!?…]*", found["other"]):
         return True
-    last = _WORD.search(line, 0, found.start("other"))
+    last = _WORD.search(line, max(0, found.start("other") - _LONGEST), found.start("other"))
     word = last[1] if last else ""
     if first.isdigit() and not (word.isalpha() and len(word) > 3):  # No. 5, am 3. 4
         return False
