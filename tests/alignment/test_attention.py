@@ -1,13 +1,14 @@
 """Alignments from attention: of a small model that was taught, whose alignment is known, and of one that wasn't."""
 
 import pytest
+import torch
 from torch.testing import assert_close
 
 from glassformer import Translator, Want
-from glassformer.alignment.attention import AttentionAligner, align_translation, tokenize_into_pieces
+from glassformer.alignment.attention import AttentionAligner, align_translation, links_of, tokenize_into_pieces
 from glassformer.alignment.choice import choose_heads
 from glassformer.alignment.heads import AligningHeads, read_aligning_heads, write_heads
-from glassformer.alignment.links import error_rate
+from glassformer.alignment.links import Link, error_rate
 from glassformer.errors import ConfigError, DataError, RunError
 from glassformer.run.names import ALIGNING
 from glassformer.text.tokenizer import SubwordTokenizer, SymbolTokenizer
@@ -29,6 +30,12 @@ def test_a_model_that_has_learned_to_reverse_aligns_nearly_all_words_rightly(tra
     assert heads.chance == pytest.approx(1 / 5.3, abs=0.1)
     links = [one.links for one in AttentionAligner(translator, heads).align(taught.sources, taught.targets)]
     assert error_rate(links, taught.links).aer < 0.1
+
+
+def test_a_word_that_looks_at_the_end_above_all_has_no_link():
+    weights = torch.tensor([[0.3, 0.3, 0.0], [0.0, 0.4, 0.6], [0.1, 0.2, 0.1], [0.0, 0.0, 0.0]])
+    links = links_of(weights, torch.tensor([0.4, 0.0, 0.15, 0.0]))
+    assert links == [Link(1, 1, 0.4), Link(1, 2, 0.2), Link(2, 1, 0.6)]
 
 
 def test_the_choice_is_kept_and_read_again(translator, tmp_path):

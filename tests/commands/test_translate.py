@@ -17,6 +17,7 @@ from glassformer.generation import stream
 from glassformer.generation.config import SearchConfig
 from glassformer.generation.translator import Translator
 from glassformer.markup.translate import translate_markup
+from glassformer.text.tokenizer import SymbolTokenizer
 
 UNKNOWN = "the model never saw this text, and reads it as unknown: "
 SEARCH = SearchConfig(beam=2, max_length=7)
@@ -60,6 +61,17 @@ def test_lines_with_tags_come_from_a_file_and_go_to_one(here, capfd, translator,
         out, err = capfd.readouterr()
         assert out.count("<b>") == out.count("</b>") == out.count("<x/>") == 1
         assert "0 placeholders in 0 lines" in err
+
+
+def test_tags_that_need_no_alignment_need_no_heads(random_run, tmp_path, capfd, run_command):
+    """The translation was written, and then the command failed: it asked which heads were chosen of none."""
+    letters = SymbolTokenizer("abc")
+    none = {f"decoder.{n}.source_attention": 0 for n in range(2)}
+    random_run(tmp_path / "bare", letters, letters, heads_left=none)
+    assert run_command(f"translate {tmp_path / 'bare'} '<p>a b</p>' --format html --device cpu") == 0
+    out, err = capfd.readouterr()
+    assert (out[:3], out[-5:]) == ("<p>", "</p>\n")
+    assert "heads are chosen" in err
 
 
 def test_text_that_is_not_utf_8_or_begins_with_a_dash(here, capfd, run_command):

@@ -67,6 +67,19 @@ def kinds(text: str) -> list[tuple[str, str]]:
             [("open", "<i title='translate=\"no\"'>"), ("text", "a"), ("close", "</i>")],
         ),
         ("<p translate=no>a</p>", [("block", "<p translate=no>a</p>")]),
+        ("<p translate=no>a <b>b</b><p>c", [("block", "<p translate=no>a <b>b</b>"), ("block", "<p>"), ("text", "c")]),
+        (
+            "<ul><li class=notranslate>a<ul><li>b</ul><li>c</ul>",
+            [
+                *(("block", "<ul>"), ("block", "<li class=notranslate>a<ul><li>b</ul>")),
+                *(("block", "<li>"), ("text", "c"), ("block", "</ul>")),
+            ],
+        ),
+        ("<td translate=no>a<td>b", [("block", "<td translate=no>a"), ("block", "<td>"), ("text", "b")]),
+        (
+            "<dl><dt translate=no>a</dl>b",
+            [("block", "<dl>"), ("block", "<dt translate=no>a"), ("block", "</dl>"), ("text", "b")],
+        ),
         ("a<code>b", [("text", "a"), ("atom", "<code>b")]),
         ("a<![CDATA[b<c>]]>d", [("text", "a"), ("single", "<![CDATA[b<c>]]>"), ("text", "d")]),
     ],

@@ -262,6 +262,25 @@ def test_a_word_that_is_unsure_is_underlined_and_says_so(tab):
     assert tab.locator(".choices b").all_inner_texts()[:2] == [last.inner_text(), other]
 
 
+def test_the_hint_says_what_the_underlined_share_is(tab):
+    """Where the run has a calibration, words are underlined by how likely they are right."""
+    tab.write(DOGS)
+    doubt = """(name) => {
+        for (const [key, result] of glassformer.writer.results)
+            glassformer.writer.results.set(key, {
+                ...result, words: result.words.map((word) => ({ ...word, [name]: 0.3 })),
+            });
+        glassformer.target.draw();
+    }"""
+    hint = tab.locator(".target .says")
+    tab.evaluate(doubt, "probability")
+    assert hint.inner_text().endswith("The model gave underlined words less than 50 %.")
+    tab.evaluate(doubt, "right")
+    assert hint.inner_text().endswith(
+        "Underlined words are right with a probability below 50 %, as held-out text has shown."
+    )
+
+
 def test_a_word_shows_where_the_model_looked(tab, run):
     tab.write(DOGS)
     said = tab.look(2)

@@ -247,6 +247,7 @@ def links_of(weights: Float[Tensor, "target_words source_words"], on_end: Float[
     Others that have LIKELY or more are linked too. A word that looks at the end of the source above all has no link.
     """
     best, place = weights.max(1)
-    chosen = weights >= LIKELY
-    chosen[torch.arange(len(place)), place] = best > on_end
+    is_linked = best > on_end
+    chosen = (weights >= LIKELY) & is_linked[:, None]
+    chosen[torch.arange(len(place)), place] = is_linked
     return sorted(Link(s, t, round(min(1.0, float(weights[t, s])), 6)) for t, s in chosen.nonzero().tolist())

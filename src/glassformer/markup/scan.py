@@ -1,6 +1,7 @@
 """HTML and XML cut into tags and the text between them; joined, the parts are what was given, byte for byte."""
 
 import re
+from collections import Counter
 from collections.abc import Iterator
 from html import unescape
 from typing import Literal, NamedTuple
@@ -36,6 +37,25 @@ CODE = frozenset(("script", "style"))
 KEPT = frozenset(("code", "kbd", "math", "pre", "samp", "script", "style", "svg", "textarea", "var"))
 """Elements of HTML whose content stays as it is."""
 
+UNCLOSED: dict[str, tuple[frozenset[str], frozenset[str]]] = {
+    "p": (
+        frozenset(
+            (
+                *("address", "article", "aside", "blockquote", "center", "details", "dialog", "dir", "div", "dl"),
+                *("fieldset", "figcaption", "figure", "footer", "form", "h1", "h2", "h3", "h4", "h5", "h6", "header"),
+                *("hgroup", "li", "main", "menu", "nav", "ol", "p", "pre", "search", "section", "table", "ul"),
+            )
+        ),
+        frozenset(),
+    ),
+    "li": (frozenset(("li",)), frozenset(("ul", "ol", "menu", "dir"))),
+    **dict.fromkeys(("dt", "dd"), (frozenset(("dt", "dd")), frozenset(("dl",)))),
+    "tr": (frozenset(("tr", "tbody", "tfoot", "thead")), frozenset(("table",))),
+    **dict.fromkeys(("td", "th"), (frozenset(("td", "th", "tr", "tbody", "tfoot")), frozenset(("table",)))),
+    "option": (frozenset(("option", "optgroup")), frozenset()),
+}
+"""Elements of HTML that may lack their closing tag: the opening tags that close them, unless in one of these inside."""
+
 XML_CODE = frozenset(("bpt", "ept", "it", "ph"))
 """Elements of XLIFF and TMX whose content is code of another format; they are empty for the sentence."""
 
@@ -63,13 +83,16 @@ class Part(NamedTuple):
 def scan_html(text: str) -> list[Part]:
     """Return the parts of a piece of HTML, whatever it is; what only looks like a tag is text.
 
-    It takes time that grows with the length alone. A part that stays as it is and isn't closed reaches to the end.
+    It takes time that grows with the length alone. A part that stays as it is and isn't closed reaches to the end, or
+    where HTML lets its closing tag be left out, to what closes it.
 
     >>> [part.kind for part in scan_html("<p>Press <b>the <code>X</code></b><br>")]
     ['block', 'text', 'open', 'text', 'atom', 'close', 'block']
     """
     parts, whole = list[Part](), _Whole()
     for part in _parts(text, is_html=True):
+        if whole.is_closed_by(part):
+            parts += whole.unfinished()
         if whole.name:
             parts += whole.taking(part)
         elif part.kind == "open" and _is_kept(part):
@@ -121,10 +144,25 @@ class _Whole:
         self._kind: Kind = kind
         self._raws = [first.raw] if first else []
         self._depth = 1
+        self._inside = Counter[str]()  # elements that are open in it
+
+    def is_closed_by(self, part: Part) -> bool:
+        """Return whether it ends before a part without a closing tag of its own, as paragraphs and items of lists may.
+
+        So it does before a tag that opens its like, and before one that closes what it is in.
+        """
+        if self.name not in UNCLOSED or (part.name == self.name and part.kind == "close"):
+            return False
+        if part.kind == "close":
+            return not self._inside[part.name]
+        closing, around = UNCLOSED[self.name]
+        return part.kind == "open" and part.name in closing and not any(self._inside[name] for name in around)
 
     def taking(self, part: Part) -> list[Part]:
         """Take one more part; return the element once it is closed."""
         self._raws.append(part.raw)
+        if part.kind in ("open", "close"):
+            self._inside[part.name] += 1 if part.kind == "open" else -1
         if part.name == self.name and part.kind in ("open", "close"):
             self._depth += 1 if part.kind == "open" else -1
         return [] if self._depth else self.unfinished()
