@@ -8,8 +8,10 @@ from msgspec import structs
 
 from glassformer import Aligner, Translator
 from glassformer.alignment.attention import AttentionAligner, align_translation
+from glassformer.alignment.choice import choose_heads
 from glassformer.alignment.heads import AligningHeads, read_aligning_heads, write_heads
 from glassformer.alignment.links import pharaoh, symmetrize
+from glassformer.text.tokenizer import train_tokenizer
 
 HEADS = AligningHeads(layer=0, heads=(1,), shift=1, agreement=0.5, chance=0.25, pairs=100)
 
@@ -83,6 +85,40 @@ def test_heads_are_chosen_at_first_use_and_kept(taught, run_command, capsys):
     assert f"{folder}: {heads}" in err
     assert run_command(f"align {folder} --source {folder.parent / 'pairs.tsv'} --device cpu") == 0
     assert capsys.readouterr() == (out, "")
+
+
+def test_heads_names_those_that_align_and_keeps_nothing(taught, run_command, capsys):
+    folder = taught.folder
+    (folder / "aligning.json").unlink(missing_ok=True)
+    assert run_command(f"heads {folder} --data {folder.parent / 'pairs.tsv'} --sentences 7 --device cpu") == 0
+    out, err = capsys.readouterr()
+    heads = choose_heads(Translator.load(folder, "cpu", "float32"), taught.sources, taught.targets)
+    assert heads.heads[0] == 0, "the one that was guided"
+    assert f"\naligns best: {heads}\n" in out
+    assert err == ""
+    assert not (folder / "aligning.json").exists()
+
+
+def test_an_imported_model_of_random_weights_is_refused_with_a_reason(
+    random_run, tmp_path, taught, run_command, capsys
+):
+    letters = train_tokenizer([*taught.sources, *taught.targets], kind="char", vocab_size=None, seed=1)
+    random_run(tmp_path / "run", letters, letters, shared=True)
+    assert run_command(f"export {tmp_path / 'run'} --to huggingface --out {tmp_path / 'marian'}") == 0
+    assert run_command(f"import --from {tmp_path / 'marian'} --out {tmp_path / 'back'}") == 0
+    capsys.readouterr()
+    lines = lines_of((taught.folder.parent / "pairs.tsv").read_text())
+    (tmp_path / "pairs.tsv").write_text("".join(f"{line}\n" for line in lines[:100]))
+    reason = "no head of this run aligns: the best, "
+    assert run_command(f"align {tmp_path / 'back'} --source {tmp_path / 'pairs.tsv'} --device cpu") == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert reason in err
+    assert not (tmp_path / "back" / "aligning.json").exists()
+    assert run_command(f"heads {tmp_path / 'back'} --data {tmp_path / 'pairs.tsv'} --sentences 7 --device cpu") == 0
+    out, err = capsys.readouterr()
+    assert "aligns best" not in out
+    assert err.startswith(f"which heads align best can't be told: {reason}")
 
 
 def test_translations_come_with_their_alignments(run, run_command, capsys):

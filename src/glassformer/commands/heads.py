@@ -1,10 +1,21 @@
 """`glassformer heads`: what each attention head of a run does."""
 
 from dataclasses import asdict, dataclass
+from itertools import islice
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from glassformer.checks import Count, Flag
+from glassformer.commands.common import say
+from glassformer.errors import DataError, RunError
+
+if TYPE_CHECKING:
+    from glassformer.alignment.heads import AligningHeads
+    from glassformer.pairs.files import PairFiles
+    from glassformer.transformer.config import ModelConfig
+
+MOST_PAIRS = 3000
+"""Most pairs by which heads that align are looked for, where the run keeps no choice."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -13,7 +24,9 @@ class HeadsFlags:
 
     Each head has its own line: how much the loss rises without it, how sure and how spread its weights are, on which
     relative position they mostly fall, and its role (positional, syntactic and rare words by the criteria of Voita et
-    al. 2019, end: it rests on the sentence's end). Leaves heads.json and, with matplotlib, heads.png in the run folder.
+    al. 2019, end: it rests on the sentence's end). Below are those that align best: those that `glassformer align` has
+    chosen for the run, or else those that the sentences tell. Leaves heads.json and, with matplotlib, heads.png in the
+    run folder.
     """
 
     run: Annotated[Path, Flag(positional=True)]
@@ -33,7 +46,6 @@ class HeadsFlags:
 
 def study_heads(flags: HeadsFlags) -> int:
     """Print the table of heads; leave it in the run folder, with its picture."""
-    from glassformer.alignment.heads import read_aligning_heads
     from glassformer.device import pick_device, tame_memory
     from glassformer.files import write_json
     from glassformer.insight.chart import draw_heads
@@ -53,10 +65,27 @@ def study_heads(flags: HeadsFlags) -> int:
     heads = study(run, Sentences.from_pairs(run, pairs, flags.sentences, trees))
     for line in table_lines(heads):
         print(line)
-    if (aligning := read_aligning_heads(flags.run, run.model.config)) is not None:
+    if (aligning := _aligning(flags, run.model.config, pairs)) is not None:
         print(f"aligns best: {aligning}")
     write_json(flags.run / HEADS, {"heads": [asdict(head) for head in heads]})
     if can_draw():
         draw_heads(heads, flags.run / HEADS_PICTURE)
         print(f"{flags.run / HEADS_PICTURE}: their picture")
     return 0
+
+
+def _aligning(flags: HeadsFlags, model: "ModelConfig", pairs: "PairFiles") -> "AligningHeads | None":
+    """Return the heads that align best, as the run folder keeps them or as pairs tell; None, and why, without any."""
+    from glassformer.alignment.choice import choose_heads
+    from glassformer.alignment.heads import read_aligning_heads
+    from glassformer.generation.translator import Translator
+
+    if (kept := read_aligning_heads(flags.run, model)) is not None:
+        return kept
+    some = list(islice((pair for pair in pairs if all(pair)), MOST_PAIRS))
+    translator = Translator.load(flags.run, flags.device, "float32")
+    try:
+        return choose_heads(translator, [source for source, _ in some], [target for _, target in some])
+    except (DataError, RunError) as error:
+        say(f"which heads align best can't be told: {error}")
+        return None
