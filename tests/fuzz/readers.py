@@ -207,7 +207,7 @@ def _tokenizer(path: str) -> None:
     ids = tokenizer.encode(lines)
     tokenizer.decode(ids)
     for line, row in zip(lines, ids, strict=True):
-        assert len(tokenizer.tokens(row)) == len(row) == len(tokenizer.surfaces(line))
+        assert len(tokenizer.tokens(row)) == len(row) == len(tokenizer.surfaces(line)) == len(tokenizer.spans(line))
 
 
 def _heads(folder: str) -> None:

@@ -20,8 +20,10 @@ _TAG = re.compile(r"<[^<>\n]*>|\{[^{}\n]*\}")
 _CODE = re.compile(r'\{[^{}\n"]*\}')
 _BREAK = re.compile(r"\s+(?![^<>]*>)(?![^{}]*\})")
 """White space that isn't in a tag or a code."""
-_WRITTEN_CODE = re.compile(r'<wbr title="(\{[^{}\n"]*\})">')
-"""A code in braces as HTML: an element that stands between words."""
+_STYLE = re.compile(r"\{\\([bius])([01])\}")
+"""A code that begins a style, such as {\\i1}, or ends it."""
+_WRITTEN_CODE = re.compile(r'<(?:wbr|/?style-[bius]) title="(\{[^{}\n"]*\})">')
+"""A code in braces as HTML: a style is an element, others stand between words."""
 
 
 def read_units(content: bytes, name: str) -> list[Unit]:
@@ -82,7 +84,14 @@ def _units(text: str, start: int) -> list[Unit]:
             translation = _WRITTEN_CODE.sub(r"\1", text_of_html(translation))
         return [Edit(start, end, newline.join(break_lines(translation, len(lines))).encode())]
 
-    return [Unit(_CODE.sub(r'<wbr title="\g<0>">', html) if has_tags else source, place, has_tags=has_tags)]
+    return [Unit(_CODE.sub(_as_tag, html) if has_tags else source, place, has_tags=has_tags)]
+
+
+def _as_tag(code: re.Match[str]) -> str:
+    """Return a code in braces as a tag."""
+    style = _STYLE.fullmatch(code[0])
+    name = "wbr" if style is None else f"style-{style[1]}" if style[2] == "1" else f"/style-{style[1]}"
+    return f'<{name} title="{code[0]}">'
 
 
 def break_lines(text: str, count: int) -> list[str]:
