@@ -126,6 +126,36 @@ def test_forced_terms_are_counted_and_occurrences_too():
     assert found.log_prob == pytest.approx(sum(found.token_log_probs))
 
 
+def test_a_line_that_is_cut_has_the_terms_of_its_rest_too():
+    """A term of tokens that weren't read was looked for beyond the source's end."""
+    glossary = Glossary({"dog": "Haustür"})
+    config = SearchConfig(beam=2, max_length=40, max_source_tokens=4)
+    with pytest.warns(UserWarning, match="is cut to its first 3"):
+        (found,) = make("char").translations(["cat on {x} dog"], config, glossary=glossary, placeholders="default")
+    assert (count_of(["Haustür"], found.text), found.text.count("{x}")) == (1, 1)
+    assert found.lexical.missing == ()
+
+
+def test_forms_that_overlap_are_one_occurrence():
+    glossary = Glossary({"cat": ["Haustür", "rote Haustür"]})
+    (found,) = make("char").translations(["cat on cat"], SearchConfig(max_length=60), glossary=glossary)
+    assert found.text.count("Haustür") >= 2
+    assert found.lexical.missing == ()
+
+
+def test_a_form_that_the_vocabulary_writes_otherwise_is_put_in():
+    """Its letters with their marks were forced as letters and marks, and the form was called missing."""
+    source = train_tokenizer(lines_of(SOURCE, 200, 1), kind="char", vocab_size=None, seed=1)
+    target = train_tokenizer(["é è ü a b c"] * 9, kind="char", vocab_size=None, seed=1, decompose=True)
+    vocabularies = dict(source_vocab_size=source.vocab_size, target_vocab_size=target.vocab_size, shared_vocab=False)
+    model = Transformer(ModelConfig(d_model=8, heads=2, encoder_layers=1, decoder_layers=1, d_ff=13, **vocabularies))
+    translator = Translator.of(model.eval(), source, target, "float32")
+    glossary = Glossary({"dog": "é ü"})
+    (found,) = translator.translations(["dog on dog"], SearchConfig(beam=2, max_length=20), glossary=glossary)
+    assert found.text.count("é ü") >= 2
+    assert found.lexical.missing == ()
+
+
 def test_a_form_whose_characters_have_no_token_is_put_in():
     glossary = Glossary({"dog": "Жук-42", "Anna": []})
     (found,) = make("char").translations(["dog and Anna dog"], SearchConfig(max_length=40), glossary=glossary)

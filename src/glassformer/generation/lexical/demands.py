@@ -1,7 +1,7 @@
 """Demands on a translation, and the part of them that a hypothesis has met: its text is followed token by token."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import torch
@@ -64,6 +64,10 @@ class Wanted:
     """Tell whether a token stands for it, in place of which the text is put in."""
     entry: int = 0
     """Number what it is a repetition of: an occurrence of a form counts for one of each entry's."""
+
+    def within(self, tokens: int) -> "Wanted":
+        """Return the same for a source of which the first `tokens` are read."""
+        return replace(self, positions=tuple(place for place in self.positions if place < tokens))
 
 
 class State(NamedTuple):

@@ -197,7 +197,7 @@ class LexicalRules:
         for i, line in enumerate(lines):
             room = config.max_length - (len(prefixes[i]) if prefixes else 0)
             is_done = not sources[i] or (found[i] and not any(self._lacks(line, one) for one in found[i]))
-            if not is_done and (wanted := self._demands(line, room)):
+            if not is_done and (wanted := self._demands(line, room, len(sources[i]))):
                 demands[i] = wanted
         others = set(range(len(lines))) - set(free)
         for i, hypotheses in zip(demands, search(list(demands), list(demands.values()), _ignored), strict=True):
@@ -213,10 +213,13 @@ class LexicalRules:
         (text,) = self._vocabulary.tokenizer.decode([hypothesis.ids])
         return bool(line.missing(text))
 
-    def _demands(self, line: LexicalLine, room: int) -> Demands | None:
-        """Return what the search must meet, or None for nothing; what there is no room for is left out, last first."""
+    def _demands(self, line: LexicalLine, room: int, read: int) -> Demands | None:
+        """Return what the search must meet, or None for nothing; what there is no room for is left out, last first.
+
+        Of the source's tokens the first `read` are read: what is demanded for those after them may stand anywhere.
+        """
         own = line.ids.count(self._stand_in) > len(line.line.placeholders)
-        wanted, demands = line.wanted, None
+        wanted, demands = tuple(one.within(read) for one in line.wanted), None
         while wanted:
             demands = Demands(wanted, self._vocabulary, forbids_stand_in=line.is_put_in and not own)
             if demands.needed(State()) < room:
