@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from glassformer.commands.translate import DOCUMENTS
 from glassformer.documents.document import ENDINGS, DocumentResult, read_units, translate_document
 from glassformer.documents.subtitles import break_lines
-from glassformer.documents.units import apply, as_html, as_xml
+from glassformer.documents.tags import as_html, as_xml
+from glassformer.documents.units import apply
 from glassformer.errors import ConfigError, DataError
 from glassformer.generation.config import SearchConfig
 from glassformer.generation.translator import Translator

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from xml.parsers import expat
 from xml.sax.saxutils import escape
 
-from glassformer.documents.units import as_xml, has_html
+from glassformer.documents.tags import as_xml, has_html_tags
 from glassformer.errors import DataError
 
 DEEPEST, MOST_ELEMENTS = 100, 1_000_000
@@ -89,20 +89,20 @@ class XmlFile:
         """
         if element.children:
             return self.content[element.inside : element.closing].decode(self.encoding)
-        if has_html(element.text):
+        if has_html_tags(element.text):
             return as_xml(element.text)[0]
         text = element.text
         return text if "\n" not in text or element.inherited("xml:space") == "preserve" else " ".join(text.split())
 
     def has_tags(self, element: Element) -> bool:
         """Return whether an element's text has tags: the file's own, or escaped ones of HTML."""
-        return bool(element.children) or has_html(element.text)
+        return bool(element.children) or has_html_tags(element.text)
 
     def written(self, text: str, source: Element) -> bytes:
         """Return the translation of an element as the file writes it; that of one with tags has tags of its own."""
         if source.children:
             return text.encode(self.encoding, "xmlcharrefreplace")
-        if has_html(source.text):
+        if has_html_tags(source.text):
             text = as_xml(source.text)[1](text)
         return escape(_UNWRITABLE.sub("", text)).encode(self.encoding, "xmlcharrefreplace")
 

@@ -4,7 +4,8 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from glassformer.documents.units import Edit, Unit, as_html, has_html, letters_in, text_of
+from glassformer.documents.tags import as_html, has_html_tags
+from glassformer.documents.units import Edit, Unit, letters_in, text_of
 from glassformer.errors import DataError
 
 _FIELD = re.compile(r'\ufeff?[ \t]*(msgctxt|msgid_plural|msgid|msgstr(?:\[\d+\])?)[ \t]*(?:\r?\n[ \t]*)?(?=")')
@@ -71,7 +72,7 @@ def _bytes_before(text: str) -> Callable[[int], int]:
 
 def _unit(source: str, span: tuple[int, int], newline: str, *, is_translated: bool) -> Unit:
     """Return the unit whose translation is written at these bytes, on several lines where it has several."""
-    has_tags = has_html(source)
+    has_tags = has_html_tags(source)
     html, written = as_html(source)
 
     def place(translation: str) -> list[Edit]:

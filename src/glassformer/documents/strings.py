@@ -4,7 +4,8 @@ import json
 import re
 
 from glassformer.decoding import decode_anything, decode_strictly
-from glassformer.documents.units import Edit, Unit, as_html, has_html, letters_in, text_of
+from glassformer.documents.tags import as_html, has_html_tags
+from glassformer.documents.units import Edit, Unit, letters_in, text_of
 from glassformer.errors import DataError
 
 _STRING = re.compile(r'"((?:[^"\\]|\\.)*)"(\s*:)?')
@@ -35,7 +36,7 @@ def read_units(content: bytes, name: str) -> list[Unit]:
 
 def _unit(source: str, start: int, end: int, *, is_ascii: bool) -> Unit:
     """Return the unit whose translation is written at these bytes."""
-    has_tags = has_html(source)
+    has_tags = has_html_tags(source)
     html, written = as_html(source)
 
     def place(translation: str) -> list[Edit]:

@@ -4,7 +4,8 @@ import re
 from collections.abc import Iterator
 from itertools import accumulate
 
-from glassformer.documents.units import Edit, Unit, as_html, letters_in, text_of
+from glassformer.documents.tags import as_html
+from glassformer.documents.units import Edit, Unit, letters_in, text_of
 from glassformer.errors import DataError
 
 _TIME = r"\d+:\d\d:\d\d[,.]\d{1,3}"

@@ -1,21 +1,9 @@
 """Texts of a document that are to be translated, and the bytes that hold their translations."""
 
-import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from xml.sax.saxutils import escape, unescape
 
 from glassformer.errors import DataError
-
-_TAG = re.compile(r"</?[A-Za-z][^<>]*>")
-_NAME = re.compile(r"</?([A-Za-z][A-Za-z0-9:-]*)")
-_WRITTEN = re.compile(r'<(?:g|x) id="(\d+)"(?: translate="no")?/?>|(</g>)|[^<]+')
-_KEPT = ("code", "kbd", "pre", "samp", "script", "style", "var")
-"""Elements of HTML whose content isn't translated."""
-_TAG_OR_END = re.compile(r"(</?[A-Za-z][^<>]*>)|\n")
-_END = "<br class=end-of-line>"
-"""The end of a line as HTML, where it ends a sentence."""
-_REFERENCE = re.compile(r"&(?:#[0-9]+|#[xX][0-9A-Fa-f]+|[A-Za-z][A-Za-z0-9]*);")
 
 
 @dataclass(frozen=True)
@@ -65,92 +53,3 @@ def text_of(content: bytes, name: str) -> str:
 def letters_in(text: str) -> bool:
     """Return whether a text has anything to translate."""
     return any(char.isalpha() for char in text)
-
-
-def has_html(text: str) -> bool:
-    """Return whether tags of HTML stand in a text."""
-    return _TAG.search(text) is not None
-
-
-def as_html(text: str) -> tuple[str, Callable[[str], str]]:
-    """Return a text with tags as HTML, and what makes text of its translation as the document writes it.
-
-    A text that has no references, such as `&amp;`, isn't escaped: then neither is its translation. Its lines are kept.
-
-    >>> html, written = as_html("Q&A <b>now</b>")
-    >>> html, written("<b>Jetzt</b> &lt; Q&amp;A")
-    ('Q&amp;A <b>now</b>', '<b>Jetzt</b> < Q&A')
-    """
-    is_escaped = _REFERENCE.search(text) is not None
-    escaped = text if is_escaped else text.replace("&", "&amp;")
-    html = _TAG_OR_END.sub(lambda found: found[1] or _END, escaped)
-
-    def written(html: str) -> str:
-        text = html.replace(_END, "\n")
-        return text if is_escaped else text.replace("&lt;", "<").replace("&gt;", ">").replace("&amp;", "&")
-
-    return html, written
-
-
-def as_xml(text: str) -> tuple[str, Callable[[str], str]]:
-    """Return a text with tags of HTML as XML, and what makes text with the tags of its translation.
-
-    An element is a `<g>`, and a tag without a partner an `<x/>`.
-
-    >>> xml, written = as_xml("a & <b>c</b><br>")
-    >>> xml, written('<g id="0">C</g> A &amp;<x id="2"/>')
-    ('a &amp; <g id="0">c</g><x id="2"/>', '<b>C</b> A &<br>')
-    """
-    tags = list(_TAG.finditer(text))
-    closing = _partners([tag[0] for tag in tags])
-    closed, pieces, done = set(closing.values()), list[str](), 0
-    for number, tag in enumerate(tags):
-        pieces.append(escape(text[done : tag.start()]))
-        is_kept = _name(tag[0]) in _KEPT
-        if number in closing:
-            pieces.append(f'<g id="{number}" translate="no">' if is_kept else f'<g id="{number}">')
-        else:
-            pieces.append("</g>" if number in closed else f'<x id="{number}"/>')
-        done = tag.end()
-    pieces.append(escape(text[done:]))
-
-    def written(xml: str) -> str:
-        pieces, waiting = list[str](), list[int]()
-        for found in _WRITTEN.finditer(xml):
-            if found[1]:
-                number = int(found[1])
-                pieces.append(tags[number][0])
-                if number in closing:
-                    waiting.append(closing[number])
-            elif found[2]:
-                pieces.append(tags[waiting.pop()][0])
-            else:
-                pieces.append(unescape(found[0]))
-        return "".join(pieces)
-
-    return "".join(pieces), written
-
-
-def _name(tag: str) -> str:
-    found = _NAME.match(tag)
-    assert found is not None
-    return found[1].lower()
-
-
-def _partners(tags: Sequence[str]) -> dict[int, int]:
-    """Return the number of the closing tag of each opening one that has a partner, all well nested."""
-    partners, waiting = dict[int, int](), list[int]()
-    places = dict[str, list[int]]()
-    for number, tag in enumerate(tags):
-        name = _name(tag)
-        if not tag.startswith("</"):
-            if not tag.endswith("/>"):
-                waiting.append(number)
-                places.setdefault(name, []).append(number)
-        elif places.get(name):
-            opening = places[name].pop()
-            while waiting[-1] != opening:
-                places[_name(tags[waiting.pop()])].pop()
-            waiting.pop()
-            partners[opening] = number
-    return partners
