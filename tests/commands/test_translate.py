@@ -74,6 +74,16 @@ def test_tags_that_need_no_alignment_need_no_heads(random_run, tmp_path, capfd, 
     assert "heads are chosen" in err
 
 
+def test_html_that_goes_on_in_the_next_line_is_refused(here, capfd, run_command):
+    """The rest of a script, in the lines after it, was translated."""
+    for begin in ("<script>", "<!-- a", "a <pre>b"):
+        (here / "page.html").write_text(f"<p>a<p>b\n{begin}\nx = 1\n", encoding="utf-8")
+        assert run_command("translate run --format html --input page.html --output new.html SHORT") == 2
+        said = run_command.complaint(without_cuts(capfd.readouterr().err))
+        assert f"line 2: {begin.replace(' a', '').replace('a ', '').removesuffix('b')} isn't closed in its line" in said
+        assert not (here / "new.html").exists()
+
+
 def test_text_that_is_not_utf_8_or_begins_with_a_dash(here, capfd, run_command):
     assert run_command(f"translate run caf{os.fsdecode(bytes([233]))}") == 2
     assert "the text caf\\udce9 is not UTF-8" in run_command.complaint(capfd.readouterr().err)

@@ -2,10 +2,11 @@
 
 from collections.abc import Sequence
 
+from glassformer.errors import DataError
 from glassformer.generation.config import SearchConfig
 from glassformer.generation.files import FileCounts, FileSettings
 from glassformer.generation.translator import Translator
-from glassformer.markup.scan import Format
+from glassformer.markup.scan import Format, unclosed_in
 from glassformer.markup.translate import read_texts, translate_documents
 
 
@@ -20,8 +21,15 @@ def translate_tagged_lines(
 ) -> bytes:
     """Return the output for lines of text with tags, of which the first has the number `first`.
 
-    Raises DataError, with its number, for a line that isn't of the format.
+    Raises DataError, with its number, for a line that isn't of the format, or of HTML that goes on in the next line:
+    the rest of a script or a comment would be translated.
     """
+    for number, line in enumerate(lines if format == "html" else (), first):
+        if unclosed := unclosed_in(line):
+            raise DataError(
+                f"line {number}: {unclosed} isn't closed in its line, and each line is a text of its own: translate a "
+                "page whose parts have several lines with translate_markup from Python (docs/howto/tags.md)"
+            )
     documents = read_texts(lines, format, first, "line {}")
     found = translate_documents(
         translator, documents, config, glossary=wanted.glossary, placeholders=wanted.placeholders

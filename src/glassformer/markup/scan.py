@@ -89,6 +89,20 @@ def scan_html(text: str) -> list[Part]:
     >>> [part.kind for part in scan_html("<p>Press <b>the <code>X</code></b><br>")]
     ['block', 'text', 'open', 'text', 'atom', 'close', 'block']
     """
+    return _scan_html(text)[0]
+
+
+def unclosed_in(html: str) -> str:
+    """Return what begins in a piece of HTML, stays as it is and isn't closed in it; "" for nothing.
+
+    >>> unclosed_in("a <script>b(c)"), unclosed_in("a <!-- b"), unclosed_in("a <a href=b"), unclosed_in("a <p>b")
+    ('<script>', '<!--', '<a', '')
+    """
+    return _scan_html(html)[1]
+
+
+def _scan_html(text: str) -> tuple[list[Part], str]:
+    """Return the parts of a piece of HTML, and what isn't closed of what stays as it is."""
     parts, whole = list[Part](), _Whole()
     for part in _parts(text, is_html=True):
         if whole.is_closed_by(part):
@@ -100,7 +114,18 @@ def scan_html(text: str) -> list[Part]:
             whole = _Whole(part, kind)
         else:
             parts.append(part._replace(kind="block") if part.name in BLOCKS else part)
-    return _joined([*parts, *whole.unfinished()])
+    if whole.name:
+        unclosed = "" if whole.name in UNCLOSED else f"<{whole.name}>"
+    else:
+        unclosed = _begun(parts[-1]) if parts else ""
+    return _joined([*parts, *whole.unfinished()]), unclosed
+
+
+def _begun(part: Part) -> str:
+    """Return how a comment or a tag begins that has no end; "" of another part."""
+    if part.raw.startswith("<!--"):
+        return "" if part.raw.endswith("-->") else "<!--"
+    return "" if part.kind == "text" or part.raw.endswith(">") else part.raw.split()[0]
 
 
 def scan_xml(text: str) -> list[Part]:
