@@ -200,6 +200,13 @@ HARD = {
         ["\n <g id='1'\n x='p  q'>a</g>\n"],
         FILLED.format("\n <g id='1'\n x='p  q'>a</g>\n"),
     ),
+    "a copy of the source is no translation.xlf": (
+        UNITS.format('a</source><target state="needs-translation">a</target>').replace(
+            "</target></source>", "</target>"
+        ),
+        ["a"],
+        UNITS.format('a</source><target state="translated">[a]</target>').replace("</target></source>", "</target>"),
+    ),
     "the language before its regions.tmx": (
         '<tmx><tu><tuv xml:lang="en-GB"><seg>a</seg></tuv><tuv xml:lang="EN"><seg>b</seg></tuv></tu></tmx>',
         ["b"],

@@ -6,6 +6,8 @@ from glassformer.documents.elements import Element, XmlFile
 from glassformer.documents.units import Edit, Unit, letters_in
 from glassformer.errors import DataError
 
+UNTRANSLATED = ("new", "needs-translation", "initial")
+"""States of what isn't translated yet: many tools then leave a copy of the source as the target."""
 _STATE = re.compile(rb"\bstate\s*=\s*(?:\"[^\"]*\"|'[^']*')")
 
 
@@ -51,9 +53,18 @@ def _unit(file: XmlFile, owner: Element, state_in_target: Element | None) -> Uni
     return Unit(
         source=file.source_of(source),
         place=place,
-        is_translated=target is not None and bool(target.text.strip() or target.children),
+        is_translated=target is not None and _is_translation(file, target, source, owner),
         has_tags=file.has_tags(source),
     )
+
+
+def _is_translation(file: XmlFile, target: Element, source: Element, unit: Element) -> bool:
+    """Return whether a target holds a translation: not where it is a copy of its source, by what its state says."""
+    if not (target.text.strip() or target.children):
+        return False
+    state = (target if unit.name == "trans-unit" else unit).attributes.get("state", "")
+    here, there = (file.content[one.inside : one.closing] for one in (target, source))
+    return here != there or state not in UNTRANSLATED
 
 
 def _state_edits(file: XmlFile, element: Element) -> list[Edit]:
