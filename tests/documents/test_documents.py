@@ -222,6 +222,7 @@ def test_what_is_hard_to_read_is_read_and_written_as_it_was(name):
     content, sources, expected = HARD[name]
     units = read_units(content.encode(), Path(name), ("en", "de"))
     assert [unit.source for unit in units] == sources
+    assert not any(unit.is_translated for unit in units)
     edits = [edit for one in units for edit in one.place(f"[{one.source}]")]
     assert apply(content.encode(), edits).decode() == expected
 
