@@ -23,9 +23,7 @@ def translate_tagged_lines(
     Raises DataError, with its number, for a line that isn't of the format.
     """
     documents = read_texts(lines, format, first, "line {}")
-    found = translate_documents(
-        translator, documents, config, glossary=wanted.glossary, placeholders=wanted.placeholders
-    )
+    found = translate_documents(translator, documents, config, **vars(wanted))
     for number, one in enumerate(found, first):
         for translation in one.segments:
             counts.count(number, [translation])
