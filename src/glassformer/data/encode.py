@@ -116,7 +116,8 @@ class PairEncoder:
         if any(held):
             held_out = [] if repeated else list(compress(zip(sources, targets, strict=True), held))
             left = [not it for it in held]
-            sources, targets, numbers = (list(compress(each, left)) for each in (sources, targets, numbers))
+            sources, targets = list(compress(sources, left)), list(compress(targets, left))
+            numbers = list(compress(numbers, left))
         counts = PairCounts(read=len(sources))
         kept_sources: list[list[int]] = []
         kept_targets: list[list[int]] = []

@@ -39,7 +39,7 @@ PAUSE = 0.5
 """Seconds before a job that found the queue full tries again."""
 MOST_LOSSES = 3
 """Workers that may be lost over the same lines: those lines may be what ends them."""
-KINDS: Mapping[str, tuple[str, str]] = {
+KINDS: Mapping[JobKind, tuple[str, str]] = {
     "text": ("txt", "text/plain; charset=utf-8"),
     "tmx": ("tmx", "application/x-tmx+xml"),
     "xliff": ("xliff", "application/xliff+xml"),
@@ -81,7 +81,7 @@ class _DocumentFile:
 
     message: type[messages.Request] = messages.TranslateTagged
 
-    def __init__(self, data: bytes, kind: str, languages: tuple[str, str] | None) -> None:
+    def __init__(self, data: bytes, kind: JobKind, languages: tuple[str, str] | None) -> None:
         """Read its texts, but those that have a translation; Failure where it can't be read."""
         ending = KINDS[kind][0]
         self._data = data
@@ -311,8 +311,9 @@ async def _planned(service: Service, visit: Visit, given: dict[str, Any]) -> _Wo
     if not isinstance(given.get("file"), tuple):
         raise Refusal("invalid", "file is missing: send a form with a file of that name")
     name, data = given["file"]
-    kind = str(given.get("kind") or ENDINGS.get(Path(name.lower()).suffix, "text"))
-    if kind not in KINDS:
+    told = str(given.get("kind") or ENDINGS.get(Path(name.lower()).suffix, "text"))
+    kind = next((kind for kind in KINDS if kind == told), None)
+    if kind is None:
         raise Refusal("invalid", f"kind must be one of {', '.join(KINDS)}")
     wanted = str(given.get("beam") or service.search()["beam"])
     if not re.fullmatch("[0-9]{1,4}", wanted) or not 1 <= int(wanted) <= service.config.max_beam:

@@ -233,8 +233,9 @@ class Worker:
                 ((lexical, ids, found),) = self._search_under(rules, [message.line], config)
             else:
                 lexical, ids, found = None, source, (yield from self._written(message, config))
-            wanted = dict(scores=True, confidence=True, estimator=self._estimator, lexical=lexical)
-            answer = line_answer(self._translator, ids, found, config, **wanted)
+            asked = dict(scores=True, confidence=True)
+            estimator = self._estimator
+            answer = line_answer(self._translator, ids, found, config, **asked, estimator=estimator, lexical=lexical)
             if message.attention is not None and ids:
                 answer["attention"] = yield from self._attention(message.attention, ids, found, config)
             self._answer(task, [answer])
