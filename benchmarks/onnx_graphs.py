@@ -90,7 +90,7 @@ def prepare(run: Run, folder: Path, scratch: Path) -> tuple[dict[str, Translate]
         ours = Translator.load(folder, precision=kind)
         sides[f"ours {kind}"] = lambda lines, ours=ours: ours.translate(lines, GREEDY)
     for kind in KINDS:
-        out = scratch / f"onnx {kind}"
+        out = scratch / f"onnx-{kind}"
         export_onnx(run, out, None if kind == "float32" else kind)
         graphs = OnnxTranslator.load(out, None if kind == "float32" else kind, threads=1)
         files[f"onnxruntime {kind}"] = sum(path.stat().st_size for path in (out / "onnx").iterdir())
@@ -106,13 +106,12 @@ def prepare(run: Run, folder: Path, scratch: Path) -> tuple[dict[str, Translate]
 
 def in_node(scratch: Path, packages: Path, lines: list[str]) -> list[str]:
     """Translate lines with transformers.js in Node, from the float32 graphs alone."""
-    folder = scratch / "onnx float32"
+    folder = scratch / "onnx-float32"
     script = Path(__file__).parents[1] / "tests" / "interop" / "translate.mjs"
     target = "target" if (folder / "target").exists() else ""
     asked = json.dumps(dict(folder=str(folder), target=target, lines=lines, length=GREEDY.max_length + 1))
-    answer = subprocess.run(
-        ["node", script, packages.resolve()], input=asked, capture_output=True, text=True, check=True
-    )
+    command = ["node", script, packages.resolve()]
+    answer = subprocess.run(command, input=asked, stdout=subprocess.PIPE, text=True, check=True)
     return [one["text"] for one in json.loads(answer.stdout)]
 
 

@@ -135,7 +135,14 @@ def unchecked(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def write_random_run(
-    folder: Path, source: Tokenizer, target: Tokenizer, *, shared: bool = False, seed: int = 4, **changes: Any
+    folder: Path,
+    source: Tokenizer,
+    target: Tokenizer,
+    *,
+    shared: bool = False,
+    seed: int = 4,
+    settings: dict[str, Any] | None = None,
+    **changes: Any,
 ) -> Run:
     """A run as training leaves it, its model random, with translations that aren't one token again and again."""
     torch.manual_seed(seed)
@@ -150,7 +157,7 @@ def write_random_run(
             model.output_bias.normal_(std=0.5)
     folder.mkdir(parents=True, exist_ok=True)
     write_weights(folder, model.state_dict())
-    record = TrainingRecord(settings={"note": "Grüße"}, languages=("en", "de"))
+    record = TrainingRecord(settings={"note": "Grüße"} | (settings or {}), languages=("en", "de"))
     write_config(folder, config, source, target, record)
     return load_run(folder)
 

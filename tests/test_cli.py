@@ -41,6 +41,7 @@ BAD = {
     "TRAIN PAIRS --tokenizer words": "--tokenizer must be one of unigram, bpe, char, word, symbols, .* got 'words'",
     "TRAIN PAIRS --tokenizer missing.model": "missing.model: no such sentencepiece model",
     "TRAIN PAIRS --tokenize 14a": "--tokenize must be auto or one of .*13a.* got '14a'",
+    "TRAIN PAIRS --join-lines 0": "--join-lines must be at least 1, got 0",
     "TRAIN PAIRS --d-model 0": "--d-model must be at least 1, got 0",
     "TRAIN PAIRS --valid-target target.txt": "as many lines as each other: valid.tsv has 11, target.txt has",
     "TRAIN PAIRS --overwrite --resume": "overwrite and resume exclude each other",
@@ -102,6 +103,9 @@ BAD = {
     "translate run --overwrite-targets --input seven.txt SHORT": "--overwrite-targets and --languages are for doc",
     "translate run --input seven.txt SHORT --segment paragraph --n-best 2": "must be 1, got 2",
     "translate run --input seven.txt --prefixes source.txt SHORT --segment paragraph": "prefixes are those of lines",
+    "translate run --input seven.txt SHORT --sentences 2": "sentences 2 needs the segment paragraph",
+    "translate run --input seven.txt SHORT --segment paragraph --sentences 0": "sentences must be at least 1, got 0",
+    "translate run --input a.po --output new.po --glossary none.tsv SHORT": "none.tsv: no such file",
     "translate run --input seven.txt SHORT --segment page": "--segment: expected one of line, paragraph, got",
     # scoring
     "evaluate": "give a run folder and --source .*or --hypotheses and --target",

@@ -152,6 +152,27 @@ def test_a_document_is_translated_and_what_stayed_is_said(here, capfd, translato
     assert after.replace(target[0], "") == before
 
 
+def test_terms_reach_documents_and_paragraphs(here, capfd, translator, run_command):
+    (here / "terms.tsv").write_text("a\tg f\n")
+    (here / "a.xlf").write_text(
+        '<xliff version="1.2"><trans-unit><source>a <x/> b</source></trans-unit>'
+        "<trans-unit><source>b a</source></trans-unit></xliff>"
+    )
+    terms = "--glossary terms.tsv --placeholders '%s' --device cpu --beam 2 --max-length 9 --precision float32"
+    assert run_command(f"translate run --input a.xlf --output b.xlf {terms}") == 0
+    said = without_cuts(capfd.readouterr().err).splitlines()
+    assert said[0] == "a.xlf: 2 of its texts translated"
+    assert re.fullmatch(r"in texts with tags: 1 term \(. forced\) and 0 placeholders in 1 lines", said[1])
+    assert re.fullmatch(r"1 term \(. forced\) and 0 placeholders in 1 lines", said[2])
+    targets = re.findall("<target[^>]*>(.*?)</target>", (here / "b.xlf").read_text())
+    assert ["g f" in " ".join(re.sub("<[^>]*>", " ", target).split()) for target in targets] == [True, True]
+    assert run_command(f"translate run --segment paragraph --sentences 2 {terms} 'a bc.  %s a.'") == 0
+    out, err = capfd.readouterr()
+    assert (out.count("g f"), out.count("%s"), out.count("  ")) == (2, 1, 1)
+    assert "2 terms (" in err
+    assert ") and 1 placeholders in 1 lines\n" in err
+
+
 def test_what_was_cut_is_said_with_what_to_do(here, stdin, capfd, run_command):
     stdin(b"\na b c. D e f.\n")
     assert run_command("translate run --device cpu --beam 1 --max-length 3 --min-length 3") == 0

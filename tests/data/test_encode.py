@@ -99,7 +99,7 @@ def test_every_pair_left_out_is_counted_under_its_reason(tokenizers):
 def test_counts_add_up_and_read_as_one_line():
     a = PairCounts(read=7_000, kept=2, empty=1, too_long=3, bad_ratio=1, source_tokens=5, target_tokens=11)
     double = dict(read=14_000, kept=4, empty=2, too_long=6, bad_ratio=2, source_tokens=10, target_tokens=22)
-    assert (a + a).to_json() == {**double, "source_unknown": 0, "target_unknown": 0}
+    assert (a + a).to_json() == {**double, "source_unknown": 0, "target_unknown": 0, "joined": 0}
     assert a + PairCounts() == a
     left_out = "4 of 14,000 pairs, left out 2 empty, 6 too long, 2 length ratio; 10 source and 22 target tokens"
     assert str(a + a) == left_out
@@ -107,3 +107,31 @@ def test_counts_add_up_and_read_as_one_line():
         "1 of 2 pairs, left out 1 too long; 0 source and 0 target tokens"
     )
     assert str(PairCounts(read=2, kept=2)) == "2 of 2 pairs; 0 source and 0 target tokens"
+
+
+def test_joined_neighbours_come_after_the_lines_of_their_block(tokenizers):
+    pairs = [("a", "1"), ("b c", "2"), ("", "3"), ("d", "4"), ("e", "5"), ("g", "0"), ("f", "6 6"), ("f f f f", "7")]
+    encoder = PairEncoder(*tokenizers, max_tokens=7, seed=5, ranks=[source_rank("g", 5)], join_lines=2)
+    encoded = EncodedPairs(*encoder(block(pairs)))
+    # The empty line and the one that is held out end a row; the last two lines have too many tokens together.
+    alone = [source for source, _ in pairs if source not in ("", "g")]
+    sources, targets = [*alone, "a b c", "d e"], ["1", "2", "4", "5", "6 6", "7", "1 2", "4 5"]
+    assert sequences(encoded.source, encoded.source_lengths) == [[*ids, EOS] for ids in LETTERS.encode(sources)]
+    assert sequences(encoded.target, encoded.target_lengths) == [[*ids, EOS] for ids in DIGITS.encode(targets)]
+    counts = encoded.counts
+    assert (counts.kept, counts.joined, counts.source_tokens) == (6, 2, len(encoded.source) // 4)
+    assert str(counts).startswith("6 of 7 pairs, left out 1 empty, and 2 of joined neighbours; ")
+    without = EncodedPairs(*replace(encoder, join_lines=1)(block(pairs)))
+    assert (without.counts.joined, without.counts.kept) == (0, 6)
+    assert encoded.source.startswith(without.source)
+
+
+def test_which_neighbours_are_joined_follows_from_the_seed_and_the_number_of_the_line(tokenizers):
+    pairs = [("a", "1"), ("b", "2"), ("c", "3"), ("d", "4"), ("e", "5"), ("f", "6"), ("g", "7")] * 5
+
+    def joined(seed: int, first: int) -> bytes:
+        sources, targets = ([pair[side] for pair in pairs] for side in (0, 1))
+        return PairEncoder(*tokenizers, seed=seed, join_lines=4).encode(sources, targets, first=first).source
+
+    assert joined(1, 1) == joined(1, 1)
+    assert len({joined(1, 1), joined(2, 1), joined(1, 9000)}) == 3

@@ -73,6 +73,21 @@ def test_the_same_files_however_many_processes(settings, make, small_blocks, mon
     assert any("pairs drawn at random" in line for line in said) == (trained_on < 10_000)
 
 
+def test_joined_neighbours_are_the_same_however_many_processes_and_have_a_name_of_their_own(
+    settings, make, small_blocks, tmp_path
+):
+    joining = replace(settings, join_lines=3, max_tokens=40)
+    counts = [make(replace(joining, threads=threads), str(threads)) for threads in (1, 2)]
+    one, two = (content(tmp_path / str(threads)) for threads in (1, 2))
+    assert one == two
+    train, valid = counts[0]["train"], counts[0]["valid"]
+    assert train["joined"] > 200
+    assert len(Corpus(tmp_path / "1" / "train")) == train["kept"] + train["joined"]
+    assert len(Corpus(tmp_path / "1" / "valid")) == valid["kept"]
+    digests = [Preparation.from_files(one, print).digest for one in (joining, replace(joining, join_lines=1))]
+    assert digests[0] != digests[1]
+
+
 def test_arrays_are_the_ids_of_the_pairs_that_are_not_held_out(settings, make, small_blocks, syllables, tmp_path):
     counts = make(replace(settings, threads=2, max_tokens=9))
     rows = syllables()

@@ -11,13 +11,14 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from glassformer.commands.translate import DOCUMENTS
-from glassformer.documents.document import ENDINGS, DocumentResult, read_units, translate_document
+from glassformer.documents.document import translate_document
+from glassformer.documents.reading import read_units
 from glassformer.documents.subtitles import break_lines
 from glassformer.documents.tags import as_html, as_xml
 from glassformer.documents.units import apply
 from glassformer.errors import ConfigError, DataError
 from glassformer.generation.config import SearchConfig
+from glassformer.generation.lexical.glossary import Glossary
 from glassformer.generation.translator import Translator
 from glassformer.text.tokenizer import SymbolTokenizer
 from glassformer.transformer.config import ModelConfig
@@ -371,9 +372,31 @@ def test_settings_that_a_document_can_not_have_are_refused(translator, tmp_path)
         translate_document(translator, tmp_path / "a.po", tmp_path / "b")
 
 
-def test_the_command_knows_the_same_documents():
-    assert sorted(DOCUMENTS) == sorted(ENDINGS)
-    assert DocumentResult.__doc__
+@pytest.mark.parametrize("segment", ["line", "paragraph"])
+@pytest.mark.parametrize("kind", ["json", "po", "srt", "xlf", "tmx"])
+def test_terms_and_placeholders_reach_every_kind_of_document(kind, segment, translator, tmp_path):
+    texts = {
+        "json": '{"a": "One %s. Two."}',
+        "po": 'msgid "One %s. Two."\nmsgstr ""\n',
+        "srt": "1\n00:00:01,000 --> 00:00:02,000\nOne %s. Two.\n",
+        "xlf": '<xliff version="1.2"><trans-unit><source>One %s. Two.</source></trans-unit></xliff>',
+        "tmx": '<tmx><tu><tuv xml:lang="en"><seg>One %s. Two.</seg></tuv></tu></tmx>',
+    }
+    (tmp_path / f"a.{kind}").write_text(texts[kind])
+    done = translate_document(
+        translator,
+        tmp_path / f"a.{kind}",
+        tmp_path / f"b.{kind}",
+        config=SearchConfig(beam=2, max_length=12),
+        segment=segment,
+        glossary=Glossary({"One": "Eins", "Two": "Zwei|Drei"}),
+        placeholders="default",
+        languages=("en", "de"),
+    )
+    out = (tmp_path / f"b.{kind}").read_text()
+    assert (done.terms.terms, done.terms.placeholders, done.terms.missing) == (2, 1, [])
+    assert all(word in out for word in ("Eins", "Zwei|Drei"))
+    assert out.count("%s") == (1 if kind in ("json", "srt") else 2)
 
 
 @pytest.mark.parametrize(

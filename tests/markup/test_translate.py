@@ -98,6 +98,31 @@ def test_whatever_the_model_no_tag_is_lost_doubled_or_changed(untaught, lines, f
         assert "".join(text.split()) == "".join(expected.split())
 
 
+def test_tags_of_a_paragraph_stand_in_their_sentences(untaught):
+    text = "<p>ab cd. <i>De fg!</i> Gi <b>gi</b>? <u>Ij kl.</u></p>"
+    sentences = ["ab cd.", "De fg!", "Gi gi?", "Ij kl."]
+    search = SearchConfig(beam=2, max_length=64)  # a sentence may have half of it
+    first, second, third, fourth = map(escape_text, untaught.translate(sentences, search))
+    [found] = translate_markup(untaught, [text], "html", search, segment="paragraph")
+    assert "".join(re.split("<[/a-z]+>", found)) == f"{first} {second} {third} {fourth}"
+    assert re.search("<i>(.+)</i>", found)[1] in second
+    assert re.search("<u>(.+)</u>", found)[1] in fourth
+    assert found.index(first) < found.index("<i>") < found.index("<b>") < found.index("<u>")
+    together = translate_markup(untaught, [text], "html", search, segment="paragraph", sentences=2)
+    two = untaught.translate(["ab cd. De fg!", "Gi gi? Ij kl."], search)
+    assert re.sub("<[/a-z]+>", "", together[0]) == escape_text(" ".join(two))
+
+
+@settings(max_examples=8, deadline=None)
+@given(lines=st.lists(st.lists(st.one_of(CONTENT, st.just("e. G")), max_size=4).map("".join), max_size=4))
+@pytest.mark.usefixtures("unchecked")
+def test_no_tag_of_a_paragraph_is_lost_doubled_or_changed(untaught, lines):
+    found = translate_markup(untaught, lines, "html", SearchConfig(beam=1, max_length=8), segment="paragraph")
+    for line, output in zip(lines, found, strict=True):
+        assert Counter(TAG.findall(output)) == Counter(TAG.findall(line))
+        ElementTree.fromstring(f"<r>{output}</r>")
+
+
 def test_without_a_choice_all_heads_of_the_last_layer_but_one_align(untaught, random_run, tmp_path):
     letters = SymbolTokenizer("abcdefg")
     random_run(tmp_path / "run", letters, letters, decoder_layers=3)

@@ -1,8 +1,7 @@
-"""Jobs: files of text and TMX, with progress, a result, and only for whom they belong to."""
+"""Jobs: files of text and documents, with progress, a result, and only for whom they belong to."""
 
 import asyncio
 import time
-from xml.etree import ElementTree
 
 import pytest
 
@@ -63,20 +62,51 @@ def test_a_text_comes_back_line_by_line(new_client, monkeypatch):
     asyncio.run(work())
 
 
-def test_a_tmx_file_gets_the_language(new_client):
+def test_a_tmx_file_gets_the_language_and_nothing_else_changes(new_client):
     async def work() -> None:
         asks = new_client()
         reply = await send(asks, TMX.encode(), "memory.TMX")
-        assert (reply.status, reply.json["kind"], reply.json["lines"]) == (202, "tmx", 2)
+        assert (reply.status, reply.json["kind"], reply.json["lines"]) == (202, "tmx", 1)
         await ended(asks, reply.json["id"])
         result = await asks.call("GET", f"/v1/jobs/{reply.json['id']}/result")
-        root = ElementTree.fromstring(result.body)
-        units = [{v.get(jobs.LANGUAGE): "".join(v.find("seg").itertext()) for v in tu} for tu in root.iter("tu")]
-        assert units == [
-            {"en-GB": "the <b>cat</b>", "de": "THE CAT"},
-            {"fr": "le chien"},
-            {"en": "a\n dog", "de": "A DOG"},
-        ]
+        assert result.headers["content-type"] == "application/x-tmx+xml"
+        seg = '<seg><bpt i="1">&lt;b&gt;</bpt>CAT THE<ept i="1">&lt;/b&gt;</ept></seg>'
+        whole = '<tuv xml:lang="en-GB"><seg>the <bpt i="1">&lt;b&gt;</bpt>cat<ept i="1">&lt;/b&gt;</ept></seg></tuv>'
+        assert result.body.decode() == TMX.replace(whole, f'{whole}<tuv xml:lang="de">{seg}</tuv>')
+        await asks.server.jobs.stop()
+
+    asyncio.run(work())
+
+
+CUE = "00:00:01,000 --> 00:00:02,000"
+DOCUMENTS = {
+    "a.po": (
+        *("po", 2, 'msgid "the cat\\n\\na dog"\nmsgstr ""\n'),
+        'msgid "the cat\\n\\na dog"\nmsgstr ""\n"CAT THE\\n"\n"\\n"\n"DOG A"\n',
+    ),
+    "a.json": ("json", 1, '{"the": ["a cat", 1]}', '{"the": ["CAT A", 1]}'),
+    "a.srt": ("srt", 1, f"1\n{CUE}\n<i>a cat</i>\n", f"1\n{CUE}\n<i>CAT A</i>\n"),
+    "a.XLF": (
+        *("xliff", 1, '<xliff version="1.2"><trans-unit><source>a cat</source></trans-unit></xliff>'),
+        '<xliff version="1.2"><trans-unit><source>a cat</source><target state="translated">CAT A</target>'
+        "</trans-unit></xliff>",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", DOCUMENTS)
+def test_a_document_comes_back_with_its_texts_translated(new_client, name, monkeypatch):
+    monkeypatch.setattr(jobs, "AT_ONCE", 1)
+    kind, lines, content, expected = DOCUMENTS[name]
+
+    async def work() -> None:
+        asks = new_client()
+        reply = await send(asks, content.encode(), name)
+        assert (reply.status, reply.json["kind"], reply.json["lines"]) == (202, kind, lines)
+        assert (await ended(asks, reply.json["id"]))["state"] == "done"
+        result = await asks.call("GET", f"/v1/jobs/{reply.json['id']}/result")
+        assert result.body.decode() == expected
+        assert result.headers["content-disposition"] == f'attachment; filename="translated.{kind}"'
         await asks.server.jobs.stop()
 
     asyncio.run(work())
@@ -93,15 +123,18 @@ EXTERNAL = b'<!DOCTYPE tmx [<!ENTITY a SYSTEM "file:///etc/passwd">]><tmx>&a;</t
         (EXTERNAL, "x.tmx", {}, "declares entities"),
         (b"<tmx>", "x.tmx", {}, "is not XML that can be read"),
         (b"<tmx>" + b"<tu>" * 2000 + b"</tu>" * 2000 + b"</tmx>", "x.tmx", {}, "nested too deeply"),
-        (b"<html/>", "x.tmx", {}, "its root must be tmx"),
-        (b'<?xml version="1.0" encoding="nonsense"?><tmx/>', "x.tmx", {}, "is not XML"),
+        (b"<html/>", "x.tmx", {}, "the file is XML with the root element html, tmx was expected"),
+        (b"<tmx/>", "x.tmx", {}, "the file has no segment in the language en"),
+        (b'<?xml version="1.0" encoding="nonsense"?><tmx/>', "x.tmx", {}, "save it as UTF-8"),
+        (b"{", "x.json", {}, "the file is not JSON"),
+        (b"hello", "x.txt", {"kind": "po"}, "the file has no msgid: is it a PO file?"),
         (b"caf\xe9", "x.txt", {}, "the file is not UTF-8 (byte 3)"),
         (b"a\n" * 12, "x.txt", {}, "a job may have at most 11 lines, got 12"),
         (b"a\n" + b"x" * 51, "x.txt", {}, "line 2 has 51 characters, at most 50"),
         (b"a", "x.txt", {"beam": "11"}, "beam must be a whole number from 1 to 10"),
         (b"a", "x.txt", {"beam": "-1"}, "beam must be"),
         (b"a", "x.txt", {"beam": "\u0663"}, "beam must be"),
-        (b"a", "x.txt", {"kind": "docx"}, "kind must be text or tmx"),
+        (b"a", "x.txt", {"kind": "docx"}, "kind must be one of text, tmx, xliff, po, srt, json"),
         (b"a", "x.txt", {"run": "none"}, "there is no such run"),
         (b"a", "x.txt", {"colour": "red"}, "1 unknown fields"),
     ],

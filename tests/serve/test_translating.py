@@ -28,10 +28,19 @@ def test_a_request_is_handed_on_as_it_is(client):
     assert kind is Translate
     assert fields == {
         **{"lines": ["the cat", "a dog"], "beam": 7, "n_best": 2, "length_penalty": 1.0, "max_length": 99},
-        **{"prefixes": ["THE", ["▁A"]], "scores": True, "confidence": True},
+        **{"prefixes": ["THE", ["▁A"]], "scores": True, "confidence": True, "placeholders": None, "terms": []},
         "attention": Facts(["source"], [1], ["entropy"], 3),
     }
     assert asks("POST", "/v1/translate", {"q": "a", "run": "tiny"}).status == 200
+
+
+def test_terms_and_placeholders_are_handed_on(client):
+    asks = client()
+    terms = [{"source": "cat", "target": "Katze"}, {"source": "dog", "target": ["Hund", "Rüde"]}, {"source": "mat"}]
+    assert asks("POST", "/v1/translate", {"q": "the cat", "glossary": terms, "placeholders": True}).status == 200
+    ((_, fields),) = asks.pool.asked
+    assert fields["terms"] == [("cat", ["Katze"]), ("dog", ["Hund", "Rüde"]), ("mat", [""])]
+    assert fields["placeholders"] is True
 
 
 def test_what_is_left_out_is_the_default_within_the_limits(client):
@@ -81,6 +90,13 @@ REFUSED = [
     ({"q": LINES, "attention": {}}, "too_many_lines", "attention is observed for at most 8 lines at once, got 9"),
     ({"q": ["a"] * 129}, "too_many_lines", "at most 128 lines"),
     ({"q": "x" * 5001}, "too_long", "5,001 characters"),
+    ({"q": "a", "glossary": [{"source": "a"}] * 101}, "invalid", "glossary may have at most 100 terms, got 101"),
+    ({"q": "a", "glossary": [{"source": "a"}, {"source": " "}]}, "invalid", "glossary[1].source must have letters"),
+    ({"q": "a", "glossary": [{"source": "a", "target": ["b\n"]}]}, "invalid", "glossary[0].target has an end of line"),
+    ({"q": "a", "glossary": [{"source": "a" * 201}]}, "too_long", "glossary[0].source has 201 characters, and may"),
+    ({"q": "a", "glossary": [{"target": "a"}]}, "invalid", "glossary[0].source is missing"),
+    ({"q": "a", "glossary": {"a": "b"}}, "invalid", "glossary must be a valid list"),
+    ({"q": "a", "placeholders": "x+"}, "invalid", "placeholders must be a valid boolean"),
 ]
 
 

@@ -11,7 +11,9 @@ import pytest
 import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
+from glassformer.data.corpus import Corpus
 from glassformer.errors import ConfigError, RunError
+from glassformer.run.config import read_config
 from glassformer.text.batching import Batch
 from glassformer.training import loop
 from glassformer.training.config import TrainConfig
@@ -79,6 +81,20 @@ def test_interrupted_and_continued_is_as_if_uninterrupted(settings, interrupting
     assert (result.finished, result.updates) == (True, 25)
     assert files.names(config.out) == files.names(uninterrupted)
     assert files.outcome(config.out) == files.outcome(uninterrupted)
+
+
+def test_joined_neighbours_come_again_when_a_training_goes_on(settings, interrupting, files):
+    whole, stopped = (settings(out, max_updates=24, join_lines=3) for out in ("whole", "stopped"))
+    train(whole)
+    with interrupting(11):
+        train(stopped)
+    assert len(Corpus(stopped.out / "resume" / "train")) > 200
+    with pytest.raises(ConfigError, match="leave out `join_lines`"):
+        resume(stopped.out, join_lines=2)
+    assert resume(stopped.out).updates == 24
+    assert files.outcome(stopped.out) == files.outcome(whole.out)
+    assert read_config(whole.out).training.join_lines == 3
+    assert read_config(whole.out).training.pairs["train"]["joined"] > 50
 
 
 def test_continued_at_the_end_of_an_epoch(settings, interrupted, files):

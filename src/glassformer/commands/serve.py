@@ -6,10 +6,11 @@ from glassformer.commands.common import say
 from glassformer.serve.config import ServeConfig
 
 HEADINGS = {
+    "terms": ("glossary", "keep", "placeholders"),
     "who may use it": ("keys", "new_key", "session_hours", "allow_host", "cors_origin", "log_text"),
     "limits of a request": (
         *("max_body_bytes", "max_lines", "max_line_chars", "max_chars", "max_beam", "max_n_best", "max_length"),
-        *("max_source_tokens", "max_attention_lines", "max_headers", "max_header_bytes"),
+        *("max_source_tokens", "max_terms", "max_attention_lines", "max_headers", "max_header_bytes"),
     ),
     "limits of the server": (
         *(

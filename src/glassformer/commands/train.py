@@ -29,7 +29,15 @@ HEADINGS = {
             "vocab_size",
             "source_vocab_size",
         ),
-        *("target_vocab_size", "separate_vocab", "character_coverage", "decompose", "max_tokens", "max_ratio"),
+        *(
+            "target_vocab_size",
+            "separate_vocab",
+            "character_coverage",
+            "decompose",
+            "max_tokens",
+            "max_ratio",
+            "join_lines",
+        ),
     ),
     "model": ("d_model", "heads", "encoder_layers", "decoder_layers", "d_ff", "dropout", "attention_dropout"),
     "learning": (

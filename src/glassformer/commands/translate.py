@@ -2,7 +2,7 @@
 
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, fields
 from itertools import combinations
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from glassformer.alignment.links import pharaoh
 from glassformer.checks import Flag
 from glassformer.commands.common import loading, say
+from glassformer.documents.reading import ENDINGS, has_html, is_document
 from glassformer.errors import ConfigError, DataError
 from glassformer.generation.config import SearchConfig
 
@@ -26,8 +27,6 @@ if TYPE_CHECKING:
 
 SEARCH = {"search": tuple(one.name for one in fields(SearchConfig))}
 """Headings of the flags."""
-DOCUMENTS = (".xliff", ".xlf", ".po", ".pot", ".srt", ".json", ".tmx")
-"""Endings of the names of documents: those of `documents.document.ENDINGS`, which loads torch."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,6 +67,9 @@ class TranslateFlags:
     segment: Literal["line", "paragraph"] = "line"
     """line: each line goes through the model as it is. paragraph: sentence by sentence, joined as they stood, so that
     no line is too long."""
+    sentences: int | None = None
+    """With --segment paragraph: most sentences that go through the model at once. Left out: as many as the run was
+    trained to read (`train --join-lines`)."""
     overwrite_targets: bool = False
     """Documents: translate the texts that have a translation too."""
     languages: Annotated[tuple[str, str], Flag("CODE")] | None = None
@@ -89,11 +91,11 @@ class TranslateFlags:
 
 def translate(flags: TranslateFlags) -> int:
     """Translate from file to file, as a stream, or a document."""
-    is_document = flags.input is not None and flags.input.suffix.lower() in DOCUMENTS
-    if is_document:
+    whole = flags.input is not None and is_document(flags.input)
+    if whole:
         _check_document(flags)
     elif flags.overwrite_targets or flags.languages is not None:
-        raise ConfigError(f"--overwrite-targets and --languages are for documents ({', '.join(DOCUMENTS)})")
+        raise ConfigError(f"--overwrite-targets and --languages are for documents ({', '.join(ENDINGS)})")
     elif flags.input is not None:
         _check_input(flags.input)
     with loading():
@@ -106,15 +108,13 @@ def translate(flags: TranslateFlags) -> int:
     _check_flags(flags)
     for path in filter(None, (flags.alignments, flags.confidence, flags.output)):
         check_writable(path)
-    wanted = FileSettings(flags.segment, _glossary(flags), flags.placeholders)
+    wanted = FileSettings(flags.segment, _glossary(flags), flags.placeholders, flags.sentences)
     wanted.check(flags.search, has_prefixes=flags.prefixes is not None)
-    if wanted.is_lexical and is_document:
-        raise ConfigError("--glossary, --keep and --placeholders are for lines, not for a document")
     translator = Translator.load(flags.run, flags.device, flags.precision)
     counts = FileCounts()
     beside = flags.alignments is not None or flags.confidence is not None
-    if is_document:
-        counts.cuts = _translate_document(translator, flags)
+    if whole:
+        counts = _translate_document(translator, flags, wanted)
     elif flags.input is None or flags.output is None or beside or flags.format != "plain":
         _translate_stream(translator, flags, wanted, counts)
     else:
@@ -126,9 +126,7 @@ def translate(flags: TranslateFlags) -> int:
             prefixes=flags.prefixes,
             scores=flags.scores,
             resume=flags.resume,
-            segment=wanted.segment,
-            glossary=wanted.glossary,
-            placeholders=wanted.placeholders,
+            **vars(wanted),
         )
     if wanted.is_lexical:
         say(str(counts.terms))
@@ -187,8 +185,6 @@ def _check_format(flags: TranslateFlags) -> None:
     for name in ("alignments", "confidence", "prefixes", "resume", "scores"):
         if getattr(flags, name):
             raise ConfigError(f"--{name} is for plain text, and can't be combined with --format {flags.format}")
-    if flags.segment != "line":
-        raise ConfigError(f"--segment is for plain text, and can't be combined with --format {flags.format}")
     check_search(flags.search)
 
 
@@ -205,33 +201,46 @@ def _check_document(flags: TranslateFlags) -> None:
         raise ConfigError(f"a document has one translation of each text: --n-best must be 1, got {flags.search.n_best}")
 
 
-def _translate_document(translator: "Translator", flags: TranslateFlags) -> "Cuts":
-    """Translate a document and say what was left out; return which of its texts were cut."""
+def _translate_document(translator: "Translator", flags: TranslateFlags, wanted: "FileSettings") -> "FileCounts":
+    """Translate a document and say what was left out; return the counts of cut translations, and of terms."""
     from glassformer.documents.document import translate_document
-    from glassformer.markup.translate import translate_markup
+    from glassformer.generation.files import FileCounts
+    from glassformer.markup.translate import read_texts, translate_documents
 
     assert flags.input is not None
     assert flags.output is not None
-    kind: Literal["html", "xml"] = "xml" if flags.input.suffix.lower() in (".xliff", ".xlf", ".tmx") else "html"
+    kind: Literal["html", "xml"] = "html" if has_html(flags.input) else "xml"
+    with_tags = FileCounts()
+
+    def markup(texts: Sequence[str]) -> list[str]:
+        """Return the translations of texts with tags, which are counted apart."""
+        found = translate_documents(translator, read_texts(texts, kind), flags.search, **vars(wanted))
+        for number, one in enumerate(found, start=1):
+            for translation in one.segments:
+                with_tags.count(number, [translation])
+        return [one.text for one in found]
+
     done = translate_document(
         translator,
         flags.input,
         flags.output,
         config=flags.search,
-        segment=flags.segment,
+        **vars(wanted),
         languages=flags.languages,
         overwrite_targets=flags.overwrite_targets,
-        markup=lambda texts: translate_markup(translator, texts, kind, flags.search),
+        markup=markup,
     )
     kept = f", {done.kept:,} have a translation and keep it" if done.kept else ""
     say(f"{flags.input}: {done.translated:,} of its texts translated{kept}")
-    return done.cuts
+    if with_tags.terms.lines:
+        say(f"in texts with tags: {with_tags.terms}")
+    return FileCounts(done.cuts, done.terms)
 
 
 def _warn_of_cuts(cuts: "Cuts", flags: TranslateFlags) -> None:
     """Say how many translations were cut, where, and what to do."""
     fix = f"a higher --max-length than {flags.search.max_length}"
-    if flags.segment == "line" and flags.format == "plain" and not (flags.glossary or flags.keep or flags.placeholders):
+    if flags.segment == "line":
         fix = f"--segment paragraph or {fix}"
     say(f"{cuts}: try {fix}")
 

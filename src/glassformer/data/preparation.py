@@ -68,6 +68,8 @@ class DataSettings:
     score_pairs: int
     """Validation pairs that are kept as text."""
     seed: int
+    join_lines: int = 1
+    """Neighbouring lines that are joined at the most, beside each line alone; 1 joins none."""
     threads: int | None = None
     """Processes that share the work; None takes one for each core. The result doesn't depend on it."""
     tokenizers: tuple[Path, Path] | None = None
@@ -127,6 +129,8 @@ class Preparation:
             "vocabularies": [settings.shares_vocab, settings.character_coverage, settings.decompose],
             "pairs": [settings.max_tokens, settings.max_ratio, settings.score_pairs, settings.seed],
         }
+        if settings.join_lines > 1:
+            values["joined"] = [settings.join_lines]
         return hashlib.blake2b(json.dumps(values).encode(), digest_size=16).hexdigest()
 
     def is_worth_keeping(self) -> bool:
@@ -148,7 +152,9 @@ class Preparation:
                 for side, path in zip(("source", "target"), settings.tokenizers, strict=True)
             )
         limits = settings.max_tokens, settings.max_ratio
-        encoder = PairEncoder(str(source), str(target), *limits, held_out.seed, held_out.ranks)
+        encoder = PairEncoder(
+            str(source), str(target), *limits, settings.seed, held_out.ranks, join_lines=settings.join_lines
+        )
         set_aside: list[Pair] = []
         train = self._write(folder / TRAIN, self._encode(encoder, settings.pairs, self.training.pairs, set_aside))
         unlimited = PairEncoder(str(source), str(target))

@@ -167,6 +167,25 @@ def search_batch(
     return beam_search(engine, source, keep, limits, config, prefixes, abandoned=abandoned)
 
 
+def score_all(
+    engine: Engine,
+    sources: Sequence[list[int]],
+    targets: Sequence[list[int]],
+    batch_tokens: int,
+    progress: Callable[[int], None],
+) -> list[float]:
+    """Return the log-probability of each target, in nats, and tell after each batch how many pairs that were."""
+    totals = [0.0] * len(sources)
+    longest = [max(pair, key=len) for pair in zip(sources, targets, strict=True)]
+    most_logits = max(1, MOST_LOGITS // engine.config.target_vocab_size)
+    for batch in batches_by_length(longest, min(batch_tokens, most_logits), len(sources)):
+        beside = [sources[i] for i in batch], [targets[i] for i in batch]
+        for i, score in zip(batch, log_probs_of_targets(engine, *beside).sum(1).tolist(), strict=True):
+            totals[i] = score
+        progress(len(batch))
+    return totals
+
+
 def log_probs_of_targets(
     engine: Engine, sources: list[list[int]], targets: list[list[int]]
 ) -> Float[Tensor, "pairs tokens"]:

@@ -69,6 +69,7 @@ class FileSettings:
     segment: Segment = "line"
     glossary: Glossary | None = None
     placeholders: str | None = None
+    sentences: int | None = None
 
     @property
     def pattern(self) -> re.Pattern[str] | None:
@@ -82,9 +83,7 @@ class FileSettings:
 
     def check(self, config: SearchConfig, *, has_prefixes: bool = False) -> None:
         """Raise ConfigError where the settings can't be combined."""
-        check_segment(self.segment, config, has_prefixes=has_prefixes)
-        if self.is_lexical and self.segment != "line":
-            raise ConfigError("segment paragraph can't be combined with a glossary and placeholders: leave out one")
+        check_segment(self.segment, config, has_prefixes=has_prefixes, sentences=self.sentences)
         if self.is_lexical and config.sample:
             raise ConfigError("a glossary and placeholders need a search: they can't be combined with sample")
 
@@ -99,6 +98,7 @@ def translate_file(
     scores: bool = False,
     resume: bool = False,
     segment: Segment = "line",
+    sentences: int | None = None,
     glossary: Glossary | None = None,
     placeholders: str | None = None,
 ) -> FileCounts:
@@ -109,12 +109,13 @@ def translate_file(
     the device, the precision or the files of the translator's run folder are others; a translator made by
     `Translator.of` has no folder, and that its model is the same is for the caller to see to.
 
-    `prefixes` is a file with what each line's translation must begin with, a line for each line of the input (empty:
-    anything). With `scores` each translation stands after its score and a tab, with `config.n_best` above 1 after the
-    number of its line and a tab. With the `segment` "paragraph" lines are translated sentence by sentence, see
-    `translate_paragraphs`. `glossary` and `placeholders` are as in `Translator.translate`. Returned are the counts of
-    cut translations, and of terms and placeholders, in the lines that this call has translated. On a terminal a line
-    of progress shows on standard error. DataError or ConfigError says which file or setting can't be used.
+    `prefixes` is a file with what each line's translation must begin with, a line for each line of the input
+    (empty: anything). With `scores` each translation stands after its score and a tab, with `config.n_best` above 1
+    after the number of its line and a tab. With the `segment` "paragraph" lines are translated sentence by
+    sentence, or so many `sentences` at once, see `translate_paragraphs`. `glossary` and `placeholders` are as in
+    `Translator.translate`. Returned are the counts of cut translations, and of terms and placeholders, in the lines
+    that this call has translated. On a terminal a line of progress shows on standard error. DataError or
+    ConfigError says which file or setting can't be used.
 
     >>> import tempfile
     >>> from pathlib import Path
@@ -136,7 +137,7 @@ def translate_file(
     prefix_file = None if prefixes is None else Path(prefixes)
     if prefix_file is not None:
         PairFiles(prefix_file).check()
-    wanted = FileSettings(segment, glossary, placeholders)
+    wanted = FileSettings(segment, glossary, placeholders, sentences)
     wanted.check(config, has_prefixes=prefix_file is not None)
     settings = _settings(translator, config, prefix_file, wanted, scores=scores)
     counts = FileCounts()
@@ -195,12 +196,12 @@ def translations_of_chunk(
     """
     config = replace(config, seed=(config.seed + first - 1) % (1 << 32))
     wanted = wanted or FileSettings()
+    lexical = dict[str, Any](glossary=wanted.glossary, placeholders=wanted.placeholders)
     if wanted.segment == "paragraph":
-        found = [[one] for one in translate_paragraphs(translator, lines, config)]
+        one_each = translate_paragraphs(translator, lines, config, sentences=wanted.sentences, **lexical)
+        found = [[one] for one in one_each]
     else:
-        found = translator.translate_n_best(
-            lines, config, prefixes=prefixes, glossary=wanted.glossary, placeholders=wanted.placeholders
-        )
+        found = translator.translate_n_best(lines, config, prefixes=prefixes, **lexical)
     if counts is not None:
         for number, best in enumerate(found, start=first):
             counts.count(number, best)
@@ -233,6 +234,7 @@ def _settings(
         "glossary (digest)": None if wanted.glossary is None else wanted.glossary.digest,
         "placeholders": wanted.placeholders,
         "segment": None if wanted.segment == "line" else wanted.segment,
+        "sentences": wanted.sentences,
     }
     return {
         "run folder (digest)": None if translator.folder is None else _digest_of_run(translator.folder),

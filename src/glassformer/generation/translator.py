@@ -21,11 +21,10 @@ from glassformer.generation.attention import (
     replace_unknown,
 )
 from glassformer.generation.batches import (
-    MOST_LOGITS,
-    batches_by_length,
     ended,
     log_probs_of_targets,
     longest_target,
+    score_all,
     search_all,
 )
 from glassformer.generation.config import SearchConfig, as_config
@@ -317,15 +316,7 @@ class Translator:
                 (self.target_tokenizer, targets, "target"),
             )
         )
-        totals = [0.0] * len(sources)
-        longest = [max(pair, key=len) for pair in zip(source_ids, target_ids, strict=True)]
-        most_logits = max(1, MOST_LOGITS // self.engine.config.target_vocab_size)
-        for batch in batches_by_length(longest, min(config.batch_tokens, most_logits), len(sources)):
-            beside = [source_ids[i] for i in batch], [target_ids[i] for i in batch]
-            for i, score in zip(batch, log_probs_of_targets(self.engine, *beside).sum(1).tolist(), strict=True):
-                totals[i] = score
-            progress(len(batch))
-        return totals
+        return score_all(self.engine, source_ids, target_ids, config.batch_tokens, progress)
 
     def _tensor(self, rows: list[list[int]]) -> Tensor:
         return torch.tensor(rows, dtype=torch.long, device=self.device)
@@ -347,11 +338,9 @@ class Translator:
         wants = None if attention is None else check_attention(self.engine, attention, layers)
         read = [] if rules is None else rules.read(lines)
         sources, hypotheses = self._search(lines, config, progress, prefixes, rules, read)
+        most = 1 if best_only else None
         return [
-            [
-                translation_of(self, line, source, one, config, wants, beside)
-                for one in found[: 1 if best_only else None]
-            ]
+            [translation_of(self, line, source, one, config, wants, beside) for one in found[:most]]
             for line, source, found, beside in zip(lines, sources, hypotheses, read or [None] * len(lines), strict=True)
         ]
 
@@ -482,6 +471,20 @@ def translation_of(
     """
     observed = translator._observed(source, found, wants) if wants is not None and source else None
     return translator._translation(line, source, found, config, observed, lexical)
+
+
+def search_lexically(
+    translator: Translator, lines: Sequence[str], config: SearchConfig, prefixes: Prefixes | None, rules: LexicalRules
+) -> list[tuple[LexicalLine, list[int], list[Hypothesis]]]:
+    """Return each line as the rules read it, its ids with `</s>`, and what a search that heeds the rules has found."""
+    read = rules.read(lines)
+    found = translator._search(lines, config, lambda lines: None, prefixes, rules, read)
+    return list(zip(read, *found, strict=True))
+
+
+def rules_of(translator: Translator, glossary: Glossaries, placeholders: str | None) -> LexicalRules | None:
+    """Return the rules that `Translator.translate` makes of these; None without any."""
+    return translator._rules(glossary, placeholders)
 
 
 def _additions(tokens: Iterator[NextToken]) -> Iterator[str]:

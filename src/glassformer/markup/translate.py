@@ -3,18 +3,22 @@
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import get_args
+from typing import Any, get_args
 
 from glassformer.errors import ConfigError, DataError, shown
 from glassformer.generation.config import SearchConfig, as_config
 from glassformer.generation.lexical.lines import Glossaries
 from glassformer.generation.lexical.placeholders import compiled
+from glassformer.generation.segments.paragraphs import Segment as Segmentation
+from glassformer.generation.segments.paragraphs import check_segment, joined_translation, translate_in_segments
+from glassformer.generation.segments.sentences import Segments
 from glassformer.generation.translator import Translation, Translator
-from glassformer.markup.aligning import TagAligner
+from glassformer.markup.aligning import LinkedPair, TagAligner
 from glassformer.markup.place import place_tags
 from glassformer.markup.scan import Format
 from glassformer.markup.segments import Document
 from glassformer.text.tokenizer import check_lines
+from glassformer.text.words import Word
 
 FORMATS: tuple[Format, ...] = get_args(Format)
 ONLY_MARKS = "(?!)"
@@ -37,6 +41,8 @@ def translate_markup(
     config: SearchConfig | None = None,
     progress: Callable[[int], None] = lambda segments: None,
     *,
+    segment: Segmentation = "line",
+    sentences: int | None = None,
     glossary: Glossaries = None,
     placeholders: str | None = None,
 ) -> list[str]:
@@ -45,8 +51,9 @@ def translate_markup(
     `format` is "html" (any piece of HTML, however it is written) or "xml" (well-formed, each text one segment;
     DataError for what isn't). Text between block elements of HTML is translated apart. Tags and attributes come back as
     they were, each once, nested as they were. Elements that say `translate="no"`, and in HTML code and the class
-    notranslate, stay as they are. `progress` is told how many segments are done; `glossary` (one for all) and
-    `placeholders` are as in `Translator.translate`.
+    notranslate, stay as they are. With the `segment` "paragraph" a text between block elements is translated by
+    sentences, so many `sentences` at once (see `translate_paragraphs`). `progress` is told how many segments are done;
+    `glossary` (one for all) and `placeholders` are as in `Translator.translate`.
 
     Which heads align decides where tags go: `choose_heads` finds the best once for a run folder. Raises ConfigError for
     settings that draw or return several translations.
@@ -55,8 +62,8 @@ def translate_markup(
     """
     check_lines("texts", texts)
     read = read_texts(texts, format)
-    found = translate_documents(translator, read, config, progress, glossary=glossary, placeholders=placeholders)
-    return [one.text for one in found]
+    wanted = dict[str, Any](segment=segment, sentences=sentences, glossary=glossary, placeholders=placeholders)
+    return [one.text for one in translate_documents(translator, read, config, progress, **wanted)]
 
 
 def read_texts(texts: Sequence[str], format: Format, first: int = 0, name: str = "texts[{}]") -> list[Document]:
@@ -78,18 +85,31 @@ def translate_documents(
     config: SearchConfig | None = None,
     progress: Callable[[int], None] = lambda segments: None,
     *,
+    segment: Segmentation = "line",
+    sentences: int | None = None,
     glossary: Glossaries = None,
     placeholders: str | None = None,
 ) -> list[TaggedTranslation]:
     """Return the translation of each document, as `translate_markup` describes it."""
     config = as_config(config)
     check_search(config)
-    segments = [segment for document in documents for segment in document.segments]
-    if placeholders is None and any(segment.kept for segment in segments):
+    check_segment(segment, config, sentences=sentences)
+    segments = [one for document in documents for one in document.segments]
+    if placeholders is None and any(one.kept for one in segments):
         placeholders = ONLY_MARKS
-    lines = [segment.text for segment in segments]
-    translations = translator.translations(lines, config, progress, glossary=glossary, placeholders=placeholders)
-    placed = _placed(translator, documents, translations, None if placeholders is None else compiled(placeholders))
+    lines, rules = [one.text for one in segments], dict[str, Any](glossary=glossary, placeholders=placeholders)
+    if segment == "paragraph":
+        parts = translate_in_segments(translator, lines, config, progress, sentences=sentences, **rules)
+        translations = [joined_translation(*part, config) for part in parts]
+    else:
+        translations = translator.translations(lines, config, progress, **rules)
+        parts = [(Segments([line], ["", ""]), [one]) for line, one in zip(lines, translations, strict=True)]
+    tagged = [part if one.elements else None for one, part in zip(segments, parts, strict=True)]
+    linked = _linked(translator, tagged, None if placeholders is None else compiled(placeholders))
+    placed = [
+        place_tags(one, pair.source, translation.text, pair.target, pair.links)
+        for one, translation, pair in zip(segments, translations, linked, strict=True)
+    ]
     coming = iter(zip(translations, placed, strict=True))
     found = list[TaggedTranslation]()
     for document in documents:
@@ -106,21 +126,35 @@ def check_search(config: SearchConfig) -> None:
         raise ConfigError(f"text with tags has one translation, got n_best {config.n_best}: leave it out")
 
 
-def _placed(
+def _linked(
     translator: Translator,
-    documents: Sequence[Document],
-    translations: Sequence[Translation],
+    parts: Sequence[tuple[Segments, Sequence[Translation]] | None],
     copied: re.Pattern[str] | None,
-) -> list[str]:
-    """Return the translation of each segment as it is to be written."""
-    segments = [segment for document in documents for segment in document.segments]
-    tagged = [n for n, segment in enumerate(segments) if segment.elements]
-    pairs = {}
-    if tagged:
-        sources, targets = [segments[n].text for n in tagged], [translations[n].text for n in tagged]
-        pairs = dict(zip(tagged, TagAligner(translator).align(sources, targets, copied), strict=True))
-    placed = list[str]()
-    for n, (segment, translation) in enumerate(zip(segments, translations, strict=True)):
-        source, target, links = pairs.get(n, ([], [], []))
-        placed.append(place_tags(segment, source, translation.text, target, links))
-    return placed
+) -> list[LinkedPair]:
+    """Return the words of each text and of its translation with their links, aligned sentence by sentence.
+
+    A text without tags, given as None, has no words.
+    """
+    sources, targets = list[str](), list[str]()
+    for segments, translations in filter(None, parts):
+        sources += segments.texts
+        targets += [one.text for one in translations]
+    pairs = iter(TagAligner(translator).align(sources, targets, copied) if sources else ())
+    found = list[LinkedPair]()
+    for part in parts:
+        whole = LinkedPair([], [], [])
+        if part is not None:
+            segments, translations = part
+            begins = segments.starts([one.text for one in translations])
+            for source, target in zip(segments.starts(), begins, strict=True):
+                _append(whole, next(pairs), source, target)
+        found.append(whole)
+    return found
+
+
+def _append(whole: LinkedPair, pair: LinkedPair, source: int, target: int) -> None:
+    """Add the words of a sentence and of its translation, which begin with these characters."""
+    here, there = len(whole.source), len(whole.target)
+    whole.source.extend(Word(text, source + start, source + end) for text, start, end in pair.source)
+    whole.target.extend(Word(text, target + start, target + end) for text, start, end in pair.target)
+    whole.links.extend(link._replace(source=here + link.source, target=there + link.target) for link in pair.links)

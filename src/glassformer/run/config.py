@@ -34,6 +34,12 @@ class TrainingRecord(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     removed: dict[str, list[Natural]] | None = None
     """The heads that were removed, by the path of their attention."""
 
+    @property
+    def join_lines(self) -> int:
+        """Most lines that were joined into one for its training; 1 where none were, or nothing is known."""
+        count = (self.settings or {}).get("join_lines")
+        return count if isinstance(count, int) and count > 1 else 1
+
     def to_json(self) -> dict[str, Any]:
         """Return what the file holds: the fields that say something."""
         return to_builtins(self)

@@ -24,6 +24,7 @@ from glassformer.serve.strict import invalid
 from glassformer.serve.website import add_website
 from glassformer.serve.workers.messages import Failure, Settings
 from glassformer.serve.workers.pool import Pool
+from glassformer.serve.workers.terms import read_terms
 
 ABOUT = "Translates with runs of glassformer, and shows where they looked. Each error is a code and a sentence."
 CODES = {400: "invalid", 404: "not_found", 405: "wrong_method", 413: "too_large"}
@@ -39,6 +40,7 @@ class Server:
     def __init__(self, config: ServeConfig, runs: Sequence[ServedRun]) -> None:
         self.config = config
         self.meters = Meters()
+        self._terms = read_terms(config, runs)
         self.pools = {run.name: self._pool(run) for run in runs}
         self.service = Service(config, runs, self.pools, self.meters)
         self.jobs = jobs.Jobs(self.service)
@@ -74,6 +76,8 @@ class Server:
             batch_tokens=config.batch_tokens,
             max_source_tokens=config.max_source_tokens,
             share_batches=config.share_batches,
+            terms=self._terms[run.name],
+            placeholders=config.placeholders,
         )
         return Pool(
             settings,

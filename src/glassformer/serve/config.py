@@ -44,6 +44,14 @@ class ServeConfig:
     threads: Threads | None = None
     """The number of CPU threads of each process. Without it the processes of a run share out the cores."""
 
+    glossary: Annotated[tuple[str, ...], Flag("FILE")] = ()
+    """The files of terms that translations must have: a term, a tab, what must be in the translation if it is in the
+    line, several forms with | between them. RUN=FILE is for one run alone."""
+    keep: Path | None = None
+    """The file of words that are kept as they are, a line each."""
+    placeholders: Annotated[str | None, Flag("PATTERN")] = None
+    """Copy what matches this regular expression as it is; default: {name}, %s, URLs, e-mail addresses, <x id="1"/>."""
+
     keys: Path | None = None
     """The file of API keys. With it all requests but those to /health/live need a key. People sign in at / with
     theirs."""
@@ -77,6 +85,8 @@ class ServeConfig:
     """A translation may have at most so many tokens."""
     max_source_tokens: Annotated[int, Whole(at_least=2, limit=4096)] = 1024
     """A line may have at most so many tokens, with </s>."""
+    max_terms: Natural = 100
+    """A request may bring at most so many terms of its own."""
     max_attention_lines: Count = 8
     """A request that wants attention may have at most so many lines."""
     max_queue: Count = 100
@@ -136,7 +146,14 @@ class ServeConfig:
         """The limits that a client may want to know."""
         names = (
             *("max_lines", "max_line_chars", "max_chars", "max_beam", "max_n_best", "max_length", "max_source_tokens"),
-            *("max_attention_lines", "max_body_bytes", "max_file_bytes", "max_job_lines", "deadline_seconds"),
+            *(
+                "max_attention_lines",
+                "max_terms",
+                "max_body_bytes",
+                "max_file_bytes",
+                "max_job_lines",
+                "deadline_seconds",
+            ),
         )
         return {name: getattr(self, name) for name in names}
 

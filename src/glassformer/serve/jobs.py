@@ -1,4 +1,4 @@
-"""Files that are translated as jobs: plain text and TMX, a few lines at a time beside all other requests.
+"""Files that are translated as jobs: text and documents, a few lines at a time beside all other requests.
 
 What a job reads and writes lies in a folder of the server's own, which goes when the server ends.
 """
@@ -7,25 +7,29 @@ import asyncio
 import re
 import secrets
 import time
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, Literal
-from xml.etree import ElementTree
-from xml.parsers import expat
+from typing import Any
 
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import StreamingResponse
 
-from glassformer.pairs.memories import LANGUAGE, language_of, texts_of
+from glassformer.documents.reading import has_html, lines_of, read_kind
+from glassformer.documents.units import Edit, Unit, apply
+from glassformer.errors import GlassformerError
+from glassformer.generation.segments.sentences import Segments
+from glassformer.markup.scan import Format
+from glassformer.markup.segments import Document
 from glassformer.serve.guard.visits import Visit
 from glassformer.serve.languages import ServedRun
-from glassformer.serve.schemas import Choosing, Failure, Job, JobState
+from glassformer.serve.schemas import Choosing, Failure, Job, JobKind, JobState
 from glassformer.serve.service import Service
 from glassformer.serve.strict import read_form
 from glassformer.serve.workers import messages
 from glassformer.serve.workers.messages import Failure as Refusal
+from glassformer.serve.workers.rows import Row, put_in_documents
 
 AT_ONCE = 32
 """Lines of a job that are translated at a time, so that a stop loses little and nobody waits long."""
@@ -35,9 +39,92 @@ PAUSE = 0.5
 """Seconds before a job that found the queue full tries again."""
 MOST_LOSSES = 3
 """Workers that may be lost over the same lines: those lines may be what ends them."""
-DEEPEST, MOST_ELEMENTS = 100, 1_000_000
-"""Most elements of a TMX file within one another, and in all: a tree takes a hundred bytes for each."""
-Kind = Literal["text", "tmx"]
+KINDS: Mapping[JobKind, tuple[str, str]] = {
+    "text": ("txt", "text/plain; charset=utf-8"),
+    "tmx": ("tmx", "application/x-tmx+xml"),
+    "xliff": ("xliff", "application/xliff+xml"),
+    "po": ("po", "text/x-gettext-translation"),
+    "srt": ("srt", "application/x-subrip"),
+    "json": ("json", "application/json"),
+}
+"""The kinds of files, each with the ending of its names and the type of its content."""
+ENDINGS = {**{f".{kind}": kind for kind in KINDS if kind != "text"}, ".xlf": "xliff", ".pot": "po"}
+"""The kinds of files by the endings of their names; others are text."""
+
+
+class _TextFile:
+    """Lines of text."""
+
+    message: type[messages.Request] = messages.Translate
+    """Ask for the translations of lines."""
+
+    def __init__(self, data: bytes) -> None:
+        """Read them; Failure for what isn't UTF-8. An empty text has none, and only a newline ends a line."""
+        try:
+            text = data.removeprefix(b"\xef\xbb\xbf").decode()
+        except UnicodeDecodeError as error:
+            raise Refusal("invalid", f"the file is not UTF-8 (byte {error.start:,})") from None
+        lines = text.removesuffix("\n").split("\n") if text else []
+        self.lines = [line.removesuffix("\r").replace("\r", " ").replace("\0", " ") for line in lines]
+
+    def fields(self, start: int, end: int) -> dict[str, Any]:
+        """Return the fields of the message that asks for some of its lines."""
+        return {"lines": self.lines[start:end]}
+
+    def written(self, rows: Sequence[Row]) -> bytes:
+        """Return the file with the translations."""
+        return "".join(f"{row['translations'][0]['text']}\n" for row in rows).encode()
+
+
+class _DocumentFile:
+    """A document, of which all bytes but those of translations stay as they are."""
+
+    message: type[messages.Request] = messages.TranslateTagged
+
+    def __init__(self, data: bytes, kind: JobKind, languages: tuple[str, str] | None) -> None:
+        """Read its texts, but those that have a translation; Failure where it can't be read."""
+        ending = KINDS[kind][0]
+        self._data = data
+        self._texts: list[tuple[Unit, Document | Segments]] = []
+        self.lines = list[str]()
+        self._linked = set[int]()
+        try:
+            units = read_kind(data, f".{ending}", "the file", languages)
+            for unit in units:
+                if not unit.is_translated:
+                    self._take(unit, "html" if has_html(f"document.{ending}") else "xml")
+        except GlassformerError as error:
+            raise Refusal("invalid", str(error)) from None
+
+    def _take(self, unit: Unit, format: Format) -> None:
+        """Add a text, which is taken apart at its tags or at the ends of its lines."""
+        if not unit.has_tags:
+            lines = lines_of(unit.source)
+            self._texts.append((unit, lines))
+            self.lines += [" ".join(line.replace("\0", " ").split()) for line in lines.texts]
+            return
+        document = Document(unit.source, format)
+        self._texts.append((unit, document))
+        for segment in document.segments:
+            if segment.elements:
+                self._linked.add(len(self.lines))
+            self.lines.append(segment.text)
+
+    def fields(self, start: int, end: int) -> dict[str, Any]:
+        """Return the fields of the message that asks for some of its lines."""
+        lines = self.lines[start:end]
+        return {"lines": lines, "linked": [n for n in range(len(lines)) if start + n in self._linked]}
+
+    def written(self, rows: Sequence[Row]) -> bytes:
+        """Return the file with the translations."""
+        coming, edits = iter(rows), list[Edit]()
+        for unit, text in self._texts:
+            if isinstance(text, Document):
+                [translation] = put_in_documents([text], coming)
+            else:
+                translation = text.joined([next(coming)["text"] for _ in text.texts])
+            edits += unit.place(translation)
+        return apply(self._data, edits)
 
 
 @dataclass
@@ -47,19 +134,19 @@ class _Work:
     id: str
     key: str
     run: ServedRun
-    kind: Kind
+    kind: JobKind
     search: dict[str, int]
-    lines: list[str]
-    file: bytes
-    """The TMX file, which is smaller than its tree; empty for a text."""
+    file: _TextFile | _DocumentFile | None
+    """The file, which is forgotten once it is translated."""
     total: int
-    """Number of its lines, which themselves are forgotten once they are translated."""
+    """Number of its lines."""
     state: JobState = "waiting"
     done: int = 0
     error: str | None = None
     ended: float | None = None
     task: asyncio.Task[None] | None = None
-    translations: list[str] = field(default_factory=list)
+    rows: list[Row] = field(default_factory=list)
+    """The translations so far."""
 
     def described(self) -> Job:
         """Return it as an answer has it."""
@@ -131,10 +218,12 @@ class Jobs:
         try:
             async with self._turn:
                 work.state = "running"
-                for start in range(0, len(work.lines), AT_ONCE):
-                    work.translations += await self._translated(work, work.lines[start : start + AT_ONCE])
-                    work.done = len(work.translations)
-                await asyncio.to_thread(self._write, work)
+                file = work.file
+                assert file is not None
+                for start in range(0, work.total, AT_ONCE):
+                    work.rows += await self._translated(work, file.message, file.fields(start, start + AT_ONCE))
+                    work.done = len(work.rows)
+                await asyncio.to_thread(self._write, work, file)
             work.state = "done"
         except Refusal as failure:
             work.state, work.error = "failed", str(failure)
@@ -145,27 +234,22 @@ class Jobs:
             raise
         finally:
             work.ended = time.monotonic()
-            work.lines, work.translations, work.file = [], [], b""
+            work.rows, work.file = [], None
 
-    async def _translated(self, work: _Work, lines: Sequence[str]) -> list[str]:
-        """Return the translations of some lines, whenever there is room in the queue."""
+    async def _translated(self, work: _Work, kind: type[messages.Request], fields: dict[str, Any]) -> list[Row]:
+        """Return the rows for some lines, whenever there is room in the queue."""
         losses = 0
         while True:
             try:
-                rows = await self._service.ask(work.run, messages.Translate, LONGEST, lines=list(lines), **work.search)
-                return [row["translations"][0]["text"] for row in rows]
+                return [*await self._service.ask(work.run, kind, LONGEST, **fields, **work.search)]
             except Refusal as failure:
                 losses += failure.code == "worker_lost"
                 if failure.code not in ("busy", "starting", "worker_lost") or losses == MOST_LOSSES:
                     raise
             await asyncio.sleep(PAUSE)
 
-    def _write(self, work: _Work) -> None:
-        if work.kind == "text":
-            content = "".join(f"{line}\n" for line in work.translations).encode()
-        else:
-            content = _with_translations(_read_tmx(work.file), work.run, work.translations)
-        self.path(work).write_bytes(content)
+    def _write(self, work: _Work, file: _TextFile | _DocumentFile) -> None:
+        self.path(work).write_bytes(file.written(work.rows))
 
     def _forget(self) -> None:
         """Remove the jobs whose time is over."""
@@ -208,8 +292,7 @@ def make_router(service: Service, jobs: Jobs) -> APIRouter:
         work = jobs.find(number, request.state.visit.key)
         if work.state != "done":
             raise Refusal("not_found", f"the job has no result: it is {work.state}")
-        kind = "text/plain; charset=utf-8" if work.kind == "text" else "application/x-tmx+xml; charset=utf-8"
-        ending = "txt" if work.kind == "text" else "tmx"
+        ending, kind = KINDS[work.kind]
         headers = {"content-disposition": f'attachment; filename="translated.{ending}"'}
         return StreamingResponse(_blocks(jobs.path(work)), media_type=kind, headers=headers)
 
@@ -228,16 +311,19 @@ async def _planned(service: Service, visit: Visit, given: dict[str, Any]) -> _Wo
     if not isinstance(given.get("file"), tuple):
         raise Refusal("invalid", "file is missing: send a form with a file of that name")
     name, data = given["file"]
-    kind = str(given.get("kind") or ("tmx" if name.lower().endswith(".tmx") else "text"))
-    if kind not in ("text", "tmx"):
-        raise Refusal("invalid", "kind must be text or tmx")
+    told = str(given.get("kind") or ENDINGS.get(Path(name.lower()).suffix, "text"))
+    kind = next((kind for kind in KINDS if kind == told), None)
+    if kind is None:
+        raise Refusal("invalid", f"kind must be one of {', '.join(KINDS)}")
     wanted = str(given.get("beam") or service.search()["beam"])
     if not re.fullmatch("[0-9]{1,4}", wanted) or not 1 <= int(wanted) <= service.config.max_beam:
         raise Refusal("invalid", f"beam must be a whole number from 1 to {service.config.max_beam}")
     search = service.search(beam=int(wanted))
     chosen = {side: str(given[side]) for side in ("run", "source", "target") if given.get(side)}
     run = service.chosen(Choosing(**chosen))
-    lines = _lines_of_text(data) if kind == "text" else await asyncio.to_thread(_lines_of_tmx, data, run.source)
+    languages = (run.source, run.target) if run.source else None
+    file = _TextFile(data) if kind == "text" else await asyncio.to_thread(_DocumentFile, data, kind, languages)
+    lines = file.lines
     config = service.config
     if len(lines) > config.max_job_lines:
         raise Refusal("too_many_lines", f"a job may have at most {config.max_job_lines:,} lines, got {len(lines):,}")
@@ -245,81 +331,7 @@ async def _planned(service: Service, visit: Visit, given: dict[str, Any]) -> _Wo
         if len(line) > config.max_line_chars:
             raise Refusal("too_long", f"line {number} has {len(line):,} characters, at most {config.max_line_chars:,}")
     service.count(visit, lines)
-    file = data if kind == "tmx" else b""
-    return _Work(secrets.token_hex(16), visit.key, run, kind, search, lines, file, len(lines))
-
-
-def _lines_of_text(data: bytes) -> list[str]:
-    """Return the lines of a text, none of an empty one; only a newline ends a line."""
-    try:
-        text = data.removeprefix(b"\xef\xbb\xbf").decode()
-    except UnicodeDecodeError as error:
-        raise Refusal("invalid", f"the file is not UTF-8 (byte {error.start:,})") from None
-    lines = text.removesuffix("\n").split("\n") if text else []
-    return [line.removesuffix("\r").replace("\r", " ").replace("\0", " ") for line in lines]
-
-
-def _read_tmx(data: bytes) -> ElementTree.Element:
-    """Return the root of a TMX file; Failure for others, and for one that declares entities or has a huge tree."""
-    depth = count = 0
-
-    def enter(*_: object) -> None:
-        nonlocal depth, count
-        depth, count = depth + 1, count + 1
-        if depth > DEEPEST or count > MOST_ELEMENTS:
-            raise Refusal("invalid", "the file has too many elements, or they are nested too deeply")
-
-    def leave(*_: object) -> None:
-        nonlocal depth
-        depth -= 1
-
-    checking = expat.ParserCreate()
-    checking.EntityDeclHandler = _no_entities
-    checking.StartElementHandler, checking.EndElementHandler = enter, leave
-    try:
-        checking.Parse(data, True)
-        root = ElementTree.fromstring(data)
-    except (ElementTree.ParseError, expat.ExpatError, ValueError, LookupError):
-        raise Refusal("invalid", "the file is not XML that can be read") from None
-    if root.tag != "tmx":
-        raise Refusal("invalid", "the file is not a TMX file: its root must be tmx")
-    return root
-
-
-def _no_entities(*_: object) -> None:
-    raise Refusal("invalid", "the file declares entities, and such XML is not read")
-
-
-def _units(tree: ElementTree.Element, source: str) -> Iterator[tuple[ElementTree.Element, ElementTree.Element]]:
-    """Yield each unit that has a segment in the source language, with that segment."""
-    for unit in tree.iter("tu"):
-        for variant in unit.findall("tuv"):
-            segment = variant.find("seg")
-            if segment is not None and _is_language(variant, source):
-                yield unit, segment
-                break
-
-
-def _is_language(variant: ElementTree.Element, code: str) -> bool:
-    """Return whether a variant is in a language, or in one of its regions: en-GB is en. Any is, where none is known."""
-    own = language_of(variant).lower()
-    return not code or own == code.lower() or own.partition("-")[0] == code.lower()
-
-
-def _lines_of_tmx(data: bytes, source: str) -> list[str]:
-    """Return the segments of a TMX file in the source language."""
-    return [" ".join("".join(texts_of(segment)).split()) for _, segment in _units(_read_tmx(data), source)]
-
-
-def _with_translations(tree: ElementTree.Element, run: ServedRun, translations: Sequence[str]) -> bytes:
-    """Return a TMX file whose units have these translations, in place of those that they had in the language."""
-    target = run.target or "und"
-    for (unit, _), text in zip(list(_units(tree, run.source)), translations, strict=True):
-        for variant in [one for one in unit.findall("tuv") if _is_language(one, target)]:
-            unit.remove(variant)
-        variant = ElementTree.SubElement(unit, "tuv", {LANGUAGE: target})
-        ElementTree.SubElement(variant, "seg").text = text
-    return ElementTree.tostring(tree, encoding="utf-8", xml_declaration=True)
+    return _Work(secrets.token_hex(16), visit.key, run, kind, search, file, len(lines))
 
 
 async def _blocks(path: Path) -> AsyncIterator[bytes]:

@@ -8,9 +8,7 @@ from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse
 from pydantic import ValidationError
 
-from glassformer.alignment.links import Link
-from glassformer.markup.place import place_tags
-from glassformer.markup.segments import Document, Segment
+from glassformer.markup.segments import Document
 from glassformer.run.languages import name_of
 from glassformer.serve.guard.visits import Visit
 from glassformer.serve.languages import ServedRun
@@ -28,7 +26,7 @@ from glassformer.serve.service import Service
 from glassformer.serve.strict import StrictRoute, content_type, invalid, read_form, read_json
 from glassformer.serve.workers import messages
 from glassformer.serve.workers.messages import Failure as Refusal
-from glassformer.text.words import Word
+from glassformer.serve.workers.rows import put_in_documents
 
 Model = TypeVar("Model", bound=Closed)
 AUTO = "auto"
@@ -152,18 +150,7 @@ async def _with_tags(service: Service, run: ServedRun, texts: list[str], visit: 
     rows: list[dict[str, Any]] = []
     if lines:
         rows = await service.ask(run, messages.TranslateTagged, lines=lines, linked=linked, **service.search())
-    return await to_thread(_placed, documents, rows)
-
-
-def _placed(documents: list[Document], rows: list[dict[str, Any]]) -> list[str]:
-    """Return the documents with the translations of their segments, which a worker has returned."""
-    coming = iter(rows)
-    return [document.joined([_tagged(one, next(coming)) for one in document.segments]) for document in documents]
-
-
-def _tagged(segment: Segment, row: dict[str, Any]) -> str:
-    words = [[Word("", *ends) for ends in row[side]] for side in ("source", "target")]
-    return place_tags(segment, words[0], row["text"], words[1], [Link(*link) for link in row["links"]])
+    return await to_thread(put_in_documents, documents, rows)
 
 
 async def _found(service: Service, run: ServedRun, lines: list[str], n_best: int) -> list[list[str]]:

@@ -139,6 +139,15 @@ class AttentionWanted(Closed):
     """How many of the largest weights of each query, where `facts` has top."""
 
 
+class Term(Closed):
+    """A term of a request's glossary."""
+
+    source: str
+    """If it stands in a line, the translation of the line has its target."""
+    target: str | Texts = ""
+    """The target, or several forms of which one does; left out, the term is kept as it is."""
+
+
 class TranslateRequest(Choosing):
     """A request of `POST /v1/translate`."""
 
@@ -152,6 +161,10 @@ class TranslateRequest(Choosing):
     """By default 256, or what the server allows where that is less."""
     prefixes: Annotated[list[str | Texts], Field(fail_fast=True)] | None = None
     """One for each line: the text that its translation begins with, or the pieces; "" or [] leaves it free."""
+    glossary: Annotated[list[Term], Field(fail_fast=True)] | None = None
+    """Terms for this request alone, beside those of the server; of two with the same source its own counts."""
+    placeholders: bool | None = None
+    """Copy {name}, %s, URLs and what else the server counts as placeholders; left out, as the server was told to."""
     scores: bool = False
     """Return the pieces with their probabilities."""
     confidence: bool = False
@@ -197,10 +210,24 @@ class Translated(Closed):
     """With `confidence`."""
 
 
+class TermsUse(Closed):
+    """The terms and placeholders of a line, and of its best translation."""
+
+    terms: int
+    """Number of terms that stand in the line."""
+    forced: int
+    """Number of those that weren't among the likeliest words where they stand."""
+    missing: list[str]
+    """The terms that the translation lacks for want of room, each by its first form."""
+    placeholders: int
+
+
 class TranslatedLine(Closed):
     """The translations of a line, best first."""
 
     translations: list[Translated]
+    terms: TermsUse | None = None
+    """Given for a line that has terms or placeholders."""
     source_pieces: list[str] | None = None
     """With `scores` or `attention`: the pieces that the model read, the last one `</s>`."""
     attention: str | None = None
@@ -278,6 +305,7 @@ class AlternativesAnswer(Closed):
 # Jobs
 
 JobState = Literal["waiting", "running", "done", "failed", "cancelled"]
+JobKind = Literal["text", "tmx", "xliff", "po", "srt", "json"]
 
 
 class Job(Closed):
@@ -286,7 +314,7 @@ class Job(Closed):
     id: str
     state: JobState
     run: str
-    kind: Literal["text", "tmx"]
+    kind: JobKind
     lines: int
     done: int
     """Number of lines that are translated."""

@@ -1,6 +1,6 @@
 """The routes under /v1: runs, translations with all that is known of them, streams, and alternatives."""
 
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from typing import Any
 
 from fastapi import APIRouter, Request, Response
@@ -17,6 +17,7 @@ from glassformer.serve.schemas import (
     Run,
     Runs,
     StreamRequest,
+    Term,
     TranslateAnswer,
     TranslateRequest,
 )
@@ -25,7 +26,10 @@ from glassformer.serve.strict import StrictRoute
 from glassformer.serve.workers import messages
 from glassformer.serve.workers.messages import Answer
 from glassformer.serve.workers.messages import Failure as Refusal
+from glassformer.text.units import units_of
 
+LONGEST_TERM = 200
+"""Most characters of a term, and of all its targets together."""
 FAILURES: dict[int | str, dict[str, Any]] = {
     status: {"model": Failure} for status in (400, 401, 403, 413, 415, 429, 500, 503)
 }
@@ -116,6 +120,8 @@ def _admitted(service: Service, wanted: TranslateRequest, lines: list[str], visi
                 service.check_line(prefix, "prefixes")
             if len(prefix) > service.config.max_line_chars:
                 raise Refusal("too_long", f"a prefix may have at most {service.config.max_line_chars:,} characters")
+    if wanted.glossary is not None:
+        _check_terms(service, wanted.glossary)
     most = service.config.max_attention_lines
     if wanted.attention is not None and len(lines) > most:
         raise Refusal("too_many_lines", f"attention is observed for at most {most} lines at once, got {len(lines)}")
@@ -124,11 +130,31 @@ def _admitted(service: Service, wanted: TranslateRequest, lines: list[str], visi
     return run
 
 
+def _check_terms(service: Service, terms: Sequence[Term]) -> None:
+    """Raise Refusal for terms that are too many or too long, or that no line can have."""
+    if len(terms) > (most := service.config.max_terms):
+        raise Refusal("invalid", f"glossary may have at most {most:,} terms, got {len(terms):,}")
+    for number, term in enumerate(terms):
+        for name, texts in (("source", [term.source]), ("target", _forms(term))):
+            for text in texts:
+                service.check_line(text, f"glossary[{number}].{name}")
+            if (chars := sum(map(len, texts))) > LONGEST_TERM:
+                at_most = f"at most {LONGEST_TERM:,} characters"
+                raise Refusal("too_long", f"glossary[{number}].{name} has {chars:,} characters, and may have {at_most}")
+        if not units_of(term.source):
+            raise Refusal("invalid", f"glossary[{number}].source must have letters or marks")
+
+
+def _forms(term: Term) -> list[str]:
+    return [term.target] if isinstance(term.target, str) else list(term.target)
+
+
 def _asked(wanted: TranslateRequest, lines: list[str]) -> dict[str, Any]:
     """Return the fields of the message for a worker."""
-    names = ("length_penalty", "prefixes", "scores", "confidence")
+    names = ("length_penalty", "prefixes", "placeholders", "scores", "confidence")
     fields = {name: getattr(wanted, name) for name in names}
-    return {**fields, "lines": lines, "attention": facts_of(wanted.attention)}
+    terms = [(term.source, _forms(term)) for term in wanted.glossary or ()]
+    return {**fields, "lines": lines, "terms": terms, "attention": facts_of(wanted.attention)}
 
 
 def _answer(run: ServedRun, rows: list[dict[str, Any]]) -> dict[str, Any]:

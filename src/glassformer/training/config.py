@@ -116,6 +116,10 @@ class TrainConfig:
     """Training pairs with a longer side are left out (tokens, with </s>)."""
     max_ratio: Annotated[float, Number(at_least=1, limit=1e9)] = 9.0
     """Training pairs whose lengths in tokens differ by a larger factor are left out."""
+    join_lines: Annotated[int, Whole(at_least=1, limit=100)] = 1
+    """Train on joined neighbouring lines too, up to so many, as far as --max-tokens allows: each line comes once more,
+    with its neighbours. Then `translate --segment paragraph` gives the model so many sentences at once. 1 joins none.
+    """
 
     preset: Annotated[str, Choice(AUTO, *PRESETS)] = AUTO
     """Size of the model: tiny (2.3M parameters with 8,000 ids), small (6.0M), base or big (Vaswani et al. 2017). auto:

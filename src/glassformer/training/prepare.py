@@ -132,6 +132,7 @@ def data_settings(config: TrainConfig, origin: RunFolder | None = None) -> DataS
         max_tokens=config.max_tokens,
         max_ratio=config.max_ratio,
         score_pairs=config.score_pairs,
+        join_lines=config.join_lines,
         seed=config.seed,
         threads=config.threads,
         tokenizers=None if origin is None else origin.tokenizer_files,

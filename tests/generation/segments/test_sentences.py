@@ -1,12 +1,13 @@
 """Sentences of a line: where they end, that nothing is lost, and what comes back between them."""
 
 import time
+from itertools import pairwise
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from glassformer.generation.segments.sentences import split_long, split_sentences
+from glassformer.generation.segments.sentences import join_short, merged_spans, split_long, split_sentences
 
 SENTENCES = {
     "english": [
@@ -92,3 +93,46 @@ def test_a_long_sentence_is_split_between_clauses_then_at_spaces_then_anywhere()
     assert split_long("one two three four", words, 2) == ["one two ", "three four"]
     assert split_long("甲乙丙丁", len, 2) == ["甲乙", "丙丁"]
     assert split_long("3,000 m", len, 6) == ["3,000 ", "m"]
+
+
+@given(st.text(alphabet="aA1 .。,;\n", max_size=40), st.integers(1, 12), st.integers(1, 4))
+def test_sentences_together_are_short_and_the_line_is_whole(line, most, at_once):
+    alone = split_sentences(line)
+    found = join_short(alone, len, most, at_once)
+    assert "".join(gap + text for gap, text in zip(found.gaps, [*found.texts, ""], strict=True)) == line
+    assert all(text in alone.texts or len(text) <= most for text in found.texts)
+    begins = {begin: n for n, begin in enumerate([*alone.starts(), len(line)])}
+    places = [begins[begin] for begin in [*found.starts(), len(line)]]
+    assert all(later - place <= at_once for place, later in pairwise(places))
+
+
+def test_starts_are_places_in_the_line_and_in_what_is_joined():
+    segments = split_sentences(" It rained.  It poured.")
+    assert segments.starts() == [1, 13]
+    assert segments.starts(["Abc.", "D."]) == [1, 7]
+    assert split_sentences("下雨了。下大雨了。").starts(["A.", "B."]) == [0, 3]
+
+
+def test_only_a_single_space_or_nothing_is_left_to_the_model():
+    def together(line: str) -> list[str]:
+        return join_short(split_sentences(line), len, 99, 3).texts
+
+    assert together("A1. B2. C3. D4.") == ["A1. B2. C3.", "D4."]
+    assert together("他来了。她走了！我不知道。") == ["他来了。她走了！我不知道。"]
+    assert together("Aa.  Bb. Cc.\tDd.\nEe.") == ["Aa.", "Bb. Cc.", "Dd.", "Ee."]
+
+
+@given(st.text(alphabet="a. ,!", max_size=30), st.lists(st.tuples(st.integers(0, 15), st.integers(1, 15)), max_size=3))
+def test_what_is_whole_stays_in_one_piece(text, spans):
+    spans = merged_spans((begin, begin + length) for begin, length in spans)
+    line = text.ljust(31, "a")
+    sentences = split_sentences(line, spans)
+    pieces = split_long(line, len, 4, spans)
+    assert "".join(pieces) == line
+    ends = [sum(map(len, pieces[: n + 1])) for n in range(len(pieces))]
+    ends += [sum(map(len, [*sentences.gaps[: n + 1], *sentences.texts[: n + 1]])) for n in range(len(sentences.texts))]
+    assert not any(begin < end < stop for end in ends for begin, stop in spans)
+
+
+def test_spans_that_overlap_are_one():
+    assert merged_spans([(5, 9), (0, 2), (1, 3), (6, 7), (3, 4)]) == [(0, 3), (3, 4), (5, 9)]

@@ -82,6 +82,7 @@ def types(rng: random.Random) -> Case:
     path = rng.choice(PATHS)
     names = ["q", "source", "target", "format", "alternatives", "api_key", "beam", "n_best", "max_length", "prefixes"]
     names += ["scores", "confidence", "attention", "run", "prefix", "count", "length_penalty", "unknown", "__class__"]
+    names += ["glossary", "placeholders"]
     values: list[Any] = [
         None,
         True,
@@ -99,6 +100,7 @@ def types(rng: random.Random) -> Case:
         [[]],
     ]
     values += [[None], [1, "a"], "5", {"stacks": [SECRET]}, {"layers": [99]}, {"layers": [-1]}, {"top": 1 << 40}]
+    values += [[{"source": SECRET}], [{"source": SECRET, "target": [SECRET, ""]}], [{"source": SECRET[:3]}] * 101]
     values += [{"facts": ["weights"] * 500}, ["\0"], "a\nb", "\u2028", [""] * 100, 11, 256, 257, 10**9]
     body = asked(path)
     for name in rng.sample(names, rng.randint(1, 4)):
@@ -140,7 +142,8 @@ BOUNDARIES = ("x", "", "x" * 300, "x; boundary=y", '"x', "\x00")
 def multipart(rng: random.Random) -> bytes:
     """Return a form in parts, in which something may be wrong."""
     file = rng.choice((f"{SECRET}\n" * 3, TMX, BOMB, "\0" * 100, "<tmx>" * 2000)).encode()
-    name = rng.choice(("a.txt", "../../etc/passwd", "a.tmx", "C:\\a.tmx", "x" * 5000 + ".tmx", "\u202e.tmx", ""))
+    names = ("a.txt", "../../etc/passwd", "a.tmx", "C:\\a.tmx", "x" * 5000 + ".tmx", "\u202e.tmx", "")
+    name = rng.choice((*names, "a.xlf", "a.po", "a.srt", "a.json"))
     parts = [b'--x\r\nContent-Disposition: form-data; name="file"; filename="' + name.encode() + b'"\r\n\r\n' + file]
     parts += [b'--x\r\nContent-Disposition: form-data; name="%s"\r\n\r\nen' % n for n in (b"source", b"target", b"q")]
     made = b"\r\n".join(parts) + b"\r\n--x--\r\n"

@@ -17,6 +17,7 @@ from glassformer.attention.want import Want
 from glassformer.generation.config import SearchConfig
 from glassformer.generation.kernels import passes
 from glassformer.generation.kernels.quantized import can_quantize
+from glassformer.generation.lexical.glossary import Glossary
 from glassformer.generation.lexical.placeholders import compiled
 from glassformer.generation.translator import Translator
 from glassformer.markup.aligning import TagAligner
@@ -250,6 +251,57 @@ def test_alternatives(run, desk):
     assert found[0].piece == best.tokens[2]
     assert len(found) == 4
     assert sorted((one.probability for one in found), reverse=True) == [one.probability for one in found]
+
+
+TERMS = [("cat", ["cat sat"]), ("Dog", []), ("mat", ["Grüße", "log"])]
+
+
+def test_terms_of_the_server_and_of_a_request_are_in_its_translations(run, desk):
+    at_work, translator = desk(terms=TERMS), Translator.load(run, "cpu", "float32")
+    glossary, few = Glossary(dict(TERMS)), dict(beam=3, max_length=20)
+    at_work.worker.receive(translate(1, LINES, scores=True, confidence=True, **few))
+    answer = TranslateAnswer(run="tiny", source="en", target="de", lines=at_work.last(1).value)
+    alone = translator.translations(LINES, SearchConfig(**few), glossary=glossary)
+    for line, one, text in zip(answer.lines, alone, LINES, strict=True):
+        assert line.translations[0].text == one.text
+        assert [piece.piece for piece in line.translations[0].pieces][: len(one.tokens)] == one.tokens
+        assert (line.terms is None) is (glossary.find(text) == [])
+        if line.terms is not None:
+            assert (line.terms.terms, line.terms.forced) == (one.lexical.terms, one.lexical.forced)
+    own = [("cat", ["dog and"]), ("on", ["at"])]
+    at_work.worker.receive(translate(2, LINES, terms=own, **few))
+    merged = Glossary(dict(TERMS) | dict(own))
+    expected = translator.translate(LINES, SearchConfig(**few), glossary=merged)
+    assert at_work.texts(2) == [[text] for text in expected]
+    assert "dog and" in expected[0]
+    at_work.worker.receive(TranslateTagged(id=3, seconds=60.0, lines=LINES, linked=[0], **few))
+    assert [row["text"] for row in at_work.last(3).value] == [one.text for one in alone]
+    at_work.worker.receive(translate(4, ["a cat"], prefixes=["the log"], **few))
+    [with_prefix] = translator.translate(["a cat"], SearchConfig(**few), prefixes=["the log"], glossary=glossary)
+    assert at_work.texts(4) == [[with_prefix]]
+
+
+def test_placeholders_are_copied_and_words_have_their_places_in_the_text(run, desk):
+    at_work, translator = desk(placeholders=r"<\d+>"), Translator.load(run, "cpu", "float32")
+    line, few = "the cat <77> sat <8>", dict(beam=2, max_length=16)
+    at_work.worker.receive(translate(1, [line, "a dog"], scores=True, confidence=True, **few))
+    with_them, without = at_work.last(1).value
+    [expected] = translator.translate([line], SearchConfig(**few), placeholders=r"<\d+>")
+    (best,) = with_them["translations"]
+    assert best["text"] == expected
+    assert (with_them["terms"]["placeholders"], without["terms"]) == (2, None)
+    assert {"<77>", "<8>"} <= {word["text"] for word in best["words"]}
+    assert all(best["text"][word["start"] : word["end"]] == word["text"] for word in best["words"])
+    at_work.worker.receive(translate(2, [line], placeholders=False, **few))
+    assert at_work.texts(2) == [translator.translate([line], SearchConfig(**few))]
+    at_work.worker.receive(translate(3, ["a {dog} <1>"], placeholders=True, **few))
+    assert "<1>" in at_work.texts(3)[0][0]
+    at_work.worker.receive(Stream(4, 60.0, line, 16, Facts(["source"], None, None, 8)))
+    (streamed,) = at_work.last(4).value
+    [greedy] = translator.translate([line], SearchConfig(beam=1, max_length=16), placeholders=r"<\d+>")
+    assert streamed["translations"][0]["text"] == greedy
+    assert streamed["attention"]
+    assert [event.kind for event in at_work.of(4) if isinstance(event, Event)] == ["start"]
 
 
 REFUSALS = [

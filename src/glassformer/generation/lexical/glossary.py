@@ -96,6 +96,16 @@ class Glossary:
     def __len__(self) -> int:
         return len(self.terms)
 
+    def beginning_in(self, lines: Sequence[str]) -> dict[str, tuple[str, ...]]:
+        """Return the terms whose first word stands in one of the lines: no other can be found there.
+
+        >>> Glossary({"dog": "Hund", "cat": "Katze", "red dog": "Rotfuchs"}).beginning_in(["a red cat"])
+        {'cat': ('Katze',), 'red dog': ('Rotfuchs',)}
+        """
+        firsts = {_composed(word).casefold() for line in lines for word, _, _ in units_of(line)}
+        near = (entries for key, entries in self._entries.items() if key[0] in firsts)
+        return {term.source: term.forms for entries in near for _, term in entries}
+
     def find(self, line: str) -> list[Match]:
         """Return the terms that stand in a line, in their order; none overlaps another."""
         words = units_of(line)

@@ -44,6 +44,11 @@ class LexicalUse:
     placeholders: int = 0
     """Count the placeholders, which are copied."""
 
+    def __add__(self, other: "LexicalUse") -> "LexicalUse":
+        """Return those of two translations together."""
+        missing, placeholders = self.missing + other.missing, self.placeholders + other.placeholders
+        return LexicalUse(self.terms + other.terms, self.forced + other.forced, missing, placeholders)
+
 
 @dataclass
 class LexicalCounts:
@@ -148,12 +153,6 @@ class LexicalRules:
         stand_in: int = UNK,
     ) -> None:
         """Join them; `stand_in` is the source's token that stands for a placeholder."""
-        given = [glossary] if glossary is None or isinstance(glossary, Glossary) else glossary
-        if not isinstance(given, Sequence) or not all(one is None or isinstance(one, Glossary) for one in given):
-            raise ArgumentError(
-                f"glossary must be a Glossary, or one for each line, got {shown(glossary)}: "
-                'pass Glossary({"dog": "Hund"})'
-            )
         self._glossary = glossary
         self._pattern: re.Pattern[str] | None = None if placeholders is None else compiled(placeholders)
         self._source_tokenizer, self._vocabulary, self._stand_in = source_tokenizer, vocabulary, stand_in
@@ -161,11 +160,7 @@ class LexicalRules:
     def read(self, lines: Sequence[str]) -> list[LexicalLine]:
         """Return the lines with what is demanded of their translations."""
         check_lines("lines", lines)
-        glossaries = self._glossary
-        if glossaries is None or isinstance(glossaries, Glossary):
-            glossaries = [glossaries] * len(lines)
-        if len(glossaries) != len(lines):
-            raise ConfigError(f"glossary must be one for each line, got {len(glossaries)} for {len(lines)} lines")
+        glossaries = glossaries_of(self._glossary, len(lines))
         protected = [
             Protected((line,), ()) if self._pattern is None else protect(line, self._pattern) for line in lines
         ]
@@ -283,6 +278,23 @@ class LexicalRules:
             if "".join(pieces[: len(mark)]) == MARK:
                 return joined[len(mark) :], pieces[len(mark) :]
         return tokenizer.encode([part])[0], tokenizer.surfaces(part)
+
+
+def glossaries_of(glossary: Glossaries, lines: int) -> list[Glossary | None]:
+    """Return the glossary of each of so many lines.
+
+    Raises ArgumentError for what is neither a glossary nor several, ConfigError for another number of them.
+    """
+    if glossary is None or isinstance(glossary, Glossary):
+        return [glossary] * lines
+    if not isinstance(glossary, Sequence) or not all(one is None or isinstance(one, Glossary) for one in glossary):
+        raise ArgumentError(
+            f"glossary must be a Glossary, or one for each line, got {shown(glossary)}: "
+            'pass Glossary({"dog": "Hund"})'
+        )
+    if len(glossary) != lines:
+        raise ConfigError(f"glossary must be one for each line, got {len(glossary)} for {lines} lines")
+    return list(glossary)
 
 
 def _letters(text: str) -> int:

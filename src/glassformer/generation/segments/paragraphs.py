@@ -1,23 +1,43 @@
-"""Translation of lines of several sentences, sentence by sentence."""
+"""Translation of lines of several sentences: sentence by sentence, or a few at a time where a run has learned that."""
 
+import re
 from collections.abc import Callable, Sequence
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
+from glassformer.checks import Whole
 from glassformer.errors import ConfigError, shown
 from glassformer.generation.attention import Translation
 from glassformer.generation.config import SearchConfig, as_config
-from glassformer.generation.segments.sentences import Segments, segments_of, split_long, split_sentences
+from glassformer.generation.lexical.glossary import Glossary
+from glassformer.generation.lexical.lines import Glossaries, LexicalUse, glossaries_of
+from glassformer.generation.lexical.placeholders import compiled, protect
+from glassformer.generation.segments.sentences import (
+    Segments,
+    join_short,
+    merged_spans,
+    segments_of,
+    split_long,
+    split_sentences,
+)
 from glassformer.generation.translator import Translator
+from glassformer.run.config import read_config
 from glassformer.text.tokenizer import check_lines
 
 Segment = Literal["line", "paragraph"]
 SEGMENTS: tuple[Segment, ...] = get_args(Segment)
+_SENTENCES = Whole(at_least=1)
 
 
-def check_segment(segment: str, config: SearchConfig, *, has_prefixes: bool = False) -> None:
-    """Raise ConfigError for another word, and where what is set is about a line as a whole."""
+def check_segment(
+    segment: str, config: SearchConfig, *, has_prefixes: bool = False, sentences: int | None = None
+) -> None:
+    """Raise ConfigError for another word, and where what is set is about a line as a whole, or about sentences."""
     if segment not in SEGMENTS:
         raise ConfigError(f"segment must be one of {', '.join(SEGMENTS)}, got {shown(segment)}")
+    if sentences is not None:
+        _SENTENCES.check("sentences", sentences)
+        if segment == "line":
+            raise ConfigError(f"sentences {sentences} needs the segment paragraph: a line goes through the model whole")
     if segment == "line":
         return
     if config.n_best > 1:
@@ -32,49 +52,105 @@ def translate_paragraphs(
     translator: Translator,
     lines: Sequence[str],
     config: SearchConfig | None = None,
-    progress: Callable[[int], None] = lambda sentences: None,
+    progress: Callable[[int], None] = lambda segments: None,
+    *,
+    sentences: int | None = None,
+    glossary: Glossaries = None,
+    placeholders: str | None = None,
 ) -> list[Translation]:
     """Return the translation of each line, made of those of its sentences, with the white space between them.
 
-    A sentence longer than the model reads or may answer (`config.max_source_tokens`, half of `config.max_length`) is
-    split between clauses, or else at spaces: nothing is cut off. Tokens and their log-probabilities are those of
-    all sentences, each with a `</s>` of its own; `score` is their sum divided by the length penalty of all. `progress`
-    is told after each batch how many sentences that were. Raises ConfigError for `n_best` above 1.
+    At most so many `sentences` go through the model at once; left out, as many as the run was trained to read
+    (`TrainConfig.join_lines`, else one). A sentence longer than the model reads or may answer
+    (`config.max_source_tokens`, half of `config.max_length`) is split between clauses, or else at spaces: nothing is
+    cut off. `glossary` and `placeholders` are as in `Translator.translate`; neither a term nor a placeholder is taken
+    apart. Tokens and their log-probabilities are those of all sentences, each segment's with a `</s>` of its own; the
+    score is the sum of theirs, each times its length penalty, divided by the length penalty of all. `progress` is told
+    after each batch how many segments that were. Raises ConfigError for `n_best` above 1.
 
     Example: docs/howto/documents.md.
     """
     config = as_config(config)
+    rules = dict[str, Any](glossary=glossary, placeholders=placeholders)
+    found = translate_in_segments(translator, lines, config, progress, sentences=sentences, **rules)
+    return [joined_translation(segments, translations, config) for segments, translations in found]
+
+
+def translate_in_segments(
+    translator: Translator,
+    lines: Sequence[str],
+    config: SearchConfig,
+    progress: Callable[[int], None] = lambda segments: None,
+    *,
+    sentences: int | None = None,
+    glossary: Glossaries = None,
+    placeholders: str | None = None,
+) -> list[tuple[Segments, list[Translation]]]:
+    """Return the segments of each line and their translations, as `translate_paragraphs` joins them."""
     check_lines("lines", lines)
-    check_segment("paragraph", config)
-    split = [segments_that_fit(translator, line, config) for line in lines]
-    found = iter(translator.translations([text for one in split for text in one.texts], config, progress))
-    return [_joined(one, [next(found) for _ in one.texts], config) for one in split]
+    check_segment("paragraph", config, sentences=sentences)
+    at_once = sentences_at_once(translator) if sentences is None else sentences
+    glossaries = glossaries_of(glossary, len(lines))
+    pattern = None if placeholders is None else compiled(placeholders)
+    split = [
+        segments_that_fit(translator, line, config, at_once, glossary=own, pattern=pattern)
+        for line, own in zip(lines, glossaries, strict=True)
+    ]
+    texts = [text for one in split for text in one.texts]
+    of_texts = [own for one, own in zip(split, glossaries, strict=True) for _ in one.texts]
+    given = None if all(own is None for own in of_texts) else of_texts
+    found = iter(translator.translations(texts, config, progress, glossary=given, placeholders=placeholders))
+    return [(one, [next(found) for _ in one.texts]) for one in split]
 
 
-def segments_that_fit(translator: Translator, line: str, config: SearchConfig) -> Segments:
-    """Return the sentences of a line; one that is too long for the settings in pieces."""
+def sentences_at_once(translator: Translator) -> int:
+    """Return how many sentences the translator's run was trained to read at once; 1 where it has no folder."""
+    return 1 if translator.folder is None else read_config(translator.folder).training.join_lines
+
+
+def segments_that_fit(
+    translator: Translator,
+    line: str,
+    config: SearchConfig,
+    at_once: int = 1,
+    *,
+    glossary: Glossary | None = None,
+    pattern: re.Pattern[str] | None = None,
+) -> Segments:
+    """Return the sentences of a line, up to `at_once` together; one that is too long for the settings in pieces.
+
+    What the pattern of placeholders matches, and each term, stays in one piece. A placeholder counts as one token.
+    """
     most = max(1, min(config.max_source_tokens - 1, config.max_length // 2))
 
     def length_of(text: str) -> int:
-        (ids,) = translator.source_tokenizer.encode([text])
-        return len(ids)
+        parts = (text,) if pattern is None else protect(text, pattern).parts
+        return len(parts) - 1 + sum(map(len, translator.source_tokenizer.encode(parts)))
 
-    whole = split_sentences(line)
-    pieces = [whole.gaps[0]]
-    for text, gap in zip(whole.texts, whole.gaps[1:], strict=True):
-        pieces += [*split_long(text, length_of, most), gap]
-    return segments_of(pieces)
+    def whole_in(text: str) -> list[tuple[int, int]]:
+        copied = [] if pattern is None else [found.span() for found in pattern.finditer(text)]
+        terms = [] if glossary is None else [(found.begin, found.end) for found in glossary.find(text)]
+        return merged_spans([*copied, *terms])
+
+    sentences = split_sentences(line, whole_in(line))
+    pieces = [sentences.gaps[0]]
+    for text, gap in zip(sentences.texts, sentences.gaps[1:], strict=True):
+        pieces += [*split_long(text, length_of, most, whole_in(text)), gap]
+    return join_short(segments_of(pieces), length_of, most, at_once)
 
 
-def _joined(segments: Segments, translations: Sequence[Translation], config: SearchConfig) -> Translation:
-    """Return the translations of a line's sentences as one."""
+def joined_translation(segments: Segments, translations: Sequence[Translation], config: SearchConfig) -> Translation:
+    """Return the translations of a line's segments as one."""
     gains = [gain for one in translations for gain in one.token_log_probs]
     log_prob = sum((one.log_prob for one in translations), start=0.0)
+    judged = sum(one.score * config.normaliser(len(one.token_log_probs)) for one in translations if one.token_log_probs)
+    uses = [one.lexical for one in translations if one.lexical is not None]
     return Translation(
         text=segments.joined([one.text for one in translations]),
-        score=log_prob / config.normaliser(len(gains)) if gains else 0.0,
+        score=judged / config.normaliser(len(gains)) if gains else 0.0,
         log_prob=log_prob,
         tokens=[token for one in translations for token in one.tokens],
         token_log_probs=gains,
+        lexical=sum(uses, start=LexicalUse()) if uses else None,
         cut=any(one.cut for one in translations),
     )

@@ -7,9 +7,12 @@ ordinal number. Marks that mean nothing else (。 । ؟ ። and others) need no
 
 import re
 import unicodedata
-from collections.abc import Callable, Sequence
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import accumulate, chain, pairwise
+
+from glassformer.text.joining import is_dense
 
 OPENING = "\"'“”„‘‚«‹»›(\\[{「『《〈（【¿¡–—*_"
 """Characters that may stand before the first letter of a sentence; guillemets point either way."""
@@ -56,36 +59,68 @@ class Segments:
         Where nothing stood between two sentences, as in Chinese, a space comes between their translations, unless these
         are Chinese or Japanese; between such ones a single space is left out.
         """
+        return "".join(self._parts(translations))
+
+    def starts(self, translations: Sequence[str] | None = None) -> list[int]:
+        """Return with which character each sentence begins in the line; or each translation, once they are joined."""
+        parts = self._alternating(self.texts) if translations is None else self._parts(translations)
+        return list(accumulate(map(len, parts)))[:-1:2]
+
+    def _alternating(self, texts: Sequence[str]) -> list[str]:
+        """Return white space and texts in turn."""
+        return [*chain.from_iterable(zip(self.gaps[:-1], texts, strict=True)), self.gaps[-1]]
+
+    def _parts(self, translations: Sequence[str]) -> list[str]:
+        """Return the white space and the translations in turn, as they are joined."""
         text = "".join(translations)
-        dense = 2 * len(_DENSE.findall(text)) > sum(not char.isspace() for char in text)
-        parts = [self.gaps[0]]
-        for translation, gap in zip(translations, self.gaps[1:], strict=True):
-            parts += [translation, gap]
+        dense = is_dense(text)
+        parts = self._alternating(translations)
         for place in range(2, len(parts) - 1, 2):
             if dense and parts[place] == " ":
                 parts[place] = ""
             elif not dense and not parts[place] and parts[place - 1] and parts[place + 1]:
                 parts[place] = " "
-        return "".join(parts)
+        return parts
 
 
-_DENSE = re.compile("[\u3000-\u30ff\u31f0-\u31ff\u3400-\u9fff\uf900-\ufaff\uff00-\uff65\U00020000-\U0003ffff]")
-"""Characters of Chinese and Japanese, which put no space between sentences."""
 _HIRAGANA = re.compile("[\u3041-\u309f]")
 
 
-def split_sentences(line: str) -> Segments:
+Span = tuple[int, int]
+"""The first character of a part of a text, and the one after its last."""
+
+
+def merged_spans(spans: Iterable[Span]) -> list[Span]:
+    """Return the spans in their order, those that overlap as one.
+
+    >>> merged_spans([(7, 9), (0, 4), (3, 5)])
+    [(0, 5), (7, 9)]
+    """
+    merged = list[Span]()
+    for begin, end in sorted(spans):
+        if merged and begin < merged[-1][1]:
+            merged[-1] = merged[-1][0], max(end, merged[-1][1])
+        else:
+            merged.append((begin, end))
+    return merged
+
+
+def split_sentences(line: str, whole: Sequence[Span] = ()) -> Segments:
     """Return the sentences of a line, or of lines: the end of a line ends a sentence too.
+
+    No sentence ends within a part of the line that is `whole`, such as a name with a full stop (see `merged_spans`).
 
     >>> split_sentences("他来了。她走了！").texts
     ['他来了。', '她走了！']
+    >>> split_sentences("Yahoo! Inc. is there. It pays.", whole=[(0, 11)]).texts
+    ['Yahoo! Inc. is there.', 'It pays.']
     """
     ends = [0]
     for found in _END.finditer(line):
         if _ends_quotation(line, found) if found["always"] else _ends_sentence(line, found):
             ends.append(found.end("always" if found["always"] else "other"))
     ends += [place.start() for place in re.finditer("[\r\n]+", line)]
-    ends = sorted({*ends, len(line)})
+    ends = sorted({*_outside(ends, whole), len(line)})
     return segments_of([line[start:end] for start, end in pairwise(ends)])
 
 
@@ -131,19 +166,55 @@ def _ends_sentence(line: str, found: re.Match[str]) -> bool:
     return not (is_initial or "." in word or word.casefold() in ABBREVIATIONS)
 
 
-def split_long(text: str, length_of: Callable[[str], int], most: int) -> list[str]:
+def split_long(text: str, length_of: Callable[[str], int], most: int, whole: Sequence[Span] = ()) -> list[str]:
     """Return the text in pieces of at most `most` by `length_of`; joined, they are the text.
 
     It is split at the mark between clauses that is nearest to its middle, or without one at a space, or else between
-    characters. One character is never split, however long it is.
+    characters. One character is never split, however long it is, nor is a part that is `whole`.
     """
     if len(text.strip()) < 2 or length_of(text) <= most:
         return [text]
-    places = [found.end() for found in CLAUSE.finditer(text)]
-    places = _inside(text, places) or _inside(text, [found.end() for found in re.finditer(r"\s+", text)])
-    places = places or [place for place in range(1, len(text)) if not unicodedata.combining(text[place])] or [1]
+    places = _outside(_inside(text, [found.end() for found in CLAUSE.finditer(text)]), whole)
+    places = places or _outside(_inside(text, [found.end() for found in re.finditer(r"\s+", text)]), whole)
+    places = places or _outside(
+        [place for place in range(1, len(text)) if not unicodedata.combining(text[place])] or [1], whole
+    )
+    if not places:
+        return [text]
     middle = min(places, key=lambda place: abs(2 * place - len(text)))
-    return [*split_long(text[:middle], length_of, most), *split_long(text[middle:], length_of, most)]
+    behind = [(begin - middle, end - middle) for begin, end in whole if begin >= middle]
+    return [*split_long(text[:middle], length_of, most, whole), *split_long(text[middle:], length_of, most, behind)]
+
+
+def join_short(segments: Segments, length_of: Callable[[str], int], most: int, at_once: int) -> Segments:
+    """Return the segments with up to `at_once` neighbours as one, of at most `most` together by `length_of`.
+
+    Only where a single space is between them, or nothing, so that the joined translations keep all other white space.
+
+    >>> three = split_sentences("It rained. It poured. It snowed.")
+    >>> join_short(three, len, most=40, at_once=2).texts
+    ['It rained. It poured.', 'It snowed.']
+    """
+    if at_once < 2:
+        return segments
+    texts, gaps, count = list[str](), segments.gaps[:1], 0
+    for text, before, after in zip(segments.texts, segments.gaps, segments.gaps[1:], strict=False):
+        together = f"{texts[-1]}{before}{text}" if texts else ""
+        if 0 < count < at_once and before in ("", " ") and length_of(together) <= most:
+            texts[-1], gaps[-1], count = together, after, count + 1
+        else:
+            texts.append(text)
+            gaps.append(after)
+            count = 1
+    return Segments(texts, gaps)
+
+
+def _outside(places: Sequence[int], whole: Sequence[Span]) -> list[int]:
+    """Return those places that are not within a part that is whole."""
+    if not whole:
+        return list(places)
+    begins = [begin for begin, _ in whole]
+    return [place for place in places if not (n := bisect_left(begins, place)) or whole[n - 1][1] <= place]
 
 
 def _inside(text: str, places: Sequence[int]) -> list[int]:

@@ -3,6 +3,7 @@
 import base64
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
 from glassformer.attention.want import Want
@@ -11,13 +12,14 @@ from glassformer.errors import ConfigError
 from glassformer.generation.attention import Translation, check_attention
 from glassformer.generation.config import SearchConfig
 from glassformer.generation.engine import Stack
+from glassformer.generation.lexical.lines import LexicalLine
 from glassformer.generation.search import Hypothesis
 from glassformer.generation.translator import Translator, translation_of
 from glassformer.insight.heads import Head
 from glassformer.page.inspection import choose_want
 from glassformer.page.report import MOST_WEIGHTS, page
 from glassformer.serve.workers.messages import Facts
-from glassformer.serve.workers.words import calibrated_words, words_of
+from glassformer.serve.workers.words import calibrated_words, words_in, words_of
 from glassformer.text.tokenizer import EOS
 
 TILES = 64
@@ -34,22 +36,29 @@ def line_answer(
     confidence: bool = False,
     with_source: bool = False,
     estimator: ConfidenceEstimator | None = None,
+    lexical: LexicalLine | None = None,
 ) -> dict[str, Any]:
     """Return what was found for the ids of a line as JSON, but for its attention.
 
-    With `confidence` and an estimator each word has how likely it is right.
+    With `confidence` and an estimator each word has how likely it is right. `lexical` is a line with terms or
+    placeholders. A piece is what the model has written, a stand-in where a text was put in its place.
     """
-    answers = [_translated(translator, one, config, scores) for one in found]
+    made = [translation_of(translator, "", [], one, config, lexical=lexical) for one in found]
+    answers = [_translated(translator, *both, scores) for both in zip(made, found, strict=True)]
     if confidence:
         for one, answer in zip(found, answers, strict=True):
             answer["words"] = _words(translator, source, one, estimator)
+            if lexical is not None and one.put_in:
+                put_in = {place: lexical.wanted[n].forms[0] for place, n in one.put_in}
+                answer["words"] = words_in(answer["text"], answer["words"], put_in)
     pieces = translator.source_tokenizer.tokens(source) if scores or with_source else None
-    return {"translations": answers, "source_pieces": pieces, "attention": None}
+    use = made[0].lexical if made else None
+    terms = None if use is None else asdict(use) | {"missing": list(use.missing)}
+    return {"translations": answers, "terms": terms, "source_pieces": pieces, "attention": None}
 
 
-def _translated(translator: Translator, hypothesis: Hypothesis, config: SearchConfig, scores: bool) -> dict[str, Any]:
+def _translated(translator: Translator, made: Translation, hypothesis: Hypothesis, scores: bool) -> dict[str, Any]:
     """Return one translation as JSON, without its words."""
-    made = translation_of(translator, "", [], hypothesis, config)
     log_probs = hypothesis.token_log_probs
     tokens = translator.target_tokenizer.tokens([*hypothesis.ids, EOS][: len(log_probs)])
     pieces = [{"piece": token, "probability": as_probability(p)} for token, p in zip(tokens, log_probs, strict=True)]

@@ -6,6 +6,8 @@ from typing import Any, BinaryIO
 from msgspec import Struct
 from msgspec.msgpack import Decoder, Encoder
 
+Terms = list[tuple[str, list[str]]]
+"""Terms of a glossary, each with what may stand for it in a translation; without any it is kept."""
 HEAD = struct.Struct("<I")
 """The head of a frame: the number of bytes that follow."""
 
@@ -27,6 +29,10 @@ class Settings(Struct, frozen=True):
     max_source_tokens: int
     share_batches: bool
     """Let requests share a batch even where that may change the last bits of their numbers."""
+    terms: Terms = []
+    """The terms for all requests."""
+    placeholders: str | None = None
+    """The pattern of what is copied, for all requests that don't say otherwise."""
 
 
 class Facts(Struct, frozen=True):
@@ -55,6 +61,10 @@ class Translate(Request, frozen=True, tag=True):
     length_penalty: float = 1.0
     max_length: int = 256
     prefixes: list[str | list[str]] | None = None
+    terms: Terms = []
+    """Its own terms; of those with the same source they count, and not the server's."""
+    placeholders: bool | None = None
+    """Whether placeholders are copied; None leaves that to the server."""
     scores: bool = False
     confidence: bool = False
     attention: Facts | None = None

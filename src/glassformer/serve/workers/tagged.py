@@ -1,6 +1,5 @@
 """Translations that tags are put into: what the server needs to do so, as JSON."""
 
-import re
 from collections.abc import Generator, Sequence
 from typing import Any
 
@@ -10,15 +9,15 @@ from glassformer.generation.search import Hypothesis
 from glassformer.generation.translator import Translator, translation_of
 from glassformer.markup.aligning import TagAligner
 from glassformer.markup.translate import ONLY_MARKS
+from glassformer.serve.workers.terms import Rules
 
 AT_ONCE = 16
 """Lines that are aligned in one step."""
-_MARKS: re.Pattern[str] = compiled(ONLY_MARKS)
 
 
-def has_marks(line: str) -> bool:
-    """Return whether a line has marks for what stays as it is, which the search must copy."""
-    return _MARKS.search(line) is not None
+def with_marks(rules: Rules) -> Rules:
+    """Return the rules of lines in which marks stand for what stays as it is, which the search must copy."""
+    return rules if rules.placeholders is not None else rules._replace(placeholders=ONLY_MARKS)
 
 
 def tagged_rows(
@@ -27,24 +26,26 @@ def tagged_rows(
     found: Sequence[Sequence[Hypothesis]],
     linked: Sequence[int],
     config: SearchConfig,
+    rules: Rules,
 ) -> Generator[None, None, list[dict[str, Any]]]:
     """Return the translation of each line, with words and links of those that are `linked`, step by step.
 
-    `found` has what was found for the lines without marks; those with marks are searched for here.
+    `found` has what was found for the lines that the rules don't concern; the others are searched for here.
     """
     rows = list[dict[str, Any]]()
     for line, best in zip(lines, found, strict=True):
         if best:
             text = translation_of(translator, "", [], best[0], config).text
         else:
-            text = translator.translations([line], config, placeholders=ONLY_MARKS)[0].text
+            text = translator.translations([line], config, **rules._asdict())[0].text
             yield
         rows.append({"text": text, "source": [], "target": [], "links": []})
     aligner = TagAligner(translator) if linked else None
+    copied = None if rules.placeholders is None else compiled(rules.placeholders)
     for first in range(0, len(linked), AT_ONCE):
         numbers = linked[first : first + AT_ONCE]
         sources, targets = [lines[n] for n in numbers], [rows[n]["text"] for n in numbers]
-        for n, pair in zip(numbers, aligner.align(sources, targets, _MARKS) if aligner else (), strict=True):
+        for n, pair in zip(numbers, aligner.align(sources, targets, copied) if aligner else (), strict=True):
             rows[n]["source"] = [[word.start, word.end] for word in pair.source]
             rows[n]["target"] = [[word.start, word.end] for word in pair.target]
             rows[n]["links"] = [list(link) for link in pair.links]

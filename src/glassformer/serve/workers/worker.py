@@ -18,18 +18,23 @@ from glassformer.errors import ArgumentError, ConfigError, DataError, Glassforme
 from glassformer.generation.attention import Translation
 from glassformer.generation.batches import MOST_WORKERS, batch_limits, search_batch
 from glassformer.generation.config import SearchConfig
+from glassformer.generation.constraints import Prefixes
 from glassformer.generation.kernels import passes
+from glassformer.generation.lexical.lines import LexicalLine
 from glassformer.generation.search import Hypothesis
-from glassformer.generation.translator import Translator, ids_of_prefixes, translation_of
+from glassformer.generation.translator import Translator, ids_of_prefixes, rules_of, search_lexically, translation_of
 from glassformer.insight.heads import Head, read_heads
 from glassformer.run.names import HEADS
 from glassformer.serve.workers import messages
 from glassformer.serve.workers.answers import as_probability, line_answer, packed, wants_of
 from glassformer.serve.workers.batching import Line, Lines, Steps, Task, Turns
 from glassformer.serve.workers.messages import Facts, Failure
-from glassformer.serve.workers.tagged import has_marks, tagged_rows
+from glassformer.serve.workers.tagged import tagged_rows, with_marks
+from glassformer.serve.workers.terms import Rules, ServerRules
 from glassformer.text.tokenizer import EOS
 
+LEXICAL_AT_ONCE = 8
+"""Lines with terms or placeholders that are searched in one step."""
 SLICE = 0.05
 """Seconds that a task which goes step by step may compute before it is another's turn."""
 MOST_WAITS = 5
@@ -59,6 +64,7 @@ class Worker:
         self._heads: list[Head] = read_heads(heads) if heads and heads.exists() else []
         calibration = read_calibration(translator.folder, translator.engine.config) if translator.folder else None
         self._estimator = ConfidenceEstimator(translator, calibration) if calibration else None
+        self._rules = ServerRules(settings)
 
     def start(self) -> None:
         """Start the threads that compute."""
@@ -108,33 +114,62 @@ class Worker:
         prefixes = self._prefixes(message)
         task = Lines(message.id, until, config=config, alone=any(prefixes))
         found: list[list[Hypothesis]] = [[Hypothesis([], [], 0.0, 0.0)] for _ in sources]
+        rules = self._rules.of(message.lines, message.terms, message.placeholders)
+        concerned = [n for n, line in enumerate(message.lines) if sources[n] and rules.concern(line)]
         lines = [Line(task, n, ids, prefix) for n, (ids, prefix) in enumerate(zip(sources, prefixes, strict=True))]
-        task.put([line for line in lines if line.ids])
+        task.put([line for line in lines if line.ids and line.number not in set(concerned)])
 
         task.found = found
-        task.finish = partial(self._finish, task, message, sources, config)
+        task.finish = partial(self._finish, task, message, sources, config, rules, concerned)
         return task if task.missing else Steps(message.id, until, steps=_at_once(task.finish))
 
     def _finish(
-        self, task: Lines, message: messages.Translate, sources: Sequence[list[int]], config: SearchConfig
+        self,
+        task: Lines,
+        message: messages.Translate,
+        sources: list[list[int]],
+        config: SearchConfig,
+        rules: Rules,
+        concerned: Sequence[int],
     ) -> None:
-        """Answer a request whose lines are all translated: at once, or line by line where that takes longer."""
+        """Answer a request whose other lines than those that the rules concern are translated.
+
+        It is answered at once, or step by step where that takes longer.
+        """
         wanted = dict(scores=message.scores, confidence=message.confidence, with_source=bool(message.attention))
 
         def steps() -> Iterator[None]:
+            lexical = dict[int, LexicalLine]()
+            for first in range(0, len(concerned), LEXICAL_AT_ONCE):
+                numbers = concerned[first : first + LEXICAL_AT_ONCE]
+                prefixes = [message.prefixes[n] for n in numbers] if message.prefixes else None
+                lines = [message.lines[n] for n in numbers]
+                for n, one in zip(numbers, self._search_under(rules, lines, config, prefixes), strict=True):
+                    lexical[n], sources[n], task.found[n] = one
+                yield
             answers = []
-            for ids, best in zip(sources, task.found, strict=True):
-                answer = line_answer(self._translator, ids, best, config, **wanted, estimator=self._estimator)
+            for n, (ids, best) in enumerate(zip(sources, task.found, strict=True)):
+                answer = line_answer(
+                    self._translator, ids, best, config, **wanted, estimator=self._estimator, lexical=lexical.get(n)
+                )
                 if message.attention is not None and ids:
                     answer["attention"] = yield from self._attention(message.attention, ids, best, config)
                 answers.append(answer)
                 yield
             self._answer(task, answers)
 
-        if any(wanted.values()):
+        if concerned or any(wanted.values()):
             self._go_on(task, steps())
         else:
             self._run(Steps(task.id, task.until, steps=steps()))
+
+    def _search_under(
+        self, rules: Rules, lines: Sequence[str], config: SearchConfig, prefixes: Prefixes | None = None
+    ) -> list[tuple[LexicalLine, list[int], list[Hypothesis]]]:
+        """Return lines that the rules concern, their ids, and what was found for them."""
+        lexical = rules_of(self._translator, *rules)
+        assert lexical is not None
+        return search_lexically(self._translator, lines, config, prefixes, lexical)
 
     def _tagged(self, message: messages.TranslateTagged, until: float) -> Task:
         config = SearchConfig(
@@ -146,11 +181,12 @@ class Worker:
         )
         task = Lines(message.id, until, config=config, found=[[] for _ in message.lines])
         sources = self._sources(message.lines)
-        free = [n for n, line in enumerate(message.lines) if sources[n] and not has_marks(line)]
+        rules = with_marks(self._rules.of(message.lines, [], None))
+        free = [n for n, line in enumerate(message.lines) if sources[n] and not rules.concern(line)]
         task.put([Line(task, n, sources[n], []) for n in free])
 
         def steps() -> Iterator[None]:
-            rows = yield from tagged_rows(self._translator, message.lines, task.found, message.linked, config)
+            rows = yield from tagged_rows(self._translator, message.lines, task.found, message.linked, config, rules)
             self._answer(task, rows)
 
         def finish() -> None:
@@ -189,29 +225,36 @@ class Worker:
         config = SearchConfig(beam=1, max_length=message.max_length, max_source_tokens=self._settings.max_source_tokens)
         (source,) = self._sources([message.line])
         tokenizer = self._translator.source_tokenizer
+        rules = self._rules.of([message.line], [], None)
 
         def steps() -> Iterator[None]:
             self._send(messages.Event(message.id, "start", {"source_pieces": tokenizer.tokens(source)}))
-            ids: list[int] = []
-            log_probs: list[float] = []
-            for one in self._translator.write(message.line, config):
-                ids.append(one.id)
-                log_probs.append(one.log_prob)
-                piece = {"piece": one.token, "probability": as_probability(one.log_prob), "text": one.text}
-                self._send(messages.Event(message.id, "piece", piece))
-                yield
-            total = sum(log_probs)
-            score = total / config.normaliser(len(log_probs)) if log_probs else 0.0
-            found = [Hypothesis([i for i in ids if i != EOS], log_probs, total, score)]
-            answer = line_answer(
-                self._translator, source, found, config, scores=True, confidence=True, estimator=self._estimator
-            )
-            if message.attention is not None and source:
-                answer["attention"] = yield from self._attention(message.attention, source, found, config)
+            if source and rules.concern(message.line):
+                ((lexical, ids, found),) = self._search_under(rules, [message.line], config)
+            else:
+                lexical, ids, found = None, source, (yield from self._written(message, config))
+            asked = dict(scores=True, confidence=True)
+            estimator = self._estimator
+            answer = line_answer(self._translator, ids, found, config, **asked, estimator=estimator, lexical=lexical)
+            if message.attention is not None and ids:
+                answer["attention"] = yield from self._attention(message.attention, ids, found, config)
             self._answer(task, [answer])
 
         task = Steps(message.id, until, steps=steps())
         return task
+
+    def _written(self, message: messages.Stream, config: SearchConfig) -> Generator[None, None, list[Hypothesis]]:
+        """Write a line's translation, a token a step, and tell of each; return it."""
+        ids, log_probs = list[int](), list[float]()
+        for one in self._translator.write(message.line, config):
+            ids.append(one.id)
+            log_probs.append(one.log_prob)
+            piece = {"piece": one.token, "probability": as_probability(one.log_prob), "text": one.text}
+            self._send(messages.Event(message.id, "piece", piece))
+            yield
+        total = sum(log_probs)
+        score = total / config.normaliser(len(log_probs)) if log_probs else 0.0
+        return [Hypothesis([i for i in ids if i != EOS], log_probs, total, score)]
 
     def _alternatives(self, message: messages.Alternatives, until: float) -> Task:
         (source,) = self._sources([message.line])
