@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from glassformer.documents.document import translate_document
-from glassformer.documents.reading import read_units
+from glassformer.documents.reading import has_html, read_units
 from glassformer.documents.subtitles import break_lines
 from glassformer.documents.tags import as_html, as_xml
 from glassformer.documents.units import apply
@@ -226,6 +226,11 @@ def test_what_is_hard_to_read_is_read_and_written_as_it_was(name):
     assert not any(unit.is_translated for unit in units)
     edits = [edit for one in units for edit in one.place(f"[{one.source}]")]
     assert apply(content.encode(), edits).decode() == expected
+
+
+def test_tags_are_given_as_xml_where_the_document_is_xml():
+    names = ["a.xlf", "a.XLIFF", "a.tmx", "a.po", "a.pot", "a.srt", "a.json"]
+    assert [name for name in names if not has_html(name)] == names[:3]
 
 
 @given(
