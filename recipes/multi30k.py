@@ -15,7 +15,6 @@ real pairs (back-translation: Sennrich et al. 2016; of one's own pairs: Nguyen e
 import hashlib
 import statistics
 import sys
-import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Literal
@@ -23,6 +22,7 @@ from typing import Literal
 import tyro
 
 from glassformer import (
+    BacktranslateConfig,
     GlassformerError,
     PairFiles,
     Score,
@@ -33,6 +33,7 @@ from glassformer import (
     open_run,
     score,
     train_once,
+    write_pairs,
 )
 
 PUBLISHED = {
@@ -53,7 +54,7 @@ SHA256 = {
 
 
 def settings(data: Path, out: Path, seed: int, minutes: float) -> TrainConfig:
-    """Return the settings that all seeds are trained with, on the pairs that `write_pairs` has written."""
+    """Return the settings that all seeds are trained with, on the pairs that `prepare_pairs` has written."""
     return TrainConfig(
         source=out / "train.en",
         target=out / "train.de",
@@ -120,7 +121,7 @@ def main(
     """
     check(data)
     pairs = read(data, part)
-    write_pairs(data, out, minutes / 4)
+    prepare_pairs(data, out, minutes / 4)
     values = []
     for seed in seeds:
         config = settings(data, out, seed, minutes * 3 / 4)
@@ -140,7 +141,7 @@ def main(
             print(f"published: {value:.2f}, {name}")
 
 
-def write_pairs(data: Path, out: Path, minutes: float) -> None:
+def prepare_pairs(data: Path, out: Path, minutes: float) -> None:
     """Write train.en and train.de: the pairs of train, and each German sentence once more with the English that a model
     writes for it, where that is another."""
     config = settings_back(data, out, minutes)
@@ -149,17 +150,24 @@ def write_pairs(data: Path, out: Path, minutes: float) -> None:
     print(f"German to English: {result.updates:,} updates, {result.seconds / 60:.1f} min", flush=True)
     if (out / "train.en").exists() and (out / "train.de").exists():
         return
-    real = read(data, "train")
-    began = time.perf_counter()
-    print(f"writing English for {len(real):,} sentences", flush=True)
-    written = Translator.load(out / "back").translate([german for _, german in real], SearchConfig(beam=4))
-    again = zip(written, (german for _, german in real), strict=True)
-    pairs = [pair for pair in dict.fromkeys([*real, *again]) if all(pair)]
-    print(f"{len(pairs):,} pairs in all, written in {(time.perf_counter() - began) / 60:.1f} min", flush=True)
-    for name, lines in (("train.en", (english for english, _ in pairs)), ("train.de", (german for _, german in pairs))):
+    pairs = write_pairs(settings_pairs(data, out))
+    for name, files in (("train.en", pairs.source), ("train.de", pairs.target)):
         unfinished = out / f".{name}"
-        unfinished.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8", newline="\n")
+        unfinished.write_bytes(b"".join(path.read_bytes() for path in files))
         unfinished.replace(out / name)
+
+
+def settings_pairs(data: Path, out: Path) -> BacktranslateConfig:
+    """Return those of the back-translation: nothing is left out but empty sentences and repeated pairs."""
+    real = {"source": data / "train.lc.norm.tok.en", "target": data / "train.lc.norm.tok.de"}
+    return BacktranslateConfig(
+        run=out / "back",
+        written=out / "pairs",
+        length_factor=1e9,
+        keep_copies=True,
+        search=SearchConfig(beam=4),
+        student=TrainConfig(**real, out=out / "seed-1"),
+    )
 
 
 def trained(config: TrainConfig) -> TrainResult:

@@ -66,7 +66,7 @@ def main(
     multi30k.check(data)
     pairs = multi30k.read(data, part)
     if not all((out / name).exists() for name in ("train.en", "train.de")):
-        multi30k.write_pairs(data, out, minutes / 4)
+        multi30k.prepare_pairs(data, out, minutes / 4)
     lost = []
     for seed in seeds:
         multi30k.trained(settings(data, out, seed, minutes * 3 / 4))

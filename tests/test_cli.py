@@ -107,6 +107,16 @@ BAD = {
     "translate run --input seven.txt SHORT --segment paragraph --sentences 0": "sentences must be at least 1, got 0",
     "translate run --input a.po --output new.po --glossary none.tsv SHORT": "none.tsv: no such file",
     "translate run --input seven.txt SHORT --segment page": "--segment: expected one of line, paragraph, got",
+    # distilling
+    "distill run --out new": "text is missing: give files of text in the source language with --text, or real pairs",
+    "distill run --text missing.txt --out new": "missing.txt: no such file",
+    "distill new --text seven.txt --out newer": "new: no such run folder",
+    "distill run --text seven.txt --out run": "--out must be another folder than the run that writes, got run for both",
+    "distill run --text seven.txt --out thesis": "thesis is there already: give a new name, or remove it first",
+    "distill run pairs.tsv --out new --resume": "distill has no flag --resume",
+    "backtranslate run --text seven.txt --out new --real-weight 2": "--real-weight is for real pairs, of which there",
+    "backtranslate run pairs.tsv --out new --round-trip thesis": "thesis is not a run folder: it has no config.json",
+    "backtranslate run pairs.tsv --out new --beam 2 --n-best 3": "--n-best must be at most the beam, got --n-best 3",
     # scoring
     "evaluate": "give a run folder and --source .*or --hypotheses and --target",
     "evaluate run": "give a run folder and --source",
@@ -334,6 +344,8 @@ def test_every_command_is_listed_with_its_summary(capfd, run_command):
         "train",
         "check",
         "runs",
+        "distill",
+        "backtranslate",
         "translate",
         "evaluate",
         "align",
@@ -345,4 +357,4 @@ def test_every_command_is_listed_with_its_summary(capfd, run_command):
     ]
     names += ["serve", "demo"]
     assert list(cli.COMMANDS) == names
-    assert all(f"\n  {name:9}  {command.summary[:30]}" in out for name, command in cli.COMMANDS.items())
+    assert all(f"\n  {name:13}  {command.summary[:30]}" in out for name, command in cli.COMMANDS.items())

@@ -34,6 +34,7 @@ from glassformer.pairs.lines import LONGEST_LINE
 from glassformer.pictures import MOST_LETTERS
 from glassformer.reference import TransformerDecoder, TransformerEncoder
 from glassformer.reference.transformer import greedy
+from glassformer.synthesis.config import BacktranslateConfig, DistillConfig
 from glassformer.text.scores import score
 from glassformer.text.tokenizer import SymbolTokenizer
 from glassformer.training.advice import command_to_go_on
@@ -46,6 +47,8 @@ NEEDED: dict[type, dict[str, Any]] = {
     ModelConfig: dict(source_vocab_size=9, target_vocab_size=9),
     SearchConfig: {},
     PruneConfig: dict(run=Path("run"), out=Path("new"), data=(Path("pairs.tsv"),)),
+    DistillConfig: dict(run=Path("run"), text=(Path("text.txt"),), student=TrainConfig(out=Path("new"))),
+    BacktranslateConfig: dict(run=Path("run"), text=(Path("text.txt"),), student=TrainConfig(out=Path("new"))),
 }
 
 BILLION, WIDE = "1,000,000,000", r"2\^24"

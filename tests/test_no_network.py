@@ -27,6 +27,8 @@ inspect run "a b c" --device cpu
 heads run --device cpu --data pairs.tsv
 align --source pairs.tsv --output links.txt
 prune run --device cpu --data pairs.tsv --out pruned --rounds 1 --updates 2 --keep 0.5 --sentences 7
+distill run pairs.tsv --text source.txt --beam 1 --max-length 5 --keep-copies TINY --max-updates 2 --out student
+backtranslate run pairs.tsv --beam 1 --max-length 5 --keep-copies TINY --max-updates 2 --out better
 export run --to huggingface --out marian
 export run --to ctranslate2 --out ct2
 export run --to onnx --out onnx

@@ -92,6 +92,20 @@ def test_a_flag_that_may_be_bare():
         parse(Command("train", TrainConfig), ["a.tsv", "--source", "b.tsv", "c.tsv", "--out", "r"])
 
 
+def test_fields_of_two_dataclasses_inside_may_have_one_name():
+    @dataclass(frozen=True, kw_only=True)
+    class Both:
+        """Do."""
+
+        search: Annotated[Inner, Flag(without=("beam",))] = field(default_factory=Inner)
+        """Its beam is no flag."""
+        other: Inner = field(default_factory=Inner)
+
+    command = Command("do", Both)
+    assert list(command.arguments) == ["beam"]
+    assert parse(command, ["--beam", "7"]) == (Both(search=Inner(beam=5), other=Inner(beam=7)), {"beam": 7})
+
+
 @pytest.mark.parametrize(
     ("given", "message"),
     [

@@ -36,6 +36,7 @@ QUESTIONS = [
     ("What may not be generated next", "generation/constraints.py"),
     ("Every setting of a training, and its default", "training/config.py"),
     ("What --resume reads", "training/checkpoint.py"),
+    ("Which written pairs a student is trained on", "synthesis/filters.py"),
     ("How a Marian model's names map to ours", "interop/huggingface.py"),
     ("How heads are chosen and removed", "insight/prune.py"),
     ("What the page writes for a token", "page/web/drawing.js"),

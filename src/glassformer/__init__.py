@@ -36,6 +36,8 @@ if TYPE_CHECKING:
     from glassformer.page.report import page
     from glassformer.pairs.files import PairFiles
     from glassformer.run.folder import RunFolder, open_run
+    from glassformer.synthesis.config import BacktranslateConfig, DistillConfig
+    from glassformer.synthesis.student import backtranslate, distill, write_pairs
     from glassformer.text.scores import Score, score
     from glassformer.training.config import TrainConfig
     from glassformer.training.result import TrainResult
@@ -45,6 +47,8 @@ if TYPE_CHECKING:
 
 _HOME = {
     "Aligner": "alignment.aligner",
+    "BacktranslateConfig": "synthesis.config",
+    "DistillConfig": "synthesis.config",
     "GlassformerError": "errors",
     "Glossary": "generation.lexical.glossary",
     "ModelConfig": "transformer.config",
@@ -62,8 +66,10 @@ _HOME = {
     "Translator": "generation.translator",
     "Want": "attention.want",
     "attend": "attention.attend",
+    "backtranslate": "synthesis.student",
     "capture": "capture.capture",
     "compare_speed": "insight.speed",
+    "distill": "synthesis.student",
     "from_torch": "interop.torch_nn",
     "multi_head_attention_forward": "attention.functional",
     "observe": "attention.observe",
@@ -82,11 +88,14 @@ _HOME = {
     "translate_markup": "markup.translate",
     "translate_paragraphs": "generation.segments.paragraphs",
     "watch": "capture.watch",
+    "write_pairs": "synthesis.student",
 }
 
 __version__: str
 __all__ = [  # sorted; pinned by tests/test_public.py
     "Aligner",
+    "BacktranslateConfig",
+    "DistillConfig",
     "GlassformerError",
     "Glossary",
     "ModelConfig",
@@ -104,8 +113,10 @@ __all__ = [  # sorted; pinned by tests/test_public.py
     "Translator",
     "Want",
     "attend",
+    "backtranslate",
     "capture",
     "compare_speed",
+    "distill",
     "from_torch",
     "multi_head_attention_forward",
     "observe",
@@ -124,6 +135,7 @@ __all__ = [  # sorted; pinned by tests/test_public.py
     "translate_markup",
     "translate_paragraphs",
     "watch",
+    "write_pairs",
 ]
 
 

@@ -83,6 +83,8 @@ class Flag:
     """It is given without the name of a flag."""
     bare: bool = False
     """It may be given without the name of its flag."""
+    without: tuple[str, ...] = ()
+    """Of a field that is itself a dataclass: those of its fields that are no flags, and stay at their defaults."""
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,8 @@ from typing import Any, NoReturn, TextIO
 from glassformer.commands.align import AlignFlags, align
 from glassformer.commands.check import CheckFlags, check_pairs
 from glassformer.commands.demo import DemoFlags, demo
+from glassformer.commands.distill import HEADINGS as DISTILL
+from glassformer.commands.distill import distill_teacher, train_on_backtranslations
 from glassformer.commands.evaluate import EvaluateFlags, evaluate
 from glassformer.commands.export import ExportFlags, export_model
 from glassformer.commands.heads import HeadsFlags, study_heads
@@ -27,10 +29,17 @@ from glassformer.insight.config import PruneConfig
 from glassformer.parser import Command, overview, parse
 from glassformer.serve.config import ServeConfig
 from glassformer.stopping import Stopped, raising_signals
+from glassformer.synthesis.config import BacktranslateConfig, DistillConfig
 from glassformer.training.config import TrainConfig
 
 GROUPS: dict[str, list[Command]] = {
-    "Train": [Command("train", TrainConfig, HEADINGS), Command("check", CheckFlags), Command("runs", RunsFlags)],
+    "Train": [
+        Command("train", TrainConfig, HEADINGS),
+        Command("check", CheckFlags),
+        Command("runs", RunsFlags),
+        Command("distill", DistillConfig, DISTILL),
+        Command("backtranslate", BacktranslateConfig, DISTILL),
+    ],
     "Translate": [
         Command("translate", TranslateFlags, SEARCH),
         Command("evaluate", EvaluateFlags, SEARCH),
@@ -46,6 +55,8 @@ FUNCTIONS: dict[str, Callable[[Any], int]] = {
     "train": train,
     "check": check_pairs,
     "runs": list_runs,
+    "distill": distill_teacher,
+    "backtranslate": train_on_backtranslations,
     "translate": translate,
     "evaluate": evaluate,
     "align": align,

@@ -3,7 +3,7 @@
 import ast
 import inspect
 import textwrap
-from dataclasses import fields
+from dataclasses import fields, is_dataclass
 from typing import TypeVar
 
 FIELDS = "Fields:"
@@ -24,10 +24,21 @@ def with_fields(kind: Class) -> Class:
 
 
 def field_docs(kind: type) -> dict[str, str]:
-    """Return the docstring below each field of a dataclass, in one line; "" where there is none."""
+    """Return the docstring below each field of a dataclass, in one line; "" where there is none.
+
+    That of a field which several classes of its line define is the last one's.
+    """
+    found = {one.name: "" for one in fields(kind)}
+    for one in reversed([one for one in kind.__mro__ if is_dataclass(one)]):
+        found |= {name: doc for name, doc in _own_docs(one).items() if name in found}
+    return found
+
+
+def _own_docs(kind: type) -> dict[str, str]:
+    """Return the docstrings below the fields that a class defines itself."""
     statements = next(iter(ast.parse(textwrap.dedent(inspect.getsource(kind))).body))
     assert isinstance(statements, ast.ClassDef)
-    found = {one.name: "" for one in fields(kind)}
+    found: dict[str, str] = {}
     for statement, below in zip(statements.body, statements.body[1:], strict=False):
         if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name):
             text = below.value if isinstance(below, ast.Expr) else None

@@ -245,6 +245,18 @@ def try_lock(descriptor: int, *, shared: bool = False) -> bool | None:
     return True
 
 
+@contextmanager
+def alone(lock: Path, work: str) -> Iterator[None]:
+    """Hold the lock of a folder in the file `lock`; RunError where another process does the same `work` there."""
+    descriptor = open_to_append(lock)
+    try:
+        if try_lock(descriptor) is False:
+            raise RunError(f"{lock.parent} is used by another {work}: wait for it, or stop it")
+        yield
+    finally:
+        os.close(descriptor)
+
+
 def is_at(descriptor: int, path: Path) -> bool:
     """Return whether this open file is still the one at `path`."""
     try:

@@ -250,11 +250,11 @@ def _arguments(kind: type) -> tuple[_Argument, ...]:
     found: list[_Argument] = []
     for one in fields(kind):
         hint = hints[one.name]
-        if is_dataclass(hint) and isinstance(hint, type):
-            found += _arguments(hint)
-            continue
         marks = list(_marks(hint))
         value, count = _value(hint)
+        if is_dataclass(value) and isinstance(value, type):
+            found += [argument for argument in _arguments(value) if argument.name not in _without(hint)]
+            continue
         choices = next((mark.words for mark in marks if isinstance(mark, Choice)), ())
         needed = one.default is MISSING and one.default_factory is MISSING
         says_nothing = needed or one.default is None or one.default is False or one.default == ()
@@ -277,6 +277,11 @@ def _marks(hint: Any) -> Iterator[Any]:
             yield from _marks(part)
 
 
+def _without(hint: Any) -> tuple[str, ...]:
+    """Return the fields of a dataclass that are no flags, which the type of a field that holds it says."""
+    return next((mark.without for mark in _marks(hint) if isinstance(mark, Flag)), ())
+
+
 def _value(hint: Any) -> tuple[Any, int | Literal["+"] | None]:
     """Return the type of one value, and how many there are (see `_Argument.count`)."""
     if get_origin(hint) is Annotated:
@@ -292,8 +297,11 @@ def _value(hint: Any) -> tuple[Any, int | Literal["+"] | None]:
 
 def _make(kind: type, values: Mapping[str, Any]) -> Any:
     """Return the dataclass of these values, checked; a field that is itself a dataclass is made of its own."""
-    hints = get_type_hints(kind)
-    made = {name: _make(hint, values) for name, hint in hints.items() if isinstance(hint, type) and is_dataclass(hint)}
+    made: dict[str, Any] = {}
+    for name, hint in get_type_hints(kind, include_extras=True).items():
+        inner, _ = _value(hint)
+        if isinstance(inner, type) and is_dataclass(inner):
+            made[name] = _make(inner, {key: value for key, value in values.items() if key not in _without(hint)})
     flags = kind(**made, **{one.name: values[one.name] for one in fields(kind) if one.name in values})
     check_settings(flags)
     return flags

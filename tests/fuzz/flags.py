@@ -14,7 +14,7 @@ from samples import FLAGS
 
 from glassformer.cli import COMMANDS
 
-OUTPUTS = ("out", "output", "unpruned", "alignments", "confidence", "diagram")
+OUTPUTS = ("out", "output", "unpruned", "written", "alignments", "confidence", "diagram")
 """Flags that name what is written."""
 STOP_AFTER = 3.0
 
@@ -34,6 +34,12 @@ class Base:
     """It may rightly take hours, so it is stopped after `STOP_AFTER` seconds."""
 
 
+_STUDENT = Base(
+    f"distill run pairs.tsv --text seven.txt {FLAGS} --out new --max-updates 1 --keep-copies --length-factor 99",
+    (".prepared",),
+    costly=True,
+    stops=True,
+)
 BASES: Mapping[str, tuple[Base, ...]] = {
     "train": (
         Base(f"train {FLAGS} --max-updates 1", (".prepared", "runs"), works=False, stops=True),
@@ -64,6 +70,10 @@ BASES: Mapping[str, tuple[Base, ...]] = {
             costly=True,
             stops=True,
         ),
+    ),
+    "distill": (_STUDENT, Base("distill run --text seven.txt", works=False, stops=True)),
+    "backtranslate": (
+        Base(_STUDENT.line.replace("distill", "backtranslate"), (".prepared",), costly=True, stops=True),
     ),
     "import": (Base("import --from marian --out new"), Base("import", works=False)),
     "export": (Base("export subwords --to huggingface --out new"), Base("export subwords --to ctranslate2 --out new")),
@@ -195,7 +205,7 @@ def _beside(path: str) -> list[str]:
     """Return the patterns of what a command may write for this output path."""
     plain = str(Path(path))
     led_to = ["nowhere"] if plain == "dangling" else []
-    return [plain, f"{plain}.partial", f"{plain}.partial.json", f"{plain}-data", *led_to]
+    return [plain, f"{plain}.partial", f"{plain}.partial.json", f"{plain}-data", f"{plain}.pairs", *led_to]
 
 
 def _paths_in(words: list[str]) -> tuple[str, ...]:

@@ -24,10 +24,12 @@ INTERRUPTED = 130
 """Exit status after Ctrl-C."""
 
 
-_DIVERGED = re.compile(
+_KEPT = re.compile(
     r"error: (the validation loss is (nan|inf) at update|the last \d+ updates .* were left out|a training .* diverged)"
+    r"|the same command (goes on|continues)$",
+    re.MULTILINE,
 )
-"""Errors after which a run is left, to go on from its last checkpoint with other settings."""
+"""Errors after which work is left: a run, to go on from its last checkpoint with other settings, or finished stages."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +54,7 @@ def judge(
         if failure := rule(outcome):
             return failure
     changed = sorted(path for path in before.keys() | after.keys() if before.get(path) != after.get(path))
-    free = () if outcome.status == 2 and not _DIVERGED.search(outcome.stderr) else writes
+    free = () if outcome.status == 2 and not _KEPT.search(outcome.stderr) else writes
     if foreign := [path for path in changed if not any(_matches(path, pattern) for pattern in free)]:
         what = "after an error" if outcome.status == 2 else "beside its output"
         return Failure(f"changed files {what}", _DRAWN.sub("*", ", ".join(foreign[:3])))

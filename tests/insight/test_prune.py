@@ -10,6 +10,7 @@ import torch
 
 from glassformer.commands.prune import prune_heads
 from glassformer.errors import ConfigError, DataError, DivergedError, OutOfMemoryError, RunError
+from glassformer.files import alone
 from glassformer.generation.translator import Translator
 from glassformer.insight import prune as module
 from glassformer.insight.config import PruneConfig
@@ -232,7 +233,7 @@ def test_two_prunings_at_once_are_refused_and_nothing_is_removed(config, tmp_pat
     work = tmp_path / ".pruned.pruning"
     work.mkdir()
     with (
-        module._alone(work),
+        alone(work / "lock", "pruning"),
         pytest.raises(RunError, match=r"\.pruned\.pruning is used by another pruning: wait for it"),
     ):
         prune(config())

@@ -352,7 +352,7 @@ FAULTS = {
     "sigpipe": Fault(reader_left, 2),
     "clock": Fault(clock, 6),
     "two": Fault(two, 10),
-    "two-go-on": Fault(two_go_on, 4, ("train", "overwrite", "translate", "prune")),
+    "two-go-on": Fault(two_go_on, 4, ("train", "overwrite", "translate", "prune", "distill")),
     "threads": Fault(threads, 4, ("translate",)),
     "fork": Fault(forks, 4, ("translate",)),
 }

@@ -183,6 +183,13 @@ def _again_folder(command: Command, folder: Path) -> list[str] | None:
     return command.argv if hidden or not complete else None
 
 
+def _again_distill(command: Command, folder: Path) -> list[str] | None:
+    out = folder / command.out
+    if out.exists() and not is_run(out):
+        raise FaultError("half a run")
+    return command.argv if differences(tree(folder), command.end) else None
+
+
 def _again_key(command: Command, folder: Path) -> list[str] | None:
     if not has_old_key(folder / command.out):
         raise FaultError("the old key is not valid any more")
@@ -196,6 +203,8 @@ def _commands() -> list[Command]:
     translate = "translate run --input source.txt --output out.txt --beam 2 --max-length 12 --device cpu"
     prune = "prune run --out pruned --data pairs.tsv --valid valid.tsv --rounds 2 --updates 4 --sentences 20"
     prune += " --batch-tokens 512 --metric ser --keep 0.5 --device cpu --threads 1"
+    distill = f"distill run {PAIRS} --text source.txt --sample --max-length 12 --keep-copies {TINY}"
+    distill += f" --length-factor 99 --writing-precision float32 --out student {OFTEN} --max-updates 8 --threads 1"
     export = "export run --out new/exported --to"
     pairs, new = ["pairs.tsv", "valid.tsv"], ["runs/new/config.json"]
     run_files = ["run/config.json", "run/model.safetensors", "run/source.spm"]
@@ -225,6 +234,15 @@ def _commands() -> list[Command]:
             _again_folder,
             [*pairs, *run_files],
             ".pruned.pruning",
+        ),
+        Command(
+            "distill",
+            distill.split(),
+            ["run", "source.txt", *pairs],
+            "student",
+            _again_distill,
+            ["source.txt", *pairs, *run_files],
+            "student.pairs",
         ),
         Command(
             "new-key",

@@ -61,7 +61,7 @@ def train(config: TrainConfig) -> int:
     with loading():
         from glassformer.training.train import train as run_training
 
-    return _report(run_training(config))
+    return report(run_training(config))
 
 
 def resume(folder: Path, given: Mapping[str, Any]) -> int:
@@ -73,10 +73,10 @@ def resume(folder: Path, given: Mapping[str, Any]) -> int:
     started = read_settings(folder)
     settings = {name: value for name, value in given.items() if name not in ("out", "resume", "overwrite")}
     changes = {name: value for name, value in settings.items() if value != getattr(started, name)}
-    return _report(resume_training(folder, **changes))
+    return report(resume_training(folder, **changes))
 
 
-def _report(result: "TrainResult") -> int:
+def report(result: "TrainResult") -> int:
     """Print what a training came to, and return the exit status."""
     from glassformer.training.advice import command_to_go_on
     from glassformer.training.train import read_settings

@@ -2,7 +2,8 @@
 
 import hashlib
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from glassformer.generation.config import SearchConfig, as_config
 from glassformer.generation.lexical.glossary import Glossary
 from glassformer.generation.lexical.lines import LexicalCounts
 from glassformer.generation.lexical.placeholders import compiled
-from glassformer.generation.partial import partial_output
+from glassformer.generation.partial import PartialOutput, is_finished, partial_output
 from glassformer.generation.segments.paragraphs import Segment, check_segment, translate_paragraphs
 from glassformer.generation.translator import Translation, Translator
 from glassformer.pairs.files import PairFiles
@@ -141,26 +142,52 @@ def translate_file(
     wanted.check(config, has_prefixes=prefix_file is not None)
     settings = _settings(translator, config, prefix_file, wanted, scores=scores)
     counts = FileCounts()
-    with partial_output(output, settings, resume=resume) as partial:
+    with partial_output(output, settings, resume=resume) as partial, _noting(partial, "continue with --resume"):
         lines = read_lines(input)
         partial.skip(lines, input)
         total = stream.count_lines(input)
-        chunks = stream.in_chunks(lines, stream.LINES_AT_ONCE, first=partial.lines + 1)
-        chunks = stream.naming_unknown(chunks, translator.source_tokenizer, wanted.pattern)
-        chunks = stream.counting(chunks, progress_words(translator), "lines", total)
-        try:
-            for first, chunk, beginnings in stream.with_prefixes(chunks, prefix_file, total, done=partial.lines):
-                output_of_chunk = translate_chunk(
-                    translator, chunk, first, config, beginnings, scores=scores, wanted=wanted, counts=counts
-                )
-                partial.append(chunk, output_of_chunk)
-        except BaseException as error:
-            if partial.lines:
-                error.add_note(
-                    f"{partial.path} has the translations of {partial.lines:,} lines: continue with --resume"
-                )
-            raise
+        chunks = _chunks(translator, lines, partial.lines, total, wanted)
+        for first, chunk, beginnings in stream.with_prefixes(chunks, prefix_file, total, done=partial.lines):
+            output_of_chunk = translate_chunk(
+                translator, chunk, first, config, beginnings, scores=scores, wanted=wanted, counts=counts
+            )
+            partial.append(chunk, output_of_chunk)
     return counts
+
+
+def translate_once(translator: Translator, input: Path, output: Path, config: SearchConfig) -> None:
+    """Write what `translate_file` writes with scores; go on where that was stopped, or do nothing if it is complete.
+
+    For work that is begun again after a stop, and doesn't know how far it came.
+    """
+    if is_finished(output):
+        return
+    settings = _settings(translator, config, None, FileSettings(), scores=True)
+    with partial_output(output, settings, resume=True) as partial, _noting(partial, "the same command continues"):
+        lines = read_lines(input)
+        partial.skip(lines, input)
+        for first, chunk in _chunks(translator, lines, partial.lines, stream.count_lines(input), FileSettings()):
+            partial.append(chunk, translate_chunk(translator, chunk, first, config, scores=True))
+
+
+def _chunks(
+    translator: Translator, lines: Iterator[str], done: int, total: int | None, wanted: FileSettings
+) -> Iterator[stream.Chunk]:
+    """Yield the lines that follow those that are done, in chunks, and show progress and unknown text."""
+    chunks = stream.in_chunks(lines, stream.LINES_AT_ONCE, first=done + 1)
+    chunks = stream.naming_unknown(chunks, translator.source_tokenizer, wanted.pattern)
+    return stream.counting(chunks, progress_words(translator), "lines", total)
+
+
+@contextmanager
+def _noting(partial: PartialOutput, advice: str) -> Iterator[None]:
+    """Note on whatever stops the work inside how much is kept, and how it is continued."""
+    try:
+        yield
+    except BaseException as error:
+        if partial.lines:
+            error.add_note(f"{partial.path} has the translations of {partial.lines:,} lines: {advice}")
+        raise
 
 
 def translate_chunk(
@@ -237,25 +264,25 @@ def _settings(
         "sentences": wanted.sentences,
     }
     return {
-        "run folder (digest)": None if translator.folder is None else _digest_of_run(translator.folder),
+        "run folder (digest)": None if translator.folder is None else digest_of_run(translator.folder),
         "device": translator.device.type,
         "precision": str(translator.precision),
         "scores": scores,
-        "prefixes (digest)": None if prefixes is None else _digest([prefixes]),
+        "prefixes (digest)": None if prefixes is None else digest_of_files([prefixes]),
         **{name: value for name, value in given.items() if value is not None},
         **asdict(config),
     }
 
 
-def _digest_of_run(folder: Path) -> str:
+def digest_of_run(folder: Path) -> str:
     """Return a digest of those files of a run folder that translations depend on."""
     config = read_config(folder)
     names = [CONFIG, WEIGHTS, *config.tokenizers]
     names += [str(Path(name).with_suffix(VOCABULARY)) for name in config.tokenizers]
-    return _digest(folder / name for name in names)
+    return digest_of_files(folder / name for name in names)
 
 
-def _digest(paths: Iterable[Path]) -> str:
+def digest_of_files(paths: Iterable[Path]) -> str:
     """Return a digest of the content of these files; missing ones are passed over."""
     digest = hashlib.blake2b(digest_size=6)
     for path in paths:

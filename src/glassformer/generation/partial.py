@@ -120,9 +120,7 @@ def partial_output(output: Path, settings: Mapping[str, Any], *, resume: bool) -
     """
     check_writable(output)
     path = output.with_name(f"{output.name}.partial")
-    if resume and output.exists() and not path.exists():
-        _json_of(path).unlink(missing_ok=True)  # left by a kill right after `output` was complete, as what follows
-        remove_unfinished(path.parent, _json_of(path).name)
+    if resume and is_finished(output):
         raise DataError(
             f"{output} is there and {path.name} isn't: there is nothing to resume; leave out --resume to write it anew"
         )
@@ -145,6 +143,16 @@ def partial_output(output: Path, settings: Mapping[str, Any], *, resume: bool) -
             raise
     path.replace(output)
     _json_of(path).unlink()
+
+
+def is_finished(output: Path) -> bool:
+    """Return whether an output is complete. What a kill right afterwards has left beside it is then removed."""
+    path = output.with_name(f"{output.name}.partial")
+    if path.exists() or not output.exists():
+        return False
+    _json_of(path).unlink(missing_ok=True)
+    remove_unfinished(path.parent, _json_of(path).name)
+    return True
 
 
 def _json_of(path: Path) -> Path:

@@ -5,11 +5,9 @@ each round (Michel et al. 2019; Molchanov et al. 2017). Validation pairs choose 
 model may know its training pairs by heart.
 """
 
-import os
 import random
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -18,13 +16,12 @@ from glassformer.decoding import read_json
 from glassformer.device import pick_device, use_threads
 from glassformer.errors import ArgumentError, ConfigError, DivergedError, GlassformerError, OutOfMemoryError, RunError
 from glassformer.files import (
+    alone,
     flush_folder,
     move_folder,
     new_folder,
-    open_to_append,
     remove_at_once,
     remove_unfinished,
-    try_lock,
     write_json,
 )
 from glassformer.generation.config import SearchConfig
@@ -153,7 +150,7 @@ def prune(config: PruneConfig, say: Callable[[str], None] = print) -> Pruning | 
     if work.is_symlink():
         raise RunError(f"{work} is a link, and must be a folder of its own: remove it")
     work.mkdir(parents=True, exist_ok=True)
-    with _alone(work):
+    with alone(work / LOCK, "pruning"):
         _check_same(config, work)
         report = _prune_or_advise(work, config, total, gone, say)
         if isinstance(report, Pruning):
@@ -182,18 +179,6 @@ def _prune_or_advise(
         if not any(path.is_dir() for path in work.iterdir()):  # nothing was trained, so other settings may be tried
             remove_at_once(work)
         raise
-
-
-@contextmanager
-def _alone(work: Path) -> Iterator[None]:
-    """Let no other process prune in the folder `work` inside; RunError where one does."""
-    descriptor = open_to_append(work / LOCK)
-    try:
-        if try_lock(descriptor) is False:
-            raise RunError(f"{work} is used by another pruning: wait for it, or stop it")
-        yield
-    finally:
-        os.close(descriptor)
 
 
 def _metric(config: PruneConfig) -> str:

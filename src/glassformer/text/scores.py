@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -93,6 +94,15 @@ def score_all(
     return [score(hypotheses, references, metric, tokenize=tokenize, symbols=symbols) for metric in metrics]
 
 
+def sentence_chrf(hypothesis: str, reference: str) -> float:
+    """Return the chrF of one line against its reference, from 0 to 100 (Popović 2015).
+
+    >>> sentence_chrf("a dog runs", "a dog runs"), round(sentence_chrf("a dog ran", "a dog runs"), 1)
+    (100.0, 42.6)
+    """
+    return _chrf().sentence_score(hypothesis, [reference]).score
+
+
 def seem_swapped(hypotheses: Sequence[str], sources: Sequence[str], chrf: float) -> bool:
     """Return whether translations are much more like the sources than like the references, to which they have `chrf`.
 
@@ -163,15 +173,20 @@ def _model_file(tokenize: str) -> Path | None:
     return path
 
 
+@cache
+def _chrf() -> Any:
+    from sacrebleu.metrics.chrf import CHRF
+
+    return CHRF()
+
+
 def _exact(hypotheses: Sequence[str], references: Sequence[str]) -> float:
     return 100 * sum(h == r for h, r in zip(hypotheses, references, strict=True)) / len(references)
 
 
 def _sacrebleu(hypotheses: Sequence[str], references: Sequence[str], metric: str, tokenize: str) -> Score:
-    from sacrebleu.metrics.chrf import CHRF
-
     if metric == "chrf":
-        scorer = CHRF()
+        scorer = _chrf()
     else:
         scorer = bleu_scorer(pick_bleu_tokenizer(references) if tokenize == "auto" else tokenize)
     result = scorer.corpus_score(list(hypotheses), [list(references)])

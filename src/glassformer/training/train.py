@@ -24,6 +24,9 @@ from glassformer.training.prepare import prepare_run
 from glassformer.training.progress import TrainingDisplay
 from glassformer.training.result import TrainResult
 
+FREE = ("device", "threads")
+"""Settings in which a program that is started again may differ from the first time."""
+
 
 def train(config: TrainConfig) -> TrainResult:
     """Train a model on pairs of text and leave it in the run folder `config.out` (Vaswani et al. 2017, section 5).
@@ -67,21 +70,30 @@ def train_once(config: TrainConfig) -> TrainResult:
 
     Example: docs/howto/resume.md.
     """
-    if not (config.out / CONFIG).exists():
+    if not is_begun(config):
         return train(config)
-    changes = {name: getattr(config, name) for name in ("device", "threads")}
-    before = replace(read_settings(config.out), overwrite=config.overwrite, **changes)
-    if before != config:
-        if config.overwrite:
-            return train(config)
-        names = (field.name for field in fields(config))
-        others = ((name, getattr(before, name), getattr(config, name)) for name in names)
-        raise RunError(
-            f"{config.out} was trained with other settings ("
-            + ", ".join(f"{name} {_shown(old)}, now {_shown(new)}" for name, old, new in others if old != new)
-            + "): give those again, or choose another folder"
-        )
-    return resume(config.out, **changes) if _is_unfinished(config.out) else _finished(config.out)
+    free = {name: getattr(config, name) for name in FREE}
+    return resume(config.out, **free) if _is_unfinished(config.out) else _finished(config.out)
+
+
+def is_begun(config: TrainConfig) -> bool:
+    """Return whether the training of these settings stands in the run folder `config.out`, finished or not.
+
+    Raises RunError where another one does, unless `config.overwrite`.
+    """
+    if not (config.out / CONFIG).exists():
+        return False
+    free = {name: getattr(config, name) for name in FREE}
+    before = replace(read_settings(config.out), overwrite=config.overwrite, **free)
+    if before == config or config.overwrite:
+        return before == config
+    names = (field.name for field in fields(config))
+    others = ((name, getattr(before, name), getattr(config, name)) for name in names)
+    raise RunError(
+        f"{config.out} was trained with other settings ("
+        + ", ".join(f"{name} {_shown(old)}, now {_shown(new)}" for name, old, new in others if old != new)
+        + "): give those again, or choose another folder"
+    )
 
 
 def _shown(value: Any) -> str:

@@ -1,0 +1,150 @@
+"""The settings of distillation and back-translation. Loads no torch."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, ClassVar, Literal
+
+from glassformer.checks import Count, Flag, Number, check_settings
+from glassformer.docstrings import with_fields
+from glassformer.errors import ConfigError, shown
+from glassformer.files import followed
+from glassformer.generation.config import SearchConfig
+from glassformer.training.config import TrainConfig
+
+Side = Literal["source", "target"]
+SEARCH_WITHOUT, STUDENT_WITHOUT = ("seed", "batch_tokens", "batch_lines"), ("resume", "overwrite", "shard")
+"""Settings of the search and of the training that are no flags: those of the same name set the training, a stopped
+command goes on by itself, and a student is trained in one process."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SynthesisConfig:
+    """The settings that distillation and back-translation share."""
+
+    writes: ClassVar[Side]
+    """The side of the student's pairs that the run writes; the other side is the text that it is given."""
+
+    run: Annotated[Path, Flag(positional=True)]
+    """The run folder that writes, trained or imported."""
+    text: tuple[Path, ...] = ()
+    """Files of text, a sentence a line, plain or packed."""
+    written: Annotated[Path | None, Flag("FOLDER")] = None
+    """Folder for what each stage leaves. Students that share it share the pairs too, as far as settings are the same.
+    Left out: the name of --out and .pairs."""
+    length_factor: Annotated[float, Number(at_least=1, limit=1e9)] = 3.0
+    """Leave out written pairs in which one side is longer or shorter, beside the other, than is usual here: by more
+    than this factor from the median (in characters, 5 more on each side). It finds endless repetitions, and text cut
+    short. A large number leaves out none."""
+    min_score: Annotated[float, Number(at_least=-1e9, at_most=0)] | None = None
+    """Leave out what was written with a lower score than this, in nats a token: -1 leaves out what the run finds less
+    likely than 0.37 a token. The scores' quartiles are printed. Left out: any score will do."""
+    keep_copies: bool = False
+    """Keep written pairs whose two sides are the same text; left out, a copy counts as a failure to translate."""
+    round_trip: Annotated[Path | None, Flag("RUN")] = None
+    """A run of the other direction, which translates back what was written: pairs that don't come back near to the text
+    are left out. It takes as long again as the writing, with a beam of 1."""
+    min_agreement: Annotated[float, Number(at_least=0, at_most=100)] = 20.0
+    """With --round-trip: the least chrF, 0 to 100, of a text's way back against the text."""
+    tag: Annotated[str | None, Flag("TEXT")] = None
+    """Put this before each written pair's source, such as <BT> (tagged back-translation, Caswell et al. 2019), so that
+    the student can tell these pairs from real ones, and translates like the real ones what has no tag."""
+    real_weight: Count = 1
+    """Train on each real pair so many times as often as on a written one."""
+    writing_precision: Annotated[str, Flag("TYPE")] = "auto"
+    """Precision in which the run writes: float32, bfloat16, float16, int8, or auto: what is fastest here."""
+    search: Annotated[SearchConfig, Flag(without=SEARCH_WITHOUT)] = field(default_factory=SearchConfig)
+    """The search, or the draws, of what the run writes; all of the `n_best` are taken."""
+    student: Annotated[TrainConfig, Flag(without=STUDENT_WITHOUT)]
+    """The student's training. Its `source` and `target` are real pairs, if there are any."""
+
+    def __post_init__(self) -> None:
+        check_settings(self)
+        if given := [name for name in STUDENT_WITHOUT if getattr(self.student, name)]:
+            raise ConfigError(
+                f"student must leave out {given[0]}: the same call goes on by itself, in one process, and replaces none"
+            )
+        if not self.text and self.student.source is None:
+            raise ConfigError(
+                f"text is missing: give files of text in the {self.given} language with `text`, or real pairs, whose "
+                f"{self.given}s are then taken"
+            )
+        if self.student.source is None and self.real_weight > 1:
+            raise ConfigError(
+                f"real_weight is for real pairs, of which there are none, got {self.real_weight}: leave it out"
+            )
+        if self.tag is not None and not _is_within_a_line(self.tag):
+            raise ConfigError(f"tag must be text within a line, such as <BT>, got {shown(self.tag)}")
+        if self.student.out.name in ("", ".."):
+            raise ConfigError(f"out must be a new folder, got {self.student.out}: give it a name")
+        if followed(self.student.out) == followed(self.run):
+            raise ConfigError(f"out must be another folder than the run that writes, got {self.student.out} for both")
+        folder, out = followed(self.folder), followed(self.student.out)
+        if folder in (followed(self.run), out) or out in folder.parents:
+            raise ConfigError(f"written must be a folder of its own, outside of out, got {self.folder}: choose another")
+
+    @property
+    def given(self) -> Side:
+        """The side of the student's pairs that the text is."""
+        return "source" if self.writes == "target" else "target"
+
+    @property
+    def folder(self) -> Path:
+        """The folder for what each stage leaves."""
+        out = self.student.out
+        return self.written or out.with_name(f"{out.name}.pairs")
+
+
+@with_fields
+@dataclass(frozen=True, kw_only=True)
+class DistillConfig(SynthesisConfig):
+    """Train a student on what a teacher translates: a smaller model comes near to a larger one.
+
+    The teacher, any run or imported model, translates the sources of your pairs, or other text of their language. What
+    it writes is more even than what people write, so that a small model can learn it (sequence-level distillation, Kim
+    & Rush 2016). Filters leave out what went wrong, real pairs stand beside the written ones, and the student is
+    trained on both. With --beam 4 --n-best 4 it sees four translations of each text, with --sample --n-best 4 four
+    draws, with --beam 20 --consensus the one that most agree with.
+
+    Every flag of `glassformer train` sets the student's training. Each stage prints its counts. After a stop the same
+    command goes on where it was.
+
+    Example: docs/howto/distill.md.
+    """
+
+    writes: ClassVar[Side] = "target"
+
+    run: Annotated[Path, Flag(positional=True)]
+    """The teacher: a run folder, trained or imported. It stays as it is."""
+    text: tuple[Path, ...] = ()
+    """Files of text in the source language for the teacher to translate, a sentence a line, plain or packed. Left out:
+    the sources of the real pairs."""
+
+
+@with_fields
+@dataclass(frozen=True, kw_only=True)
+class BacktranslateConfig(SynthesisConfig):
+    """Make pairs of text in the target language alone, and train on them beside real pairs.
+
+    A run of the other direction, from target to source, translates the text. What it writes is the source of a new
+    pair, and the text, which people wrote, is its target (back-translation, Sennrich et al. 2016). Filters leave out
+    what went wrong, and a student is trained on these pairs and the real ones. With --sample the sources are drawn
+    rather than searched for, which is better where there is much text (Edunov et al. 2018).
+
+    Every flag of `glassformer train` sets the student's training; --from RUN goes on from a model that is there. Each
+    stage prints its counts. After a stop the same command goes on where it was.
+
+    Example: docs/howto/distill.md.
+    """
+
+    writes: ClassVar[Side] = "source"
+
+    run: Annotated[Path, Flag(positional=True)]
+    """A run folder of the other direction, from the student's target language to its source language."""
+    text: tuple[Path, ...] = ()
+    """Files of text in the target language, a sentence a line, plain or packed. Left out: the targets of the real
+    pairs, which so get a second source each."""
+
+
+def _is_within_a_line(text: str) -> bool:
+    """Return whether this is text that has no end of line, and that UTF-8 can hold."""
+    return bool(text.strip()) and len(text.splitlines()) == 1 and text.encode(errors="replace").decode() == text
