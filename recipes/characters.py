@@ -25,6 +25,7 @@ Scores are added to benchmarks/results/characters.jsonl, from which --table writ
 
 import json
 import math
+import os
 import platform
 import statistics
 import subprocess
@@ -208,7 +209,9 @@ def write_pairs(path: Path, pairs: Sequence[tuple[str, str]]) -> None:
     if path.exists() and path.read_text(encoding="utf-8") == text:
         return
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(text, encoding="utf-8", newline="\n")
+    unfinished = path.with_name(f".{path.name}.{os.getpid()}")  # the same command may run beside this one
+    unfinished.write_text(text, encoding="utf-8", newline="\n")
+    unfinished.replace(path)
 
 
 def keep(record: Mapping[str, Any]) -> None:
