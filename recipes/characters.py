@@ -32,12 +32,13 @@ import subprocess
 import sys
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import fields
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Literal
 
 import tyro
-from character_tasks import TASKS, Example, Lookup, StandIns, Task
+from character_tasks import RARE, TASKS, Example, Lookup, StandIns, Task
 
 from glassformer import GlassformerError, SearchConfig, TrainConfig, Translator, open_run, train_once
 
@@ -46,6 +47,8 @@ RESULTS = ROOT / "benchmarks" / "results" / "characters.jsonl"
 PAGE = ROOT / "docs" / "quality.md"
 BEGIN, END = "<!-- made by python recipes/characters.py --table -->\n", "<!-- end of what it makes -->\n"
 SEARCH = SearchConfig(beam=5)
+TRIED = 50
+"""Words that are scored after a number of --updates, most of which a model of so few writes without an end."""
 WORDS_A_BATCH = 400
 """Words in a batch of Wu et al. 2021."""
 WU2021 = dict(
@@ -70,11 +73,13 @@ WU2021 = dict(
 class DataSet:
     """A data set of a task: its examples, and the pairs that a model is trained on."""
 
-    def __init__(self, task: Task, language: str, data: Path) -> None:
+    def __init__(self, task: Task, language: str, data: Path, rare: int = RARE) -> None:
+        """Give rare characters stand-ins: those that fewer words have. With 0, or where symbols are written, none."""
         self.task, self.language = task, language
         self._folder = data / task.folder
         train = self.examples("train")
-        self._stand_ins = StandIns(source for source, _ in train)
+        copies = rare > 0 and not task.symbols
+        self._stand_ins = StandIns((source for source, _ in train), rare) if copies else None
         self._lookup = Lookup(train) if task.looks_up else None
 
     def examples(self, part: str) -> list[Example]:
@@ -101,7 +106,7 @@ class DataSet:
         return found if self._lookup is None else self._lookup.correct(sources, found)
 
     def _hidden(self, source: str, target: str = "") -> tuple[str, str, dict[str, str]]:
-        return (source, target, {}) if self.task.symbols else self._stand_ins.hide(source, target)
+        return (source, target, {}) if self._stand_ins is None else self._stand_ins.hide(source, target)
 
 
 def main(
@@ -112,6 +117,8 @@ def main(
     seeds: tuple[int, ...] = (1,),
     out: Path = Path("runs/characters"),
     updates: int | None = None,
+    change: tuple[str, ...] = (),
+    rare: int = RARE,
     score_test: bool = False,
     table: bool = False,
 ) -> None:
@@ -124,7 +131,11 @@ def main(
         settings: Those of the task characters, or those of a published Transformer.
         seeds: One model each.
         out: Where to write the run folders.
-        updates: Updates of each training in place of its own number, to try the data. Such scores aren't recorded.
+        updates: Updates of each training in place of its own number, to try the data: few words are scored, and nothing
+            is recorded.
+        change: Settings of `TrainConfig` to try on dev, such as dropout=0.3 optimizer=muon. Nothing is recorded; give
+            another --out.
+        rare: Characters that fewer words of the training text have get stand-ins; 0: none do. To try on dev, too.
         score_test: Score test too, once the settings are chosen.
         table: Write the tables of docs/quality.md from the recorded scores, and train nothing.
     """
@@ -137,49 +148,57 @@ def main(
     known = [code for one in chosen for code in one.languages]
     if unknown := sorted(set(languages) - set(known)):
         raise GlassformerError(f"--languages must be of {', '.join(known)}, got {', '.join(unknown)}")
-    sets = [DataSet(one, code, data) for one in chosen for code in one.languages if code in (languages or known)]
+    changes = {name: as_value(value) for name, _, value in (one.partition("=") for one in change)}
+    changes |= {} if updates is None else dict(max_updates=updates, score_pairs=TRIED)
+    trial = bool(changes) or rare != RARE
+    if trial and score_test:
+        raise GlassformerError("--score-test is for the recipe as it stands: leave out --updates, --change and --rare")
+    sets = [DataSet(one, code, data, rare) for one in chosen for code in one.languages if code in (languages or known)]
     for data_set in sets:
         for seed in seeds:
-            run(data_set, settings, seed, out, updates, ("dev", "test") if score_test else ("dev",))
+            parts = ("dev", "test") if score_test else ("dev",)
+            run(data_set, config_of(data_set, settings, seed, out, changes), settings, parts, trial)
 
 
-def run(data_set: DataSet, settings: str, seed: int, out: Path, updates: int | None, parts: Sequence[str]) -> None:
-    """Train a model, unless it is trained already, and print and record its scores."""
+def run(data_set: DataSet, config: TrainConfig, settings: str, parts: Sequence[str], trial: bool) -> None:
+    """Train a model, unless it is trained already, print its scores, and record those that aren't of a trial."""
     task, language = data_set.task, data_set.language
-    config = config_of(data_set, settings, seed, out, updates)
     result = train_once(config)
     if not result.finished:
         sys.exit("interrupted: the same command goes on")
     translator = Translator.load(config.out)
     for part in parts:
-        examples = data_set.examples(part)
+        examples = data_set.examples(part)[: TRIED if config.score_pairs == TRIED else None]
         written = data_set.translate(translator, [source for source, _ in examples])
         value = task.score(written, [reference for _, reference in examples])
         (config.out.parent / f"{config.out.name}.{part}.txt").write_text("\n".join([*written, ""]), encoding="utf-8")
-        print(
-            f"{task.name}, {task.languages[language]}, {settings}, seed {seed}, {part}: {task.measure} {value:.2f}, "
-            f"{result.updates:,} updates, {result.seconds / 60:.1f} min",
-            flush=True,
-        )
-        if updates is None:
+        name = f"{task.name}, {task.languages[language]}, {settings}, seed {config.seed}, {part}"
+        took = f"{result.updates:,} updates, {result.seconds / 60:.1f} min"
+        print(f"{name}: {task.measure} {value:.2f}, {took}", flush=True)
+        if not trial:
             keep(
-                dict(task=task.name, language=language, settings=settings, seed=seed, part=part, score=value)
+                dict(task=task.name, language=language, settings=settings, seed=config.seed, part=part, score=value)
                 | dict(updates=result.updates, minutes=result.seconds / 60, parameters=open_run(config.out).parameters)
             )
 
 
-def config_of(data_set: DataSet, settings: str, seed: int, out: Path, updates: int | None) -> TrainConfig:
+def as_value(text: str) -> Any:
+    """Return a setting's value: a number, true or false where the text is one, else the text."""
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
+
+
+def config_of(
+    data_set: DataSet, settings: str, seed: int, out: Path, changes: Mapping[str, Any] | None = None
+) -> TrainConfig:
     """Return the settings of a training, whose pairs are written below `out` first."""
     name = f"{data_set.task.name}/{data_set.language}"
     files = {part: out / "pairs" / f"{name}.{part}.tsv" for part in ("train", "dev")}
     for part, path in files.items():
         write_pairs(path, data_set.pairs(part))
-    own: dict[str, Any] = {**data_set.task.settings}
-    if settings == "wu2021":
-        own |= WU2021 | dict(batch_tokens=WORDS_A_BATCH * longer_side(data_set))
-    if updates is not None:
-        own |= dict(max_updates=updates)
-    return TrainConfig(
+    own: dict[str, Any] = dict(
         source=files["train"],
         valid_source=files["dev"],
         out=out / settings / name / f"seed-{seed}",
@@ -188,8 +207,14 @@ def config_of(data_set: DataSet, settings: str, seed: int, out: Path, updates: i
         threads=1,
         patience=0,
         score_pairs=1000,
-        **own,
+        **data_set.task.settings,
     )
+    if settings == "wu2021":
+        own |= WU2021 | dict(batch_tokens=WORDS_A_BATCH * longer_side(data_set))
+    own |= changes or {}
+    if unknown := sorted(set(own) - {field.name for field in fields(TrainConfig)}):
+        raise GlassformerError(f"--change must name settings of TrainConfig, got {unknown[0]}")
+    return TrainConfig(**own)
 
 
 def longer_side(data_set: DataSet) -> int:

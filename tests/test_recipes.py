@@ -119,6 +119,19 @@ def test_a_missing_or_other_file_is_named(recipe, tasks, data):
         recipe.main()
 
 
+def test_trials_are_for_dev_and_name_settings(recipe, tasks, data, tmp_path):
+    made = recipe.DataSet(tasks.TASKS["segmentation"], "mon", data, rare=0)
+    assert made.pairs("dev") == [("муудах", "муу<+>дах"), ("хөөс", "хөөс")]
+    config = recipe.config_of(made, "characters", 1, tmp_path, dict(dropout=0.5, optimizer="muon"))
+    assert (config.dropout, config.optimizer, config.score_pairs) == (0.5, "muon", 1000)
+    assert [recipe.as_value(text) for text in ("0.3", "7", "true", "muon")] == [0.3, 7, True, "muon"]
+    with pytest.raises(recipe.GlassformerError, match="--change must name settings of TrainConfig, got drop"):
+        recipe.config_of(made, "characters", 1, tmp_path, dict(drop=0.5))
+    for trial in (dict(updates=3), dict(change=("dropout=0.1",)), dict(rare=0)):
+        with pytest.raises(recipe.GlassformerError, match="--score-test is for the recipe as it stands"):
+            recipe.main(data=data, score_test=True, **trial)
+
+
 class Shouting:
     """A translator that writes capitals, and a stand-in that it wasn't given."""
 
@@ -136,7 +149,7 @@ def test_settings_are_the_same_for_all_but_for_what_the_text_asks_for(recipe, ta
     languages = {"pronunciation": "kor", "segmentation": "mon", "inflection": "spa", "normalisation": "german-ridges"}
     changes = []
     for task, language in languages.items():
-        config = recipe.config_of(recipe.DataSet(tasks.TASKS[task], language, data), settings, 7, tmp_path, None)
+        config = recipe.config_of(recipe.DataSet(tasks.TASKS[task], language, data), settings, 7, tmp_path)
         assert config.source.exists()
         changes.append({name: value for name, value in config.changes().items() if "source" not in name})
     assert {one.pop("decompose", False) for one in changes} == {True, False}
