@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from glassformer import GlassformerError, score
+from glassformer import GlassformerError
 
 BORDER = "<+>"
 """The feature that the model writes between two morphemes."""
@@ -36,8 +36,8 @@ class Task:
     read: Callable[[Path, str, str], list[Example]]
     """Return the examples of a part (train, dev or test) of a data set in the folder."""
     measure: str
-    score: Callable[[Sequence[str], Sequence[str]], float]
-    """Return the score of lines, given their references."""
+    counts: Callable[[str, str], tuple[int, int]]
+    """Return two numbers of a line, given its reference: the score is the ratio of their sums over all lines."""
     lower_is_better: bool = False
     to_model: Callable[[str], str] = str
     """Return a reference as the model writes it."""
@@ -52,6 +52,11 @@ class Task:
     """What the text asks for beyond the task characters of `glassformer train`."""
     published: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     """Published scores on test by system, of a data set or of the mean of all."""
+
+    def score(self, hypotheses: Sequence[str], references: Sequence[str]) -> float:
+        """Return the score of lines, given their references, in percent."""
+        found = [self.counts(*pair) for pair in zip(hypotheses, references, strict=True)]
+        return 100 * sum(part for part, _ in found) / sum(whole for _, whole in found)
 
 
 def rows(path: Path, columns: int, task_origin: str) -> list[list[str]]:
@@ -73,14 +78,14 @@ def read_pronunciation(folder: Path, language: str, part: str) -> list[Example]:
     return [Example(word, phones) for word, phones, *_ in rows(path, 2, G2P)]
 
 
-def word_error_rate(hypotheses: Sequence[str], references: Sequence[str]) -> float:
-    """Return the share of wrong words in percent."""
-    return score(hypotheses, references, "wer", symbols=True).value
+def is_wrong(hypothesis: str, reference: str) -> tuple[int, int]:
+    """Count a word that is wrong, of one."""
+    return int(hypothesis != reference), 1
 
 
-def accuracy(hypotheses: Sequence[str], references: Sequence[str]) -> float:
-    """Return the share of right words in percent."""
-    return score(hypotheses, references, "exact").value
+def is_right(hypothesis: str, reference: str) -> tuple[int, int]:
+    """Count a word that is right, of one."""
+    return int(hypothesis == reference), 1
 
 
 # Segmentation
@@ -121,16 +126,15 @@ def in_common(left: Sequence[str], right: Sequence[str]) -> int:
     return lengths[-1]
 
 
-def morpheme_f1(hypotheses: Sequence[str], references: Sequence[str]) -> float:
-    """Return the F1 of morphemes in percent, as the shared task on morpheme segmentation of 2022 defines it.
+def right_morphemes(hypothesis: str, reference: str) -> tuple[int, int]:
+    """Count the right morphemes of a word, twice, and all of the hypothesis and the reference.
 
-    The morphemes of a word that are right are the longest common subsequence of its two lists. Precision and recall are
-    over the sums of all words. 0 where none is right.
+    The right ones are the longest common subsequence, as in the shared task on morpheme segmentation of 2022. F1 is
+    2PR / (P + R), where precision P is right / written and recall R is right / true, over the sums of all words: so it
+    is 2 right / (written + true).
     """
-    pairs = [(morphemes_of(left), morphemes_of(right)) for left, right in zip(hypotheses, references, strict=True)]
-    right = sum(in_common(*pair) for pair in pairs)
-    written, true = (sum(len(pair[side]) for pair in pairs) for side in (0, 1))
-    return 200 * right / (written + true)  # 2PR / (P + R), where P = right / written and R = right / true
+    written, true = morphemes_of(hypothesis), morphemes_of(reference)
+    return 2 * in_common(written, true), len(written) + len(true)
 
 
 # Inflection
@@ -255,7 +259,7 @@ TASKS = {
             },
             read=read_pronunciation,
             measure="word error rate",
-            score=word_error_rate,
+            counts=is_wrong,
             lower_is_better=True,
             symbols=True,
             settings=dict(decompose=True),  # Korean syllables are made of letters
@@ -268,7 +272,7 @@ TASKS = {
             languages={"ces": "Czech", "mon": "Mongolian"},
             read=read_segmentation,
             measure="F1",
-            score=morpheme_f1,
+            counts=right_morphemes,
             to_model=join_morphemes,
             from_model=split_morphemes,
             published={
@@ -294,7 +298,7 @@ TASKS = {
             },
             read=read_inflection,
             measure="accuracy",
-            score=accuracy,
+            counts=is_right,
         ),
         Task(
             name="normalisation",
@@ -303,7 +307,7 @@ TASKS = {
             languages={"german-ridges": "German (RIDGES)", "slovene-goo300k-bohoric": "Slovene (Bohorič)"},
             read=read_normalisation,
             measure="word accuracy",
-            score=accuracy,
+            counts=is_right,
             looks_up=True,
         ),
     )

@@ -1,6 +1,7 @@
 """Words to words and words to sounds: one recipe for pronunciation, segmentation, inflection and normalisation.
 
     python recipes/characters.py --data DIR [--task inflection] [--languages deu fin] [--seeds 1 2 3] [--score-test]
+    python recipes/characters.py --data DIR --compare [--score-test]
     python recipes/characters.py --table
 
 DIR holds a folder for each task, with the files as their repositories have them:
@@ -18,7 +19,8 @@ what is trained already is only scored. For two at a time start it twice, with o
 `--settings wu2021` trains a plain Transformer by the same code with the settings of Wu et al. 2021 (Applying the
 Transformer to character-level transduction): 4+4 layers of width 256, 400 words a batch, 20,000 updates, Adam with 1e-3
 after 4,000 updates, falling with 1 / sqrt(update), dropout 0.3. It differs from theirs in that a LayerNorm comes after
-its sub-layer, and that features have positions.
+its sub-layer, and that features have positions. --compare says how far apart the two are where both are trained, and
+the interval that 95 % of paired bootstrap samples of the words lie in.
 
 Scores are added to benchmarks/results/characters.jsonl, from which --table writes the tables of docs/quality.md.
 """
@@ -37,6 +39,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Literal
 
+import torch
 import tyro
 from character_tasks import RARE, TASKS, Example, Lookup, StandIns, Task
 
@@ -47,6 +50,8 @@ RESULTS = ROOT / "benchmarks" / "results" / "characters.jsonl"
 PAGE = ROOT / "docs" / "quality.md"
 BEGIN, END = "<!-- made by python recipes/characters.py --table -->\n", "<!-- end of what it makes -->\n"
 SEARCH = SearchConfig(beam=5)
+SAMPLES = 1_000
+"""Bootstrap samples of a comparison."""
 TRIED = 50
 """Words that are scored after a number of --updates, most of which a model of so few writes without an end."""
 WORDS_A_BATCH = 400
@@ -119,6 +124,7 @@ def main(
     updates: int | None = None,
     change: tuple[str, ...] = (),
     rare: int = RARE,
+    compare: bool = False,
     score_test: bool = False,
     table: bool = False,
 ) -> None:
@@ -136,6 +142,7 @@ def main(
         change: Settings of `TrainConfig` to try on dev, such as dropout=0.3 optimizer=muon. Nothing is recorded; give
             another --out.
         rare: Characters that fewer words of the training text have get stand-ins; 0: none do. To try on dev, too.
+        compare: Compare the two settings where both are scored, and train nothing.
         score_test: Score test too, once the settings are chosen.
         table: Write the tables of docs/quality.md from the recorded scores, and train nothing.
     """
@@ -154,9 +161,12 @@ def main(
     if trial and score_test:
         raise GlassformerError("--score-test is for the recipe as it stands: leave out --updates, --change and --rare")
     sets = [DataSet(one, code, data, rare) for one in chosen for code in one.languages if code in (languages or known)]
+    parts = ("dev", "test") if score_test else ("dev",)
     for data_set in sets:
         for seed in seeds:
-            parts = ("dev", "test") if score_test else ("dev",)
+            if compare:
+                compare_settings(data_set, seed, out, parts)
+                continue
             run(data_set, config_of(data_set, settings, seed, out, changes), settings, parts, trial)
 
 
@@ -171,7 +181,7 @@ def run(data_set: DataSet, config: TrainConfig, settings: str, parts: Sequence[s
         examples = data_set.examples(part)[: TRIED if config.score_pairs == TRIED else None]
         written = data_set.translate(translator, [source for source, _ in examples])
         value = task.score(written, [reference for _, reference in examples])
-        (config.out.parent / f"{config.out.name}.{part}.txt").write_text("\n".join([*written, ""]), encoding="utf-8")
+        written_to(config.out, part).write_text("\n".join([*written, ""]), encoding="utf-8")
         name = f"{task.name}, {task.languages[language]}, {settings}, seed {config.seed}, {part}"
         took = f"{result.updates:,} updates, {result.seconds / 60:.1f} min"
         print(f"{name}: {task.measure} {value:.2f}, {took}", flush=True)
@@ -180,6 +190,48 @@ def run(data_set: DataSet, config: TrainConfig, settings: str, parts: Sequence[s
                 dict(task=task.name, language=language, settings=settings, seed=config.seed, part=part, score=value)
                 | dict(updates=result.updates, minutes=result.seconds / 60, parameters=open_run(config.out).parameters)
             )
+
+
+def written_to(run: Path, part: str) -> Path:
+    """Return the file of what a run makes of a part, a word a line."""
+    return run.with_name(f"{run.name}.{part}.txt")
+
+
+def compare_settings(data_set: DataSet, seed: int, out: Path, parts: Sequence[str]) -> None:
+    """Print how far apart the two settings are on what they have written, as far as both have."""
+    task, language = data_set.task, data_set.language
+    for part in parts:
+        files = [written_to(run_folder(data_set, one, seed, out), part) for one in ("characters", "wu2021")]
+        if not all(file.exists() for file in files):
+            continue
+        references = [reference for _, reference in data_set.examples(part)]
+        both = [file.read_text(encoding="utf-8").split("\n")[:-1] for file in files]
+        low, high = interval(*([task.counts(*pair) for pair in zip(one, references, strict=True)] for one in both))
+        ours, theirs = (task.score(one, references) for one in both)
+        name = f"{task.name}, {task.languages[language]}, seed {seed}, {part}"
+        print(
+            f"{name}: {task.measure} {ours:.2f}, wu2021 {theirs:.2f}: {ours - theirs:+.2f} ({low:+.2f} to {high:+.2f})"
+        )
+
+
+def interval(ours: Sequence[tuple[int, int]], theirs: Sequence[tuple[int, int]]) -> tuple[float, float]:
+    """Return the bounds of the middle 95 % of the differences of two scores, over paired bootstrap samples of words.
+
+    Each word has its two counts (see `Task`); a sample has as many words, drawn with replacement (Koehn 2004).
+    """
+    draw, words = torch.Generator().manual_seed(1), len(ours)
+    counts = torch.tensor([theirs, ours], dtype=torch.float64)
+    differences = []
+    for _ in range(SAMPLES):
+        part, whole = counts[:, torch.randint(words, (words,), generator=draw)].sum(dim=1).unbind(dim=1)
+        differences.append(100 * float((part / whole).diff()))
+    low, high = torch.tensor(differences).quantile(torch.tensor([0.025, 0.975])).tolist()
+    return low, high
+
+
+def run_folder(data_set: DataSet, settings: str, seed: int, out: Path) -> Path:
+    """Return the run folder of a data set, settings and seed."""
+    return out / settings / data_set.task.name / data_set.language / f"seed-{seed}"
 
 
 def as_value(text: str) -> Any:
@@ -201,7 +253,7 @@ def config_of(
     own: dict[str, Any] = dict(
         source=files["train"],
         valid_source=files["dev"],
-        out=out / settings / name / f"seed-{seed}",
+        out=run_folder(data_set, settings, seed, out),
         task="characters",
         seed=seed,
         threads=1,

@@ -38,7 +38,7 @@ BAD = {
     "TRAIN PAIRS --vocab-size 500": "--vocab-size 500 is larger than this text allows .* give at most 10",
     "TRAIN PAIRS --tokenizer unigram --vocab-size 500": "--vocab-size 500 is larger .* at most .*, or leave it out",
     "TRAIN PAIRS --tokenizer unigram --vocab-size 5": "--vocab-size 5 cannot hold .* give at least .*, or",
-    "TRAIN PAIRS --tokenizer words": "--tokenizer must be one of unigram, bpe, char, word, features, symbols, .* got 'words'",
+    "TRAIN PAIRS --tokenizer words": "--tokenizer must be one of unigram, bpe, .*, features, symbols, .* got 'words'",
     "TRAIN PAIRS --task sentences": "--task must be one of characters, got 'sentences'",
     "TRAIN PAIRS --tokenizer missing.model": "missing.model: no such sentencepiece model",
     "TRAIN PAIRS --tokenize 14a": "--tokenize must be auto or one of .*13a.* got '14a'",

@@ -67,12 +67,12 @@ def test_examples_in_the_docstrings(tasks):
     ],
 )
 def test_f1_of_morphemes_by_hand(tasks, hypotheses, references, value):
-    assert tasks.morpheme_f1(hypotheses, references) == pytest.approx(value)
+    assert tasks.TASKS["segmentation"].score(hypotheses, references) == pytest.approx(value)
 
 
 def test_words_are_right_or_wrong_as_a_whole(tasks):
-    assert tasks.word_error_rate(["a b", "c"], ["a b", "c d"]) == 50
-    assert tasks.accuracy(["und", "so", "x"], ["und", "so", "y"]) == pytest.approx(200 / 3)
+    assert tasks.TASKS["pronunciation"].score(["a b", "c"], ["a b", "c d"]) == 50
+    assert tasks.TASKS["inflection"].score(["und", "so", "x"], ["und", "so", "y"]) == pytest.approx(200 / 3)
 
 
 @pytest.mark.parametrize(
@@ -157,6 +157,23 @@ def test_settings_are_the_same_for_all_but_for_what_the_text_asks_for(recipe, ta
     assert sizes == ([None] * 4 if settings == "characters" else [1200, 2800, 2800, 1600])
     assert all(one == changes[0] for one in changes)
     assert changes[0]["task"] == "characters"
+
+
+def test_settings_are_compared_where_both_have_written(recipe, data, tmp_path, capsys):
+    for settings, lines in (("characters", "ve\ner\n"), ("wu2021", "ve\nir\n")):
+        path = tmp_path / settings / "inflection" / "spa" / "seed-2.dev.txt"
+        path.parent.mkdir(parents=True)
+        path.write_text(lines, encoding="utf-8")
+    recipe.main(data=data, languages=("spa",), seeds=(1, 2), out=tmp_path, compare=True, score_test=True)
+    said = capsys.readouterr().out
+    assert said == "inflection, Spanish, seed 2, dev: accuracy 100.00, wu2021 50.00: +50.00 (+0.00 to +100.00)\n"
+
+
+def test_the_interval_is_that_of_a_binomial(recipe):
+    ours = [(1, 1)] * 100 + [(0, 1)] * 300
+    low, high = recipe.interval(ours, [(0, 1)] * 400)  # a mean of 25 with a standard deviation of 2.165
+    assert (low, high) == (pytest.approx(25 - 4.24, abs=0.8), pytest.approx(25 + 4.24, abs=0.8))
+    assert recipe.interval(ours, ours) == (0, 0)
 
 
 def test_tables_have_mean_and_spread_of_the_latest_scores(recipe, tmp_path, monkeypatch, capsys):
