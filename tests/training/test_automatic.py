@@ -99,15 +99,12 @@ PRESET = dict(preset="tiny", encoder_layers=3, decoder_layers=3, dropout=0.25, b
 
 def test_a_task_has_settings_of_its_own():
     found = chosen(WORDS, 10_000, task="characters")
-    assert found == dict(
-        tokenizer="features", **PRESET, warmup=500, max_updates=15_000, validate_every=750, metric="exact"
-    )
+    assert found == dict(tokenizer="features", **PRESET, max_updates=15_000, validate_every=750, metric="exact")
     found = chosen(PHONES, 3600, task="characters")
     assert found == dict(
         source_tokenizer="features",
         target_tokenizer="symbols",
         **PRESET,
-        warmup=500,
         max_updates=5400,
         validate_every=270,
         metric="wer",
@@ -116,7 +113,7 @@ def test_a_task_has_settings_of_its_own():
 
 def test_each_setting_of_a_task_is_changed_by_its_own_flag():
     given = dict(tokenizer="char", preset="small", encoder_layers=2, decoder_layers=1, dropout=0.1, batch_tokens=99)
-    given |= dict(optimizer="muon", warmup=7, max_updates=40, validate_every=10, metric="ser")
+    given |= dict(optimizer="muon", max_updates=40, validate_every=10, metric="ser")
     assert chosen(WORDS, 10_000, task="characters", **given) == {}
     assert chosen(WORDS, 10_000, task="characters", source_tokenizer="char")["target_tokenizer"] == "features"
 
@@ -132,5 +129,5 @@ def test_a_limit_that_is_given_is_the_only_one_of_a_task(limit):
 
 
 def test_a_run_that_goes_on_keeps_its_tokenizers_and_size_in_a_task_too(tmp_path):
-    names = {"dropout", "batch_tokens", "optimizer", "warmup", "max_updates", "validate_every", "metric"}
+    names = {"dropout", "batch_tokens", "optimizer", "max_updates", "validate_every", "metric"}
     assert set(chosen(WORDS, 3000, task="characters", from_=tmp_path)) == names

@@ -33,7 +33,6 @@ CHARACTERS = dict(
     dropout=0.25,
     batch_tokens=512,
     optimizer="adam",
-    warmup=500,
 )
 """Settings of the task characters, measured by recipes/characters.py. Small batches and few layers make more updates in
 the same time."""
