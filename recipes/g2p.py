@@ -3,9 +3,9 @@
     python recipes/g2p.py --data DIR [--languages fre kor] [--part dev] [--out runs/g2p]
 
 DIR holds train, dev and test, each with files such as fre_train.tsv: task1/data of https://github.com/sigmorphon/2020
-(Gorman et al. 2020; 3,600, 450 and 450 words a language). Settings were chosen on dev. A training takes one core: for
-two at a time start it twice, each time with half of the languages. Stopped, the same command goes on; what is trained
-already is only scored.
+(Gorman et al. 2020; 3,600, 450 and 450 words a language). Settings were chosen on dev. A training takes one core and
+ends by updates, so that a busy machine gets the same weights: for two at a time start it twice, each time with half of
+the languages. Stopped, the same command goes on; what is trained already is only scored.
 """
 
 import statistics
@@ -40,8 +40,7 @@ def settings(data: Path, language: str, out: Path, seed: int) -> TrainConfig:
         optimizer="adam",
         weight_decay=0.0,
         warmup=500,
-        max_updates=5000,
-        max_minutes=4.8,
+        max_updates=4500,
         patience=0,
         validate_every=250,
         threads=1,

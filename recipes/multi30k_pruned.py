@@ -21,9 +21,9 @@ import tyro
 from glassformer import GlassformerError, PruneConfig, SearchConfig, TrainConfig, compare_speed, open_run, prune
 
 
-def settings(data: Path, out: Path, seed: int, minutes: float) -> TrainConfig:
+def settings(data: Path, out: Path, seed: int) -> TrainConfig:
     """Return those of the model that heads are removed from: the first part of a training."""
-    recipe = multi30k.settings(data, out, seed, minutes)
+    recipe = multi30k.settings(data, out, seed)
     return replace(recipe, out=out / f"pruned/base-{seed}", warmup=500, max_updates=1500)
 
 
@@ -51,7 +51,6 @@ def main(
     data: Path,
     seeds: tuple[int, ...] = (1,),
     out: Path = Path("runs/multi30k"),
-    minutes: float = multi30k.MINUTES,
     part: Literal["test_2016_flickr", "val"] = "test_2016_flickr",
 ) -> None:
     """Train, prune and compare a model for each seed.
@@ -60,16 +59,15 @@ def main(
         data: Folder of the tokenised text.
         seeds: One model each.
         out: Where to write the run folders; pairs that recipes/multi30k.py has written there are used.
-        minutes: Limit of each seed's first part, as in recipes/multi30k.py.
         part: What to score: the test, or val while settings are chosen.
     """
     multi30k.check(data)
     pairs = multi30k.read(data, part)
     if not all((out / name).exists() for name in ("train.en", "train.de")):
-        multi30k.prepare_pairs(data, out, minutes / 4)
+        multi30k.prepare_pairs(data, out)
     lost = []
     for seed in seeds:
-        multi30k.trained(settings(data, out, seed, minutes * 3 / 4))
+        multi30k.trained(settings(data, out, seed))
         whole, half = (out / f"pruned/{name}-{seed}" for name in ("whole", "half"))
         if not half.exists() and prune(settings_pruning(data, out, seed)) is None:
             sys.exit("interrupted: the same command goes on")

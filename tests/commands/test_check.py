@@ -44,3 +44,16 @@ def test_nothing_wrong_is_said_too(here, capfd, run_command):
     out = capfd.readouterr().out
     assert "\nno pair is empty, repeated, a copy of its source, or the wrong way round\n" in out
     assert "\nnone of the 1 validation sources is among those to train on\n" in out
+
+
+def test_a_task_says_what_it_chooses(here, capfd, run_command):
+    (here / "words.tsv").write_text("<V><PST>walk\twalked\n<N><PL>dog\tdogs\n")
+    assert run_command("check words.tsv --valid-source words.tsv --task characters") == 0
+    out = capfd.readouterr().out
+    for line in (
+        "  --tokenizer features          characters, and features such as <V> where there are any",
+        "  --dropout 0.25                task characters",
+        "  --max-updates 5000            task characters, 2 pairs",
+        "  vocabulary: 17 ids, shared",
+    ):
+        assert line in out, out

@@ -7,6 +7,8 @@ import signal
 import pytest
 from safetensors.torch import load_file
 
+from glassformer.run.listing import summarize
+
 
 def test_train_says_what_to_do_next(here, capfd, run_command):
     assert run_command("train TINY PAIRS --out my/run --max-updates 11 --metric exact") == 0
@@ -66,6 +68,16 @@ def test_interrupted_prints_the_command_that_continues(here, capfd, run_command,
     assert name == "glassformer"
     assert run_command(command) == 0
     assert shlex.split(capfd.readouterr().out.splitlines()[-1])[:3] == ["glassformer", "inspect", "my run"]
+
+
+def test_a_task_is_kept_with_what_it_chose(here, capfd, run_command, interrupting):
+    with interrupting(12):
+        assert run_command("train TINY PAIRS --out new --task characters") == 130
+    assert summarize(here / "new").max_updates == 5000
+    assert run_command("train --resume --out new --max-updates 14") == 0
+    out, err = capfd.readouterr()
+    assert "new: 14 updates in" in out
+    assert "  --max-updates 5000            task characters, 60 pairs" in err.splitlines()
 
 
 def test_the_current_folder_as_run_folder(here, monkeypatch, capfd, run_command):

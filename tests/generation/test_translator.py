@@ -71,7 +71,7 @@ def token_log_probs_of(model: Transformer, translator: Translator, line: str, ta
 
 
 ODD = ["", "   ", "x" * 900, *UNSEEN]
-KINDS = ["unigram", "bpe", "char", "word", "symbols"]
+KINDS = ["unigram", "bpe", "char", "word", "features", "symbols"]
 
 
 @pytest.mark.parametrize("config", [GREEDY, BEAM], ids=["greedy", "beam"])

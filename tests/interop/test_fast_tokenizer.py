@@ -45,8 +45,12 @@ ODD = [
     "日本 語 Z Z",
     "10000 00000 hahahaha aaaaaaaaaaaa",
     "$& $1 \\A",
+    "<V><PST>man <é>a<N> <PST",
 ]
 PIECES = [
+    "<V>",
+    "<PST>",
+    "<é>",
     "a",
     "b",
     "aa",
@@ -83,6 +87,11 @@ def ours(kind: str, **options: Any) -> SubwordTokenizer:
     return SubwordTokenizer.train(LINES, kind=kind, vocab_size=None, seed=1, **options)
 
 
+def with_features(**options: Any) -> SubwordTokenizer:
+    lines = [*LINES, "<V><PST>a man", "<é>a <V>"]
+    return SubwordTokenizer.train(lines, kind="features", vocab_size=None, seed=1, **options)
+
+
 def by_vocabulary() -> VocabularyTokenizer:
     """A tokenizer of the Marian layout, whose ids are in an order of its own and fill up to a larger vocabulary."""
     made = ours("unigram")
@@ -99,13 +108,14 @@ def made() -> dict[str, Tokenizer]:
         "vocabulary": by_vocabulary(),
         "spaces kept": with_options("bpe", remove_extra_whitespaces=False),
         "no space first": with_options("bpe", add_dummy_prefix=False),
+        "features": with_features(),
         "symbols of the user": with_options(user_defined_symbols=["<sep>", "Q", "ab"], vocab_size=70),
     }
 
 
 NAMES = [
     *("unigram", "bpe", "char", "word", "decomposed", "symbols", "vocabulary"),
-    *("spaces kept", "no space first", "symbols of the user"),
+    *("spaces kept", "no space first", "features", "symbols of the user"),
 ]
 ROUND = [name for name in NAMES if name != "symbols of the user"]
 """Where scores aren't round numbers, one of several equally good splittings may be taken elsewhere."""
@@ -182,6 +192,14 @@ REFUSED: dict[str, tuple[Callable[[], Tokenizer], str]] = {
     "symbols in bpe": (
         lambda: with_options("bpe", user_defined_symbols=["<sep>"]),
         "has symbols of its user in a bpe model",
+    ),
+    "overlapping symbols": (
+        lambda: with_options("char", user_defined_symbols=["ab", "bc"]),
+        "has symbols of its user in a char model",
+    ),
+    "parts of characters but in features": (
+        lambda: with_features(decompose=True),
+        r"reads characters as their parts, but not in \['<é>'\]",
     ),
     "pieces without an id": (
         lambda: VocabularyTokenizer(ours("char").proto, {"</s>": 0, "<unk>": 1, "a": 2, "<pad>": 3}),

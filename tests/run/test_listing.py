@@ -207,6 +207,13 @@ def test_settings_that_make_no_sense_are_not_known(make):
         shutil.rmtree(run)
 
 
+@pytest.mark.parametrize(("given", "limit"), [(None, 5400), (300, 300)])
+def test_a_limit_that_the_task_chose_is_shown_unless_one_was_given(make, given, limit):
+    settings = dict(settings={"max_updates": given}, chosen={"max_updates": 5400})
+    run = make("run", lambda run: edit_config(run, lambda config: config["training"].update(settings)))
+    assert summarize(run).max_updates == limit
+
+
 # Many
 
 

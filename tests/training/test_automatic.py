@@ -88,3 +88,46 @@ def test_few_pairs_or_little_time_take_two_vocabularies_and_small_batches():
 
 def test_a_run_that_goes_on_keeps_its_tokenizers_and_size(tmp_path):
     assert set(chosen([(SENTENCE, SATZ)], 3000, from_=tmp_path)) == {"batch_tokens", "metric"}
+
+
+# The task characters
+
+WORDS = [("<V><PST>walk", "walked"), ("<N><PL>dog", "dogs")]
+PHONES = [("abbé", "a b e"), ("zoo", "z o")]
+PRESET = dict(preset="tiny", encoder_layers=3, decoder_layers=3, dropout=0.25, batch_tokens=512, optimizer="adam")
+
+
+def test_a_task_has_settings_of_its_own():
+    found = chosen(WORDS, 10_000, task="characters")
+    assert found == dict(tokenizer="features", **PRESET, max_updates=15_000, validate_every=750, metric="exact")
+    found = chosen(PHONES, 3600, task="characters")
+    assert found == dict(
+        source_tokenizer="features",
+        target_tokenizer="symbols",
+        **PRESET,
+        max_updates=5400,
+        validate_every=270,
+        metric="wer",
+    )
+
+
+def test_each_setting_of_a_task_is_changed_by_its_own_flag():
+    given = dict(tokenizer="char", preset="small", encoder_layers=2, decoder_layers=1, dropout=0.1, batch_tokens=99)
+    given |= dict(optimizer="muon", max_updates=40, validate_every=10, metric="ser")
+    assert chosen(WORDS, 10_000, task="characters", **given) == {}
+    assert chosen(WORDS, 10_000, task="characters", source_tokenizer="char")["target_tokenizer"] == "features"
+
+
+@pytest.mark.parametrize(("pairs", "updates"), [(9, 5000), (4000, 6000), (1 << 20, 30_000)])
+def test_a_task_trains_the_longer_the_more_pairs_there_are(pairs, updates):
+    assert chosen(WORDS, pairs, task="characters")["max_updates"] == updates
+
+
+@pytest.mark.parametrize("limit", [dict(max_minutes=2.0), dict(max_epochs=3)])
+def test_a_limit_that_is_given_is_the_only_one_of_a_task(limit):
+    assert not {"max_updates", "validate_every"} & set(chosen(WORDS, 10_000, task="characters", **limit))
+
+
+def test_a_run_that_goes_on_keeps_its_tokenizers_and_size_in_a_task_too(tmp_path):
+    names = {"dropout", "batch_tokens", "optimizer", "max_updates", "validate_every", "metric"}
+    assert set(chosen(WORDS, 3000, task="characters", from_=tmp_path)) == names

@@ -71,6 +71,11 @@ def test_a_value_out_of_bounds_is_refused(name, value, expected):
             dict(resample=0.5, source_tokenizer="char", target_tokenizer="symbols"),
             "resample is for tokenizers that can split text .*, got 0.5 with char and symbols: leave it out",
         ),
+        (
+            dict(resample=0.5, tokenizer="features"),
+            "resample is for tokenizers that can split text .*, got 0.5 with features: leave it out",
+        ),
+        (dict(task="sentences"), "task must be one of characters, got 'sentences'"),
         (dict(d_model=128, heads=3), "d_model must be a multiple of heads, got d_model 128 and heads 3: 2 heads"),
         (dict(source_language="en"), "source_language and target_language belong together: give both, or neither"),
         (dict(source_language="English", target_language="d"), "target_language must be a code, such as en or pt-BR"),

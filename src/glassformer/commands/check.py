@@ -7,8 +7,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated
 
-from glassformer.checks import Flag, Positive
+from glassformer.checks import Choice, Flag, Positive
 from glassformer.commands.common import loading, show
+from glassformer.training.config import TASKS, TrainConfig
 
 if TYPE_CHECKING:
     from glassformer.data.facts import Finding, PairFacts, SideFacts
@@ -37,6 +38,8 @@ class CheckFlags:
     """Validation targets."""
     max_minutes: Positive | None = None
     """Limit of the training in minutes, on which some settings depend."""
+    task: Annotated[str, Choice(*TASKS)] | None = None
+    """The task of the training, which has settings of its own."""
 
 
 def check_pairs(flags: CheckFlags) -> int:
@@ -46,7 +49,6 @@ def check_pairs(flags: CheckFlags) -> int:
         from glassformer.data.preparation import Preparation
         from glassformer.pairs.mixture import unweighted
         from glassformer.training.automatic import settle
-        from glassformer.training.config import TrainConfig
         from glassformer.training.prepare import data_settings
 
     config = TrainConfig(
@@ -56,6 +58,7 @@ def check_pairs(flags: CheckFlags) -> int:
         valid_source=flags.valid_source,
         valid_target=flags.valid_target,
         max_minutes=flags.max_minutes,
+        task=flags.task,
         out=Path("run"),
     )
     preparation = Preparation.from_files(data_settings(config), show)

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 
 HEADINGS = {
     "the most important flags": (
-        *("source", "target", "out", "preset", "max_minutes", "max_updates", "tokenizer", "metric", "from_", "resume"),
-        "overwrite",
+        *("source", "target", "out", "task", "preset", "max_minutes", "max_updates", "tokenizer", "metric", "from_"),
+        *("resume", "overwrite"),
     ),
     "text": (
         *(
@@ -79,7 +79,7 @@ def resume(folder: Path, given: Mapping[str, Any]) -> int:
 def report(result: "TrainResult") -> int:
     """Print what a training came to, and return the exit status."""
     from glassformer.training.advice import command_to_go_on
-    from glassformer.training.train import read_settings
+    from glassformer.training.train import read_choices, read_settings
 
     status = 0 if result.signal is None else 128 + result.signal  # as shells count: 130 for Ctrl-C, 143 for SIGTERM
     if os.environ.get("RANK", "0") != "0":  # only the first process that torchrun started prints
@@ -94,7 +94,9 @@ def report(result: "TrainResult") -> int:
     for concern in result.concerns:
         print(f"but {concern}")
     if times := max((concern.times for concern in result.concerns), default=0):
-        print(f"go on with:\n  {command_to_go_on(read_settings(result.folder), result.folder, times)}")
+        limits = {"max_updates": read_choices(result.folder).get("max_updates")}
+        settings = read_settings(result.folder).settled(limits)
+        print(f"go on with:\n  {command_to_go_on(settings, result.folder, times)}")
     print("what to do next:")
     print(f"  glassformer translate {run} TEXT    or: < FILE")
     print(f"  glassformer evaluate {run} --source FILE    with pairs that it has not seen")

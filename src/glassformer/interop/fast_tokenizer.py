@@ -19,6 +19,7 @@ from typing import Any
 from glassformer.errors import RunError
 from glassformer.files import write_json
 from glassformer.interop.charsmap import read_rules
+from glassformer.text.features import is_feature
 from glassformer.text.model_file import ModelFile, Piece, PieceType, read_model_file
 from glassformer.text.tokenizer import EOS, UNK, UNKNOWN, SubwordTokenizer, SymbolTokenizer, Tokenizer
 from glassformer.text.vocabulary import VocabularyTokenizer
@@ -52,7 +53,8 @@ def fast_tokenizer(tokenizer: Tokenizer, side: str) -> dict[str, Any]:
         file = read_model_file(tokenizer.proto)
         _check(file, names, side)
         normalizers, pre_tokenizer, decoders = _normalizers(file, side), None, _decoders(file)
-        model = _unigram(file, names) if file.kind in ("unigram", "word") else _bpe(file, names, side)
+        by_scores = file.kind in ("unigram", "word") or bool(_defined(file))
+        model = _unigram(file, names) if by_scores else _bpe(file, names, side)
     else:
         raise RunError(f"the {side} tokenizer is a {type(tokenizer).__name__}, which {FILE} has no form for")
     end = names[EOS]
@@ -119,7 +121,10 @@ def _inexact(side: str, why: str) -> RunError:
 def _check(file: ModelFile, names: Sequence[str], side: str) -> None:
     """Raise RunError for what one of the two libraries can't do as sentencepiece does."""
     known = {name.strip(" ") for name in names}
-    defined = [piece.text for piece in file.pieces if piece.type == PieceType.USER_DEFINED]
+    defined = _defined(file)
+    overlapping = [text for text in defined if not is_feature(text)]  # as features never do
+    unfit = {"unigram": [], "char": overlapping}.get(file.kind, defined)
+    whole = [text for text in defined if unicodedata.normalize("NFD", text) != text] if file.charsmap else []
     normal = [piece.text for piece in file.pieces if piece.type == PieceType.NORMAL]
     characters = {text for text in [*normal, *defined] if len(text) == 1}
     lost = [text for text in normal if text not in known]
@@ -132,7 +137,8 @@ def _check(file: ModelFile, names: Sequence[str], side: str) -> None:
         (file.spaces_end_pieces, "puts spaces at the end of words (treat_whitespace_as_suffix)"),
         (not file.escape_whitespaces, "leaves spaces as they are (escape_whitespaces)"),
         (file.rules_to_decode, "changes characters when decoding (denormalizer_spec)"),
-        (defined and file.kind != "unigram", f"has symbols of its user in a {file.kind} model"),
+        (unfit, f"has symbols of its user in a {file.kind} model"),
+        (whole, f"reads characters as their parts, but not in {whole[:1]}"),
         (any(" " in text for text in defined), "has symbols of its user with spaces"),
         ("$" in file.unk_surface, "reads an unknown token as text with a $"),
         (languages, f"takes the code of a language at the beginning of a line, such as {languages[:1]}"),
@@ -142,6 +148,11 @@ def _check(file: ModelFile, names: Sequence[str], side: str) -> None:
     ):
         if refused:
             raise _inexact(side, why)
+
+
+def _defined(file: ModelFile) -> list[str]:
+    """Return the symbols of the model's user, which are found in the text before all else."""
+    return [piece.text for piece in file.pieces if piece.type == PieceType.USER_DEFINED]
 
 
 def _normalizers(file: ModelFile, side: str) -> list[dict[str, Any]]:

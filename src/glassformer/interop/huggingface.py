@@ -334,7 +334,7 @@ def check_subwords(tokenizer: Tokenizer, side: str) -> None:
     if not isinstance(tokenizer, SubwordTokenizer | VocabularyTokenizer):
         raise RunError(
             f"the {side} tokenizer of this run splits symbols at spaces, and exports hold sentencepiece models only: "
-            f"train with --{side}-tokenizer unigram, bpe, char or word to export"
+            f"train with --{side}-tokenizer unigram, bpe, char, word or features to export"
         )
 
 

@@ -275,7 +275,8 @@ def _read_training(folder: Path) -> TrainingRecord:
 
 
 def _max_updates(training: TrainingRecord) -> int | None:
-    limit = (training.settings or {}).get("max_updates")
+    given, chosen = ((settings or {}).get("max_updates") for settings in (training.settings, training.chosen))
+    limit = chosen if given is None else given
     return limit if isinstance(limit, int) else None
 
 

@@ -19,11 +19,14 @@ from glassformer.decoding import MOST_BYTES, read_limited
 from glassformer.errors import ArgumentError, ConfigError, DataError, shown
 from glassformer.pairs.lines import LONGEST_LINE
 from glassformer.text.decomposition import decomposition_rules
+from glassformer.text.features import find_features
 from glassformer.text.kinds import KINDS, SUBWORD_ENDINGS
 from glassformer.text.model_file import with_round_scores
 
 EOS, UNK = 0, 1
 UNKNOWN = "⁇"
+LEAST = 4
+"""Fewest ids of any vocabulary: `</s>`, `<unk>`, one token, `<pad>`."""
 FEWEST, MOST, ROOM = 500, 32_000, 100
 """Fewest and most ids of a vocabulary whose size the text decides, and its fewest ids beyond the characters."""
 ENDINGS = (".spm", ".symbols")
@@ -133,10 +136,14 @@ class SubwordTokenizer(Tokenizer):
 
         Of more than two million lines a sample is used. `coverage` is the share of characters that get ids of their
         own. With `decompose` a character that has parts is read as these (see `decomposition_rules`), here and later.
-        Raises ConfigError where the size doesn't fit the text, DataError where there is no text.
+        The kind features is char with the features of the text (`find_features`) as tokens. Raises ConfigError where
+        the size doesn't fit the text, DataError where there is no text, or too many features.
         """
         lines = [line for line in lines if line.strip()]
-        size = _fitting_size(lines) if vocab_size is None else vocab_size
+        features = find_features(lines) if kind == "features" else []
+        size = _fitting_size(lines) + len(features) if vocab_size is None else vocab_size
+        if size < (least := len(features) + LEAST):
+            raise ConfigError(f"vocab_size {size} cannot hold every feature of this text: give at least {least}")
         model = io.BytesIO()
         sentencepiece.set_random_generator_seed(seed)
         try:
@@ -144,7 +151,8 @@ class SubwordTokenizer(Tokenizer):
                 sentencepiece.SentencePieceTrainer.train(
                     sentence_iterator=iter(lines),
                     model_writer=model,
-                    model_type=kind,
+                    model_type="char" if kind == "features" else kind,
+                    user_defined_symbols=features,
                     vocab_size=size - 1,  # <pad> is ours
                     hard_vocab_limit=False,  # too large a vocabulary is refused below, alike for every kind
                     eos_id=EOS,
@@ -334,8 +342,8 @@ def train_tokenizer(
             raise ConfigError(f"vocab_size {vocab_size} can't be chosen for {kind}, which has a size: leave it out")
         check_kind(kind)
         return read_subwords(Path(kind))
-    if vocab_size is not None and vocab_size < 4:
-        raise ConfigError(f"vocab_size must be at least 4 (</s>, <unk>, one token, <pad>), got {vocab_size}")
+    if vocab_size is not None and vocab_size < LEAST:
+        raise ConfigError(f"vocab_size must be at least {LEAST} (</s>, <unk>, one token, <pad>), got {vocab_size}")
     if kind == "symbols":
         return SymbolTokenizer.train(lines, vocab_size=vocab_size)
     check_kind(kind)

@@ -1,4 +1,4 @@
-"""The settings that a training takes from its data: tokenizers, size of the model, dropout, batch, metric."""
+"""The settings that a training takes from its data and its task: tokenizers, size, dropout, batch, metric, length."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -6,7 +6,7 @@ from typing import Any
 
 from glassformer.data.facts import PairFacts, SideFacts
 from glassformer.text.kinds import AUTO
-from glassformer.training.config import BATCH_TOKENS, TrainConfig
+from glassformer.training.config import BATCH_TOKENS, INHERITED, TrainConfig
 
 SHORT_LINE = 20
 """Most characters of a line that is short, a name or a number rather than a sentence, however many its words are."""
@@ -26,6 +26,20 @@ TOO_FEW_PAIRS = 200
 """Number of pairs below which a model hardly learns more than these."""
 HASTY_MINUTES = 15
 """Minutes up to which a training sees its pairs too seldom for a larger model, or for much dropout."""
+CHARACTERS = dict(
+    preset="tiny",
+    encoder_layers=3,
+    decoder_layers=3,
+    dropout=0.25,
+    batch_tokens=512,
+    optimizer="adam",
+)
+"""Settings of the task characters, measured by recipes/characters.py. Small batches and few layers make more updates in
+the same time."""
+UPDATES_A_PAIR, FEWEST_UPDATES, MOST_UPDATES = 1.5, 5_000, 30_000
+"""Updates of the task characters for each pair, and the fewest and most of them."""
+TASK_INTERVAL, TASK_VALIDATIONS = 250, 20
+"""Fewest updates between validations of the task characters, and most validations."""
 
 
 @dataclass(frozen=True)
@@ -63,10 +77,35 @@ def settle(config: TrainConfig, pairs: int, facts: PairFacts, say: Callable[[str
 
 def _decisions(config: TrainConfig, pairs: int, facts: PairFacts) -> Iterator[Decision]:
     source, target = facts.source, facts.target
+    if config.task == "characters":
+        yield from _characters(config, pairs, source, target)
+        return
     if config.from_ is None:
         yield from _tokenizers(config, pairs, source, target)
         yield from _model(config, pairs, source, target)
     yield _batch(config, pairs, source, target)
+    yield _metric(target)
+
+
+def _characters(config: TrainConfig, pairs: int, source: SideFacts, target: SideFacts) -> Iterator[Decision]:
+    """Choose what the task characters has in common for all pairs, and the length of the training by their number."""
+    if config.from_ is None and config.tokenizer == AUTO:
+        kinds = ["symbols" if is_symbols(side) else "features" for side in (source, target)]
+        whys = [_why(kind, side) for kind, side in zip(kinds, (source, target), strict=True)]
+        if kinds[0] == kinds[1] and config.source_tokenizer is config.target_tokenizer is None:
+            yield Decision("tokenizer", kinds[0], whys[1])
+        else:
+            yield Decision("source_tokenizer", kinds[0], whys[0])
+            yield Decision("target_tokenizer", kinds[1], whys[1])
+    for name, value in CHARACTERS.items():
+        if config.from_ is None or name not in INHERITED:
+            yield Decision(name, value, "task characters")
+    updates = config.max_updates
+    if config.max_epochs is config.max_minutes is updates is None:
+        updates = max(FEWEST_UPDATES, min(MOST_UPDATES, round(UPDATES_A_PAIR * pairs)))
+        yield Decision("max_updates", updates, f"task characters, {_counted(pairs, 'pair')}")
+    if updates is not None:
+        yield Decision("validate_every", max(TASK_INTERVAL, updates // TASK_VALIDATIONS), "task characters")
     yield _metric(target)
 
 
@@ -120,6 +159,8 @@ def is_brief(side: SideFacts) -> bool:
 def _why(kind: str, side: SideFacts) -> str:
     if kind == "symbols":
         return f"{side.distinct_words} different symbols, with spaces between"
+    if kind == "features":
+        return "characters, and features such as <V> where there are any"
     return f"lines of {side.characters:.0f} characters and {_counted(side.words, 'word')} on average"
 
 

@@ -30,12 +30,13 @@ from glassformer.errors import ConfigError, shown
 from glassformer.files import path_as_text, path_from_text
 from glassformer.pairs.mixture import Pairs, Paths, open_pairs
 from glassformer.run.config import LANGUAGE_CODE
-from glassformer.text.kinds import AUTO, SUBWORD_ENDINGS
+from glassformer.text.kinds import AUTO, SUBWORD_ENDINGS, WHOLE_KINDS
 from glassformer.text.scores import METRICS
 from glassformer.transformer.config import PRESETS, ModelConfig
 
 PRECISIONS = ("auto", "float32", "bfloat16")
 OPTIMIZERS = ("muon", "adam")
+TASKS = ("characters",)
 CHANGEABLE = (
     *("max_epochs", "max_updates", "max_minutes", "patience", "device", "precision", "threads", "shard"),
     *("learning_rate", "weight_decay", "clip_norm", "qk_clip", "max_left_out", "batch_tokens", "accumulate"),
@@ -91,10 +92,14 @@ class TrainConfig:
     """Continue the unfinished run in the output folder from its last checkpoint, with the settings it was started
     with; limits, device, precision, threads, learning rate and batch size may be given anew."""
 
+    task: Annotated[str, Choice(*TASKS)] | None = None
+    """Settings for a kind of task, each of which its own flag changes. characters: from words to words or sounds
+    (pronunciation, inflection, segmentation, normalisation), character by character, with features such as <V> as one
+    token; see docs/howto/characters.md."""
     tokenizer: Annotated[str, Flag("KIND")] = AUTO
-    """Kind of tokenizer: unigram, bpe, char, word (sentencepiece, learned from the text), symbols (split at
-    spaces), or the path of a sentencepiece model: a .model file, or the .spm of another run. auto: chosen from the
-    text."""
+    """Kind of tokenizer: unigram, bpe, char, word (sentencepiece, learned from the text), features (characters, and
+    each feature such as <V> or <PST> as one token), symbols (split at spaces), or the path of a sentencepiece model: a
+    .model file, or the .spm of another run. auto: chosen from the text."""
     source_tokenizer: Annotated[str, Flag("KIND")] | None = None
     """The source's own kind of tokenizer; source and target then have separate vocabularies."""
     target_tokenizer: Annotated[str, Flag("KIND")] | None = None
@@ -254,7 +259,7 @@ class TrainConfig:
                 f"{kind} for the source: leave it out, or give another source_tokenizer"
             )
         kinds = {kind, self.target_tokenizer or self.tokenizer}
-        if self.resample and self.from_ is None and kinds <= {"char", "word", "symbols"}:
+        if self.resample and self.from_ is None and kinds <= set(WHOLE_KINDS):
             raise ConfigError(
                 f"resample is for tokenizers that can split text in several ways, bpe and unigram, got {self.resample} "
                 f"with {' and '.join(sorted(kinds))}: leave it out"

@@ -108,6 +108,7 @@ class TrainingLoop:
         self.checkpoints = Checkpoints(self.resume, processes, config.checkpoint_seconds)
         self.state = self.checkpoints.load(self.step)
         before = TrainConfig.from_json(saved.training.settings or {})  # `resume` may have been given others
+        before = before.settled(saved.training.chosen or {})
         if before.patience != config.patience:
             self.state.forget_patience()
         if any(getattr(before, name) != getattr(config, name) for name in ("max_updates", "max_epochs", "max_minutes")):
