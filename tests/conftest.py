@@ -87,6 +87,7 @@ from glassformer.pairs.files import Pair, PairFiles
 from glassformer.run.config import TrainingRecord
 from glassformer.run.folder import Run, load_run, write_config, write_weights
 from glassformer.text.tokenizer import Tokenizer
+from glassformer.training import loop, progress
 from glassformer.training.config import TrainConfig
 from glassformer.training.train import train
 from glassformer.transformer.config import ModelConfig
@@ -516,6 +517,22 @@ def full_disk() -> Callable[[int], AbstractContextManager[None]]:
             resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
     return full
+
+
+@pytest.fixture(scope="module")
+def undrawn() -> Iterator[None]:
+    """As without matplotlib: half a second less for each training."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(progress, "can_draw", lambda: False)
+        yield
+
+
+@pytest.fixture(scope="module")
+def every_update() -> Iterator[None]:
+    """As in every_update.py there is a line in metrics.jsonl for each."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(loop, "REPORT_EVERY", 1)
+        yield
 
 
 @pytest.fixture(scope="session")

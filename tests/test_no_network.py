@@ -5,6 +5,7 @@ And a process that does reach for one is seen: else the first test would prove n
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -13,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from glassformer.cli import COMMANDS
+from glassformer.tracking.tracker import TRACKERS
 
 PROGRAM = Path(__file__).with_name("without_network.py")
 RUN = """
@@ -48,10 +50,13 @@ MEMORY = """<?xml version="1.0"?>
 UNIT = '<tu><tuv xml:lang="en"><seg>{}</seg></tuv><tuv xml:lang="de"><seg>{}</seg></tuv></tu>'
 
 
-def run_program(folder: Path, commands: list[list[str]]) -> tuple[subprocess.CompletedProcess, list]:
-    """Run the commands in one process without a network; return what came of it and the lines that it noted."""
+def run_program(folder: Path, commands: list[list[str]], **others: str) -> tuple[subprocess.CompletedProcess, list]:
+    """Run the commands in one process without a network; return what came of it and the lines that it noted.
+
+    `others` are variables of its environment.
+    """
     given = "".join(f"{json.dumps(command)}\n" for command in commands)
-    environment = {**os.environ, "SACREBLEU": str(folder / "models of sacreBLEU")}
+    environment = {**os.environ, "SACREBLEU": str(folder / "models of sacreBLEU"), **others}
     done = subprocess.run(
         [sys.executable, "-W", "ignore", PROGRAM, folder / "noted"],
         input=given,
@@ -80,6 +85,20 @@ def test_no_command_reaches_for_a_network(tmp_path, run_command, reversed_symbol
     )
     assert "Traceback" not in done.stderr
     assert done.returncode == 0
+
+
+def test_no_tracker_reaches_for_a_network(samples, tmp_path, run_command):
+    # Takes seconds: a new process. trackio would ask huggingface.co whose the token is.
+    for name in TRACKERS:
+        pytest.importorskip(name, reason="pip install 'glassformer[tracking]'")
+    shutil.copytree(samples / "run", tmp_path / "run")
+    line = f"evaluate run --source {samples}/valid.tsv SHORT --track"
+    commands = [run_command.arguments(f"{line} {name}") for name in TRACKERS]
+    environment = dict(HF_HUB_OFFLINE="0", HF_TOKEN="hf_nobody", TRACKIO_DIR="")
+    done, noted = run_program(tmp_path, commands, **environment)
+    assert (noted, done.returncode) == ([[" ".join(command), 0] for command in commands], 0), done.stderr
+    assert "failed" not in done.stderr
+    assert [(tmp_path / name).is_dir() for name in ("run/tensorboard", "trackio")] == [True, True]
 
 
 @pytest.mark.parametrize(

@@ -2,9 +2,10 @@
 
 import json
 import shutil
+from importlib.util import find_spec
 
 from glassformer.generation.config import SearchConfig
-from glassformer.run.scores import read_evaluations
+from glassformer.run.scores import read_evaluations, read_translations
 from glassformer.text.scores import score_all
 
 
@@ -42,12 +43,20 @@ def test_the_metric_of_a_run_comes_first(here, capfd, run_command):
 
 def test_scores_are_kept_for_the_model_card(here, capfd, run_command):
     shutil.copytree(here / "run", here / "kept")
-    assert run_command("evaluate kept --source valid.tsv SHORT --save") == 0
+    track = "--track tensorboard" if find_spec("tensorboard") else ""
+    assert run_command(f"evaluate kept --source valid.tsv --output found.txt SHORT --save {track}") == 0
     (kept,) = read_evaluations(here / "kept")
+    out, err = capfd.readouterr()
     assert [f"{one.name} {one.value:.2f}" for one in kept.scores] == [
-        line.split("  ")[0].removesuffix(" %") for line in capfd.readouterr().out.splitlines()
+        line.split("  ")[0].removesuffix(" %") for line in out.splitlines()
     ]
     assert kept.source == "valid.tsv"
+    (translated,) = read_translations(here / "kept")
+    references = [line.split("\t")[1] for line in (here / "valid.tsv").read_text(encoding="utf-8").splitlines()]
+    found = (here / "found.txt").read_text(encoding="utf-8").splitlines()
+    assert translated.lines == list(zip(found, references, strict=True))
+    if track:
+        assert "tracked in kept/tensorboard/evaluate valid.tsv" in err
 
 
 def test_scores_that_cannot_be_kept_are_said_before_the_work(here, capfd, run_command):

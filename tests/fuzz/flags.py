@@ -14,7 +14,7 @@ from samples import FLAGS
 
 from glassformer.cli import COMMANDS
 
-OUTPUTS = ("out", "output", "unpruned", "written", "alignments", "confidence", "diagram")
+OUTPUTS = ("out", "output", "unpruned", "written", "alignments", "confidence", "diagram", "picture")
 """Flags that name what is written."""
 STOP_AFTER = 3.0
 
@@ -42,19 +42,26 @@ _STUDENT = Base(
 )
 BASES: Mapping[str, tuple[Base, ...]] = {
     "train": (
-        Base(f"train {FLAGS} --max-updates 1", (".prepared", "runs"), works=False, stops=True),
-        Base(f"train {FLAGS} pairs.tsv --out new --max-updates 1 --tokenizer symbols", (".prepared",), stops=True),
-        Base("train --resume --out unfinished", ("unfinished",), stops=True),
+        Base(f"train {FLAGS} --max-updates 1", (".prepared", "runs", "trackio"), works=False, stops=True),
+        Base(
+            f"train {FLAGS} pairs.tsv --out new --max-updates 1 --tokenizer symbols",
+            (".prepared", "trackio"),
+            stops=True,
+        ),
+        Base("train --resume --out unfinished", ("unfinished", "trackio"), stops=True),
     ),
     "check": (Base("check pairs.tsv"), Base("check source.txt --target target.txt")),
-    "runs": (Base("runs", works=False), Base("runs run")),
+    "runs": (Base("runs", works=False), Base("runs run"), Base("runs --compare run subwords --device cpu")),
     "translate": (
         Base("translate run --input seven.txt --device cpu"),
         Base("translate subwords 'a b' --device cpu"),
         Base("translate run --input seven.txt --output new --device cpu"),
     ),
     "evaluate": (
-        Base("evaluate run --source valid.tsv --device cpu", ("run/scores.json", "run/calibration.json")),
+        Base(
+            "evaluate run --source valid.tsv --device cpu",
+            ("run/scores.json", "run/translations.jsonl", "run/calibration.json", "run/tensorboard", "trackio"),
+        ),
         Base("evaluate --hypotheses source.txt --target target.txt"),
     ),
     "align": (
@@ -66,7 +73,7 @@ BASES: Mapping[str, tuple[Base, ...]] = {
     "prune": (
         Base(
             "prune run --data pairs.tsv --out new --updates 1 --rounds 1 --device cpu",
-            (".*.pruning",),
+            (".*.pruning", "trackio"),
             costly=True,
             stops=True,
         ),
@@ -205,7 +212,9 @@ def _beside(path: str) -> list[str]:
     """Return the patterns of what a command may write for this output path."""
     plain = str(Path(path))
     led_to = ["nowhere"] if plain == "dangling" else []
-    return [plain, f"{plain}.partial", f"{plain}.partial.json", f"{plain}-data", f"{plain}.pairs", *led_to]
+    databases = str(Path(plain).parent / "trackio")
+    suffixes = (".partial", ".partial.json", "-data", ".pairs")
+    return [plain, *(f"{plain}{suffix}" for suffix in suffixes), databases, *led_to]
 
 
 def _paths_in(words: list[str]) -> tuple[str, ...]:

@@ -3,7 +3,7 @@
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import NoReturn
+from typing import ClassVar, NoReturn
 
 import pytest
 import torch
@@ -65,7 +65,31 @@ def whole(settings, tmp_path_factory) -> tuple[Pruning, list[str], Path]:
     """A pruning that wasn't stopped: its report, what it said, and the folder it left."""
     said: list[str] = []
     out = tmp_path_factory.mktemp("whole") / "pruned"
-    return prune(PruneConfig(**settings, out=out), said.append), said, out
+    return prune(PruneConfig(**settings, out=out), said.append, tracker=Noted()), said, out
+
+
+class Noted:
+    """A tracker that keeps what it is given."""
+
+    rows: ClassVar[list] = []
+
+    def log(self, metrics, *, step):
+        self.rows.append((step, metrics))
+
+
+def test_a_tracker_gets_the_rounds(whole):
+    report, *_ = whole
+    expected = [
+        {
+            f"{name}/heads": one.heads,
+            f"{name}/parameters": one.parameters,
+            f"{name}/loss": one.loss,
+            f"{name}/ser": one.score,
+        }
+        for pruned, unpruned in zip(report.rounds, report.unpruned, strict=True)
+        for name, one in (("pruned", pruned), ("unpruned", unpruned))
+    ]
+    assert Noted.rows == [(1, expected[0] | expected[1]), (2, expected[2] | expected[3])]
 
 
 def test_the_report_and_the_smaller_run(whole, given):

@@ -11,7 +11,7 @@ import pytest
 
 from glassformer.pictures import can_draw
 from glassformer.run import curves
-from glassformer.run.curves import draw_curves, plot_curves
+from glassformer.run.curves import draw_comparison, draw_curves, plot_comparison, plot_curves
 
 pytest.importorskip("matplotlib", reason="pip install 'glassformer[plots]'")
 
@@ -198,3 +198,22 @@ def test_without_matplotlib(path, monkeypatch):
     with pytest.raises(ImportError, match=r"drawing curves needs matplotlib: pip install 'glassformer\[plots\]'"):
         draw_curves(path, path.with_name("curves.png"))
     assert not path.with_name("curves.png").exists()
+
+
+def test_two_runs_are_drawn_over_each_other(tmp_path):
+    folders = [tmp_path / name for name in ("one", "o$t$her")]
+    for folder, reports in zip(folders, (20, 10), strict=True):
+        folder.mkdir()
+        write(folder / "metrics.jsonl", reports)
+    figure = plot_comparison(folders)
+    training, validation, score = figure.axes
+    assert [len(points) for points in lines(training)] == [20, 10]
+    assert [len(points) for points in lines(validation)] == [4, 2]
+    assert lines(score)[1] == [(100, 25), (200, 30)]
+    assert legend(training) == [str(folder) for folder in folders]
+    assert score.get_title(loc="left") == "BLEU"
+    write(folders[1] / "metrics.jsonl", 10, metric="wer")
+    title = plot_comparison(folders).axes[2].get_title(loc="left")
+    assert title == "BLEU and word error rate, %: two scores, not to be compared"
+    draw_comparison(folders, tmp_path / "compared.png")
+    assert imread(tmp_path / "compared.png").shape[:2] == (1140, 1080)

@@ -1,4 +1,4 @@
-"""What trainings leave, losses that are no numbers, processes of the command line, and trainings without pictures."""
+"""What trainings leave, losses that are no numbers, and processes of the command line."""
 
 import json
 import math
@@ -19,7 +19,6 @@ from safetensors.torch import load_file
 from torch import Tensor
 from torch.nn.modules.module import register_module_forward_hook
 
-from glassformer.training import loop, progress
 from glassformer.training.config import TrainConfig
 from glassformer.training.objective import Objective
 from glassformer.training.train import train
@@ -66,14 +65,6 @@ def spoiling() -> Callable[..., AbstractContextManager[None]]:
 
 
 @pytest.fixture(scope="module")
-def undrawn() -> Iterator[None]:
-    """As without matplotlib: half a second less for each training."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(progress, "can_draw", lambda: False)
-        yield
-
-
-@pytest.fixture(scope="module")
 def unchecked_trainings() -> Iterator[None]:
     """Turn off the checks of shapes and types, for files that judge what long trainings leave: a third of their time.
 
@@ -81,14 +72,6 @@ def unchecked_trainings() -> Iterator[None]:
     """
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(jaxtyping.config, "jaxtyping_disable", True)
-        yield
-
-
-@pytest.fixture(scope="module")
-def every_update() -> Iterator[None]:
-    """As in every_update.py there is a line in metrics.jsonl for each."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(loop, "REPORT_EVERY", 1)
         yield
 
 

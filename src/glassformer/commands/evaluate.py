@@ -8,6 +8,7 @@ from glassformer.checks import Flag
 from glassformer.commands.common import say
 from glassformer.errors import ConfigError
 from glassformer.generation.config import SearchConfig
+from glassformer.tracking.tracker import NONE, Track
 
 if TYPE_CHECKING:
     from glassformer.confidence.calibration import Calibration
@@ -36,7 +37,10 @@ class EvaluateFlags:
     output: Path | None = None
     """Where to write the run's translations."""
     save: bool = False
-    """Keep the scores in the run folder (scores.json), where `glassformer export` finds them for the model card."""
+    """Keep the scores in the run folder (scores.json), where `glassformer export` finds them for the model card, and
+    the translations with their references (translations.jsonl), which `glassformer runs --compare` takes."""
+    track: Track = NONE
+    """Show the scores in a tracker, too: tensorboard or trackio, as `glassformer train --track`."""
     tokenize: str = "auto"
     """sacreBLEU tokenizer for BLEU: auto (by the script of the references), 13a, zh, ja-mecab, char, ..."""
     symbols: bool = False
@@ -91,8 +95,10 @@ def _scores_of_file(flags: EvaluateFlags, hypotheses: Path) -> "list[Score]":
     from glassformer.pairs.lines import read_lines
     from glassformer.text.scores import score_all
 
-    if flags.run is not None or flags.source is not None or flags.target is None or flags.save:
-        raise ConfigError("--hypotheses are scored against --target, without a run folder, --source and --save")
+    if flags.run is not None or flags.source is not None or flags.target is None or flags.save or flags.track != NONE:
+        raise ConfigError(
+            "--hypotheses are scored against --target, without a run folder, --source, --save and --track"
+        )
     lines = (list(read_lines(path)) for path in (hypotheses, flags.target))
     return score_all(*lines, tokenize=flags.tokenize, symbols=flags.symbols)
 
@@ -114,11 +120,14 @@ def _figures_of_run(flags: EvaluateFlags) -> list[object]:
     from glassformer.run.scores import read_evaluations, save_evaluation
     from glassformer.text.scores import score_all, seem_swapped
     from glassformer.text.tokenizer import SymbolTokenizer
+    from glassformer.tracking.results import track_scores
+    from glassformer.tracking.tracker import check_tracker
 
     if flags.run is None or flags.source is None:
         raise ConfigError("give a run folder and --source (and --target), or --hypotheses and --target")
     if flags.output is not None:
         check_writable(flags.output)
+    check_tracker(flags.track)
     tame_memory()
     blocks = PairFiles(flags.source, flags.target, flags.columns).blocks(say)
     pairs = [pair for block in blocks for pair in zip(*block.pairs(), strict=True)]
@@ -144,7 +153,11 @@ def _figures_of_run(flags: EvaluateFlags) -> list[object]:
             lines=len(sources),
             search=_in_words(flags.search),
             scores=scores,
+            translations=list(zip(hypotheses, references, strict=True)),
         )
+    settings = {"lines": len(sources), "search": _in_words(flags.search)}
+    if place := track_scores(flags.run, flags.source.name, scores, track=flags.track, settings=settings):
+        say(f"tracked in {place}")
     chrf = next(one.value for one in scores if one.name == "chrF")
     if seem_swapped(hypotheses, sources, chrf):
         say("the translations are more like the sources than like the references: are the two sides swapped?")

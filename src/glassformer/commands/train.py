@@ -45,7 +45,7 @@ HEADINGS = {
         *("label_smoothing", "r_drop", "guide", "weight_decay", "clip_norm", "qk_clip", "max_left_out"),
     ),
     "validation and limits": (
-        *("validate_every", "tokenize", "score_pairs", "average", "watch", "max_epochs", "patience"),
+        *("validate_every", "tokenize", "score_pairs", "average", "watch", "track", "max_epochs", "patience"),
     ),
     "machine": ("checkpoint_seconds", "seed", "device", "precision", "threads", "shard", "help"),
 }

@@ -21,6 +21,7 @@ from glassformer.errors import ConfigError
 from glassformer.files import followed
 from glassformer.pairs.files import PairFiles
 from glassformer.text.scores import METRICS
+from glassformer.tracking.tracker import NONE, Track
 
 
 @with_fields
@@ -67,6 +68,8 @@ class PruneConfig:
     """Score of the validations: bleu, chrf, exact, wer, ser. Left out: that of the run's training."""
     tokenize: str = "auto"
     """sacreBLEU tokenizer for the bleu metric."""
+    track: Track = NONE
+    """Show each round in a tracker, too, when all are done: tensorboard or trackio, as `glassformer train --track`."""
     seed: Seed = 1
     """Seed of all random choices."""
     device: Device = "auto"

@@ -35,6 +35,8 @@ from glassformer.run.folder import load_run, open_run, training_metric, write_co
 from glassformer.run.metrics import read_metrics
 from glassformer.run.names import LOCK, METRICS, PRUNED, WEIGHTS
 from glassformer.text.scores import check_bleu_tokenizer
+from glassformer.tracking.results import track_steps
+from glassformer.tracking.tracker import TrackedRun, check_tracker
 from glassformer.training.config import TrainConfig
 from glassformer.training.train import train_once
 from glassformer.transformer.model import Transformer, count_parameters
@@ -118,18 +120,21 @@ def without_heads(model: Transformer, removed: Mapping[str, Sequence[int]]) -> T
     return pruned
 
 
-def prune(config: PruneConfig, say: Callable[[str], None] = print) -> Pruning | int:
+def prune(
+    config: PruneConfig, say: Callable[[str], None] = print, *, tracker: TrackedRun | None = None
+) -> Pruning | int:
     """Remove heads round by round, train on after each, and write the smaller model into the run folder `config.out`.
 
     The unpruned model gets the same trainings for comparison. A hidden folder beside `out` holds the finished rounds:
     after a stop, for which the number of the signal is returned, a second call continues. The report is also written
-    to prune.json.
+    to prune.json, and given to the tracker that `config.track` names, or to `tracker` (see `Tracker`).
 
     Raises ConfigError for settings that can't work or differ from those of a pruning that was stopped, RunError for
     folders that are in the way or a run without heads, and DivergedError or OutOfMemoryError if a training fails so.
 
     Example: docs/howto/prune.md.
     """
+    check_tracker(config.track, tracker)
     work = config.work
     last = work / f"{config.rounds}-trained"
     reported = (last / PRUNED).exists()  # then only the folders still have to be moved into place
@@ -155,7 +160,25 @@ def prune(config: PruneConfig, say: Callable[[str], None] = print) -> Pruning | 
         report = _prune_or_advise(work, config, total, gone, say)
         if isinstance(report, Pruning):
             remove_at_once(work)
+    if isinstance(report, Pruning) and (place := _track(report, config, tracker)):
+        say(f"tracked in {place}")
     return report
+
+
+def _track(report: Pruning, config: PruneConfig, tracker: TrackedRun | None) -> str | None:
+    """Give the tracker the rounds of a pruning, and return where they are, in words."""
+    steps = {
+        number: {**_scalars("pruned", pruned, report.metric), **_scalars("unpruned", unpruned, report.metric)}
+        for number, (pruned, unpruned) in enumerate(zip(report.rounds, report.unpruned, strict=True), start=1)
+    }
+    settings = {name: str(value) for name, value in asdict(config).items()}
+    return track_steps(config.out, "prune", steps, track=config.track, tracker=tracker, settings=settings)
+
+
+def _scalars(name: str, one: Round, metric: str) -> dict[str, int | float]:
+    """Return the figures of a round by the names that a tracker shows."""
+    figures = {"heads": one.heads, "parameters": one.parameters, "loss": one.loss, metric: one.score}
+    return {f"{name}/{fact}": value for fact, value in figures.items()}
 
 
 def _prune_or_advise(
@@ -252,7 +275,7 @@ def report_lines(report: Pruning) -> Iterator[str]:
 
 def _check_same(config: PruneConfig, work: Path) -> None:
     """Raise ConfigError if `work` holds a pruning with other settings; else note these there."""
-    free = ("device", "threads", "unpruned")
+    free = ("device", "threads", "unpruned", "track")
     given = {name: str(value) for name, value in asdict(config).items() if name not in free}
     settings = {name: text.encode(errors="backslashreplace").decode() for name, text in given.items()}
     path = work / "settings.json"

@@ -1,4 +1,4 @@
-"""A picture of a training: loss, score, learning rate and heads along its updates. Needs matplotlib (extra `plots`)."""
+"""Pictures of a training, and of two over each other, along their updates. Needs matplotlib (extra `plots`)."""
 
 from collections.abc import Iterator, Sequence
 from itertools import accumulate
@@ -12,7 +12,7 @@ from glassformer.meter import format_duration
 from glassformer.pictures import ACCENT, MAIN, MUTED, TITLE, new_figure, save_figure, style_axes
 from glassformer.run.config import read_config
 from glassformer.run.metrics import Metrics, Report, read_metrics
-from glassformer.run.names import WATCHED
+from glassformer.run.names import METRICS, WATCHED
 from glassformer.text.scores import LOWER_IS_BETTER
 
 INCHES, DOTS_PER_INCH = (9.0, 9.5), 120  # 1080 x 1140 dots
@@ -68,6 +68,49 @@ def plot_curves(metrics: Path) -> Any:
     return figure
 
 
+def draw_comparison(folders: Sequence[Path], png: Path) -> None:
+    """Draw the losses and scores of two run folders over each other into a PNG, which appears when it is complete."""
+    save_figure(plot_comparison(folders), png)
+
+
+def plot_comparison(folders: Sequence[Path]) -> Any:
+    """Return the matplotlib Figure that `draw_comparison` saves: training loss, validation loss and score."""
+    found = [read_metrics(folder / METRICS) for folder in folders]
+    figure = new_figure("curves", figsize=INCHES, dpi=DOTS_PER_INCH, facecolor="white")
+    panels = figure.subplots(3, sharex=True, height_ratios=[1, 1, 1])
+    for metrics, folder, color in zip(found, folders, (_TRAINING, _VALIDATION), strict=True):
+        style = {"color": color, "label": str(folder)}
+        raw = [(report.update, report.loss) for report in metrics.reports if report.loss is not None]
+        _draw(panels[0], _smooth(raw) if len(raw) > FEW else raw, **style)
+        _draw(panels[1], [(one.update, one.loss) for one in metrics.validations], **style)
+        _draw(panels[2], [(one.update, one.score) for one in metrics.validations], **style)
+    _name_panels(panels, found)
+    for text in panels[0].legend(loc="upper right").get_texts():
+        text.set_parse_math(False)
+    for axes in panels:
+        style_axes(axes)
+    panels[-1].set_xlabel("updates")
+    panels[-1].set_xlim(0, 1.02 * max((metrics.updates or 1) for metrics in found))
+    panels[-1].xaxis.set_major_formatter("{x:,.0f}")
+    return figure
+
+
+def _name_panels(panels: Any, found: Sequence[Metrics]) -> None:
+    """Give the panels of a comparison their titles; scores of two kinds are named as such."""
+    losses = [(one.update, one.loss) for metrics in found for one in metrics.validations]
+    reports = [(one.update, one.loss) for metrics in found for one in metrics.reports if one.loss is not None]
+    _head(panels[0], "training loss", "nats per token", reports)
+    _head(panels[1], "validation loss", "nats per token", losses)
+    kinds = sorted({metrics.best.metric for metrics in found if metrics.best})
+    name = " and ".join(SCORE_NAMES.get(kind, kind) for kind in kinds)
+    lower = " (lower is better)" if kinds and set(kinds) <= set(LOWER_IS_BETTER) else ""
+    title = f"{name}: two scores, not to be compared" if len(kinds) > 1 else f"{name.removesuffix(', %')}{lower}"
+    _head(panels[2], title or "score", name, losses)
+    for axes, points in ((panels[0], reports), (panels[1], losses)):
+        if points:
+            _widen(axes, points)
+
+
 def _seen(path: Path) -> list[Sighting]:
     """Return what `--watch` saw; nothing if it isn't there, or can't be read: the picture needs only the metrics."""
     try:
@@ -91,12 +134,17 @@ def _draw_loss(axes: Any, found: Metrics, label_smoothing: float) -> None:
     _head(axes, "loss", "nats per token", points)
     if points:
         axes.legend(loc="upper right")
-        low, high = (pick(value for _, value in points) for pick in (min, max))
-        if low > 0 and high / low > WIDE:
-            axes.set_yscale("log", subs=[])
-            axes.yaxis.get_major_locator().set_params(subs=(1, 1.5, 2, 3, 4, 6, 8) if high / low < 30 else (1, 2, 5))
-            axes.yaxis.set_major_formatter("{x:g}")
-            axes.set_ylabel("nats per token, logarithmic")
+        _widen(axes, points)
+
+
+def _widen(axes: Any, points: Points) -> None:
+    """Give losses that differ by a large factor a logarithmic axis."""
+    low, high = (pick(value for _, value in points) for pick in (min, max))
+    if low > 0 and high / low > WIDE:
+        axes.set_yscale("log", subs=[])
+        axes.yaxis.get_major_locator().set_params(subs=(1, 1.5, 2, 3, 4, 6, 8) if high / low < 30 else (1, 2, 5))
+        axes.yaxis.set_major_formatter("{x:g}")
+        axes.set_ylabel("nats per token, logarithmic")
 
 
 def _draw_score(axes: Any, found: Metrics) -> None:

@@ -1,15 +1,20 @@
-"""scores.json of a run folder: what `glassformer evaluate --save` found out about its model. Loads no torch."""
+"""scores.json and translations.jsonl of a run folder: what `glassformer evaluate --save` found out. Loads no torch."""
 
 import hashlib
-from collections.abc import Sequence
+import json
+import os
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from msgspec import Struct, to_builtins
 
-from glassformer.decoding import Natural, read_json
-from glassformer.files import write_json
-from glassformer.run.names import EVALUATIONS, WEIGHTS
+from glassformer.decoding import Natural, decode_json, open_regular, read_json
+from glassformer.files import replacing, write_json
+from glassformer.run.names import EVALUATIONS, TRANSLATIONS, WEIGHTS
 from glassformer.text.scores import Score
+
+LONGEST = 1 << 28
+"""Most bytes of the translations of a test set."""
 
 
 class SavedScore(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -37,16 +42,48 @@ class Evaluation(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     scores: list[SavedScore]
 
 
+class KeptTranslations(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A model's translations of a test set."""
+
+    weights: str
+    """SHA-256 of the model's weights."""
+    source: str
+    """The name of the file with the sources."""
+    target: str | None = None
+    """The name of the file with the references; None where they are in the same file."""
+    search: str
+    """The search, in words."""
+    lines: list[tuple[str, str]]
+    """Each translation and its reference."""
+
+
 class _Saved(Struct, frozen=True, forbid_unknown_fields=True):
     evaluations: list[Evaluation]
 
 
 def save_evaluation(
-    folder: Path, *, source: str, target: str | None, lines: int, search: str, scores: Sequence[Score]
+    folder: Path,
+    *,
+    source: str,
+    target: str | None,
+    lines: int,
+    search: str,
+    scores: Sequence[Score],
+    translations: Sequence[tuple[str, str]] = (),
 ) -> None:
-    """Put the scores of a run's model on a test set into its folder, in place of older ones on the same files."""
+    """Put the scores of a run's model on a test set into its folder, in place of older ones on the same files.
+
+    `translations` are the lines that were scored, each with its reference.
+    """
+    weights = _digest(folder / WEIGHTS)
+    if translations:
+        kept = KeptTranslations(weights=weights, source=source, target=target, search=search, lines=list(translations))
+        older = [one for one in _read_kept(folder) if (one.source, one.target) != (source, target)]
+        with replacing(folder / TRANSLATIONS) as file:
+            for one in (*older, kept):
+                file.write(json.dumps(to_builtins(one)).encode() + b"\n")
     evaluation = Evaluation(
-        weights=_digest(folder / WEIGHTS),
+        weights=weights,
         source=source,
         target=target,
         lines=lines,
@@ -64,6 +101,27 @@ def read_evaluations(folder: Path) -> list[Evaluation]:
         return []
     now = _digest(folder / WEIGHTS)
     return [one for one in read_json(path, _Saved).evaluations if one.weights == now]
+
+
+def read_translations(folder: Path) -> list[KeptTranslations]:
+    """Return the translations by a run's model as it is now, test set by test set; damaged lines are left out."""
+    if not (folder / TRANSLATIONS).exists():
+        return []
+    now = _digest(folder / WEIGHTS)
+    return [one for one in _read_kept(folder) if one.weights == now]
+
+
+def _read_kept(folder: Path) -> Iterator[KeptTranslations]:
+    """Yield what translations.jsonl holds, of whatever weights."""
+    path = folder / TRANSLATIONS
+    if not path.exists():
+        return
+    with os.fdopen(open_regular(path), "rb") as file:
+        while line := file.readline(LONGEST):
+            try:
+                yield decode_json(line, KeptTranslations)
+            except ValueError:
+                continue
 
 
 def _digest(path: Path) -> str:

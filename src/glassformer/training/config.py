@@ -32,6 +32,7 @@ from glassformer.pairs.mixture import Pairs, Paths, open_pairs
 from glassformer.run.config import LANGUAGE_CODE
 from glassformer.text.kinds import AUTO, SUBWORD_ENDINGS, WHOLE_KINDS
 from glassformer.text.scores import METRICS
+from glassformer.tracking.tracker import NONE, Track
 from glassformer.transformer.config import PRESETS, ModelConfig
 
 PRECISIONS = ("auto", "float32", "bfloat16")
@@ -40,7 +41,7 @@ TASKS = ("characters",)
 CHANGEABLE = (
     *("max_epochs", "max_updates", "max_minutes", "patience", "device", "precision", "threads", "shard"),
     *("learning_rate", "weight_decay", "clip_norm", "qk_clip", "max_left_out", "batch_tokens", "accumulate"),
-    *("checkpoint_seconds", "watch"),
+    *("checkpoint_seconds", "watch", "track"),
 )
 """Settings that `resume` may change."""
 
@@ -210,6 +211,10 @@ class TrainConfig:
     watch: Count | None = None
     """Look at the attention of every head each so many updates: its entropy and largest scores go to attention.jsonl
     and curves.png, and a head that collapses, or whose scores run away, is named on the screen. Left out: never."""
+
+    track: Track = NONE
+    """Show the figures in a tracker, too: tensorboard (files in the run folder) or trackio (a database beside it, or
+    where TRACKIO_DIR says). Needs the extra `tracking`."""
 
     checkpoint_seconds: Positive | None = None
     """Seconds between checkpoints, from which --resume goes on; they are written in the background. Left out: 10, or

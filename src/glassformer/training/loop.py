@@ -16,7 +16,7 @@ from glassformer.errors import FULL, DivergedError, RunError, describe_full
 from glassformer.files import remove_at_once, remove_unfinished
 from glassformer.run.config import read_config
 from glassformer.run.folder import load_weights, write_weights
-from glassformer.run.metrics import Report, Validation, drop_metrics_after, read_metrics
+from glassformer.run.metrics import Report, Validation, read_metrics
 from glassformer.run.names import ALIGNMENT, INITIAL, METRICS, RESUME, WATCHED, WEIGHTS
 from glassformer.seeds import derive_seed
 from glassformer.tensors import read_tensors
@@ -153,9 +153,8 @@ class TrainingLoop:
                 for folder in (self.folder, self.resume):
                     remove_unfinished(folder)
                 self.checkpoints.drop_newer()
-                validated = -1 if self.state.best is None else self.state.validated
-                drop_metrics_after(self.folder / METRICS, saved, validated)
                 self.watcher.restore(saved)
+                self.display.restore(saved, -1 if self.state.best is None else self.state.validated)
                 drop_snapshots_after(self.resume, saved)
                 best = self.state.best_update, self.state.best_checksum
                 lost = not restore_best(self.resume, self.folder / WEIGHTS, *best)

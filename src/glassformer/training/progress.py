@@ -7,17 +7,19 @@ from pathlib import Path
 
 from rich.console import Console
 
+from glassformer.capture.sightings import Sighting
 from glassformer.data.facts import shortened
 from glassformer.errors import printable
 from glassformer.meter import Bar, can_move, format_duration
 from glassformer.pictures import can_draw
 from glassformer.run.curves import draw_curves
-from glassformer.run.metrics import Report, Validation, append_metrics
+from glassformer.run.metrics import Report, Validation, append_metrics, drop_metrics_after
 from glassformer.run.names import CURVES, METRICS
+from glassformer.tracking.curves import TrackedTraining
 
 
 class TrainingDisplay:
-    """A progress display that also appends to metrics.jsonl; if it isn't `shown`, it does neither."""
+    """A progress display that also records, in metrics.jsonl and in a tracker; if not `shown`, it does neither."""
 
     def __init__(self, metrics: Path, *, shown: bool = True) -> None:
         self._metrics = metrics
@@ -26,6 +28,11 @@ class TrainingDisplay:
         self._bar = Bar("training", console) if shown and can_move(console) else None
         self._score = ""
         self._last_line = time.monotonic()
+        self._tracked: TrackedTraining | None = None
+
+    def track(self, tracked: TrackedTraining) -> None:
+        """Record in a tracker, too."""
+        self._tracked = tracked
 
     def __enter__(self) -> "TrainingDisplay":
         if self._bar is not None:
@@ -35,6 +42,19 @@ class TrainingDisplay:
     def __exit__(self, *_: object) -> None:
         if self._bar is not None:
             self._bar.stop()
+        if self._tracked is not None:
+            self._tracked.finish()
+
+    def restore(self, update: int, validated: int) -> None:
+        """Make what is recorded what it was after so many updates (see `drop_metrics_after`)."""
+        drop_metrics_after(self._metrics, update, validated)
+        if self._tracked is not None and (place := self._tracked.restore()):
+            self.say(f"tracked in {place}")
+
+    def record_sighting(self, sighting: Sighting) -> None:
+        """Record in a tracker what was seen of the heads, which attention.jsonl has already."""
+        if self._tracked is not None:
+            self._tracked.add(sighting)
 
     def say(self, text: str) -> None:
         """Show a line, above the bar that moves just now if there is one."""
@@ -84,6 +104,8 @@ class TrainingDisplay:
     def _record(self, figures: Report | Validation) -> None:
         if self._shown:
             append_metrics(self._metrics, figures)
+        if self._tracked is not None:
+            self._tracked.add(figures)
 
 
 class CurveDrawer:

@@ -15,6 +15,9 @@ from glassformer.run.config import read_config
 from glassformer.run.lock import check_free, held
 from glassformer.run.names import CONFIG, METRICS, RESUME
 from glassformer.text.scores import check_bleu_tokenizer
+from glassformer.tracking.curves import TrackedTraining
+from glassformer.tracking.session import Session
+from glassformer.tracking.tracker import TrackedRun, check_tracker, chosen_tracker
 from glassformer.training.advice import command_to_go_on
 from glassformer.training.config import TrainConfig
 from glassformer.training.distributed import Processes, is_restarted, join_processes
@@ -24,17 +27,19 @@ from glassformer.training.prepare import prepare_run
 from glassformer.training.progress import TrainingDisplay
 from glassformer.training.result import TrainResult
 
-FREE = ("device", "threads")
+FREE = ("device", "threads", "track")
 """Settings in which a program that is started again may differ from the first time."""
 
 
-def train(config: TrainConfig) -> TrainResult:
+def train(config: TrainConfig, *, tracker: TrackedRun | None = None) -> TrainResult:
     """Train a model on pairs of text and leave it in the run folder `config.out` (Vaswani et al. 2017, section 5).
 
     Shows progress on standard error. Ctrl-C or SIGTERM saves and returns with `finished` False; whatever else ends the
     training, `resume` goes on from its last checkpoint. With `config.resume` this calls it, and takes the settings that
-    aren't at their defaults for changes. Under torchrun the processes share every batch. Changes torch's global seed,
-    its number of threads if `config.threads` is given, and how the process keeps memory (`device.tame_memory`).
+    aren't at their defaults for changes. `tracker`, in place of `config.track`, is the module wandb, or another object
+    with `init`, `log` and `finish` (see `Tracker`). Under torchrun the processes share every batch. Changes torch's
+    global seed, its number of threads if `config.threads` is given, and how the process keeps memory
+    (`device.tame_memory`).
 
     Raises RunError for a run folder in the way, DataError for text that can't be used, ConfigError for settings that
     don't fit the text, DivergedError and OutOfMemoryError as their names say.
@@ -49,7 +54,8 @@ def train(config: TrainConfig) -> TrainResult:
     ['model.safetensors']
     """
     if config.resume:
-        return resume(config.out, **config.changes())
+        return resume(config.out, tracker=tracker, **config.changes())
+    check_tracker(config.track, tracker)
     tame_memory()
     use_threads(config.threads)
     with join_processes(config.device) as (processes, device):
@@ -59,21 +65,22 @@ def train(config: TrainConfig) -> TrainResult:
                 if config.overwrite:
                     check_free(config.out)
                 prepare_run(config, display.say)
-        return _continue(config, display, processes, device)
+        return _continue(config, tracker, display, processes, device)
 
 
-def train_once(config: TrainConfig) -> TrainResult:
+def train_once(config: TrainConfig, *, tracker: TrackedRun | None = None) -> TrainResult:
     """Train, go on with the training of these settings, or if it is finished return what it came to.
 
-    For a program that is started again after a stop, perhaps with another device or number of threads. In one process,
-    without torchrun. Raises RunError if the run folder was trained with other settings, unless `config.overwrite`.
+    For a program that is started again after a stop, perhaps with another device, number of threads or tracker (see
+    `train`). In one process, without torchrun. Raises RunError if the run folder was trained with other settings,
+    unless `config.overwrite`.
 
     Example: docs/howto/resume.md.
     """
     if not is_begun(config):
-        return train(config)
+        return train(config, tracker=tracker)
     free = {name: getattr(config, name) for name in FREE}
-    return resume(config.out, **free) if _is_unfinished(config.out) else _finished(config.out)
+    return resume(config.out, tracker=tracker, **free) if _is_unfinished(config.out) else _finished(config.out)
 
 
 def is_begun(config: TrainConfig) -> bool:
@@ -100,11 +107,12 @@ def _shown(value: Any) -> str:
     return " ".join(map(str, value)) if isinstance(value, tuple) else str(value)
 
 
-def resume(folder: Path, **changes: Any) -> TrainResult:
+def resume(folder: Path, *, tracker: TrackedRun | None = None, **changes: Any) -> TrainResult:
     """Go on with the unfinished training in a run folder from its last checkpoint, as `train` does.
 
     It has the settings that it was started with, but for `changes` of those that may be changed (limits, device,
-    precision, learning rate, batch size: `CHANGEABLE` in `training.config`), which hold from now on. Raises RunError if
+    precision, learning rate, batch size: `CHANGEABLE` in `training.config`), which hold from now on. `tracker` is as in
+    `train`; the run in it goes on. Raises RunError if
     the training is finished, or another process is at it, ConfigError for other changes.
 
     Example: docs/howto/resume.md.
@@ -117,9 +125,10 @@ def resume(folder: Path, **changes: Any) -> TrainResult:
             f"the training of {folder} is complete: there is nothing to resume; to train on from its model: "
             f"{command_to_go_on(config, folder)}"
         )
+    check_tracker(config.track, tracker)
     use_threads(config.threads)
     with join_processes(config.device) as (processes, device):
-        return _continue(config, TrainingDisplay(folder / METRICS, shown=processes.first), processes, device)
+        return _continue(config, tracker, TrainingDisplay(folder / METRICS, shown=processes.first), processes, device)
 
 
 def read_settings(folder: Path) -> TrainConfig:
@@ -143,7 +152,13 @@ def read_choices(folder: Path) -> dict[str, Any]:
     return chosen
 
 
-def _continue(config: TrainConfig, display: TrainingDisplay, processes: Processes, device: torch.device) -> TrainResult:
+def _continue(
+    config: TrainConfig,
+    tracker: TrackedRun | None,
+    display: TrainingDisplay,
+    processes: Processes,
+    device: torch.device,
+) -> TrainResult:
     """Train from the last checkpoint of a run folder on, or from the first update if it has none yet."""
     (unfinished,) = processes.agree(processes.first and _is_unfinished(config.out))
     if not unfinished:  # torchrun has started the processes again at the very end
@@ -153,12 +168,20 @@ def _continue(config: TrainConfig, display: TrainingDisplay, processes: Processe
             if processes.first:
                 check_bleu_tokenizer(config.tokenize)
                 stack.enter_context(held(config.out))
+                if chosen := chosen_tracker(config.track, tracker, config.out):
+                    display.track(TrackedTraining(Session(chosen, config.out), config.out, _said_settings(config)))
         stack.enter_context(display)
         interruption = stack.enter_context(deferring_signals(patient=processes.size > 1, shown=processes.first))
         loop = TrainingLoop(config.settled(read_choices(config.out)), display, processes, device)
         if processes.first:
             _keep_settings(config)
         return loop.run(interruption)
+
+
+def _said_settings(config: TrainConfig) -> dict[str, Any]:
+    """Return the settings that a tracker shows: those of the training, with what the data decided."""
+    settled = config.settled(read_choices(config.out)).to_json()
+    return {name: value for name, value in settled.items() if name not in ("overwrite", "resume")}
 
 
 def _is_unfinished(folder: Path) -> bool:

@@ -34,6 +34,8 @@ class Watcher:
             return
         with self._seen.step(number):
             yield
+        if self._seen.sightings and self._seen.sightings[-1].step == number:
+            self._display.record_sighting(self._seen.sightings[-1])
 
     def _say(self, sighting: Sighting) -> None:
         self._display.say(f"update {sighting.step:,}: {sighting.describe_alarms()}")

@@ -1,0 +1,59 @@
+"""Paired bootstrap resampling: beside sacreBLEU's own command, and on systems whose difference is known."""
+
+import re
+import subprocess
+import sys
+
+import pytest
+
+from glassformer.errors import DataError
+from glassformer.text.bootstrap import paired_bootstrap
+
+COLORS = ["red", "blue", "green", "grey"] * 9
+REFERENCES = [f"the {color} house stands near {n} old trees ." for n, color in enumerate(COLORS)]
+GOOD = [line.replace("old", "older") if n % 3 == 0 else line for n, line in enumerate(REFERENCES)]
+BAD = [line.replace("stands near", "is at") if n % 2 == 0 else line for n, line in enumerate(REFERENCES)]
+
+
+def test_the_figures_are_those_of_sacrebleu(tmp_path):
+    for name, lines in (("references", REFERENCES), ("bad", BAD), ("good", GOOD)):
+        (tmp_path / name).write_text("\n".join(lines) + "\n", encoding="utf-8")
+    command = [
+        sys.executable,
+        "-m",
+        "sacrebleu",
+        "references",
+        "-i",
+        "bad",
+        "good",
+        "-m",
+        "bleu",
+        "chrf",
+        "--paired-bs",
+    ]
+    told = subprocess.run([*command, "-f", "text"], cwd=tmp_path, capture_output=True, text=True, check=True).stdout
+    for one in paired_bootstrap(BAD, GOOD, REFERENCES):
+        for score, margin in ((one.first, one.first_margin), (one.second, one.second_margin)):
+            assert re.search(rf"{score:.1f} \(.* ± {margin:.1f}\)", told)
+        assert f"{one.p_value:.4f}" in told
+        assert "seed:12345" in one.signature
+
+
+def test_a_clear_difference_is_no_luck_and_none_is():
+    for one in paired_bootstrap(BAD, GOOD, REFERENCES):
+        assert one.difference > 0
+        assert one.p_value < 0.01
+    for one in paired_bootstrap(GOOD, GOOD, REFERENCES):
+        assert (one.difference, one.p_value) == (0, 1)  # sacreBLEU says 0.001: no draw differs by more than nothing
+
+
+@pytest.mark.parametrize(("first", "second", "references"), [(GOOD, BAD[1:], REFERENCES), ([], [], [])])
+def test_lines_that_do_not_match_are_refused(first, second, references):
+    with pytest.raises(DataError, match="two systems and the references must have as many lines, and some, got"):
+        paired_bootstrap(first, second, references)
+
+
+def test_more_lines_than_fit_into_memory_are_refused():
+    lines = ["a"] * 100_001
+    with pytest.raises(DataError, match="at most 100,000 lines can be resampled, got 100,001"):
+        paired_bootstrap(lines, lines, lines)
