@@ -9,7 +9,7 @@ import time
 from datetime import timedelta
 from uuid import uuid4
 
-import torch.distributed as dist
+from torch.distributed.distributed_c10d import PrefixStore, Store
 
 from glassformer.errors import RunError
 
@@ -21,7 +21,7 @@ _WITHOUT_ID = ("", "none")
 """torchrun's ids where no --rdzv-id is given."""
 
 
-def launch_id(store: dist.Store | None = None) -> str:
+def launch_id(store: Store | None = None) -> str:
     """Return the id of this launch, the same in all of its starts; an empty text where it can't be known.
 
     It is torchrun's `--rdzv-id`, or where none is given a word that the first process leaves in torchrun's own `store`.
@@ -47,7 +47,7 @@ def outlives_starts() -> bool:
     return os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
 
 
-def meet(store: dist.Store, rank: int, size: int, patience: timedelta = MEETING) -> dist.Store:
+def meet(store: Store, rank: int, size: int, patience: timedelta = MEETING) -> Store:
     """Return the part of `store` that is this start's own, once all of its processes have come.
 
     Each process leaves a new word under its rank. The first answers every word with the name of the start; it goes on
@@ -63,10 +63,10 @@ def meet(store: dist.Store, rank: int, size: int, patience: timedelta = MEETING)
             "machines come and go, set TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 in the environment of torchrun on each of "
             "them (docs/scaling.md)"
         )
-    return dist.PrefixStore(name, store)  # pyright: ignore[reportPrivateImportUsage]: it is documented
+    return PrefixStore(name, store)
 
 
-def _lead(store: dist.Store, name: str, size: int, until: float) -> str | None:
+def _lead(store: Store, name: str, size: int, until: float) -> str | None:
     """Answer the words of the others with the name of the start; return it when all have taken it."""
     answered: dict[int, str] = {}
     while time.monotonic() < until:
@@ -83,7 +83,7 @@ def _lead(store: dist.Store, name: str, size: int, until: float) -> str | None:
     return None
 
 
-def _follow(store: dist.Store, word: str, rank: int, until: float) -> str | None:
+def _follow(store: Store, word: str, rank: int, until: float) -> str | None:
     """Take the name of the start that the first process answers; return it when all have taken it."""
     store.set(f"word {rank}", word)
     while time.monotonic() < until:
