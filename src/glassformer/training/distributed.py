@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import FSDPModule, fully_shard, register_fsdp_forward_method
+from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard, register_fsdp_forward_method
 from torch.distributed.rendezvous import rendezvous
 from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
@@ -168,17 +168,20 @@ def replicate_weights(objective: Objective) -> DistributedDataParallel:
         return DistributedDataParallel(objective, broadcast_buffers=False, gradient_as_bucket_view=True)
 
 
-def shard_weights(objective: Objective, device: torch.device) -> Objective:
+def shard_weights(objective: Objective, device: torch.device, dtype: torch.dtype) -> Objective:
     """Give every process a part of each weight, of its gradient and of its optimizer's state (FSDP2).
 
-    A layer's weights are gathered while it is at work; gradients become means over the processes.
+    A layer's weights are gathered while it is at work, in `dtype`, that of the products: gathered in float32, autocast
+    would make short copies of them, which stay until the backward pass. Gradients become means over the processes, in
+    float32. Embeddings and output are gathered as they are.
     """
     # It is about the keys and values that `start` returns: nothing is done to them in place.
     warnings.filterwarnings("ignore", "FSDP2-wrapped module .* returned a view tensor")
     mesh = init_device_mesh(device.type, (dist.get_world_size(),))
     model = objective.model
+    policy = MixedPrecisionPolicy(param_dtype=dtype, reduce_dtype=torch.float32, cast_forward_inputs=False)
     for layer in (*model.encoder, *model.decoder):
-        fully_shard(layer, mesh=mesh)
+        fully_shard(layer, mesh=mesh, mp_policy=policy)
     for layer in model.decoder:
         register_fsdp_forward_method(layer, "start")
     fully_shard(objective, mesh=mesh)
