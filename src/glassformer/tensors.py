@@ -86,6 +86,17 @@ def check_tensors(path: Path) -> dict[str, str]:
     raise RunError(f"{path} is damaged (its checksum is another)")
 
 
+def read_checksum(path: Path) -> str:
+    """Return the checksum that `write_checked_tensors` wrote into a file, without a look at its tensors.
+
+    Of a damaged file it is an empty text.
+    """
+    try:
+        return (open_tensors(path).metadata() or {}).get(_CHECKSUM, "")
+    except RunError:
+        return ""
+
+
 def _checksum(metadata: Mapping[str, str], tensors: Iterable[tuple[str, Tensor]]) -> str:
     """Return the checksum of the tensors, which come in the order of their names, and of the metadata."""
     digest = hashlib.blake2b(json.dumps(sorted(metadata.items())).encode(), digest_size=16)

@@ -40,6 +40,14 @@ def test_what_another_process_holds_is_refused(run, holding):
         assert (run / "resume" / "lock").read_text().split() == [str(process.pid), platform.node()]
 
 
+def test_a_process_that_is_ending_is_waited_for(run, holding):
+    with holding(run) as process:
+        end = threading.Timer(0.5, process.kill)
+        end.start()
+        with held(run, patience=60.0):
+            assert process.wait(10) == -signal.SIGKILL
+
+
 def test_a_process_that_was_killed_holds_nothing(run, holding):
     with holding(run) as process:
         process.send_signal(signal.SIGKILL)

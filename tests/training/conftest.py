@@ -89,6 +89,13 @@ class RunFiles:
         """The lines that tell of training, not of a validation."""
         return [line for line in self.metrics(folder) if "loss" in line]
 
+    def course(self, folder: Path) -> dict[tuple[str, int], float]:
+        """Losses and scores in metrics.jsonl by kind and update, each once."""
+        lines, kinds = self.metrics(folder), ("loss", "valid_loss", "score")
+        found = [((kind, line["update"]), line[kind]) for line in lines for kind in kinds if kind in line]
+        assert len(found) == len(dict(found))
+        return dict(found)
+
     def weights(self, folder: Path) -> dict[str, Tensor]:
         return load_file(folder / "model.safetensors")
 

@@ -2,7 +2,8 @@
 
 MISHAP="12 9 1,7 15 0" in the environment sends the process of rank 1 the signal 9 during its update 12; and when
 torchrun has started it again, that of rank 0 the signal 15 during its update 7. TRACE names a file to which each
-process appends a line with its rank for every update it makes.
+process appends a line with its rank for every update it makes. PAUSE names a file: as long as it is not there an update
+takes a tenth of a second longer.
 """
 
 import ctypes
@@ -10,6 +11,7 @@ import os
 import pickle
 import signal
 import sys
+import time
 from typing import Any, NoReturn
 
 RANK = int(os.environ.get("RANK", "0"))
@@ -38,6 +40,8 @@ class Mishap:
         if trace := os.environ.get("TRACE"):
             with open(trace, "a") as file:
                 file.write(f"{RANK}\n")
+        if (pause := os.environ.get("PAUSE")) and not os.path.exists(pause):
+            time.sleep(0.1)
         if self._update == self._at:
             os.kill(os.getpid(), self._signal)
 

@@ -18,7 +18,7 @@ from torch.testing import assert_close
 from glassformer.errors import RunError
 from glassformer.tensors import write_checked_tensors
 from glassformer.text.batching import Batch
-from glassformer.training import checkpoint
+from glassformer.training import agreement, checkpoint
 from glassformer.training.checkpoint import Checkpoints
 from glassformer.training.distributed import Processes
 from glassformer.training.state import TrainingState
@@ -316,6 +316,38 @@ def test_where_all_are_damaged_nothing_is_guessed_and_nothing_removed(make, twic
         ):
             make().load(new_step())
     assert tree(tmp_path) == before
+
+
+@pytest.fixture
+def with_another(make, monkeypatch) -> Callable[[set[str]], Checkpoints]:
+    """Makes checkpoints of the first of two processes, of which the other sees only those of these updates."""
+    monkeypatch.setattr(agreement, "TRIES", 1)
+    monkeypatch.setattr(Processes, "agree", lambda _, *values: [float(value) for value in values])
+
+    def make_them(updates: set[str]) -> Checkpoints:
+        def gather(_: Processes, lines: list[str]) -> list[str]:
+            seen = json.loads(lines[0])
+            return [*lines, json.dumps({update: seen[update] for update in updates})]
+
+        monkeypatch.setattr(Processes, "gather", gather)
+        return make(processes=Processes(rank=0, size=2))
+
+    return make_them
+
+
+def test_one_that_another_process_does_not_see_is_passed_over_with_a_warning(with_another, twice):
+    checkpoints, other = with_another({"3"}), new_step()
+    with pytest.warns(UserWarning, match=r"of update 5 in .* is not seen by all processes; going on from before it"):
+        assert checkpoints.load(other).update == 3
+    assert_close(state(other), twice[3], **EXACT)
+
+
+def test_one_that_all_see_and_none_can_read_is_damaged(with_another, twice, tmp_path):
+    one_file(tmp_path, 5).write_bytes(b"no header")
+    checkpoints, other = with_another({"3", "5"}), new_step()
+    with pytest.warns(UserWarning, match=r"000000005/00001-of-00001.safetensors is damaged .+; going on from the chec"):
+        assert checkpoints.load(other).update == 3
+    assert_close(state(other), twice[3], **EXACT)
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read every file")

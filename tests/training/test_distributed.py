@@ -13,7 +13,6 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -30,20 +29,12 @@ pytestmark = pytest.mark.usefixtures("undrawn", "every_update")
 EVERY_UPDATE = str(Path(__file__).with_name("every_update.py"))
 OFTEN = 1e-9
 """Seconds between checkpoints: one is always being written."""
-COURSE = ("loss", "valid_loss", "score")
 UPDATES = 40
 CLIPPED = 0.7
 """Heads' scores grow larger, often in one of the processes alone."""
 """Later, differences of rounding grow: Adam divides small numbers by small numbers."""
 PATIENCE = 150
 """Seconds after which a start under torchrun is taken for one that hangs."""
-
-
-def course(lines: list[dict[str, Any]]) -> dict[tuple[str, int], float]:
-    """Losses and scores in metrics.jsonl by kind and update, each once."""
-    found = [((kind, line["update"]), line[kind]) for line in lines for kind in COURSE if kind in line]
-    assert len(found) == len(dict(found))
-    return dict(found)
 
 
 @pytest.fixture(scope="module")
@@ -62,7 +53,7 @@ def expected(make, files, every_update, undrawn, tmp_path_factory) -> dict[tuple
     """What one process comes to."""
     config = make(tmp_path_factory.mktemp("alone") / "run")
     train(config)
-    found = course(files.metrics(config.out))
+    found = files.course(config.out)
     assert len(found) == UPDATES + 2 * 2
     assert found["score", UPDATES] > 0
     return found
@@ -106,7 +97,7 @@ def test_two_of_which_one_is_stopped_and_later_killed_go_on_by_themselves(
     assert set(made) == {"0", "1"}
     # All stop where one is asked to; what is lost later is less than all since then.
     assert UPDATES <= made["1"] < UPDATES + 17
-    assert course(files.metrics(config.out)) == pytest.approx(expected, abs=1e-4)
+    assert files.course(config.out) == pytest.approx(expected, abs=1e-4)
 
 
 def test_parts_of_weights_stopped_on_two_continued_on_one_and_on_three(
@@ -135,7 +126,7 @@ def test_parts_of_weights_stopped_on_two_continued_on_one_and_on_three(
 
     alone = Path(shutil.copytree(config.out, tmp_path / "alone"))
     assert resume(alone).updates == UPDATES
-    assert course(files.metrics(alone)) == pytest.approx(expected, abs=1e-4)
+    assert files.course(alone) == pytest.approx(expected, abs=1e-4)
 
     trace, more = tmp_path / "trace", ["--resume", f"--out={config.out}"]
     process = torchrun(3, *more, MISHAP=f"15 {signal.SIGKILL} 0", TRACE=str(trace))
@@ -143,7 +134,7 @@ def test_parts_of_weights_stopped_on_two_continued_on_one_and_on_three(
     made = updates_made(trace)
     assert set(made) == {"0", "1", "2"}
     assert UPDATES - saved <= made["1"] < UPDATES - saved + 15
-    assert course(files.metrics(config.out)) == pytest.approx(expected, abs=1e-4)
+    assert files.course(config.out) == pytest.approx(expected, abs=1e-4)
 
 
 def test_lost_best_weights_are_made_up_for_by_all(make, interrupting, torchrun, tmp_path):

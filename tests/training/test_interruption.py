@@ -59,6 +59,17 @@ def test_of_several_signals_the_first_says_how_it_ended(patient, signals):
         assert interruption.signal == signals[0]
 
 
+def test_a_signal_is_waited_for_no_longer_than_asked():
+    with deferring_signals(patient=True) as interruption:
+        interruption.wait(0.01)
+        assert interruption.signal is None
+        timer = threading.Timer(0.1, lambda: os.kill(os.getpid(), signal.SIGTERM))
+        timer.start()
+        interruption.wait(60.0)
+        assert interruption.signal == signal.SIGTERM
+        timer.join()
+
+
 def test_in_a_thread_of_a_program_the_signals_are_the_programs_own():
     before = [signal.getsignal(each) for each in HANDLED]
     seen = []

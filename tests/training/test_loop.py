@@ -260,13 +260,25 @@ def test_a_higher_limit_changes_the_interval_of_validations_and_not_the_warm_up(
     assert "about" not in capfd.readouterr().err
 
 
-def test_stopped_while_updates_are_left_out_it_says_what_is_saved(settings, spoiling, interrupting):
+def test_stopped_while_updates_are_left_out_it_goes_on_to_one_that_can_be_saved(settings, spoiling, interrupting):
     config = settings(max_updates=20)
     with interrupting(5):
         assert train(config).updates == 5
-    with spoiling({3, 4}), interrupting(4):
+    with spoiling({3, 4, 5}), interrupting(4):
+        stopped = resume(config.out)
+    assert (stopped.finished, stopped.updates) == (False, 5 + 6)
+
+
+def test_stopped_while_too_many_updates_are_left_out_it_says_what_is_saved(settings, spoiling, interrupting, capfd):
+    config = settings(max_updates=19, max_left_out=4)
+    with interrupting(5):
+        train(config)
+    with spoiling(range(3, 20)), interrupting(4):
         stopped = resume(config.out)
     assert (stopped.finished, stopped.updates) == (False, 5)
+    with interrupting(1):
+        assert resume(config.out).updates == 6
+    assert "\ngoing on from update 5\n" in capfd.readouterr().err
 
 
 def test_too_many_in_a_row_end_the_training_and_a_lower_rate_goes_on(settings, spoiling, files):

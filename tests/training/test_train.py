@@ -287,3 +287,65 @@ def test_trained_once_is_with_these_settings(settings):
     with pytest.raises(RunError, match=message):
         train_once(settings(max_updates=20))
     assert train_once(settings(max_updates=20, overwrite=True)).updates == 20
+
+
+# Started again by torchrun
+
+
+@pytest.fixture
+def launched(monkeypatch) -> Callable[..., None]:
+    """As under torchrun with this --rdzv-id, after so many starts."""
+
+    def launch(known: str, starts: int = 0) -> None:
+        monkeypatch.setenv("TORCHELASTIC_RUN_ID", known)
+        monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", str(starts))
+
+    return launch
+
+
+def test_a_run_of_the_same_launch_goes_on_whichever_machine_starts_it(settings, launched, interrupting, files):
+    launched("job")
+    config = settings(**LENGTH, overwrite=True)
+    with interrupting(7):
+        assert train(config).updates == 7
+    assert json.loads((config.out / "config.json").read_text())["training"]["launch"] == "job"
+    (config.out.parent / ".run.ab3_e9xy.tmp").mkdir()  # where it was prepared, by a process that was killed
+    assert train(config).updates == 25
+    assert files.names(config.out.parent) == {"run"}
+    with counting() as made:
+        assert train(config).updates == 25, "started again at its very end"
+        launched("job", starts=1)
+        assert resume(config.out).updates == 25
+        assert made() == 0
+
+
+def test_an_equal_finished_run_of_another_launch_is_replaced_or_refused(settings, launched):
+    launched("yesterday")
+    train(settings(max_updates=3))
+    launched("today", starts=1)
+    with counting() as made:
+        train(settings(max_updates=3, overwrite=True))
+        assert made() == 3
+    launched("tomorrow", starts=1)
+    with pytest.raises(RunError, match=r"run exists: --overwrite replaces it, or choose another --out$"):
+        train(settings(max_updates=3))
+
+
+def test_a_launch_has_the_same_settings_on_all_machines(settings, launched, interrupting):
+    launched("job")
+    with interrupting(2):
+        train(settings(max_updates=5))
+    message = (
+        r"run was begun by this launch of torchrun \(--rdzv-id job\) with other settings \(max_updates 5, now 7\): "
+        "give all machines the same, or for another training another --rdzv-id$"
+    )
+    with pytest.raises(RunError, match=message):
+        train(settings(max_updates=7, overwrite=True))
+
+
+def test_without_an_id_nobody_knows_whose_the_run_is(settings, launched):
+    launched("none")
+    train(settings(max_updates=2))
+    launched("none", starts=1)
+    with pytest.raises(RunError, match=r"which has started its processes again: give torchrun an --rdzv-id$"):
+        train(settings(max_updates=2, overwrite=True))

@@ -31,6 +31,8 @@ class TrainingRecord(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """The layout that it was imported from."""
     languages: tuple[Code, Code] | None = None
     """Codes of the source's and the target's language."""
+    launch: str | None = None
+    """The id of the launch of several processes that began its training (torchrun's --rdzv-id)."""
     removed: dict[str, list[Natural]] | None = None
     """The heads that were removed, by the path of their attention."""
 

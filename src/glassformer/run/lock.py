@@ -18,13 +18,14 @@ TRIES = 20
 
 
 @contextmanager
-def held(folder: Path) -> Iterator[None]:
+def held(folder: Path, *, patience: float = 0.0) -> Iterator[None]:
     """Hold the lock of a run folder's `resume/`; RunError says which process holds it already.
 
+    A process that holds it is given so many seconds of `patience` to free it.
     Afterwards the lock is gone. Where the file system has no locks (some network file systems), nothing is held and
     training goes on.
     """
-    descriptor = _acquire(folder)
+    descriptor = _acquire(folder, patience)
     try:
         yield
     finally:
@@ -56,7 +57,7 @@ def check_free(folder: Path) -> None:
         raise _busy(folder)
 
 
-def _acquire(folder: Path) -> int | None:
+def _acquire(folder: Path, patience: float) -> int | None:
     """Return a descriptor that holds the lock, and write this process's id into the file.
 
     A file that a dead process has left is taken over.
@@ -64,7 +65,10 @@ def _acquire(folder: Path) -> int | None:
     if sys.platform == "win32":
         return None
     path = folder / RESUME / LOCK
-    for _ in range(TRIES):
+    until = time.monotonic() + patience
+    tries = 0
+    while tries < TRIES or time.monotonic() < until:
+        tries += 1
         descriptor = _open(path, folder)
         if try_lock(descriptor) is not False and is_at(descriptor, path):  # it may have been removed in between
             if os.fstat(descriptor).st_nlink == 1:

@@ -9,7 +9,7 @@ can be read by any number of processes.
 import json
 import time
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import asdict
@@ -23,7 +23,8 @@ from torch.distributed.tensor import DTensor
 from glassformer.decoding import Natural, decode_json
 from glassformer.errors import RunError
 from glassformer.files import remove_at_once
-from glassformer.tensors import check_tensors, open_tensors, write_checked_tensors
+from glassformer.tensors import check_tensors, open_tensors, read_checksum, write_checked_tensors
+from glassformer.training.agreement import common_updates
 from glassformer.training.distributed import ALONE, Processes, first_row, local_rows
 from glassformer.training.state import TrainingState
 from glassformer.training.step import Step
@@ -55,12 +56,17 @@ class Checkpoints:
     def load(self, step: Step) -> TrainingState:
         """Put the newest checkpoint that is whole into model and optimizer, and return its state. Nothing is removed.
 
-        Where there is none, the state is that of the beginning. A damaged checkpoint is passed over with a warning;
-        RunError if all are damaged.
+        Where there is none, the state is that of the beginning. A damaged checkpoint is passed over with a warning, and
+        so is one that not all processes see; RunError if all are damaged, or none is seen by all.
         """
+        common: set[int] | None = None
+        if self._processes.size > 1:
+            common, missing = common_updates(self._folder, self._processes, self._marks)
+            for sentence in missing if self._processes.first else ():
+                warnings.warn(sentence, stacklevel=2)
         newest, damaged = 0, list[str]()
         if self._processes.first:
-            newest, damaged = self._newest()
+            newest, damaged = self._newest(common)
         newest, lost = (int(number) for number in self._processes.agree(newest, len(damaged)))
         if not newest and lost:
             raise RunError(
@@ -78,10 +84,23 @@ class Checkpoints:
             _restore(_tensors(step), paths, files)
             return _decode(paths[0], files[0], "position", TrainingState)
 
-    def _newest(self) -> tuple[int, list[str]]:
-        """Return the update of the newest checkpoint that is whole, and what is wrong with newer ones."""
+    def _marks(self) -> dict[str, str]:
+        """Return the checksums of each complete checkpoint, by its update; those of damaged files are empty."""
+        return {
+            str(_update_of(path)): " ".join(map(read_checksum, files))
+            for path in self._all()
+            if (files := _complete(path))
+        }
+
+    def _newest(self, common: Collection[int] | None) -> tuple[int, list[str]]:
+        """Return the update of the newest checkpoint that is whole, and what is wrong with newer ones.
+
+        Complete ones count only if they are among the `common` ones, unless this is None.
+        """
         damaged = list[str]()
         for path in self._all(newest_first=True):
+            if common is not None and _update_of(path) not in common and _complete(path):
+                continue
             try:
                 if _is_whole(path):
                     return _update_of(path), damaged

@@ -13,18 +13,24 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import FSDPModule, fully_shard, register_fsdp_forward_method
+from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard, register_fsdp_forward_method
 from torch.distributed.rendezvous import rendezvous
 from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
 from glassformer.decoding import decode_message
 from glassformer.device import pick_device
-from glassformer.errors import ConfigError
+from glassformer.errors import ConfigError, RunError, abridged
+from glassformer.training.launch import launch_id, meet, outlives_starts
 from glassformer.training.objective import Objective
 from glassformer.transformer.model import Transformer
 
 Item = TypeVar("Item")
+
+PATIENCE = timedelta(minutes=10)
+"""Time after which a process that says nothing is taken for lost: a machine without power closes no connection."""
+LONG_WORK = timedelta(days=7)
+"""The same while the first process works alone, on the preparation of a corpus, say."""
 
 
 @dataclass(frozen=True)
@@ -35,6 +41,10 @@ class Processes:
     size: int = 1
     control: dist.ProcessGroup | None = None
     """The group for what concerns the processes rather than their devices, so that asking doesn't wait for a GPU."""
+    patient: dist.ProcessGroup | None = None
+    """The group in which the others wait for long work of the first process."""
+    launch: str = ""
+    """The id of the launch that started the processes (see `launch_id`)."""
 
     @property
     def first(self) -> bool:
@@ -59,10 +69,13 @@ class Processes:
 
     def agree(self, *values: int | float) -> list[float]:
         """Return of each value the largest that any process gives, so that all of them go on with the same ones."""
+        return self._largest(values, self.control)
+
+    def _largest(self, values: Sequence[int | float], group: dist.ProcessGroup | None) -> list[float]:
         if self.size == 1:
             return [float(value) for value in values]
         largest = torch.tensor(values, dtype=torch.float64)
-        dist.all_reduce(largest, dist.ReduceOp.MAX, group=self.control)
+        dist.all_reduce(largest, dist.ReduceOp.MAX, group=group)
         return largest.tolist()
 
     @contextmanager
@@ -71,9 +84,9 @@ class Processes:
         try:
             yield
         except BaseException:
-            self.agree(1)
+            self._largest([1], self.patient)
             raise
-        if self.agree(0) != [0]:
+        if self._largest([0], self.patient) != [0]:
             raise SystemExit(2)
 
     def add(self, *values: int | float) -> list[float]:
@@ -109,7 +122,7 @@ ALONE = Processes()
 def join_processes(device: str) -> Iterator[tuple[Processes, torch.device]]:
     """Join the processes that torchrun started (without it, this one is alone); yield them and this one's device."""
     if int(os.environ.get("WORLD_SIZE", "1")) == 1:
-        yield ALONE, pick_device(device)
+        yield Processes(launch=launch_id()), pick_device(device)
         return
     if missing := {"RANK", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT"} - os.environ.keys():
         raise ConfigError(
@@ -121,24 +134,31 @@ def join_processes(device: str) -> Iterator[tuple[Processes, torch.device]]:
     if picked.type == "cuda":
         picked = pick_device(f"cuda:{os.environ['LOCAL_RANK']}")
         torch.cuda.set_device(picked)
-    # torchrun keeps one store for all its starts: what the lost processes left in it must not be found.
     store, rank, size = next(iter(rendezvous("env://")))
-    store = dist.PrefixStore(f"start {_starts()}", store)  # pyright: ignore[reportPrivateImportUsage]: it is documented
-    dist.init_process_group("nccl" if picked.type == "cuda" else "gloo", store=store, rank=rank, world_size=size)
-    # The others wait while the first one prepares the corpus, which may take hours.
-    control = dist.new_group(backend="gloo", timeout=timedelta(days=7))
+    launch = launch_id(store)
+    if outlives_starts():
+        store = meet(store, rank, size)
+    backend = "nccl" if picked.type == "cuda" else "gloo"
+    dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=PATIENCE)
+    control, patient = (dist.new_group(backend="gloo", timeout=timeout) for timeout in (PATIENCE, LONG_WORK))
     assert isinstance(control, dist.ProcessGroup)
-    yield Processes(rank, size, control), picked
+    assert isinstance(patient, dist.ProcessGroup)
+    try:
+        yield Processes(rank, size, control, patient, launch), picked
+    except RuntimeError as error:
+        if not is_loss_of_process(error):
+            raise
+        place, _, reason = str(error).splitlines()[0].partition("] ")  # torch's own source file comes first
+        raise RunError(
+            f"process {rank} of {size} has lost another one ({abridged(reason or place)}): torchrun starts them again, "
+            "from the last checkpoint, as often as its --max-restarts allows; afterwards --resume goes on"
+        ) from None
     dist.destroy_process_group()  # not after an error: the others, who must take part, may not know of it
 
 
-def is_restarted() -> bool:
-    """Return whether torchrun has started this process again after one of them was lost."""
-    return _starts() > 0
-
-
-def _starts() -> int:
-    return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
+def is_loss_of_process(error: BaseException) -> bool:
+    """Return whether this is torch's error about another process that is gone, or says nothing any more."""
+    return isinstance(error, dist.DistError) or (isinstance(error, RuntimeError) and "gloo/transport" in str(error))
 
 
 def replicate_weights(objective: Objective) -> DistributedDataParallel:
@@ -148,17 +168,20 @@ def replicate_weights(objective: Objective) -> DistributedDataParallel:
         return DistributedDataParallel(objective, broadcast_buffers=False, gradient_as_bucket_view=True)
 
 
-def shard_weights(objective: Objective, device: torch.device) -> Objective:
+def shard_weights(objective: Objective, device: torch.device, dtype: torch.dtype) -> Objective:
     """Give every process a part of each weight, of its gradient and of its optimizer's state (FSDP2).
 
-    A layer's weights are gathered while it is at work; gradients become means over the processes.
+    A layer's weights are gathered while it is at work, in `dtype`, that of the products: gathered in float32, autocast
+    would make short copies of them, which stay until the backward pass. Gradients become means over the processes, in
+    float32. Embeddings and output are gathered as they are.
     """
     # It is about the keys and values that `start` returns: nothing is done to them in place.
     warnings.filterwarnings("ignore", "FSDP2-wrapped module .* returned a view tensor")
     mesh = init_device_mesh(device.type, (dist.get_world_size(),))
     model = objective.model
+    policy = MixedPrecisionPolicy(param_dtype=dtype, reduce_dtype=torch.float32, cast_forward_inputs=False)
     for layer in (*model.encoder, *model.decoder):
-        fully_shard(layer, mesh=mesh)
+        fully_shard(layer, mesh=mesh, mp_policy=policy)
     for layer in model.decoder:
         register_fsdp_forward_method(layer, "start")
     fully_shard(objective, mesh=mesh)

@@ -2,11 +2,15 @@
 
 import os
 import signal
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from threading import current_thread, main_thread
 
 from glassformer.stopping import ENDING
+
+_PAUSE = 0.02
+"""Seconds between two looks for a signal; waiting at a lock that its handler takes too might never end."""
 
 
 class Interruption:
@@ -25,6 +29,12 @@ class Interruption:
         if self._shown:  # straight to the file: a signal may come in the middle of a print
             again = "; Ctrl-C again stops at once" if signum == signal.SIGINT and not self._patient else ""
             os.write(2, f"\nsaving after this update{again}\n".encode())
+
+    def wait(self, seconds: float) -> None:
+        """Return when a signal has come to this process, or after so many seconds."""
+        until = time.monotonic() + seconds
+        while self.signal is None and time.monotonic() < until:
+            time.sleep(_PAUSE)
 
 
 @contextmanager

@@ -121,6 +121,8 @@ class TrainingLoop:
         number = str(dtype).removeprefix("torch.")
         shared = f" and {processes.size - 1} more" if processes.size > 1 else ""
         display.say(f"model: {size:,} parameters, training on {device}{shared} with {number} products")
+        if self.state.update:
+            self._say_what_is_lost()
         self.curves = CurveDrawer(self.folder, shown=processes.first)
         self.watcher = Watcher(model, config.watch if processes.first else None, self.folder / WATCHED, display)
         self.tally = Tally(self.state.reported, device)
@@ -136,6 +138,15 @@ class TrainingLoop:
                 self._wait_for_check()
                 Guide.prepare(path, pairs, self.model.config, self.display.say)
         return Guide.from_file(path, self.config.guide, self.device)
+
+    def _say_what_is_lost(self) -> None:
+        """Say from which update training goes on, and how many of those that were reported it makes again."""
+        done, made = (
+            self.state.update,
+            (read_metrics(self.folder / METRICS).updates or 0) if self.processes.first else 0,
+        )
+        again = f"; updates up to {made:,} are made again" if made > done else ""
+        self.display.say(f"going on from update {done:,}{again}")
 
     def _take_up(self) -> None:
         """Make the run folder, once, what it was at the checkpoint that training goes on from.
@@ -212,12 +223,21 @@ class TrainingLoop:
                     self._take_up()
                     state.reported = self.tally.sums.tolist()
                     self.checkpoints.save(self.step, state)
-                if signal:
+                if signal and self._may_stop():
                     return int(signal)
                 if self.limits.reached(state):
                     return None
             state.finish_epoch()
         return None
+
+    def _may_stop(self) -> bool:
+        """Return whether this moment is saved, or can't be: too many updates in a row were left out.
+
+        After fewer of them training goes on to the next one that is taken, which can be saved (`Checkpoints.save`).
+        """
+        return self.checkpoints.saved == self.state.update or (
+            self.step.outliers.left_out()[0] >= self.config.max_left_out
+        )
 
     def _plan_updates(self, batches: int) -> None:
         """Estimate once how many updates the limits allow; an epoch has so many batches.

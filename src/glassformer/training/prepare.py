@@ -47,8 +47,10 @@ class _ValidText(Struct, frozen=True):
     pairs: list[tuple[str, str]]
 
 
-def prepare_run(config: TrainConfig, say: Say) -> None:
+def prepare_run(config: TrainConfig, say: Say, launch: str = "") -> None:
     """Make the run folder `config.out` with tokenizers, config.json and, in resume/, the token arrays.
+
+    `launch` is the id of the launch of several processes for which this is done.
 
     Everything is made in a hidden folder beside it and moved there when complete, so whatever fails changes nothing.
     Tokenizers and arrays are also kept in `.prepared` beside the run, for further runs with the same text and settings.
@@ -94,7 +96,7 @@ def prepare_run(config: TrainConfig, say: Say) -> None:
             write_entry(made, facts)
         check_known(PairCounts(**facts["pairs"][TRAIN]), say)
         run = building / "run"
-        _make_run(config, settled, origin, entry or made, run)
+        _make_run(config, settled, origin, entry or made, run, launch)
         flush_folder(run)
         if out.exists() and config.overwrite:
             check_free(out)
@@ -155,7 +157,9 @@ def read_valid_pairs(folder: Path) -> list[Pair]:
     return read_json(folder / RESUME / VALID_TEXT, _ValidText).pairs
 
 
-def _make_run(config: TrainConfig, settled: TrainConfig, origin: RunFolder | None, prepared: Path, run: Path) -> None:
+def _make_run(
+    config: TrainConfig, settled: TrainConfig, origin: RunFolder | None, prepared: Path, run: Path, launch: str
+) -> None:
     """Make the run folder of prepared data. The arrays, which nothing changes, are links; the rest are copies.
 
     `settled` are the settings of `config` with what the data decided.
@@ -177,7 +181,11 @@ def _make_run(config: TrainConfig, settled: TrainConfig, origin: RunFolder | Non
     chosen = {name: value for name, value in settled.to_json().items() if value != config.to_json()[name]}
     inherited = None if origin is None else languages_of(origin.training)
     training = TrainingRecord(
-        settings=config.to_json(), chosen=chosen, pairs=facts["pairs"], languages=config.languages or inherited
+        settings=config.to_json(),
+        chosen=chosen,
+        pairs=facts["pairs"],
+        languages=config.languages or inherited,
+        launch=launch or None,
     )
     write_config(run, model, source, target, training)
     write_checksums(run, {f"{RESUME}/{name}": found for name, found in fingerprints.items()})

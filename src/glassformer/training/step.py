@@ -65,7 +65,7 @@ class Step:
         self.loss = Objective(model, dtype, label_smoothing, r_drop, guide)
         """Gives smoothed loss and plain negative log-likelihood of a batch, in nats, summed over its tokens."""
         if processes.size > 1:
-            self.loss = shard_weights(self.loss, self.device) if shard else replicate_weights(self.loss)
+            self.loss = shard_weights(self.loss, self.device, dtype) if shard else replicate_weights(self.loss)
         self.optimizer = Optimizer(model, optimizer, dtype, weight_decay)
         self.outliers = OutlierDetector(self.device)
         self._clip_norm = clip_norm

@@ -11,7 +11,7 @@ from msgspec import structs
 from glassformer.device import tame_memory, use_threads
 from glassformer.errors import ConfigError, RunError
 from glassformer.files import remove_unfinished, write_json
-from glassformer.run.config import read_config
+from glassformer.run.config import is_run_folder, read_config
 from glassformer.run.lock import check_free, held
 from glassformer.run.names import CONFIG, METRICS, RESUME
 from glassformer.text.scores import check_bleu_tokenizer
@@ -19,9 +19,11 @@ from glassformer.tracking.curves import TrackedTraining
 from glassformer.tracking.session import Session
 from glassformer.tracking.tracker import TrackedRun, check_tracker, chosen_tracker
 from glassformer.training.advice import command_to_go_on
+from glassformer.training.agreement import check_folder_agrees, check_settings_agree
 from glassformer.training.config import TrainConfig
-from glassformer.training.distributed import Processes, is_restarted, join_processes
+from glassformer.training.distributed import Processes, join_processes
 from glassformer.training.interruption import deferring_signals
+from glassformer.training.launch import is_restarted, spans_machines
 from glassformer.training.loop import TrainingLoop
 from glassformer.training.prepare import prepare_run
 from glassformer.training.progress import TrainingDisplay
@@ -29,6 +31,12 @@ from glassformer.training.result import TrainResult
 
 FREE = ("device", "threads", "track")
 """Settings in which a program that is started again may differ from the first time."""
+STOPPING = 60.0
+"""Seconds in which a process of torchrun's last start, on another machine perhaps, has come to its end."""
+NOTICING = 5.0
+"""Seconds in which each machine's torchrun notices that others join, and stops its processes for that. Those that were
+stopped sooner, by the word of another machine, wait for it: it would take them for failed, and count that."""
+
 
 
 def train(config: TrainConfig, *, tracker: TrackedRun | None = None) -> TrainResult:
@@ -60,11 +68,12 @@ def train(config: TrainConfig, *, tracker: TrackedRun | None = None) -> TrainRes
     use_threads(config.threads)
     with join_processes(config.device) as (processes, device):
         display = TrainingDisplay(config.out / METRICS, shown=processes.first)
+        check_settings_agree(config, processes)
         with processes.after_the_first():
-            if processes.first and not (is_restarted() and _was_begun_with(config)):
+            if processes.first and not _was_begun(config, processes.launch):
                 if config.overwrite:
                     check_free(config.out)
-                prepare_run(config, display.say)
+                prepare_run(config, display.say, processes.launch)
         return _continue(config, tracker, display, processes, device)
 
 
@@ -94,13 +103,17 @@ def is_begun(config: TrainConfig) -> bool:
     before = replace(read_settings(config.out), overwrite=config.overwrite, **free)
     if before == config or config.overwrite:
         return before == config
-    names = (field.name for field in fields(config))
-    others = ((name, getattr(before, name), getattr(config, name)) for name in names)
     raise RunError(
-        f"{config.out} was trained with other settings ("
-        + ", ".join(f"{name} {_shown(old)}, now {_shown(new)}" for name, old, new in others if old != new)
-        + "): give those again, or choose another folder"
+        f"{config.out} was trained with other settings ({_differences(before, config)}): give those again, or choose "
+        "another folder"
     )
+
+
+def _differences(before: TrainConfig, now: TrainConfig) -> str:
+    """Say in which settings the two differ."""
+    names = (field.name for field in fields(now))
+    values = ((name, getattr(before, name), getattr(now, name)) for name in names)
+    return ", ".join(f"{name} {_shown(old)}, now {_shown(new)}" for name, old, new in values if old != new)
 
 
 def _shown(value: Any) -> str:
@@ -120,6 +133,8 @@ def resume(folder: Path, *, tracker: TrackedRun | None = None, **changes: Any) -
     tame_memory()
     config = read_settings(folder).continued(folder, changes)
     if not _is_unfinished(folder):
+        if is_restarted():  # at the very end
+            return _finished(folder)
         remove_unfinished(folder)  # what a training that was killed as it ended was removing
         raise RunError(
             f"the training of {folder} is complete: there is nothing to resume; to train on from its model: "
@@ -128,6 +143,7 @@ def resume(folder: Path, *, tracker: TrackedRun | None = None, **changes: Any) -
     check_tracker(config.track, tracker)
     use_threads(config.threads)
     with join_processes(config.device) as (processes, device):
+        check_settings_agree(config, processes)
         return _continue(config, tracker, TrainingDisplay(folder / METRICS, shown=processes.first), processes, device)
 
 
@@ -162,12 +178,14 @@ def _continue(
     """Train from the last checkpoint of a run folder on, or from the first update if it has none yet."""
     (unfinished,) = processes.agree(processes.first and _is_unfinished(config.out))
     if not unfinished:  # torchrun has started the processes again at the very end
+        display.say(f"this launch of torchrun (--rdzv-id {processes.launch}) has finished the training already")
         return _finished(config.out)
+    check_folder_agrees(config.out, processes)
     with ExitStack() as stack:
         with processes.after_the_first():
             if processes.first:
                 check_bleu_tokenizer(config.tokenize)
-                stack.enter_context(held(config.out))
+                stack.enter_context(held(config.out, patience=STOPPING if processes.launch else 0.0))
                 if chosen := chosen_tracker(config.track, tracker, config.out):
                     display.track(TrackedTraining(Session(chosen, config.out), config.out, _said_settings(config)))
         stack.enter_context(display)
@@ -175,7 +193,10 @@ def _continue(
         loop = TrainingLoop(config.settled(read_choices(config.out)), display, processes, device)
         if processes.first:
             _keep_settings(config)
-        return loop.run(interruption)
+        result = loop.run(interruption)
+        if not result.finished and spans_machines():
+            interruption.wait(NOTICING)
+        return result
 
 
 def _said_settings(config: TrainConfig) -> dict[str, Any]:
@@ -194,9 +215,26 @@ def _finished(folder: Path) -> TrainResult:
     return TrainResult.from_folder(folder)
 
 
-def _was_begun_with(config: TrainConfig) -> bool:
-    """Return whether a training with these settings stands in the run folder already."""
-    return (config.out / CONFIG).exists() and read_settings(config.out).to_json() == config.to_json()
+def _was_begun(config: TrainConfig, launch: str) -> bool:
+    """Return whether an earlier start of this launch has made the run folder; RunError if it had other settings."""
+    if not is_run_folder(config.out):
+        return False
+    if not launch:
+        if is_restarted():
+            raise RunError(
+                f"{config.out} exists, and it can't be known whether this torchrun has begun it, which has started its "
+                "processes again: give torchrun an --rdzv-id"
+            )
+        return False
+    if read_config(config.out).training.launch != launch:
+        return False
+    before = replace(read_settings(config.out), overwrite=config.overwrite)
+    if others := _differences(before, config):
+        raise RunError(
+            f"{config.out} was begun by this launch of torchrun (--rdzv-id {launch}) with other settings ({others}): "
+            "give all machines the same, or for another training another --rdzv-id"
+        )
+    return True
 
 
 def _keep_settings(config: TrainConfig) -> None:

@@ -1,0 +1,77 @@
+"""Machines come and go while a training runs: two torchruns on one machine, each its own node.
+
+Slow, because each of the three starts loads torch. benchmarks/elastic.py kills nodes ten times.
+"""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from glassformer.training.train import train
+
+pytestmark = pytest.mark.usefixtures("undrawn", "every_update")
+
+HERE = Path(__file__).parent
+QUICKLY = "store_type=file,last_call_timeout=1,keep_alive_interval=1,keep_alive_max_attempt=3"
+UPDATES = 60
+PATIENCE = 100
+"""Seconds after which something that should happen is missed."""
+
+
+@pytest.fixture
+def node(start, tmp_path) -> Callable[..., subprocess.Popen[str]]:
+    """Starts a torchrun, which joins the others of the test when its file is there."""
+
+    def run(go: Path, *arguments: str, **environment: str) -> subprocess.Popen[str]:
+        launcher = ["--nnodes=1:2", "--nproc-per-node=1", "--max-restarts=3", "--local-addr=localhost"]
+        launcher += ["--rdzv-backend=c10d", f"--rdzv-endpoint={tmp_path / 'rendezvous'}", "--rdzv-id=elastic"]
+        launcher += [f"--rdzv-conf={QUICKLY}", str(HERE / "every_update.py"), "train"]
+        unshared = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
+        return start(sys.executable, str(HERE / "agent.py"), str(go), *launcher, *arguments, **unshared, **environment)
+
+    return run
+
+
+def test_one_node_joins_and_the_first_is_lost(node, tiny, flags, files, tmp_path):
+    sizes = dict(max_updates=UPDATES, validate_every=20, dropout=0.0, checkpoint_seconds=1e-9)
+    train(alone := tiny(tmp_path / "alone", **sizes))
+    config = tiny(tmp_path / "run", **sizes)
+    first, second, fast, trace = (tmp_path / name for name in ("first", "second", "fast", "trace"))
+    first.touch()
+    nodes = [node(go, *flags(config), PAUSE=str(fast), TRACE=str(trace)) for go in (first, second)]
+
+    def made_by(rank: str) -> int:
+        return Counter(trace.read_text().split())[rank] if trace.exists() else 0
+
+    def wait(until: Callable[[], bool]) -> None:
+        end = time.monotonic() + PATIENCE
+        while not until():
+            assert all(each.poll() is None for each in nodes)
+            assert time.monotonic() < end
+            time.sleep(0.01)
+
+    wait(lambda: made_by("0") >= 3)
+    second.touch()
+    wait(lambda: made_by("1") >= 3)
+    nodes[0].send_signal(signal.SIGKILL)  # its worker ends with it
+    fast.touch()
+    printed, err = nodes[1].communicate(timeout=PATIENCE)
+    assert nodes[1].returncode == 0, err
+    _, before = nodes[0].communicate(timeout=PATIENCE)
+    assert before.count("saving after this update") == 1, "when the second joined"
+    assert before.count("training on cpu and 1 more with float32 products\ngoing on from update ") == 1
+    assert " has lost another one (" in err
+    assert err.count("training on cpu with float32 products\ngoing on from update ") == 1
+    assert err.count(f"update {UPDATES}: validation loss ") == 1
+    assert printed.startswith(f"{config.out}: {UPDATES} updates in ")
+    assert UPDATES <= made_by("0") < UPDATES + 20
+    assert files.course(config.out) == pytest.approx(files.course(alone.out), abs=1e-4)
+    assert {name for name in os.listdir(tmp_path) if "run" in name} == {"run"}
+    assert not (config.out / "resume").exists()
