@@ -1,0 +1,199 @@
+"""Predictions for clusters of GPUs. Every constant is published or measured elsewhere, and says where.
+
+Nothing here has run on more than one GPU: what `local` predicts of this machine's processes is all that was checked.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from glassformer.transformer.config import ModelConfig
+from scaling.collectives import Link, Network
+from scaling.local import traffic
+from scaling.memory import FLOAT, count_memory
+from scaling.waiting import checkpoint_interval, largest_of, lost_share
+from scaling.work import NO_WORK, Rows, Work, count_optimizer_work, count_weights, count_work
+
+LENGTH = 30
+"""Tokens of a sentence."""
+VOCABULARY = 37_000
+"""Token ids of Vaswani et al. 2017, section 5.1, for English and German."""
+SIZES = {
+    "base": ModelConfig.base(source_vocab_size=VOCABULARY, target_vocab_size=VOCABULARY),
+    "big": ModelConfig.big(source_vocab_size=VOCABULARY, target_vocab_size=VOCABULARY),
+}
+
+PASS_BYTES: Mapping[str, float] = {
+    **asdict(NO_WORK),
+    "hidden": 100,  # dropout, sum and norm in float32: 33 on the way forward, twice as many on the way back
+    "inside": 24,  # written, read by an activation or by attention, written and read again: 8, and twice that
+    "logits": 20,  # written, softmax, and read by two products, in bfloat16 and float32
+    "weights": 22,  # copied to bfloat16, gradient written, its norm, clipped and cleared
+}
+"""Bytes moved for each amount of `Work`, counted by hand from the operators of the layers."""
+STEP_BYTES = {"adam": 28, "muon": 44}
+"""Bytes moved for a weight by the optimizer: fused Adam reads four numbers and writes three; Muon's momentum and look
+ahead, five products of which each reads and writes bfloat16, and the step."""
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """A GPU and its host."""
+
+    products: float
+    """Operations a second of large products in bfloat16."""
+    bandwidth: float
+    """Bytes a second of its memory."""
+    memory: float
+    """Bytes of its memory."""
+    call: float
+    """Seconds in which the host starts the operators of a sub-layer, forward, backward and for the optimizer."""
+    copy: float
+    """Bytes a second from its memory to the host's."""
+    mtbf: float
+    """Seconds between failures of one GPU or what belongs to it."""
+
+
+H100 = Gpu(
+    products=775e12,  # one product of 8,192 on our H200, whose chip is the same (benchmarks/LOG.md); 989e12 on paper
+    bandwidth=3.35e12,  # NVIDIA H100 SXM data sheet
+    memory=80e9,  # the same
+    call=2048 / 6140 / 30,  # an update of base, 30 sub-layers, on our H200 (docs/speed.md): nothing but such starts
+    copy=64e9,  # PCI Express 5.0 x16 (the same data sheet: 128 GB/s both ways together)
+    mtbf=16_384 * 54 * 86_400 / 419,  # Llama 3 (2024, section 3.3.4): 419 failures of 16,384 H100s in 54 days
+)
+DGX = Network(
+    per_node=8,
+    inside=Link(latency=3.4e-6, bandwidth=450e9),  # NVLink 4, 900 GB/s both ways together (data sheet)
+    between=Link(latency=9.6e-6, bandwidth=50e9),  # 400 Gbit/s a GPU (DGX H100); latencies: NCCL's src/graph/tuning.cc
+    between_tree=8.5e-6,
+)
+RESTART = 120.0
+"""Seconds until a training goes on after a failure: an assumption, of which the loss hardly depends."""
+MARGIN = 0.9
+"""Share of a GPU's memory that may be filled."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A training on so many devices, whose updates have so many target tokens in all."""
+
+    devices: int
+    tokens: int
+    accumulate: int = 1
+    shard: bool = False
+    optimizer: str = "muon"
+    gradient_bytes: int = FLOAT
+    """2: gradients summed in bfloat16, which glassformer doesn't do."""
+    recorded: bool = False
+    """The operators recorded once and started as one (CUDA graphs), which glassformer does in generation only."""
+    agree: float = 0.0
+    """Seconds of a step between neighbours when the processes' hosts agree, by gloo's ring over all of them."""
+    noise: float = 0.0
+    """Standard deviation of a device's time, as a share of it."""
+
+    @property
+    def rows(self) -> Rows:
+        """The sizes of what a device works on at a time."""
+        return Rows.alike(self.tokens / self.devices / self.accumulate, LENGTH)
+
+
+def device_seconds(gpu: Gpu, work: Work) -> float:
+    """Return the time of a GPU that is never kept waiting: its products, then what it moves."""
+    moved = sum(PASS_BYTES[name] * amount for name, amount in asdict(work).items())
+    return work.products / gpu.products + moved / gpu.bandwidth
+
+
+def predict(gpu: Gpu, network: Network, config: ModelConfig, plan: Plan) -> dict[str, float]:
+    """Return the seconds of an update by part, those of messages only as far as no computation hides them."""
+    work = count_work(config, plan.rows)
+    busy, starts = device_seconds(gpu, work), 0.0 if plan.recorded else work.calls * gpu.call
+    passes = plan.accumulate * max(busy, starts)
+    step = count_optimizer_work(config, plan.optimizer)
+    optimizer = step.products / gpu.products
+    optimizer += (STEP_BYTES["muon"] * step.muon + STEP_BYTES["adam"] * step.adam) / gpu.bandwidth
+    hidden = 2 / 3 * passes / plan.accumulate  # the last backward pass
+    messages = (_sharded if plan.shard else _replicated)(network, config, plan, hidden)
+    agreed = 2 * (plan.devices - 1) * plan.agree
+    waiting = plan.noise * largest_of(plan.devices) * (passes + optimizer)
+    return dict(passes=passes, optimizer=optimizer, messages=messages, agreeing=agreed, waiting=waiting)
+
+
+def _replicated(network: Network, config: ModelConfig, plan: Plan, hidden: float) -> float:
+    """Return the seconds of DDP's sums that the backward pass doesn't hide: at least the last one's."""
+    if plan.devices == 1:
+        return 0.0
+    share = plan.gradient_bytes / FLOAT
+    sums = [
+        count * network.reduce(share * size, plan.devices) for _, count, size in traffic(config, "ddp") if count * size
+    ]
+    return max(sums[0], sum(sums) - hidden)
+
+
+def _sharded(network: Network, config: ModelConfig, plan: Plan, hidden: float) -> float:
+    """Return the seconds of FSDP2's messages that no pass hides; Muon's gathers come when nothing else is done."""
+    if plan.devices == 1:
+        return 0.0
+    momenta = _momenta(network, config, plan) if plan.optimizer == "muon" else 0.0
+    total = 0.0
+    for kind, count, size in traffic(config, "shard"):
+        if kind == "gather":
+            total += plan.accumulate * count * network.gather(size, plan.devices)
+        elif kind == "scatter":
+            total += count * network.gather(plan.gradient_bytes / FLOAT * size, plan.devices)
+    gathers = total - _momenta(network, config, plan)
+    return momenta + max(0.0, gathers - 1.5 * hidden * plan.accumulate)
+
+
+def _momenta(network: Network, config: ModelConfig, plan: Plan) -> float:
+    """Return the seconds in which every process gets all momenta, one matrix after another."""
+    sizes = [size for kind, count, size in traffic(config, "shard") if kind == "gather" and count == 1][1:]
+    return sum(network.gather(size, plan.devices) for size in sizes)
+
+
+def seconds_of_update(gpu: Gpu, network: Network, config: ModelConfig, plan: Plan) -> float:
+    """Return the seconds of an update with what failures and checkpoints take."""
+    cost = checkpoint_seconds(gpu, config, plan)
+    mtbf = gpu.mtbf / plan.devices
+    lost = lost_share(checkpoint_interval(cost, mtbf), cost, RESTART, mtbf)
+    return sum(predict(gpu, network, config, plan).values()) * (1 + lost)
+
+
+def checkpoint_seconds(gpu: Gpu, config: ModelConfig, plan: Plan) -> float:
+    """Return the seconds in which training waits for a checkpoint: copied to the host, then written beside it."""
+    step = count_optimizer_work(config, plan.optimizer)
+    size = FLOAT * (count_weights(config) + step.muon + 2 * step.adam)
+    return size / (plan.devices if plan.shard else 1) / gpu.copy
+
+
+def fitted(gpu: Gpu, config: ModelConfig, plan: Plan) -> Plan:
+    """Return the plan with as few accumulated batches as memory allows."""
+    accumulate = 1
+    while (tried := replace(plan, accumulate=accumulate)) and _peak(config, tried) > MARGIN * gpu.memory:
+        if plan.tokens / plan.devices / accumulate < LENGTH:
+            raise SystemExit(f"a model of {count_weights(config):,} weights does not fit a GPU of {gpu.memory:,} bytes")
+        accumulate *= 2
+    return tried
+
+
+def _peak(config: ModelConfig, plan: Plan) -> float:
+    mode = "plain" if plan.devices == 1 else "shard" if plan.shard else "ddp"
+    settings: dict[str, Any] = dict(optimizer=plan.optimizer, mode=mode, processes=plan.devices)
+    return count_memory(config, plan.rows, length=LENGTH, device="cuda", **settings).peak
+
+
+def peak_bytes(config: ModelConfig, plan: Plan) -> float:
+    """Return the bytes that a device needs."""
+    return _peak(config, plan)
+
+
+def speed_up(gpu: Gpu, network: Network, config: ModelConfig, plan: Plan) -> float:
+    """Return how many times as fast an update is as on one device, which accumulates what it can't hold."""
+    alone = fitted(gpu, config, replace(plan, devices=1, accumulate=1, shard=False))
+    return seconds_of_update(gpu, network, config, alone) / seconds_of_update(gpu, network, config, plan)
+
+
+def powers(most: int) -> list[int]:
+    """Return 1, 2, 4 and so on up to the largest."""
+    return [1 << n for n in range(int(math.log2(most)) + 1)]
