@@ -58,7 +58,7 @@ def main(
         measure: Measure the constants.
         only: Measure these parts alone.
         check: Predict and measure.
-        counts: Numbers of processes that are checked; all of them make a record.
+        counts: Numbers of processes that are checked.
         markdown: Print the tables.
         draw: Draw the picture.
         plot: Where it is drawn.
@@ -74,7 +74,7 @@ def main(
     if markdown:
         print_tables()
     if draw:
-        draw_picture(bench.last(NAME, "check"), recorded(), plot)
+        draw_picture(checked(), recorded(), plot)
     return 1 if off else 0
 
 
@@ -113,10 +113,10 @@ def recorded() -> tables.Recorded:
 
 
 def compare(folder: Path, counts: Sequence[int]) -> int:
-    """Print predictions beside measurements, record them if they are complete, and return how many are too far off."""
+    """Print predictions beside measurements, record them, and return how many are too far off."""
     known, corpus = constants(), Corpus(folder / "pairs")
-    found = list[dict[str, Any]]()
     for count in counts:
+        found = list[dict[str, Any]]()
         modes = ("ddp", "shard") if count > 1 else ("plain",)
         cases = [(name, case, mode) for name, case in CHECKED.items() for mode in modes]
         asked: list[tuple[str, dict[str, Any]]] = [
@@ -136,16 +136,26 @@ def compare(folder: Path, counts: Sequence[int]) -> int:
             predicted = translation.predict_line(known, bench.last(NAME, "translation"), preset, count)
             common = {"what": "line", "model": preset, "mode": "plain", "processes": count}
             found.append({**common, "predicted": predicted, "measured": answer["seconds"]})
-        for one in found[-len(asked) :]:
+        bench.keep(NAME, {check_of(count): found})
+        for one in found:
             print(describe(one), flush=True)
-    if set(counts) == set(COUNTS):
-        bench.keep(NAME, {"check": found})
+    found = [one for one in checked() if one["processes"] in counts]
     errors = [abs(one["predicted"] / one["measured"] - 1) for one in found]
     off = sum(error > tables.WITHIN for error in errors)
     print(
         f"{len(found) - off} of {len(found)} within {tables.WITHIN:.0%}, the median {statistics.median(errors):.0%} off"
     )
     return off
+
+
+def check_of(count: int) -> str:
+    """Return the name of the record of the check with so many processes."""
+    return f"check {count}"
+
+
+def checked() -> list[dict[str, Any]]:
+    """Return the last comparisons for each number of processes."""
+    return [one for count in COUNTS for one in bench.last(NAME, check_of(count))]
 
 
 def compare_update(
@@ -179,7 +189,7 @@ def describe(one: dict[str, Any]) -> str:
 
 def print_tables() -> None:
     """Print each table under the name of its place in the docs."""
-    found, stands_on = bench.last(NAME, "check"), recorded()
+    found, stands_on = checked(), recorded()
     for name, text in {
         "checks": tables.checks(found),
         "memories": tables.memories(found),

@@ -67,6 +67,9 @@ LEARNED_FROM = (
 )
 """Cases from whose time in one process the constants are learned; none is checked."""
 
+BURDEN = LEARNED_FROM[4]
+"""The case of updates that several processes make side by side without a word to one another."""
+
 
 def write_pairs(folder: Path) -> None:
     """Write a corpus of generated pairs, whose targets are within a fifth as long as their sources."""

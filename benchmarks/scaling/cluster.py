@@ -32,9 +32,9 @@ PASS_BYTES: Mapping[str, float] = {
     "weights": 22,  # copied to bfloat16, gradient written, its norm, clipped and cleared
 }
 """Bytes moved for each amount of `Work`, counted by hand from the operators of the layers."""
-STEP_BYTES = {"adam": 28, "muon": 44}
-"""Bytes moved for a weight by the optimizer: fused Adam reads four numbers and writes three; Muon's momentum and look
-ahead, five products of which each reads and writes bfloat16, and the step."""
+STEP_BYTES = {"adam": 28, "muon": 124}
+"""Bytes moved for a weight by the optimizer. Fused Adam reads four numbers and writes three. Muon: momentum and look
+ahead 44, side by side and in bfloat16 14, five iterations 40, the step 6, decay and weights 20."""
 
 
 @dataclass(frozen=True)
@@ -105,45 +105,76 @@ def device_seconds(gpu: Gpu, work: Work) -> float:
     return work.products / gpu.products + moved / gpu.bandwidth
 
 
-def predict(gpu: Gpu, network: Network, config: ModelConfig, plan: Plan) -> dict[str, float]:
-    """Return the seconds of an update by part, those of messages only as far as no computation hides them."""
+@dataclass(frozen=True)
+class Update:
+    """Seconds of an update by part: those of the devices, and those of their hosts, who run ahead of them."""
+
+    passes: float
+    """Forward and backward passes."""
+    optimizer: float
+    messages: float
+    """Messages, as far as no pass hides them."""
+    starts: float
+    """Starting the operators, one by one."""
+    agreeing: float
+    """The hosts' own messages: whether to stop, and when to save."""
+    waiting: float
+    """Waiting for the slowest."""
+
+    @property
+    def seconds(self) -> float:
+        """The time of the update: whichever of device and host takes longer, and the wait for others."""
+        return max(self.passes + self.optimizer + self.messages, self.starts + self.agreeing) + self.waiting
+
+
+def predict(gpu: Gpu, network: Network, config: ModelConfig, plan: Plan) -> Update:
+    """Return the seconds of an update."""
     work = count_work(config, plan.rows)
-    busy, starts = device_seconds(gpu, work), 0.0 if plan.recorded else work.calls * gpu.call
-    passes = plan.accumulate * max(busy, starts)
+    passes = plan.accumulate * device_seconds(gpu, work)
+    starts = 0.0 if plan.recorded else plan.accumulate * work.calls * gpu.call
     step = count_optimizer_work(config, plan.optimizer)
     optimizer = step.products / gpu.products
     optimizer += (STEP_BYTES["muon"] * step.muon + STEP_BYTES["adam"] * step.adam) / gpu.bandwidth
-    hidden = 2 / 3 * passes / plan.accumulate  # the last backward pass
-    messages = (_sharded if plan.shard else _replicated)(network, config, plan, hidden)
-    agreed = 2 * (plan.devices - 1) * plan.agree
-    waiting = plan.noise * largest_of(plan.devices) * (passes + optimizer)
-    return dict(passes=passes, optimizer=optimizer, messages=messages, agreeing=agreed, waiting=waiting)
+    pace = max(passes, starts)
+    hidden = 2 / 3 * pace / plan.accumulate  # the last backward pass
+    return Update(
+        passes=passes,
+        optimizer=optimizer,
+        messages=(_sharded if plan.shard else _replicated)(network, config, plan, hidden),
+        starts=starts,
+        agreeing=2 * (plan.devices - 1) * plan.agree,
+        waiting=plan.noise * largest_of(plan.devices) * pace,
+    )
 
 
 def _replicated(network: Network, config: ModelConfig, plan: Plan, hidden: float) -> float:
-    """Return the seconds of DDP's sums that the backward pass doesn't hide: at least the last one's."""
+    """Return the seconds of DDP's sums that the backward pass doesn't hide: at least those of the embeddings.
+
+    Their gradients come last, since they are the output's weights too.
+    """
     if plan.devices == 1:
         return 0.0
     share = plan.gradient_bytes / FLOAT
-    sums = [
-        count * network.reduce(share * size, plan.devices) for _, count, size in traffic(config, "ddp") if count * size
-    ]
-    return max(sums[0], sum(sums) - hidden)
+    sums = [count * network.reduce(share * size, plan.devices) for _, count, size in traffic(config, "ddp") if size]
+    last = network.reduce(plan.gradient_bytes * config.target_vocab_size * config.d_model, plan.devices)
+    return max(last, sum(sums) - hidden)
 
 
 def _sharded(network: Network, config: ModelConfig, plan: Plan, hidden: float) -> float:
     """Return the seconds of FSDP2's messages that no pass hides; Muon's gathers come when nothing else is done."""
     if plan.devices == 1:
         return 0.0
-    momenta = _momenta(network, config, plan) if plan.optimizer == "muon" else 0.0
+    momenta = _momenta(network, config, plan)
+    share = plan.gradient_bytes / FLOAT
     total = 0.0
     for kind, count, size in traffic(config, "shard"):
         if kind == "gather":
             total += plan.accumulate * count * network.gather(size, plan.devices)
         elif kind == "scatter":
-            total += count * network.gather(plan.gradient_bytes / FLOAT * size, plan.devices)
-    gathers = total - _momenta(network, config, plan)
-    return momenta + max(0.0, gathers - 1.5 * hidden * plan.accumulate)
+            total += count * network.gather(share * size, plan.devices)
+    last = network.gather(plan.gradient_bytes * config.target_vocab_size * config.d_model, plan.devices)
+    exposed = max(last, total - plan.accumulate * (momenta + 1.5 * hidden))
+    return exposed + (momenta if plan.optimizer == "muon" else 0.0)
 
 
 def _momenta(network: Network, config: ModelConfig, plan: Plan) -> float:
@@ -157,7 +188,7 @@ def seconds_of_update(gpu: Gpu, network: Network, config: ModelConfig, plan: Pla
     cost = checkpoint_seconds(gpu, config, plan)
     mtbf = gpu.mtbf / plan.devices
     lost = lost_share(checkpoint_interval(cost, mtbf), cost, RESTART, mtbf)
-    return sum(predict(gpu, network, config, plan).values()) * (1 + lost)
+    return predict(gpu, network, config, plan).seconds * (1 + lost)
 
 
 def checkpoint_seconds(gpu: Gpu, config: ModelConfig, plan: Plan) -> float:

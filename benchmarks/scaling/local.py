@@ -38,7 +38,7 @@ class Constants:
     messages: Mapping[str, Mapping[str, Sequence[Sequence[float]]]]
     """Bytes and seconds by number of processes and kind of message."""
     burdens: Mapping[str, Mapping[str, float]]
-    """Seconds of a product and of a pass over memory by number of processes that do the same."""
+    """Processor seconds of a product and of an update by number of processes that do the same, each by itself."""
     cores: int
 
     @classmethod
@@ -47,7 +47,7 @@ class Constants:
         return cls(**{field.name: records[field.name] for field in fields(cls)})
 
     def slowdown(self, kind: str, processes: int) -> float:
-        """Return how many times as long products or passes take in so many processes at once, as they share cores."""
+        """Return how many times as long products, or updates, take in so many processes at once, as they share cores."""
         turns = max(1.0, processes / self.cores)
         return turns * self.burdens[str(processes)][kind] / self.burdens["1"][kind]
 
@@ -83,7 +83,7 @@ def predict_update(constants: Constants, case: Case, rows: Sequence[Rows], mode:
         costs = constants.sharded if mode == "shard" else constants.replicated
         amounts = wrapping(case)
         own = sum(costs[name] * amounts[name] for name in costs)
-        found["wrapping"] = own * constants.slowdown("passes", processes)
+        found["wrapping"] = own * constants.slowdown("update", processes)
         found["messages"] = sum(
             count * constants.message(kind, size, processes) for kind, count, size in traffic(case.config, mode)
         )
@@ -95,7 +95,7 @@ def _cost(constants: Constants, costs: Mapping[str, float], work: Work | Optimiz
     """Return the seconds of an amount of work in one of so many processes that work at once."""
     total = 0.0
     for name, amount in asdict(work).items():
-        kind = "products" if name == "products" else "passes"
+        kind = "products" if name == "products" and isinstance(work, OptimizerWork) else "update"
         total += costs[name] * amount * constants.slowdown(kind, processes)
     return total
 

@@ -1,7 +1,7 @@
 """The tables of docs/scaling.md, from recorded constants."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from scaling.cluster import (
@@ -119,7 +119,7 @@ def training(recorded: Recorded) -> str:
                     name,
                     f"{devices:,}",
                     f"{BATCH / devices:,.0f}" + (f" in {plan.accumulate}" if plan.accumulate > 1 else ""),
-                    *(f"{1e3 * part:,.1f}" for part in parts.values()),
+                    *(f"{1e3 * part:,.1f}" for part in asdict(parts).values()),
                     f"{BATCH / seconds / 1e6:,.2f}",
                     f"{speed_up(H100, DGX, config, plan):,.1f}",
                     f"{hours:,.2f}",
@@ -127,7 +127,7 @@ def training(recorded: Recorded) -> str:
                     f"{peak_bytes(config, plan) / 1e9:,.1f}",
                 ]
             )
-    heads = ["model", "devices", "tokens a device", "passes", "optimizer", "messages", "agreeing", "waiting"]
+    heads = ["model", "devices", "tokens a device", *asdict(parts)]
     heads += ["million tokens/s", "times one", "hours", "device-hours", "GB a device"]
     return table(heads, rows)
 

@@ -32,7 +32,7 @@ from glassformer.training.loader import BatchLoader
 from glassformer.training.step import Step
 from glassformer.transformer.config import ModelConfig
 from glassformer.transformer.model import Transformer
-from scaling.cases import Case, plan_of
+from scaling.cases import BURDEN, Case, plan_of
 from scaling.translation import TOKENS
 
 BENCHMARKS = Path(__file__).parents[1]
@@ -70,7 +70,7 @@ def main(folder: Path) -> None:
         known: dict[str, Callable[..., Any]] = {
             "updates": lambda **settings: time_updates(processes, corpus, **settings),
             "collectives": lambda: time_collectives(processes),
-            "burdens": lambda: time_burdens(processes),
+            "burdens": lambda: time_burdens(processes, corpus),
             "translations": lambda **settings: time_translations(processes, **settings),
         }
         answers = [known[name](**settings) for name, settings in questions]
@@ -216,19 +216,14 @@ def time_collectives(processes: Processes) -> dict[str, list[list[float]]]:
     return found
 
 
-def time_burdens(processes: Processes) -> dict[str, float]:
-    """Return the processor seconds of a product and of a pass over memory, while all processes do the same."""
+def time_burdens(processes: Processes, corpus: Corpus) -> dict[str, float]:
+    """Return the processor seconds of a product and of an update while each process does the same by itself."""
     a, b = torch.randn(1024, 512).bfloat16(), torch.randn(512, 2048).bfloat16()
-    x, y = torch.randn(1 << 22), torch.randn(1 << 22)
-    found = {}
-    kinds: dict[str, Callable[[], Any]] = {
-        "products": lambda: [torch.mm(a, b) for _ in range(8)],
-        "passes": lambda: [torch.add(x, y, out=y) for _ in range(8)],
-    }
-    for name, work in kinds.items():
-        processes.agree(0)
-        found[name] = _median(work, 25, time.process_time)
-    return found
+    processes.agree(0)
+    products = _median(lambda: [torch.mm(a, b) for _ in range(8)], 25, time.process_time)
+    processes.agree(0)
+    found = time_updates(ALONE, corpus, case=BURDEN.to_json(), shard=False, updates=6)
+    return {"products": products, "update": statistics.median(found["busy"])}
 
 
 def _median(work: Callable[[], Any], times: int, clock: Callable[[], float] = time.perf_counter) -> float:
