@@ -21,6 +21,7 @@ import statistics
 import sys
 import tempfile
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -28,9 +29,10 @@ import bench
 import tyro
 from scaling import tables, translation
 from scaling.calibrate import measure_alone, measure_together
-from scaling.cases import CHECKED, Case, rows_of, write_pairs
+from scaling.cases import CHECKED, rows_of, write_pairs
 from scaling.local import Constants, predict_memory, predict_update
 from scaling.picture import draw as draw_picture
+from scaling.work import Rows
 from scaling.worker import ask
 
 from glassformer.data.corpus import Corpus
@@ -113,10 +115,9 @@ def recorded() -> tables.Recorded:
 
 
 def compare(folder: Path, counts: Sequence[int]) -> int:
-    """Print predictions beside measurements, record them, and return how many are too far off."""
-    known, corpus = constants(), Corpus(folder / "pairs")
+    """Print predictions beside measurements, record these, and return how many predictions are too far off."""
+    corpus = Corpus(folder / "pairs")
     for count in counts:
-        found = list[dict[str, Any]]()
         modes = ("ddp", "shard") if count > 1 else ("plain",)
         cases = [(name, case, mode) for name, case in CHECKED.items() for mode in modes]
         asked: list[tuple[str, dict[str, Any]]] = [
@@ -129,17 +130,22 @@ def compare(folder: Path, counts: Sequence[int]) -> int:
             for preset, batches in presets.items()
         ]
         answers = ask(folder, count, asked)
-        for (name, case, mode), answer in zip(cases, answers[: len(cases)], strict=True):
+        found = list[dict[str, Any]]()
+        for (name, _, mode), answer in zip(cases, answers[: len(cases)], strict=True):
+            rows = [
+                [list(asdict(one).values()) for one in rows_of(corpus, pairs, count)]
+                for pairs in (*answer["pairs"], answer["counted_pairs"])
+            ]
             common = {"what": "update", "model": name, "mode": mode, "processes": count}
-            found.append(common | compare_update(known, corpus, case, count, mode, answer))
+            common |= {"rows": rows[:-1], "counted_rows": rows[-1][0]}
+            measured = {"measured": statistics.median(answer["seconds"]), "measured_bytes": answer["peak"]}
+            found.append(common | measured | {"counted": answer["traffic"]})
         for preset, answer in zip(presets, answers[len(cases) :], strict=True):
-            predicted = translation.predict_line(known, bench.last(NAME, "translation"), preset, count)
             common = {"what": "line", "model": preset, "mode": "plain", "processes": count}
-            found.append({**common, "predicted": predicted, "measured": answer["seconds"]})
+            found.append(common | {"measured": answer["seconds"]})
         bench.keep(NAME, {check_of(count): found})
-        for one in found:
-            print(describe(one), flush=True)
     found = [one for one in checked() if one["processes"] in counts]
+    print("\n".join(map(describe, found)))
     errors = [abs(one["predicted"] / one["measured"] - 1) for one in found]
     off = sum(error > tables.WITHIN for error in errors)
     print(
@@ -154,25 +160,24 @@ def check_of(count: int) -> str:
 
 
 def checked() -> list[dict[str, Any]]:
-    """Return the last comparisons for each number of processes."""
-    return [one for count in COUNTS for one in bench.last(NAME, check_of(count))]
+    """Return the last measurements for each number of processes, with what the last constants predict."""
+    known = constants()
+    return [one | predicted(known, one) for count in COUNTS for one in bench.last(NAME, check_of(count))]
 
 
-def compare_update(
-    known: Constants, corpus: Corpus, case: Case, count: int, mode: str, answer: dict[str, Any]
-) -> dict[str, Any]:
-    """Return the prediction for updates and what they took, medians of both."""
-    predictions = [predict_update(known, case, rows_of(corpus, pairs, count), mode) for pairs in answer["pairs"]]
+def predicted(known: Constants, one: dict[str, Any]) -> dict[str, Any]:
+    """Return the prediction for what was measured: medians over updates, and the memory of one."""
+    if one["what"] == "line":
+        lines = bench.last(NAME, "translation")
+        return {"predicted": translation.predict_line(known, lines, one["model"], one["processes"])}
+    case, mode = CHECKED[one["model"]], one["mode"]
+    updates = [[Rows(*sizes) for sizes in update] for update in one["rows"]]
+    predictions = [predict_update(known, case, rows, mode) for rows in updates]
     sums = [sum(parts.values()) for parts in predictions]
-    middle = predictions[sums.index(statistics.median_low(sums))]
-    largest = [predict_memory(case, rows_of(corpus, pairs, count)[0], count, mode) for pairs in answer["pairs"]]
     return {
         "predicted": statistics.median(sums),
-        "measured": statistics.median(answer["seconds"]),
-        "parts": middle,
-        "predicted_bytes": max(largest),
-        "measured_bytes": answer["peak"],
-        "counted": answer["traffic"],
+        "parts": predictions[sums.index(statistics.median_low(sums))],
+        "predicted_bytes": predict_memory(case, Rows(*one["counted_rows"]), one["processes"], mode),
     }
 
 

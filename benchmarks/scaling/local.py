@@ -47,7 +47,7 @@ class Constants:
         return cls(**{field.name: records[field.name] for field in fields(cls)})
 
     def slowdown(self, kind: str, processes: int) -> float:
-        """Return how many times as long products, or updates, take in so many processes at once, as they share cores."""
+        """Return how many times as long products, or updates, take in so many processes that share the cores."""
         turns = max(1.0, processes / self.cores)
         return turns * self.burdens[str(processes)][kind] / self.burdens["1"][kind]
 
