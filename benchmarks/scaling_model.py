@@ -121,7 +121,7 @@ def compare(folder: Path, counts: Sequence[int]) -> int:
         modes = ("ddp", "shard") if count > 1 else ("plain",)
         cases = [(name, case, mode) for name, case in CHECKED.items() for mode in modes]
         asked: list[tuple[str, dict[str, Any]]] = [
-            ("updates", {"case": case.to_json(), "shard": mode == "shard", "updates": UPDATES})
+            ("updates", {"case": case.to_json(), "shard": mode == "shard", "updates": UPDATES, "counted": True})
             for _, case, mode in cases
         ]
         presets = translation.CHECKED if count > 1 else {}

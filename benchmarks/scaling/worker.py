@@ -39,7 +39,7 @@ BENCHMARKS = Path(__file__).parents[1]
 SETTINGS: dict[str, Any] = dict(label_smoothing=0.1, clip_norm=1.0, weight_decay=0.3, seed=1)
 """Settings of every step that is measured."""
 WARM_UP = 2
-"""Updates before those that are timed; one more comes after them, in which messages and memory are counted."""
+"""Updates before those that are timed."""
 LINES = 32
 """Lines of a batch that is translated."""
 SIZES = (1 << 12, 1 << 18, 1 << 20, 1 << 22, 1 << 24)
@@ -79,11 +79,18 @@ def main(folder: Path) -> None:
 
 
 def time_updates(
-    processes: Processes, corpus: Corpus, *, case: dict[str, int], shard: bool, updates: int, wrapped: bool = False
+    processes: Processes,
+    corpus: Corpus,
+    *,
+    case: dict[str, int],
+    shard: bool,
+    updates: int,
+    wrapped: bool = False,
+    counted: bool = False,
 ) -> dict[str, Any]:
     """Return the seconds of each update of a case, as `glassformer train` makes them, and what was needed besides.
 
-    `wrapped` puts a lone process into a group of its own and wraps its model as among several, which shows what that
+    `counted` makes one more, in which messages and memory are counted, which takes time. `wrapped` puts a lone process into a group of its own and wraps its model as among several, which shows what that
     costs without any others.
     """
     of = Case(**case)
@@ -99,12 +106,12 @@ def time_updates(
     in_optimizer = _timed(step.optimizer)
     plan = plan_of(of, corpus)
     loader = BatchLoader(corpus, of.config, device, ALONE if wrapped else processes)
-    numbers = [plan[i : i + 1] for i in range(WARM_UP + updates + 1)]
+    numbers = [plan[i : i + 1] for i in range(WARM_UP + updates + counted)]
     seconds, busy, optimizer = list[float](), list[float](), list[float]()
     counter = _Counter()
     began, used = time.perf_counter(), time.process_time()
     for number, (pairs, batches) in enumerate(loader.load((each, None) for each in numbers), start=1):
-        with counter if number == len(numbers) else nullcontext():
+        with counter if number > WARM_UP + updates else nullcontext():
             step.update(batches, rate=1e-4, number=number, tokens=loader.count_tokens(pairs, batches))
         processes.agree(began, 0, False)
         now, used_now = time.perf_counter(), time.process_time()
@@ -117,13 +124,14 @@ def time_updates(
     kept_bytes = sum(local_rows(tensor).nbytes for tensor in kept)
     if wrapped:
         dist.destroy_process_group()
+    timed = slice(WARM_UP, WARM_UP + updates)
     return {
-        "seconds": seconds[WARM_UP:-1],
-        "busy": busy[WARM_UP:-1],
-        "optimizer": optimizer[WARM_UP:-1],
+        "seconds": seconds[timed],
+        "busy": busy[timed],
+        "optimizer": optimizer[timed],
         "peak": kept_bytes + counter.peak,
         "traffic": counter.found,
-        "pairs": [each[0] for each in numbers[WARM_UP:-1]],
+        "pairs": [each[0] for each in numbers[timed]],
         "counted_pairs": numbers[-1][0],
         "bytes": 2 if dtype == torch.bfloat16 else 4,
     }
