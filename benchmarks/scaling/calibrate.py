@@ -11,7 +11,7 @@ from glassformer.data.corpus import Corpus
 from scaling.cases import LEARNED_FROM, Case, rows_of
 from scaling.fit import fit
 from scaling.local import wrapping
-from scaling.work import NO_WORK, OptimizerWork, count_optimizer_work, count_work
+from scaling.work import count_optimizer_work, count_work
 from scaling.worker import ask
 
 UPDATES = 5
@@ -42,10 +42,10 @@ def measure_alone(folder: Path) -> dict[str, Any]:
         ]
         for kind in ((None, False), (True, False), (True, True))
     )
-    update, noise = _learn_gradients(corpus, plain)
+    update, noise = _learn_gradients(corpus, plain, burdens["products"])
     return {
         "update": update,
-        "optimizer": _learn_optimizer(plain),
+        "optimizer": _learn_optimizer(plain, burdens["products"]),
         "replicated": _learn_wrapping(plain, replicated, REPLICATED),
         "sharded": _learn_wrapping(plain, sharded, SHARDED),
         "noise": noise,
@@ -63,28 +63,40 @@ def measure_together(folder: Path, counts: Sequence[int]) -> dict[str, Any]:
     }
 
 
-def _learn_gradients(corpus: Corpus, found: Sequence[dict[str, Any]]) -> tuple[dict[str, float], float]:
-    """Return the cost of each amount of `Work`, and the relative deviation of single updates from what they explain."""
-    amounts, seconds = list[list[float]](), list[float]()
+def _learn_gradients(
+    corpus: Corpus, found: Sequence[dict[str, Any]], operation: float
+) -> tuple[dict[str, float], float]:
+    """Return the cost of each amount of `Work`, and the relative deviation of single updates from what they explain.
+
+    An operation of products costs what it does in large ones; what smaller ones lose counts for the numbers that they
+    read and write.
+    """
+    works, seconds = list[dict[str, float]](), list[float]()
     for case, one in zip(LEARNED_FROM, found, strict=True):
         for pairs, whole, optimizer in zip(one["pairs"], one["busy"], one["optimizer"], strict=True):
             (rows,) = rows_of(corpus, pairs, 1)
-            amounts.append(list(asdict(count_work(case.config, rows)).values()))
+            works.append(asdict(count_work(case.config, rows)))
             seconds.append(whole - optimizer)
-    costs = fit(amounts, seconds)
-    explained = [sum(a * c for a, c in zip(row, costs, strict=True)) for row in amounts]
+    costs = _learn(works, seconds, operation)
+    explained = [sum(costs[name] * amount for name, amount in work.items()) for work in works]
     ratios = [taken / expected for taken, expected in zip(seconds, explained, strict=True)]
     count = len(found[0]["busy"])
     within = [statistics.stdev(ratios[first : first + count]) for first in range(0, len(ratios), count)]
-    return dict(zip(asdict(NO_WORK), costs, strict=True)), statistics.median(within)
+    return costs, statistics.median(within)
 
 
-def _learn_optimizer(found: Sequence[dict[str, Any]]) -> dict[str, float]:
+def _learn_optimizer(found: Sequence[dict[str, Any]], operation: float) -> dict[str, float]:
     """Return the cost of each amount of `OptimizerWork`."""
     works = [asdict(count_optimizer_work(case.config, "muon")) for case in LEARNED_FROM]
-    seconds = [statistics.median(one["optimizer"]) for one in found]
-    costs = fit([list(work.values()) for work in works], seconds)
-    return dict(zip(asdict(OptimizerWork(0, 0, 0, 0)), costs, strict=True))
+    return _learn(works, [statistics.median(one["optimizer"]) for one in found], operation)
+
+
+def _learn(works: Sequence[dict[str, float]], seconds: Sequence[float], operation: float) -> dict[str, float]:
+    """Return the cost of each amount, those of products as given."""
+    names = [name for name in works[0] if name != "products"]
+    left = [taken - operation * work["products"] for work, taken in zip(works, seconds, strict=True)]
+    costs = fit([[work[name] for name in names] for work in works], left, seconds)
+    return {"products": operation, **dict(zip(names, costs, strict=True))}
 
 
 def _learn_wrapping(

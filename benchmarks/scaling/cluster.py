@@ -201,22 +201,42 @@ def checkpoint_seconds(gpu: Gpu, config: ModelConfig, plan: Plan) -> float:
 def fitted(gpu: Gpu, config: ModelConfig, plan: Plan) -> Plan:
     """Return the plan with as few accumulated batches as memory allows."""
     accumulate = 1
-    while (tried := replace(plan, accumulate=accumulate)) and _peak(config, tried) > MARGIN * gpu.memory:
+    while not fits(gpu, config, tried := replace(plan, accumulate=accumulate)):
         if plan.tokens / plan.devices / accumulate < LENGTH:
             raise SystemExit(f"a model of {count_weights(config):,} weights does not fit a GPU of {gpu.memory:,} bytes")
         accumulate *= 2
     return tried
 
 
-def _peak(config: ModelConfig, plan: Plan) -> float:
+def fits(gpu: Gpu, config: ModelConfig, plan: Plan) -> bool:
+    """Return whether a device can hold what it must."""
+    return peak_bytes(config, plan) <= MARGIN * gpu.memory
+
+
+def peak_bytes(config: ModelConfig, plan: Plan) -> float:
+    """Return the bytes that a device needs."""
     mode = "plain" if plan.devices == 1 else "shard" if plan.shard else "ddp"
     settings: dict[str, Any] = dict(optimizer=plan.optimizer, mode=mode, processes=plan.devices)
     return count_memory(config, plan.rows, length=LENGTH, device="cuda", **settings).peak
 
 
-def peak_bytes(config: ModelConfig, plan: Plan) -> float:
-    """Return the bytes that a device needs."""
-    return _peak(config, plan)
+def enough_tokens(gpu: Gpu, config: ModelConfig) -> float:
+    """Return the tokens of a pass that keep a GPU busy for as long as its host takes to start the operators."""
+    few, many = (count_work(config, Rows.alike(tokens, LENGTH)) for tokens in (0, 1_000_000))
+    slope = (device_seconds(gpu, many) - device_seconds(gpu, few)) / 1_000_000
+    return (many.calls * gpu.call - device_seconds(gpu, few)) / slope
+
+
+def widest(gpu: Gpu, plan: Plan) -> ModelConfig:
+    """Return the largest of base's relatives, in steps of 512 of its width, that a device can hold."""
+    config = SIZES["base"]
+    while fits(gpu, wider := _relative(config.d_model + 512), plan):
+        config = wider
+    return config
+
+
+def _relative(width: int) -> ModelConfig:
+    return replace(SIZES["base"], d_model=width, heads=width // 64, d_ff=4 * width)
 
 
 def speed_up(gpu: Gpu, network: Network, config: ModelConfig, plan: Plan) -> float:

@@ -38,7 +38,8 @@ class Constants:
     messages: Mapping[str, Mapping[str, Sequence[Sequence[float]]]]
     """Bytes and seconds by number of processes and kind of message."""
     burdens: Mapping[str, Mapping[str, float]]
-    """Processor seconds of a product and of an update by number of processes that do the same, each by itself."""
+    """Processor seconds of an operation of large products, and of an update, by number of processes that do the same,
+    each by itself."""
     cores: int
 
     @classmethod

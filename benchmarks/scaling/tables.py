@@ -11,15 +11,18 @@ from scaling.cluster import (
     SIZES,
     Plan,
     checkpoint_seconds,
+    enough_tokens,
     fitted,
     peak_bytes,
     predict,
     seconds_of_update,
     speed_up,
+    widest,
 )
 from scaling.local import Constants
 from scaling.translation import TOKENS, Fleet, predict_line
 from scaling.waiting import checkpoint_interval, lost_share
+from scaling.work import count_weights
 
 DEVICES = (8, 64, 1000)
 BATCH = 400_000
@@ -164,6 +167,21 @@ def settings(recorded: Recorded) -> str:
     return table(["", *(f"{name}, {devices:,}" for name in SIZES for devices in DEVICES)], rows)
 
 
+def limits(recorded: Recorded) -> str:
+    """Return how much keeps a device busy, and how large models may be."""
+    rows = []
+    for name, config in SIZES.items():
+        tokens = enough_tokens(H100, config)
+        rows.append([f"{name}: tokens a device for as long as their starts take", f"{tokens:,.0f}"])
+        rows.append([f"{name}: devices that {BATCH:,} tokens keep busy", f"{BATCH / tokens:,.1f}"])
+    for devices, shard in ((64, False), (8, True), (64, True), (1000, True)):
+        plan = recorded.plan(devices, 4096 * devices, shard=shard)
+        weights = count_weights(widest(H100, plan)) / 1e9
+        kind = f"`--shard` on {devices:,} devices" if shard else "DDP"
+        rows.append([f"largest model, {kind}, 4,096 tokens each", f"{weights:,.1f} billion weights"])
+    return table(["", ""], rows)
+
+
 def failures(recorded: Recorded) -> str:
     """Return how often clusters fail, and what the best interval between checkpoints loses."""
     rows = []
@@ -235,6 +253,7 @@ def translation(recorded: Recorded) -> str:
 TABLES = {
     "settings": settings,
     "training": training,
+    "limits": limits,
     "failures": failures,
     "corpora": corpora,
     "translation": translation,

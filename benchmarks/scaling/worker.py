@@ -19,7 +19,6 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch.distributed.tensor import DTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from glassformer.data.corpus import Corpus
@@ -90,8 +89,8 @@ def time_updates(
 ) -> dict[str, Any]:
     """Return the seconds of each update of a case, as `glassformer train` makes them, and what was needed besides.
 
-    `counted` makes one more, in which messages and memory are counted, which takes time. `wrapped` puts a lone process into a group of its own and wraps its model as among several, which shows what that
-    costs without any others.
+    `counted` makes one more, in which messages and memory are counted, which takes time. `wrapped` puts a lone process
+    into a group of its own and wraps its model as among several, which shows what that costs without any others.
     """
     of = Case(**case)
     torch.manual_seed(1)
@@ -170,6 +169,9 @@ def _timed(optimizer: Any) -> list[float]:
     return taken
 
 
+PLAIN = (torch.Tensor, torch.nn.Parameter)
+
+
 class _Counter(TorchDispatchMode):
     """Counts what a process tells others, and the bytes of the tensors that are made and not freed yet."""
 
@@ -181,8 +183,8 @@ class _Counter(TorchDispatchMode):
         self._held = 0
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if any(issubclass(kind, DTensor) for kind in types):
-            return NotImplemented  # it comes again in parts
+        if any(kind not in PLAIN for kind in types):
+            return NotImplemented  # a sharded or an awaited tensor: it comes again as what it is made of
         before = {tensor.untyped_storage().data_ptr() for tensor in _tensors([args, list((kwargs or {}).values())])}
         result = func(*args, **(kwargs or {}))
         for storage in {one.data_ptr(): one for one in map(torch.Tensor.untyped_storage, _tensors(result))}.values():
@@ -202,9 +204,9 @@ class _Counter(TorchDispatchMode):
 
 
 def _tensors(found: Any) -> list[torch.Tensor]:
-    """Return the tensors in nested lists."""
+    """Return the tensors in nested lists that hold their own numbers."""
     if isinstance(found, torch.Tensor):
-        return [found]
+        return [found] if type(found) in PLAIN else []
     return [tensor for one in found for tensor in _tensors(one)] if isinstance(found, list | tuple) else []
 
 
@@ -226,10 +228,10 @@ def time_collectives(processes: Processes) -> dict[str, list[list[float]]]:
 
 
 def time_burdens(processes: Processes, corpus: Corpus) -> dict[str, float]:
-    """Return the processor seconds of a product and of an update while each process does the same by itself."""
+    """Return the processor seconds of an operation of products and of an update, all processes doing the same."""
     a, b = torch.randn(1024, 512).bfloat16(), torch.randn(512, 2048).bfloat16()
     processes.agree(0)
-    products = _median(lambda: [torch.mm(a, b) for _ in range(8)], 25, time.process_time)
+    products = _median(lambda: [torch.mm(a, b) for _ in range(8)], 25, time.process_time) / (8 * 2 * 1024 * 512 * 2048)
     processes.agree(0)
     found = time_updates(ALONE, corpus, case=BURDEN.to_json(), shard=False, updates=6)
     return {"products": products, "update": statistics.median(found["busy"])}
