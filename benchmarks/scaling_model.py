@@ -41,7 +41,7 @@ NAME = "scaling_model"
 PLOT = Path(__file__).parents[1] / "docs" / "img" / f"{NAME}.png"
 COUNTS = (1, 2, 4)
 """Processes of the check."""
-UPDATES = 6
+UPDATES = 4
 Part = Literal["alone", "together", "translation"]
 
 

@@ -14,7 +14,7 @@ from scaling.local import wrapping
 from scaling.work import count_optimizer_work, count_work
 from scaling.worker import ask
 
-UPDATES = 5
+UPDATES = 4
 WRAPPED = (0, 4, 6, 8)
 """Which of the cases show what DDP and FSDP2 add in a process that is alone."""
 REPLICATED, SHARDED = ("once", "weights"), ("once", "groups", "tensors", "weights")

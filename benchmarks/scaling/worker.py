@@ -233,7 +233,7 @@ def time_burdens(processes: Processes, corpus: Corpus) -> dict[str, float]:
     processes.agree(0)
     products = _median(lambda: [torch.mm(a, b) for _ in range(8)], 25, time.process_time) / (8 * 2 * 1024 * 512 * 2048)
     processes.agree(0)
-    found = time_updates(ALONE, corpus, case=BURDEN.to_json(), shard=False, updates=6)
+    found = time_updates(ALONE, corpus, case=BURDEN.to_json(), shard=False, updates=4)
     return {"products": products, "update": statistics.median(found["busy"])}
 
 
