@@ -19,7 +19,10 @@ READING_ORDER = [
     *("interop", "insight", "page", "page/web", "page/translator", "browser", "browser/web", "serve", "serve/workers"),
     *("serve/web", "demo", "commands", "reference"),
 ]
-BESIDE = ["docs", "docs/start", "docs/howto", "docs/tutorials", "docs/make", "recipes", "examples", "benchmarks"]
+BESIDE = [
+    *("docs", "docs/start", "docs/howto", "docs/tutorials", "docs/make"),
+    *("recipes", "examples", "benchmarks", "benchmarks/scaling"),
+]
 KINDS = {".css": "The style of the page.", ".html": "The document around the scripts and the style."}
 QUESTIONS = [
     ("The softmax of a block of queries", "attention/kernels/blockwise.py"),
