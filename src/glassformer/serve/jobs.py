@@ -48,6 +48,7 @@ KINDS: Mapping[JobKind, tuple[str, str]] = {
     "json": ("json", "application/json"),
 }
 """The kinds of files, each with the ending of its names and the type of its content."""
+_KINDS: Mapping[str, JobKind] = {kind: kind for kind in KINDS}
 ENDINGS = {**{f".{kind}": kind for kind in KINDS if kind != "text"}, ".xlf": "xliff", ".pot": "po"}
 """The kinds of files by the endings of their names; others are text."""
 
@@ -312,7 +313,7 @@ async def _planned(service: Service, visit: Visit, given: dict[str, Any]) -> _Wo
         raise Refusal("invalid", "file is missing: send a form with a file of that name")
     name, data = given["file"]
     told = str(given.get("kind") or ENDINGS.get(Path(name.lower()).suffix, "text"))
-    kind = next((kind for kind in KINDS if kind == told), None)
+    kind = _KINDS.get(told)
     if kind is None:
         raise Refusal("invalid", f"kind must be one of {', '.join(KINDS)}")
     wanted = str(given.get("beam") or service.search()["beam"])
