@@ -16,7 +16,19 @@ from glassformer.training.distributed import Processes
 
 TRIES = 30
 """Looks at a folder, a second apart, until it is what the first process sees: a network file system may lag behind."""
-OWN = ("out", "source", "target", "valid_source", "valid_target", "from_", "device", "threads", "overwrite", "resume", "track")
+OWN = (
+    "out",
+    "source",
+    "target",
+    "valid_source",
+    "valid_target",
+    "from_",
+    "device",
+    "threads",
+    "overwrite",
+    "resume",
+    "track",
+)
 """Settings in which machines may differ: paths, which only the first process reads, and what each computes on."""
 
 
@@ -90,12 +102,12 @@ def common_updates(
 
 def _until_agreed(processes: Processes, say: Callable[[], str], agreed: Callable[[list[str]], bool]) -> list[str]:
     """Gather what each process says until it is agreed upon; return what was said last."""
-    for attempt in range(TRIES):
-        if attempt:
-            time.sleep(1)
-        said = processes.gather([say()])
+    said = processes.gather([say()])
+    for _ in range(TRIES - 1):
         if agreed(said):
-            return said
+            break
+        time.sleep(1)
+        said = processes.gather([say()])
     return said
 
 

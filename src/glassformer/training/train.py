@@ -38,7 +38,6 @@ NOTICING = 5.0
 stopped sooner, by the word of another machine, wait for it: it would take them for failed, and count that."""
 
 
-
 def train(config: TrainConfig, *, tracker: TrackedRun | None = None) -> TrainResult:
     """Train a model on pairs of text and leave it in the run folder `config.out` (Vaswani et al. 2017, section 5).
 
