@@ -1,10 +1,11 @@
 """The exported page in a browser: whether its ids are ours, how fast it translates, and what eight bits cost.
 
     python benchmarks/browser.py RUN --lines FILE.tsv [--count 500] [--runtime node_modules/onnxruntime-web]
-        [--only ids speed first transformers] [--transformers node_modules/@huggingface/transformers]
+        [--only ids speed first steps threads fp16 transformers] [--transformers node_modules/@huggingface/transformers]
 
 FILE.tsv has a source and its translation on each line. The run is exported --to web, in float32 and in int8, and opened
-in Debian's chromium, headless, through Playwright. The page has no threads, and all sides share one core.
+in Debian's chromium, headless, through Playwright. The page has no threads, and all sides share one core, but for the
+part `threads`.
 
 - `ids`: the translations of so many lines, greedy and with a beam of 4, beside those of `Translator` in float32. A
   line that differs is printed with what the model thinks of both: where their scores are the same up to 1e-4, rounding
@@ -12,6 +13,11 @@ in Debian's chromium, headless, through Playwright. The page has no threads, and
 - `speed`: milliseconds a line, greedy, one line at a time: the page, onnxruntime in Python, CTranslate2 in int8 and
   `Translator`, in turn. The first --timed lines are translated.
 - `first`: milliseconds from the first input to the complete translation on the page in int8, each in a fresh profile.
+- `steps`: milliseconds of one step of the decoder, the same arrays into the same graph: onnxruntime-web in the browser
+  and onnxruntime in Python. It tells how much of a gap in `speed` the graph is, and how much the page around it.
+- `threads`: the page with the two headers that give WebAssembly threads, beside the page without, on all cores: the
+  lines whose ids are the library's, and milliseconds a line.
+- `fp16`: the page of an export in half precision, as `ids`, greedy.
 - `transformers`: the greedy ids of transformers.js, which loads the folder's model in the same browser.
 
 Prints all, and appends it to benchmarks/results/browser.jsonl. Needs the extras onnx and ctranslate2.
@@ -25,13 +31,14 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
 import bench
+import numpy as np
 import sacrebleu
 import torch
 import tyro
@@ -43,7 +50,9 @@ from glassformer.interop.ctranslate2 import export_ctranslate2
 from glassformer.interop.onnx.generate import OnnxTranslator
 from glassformer.run.folder import load_run
 
-Part = Literal["ids", "speed", "first", "transformers"]
+Part = Literal["ids", "speed", "first", "steps", "threads", "fp16", "transformers"]
+ISOLATED = {"Cross-Origin-Opener-Policy": "same-origin", "Cross-Origin-Embedder-Policy": "require-corp"}
+PAST = 10  # tokens that are written already, in a timed step
 PRECISIONS = {"float32": None, "int8": "int8"}
 BEAM = 4
 TIED = 1e-4  # scores that differ by less are equal but for rounding
@@ -60,6 +69,24 @@ FIRST = """(text) => new Promise((done) => {
     source.field.value = text;
     source.field.dispatchEvent(new InputEvent("input", { bubbles: true }));
 })"""
+STEPS = """async ([graph, feeds, count]) => {
+    const ort = await import("./runtime/ort.wasm.min.mjs");
+    Object.assign(ort.env.wasm, { numThreads: 1, wasmPaths: new URL("./runtime/", location.href).href });
+    const session = await ort.InferenceSession.create(new URL(graph, location.href).href);
+    const given = {};
+    for (const [name, { type, shape, values }] of Object.entries(feeds)) {
+        const numbers = type === "int64" ? BigInt64Array.from(values, BigInt) : Float32Array.from(values);
+        given[name] = new ort.Tensor(type, numbers, shape);
+    }
+    const times = [];
+    let logits;
+    for (let n = 0; n < count; n++) {
+        const began = performance.now();
+        logits = (await session.run(given)).logits;
+        times.push(performance.now() - began);
+    }
+    return [times, [...logits.data]];
+}"""
 GENERATE = """async ([lines, separate]) => {
     const { AutoModelForSeq2SeqLM, AutoTokenizer, env } = await import("./transformers/transformers.min.js");
     Object.assign(env, { allowRemoteModels: false, allowLocalModels: true, useBrowserCache: false });
@@ -83,7 +110,7 @@ def main(
     count: int = 500,
     runtime: Path | None = None,
     transformers: Path | None = None,
-    only: tuple[Part, ...] = ("ids", "speed", "first", "transformers"),
+    only: tuple[Part, ...] = ("ids", "speed", "first", "steps", "threads", "fp16", "transformers"),
     rounds: int = 7,
     timed: int = 100,
 ) -> None:
@@ -94,17 +121,20 @@ def main(
         lines: Sources and references, a TAB between them.
         count: Lines that are translated.
         runtime: The folder of onnxruntime-web.
-        transformers: The folder of @huggingface/transformers.
+        transformers: The folder of @huggingface/transformers, beside which lies that of onnxruntime-web; without it,
+            the parts `steps` and `transformers` are left out.
         only: The parts to measure.
         rounds: How often what is timed is done.
         timed: Lines of which the speed is measured.
     """
     pairs = [line.split("\t") for line in lines.read_text(encoding="utf-8").splitlines()[:count]]
     sources, references = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
-    os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})  # chromium inherits it
     torch.set_num_threads(1)
     print(bench.machine())
     measured: dict[str, Any] = {"run": run.name, "lines": len(sources)}
+    if "threads" in only:
+        measured["threads"] = threaded(run, runtime, sources, references, timed, rounds)
+    os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})  # chromium inherits it
     with tempfile.TemporaryDirectory() as scratch, chromium() as browser:
         folder = Path(scratch)
         for name, quantization in PRECISIONS.items():
@@ -123,6 +153,13 @@ def main(
                 times = [first(browser, f"{address}int8/", source) for source in sources[:rounds]]
                 measured["first_ms"] = times
                 print(f"first translation: {statistics.median(times):.0f} ms (at most {max(times):.0f})")
+            if "fp16" in only:
+                export_web(load_run(run), folder / "fp16", run.name, "fp16", runtime=runtime)
+                measured["ids fp16"] = compare(
+                    run, opened(browser, f"{address}fp16/"), "fp16", sources, references, beams=(1,)
+                )
+            if "steps" in only and transformers is not None:
+                measured["steps"] = steps(folder, browser, address, transformers)
             if "transformers" in only and transformers is not None:
                 measured["transformers"] = theirs(run, folder, browser, address, transformers, sources)
     bench.keep("browser", measured)
@@ -141,12 +178,17 @@ def chromium() -> Iterator[Any]:
 
 
 @contextmanager
-def serving(folder: Path) -> Iterator[str]:
-    """Serve a folder as python -m http.server does, and yield its address."""
+def serving(folder: Path, headers: Mapping[str, str] | None = None) -> Iterator[str]:
+    """Serve a folder as python -m http.server does, with more `headers`, and yield its address."""
 
     class Quiet(http.server.SimpleHTTPRequestHandler):
         def log_message(self, *_: Any) -> None:
             pass
+
+        def end_headers(self) -> None:
+            for name, value in (headers or {}).items():
+                self.send_header(name, value)
+            super().end_headers()
 
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=folder)) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
@@ -162,11 +204,13 @@ def opened(browser: Any, address: str) -> Any:
     return tab
 
 
-def compare(run: Path, tab: Any, name: str, sources: list[str], references: list[str]) -> dict[str, Any]:
+def compare(
+    run: Path, tab: Any, name: str, sources: list[str], references: list[str], beams: tuple[int, ...] = (1, BEAM)
+) -> dict[str, Any]:
     """Count the lines whose ids on the page are those of our engine, and print the others."""
     translator = Translator.load(run, "cpu", "float32")
     found: dict[str, Any] = {}
-    for beam in (1, BEAM):
+    for beam in beams:
         answers = tab.evaluate(TRANSLATE, [sources, beam])["lines"]
         texts = [answer["translations"][0]["text"] for answer in answers]
         tokens = [[piece["piece"] for piece in answer["translations"][0]["pieces"]] for answer in answers]
@@ -244,6 +288,82 @@ def first(browser: Any, address: str, text: str) -> float:
     took = tab.evaluate(FIRST, text)
     tab.context.close()
     return took
+
+
+def threaded(
+    run: Path, runtime: Path | None, sources: list[str], references: list[str], timed: int, rounds: int
+) -> dict[str, Any]:
+    """Time the page with and without threads in turn, and compare the ids of the one with."""
+    sides = {"one thread": None, "threads": ISOLATED}
+    times: dict[str, list[float]] = {name: [] for name in sides}
+    with tempfile.TemporaryDirectory() as scratch, chromium() as browser, ExitStack() as servers:
+        export_web(load_run(run), Path(scratch) / "page", run.name, runtime=runtime)
+        tabs = {}
+        for name, headers in sides.items():
+            address = servers.enter_context(serving(Path(scratch), headers))
+            tabs[name] = opened(browser, f"{address}page/")
+            if tabs[name].evaluate("crossOriginIsolated") != (headers is not None):
+                sys.exit(f"browser.py: error: the page of {name} is isolated or not, against its headers")
+        found = compare(run, tabs["threads"], "threads", sources, references)
+        for turn in range(rounds + 1):
+            for name, tab in tabs.items():
+                began = time.perf_counter()
+                tab.evaluate(TRANSLATE, [sources[:timed], 1])
+                if turn:
+                    times[name].append(1e3 * (time.perf_counter() - began) / len(sources[:timed]))
+    for name, each in times.items():
+        print(f"page, {name:12} {statistics.median(each):7.2f} ms a line ({min(each):.2f} to {max(each):.2f})")
+    return {"ids": found, "ms": times}
+
+
+def steps(folder: Path, browser: Any, address: str, transformers: Path, count: int = 200) -> dict[str, list[float]]:
+    """Time one step of the decoder in the browser and in Python, and check that their logits agree."""
+    import onnxruntime
+
+    shutil.copytree(transformers.parents[1] / "onnxruntime-web" / "dist", folder / "runtime", dirs_exist_ok=True)
+    (folder / "empty.html").write_text("<!doctype html>", encoding="utf-8")
+    times = {}
+    for name, graph in (("float32", "decoder_model_merged"), ("int8", "decoder_model_merged_quantized")):
+        path = f"{name}/model/onnx/{graph}.onnx"
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = options.inter_op_num_threads = 1
+        session = onnxruntime.InferenceSession(folder / path, options, providers=["CPUExecutionProvider"])
+        feeds = made(session.get_inputs())
+        tab = browser.new_context().new_page()
+        tab.goto(f"{address}empty.html")
+        given = {
+            key: {"type": str(value.dtype), "shape": value.shape, "values": value.ravel().tolist()}
+            for key, value in feeds.items()
+        }
+        times[f"browser {name}"], theirs = tab.evaluate(STEPS, [path, given, count])
+        tab.context.close()
+        times[f"python {name}"] = []
+        for _ in range(count):
+            began = time.perf_counter()
+            logits = session.run(["logits"], feeds)[0]
+            times[f"python {name}"].append(1e3 * (time.perf_counter() - began))
+        gap = float(np.abs(logits.ravel() - np.array(theirs, dtype=np.float32)).max())
+        print(f"a step in {name}: logits agree within {gap:.1e}")
+    for name, each in times.items():
+        print(f"a step, {name:16} {statistics.median(each[count // 4 :]):6.3f} ms")
+    return {name: [round(one, 4) for one in each[count // 4 :]] for name, each in times.items()}
+
+
+def made(inputs: list[Any]) -> dict[str, Any]:
+    """Return random arrays for a step of the decoder: one line of `PAST` tokens, as many of them written."""
+    random = np.random.default_rng(0)
+    feeds = {}
+    for one in inputs:
+        shape = [size if isinstance(size, int) else 1 for size in one.shape]
+        if "past" in one.name:
+            shape[2] = PAST
+        elif one.name.startswith("encoder"):
+            shape[1] = PAST
+        if one.type == "tensor(int64)":
+            feeds[one.name] = np.ones(shape, dtype=np.int64)
+        else:
+            feeds[one.name] = random.standard_normal(shape, dtype=np.float32)
+    return feeds
 
 
 def theirs(
