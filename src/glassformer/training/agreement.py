@@ -90,12 +90,12 @@ def common_updates(
 
 def _until_agreed(processes: Processes, say: Callable[[], str], agreed: Callable[[list[str]], bool]) -> list[str]:
     """Gather what each process says until it is agreed upon; return what was said last."""
-    for attempt in range(TRIES):
-        if attempt:
-            time.sleep(1)
-        said = processes.gather([say()])
+    said = processes.gather([say()])
+    for _ in range(TRIES - 1):
         if agreed(said):
-            return said
+            break
+        time.sleep(1)
+        said = processes.gather([say()])
     return said
 
 
