@@ -1,7 +1,7 @@
 """A training whose nodes are killed ends with the weights of one that nothing disturbed, to the bit, if it had the same
 numbers of processes at the same updates; and how many updates the kills cost.
 
-    python benchmarks/elastic.py --folder DIR [--parts killed replayed spread] [--kills 10] [--updates 1500]
+    python benchmarks/elastic.py --folder DIR [--parts killed replayed spread] [--kills 10] [--updates 600]
 
 Each node is a torchrun of its own with one process, here on one machine; they meet in a file (`--nnodes 1:2`). "killed"
 trains in DIR/killed: again and again SIGKILL ends a node at random, torchrun and process, the first one as often as the
@@ -33,19 +33,21 @@ from glassformer import cli
 
 Part = Literal["killed", "replayed", "spread"]
 QUICKLY = "store_type=file,last_call_timeout=1,keep_alive_interval=1,keep_alive_max_attempt=3"
-SIZES = "--preset tiny --d-model 64 --heads 4 --encoder-layers 2 --decoder-layers 1 --d-ff 128 --batch-tokens 256"
-SETTINGS = f"{SIZES} --tokenizer symbols --dropout 0.1 --score-pairs 50 --metric ser --patience 0 --device cpu"
+SIZES = "--preset tiny --d-model 32 --heads 4 --encoder-layers 1 --decoder-layers 1 --d-ff 64 --batch-tokens 128"
+LEARNING = "--dropout 0.1 --score-pairs 20 --metric ser --patience 0 --device cpu --precision float32"
+SETTINGS = f"{SIZES} --tokenizer symbols {LEARNING}"
 LONGEST = 120.0  # seconds in which something must happen
 SEEDS = (2, 3, 4)
+BETWEEN = (5, 40)  # updates, from a start to the next kill
 
 
 def main(
     folder: Path,
     parts: tuple[Part, ...] = get_args(Part),
     kills: int = 10,
-    alone: int = 3,
-    updates: int = 1500,
-    checkpoint_seconds: float = 1.0,
+    alone: int = 2,
+    updates: int = 600,
+    checkpoint_seconds: float = 0.5,
     seed: int = 1,
 ) -> None:
     """Measure these parts.
@@ -174,7 +176,7 @@ def disturbed(folder: Path, settings: list[str], kills: int, alone: int, draw: r
     draw.shuffle(plan)
     with ending(nodes, lines):
         for number, lonely in enumerate(plan):
-            wait_for_updates(nodes, lines, made, 2, draw.randint(10, 120))
+            wait_for_updates(nodes, lines, made, 2, draw.randint(*BETWEEN))
             lost = draw.randrange(2)
             nodes.pop(lost).kill()
             since = time.monotonic() - began
@@ -182,7 +184,7 @@ def disturbed(folder: Path, settings: list[str], kills: int, alone: int, draw: r
                 f"  {since:5.1f} s: kill {number + 1}, node {lost + 1} after {updates_made(made)} updates", flush=True
             )
             if lonely:
-                wait_for_updates(nodes, lines, made, 1, draw.randint(10, 120))
+                wait_for_updates(nodes, lines, made, 1, draw.randint(*BETWEEN))
             nodes.append(another())
         assert [node.finish() for node in nodes] == [0, 0]
     phases = phases_of(lines)
