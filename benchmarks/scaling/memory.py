@@ -24,11 +24,13 @@ class Memory:
     optimizer: float
     """What the optimizer keeps: Muon a momentum for each of its weights, Adam two means for each of its own."""
     copies: float
-    """Weights in bfloat16 from the forward to the backward pass, and whole ones where they are sharded."""
+    """Weights in bfloat16 from the forward to the backward pass, and the whole ones of no layer if they are sharded."""
     activations: float
     """What the backward pass needs of the forward pass."""
     loss: float
     """A chunk of logits with its probabilities, and the gradients of states and output weights."""
+    gathered: float
+    """Sharded weights of two layers that are whole in the backward pass, and whole gradients of what is in no layer."""
     step: float
     """What Muon works on at a time."""
     replicated: bool
@@ -37,7 +39,7 @@ class Memory:
     @property
     def peak(self) -> float:
         """The bytes of all that is held at once: activations and logits are gone when the optimizer steps."""
-        passes = self.copies + self.activations + self.loss + self.replicated * self.gradients
+        passes = self.copies + self.activations + max(self.loss, self.gathered) + self.replicated * self.gradients
         return self.weights + self.optimizer + max(passes, self.gradients + self.step)
 
 
@@ -65,8 +67,10 @@ def count_memory(
     linear = sum(rows * columns for rows, columns, _ in muon_matrices(config))
     shards = processes if mode == "shard" else 1
     copies = HALF * linear
-    if mode == "shard":  # what belongs to no layer stays whole during the passes, with its gradient; so do two layers
-        copies += 2 * FLOAT * (weights - linear) + 2 * FLOAT * linear / (config.encoder_layers + config.decoder_layers)
+    gathered = 0.0
+    if mode == "shard":
+        copies += FLOAT * (weights - linear)
+        gathered = FLOAT * (weights - linear) + 2 * FLOAT * linear / (config.encoder_layers + config.decoder_layers)
     encoder, decoder = activation_bytes(config, length, device)
     activations = config.encoder_layers * encoder * rows.source + config.decoder_layers * decoder * rows.target
     activations += (d + 8) * (rows.source + rows.target)
@@ -78,6 +82,7 @@ def count_memory(
         copies=copies,
         activations=activations,
         loss=2 * HALF * chunk + (FLOAT + HALF) * d * rows.target + (FLOAT + 2 * HALF) * d * classes,
+        gathered=gathered,
         step=STEP_BYTES * _together(config) if optimizer == "muon" else 0,
         replicated=mode == "ddp",
     )

@@ -121,6 +121,8 @@ def time_updates(
         began, used = now, used_now
     kept = [*model.parameters(), *(t for p in model.parameters() for t in step.optimizer.state(p).values())]
     kept_bytes = sum(local_rows(tensor).nbytes for tensor in kept)
+    if joined.size > 1 and not shard:  # DDP's buckets stay, and the gradients lie in them
+        kept_bytes += sum(parameter.nbytes for parameter in model.parameters())
     if wrapped:
         dist.destroy_process_group()
     timed = slice(WARM_UP, WARM_UP + updates)
