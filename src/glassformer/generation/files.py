@@ -14,6 +14,7 @@ from glassformer.generation.lexical.glossary import Glossary
 from glassformer.generation.lexical.lines import LexicalCounts
 from glassformer.generation.lexical.placeholders import compiled
 from glassformer.generation.partial import partial_output
+from glassformer.generation.precision import Precision
 from glassformer.generation.segments.paragraphs import Segment, check_segment, translate_paragraphs
 from glassformer.generation.translator import Translation, Translator
 from glassformer.pairs.files import PairFiles
@@ -138,7 +139,15 @@ def translate_file(
         PairFiles(prefix_file).check()
     wanted = FileSettings(segment, glossary, placeholders)
     wanted.check(config, has_prefixes=prefix_file is not None)
-    settings = _settings(translator, config, prefix_file, wanted, scores=scores)
+    settings = settings_of_output(
+        run_digest=None if translator.folder is None else digest_of_run(translator.folder),
+        device=translator.device.type,
+        precision=translator.precision,
+        config=config,
+        wanted=wanted,
+        scores=scores,
+        prefixes=prefix_file,
+    )
     counts = FileCounts()
     with partial_output(output, settings, resume=resume) as partial:
         lines = read_lines(input)
@@ -225,19 +234,26 @@ def progress_words(translator: Translator) -> str:
     return f"translating in {translator.precision}"
 
 
-def _settings(
-    translator: Translator, config: SearchConfig, prefixes: Path | None, wanted: FileSettings, *, scores: bool
+def settings_of_output(
+    *,
+    run_digest: str | None,
+    device: str,
+    precision: Precision,
+    config: SearchConfig,
+    wanted: FileSettings,
+    scores: bool,
+    prefixes: Path | None = None,
 ) -> dict[str, Any]:
-    """Return what must be the same for a stopped translation to continue."""
+    """Return what must be the same for a stopped translation to continue, as values that JSON can hold."""
     given = {
         "glossary (digest)": None if wanted.glossary is None else wanted.glossary.digest,
         "placeholders": wanted.placeholders,
         "segment": None if wanted.segment == "line" else wanted.segment,
     }
     return {
-        "run folder (digest)": None if translator.folder is None else _digest_of_run(translator.folder),
-        "device": translator.device.type,
-        "precision": str(translator.precision),
+        "run folder (digest)": run_digest,
+        "device": device,
+        "precision": str(precision),
         "scores": scores,
         "prefixes (digest)": None if prefixes is None else _digest([prefixes]),
         **{name: value for name, value in given.items() if value is not None},
@@ -245,12 +261,17 @@ def _settings(
     }
 
 
-def _digest_of_run(folder: Path) -> str:
-    """Return a digest of those files of a run folder that translations depend on."""
+def files_of_run(folder: Path) -> list[Path]:
+    """Return those files of a run folder that translations depend on."""
     config = read_config(folder)
     names = [CONFIG, WEIGHTS, *config.tokenizers]
     names += [str(Path(name).with_suffix(VOCABULARY)) for name in config.tokenizers]
-    return _digest(folder / name for name in names)
+    return [folder / name for name in names]
+
+
+def digest_of_run(folder: Path) -> str:
+    """Return a digest of those files of a run folder that translations depend on."""
+    return _digest(files_of_run(folder))
 
 
 def _digest(paths: Iterable[Path]) -> str:
