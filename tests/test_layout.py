@@ -124,6 +124,8 @@ def names(requirements: list[str]) -> set[str]:
 
 SERVE = names(PROJECT["optional-dependencies"]["serve"])
 """Packages that the server's modules import as they are: the command that starts it says what is missing."""
+CLUSTER = names(PROJECT["optional-dependencies"]["cluster"])
+"""Packages that the cluster's modules import as they are: its two doors say what is missing."""
 
 
 def test_third_party_imports_are_declared():
@@ -132,7 +134,8 @@ def test_third_party_imports_are_declared():
     third_party = [found for found in ALL if found.top not in {*sys.stdlib_module_names, "glassformer"}]
     assert {found.top for found in third_party} >= {"torch", "rich", "babel"}  # the walk sees them
     for found in third_party:
-        guarded = found.guarded or (place(found.module) == "serve" and found.top in SERVE)
+        own = {"serve": SERVE, "cluster": CLUSTER}.get(place(found.module), ())
+        guarded = found.guarded or found.top in own
         assert found.top in needed or (guarded and found.top in extra), (
             f"{found}, which pyproject.toml doesn't list; an extra's import stands in a try that explains its absence"
         )
@@ -148,6 +151,16 @@ def test_one_command_imports_the_server_and_explains_its_absence():
     inside = [found for found in ALL if found.module in without or found.module.startswith("serve/workers/")]
     assert [str(found) for found in inside if found.top in SERVE] == []
     assert [str(f) for f in inside if f.module in without and f.name.rpartition(".")[0] in names_of_web] == []
+
+
+def test_two_modules_open_the_cluster_and_explain_its_absence():
+    doors, without = {"cluster/bulk.py", "cluster/dataset.py"}, {"cluster/__init__.py", "cluster/config.py"}
+    inner = {module for module in MODULES if place(module) == "cluster"} - doors - without
+    names_of_inner = {f"glassformer.{module.removesuffix('.py').replace('/', '.')}" for module in inner}
+    inward = [found for found in ALL if found.name.rpartition(".")[0] in names_of_inner and found.module not in inner]
+    assert {found.module for found in inward} == doors
+    assert [str(found) for found in inward if not found.guarded] == []
+    assert [str(found) for found in ALL if found.module in without and found.top in CLUSTER] == []
 
 
 def test_the_server_loads_no_torch():

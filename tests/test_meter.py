@@ -102,11 +102,11 @@ def test_elsewhere_it_is_said_every_ten_seconds(monkeypatch, capfd):
     said: list[str] = []
     with Meter("tokenising", "pairs", total=100, say=said.append) as shown:
         for now in range(1, 36):
-            shown.show(2 * now)
+            shown.show(2 * now, more=["one busy"] if now > 25 else [])
     assert said == [
         "tokenising: 20 of 100 pairs, 0:00:40 left, 2 pairs/s",
         "tokenising: 40 of 100 pairs, 0:00:30 left, 2 pairs/s",
-        "tokenising: 60 of 100 pairs, 0:00:20 left, 2 pairs/s",
+        "tokenising: 60 of 100 pairs, 0:00:20 left, 2 pairs/s, one busy",
     ]
     with Meter("tokenising", "pairs") as silent:
         now = 99

@@ -16,15 +16,15 @@ import glassformer
 HOME = {alias.name: line.module for line in TYPED.body for alias in line.names}
 """Each public name and its module, as type checkers are told."""
 NAMES = [
-    *("Aligner", "BacktranslateConfig", "DistillConfig", "GlassformerError", "Glossary", "ModelConfig"),
+    *("Aligner", "BacktranslateConfig", "ClusterConfig", "DistillConfig", "GlassformerError", "Glossary", "ModelConfig"),
     *("MultiheadAttention", "Observation", "PairFiles"),
     *("PruneConfig", "RunFolder", "Score", "SearchConfig", "TrainConfig", "TrainResult", "Transformer"),
     *("Translation", "Translator", "Want"),
     *("attend", "backtranslate", "capture", "compare_speed", "distill", "from_torch"),
     *("multi_head_attention_forward", "observe"),
     *("observe_weights", "open_run", "page", "prune", "qk_clip"),
-    *("replace_attention", "resume", "score", "train", "train_once", "translate_document", "translate_file"),
-    *("translate_markup", "translate_paragraphs", "watch", "write_pairs"),
+    *("replace_attention", "resume", "score", "train", "train_once", "translate_dataset", "translate_document"),
+    *("translate_file", "translate_folder", "translate_markup", "translate_paragraphs", "watch", "write_pairs"),
 ]
 
 

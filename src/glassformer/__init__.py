@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from glassformer.capture.capture import capture
     from glassformer.capture.clip import qk_clip
     from glassformer.capture.watch import watch
+    from glassformer.cluster.bulk import translate_folder
+    from glassformer.cluster.config import ClusterConfig
+    from glassformer.cluster.dataset import translate_dataset
     from glassformer.documents.document import translate_document
     from glassformer.errors import GlassformerError
     from glassformer.generation.attention import Translation
@@ -48,6 +51,7 @@ if TYPE_CHECKING:
 _HOME = {
     "Aligner": "alignment.aligner",
     "BacktranslateConfig": "synthesis.config",
+    "ClusterConfig": "cluster.config",
     "DistillConfig": "synthesis.config",
     "GlassformerError": "errors",
     "Glossary": "generation.lexical.glossary",
@@ -83,8 +87,10 @@ _HOME = {
     "score": "text.scores",
     "train": "training.train",
     "train_once": "training.train",
+    "translate_dataset": "cluster.dataset",
     "translate_document": "documents.document",
     "translate_file": "generation.files",
+    "translate_folder": "cluster.bulk",
     "translate_markup": "markup.translate",
     "translate_paragraphs": "generation.segments.paragraphs",
     "watch": "capture.watch",
@@ -95,6 +101,7 @@ __version__: str
 __all__ = [  # sorted; pinned by tests/test_public.py
     "Aligner",
     "BacktranslateConfig",
+    "ClusterConfig",
     "DistillConfig",
     "GlassformerError",
     "Glossary",
@@ -130,8 +137,10 @@ __all__ = [  # sorted; pinned by tests/test_public.py
     "score",
     "train",
     "train_once",
+    "translate_dataset",
     "translate_document",
     "translate_file",
+    "translate_folder",
     "translate_markup",
     "translate_paragraphs",
     "watch",

@@ -23,6 +23,7 @@ from glassformer.commands.runs import RunsFlags, list_runs
 from glassformer.commands.serve import HEADINGS as SERVE_HEADINGS
 from glassformer.commands.serve import serve
 from glassformer.commands.train import HEADINGS, resume, train
+from glassformer.commands.translate import HEADINGS as TRANSLATE_HEADINGS
 from glassformer.commands.translate import SEARCH, TranslateFlags, translate
 from glassformer.errors import FULL, ConfigError, GlassformerError, abridged, closest, describe_full, printable
 from glassformer.insight.config import PruneConfig
@@ -41,7 +42,7 @@ GROUPS: dict[str, list[Command]] = {
         Command("backtranslate", BacktranslateConfig, DISTILL),
     ],
     "Translate": [
-        Command("translate", TranslateFlags, SEARCH),
+        Command("translate", TranslateFlags, TRANSLATE_HEADINGS),
         Command("evaluate", EvaluateFlags, SEARCH),
         Command("align", AlignFlags),
     ],

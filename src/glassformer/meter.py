@@ -95,14 +95,17 @@ class Meter:
         if self._bar is not None:
             self._bar.stop()
 
-    def show(self, done: int, share: float | None = None) -> None:
-        """Show that `done` units are done; where the total is unknown, `share` may say which share that is."""
+    def show(self, done: int, share: float | None = None, more: Sequence[str] = ()) -> None:
+        """Show that `done` units are done, and `more` facts.
+
+        Where the total is unknown, `share` may say which share that is.
+        """
         now = time.monotonic()
         share = self._share(done) if share is None else share
         seconds = now - self._began
 
         def facts() -> list[str]:
-            return progress_facts(done, done - self._before, seconds, self._unit, self._total, share)
+            return [*progress_facts(done, done - self._before, seconds, self._unit, self._total, share), *more]
 
         if self._bar is not None:
             self._bar.draw(share, facts(), ", ")

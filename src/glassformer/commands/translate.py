@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from glassformer.alignment.links import pharaoh
 from glassformer.checks import Flag
+from glassformer.cluster.config import ClusterConfig
 from glassformer.commands.common import loading, say
 from glassformer.documents.reading import ENDINGS, has_html, is_document
 from glassformer.errors import ConfigError, DataError
@@ -26,7 +27,8 @@ if TYPE_CHECKING:
 
 
 SEARCH = {"search": tuple(one.name for one in fields(SearchConfig))}
-"""Headings of the flags."""
+HEADINGS = {"cluster": tuple(one.name for one in fields(ClusterConfig)), **SEARCH}
+"""Headings of the flags: those of a search, and all of this command's."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,6 +42,9 @@ class TranslateFlags:
 
     An input that ends with .xliff, .xlf, .tmx, .po, .pot, .srt or .json is a document: its texts are translated and all
     its other bytes stay.
+
+    With --cluster, input and output are folders, on this machine or in a store such as s3://bucket/folder. The input
+    may have patterns: 'folder/*.parquet|*.txt.gz'. A row that can't be read is reported in OUTPUT/_problems.jsonl.
     """
 
     run: Annotated[Path, Flag(positional=True)]
@@ -86,11 +91,18 @@ class TranslateFlags:
     """Where to compute: auto, cpu, cuda or mps."""
     precision: Annotated[str, Flag("TYPE")] = "auto"
     """float32, bfloat16, float16, int8, or auto: what is fastest here (int8 on recent CPUs)."""
+    pool: ClusterConfig = field(default_factory=ClusterConfig)
     search: SearchConfig = field(default_factory=SearchConfig)
 
 
 def translate(flags: TranslateFlags) -> int:
-    """Translate from file to file, as a stream, or a document."""
+    """Translate from file to file, as a stream, or a document; or a folder, on a cluster."""
+    if flags.pool.cluster is not None:
+        return _translate_folder(flags)
+    if flags.pool != ClusterConfig():
+        raise ConfigError(
+            "--workers, --cores, --patience and --column are for a cluster: give --cluster auto, or its address"
+        )
     whole = flags.input is not None and is_document(flags.input)
     if whole:
         _check_document(flags)
@@ -167,6 +179,41 @@ def _check_flags(flags: TranslateFlags) -> None:
     for (name, path), (other, place) in combinations(given.items(), 2):
         if path.resolve() == place.resolve():
             raise ConfigError(f"{name} and {other} must be two files, got {place} for both")
+
+
+def _translate_folder(flags: TranslateFlags) -> int:
+    """Translate the files of a folder on a cluster."""
+    if flags.input is None or flags.output is None:
+        raise ConfigError("--cluster needs --input and --output: the folder to translate, and the one to write")
+    if flags.text:
+        raise ConfigError("--cluster is for folders, and can't be combined with TEXT")
+    for name in ("prefixes", "alignments", "confidence", "languages", "overwrite_targets"):
+        if getattr(flags, name):
+            raise ConfigError(f"--{name.replace('_', '-')} can't be combined with --cluster")
+    if flags.format != "plain":
+        raise ConfigError(f"--format {flags.format} can't be combined with --cluster: translate its files one by one")
+    with loading():
+        from glassformer.cluster.bulk import translate_folder
+    result = translate_folder(
+        flags.run,
+        flags.input,
+        flags.output,
+        config=flags.search,
+        cluster=flags.pool,
+        device=flags.device,
+        precision=flags.precision,
+        scores=flags.scores,
+        resume=flags.resume,
+        segment=flags.segment,
+        sentences=flags.sentences,
+        glossary=_glossary(flags),
+        placeholders=flags.placeholders,
+        say=say,
+    )
+    say(f"{result.rows:,} rows of {result.files:,} files are translated")
+    if result.problems:
+        say(f"{result.problems:,} of them not, or not whole: {flags.output}/_problems.jsonl says which and why")
+    return 0
 
 
 def _glossary(flags: TranslateFlags) -> "Glossary | None":

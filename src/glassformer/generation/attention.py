@@ -1,6 +1,6 @@
 """Translations as they are returned, and their attention, observed along the path that generation took."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from operator import index
 from typing import get_args
@@ -55,6 +55,15 @@ class NextToken:
     """Give its log-probability, in nats."""
     text: str
     """Hold the translation up to it. `write` gives it in whole characters."""
+
+
+def additions(tokens: Iterator[NextToken]) -> Iterator[str]:
+    """Yield what each token adds to the text."""
+    length = 0
+    for one in tokens:
+        if len(one.text) > length:
+            yield one.text[length:]
+            length = len(one.text)
 
 
 @dataclass(frozen=True)

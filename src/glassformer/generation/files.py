@@ -15,6 +15,7 @@ from glassformer.generation.lexical.glossary import Glossary
 from glassformer.generation.lexical.lines import LexicalCounts
 from glassformer.generation.lexical.placeholders import compiled
 from glassformer.generation.partial import PartialOutput, is_finished, partial_output
+from glassformer.generation.precision import Precision
 from glassformer.generation.segments.paragraphs import Segment, check_segment, translate_paragraphs
 from glassformer.generation.translator import Translation, Translator
 from glassformer.pairs.files import PairFiles
@@ -140,7 +141,7 @@ def translate_file(
         PairFiles(prefix_file).check()
     wanted = FileSettings(segment, glossary, placeholders, sentences)
     wanted.check(config, has_prefixes=prefix_file is not None)
-    settings = _settings(translator, config, prefix_file, wanted, scores=scores)
+    settings = _settings(translator, config, wanted, scores=scores, prefixes=prefix_file)
     counts = FileCounts()
     with partial_output(output, settings, resume=resume) as partial, _noting(partial, "continue with --resume"):
         lines = read_lines(input)
@@ -162,12 +163,27 @@ def translate_once(translator: Translator, input: Path, output: Path, config: Se
     """
     if is_finished(output):
         return
-    settings = _settings(translator, config, None, FileSettings(), scores=True)
+    settings = _settings(translator, config, FileSettings(), scores=True)
     with partial_output(output, settings, resume=True) as partial, _noting(partial, "the same command continues"):
         lines = read_lines(input)
         partial.skip(lines, input)
         for first, chunk in _chunks(translator, lines, partial.lines, stream.count_lines(input), FileSettings()):
             partial.append(chunk, translate_chunk(translator, chunk, first, config, scores=True))
+
+
+def _settings(
+    translator: Translator, config: SearchConfig, wanted: FileSettings, *, scores: bool, prefixes: Path | None = None
+) -> dict[str, Any]:
+    """Return the settings of a translator's output."""
+    return settings_of_output(
+        run_digest=None if translator.folder is None else digest_of_run(translator.folder),
+        device=translator.device.type,
+        precision=translator.precision,
+        config=config,
+        wanted=wanted,
+        scores=scores,
+        prefixes=prefixes,
+    )
 
 
 def _chunks(
@@ -253,10 +269,17 @@ def progress_words(translator: Translator) -> str:
     return f"translating in {translator.precision}"
 
 
-def _settings(
-    translator: Translator, config: SearchConfig, prefixes: Path | None, wanted: FileSettings, *, scores: bool
+def settings_of_output(
+    *,
+    run_digest: str | None,
+    device: str,
+    precision: Precision,
+    config: SearchConfig,
+    wanted: FileSettings,
+    scores: bool,
+    prefixes: Path | None = None,
 ) -> dict[str, Any]:
-    """Return what must be the same for a stopped translation to continue."""
+    """Return what must be the same for a stopped translation to continue, as values that JSON can hold."""
     given = {
         "glossary (digest)": None if wanted.glossary is None else wanted.glossary.digest,
         "placeholders": wanted.placeholders,
@@ -264,9 +287,9 @@ def _settings(
         "sentences": wanted.sentences,
     }
     return {
-        "run folder (digest)": None if translator.folder is None else digest_of_run(translator.folder),
-        "device": translator.device.type,
-        "precision": str(translator.precision),
+        "run folder (digest)": run_digest,
+        "device": device,
+        "precision": str(precision),
         "scores": scores,
         "prefixes (digest)": None if prefixes is None else digest_of_files([prefixes]),
         **{name: value for name, value in given.items() if value is not None},
@@ -274,12 +297,17 @@ def _settings(
     }
 
 
-def digest_of_run(folder: Path) -> str:
-    """Return a digest of those files of a run folder that translations depend on."""
+def files_of_run(folder: Path) -> list[Path]:
+    """Return those files of a run folder that translations depend on."""
     config = read_config(folder)
     names = [CONFIG, WEIGHTS, *config.tokenizers]
     names += [str(Path(name).with_suffix(VOCABULARY)) for name in config.tokenizers]
-    return digest_of_files(folder / name for name in names)
+    return [folder / name for name in names]
+
+
+def digest_of_run(folder: Path) -> str:
+    """Return a digest of those files of a run folder that translations depend on."""
+    return digest_of_files(files_of_run(folder))
 
 
 def digest_of_files(paths: Iterable[Path]) -> str:

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -15,6 +16,7 @@ from glassformer.generation.attention import (
     NextToken,
     Translation,
     TranslationAttention,
+    additions,
     align,
     check_attention,
     observe_translation,
@@ -37,6 +39,7 @@ from glassformer.generation.lexical.stand_in import StandIn, find_stand_in
 from glassformer.generation.precision import Precision, pick_generation_precision
 from glassformer.generation.search import Hypothesis, stream
 from glassformer.run.folder import open_run
+from glassformer.text.columns import texts_of, with_texts
 from glassformer.text.tokenizer import EOS, UNK, Tokenizer, check_lines
 from glassformer.transformer.model import Transformer, check_memory
 
@@ -187,6 +190,19 @@ class Translator:
         rules = self._rules(glossary, placeholders)
         return self._translated(lines, config, progress, prefixes, rules, attention, layers)
 
+    def map_batches(
+        self, batch: Any, config: SearchConfig | None = None, *, column: str = "text", into: str = "translation"
+    ) -> Any:
+        """Return a batch of rows with one more column, `into`, the best translation of each text in `column`.
+
+        `batch` is an Arrow table, a pandas frame or a mapping of arrays or lists, and so is what comes back: Ray Data's
+        `map_batches`, Spark's `mapInPandas` and the `map` of Hugging Face's datasets hand over such. An empty text, or
+        none, has an empty translation. Raises DataError where the column is missing or `into` is there already.
+
+        Example: docs/howto/cluster.md.
+        """
+        return with_texts(batch, into, self.translate(texts_of(batch, column), config))
+
     def read(
         self,
         source: str,
@@ -225,7 +241,7 @@ class Translator:
 
         Example: docs/generation.md.
         """
-        return _additions(self.write(line, config))
+        return additions(self.write(line, config))
 
     def write(self, line: str, config: SearchConfig | None = None) -> Iterator[NextToken]:
         """Yield the tokens of a line's translation as `stream` chooses them; the last one is `</s>`, or at the limit.
@@ -485,12 +501,3 @@ def search_lexically(
 def rules_of(translator: Translator, glossary: Glossaries, placeholders: str | None) -> LexicalRules | None:
     """Return the rules that `Translator.translate` makes of these; None without any."""
     return translator._rules(glossary, placeholders)
-
-
-def _additions(tokens: Iterator[NextToken]) -> Iterator[str]:
-    """Yield what each token adds to the text."""
-    length = 0
-    for one in tokens:
-        if len(one.text) > length:
-            yield one.text[length:]
-            length = len(one.text)

@@ -1,0 +1,40 @@
+"""Settings of a cluster: where it is, and the workers on it. Loads neither Ray nor torch."""
+
+import re
+from dataclasses import dataclass
+from typing import Annotated
+
+from glassformer.checks import Flag, Natural, Positive, Threads, check_settings
+from glassformer.docstrings import with_fields
+from glassformer.errors import ConfigError, shown
+
+_ADDRESS = re.compile(r"auto|local|(ray://)?[\w.:\[\]-]{1,255}:[0-9]{1,5}", re.ASCII)
+
+
+@with_fields
+@dataclass(frozen=True, kw_only=True)
+class ClusterConfig:
+    """The workers that translate in bulk, and the cluster that they are on.
+
+    Raises ConfigError for values out of range.
+
+    >>> ClusterConfig(workers=2).cores
+    1
+    """
+
+    cluster: Annotated[str | None, Flag("ADDRESS")] = None
+    """Translate a folder on a Ray cluster: its address, or local: one of this machine alone, which is started and
+    ended, or auto: the one that runs here already, or else local."""
+    workers: Natural = 0
+    """On a cluster: number of workers; 0: one for each GPU, or without any for each group of --cores cores."""
+    cores: Threads = 1
+    """On a cluster: cores of each worker."""
+    patience: Positive = 600.0
+    """On a cluster: seconds without a block done after which all that is left is given to workers that are there."""
+    column: Annotated[str | None, Flag("NAME")] = None
+    """On a cluster: what to translate of parquet and JSON lines. Left out: their only text, or text, or source."""
+
+    def __post_init__(self) -> None:
+        check_settings(self)
+        if self.cluster is not None and not _ADDRESS.fullmatch(self.cluster):
+            raise ConfigError(f"cluster must be auto, local or an address (10.0.0.1:6379), got {shown(self.cluster)}")

@@ -1,0 +1,120 @@
+"""The cluster, and the workers that fit into it."""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+import ray
+import torch
+from ray.data import ActorPoolStrategy
+from ray.exceptions import RayError
+
+from glassformer.cluster.config import ClusterConfig
+from glassformer.device import pick_device
+from glassformer.errors import ConfigError
+from glassformer.generation.precision import Precision, pick_generation_precision
+
+AUTO, LOCAL = "auto", "local"
+STORE = 1 << 29
+"""Bytes of the object store of a cluster that is started here, besides the run."""
+
+
+@dataclass(frozen=True)
+class Pool:
+    """The workers of a cluster, all alike."""
+
+    workers: int
+    cores: int
+    device: str
+    """cpu or cuda: of the second each worker has one."""
+
+    @property
+    def gpus(self) -> int:
+        """Number of GPUs of each worker."""
+        return int(self.device == "cuda")
+
+    @property
+    def strategy(self) -> ActorPoolStrategy:
+        """The pool of actors, in Ray Data's words."""
+        return ActorPoolStrategy(size=self.workers)
+
+
+@contextmanager
+def connected(config: ClusterConfig, room: int) -> Iterator[None]:
+    """Connect to the cluster, or stay connected where the program is; a cluster that is started here ends here.
+
+    Its object store has `room` for so many bytes besides the blocks that wait.
+    """
+    if ray.is_initialized():
+        yield
+        return
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # nothing is sent anywhere
+    quiet: dict[str, Any] = {"configure_logging": True, "logging_level": "error"}
+    address = config.cluster or AUTO
+    try:
+        if address != LOCAL:
+            ray.init(address=address, **quiet)
+    except (ConnectionError, RayError, ValueError) as error:
+        if address != AUTO:
+            raise ConfigError(f"there is no Ray cluster at {address} ({error}): is the address right?") from None
+    if not ray.is_initialized():
+        ray.init(address=LOCAL, include_dashboard=False, object_store_memory=STORE + room, **quiet)
+    try:
+        yield
+    finally:
+        ray.shutdown()
+
+
+def pick_pool(config: ClusterConfig, device: str) -> Pool:
+    """Return as many workers as the settings say, or as fit into the cluster; ConfigError where none fits."""
+    cores, gpus = _cores_and_gpus()
+    kind = device.partition(":")[0]
+    if kind not in (AUTO, "cpu", "cuda"):
+        raise ConfigError(f"device must be auto, cpu or cuda on a cluster, got {device}")
+    if kind == AUTO:
+        kind = "cuda" if gpus else "cpu"
+    fitting = _fitting(config.cores, kind)
+    if not fitting or config.workers > fitting:
+        raise ConfigError(
+            f"workers must be at most {fitting}, for which there is room with {config.cores} cores each on {kind}, got "
+            f"{config.workers or 1}: the cluster has {cores} cores and {gpus} GPUs"
+        )
+    return Pool(config.workers or fitting, config.cores, kind)
+
+
+def shrunk(pool: Pool) -> Pool:
+    """Return the pool with as many of its workers as fit into what is left of the cluster, at least one."""
+    return replace(pool, workers=max(1, min(pool.workers, _fitting(pool.cores, pool.device))))
+
+
+def _fitting(cores: int, device: str) -> int:
+    """Return how many workers of so many cores fit into the cluster."""
+    there, gpus = _cores_and_gpus()
+    return min(gpus, there // cores) if device == "cuda" else there // cores
+
+
+def _cores_and_gpus() -> tuple[int, int]:
+    there = ray.cluster_resources()
+    return int(there.get("CPU", 0)), int(there.get("GPU", 0))
+
+
+def pick_worker_precision(pool: Pool, precision: str) -> Precision:
+    """Return the precision that all workers compute in: what `auto` picks on one of them, or the one of this name.
+
+    Workers that lack it end with an error, so that no two blocks are translated in different ones.
+    """
+    pick = ray.remote(num_cpus=pool.cores, num_gpus=pool.gpus)(_pick)
+    found = ray.get(pick.remote(precision, pool.device))
+    if isinstance(found, str):
+        raise ConfigError(found)
+    return found
+
+
+def _pick(precision: str, device: str) -> Precision | str:
+    """Return the precision on this machine, or the message that says why it can't be."""
+    try:
+        return pick_generation_precision(precision, pick_device(device), torch.float32)
+    except ConfigError as error:
+        return str(error)
