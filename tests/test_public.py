@@ -16,7 +16,15 @@ import glassformer
 HOME = {alias.name: line.module for line in TYPED.body for alias in line.names}
 """Each public name and its module, as type checkers are told."""
 NAMES = [
-    *("Aligner", "BacktranslateConfig", "ClusterConfig", "DistillConfig", "GlassformerError", "Glossary", "ModelConfig"),
+    *(
+        "Aligner",
+        "BacktranslateConfig",
+        "ClusterConfig",
+        "DistillConfig",
+        "GlassformerError",
+        "Glossary",
+        "ModelConfig",
+    ),
     *("MultiheadAttention", "Observation", "PairFiles"),
     *("PruneConfig", "RunFolder", "Score", "SearchConfig", "TrainConfig", "TrainResult", "Transformer"),
     *("Translation", "Translator", "Want"),
