@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from glassformer.data.corpus import Corpus
-from scaling.cases import LEARNED_FROM, Case, rows_of
+from scaling.cases import BURDEN, LEARNED_FROM, Case, rows_of
 from scaling.fit import fit
 from scaling.local import wrapping
 from scaling.work import count_optimizer_work, count_work
@@ -55,12 +55,18 @@ def measure_alone(folder: Path) -> dict[str, Any]:
 
 
 def measure_together(folder: Path, counts: Sequence[int]) -> dict[str, Any]:
-    """Return what messages and burdens take in so many processes."""
-    answers = {str(count): ask(folder, count, [("collectives", {}), ("burdens", {})]) for count in counts}
-    return {
-        "messages": {count: messages for count, (messages, _) in answers.items()},
-        "burdens": {count: burdens for count, (_, burdens) in answers.items()},
-    }
+    """Return what messages, burdens and sharded updates of one case take in so many processes."""
+    corpus = Corpus(folder / "pairs")
+    found: dict[str, Any] = {"messages": {}, "burdens": {}, "interrupted": {}}
+    for count in counts:
+        sharded = {"case": BURDEN.to_json(), "shard": True, "updates": UPDATES}
+        messages, burdens, updates = ask(folder, count, [("collectives", {}), ("burdens", {}), ("updates", sharded)])
+        found["messages"][str(count)], found["burdens"][str(count)] = messages, burdens
+        found["interrupted"][str(count)] = {
+            "seconds": statistics.median(updates["seconds"]),
+            "rows": [[list(asdict(one).values()) for one in rows_of(corpus, p, count)] for p in updates["pairs"]],
+        }
+    return found
 
 
 def _learn_gradients(

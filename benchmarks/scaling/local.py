@@ -1,14 +1,15 @@
 """Predictions for processes on this machine, which share its cores, from constants measured on one process alone."""
 
 import math
+import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from itertools import pairwise
 from typing import Any
 
 from glassformer.transformer.config import ModelConfig
 from glassformer.transformer.model import weight_shapes
-from scaling.cases import LONGEST, SHORTEST, Case
+from scaling.cases import BURDEN, LONGEST, SHORTEST, Case
 from scaling.memory import FLOAT, count_memory
 from scaling.waiting import largest_of
 from scaling.work import OptimizerWork, Rows, Work, count_optimizer_work, count_weights, count_work, muon_matrices
@@ -41,11 +42,16 @@ class Constants:
     """Processor seconds of an operation of large products, and of an update, by number of processes that do the same,
     each by itself."""
     cores: int
+    interruptions: Mapping[str, float]
+    """Seconds that a sharded process at work loses with each message, beyond what the message takes by itself."""
 
     @classmethod
     def of(cls, records: Mapping[str, Any]) -> "Constants":
-        """Return the constants that were recorded."""
-        return cls(**{field.name: records[field.name] for field in fields(cls)})
+        """Return the constants that were recorded; what interruptions cost is what they leave unexplained."""
+        names = [field.name for field in fields(cls) if field.name != "interruptions"]
+        known = cls(**{name: records[name] for name in names}, interruptions=dict.fromkeys(records["interrupted"], 0.0))
+        lost = {count: _lost(known, one) for count, one in records["interrupted"].items()}
+        return replace(known, interruptions=lost)
 
     def slowdown(self, kind: str, processes: int) -> float:
         """Return how many times as long products, or updates, take in so many processes that share the cores."""
@@ -61,6 +67,18 @@ class Constants:
             if size <= high:
                 return before + (after - before) * (size - low) / (high - low)
         return points[-1][1] * size / points[-1][0]
+
+
+def _lost(known: Constants, measured: Mapping[str, Any]) -> float:
+    """Return the seconds for each message that sharded updates took and that nothing else explains."""
+    updates = [[Rows(*sizes) for sizes in update] for update in measured["rows"]]
+    expected = statistics.median(sum(predict_update(known, BURDEN, rows, "shard").values()) for rows in updates)
+    return max(0.0, measured["seconds"] - expected) / count_messages(BURDEN.config, "shard")
+
+
+def count_messages(config: ModelConfig, mode: str) -> float:
+    """Return how many messages an update has."""
+    return sum(count for _, count, _ in traffic(config, mode))
 
 
 def wrapping(case: Case) -> dict[str, float]:
@@ -88,6 +106,8 @@ def predict_update(constants: Constants, case: Case, rows: Sequence[Rows], mode:
         found["messages"] = sum(
             count * constants.message(kind, size, processes) for kind, count, size in traffic(case.config, mode)
         )
+        if mode == "shard":
+            found["messages"] += constants.interruptions[str(processes)] * count_messages(case.config, mode)
         found["waiting"] = constants.noise * largest_of(min(processes, constants.cores)) * (gradients + optimizer)
     return found
 

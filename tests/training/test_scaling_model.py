@@ -251,6 +251,20 @@ def test_a_process_alone_waits_for_nobody(scaling):
     assert min(asdict(scaling.work.count_work(case.config, rows)).values()) > 0
 
 
+def test_messages_interrupt_sharded_processes_alone(scaling):
+    rows = [scaling.work.Rows.of(LENGTHS, LENGTHS)] * 2
+    known, case = scaling.script.constants(), scaling.script.CHECKED["small"]
+    none = replace(known, interruptions={"2": 0.0, "4": 0.0})
+    some = replace(known, interruptions={"2": 0.001, "4": 0.0})
+    times = {
+        mode: [sum(scaling.local.predict_update(one, case, rows, mode).values()) for one in (none, some)]
+        for mode in ("ddp", "shard")
+    }
+    assert times["ddp"][0] == times["ddp"][1]
+    count = scaling.local.count_messages(case.config, "shard")
+    assert times["shard"][1] - times["shard"][0] == pytest.approx(0.001 * count)
+
+
 def test_the_tables_of_the_docs_follow_from_the_records(scaling):
     text = PAGE.read_text(encoding="utf-8")
     recorded, found = scaling.script.recorded(), scaling.script.checked()
