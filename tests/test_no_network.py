@@ -81,7 +81,8 @@ def test_no_command_reaches_for_a_network(tmp_path, run_command, reversed_symbol
     done, noted = run_program(tmp_path, commands)
     statuses = [0] * len(RUN) + [2] * len(REFUSED)
     assert noted == [[" ".join(command), status] for command, status in zip(commands, statuses, strict=True)], (
-        done.stderr
+        done.returncode,
+        done.stderr,
     )
     assert "Traceback" not in done.stderr
     assert done.returncode == 0

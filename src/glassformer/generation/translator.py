@@ -325,12 +325,10 @@ class Translator:
                 f"score needs a target for each source, got {len(sources)} sources, {len(targets)} targets"
             )
         config = as_config(config)
+        sides = (self.source_tokenizer, sources, "source"), (self.target_tokenizer, targets, "target")
         source_ids, target_ids = (
             [ids or [EOS] for ids in ended(tokenizer.encode(lines), lines, config.max_source_tokens, side)]
-            for tokenizer, lines, side in (
-                (self.source_tokenizer, sources, "source"),
-                (self.target_tokenizer, targets, "target"),
-            )
+            for tokenizer, lines, side in sides
         )
         return score_all(self.engine, source_ids, target_ids, config.batch_tokens, progress)
 
