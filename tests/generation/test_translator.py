@@ -465,7 +465,7 @@ NO_LINES = [
 ]
 NO_SUCH_WORK = [
     (lambda it: it.translate(["a", "b"], prefixes=["A"]), "prefixes must be one for each line, got 1"),
-    (lambda it: it.score(["a", "b"], ["a"]), "score needs a target for each source, got 2 sources, 1 "),
+    (lambda it: it.score(["a", "b"], ["a"]), "score needs a target for each source, got 2 and 1"),
     (lambda it: it.read(" ", "A", attention=Want()), "source is empty: it has no attention to observe"),
     (lambda it: it.stream("b", BEAM), "stream needs beam 1 or sample: a beam of 3 decides only at the "),
     (lambda it: it.stream("b", CONSENSUS), "stream can't choose by consensus: it writes one tran"),

@@ -321,7 +321,7 @@ class Translator:
         check_lines("sources", sources)
         check_lines("targets", targets)
         if len(sources) != len(targets):
-            raise ConfigError(f"score needs a target for each source, got {len(targets)} for {len(sources)} sources")
+            raise ConfigError(f"score needs a target for each source, got {len(sources)} and {len(targets)}")
         config = as_config(config)
         sides = (self.source_tokenizer, sources, "source"), (self.target_tokenizer, targets, "target")
         source_ids, target_ids = (
