@@ -54,7 +54,10 @@ def two_nodes() -> Iterator[TwoNodes]:
             from ray.data import DataContext
 
             DataContext.get_current()
-        ray.init(address=nodes.address, logging_level="error", log_to_driver=False)
+        from glassformer.cluster.pool import keeping_sigterm
+
+        with keeping_sigterm():
+            ray.init(address=nodes.address, logging_level="error", log_to_driver=False)
         yield nodes
         ray.shutdown()
         nodes.stop()

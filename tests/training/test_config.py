@@ -171,6 +171,6 @@ def test_other_settings_cannot_be_changed_by_continuing():
     asked = TrainConfig(out=Path("elsewhere"), resume=True, seed=3, d_model=64, max_updates=11)
     with pytest.raises(
         ConfigError,
-        match=r"leave out `d_model`, `seed` \(only `max_epochs`, .*`checkpoint_seconds`, `watch` can be changed",
+        match=r"leave out `d_model`, `seed` \(only `max_epochs`, .*`watch`, `track` can be changed",
     ):
         config().continued(asked.out, asked.changes())

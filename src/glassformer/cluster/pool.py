@@ -1,9 +1,11 @@
 """The cluster, and the workers that fit into it."""
 
 import os
+import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from threading import current_thread, main_thread
 from typing import Any
 
 import ray
@@ -55,16 +57,29 @@ def connected(config: ClusterConfig, room: int) -> Iterator[None]:
     address = config.cluster or AUTO
     try:
         if address != LOCAL:
-            ray.init(address=address, **quiet)
+            with keeping_sigterm():
+                ray.init(address=address, **quiet)
     except (ConnectionError, RayError, ValueError) as error:
         if address != AUTO:
             raise ConfigError(f"there is no Ray cluster at {address} ({error}): is the address right?") from None
     if not ray.is_initialized():
-        ray.init(address=LOCAL, include_dashboard=False, object_store_memory=STORE + room, **quiet)
+        with keeping_sigterm():
+            ray.init(address=LOCAL, include_dashboard=False, object_store_memory=STORE + room, **quiet)
     try:
         yield
     finally:
         ray.shutdown()
+
+
+@contextmanager
+def keeping_sigterm() -> Iterator[None]:
+    """Put back what SIGTERM did before: Ray lets it end the program in its own way, also after Ray has been ended."""
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        yield
+    finally:
+        if current_thread() is main_thread():
+            signal.signal(signal.SIGTERM, before)
 
 
 def pick_pool(config: ClusterConfig, device: str) -> Pool:

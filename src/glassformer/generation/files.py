@@ -143,16 +143,17 @@ def translate_file(
     wanted.check(config, has_prefixes=prefix_file is not None)
     settings = _settings(translator, config, wanted, scores=scores, prefixes=prefix_file)
     counts = FileCounts()
-    with partial_output(output, settings, resume=resume) as partial, _noting(partial, "continue with --resume"):
+    with partial_output(output, settings, resume=resume) as partial:
         lines = read_lines(input)
         partial.skip(lines, input)
         total = stream.count_lines(input)
         chunks = _chunks(translator, lines, partial.lines, total, wanted)
-        for first, chunk, beginnings in stream.with_prefixes(chunks, prefix_file, total, done=partial.lines):
-            output_of_chunk = translate_chunk(
-                translator, chunk, first, config, beginnings, scores=scores, wanted=wanted, counts=counts
-            )
-            partial.append(chunk, output_of_chunk)
+        with _noting(partial, "continue with --resume"):
+            for first, chunk, beginnings in stream.with_prefixes(chunks, prefix_file, total, done=partial.lines):
+                output_of_chunk = translate_chunk(
+                    translator, chunk, first, config, beginnings, scores=scores, wanted=wanted, counts=counts
+                )
+                partial.append(chunk, output_of_chunk)
     return counts
 
 
@@ -164,11 +165,13 @@ def translate_once(translator: Translator, input: Path, output: Path, config: Se
     if is_finished(output):
         return
     settings = _settings(translator, config, FileSettings(), scores=True)
-    with partial_output(output, settings, resume=True) as partial, _noting(partial, "the same command continues"):
+    with partial_output(output, settings, resume=True) as partial:
         lines = read_lines(input)
         partial.skip(lines, input)
-        for first, chunk in _chunks(translator, lines, partial.lines, stream.count_lines(input), FileSettings()):
-            partial.append(chunk, translate_chunk(translator, chunk, first, config, scores=True))
+        chunks = _chunks(translator, lines, partial.lines, stream.count_lines(input), FileSettings())
+        with _noting(partial, "the same command continues"):
+            for first, chunk in chunks:
+                partial.append(chunk, translate_chunk(translator, chunk, first, config, scores=True))
 
 
 def _settings(
