@@ -84,7 +84,7 @@ class Flag:
     bare: bool = False
     """It may be given without the name of its flag."""
     without: tuple[str, ...] = ()
-    """Of a field that is itself a dataclass: those of its fields that are no flags, and stay at their defaults."""
+    """Names of fields that are no flags and keep their defaults, where the setting is itself a dataclass."""
 
 
 @dataclass(frozen=True)

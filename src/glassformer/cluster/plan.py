@@ -57,7 +57,7 @@ class PlannedFile(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Plan(Struct, frozen=True, forbid_unknown_fields=True):
-    """What is to be translated, and with which settings."""
+    """The files to translate, and the settings to translate them with."""
 
     settings: dict[str, Any]
     files: tuple[PlannedFile, ...]

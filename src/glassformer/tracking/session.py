@@ -43,7 +43,7 @@ class Session:
 
     @property
     def tracker(self) -> str:
-        """What the tracker is called."""
+        """The name of the tracker."""
         return name_of(self._tracker)
 
     @property

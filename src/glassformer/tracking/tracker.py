@@ -1,4 +1,4 @@
-"""What a tracker is: three functions, `init`, `log` and `finish`, as the modules trackio and wandb have them."""
+"""Trackers: whatever has the functions `init`, `log` and `finish`, as the modules trackio and wandb do."""
 
 from collections.abc import Callable, Mapping
 from importlib.util import find_spec

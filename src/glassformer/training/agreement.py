@@ -1,4 +1,4 @@
-"""What must be the same for all processes of a training, on however many machines: settings, run folder, checkpoint."""
+"""Checks that all processes of a training have the same settings, run folder and checkpoint, on any number of machines."""
 
 import hashlib
 import json

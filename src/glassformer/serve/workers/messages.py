@@ -64,7 +64,7 @@ class Translate(Request, frozen=True, tag=True):
     terms: Terms = []
     """Its own terms; of those with the same source they count, and not the server's."""
     placeholders: bool | None = None
-    """Whether placeholders are copied; None leaves that to the server."""
+    """True copies placeholders, False translates them; None leaves the choice to the server."""
     scores: bool = False
     confidence: bool = False
     attention: Facts | None = None
