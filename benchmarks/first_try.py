@@ -29,7 +29,7 @@ import tyro
 from glassformer import Translator
 from glassformer.demo.dates import make_dates
 from glassformer.pairs.files import PairFiles
-from glassformer.text.scores import LOWER_IS_BETTER, score
+from glassformer.scoring.scores import LOWER_IS_BETTER, score
 
 SIDES = {
     "auto": "",

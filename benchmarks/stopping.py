@@ -18,7 +18,7 @@ from glassformer import SearchConfig, Translator
 from glassformer.generation.config import STOPPING
 from glassformer.generation.engine import Engine
 from glassformer.pairs.files import PairFiles
-from glassformer.text.scores import score
+from glassformer.scoring.scores import score
 
 
 def main(run: tyro.conf.Positional[Path], source: Path, target: Path, tokenize: str = "auto", rounds: int = 5) -> None:

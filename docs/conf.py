@@ -9,8 +9,8 @@ from typing import Any
 os.environ["COLUMNS"] = "100"  # of the commands' help
 
 from glassformer.cli import GROUPS
-from glassformer.docstrings import FIELDS
-from glassformer.parser import help_text
+from glassformer.settings.docstrings import FIELDS
+from glassformer.settings.parser import help_text
 
 project = "glassformer"
 author = "The glassformer developers"

@@ -19,7 +19,6 @@ import torch
 
 from glassformer import Translator, Want, page
 from glassformer.attention.observation import Observation
-from glassformer.checks import check_settings
 from glassformer.cli import COMMANDS
 from glassformer.errors import ArgumentError, ConfigError, DataError
 from glassformer.generation.config import SearchConfig
@@ -34,8 +33,9 @@ from glassformer.pairs.lines import LONGEST_LINE
 from glassformer.pictures import MOST_LETTERS
 from glassformer.reference import TransformerDecoder, TransformerEncoder
 from glassformer.reference.transformer import greedy
+from glassformer.scoring.scores import score
+from glassformer.settings.checks import check_settings
 from glassformer.synthesis.config import BacktranslateConfig, DistillConfig
-from glassformer.text.scores import score
 from glassformer.text.tokenizer import SymbolTokenizer
 from glassformer.training.advice import command_to_go_on
 from glassformer.training.config import TrainConfig

@@ -15,7 +15,18 @@ ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "map.md"
 PACKAGE = ROOT / "src" / "glassformer"
 READING_ORDER = [
-    *("attention", "attention/kernels", "capture", "transformer", "text", "data", "run", "generation", "training"),
+    *(
+        "attention",
+        "attention/kernels",
+        "capture",
+        "transformer",
+        "scoring",
+        "text",
+        "data",
+        "run",
+        "generation",
+        "training",
+    ),
     *("interop", "insight", "page", "page/web", "page/translator", "browser", "browser/web", "serve", "serve/workers"),
     *("serve/web", "demo", "commands", "reference"),
 ]

@@ -39,9 +39,9 @@ if TYPE_CHECKING:
     from glassformer.page.report import page
     from glassformer.pairs.files import PairFiles
     from glassformer.run.folder import RunFolder, open_run
+    from glassformer.scoring.scores import Score, score
     from glassformer.synthesis.config import BacktranslateConfig, DistillConfig
     from glassformer.synthesis.student import backtranslate, distill, write_pairs
-    from glassformer.text.scores import Score, score
     from glassformer.training.config import TrainConfig
     from glassformer.training.result import TrainResult
     from glassformer.training.train import resume, train, train_once
@@ -61,7 +61,7 @@ _HOME = {
     "PairFiles": "pairs.files",
     "PruneConfig": "insight.config",
     "RunFolder": "run.folder",
-    "Score": "text.scores",
+    "Score": "scoring.scores",
     "SearchConfig": "generation.config",
     "TrainConfig": "training.config",
     "TrainResult": "training.result",
@@ -84,7 +84,7 @@ _HOME = {
     "qk_clip": "capture.clip",
     "replace_attention": "attention.replace",
     "resume": "training.train",
-    "score": "text.scores",
+    "score": "scoring.scores",
     "train": "training.train",
     "train_once": "training.train",
     "translate_dataset": "cluster.dataset",

@@ -27,8 +27,8 @@ from glassformer.commands.translate import HEADINGS as TRANSLATE_HEADINGS
 from glassformer.commands.translate import SEARCH, TranslateFlags, translate
 from glassformer.errors import FULL, ConfigError, GlassformerError, abridged, closest, describe_full, printable
 from glassformer.insight.config import PruneConfig
-from glassformer.parser import Command, overview, parse
 from glassformer.serve.config import ServeConfig
+from glassformer.settings.parser import Command, overview, parse
 from glassformer.stopping import Stopped, raising_signals
 from glassformer.synthesis.config import BacktranslateConfig, DistillConfig
 from glassformer.training.config import TrainConfig

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from glassformer.commands.distill import HEADINGS
-from glassformer.parser import Command, help_text
+from glassformer.settings.parser import Command, help_text
 from glassformer.synthesis.config import BacktranslateConfig, DistillConfig
 from glassformer.synthesis.student import Student, WrittenPairs
 from glassformer.training.result import TrainResult

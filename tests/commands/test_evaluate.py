@@ -6,7 +6,7 @@ from importlib.util import find_spec
 
 from glassformer.generation.config import SearchConfig
 from glassformer.run.scores import read_evaluations, read_translations
-from glassformer.text.scores import score_all
+from glassformer.scoring.scores import score_all
 
 
 def test_evaluate_a_run(here, capfd, translator, run_command):

@@ -9,8 +9,8 @@ from glassformer.errors import RunError
 from glassformer.insight.comparison import compare_runs
 from glassformer.run.metrics import Validation, append_metrics
 from glassformer.run.scores import read_translations, save_evaluation
-from glassformer.text.bootstrap import paired_bootstrap
-from glassformer.text.scores import Score
+from glassformer.scoring.bootstrap import paired_bootstrap
+from glassformer.scoring.scores import Score
 from glassformer.text.tokenizer import SymbolTokenizer
 
 REFERENCES = [f"g f {letter} a b" for letter in "abcdefg" * 3]

@@ -13,7 +13,7 @@ from glassformer.run.config import TrainingRecord
 from glassformer.run.folder import load_run, write_config
 from glassformer.run.metrics import Validation, append_metrics
 from glassformer.run.scores import read_evaluations, save_evaluation
-from glassformer.text.scores import Score
+from glassformer.scoring.scores import Score
 
 LAYOUT = Layout("transformers.js", "graphs of ONNX", "translate(LINE);", "js", tags=("onnx",))
 BLEU = Score("BLEU", 34.567, "nrefs:1|case:mixed|tok:13a|version:2.6.0")

@@ -8,8 +8,8 @@ import pytest
 
 from glassformer.cli import COMMANDS
 from glassformer.errors import ConfigError
-from glassformer.parser import parse
 from glassformer.serve.config import ServeConfig, is_loopback
+from glassformer.settings.parser import parse
 
 DOCS = Path(__file__).parents[2] / "docs"
 

@@ -4,7 +4,7 @@ import pytest
 
 from glassformer.run.metrics import Validation, append_metrics
 from glassformer.run.names import BOARD, METRICS
-from glassformer.text.scores import Score
+from glassformer.scoring.scores import Score
 from glassformer.tracking.results import track_scores, track_steps
 from glassformer.tracking.session import TrackerWarning
 

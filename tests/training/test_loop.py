@@ -15,7 +15,7 @@ from glassformer.errors import DivergedError, OutOfMemoryError
 from glassformer.generation.translator import Translator
 from glassformer.pictures import can_draw
 from glassformer.run.folder import load_run
-from glassformer.text.scores import Score
+from glassformer.scoring.scores import Score
 from glassformer.training import loop, pace, progress, validation
 from glassformer.training.config import TrainConfig
 from glassformer.training.step import Step

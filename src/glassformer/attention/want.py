@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from glassformer.attention.masks import check_broadcast
-from glassformer.docstrings import with_fields
 from glassformer.errors import ArgumentError, shown
+from glassformer.settings.docstrings import with_fields
 
 MOST_ROWS = 1 << 20
 """Most queries whose weights can be wanted one by one."""

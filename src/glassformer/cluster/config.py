@@ -4,9 +4,9 @@ import re
 from dataclasses import dataclass
 from typing import Annotated
 
-from glassformer.checks import Flag, Natural, Positive, Threads, check_settings
-from glassformer.docstrings import with_fields
 from glassformer.errors import ConfigError, shown
+from glassformer.settings.checks import Flag, Natural, Positive, Threads, check_settings
+from glassformer.settings.docstrings import with_fields
 
 _ADDRESS = re.compile(r"auto|local|(ray://)?[\w.:\[\]-]{1,255}:[0-9]{1,5}", re.ASCII)
 

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from glassformer.alignment.links import Link, Symmetrization, pharaoh, symmetrize
-from glassformer.checks import Choice, Flag
-from glassformer.commands.common import loading, say
 from glassformer.errors import ConfigError
 from glassformer.pairs.files import Pair, PairFiles
+from glassformer.settings.checks import Choice, Flag
+from glassformer.terminal import loading, say
 from glassformer.text.words import Word, split_words
 
 if TYPE_CHECKING:

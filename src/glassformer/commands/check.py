@@ -7,8 +7,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated
 
-from glassformer.checks import Choice, Flag, Positive
-from glassformer.commands.common import loading, show
+from glassformer.settings.checks import Choice, Flag, Positive
+from glassformer.terminal import loading, show
 from glassformer.training.config import TASKS, TrainConfig
 
 if TYPE_CHECKING:

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from glassformer.checks import Seed
+from glassformer.settings.checks import Seed
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -3,10 +3,10 @@
 from dataclasses import fields
 from typing import TYPE_CHECKING
 
-from glassformer.commands.common import loading, say
 from glassformer.commands.train import HEADINGS as TRAIN
 from glassformer.generation.config import SearchConfig
 from glassformer.synthesis.config import SEARCH_WITHOUT, STUDENT_WITHOUT, BacktranslateConfig, DistillConfig
+from glassformer.terminal import loading, say
 
 if TYPE_CHECKING:
     from glassformer.synthesis.student import Student

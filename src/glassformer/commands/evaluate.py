@@ -4,16 +4,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from glassformer.checks import Flag
-from glassformer.commands.common import say
 from glassformer.errors import ConfigError
 from glassformer.generation.config import SearchConfig
+from glassformer.settings.checks import Flag
+from glassformer.terminal import say
 from glassformer.tracking.tracker import NONE, Track
 
 if TYPE_CHECKING:
     from glassformer.confidence.calibration import Calibration
     from glassformer.generation.translator import Translation, Translator
-    from glassformer.text.scores import Score
+    from glassformer.scoring.scores import Score
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,7 +62,7 @@ class EvaluateFlags:
 
 def evaluate(flags: EvaluateFlags) -> int:
     """Print the scores of translations."""
-    from glassformer.text.scores import check_bleu_tokenizer
+    from glassformer.scoring.scores import check_bleu_tokenizer
 
     check_bleu_tokenizer(flags.tokenize)
     _check_calibration(flags)
@@ -93,7 +93,7 @@ def _check_calibration(flags: EvaluateFlags) -> None:
 def _scores_of_file(flags: EvaluateFlags, hypotheses: Path) -> "list[Score]":
     """Return the scores of translations that stand in a file."""
     from glassformer.pairs.lines import read_lines
-    from glassformer.text.scores import score_all
+    from glassformer.scoring.scores import score_all
 
     if flags.run is not None or flags.source is not None or flags.target is None or flags.save or flags.track != NONE:
         raise ConfigError(
@@ -118,7 +118,7 @@ def _figures_of_run(flags: EvaluateFlags) -> list[object]:
     from glassformer.pairs.files import PairFiles
     from glassformer.run.names import EVALUATIONS
     from glassformer.run.scores import read_evaluations, save_evaluation
-    from glassformer.text.scores import score_all, seem_swapped
+    from glassformer.scoring.scores import score_all, seem_swapped
     from glassformer.text.tokenizer import SymbolTokenizer
     from glassformer.tracking.results import track_scores
     from glassformer.tracking.tracker import check_tracker
@@ -210,7 +210,7 @@ def _in_words(search: SearchConfig) -> str:
 def _metric_of(run: Path) -> str:
     """Return the metric that a run was trained by; the first of all where it was not trained here."""
     from glassformer.run.folder import training_metric
-    from glassformer.text.scores import METRICS
+    from glassformer.scoring.scores import METRICS
 
     metric = training_metric(run)
     return metric if metric in METRICS else METRICS[0]

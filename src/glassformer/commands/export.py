@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
-from glassformer.checks import Flag
-from glassformer.commands.common import say
 from glassformer.errors import ConfigError, RunError
 from glassformer.files import check_new_folder, new_folder
 from glassformer.run.config import read_config
+from glassformer.settings.checks import Flag
+from glassformer.terminal import say
 
 if TYPE_CHECKING:
     from glassformer.interop.card import CardFacts, Layout

@@ -5,9 +5,9 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from glassformer.checks import Count, Flag
-from glassformer.commands.common import say
 from glassformer.errors import DataError, RunError
+from glassformer.settings.checks import Count, Flag
+from glassformer.terminal import say
 
 if TYPE_CHECKING:
     from glassformer.alignment.heads import AligningHeads

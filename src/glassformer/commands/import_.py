@@ -5,8 +5,8 @@ from pathlib import Path
 from shlex import quote
 from typing import Annotated
 
-from glassformer.checks import Flag
 from glassformer.files import check_new_folder
+from glassformer.settings.checks import Flag
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,8 +4,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-from glassformer.checks import Flag
 from glassformer.generation.config import Hypotheses
+from glassformer.settings.checks import Flag
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-from glassformer.checks import Device, Flag
 from glassformer.errors import ConfigError
+from glassformer.settings.checks import Device, Flag
 
 FOLDER = Path("runs")
 

@@ -2,8 +2,8 @@
 
 from shlex import quote
 
-from glassformer.commands.common import say
 from glassformer.serve.config import ServeConfig
+from glassformer.terminal import say
 
 HEADINGS = {
     "terms": ("glossary", "keep", "placeholders"),

@@ -6,7 +6,7 @@ from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Any
 
-from glassformer.commands.common import loading
+from glassformer.terminal import loading
 from glassformer.training.config import TrainConfig
 
 if TYPE_CHECKING:

@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from glassformer.alignment.links import pharaoh
-from glassformer.checks import Flag
 from glassformer.cluster.config import ClusterConfig
-from glassformer.commands.common import loading, say
 from glassformer.documents.reading import ENDINGS, has_html, is_document
 from glassformer.errors import ConfigError, DataError
 from glassformer.generation.config import SearchConfig
+from glassformer.settings.checks import Flag
+from glassformer.terminal import loading, say
 
 if TYPE_CHECKING:
     from glassformer.alignment.attention import AttentionAligner

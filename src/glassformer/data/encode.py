@@ -10,11 +10,11 @@ from itertools import chain, compress
 from pathlib import Path
 from typing import NamedTuple
 
-from glassformer.checks import LONGEST
 from glassformer.data.held_out import HeldOut
 from glassformer.data.neighbours import rows_of_neighbours
 from glassformer.decoding import decode_message
 from glassformer.pairs.files import Pair, PairBlock
+from glassformer.settings.checks import LONGEST
 from glassformer.text.joining import join_sentences
 from glassformer.text.loading import load_tokenizer
 from glassformer.text.tokenizer import EOS, UNK, Tokenizer

@@ -4,9 +4,9 @@ import math
 from dataclasses import dataclass
 from typing import Annotated
 
-from glassformer.checks import LONGEST, BatchTokens, Choice, Natural, Number, Seed, Whole, check_settings
-from glassformer.docstrings import with_fields
 from glassformer.errors import ArgumentError, ConfigError, shown
+from glassformer.settings.checks import LONGEST, BatchTokens, Choice, Natural, Number, Seed, Whole, check_settings
+from glassformer.settings.docstrings import with_fields
 
 HYPOTHESES = Whole(at_least=1, limit=1024)
 Hypotheses = Annotated[int, HYPOTHESES]

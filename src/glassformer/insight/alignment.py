@@ -7,8 +7,8 @@ import torch
 
 from glassformer.attention.observation import Observation
 from glassformer.capture.record import Captured
-from glassformer.docstrings import with_fields
 from glassformer.errors import ArgumentError, shown
+from glassformer.settings.docstrings import with_fields
 
 
 @with_fields

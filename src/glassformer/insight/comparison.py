@@ -11,7 +11,7 @@ from glassformer.pairs.files import PairFiles
 from glassformer.run.config import RunConfig, read_config
 from glassformer.run.listing import summarize
 from glassformer.run.scores import KeptTranslations, read_translations
-from glassformer.text.bootstrap import PairedScore, paired_bootstrap
+from glassformer.scoring.bootstrap import PairedScore, paired_bootstrap
 
 NOT_COMPARED = ("out", "overwrite", "resume", "track")
 """Settings that say nothing about the model."""

@@ -4,7 +4,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-from glassformer.checks import (
+from glassformer.errors import ConfigError
+from glassformer.files import followed
+from glassformer.pairs.files import PairFiles
+from glassformer.scoring.scores import METRICS
+from glassformer.settings.checks import (
     BatchTokens,
     Choice,
     Count,
@@ -16,11 +20,7 @@ from glassformer.checks import (
     Threads,
     check_settings,
 )
-from glassformer.docstrings import with_fields
-from glassformer.errors import ConfigError
-from glassformer.files import followed
-from glassformer.pairs.files import PairFiles
-from glassformer.text.scores import METRICS
+from glassformer.settings.docstrings import with_fields
 from glassformer.tracking.tracker import NONE, Track
 
 

@@ -34,7 +34,7 @@ from glassformer.run.config import TrainingRecord, languages_of, read_config
 from glassformer.run.folder import load_run, open_run, training_metric, write_config, write_weights
 from glassformer.run.metrics import read_metrics
 from glassformer.run.names import LOCK, METRICS, PRUNED, WEIGHTS
-from glassformer.text.scores import check_bleu_tokenizer
+from glassformer.scoring.scores import check_bleu_tokenizer
 from glassformer.tracking.results import track_steps
 from glassformer.tracking.tracker import TrackedRun, check_tracker
 from glassformer.training.config import TrainConfig

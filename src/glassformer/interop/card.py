@@ -17,7 +17,7 @@ from glassformer.run.languages import name_of
 from glassformer.run.metrics import Validation, read_metrics
 from glassformer.run.names import METRICS
 from glassformer.run.scores import Evaluation, read_evaluations
-from glassformer.text.scores import METRICS as KINDS
+from glassformer.scoring.scores import METRICS as KINDS
 
 _HUB = re.compile(r"[a-z]{2,3}")
 """The codes of languages that the hub knows: ISO 639."""

@@ -13,7 +13,7 @@ from glassformer.pictures import ACCENT, MAIN, MUTED, TITLE, new_figure, save_fi
 from glassformer.run.config import read_config
 from glassformer.run.metrics import Metrics, Report, read_metrics
 from glassformer.run.names import METRICS, WATCHED
-from glassformer.text.scores import LOWER_IS_BETTER
+from glassformer.scoring.scores import LOWER_IS_BETTER
 
 INCHES, DOTS_PER_INCH = (9.0, 9.5), 120  # 1080 x 1140 dots
 HEAT = 3.0

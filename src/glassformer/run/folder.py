@@ -24,9 +24,9 @@ from glassformer.errors import ConfigError, RunError
 from glassformer.files import write_json
 from glassformer.run.config import RunConfig, TrainingRecord, read_config
 from glassformer.run.names import CONFIG, FORMAT, RESUME, WEIGHTS
+from glassformer.scoring.scores import METRICS
 from glassformer.tensors import open_tensors, write_tensors
 from glassformer.text.loading import load_tokenizer
-from glassformer.text.scores import METRICS
 from glassformer.text.tokenizer import Tokenizer
 from glassformer.transformer.config import ModelConfig
 from glassformer.transformer.model import Transformer, check_memory, count_parameters, weight_shapes

@@ -15,7 +15,7 @@ from msgspec import UNSET, Struct, UnsetType
 
 from glassformer.decoding import Natural, decode_json, open_regular
 from glassformer.files import open_to_append, replacing
-from glassformer.text.scores import LOWER_IS_BETTER
+from glassformer.scoring.scores import LOWER_IS_BETTER
 
 LONGEST = 1 << 16
 """Most bytes of a line; those that training writes have 150."""

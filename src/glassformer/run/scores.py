@@ -11,7 +11,7 @@ from msgspec import Struct, to_builtins
 from glassformer.decoding import Natural, decode_json, open_regular, read_json
 from glassformer.files import replacing, write_json
 from glassformer.run.names import EVALUATIONS, TRANSLATIONS, WEIGHTS
-from glassformer.text.scores import Score
+from glassformer.scoring.scores import Score
 
 LONGEST = 1 << 28
 """Most bytes of the translations of a test set."""

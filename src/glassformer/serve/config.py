@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-from glassformer.checks import BatchTokens, Count, Device, Flag, Natural, Number, Positive, Threads, Whole
-from glassformer.docstrings import with_fields
 from glassformer.errors import ConfigError
 from glassformer.generation.config import HYPOTHESES
+from glassformer.settings.checks import BatchTokens, Count, Device, Flag, Natural, Number, Positive, Threads, Whole
+from glassformer.settings.docstrings import with_fields
 
 Port = Annotated[int, Whole(at_least=0, at_most=65_535)]
 Copies = Annotated[int, Whole(at_least=1, limit=64)]

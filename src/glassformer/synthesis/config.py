@@ -4,11 +4,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, ClassVar, Literal
 
-from glassformer.checks import Count, Flag, Number, check_settings
-from glassformer.docstrings import with_fields
 from glassformer.errors import ConfigError, shown
 from glassformer.files import followed
 from glassformer.generation.config import SearchConfig
+from glassformer.settings.checks import Count, Flag, Number, check_settings
+from glassformer.settings.docstrings import with_fields
 from glassformer.training.config import TrainConfig
 
 Side = Literal["source", "target"]

@@ -9,11 +9,11 @@ from itertools import repeat
 from pathlib import Path
 
 from glassformer.pairs.files import Pair
+from glassformer.scoring.scores import sentence_chrf
 from glassformer.synthesis.config import SynthesisConfig
 from glassformer.synthesis.stages import Counts
 from glassformer.synthesis.text import digest_of
 from glassformer.synthesis.written import read_written
-from glassformer.text.scores import sentence_chrf
 
 EMPTY, COPY, LENGTH, SCORE, AGREEMENT, REPEATED = (
     *("empty", "copies", "of unusual length", "of a low score", "not coming back", "repeated"),

@@ -6,7 +6,7 @@ from typing import Any
 
 from glassformer.run.metrics import read_metrics
 from glassformer.run.names import METRICS
-from glassformer.text.scores import Score
+from glassformer.scoring.scores import Score
 from glassformer.tracking.session import Session
 from glassformer.tracking.tracker import NONE, TrackedRun, chosen_tracker
 

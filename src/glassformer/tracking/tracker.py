@@ -5,9 +5,9 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any, Protocol, runtime_checkable
 
-from glassformer.checks import Choice
 from glassformer.errors import ConfigError, shown
 from glassformer.run.names import BOARD
+from glassformer.settings.checks import Choice
 
 NONE = "none"
 TRACKERS = ("tensorboard", "trackio")

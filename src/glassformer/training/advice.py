@@ -7,9 +7,9 @@ from pathlib import Path
 from shlex import quote
 from typing import Any
 
-from glassformer.checks import MOST
 from glassformer.run.metrics import Metrics, Validation
-from glassformer.text.scores import LOWER_IS_BETTER
+from glassformer.scoring.scores import LOWER_IS_BETTER
+from glassformer.settings.checks import MOST
 from glassformer.training.config import INHERITED, TrainConfig
 
 STEEP = 0.05

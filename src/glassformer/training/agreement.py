@@ -1,4 +1,4 @@
-"""Checks that all processes of a training have the same settings, run folder and checkpoint, on any number of machines."""
+"""Checks that all processes of a training have the same settings, run folder and checkpoint, on all machines."""
 
 import hashlib
 import json

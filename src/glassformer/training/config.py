@@ -7,7 +7,12 @@ from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Annotated, Any
 
-from glassformer.checks import (
+from glassformer.errors import ConfigError, shown
+from glassformer.files import path_as_text, path_from_text
+from glassformer.pairs.mixture import Pairs, Paths, open_pairs
+from glassformer.run.config import LANGUAGE_CODE
+from glassformer.scoring.scores import METRICS
+from glassformer.settings.checks import (
     LONGEST,
     MOST,
     BatchTokens,
@@ -25,13 +30,8 @@ from glassformer.checks import (
     Whole,
     check_settings,
 )
-from glassformer.docstrings import with_fields
-from glassformer.errors import ConfigError, shown
-from glassformer.files import path_as_text, path_from_text
-from glassformer.pairs.mixture import Pairs, Paths, open_pairs
-from glassformer.run.config import LANGUAGE_CODE
+from glassformer.settings.docstrings import with_fields
 from glassformer.text.kinds import AUTO, SUBWORD_ENDINGS, WHOLE_KINDS
-from glassformer.text.scores import METRICS
 from glassformer.tracking.tracker import NONE, Track
 from glassformer.transformer.config import PRESETS, ModelConfig
 

@@ -18,12 +18,12 @@ from glassformer.run.config import read_config
 from glassformer.run.folder import load_weights, write_weights
 from glassformer.run.metrics import Report, Validation, read_metrics
 from glassformer.run.names import ALIGNMENT, INITIAL, METRICS, RESUME, WATCHED, WEIGHTS
+from glassformer.scoring.scores import LOWER_IS_BETTER
 from glassformer.seeds import derive_seed
 from glassformer.tensors import read_tensors
 from glassformer.text.batching import Batch, Plan, plan_batches
 from glassformer.text.loading import load_tokenizer
 from glassformer.text.resampling import Resampler
-from glassformer.text.scores import LOWER_IS_BETTER
 from glassformer.training.advice import concerns
 from glassformer.training.checkpoint import Checkpoints
 from glassformer.training.config import TrainConfig

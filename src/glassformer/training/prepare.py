@@ -28,9 +28,9 @@ from glassformer.run.config import TrainingRecord, is_run_folder, languages_of
 from glassformer.run.folder import RunFolder, open_run, write_config
 from glassformer.run.lock import check_free
 from glassformer.run.names import FILES, INITIAL, RESUME
+from glassformer.scoring.scores import check_bleu_tokenizer
 from glassformer.tensors import check_name, write_tensors
 from glassformer.text.loading import load_tokenizer
-from glassformer.text.scores import check_bleu_tokenizer
 from glassformer.text.tokenizer import ENDINGS
 from glassformer.text.vocabulary import VOCABULARY
 from glassformer.training.automatic import settle

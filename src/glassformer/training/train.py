@@ -14,7 +14,7 @@ from glassformer.files import remove_unfinished, write_json
 from glassformer.run.config import is_run_folder, read_config
 from glassformer.run.lock import check_free, held
 from glassformer.run.names import CONFIG, METRICS, RESUME
-from glassformer.text.scores import check_bleu_tokenizer
+from glassformer.scoring.scores import check_bleu_tokenizer
 from glassformer.tracking.curves import TrackedTraining
 from glassformer.tracking.session import Session
 from glassformer.tracking.tracker import TrackedRun, check_tracker, chosen_tracker

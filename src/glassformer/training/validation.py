@@ -10,8 +10,8 @@ from glassformer.errors import DivergedError
 from glassformer.generation.config import SearchConfig
 from glassformer.generation.translator import Translator
 from glassformer.pairs.files import Pair
+from glassformer.scoring.scores import score
 from glassformer.text.batching import plan_batches
-from glassformer.text.scores import score
 from glassformer.text.tokenizer import SymbolTokenizer, Tokenizer
 from glassformer.training.config import TrainConfig
 from glassformer.training.distributed import Processes

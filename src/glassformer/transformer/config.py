@@ -4,9 +4,9 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from typing import Annotated, Any
 
-from glassformer.checks import Choice, Probability, VocabularySize, Whole, check_settings
-from glassformer.docstrings import with_fields
 from glassformer.errors import ConfigError, shown
+from glassformer.settings.checks import Choice, Probability, VocabularySize, Whole, check_settings
+from glassformer.settings.docstrings import with_fields
 
 MOST_HEADS = 1024
 ACTIVATIONS = ("relu", "swish", "gelu")

@@ -4,7 +4,6 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, get_args
 
-from glassformer.checks import Whole
 from glassformer.errors import ConfigError, shown
 from glassformer.generation.attention import Translation
 from glassformer.generation.config import SearchConfig, as_config
@@ -21,6 +20,7 @@ from glassformer.generation.segments.sentences import (
 )
 from glassformer.generation.translator import Translator
 from glassformer.run.config import read_config
+from glassformer.settings.checks import Whole
 from glassformer.text.tokenizer import check_lines
 
 Segment = Literal["line", "paragraph"]

@@ -13,7 +13,7 @@ from glassformer import (
     TrainConfig,
     Want,
 )
-from glassformer.docstrings import FIELDS, field_docs
+from glassformer.settings.docstrings import FIELDS, field_docs
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from glassformer.errors import DataError
-from glassformer.text.scores import bleu_scorer, pick_bleu_tokenizer
+from glassformer.scoring.scores import bleu_scorer, pick_bleu_tokenizer
 
 SAMPLES = 1000
 """Number of test sets that are drawn, with replacement, from the lines of the given one: as many as sacreBLEU draws."""

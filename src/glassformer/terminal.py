@@ -1,4 +1,4 @@
-"""Pieces that several commands share."""
+"""Lines on the terminal, and a sign that something moves while torch is loaded."""
 
 import sys
 from collections.abc import Iterator

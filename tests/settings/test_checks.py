@@ -7,8 +7,8 @@ from typing import Annotated, Any
 
 import pytest
 
-from glassformer.checks import Choice, Count, Device, Natural, Number, Seed, Share, Whole, check_settings
 from glassformer.errors import ConfigError
+from glassformer.settings.checks import Choice, Count, Device, Natural, Number, Seed, Share, Whole, check_settings
 
 
 @dataclass(kw_only=True)
@@ -78,5 +78,5 @@ def test_bounds_themselves_and_fields_without_a_rule_are_allowed(changes: dict[s
 
 
 def test_checks_load_no_torch():
-    code = "import sys, glassformer.checks; assert not {'torch', 'numpy', 'tyro'} & set(sys.modules)"
+    code = "import sys, glassformer.settings.checks; assert not {'torch', 'numpy', 'tyro'} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from glassformer.errors import DataError
-from glassformer.text.bootstrap import paired_bootstrap
+from glassformer.scoring.bootstrap import paired_bootstrap
 
 COLORS = ["red", "blue", "green", "grey"] * 9
 REFERENCES = [f"the {color} house stands near {n} old trees ." for n, color in enumerate(COLORS)]

@@ -7,9 +7,9 @@ from typing import Annotated, Literal
 import pytest
 
 from glassformer import cli
-from glassformer.checks import Choice, Flag
 from glassformer.errors import ConfigError
-from glassformer.parser import Command, help_text, overview, parse
+from glassformer.settings.checks import Choice, Flag
+from glassformer.settings.parser import Command, help_text, overview, parse
 from glassformer.training.config import TrainConfig
 
 

@@ -12,9 +12,9 @@ from pathlib import Path
 from types import UnionType
 from typing import Annotated, Any, Literal, NoReturn, Union, get_args, get_origin, get_type_hints
 
-from glassformer.checks import Choice, Flag, check_settings
-from glassformer.docstrings import FIELDS, field_docs
 from glassformer.errors import ConfigError, abridged, closest, shown
+from glassformer.settings.checks import Choice, Flag, check_settings
+from glassformer.settings.docstrings import FIELDS, field_docs
 
 NARROWEST, WIDEST = 30, 100
 """Fewest and most columns of a help text."""
