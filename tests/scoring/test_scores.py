@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from glassformer.errors import ConfigError, DataError
+from glassformer.scoring import scores
 from glassformer.scoring.scores import METRICS, edit_distance, pick_bleu_tokenizer, score, score_all, seem_swapped
-from glassformer.text import scores
 from glassformer.text.tokenizer import train_tokenizer
 
 ENGLISH = (
