@@ -12,7 +12,9 @@ from glassformer import Glossary, SearchConfig, Translator, translate_markup
 from glassformer.alignment.attention import AttentionAligner
 from glassformer.alignment.heads import AligningHeads
 from glassformer.errors import ArgumentError, ConfigError, DataError
+from glassformer.generation.files import Cuts, FileCounts, FileSettings
 from glassformer.markup.aligning import TagAligner
+from glassformer.markup.files import translate_tagged_lines
 from glassformer.markup.place import place_tags
 from glassformer.markup.segments import Document, escape_text
 from glassformer.text.tokenizer import SymbolTokenizer, train_tokenizer
@@ -181,3 +183,13 @@ def test_a_run_without_attention_to_the_source_cannot_place_tags():
     ):
         translate_markup(bare, ["a <b>b</b> a"], "html", SEARCH)
     assert translate_markup(bare, ["<b>a</b>"], "html", SEARCH)[0].startswith("<b>"), "nothing needs to be aligned"
+
+
+def test_a_line_of_several_segments_is_counted_once(untaught):
+    """Each of its segments that was cut was counted as a line."""
+    counts = FileCounts()
+    wanted = FileSettings(glossary=Glossary({"abc": "zz"}))
+    lines, search = ["<br>", "<p>abc</p><p>abc</p>"], SearchConfig(min_length=2, max_length=2)
+    written = translate_tagged_lines(untaught, lines, 5, "html", search, wanted, counts)
+    assert written.count(b"zz") >= 2
+    assert (counts.cuts, counts.terms.lines, counts.terms.terms) == (Cuts(1, 6), 1, 2)

@@ -261,10 +261,9 @@ def _translate_document(translator: "Translator", flags: TranslateFlags, wanted:
 
     def markup(texts: Sequence[str]) -> list[str]:
         """Return the translations of texts with tags, which are counted apart."""
-        found = translate_documents(translator, read_texts(texts, kind), flags.search, **vars(wanted))
+        found = translate_documents(translator, read_texts(texts, kind), flags.search, wanted)
         for number, one in enumerate(found, start=1):
-            for translation in one.segments:
-                with_tags.count(number, [translation])
+            with_tags.count_parts(number, one.segments)
         return [one.text for one in found]
 
     done = translate_document(

@@ -121,7 +121,8 @@ def fit_calibration(
     or none are right, and RunError where the model gives numbers that aren't finite. Example: docs/howto/confidence.md.
     """
     looking = _looking(translator)
-    seen, right = _judged(translator, sources, translations, references, looking)
+    ids = _tokens_beside(translator, sources, translations, references)
+    seen, right = _judged(translator, *ids, references, looking)
     features = torch.cat([one.features for one in seen])
     truth = torch.tensor(right, dtype=torch.float64)
     if len(truth) < FEWEST_WORDS or not 0 < truth.sum() < len(truth):
@@ -133,7 +134,7 @@ def fit_calibration(
     if not bool(features.isfinite().all()):
         raise RunError("the model's numbers are not finite, and can't be calibrated: is the run damaged?")
     weights, bias = fit_logistic(features, truth)
-    below, found, alarms = _omission_bound(translator, sources, translations, seen, looking)
+    below, found, alarms = _omission_bound(translator, *ids, seen, looking)
     return Calibration(
         weights=tuple(weights.tolist()),
         bias=bias,
@@ -184,7 +185,8 @@ def measure_calibration(
 
     Raises DataError if no translation has a word. Example: docs/howto/confidence.md.
     """
-    seen, right = _judged(translator, sources, translations, references, calibration.looking)
+    ids = _tokens_beside(translator, sources, translations, references)
+    seen, right = _judged(translator, *ids, references, calibration.looking)
     if not right:
         raise DataError("there is nothing to measure: no translation has a word")
     features = torch.cat([one.features for one in seen])
@@ -192,7 +194,7 @@ def measure_calibration(
     counts = [len(one.words) for one in seen if one.words]
     expected, counted = (_means(values, counts) for values in (probabilities, torch.tensor(right, dtype=torch.float64)))
     return Measured(
-        reliability(features[:, 0].sigmoid().tolist(), right),
+        reliability([p for one in seen for p in one.probabilities()], right),
         reliability((features[:, 0] / calibration.temperature).sigmoid().tolist(), right),
         reliability(probabilities.tolist(), right),
         reliability(expected, counted),
@@ -223,18 +225,24 @@ def _tokens(
     return [ids[:-1] for ids in encoded], targets
 
 
+def _tokens_beside(
+    translator: Translator, lines: Sequence[str], translations: Sequence[Translation], references: Sequence[str]
+) -> tuple[list[list[int]], list[list[int]]]:
+    """Return what `_tokens` does; DataError unless there is a reference for each line."""
+    check_lines("references", references)
+    if len(translations) != len(references):
+        raise DataError(f"{len(translations)} translations do not match {len(references)} references")
+    return _tokens(translator, lines, translations)
+
+
 def _judged(
     translator: Translator,
-    sources: Sequence[str],
-    translations: Sequence[Translation],
+    source_ids: Sequence[list[int]],
+    target_ids: Sequence[list[int]],
     references: Sequence[str],
     looking: Looking,
 ) -> tuple[list[Observed], list[float]]:
     """Return the features of translations, and 1 or 0 for each of their words: whether it is right."""
-    check_lines("references", references)
-    if len(translations) != len(references):
-        raise DataError(f"{len(translations)} translations do not match {len(references)} references")
-    source_ids, target_ids = _tokens(translator, sources, translations)
     seen = observe_words(translator, source_ids, target_ids, looking)
     texts = translator.target_tokenizer.decode(target_ids)
     right = [
@@ -265,8 +273,8 @@ def _can_be_missed(word: Span) -> bool:
 
 def _omission_bound(
     translator: Translator,
-    sources: Sequence[str],
-    translations: Sequence[Translation],
+    source_ids: Sequence[list[int]],
+    target_ids: Sequence[list[int]],
     seen: Sequence[Observed],
     looking: Looking,
 ) -> tuple[float, float, float]:
@@ -284,7 +292,6 @@ def _omission_bound(
     if not coverage:
         return 0.0, 0.0, 0.0
     bound = sorted(coverage)[int(FALSE_ALARMS * len(coverage))]
-    source_ids, target_ids = _tokens(translator, sources, translations)
     whole, shortened, missing = list[list[int]](), list[list[int]](), list[int]()
     for n, one in enumerate(seen):
         stands_for = one.looks_at.argmax(1).tolist() if one.source else []

@@ -10,10 +10,10 @@ from glassformer.documents.units import apply
 from glassformer.errors import ConfigError, DataError
 from glassformer.files import check_writable, replacing
 from glassformer.generation.config import SearchConfig, as_config
-from glassformer.generation.files import Cuts, FileCounts, FileSettings
+from glassformer.generation.files import Cuts, FileCounts, FileSettings, translations_of_chunk
 from glassformer.generation.lexical.glossary import Glossary
 from glassformer.generation.lexical.lines import LexicalCounts
-from glassformer.generation.segments.paragraphs import Segment, translate_paragraphs
+from glassformer.generation.segments.paragraphs import Segment
 from glassformer.generation.translator import Translator
 from glassformer.pairs.lines import readable
 from glassformer.run.config import read_config
@@ -103,19 +103,10 @@ def _translated(
     """Return the translation of each text, whose white space at the ends and between lines stays."""
     split = [lines_of(source) for source in sources]
     lines = [line for one in split for line in one.texts]
-    glossary, placeholders = wanted.glossary, wanted.placeholders
-    if wanted.segment == "paragraph":
-        translations = translate_paragraphs(
-            translator, lines, config, sentences=wanted.sentences, glossary=glossary, placeholders=placeholders
-        )
-    else:
-        translations = translator.translations(lines, config, glossary=glossary, placeholders=placeholders)
-    found, texts = iter(translations), list[str]()
+    found = (best[0] for best in translations_of_chunk(translator, lines, 1, config, wanted=wanted))
+    texts = list[str]()
     for number, one in enumerate(split, start=1):
         of_unit = [next(found) for _ in one.texts]
-        counts.cuts.count(of_unit, number)
-        for translation in of_unit:
-            if translation.lexical is not None:
-                counts.terms.add(number, translation.lexical)
+        counts.count_parts(number, of_unit)
         texts.append(one.joined([translation.text for translation in of_unit]))
     return texts

@@ -1,11 +1,10 @@
 """Units of gettext's PO files: empty strings are filled; comments, flags and order stay."""
 
 import re
-from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from glassformer.documents.tags import as_html, has_html_tags
-from glassformer.documents.units import Edit, Unit, letters_in, text_of
+from glassformer.documents.units import Edit, Unit, bytes_before, letters_in, text_of
 from glassformer.errors import DataError
 
 _FIELD = re.compile(r'\ufeff?[ \t]*(msgctxt|msgid_plural|msgid|msgstr(?:\[\d+\])?)[ \t]*(?:\r?\n[ \t]*)?(?=")')
@@ -35,7 +34,7 @@ def read_units(content: bytes, name: str) -> list[Unit]:
     if not re.search(r"^\ufeff?[ \t]*msgid\b", text, re.MULTILINE):
         raise DataError(f"{name} has no msgid: is it a PO file?")
     units, newline = list[Unit](), "\r\n" if "\r\n" in text else "\n"
-    places = _bytes_before(text)
+    places = bytes_before(text)
     for entry in _entries(text, name):
         if not entry.texts["msgid"] and "msgctxt" not in entry.texts:
             _check_charset(entry.texts, name)
@@ -55,19 +54,6 @@ def _check_charset(texts: dict[str, str], name: str) -> None:
     found = _CHARSET.search(texts.get("msgstr", ""))
     if found and found[1].lower() not in _UNICODE:
         raise DataError(f"{name} says that it is in {found[1]}: convert it with msgconv -t utf-8")
-
-
-def _bytes_before(text: str) -> Callable[[int], int]:
-    """Return a function that says how many bytes stand before a character; it is called in order."""
-    characters = size = 0
-
-    def before(place: int) -> int:
-        nonlocal characters, size
-        size += len(text[characters:place].encode())
-        characters = place
-        return size
-
-    return before
 
 
 def _unit(source: str, span: tuple[int, int], newline: str, *, is_translated: bool) -> Unit:

@@ -5,7 +5,7 @@ import re
 
 from glassformer.decoding import decode_anything, decode_strictly
 from glassformer.documents.tags import as_html, has_html_tags
-from glassformer.documents.units import Edit, Unit, letters_in, text_of
+from glassformer.documents.units import Edit, Unit, bytes_before, letters_in, text_of
 from glassformer.errors import DataError
 
 _STRING = re.compile(r'"((?:[^"\\]|\\.)*)"(\s*:)?')
@@ -22,15 +22,14 @@ def read_units(content: bytes, name: str) -> list[Unit]:
     except (ValueError, RecursionError) as error:
         raise DataError(f"{name} is not JSON: {error}") from None
     is_ascii = text.isascii() and "\\u" in text
-    units, done, size = list[Unit](), 0, 0
+    units, places = list[Unit](), bytes_before(text)
     for found in _STRING.finditer(text):
         if found[2] is not None:
             continue
         source = decode_anything(f'"{found[1]}"'.encode())
         if letters_in(source) and not _HALF.search(source):
-            size += len(text[done : found.start()].encode())
-            done = found.start()
-            units.append(_unit(source, size, size + len(f'"{found[1]}"'.encode()), is_ascii=is_ascii))
+            start = places(found.start())
+            units.append(_unit(source, start, places(found.end()), is_ascii=is_ascii))
     return units
 
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from itertools import accumulate
 
 from glassformer.documents.tags import as_html
-from glassformer.documents.units import Edit, Unit, letters_in, text_of
+from glassformer.documents.units import Edit, Unit, bytes_before, letters_in, text_of
 from glassformer.errors import DataError
 
 _TIME = r"\d+:\d\d:\d\d[,.]\d{1,3}"
@@ -33,12 +33,8 @@ def read_units(content: bytes, name: str) -> list[Unit]:
     heads = list(_HEAD.finditer(text))
     if not heads:
         raise DataError(f"{name} has no cue such as 00:00:01,000 --> 00:00:02,000")
-    units, done, size = list[Unit](), 0, 0
-    for place, part in _parts(text, heads):
-        size += len(text[done:place].encode())
-        done = place
-        units += _units(part, size)
-    return units
+    places = bytes_before(text)
+    return [unit for place, part in _parts(text, heads) for unit in _units(part, places(place))]
 
 
 def _parts(text: str, heads: list[re.Match[str]]) -> Iterator[tuple[int, str]]:

@@ -53,3 +53,16 @@ def text_of(content: bytes, name: str) -> str:
 def letters_in(text: str) -> bool:
     """Return whether a text has anything to translate."""
     return any(char.isalpha() for char in text)
+
+
+def bytes_before(text: str) -> Callable[[int], int]:
+    """Return a function that says how many bytes stand before a character; it is called in order."""
+    characters = size = 0
+
+    def before(place: int) -> int:
+        nonlocal characters, size
+        size += len(text[characters:place].encode())
+        characters = place
+        return size
+
+    return before

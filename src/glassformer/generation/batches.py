@@ -13,7 +13,7 @@ from glassformer.errors import ConfigError
 from glassformer.generation.config import SearchConfig
 from glassformer.generation.engine import Engine, inference
 from glassformer.generation.lexical.demands import Demands, State
-from glassformer.generation.lexical.search import lexical_search
+from glassformer.generation.lexical.search import LexicalSearch
 from glassformer.generation.search import Abandoned, Hypothesis, beam_search, greedy, nobody, sample
 from glassformer.text.batching import pad_source
 from glassformer.text.tokenizer import EOS
@@ -155,7 +155,7 @@ def search_batch(
         limits = [
             min(config.max_length, limit + one.needed(State())) for limit, one in zip(limits, demands, strict=True)
         ]
-        return lexical_search(engine, source, keep, limits, config, prefixes, demands, abandoned=abandoned)
+        return LexicalSearch(engine, source, keep, limits, config, prefixes, demands).run(abandoned)
     if config.sample:
         draws = [
             sample(engine, source, keep, limits, config, generator, prefixes, abandoned=abandoned)

@@ -16,7 +16,7 @@ from glassformer.generation.lexical.lines import LexicalCounts
 from glassformer.generation.lexical.placeholders import compiled
 from glassformer.generation.partial import PartialOutput, is_finished, partial_output
 from glassformer.generation.precision import Precision
-from glassformer.generation.segments.paragraphs import Segment, check_segment, translate_paragraphs
+from glassformer.generation.segments.paragraphs import Segment, check_segment, translate_paragraphs, use_of_parts
 from glassformer.generation.translator import Translation, Translator
 from glassformer.pairs.files import PairFiles
 from glassformer.pairs.lines import read_lines
@@ -61,6 +61,12 @@ class FileCounts:
         """Count the best translations of the line of this number."""
         self.cuts.count(translations, number)
         if translations and (use := translations[0].lexical) is not None:
+            self.terms.add(number, use)
+
+    def count_parts(self, number: int, parts: Sequence[Translation]) -> None:
+        """Count the line of this number, whose parts were translated apart."""
+        self.cuts.count(parts, number)
+        if (use := use_of_parts(parts)) is not None:
             self.terms.add(number, use)
 
 

@@ -6,7 +6,7 @@ Row b * W + w belongs to hypothesis w of source b. Finished sources leave the ba
 
 import math
 from bisect import insort
-from collections.abc import Callable, Container, Iterator
+from collections.abc import Callable, Container, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -257,7 +257,9 @@ def beam_search(
                 for hypothesis in beams.cut_off(row):
                     _insert(hypothesis, finished[b], config.beam)
                 decided.add(b)
-            elif _is_decided(finished[b], best_open[row], beams.length, limits[b], config):
+            elif best_open[row] == -torch.inf or is_decided(
+                finished[b], best_open[row], beams.length, limits[b], config
+            ):
                 decided.add(b)
         cache.branch(parents)
         stay = [row for row, b in enumerate(open_) if b not in decided]
@@ -371,10 +373,12 @@ def _insert(hypothesis: Hypothesis, best: list[Hypothesis], most: int) -> None:
     del best[most:]
 
 
-def _is_decided(best: list[Hypothesis], best_open: float, length: int, limit: int, config: SearchConfig) -> bool:
-    """Return whether a source needs no further step: by the stopping rule, or because nothing is open."""
-    if best_open == -torch.inf:
-        return True
+def is_decided(best: Sequence[Hypothesis], best_open: float, length: int, limit: int, config: SearchConfig) -> bool:
+    """Return whether a source needs no further step, by the rule that `stopping` names.
+
+    `best` are the finished hypotheses, best first, and `best_open` is the highest log-probability of those of `length`
+    tokens that are open.
+    """
     if config.stopping == "first":
         return len(best) >= config.beam
     if config.stopping == "heuristic":

@@ -31,8 +31,7 @@ def translate_tagged_lines(
                 "page whose parts have several lines with translate_markup from Python (docs/howto/tags.md)"
             )
     documents = read_texts(lines, format, first, "line {}")
-    found = translate_documents(translator, documents, config, **vars(wanted))
+    found = translate_documents(translator, documents, config, wanted)
     for number, one in enumerate(found, first):
-        for translation in one.segments:
-            counts.count(number, [translation])
+        counts.count_parts(number, one.segments)
     return "".join(f"{one.text}\n" for one in found).encode()

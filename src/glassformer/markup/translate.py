@@ -2,15 +2,15 @@
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, get_args
 
 from glassformer.errors import ConfigError, DataError, shown
 from glassformer.generation.config import SearchConfig, as_config
-from glassformer.generation.lexical.lines import Glossaries
-from glassformer.generation.lexical.placeholders import compiled
+from glassformer.generation.files import FileSettings
+from glassformer.generation.lexical.glossary import Glossary
 from glassformer.generation.segments.paragraphs import Segment as Segmentation
-from glassformer.generation.segments.paragraphs import check_segment, joined_translation, translate_in_segments
+from glassformer.generation.segments.paragraphs import joined_translation, translate_in_segments
 from glassformer.generation.segments.sentences import Segments
 from glassformer.generation.translator import Translation, Translator
 from glassformer.markup.aligning import LinkedPair, TagAligner
@@ -43,7 +43,7 @@ def translate_markup(
     *,
     segment: Segmentation = "line",
     sentences: int | None = None,
-    glossary: Glossaries = None,
+    glossary: Glossary | None = None,
     placeholders: str | None = None,
 ) -> list[str]:
     """Return the best translation of each text in HTML or XML, with its tags on the words that their words became.
@@ -62,8 +62,8 @@ def translate_markup(
     """
     check_lines("texts", texts)
     read = read_texts(texts, format)
-    wanted = dict[str, Any](segment=segment, sentences=sentences, glossary=glossary, placeholders=placeholders)
-    return [one.text for one in translate_documents(translator, read, config, progress, **wanted)]
+    wanted = FileSettings(segment, glossary, placeholders, sentences)
+    return [one.text for one in translate_documents(translator, read, config, wanted, progress)]
 
 
 def read_texts(texts: Sequence[str], format: Format, first: int = 0, name: str = "texts[{}]") -> list[Document]:
@@ -82,30 +82,27 @@ def read_texts(texts: Sequence[str], format: Format, first: int = 0, name: str =
 def translate_documents(
     translator: Translator,
     documents: Sequence[Document],
-    config: SearchConfig | None = None,
+    config: SearchConfig | None,
+    wanted: FileSettings,
     progress: Callable[[int], None] = lambda segments: None,
-    *,
-    segment: Segmentation = "line",
-    sentences: int | None = None,
-    glossary: Glossaries = None,
-    placeholders: str | None = None,
 ) -> list[TaggedTranslation]:
     """Return the translation of each document, as `translate_markup` describes it."""
     config = as_config(config)
     check_search(config)
-    check_segment(segment, config, sentences=sentences)
+    wanted.check(config)
     segments = [one for document in documents for one in document.segments]
-    if placeholders is None and any(one.kept for one in segments):
-        placeholders = ONLY_MARKS
-    lines, rules = [one.text for one in segments], dict[str, Any](glossary=glossary, placeholders=placeholders)
-    if segment == "paragraph":
-        parts = translate_in_segments(translator, lines, config, progress, sentences=sentences, **rules)
+    if wanted.placeholders is None and any(one.kept for one in segments):
+        wanted = replace(wanted, placeholders=ONLY_MARKS)
+    lines = [one.text for one in segments]
+    rules = dict[str, Any](glossary=wanted.glossary, placeholders=wanted.placeholders)
+    if wanted.segment == "paragraph":
+        parts = translate_in_segments(translator, lines, config, progress, sentences=wanted.sentences, **rules)
         translations = [joined_translation(*part, config) for part in parts]
     else:
         translations = translator.translations(lines, config, progress, **rules)
         parts = [(Segments([line], ["", ""]), [one]) for line, one in zip(lines, translations, strict=True)]
     tagged = [part if one.elements else None for one, part in zip(segments, parts, strict=True)]
-    linked = _linked(translator, tagged, None if placeholders is None else compiled(placeholders))
+    linked = _linked(translator, tagged, wanted.pattern)
     placed = [
         place_tags(one, pair.source, translation.text, pair.target, pair.links)
         for one, translation, pair in zip(segments, translations, linked, strict=True)

@@ -7,7 +7,7 @@ import asyncio
 import re
 import secrets
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -39,7 +39,7 @@ PAUSE = 0.5
 """Seconds before a job that found the queue full tries again."""
 MOST_LOSSES = 3
 """Workers that may be lost over the same lines: those lines may be what ends them."""
-KINDS: Mapping[JobKind, tuple[str, str]] = {
+KINDS: dict[JobKind, tuple[str, str]] = {
     "text": ("txt", "text/plain; charset=utf-8"),
     "tmx": ("tmx", "application/x-tmx+xml"),
     "xliff": ("xliff", "application/xliff+xml"),
@@ -48,7 +48,6 @@ KINDS: Mapping[JobKind, tuple[str, str]] = {
     "json": ("json", "application/json"),
 }
 """The kinds of files, each with the ending of its names and the type of its content."""
-_KINDS: Mapping[str, JobKind] = {kind: kind for kind in KINDS}
 ENDINGS = {**{f".{kind}": kind for kind in KINDS if kind != "text"}, ".xlf": "xliff", ".pot": "po"}
 """The kinds of files by the endings of their names; others are text."""
 
@@ -312,9 +311,8 @@ async def _planned(service: Service, visit: Visit, given: dict[str, Any]) -> _Wo
     if not isinstance(given.get("file"), tuple):
         raise Refusal("invalid", "file is missing: send a form with a file of that name")
     name, data = given["file"]
-    told = str(given.get("kind") or ENDINGS.get(Path(name.lower()).suffix, "text"))
-    kind = _KINDS.get(told)
-    if kind is None:
+    kind = str(given.get("kind") or ENDINGS.get(Path(name.lower()).suffix, "text"))
+    if kind not in KINDS:
         raise Refusal("invalid", f"kind must be one of {', '.join(KINDS)}")
     wanted = str(given.get("beam") or service.search()["beam"])
     if not re.fullmatch("[0-9]{1,4}", wanted) or not 1 <= int(wanted) <= service.config.max_beam:

@@ -8,6 +8,7 @@ from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse
 from pydantic import ValidationError
 
+from glassformer.generation.segments.sentences import segments_of
 from glassformer.markup.segments import Document
 from glassformer.run.languages import name_of
 from glassformer.serve.guard.visits import Visit
@@ -124,8 +125,8 @@ async def _translate(service: Service, wanted: LibreRequest, visit: Visit) -> Li
     service.check_chars(texts)
     if wanted.format == "html":
         return _answer(wanted, run, [[text] for text in await _with_tags(service, run, texts, visit)])
-    documents = [_Lines(text) for text in texts]
-    lines = [line for document in documents for line in document.lines]
+    documents = [segments_of(_LINES.split(text)) for text in texts]
+    lines = [" ".join(line.splitlines()) for document in documents for line in document.texts]
     service.admit(visit, lines)
     extra = wanted.alternatives or 0
     if extra > (most := service.config.max_n_best - 1):
@@ -134,7 +135,7 @@ async def _translate(service: Service, wanted: LibreRequest, visit: Visit) -> Li
     found = await _found(service, run, lines, n_best)
     answers: list[list[str]] = []
     for document in documents:
-        own, found = found[: len(document.lines)], found[len(document.lines) :]
+        own, found = found[: len(document.texts)], found[len(document.texts) :]
         made = [document.joined([texts[min(n, len(texts) - 1)] for texts in own]) for n in range(n_best)]
         answers.append(list(dict.fromkeys(made)))
     return _answer(wanted, run, answers)
@@ -170,34 +171,3 @@ def _answer(wanted: LibreRequest, run: ServedRun, answers: list[list[str]]) -> L
         alternatives=(others[0] if is_one else others) if wanted.alternatives else None,
         detectedLanguage=None if wanted.source != AUTO else detected if is_one else [detected] * len(answers),
     )
-
-
-class _Lines:
-    """A text, as lines to translate and what stands between them."""
-
-    def __init__(self, text: str) -> None:
-        self._parts: list[str] = []
-        self._places: list[int] = []
-        for part in _LINES.split(text):
-            self._add(part)
-
-    def _add(self, part: str) -> None:
-        core = part.strip()
-        if not core:
-            self._parts.append(part)
-            return
-        before, _, after = part.partition(core)
-        self._parts += [before, " ".join(core.splitlines()), after]
-        self._places.append(len(self._parts) - 2)
-
-    @property
-    def lines(self) -> list[str]:
-        """The lines to translate, without outer spaces."""
-        return [self._parts[place] for place in self._places]
-
-    def joined(self, translations: list[str]) -> str:
-        """Return the text with these translations in place of its lines."""
-        parts = list(self._parts)
-        for place, text in zip(self._places, translations, strict=True):
-            parts[place] = text
-        return "".join(parts)

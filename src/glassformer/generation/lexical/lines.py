@@ -92,7 +92,7 @@ class LexicalLine:
     """Hold the text of each token, where there is something to find in the line."""
     wanted: tuple[Wanted, ...]
     surroundings: tuple[tuple[str, str], ...] = field(repr=False)
-    """Hold the source's text before and after each of `wanted`."""
+    """Hold the source's characters before and after each of `wanted`; empty at either end."""
 
     def text(
         self, tokenizer: Tokenizer, hypothesis: Hypothesis, spelled: Callable[[str, Sequence[int], Sequence[str]], str]
@@ -238,12 +238,12 @@ class LexicalRules:
         ]
         for n, (begin, forms) in enumerate(spans):
             wanted.append(Wanted(forms, _positions(text, ends, begin, begin + 1), True, -1 - n))
-            surroundings.append((text[:begin], text[begin + 1 :]))
+            surroundings.append(_neighbours(text, begin, begin + 1))
         for match in matches:
             written = tuple(form for form in match.forms if any(self._vocabulary.sequences(form)))
             positions = _positions(text, ends, match.begin, match.end)
             wanted.append(Wanted(written or match.forms, positions, not written, entries[match.forms]))
-            surroundings.append((text[: match.begin], text[match.end :]))
+            surroundings.append(_neighbours(text, match.begin, match.end))
         return LexicalLine(line, matches, ids, surfaces, tuple(wanted), tuple(surroundings))
 
     def _tokens(self, line: Protected, plain: list[int]) -> tuple[list[int], list[str], list[int]]:
@@ -295,6 +295,11 @@ def glossaries_of(glossary: Glossaries, lines: int) -> list[Glossary | None]:
     if len(glossary) != lines:
         raise ConfigError(f"glossary must be one for each line, got {len(glossary)} for {lines} lines")
     return list(glossary)
+
+
+def _neighbours(text: str, begin: int, end: int) -> tuple[str, str]:
+    """Return the characters of a text before and after a part of it; empty ones where there are none."""
+    return text[max(0, begin - 1) : begin], text[end : end + 1]
 
 
 def _letters(text: str) -> int:

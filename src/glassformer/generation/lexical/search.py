@@ -13,10 +13,10 @@ from torch import Tensor
 from glassformer.attention.kernels.topk import topk_classes
 from glassformer.generation.config import SearchConfig
 from glassformer.generation.constraints import Constraints
-from glassformer.generation.engine import Engine, inferring
+from glassformer.generation.engine import Engine, inference
 from glassformer.generation.kernels.passes import log_softmax
 from glassformer.generation.lexical.demands import Demands, State, bits
-from glassformer.generation.search import Abandoned, Hypothesis, Keep, Prefixes, Source, nobody, not_finite
+from glassformer.generation.search import Abandoned, Hypothesis, Keep, Prefixes, Source, is_decided, nobody, not_finite
 from glassformer.text.tokenizer import EOS
 
 ASTRAY = 5.0
@@ -72,19 +72,8 @@ class _Required(NamedTuple):
     """True where the demand isn't one that was forced and is gone on with."""
 
 
-@inferring
-def lexical_search(
-    engine: Engine,
-    source: Source,
-    keep: Keep,
-    limits: list[int],
-    config: SearchConfig,
-    prefixes: Prefixes,
-    demands: Sequence[Demands],
-    *,
-    abandoned: Abandoned = nobody,
-) -> list[list[Hypothesis]]:
-    """Return the `n_best` best-scored translations of each source that meet its demands, best first.
+class LexicalSearch:
+    """Beam search in which each translation of a source meets the demands on it.
 
     A step's candidates are the likeliest tokens, as in `beam_search`, and those that begin or go on with a demand (grid
     beam search: Hokamp and Liu 2017). Where a demand belongs is told by attention: it is for some of the source's
@@ -93,16 +82,9 @@ def lexical_search(
     since every translation must have them. None ends before it meets all: one that would rather end goes on with
     demands only, and so does one whose room before the limit is just enough. A token that stands for a text has the
     probability and the embedding of the vocabulary's stand-in.
+
+    There are B sources and W hypotheses of each; row b * W + w is hypothesis w of source b.
     """
-    search = _Search(engine, source, keep, limits, config, prefixes, demands)
-    tokens = source.new_full((len(source) * config.beam,), engine.target_pad)
-    while len(tokens):
-        tokens = search.step(tokens, abandoned)
-    return search.best()
-
-
-class _Search:
-    """The hypotheses of B sources, W of each; row b * W + w is hypothesis w of source b."""
 
     def __init__(
         self,
@@ -117,7 +99,8 @@ class _Search:
         self._engine, self._config, self._limits, self._demands = engine, config, limits, demands
         self._width = config.beam
         self._stand_in = demands[0].vocabulary.stand_in
-        self._cache = engine.start(source, keep, self._width)
+        with inference(engine.device):
+            self._cache = engine.start(source, keep, self._width)
         self._constraints = Constraints(config, prefixes, self._width)
         self._prefixed = [len(prefix) for prefix in prefixes or [[]] * len(source)]
         self._length = 0
@@ -140,7 +123,16 @@ class _Search:
         self._astray: list[list[list[float]]] = []  # of each hypothesis and demand, in this step
         self._reads_source = engine.config.heads_of(last) > 0
 
-    def step(self, tokens: Int[Tensor, " rows"], abandoned: Abandoned) -> Int[Tensor, " next_rows"]:
+    def run(self, abandoned: Abandoned = nobody) -> list[list[Hypothesis]]:
+        """Return the `n_best` best-scored translations of each source that meet its demands, best first."""
+        engine, rows = self._engine, len(self._sources) * self._width
+        with inference(engine.device):
+            tokens = torch.full((rows,), engine.target_pad, device=engine.device)
+            while len(tokens):
+                tokens = self._step(tokens, abandoned)
+        return [[hypothesis for _, _, hypothesis in found[: self._config.n_best]] for found in self._finished]
+
+    def _step(self, tokens: Int[Tensor, " rows"], abandoned: Abandoned) -> Int[Tensor, " next_rows"]:
         """Extend all hypotheses by a token, and return the newest ones, of the sources that are still open."""
         logits, query = self._engine.step(tokens, self._cache)
         log_probs = log_softmax(logits)
@@ -165,10 +157,6 @@ class _Search:
             self._take_sources(stay, tokens.device)
         newest = [self._read(at, w) for at in range(len(self._sources)) for w in range(self._width)]
         return tokens.new_tensor(newest)
-
-    def best(self) -> list[list[Hypothesis]]:
-        """Return the best finished translations of each source."""
-        return [[hypothesis for _, _, hypothesis in found[: self._config.n_best]] for found in self._finished]
 
     def _candidates(
         self, log_probs: Float[Tensor, "rows classes"], attention: Float[Tensor, "sources width source_len"]
@@ -231,8 +219,9 @@ class _Search:
             for w in range(self._width):
                 late = self._demands[b].late(self._at(at, w).state)
                 if late not in self._masks:
-                    bits = [float(late >> n & 1) for n in range(self._positions.shape[2])]
-                    self._masks[late] = torch.tensor(bits, dtype=self._positions.dtype)
+                    mask = self._positions.new_zeros(self._positions.shape[2])
+                    mask[bits(late)] = 1.0
+                    self._masks[late] = mask
                 rows.append(self._masks[late])
         return torch.stack(rows).view(len(self._sources), self._width, -1)
 
@@ -315,11 +304,7 @@ class _Search:
     def _finish(self, at: int, one: _Open, w: int) -> None:
         """Add a hypothesis to the finished ones, of which the best stay; w is that whose attention it has paid."""
         b = self._sources[at]
-        written, last = list[_Token](), one.last
-        while last is not None:
-            written.append(last)
-            last = last.before
-        written.reverse()
+        written = _written(one.last)
         ids = [token.id for token in written if token.id != EOS]
         pad, first = self._engine.target_pad, self._demands[b].first_put_in
         score = one.judged / self._config.normaliser(len(written))
@@ -339,25 +324,21 @@ class _Search:
         del self._finished[b][self._width :]
 
     def _is_decided(self, at: int) -> bool:
-        """Return whether a source needs no further step, by the rule that `stopping` names.
+        """Return whether a source needs no further step: by the stopping rule, or because nothing is open.
 
-        Only hypotheses that meet all demands count as open, where there are finished ones that do.
+        The rule counts only once a finished hypothesis meets all demands. The heuristic one counts only open ones that
+        do, too.
         """
-        b, config = self._sources[at], self._config
-        if not self._open[at]:
+        b, open_ = self._sources[at], self._open[at]
+        if not open_:
             return True
-        finished, length = self._finished[b], self._length
+        finished = self._finished[b]
         if not finished or finished[0][0]:
             return False
-        if config.stopping == "first":
-            return len(finished) >= config.beam
-        complete = [one.judged for one in self._open[at] if one.state.met == self._demands[b].all]
-        if config.stopping == "heuristic":
-            best_open = max(complete, default=-math.inf)
-            return len(finished) >= config.beam and -finished[-1][1] >= best_open / config.normaliser(length)
-        best_open = max(one.judged for one in self._open[at])
-        worst = finished[: config.n_best]
-        return len(worst) == config.n_best and -worst[-1][1] >= best_open / config.normaliser(self._limits[b])
+        if self._config.stopping == "heuristic":
+            open_ = [one for one in open_ if one.state.met == self._demands[b].all]
+        best_open = max((one.judged for one in open_), default=-math.inf)
+        return is_decided([one for _, _, one in finished], best_open, self._length, self._limits[b], self._config)
 
     def _take_sources(self, stay: list[int], device: torch.device) -> None:
         """Drop all but these sources."""
@@ -378,15 +359,19 @@ class _Search:
 
     def _ids(self, device: torch.device) -> Int[Tensor, "sources width length"]:
         """Return what was written."""
-        rows = list[list[int]]()
-        for at in range(len(self._sources)):
-            for w in range(self._width):
-                ids, last = list[int](), self._at(at, w).last
-                while last is not None:
-                    ids.append(last.id)
-                    last = last.before
-                rows.append(ids[::-1])
-        return torch.tensor(rows, device=device, dtype=torch.long).view(len(self._sources), self._width, self._length)
+        shape = len(self._sources), self._width
+        open_ = [self._at(at, w) for at in range(shape[0]) for w in range(shape[1])]
+        rows = [[token.id for token in _written(one.last)] for one in open_]
+        return torch.tensor(rows, device=device, dtype=torch.long).view(*shape, self._length)
+
+
+def _written(last: _Token | None) -> list[_Token]:
+    """Return a token after all those before it."""
+    written = list[_Token]()
+    while last is not None:
+        written.append(last)
+        last = last.before
+    return written[::-1]
 
 
 def _ranked(

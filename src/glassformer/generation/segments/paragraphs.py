@@ -144,13 +144,18 @@ def joined_translation(segments: Segments, translations: Sequence[Translation], 
     gains = [gain for one in translations for gain in one.token_log_probs]
     log_prob = sum((one.log_prob for one in translations), start=0.0)
     judged = sum(one.score * config.normaliser(len(one.token_log_probs)) for one in translations if one.token_log_probs)
-    uses = [one.lexical for one in translations if one.lexical is not None]
     return Translation(
         text=segments.joined([one.text for one in translations]),
         score=judged / config.normaliser(len(gains)) if gains else 0.0,
         log_prob=log_prob,
         tokens=[token for one in translations for token in one.tokens],
         token_log_probs=gains,
-        lexical=sum(uses, start=LexicalUse()) if uses else None,
+        lexical=use_of_parts(translations),
         cut=any(one.cut for one in translations),
     )
+
+
+def use_of_parts(parts: Sequence[Translation]) -> LexicalUse | None:
+    """Return the terms and placeholders of all parts of a line together; None where there were none to look for."""
+    uses = [one.lexical for one in parts if one.lexical is not None]
+    return sum(uses, start=LexicalUse()) if uses else None

@@ -9,7 +9,7 @@ from glassformer.generation.search import Hypothesis
 from glassformer.generation.translator import Translator, translation_of
 from glassformer.markup.aligning import TagAligner
 from glassformer.markup.translate import ONLY_MARKS
-from glassformer.serve.workers.terms import Rules
+from glassformer.serve.workers.terms import LEXICAL_AT_ONCE, Rules
 
 AT_ONCE = 16
 """Lines that are aligned in one step."""
@@ -32,14 +32,15 @@ def tagged_rows(
 
     `found` has what was found for the lines that the rules don't concern; the others are searched for here.
     """
-    rows = list[dict[str, Any]]()
-    for line, best in zip(lines, found, strict=True):
-        if best:
-            text = translation_of(translator, "", [], best[0], config).text
-        else:
-            text = translator.translations([line], config, **rules._asdict())[0].text
-            yield
-        rows.append({"text": text, "source": [], "target": [], "links": []})
+    texts = [translation_of(translator, "", [], best[0], config).text if best else "" for best in found]
+    others = [n for n, best in enumerate(found) if not best]
+    for first in range(0, len(others), LEXICAL_AT_ONCE):
+        numbers = others[first : first + LEXICAL_AT_ONCE]
+        made = translator.translate([lines[n] for n in numbers], config, **rules._asdict())
+        for n, text in zip(numbers, made, strict=True):
+            texts[n] = text
+        yield
+    rows: list[dict[str, Any]] = [{"text": text, "source": [], "target": [], "links": []} for text in texts]
     aligner = TagAligner(translator) if linked else None
     copied = None if rules.placeholders is None else compiled(rules.placeholders)
     for first in range(0, len(linked), AT_ONCE):

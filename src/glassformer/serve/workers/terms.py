@@ -11,6 +11,9 @@ from glassformer.serve.config import ServeConfig
 from glassformer.serve.languages import ServedRun
 from glassformer.serve.workers.messages import Settings, Terms
 
+LEXICAL_AT_ONCE = 8
+"""Lines with terms or placeholders that are searched in one step."""
+
 
 def read_terms(config: ServeConfig, runs: Sequence[ServedRun]) -> dict[str, Terms]:
     """Return the terms for each run, by its name, from the files that the flags name.

@@ -30,11 +30,9 @@ from glassformer.serve.workers.answers import as_probability, line_answer, packe
 from glassformer.serve.workers.batching import Line, Lines, Steps, Task, Turns
 from glassformer.serve.workers.messages import Facts, Failure
 from glassformer.serve.workers.tagged import tagged_rows, with_marks
-from glassformer.serve.workers.terms import Rules, ServerRules
+from glassformer.serve.workers.terms import LEXICAL_AT_ONCE, Rules, ServerRules
 from glassformer.text.tokenizer import EOS
 
-LEXICAL_AT_ONCE = 8
-"""Lines with terms or placeholders that are searched in one step."""
 SLICE = 0.05
 """Seconds that a task which goes step by step may compute before it is another's turn."""
 MOST_WAITS = 5
@@ -117,7 +115,8 @@ class Worker:
         rules = self._rules.of(message.lines, message.terms, message.placeholders)
         concerned = [n for n, line in enumerate(message.lines) if sources[n] and rules.concern(line)]
         lines = [Line(task, n, ids, prefix) for n, (ids, prefix) in enumerate(zip(sources, prefixes, strict=True))]
-        task.put([line for line in lines if line.ids and line.number not in set(concerned)])
+        later = set(concerned)
+        task.put([line for line in lines if line.ids and line.number not in later])
 
         task.found = found
         task.finish = partial(self._finish, task, message, sources, config, rules, concerned)
