@@ -8,6 +8,7 @@ import json
 import os
 import re
 import stat
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any, TypeVar, overload
 
@@ -140,6 +141,18 @@ def open_regular(path: Path, *, error: type[GlassformerError] = RunError) -> int
         os.close(descriptor)
         raise error(f"{path} must be a regular file, and is a folder, a pipe or a device")
     return descriptor
+
+
+def read_bounded_lines(path: Path, longest: int, *, error: type[GlassformerError] = RunError) -> Iterator[bytes]:
+    """Yield the lines of a regular file with their ends, and one of more than `longest` bytes in pieces.
+
+    Where there is no file there are none. Raises `error` as `open_regular` does.
+    """
+    if not path.exists():
+        return
+    with os.fdopen(open_regular(path, error=error), "rb") as file:
+        while line := file.readline(longest):
+            yield line
 
 
 def check_regular(path: Path, *, error: type[GlassformerError] = RunError) -> None:

@@ -12,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from glassformer.documents.document import translate_document
-from glassformer.documents.reading import has_html, read_units
+from glassformer.documents.endings import ENDINGS, has_html
+from glassformer.documents.reading import READERS, read_units
 from glassformer.documents.subtitles import break_lines
 from glassformer.documents.tags import as_html, as_xml
 from glassformer.documents.units import apply
@@ -226,6 +227,10 @@ def test_what_is_hard_to_read_is_read_and_written_as_it_was(name):
     assert not any(unit.is_translated for unit in units)
     edits = [edit for one in units for edit in one.place(f"[{one.source}]")]
     assert apply(content.encode(), edits).decode() == expected
+
+
+def test_each_ending_of_a_document_has_a_reader():
+    assert {*READERS, ".tmx"} == set(ENDINGS)
 
 
 def test_tags_are_given_as_xml_where_the_document_is_xml():

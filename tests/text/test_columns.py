@@ -37,6 +37,8 @@ def test_a_frame_keeps_its_index_and_arrays_stay_arrays():
 def test_no_text_reads_as_an_empty_one():
     assert texts_of(pyarrow.table({"text": ["a", None]}), "text") == ["a", ""]
     assert texts_of(pd.DataFrame({"text": ["a", float("nan")]}), "text") == ["a", ""]
+    assert texts_of(pd.DataFrame({"text": pd.array(["a", None], dtype="string")}), "text") == ["a", ""]
+    assert texts_of({"text": np.array(["a", float("nan")], dtype=object)}, "text") == ["a", ""]
 
 
 def test_what_cannot_be_used_is_explained():

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from msgspec import Struct
 
-from glassformer.decoding import Natural, decode_json, open_regular
+from glassformer.decoding import Natural, decode_json, read_bounded_lines
 from glassformer.errors import ArgumentError
 from glassformer.files import open_to_append, replacing
 
@@ -115,17 +115,14 @@ def read_sightings(path: Path) -> list[Sighting]:
     out.
     """
     found: list[Sighting] = []
-    if not path.exists():
-        return found
-    with os.fdopen(open_regular(path, error=ArgumentError), "rb") as file:
-        while line := file.readline(LONGEST):
-            try:
-                sighting = decode_json(line, _Line).sighting()
-            except ValueError:
-                continue
-            while found and found[-1].step >= sighting.step:
-                found.pop()
-            found.append(sighting)
+    for line in read_bounded_lines(path, LONGEST, error=ArgumentError):
+        try:
+            sighting = decode_json(line, _Line).sighting()
+        except ValueError:
+            continue
+        while found and found[-1].step >= sighting.step:
+            found.pop()
+        found.append(sighting)
     return found
 
 

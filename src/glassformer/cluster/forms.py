@@ -210,7 +210,7 @@ def form_of(file: str) -> Form:
     >>> [form_of(name).name for name in ("a.txt.gz", "b.jsonl", "c.parquet")]
     ['text', 'JSON lines', 'parquet']
     """
-    ending = Path(_unpacked_name(file)).suffix.lower()
+    ending = Path(output_name(file)).suffix.lower()
     return FORMS[{".jsonl": JsonLines.name, ".ndjson": JsonLines.name, ".parquet": Parquet.name}.get(ending, Text.name)]
 
 
@@ -220,7 +220,8 @@ def output_name(file: str) -> str:
     >>> output_name("a.txt.gz"), output_name("b.parquet")
     ('a.txt', 'b.parquet')
     """
-    return _unpacked_name(file)
+    path = Path(file)
+    return path.stem if path.suffix.lower() in _PACKINGS else path.name
 
 
 def added(best: Translation, *, scores: bool) -> dict[str, Any]:
@@ -251,11 +252,6 @@ def is_text(kind: Any) -> bool:
     if pyarrow.types.is_dictionary(kind):
         kind = kind.value_type
     return pyarrow.types.is_string(kind) or pyarrow.types.is_large_string(kind)
-
-
-def _unpacked_name(file: str) -> str:
-    path = Path(file)
-    return path.stem if path.suffix.lower() in _PACKINGS else path.name
 
 
 def _object(line: str) -> dict[str, Any] | None:

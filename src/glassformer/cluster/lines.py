@@ -5,6 +5,7 @@ import io
 from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
+from typing import Any
 
 from glassformer.errors import DataError
 from glassformer.pairs.lines import LONGEST_LINE, as_utf_8, decode_line, too_long, unpacked
@@ -32,9 +33,9 @@ class Problem:
     what: str
 
 
-def open_text(file: object) -> io.BufferedReader:
+def open_text(file: Any) -> io.BufferedReader:
     """Return the text of an open file, unpacked if it is packed, as UTF-8."""
-    return as_utf_8(unpacked(io.BufferedReader(file, 1 << 17)))  # pyright: ignore[reportArgumentType]
+    return as_utf_8(unpacked(io.BufferedReader(file, 1 << 17)))
 
 
 def pieces_of_lines(text: io.BufferedReader, size: int) -> Iterator[Piece]:

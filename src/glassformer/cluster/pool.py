@@ -84,17 +84,18 @@ def keeping_sigterm() -> Iterator[None]:
 
 def pick_pool(config: ClusterConfig, device: str) -> Pool:
     """Return as many workers as the settings say, or as fit into the cluster; ConfigError where none fits."""
-    cores, gpus = _cores_and_gpus()
     kind = device.partition(":")[0]
     if kind not in (AUTO, "cpu", "cuda"):
         raise ConfigError(f"device must be auto, cpu or cuda on a cluster, got {device}")
     if kind == AUTO:
-        kind = "cuda" if gpus else "cpu"
+        kind = "cuda" if any(gpus for _, gpus in _machines()) else "cpu"
     fitting = _fitting(config.cores, kind)
     if not fitting or config.workers > fitting:
+        all_cores, all_gpus = ([machine[place] for machine in _machines()] for place in (0, 1))
         raise ConfigError(
             f"workers must be at most {fitting}, for which there is room with {config.cores} cores each on {kind}, got "
-            f"{config.workers or 1}: the cluster has {cores} cores and {gpus} GPUs"
+            f"{config.workers or 1}: the cluster has {sum(all_cores)} cores, at most {max(all_cores, default=0)} on "
+            f"one machine, and {sum(all_gpus)} GPUs"
         )
     return Pool(config.workers or fitting, config.cores, kind)
 
@@ -105,14 +106,14 @@ def shrunk(pool: Pool) -> Pool:
 
 
 def _fitting(cores: int, device: str) -> int:
-    """Return how many workers of so many cores fit into the cluster."""
-    there, gpus = _cores_and_gpus()
-    return min(gpus, there // cores) if device == "cuda" else there // cores
+    """Return how many workers of so many cores fit into the cluster, each on one machine."""
+    return sum(min(gpus, there // cores) if device == "cuda" else there // cores for there, gpus in _machines())
 
 
-def _cores_and_gpus() -> tuple[int, int]:
-    there = ray.cluster_resources()
-    return int(there.get("CPU", 0)), int(there.get("GPU", 0))
+def _machines() -> list[tuple[int, int]]:
+    """Return the number of cores and of GPUs of each machine of the cluster."""
+    found = [machine["Resources"] for machine in ray.nodes() if machine["Alive"]]
+    return [(int(there.get("CPU", 0)), int(there.get("GPU", 0))) for there in found]
 
 
 def pick_worker_precision(pool: Pool, precision: str) -> Precision:

@@ -46,12 +46,6 @@ class Storage:
         found = self.filesystem.get_file_info(selector)
         return {one.base_name: one.size for one in found if one.type == fs.FileType.File}
 
-    def folders(self, folder: str = "") -> list[str]:
-        """Return the names of the folders directly in a folder."""
-        selector = fs.FileSelector(self._path(folder), allow_not_found=True)
-        found = self.filesystem.get_file_info(selector)
-        return [one.base_name for one in found if one.type == fs.FileType.Directory]
-
     def is_file(self, name: str) -> bool:
         """Return whether there is a file of this name."""
         return self.filesystem.get_file_info(self._path(name)).type == fs.FileType.File

@@ -4,6 +4,7 @@ from dataclasses import fields
 from typing import TYPE_CHECKING
 
 from glassformer.commands.train import HEADINGS as TRAIN
+from glassformer.commands.train import report
 from glassformer.generation.config import SearchConfig
 from glassformer.synthesis.config import SEARCH_WITHOUT, STUDENT_WITHOUT, BacktranslateConfig, DistillConfig
 from glassformer.terminal import loading, say
@@ -43,8 +44,6 @@ def train_on_backtranslations(config: BacktranslateConfig) -> int:
 
 def _report(student: "Student") -> int:
     """Print what came of it, and return the exit status."""
-    from glassformer.commands.train import report
-
     if student.training.finished:
         return report(student.training)
     print("what is done is kept: the same command continues")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from glassformer.alignment.links import pharaoh
 from glassformer.cluster.config import ClusterConfig
-from glassformer.documents.reading import ENDINGS, has_html, is_document
+from glassformer.documents.endings import ENDINGS, has_html, is_document
 from glassformer.errors import ConfigError, DataError
 from glassformer.generation.config import SearchConfig
 from glassformer.settings.checks import Flag

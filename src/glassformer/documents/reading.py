@@ -1,4 +1,4 @@
-"""Kinds of documents by the ending of their names, and their texts. Loads no torch: the server reads them too."""
+"""The texts of documents, read by the ending of their names. Loads no torch: the server reads them too."""
 
 import re
 from collections.abc import Callable, Mapping
@@ -6,6 +6,7 @@ from functools import partial
 from pathlib import Path
 
 from glassformer.documents import po, strings, subtitles, tmx, xliff
+from glassformer.documents.endings import ENDINGS
 from glassformer.documents.units import Unit
 from glassformer.errors import DataError
 from glassformer.generation.segments.sentences import Segments, segments_of
@@ -19,19 +20,8 @@ READERS: Mapping[str, Callable[[bytes, str], list[Unit]]] = {
     ".json": strings.read_units,
 }
 """The readers of documents by the ending of their names; that of .tmx has to know the languages too."""
-ENDINGS = (*READERS, ".tmx")
 LARGEST = 1 << 26
 """Most bytes of a document, 64 MiB: its elements take many times its size."""
-
-
-def is_document(path: str | Path) -> bool:
-    """Return whether a file is a document by the ending of its name."""
-    return Path(path).suffix.lower() in ENDINGS
-
-
-def has_html(path: str | Path) -> bool:
-    """Return whether tags in a document's texts are given as HTML, and not as XML, as in XLIFF and TMX."""
-    return Path(path).suffix.lower() not in (".xliff", ".xlf", ".tmx")
 
 
 def read_units(content: bytes, path: Path, languages: tuple[str, str] | None) -> list[Unit]:

@@ -6,14 +6,13 @@
 
 import json
 import os
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from msgspec import UNSET, Struct, UnsetType
 
-from glassformer.decoding import Natural, decode_json, open_regular
+from glassformer.decoding import Natural, decode_json, read_bounded_lines
 from glassformer.files import open_to_append, replacing
 from glassformer.scoring.scores import LOWER_IS_BETTER
 
@@ -110,7 +109,7 @@ def drop_metrics_after(path: Path, update: int, validated: int) -> None:
         return
     os.close(open_to_append(path))
     kept = []
-    for line in _lines(path):
+    for line in read_bounded_lines(path, LONGEST):
         try:
             figures = decode_json(line, _Line)
         except ValueError:  # the disk was full, or the process was killed while writing
@@ -129,9 +128,7 @@ def read_metrics(path: Path) -> Metrics:
     """
     reports: list[Report] = []
     validations: list[Validation] = []
-    if not path.exists():
-        return Metrics(reports, validations)
-    for line in _lines(path):
+    for line in read_bounded_lines(path, LONGEST):
         try:
             figures = decode_json(line, _Line).figures()
         except ValueError:
@@ -145,13 +142,6 @@ def read_metrics(path: Path) -> Metrics:
             _drop_from(validations, figures.update)
             reports.append(figures)
     return Metrics(reports, validations)
-
-
-def _lines(path: Path) -> Iterator[bytes]:
-    """Yield the lines of a file with their ends; a longer one than `LONGEST` in pieces."""
-    with os.fdopen(open_regular(path), "rb") as file:
-        while line := file.readline(LONGEST):
-            yield line
 
 
 def _drop_from(lines: list[Any], update: int) -> None:

@@ -2,13 +2,12 @@
 
 import hashlib
 import json
-import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from msgspec import Struct, to_builtins
 
-from glassformer.decoding import Natural, decode_json, open_regular, read_json
+from glassformer.decoding import Natural, decode_json, read_bounded_lines, read_json
 from glassformer.files import replacing, write_json
 from glassformer.run.names import EVALUATIONS, TRANSLATIONS, WEIGHTS
 from glassformer.scoring.scores import Score
@@ -113,15 +112,11 @@ def read_translations(folder: Path) -> list[KeptTranslations]:
 
 def _read_kept(folder: Path) -> Iterator[KeptTranslations]:
     """Yield what translations.jsonl holds, of whatever weights."""
-    path = folder / TRANSLATIONS
-    if not path.exists():
-        return
-    with os.fdopen(open_regular(path), "rb") as file:
-        while line := file.readline(LONGEST):
-            try:
-                yield decode_json(line, KeptTranslations)
-            except ValueError:
-                continue
+    for line in read_bounded_lines(folder / TRANSLATIONS, LONGEST):
+        try:
+            yield decode_json(line, KeptTranslations)
+        except ValueError:
+            continue
 
 
 def _digest(path: Path) -> str:

@@ -16,7 +16,8 @@ from typing import Any
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import StreamingResponse
 
-from glassformer.documents.reading import has_html, lines_of, read_kind
+from glassformer.documents.endings import has_html
+from glassformer.documents.reading import lines_of, read_kind
 from glassformer.documents.units import Edit, Unit, apply
 from glassformer.errors import GlassformerError
 from glassformer.generation.segments.sentences import Segments

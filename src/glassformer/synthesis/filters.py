@@ -53,18 +53,20 @@ def read_pairs(config: SynthesisConfig, text: Path, written: Path, returned: Pat
 
 
 class PairFilter:
-    """Decides which pairs stay. It has read all of them once, for what is unusual shows only beside the others."""
+    """Decides which pairs stay. It has read all of them once, for what is unusual shows only beside the others.
+
+    That needs no agreement, which takes longest to compute: its quartiles are those of the pairs that are judged.
+    """
 
     def __init__(self, config: SynthesisConfig, pairs: Iterable[WrittenPair]) -> None:
         self._config = config
-        stretches, scores, agreements = array("f"), array("f"), array("f")
+        stretches, scores = array("f"), array("f")
         for pair in pairs:
             if pair.source.strip() and pair.target.strip():
                 stretches.append(pair.stretch)
                 scores.append(pair.score)
-                agreements.append(pair.agreement)
         self._usual = statistics.median(stretches) if stretches else 0.0
-        self._quartiles = {"scores": scores, "agreement": agreements}
+        self._quartiles = {"scores": scores, "agreement": array("f")}
         self._seen: set[bytes] = set()
         self._count = dict.fromkeys((EMPTY, COPY, LENGTH, SCORE, AGREEMENT, REPEATED), 0)
         self._read = 0
@@ -78,7 +80,10 @@ class PairFilter:
     def keeps(self, pair: WrittenPair) -> bool:
         """Return whether a written pair stays, and count it."""
         self._read += 1
-        if (reason := self._reason(pair)) is None:
+        reason = self._reason(pair)
+        if reason != EMPTY:
+            self._quartiles["agreement"].append(pair.agreement)
+        if reason is None:
             return True
         self._count[reason] += 1
         return False

@@ -20,7 +20,7 @@ WRITTEN, REAL, VALID = "written", "real", "valid"
 
 def write_mixture(config: SynthesisConfig, folder: Path, text: Path, written: Path, returned: Path | None) -> Counts:
     """Write the real pairs and the written ones that stay, none of them twice, into a new folder; return counts."""
-    pairs = PairFilter(config, read_pairs(config, text, written, returned))
+    pairs = PairFilter(config, read_pairs(config, text, written, None))
     read = empty = real = 0
     with new_folder(folder) as made:
         for (files, _), stem in zip(_real_parts(config), _real_stems(config), strict=True):

@@ -17,9 +17,7 @@ def texts_of(table: Any, column: str) -> list[str]:
     names = names_of(table)
     if column not in names:
         raise DataError(f"the table has no column {column}, it has {', '.join(map(str, names))}: choose one of them")
-    cells = table[column]
-    cells = cells.to_pylist() if hasattr(cells, "to_pylist") else list(cells)
-    texts = ["" if cell is None or cell != cell else cell for cell in cells]  # pandas has NaN where there is none
+    texts = ["" if cell is None else cell for cell in _cells_of(table[column])]
     for row, text in enumerate(texts):
         if not isinstance(text, str):
             raise DataError(f"the column {column} must have text, got {shown(text)} in row {row}")
@@ -53,6 +51,15 @@ def names_of(table: Any) -> list[Any]:
     if hasattr(table, "assign") or isinstance(table, Mapping):
         return list(table.keys())
     raise ArgumentError(f"a table must be of Arrow or pandas, or a mapping of arrays, got {shown(table)}")
+
+
+def _cells_of(cells: Any) -> list[Any]:
+    """Return the cells of a column of whatever kind; None where there is none."""
+    if hasattr(cells, "to_pylist"):
+        return cells.to_pylist()
+    if hasattr(cells, "isna"):  # pandas has None, NaN or NA there, by the type of the column
+        return [None if missing else cell for cell, missing in zip(cells, cells.isna(), strict=True)]
+    return [None if isinstance(cell, float) and cell != cell else cell for cell in cells]
 
 
 def _arrow_array(texts: Sequence[str]) -> Any:

@@ -146,7 +146,7 @@ def join_processes(device: str) -> Iterator[tuple[Processes, torch.device]]:
     try:
         yield Processes(rank, size, control, patient, launch), picked
     except RuntimeError as error:
-        if not is_loss_of_process(error):
+        if not _is_loss_of_process(error):
             raise
         place, _, reason = str(error).splitlines()[0].partition("] ")  # torch's own source file comes first
         raise RunError(
@@ -156,9 +156,9 @@ def join_processes(device: str) -> Iterator[tuple[Processes, torch.device]]:
     dist.destroy_process_group()  # not after an error: the others, who must take part, may not know of it
 
 
-def is_loss_of_process(error: BaseException) -> bool:
+def _is_loss_of_process(error: RuntimeError) -> bool:
     """Return whether this is torch's error about another process that is gone, or says nothing any more."""
-    return isinstance(error, dist.DistError) or (isinstance(error, RuntimeError) and "gloo/transport" in str(error))
+    return isinstance(error, dist.DistError) or "gloo/transport" in str(error)
 
 
 def replicate_weights(objective: Objective) -> DistributedDataParallel:

@@ -141,10 +141,8 @@ class TrainingLoop:
 
     def _say_what_is_lost(self) -> None:
         """Say from which update training goes on, and how many of those that were reported it makes again."""
-        done, made = (
-            self.state.update,
-            (read_metrics(self.folder / METRICS).updates or 0) if self.processes.first else 0,
-        )
+        done = self.state.update
+        made = (read_metrics(self.folder / METRICS).updates or 0) if self.processes.first else 0
         again = f"; updates up to {made:,} are made again" if made > done else ""
         self.display.say(f"going on from update {done:,}{again}")
 
