@@ -32,7 +32,6 @@ from glassformer import (
     distill,
     open_run,
     score,
-    write_pairs,
 )
 
 sys.path.append(str(Path(__file__).parents[1] / "recipes"))
@@ -56,23 +55,19 @@ STUDENT: dict[str, Any] = dict(
     guide=0.2,
 )
 """Settings of the student: 0.72 million parameters, where the teacher has 2.97."""
-LANGUAGES = ("en", "de")
 IDS_OF_FEW = 500
 """Token ids of a vocabulary where only a few pairs are used."""
 
 
 def teacher_settings(data: Path, out: Path, seed: int, updates: int) -> TrainConfig:
-    """Return those of the recipe's model of this seed, ended by updates alone."""
-    return replace(multi30k.settings(data, out, seed, 1.0), max_minutes=None, max_updates=updates)
+    """Return the settings of the recipe's model of this seed, ended after so many updates."""
+    return replace(multi30k.settings(data, out, seed), max_updates=updates)
 
 
-def prepare(data: Path, out: Path, updates: int, few: int) -> None:
-    """Write train.en and train.de as the recipe does, with a model to English that is ended by updates."""
-    settings = replace(multi30k.settings_back(data, out, 1.0), max_minutes=None, max_updates=updates)
-    multi30k.trained(replace(settings, vocab_size=IDS_OF_FEW) if few else settings)
-    pairs = write_pairs(multi30k.settings_pairs(data, out))
-    for language, files in zip(LANGUAGES, (pairs.source, pairs.target), strict=True):
-        (out / f"train.{language}").write_bytes(b"".join(path.read_bytes() for path in files))
+def back_settings(data: Path, out: Path, updates: int, few: int) -> TrainConfig:
+    """Return the settings of the recipe's model to English, ended after so many updates."""
+    settings = replace(multi30k.settings_back(data, out), max_updates=updates)
+    return replace(settings, vocab_size=IDS_OF_FEW) if few else settings
 
 
 def few_of(data: Path, folder: Path, count: int) -> Path:
@@ -112,7 +107,7 @@ def main(
     if few:
         data = few_of(data, runs / "few", few)
     pairs = multi30k.read(data, part)
-    prepare(data, runs, back_updates, few)
+    multi30k.prepare_pairs(data, runs, back_settings(data, runs, back_updates, few))
     student = STUDENT | ({"vocab_size": IDS_OF_FEW} if few else {})
     rows = []
     for seed in seeds:

@@ -19,14 +19,14 @@ import random
 import time
 from collections import Counter, defaultdict
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
 import torch
 from bench import in_turn, keep
 
-from glassformer import Aligner, ModelConfig, Score, SearchConfig, Transformer, Translator, score
+from glassformer import Aligner, ModelConfig, Score, SearchConfig, Transformer, Translation, Translator, score
 from glassformer.generation.lexical.glossary import Glossary
 from glassformer.generation.lexical.placeholders import protect
 from glassformer.pairs.lines import read_lines
@@ -38,6 +38,17 @@ SURE = 0.7  # of a link of the aligner
 Link = tuple[str, str]
 Sides = tuple[list[str], list[str]]
 """Lines of the source and of the target."""
+
+
+@dataclass(frozen=True)
+class Given:
+    """Holds what every part measures with."""
+
+    translator: Translator
+    search: SearchConfig
+    links: "Links"
+    train: Sides
+    test: Sides
 
 
 def main() -> None:
@@ -55,17 +66,17 @@ def main() -> None:
     translator = Translator.load(flags.run, "cpu", flags.precision)
     search = SearchConfig(beam=flags.beam)
     train, test = (tuple(list(read_lines(path)) for path in paths) for paths in (flags.train, flags.test))
-    links = Links(*train)
+    given = Given(translator, search, Links(*train), train, test)
     measured: dict[str, object] = {"beam": flags.beam, "precision": str(translator.precision)}
     parts = [flags.only] if flags.only else ["glossary", "references", "placeholders", "speed"]
     if "glossary" in parts:
-        measured["glossary"] = glossary(translator, search, links, train, test)
+        measured["glossary"] = glossary(given)
     if "references" in parts:
-        measured["references"] = references(translator, search, links, *test)
+        measured["references"] = references(given)
     if "placeholders" in parts:
-        measured["placeholders"] = placeholders(translator, search, links, train, test)
+        measured["placeholders"] = placeholders(given)
     if "speed" in parts:
-        measured["speed"] = speed(translator, search, links, train, test, flags.seconds)
+        measured["speed"] = speed(given, flags.seconds)
     for part, figures in measured.items():
         print(f"{part}: {figures}")
     keep("terms", measured)
@@ -113,25 +124,16 @@ def bleu(translations: Sequence[str], targets: Sequence[str]) -> float:
     return round(found.value, 2)
 
 
-def glossary(
-    translator: Translator,
-    search: SearchConfig,
-    links: Links,
-    train: Sides,
-    test: Sides,
-) -> dict[str, object]:
+def glossary(given: Given) -> dict[str, object]:
     """Translate the test under every third pair of words that was learned."""
-    sources, targets = test
-    terms = Glossary(dict(sorted(learned(links, *train).items())[::3]))
-    plain, found = (translator.translations(sources, search, glossary=one) for one in (None, terms))
+    sources, targets = given.test
+    terms = Glossary(dict(sorted(learned(given.links, *given.train).items())[::3]))
+    plain, found = (given.translator.translations(sources, given.search, glossary=one) for one in (None, terms))
     matched = [i for i, line in enumerate(sources) if terms.find(line)]
     others = [i for i in range(len(sources)) if i not in set(matched)]
-    uses = [one.lexical for one in found if one.lexical is not None]
     return {
         "entries": len(terms),
-        "terms in the test": sum(use.terms for use in uses),
-        "met": sum(use.terms - len(use.missing) for use in uses),
-        "forced": sum(use.forced for use in uses),
+        **terms_of(found),
         "lines without": len(others),
         "of these with the same ids": sum(plain[i].tokens == found[i].tokens for i in others),
         "lines with": len(matched),
@@ -141,54 +143,55 @@ def glossary(
     }
 
 
-def references(
-    translator: Translator, search: SearchConfig, links: Links, sources: Sequence[str], targets: Sequence[str]
-) -> dict[str, object]:
+def terms_of(found: Sequence[Translation]) -> dict[str, int]:
+    """Return how many terms the sources of translations have, how many are met, and how many were forced."""
+    uses = [one.lexical for one in found if one.lexical is not None]
+    return {
+        "terms": sum(use.terms for use in uses),
+        "met": sum(use.terms - len(use.missing) for use in uses),
+        "forced": sum(use.forced for use in uses),
+    }
+
+
+def references(given: Given) -> dict[str, object]:
     """Translate lines with words of their references that the model doesn't choose by itself."""
-    plain = translator.translate(sources, search)
+    sources, targets = given.test
+    plain = given.translator.translate(sources, given.search)
     glossaries: list[Glossary | None] = []
     for source, target, text in zip(sources, targets, plain, strict=True):
-        new = [link for link in links.of(source, target) if not count_of([link[1]], text)][:2]
+        new = [link for link in given.links.of(source, target) if not count_of([link[1]], text)][:2]
         glossaries.append(Glossary(dict(new)) if new else None)
     chosen = [i for i, one in enumerate(glossaries) if one is not None]
     lines = [sources[i] for i in chosen]
-    found = translator.translations(lines, search, glossary=[glossaries[i] for i in chosen])
-    uses = [one.lexical for one in found if one.lexical is not None]
+    found = given.translator.translations(lines, given.search, glossary=[glossaries[i] for i in chosen])
     wanted = [targets[i] for i in chosen]
     return {
         "lines": len(chosen),
-        "terms": sum(use.terms for use in uses),
-        "met": sum(use.terms - len(use.missing) for use in uses),
+        **terms_of(found),
         "BLEU without and with": [bleu([plain[i] for i in chosen], wanted), bleu([one.text for one in found], wanted)],
     }
 
 
-def placeholders(
-    translator: Translator,
-    search: SearchConfig,
-    links: Links,
-    train: Sides,
-    test: Sides,
-) -> dict[str, object]:
+def placeholders(given: Given) -> dict[str, object]:
     """Copy placeholders at random places of 5,000 lines of training, and in place of words of the test."""
-    sources, targets = test
+    sources, targets = given.test
     draw = random.Random(1)
     lines = []
-    for line in train[0][:5000]:
+    for line in given.train[0][:5000]:
         words = line.split(" ")
         for one in draw.choices(PLACEHOLDERS, k=draw.randint(1, 3)):
             words.insert(draw.randint(0, len(words)), one)
         lines.append(" ".join(words))
-    found = translator.translate(lines, search, placeholders="default")
+    found = given.translator.translate(lines, given.search, placeholders="default")
     pairs = zip(lines, found, strict=True)
     exact = sum(sorted(protect(line).placeholders) == sorted(protect(text).placeholders) for line, text in pairs)
     masked = []
     for source, target in zip(sources, targets, strict=True):
-        nouns = [link for link in links.of(source, target) if link[1][0].isupper()]
+        nouns = [link for link in given.links.of(source, target) if link[1][0].isupper()]
         if nouns:
             before, after = draw.choice(nouns)
             masked.append((_replaced(source, before), _replaced(target, after)))
-    texts = translator.translate([source for source, _ in masked], search, placeholders="default")
+    texts = given.translator.translate([source for source, _ in masked], given.search, placeholders="default")
     return {
         "lines": len(lines),
         "exact": exact,
@@ -202,17 +205,10 @@ def _replaced(line: str, word: str) -> str:
     return f"{line[:begin]}{{0}}{line[end:]}"
 
 
-def speed(
-    translator: Translator,
-    search: SearchConfig,
-    links: Links,
-    train: Sides,
-    test: Sides,
-    seconds: float,
-) -> dict[str, object]:
+def speed(given: Given, seconds: float) -> dict[str, object]:
     """Time lines of 50 terms, and of two, beside the same lines without a glossary."""
-    sources, _ = test
-    terms = Glossary(learned(links, *train))
+    translator, (sources, _) = given.translator, given.test
+    terms = Glossary(learned(given.links, *given.train))
     measured: dict[str, object] = {}
     sizes = {"source_vocab_size": translator.source_tokenizer.vocab_size, "shared_vocab": False}
     sizes |= {"target_vocab_size": translator.target_tokenizer.vocab_size}
@@ -224,7 +220,7 @@ def speed(
         (translator, "the run", 32, 50, 160),
         (base, "base, random weights", 8, 50, 160),
     ):  # both sides write so many tokens: how long a line becomes is no speed
-        exactly = replace(search, min_length=tokens, max_length=tokens)
+        exactly = replace(given.search, min_length=tokens, max_length=tokens)
         lines, glossaries = (some[:count] for some in _with_terms(sources, terms, each))
         sides = (
             partial(model.translate, lines, exactly, glossary=glossaries),

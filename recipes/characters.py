@@ -28,14 +28,11 @@ Scores are added to benchmarks/results/characters.jsonl, from which --table writ
 import json
 import math
 import os
-import platform
 import statistics
-import subprocess
 import sys
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Literal
 
@@ -45,9 +42,12 @@ from character_tasks import RARE, TASKS, Example, Lookup, StandIns, Task
 
 from glassformer import GlassformerError, SearchConfig, TrainConfig, Translator, open_run, train_once
 
-ROOT = Path(__file__).parents[1]
-RESULTS = ROOT / "benchmarks" / "results" / "characters.jsonl"
-PAGE = ROOT / "docs" / "quality.md"
+sys.path.append(str(Path(__file__).parents[1] / "benchmarks"))
+import bench
+
+NAME = "characters"
+RESULTS = bench.RESULTS / f"{NAME}.jsonl"
+PAGE = Path(__file__).parents[1] / "docs" / "quality.md"
 BEGIN, END = "<!-- made by python recipes/characters.py --table -->\n", "<!-- end of what it makes -->\n"
 SEARCH = SearchConfig(beam=5)
 SAMPLES = 1_000
@@ -186,10 +186,9 @@ def run(data_set: DataSet, config: TrainConfig, settings: str, parts: Sequence[s
         took = f"{result.updates:,} updates, {result.seconds / 60:.1f} min"
         print(f"{name}: {task.measure} {value:.2f}, {took}", flush=True)
         if not trial:
-            keep(
-                dict(task=task.name, language=language, settings=settings, seed=config.seed, part=part, score=value)
-                | dict(updates=result.updates, minutes=result.seconds / 60, parameters=open_run(config.out).parameters)
-            )
+            about = dict(task=task.name, language=language, settings=settings, seed=config.seed, part=part)
+            spent = dict(updates=result.updates, minutes=result.seconds / 60)
+            bench.keep(NAME, {**about, "score": value, **spent, "parameters": open_run(config.out).parameters})
 
 
 def written_to(run: Path, part: str) -> Path:
@@ -289,16 +288,6 @@ def write_pairs(path: Path, pairs: Sequence[tuple[str, str]]) -> None:
     unfinished = path.with_name(f".{path.name}.{os.getpid()}")  # the same command may run beside this one
     unfinished.write_text(text, encoding="utf-8", newline="\n")
     unfinished.replace(path)
-
-
-def keep(record: Mapping[str, Any]) -> None:
-    """Add a score to the recorded ones, with what it was measured on."""
-    described = subprocess.run(["git", "describe", "--always", "--dirty"], capture_output=True, text=True, cwd=ROOT)
-    lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines() if Path("/proc/cpuinfo").exists() else []
-    names = [line.partition(": ")[2] for line in lines if line.startswith("model name")]
-    about = dict(machine=(names or [platform.machine()])[0], torch=version("torch"), commit=described.stdout.strip())
-    with RESULTS.open("a", encoding="utf-8") as file:
-        file.write(json.dumps({**record, **about}) + "\n")
 
 
 # The tables of docs/quality.md

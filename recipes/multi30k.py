@@ -82,7 +82,7 @@ def settings(data: Path, out: Path, seed: int) -> TrainConfig:
 
 
 def settings_back(data: Path, out: Path) -> TrainConfig:
-    """Return those of the model from German to English, which learns the vocabulary too, in fewer updates."""
+    """Return the settings of the model from German to English, which learns the vocabulary too, in fewer updates."""
     return replace(
         settings(data, out, 11),
         source=data / "train.lc.norm.tok.de",
@@ -116,7 +116,7 @@ def main(
     """
     check(data)
     pairs = read(data, part)
-    prepare_pairs(data, out)
+    prepare_pairs(data, out, settings_back(data, out))
     values = []
     for seed in seeds:
         config = settings(data, out, seed)
@@ -136,10 +136,9 @@ def main(
             print(f"published: {value:.2f}, {name}")
 
 
-def prepare_pairs(data: Path, out: Path) -> None:
+def prepare_pairs(data: Path, out: Path, config: TrainConfig) -> None:
     """Write train.en and train.de: the pairs of train, and each German sentence once more with the English that a model
-    writes for it, where that is another."""
-    config = settings_back(data, out)
+    writes for it, where that is another. The model is trained with these settings."""
     result = trained(config)
     print(f"settings of German to English: {named(config)}")
     print(f"German to English: {result.updates:,} updates, {result.seconds / 60:.1f} min", flush=True)
@@ -153,7 +152,7 @@ def prepare_pairs(data: Path, out: Path) -> None:
 
 
 def settings_pairs(data: Path, out: Path) -> BacktranslateConfig:
-    """Return those of the back-translation: nothing is left out but empty sentences and repeated pairs."""
+    """Return the settings of the back-translation: nothing is left out but empty sentences and repeated pairs."""
     real = {"source": data / "train.lc.norm.tok.en", "target": data / "train.lc.norm.tok.de"}
     return BacktranslateConfig(
         run=out / "back",

@@ -22,7 +22,7 @@ from glassformer import GlassformerError, PruneConfig, SearchConfig, TrainConfig
 
 
 def settings(data: Path, out: Path, seed: int) -> TrainConfig:
-    """Return those of the model that heads are removed from: the first part of a training."""
+    """Return the settings of the model that heads are removed from: the first part of a training."""
     recipe = multi30k.settings(data, out, seed)
     return replace(recipe, out=out / f"pruned/base-{seed}", warmup=500, max_updates=1500)
 
@@ -64,7 +64,7 @@ def main(
     multi30k.check(data)
     pairs = multi30k.read(data, part)
     if not all((out / name).exists() for name in ("train.en", "train.de")):
-        multi30k.prepare_pairs(data, out)
+        multi30k.prepare_pairs(data, out, multi30k.settings_back(data, out))
     lost = []
     for seed in seeds:
         multi30k.trained(settings(data, out, seed))

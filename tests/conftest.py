@@ -521,7 +521,7 @@ def full_disk() -> Callable[[int], AbstractContextManager[None]]:
 
 @pytest.fixture(scope="module")
 def undrawn() -> Iterator[None]:
-    """As without matplotlib: half a second less for each training."""
+    """Let trainings draw no curves, which saves half a second each."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(progress, "can_draw", lambda: False)
         yield
@@ -529,7 +529,7 @@ def undrawn() -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def every_update() -> Iterator[None]:
-    """As in every_update.py there is a line in metrics.jsonl for each."""
+    """Let trainings write a line in metrics.jsonl for each update, as every_update.py does."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(loop, "REPORT_EVERY", 1)
         yield

@@ -1,15 +1,16 @@
-"""The recipe of character-level tasks: its readers, its scores by hand-made cases, and its tables."""
+"""The recipe of character-level tasks: its readers, scores by hand-made cases, tables. What multi30k hands on."""
 
 import doctest
 import importlib
 import json
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 
 pytest.importorskip("tyro", reason="pip install 'glassformer[recipes]'")
-RECIPES = Path(__file__).parents[1] / "recipes"
+RECIPES, BENCHMARKS = (Path(__file__).parents[1] / name for name in ("recipes", "benchmarks"))
 
 
 @pytest.fixture(scope="module")
@@ -22,9 +23,9 @@ def tasks() -> ModuleType:
     return imported("character_tasks")
 
 
-def imported(name: str) -> ModuleType:
+def imported(name: str, folder: Path = RECIPES) -> ModuleType:
     with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(str(RECIPES))
+        patch.syspath_prepend(str(folder))
         return importlib.import_module(name)
 
 
@@ -206,3 +207,12 @@ def test_the_page_has_the_tables_of_the_recorded_scores(recipe):
     lines = recipe.RESULTS.read_text(encoding="utf-8").splitlines() if recipe.RESULTS.exists() else []
     made = "\n".join(recipe.tables([json.loads(line) for line in lines]))
     assert made in recipe.PAGE.read_text(encoding="utf-8"), "run python recipes/characters.py --table"
+
+
+def test_the_benchmark_of_distillation_trains_the_models_of_the_recipe(tmp_path):
+    distill, recipe = imported("distill", BENCHMARKS), imported("multi30k")
+    teacher = distill.teacher_settings(tmp_path, tmp_path, 2, 7)
+    assert teacher == replace(recipe.settings(tmp_path, tmp_path, 2), max_updates=7)
+    back = distill.back_settings(tmp_path, tmp_path, 5, 0)
+    assert back == replace(recipe.settings_back(tmp_path, tmp_path), max_updates=5)
+    assert (teacher.max_minutes, back.max_minutes) == (None, None)

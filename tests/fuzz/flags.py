@@ -138,7 +138,7 @@ PATHS = (
 MAY_BE_PIPES = {"translate": ("input", "prefixes"), "evaluate": ("source", "target", "hypotheses")}
 """Flags whose files are read once, so that a pipe may stand for them: to wait for whoever writes is right."""
 LEFT_OUT = {"translate": ("cluster",)}
-"""Flags that are not tried: it starts a cluster of several processes, or connects to one."""
+"""Flags that are not tried: --cluster starts a cluster of several processes, or connects to one."""
 
 
 def flag_targets() -> dict[str, st.SearchStrategy[Case]]:
