@@ -28,7 +28,7 @@ NAMES = [
     *("MultiheadAttention", "Observation", "PairFiles"),
     *("PruneConfig", "RunFolder", "Score", "SearchConfig", "TrainConfig", "TrainResult", "Transformer"),
     *("Translation", "Translator", "Want"),
-    *("attend", "backtranslate", "capture", "compare_speed", "distill", "from_torch"),
+    *("attend", "backtranslate", "capture", "cluster_writer", "compare_speed", "distill", "from_torch"),
     *("multi_head_attention_forward", "observe"),
     *("observe_weights", "open_run", "page", "prune", "qk_clip"),
     *("replace_attention", "resume", "score", "train", "train_once", "translate_dataset", "translate_document"),

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from glassformer.cluster.bulk import translate_folder
     from glassformer.cluster.config import ClusterConfig
     from glassformer.cluster.dataset import translate_dataset
+    from glassformer.cluster.writer import cluster_writer
     from glassformer.documents.document import translate_document
     from glassformer.errors import GlassformerError
     from glassformer.generation.attention import Translation
@@ -72,6 +73,7 @@ _HOME = {
     "attend": "attention.attend",
     "backtranslate": "synthesis.student",
     "capture": "capture.capture",
+    "cluster_writer": "cluster.writer",
     "compare_speed": "insight.speed",
     "distill": "synthesis.student",
     "from_torch": "interop.torch_nn",
@@ -122,6 +124,7 @@ __all__ = [  # sorted; pinned by tests/test_public.py
     "attend",
     "backtranslate",
     "capture",
+    "cluster_writer",
     "compare_speed",
     "distill",
     "from_torch",

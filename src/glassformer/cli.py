@@ -12,7 +12,12 @@ from glassformer.commands.align import AlignFlags, align
 from glassformer.commands.check import CheckFlags, check_pairs
 from glassformer.commands.demo import DemoFlags, demo
 from glassformer.commands.distill import HEADINGS as DISTILL
-from glassformer.commands.distill import distill_teacher, train_on_backtranslations
+from glassformer.commands.distill import (
+    BacktranslateFlags,
+    DistillFlags,
+    distill_teacher,
+    train_on_backtranslations,
+)
 from glassformer.commands.evaluate import EvaluateFlags, evaluate
 from glassformer.commands.export import ExportFlags, export_model
 from glassformer.commands.heads import HeadsFlags, study_heads
@@ -30,7 +35,6 @@ from glassformer.insight.config import PruneConfig
 from glassformer.serve.config import ServeConfig
 from glassformer.settings.parser import Command, overview, parse
 from glassformer.stopping import Stopped, raising_signals
-from glassformer.synthesis.config import BacktranslateConfig, DistillConfig
 from glassformer.training.config import TrainConfig
 
 GROUPS: dict[str, list[Command]] = {
@@ -38,8 +42,8 @@ GROUPS: dict[str, list[Command]] = {
         Command("train", TrainConfig, HEADINGS),
         Command("check", CheckFlags),
         Command("runs", RunsFlags),
-        Command("distill", DistillConfig, DISTILL),
-        Command("backtranslate", BacktranslateConfig, DISTILL),
+        Command("distill", DistillFlags, DISTILL),
+        Command("backtranslate", BacktranslateFlags, DISTILL),
     ],
     "Translate": [
         Command("translate", TranslateFlags, TRANSLATE_HEADINGS),

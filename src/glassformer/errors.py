@@ -3,7 +3,8 @@
 import difflib
 import errno
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -29,6 +30,17 @@ def shown(value: object) -> str:
         return abridged(" ".join(text.split()) if "\n" in text else text)
     except ValueError:  # Python doesn't write out whole numbers of more than 4,300 digits
         return "a number of thousands of digits"
+
+
+@contextmanager
+def noting(words: Callable[[], str]) -> Iterator[None]:
+    """Add a note to whatever stops the work inside, if there are words for one then, and it has none yet."""
+    try:
+        yield
+    except BaseException as error:
+        if not getattr(error, "__notes__", ()) and (note := words()):
+            error.add_note(note)
+        raise
 
 
 def abridged(text: str, most: int = MOST_SHOWN) -> str:

@@ -2,7 +2,7 @@
 
 It may import what stands below the commands, and nothing of ours imports it but a command. Ray and pyarrow are needed
 here: whoever imports this explains their absence. Open `bulk.py` first: from a folder of files to a folder of
-translations. `dataset.py` translates a Ray Dataset.
+translations. `dataset.py` translates a Ray Dataset, `writer.py` what `synthesis` trains on.
 
     config.py     how many workers, and where
     storage.py    a folder on this machine or in a store that pyarrow knows

@@ -5,7 +5,7 @@ import logging
 import re
 import time
 from collections import defaultdict
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,8 +18,8 @@ try:
     from ray.exceptions import RayError
 
     from glassformer.cluster.config import ClusterConfig
-    from glassformer.cluster.forms import form_of, output_name
-    from glassformer.cluster.plan import Block, Plan, PlannedFile, done_blocks, finish, finish_file, start
+    from glassformer.cluster.forms import Text, form_of, output_name
+    from glassformer.cluster.plan import PLAN, Block, Plan, PlannedFile, done_blocks, finish, finish_file, start
     from glassformer.cluster.pool import Pool, connected, pick_pool, pick_worker_precision, shrunk
     from glassformer.cluster.source import BlockSource
     from glassformer.cluster.storage import Storage, place_of
@@ -28,7 +28,7 @@ try:
 except ImportError as error:
     raise ImportError(f'a cluster needs {error.name}: pip install "glassformer[cluster]"') from None
 
-from glassformer.errors import ConfigError, DataError, RunError
+from glassformer.errors import ConfigError, DataError, RunError, noting
 from glassformer.generation.config import SearchConfig, as_config
 from glassformer.generation.files import FileSettings, digest_of_run, settings_of_output
 from glassformer.generation.lexical.glossary import Glossary
@@ -80,8 +80,8 @@ def translate_folder(
 
     `input` is a folder, or one with a pattern, or several with | between them, such as `corpus/*.parquet|*.txt.gz`;
     `output` is a folder. Both may be URIs that pyarrow knows (s3://, gs://). Each file of text gives a file of the same
-    name, with a line for each line, the same bytes as `translate_file` writes; packed ones are unpacked. JSON lines and
-    parquet give the same rows with a column `translation`. `config`, `scores`, `segment`, `glossary`,
+    name, the same bytes as `translate_file` writes; packed ones are unpacked. JSON lines and parquet give the same rows
+    with a column `translation`: for them `n_best` must be 1. `config`, `scores`, `segment`, `glossary`,
     `placeholders` and `sentences` are as in `translate_file`; `say` is told of the progress now and then where there is
     no terminal.
 
@@ -92,34 +92,80 @@ def translate_folder(
 
     Example: docs/howto/cluster.md.
     """
-    config, cluster, run = as_config(config), cluster or ClusterConfig(), Path(run)
-    wanted = FileSettings(segment, glossary, placeholders, sentences)
-    wanted.check(config)
-    if config.n_best > 1:
-        raise ConfigError(f"n_best must be 1 on a cluster, a translation for each row, got {config.n_best}")
-    open_run(run)  # which says what is missing or wrong in it, before others are asked to read it
-    digest = digest_of_run(run)
-    source, names = find_files(place_of(Path(input)) if isinstance(input, Path) else input)
-    target = Storage.of(place_of(Path(output)) if isinstance(output, Path) else output)
+    search, wanted = as_config(config), FileSettings(segment, glossary, placeholders, sentences)
+    wanted.check(search)
+    source, names = find_files(place_of(input) if isinstance(input, Path) else input)
+    if search.n_best > 1 and (tables := [name for name in names if form_of(name).name != Text.name]):
+        raise ConfigError(
+            f"n_best must be 1 for {tables[0]}, which gets a translation in each row, got {search.n_best}"
+        )
+    target = Storage.of(place_of(output) if isinstance(output, Path) else output)
     if (source.filesystem, source.root) == (target.filesystem, target.root):
         raise DataError(f"{target} has the files to translate: give another folder for the output")
+    order = _Order(Path(run), source, names, target, search, wanted, scores, device, precision)
+    return _translate(order, cluster or ClusterConfig(), say, resume=resume, advice="continue with --resume")
+
+
+def translate_once(
+    run: Path,
+    text: Path,
+    folder: Path,
+    config: SearchConfig,
+    *,
+    cluster: ClusterConfig,
+    device: str,
+    precision: str,
+    say: Callable[[str], None] | None = None,
+) -> int:
+    """Translate a file of text into a folder, with scores; go on where that was stopped, or do nothing if all is there.
+
+    For work that is begun again after a stop, and doesn't know how far it came. Returns how many lines were not
+    translated whole.
+    """
+    target = Storage.of(str(folder.absolute()))
+    resume = target.is_file(PLAN)
+    if target.is_file(output_name(text.name)) and not resume:
+        return 0
+    source = Storage.of(str(text.parent.absolute()))
+    order = _Order(run, source, [text.name], target, config, FileSettings(), True, device, precision)
+    return _translate(order, cluster, say, resume=resume, advice="the same command continues").problems
+
+
+@dataclass(frozen=True)
+class _Order:
+    """Files to translate, the folder for their translations, and how they are translated."""
+
+    run: Path
+    source: Storage
+    names: Sequence[str]
+    target: Storage
+    config: SearchConfig
+    wanted: FileSettings
+    scores: bool
+    device: str
+    precision: str
+
+
+def _translate(
+    order: _Order, cluster: ClusterConfig, say: Callable[[str], None] | None, *, resume: bool, advice: str
+) -> BulkResult:
+    """Connect to the cluster, and do there what is left; `advice` says how a stopped translation is continued."""
+    open_run(order.run)  # which says what is missing or wrong in it, before others are asked to read it
+    digest = digest_of_run(order.run)
     logging.getLogger("ray.data").setLevel(logging.ERROR)  # else it tells of each execution
-    with connected(cluster, size_of_run(run)):
-        pool = pick_pool(cluster, device)
-        picked = pick_worker_precision(pool, precision)
-        settings = settings_of_output(
-            run_digest=digest, device=pool.device, precision=picked, config=config, wanted=wanted, scores=scores
-        )
-        plan = Plan(settings, survey(source, names, cluster.column))
-        start(target, plan, resume=resume)
-        job = Job(target, plan.files, config, wanted, scores, pool.device, str(picked), pool.cores)
-        work = _Work(source, plan, job, pool, cluster, pack_run(run), done_blocks(target, plan))
-        try:
+    with connected(cluster, size_of_run(order.run)):
+        pool = pick_pool(cluster, order.device)
+        picked = pick_worker_precision(pool, order.precision)
+        how: dict[str, Any] = dict(config=order.config, wanted=order.wanted, scores=order.scores, device=pool.device)
+        settings = settings_of_output(run_digest=digest, precision=picked, **how)
+        plan = Plan(settings, survey(order.source, order.names, cluster.column))
+        start(order.target, plan, resume=resume)
+        job = Job(output=order.target, files=plan.files, precision=str(picked), threads=pool.cores, **how)
+        done = done_blocks(order.target, plan)
+        work = _Work(order.source, plan, job, pool, cluster, pack_run(order.run), done)
+        with noting(lambda: f"{order.target} has {len(work.done):,} blocks of the translation: {advice}"):
             work.do(say)
-        except BaseException as error:
-            error.add_note(f"{target} has {len(work.done):,} blocks of the translation: continue with --resume")
-            raise
-        problems = finish(target, plan)
+        problems = finish(order.target, plan)
     return BulkResult(len(plan.files), plan.rows, problems)
 
 
@@ -149,7 +195,7 @@ def find_files(place: str) -> tuple[Storage, list[str]]:
     return storage, found
 
 
-def survey(source: Storage, names: list[str], column: str | None) -> tuple[PlannedFile, ...]:
+def survey(source: Storage, names: Sequence[str], column: str | None) -> tuple[PlannedFile, ...]:
     """Return the plan of each file, which is read for it once; DataError for files that can't be read."""
     ask = ray.remote(_survey_one)
     found = ray.get([ask.remote(source, name, column) for name in names])
@@ -233,15 +279,7 @@ class _Work:
         source = BlockSource(self.source, dict(enumerate(self.plan.files)), wanted)
         readers = min(len(wanted), 1 + self.pool.workers // 8)
         blocks = ray.data.read_datasource(source, num_cpus=0, concurrency=readers)
-        done = blocks.map_batches(
-            BlockWorker,  # pyright: ignore[reportArgumentType]
-            batch_size=1,
-            batch_format="pyarrow",
-            compute=self.pool.strategy,
-            fn_constructor_args=(self.run, self.job),
-            num_cpus=self.pool.cores,
-            num_gpus=self.pool.gpus,
-        )
+        done = self.pool.map_batches(blocks, BlockWorker, (self.run, self.job), batch_size=1)
         context = done.context
         context.enable_progress_bars = context.print_on_execution_start = False
         context.target_max_block_size = 1  # each row, which is a block of ours, by itself

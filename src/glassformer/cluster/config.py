@@ -1,7 +1,7 @@
 """Settings of a cluster: where it is, and the workers on it. Loads neither Ray nor torch."""
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Annotated
 
 from glassformer.errors import ConfigError, shown
@@ -23,8 +23,8 @@ class ClusterConfig:
     """
 
     cluster: Annotated[str | None, Flag("ADDRESS")] = None
-    """Translate a folder on a Ray cluster: its address, or local: one of this machine alone, which is started and
-    ended, or auto: the one that runs here already, or else local."""
+    """Translate on a Ray cluster: its address, or local: one of this machine alone, which is started and ended, or
+    auto: the one that runs here already, or else local."""
     workers: Natural = 0
     """On a cluster: number of workers; 0: one for each GPU, or without any for each group of --cores cores."""
     cores: Threads = 1
@@ -38,3 +38,11 @@ class ClusterConfig:
         check_settings(self)
         if self.cluster is not None and not _ADDRESS.fullmatch(self.cluster):
             raise ConfigError(f"cluster must be auto, local or an address (10.0.0.1:6379), got {shown(self.cluster)}")
+
+    @property
+    def is_wanted(self) -> bool:
+        """Return whether a cluster is named; ConfigError where only its workers are described."""
+        given = [one.name for one in fields(self) if getattr(self, one.name) != one.default]
+        if given and self.cluster is None:
+            raise ConfigError(f"`{given[0]}` is for a cluster: give `cluster` auto, or its address")
+        return self.cluster is not None

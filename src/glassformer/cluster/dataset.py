@@ -26,15 +26,16 @@ class DatasetWorker:
         precision: str,
         threads: int,
         config: SearchConfig,
-        **names: str,
+        column: str,
+        into: str,
     ) -> None:
-        """Load the run; its files are in the object store. `names` are those of the columns."""
+        """Load the run; its files are in the object store."""
         self._translator = unpack_run(run, device, precision, threads)
-        self._config, self._names = config, names
+        self._config, self._column, self._into = config, column, into
 
     def __call__(self, batch: Any) -> Any:
         """Return the batch with a column of translations."""
-        return self._translator.map_batches(batch, self._config, **self._names)
+        return self._translator.map_batches(batch, self._config, column=self._column, into=self._into)
 
 
 def translate_dataset(
@@ -59,13 +60,5 @@ def translate_dataset(
     config = as_config(config)
     pool = pick_pool(cluster or ClusterConfig(), device)
     picked = pick_worker_precision(pool, precision)
-    return dataset.map_batches(
-        DatasetWorker,  # pyright: ignore[reportArgumentType]
-        batch_size=LINES_AT_ONCE,
-        batch_format="pyarrow",
-        compute=pool.strategy,
-        fn_constructor_args=(pack_run(Path(run)), pool.device, str(picked), pool.cores, config),
-        fn_constructor_kwargs={"column": column, "into": into},
-        num_cpus=pool.cores,
-        num_gpus=pool.gpus,
-    )
+    arguments = (pack_run(Path(run)), pool.device, str(picked), pool.cores, config, column, into)
+    return pool.map_batches(dataset, DatasetWorker, arguments, LINES_AT_ONCE)

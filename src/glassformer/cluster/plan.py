@@ -176,7 +176,7 @@ def _checked(storage: Storage, name: str) -> bytes:
     output = storage.read(name)
     if not name.endswith(f".{_digest(output)}"):
         storage.remove(name)
-        raise DataError(f"{storage}/{name} was damaged, and is removed: run the same command with --resume")
+        raise DataError(f"{storage}/{name} was damaged, and is removed: it is made anew when the translation continues")
     return output
 
 

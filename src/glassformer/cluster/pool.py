@@ -2,13 +2,14 @@
 
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from threading import current_thread, main_thread
 from typing import Any
 
 import ray
+import ray.data
 import torch
 from ray.data import ActorPoolStrategy
 from ray.exceptions import RayError
@@ -37,10 +38,19 @@ class Pool:
         """Number of GPUs of each worker."""
         return int(self.device == "cuda")
 
-    @property
-    def strategy(self) -> ActorPoolStrategy:
-        """The pool of actors, in Ray Data's words."""
-        return ActorPoolStrategy(size=self.workers)
+    def map_batches(
+        self, dataset: "ray.data.Dataset", worker: type[Any], arguments: Sequence[Any], batch_size: int
+    ) -> "ray.data.Dataset":
+        """Return the Dataset of what workers of this class, made with these arguments, make of each Arrow batch."""
+        return dataset.map_batches(
+            worker,
+            batch_size=batch_size,
+            batch_format="pyarrow",
+            compute=ActorPoolStrategy(size=self.workers),
+            fn_constructor_args=arguments,
+            num_cpus=self.cores,
+            num_gpus=self.gpus,
+        )
 
 
 @contextmanager
@@ -52,23 +62,26 @@ def connected(config: ClusterConfig, room: int) -> Iterator[None]:
     if ray.is_initialized():
         yield
         return
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # nothing is sent anywhere
-    quiet: dict[str, Any] = {"configure_logging": True, "logging_level": "error"}
-    address = config.cluster or AUTO
-    try:
-        if address != LOCAL:
-            with keeping_sigterm():
-                ray.init(address=address, **quiet)
-    except (ConnectionError, RayError, ValueError) as error:
-        if address != AUTO:
-            raise ConfigError(f"there is no Ray cluster at {address} ({error}): is the address right?") from None
-    if not ray.is_initialized():
-        with keeping_sigterm():
-            ray.init(address=LOCAL, include_dashboard=False, object_store_memory=STORE + room, **quiet)
+    with keeping_sigterm():
+        _connect(config.cluster or AUTO, room)
     try:
         yield
     finally:
         ray.shutdown()
+
+
+def _connect(address: str, room: int) -> None:
+    """Connect to the cluster at an address, or start one here; ConfigError where there is none."""
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # nothing is sent anywhere
+    quiet: dict[str, Any] = {"configure_logging": True, "logging_level": "error"}
+    if address != LOCAL:
+        try:
+            ray.init(address=address, **quiet)
+            return
+        except (ConnectionError, RayError, ValueError) as error:
+            if address != AUTO:
+                raise ConfigError(f"there is no Ray cluster at {address} ({error}): is the address right?") from None
+    ray.init(address=LOCAL, include_dashboard=False, object_store_memory=STORE + room, **quiet)
 
 
 @contextmanager

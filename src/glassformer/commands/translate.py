@@ -97,12 +97,8 @@ class TranslateFlags:
 
 def translate(flags: TranslateFlags) -> int:
     """Translate from file to file, as a stream, or a document; or a folder, on a cluster."""
-    if flags.pool.cluster is not None:
+    if flags.pool.is_wanted:
         return _translate_folder(flags)
-    if flags.pool != ClusterConfig():
-        raise ConfigError(
-            "--workers, --cores, --patience and --column are for a cluster: give --cluster auto, or its address"
-        )
     whole = flags.input is not None and is_document(flags.input)
     if whole:
         _check_document(flags)

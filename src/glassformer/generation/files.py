@@ -3,12 +3,11 @@
 import hashlib
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from glassformer.errors import ConfigError
+from glassformer.errors import ConfigError, noting
 from glassformer.generation import stream
 from glassformer.generation.config import SearchConfig, as_config
 from glassformer.generation.lexical.glossary import Glossary
@@ -154,7 +153,7 @@ def translate_file(
         partial.skip(lines, input)
         total = stream.count_lines(input)
         chunks = _chunks(translator, lines, partial.lines, total, wanted)
-        with _noting(partial, "continue with --resume"):
+        with noting(lambda: _kept(partial, "continue with --resume")):
             for first, chunk, beginnings in stream.with_prefixes(chunks, prefix_file, total, done=partial.lines):
                 output_of_chunk = translate_chunk(
                     translator, chunk, first, config, beginnings, scores=scores, wanted=wanted, counts=counts
@@ -175,7 +174,7 @@ def translate_once(translator: Translator, input: Path, output: Path, config: Se
         lines = read_lines(input)
         partial.skip(lines, input)
         chunks = _chunks(translator, lines, partial.lines, stream.count_lines(input), FileSettings())
-        with _noting(partial, "the same command continues"):
+        with noting(lambda: _kept(partial, "the same command continues")):
             for first, chunk in chunks:
                 partial.append(chunk, translate_chunk(translator, chunk, first, config, scores=True))
 
@@ -204,15 +203,9 @@ def _chunks(
     return stream.counting(chunks, progress_words(translator), "lines", total)
 
 
-@contextmanager
-def _noting(partial: PartialOutput, advice: str) -> Iterator[None]:
-    """Note on whatever stops the work inside how much is kept, and how it is continued."""
-    try:
-        yield
-    except BaseException as error:
-        if partial.lines:
-            error.add_note(f"{partial.path} has the translations of {partial.lines:,} lines: {advice}")
-        raise
+def _kept(partial: PartialOutput, advice: str) -> str:
+    """Return how much of a stopped translation is kept, and how it is continued; "" where nothing is."""
+    return f"{partial.path} has the translations of {partial.lines:,} lines: {advice}" if partial.lines else ""
 
 
 def translate_chunk(

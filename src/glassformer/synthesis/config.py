@@ -97,16 +97,9 @@ class SynthesisConfig:
 @with_fields
 @dataclass(frozen=True, kw_only=True)
 class DistillConfig(SynthesisConfig):
-    """Train a student on what a teacher translates: a smaller model comes near to a larger one.
+    """The settings of a distillation: a teacher translates text, and a student is trained on its translations.
 
-    The teacher, any run or imported model, translates the sources of your pairs, or other text of their language. What
-    it writes is more even than what people write, so that a small model can learn it (sequence-level distillation, Kim
-    & Rush 2016). Filters leave out what went wrong, real pairs stand beside the written ones, and the student is
-    trained on both. With --beam 4 --n-best 4 it sees four translations of each text, with --sample --n-best 4 four
-    draws, with --beam 20 --consensus the one that most agree with.
-
-    Every flag of `glassformer train` sets the student's training. Each stage prints its counts. After a stop the same
-    command goes on where it was.
+    Raises ConfigError for values out of range, and for settings that exclude one another.
 
     Example: docs/howto/distill.md.
     """
@@ -123,15 +116,9 @@ class DistillConfig(SynthesisConfig):
 @with_fields
 @dataclass(frozen=True, kw_only=True)
 class BacktranslateConfig(SynthesisConfig):
-    """Make pairs of text in the target language alone, and train on them beside real pairs.
+    """The settings of a back-translation: a run of the other direction writes sources for text of the target language.
 
-    A run of the other direction, from target to source, translates the text. What it writes is the source of a new
-    pair, and the text, which people wrote, is its target (back-translation, Sennrich et al. 2016). Filters leave out
-    what went wrong, and a student is trained on these pairs and the real ones. With --sample the sources are drawn
-    rather than searched for, which is better where there is much text (Edunov et al. 2018).
-
-    Every flag of `glassformer train` sets the student's training; --from RUN goes on from a model that is there. Each
-    stage prints its counts. After a stop the same command goes on where it was.
+    Raises ConfigError for values out of range, and for settings that exclude one another.
 
     Example: docs/howto/distill.md.
     """

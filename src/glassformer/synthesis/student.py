@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 
 from glassformer.device import use_threads
-from glassformer.errors import ConfigError
+from glassformer.errors import ConfigError, noting
 from glassformer.files import alone, check_new_folder, folders_above, remove_at_once
 from glassformer.generation.files import digest_of_files, digest_of_run
 from glassformer.generation.stream import count_lines
@@ -99,13 +99,19 @@ def _train_student(config: SynthesisConfig, say: Say, writer: Writer | None) -> 
 def _keeping(folder: Path) -> Iterator[None]:
     """Note on whatever stops the work inside that finished stages are kept; remove the lock where there is none."""
     try:
-        yield
-    except BaseException as error:
-        if [path.name for path in folder.iterdir()] == [LOCK]:
+        with noting(
+            lambda: (
+                "" if _has_lock_alone(folder) else f"{folder} has the stages that are done: the same command goes on"
+            )
+        ):
+            yield
+    finally:
+        if _has_lock_alone(folder):
             (folder / LOCK).unlink()
-        elif not getattr(error, "__notes__", ()):
-            error.add_note(f"{folder} has the stages that are done: the same command goes on")
-        raise
+
+
+def _has_lock_alone(folder: Path) -> bool:
+    return [path.name for path in folder.iterdir()] == [LOCK]
 
 
 class _Work:
