@@ -178,6 +178,19 @@ def test_a_dataset_gets_a_column_of_translations(two_nodes, run):
     ]
 
 
+def test_a_teacher_writes_on_the_cluster_what_it_writes_here(two_nodes, run, tmp_path, monkeypatch, run_command):
+    monkeypatch.chdir(tmp_path)
+    write(Path("text.txt"), lines(40, 5))
+    flags = "--text text.txt --sample --n-best 2 --max-length 6 --keep-copies --length-factor 99 --max-updates 1 TINY"
+    command = f"distill {run} {flags} --writing-precision float32 --device cpu"
+    assert run_command(f"{command} --out here") == 0
+    assert run_command(f"{command} --out there --cluster {two_nodes.address} --workers 1") == 0
+    here, there = contents(Path("here.pairs")), contents(Path("there.pairs"))
+    assert sorted(name.partition("-")[0] for name in here if name.endswith(".txt")) == ["text", "written"]
+    assert here == there
+    assert (Path("there") / "model.safetensors").read_bytes() == (Path("here") / "model.safetensors").read_bytes()
+
+
 def test_killed_workers_and_a_lost_machine_change_no_byte(two_nodes, run, source, plain, tmp_path, after_block):
     """Last, for one node is left."""
 

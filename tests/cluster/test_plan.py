@@ -44,7 +44,7 @@ def test_a_damaged_block_is_removed_and_named(tmp_path):
         write_block(storage, (0, block), b"%d\n" % block, [])
     [path] = tmp_path.glob("_unfinished/blocks/0/1.*")
     path.write_bytes(b"")
-    with pytest.raises(DataError, match="was damaged, and is removed: run the same command with --resume"):
+    with pytest.raises(DataError, match="was damaged, and is removed: it is made anew"):
         finish_file(storage, 0, FILE)
     assert done_blocks(storage, PLAN) == {(0, 0), (0, 2)}
     assert not (tmp_path / "a.txt").exists()

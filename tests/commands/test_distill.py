@@ -6,9 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from glassformer.commands.distill import HEADINGS
+from glassformer.commands.distill import HEADINGS, BacktranslateFlags, DistillFlags
 from glassformer.settings.parser import Command, help_text
-from glassformer.synthesis.config import BacktranslateConfig, DistillConfig
 from glassformer.synthesis.student import Student, WrittenPairs
 from glassformer.training.result import TrainResult
 
@@ -41,12 +40,12 @@ def test_a_student_from_the_command_line(command, here, capfd, run_command):
 def test_interrupted_it_says_that_the_same_command_continues(here, capfd, run_command, monkeypatch):
     stopped = TrainResult(Path(), finished=False, updates=1, seconds=0.1, metric="ser", score=None, signal=15)
     student = Student(WrittenPairs(Path(), Path(), {}), stopped)
-    monkeypatch.setattr("glassformer.synthesis.student.distill", lambda config, say: student)
+    monkeypatch.setattr("glassformer.synthesis.student.distill", lambda config, say, writer: student)
     assert run_command(f"distill run pairs.tsv --out new {STUDENT}") == 128 + signal.SIGTERM
     assert capfd.readouterr().out == "what is done is kept: the same command continues\n"
 
 
-@pytest.mark.parametrize("kind", [DistillConfig, BacktranslateConfig])
+@pytest.mark.parametrize("kind", [DistillFlags, BacktranslateFlags])
 def test_every_flag_stands_below_a_heading(kind):
     command = Command("distill", kind, HEADINGS)
     below = [name for names in HEADINGS.values() for name in names]
@@ -55,4 +54,4 @@ def test_every_flag_stands_below_a_heading(kind):
     flags = re.findall(r"^  (--[a-z-]+)", text, re.MULTILINE)
     assert len(flags) == len(set(flags)) == len(command.arguments) - 1
     assert not {"--resume", "--overwrite", "--shard", "--batch-lines"} & set(flags)
-    assert {"--seed", "--batch-tokens", "--beam", "--min-score"} <= set(flags)
+    assert {"--seed", "--batch-tokens", "--beam", "--min-score", "--cluster", "--workers", "--cores"} <= set(flags)

@@ -137,7 +137,7 @@ PATHS = (
 )
 MAY_BE_PIPES = {"translate": ("input", "prefixes"), "evaluate": ("source", "target", "hypotheses")}
 """Flags whose files are read once, so that a pipe may stand for them: to wait for whoever writes is right."""
-LEFT_OUT = {"translate": ("cluster",)}
+LEFT_OUT = dict.fromkeys(("translate", "distill", "backtranslate"), ("cluster",))
 """Flags that are not tried: --cluster starts a cluster of several processes, or connects to one."""
 
 
