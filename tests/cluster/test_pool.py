@@ -1,4 +1,8 @@
-"""The workers that fit into a cluster; its machines are made up."""
+"""The workers that fit into a cluster, whose machines are made up, and addresses at which there is none."""
+
+import signal
+import socket
+from typing import NoReturn
 
 import pytest
 
@@ -8,7 +12,7 @@ pytest.importorskip("ray", reason="pip install 'glassformer[cluster]'")
 
 from glassformer.cluster import pool
 from glassformer.cluster.config import ClusterConfig
-from glassformer.cluster.pool import Pool, pick_pool, shrunk
+from glassformer.cluster.pool import Pool, connected, pick_pool, shrunk
 
 
 @pytest.fixture
@@ -52,3 +56,39 @@ def test_a_pool_shrinks_to_what_is_left(machines):
     assert shrunk(full) == Pool(1, 3, "cpu")
     machines.clear()
     assert shrunk(full) == Pool(1, 3, "cpu")
+
+
+def test_an_address_without_a_cluster_is_refused_before_ray_waits_for_it(monkeypatch):
+    def never(**_: object) -> NoReturn:
+        raise AssertionError("Ray would wait for minutes")
+
+    monkeypatch.setattr(pool.ray, "is_initialized", lambda: False)
+    monkeypatch.setattr(pool.ray, "init", never)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    for address in (f"127.0.0.1:{port}", f"ray://127.0.0.1:{port}", "127.0.0.1:99999", f"{'a' * 70}:1"):
+        with (
+            pytest.raises(ConfigError, match=rf"^there is no Ray cluster at {address} \(.*\): is the address right\?$"),
+            connected(ClusterConfig(cluster=address), 0),
+        ):
+            pass
+
+
+def test_one_handler_of_sigterm_stands_before_and_after_ray(monkeypatch):
+    """Ray's own would end the program; `auto` asks Ray twice where no cluster runs here."""
+    asked: list[object] = []
+
+    def init(address: str, **_: object) -> None:
+        asked.append(address)
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        if address == "auto":
+            raise ConnectionError
+
+    monkeypatch.setattr(pool.ray, "is_initialized", lambda: False)
+    monkeypatch.setattr(pool.ray, "init", init)
+    monkeypatch.setattr(pool.ray, "shutdown", lambda: asked.append("shutdown"))
+    before = signal.getsignal(signal.SIGTERM)
+    with connected(ClusterConfig(), 0):
+        inside = signal.getsignal(signal.SIGTERM)
+    assert inside == before == signal.getsignal(signal.SIGTERM)
+    assert asked == ["auto", "local", "shutdown"]

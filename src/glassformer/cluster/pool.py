@@ -2,6 +2,7 @@
 
 import os
 import signal
+import socket
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -20,6 +21,8 @@ from glassformer.errors import ConfigError
 from glassformer.generation.precision import Precision, pick_generation_precision
 
 AUTO, LOCAL = "auto", "local"
+ANSWER_SECONDS = 10.0
+"""Seconds within which a cluster must answer: Ray itself would wait for minutes."""
 STORE = 1 << 29
 """Bytes of the object store of a cluster that is started here, besides the run."""
 
@@ -76,12 +79,20 @@ def _connect(address: str, room: int) -> None:
     quiet: dict[str, Any] = {"configure_logging": True, "logging_level": "error"}
     if address != LOCAL:
         try:
+            if address != AUTO:
+                _check_answers(address)
             ray.init(address=address, **quiet)
             return
-        except (ConnectionError, RayError, ValueError) as error:
+        except (OSError, OverflowError, RayError, ValueError) as error:
             if address != AUTO:
                 raise ConfigError(f"there is no Ray cluster at {address} ({error}): is the address right?") from None
     ray.init(address=LOCAL, include_dashboard=False, object_store_memory=STORE + room, **quiet)
+
+
+def _check_answers(address: str) -> None:
+    """Raise OSError, OverflowError or ValueError where nothing listens at an address."""
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    socket.create_connection((host.strip("[]"), int(port)), ANSWER_SECONDS).close()
 
 
 @contextmanager
