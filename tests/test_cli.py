@@ -112,7 +112,6 @@ BAD = {
     "translate run a --cluster auto --input run --output new SHORT": "--cluster is for folders, and can't be combined",
     "translate run --cluster auto --input . --output new --prefixes source.txt": "--prefixes can't be combined with",
     "translate run --cluster auto --input . --output new --format xml": "--format xml can't be combined with --cluster",
-    "translate run --cluster auto --input . --output new --n-best 2": "--n-best must be 1 for ",
     "translate run --cluster here --input . --output new": "--cluster must be auto, local or an address (10.0.0.1:",
     "translate run --cluster auto --input *.csv --output new SHORT": "*.csv: no such files",
     "translate no-weights --cluster auto --input . --output new SHORT": "no-weights/model.safetensors is missing",

@@ -1,12 +1,14 @@
-"""A cluster of two nodes on this machine."""
+"""A cluster of two nodes on this machine, and a run."""
 
 import os
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from glassformer.text.tokenizer import SymbolTokenizer
 
 STORE = 100 << 20
 """Bytes of each node's object store."""
@@ -39,6 +41,14 @@ class TwoNodes:
     def stop(self) -> None:
         """End all nodes."""
         self._cluster.shutdown()
+
+
+@pytest.fixture(scope="session")
+def run(tmp_path_factory: pytest.TempPathFactory, random_run: Callable[..., Any]) -> Path:
+    """A random run from letters to capitals."""
+    folder = tmp_path_factory.mktemp("run") / "run"
+    random_run(folder, SymbolTokenizer("abcdefg"), SymbolTokenizer("ABCDE"))
+    return folder
 
 
 @pytest.fixture(scope="session")

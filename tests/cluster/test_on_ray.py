@@ -20,7 +20,6 @@ from glassformer.errors import ConfigError, DataError
 from glassformer.generation.config import SearchConfig
 from glassformer.generation.files import translate_file
 from glassformer.generation.translator import Translator
-from glassformer.text.tokenizer import SymbolTokenizer
 
 pytest.importorskip("ray", reason="pip install 'glassformer[cluster]'")
 
@@ -40,13 +39,6 @@ def lines(count: int, seed: int = 1) -> list[str]:
 def write(path: Path, rows: list[str]) -> None:
     content = "".join(f"{row}\n" for row in rows).encode()
     path.write_bytes(gzip.compress(content) if path.suffix == ".gz" else content)
-
-
-@pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory, random_run: Callable[..., Any]) -> Path:
-    folder = tmp_path_factory.mktemp("run") / "run"
-    random_run(folder, SymbolTokenizer("abcdefg"), SymbolTokenizer("ABCDE"))
-    return folder
 
 
 @pytest.fixture(scope="module")

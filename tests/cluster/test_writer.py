@@ -2,7 +2,6 @@
 
 import json
 import shutil
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,7 +13,6 @@ from glassformer.generation.config import SearchConfig
 from glassformer.synthesis.config import BacktranslateConfig, DistillConfig
 from glassformer.synthesis.student import write_pairs
 from glassformer.synthesis.written import write_here
-from glassformer.text.tokenizer import SymbolTokenizer
 
 pytest.importorskip("ray", reason="pip install 'glassformer[cluster]'")
 
@@ -35,13 +33,6 @@ SEARCHES = {
     "drawn": SearchConfig(sample=True, n_best=2, max_length=4, seed=3),
     "agreed on": SearchConfig(sample=True, n_best=3, consensus=True, max_length=4),
 }
-
-
-@pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory, random_run: Callable[..., Any]) -> Path:
-    folder = tmp_path_factory.mktemp("run") / "run"
-    random_run(folder, SymbolTokenizer("abcdefg"), SymbolTokenizer("ABCDE"))
-    return folder
 
 
 @pytest.fixture(scope="module")
