@@ -37,9 +37,9 @@ def _before(action: Callable[[], object]) -> None:
     """Let every command do this first."""
     real = cli.main
 
-    def main(argv: list[str]) -> None:
+    def main() -> None:
         action()
-        real(argv)
+        real()
 
     cli.main = main
 
@@ -48,9 +48,9 @@ def _after(action: Callable[[], object]) -> None:
     """Let every command do this last."""
     real = cli.main
 
-    def main(argv: list[str]) -> None:
+    def main() -> None:
         try:
-            real(argv)
+            real()
         finally:
             action()
 
@@ -104,7 +104,7 @@ def _answer_by_thread() -> None:
 
 
 def _refuse() -> None:
-    cli.main = lambda _: cli._fail(OSError(), "another process is at work")
+    cli.main = lambda: cli._fail(OSError(), "another process is at work")
 
 
 def _hide_reason() -> None:
