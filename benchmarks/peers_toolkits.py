@@ -16,18 +16,14 @@ from pathlib import Path
 from signal import SIGINT
 from typing import Any, Protocol
 
+import torch
 import yaml
 
 from glassformer import score
 
-THREADS = 2
 MERGES = 10_000
 """Merges of the joint BPE, as in the protocol of recipes/multi30k.py."""
 LANGUAGES = (("src", "en"), ("tgt", "de"))
-ENVIRONMENT = {
-    **os.environ,
-    **{"OMP_NUM_THREADS": str(THREADS), "CUDA_VISIBLE_DEVICES": "", "HF_HUB_OFFLINE": "1", "PYTHONUNBUFFERED": "1"},
-}
 
 
 @dataclass(frozen=True)
@@ -94,7 +90,7 @@ class JoeyNMT:
     What differs: languages, files and 10,000 merges instead of 32,000 (its corpus has 160,000 pairs). No text is
     lowercased or normalised, because it is already, and BLEU takes plain words. A validation comes after 100 updates
     instead of 1,000, which is about the same share of an epoch; the learning rate and the best checkpoint depend on
-    them. It ends by the clock. The greater of its best and its last checkpoint, by BLEU on the validation text, is
+    them. It ends by the clock. The better of its best and its last checkpoint, by BLEU on the validation text, is
     taken, since up to 100 updates follow the last validation.
     """
 
@@ -119,11 +115,11 @@ class JoeyNMT:
         names = [name for name in ("best", "latest") if (self.folder / f"model/{name}.ckpt").exists()]
         if len(names) == 2:
             references = read_lines(self.corpus.valid.with_name(f"{self.corpus.valid.name}.de"))
-            greater = {
+            better = {
                 name: score(self._translated(self.corpus.valid, name), references, "bleu", tokenize="none").value
                 for name in names
             }
-            names.sort(key=lambda name: greater[name], reverse=True)
+            names.sort(key=lambda name: better[name], reverse=True)
         return self._translated(part, names[0])
 
     def _translated(self, part: Path, checkpoint: str) -> list[str]:
@@ -271,16 +267,26 @@ class Eole:
 
     def translate(self, part: Path) -> list[str]:
         """Return translations of PART.en by the best checkpoint, words between spaces."""
-        scores = numbers(r"validation BLEU: ([\d.]+)", (self.folder / "train.log").read_text(encoding="utf-8"))
-        steps = yaml.safe_load((self.folder / "train.yaml").read_text(encoding="utf-8"))["training"]["valid_steps"]
-        checkpoints = [self.folder / f"model/step_{steps * (number + 1)}" for number in range(len(scores))]
-        kept = [(bleu, path) for bleu, path in zip(scores, checkpoints, strict=True) if (path / "config.json").exists()]
-        _, best = max(kept)
         out = self.folder / f"{part.name}.predicted"
-        command = ["predict", "--model_path", best, "--src", part.with_name(f"{part.name}.en"), "--output", out]
+        command = [
+            "predict",
+            "--model_path",
+            self.best_checkpoint(),
+            "--src",
+            part.with_name(f"{part.name}.en"),
+            "--output",
+            out,
+        ]
         search = ["--beam_size", "5", "--batch_size", "4096", "--batch_type", "tokens"]
         run([*self._eole, *command, *search], self.folder / f"predict-{part.name}.log")
         return read_lines(out)
+
+    def best_checkpoint(self) -> Path:
+        """Return the checkpoint with the best BLEU in the log, of those that are whole."""
+        scores = numbers(r"validation BLEU: ([\d.]+)", (self.folder / "train.log").read_text(encoding="utf-8"))
+        steps = yaml.safe_load((self.folder / "train.yaml").read_text(encoding="utf-8"))["training"]["valid_steps"]
+        saved = {self.folder / f"model/step_{steps * (n + 1)}": bleu for n, bleu in enumerate(scores)}
+        return max((path for path in saved if (path / "config.json").exists()), key=saved.__getitem__)
 
     @property
     def _eole(self) -> list[str | Path]:
@@ -402,7 +408,7 @@ def learn_subwords(python: Path, corpus: Corpus, folder: Path) -> None:
 def run(command: list[str | Path], log: Path) -> None:
     """Run a command and write what it prints; SystemExit with its last words if it fails."""
     with log.open("w", encoding="utf-8") as kept:
-        done = subprocess.run(command, stdout=kept, stderr=subprocess.STDOUT, env=ENVIRONMENT, cwd=log.parent)
+        done = subprocess.run(command, stdout=kept, stderr=subprocess.STDOUT, env=environment(), cwd=log.parent)
     check(done.returncode, command, log)
 
 
@@ -412,10 +418,11 @@ def run_for(command: list[str | Path], log: Path, *, minutes: float, begins: str
     It is then interrupted, as by Ctrl-C. What it prints is written. SystemExit with its last words if it fails.
     """
     began = None
-    with log.open("w", encoding="utf-8") as kept:
-        process = subprocess.Popen(
-            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=ENVIRONMENT, cwd=log.parent
-        )
+    printed = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+    with (
+        log.open("w", encoding="utf-8") as kept,
+        subprocess.Popen(command, **printed, env=environment(), cwd=log.parent) as process,
+    ):
         timer = threading.Timer(60 * minutes, process.send_signal, [SIGINT])
         assert process.stdout is not None
         for line in process.stdout:
@@ -426,11 +433,16 @@ def run_for(command: list[str | Path], log: Path, *, minutes: float, begins: str
                 timer.start()
         ended = time.monotonic()
         timer.cancel()
-        process.wait()
     check(process.returncode, command, log)
     if began is None:
         raise SystemExit(f"{log} has no line with {begins!r}")
     return min(ended - began, 60 * minutes)
+
+
+def environment() -> dict[str, str]:
+    """Return the environment of the commands: our threads, no GPU, no network, and each line printed at once."""
+    quiet = {"CUDA_VISIBLE_DEVICES": "", "HF_HUB_OFFLINE": "1", "PYTHONUNBUFFERED": "1"}
+    return {**os.environ, **quiet, "OMP_NUM_THREADS": str(torch.get_num_threads())}
 
 
 def check(status: int, command: list[str | Path], log: Path) -> None:

@@ -6,21 +6,22 @@ DIR is that of recipes/multi30k.py: tokenised, lowercased text, scored by plain 
 of the toolkit's own, made in a minute on a machine without a GPU:
 
     python -m venv /tmp/joeynmt
-    /tmp/joeynmt/bin/pip install torch==2.13.0 importlib_metadata numpy sacrebleu sacremoses sentencepiece subword-nmt \
-        matplotlib seaborn pyyaml six tensorboard pandas packaging datasets future pillow wrapt plotly setuptools
+    /tmp/joeynmt/bin/pip install torch==2.13.0 setuptools importlib_metadata packaging sacrebleu sacremoses
+    /tmp/joeynmt/bin/pip install sentencepiece subword-nmt tensorboard datasets matplotlib plotly pyyaml numpy pandas
     /tmp/joeynmt/bin/pip install --no-deps joeynmt==2.3.0
 
     python -m venv /tmp/eole
-    /tmp/eole/bin/pip install torch==2.13.0 setuptools aiohttp configargparse "ctranslate2<5" fastapi huggingface_hub \
-        datasets pandas pyahocorasick "pyonmttok<2" pyyaml rapidfuzz rich sacrebleu safetensors "sentencepiece<=0.2.2" \
-        six spacy subword-nmt tensorboard tokenizers torch-optimi uvicorn waitress pydantic
+    /tmp/eole/bin/pip install torch==2.13.0 setuptools aiohttp configargparse "ctranslate2<5" fastapi huggingface_hub
+    /tmp/eole/bin/pip install datasets pandas pyahocorasick "pyonmttok<2" pyyaml rapidfuzz rich sacrebleu safetensors
+    /tmp/eole/bin/pip install "sentencepiece<=0.2.2" six spacy subword-nmt tensorboard tokenizers torch-optimi uvicorn
+    /tmp/eole/bin/pip install waitress pydantic
     /tmp/eole/bin/pip install --no-deps eole==0.6.4
 
-Every side has two threads and the minutes asked for, from its first update on, with its own validations; it takes its
-best checkpoint by the validation text and searches as it recommends (a beam of 5 for all but "recipe"). glassformer has
-its defaults; "recipe" are the settings of recipes/multi30k.py, without the written pairs. Each toolkit is tried with its
-own model and with one of the sizes that glassformer chose, since two cores don't train a large one in half an hour.
-peers_toolkits.py says what each is told, and what had to differ.
+Every side has two threads (`--threads`) and the minutes asked for, from its first update on, with its own validations.
+It takes its best checkpoint by the validation text and searches as it recommends, a beam of 5 for all but "recipe".
+glassformer has its defaults; "recipe" are the settings of recipes/multi30k.py, without the written pairs. Each toolkit
+is tried with its own model and with one of the sizes that glassformer chose, since two cores don't train a large one in
+half an hour. peers_toolkits.py says what each is told, and what had to differ.
 
 A side that is trained is not trained again: with `--sides` they may be made one after the other on a quiet machine, and
 the last command prints all in one table, with sacreBLEU's 95 % intervals and paired bootstrap against glassformer.
@@ -40,7 +41,7 @@ from typing import Any, Literal
 import bench
 import torch
 import tyro
-from peers_toolkits import THREADS, Corpus, Eole, JoeyNMT, Size, Toolkit, Trained, read_lines
+from peers_toolkits import Corpus, Eole, JoeyNMT, Size, Toolkit, Trained, read_lines
 
 from glassformer import (
     GlassformerError,
@@ -48,11 +49,11 @@ from glassformer import (
     TrainConfig,
     Translator,
     open_run,
-    paired_bootstrap,
     train_once,
 )
 from glassformer.run.metrics import read_metrics
 from glassformer.run.names import METRICS
+from glassformer.scoring.bootstrap import paired_bootstrap
 
 sys.path.append(str(Path(__file__).parents[1] / "recipes"))
 import multi30k
@@ -78,7 +79,7 @@ class Glassformer:
 
     def train(self, minutes: float) -> Trained:
         """Train for so many minutes, or go on with that training."""
-        result = train_once(replace(self.config, max_minutes=minutes, threads=THREADS))
+        result = train_once(replace(self.config, max_minutes=minutes, threads=torch.get_num_threads()))
         if not result.finished:
             sys.exit("interrupted: the same command goes on")
         reports = read_metrics(self.config.out / METRICS).reports
@@ -102,6 +103,7 @@ def main(
     eole: Path | None = None,
     part: Literal["val", "test_2016_flickr"] = "val",
     sides: tuple[Side, ...] = (),
+    threads: int = 2,
     out: Path = Path("runs/peers"),
 ) -> None:
     """Train, translate and print the table.
@@ -113,10 +115,11 @@ def main(
         eole: The Python of an environment with Eole.
         part: What to score: val, or the test.
         sides: The sides to train; all that have a Python if none is named.
+        threads: Threads of every side.
         out: Where everything is written.
     """
     multi30k.check(data)
-    torch.set_num_threads(THREADS)
+    torch.set_num_threads(threads)
     pythons = {"joeynmt": joeynmt, "eole": eole}
     for side in sides or [side for side in NAMES if pythons.get(side.partition("-")[0], data)]:
         trained = trained_once(side, data, minutes, pythons, out / side)
@@ -130,7 +133,7 @@ def main(
     costs = {side: Trained(**json.loads((folder / "trained.json").read_text())) for side, folder in found.items()}
     rows = measured(costs, {side: read_lines(folder / f"{part}.txt") for side, folder in found.items()}, references)
     print(f"{bench.machine()}; BLEU of {part} by plain words", *table(rows), sep="\n")
-    bench.keep("peers_training", {"part": part, "minutes": minutes, "sides": rows})
+    bench.keep("peers_training", {"part": part, "minutes": minutes, "threads": threads, "sides": rows})
 
 
 def trained_once(side: Side, data: Path, minutes: float, pythons: Mapping[str, Path | None], folder: Path) -> Trained:
@@ -170,7 +173,7 @@ def defaults(data: Path, out: Path) -> TrainConfig:
 
 
 def recipe(data: Path, out: Path) -> TrainConfig:
-    """Return the recipe's settings for the real pairs and a vocabulary that is learned from them, ended by the clock."""
+    """Return the recipe's settings for the real pairs and a vocabulary learned from them, ended by the clock."""
     files = {"source": data / "train.lc.norm.tok.en", "target": data / "train.lc.norm.tok.de", "out": out}
     settings = multi30k.settings(data, out, seed=1)
     return replace(settings, **files, tokenizer="bpe", vocab_size=10_000, max_updates=None)
