@@ -20,6 +20,7 @@ import torch
 import yaml
 
 from glassformer import score
+from glassformer.device import pick_precision
 
 MERGES = 10_000
 """Merges of the joint BPE, as in the protocol of recipes/multi30k.py."""
@@ -60,7 +61,7 @@ class Toolkit(Protocol):
     """A toolkit with its settings."""
 
     def train(self, minutes: float) -> Trained:
-        """Train for so many minutes, which begin with the first update."""
+        """Train for so many minutes, from where its updates begin."""
         ...
 
     def translate(self, part: Path) -> list[str]:
@@ -101,7 +102,7 @@ class JoeyNMT:
     """None takes the configuration's own."""
 
     def train(self, minutes: float) -> Trained:
-        """Train for so many minutes, which begin with the first update."""
+        """Train for so many minutes, from where its updates begin."""
         make_empty(self.folder)
         learn_subwords(self.python, self.corpus, self.folder)
         config = self.config(self.corpus.valid)
@@ -241,10 +242,12 @@ class Eole:
     """Eole 0.6.4 with the settings for a Transformer of its documentation (FAQ), subwords as in its recipe wmt17.
 
     What differs: files, 10,000 merges for a vocabulary of 36,000, and what is for long trainings on several GPUs. An
-    update has one batch instead of four on each of four GPUs. The warm-up is the recipe's share of a training,
-    8 % of the updates that these minutes will have by the pace of a trial before (4,000 of 50,000), and validations
-    come after each twentieth of them instead of each tenth, because what follows the last is lost. One bucket holds
-    the corpus. Its bfloat16 autocast stands for float16. The best checkpoint is that of the best BLEU in its log.
+    update has one batch instead of four on each of four GPUs. The warm-up is the recipe's share of a training, 8 % of
+    the updates that these minutes will have by the pace of a trial before (4,000 of 50,000). Validations come after
+    each twentieth of them instead of each tenth, because what follows the last is lost. One bucket holds the corpus.
+    The entropy of attention, which it logs unless told not to, isn't computed, which is faster. Precision is bfloat16
+    instead of float16, or float32 on processors that are slow in it. The best checkpoint is that of the best BLEU in
+    its log.
     """
 
     python: Path
@@ -254,7 +257,7 @@ class Eole:
     """None takes the documentation's own, those of the base Transformer."""
 
     def train(self, minutes: float) -> Trained:
-        """Try its pace, then train for so many minutes, which begin with the first update."""
+        """Try its pace, then train for so many minutes, from where its updates begin."""
         make_empty(self.folder)
         learn_subwords(self.python, self.corpus, self.folder)
         vocabulary = ["build_vocab", "--config", self._write("trial", self.config(warmup=8000, valid_steps=10**6))]
@@ -311,6 +314,7 @@ class Eole:
             for prefix in (self.corpus.train, self.corpus.valid)
         )
         both = ("src", "tgt")
+        precision = pick_precision("auto", torch.device("cpu"))
         return {
             "save_data": str(self.folder / "samples"),
             "overwrite": True,
@@ -344,7 +348,7 @@ class Eole:
                 "batch_size_multiple": 8,
                 "accum_count": [1],
                 "accum_steps": [0],
-                "compute_dtype": "bf16",
+                "compute_dtype": {torch.bfloat16: "bf16", torch.float32: "fp32"}[precision],
                 "optim": "adam",
                 "learning_rate": 2,
                 "warmup_steps": warmup,
@@ -357,6 +361,7 @@ class Eole:
                 "dropout_steps": [0],
                 "dropout": [0.1],
                 "attention_dropout": [0.1],
+                "log_attention_entropy": False,
             },
             "model": {
                 "architecture": "transformer",

@@ -17,7 +17,7 @@ of the toolkit's own, made in a minute on a machine without a GPU:
     /tmp/eole/bin/pip install waitress pydantic
     /tmp/eole/bin/pip install --no-deps eole==0.6.4
 
-Every side has two threads (`--threads`) and the minutes asked for, from its first update on, with its own validations.
+Every side has two threads (`--threads`) and the minutes asked for, from where updates begin, with its own validations.
 It takes its best checkpoint by the validation text and searches as it recommends, a beam of 5 for all but "recipe".
 glassformer has its defaults; "recipe" are the settings of recipes/multi30k.py, without the written pairs. Each toolkit
 is tried with its own model and with one of the sizes that glassformer chose, since two cores don't train a large one in
