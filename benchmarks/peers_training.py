@@ -129,9 +129,9 @@ def main(
             lines = toolkit(side, data, pythons, out / side).translate(data / f"{part}.lc.norm.tok")
             path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
     references = read_lines(data / f"{part}.lc.norm.tok.de")
-    found = {side: out / side for side in NAMES if (out / side / f"{part}.txt").exists()}
-    costs = {side: Trained(**json.loads((folder / "trained.json").read_text())) for side, folder in found.items()}
-    rows = measured(costs, {side: read_lines(folder / f"{part}.txt") for side, folder in found.items()}, references)
+    found: list[Side] = [side for side in NAMES if (out / side / f"{part}.txt").exists()]
+    costs = {side: trained_once(side, data, minutes, pythons, out / side) for side in found}
+    rows = measured(costs, {side: read_lines(out / side / f"{part}.txt") for side in found}, references)
     print(f"{bench.machine()}; BLEU of {part} by plain words", *table(rows), sep="\n")
     bench.keep("peers_training", {"part": part, "minutes": minutes, "threads": threads, "sides": rows})
 
@@ -141,11 +141,11 @@ def trained_once(side: Side, data: Path, minutes: float, pythons: Mapping[str, P
     kept = folder / "trained.json"
     if kept.exists():
         before = json.loads(kept.read_text())
-        if before.pop("limit") != minutes:
-            sys.exit(f"{folder} was trained with another limit than {minutes:g} minutes: give another --out")
-        return Trained(**before)
+        if before["limit"] != minutes:
+            sys.exit(f"{folder} was trained for {before['limit']:g} minutes, not {minutes:g}: give another --out")
+        return Trained(**before["trained"])
     trained = toolkit(side, data, pythons, folder).train(minutes)
-    kept.write_text(json.dumps(asdict(trained) | {"limit": minutes}))
+    kept.write_text(json.dumps({"limit": minutes, "trained": asdict(trained)}))
     return trained
 
 
