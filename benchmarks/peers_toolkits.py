@@ -106,36 +106,30 @@ class JoeyNMT:
         make_empty(self.folder)
         learn_subwords(self.python, self.corpus, self.folder)
         config = self.config(self.corpus.valid)
-        command = [self.python, "-c", JOEYNMT, "train", self._write("train", config), "--skip-test"]
+        command = [self.python, "-c", JOEYNMT, "train", write_yaml(self.folder / "train.yaml", config), "--skip-test"]
         log = self.folder / "train.log"
         seconds = run_for(command, log, minutes=minutes, begins="EPOCH 1")
         return read_joeynmt_log(log.read_text(encoding="utf-8"), seconds)
 
     def translate(self, part: Path) -> list[str]:
-        """Return translations of PART.en by the best checkpoint, words between spaces."""
-        names = [name for name in ("best", "latest") if (self.folder / f"model/{name}.ckpt").exists()]
-        if len(names) == 2:
-            references = read_lines(self.corpus.valid.with_name(f"{self.corpus.valid.name}.de"))
-            better = {
-                name: score(self._translated(self.corpus.valid, name), references, "bleu", tokenize="none").value
-                for name in names
-            }
-            names.sort(key=lambda name: better[name], reverse=True)
-        return self._translated(part, names[0])
+        """Return translations of PART.en by the better checkpoint, words between spaces."""
+        kept = [name for name in ("best", "latest") if (self.folder / f"model/{name}.ckpt").exists()]
+        return self._translated(part, max(kept, key=self._validated) if len(kept) > 1 else kept[0])
+
+    def _validated(self, checkpoint: str) -> float:
+        references = read_lines(self.corpus.valid.with_name(f"{self.corpus.valid.name}.de"))
+        return score(self._translated(self.corpus.valid, checkpoint), references, "bleu", tokenize="none").value
 
     def _translated(self, part: Path, checkpoint: str) -> list[str]:
-        config = self.config(part)
-        config["testing"]["load_model"] = str(self.folder / f"model/{checkpoint}.ckpt")
-        out = self.folder / f"{part.name}.{checkpoint}"
         name = f"test-{part.name}-{checkpoint}"
-        command = [self.python, "-c", JOEYNMT, "test", self._write(name, config), "--output-path", out]
-        run(command, self.folder / f"{name}.log")
-        return read_lines(out.with_name(f"{out.name}.dev"))
-
-    def _write(self, name: str, config: dict[str, Any]) -> Path:
-        path = self.folder / f"{name}.yaml"
-        path.write_text(yaml.safe_dump(config, sort_keys=False), encoding="utf-8")
-        return path
+        made = self.folder / f"{name}.dev"
+        if not made.exists():
+            config = self.config(part)
+            config["testing"]["load_model"] = str(self.folder / f"model/{checkpoint}.ckpt")
+            settings = write_yaml(self.folder / f"{name}.yaml", config)
+            command = [self.python, "-c", JOEYNMT, "test", settings, "--output-path", made.with_suffix("")]
+            run(command, self.folder / f"{name}.log")
+        return read_lines(made)
 
     def config(self, valid: Path) -> dict[str, Any]:
         """Return the configuration with this validation text."""
@@ -260,28 +254,22 @@ class Eole:
         """Try its pace, then train for so many minutes, from where its updates begin."""
         make_empty(self.folder)
         learn_subwords(self.python, self.corpus, self.folder)
-        vocabulary = ["build_vocab", "--config", self._write("trial", self.config(warmup=8000, valid_steps=10**6))]
-        run([*self._eole, *vocabulary, "--n_sample", "-1"], self.folder / "vocabulary.log")
-        trial = self._trained("trial", min(1.0, minutes / 2))
-        updates = trial.updates / trial.minutes * minutes
+        trial = write_yaml(self.folder / "trial.yaml", self.config(warmup=8000, valid_steps=10**6))
+        command = [*self._eole, "build_vocab", "--config", trial, "--n_sample", "-1"]
+        run(command, self.folder / "vocabulary.log")
+        tried = self._trained("trial", min(1.0, minutes / 2))
+        updates = tried.updates / tried.minutes * minutes
         config = self.config(warmup=max(1, round(0.08 * updates)), valid_steps=max(1, round(updates / 20)))
-        self._write("train", config)
+        write_yaml(self.folder / "train.yaml", config)
         return self._trained("train", minutes)
 
     def translate(self, part: Path) -> list[str]:
         """Return translations of PART.en by the best checkpoint, words between spaces."""
         out = self.folder / f"{part.name}.predicted"
-        command = [
-            "predict",
-            "--model_path",
-            self.best_checkpoint(),
-            "--src",
-            part.with_name(f"{part.name}.en"),
-            "--output",
-            out,
-        ]
+        files = ["--src", part.with_name(f"{part.name}.en"), "--output", out]
         search = ["--beam_size", "5", "--batch_size", "4096", "--batch_type", "tokens"]
-        run([*self._eole, *command, *search], self.folder / f"predict-{part.name}.log")
+        command = [*self._eole, "predict", "--model_path", self.best_checkpoint(), *files, *search]
+        run(command, self.folder / f"predict-{part.name}.log")
         return read_lines(out)
 
     def best_checkpoint(self) -> Path:
@@ -300,11 +288,6 @@ class Eole:
         command = [*self._eole, "train", "--config", self.folder / f"{name}.yaml"]
         seconds = run_for(command, log, minutes=minutes, begins="Start training loop")
         return read_eole_log(log.read_text(encoding="utf-8"), seconds)
-
-    def _write(self, name: str, config: dict[str, Any]) -> Path:
-        path = self.folder / f"{name}.yaml"
-        path.write_text(yaml.safe_dump(config, sort_keys=False), encoding="utf-8")
-        return path
 
     def config(self, *, warmup: int, valid_steps: int) -> dict[str, Any]:
         """Return the configuration with this warm-up, and validations and checkpoints after so many updates each."""
@@ -459,6 +442,12 @@ def check(status: int, command: list[str | Path], log: Path) -> None:
 def read_end(log: Path) -> str:
     """Return the end of what a command printed."""
     return log.read_text(encoding="utf-8")[-3000:]
+
+
+def write_yaml(path: Path, config: dict[str, Any]) -> Path:
+    """Write a configuration, and return where."""
+    path.write_text(yaml.safe_dump(config, sort_keys=False), encoding="utf-8")
+    return path
 
 
 def read_lines(path: Path) -> list[str]:
