@@ -195,7 +195,7 @@ class JoeyNMT:
                 "early_stopping_metric": "bleu",
                 "epochs": 1_000_000,
                 "validation_freq": 100,
-                "logging_freq": 20,
+                "logging_freq": 10,
                 "overwrite": False,
                 "shuffle": True,
                 "print_valid_sents": [0],
