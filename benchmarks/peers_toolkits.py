@@ -254,7 +254,8 @@ class Eole:
         """Try its pace, then train for so many minutes, from where its updates begin."""
         make_empty(self.folder)
         learn_subwords(self.python, self.corpus, self.folder)
-        trial = write_yaml(self.folder / "trial.yaml", self.config(warmup=8000, valid_steps=10**6))
+        config = self.config(warmup=8000, valid_steps=10**6) | {"report_every": 1}
+        trial = write_yaml(self.folder / "trial.yaml", config)
         command = [*self._eole, "build_vocab", "--config", trial, "--n_sample", "-1"]
         run(command, self.folder / "vocabulary.log")
         tried = self._trained("trial", min(1.0, minutes / 2))
