@@ -84,7 +84,7 @@ def test_blocks_give_the_same_whichever_worker_does_them_and_when(name, run, tex
     assert len(blocks) == 3
     for block in reversed(blocks):
         worker.BlockWorker(None, job)(block)
-    bulk.finish_file(storage, 0, file)
+    plan.finish_file(storage, 0, file)
     assert storage.read(text.name) == (tmp_path / "plain.txt").read_bytes()
 
 
