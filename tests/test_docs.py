@@ -6,9 +6,9 @@ import runpy
 import shlex
 import shutil
 import subprocess
-import sys
 import warnings
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
@@ -100,21 +100,19 @@ def graphs(trained: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def commands(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+def commands(
+    tmp_path_factory: pytest.TempPathFactory, serving_forks: Callable[[Path], AbstractContextManager[list[str]]]
+) -> Iterator[Path]:
     """A folder with a `glassformer` whose new trainings end after three updates: the defaults take half a minute.
 
     It runs in a fork of a process that has loaded torch; test_wheel.py runs the installed one.
     """
     command = tmp_path_factory.mktemp("bin") / "glassformer"
     limit = r'case "$1 $2" in "train --source" | train\ *.tsv | train\ *.tmx) set -- "$@" --max-updates 3 ;; esac'
-    forked, address = str(Path(__file__).with_name("forked.py")), str(command.with_name("socket"))
-    run = shlex.join([sys.executable, "-I", "-S", forked, "run", address])
-    write(command, ["#!/bin/sh", limit, f'exec {run} "$@"'])
-    command.chmod(0o755)
-    with subprocess.Popen([sys.executable, forked, "serve", address], stdout=subprocess.PIPE) as server:
-        assert server.stdout.readline() == b"\n"
+    with serving_forks(Path(__file__).with_name("forked.py")) as begun:
+        write(command, ["#!/bin/sh", limit, f'exec {shlex.join(begun)} "$@"'])
+        command.chmod(0o755)
         yield command.parent
-        server.kill()
 
 
 @pytest.mark.parametrize(("page", "language", "example", "output"), ONCE)
