@@ -101,10 +101,12 @@ from glassformer.transformer.config import ModelConfig
 from glassformer.transformer.model import Transformer
 
 SLOWEST = (
-    *("tests/test_docs.py", "tests/training/test_distributed.py", "tests/training/test_train.py"),
-    *("tests/training/test_loop.py", "tests/fuzz/test_fuzz.py", "tests/torture/test_torture.py"),
-    *("tests/serve/test_faults.py", "tests/attention/kernels/test_gpu.py", "tests/training/test_from.py"),
-    *("tests/page/test_year.py", "tests/training/test_survival.py", "tests/test_examples.py", "tests/test_wheel.py"),
+    *("tests/test_docs.py", "tests/torture/test_torture.py", "tests/cluster/test_on_ray.py"),
+    *("tests/training/test_distributed.py", "tests/training/test_loop.py", "tests/test_cli.py"),
+    *("tests/attention/kernels/test_gpu.py", "tests/page/test_year.py", "tests/fuzz/test_fuzz.py"),
+    *("tests/test_no_network.py", "tests/training/test_train.py", "tests/training/test_from.py"),
+    *("tests/test_examples.py", "tests/serve/test_faults.py", "tests/training/test_elastic.py"),
+    *("tests/training/test_survival.py", "tests/test_wheel.py"),
 )
 """Files that take longest. They come first, so that no process is left with one when the others have ended."""
 

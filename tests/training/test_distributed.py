@@ -108,7 +108,8 @@ def test_parts_of_weights_stopped_on_two_continued_on_one_and_on_three(
 ):
     config = make(tmp_path / "run", checkpoint_seconds=OFTEN, shard=True)
     launch = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
-    process = start(sys.executable, *launch, EVERY_UPDATE, "train", *flags(config))
+    slowly = {"PAUSE": str(tmp_path / "never")}  # so that it is stopped early, however busy this process is
+    process = start(sys.executable, *launch, EVERY_UPDATE, "train", *flags(config), **slowly)
     until = time.monotonic() + PATIENCE
     while process.poll() is None and not (config.out / "metrics.jsonl").exists() and time.monotonic() < until:
         time.sleep(0.001)

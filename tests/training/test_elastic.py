@@ -18,7 +18,8 @@ from glassformer.training.train import train
 pytestmark = pytest.mark.usefixtures("undrawn", "every_update", "unchecked_trainings")
 
 EVERY_UPDATE = str(Path(__file__).with_name("every_update.py"))
-QUICKLY = "store_type=file,last_call_timeout=1,keep_alive_interval=1,keep_alive_max_attempt=3"
+QUICKLY = "store_type=file,last_call_timeout=1,keep_alive_interval=1,keep_alive_max_attempt=5"
+"""A node that has said nothing for five seconds is lost: on a busy machine three pass without anybody's fault."""
 UPDATES = 60
 PATIENCE = 100
 """Seconds after which something that should happen is missed."""
