@@ -117,7 +117,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish() -> None:
-    gc.freeze()  # what is loaded by now stays: a collection that passes over it takes a tenth of the time
+    gc.freeze()  # what is loaded by now stays, and looking through it takes each full collection 0.2 seconds
 
 
 @pytest.hookimpl(optionalhook=True)
