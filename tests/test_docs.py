@@ -29,8 +29,22 @@ NOTEBOOKS = [page for page in PAGES if page.parent.name == "tutorials"]
 """Pages whose cells are executed when the site is built."""
 OTHERS = [ROOT / f"{name}.md" for name in ("CHANGELOG", "CODE_OF_CONDUCT", "CONTRIBUTING", "SECURITY")]
 EXAMPLES = [(page.name, *match) for page in PAGES for match in EXECUTED.findall(page.read_text(encoding="utf-8"))]
-ONCE = list({example[1:]: example for example in EXAMPLES}.values())
-"""The same without what several pages show, which is the same in README.md and README.zh.md."""
+
+
+def begins_another(example: tuple[str, ...], others: list[tuple[str, ...]]) -> bool:
+    """Return whether another example begins with all lines of this one, of which no page shows what they print."""
+    _, language, code, output = example
+    return not output and any(
+        other[1] == language and other[2] != code and other[2].startswith(code) for other in others
+    )
+
+
+ONCE = [
+    example
+    for example in {example[1:]: example for example in EXAMPLES}.values()
+    if not begins_another(example, EXAMPLES)
+]
+"""The same without what several pages show, or begin with, as README.md with the commands of README.zh.md."""
 
 
 def relative(page: Path) -> str:
