@@ -51,15 +51,15 @@ def two_nodes() -> Iterator[TwoNodes]:
     source = Path(__file__).parents[2] / "src"
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", str(source), prepend=os.pathsep)  # for the workers
-        nodes = TwoNodes()
-        nodes.add_second()
         with warnings.catch_warnings(action="ignore"):  # Ray Data's own settings warn of themselves when they are made
             from ray.data import DataContext
 
             DataContext.get_current()
         from glassformer.cluster.pool import keeping_sigterm
 
-        with keeping_sigterm():
+        with keeping_sigterm():  # each node, too, takes SIGTERM over in the process that starts it
+            nodes = TwoNodes()
+            nodes.add_second()
             ray.init(address=nodes.address, logging_level="error", log_to_driver=False)
         yield nodes
         ray.shutdown()
