@@ -121,9 +121,12 @@ def pytest_collection_finish() -> None:
 
 
 @pytest.hookimpl(optionalhook=True)
-def pytest_xdist_auto_num_workers() -> int:
-    """Return one process more than there are cores, since many tests wait: for programs that start, for signals."""
-    return count_cores() + 1
+def pytest_xdist_auto_num_workers() -> int | None:
+    """Return one process more than there are cores, since many tests wait: for programs that start, for signals.
+
+    Where the environment has xdist's own PYTEST_XDIST_AUTO_NUM_WORKERS it is left to xdist.
+    """
+    return None if "PYTEST_XDIST_AUTO_NUM_WORKERS" in os.environ else count_cores() + 1
 
 
 @pytest.fixture(autouse=True)

@@ -11,8 +11,8 @@ import pytest
 STORE = 100 << 20
 """Bytes of each node's object store."""
 RAYS_OWN = {"health_check_period_ms": 300, "worker_niceness": 0}
-"""Ray's own settings: a lost node refuses five calls in 1.5 seconds rather than in 15, and workers get their share of a
-busy processor, where the other tests would leave them a thirtieth."""
+"""Ray's own settings: that a lost node refuses five calls is seen in 1.5 seconds rather than 15, and workers, which Ray
+puts behind all other processes, aren't."""
 
 
 class TwoNodes:
