@@ -46,8 +46,10 @@ def test_killed_again_and_again_it_ends_with_the_same_weights(
     ]
     left, pid = list[list[Path]](), tmp_path / "pid"
     for moment in moments:
+        pid.unlink(missing_ok=True)
         arguments = ["--resume", "--out", str(config.out)] if left else flags(config)
         process = start(*every_update_forked, "train", *arguments, PID=str(pid))
+        wait_for(process, lambda: pid.exists() and pid.stat().st_size)
         wait_for(process, moment)
         os.kill(int(pid.read_text()), signal.SIGKILL)  # at once, rather than the process that stands for it
         _, err = process.communicate(timeout=60)
