@@ -160,6 +160,16 @@ BAD = {
     "translate run --input seven.txt --confidence - SHORT": "--confidence must be a file, got -: standard output",
     "translate run --input seven.txt --output new --alignments new.txt --resume SHORT": "exclude each other",
     "translate run --input seven.txt --output new.txt --alignments ./new.txt SHORT": "must be two files, got new.txt",
+    "translate run --input seven.txt --output ./seven.txt SHORT": "--output and --input must be two files, got seven",
+    "translate run --input seven.txt --confidence seven.txt SHORT": "--confidence and --input must be two files",
+    "translate run --glossary seven.txt --output seven.txt SHORT": "--output and --glossary must be two files",
+    "translate run --output run/source.symbols SHORT": "--output and the run's source.symbols must be two files",
+    "align --source source.txt --target target.txt --output source.txt": "--output and --source must be two files",
+    "align --source pairs.tsv --data valid.tsv --output ./valid.tsv": "--output and --data must be two files",
+    "align thesis --source pairs.tsv --output out.txt": "thesis is not a run folder",
+    "align run --source pairs.tsv --output run/config.json": "--output and the run's config.json must be two files",
+    "evaluate run --source pairs.tsv --output pairs.tsv SHORT": "--output and --source must be two files",
+    "evaluate run --source pairs.tsv --output run/model.safetensors": "the run's model.safetensors must be two files",
 }
 
 

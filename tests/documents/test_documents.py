@@ -376,6 +376,8 @@ def test_settings_that_a_document_can_not_have_are_refused(translator, tmp_path)
         translate_document(translator, tmp_path / "a.tmx", tmp_path / "b", config=SearchConfig(n_best=2))
     with pytest.raises(ConfigError, match="the run says none of its own: name them"):
         translate_document(translator, tmp_path / "a.tmx", tmp_path / "b")
+    with pytest.raises(ConfigError, match=r"output and input must be two files, got .*a\.tmx for both"):
+        translate_document(translator, tmp_path / "a.tmx", tmp_path / "a.tmx", languages=("en", "de"))
     with (tmp_path / "a.po").open("wb") as file:
         file.truncate(1 << 40)
     with pytest.raises(DataError, match="at most 67,108,864 are read"):

@@ -5,7 +5,6 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, fields
-from itertools import combinations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -122,6 +121,7 @@ def translate(flags: TranslateFlags) -> int:
         check_writable(path)
     wanted = FileSettings(flags.segment, _glossary(flags), flags.placeholders, flags.sentences)
     wanted.check(flags.search, has_prefixes=flags.prefixes is not None)
+    _check_files(flags)
     translator = Translator.load(flags.run, flags.device, flags.precision)
     counts = FileCounts()
     beside = flags.alignments is not None or flags.confidence is not None
@@ -174,11 +174,19 @@ def _check_flags(flags: TranslateFlags) -> None:
     for name, path in (("--alignments", flags.alignments), ("--confidence", flags.confidence)):
         if path == Path("-"):
             raise ConfigError(f"{name} must be a file, got -: standard output is for the translations")
-    outputs = {"--alignments": flags.alignments, "--confidence": flags.confidence, "--output": flags.output}
-    given = {name: path for name, path in outputs.items() if path is not None}
-    for (name, path), (other, place) in combinations(given.items(), 2):
-        if path.resolve() == place.resolve():
-            raise ConfigError(f"{name} and {other} must be two files, got {place} for both")
+
+
+def _check_files(flags: TranslateFlags) -> None:
+    """Raise ConfigError where a file to write is one that is read."""
+    from glassformer.files import check_apart
+    from glassformer.run.config import own_files
+
+    written = {name: getattr(flags, name) for name in ("alignments", "confidence", "output")}
+    read = {name: getattr(flags, name) for name in ("input", "prefixes", "glossary", "keep")}
+    check_apart(
+        {f"--{name}": path for name, path in written.items()},
+        {f"--{name}": path for name, path in read.items()} | own_files(flags.run),
+    )
 
 
 def _translate_folder(flags: TranslateFlags) -> int:

@@ -8,7 +8,7 @@ from glassformer.decoding import read_limited
 from glassformer.documents.reading import LARGEST, lines_of, read_units
 from glassformer.documents.units import apply
 from glassformer.errors import ConfigError, DataError
-from glassformer.files import check_writable, replacing
+from glassformer.files import check_apart, check_writable, replacing
 from glassformer.generation.config import SearchConfig, as_config
 from glassformer.generation.files import Cuts, FileCounts, FileSettings, translations_of_chunk
 from glassformer.generation.lexical.glossary import Glossary
@@ -63,8 +63,8 @@ def translate_document(
     out, those of the run. Texts with tags are given to `markup`, as XML (of XLIFF and TMX) or HTML, and stay
     untranslated without it.
 
-    `output` appears when it is complete. DataError says why a document can't be read: it is of another kind, damaged,
-    not UTF-8, larger than 64 MiB, or declares entities.
+    `output` is another file than `input`, and appears when it is complete. DataError says why a document can't be
+    read: it is of another kind, damaged, not UTF-8, larger than 64 MiB, or declares entities.
 
     Example: docs/howto/documents.md.
     """
@@ -73,6 +73,7 @@ def translate_document(
     wanted.check(config)
     if config.n_best > 1:
         raise ConfigError(f"a document has one translation of each text: n_best must be 1, got {config.n_best}")
+    check_apart({"output": output}, {"input": input})
     check_writable(output)
     with readable(input):
         content = read_limited(input, LARGEST, error=DataError)
