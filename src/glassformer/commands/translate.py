@@ -344,18 +344,29 @@ def _translate_stream(
             file.write(chunk_lines(translated, first, flags.search, scores=flags.scores))
             file.flush()
             if aligner is not None and beside is not None:
-                beside.write(_alignments(aligner, lines, translated))
+                beside.write(_alignments(aligner, lines, translated, wanted))
             if estimator is not None and doubts is not None:
                 doubts.write(_confidence(estimator, lines, translated))
     if flags.format != "plain" and read_aligning_heads(flags.run, translator.engine.config) is None:
         say(f"tags find their words better once heads are chosen: {choosing_command(flags.run)}")
 
 
-def _alignments(aligner: "AttentionAligner", lines: "list[str]", translated: "list[list[Translation]]") -> bytes:
+def _alignments(
+    aligner: "AttentionAligner",
+    lines: "list[str]",
+    translated: "list[list[Translation]]",
+    wanted: "FileSettings",
+) -> bytes:
     """Return a line of links for each translation."""
+    from glassformer.alignment.known import link_known
+
     pairs = [(line, one.text) for line, best in zip(lines, translated, strict=True) for one in best]
     sources, targets = [source for source, _ in pairs], [target for _, target in pairs]
-    return "".join(f"{pharaoh(one.links)}\n" for one in aligner.align(sources, targets)).encode()
+    output = []
+    for one, source, target in zip(aligner.align(sources, targets), sources, targets, strict=True):
+        links = link_known(one.links, source, one.source, target, one.target, wanted.glossary, wanted.pattern)
+        output.append(f"{pharaoh(links)}\n")
+    return "".join(output).encode()
 
 
 def _confidence(estimator: "ConfidenceEstimator", lines: "list[str]", translated: "list[list[Translation]]") -> bytes:
