@@ -80,7 +80,7 @@ def test_weights_are_those_that_observing_gives(random_translator, shift):
 
 def test_a_model_that_was_not_trained_is_refused(random_translator, reversed_symbols):
     sources, targets = zip(*(line.split("\t") for line in reversed_symbols(150, 3)), strict=True)
-    message = r"^no head of this run aligns: the best, \d of decoder.\d.source_attention, agrees by 0.\d+ with the"
+    message = r"^no head of this run aligns: the best, head \d of decoder.\d.source_attention, agrees by 0.\d+ with the"
     with pytest.raises(RunError, match=message):
         choose_heads(random_translator, sources, targets)
 

@@ -69,7 +69,7 @@ class ConfidenceEstimator:
         if calibration is None:
             raise ConfigError(
                 f"{folder or 'this translator'} has no calibration yet: glassformer evaluate RUN --source F --target G "
-                "--fit-calibration fits one on held-out pairs, fit_calibration from Python"
+                "--fit-calibration fits one on held-out pairs, and from Python confidence.estimate.fit_calibration"
             )
         self.translator, self.calibration = translator, calibration
 
