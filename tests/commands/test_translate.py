@@ -173,6 +173,22 @@ def test_terms_reach_documents_and_paragraphs(here, capfd, translator, run_comma
     assert ") and 1 placeholder in 1 line\n" in err
 
 
+def test_placeholders_of_a_document_are_copied_unless_that_is_turned_off(here, capfd, run_command):
+    (here / "a.json").write_text('["a {x} b", "a <b>{y}</b>"]')
+    options = "--device cpu --beam 2 --max-length 9 --precision float32"
+    assert run_command(f"translate run --input a.json --output b.json {options}") == 0
+    said = without_cuts(capfd.readouterr().err).splitlines()
+    counted = "0 terms and 1 placeholder in 1 line"
+    assert said == ["a.json: 2 of its texts translated", f"in texts with tags: {counted}", counted]
+    found = (here / "b.json").read_text()
+    assert (found.count("{x}"), found.count("<b>{y}</b>")) == (1, 1)
+    assert run_command(f"translate run --input a.json --output c.json --placeholders none {options}") == 0
+    assert "{" not in (here / "c.json").read_text()
+    assert "placeholder" not in capfd.readouterr().err
+    assert run_command("translate run --input a.json --output d.json --sample --device cpu --max-length 3") == 2
+    assert "text with tags is translated by a search" in capfd.readouterr().err
+
+
 def test_what_was_cut_is_said_with_what_to_do(here, stdin, capfd, run_command):
     stdin(b"\na b c. D e f.\n")
     assert run_command("translate run --device cpu --beam 1 --max-length 3 --min-length 3") == 0

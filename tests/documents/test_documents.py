@@ -411,6 +411,14 @@ def test_terms_and_placeholders_reach_every_kind_of_document(kind, segment, tran
     assert out.count("%s") == (1 if kind in ("json", "srt") else 2)
 
 
+def test_placeholders_of_a_document_are_copied_unless_that_is_turned_off(translator, tmp_path):
+    (tmp_path / "a.po").write_text('#, python-format\nmsgid "One %(n)s Two"\nmsgstr ""\n')
+    for name, found, options in (("b.po", 2, {}), ("c.po", 1, {"placeholders": None})):
+        done = translate_document(translator, tmp_path / "a.po", tmp_path / name, config=SEARCH, **options)
+        assert (tmp_path / name).read_text().count("%(n)s") == found
+        assert done.terms.placeholders == found - 1
+
+
 @pytest.mark.parametrize(
     ("text", "count", "lines"),
     [("one two three four", 2, ["one two", "three four"]), ("one", 2, ["one"]), ("a b", 5, ["a", "b"]), ("", 1, [""])],

@@ -13,6 +13,7 @@ from glassformer.generation.config import SearchConfig, as_config
 from glassformer.generation.files import Cuts, FileCounts, FileSettings, translations_of_chunk
 from glassformer.generation.lexical.glossary import Glossary
 from glassformer.generation.lexical.lines import LexicalCounts
+from glassformer.generation.lexical.placeholders import DEFAULT
 from glassformer.generation.segments.paragraphs import Segment
 from glassformer.generation.translator import Translator
 from glassformer.pairs.lines import readable
@@ -49,7 +50,7 @@ def translate_document(
     segment: Segment = "line",
     sentences: int | None = None,
     glossary: Glossary | None = None,
-    placeholders: str | None = None,
+    placeholders: str | None = DEFAULT,
     languages: tuple[str, str] | None = None,
     overwrite_targets: bool = False,
     markup: Markup | None = None,
@@ -59,7 +60,8 @@ def translate_document(
     Only the bytes of translations change, and in XLIFF the state of their units, which becomes "translated". Units
     that have a translation keep it, unless `overwrite_targets` is set. The lines of a text are translated apart; with
     the `segment` "paragraph" its sentences too, so many `sentences` at once (see `translate_paragraphs`). `glossary`
-    and `placeholders` are as in `Translator.translate`. `languages` are those of a TMX file, such as ("en", "de"); left
+    and `placeholders` are as in `Translator.translate`, but placeholders are copied unless that is None: programs
+    fail without theirs. `languages` are those of a TMX file, such as ("en", "de"); left
     out, those of the run. Texts with tags are given to `markup`, as XML (of XLIFF and TMX) or HTML, and stay
     untranslated without it.
 
