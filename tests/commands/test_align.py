@@ -155,7 +155,7 @@ BAD = {
     "align --source /dev/null": "/dev/null is a pipe or device, and is read several times: save it to a file first",
     "align run --source pairs.tsv --data /dev/null": "/dev/null is a pipe or device, and is read several times",
     "align --source untrainable.tsv": "no pair has words on both sides",
-    "translate run --input seven.txt --alignments new.txt SHORT": "run has no aligning heads chosen yet",
+    "translate run --input seven.txt --alignments new.txt SHORT": "run has no aligning heads chosen for its weights",
     "translate run --input seven.txt --alignments - SHORT": "--alignments must be a file, got -: standard output",
     "translate run --input seven.txt --confidence - SHORT": "--confidence must be a file, got -: standard output",
     "translate run --input seven.txt --output new --alignments new.txt --resume SHORT": "exclude each other",
