@@ -99,6 +99,20 @@ def test_heads_names_those_that_align_and_keeps_nothing(taught, run_command, cap
     assert not (folder / "aligning.json").exists()
 
 
+def test_an_imported_marian_names_the_heads_that_the_run_named(taught, tmp_path, run_command, capsys):
+    assert run_command(f"export {taught.folder} --to huggingface --out {tmp_path / 'marian'}") == 0
+    assert run_command(f"import --from {tmp_path / 'marian'} --out {tmp_path / 'back'}") == 0
+    capsys.readouterr()
+    chosen = [
+        choose_heads(Translator.load(folder, "cpu", "float32"), taught.sources, taught.targets)
+        for folder in (taught.folder, tmp_path / "back")
+    ]
+    assert chosen[0] == chosen[1]
+    assert chosen[0].heads[0] == 0, "the one that was guided"
+    assert run_command(f"align {tmp_path / 'back'} --source {taught.folder.parent / 'pairs.tsv'} --device cpu") == 0
+    assert f"{tmp_path / 'back'}: {chosen[0].attention} head" in capsys.readouterr().err
+
+
 def test_an_imported_model_of_random_weights_is_refused_with_a_reason(
     random_run, tmp_path, taught, run_command, capsys
 ):
