@@ -4,11 +4,10 @@
 
 The pairs are generated: words of a Zipf distribution, twelve a side on average. Memory is the proportional set size
 (PSS) summed over the process and all that it started, looked at ten times a second; so Linux only. Checks that both
-ways make the same files, and times a second start, which uses them again, and planning the batches of an epoch. Prints
-the ratio of the times last, and appends to benchmarks/results/preparation.jsonl.
+ways make the same files, and times a second start, which uses them again. Prints the ratio of the times last, and
+appends to benchmarks/results/preparation.jsonl.
 """
 
-import json
 import os
 import random
 import resource
@@ -24,11 +23,9 @@ from typing import Any
 
 import torch
 import tyro
-from bench import keep, status
+from bench import keep
 
-from glassformer.data.corpus import Corpus
 from glassformer.data.processes import count_workers
-from glassformer.text.batching import plan_batches
 from glassformer.training.config import TrainConfig
 from glassformer.training.prepare import prepare_run
 
@@ -62,11 +59,9 @@ def main(pairs: int = 10_000_000, scratch: Path | None = None, tokenizer: str = 
             told = "{seconds:.1f} s, {cpu_seconds:.1f} of CPU, {lines_per_second:,.0f} lines/s, {peak_mib:,.0f} MiB"
             print(f"{side}: {told.format(**sides[side])}")
         check_same(folder / "all" / "run", folder / "one" / "run")
-        planned = json.loads(subprocess.check_output([sys.executable, __file__, "--plan", str(folder / "all" / "run")]))
-        print("an epoch is planned in {seconds:.1f} s and {mib:,.0f} MiB: {batches:,} batches".format(**planned))
     ratio = sides["one"]["seconds"] / sides["all"]["seconds"]
     figures = {"pairs": pairs, "bytes": size, "tokenizer": tokenizer, "cores": max(1, count_workers())}
-    keep("preparation", {**figures, "sides": sides, "planned": planned, "ratio": ratio})
+    keep("preparation", {**figures, "sides": sides, "ratio": ratio})
     print(f"one core takes {ratio:.2f} times as long as {figures['cores']}")
 
 
@@ -171,19 +166,8 @@ def prepare(folder: str, out: str, cores: str, tokenizer: str) -> None:
     prepare_run(config, lambda line: print(f"{time.monotonic() - began:.1f} s: {line}", file=sys.stderr))
 
 
-def plan(run: str) -> None:
-    """Return the time (s) of planning an epoch of a prepared run, and its memory (MiB) beyond the lengths."""
-    corpus = Corpus(Path(run) / "resume" / "train")
-    before, began = status("VmRSS"), time.monotonic()
-    batches = plan_batches(corpus.source.lengths, corpus.target.lengths, batch_tokens=2048, seed=1, epoch=0)
-    figures = {"seconds": time.monotonic() - began, "mib": (status("VmHWM") - before) / 1024, "batches": len(batches)}
-    print(json.dumps(figures))
-
-
 if __name__ == "__main__":
     if sys.argv[1:2] == ["--prepare"]:
         prepare(*sys.argv[2:])
-    elif sys.argv[1:2] == ["--plan"]:
-        plan(*sys.argv[2:])
     else:
         tyro.cli(main)

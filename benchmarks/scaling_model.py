@@ -110,7 +110,7 @@ def recorded() -> tables.Recorded:
         lines=bench.last(NAME, "translation"),
         gpu_tokens=bench.last("generation", "gpu")["ours auto cuda"]["median"],
         prepared=bench.last("preparation", "sides")["one"]["lines_per_second"],
-        planned=bench.last("preparation", "planned"),
+        planned={int(pairs): found for pairs, found in bench.last("planning", "planned").items()},
     )
 
 

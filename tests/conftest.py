@@ -15,7 +15,12 @@ import subprocess
 import sys
 import warnings
 
-os.environ |= {"HF_HUB_OFFLINE": "1", "RAY_USAGE_STATS_ENABLED": "0", "OMP_NUM_THREADS": "1"}
+os.environ |= {
+    "HF_HUB_OFFLINE": "1",
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "ORT_DISABLE_TELEMETRY": "1",
+    "OMP_NUM_THREADS": "1",
+}
 os.environ["GLASSFORMER_CALIBRATION"] = "off"  # no test may depend on what a busy machine measures
 
 from importlib import import_module

@@ -1,16 +1,28 @@
 """A signal that ends a command leaves nothing half made."""
 
+import contextlib
+import ctypes
 import os
 import signal
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
-from glassformer.stopping import ENDING, Stopped, raising_signals
+from glassformer.stopping import AGAIN, ENDING, Stopped, raising_signals, unbroken
 from glassformer.text.tokenizer import SymbolTokenizer
+
+
+@pytest.fixture
+def python_interrupts() -> Iterator[None]:
+    """Let Ctrl-C do what it does in Python, whatever pytest does with it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 @pytest.mark.parametrize("number", ENDING)
@@ -35,7 +47,7 @@ def test_a_signal_is_an_exception_that_only_cleaning_up_sees(number):
 @pytest.mark.parametrize(
     ("number", "ours"), [*((number, Stopped) for number in ENDING), (signal.SIGINT, KeyboardInterrupt)]
 )
-def test_an_error_that_a_library_makes_of_a_signal_is_a_signal_again(number, ours):
+def test_an_error_that_a_library_makes_of_a_signal_is_a_signal_again(number, ours, python_interrupts):
     """As safetensors does, which calls Python from a compiled function."""
 
     def read() -> None:
@@ -45,12 +57,138 @@ def test_an_error_that_a_library_makes_of_a_signal_is_a_signal_again(number, our
         except BaseException:
             raise ValueError("could not be read") from None
 
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    try:
-        with pytest.raises(ours), raising_signals():
-            read()
-    finally:
-        signal.signal(signal.SIGINT, before)
+    with pytest.raises(ours), raising_signals():
+        read()
+
+
+def _dropped_by_compiled_code(work: Callable[[], None]) -> None:
+    """As a function's that LLVM calls when numba looks for it in its cache."""
+
+    def compare(*_: object) -> int:
+        work()
+        return 0
+
+    number = ctypes.c_int
+    kind = ctypes.CFUNCTYPE(number, ctypes.POINTER(number), ctypes.POINTER(number))
+    ctypes.CDLL(None).qsort((number * 2)(1, 2), 2, ctypes.sizeof(number), kind(compare))
+
+
+def _dropped_by_a_destructor(work: Callable[[], None]) -> None:
+    class Ended:
+        def __del__(self) -> None:
+            work()
+
+    Ended()
+
+
+def _caught_by_a_library(work: Callable[[], None]) -> None:
+    with contextlib.suppress(BaseException):
+        work()
+
+
+def _caught_and_another_raised(work: Callable[[], None]) -> None:
+    with contextlib.suppress(ValueError):
+        try:
+            work()
+        except BaseException:
+            raise ValueError("could not be read") from None
+
+
+@pytest.mark.parametrize("number", [*ENDING, signal.SIGINT])
+@pytest.mark.parametrize(
+    "lose", [_dropped_by_compiled_code, _dropped_by_a_destructor, _caught_by_a_library, _caught_and_another_raised]
+)
+def test_a_signal_whose_exception_is_lost_is_raised_again_at_once(lose, number, python_interrupts, capfd):
+    went_on = []
+
+    def work() -> None:
+        lose(lambda: os.kill(os.getpid(), number) or time.sleep(10))
+        time.sleep(10)
+        went_on.append(True)
+
+    began = time.monotonic()
+    with pytest.raises((Stopped, KeyboardInterrupt)) as stopped, raising_signals():
+        work()
+    assert not went_on
+    assert time.monotonic() - began < 5
+    assert getattr(stopped.value, "number", signal.SIGINT) == number
+    assert capfd.readouterr().err == "", "it is no error of whoever has lost it"
+
+
+def test_errors_that_are_dropped_beside_a_signal_are_told_as_before(monkeypatch):
+    told = []
+    monkeypatch.setattr(sys, "unraisablehook", told.append)
+    with raising_signals():
+        _dropped_by_a_destructor(lambda: 1 // 0)
+    assert [unraisable.exc_type for unraisable in told] == [ZeroDivisionError]
+    assert sys.unraisablehook == told.append
+
+
+@pytest.mark.parametrize("number", [*ENDING, signal.SIGINT])
+def test_a_signal_waits_for_the_end_of_what_is_unbroken(number, python_interrupts):
+    done = []
+
+    def work() -> None:
+        with unbroken:
+            with unbroken:
+                os.kill(os.getpid(), number)
+                time.sleep(3 * AGAIN)
+                done.append("inner")
+            time.sleep(3 * AGAIN)
+            done.append("outer")
+        time.sleep(10)
+        done.append("more")
+
+    with pytest.raises((Stopped, KeyboardInterrupt)), raising_signals():
+        work()
+    assert done == ["inner", "outer"]
+
+
+def test_what_another_thread_does_unbroken_lets_no_signal_wait():
+    inside, over = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with unbroken:
+            inside.set()
+            over.wait(10)
+
+    def work() -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(10)
+
+    holding = threading.Thread(target=hold)
+    holding.start()
+    inside.wait(10)
+    began = time.monotonic()
+    with pytest.raises(Stopped), raising_signals():
+        work()
+    assert time.monotonic() - began < 5
+    over.set()
+    holding.join()
+
+
+def test_whoever_handles_the_signal_when_it_can_be_raised_gets_it_once():
+    """As a training does, which saves first: its handler is set right after its folder has been made."""
+    told = []
+
+    def work() -> None:
+        with unbroken:
+            os.kill(os.getpid(), signal.SIGTERM)
+            signal.signal(signal.SIGTERM, lambda number, _: told.append(number))
+        time.sleep(10 * AGAIN)
+
+    with pytest.raises(Stopped), raising_signals():
+        work()
+    assert told == [signal.SIGTERM]
+
+
+def test_a_signal_at_any_moment_leaves_nothing_half_made(print_alone):
+    """A process of its own, in which the suite's type checks put no code in between."""
+    lines = print_alone(Path(__file__).with_name("at_every_moment.py"))
+    counts = dict(line.removesuffix(" moments").split(": ", 1) for line in lines)
+    assert all(count.isdigit() for count in counts.values()), lines
+    assert len(counts) == 6
+    assert all(int(count) > 50 for count in counts.values()), "Python looks for signals so often"
 
 
 def test_a_signal_that_is_ignored_stays_so():

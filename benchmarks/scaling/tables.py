@@ -35,8 +35,6 @@ LINES = 1e9
 """Lines whose translation is priced."""
 BLOCK = 10_000
 """Lines that a worker takes at a time."""
-PLANNED = 10_000_000
-"""Pairs of the epoch whose planning was measured."""
 PREPARING = 16
 """Worker processes that prepare a corpus, at the most."""
 MODES = {"plain": "", "ddp": "DDP", "shard": "`--shard`"}
@@ -55,8 +53,8 @@ class Recorded:
     """Tokens a second that an H200 translates into with base (benchmarks/generation.py)."""
     prepared: float
     """Lines a second that one core prepares (benchmarks/preparation.py)."""
-    planned: Mapping[str, float]
-    """Seconds and MiB for the plan of an epoch of `PLANNED` pairs (benchmarks/preparation.py)."""
+    planned: Mapping[int, Mapping[str, float]]
+    """Seconds and MiB for the plan of an epoch, by the number of pairs (benchmarks/planning.py)."""
 
     def plan(self, devices: int, tokens: int, **settings: Any) -> Plan:
         """Return a training as noisy as a process here, whose hosts take as long for a step of their ring."""
@@ -195,22 +193,25 @@ def failures(recorded: Recorded) -> str:
 
 
 def corpora(recorded: Recorded) -> str:
-    """Return what grows with the corpus and not with the devices."""
+    """Return what depends on the corpus and not on the devices: time grows with it, memory no further than measured."""
     rows = []
     for pairs in (10**7, 10**8, 10**9):
-        share = pairs / PLANNED
+        measured = max(count for count in recorded.planned if count <= pairs)
+        planned, times = recorded.planned[measured], pairs / measured
         rows.append(
             [
                 f"{pairs:,}",
                 f"{2 * pairs / recorded.prepared / PREPARING / 60:,.1f}",
-                f"{share * recorded.planned['seconds']:,.0f}",
-                f"{share * recorded.planned['mib'] / 1024:,.1f}",
+                f"{times * planned['counted']:,.1f}",
+                f"{times * planned['seconds']:,.0f}",
+                f"{planned['mib'] / 1024:,.1f}",
             ]
         )
     heads = [
         "pairs",
         f"preparing, minutes ({PREPARING} cores)",
-        "planning an epoch, s",
+        "planning before an epoch, s",
+        "with its windows, s",
         "GiB of the plan, each process",
     ]
     return table(heads, rows)

@@ -16,12 +16,13 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 from urllib.parse import quote, unquote_to_bytes
 
 from glassformer.errors import FULL, ConfigError, DataError, GlassformerError, RunError
+from glassformer.stopping import unbroken, unbroken_ends
 
 if sys.platform != "win32":  # which has no flock: nothing is locked there
     import fcntl
@@ -90,7 +91,8 @@ def check_new_folder(path: Path) -> None:
         raise RunError(f"{path} is there already: give a new name, or remove it first")
     above = next(folder for folder in path.absolute().parents if folder.exists())
     try:
-        os.rmdir(tempfile.mkdtemp(prefix=f".{path.name[:_LONGEST]}.", suffix=".tmp", dir=above))
+        with unbroken:
+            os.rmdir(tempfile.mkdtemp(prefix=f".{path.name[:_LONGEST]}.", suffix=".tmp", dir=above))
     except OSError as error:
         if error.errno not in FULL:
             raise RunError(
@@ -98,7 +100,7 @@ def check_new_folder(path: Path) -> None:
             ) from None
 
 
-@contextmanager
+@unbroken_ends
 def scratch_folder(place: Path) -> Iterator[Path]:
     """Give an empty hidden folder beside `place` to make it in; afterwards it is removed with all that is in it.
 
@@ -124,7 +126,7 @@ def scratch_folder(place: Path) -> Iterator[Path]:
             raise
 
 
-@contextmanager
+@unbroken_ends
 def replacement(path: Path) -> Iterator[Path]:
     """Give the path of a temporary file to write: it takes the place of `path`, or is removed where an error comes."""
     check_writable(path)
@@ -135,14 +137,14 @@ def replacement(path: Path) -> Iterator[Path]:
         temporary.replace(path)
 
 
-@contextmanager
+@unbroken_ends
 def replacing(path: Path) -> Iterator[BinaryIO]:
     """Give a temporary file to write to: it takes the place of `path`, or is removed where an error comes."""
     with replacement(path) as temporary, temporary.open("wb") as file:
         yield file
 
 
-@contextmanager
+@unbroken_ends
 def new_folder(path: Path) -> Iterator[Path]:
     """Give a temporary folder to fill: it becomes `path`, or is removed where an error comes.
 
@@ -158,7 +160,7 @@ def new_folder(path: Path) -> Iterator[Path]:
         move_folder(made, path)
 
 
-@contextmanager
+@unbroken_ends
 def folders_above(path: Path) -> Iterator[None]:
     """Make the folders above `path` that are missing; they are removed again where an error comes."""
     missing = [folder for folder in path.parents if not folder.exists()]
@@ -273,7 +275,7 @@ def try_lock(descriptor: int, *, shared: bool = False) -> bool | None:
     return True
 
 
-@contextmanager
+@unbroken_ends
 def alone(lock: Path, work: str) -> Iterator[None]:
     """Hold the lock of a folder in the file `lock`; RunError where another process does the same `work` there."""
     descriptor = open_to_append(lock)

@@ -1,5 +1,8 @@
 """The plan of a bulk translation, and what is done of it after a stop."""
 
+import subprocess
+import sys
+
 import pytest
 
 from glassformer.cluster.lines import Problem
@@ -9,6 +12,11 @@ from glassformer.errors import ConfigError, DataError
 
 FILE = PlannedFile("a.txt.gz", "a.txt", "text", 5000, "digest", None)
 PLAN = Plan({"beam": 5}, (FILE,))
+
+
+def test_neither_the_plan_nor_its_forms_load_torch():
+    program = "import sys; import glassformer.cluster.forms, glassformer.cluster.plan; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", program], timeout=60).returncode == 0
 
 
 def test_rows_fall_into_blocks():

@@ -8,7 +8,7 @@ pytest.importorskip("ray", reason="pip install 'glassformer[cluster]'")
 
 from glassformer.cluster import pool
 from glassformer.cluster.config import ClusterConfig
-from glassformer.cluster.pool import Pool, pick_pool, shrunk
+from glassformer.cluster.pool import Pool, pick_pool, pick_worker_precision, shrunk
 
 
 @pytest.fixture
@@ -44,6 +44,29 @@ def test_more_workers_than_fit_are_refused(machines):
         pick_pool(ClusterConfig(cores=3, workers=4), "cpu")
     with pytest.raises(ConfigError, match="device must be auto, cpu or cuda on a cluster, got mps"):
         pick_pool(ClusterConfig(), "mps")
+
+
+def test_the_precision_is_asked_of_a_worker_only_where_it_is_on_another_machine(machines, monkeypatch):
+    asked = []
+
+    class Remote:
+        def __init__(self, function):
+            self.function = function
+
+        def remote(self, *arguments):
+            asked.append(arguments)
+            return self.function(*arguments)
+
+    monkeypatch.setattr(pool.ray, "remote", lambda **needs: Remote)
+    monkeypatch.setattr(pool.ray, "get", lambda found: found)
+    machines[:] = [{"Alive": True, "NodeManagerHostname": pool.platform.node(), "Resources": {"CPU": 2.0}}]
+    assert str(pick_worker_precision(Pool(1, 1, "cpu"), "bfloat16")) == "bfloat16"
+    with pytest.raises(ConfigError, match="precision must be one of auto"):
+        pick_worker_precision(Pool(1, 1, "cpu"), "int3")
+    assert asked == []
+    machines.append({"Alive": True, "NodeManagerHostname": "another", "Resources": {"CPU": 2.0}})
+    assert str(pick_worker_precision(Pool(1, 1, "cpu"), "bfloat16")) == "bfloat16"
+    assert asked == [("bfloat16", "cpu")]
 
 
 def test_a_pool_shrinks_to_what_is_left(machines):

@@ -43,7 +43,11 @@ def test_many_blocks_keep_their_order(prepare, tmp_path):
         expected = [[*ids, EOS] for ids in tokenizer.encode([pair[side] for pair in pairs])]
         sequences = (corpus.source, corpus.target)[side]
         assert [ids.tolist() for ids in sequences] == expected
-        assert sequences.lengths.tolist() == [len(ids) for ids in expected]
+        lengths = [len(ids) for ids in expected]
+        assert len(sequences.lengths) == len(lengths)
+        assert sequences.lengths[:].tolist() == lengths
+        assert sequences.lengths[990:2_000].tolist() == lengths[990:]
+        assert sequences.lengths[[7, 3, 999]].tolist() == [lengths[7], lengths[3], lengths[999]]
 
 
 def test_preparing_again_replaces_what_was_there(prepare, tmp_path):

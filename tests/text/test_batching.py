@@ -1,4 +1,5 @@
 import random
+from collections import Counter
 
 import pytest
 import torch
@@ -113,9 +114,16 @@ def test_a_long_pair_counts_in_the_batch_that_it_begins():
     assert sorted(map(sorted, plan([(3, 3), (100, 2), (2, 100), (3, 3)], batch_tokens=6))) == [[0, 3], [1], [2]]
 
 
-def test_a_plan_made_in_parts_is_the_same(monkeypatch):
+@pytest.mark.parametrize("longest", [40, 300, 70_000])  # one key for both lengths has 16, 32 and 64 bits
+def test_a_plan_is_that_of_its_definition_whatever_the_range_of_lengths(longest):
+    draw = random.Random(longest)
+    pairs = [(draw.randint(1, longest), draw.randint(1, longest)) for _ in range(300)]
+    assert plan(pairs, 4 * longest) == plan_by_definition(pairs, 4 * longest, 1, 0)
+
+
+def test_a_plan_of_several_blocks_is_the_same(monkeypatch):
     pairs = corpus_lengths(500)
-    monkeypatch.setattr(batching, "CUT_AT_ONCE", 7)
+    monkeypatch.setattr(batching, "BLOCK", 7)
     assert plan(pairs, 300) == plan_by_definition(pairs, 300, 1, 0)
 
 
@@ -148,3 +156,104 @@ def test_batches_are_filled_and_nearly_of_one_length():
     # The longer side of each batch is filled to within one pair.
     filled = sum(max(sum(pairs[i][side] for i in batch) for side in (0, 1)) for batch in batches)
     assert filled > 0.98 * 2_000 * (len(batches) - 1)
+
+
+# More pairs than are planned at a time
+
+MANY = 3_001
+"""Pairs in 94 blocks of 32, which six windows share."""
+
+
+@pytest.fixture
+def small_windows(monkeypatch):
+    monkeypatch.setattr(batching, "BLOCK", 32)
+    monkeypatch.setattr(batching, "WINDOW", 512)
+
+
+def windows_of(batches: list[list[int]]) -> list[list[list[int]]]:
+    """The batches of each window, which ends as soon as there are all pairs of every block that has any."""
+    left = Counter(i // 32 for i in range(MANY))
+    found, begun = list[list[list[int]]]([[]]), set[int]()
+    for batch in batches:
+        found[-1].append(batch)
+        begun.update(i // 32 for i in batch)
+        left.subtract(i // 32 for i in batch)
+        if not any(left[block] for block in begun):
+            found.append([])
+    assert found.pop() == []
+    return found
+
+
+def test_a_window_is_planned_like_a_corpus_of_its_own(small_windows):
+    pairs = corpus_lengths(MANY)
+    batches = plan(pairs, 200)
+    assert sorted(i for batch in batches for i in batch) == list(range(MANY))
+    windows = windows_of(batches)
+    assert len(windows) == 6
+    for window in windows:
+        held = sorted(i for batch in window for i in batch)
+        assert 15 * 32 - 31 <= len(held) <= 512
+        assert held[-1] - held[0] > MANY / 2, "it is a sample of the whole corpus"
+        own = [pairs[i] for i in held]
+        expected = [[own[i] for i in batch] for batch in plan_by_definition(own, 200, 1, 0)]
+        assert sorted([pairs[i] for i in batch] for batch in window) == sorted(expected)
+
+
+def test_windows_follow_from_seed_and_epoch(small_windows):
+    pairs = corpus_lengths(MANY)
+    first = plan(pairs, 200)
+    assert plan(pairs, 200) == first
+    members = {
+        frozenset(i for batch in windows_of(plan(pairs, 200, *which))[0] for i in batch)
+        for which in ((1, 0), (2, 0), (1, 1))
+    }
+    assert len(members) == 3
+
+
+def test_a_batch_is_the_same_wherever_reading_begins(small_windows):
+    source, target = torch.tensor(corpus_lengths(MANY)).T.contiguous()
+    whole = plan_batches(source, target, batch_tokens=200, seed=1, epoch=0)
+    batches = list(whole)
+    assert len(whole) == len(batches)
+    for first in (len(batches) - 1, len(batches) // 2, 3):
+        assert plan_batches(source, target, batch_tokens=200, seed=1, epoch=0)[first:] == batches[first:]
+    assert [whole[i] for i in range(-1, -len(batches) - 1, -1)] == batches[::-1]
+
+
+def test_windows_take_less_than_a_hundredth_more_batches_and_padding(monkeypatch):
+    pairs = corpus_lengths(3 << 14)
+
+    def padded(batches: list[list[int]]) -> int:
+        return sum(len(batch) * max(max(pairs[i]) for i in batch) for batch in batches)
+
+    whole = plan(pairs, 500)
+    monkeypatch.setattr(batching, "BLOCK", 32)
+    monkeypatch.setattr(batching, "WINDOW", 1 << 14)
+    parts = plan(pairs, 500)
+    assert parts != whole
+    assert len(parts) <= 1.01 * len(whole)
+    assert padded(parts) <= 1.01 * padded(whole)
+
+
+def test_a_batch_takes_the_lengths_of_its_window_only(small_windows):
+    class Counted:
+        """Lengths of which it is known how many were looked at."""
+
+        def __init__(self, lengths: torch.Tensor) -> None:
+            self.lengths, self.seen = lengths, list[int]()
+
+        def __len__(self) -> int:
+            return len(self.lengths)
+
+        def __getitem__(self, index: slice) -> torch.Tensor:
+            self.seen.append(len(self.lengths[index]))
+            return self.lengths[index]
+
+    sides = [Counted(side) for side in torch.tensor(corpus_lengths(MANY)).T.contiguous()]
+    made = plan_batches(*sides, batch_tokens=200, seed=1, epoch=0)
+    assert made[0]
+    for side in sides:
+        assert max(side.seen) == 32
+        side.seen.clear()
+    assert made[1] != made[-1]  # of the first window, which is held, and of the last
+    assert [0 < sum(side.seen) <= 512 for side in sides] == [True, True]

@@ -1,5 +1,6 @@
 import io
 import re
+import sys
 from collections import Counter
 from pathlib import Path
 
@@ -312,6 +313,18 @@ def test_each_token_but_padding_has_its_id_and_other_texts_have_none(tokenizers,
 def test_unknown_pieces_are_named_once(tokenizers, kind):
     assert tokenizers[kind].unknown(["the Ж cat", "Щ the Ж"]) == ["Ж", "Щ"]
     assert tokenizers[kind].unknown(["the cat", "", "the\u2003cat"]) in ([], ["the\u2003cat"])  # a word, or a space
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux counts the switches of a thread")
+def test_no_thread_is_started_to_read_a_line_back(tokenizers):
+    import resource
+
+    rows = tokenizers["bpe"].encode(TEXT) * 50
+    before = resource.getrusage(resource.RUSAGE_THREAD).ru_nvcsw
+    texts = [tokenizers["bpe"].decode([row])[0] for row in rows]
+    waited = resource.getrusage(resource.RUSAGE_THREAD).ru_nvcsw - before
+    assert texts == [one_space(line) for line in TEXT] * 50
+    assert waited < len(rows)  # with a thread each, this one waits twice for each
 
 
 @pytest.mark.parametrize("kind", SUBWORD_KINDS)

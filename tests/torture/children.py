@@ -20,6 +20,7 @@ os.environ |= {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "HF_HUB_OFFL
 
 
 from glassformer import cli, pictures
+from glassformer.__main__ import main as command_line
 from glassformer.data import preparation
 from glassformer.generation import stream
 from glassformer.generation.kernels import passes
@@ -44,6 +45,8 @@ speed.TURNS = 2
 
 MARK = "GLASSFORMER_TORTURE"
 """Variable of the environment by which the processes that commands start are known."""
+ASKING = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
+"""Signals that ask a process to end."""
 LONGEST = 60.0
 """Seconds after which a command hangs."""
 PATIENCE = 5.0
@@ -90,8 +93,12 @@ class Child:
         self.began = time.monotonic()
         self.argv = list(argv)
         out, err = os.pipe(), os.pipe()
+        # Until it knows what it is: interrupted before, the fork would go on as this process.
+        before_fork = signal.pthread_sigmask(signal.SIG_BLOCK, ASKING)
         self.pid = os.fork()
-        if not self.pid:
+        if self.pid:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before_fork)
+        else:
             given = [
                 own if own is not None else pipe for own, pipe in zip(streams, (None, out[1], err[1]), strict=True)
             ]
@@ -150,6 +157,7 @@ def _become(
     status: int = 70
     try:
         signal.signal(signal.SIGINT, signal.SIG_DFL)  # until the command begins, as in a process that is being loaded
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, ASKING)
         os.setpgid(0, 0)
         os.chdir(folder)
         null = os.open(os.devnull, os.O_RDONLY)
@@ -161,7 +169,8 @@ def _become(
         before()
         signal.signal(signal.SIGINT, signal.default_int_handler)
         if work is None:
-            cli.main(argv)
+            sys.argv = ["glassformer", *argv]
+            command_line()
         else:
             status = work()
     except SystemExit as ended:

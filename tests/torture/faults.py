@@ -79,7 +79,7 @@ def end(case: Case) -> None:
 
     Before it has begun, and when it has done all, the signal may end it as any process.
     """
-    number = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)[case.number % 3]
+    number = children.ASKING[case.number % 3]
     began = time.monotonic()
     ending = case.start().wait(after=case.instant(), number=number)
     if time.monotonic() - began > case.command.seconds + 20:
@@ -128,7 +128,7 @@ def unwritable(case: Case) -> None:
         with mounted(case.folder, 1 << 26) as remount:
             case.command.lay_out(case.folder)
             remount("ro")
-            _refused(case, case.start())
+            _refused(case)
             remount("rw")
             case.finish()
     elif os.geteuid():
@@ -136,7 +136,7 @@ def unwritable(case: Case) -> None:
     else:
         for path in (case.folder, *case.folder.rglob("*")):
             os.chown(path, NOBODY, NOBODY)
-        _refused(case, case.start(before=_lose_privileges))
+        _refused(case, before=_lose_privileges)
         case.finish()
 
 
@@ -147,9 +147,10 @@ def _lose_privileges() -> None:
         raise Impossible("privileges can't be given up")
 
 
-def _refused(case: Case, child: Child) -> None:
-    before = tree(case.folder)
-    child.wait().check(2)
+def _refused(case: Case, **given: object) -> None:
+    """Start it, and raise FaultError unless it is refused and changes nothing."""
+    before = tree(case.folder)  # before it starts, which may be quicker than this
+    case.start(**given).wait().check(2)
     if changed := differences(before, tree(case.folder)):
         raise FaultError(f"it was refused, and has changed {', '.join(changed[:5])}")
 
@@ -160,7 +161,7 @@ def eio(case: Case) -> None:
     path, content = case.folder / name, (case.folder / name).read_bytes()
     path.unlink()
     path.symlink_to(UNREADABLE)
-    _refused(case, case.start())
+    _refused(case)
     path.unlink()
     path.write_bytes(content)
     case.finish()

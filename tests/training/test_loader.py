@@ -109,7 +109,7 @@ def test_resampled_tokens_are_counted_as_they_are(tmp_path):
         ((group, batches),) = loader.load((group, [seed]) for group in groups)
         assert loader.count_tokens(group, batches) == batches[0].tokens
         counts.add(batches[0].tokens)
-    assert counts - {int(loader.corpus.target.lengths.sum())}
+    assert counts - {int(loader.corpus.target.lengths[:].sum())}
 
 
 def sources(loader: BatchLoader, seed: int) -> list[int]:

@@ -57,7 +57,7 @@ class AlignmentModel:
 
         Pairs that have more than LONGEST or CELLS are left out. Raises DataError where none is left.
         """
-        cells = (corpus.source.lengths - 1).long() * (corpus.target.lengths - 1)
+        cells = (corpus.source.lengths[:] - 1) * (corpus.target.lengths[:] - 1)
         chosen = choose_pairs(cells, CELLS)
         if not chosen:
             raise DataError(

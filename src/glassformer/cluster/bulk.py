@@ -18,8 +18,17 @@ try:
     from ray.exceptions import RayError
 
     from glassformer.cluster.config import ClusterConfig
-    from glassformer.cluster.forms import form_of, output_name
-    from glassformer.cluster.plan import Block, Plan, PlannedFile, done_blocks, finish, finish_file, start
+    from glassformer.cluster.forms import output_name
+    from glassformer.cluster.plan import (
+        Block,
+        Plan,
+        PlannedFile,
+        done_blocks,
+        finish,
+        plan_file,
+        start,
+        try_to_finish_file,
+    )
     from glassformer.cluster.pool import Pool, connected, pick_pool, pick_worker_precision, shrunk
     from glassformer.cluster.source import BlockSource
     from glassformer.cluster.storage import Storage, place_of
@@ -151,30 +160,11 @@ def find_files(place: str) -> tuple[Storage, list[str]]:
 
 def survey(source: Storage, names: list[str], column: str | None) -> tuple[PlannedFile, ...]:
     """Return the plan of each file, which is read for it once; DataError for files that can't be read."""
-    ask = ray.remote(_survey_one)
+    ask = ray.remote(plan_file)
     found = ray.get([ask.remote(source, name, column) for name in names])
     if broken := [one for one in found if isinstance(one, str)]:
         raise DataError(broken[0] + (f" (and {len(broken) - 1:,} files more can't be used)" if len(broken) > 1 else ""))
     return tuple(one for one in found if not isinstance(one, str))
-
-
-def _survey_one(source: Storage, name: str, column: str | None) -> PlannedFile | str:
-    """Return the plan of a file, or the message that says why it can't be read."""
-    form = form_of(name)
-    try:
-        rows, digest, chosen = form.survey(source, name, column)
-    except DataError as error:
-        return str(error)
-    return PlannedFile(name, output_name(name), form.name, rows, digest, chosen)
-
-
-def _finish_one(target: Storage, place: int, file: PlannedFile) -> str | None:
-    """Put a file together; return the message that says why it can't be."""
-    try:
-        finish_file(target, place, file)
-    except DataError as error:
-        return str(error)
-    return None
 
 
 @dataclass
@@ -267,8 +257,8 @@ class _Work:
         return row["rows"]
 
     def _finish(self, place: int) -> None:
-        finish_one = ray.remote(num_cpus=0, max_retries=-1)(_finish_one)
-        self.finishing.append(finish_one.remote(self.job.output, place, self.plan.files[place]))
+        finish_file = ray.remote(num_cpus=0, max_retries=-1)(try_to_finish_file)
+        self.finishing.append(finish_file.remote(self.job.output, place, self.plan.files[place]))
 
     def _workers(self) -> int:
         now = time.monotonic()

@@ -1,4 +1,7 @@
-"""The forms of files: text, JSON lines and parquet. Each is read in blocks, and written from the blocks' outputs."""
+"""The forms of files: text, JSON lines and parquet. Each is read in blocks, and written from the blocks' outputs.
+
+Loads no torch: processes that only count rows or put files together are started for it, again and again.
+"""
 
 import hashlib
 import io
@@ -7,7 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow
 import pyarrow.parquet
@@ -17,9 +20,10 @@ from glassformer.cluster.storage import Storage
 from glassformer.decoding import decode_anything
 from glassformer.errors import DataError
 from glassformer.generation.config import SearchConfig
-from glassformer.generation.files import chunk_lines
-from glassformer.generation.translator import Translation
 from glassformer.pairs.lines import readable
+
+if TYPE_CHECKING:
+    from glassformer.generation.translator import Translation
 
 LIKELY = ("text", "source")
 """Columns to translate where a table has several of text."""
@@ -52,7 +56,7 @@ class Form(ABC):
 
     @abstractmethod
     def output(
-        self, piece: Piece, found: Sequence[Sequence[Translation]], first: int, config: SearchConfig, *, scores: bool
+        self, piece: Piece, found: "Sequence[Sequence[Translation]]", first: int, config: SearchConfig, *, scores: bool
     ) -> bytes:
         """Return the output for a piece."""
 
@@ -84,9 +88,11 @@ class Text(Form):
         return decoded(raw_lines(piece), first, piece.too_long)
 
     def output(
-        self, piece: Piece, found: Sequence[Sequence[Translation]], first: int, config: SearchConfig, *, scores: bool
+        self, piece: Piece, found: "Sequence[Sequence[Translation]]", first: int, config: SearchConfig, *, scores: bool
     ) -> bytes:
         """Return a line for each translation."""
+        from glassformer.generation.files import chunk_lines
+
         return chunk_lines(found, first, config, scores=scores)
 
 
@@ -126,7 +132,7 @@ class JsonLines(Text):
         return texts, problems + more
 
     def output(
-        self, piece: Piece, found: Sequence[Sequence[Translation]], first: int, config: SearchConfig, *, scores: bool
+        self, piece: Piece, found: "Sequence[Sequence[Translation]]", first: int, config: SearchConfig, *, scores: bool
     ) -> bytes:
         """Return a line for each object."""
         lines, _ = super().texts(piece, first, None)
@@ -175,7 +181,7 @@ class Parquet(Form):
         return decoded(cells.cast(pyarrow.large_binary()).to_pylist(), first, piece.too_long)
 
     def output(
-        self, piece: Piece, found: Sequence[Sequence[Translation]], first: int, config: SearchConfig, *, scores: bool
+        self, piece: Piece, found: "Sequence[Sequence[Translation]]", first: int, config: SearchConfig, *, scores: bool
     ) -> bytes:
         """Return the rows with the columns that are added, as an Arrow stream."""
         table = _from_stream(piece.content)
@@ -224,7 +230,7 @@ def output_name(file: str) -> str:
     return path.stem if path.suffix.lower() in _PACKINGS else path.name
 
 
-def added(best: Translation, *, scores: bool) -> dict[str, Any]:
+def added(best: "Translation", *, scores: bool) -> dict[str, Any]:
     """Return the columns that are added to a row."""
     return {TRANSLATION: best.text, **({SCORE: round(best.score, 4)} if scores else {})}
 

@@ -79,6 +79,18 @@ class Plan(Struct, frozen=True, forbid_unknown_fields=True):
         return f"{file.name}, rows {first:,} to {last:,}"
 
 
+def plan_file(source: Storage, name: str, column: str | None) -> PlannedFile | str:
+    """Return the plan of a file, or the message that says why it can't be read."""
+    from glassformer.cluster.forms import form_of, output_name
+
+    form = form_of(name)
+    try:
+        rows, digest, chosen = form.survey(source, name, column)
+    except DataError as error:
+        return str(error)
+    return PlannedFile(name, output_name(name), form.name, rows, digest, chosen)
+
+
 def start(storage: Storage, plan: Plan, *, resume: bool) -> None:
     """Write the plan to the folder of the output, or with `resume` compare it with the one that is there.
 
@@ -146,6 +158,15 @@ def finish_file(storage: Storage, place: int, file: PlannedFile) -> None:
         with storage.writing(file.output) as sink:
             FORMS[file.form].join(outputs, sink)
     storage.remove_folder(folder)
+
+
+def try_to_finish_file(storage: Storage, place: int, file: PlannedFile) -> str | None:
+    """Put a file together; return the message that says why it can't be."""
+    try:
+        finish_file(storage, place, file)
+    except DataError as error:
+        return str(error)
+    return None
 
 
 def finish(storage: Storage, plan: Plan) -> int:

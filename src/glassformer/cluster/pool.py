@@ -1,6 +1,7 @@
 """The cluster, and the workers that fit into it."""
 
 import os
+import platform
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -116,13 +117,21 @@ def _machines() -> list[tuple[int, int]]:
     return [(int(there.get("CPU", 0)), int(there.get("GPU", 0))) for there in found]
 
 
+def _is_here() -> bool:
+    """Return whether the cluster is on this machine alone."""
+    return all(machine["NodeManagerHostname"] == platform.node() for machine in ray.nodes() if machine["Alive"])
+
+
 def pick_worker_precision(pool: Pool, precision: str) -> Precision:
     """Return the precision that all workers compute in: what `auto` picks on one of them, or the one of this name.
 
     Workers that lack it end with an error, so that no two blocks are translated in different ones.
     """
-    pick = ray.remote(num_cpus=pool.cores, num_gpus=pool.gpus)(_pick)
-    found = ray.get(pick.remote(precision, pool.device))
+    if pool.device == "cpu" and _is_here():  # a process there would load torch first, for seconds
+        found = _pick(precision, pool.device)
+    else:
+        pick = ray.remote(num_cpus=pool.cores, num_gpus=pool.gpus)(_pick)
+        found = ray.get(pick.remote(precision, pool.device))
     if isinstance(found, str):
         raise ConfigError(found)
     return found

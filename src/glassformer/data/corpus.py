@@ -14,7 +14,20 @@ from glassformer.decoding import check_regular
 from glassformer.errors import DataError, RunError
 
 AT_ONCE = 1 << 22
-"""Token ids that are looked at in one go."""
+"""Token ids, or lengths, that are looked at in one go."""
+
+
+class OffsetLengths:
+    """The lengths of sequences, looked up in the offsets at which they begin: they take no memory of their own."""
+
+    def __init__(self, offsets: Int[Tensor, " sequences_and_1"]) -> None:
+        self._offsets = offsets
+
+    def __len__(self) -> int:
+        return len(self._offsets) - 1
+
+    def __getitem__(self, index: slice | list[int]) -> Int[Tensor, " part"]:
+        return self._offsets[1:][index] - self._offsets[:-1][index]
 
 
 class Ragged:
@@ -25,8 +38,9 @@ class Ragged:
         self._ids_file, offsets_file = stem.with_suffix(".ids"), stem.with_suffix(".offsets")
         self.ids = _map(self._ids_file, torch.int32, 4)
         self.offsets = _map(offsets_file, torch.int64, 8)
-        self.lengths = self.offsets.diff()
-        rises = len(self.lengths) and self.offsets[0] == 0 and self.lengths.min() > 0
+        self.lengths = OffsetLengths(self.offsets)
+        parts = (self.lengths[first : first + AT_ONCE] for first in range(0, len(self), AT_ONCE))
+        rises = len(self) and self.offsets[0] == 0 and all(part.min() > 0 for part in parts)
         if not rises or self.offsets[-1] != len(self.ids):
             raise damaged(offsets_file, "its offsets are not those of the sequences")
 

@@ -12,7 +12,6 @@ import json
 import os
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from itertools import count, islice
 from pathlib import Path
@@ -23,6 +22,7 @@ from msgspec import Struct, structs
 from glassformer.decoding import Natural, read_json
 from glassformer.errors import ConfigError, DataError
 from glassformer.files import check_writable, is_at, open_to_append, remove_unfinished, try_lock, write_json
+from glassformer.stopping import unbroken_ends
 
 
 @dataclass(frozen=True)
@@ -111,7 +111,7 @@ class PartialOutput:
             self.path.unlink(missing_ok=True)
 
 
-@contextmanager
+@unbroken_ends
 def partial_output(output: Path, settings: Mapping[str, Any], *, resume: bool) -> Iterator[PartialOutput]:
     """Collect output that becomes the file `output` when all went well; otherwise what there is stays beside it.
 

@@ -12,7 +12,6 @@ import secrets
 import stat
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
@@ -23,6 +22,7 @@ from msgspec.json import format as format_json
 from glassformer.decoding import MOST_BYTES, read_json, read_limited
 from glassformer.errors import ConfigError, DataError
 from glassformer.files import is_at, open_own, remove_unfinished, replacing, try_lock
+from glassformer.stopping import unbroken_ends
 
 PREFIX = "gf_"
 NAME = re.compile(r"[\w.@-]{1,64}")
@@ -103,7 +103,7 @@ def add_key(path: Path, name: str) -> str:
     return given
 
 
-@contextmanager
+@unbroken_ends
 def _held(path: Path) -> Iterator[int]:
     """Keep other processes from adding a key to the file, which is made if it is missing; give the mode that it has.
 

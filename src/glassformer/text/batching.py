@@ -1,9 +1,12 @@
 """Batches of token arrays: similar lengths together, a budget of tokens each, in an order that a seed decides."""
 
+import math
+from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import TypeVar, overload
+from itertools import accumulate
+from typing import Protocol, TypeVar, overload, runtime_checkable
 
 import torch
 from jaxtyping import Bool, Int
@@ -17,8 +20,10 @@ from glassformer.seeds import derive_seed
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
-CUT_AT_ONCE = 1 << 18
-"""Number of pairs whose lengths are held as Python's numbers at a time."""
+BLOCK = 1 << 12
+"""Neighbouring pairs of a corpus that stay in one window."""
+WINDOW = 1 << 24
+"""Most pairs that are sorted at a time, a multiple of `BLOCK`. A larger corpus is planned in several windows."""
 
 
 @dataclass(frozen=True)
@@ -96,15 +101,75 @@ def prefetch(work: Callable[[Item], Result], items: Iterable[Item]) -> Iterator[
             yield waiting.result()
 
 
-class Plan(Sequence[list[int]]):
-    """The pairs of each batch, held in tensors: as lists, tens of millions of pairs would take gigabytes."""
+@runtime_checkable
+class Lengths(Protocol):
+    """The length of every sequence: a tensor, or what looks up a part of them when it is asked for."""
 
-    def __init__(self, order: Int[Tensor, " pairs"], starts: Int[Tensor, " batches"], ends: Int[Tensor, " batches"]):
-        """Batch i holds the pairs `order[starts[i] : ends[i]]`."""
-        self._order, self._starts, self._ends = order, starts, ends
+    def __len__(self) -> int: ...
+    def __getitem__(self, index: slice, /) -> Tensor: ...
+
+
+@dataclass(frozen=True)
+class Window:
+    """Pairs of a corpus that are sorted, cut into batches and shuffled together."""
+
+    lengths: tuple[Lengths, Lengths]
+    """Those of all sources and of all targets of the corpus."""
+    blocks: Int[Tensor, " blocks"]
+    """The numbers of the window's blocks, rising: block b has the `BLOCK` pairs from b * BLOCK on, or what is left."""
+    batch_tokens: int
+    seed: int
+
+    def count_batches(self) -> int:
+        """Return the number of batches, which follows from how many pairs have which lengths."""
+        return len(_cuts(_runs(*self._keys()), self.batch_tokens))
+
+    def plan(self) -> list[Tensor]:
+        """Return the pairs of the window, numbered from 0, in their order, and where each batch starts and ends."""
+        generator = torch.Generator().manual_seed(self.seed)
+        keys, base = self._keys()
+        starts = torch.tensor(_cuts(_runs(keys, base), self.batch_tokens))
+        ends = torch.cat([starts[1:], starts.new_tensor([len(keys)])])
+        order = torch.randperm(len(keys), generator=generator, dtype=torch.int32)
+        keys = keys.index_select(0, order)
+        order = order.index_select(0, keys.argsort(stable=True))
+        mixed = torch.randperm(len(starts), generator=generator)
+        return [order, starts[mixed], ends[mixed]]
+
+    def number(self, pairs: Int[Tensor, " batch"]) -> list[int]:
+        """Return the numbers that pairs of the window have in the corpus."""
+        return (self.blocks[pairs // BLOCK] * BLOCK + pairs % BLOCK).tolist()
+
+    def _keys(self) -> tuple[Int[Tensor, " window"], int]:
+        """Return target length * base + source length of each pair, and the base: so one sort is one by both."""
+        source, target = map(self._gather, self.lengths)
+        base = int(source.max()) + 1
+        most = (int(target.max()) + 1) * base
+        dtype = next(each for each in (torch.int16, torch.int32, torch.int64) if most <= torch.iinfo(each).max)
+        return target.to(dtype).mul_(base).add_(source.to(dtype)), base
+
+    def _gather(self, lengths: Lengths) -> Int[Tensor, " window"]:
+        """Return the lengths of the window's pairs."""
+        gathered = torch.empty(len(self.blocks) * BLOCK, dtype=torch.int32)
+        end = 0
+        for block in self.blocks.tolist():
+            part = lengths[block * BLOCK : (block + 1) * BLOCK]
+            gathered[end : end + len(part)] = part
+            end += len(part)
+        return gathered[:end]
+
+
+class Plan(Sequence[list[int]]):
+    """The pairs of each batch of an epoch, window after window. The order of one window is held, the last asked for."""
+
+    def __init__(self, windows: Sequence[Window]) -> None:
+        """Count the batches of all windows."""
+        self._windows = windows
+        self._ends = list(accumulate(window.count_batches() for window in windows))
+        self._held: tuple[int, list[Tensor]] = -1, []
 
     def __len__(self) -> int:
-        return len(self._starts)
+        return self._ends[-1]
 
     @overload
     def __getitem__(self, index: int) -> list[int]: ...
@@ -115,45 +180,69 @@ class Plan(Sequence[list[int]]):
             return [self[i] for i in range(*index.indices(len(self)))]
         if not -len(self) <= index < len(self):
             raise IndexError(f"batch {index} of {len(self)}")
-        return self._order[self._starts[index] : self._ends[index]].tolist()
+        index %= len(self)
+        number = bisect_right(self._ends, index)
+        window = self._windows[number]
+        if self._held[0] != number:
+            self._held = -1, []  # two at a time would take twice the memory
+            self._held = number, window.plan()
+        order, starts, ends = self._held[1]
+        batch = index - self._ends[number]  # counted from the window's end
+        return window.number(order[starts[batch] : ends[batch]])
 
 
-def plan_batches(
-    source_lengths: Int[Tensor, " pairs"],
-    target_lengths: Int[Tensor, " pairs"],
-    *,
-    batch_tokens: int,
-    seed: int,
-    epoch: int,
-) -> Plan:
+def plan_batches(source_lengths: Lengths, target_lengths: Lengths, *, batch_tokens: int, seed: int, epoch: int) -> Plan:
     """Plan which pairs go into which batch of this epoch. The plan depends on these arguments alone.
 
     Pairs are sorted by length, equal lengths in random order, and cut into batches of at most `batch_tokens` source and
     at most `batch_tokens` target tokens, or twice as many if they were padded to the longest. A longer pair is a batch
     of its own. Then the batches are shuffled.
+
+    More than `WINDOW` pairs are first dealt out at random to windows of nearly equal size, in blocks of neighbours, so
+    that each window is a sample of the whole corpus. Each is planned like a corpus of its own, when its turn comes.
     """
-    generator = torch.Generator().manual_seed(derive_seed(seed, epoch))
-    order = torch.randperm(len(source_lengths), generator=generator)
-    # One sort by target length, then source length.
-    keys = target_lengths[order].mul_(source_lengths.max() + 1).add_(source_lengths[order])
-    order = order[keys.argsort(stable=True)].int()
-    del keys
-    starts = torch.tensor(_cuts(source_lengths, target_lengths, order, batch_tokens))
-    ends = torch.cat([starts[1:], starts.new_tensor([len(order)])])
-    mixed = torch.randperm(len(starts), generator=generator)
-    return Plan(order, starts[mixed], ends[mixed])
+    lengths, first = (source_lengths, target_lengths), derive_seed(seed, epoch)
+    blocks = math.ceil(len(source_lengths) / BLOCK)
+    windows = math.ceil(len(source_lengths) / WINDOW)
+    if windows == 1:  # its batches must stay those that they were: trainings go on with them
+        return Plan([Window(lengths, torch.arange(blocks), batch_tokens, first)])
+    generator = torch.Generator().manual_seed(first)
+    dealt = torch.randperm(blocks, generator=generator).tensor_split(windows)
+    seeds = torch.randint(1 << 62, (windows,), generator=generator).tolist()
+    return Plan(
+        [Window(lengths, part.sort().values, batch_tokens, own) for part, own in zip(dealt, seeds, strict=True)]
+    )
 
 
-def _cuts(source_lengths: Tensor, target_lengths: Tensor, order: Tensor, batch_tokens: int) -> list[int]:
-    """Return where the batches of pairs in this order begin."""
-    starts = [0]
-    count = sources = targets = widest = 0
-    for part in order.split(CUT_AT_ONCE):
-        for source, target in zip(source_lengths[part].tolist(), target_lengths[part].tolist(), strict=True):
-            count, sources, targets = count + 1, sources + source, targets + target
-            widest = max(widest, source, target)
-            full = sources > batch_tokens or targets > batch_tokens or widest * count > 2 * batch_tokens
-            if full and count > 1:
-                starts.append(starts[-1] + count - 1)
-                count, sources, targets, widest = 1, source, target, max(source, target)
+def _runs(keys: Int[Tensor, " window"], base: int) -> Iterator[tuple[int, int, int]]:
+    """Yield source and target length and the number of pairs with them, for each key that occurs, in their order."""
+    if int(keys.max()) < len(keys):  # faster, and takes less memory than the lengths
+        counts = keys.bincount()
+        values = counts.nonzero()[:, 0]
+        counts = counts[values]
+    else:
+        values, counts = keys.unique(return_counts=True)
+    return zip((values % base).tolist(), (values // base).tolist(), counts.tolist(), strict=True)
+
+
+def _cuts(runs: Iterable[tuple[int, int, int]], batch_tokens: int) -> list[int]:
+    """Return where the batches of sorted pairs begin."""
+    starts: list[int] = []
+    pairs = count = widest = 0
+    sources = targets = batch_tokens  # the first pair begins a batch
+    for source, target, many in runs:
+        wider = max(widest, source, target)
+        room = min(
+            (batch_tokens - sources) // source, (batch_tokens - targets) // target, 2 * batch_tokens // wider - count
+        )
+        if (fit := min(many, room)) > 0:
+            count, sources, targets, widest = count + fit, sources + fit * source, targets + fit * target, wider
+            pairs, many = pairs + fit, many - fit
+        if many:
+            wider = max(source, target)
+            full = max(1, min(batch_tokens // source, batch_tokens // target, 2 * batch_tokens // wider))
+            starts += range(pairs, pairs + many, full)
+            pairs += many
+            count = (many - 1) % full + 1
+            sources, targets, widest = count * source, count * target, wider
     return starts

@@ -217,8 +217,9 @@ class SubwordTokenizer(Tokenizer):
         return rows if self._same else [[self._ids[piece] for piece in row] for row in rows]
 
     def decode(self, ids: Sequence[Sequence[int]]) -> list[str]:
-        kept = [[self._pieces[i] for i in row if i not in (EOS, self.pad)] for row in ids]
-        return [text.strip(" ") for text in self._processor.decode(kept)]
+        kept = ([self._pieces[i] for i in row if i not in (EOS, self.pad)] for row in ids)
+        # Each by itself: for several together, or a list of one, sentencepiece starts threads and waits for them.
+        return [self._processor.decode(row).strip(" ") if row else "" for row in kept]
 
     def tokens(self, ids: Sequence[int]) -> list[str]:
         return ["<pad>" if i == self.pad else self._processor.id_to_piece(self._pieces[i]) for i in ids]

@@ -1,5 +1,6 @@
 """Translation with onnxruntime: the greedy loop over the graphs of an exported folder."""
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,9 @@ from glassformer.generation.config import SearchConfig
 from glassformer.interop.huggingface import read_marian_config, read_marian_tokenizers
 from glassformer.interop.onnx.names import DECODER, ENCODER, graph_file
 from glassformer.text.tokenizer import EOS, Tokenizer
+
+# From 1.32 on it tells Microsoft what it does, 9 s after it is loaded, and keeps a number for that in the home folder.
+os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 
 try:
     import numpy as np
