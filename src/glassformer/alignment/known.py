@@ -34,12 +34,6 @@ def link_copies(
 
     `here` are the words of `source` and `there` those of `target`. Copies are what `copied` matches; of equal ones the
     first stands for the first.
-
-    >>> from glassformer.text.words import split_words
-    >>> pair = "see {x} now", "jetzt {x} sehen"
-    >>> words = [split_words(line) for line in pair]
-    >>> link_copies([Link(0, 1), Link(2, 0)], pair[0], words[0], pair[1], words[1], re.compile("{x}"))
-    [Link(source=1, target=1, probability=1.0), Link(source=2, target=0, probability=1.0)]
     """
     waiting = dict[str, list[tuple[int, int]]]()
     for match in copied.finditer(source):
@@ -66,13 +60,6 @@ def link_terms(
     `here` are the words of `source` and `there` those of `target`. A search that puts in a form seldom looks at its
     term as it does so. Of more forms than terms those that are linked to the terms most are taken, then the first; the
     links of fewer stay. A term that is part of a copy counts for nothing.
-
-    >>> from glassformer.text.words import split_words
-    >>> pair = "a red dog", "ein Rotfuchs"
-    >>> words = [split_words(line) for line in pair]
-    >>> terms = Glossary({"red dog": "Rotfuchs"})
-    >>> link_terms([Link(0, 0), Link(0, 1)], pair[0], words[0], pair[1], words[1], terms)
-    [Link(source=0, target=0, probability=1.0), Link(source=1, target=1, probability=1.0)]
     """
     inside = [match.span() for match in copied.finditer(source)] if copied else []
     places = dict[tuple[str, ...], list[tuple[int, int]]]()
