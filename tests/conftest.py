@@ -502,7 +502,7 @@ def taught(tiny: Callable[..., TrainConfig], tmp_path_factory: pytest.TempPathFa
     lines = "".join(f"{source}\t{target}\n" for source, target in zip(sources, targets, strict=True))
     (folder / "pairs.tsv").write_text(lines, encoding="utf-8")
     changes = dict(max_updates=160, learning_rate=1e-2, cooldown=0.3, d_model=32, guide=1.0, batch_tokens=192)
-    changes |= dict(validate_every=160, average=1, score_pairs=1, dropout=0.0)
+    changes |= dict(validate_every=160, average=1, score_pairs=1, dropout=0.0, tokenizer="word")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(jaxtyping.config, "jaxtyping_disable", True)  # it takes half the time
         train(tiny(folder / "run", source=folder / "pairs.tsv", valid_source=folder / "pairs.tsv", **changes))
