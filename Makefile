@@ -1,5 +1,6 @@
 # make demo   train and try a model that reads dates (about two minutes)
-# make test   run the tests, and list the 20 slowest (each file in one process, so that its trained models are made once)
+# make test   run the tests, and list the 20 slowest (each file in one process, so that its trained models are made once;
+#             one process more than cores, since many tests wait)
 # make check  lint, format and types (pyright brings its own node)
 # make docs   make the documentation site in docs/_build, which needs no network to be read
 # make fuzz   give every reader and flag what nobody meant, for ten minutes, and judge what comes of it
@@ -26,6 +27,9 @@ INSTALLED := .venv/.installed
 
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 TOOLS := .venv/tools
+
+# Else each of the hundreds of processes that the tests and the site start would compile all modules anew.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: demo test check docs fuzz torture web gpu lock audit sbom release clean
 

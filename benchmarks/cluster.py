@@ -208,7 +208,7 @@ def translate_on_cluster(run: Path, folder: Path, workers: int, beam: int, kille
             if not looks and not any(blocks.glob("*/*")):
                 continue
             if not looks or now - looks[-1][0] >= SAMPLE_SECONDS:
-                looks.append((now, sum(map(size, [*target.glob("*.txt"), *blocks.glob("*/*")]))))
+                looks.append((now, size_done(target)))
                 samples.take(root)
             if killer is not None:
                 killer.act(now - looks[0][0], [one for one in descendants(root) if WORKER in title(one)])
@@ -222,9 +222,11 @@ def translate_on_cluster(run: Path, folder: Path, workers: int, beam: int, kille
     if status:
         sys.exit(f"{' '.join(words)} failed with {status}")
     ends = time.perf_counter()
+    if not looks:
+        sys.exit(f"all was translated within {LOOK_SECONDS} s of the first block: give more --lines")
     seconds, (first, early), (last, late) = ends - began, looks[0], looks[-1]
     lines = sum(map(count_lines, target.glob("*.txt")))
-    lines_of_byte = lines / sum(map(size, target.glob("*.txt")))
+    lines_of_byte = lines / size_done(target)
     by_workers, by_others = samples.used()
     eighth = max(1, len(samples.memory_mib) // 8)
     memory = [max(samples.memory_mib[start : start + eighth]) for start in range(0, len(samples.memory_mib), eighth)]
@@ -289,12 +291,14 @@ def memory_mib(processes: Iterable[int]) -> float:
     return (own + shared) / 1024
 
 
-def size(path: Path) -> int:
-    """Return the bytes of a file; 0 where it is gone."""
-    try:
-        return path.stat().st_size
-    except FileNotFoundError:  # its file is complete
-        return 0
+def size_done(target: Path) -> int:
+    """Return the bytes of all translations in a folder, of whole files and of blocks."""
+    size = 0
+    for folder, _, names in os.walk(target):  # which passes over a folder that vanishes
+        for name in names if Path(folder).name != "writing" else ():
+            with suppress(FileNotFoundError):  # its file is complete
+                size += Path(folder, name).stat().st_size
+    return size
 
 
 def count_lines(path: Path) -> int:

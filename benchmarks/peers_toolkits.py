@@ -237,11 +237,11 @@ class Eole:
 
     What differs: files, 10,000 merges for a vocabulary of 36,000, and what is for long trainings on several GPUs. An
     update has one batch instead of four on each of four GPUs. The warm-up is the recipe's share of a training, 8 % of
-    the updates that these minutes will have by the pace of a trial before (4,000 of 50,000). Validations come after
-    each twentieth of them instead of each tenth, because what follows the last is lost. One bucket holds the corpus.
-    The entropy of attention, which it logs unless told not to, isn't computed, which is faster. Precision is bfloat16
-    instead of float16, or float32 on processors that are slow in it. The best checkpoint is that of the best BLEU in
-    its log.
+    the updates that these minutes will have by the pace of a trial before (4,000 of 50,000), with the same highest
+    rate, which otherwise grows as the warm-up shrinks. Validations come after each twentieth of them instead of each
+    tenth, because what follows the last is lost. One bucket holds the corpus. The entropy of attention, which it logs
+    unless told not to, isn't computed, which is faster. Precision is bfloat16 instead of float16, or float32 on
+    processors that are slow in it. The best checkpoint is that of the best BLEU in its log.
     """
 
     python: Path
@@ -334,7 +334,7 @@ class Eole:
                 "accum_steps": [0],
                 "compute_dtype": {torch.bfloat16: "bf16", torch.float32: "fp32"}[precision],
                 "optim": "adam",
-                "learning_rate": 2,
+                "learning_rate": 2 * (warmup / 4000) ** 0.5,
                 "warmup_steps": warmup,
                 "decay_method": "noam",
                 "adam_beta2": 0.998,

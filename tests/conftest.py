@@ -3,6 +3,7 @@
 The models here are tiny: a second thread gains nothing, and two of them on busy cores wait for each other.
 """
 
+import gc
 import gzip
 import inspect
 import os
@@ -88,6 +89,7 @@ from glassformer import cli
 from glassformer.alignment.links import Link
 from glassformer.data.corpus import Corpus, write_corpus
 from glassformer.data.encode import EncodedPairs, PairCounts, PairEncoder
+from glassformer.data.processes import count_cores
 from glassformer.pairs.files import Pair, PairFiles
 from glassformer.run.config import TrainingRecord
 from glassformer.run.folder import Run, load_run, write_config, write_weights
@@ -99,10 +101,12 @@ from glassformer.transformer.config import ModelConfig
 from glassformer.transformer.model import Transformer
 
 SLOWEST = (
-    *("tests/test_docs.py", "tests/training/test_distributed.py", "tests/training/test_train.py"),
-    *("tests/training/test_loop.py", "tests/fuzz/test_fuzz.py", "tests/torture/test_torture.py"),
-    *("tests/serve/test_faults.py", "tests/attention/kernels/test_gpu.py", "tests/training/test_from.py"),
-    *("tests/page/test_year.py", "tests/training/test_survival.py", "tests/test_examples.py", "tests/test_wheel.py"),
+    *("tests/test_docs.py", "tests/torture/test_torture.py", "tests/cluster/test_on_ray.py"),
+    *("tests/training/test_distributed.py", "tests/training/test_loop.py", "tests/test_cli.py"),
+    *("tests/attention/kernels/test_gpu.py", "tests/page/test_year.py", "tests/fuzz/test_fuzz.py"),
+    *("tests/test_no_network.py", "tests/training/test_train.py", "tests/training/test_from.py"),
+    *("tests/test_examples.py", "tests/serve/test_faults.py", "tests/training/test_elastic.py"),
+    *("tests/training/test_survival.py", "tests/test_wheel.py"),
 )
 """Files that take longest. They come first, so that no process is left with one when the others have ended."""
 
@@ -110,6 +114,19 @@ SLOWEST = (
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     places = {name: place for place, name in enumerate(SLOWEST)}
     items.sort(key=lambda item: places.get(item.nodeid.partition("::")[0], len(places)))
+
+
+def pytest_collection_finish() -> None:
+    gc.freeze()  # what is loaded by now stays, and looking through it takes each full collection 0.2 seconds
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers() -> int | None:
+    """Return one process more than there are cores, since many tests wait: for programs that start, for signals.
+
+    Where the environment has xdist's own PYTEST_XDIST_AUTO_NUM_WORKERS it is left to xdist.
+    """
+    return None if "PYTEST_XDIST_AUTO_NUM_WORKERS" in os.environ else count_cores() + 1
 
 
 @pytest.fixture(autouse=True)
@@ -485,7 +502,7 @@ def taught(tiny: Callable[..., TrainConfig], tmp_path_factory: pytest.TempPathFa
     lines = "".join(f"{source}\t{target}\n" for source, target in zip(sources, targets, strict=True))
     (folder / "pairs.tsv").write_text(lines, encoding="utf-8")
     changes = dict(max_updates=160, learning_rate=1e-2, cooldown=0.3, d_model=32, guide=1.0, batch_tokens=192)
-    changes |= dict(validate_every=160, average=1, score_pairs=1, dropout=0.0)
+    changes |= dict(validate_every=160, average=1, score_pairs=1, dropout=0.0, tokenizer="word")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(jaxtyping.config, "jaxtyping_disable", True)  # it takes half the time
         train(tiny(folder / "run", source=folder / "pairs.tsv", valid_source=folder / "pairs.tsv", **changes))
@@ -554,3 +571,21 @@ def print_alone() -> Callable[..., list[str]]:
         return done.stdout.splitlines()
 
     return run
+
+
+@pytest.fixture(scope="session")
+def serving_forks(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Path], AbstractContextManager[list[str]]]:
+    """`with serving_forks(program) as begun:` the program, which uses forked.py, runs in forks of one process.
+
+    `begun` is the beginning of a command line for one of them.
+    """
+
+    @contextmanager
+    def serving(program: Path) -> Iterator[list[str]]:
+        address = str(tmp_path_factory.mktemp("forks") / "socket")
+        with subprocess.Popen([sys.executable, program, "serve", address], stdout=subprocess.PIPE) as server:
+            assert server.stdout.readline() == b"\n"
+            yield [sys.executable, "-I", "-S", str(program), "run", address]
+            server.kill()
+
+    return serving

@@ -83,7 +83,7 @@ BAD = {
     "translate run --resume --input seven.txt --output source.txt SHORT": "source.txt is there and source.txt.part",
     "translate new --resume --input seven.txt --output new.txt SHORT": "new: no such run folder",
     "translate run --input seven.txt --prefixes run SHORT": "run is a folder, a file was expected",
-    "translate run --format xml 'a <b> c' SHORT": "line 1: it is not well-formed xml (mismatched tag at character 8)",
+    "translate run --format xml 'a <b> c' SHORT": "line 1: it is not well-formed xml (an element isn't closed): close",
     "translate run --format html --input seven.txt --output new --resume": "--resume is for plain text, and can't be",
     "translate run --format html --input seven.txt --n-best 2": "text with tags has one translation, got --n-best 2",
     "translate run --format markdown a": "expected one of plain, xml, html, got 'markdown'",

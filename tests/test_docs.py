@@ -6,9 +6,9 @@ import runpy
 import shlex
 import shutil
 import subprocess
-import sys
 import warnings
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
@@ -29,8 +29,22 @@ NOTEBOOKS = [page for page in PAGES if page.parent.name == "tutorials"]
 """Pages whose cells are executed when the site is built."""
 OTHERS = [ROOT / f"{name}.md" for name in ("CHANGELOG", "CODE_OF_CONDUCT", "CONTRIBUTING", "SECURITY")]
 EXAMPLES = [(page.name, *match) for page in PAGES for match in EXECUTED.findall(page.read_text(encoding="utf-8"))]
-ONCE = list({example[1:]: example for example in EXAMPLES}.values())
-"""The same without what several pages show, which is the same in README.md and README.zh.md."""
+
+
+def begins_another(example: tuple[str, ...], others: list[tuple[str, ...]]) -> bool:
+    """Return whether another example begins with all lines of this one, of which no page shows what they print."""
+    _, language, code, output = example
+    return not output and any(
+        other[1] == language and other[2] != code and other[2].startswith(code) for other in others
+    )
+
+
+ONCE = [
+    example
+    for example in {example[1:]: example for example in EXAMPLES}.values()
+    if not begins_another(example, EXAMPLES)
+]
+"""The same without what several pages show, or begin with, as README.md with the commands of README.zh.md."""
 
 
 def relative(page: Path) -> str:
@@ -100,21 +114,19 @@ def graphs(trained: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def commands(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+def commands(
+    tmp_path_factory: pytest.TempPathFactory, serving_forks: Callable[[Path], AbstractContextManager[list[str]]]
+) -> Iterator[Path]:
     """A folder with a `glassformer` whose new trainings end after three updates: the defaults take half a minute.
 
     It runs in a fork of a process that has loaded torch; test_wheel.py runs the installed one.
     """
     command = tmp_path_factory.mktemp("bin") / "glassformer"
     limit = r'case "$1 $2" in "train --source" | train\ *.tsv | train\ *.tmx) set -- "$@" --max-updates 3 ;; esac'
-    forked, address = str(Path(__file__).with_name("forked.py")), str(command.with_name("socket"))
-    run = shlex.join([sys.executable, "-I", "-S", forked, "run", address])
-    write(command, ["#!/bin/sh", limit, f'exec {run} "$@"'])
-    command.chmod(0o755)
-    with subprocess.Popen([sys.executable, forked, "serve", address], stdout=subprocess.PIPE) as server:
-        assert server.stdout.readline() == b"\n"
+    with serving_forks(Path(__file__).with_name("forked.py")) as begun:
+        write(command, ["#!/bin/sh", limit, f'exec {shlex.join(begun)} "$@"'])
+        command.chmod(0o755)
         yield command.parent
-        server.kill()
 
 
 @pytest.mark.parametrize(("page", "language", "example", "output"), ONCE)

@@ -7,6 +7,7 @@ import sys
 import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -14,8 +15,7 @@ import pytest
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "glassformer"
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-MODULES = {path.relative_to(SOURCE).as_posix(): ast.parse(path.read_bytes()) for path in sorted(SOURCE.rglob("*.py"))}
-CODE = {module: ast.unparse(tree) for module, tree in MODULES.items()}
+MODULES = [path.relative_to(SOURCE).as_posix() for path in sorted(SOURCE.rglob("*.py"))]
 DRAWN = re.search(r"```\n(attention\n.*?)```", (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8"), re.DOTALL)
 FLOORS = [*(set(line.split(", ")) for line in DRAWN[1].splitlines()), {"__main__"}]
 """Imports point down, or stay in their own folder: two folders of one floor don't know each other."""
@@ -55,9 +55,20 @@ class Import:
         return f"{self.module}:{self.line} imports {self.name}"
 
 
-def imports(module: str) -> Iterator[Import]:
+@cache
+def parsed(module: str) -> ast.Module:
+    """A module as a tree: parsed in the test that asks first, since every process of the tests loads this file."""
+    return ast.parse((SOURCE / module).read_bytes())
+
+
+@cache
+def imports(module: str) -> list[Import]:
     """Every import of a module, wherever it stands."""
-    nodes = list(ast.walk(MODULES[module]))
+    return list(_imports(module))
+
+
+def _imports(module: str) -> Iterator[Import]:
+    nodes = list(ast.walk(parsed(module)))
     tries = [node for node in nodes if isinstance(node, ast.Try)]
     explained = [t for t in tries if any("ImportError" in ast.unparse(h.type) for h in t.handlers if h.type)]
     guarded = {child for node in explained for part in node.body for child in ast.walk(part)}
@@ -71,7 +82,14 @@ def imports(module: str) -> Iterator[Import]:
                 yield Import(module, prefix + alias.name, node.lineno, node in guarded, node in typing_only)
 
 
-ALL = [found for module in MODULES for found in imports(module)]
+def all_imports() -> list[Import]:
+    """Every import of every module."""
+    return [found for module in MODULES for found in imports(module)]
+
+
+def code_of_modules() -> dict[str, str]:
+    """The code of every module, without comments and layout."""
+    return {module: ast.unparse(parsed(module)) for module in MODULES}
 
 
 def place(module: str) -> str:
@@ -130,7 +148,7 @@ CLUSTER = names(PROJECT["optional-dependencies"]["cluster"])
 def test_third_party_imports_are_declared():
     needed = names(PROJECT["dependencies"])
     extra = names([r for name, extra in PROJECT["optional-dependencies"].items() if name != "dev" for r in extra])
-    third_party = [found for found in ALL if found.top not in {*sys.stdlib_module_names, "glassformer"}]
+    third_party = [found for found in all_imports() if found.top not in {*sys.stdlib_module_names, "glassformer"}]
     assert {found.top for found in third_party} >= {"torch", "rich", "babel"}  # the walk sees them
     for found in third_party:
         own = {"serve": SERVE, "cluster": CLUSTER}.get(place(found.module), ())
@@ -145,9 +163,9 @@ def test_one_command_imports_the_server_and_explains_its_absence():
     web = {module for module in MODULES if module.startswith("serve/")} - without
     web = {module for module in web if not module.startswith("serve/workers/")}
     names_of_web = {f"glassformer.{module.removesuffix('.py').replace('/', '.')}" for module in web}
-    outside = [f for f in ALL if place(f.module) != "serve" and f.name.rpartition(".")[0] in names_of_web]
+    outside = [f for f in all_imports() if place(f.module) != "serve" and f.name.rpartition(".")[0] in names_of_web]
     assert [(found.module, found.guarded) for found in outside] == [("commands/serve.py", True)]
-    inside = [found for found in ALL if found.module in without or found.module.startswith("serve/workers/")]
+    inside = [found for found in all_imports() if found.module in without or found.module.startswith("serve/workers/")]
     assert [str(found) for found in inside if found.top in SERVE] == []
     assert [str(f) for f in inside if f.module in without and f.name.rpartition(".")[0] in names_of_web] == []
 
@@ -157,10 +175,14 @@ def test_two_modules_open_the_cluster_and_explain_its_absence():
     without = {"cluster/__init__.py", "cluster/config.py", "cluster/writer.py"}  # the last comes in by the first door
     inner = {module for module in MODULES if place(module) == "cluster"} - doors - without
     names_of_inner = {f"glassformer.{module.removesuffix('.py').replace('/', '.')}" for module in inner}
-    inward = [found for found in ALL if found.name.rpartition(".")[0] in names_of_inner and found.module not in inner]
+    inward = [
+        found
+        for found in all_imports()
+        if found.name.rpartition(".")[0] in names_of_inner and found.module not in inner
+    ]
     assert {found.module for found in inward} == doors
     assert [str(found) for found in inward if not found.guarded] == []
-    assert [str(found) for found in ALL if found.module in without and found.top in CLUSTER] == []
+    assert [str(found) for found in all_imports() if found.module in without and found.top in CLUSTER] == []
 
 
 def test_the_server_loads_no_torch():
@@ -174,7 +196,7 @@ def test_the_server_loads_no_torch():
 def test_extras_have_code_behind_them():
     extras = PROJECT["optional-dependencies"].items()
     packages = {name: names(extra) for name, extra in extras if name not in ("dev", "docs", "recipes")}
-    imported = {found.top for found in ALL}
+    imported = {found.top for found in all_imports()}
     assert {name: unused for name, needed in packages.items() if (unused := needed - imported)} == {}
 
 
@@ -193,8 +215,8 @@ def test_recipes_and_examples_need_no_internal_module():
 
 def test_nothing_is_pickled():
     pickling = {"pickle", "cPickle", "dill", "cloudpickle", "shelve", "torch.load", "torch.save"}
-    assert [str(found) for found in ALL if {found.top, found.name} & pickling] == []
-    assert [module for module, code in CODE.items() if re.search(r"torch\.(load|save)\b", code)] == []
+    assert [str(found) for found in all_imports() if {found.top, found.name} & pickling] == []
+    assert [module for module, code in code_of_modules().items() if re.search(r"torch\.(load|save)\b", code)] == []
 
 
 NAMES_ITS_CALLS = ["capture/calls/mode.py", "capture/calls/sdpa.py", "capture/capture.py"]
@@ -203,7 +225,8 @@ NAMES_ITS_CALLS = ["capture/calls/mode.py", "capture/calls/sdpa.py", "capture/ca
 
 def test_one_file_calls_fused_attention():
     fused = re.compile(r"(F|functional|_nn|aten)\._?scaled_dot_product|flash_attention|efficient_attention")
-    calls = [module for module, code in CODE.items() if fused.search(code.replace("torch.nn.functional._scaled", ""))]
+    code = {name: code.replace("torch.nn.functional._scaled", "") for name, code in code_of_modules().items()}
+    calls = [module for module in code if fused.search(code[module])]
     assert calls == ["attention/attend.py", *NAMES_ITS_CALLS]
 
 
@@ -214,8 +237,8 @@ def test_no_module_is_longer_than_500_lines():
 
 def test_no_lazy_annotations():
     # jaxtyping's shapes must be objects, or the tests' hook checks nothing.
-    assert [str(found) for found in ALL if found.name == "__future__.annotations"] == []
+    assert [str(found) for found in all_imports() if found.name == "__future__.annotations"] == []
 
 
 def test_every_module_says_what_it_is():
-    assert [module for module, tree in MODULES.items() if not ast.get_docstring(tree)] == []
+    assert [module for module in MODULES if not ast.get_docstring(parsed(module))] == []

@@ -54,6 +54,9 @@ def test_eole_is_told_its_own_settings_or_other_sizes(toolkits, corpus, tmp_path
     assert yaml.safe_load(yaml.safe_dump(own)) == own
     assert own["data"]["corpus_1"]["path_tgt"] == str(tmp_path / "train.tok.de")
     assert (own["training"]["warmup_steps"], own["training"]["valid_steps"]) == (13, 7)
+    longer = toolkits.Eole(Path("python"), corpus, tmp_path).config(warmup=4000, valid_steps=7)["training"]
+    highest = [one["learning_rate"] / one["warmup_steps"] ** 0.5 for one in (own["training"], longer)]
+    assert highest == pytest.approx([2 / 4000**0.5] * 2)
     size = toolkits.Size(d_model=96, heads=3, encoder_layers=5, decoder_layers=2, d_ff=112)
     other = toolkits.Eole(Path("python"), corpus, tmp_path, size).config(warmup=13, valid_steps=7)
     assert other["training"] == own["training"]

@@ -15,13 +15,13 @@ import stat
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 from urllib.parse import quote, unquote_to_bytes
 
-from glassformer.errors import FULL, DataError, GlassformerError, RunError
+from glassformer.errors import FULL, ConfigError, DataError, GlassformerError, RunError
 from glassformer.stopping import unbroken, unbroken_ends
 
 if sys.platform != "win32":  # which has no flock: nothing is locked there
@@ -49,6 +49,34 @@ def check_writable(path: Path) -> None:
         raise DataError(f"{path.parent}: no such folder to write {path.name} to")
     if path.exists() and not path.is_file():
         raise DataError(f"{path} is a device or a pipe, which a file can't replace: give the name of a file to write")
+
+
+def check_apart(written: Mapping[str, Path | None], read: Mapping[str, Path | Iterable[Path] | None]) -> None:
+    """Raise ConfigError where a file that is written would take the place of one that is read, or of another one.
+
+    Files stand beside the names by which a user knows them; None is no file. Call it before long work.
+
+    >>> check_apart({"--output": Path("a.txt")}, {"--input": Path("./a.txt")})
+    Traceback (most recent call last):
+    glassformer.errors.ConfigError: --output and --input must be two files, got a.txt for both
+    """
+    given = [(name, path) for name, path in written.items() if path is not None]
+    others = list(given)
+    for name, paths in read.items():
+        others += [(name, path) for path in ((paths,) if isinstance(paths, Path) else paths or ())]
+    for n, (name, path) in enumerate(given, start=1):
+        for other, place in others[n:]:
+            if _are_one(path, place):
+                raise ConfigError(f"{name} and {other} must be two files, got {path} for both")
+
+
+def _are_one(path: Path, other: Path) -> bool:
+    """Return whether two paths lead to one file, which need not be there yet."""
+    if followed(path) == followed(other):
+        return True
+    with suppress(OSError):  # one of them is not there
+        return path.samefile(other)
+    return False
 
 
 def check_new_folder(path: Path) -> None:

@@ -61,6 +61,7 @@ class _Unbroken(threading.local):
 
 
 unbroken = _Unbroken()
+"""The context itself, one for each thread: `with unbroken:`."""
 
 
 class _UnbrokenEnds(AbstractContextManager[T_co]):

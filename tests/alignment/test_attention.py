@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from msgspec import structs
 from torch.testing import assert_close
 
 from glassformer import Translator, Want
@@ -51,6 +52,17 @@ def test_the_choice_is_kept_and_read_again(translator, tmp_path):
         read_aligning_heads(tmp_path, model)
 
 
+def test_a_choice_counts_for_the_weights_that_it_was_made_for(translator, tmp_path):
+    model, heads = translator.engine.config, structs.replace(HEADS, layer=0, heads=(0,))
+    (tmp_path / "model.safetensors").write_bytes(b"before")
+    write_heads(tmp_path, heads)
+    assert read_aligning_heads(tmp_path, model) == heads
+    (tmp_path / "model.safetensors").write_bytes(b"trained on")
+    assert read_aligning_heads(tmp_path, model) is None
+    write_heads(tmp_path, heads)
+    assert read_aligning_heads(tmp_path, model) == heads
+
+
 @pytest.fixture
 def letters() -> SymbolTokenizer:
     return SymbolTokenizer("abcdefg")
@@ -80,7 +92,7 @@ def test_weights_are_those_that_observing_gives(random_translator, shift):
 
 def test_a_model_that_was_not_trained_is_refused(random_translator, reversed_symbols):
     sources, targets = zip(*(line.split("\t") for line in reversed_symbols(150, 3)), strict=True)
-    message = r"^no head of this run aligns: the best, \d of decoder.\d.source_attention, agrees by 0.\d+ with the"
+    message = r"^no head of this run aligns: the best, head \d of decoder.\d.source_attention, agrees by 0.\d+ with the"
     with pytest.raises(RunError, match=message):
         choose_heads(random_translator, sources, targets)
 
@@ -91,7 +103,7 @@ def test_a_few_pairs_are_too_few_to_choose_by(random_translator):
 
 
 def test_without_a_choice_it_says_how_to_make_one(random_translator):
-    with pytest.raises(ConfigError, match=r"yet: glassformer align \S*/run --source PAIRS\.tsv chooses them"):
+    with pytest.raises(ConfigError, match=r"its weights: glassformer align \S*/run --source PAIRS\.tsv chooses them"):
         align_translation(random_translator, "a b", "b a")
 
 

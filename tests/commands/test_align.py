@@ -99,6 +99,20 @@ def test_heads_names_those_that_align_and_keeps_nothing(taught, run_command, cap
     assert not (folder / "aligning.json").exists()
 
 
+def test_an_imported_marian_names_the_heads_that_the_run_named(taught, tmp_path, run_command, capsys):
+    assert run_command(f"export {taught.folder} --to huggingface --out {tmp_path / 'marian'}") == 0
+    assert run_command(f"import --from {tmp_path / 'marian'} --out {tmp_path / 'back'}") == 0
+    capsys.readouterr()
+    chosen = [
+        choose_heads(Translator.load(folder, "cpu", "float32"), taught.sources, taught.targets)
+        for folder in (taught.folder, tmp_path / "back")
+    ]
+    assert chosen[0] == chosen[1]
+    assert chosen[0].heads[0] == 0, "the one that was guided"
+    assert run_command(f"align {tmp_path / 'back'} --source {taught.folder.parent / 'pairs.tsv'} --device cpu") == 0
+    assert f"{tmp_path / 'back'}: {chosen[0].attention} head" in capsys.readouterr().err
+
+
 def test_an_imported_model_of_random_weights_is_refused_with_a_reason(
     random_run, tmp_path, taught, run_command, capsys
 ):
@@ -155,11 +169,21 @@ BAD = {
     "align --source /dev/null": "/dev/null is a pipe or device, and is read several times: save it to a file first",
     "align run --source pairs.tsv --data /dev/null": "/dev/null is a pipe or device, and is read several times",
     "align --source untrainable.tsv": "no pair has words on both sides",
-    "translate run --input seven.txt --alignments new.txt SHORT": "run has no aligning heads chosen yet",
+    "translate run --input seven.txt --alignments new.txt SHORT": "run has no aligning heads chosen for its weights",
     "translate run --input seven.txt --alignments - SHORT": "--alignments must be a file, got -: standard output",
     "translate run --input seven.txt --confidence - SHORT": "--confidence must be a file, got -: standard output",
     "translate run --input seven.txt --output new --alignments new.txt --resume SHORT": "exclude each other",
     "translate run --input seven.txt --output new.txt --alignments ./new.txt SHORT": "must be two files, got new.txt",
+    "translate run --input seven.txt --output ./seven.txt SHORT": "--output and --input must be two files, got seven",
+    "translate run --input seven.txt --confidence seven.txt SHORT": "--confidence and --input must be two files",
+    "translate run --glossary seven.txt --output seven.txt SHORT": "--output and --glossary must be two files",
+    "translate run --output run/source.symbols SHORT": "--output and the run's source.symbols must be two files",
+    "align --source source.txt --target target.txt --output source.txt": "--output and --source must be two files",
+    "align --source pairs.tsv --data valid.tsv --output ./valid.tsv": "--output and --data must be two files",
+    "align thesis --source pairs.tsv --output out.txt": "thesis is not a run folder",
+    "align run --source pairs.tsv --output run/config.json": "--output and the run's config.json must be two files",
+    "evaluate run --source pairs.tsv --output pairs.tsv SHORT": "--output and --source must be two files",
+    "evaluate run --source pairs.tsv --output run/model.safetensors": "the run's model.safetensors must be two files",
 }
 
 

@@ -49,12 +49,12 @@ def test_it_fits_measures_and_tells(run, taught, run_command, capsys, tmp_path, 
 
 
 BAD = {
-    "evaluate run --source pairs.tsv --device cpu --calibration": "run has no calibration yet: glassformer evaluate",
+    "evaluate run --source pairs.tsv --device cpu --calibration": "run has no calibration for its weights: glassformer",
     "evaluate run --source pairs.tsv --fit-calibration --calibration": "exclude each other",
     "evaluate run --source pairs.tsv --diagram new.png": "--diagram draws what --calibration measures: give both",
     "evaluate --hypotheses source.txt --target target.txt --fit-calibration": "need a run folder in place of",
     "evaluate run --source pairs.tsv --calibration --replace-unknown": "--replace-unknown writes words that",
-    "translate run 'a b' --device cpu --confidence new": "run has no calibration yet: glassformer evaluate RUN",
+    "translate run 'a b' --device cpu --confidence new": "run has no calibration for its weights: glassformer",
     "translate run a --output new --confidence new": "--confidence and --output must be two files, got new for both",
     "translate run a --confidence new --placeholders default": "which write words that no confidence is known of",
     "translate run a --confidence new --segment paragraph": "--confidence is of lines that are translated whole",

@@ -60,7 +60,7 @@ def test_lines_with_tags_come_from_a_file_and_go_to_one(here, capfd, translator,
         assert run_command(f"translate run --format {format} '{lines[0]}' --placeholders default SHORT") == 0
         out, err = capfd.readouterr()
         assert out.count("<b>") == out.count("</b>") == out.count("<x/>") == 1
-        assert "0 placeholders in 0 lines" in err
+        assert "0 terms and 0 placeholders in 0 lines" in err
 
 
 def test_tags_that_need_no_alignment_need_no_heads(random_run, tmp_path, capfd, run_command):
@@ -162,15 +162,31 @@ def test_terms_reach_documents_and_paragraphs(here, capfd, translator, run_comma
     assert run_command(f"translate run --input a.xlf --output b.xlf {terms}") == 0
     said = without_cuts(capfd.readouterr().err).splitlines()
     assert said[0] == "a.xlf: 2 of its texts translated"
-    assert re.fullmatch(r"in texts with tags: 1 term \(. forced\) and 0 placeholders in 1 lines", said[1])
-    assert re.fullmatch(r"1 term \(. forced\) and 0 placeholders in 1 lines", said[2])
+    assert re.fullmatch(r"in texts with tags: 1 term \(. forced\) and 0 placeholders in 1 line", said[1])
+    assert re.fullmatch(r"1 term \(. forced\) and 0 placeholders in 1 line", said[2])
     targets = re.findall("<target[^>]*>(.*?)</target>", (here / "b.xlf").read_text())
     assert ["g f" in " ".join(re.sub("<[^>]*>", " ", target).split()) for target in targets] == [True, True]
     assert run_command(f"translate run --segment paragraph --sentences 2 {terms} 'a bc.  %s a.'") == 0
     out, err = capfd.readouterr()
     assert (out.count("g f"), out.count("%s"), out.count("  ")) == (2, 1, 1)
     assert "2 terms (" in err
-    assert ") and 1 placeholders in 1 lines\n" in err
+    assert ") and 1 placeholder in 1 line\n" in err
+
+
+def test_placeholders_of_a_document_are_copied_unless_that_is_turned_off(here, capfd, run_command):
+    (here / "a.json").write_text('["a {x} b", "a <b>{y}</b>"]')
+    options = "--device cpu --beam 2 --max-length 9 --precision float32"
+    assert run_command(f"translate run --input a.json --output b.json {options}") == 0
+    said = without_cuts(capfd.readouterr().err).splitlines()
+    counted = "0 terms and 1 placeholder in 1 line"
+    assert said == ["a.json: 2 of its texts translated", f"in texts with tags: {counted}", counted]
+    found = (here / "b.json").read_text()
+    assert (found.count("{x}"), found.count("<b>{y}</b>")) == (1, 1)
+    assert run_command(f"translate run --input a.json --output c.json --placeholders none {options}") == 0
+    assert "{" not in (here / "c.json").read_text()
+    assert "placeholder" not in capfd.readouterr().err
+    assert run_command("translate run --input a.json --output d.json --sample --device cpu --max-length 3") == 2
+    assert "text with tags is translated by a search" in capfd.readouterr().err
 
 
 def test_what_was_cut_is_said_with_what_to_do(here, stdin, capfd, run_command):
@@ -353,9 +369,9 @@ def test_terms_and_placeholders_come_from_flags_and_are_counted(here, capfd, run
     assert run_command(f"translate run --input in.txt {options}") == 0
     out, err = capfd.readouterr()
     assert out.split("\n") == found
-    assert without_cuts(err).splitlines()[-1].endswith("forced) and 1 placeholders in 2 lines")
+    assert without_cuts(err).splitlines()[-1].endswith("forced) and 1 placeholder in 2 lines")
     assert run_command(f"translate run d {options}") == 0
-    assert capfd.readouterr().err == "0 terms (0 forced) and 0 placeholders in 0 lines\n"
+    assert capfd.readouterr().err == "0 terms and 0 placeholders in 0 lines\n"
 
 
 def test_what_is_missing_is_named_with_its_line(here, capfd, run_command):

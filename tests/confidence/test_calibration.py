@@ -104,6 +104,16 @@ def test_file_is_read_as_it_was_written(tmp_path):
     assert KEPT.probabilities(features).tolist() == pytest.approx([1 / (1 + 2.718281828459045**-1)])
 
 
+def test_it_counts_for_the_weights_that_it_was_fitted_for(tmp_path):
+    (tmp_path / "model.safetensors").write_bytes(b"before")
+    write_calibration(tmp_path, KEPT)
+    assert read_calibration(tmp_path, MODEL) == KEPT
+    (tmp_path / "model.safetensors").write_bytes(b"trained on")
+    assert read_calibration(tmp_path, MODEL) is None
+    write_calibration(tmp_path, KEPT)
+    assert read_calibration(tmp_path, MODEL) == KEPT
+
+
 @pytest.mark.parametrize(
     ("field", "value", "message"),
     [

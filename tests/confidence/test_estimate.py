@@ -47,7 +47,7 @@ def test_what_cannot_be_calibrated_is_refused_in_one_line(translator, taught, fi
     _, translations = fitted
     with pytest.raises(DataError, match="at least 100 words of translations, some right and some wrong, got"):
         fit_calibration(translator, taught.sources[:3], translations[:3], taught.targets[:3])
-    with pytest.raises(ConfigError, match="has no calibration yet: glassformer evaluate RUN"):
+    with pytest.raises(ConfigError, match="has no calibration for its weights: glassformer evaluate RUN"):
         ConfidenceEstimator(translator)
     with pytest.raises(ConfigError, match="each line needs a translation, got 2 lines and 1 translations"):
         ConfidenceEstimator(translator, fitted[0]).estimate(["a", "b"], translations[:1])

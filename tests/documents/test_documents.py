@@ -376,6 +376,8 @@ def test_settings_that_a_document_can_not_have_are_refused(translator, tmp_path)
         translate_document(translator, tmp_path / "a.tmx", tmp_path / "b", config=SearchConfig(n_best=2))
     with pytest.raises(ConfigError, match="the run says none of its own: name them"):
         translate_document(translator, tmp_path / "a.tmx", tmp_path / "b")
+    with pytest.raises(ConfigError, match=r"output and input must be two files, got .*a\.tmx for both"):
+        translate_document(translator, tmp_path / "a.tmx", tmp_path / "a.tmx", languages=("en", "de"))
     with (tmp_path / "a.po").open("wb") as file:
         file.truncate(1 << 40)
     with pytest.raises(DataError, match="at most 67,108,864 are read"):
@@ -407,6 +409,14 @@ def test_terms_and_placeholders_reach_every_kind_of_document(kind, segment, tran
     assert (done.terms.terms, done.terms.placeholders, done.terms.missing) == (2, 1, [])
     assert all(word in out for word in ("Eins", "Zwei|Drei"))
     assert out.count("%s") == (1 if kind in ("json", "srt") else 2)
+
+
+def test_placeholders_of_a_document_are_copied_unless_that_is_turned_off(translator, tmp_path):
+    (tmp_path / "a.po").write_text('#, python-format\nmsgid "One %(n)s Two"\nmsgstr ""\n')
+    for name, found, options in (("b.po", 2, {}), ("c.po", 1, {"placeholders": None})):
+        done = translate_document(translator, tmp_path / "a.po", tmp_path / name, config=SEARCH, **options)
+        assert (tmp_path / name).read_text().count("%(n)s") == found
+        assert done.terms.placeholders == found - 1
 
 
 @pytest.mark.parametrize(

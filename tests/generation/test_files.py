@@ -333,6 +333,16 @@ def test_a_file_is_translated_as_its_lines_are(translator, folder, scores, prefi
     assert (folder / "out").read_text().splitlines() == expected
 
 
+def test_a_file_is_not_translated_into_its_own_place(translator, folder):
+    (folder / "link").hardlink_to(folder / "in")
+    for name in ("in", "link"):
+        with pytest.raises(ConfigError, match=r"output and input must be two files, got .*/(in|link) for both"):
+            translate_file(translator, folder / "in", folder / name, config=CONFIG)
+    with pytest.raises(ConfigError, match="output and prefixes must be two files"):
+        translate_file(translator, folder / "in", folder / "prefixes", config=CONFIG, prefixes=folder / "prefixes")
+    assert (folder / "in").read_text().splitlines() == SOURCES
+
+
 def test_a_stop_says_what_it_leaves_and_a_model_without_a_folder_resumes_too(translator, folder, monkeypatch):
     monkeypatch.setattr(stream, "LINES_AT_ONCE", 2)
     translate_file(translator, folder / "in", folder / "whole")

@@ -108,7 +108,9 @@ def test_parts_of_xml_are_of_their_kind(text, expected):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("a <b>c", r"^it is not well-formed xml \(mismatched tag at character 7\): close each tag"),
+        ("a <b>c", r"^it is not well-formed xml \(an element isn't closed\): close each tag"),
+        ("a <g>c", r"^it is not well-formed xml \(an element isn't closed\): close each tag"),
+        ("a <b>c</i>", r"^it is not well-formed xml \(mismatched tag at character 9\): close each tag"),
         ("a </b>", r"^it is not well-formed xml \(mismatched tag at character 5\)"),
         ("ä & b", r"not well-formed \(invalid token\) at character 4\): close each tag and write & as &amp;, or use"),
         ("&nbsp;", r"undefined entity"),

@@ -71,6 +71,9 @@ def test_a_glossary_and_placeholders_are_heeded(untaught):
     [found] = translate_markup(untaught, ["abc <b>{x}</b> c"], "xml", SEARCH, glossary=glossary, placeholders="default")
     assert "zz" in found
     assert "<b>{x}</b>" in found
+    lines = ["<b>abc</b> d <i>e</i>", "d <i>abc</i>, <b>e</b>", "d e <b>f <i>abc</i></b>"]
+    for found in translate_markup(untaught, lines, "html", SEARCH, glossary=glossary):
+        assert re.search(r"<(b|i)>[^<]*zz[^<]*</\1>", found), "the term keeps its tag, wherever the model looks"
 
 
 CONTENT = st.recursive(

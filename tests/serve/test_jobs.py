@@ -107,6 +107,7 @@ def test_a_document_comes_back_with_its_texts_translated(new_client, name, monke
         result = await asks.call("GET", f"/v1/jobs/{reply.json['id']}/result")
         assert result.body.decode() == expected
         assert result.headers["content-disposition"] == f'attachment; filename="translated.{kind}"'
+        assert all(fields["placeholders"] for _, fields in asks.pool.asked), "programs fail without theirs"
         await asks.server.jobs.stop()
 
     asyncio.run(work())

@@ -1,11 +1,17 @@
-"""`torchrun` that waits for a file before it joins: `python agent.py FILE ARGUMENTS`. It has loaded torch by then."""
+"""`torchrun` in a fork of a process that has loaded torch: `python agent.py run ADDRESS ARGUMENTS`.
+
+`python agent.py serve ADDRESS` is that process (forked.py).
+"""
 
 import sys
-import time
+from importlib import import_module
 from pathlib import Path
 
-from torch.distributed.run import main
+sys.path.append(str(Path(__file__).parents[1]))
+forked = import_module("forked")
 
-while not Path(sys.argv[1]).exists():
-    time.sleep(0.01)
-main(sys.argv[2:])
+if __name__ == "__main__":
+    _, role, address, *words = sys.argv
+    if role == "run":
+        forked.run(address, words)
+    forked.serve(address, import_module("torch.distributed.run").main)

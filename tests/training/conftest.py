@@ -130,6 +130,20 @@ def start(tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
 
 
 @pytest.fixture(scope="session")
+def every_update_forked(serving_forks) -> Iterator[list[str]]:
+    """The beginning of a command that runs every_update.py in a fork of a process that has loaded torch."""
+    with serving_forks(Path(__file__).with_name("every_update.py")) as begun:
+        yield begun
+
+
+@pytest.fixture(scope="session")
+def torchrun_forked(serving_forks) -> Iterator[list[str]]:
+    """The beginning of a command that is torchrun in a fork of a process that has loaded torch."""
+    with serving_forks(Path(__file__).with_name("agent.py")) as begun:
+        yield begun
+
+
+@pytest.fixture(scope="session")
 def flags() -> Callable[[TrainConfig], list[str]]:
     """What the command line is to be told for these settings."""
 

@@ -1,6 +1,7 @@
 """Real processes under torchrun train like one, whether they have all weights each or a part, and however many.
 
-Slow, because every start of torchrun loads torch in two or three processes that share the cores.
+One start is of new interpreters, each with its own order of sets, and takes seconds to load torch in three of them. The
+others are forks of two processes that have loaded it.
 """
 
 import os
@@ -24,7 +25,7 @@ from glassformer.training.config import TrainConfig
 from glassformer.training.distributed import ALONE, Processes
 from glassformer.training.train import resume, train
 
-pytestmark = pytest.mark.usefixtures("undrawn", "every_update")
+pytestmark = pytest.mark.usefixtures("undrawn", "every_update", "unchecked_trainings")
 
 EVERY_UPDATE = str(Path(__file__).with_name("every_update.py"))
 OFTEN = 1e-9
@@ -60,11 +61,13 @@ def expected(make, files, every_update, undrawn, tmp_path_factory) -> dict[tuple
 
 
 @pytest.fixture
-def torchrun(start) -> Callable[..., subprocess.Popen[str]]:
+def torchrun(start, torchrun_forked, every_update_forked) -> Callable[..., subprocess.Popen[str]]:
+    """Starts so many processes, which are forks."""
+    program = every_update_forked[every_update_forked.index(EVERY_UPDATE) :]
+
     def run(count: int, *arguments: str, restarts: int = 2, **environment: str) -> subprocess.Popen[str]:
-        launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={count}"]
-        launcher += [f"--max-restarts={restarts}"]
-        return start(sys.executable, *launcher, EVERY_UPDATE, "train", *arguments, **environment)
+        launch = ["--standalone", f"--nproc-per-node={count}", f"--max-restarts={restarts}"]
+        return start(*torchrun_forked, *launch, *program, "train", *arguments, **environment)
 
     return run
 
@@ -101,10 +104,12 @@ def test_two_of_which_one_is_stopped_and_later_killed_go_on_by_themselves(
 
 
 def test_parts_of_weights_stopped_on_two_continued_on_one_and_on_three(
-    make, expected, files, torchrun, flags, tmp_path
+    make, expected, files, start, torchrun, flags, tmp_path
 ):
     config = make(tmp_path / "run", checkpoint_seconds=OFTEN, shard=True)
-    process = torchrun(2, *flags(config))
+    launch = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    slowly = {"PAUSE": str(tmp_path / "never")}  # so that it is stopped early, however busy this process is
+    process = start(sys.executable, *launch, EVERY_UPDATE, "train", *flags(config), **slowly)
     until = time.monotonic() + PATIENCE
     while process.poll() is None and not (config.out / "metrics.jsonl").exists() and time.monotonic() < until:
         time.sleep(0.001)

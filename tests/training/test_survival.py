@@ -1,11 +1,11 @@
 """Killed at any moment, a training goes on to the same weights: with processes of the command line.
 
-Slow, because every process imports torch. SIGTERM is in test_distributed.py, a full disk in test_cli.py.
+They are forks of a process that has loaded torch. SIGTERM is in test_distributed.py, a full disk in test_cli.py.
 """
 
+import os
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -14,9 +14,8 @@ import pytest
 
 from glassformer.training.train import resume, train
 
-pytestmark = pytest.mark.usefixtures("undrawn", "every_update")
+pytestmark = pytest.mark.usefixtures("undrawn", "every_update", "unchecked_trainings")
 
-EVERY_UPDATE = str(Path(__file__).with_name("every_update.py"))
 LENGTH = dict(max_updates=90, dropout=0.2, validate_every=30)
 
 
@@ -34,7 +33,9 @@ def wait_for(process: subprocess.Popen[str], what: Callable[[], object]) -> None
         time.sleep(0.0003)
 
 
-def test_killed_again_and_again_it_ends_with_the_same_weights(settings, start, flags, files):
+def test_killed_again_and_again_it_ends_with_the_same_weights(
+    settings, start, every_update_forked, flags, files, tmp_path
+):
     train(undisturbed := settings("undisturbed", **LENGTH))
     config = settings(**LENGTH, checkpoint_seconds=1e-9)  # a checkpoint is always being written
     resumable = config.out / "resume"
@@ -43,12 +44,14 @@ def test_killed_again_and_again_it_ends_with_the_same_weights(settings, start, f
         (resumable / "snapshot-000000030.safetensors").exists,
         lambda: any(resumable.glob("checkpoint-*/*.safetensors")) and unfinished(resumable),
     ]
-    left: list[list[Path]] = []
+    left, pid = list[list[Path]](), tmp_path / "pid"
     for moment in moments:
+        pid.unlink(missing_ok=True)
         arguments = ["--resume", "--out", str(config.out)] if left else flags(config)
-        process = start(sys.executable, EVERY_UPDATE, "train", *arguments)
+        process = start(*every_update_forked, "train", *arguments, PID=str(pid))
+        wait_for(process, lambda: pid.exists() and pid.stat().st_size)
         wait_for(process, moment)
-        process.kill()
+        os.kill(int(pid.read_text()), signal.SIGKILL)  # at once, rather than the process that stands for it
         _, err = process.communicate(timeout=60)
         assert process.returncode == -signal.SIGKILL
         assert "warning" not in err

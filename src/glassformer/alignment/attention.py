@@ -119,7 +119,8 @@ class AttentionAligner:
         if heads is None:
             command = "" if folder is None else f"{choosing_command(folder)} chooses them, "
             raise ConfigError(
-                f"{folder or 'this translator'} has no aligning heads chosen yet: {command}choose_heads from Python"
+                f"{folder or 'this translator'} has no aligning heads chosen for its weights: {command}choose_heads "
+                "from Python"
             )
         self.translator, self.heads = translator, heads
 

@@ -103,7 +103,7 @@ def _best(
     chance = 2 * first.by_chance / (sum(len(y.words) for y in targets) + first.wanted)
     if best < chance + ABOVE_CHANCE * (1 - chance):
         raise RunError(
-            f"no head of this run aligns: the best, {chosen[0]} of decoder.{layer}.source_attention, agrees by "
+            f"no head of this run aligns: the best, head {chosen[0]} of decoder.{layer}.source_attention, agrees by "
             f"{best:.3f} with the alignment learned from the pairs, links at random by {chance:.3f}. Is the model "
             "trained, and are these pairs of its languages?"
         )

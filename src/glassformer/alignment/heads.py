@@ -9,7 +9,8 @@ from msgspec.structs import asdict
 from glassformer.decoding import Natural, read_json
 from glassformer.errors import RunError
 from glassformer.files import write_json
-from glassformer.run.names import ALIGNING
+from glassformer.run.names import ALIGNING, WEIGHTS
+from glassformer.run.scores import are_other_weights, digest_of_weights
 from glassformer.transformer.config import ModelConfig
 
 Share = Annotated[float, Meta(ge=0, le=1)]
@@ -48,21 +49,32 @@ class AligningHeads(Struct, frozen=True, kw_only=True):
         )
 
 
+class _KeptHeads(AligningHeads, frozen=True, kw_only=True):
+    weights: str = ""
+    """SHA-256 of the weights that they were chosen for; empty where nobody knows."""
+
+
 def write_heads(folder: str | Path, heads: AligningHeads) -> None:
-    """Keep the choice in a run folder. Example: docs/howto/align.md."""
-    write_json(Path(folder) / ALIGNING, asdict(heads))
+    """Keep the choice in a run folder, for the weights that it has now. Example: docs/howto/align.md."""
+    folder = Path(folder)
+    weights = digest_of_weights(folder) if (folder / WEIGHTS).exists() else ""
+    write_json(folder / ALIGNING, asdict(_KeptHeads(**asdict(heads), weights=weights)))
 
 
 def read_aligning_heads(folder: Path, model: ModelConfig) -> AligningHeads | None:
-    """Return the choice that a run folder keeps; None where there is none. RunError if it is not of this model."""
+    """Return the choice that a run folder keeps; None where there is none for its weights, as after more training.
+
+    Raises RunError if it is not of this model.
+    """
     path = folder / ALIGNING
     if not path.exists():
         return None
-    heads = read_json(path, AligningHeads)
+    kept = read_json(path, _KeptHeads)
+    heads = AligningHeads(**{name: getattr(kept, name) for name in AligningHeads.__struct_fields__})
     known = model.heads_of(heads.attention) if heads.layer < model.decoder_layers else 0
     if max(heads.heads) >= known:
         raise RunError(
             f"{path} names head {max(heads.heads)} of {heads.attention}, which this model lacks: remove it, and the "
             "heads are chosen again"
         )
-    return heads
+    return None if are_other_weights(folder, kept.weights) else heads

@@ -77,10 +77,15 @@ def align(flags: AlignFlags) -> int:
         files.check()
     with loading():
         from glassformer.device import tame_memory
-        from glassformer.files import check_writable, replacing
+        from glassformer.files import check_apart, check_writable, replacing
+        from glassformer.run.config import own_files
 
     if flags.output is not None:
         check_writable(flags.output)
+    own = [own_files(run) for run in (flags.run, flags.reverse) if run is not None]
+    given = {"--source": flags.source, "--target": flags.target, "--data": flags.data}
+    for read in (given, *own):
+        check_apart({"--output": flags.output}, read)
     tame_memory()
     lines = _lines(flags, _aligned(flags, pairs, data))
     if flags.output is None:

@@ -66,6 +66,7 @@ def evaluate(flags: EvaluateFlags) -> int:
 
     check_bleu_tokenizer(flags.tokenize)
     _check_calibration(flags)
+    _check_files(flags)
     for figure in _figures_of_run(flags) if flags.hypotheses is None else _scores_of_file(flags, flags.hypotheses):
         print(figure)
     return 0
@@ -88,6 +89,16 @@ def _check_calibration(flags: EvaluateFlags) -> None:
         raise ConfigError("--fit-calibration and --calibration need a run folder in place of --hypotheses")
     if flags.search.replace_unknown and (flags.fit_calibration or flags.calibration):
         raise ConfigError("--replace-unknown writes words that no confidence is known of: leave it out")
+
+
+def _check_files(flags: EvaluateFlags) -> None:
+    """Raise ConfigError where a file to write is one that is read."""
+    from glassformer.files import check_apart
+    from glassformer.run.config import own_files
+
+    given = {"--source": flags.source, "--target": flags.target, "--hypotheses": flags.hypotheses}
+    own = {} if flags.run is None else own_files(flags.run)
+    check_apart({"--output": flags.output, "--diagram": flags.diagram}, given | own)
 
 
 def _scores_of_file(flags: EvaluateFlags, hypotheses: Path) -> "list[Score]":

@@ -5,7 +5,6 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, fields
-from itertools import combinations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -14,6 +13,7 @@ from glassformer.cluster.config import ClusterConfig
 from glassformer.documents.endings import ENDINGS, has_html, is_document
 from glassformer.errors import ConfigError, DataError
 from glassformer.generation.config import SearchConfig
+from glassformer.generation.lexical.placeholders import DEFAULT
 from glassformer.settings.checks import Flag
 from glassformer.terminal import loading, say
 
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 
 SEARCH = {"search": tuple(one.name for one in fields(SearchConfig))}
+NONE = "none"
+"""The name of no placeholders."""
 HEADINGS = {"cluster": tuple(one.name for one in fields(ClusterConfig)), **SEARCH}
 """Headings of the flags: those of a search, and all of this command's."""
 
@@ -66,7 +68,8 @@ class TranslateFlags:
     keep: Path | None = None
     """File of words that are kept as they are, a line each."""
     placeholders: Annotated[str | None, Flag("PATTERN")] = None
-    """Copy what matches this regular expression as it is; default: {name}, %s, URLs, e-mail addresses, <x id="1"/>."""
+    """Copy what matches this regular expression as it is; default: {name}, %s, URLs, e-mail addresses, <x id="1"/>;
+    none: nothing. Left out: default in documents, none in lines."""
     resume: bool = False
     """Continue from OUTPUT.partial, where the same command was stopped, to the same bytes as without the stop."""
     segment: Literal["line", "paragraph"] = "line"
@@ -116,8 +119,10 @@ def translate(flags: TranslateFlags) -> int:
     _check_flags(flags)
     for path in filter(None, (flags.alignments, flags.confidence, flags.output)):
         check_writable(path)
-    wanted = FileSettings(flags.segment, _glossary(flags), flags.placeholders, flags.sentences)
+    placeholders = _placeholders(flags, DEFAULT if whole and not flags.search.sample else NONE)
+    wanted = FileSettings(flags.segment, _glossary(flags), placeholders, flags.sentences)
     wanted.check(flags.search, has_prefixes=flags.prefixes is not None)
+    _check_files(flags)
     translator = Translator.load(flags.run, flags.device, flags.precision)
     counts = FileCounts()
     beside = flags.alignments is not None or flags.confidence is not None
@@ -136,7 +141,7 @@ def translate(flags: TranslateFlags) -> int:
             resume=flags.resume,
             **vars(wanted),
         )
-    if wanted.is_lexical:
+    if counts.terms.lines or (wanted.is_lexical and not whole):
         say(str(counts.terms))
     if counts.cuts.lines:
         _warn_of_cuts(counts.cuts, flags)
@@ -158,23 +163,31 @@ def _check_flags(flags: TranslateFlags) -> None:
         _check_format(flags)
     if flags.confidence is not None and (flags.resume or flags.search.replace_unknown):
         raise ConfigError("--confidence can't be combined with --resume and --replace-unknown: leave them out")
-    if flags.confidence is not None and (flags.glossary or flags.keep or flags.placeholders is not None):
+    if flags.confidence is not None and (flags.glossary or flags.keep or _placeholders(flags)):
         raise ConfigError(
             "--confidence can't be combined with --glossary, --keep and --placeholders, which write words that no "
             "confidence is known of: leave them out"
         )
     if flags.confidence is not None and flags.segment != "line":
         raise ConfigError("--confidence is of lines that are translated whole: leave out --segment")
-    if (flags.glossary or flags.keep or flags.placeholders is not None) and flags.search.sample:
+    if (flags.glossary or flags.keep or _placeholders(flags)) and flags.search.sample:
         raise ConfigError("--glossary, --keep and --placeholders need a search: they can't be combined with --sample")
     for name, path in (("--alignments", flags.alignments), ("--confidence", flags.confidence)):
         if path == Path("-"):
             raise ConfigError(f"{name} must be a file, got -: standard output is for the translations")
-    outputs = {"--alignments": flags.alignments, "--confidence": flags.confidence, "--output": flags.output}
-    given = {name: path for name, path in outputs.items() if path is not None}
-    for (name, path), (other, place) in combinations(given.items(), 2):
-        if path.resolve() == place.resolve():
-            raise ConfigError(f"{name} and {other} must be two files, got {place} for both")
+
+
+def _check_files(flags: TranslateFlags) -> None:
+    """Raise ConfigError where a file to write is one that is read."""
+    from glassformer.files import check_apart
+    from glassformer.run.config import own_files
+
+    written = {name: getattr(flags, name) for name in ("alignments", "confidence", "output")}
+    read = {name: getattr(flags, name) for name in ("input", "prefixes", "glossary", "keep")}
+    check_apart(
+        {f"--{name}": path for name, path in written.items()},
+        {f"--{name}": path for name, path in read.items()} | own_files(flags.run),
+    )
 
 
 def _translate_folder(flags: TranslateFlags) -> int:
@@ -203,7 +216,7 @@ def _translate_folder(flags: TranslateFlags) -> int:
         segment=flags.segment,
         sentences=flags.sentences,
         glossary=_glossary(flags),
-        placeholders=flags.placeholders,
+        placeholders=_placeholders(flags),
         say=say,
     )
     say(f"{result.rows:,} rows of {result.files:,} files are translated")
@@ -219,6 +232,12 @@ def _glossary(flags: TranslateFlags) -> "Glossary | None":
     if flags.glossary is None and flags.keep is None:
         return None
     return Glossary.read(flags.glossary, flags.keep)
+
+
+def _placeholders(flags: TranslateFlags, left_out: str = NONE) -> str | None:
+    """Return the pattern of the placeholders, or None where nothing is copied; `left_out` holds without the flag."""
+    pattern = left_out if flags.placeholders is None else flags.placeholders
+    return None if pattern == NONE else pattern
 
 
 def _check_format(flags: TranslateFlags) -> None:
@@ -332,18 +351,29 @@ def _translate_stream(
             file.write(chunk_lines(translated, first, flags.search, scores=flags.scores))
             file.flush()
             if aligner is not None and beside is not None:
-                beside.write(_alignments(aligner, lines, translated))
+                beside.write(_alignments(aligner, lines, translated, wanted))
             if estimator is not None and doubts is not None:
                 doubts.write(_confidence(estimator, lines, translated))
     if flags.format != "plain" and read_aligning_heads(flags.run, translator.engine.config) is None:
         say(f"tags find their words better once heads are chosen: {choosing_command(flags.run)}")
 
 
-def _alignments(aligner: "AttentionAligner", lines: "list[str]", translated: "list[list[Translation]]") -> bytes:
+def _alignments(
+    aligner: "AttentionAligner",
+    lines: "list[str]",
+    translated: "list[list[Translation]]",
+    wanted: "FileSettings",
+) -> bytes:
     """Return a line of links for each translation."""
+    from glassformer.alignment.known import link_known
+
     pairs = [(line, one.text) for line, best in zip(lines, translated, strict=True) for one in best]
     sources, targets = [source for source, _ in pairs], [target for _, target in pairs]
-    return "".join(f"{pharaoh(one.links)}\n" for one in aligner.align(sources, targets)).encode()
+    output = []
+    for one, source, target in zip(aligner.align(sources, targets), sources, targets, strict=True):
+        links = link_known(one.links, source, one.source, target, one.target, wanted.glossary, wanted.pattern)
+        output.append(f"{pharaoh(links)}\n")
+    return "".join(output).encode()
 
 
 def _confidence(estimator: "ConfidenceEstimator", lines: "list[str]", translated: "list[list[Translation]]") -> bytes:

@@ -14,7 +14,8 @@ from glassformer.confidence.features import FEATURES, Looking
 from glassformer.decoding import Natural, read_json
 from glassformer.errors import ArgumentError, RunError
 from glassformer.files import write_json
-from glassformer.run.names import CALIBRATION
+from glassformer.run.names import CALIBRATION, WEIGHTS
+from glassformer.run.scores import are_other_weights, digest_of_weights
 from glassformer.transformer.config import ModelConfig
 
 BINS = 15
@@ -68,17 +69,28 @@ class Calibration(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
         return (features.double() @ torch.tensor(self.weights, dtype=torch.float64) + self.bias).sigmoid()
 
 
+class _KeptCalibration(Calibration, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    fitted_for: str = ""
+    """SHA-256 of the model's weights that it was fitted for; empty where nobody knows."""
+
+
 def write_calibration(folder: str | Path, calibration: Calibration) -> None:
-    """Keep a calibration in a run folder. Example: docs/howto/confidence.md."""
-    write_json(Path(folder) / CALIBRATION, asdict(calibration))
+    """Keep a calibration in a run folder, for the weights that it has now. Example: docs/howto/confidence.md."""
+    folder = Path(folder)
+    weights = digest_of_weights(folder) if (folder / WEIGHTS).exists() else ""
+    write_json(folder / CALIBRATION, asdict(_KeptCalibration(**asdict(calibration), fitted_for=weights)))
 
 
 def read_calibration(folder: str | Path, model: ModelConfig) -> Calibration | None:
-    """Return the calibration that a run folder keeps; None where there is none. RunError if it is not of this model."""
+    """Return the calibration that a run folder keeps; None where there is none for its weights, as after more training.
+
+    Raises RunError if it is not of this model.
+    """
     path = Path(folder) / CALIBRATION
     if not path.exists():
         return None
-    calibration = read_json(path, Calibration)
+    kept = read_json(path, _KeptCalibration)
+    calibration = Calibration(**{name: getattr(kept, name) for name in Calibration.__struct_fields__})
     attention = f"decoder.{calibration.layer}.source_attention"
     known = model.heads_of(attention) if calibration.layer < model.decoder_layers else 0
     if max(calibration.heads) >= known:
@@ -86,7 +98,7 @@ def read_calibration(folder: str | Path, model: ModelConfig) -> Calibration | No
             f"{path} names head {max(calibration.heads)} of {attention}, which this model lacks: fit it again with "
             "glassformer evaluate RUN --fit-calibration"
         )
-    return calibration
+    return None if are_other_weights(Path(folder), kept.fitted_for) else calibration
 
 
 def fit_logistic(

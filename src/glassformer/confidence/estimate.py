@@ -68,8 +68,9 @@ class ConfidenceEstimator:
             calibration = read_calibration(folder, translator.engine.config)
         if calibration is None:
             raise ConfigError(
-                f"{folder or 'this translator'} has no calibration yet: glassformer evaluate RUN --source F --target G "
-                "--fit-calibration fits one on held-out pairs, fit_calibration from Python"
+                f"{folder or 'this translator'} has no calibration for its weights: glassformer evaluate RUN "
+                "--source F --target G --fit-calibration fits one on held-out pairs, and from Python "
+                "confidence.estimate.fit_calibration"
             )
         self.translator, self.calibration = translator, calibration
 

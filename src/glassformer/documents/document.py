@@ -8,11 +8,12 @@ from glassformer.decoding import read_limited
 from glassformer.documents.reading import LARGEST, lines_of, read_units
 from glassformer.documents.units import apply
 from glassformer.errors import ConfigError, DataError
-from glassformer.files import check_writable, replacing
+from glassformer.files import check_apart, check_writable, replacing
 from glassformer.generation.config import SearchConfig, as_config
 from glassformer.generation.files import Cuts, FileCounts, FileSettings, translations_of_chunk
 from glassformer.generation.lexical.glossary import Glossary
 from glassformer.generation.lexical.lines import LexicalCounts
+from glassformer.generation.lexical.placeholders import DEFAULT
 from glassformer.generation.segments.paragraphs import Segment
 from glassformer.generation.translator import Translator
 from glassformer.pairs.lines import readable
@@ -49,7 +50,7 @@ def translate_document(
     segment: Segment = "line",
     sentences: int | None = None,
     glossary: Glossary | None = None,
-    placeholders: str | None = None,
+    placeholders: str | None = DEFAULT,
     languages: tuple[str, str] | None = None,
     overwrite_targets: bool = False,
     markup: Markup | None = None,
@@ -59,12 +60,13 @@ def translate_document(
     Only the bytes of translations change, and in XLIFF the state of their units, which becomes "translated". Units
     that have a translation keep it, unless `overwrite_targets` is set. The lines of a text are translated apart; with
     the `segment` "paragraph" its sentences too, so many `sentences` at once (see `translate_paragraphs`). `glossary`
-    and `placeholders` are as in `Translator.translate`. `languages` are those of a TMX file, such as ("en", "de"); left
+    and `placeholders` are as in `Translator.translate`, but placeholders are copied unless that is None: programs
+    fail without theirs. `languages` are those of a TMX file, such as ("en", "de"); left
     out, those of the run. Texts with tags are given to `markup`, as XML (of XLIFF and TMX) or HTML, and stay
     untranslated without it.
 
-    `output` appears when it is complete. DataError says why a document can't be read: it is of another kind, damaged,
-    not UTF-8, larger than 64 MiB, or declares entities.
+    `output` is another file than `input`, and appears when it is complete. DataError says why a document can't be
+    read: it is of another kind, damaged, not UTF-8, larger than 64 MiB, or declares entities.
 
     Example: docs/howto/documents.md.
     """
@@ -73,6 +75,7 @@ def translate_document(
     wanted.check(config)
     if config.n_best > 1:
         raise ConfigError(f"a document has one translation of each text: n_best must be 1, got {config.n_best}")
+    check_apart({"output": output}, {"input": input})
     check_writable(output)
     with readable(input):
         content = read_limited(input, LARGEST, error=DataError)

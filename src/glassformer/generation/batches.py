@@ -122,8 +122,8 @@ def ended(encoded: list[list[int]], lines: Sequence[str], most: int, side: str) 
     """Return the ids of each line with `</s>`, cut with a warning to `most`; an empty line has none."""
     for ids, line in zip(encoded, lines, strict=True):
         if len(ids) >= most:
-            cut = f"a {side} of {len(ids):,} tokens is cut to its first {most - 1:,}: {line[:40]!r}…"
-            warnings.warn(cut, stacklevel=3)
+            size = f"a {side} of {len(ids):,} tokens is cut to its first {most - 1:,}"
+            warnings.warn(f"{size}: {line[:40]!r}…; split it into sentences", stacklevel=3)
     return [[*ids[: most - 1], EOS] if ids else [] for ids in encoded]
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from glassformer.errors import ConfigError, noting
+from glassformer.files import check_apart
 from glassformer.generation import stream
 from glassformer.generation.config import SearchConfig, as_config
 from glassformer.generation.lexical.glossary import Glossary
@@ -111,10 +112,11 @@ def translate_file(
 ) -> FileCounts:
     """Translate the lines of the file `input` (UTF-8, plain or .gz) into the file `output`.
 
-    `output` appears when it is complete. What is done at a stop stays in `output`.partial, and the same call with
-    `resume` continues to the same bytes as without the stop. It refuses if the beginning of the input, the settings,
-    the device, the precision or the files of the translator's run folder are others; a translator made by
-    `Translator.of` has no folder, and that its model is the same is for the caller to see to.
+    `output` is another file than `input`, and appears when it is complete. What is done at a stop stays in
+    `output`.partial, and the same call with `resume` continues to the same bytes as without the stop. It refuses if
+    the beginning of the input, the settings, the device, the precision or the files of the translator's run folder are
+    others; a translator made by `Translator.of` has no folder, and that its model is the same is for the caller to see
+    to.
 
     `prefixes` is a file with what each line's translation must begin with, a line for each line of the input
     (empty: anything). With `scores` each translation stands after its score and a tab, with `config.n_best` above 1
@@ -142,6 +144,7 @@ def translate_file(
     """
     input, output, config = Path(input), Path(output), as_config(config)
     prefix_file = None if prefixes is None else Path(prefixes)
+    check_apart({"output": output}, {"input": input, "prefixes": prefix_file})
     if prefix_file is not None:
         PairFiles(prefix_file).check()
     wanted = FileSettings(segment, glossary, placeholders, sentences)

@@ -6,8 +6,10 @@ from typing import NamedTuple
 
 from glassformer.alignment.attention import AttentionAligner
 from glassformer.alignment.heads import AligningHeads, read_aligning_heads
+from glassformer.alignment.known import link_known
 from glassformer.alignment.links import Link
 from glassformer.errors import ConfigError
+from glassformer.generation.lexical.glossary import Glossary
 from glassformer.generation.translator import Translator
 from glassformer.text.tokenizer import Tokenizer
 from glassformer.text.units import units_of
@@ -49,17 +51,24 @@ class TagAligner:
         self._translator, self._aligner = translator, AttentionAligner(translator, heads)
 
     def align(
-        self, sources: Sequence[str], targets: Sequence[str], copied: re.Pattern[str] | None = None
+        self,
+        sources: Sequence[str],
+        targets: Sequence[str],
+        copied: re.Pattern[str] | None = None,
+        glossary: Glossary | None = None,
     ) -> list[LinkedPair]:
-        """Return the words of each pair and their links; what `copied` matches stands for itself, in its order."""
+        """Return the words of each pair and their links.
+
+        What `copied` matches stands for itself, in its order, and a form of a term of `glossary` for the term.
+        """
         here = [_words(self._translator.source_tokenizer, line, copied) for line in sources]
         there = [_words(self._translator.target_tokenizer, line, copied) for line in targets]
         aligned = self._aligner.align_words(sources, targets, here, there)
-        pairs = [LinkedPair(one.source, one.target, one.links) for one in aligned]
-        if copied is None:
-            return pairs
-        lines = zip(pairs, sources, targets, strict=True)
-        return [_with_copies(pair, source, target, copied) for pair, source, target in lines]
+        found = list[LinkedPair]()
+        for one, source, target in zip(aligned, sources, targets, strict=True):
+            links = link_known(one.links, source, one.source, target, one.target, glossary, copied)
+            found.append(LinkedPair(one.source, one.target, links))
+        return found
 
 
 def _words(tokenizer: Tokenizer, line: str, copied: re.Pattern[str] | None) -> list[Word]:
@@ -79,24 +88,3 @@ def _words(tokenizer: Tokenizer, line: str, copied: re.Pattern[str] | None) -> l
         else:
             words.append(Word(text, start, end))
     return words
-
-
-def _with_copies(pair: LinkedPair, source: str, target: str, copied: re.Pattern[str]) -> LinkedPair:
-    """Return a pair with each copy linked to what it is a copy of, and to nothing else."""
-    waiting = dict[str, list[int]]()
-    for number in _copies(pair.source, source, copied):
-        waiting.setdefault(pair.source[number].text, []).append(number)
-    sources, targets, links = set[int](), set[int](), list[Link]()
-    for number in _copies(pair.target, target, copied):
-        if numbers := waiting.get(pair.target[number].text):
-            links.append(Link(numbers.pop(0), number))
-            sources.add(links[-1].source)
-            targets.add(number)
-    others = [link for link in pair.links if link.source not in sources and link.target not in targets]
-    return pair._replace(links=sorted([*others, *links]))
-
-
-def _copies(words: Sequence[Word], line: str, copied: re.Pattern[str]) -> list[int]:
-    """Return the numbers of the words that are copies."""
-    starts = {match.start() for match in copied.finditer(line)}
-    return [number for number, word in enumerate(words) if word.start in starts]

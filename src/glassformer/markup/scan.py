@@ -306,8 +306,11 @@ def _check_xml(text: str) -> None:
         parser.Parse(text, False)
         parser.Parse("</g>", True)
     except expat.ExpatError as error:
-        read = f"<g>{text}".encode()[: parser.ErrorByteIndex].decode(errors="ignore")
+        whole = f"<g>{text}".encode()
+        read = whole[: parser.ErrorByteIndex].decode(errors="ignore")
+        wrong = f"{expat.ErrorString(error.code)} at character {len(read) - 2:,}"
+        if parser.ErrorByteIndex >= len(whole):  # only the end of all is wrong
+            wrong = "an element isn't closed"
         raise DataError(
-            f"it is not well-formed xml ({expat.ErrorString(error.code)} at character {len(read) - 2:,}): close each "
-            "tag and write & as &amp;, or use the format html"
+            f"it is not well-formed xml ({wrong}): close each tag and write & as &amp;, or use the format html"
         ) from None

@@ -1,6 +1,5 @@
 """Translation of text with tags."""
 
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, get_args
@@ -102,7 +101,7 @@ def translate_documents(
         translations = translator.translations(lines, config, progress, **rules)
         parts = [(Segments([line], ["", ""]), [one]) for line, one in zip(lines, translations, strict=True)]
     tagged = [part if one.elements else None for one, part in zip(segments, parts, strict=True)]
-    linked = _linked(translator, tagged, wanted.pattern)
+    linked = _linked(translator, tagged, wanted)
     placed = [
         place_tags(one, pair.source, translation.text, pair.target, pair.links)
         for one, translation, pair in zip(segments, translations, linked, strict=True)
@@ -126,7 +125,7 @@ def check_search(config: SearchConfig) -> None:
 def _linked(
     translator: Translator,
     parts: Sequence[tuple[Segments, Sequence[Translation]] | None],
-    copied: re.Pattern[str] | None,
+    wanted: FileSettings,
 ) -> list[LinkedPair]:
     """Return the words of each text and of its translation with their links, aligned sentence by sentence.
 
@@ -136,7 +135,7 @@ def _linked(
     for segments, translations in filter(None, parts):
         sources += segments.texts
         targets += [one.text for one in translations]
-    pairs = iter(TagAligner(translator).align(sources, targets, copied) if sources else ())
+    pairs = iter(TagAligner(translator).align(sources, targets, wanted.pattern, wanted.glossary) if sources else ())
     found = list[LinkedPair]()
     for part in parts:
         whole = LinkedPair([], [], [])

@@ -9,7 +9,7 @@ from msgspec import Meta, Struct, to_builtins
 
 from glassformer.decoding import FileName, Natural, decode_json, read_limited
 from glassformer.errors import RunError, closest_path
-from glassformer.run.names import CONFIG, FORMAT, WEIGHTS
+from glassformer.run.names import CONFIG, FILES, FORMAT, WEIGHTS
 
 LANGUAGE_CODE = r"[A-Za-z]{2,8}(?:-[A-Za-z0-9]{1,8})*"
 """The code of a language, as BCP 47 has it: en, pt-BR."""
@@ -88,6 +88,15 @@ def read_config(folder: Path) -> RunConfig:
         return decode_config(read_limited(path, MOST_BYTES), folder)
     except ValueError as error:
         raise RunError(f"{path} {error}") from None
+
+
+def own_files(folder: Path) -> dict[str, Path]:
+    """Return the files that a run folder may consist of, each beside what a message calls it; RunError for others.
+
+    What a command writes for its user must take the place of none of them.
+    """
+    names = FILES.union(read_config(folder).tokenizers)
+    return {f"the run's {name}": folder / name for name in sorted(names)}
 
 
 def decode_config(data: bytes, folder: Path) -> RunConfig:

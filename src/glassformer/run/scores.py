@@ -3,6 +3,7 @@
 import hashlib
 import json
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 from pathlib import Path
 
 from msgspec import Struct, to_builtins
@@ -74,7 +75,7 @@ def save_evaluation(
 
     `translations` are the lines that were scored, each with its reference.
     """
-    weights = _digest(folder / WEIGHTS)
+    weights = digest_of_weights(folder)
     if translations:
         kept = KeptTranslations(weights=weights, source=source, target=target, search=search, lines=list(translations))
         older = [one for one in _read_kept(folder) if (one.source, one.target) != (source, target)]
@@ -98,7 +99,7 @@ def read_evaluations(folder: Path) -> list[Evaluation]:
     path = folder / EVALUATIONS
     if not path.exists():
         return []
-    now = _digest(folder / WEIGHTS)
+    now = digest_of_weights(folder)
     return [one for one in read_json(path, _Saved).evaluations if one.weights == now]
 
 
@@ -106,7 +107,7 @@ def read_translations(folder: Path) -> list[KeptTranslations]:
     """Return the translations by a run's model as it is now, test set by test set; damaged lines are left out."""
     if not (folder / TRANSLATIONS).exists():
         return []
-    now = _digest(folder / WEIGHTS)
+    now = digest_of_weights(folder)
     return [one for one in _read_kept(folder) if one.weights == now]
 
 
@@ -119,6 +120,20 @@ def _read_kept(folder: Path) -> Iterator[KeptTranslations]:
             continue
 
 
-def _digest(path: Path) -> str:
+def digest_of_weights(folder: Path) -> str:
+    """Return the SHA-256 of the weights in a run folder; it is computed once, unless they change."""
+    path = folder / WEIGHTS
+    state = path.stat()
+    return _digest(path, state.st_mtime_ns, state.st_size)
+
+
+def are_other_weights(folder: Path, digest: str) -> bool:
+    """Return whether the weights of a run folder are others than those with this digest; empty, it says nothing."""
+    return bool(digest) and (folder / WEIGHTS).exists() and digest != digest_of_weights(folder)
+
+
+@lru_cache(maxsize=64)
+def _digest(path: Path, changed: int, size: int) -> str:
+    """Return the digest of a file that was last changed at this time, and has this size."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

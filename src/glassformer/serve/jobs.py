@@ -112,9 +112,10 @@ class _DocumentFile:
             self.lines.append(segment.text)
 
     def fields(self, start: int, end: int) -> dict[str, Any]:
-        """Return the fields of the message that asks for some of its lines."""
+        """Return the fields of the message that asks for some of its lines; programs need their placeholders."""
         lines = self.lines[start:end]
-        return {"lines": lines, "linked": [n for n in range(len(lines)) if start + n in self._linked]}
+        linked = [n for n in range(len(lines)) if start + n in self._linked]
+        return {"lines": lines, "linked": linked, "placeholders": True}
 
     def written(self, rows: Sequence[Row]) -> bytes:
         """Return the file with the translations."""

@@ -193,7 +193,8 @@ class Word(Closed):
     probability: Probability
     """Probability of all its pieces together: the product of theirs."""
     right: Probability | None = None
-    """Probability that it is right, by the run's calibration; null where the run has none."""
+    """Probability that it is right, by the run's calibration; null where the run has none, and in a translation that a
+    term was forced upon, or a placeholder put into."""
 
 
 class Translated(Closed):

@@ -61,14 +61,25 @@ class Service:
         """Return the run that translates a language to another."""
         if (source, target) in self._pairs:
             return self._pairs[source, target]
+        self._check_languages()
         for code, place in ((source, 0), (target, 1)):
             known = sorted({pair[place] for pair in self._pairs})
             if code not in known:
                 raise Failure("unknown_language", f"{('source', 'target')[place]} must be one of {self._shown(known)}")
         raise Failure("unknown_language", f"this pair is not translated: {self._shown(map('-'.join, self._pairs))} are")
 
+    def _check_languages(self) -> None:
+        """Raise Failure where no run says its languages: then none can be asked for."""
+        if not self._pairs:
+            raise Failure(
+                "unknown_language",
+                "no run of this server says its languages: whoever runs it names them with "
+                "--languages RUN=SOURCE-TARGET",
+            )
+
     def for_target(self, target: str) -> ServedRun:
         """Return the only run that translates to a language."""
+        self._check_languages()
         runs = [run for pair, run in self._pairs.items() if pair[1] == target]
         if not runs:
             raise Failure(
@@ -81,6 +92,7 @@ class Service:
 
     def only_source(self) -> str:
         """Return the language that all runs translate from."""
+        self._check_languages()
         sources = sorted({source for source, _ in self._pairs})
         if len(sources) != 1:
             raise Failure(

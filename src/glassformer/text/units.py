@@ -51,11 +51,21 @@ def count_of(forms: Iterable[str], text: str) -> int:
     >>> count_of(["Hund"], "Hund, Hunde"), count_of(["狗", "小狗"], "小狗和狗")
     (1, 2)
     """
-    count, done = 0, 0
+    return len(places_of(forms, text))
+
+
+def places_of(forms: Iterable[str], text: str) -> list[tuple[int, int]]:
+    """Return where forms begin and end in a text, side by side, as whole words where spaces part words.
+
+    >>> places_of(["Hund", "roter Hund"], "roter Hund, Hunde, Hund")
+    [(0, 10), (19, 23)]
+    """
+    places, done = list[tuple[int, int]](), 0
     for end, begin in sorted((end, begin) for form in forms for begin, end in _places(form, text)):
         if begin >= done:
-            count, done = count + 1, end
-    return count
+            places.append((begin, end))
+            done = end
+    return places
 
 
 def _places(form: str, text: str) -> Iterator[tuple[int, int]]:

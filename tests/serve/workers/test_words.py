@@ -1,6 +1,7 @@
 """Words of a translation: where they begin and end, and the product of their tokens' probabilities."""
 
 import math
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -85,6 +86,11 @@ def test_with_a_calibration_each_word_has_how_likely_it_is_right(random_run, tmp
     answer = line_answer(*asked, confidence=True, estimator=ConfidenceEstimator(translator, fitted))
     words = [[(word["text"], word["right"]) for word in one["words"]] for one in answer["translations"]]
     assert words == [[("a", 0.5), ("b", 0.5)], []], "all weights are 0, so each word is right half of the time"
+    forced = [replace(found[0], forced=(0,))]
+    chosen = line_answer(
+        *asked[:2], forced, SearchConfig(), confidence=True, estimator=ConfidenceEstimator(translator, fitted)
+    )
+    assert [word["right"] for word in chosen["translations"][0]["words"]] == [None, None], "the model chose otherwise"
     plain = line_answer(*asked, confidence=True)["translations"]
     assert [word["right"] for word in plain[0]["words"]] == [None, None]
     assert [one["words"] for one in line_answer(*asked)["translations"]] == [None, None]

@@ -362,11 +362,12 @@ def test_a_search_ends_at_once_where_its_client_leaves_or_its_time_is_up(run, de
         time.sleep(0.005)
     at_work.worker.receive(Cancel(1))
     assert at_work.last(1).code == "cancelled"
-    at_work.worker.receive(translate(2, [line], seconds=0.15, **long))
+    steps.clear()
     began = time.monotonic()
+    at_work.worker.receive(translate(2, [line], seconds=0.15, **long))
     assert at_work.last(2).code == "deadline"
-    assert 0.1 < time.monotonic() - began < 1.0
-    assert len(steps) < 40
+    assert time.monotonic() - began > 0.1
+    assert len(steps) <= 8, "each takes at least 0.02 s, however slow the machine is"
     at_work.worker.receive(Cancel(99))
 
 

@@ -71,8 +71,11 @@ class LexicalCounts:
         self.missing += [(number, form) for form in use.missing]
 
     def __str__(self) -> str:
-        terms = f"{self.terms:,} term{'' if self.terms == 1 else 's'} ({self.forced:,} forced)"
-        counts = f"{terms} and {self.placeholders:,} placeholders in {self.lines:,} lines"
+        forced = f" ({self.forced:,} forced)" if self.terms else ""
+        counts = (
+            f"{_counted(self.terms, 'term')}{forced} and {_counted(self.placeholders, 'placeholder')} "
+            f"in {_counted(self.lines, 'line')}"
+        )
         if not self.missing:
             return counts
         shown_ones = "; ".join(f"line {number}: {form}" for number, form in self.missing[:SHOWN])
@@ -295,6 +298,11 @@ def glossaries_of(glossary: Glossaries, lines: int) -> list[Glossary | None]:
     if len(glossary) != lines:
         raise ConfigError(f"glossary must be one for each line, got {len(glossary)} for {lines} lines")
     return list(glossary)
+
+
+def _counted(number: int, noun: str) -> str:
+    """Return a number of things in words."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def _neighbours(text: str, begin: int, end: int) -> tuple[str, str]:

@@ -40,14 +40,16 @@ def line_answer(
 ) -> dict[str, Any]:
     """Return what was found for the ids of a line as JSON, but for its attention.
 
-    With `confidence` and an estimator each word has how likely it is right. `lexical` is a line with terms or
-    placeholders. A piece is what the model has written, a stand-in where a text was put in its place.
+    With `confidence` and an estimator each word has how likely it is right, unless a term was forced upon the
+    translation or a placeholder put in: a calibration knows only what the model has chosen itself. `lexical` is a line
+    with terms or placeholders. A piece is what the model has written, a stand-in where a text was put in its place.
     """
     made = [translation_of(translator, "", [], one, config, lexical=lexical) for one in found]
     answers = [_translated(translator, *both, scores) for both in zip(made, found, strict=True)]
     if confidence:
         for one, answer in zip(found, answers, strict=True):
-            answer["words"] = _words(translator, source, one, estimator)
+            is_free = not one.forced and not one.put_in
+            answer["words"] = _words(translator, source, one, estimator if is_free else None)
             if lexical is not None and one.put_in:
                 put_in = {place: lexical.wanted[n].forms[0] for place, n in one.put_in}
                 answer["words"] = words_in(answer["text"], answer["words"], put_in)

@@ -77,6 +77,8 @@ class TranslateTagged(Request, frozen=True, tag=True):
     lines: list[str]
     linked: list[int]
     """The numbers of the lines whose words are wanted with their links."""
+    placeholders: bool | None = None
+    """True copies placeholders; None leaves the choice to the server."""
     beam: int = 5
     n_best: int = 1
     max_length: int = 256

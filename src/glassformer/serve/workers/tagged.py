@@ -46,7 +46,8 @@ def tagged_rows(
     for first in range(0, len(linked), AT_ONCE):
         numbers = linked[first : first + AT_ONCE]
         sources, targets = [lines[n] for n in numbers], [rows[n]["text"] for n in numbers]
-        for n, pair in zip(numbers, aligner.align(sources, targets, copied) if aligner else (), strict=True):
+        pairs = aligner.align(sources, targets, copied, rules.glossary) if aligner else ()
+        for n, pair in zip(numbers, pairs, strict=True):
             rows[n]["source"] = [[word.start, word.end] for word in pair.source]
             rows[n]["target"] = [[word.start, word.end] for word in pair.target]
             rows[n]["links"] = [list(link) for link in pair.links]

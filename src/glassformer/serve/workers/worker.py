@@ -180,7 +180,7 @@ class Worker:
         )
         task = Lines(message.id, until, config=config, found=[[] for _ in message.lines])
         sources = self._sources(message.lines)
-        rules = with_marks(self._rules.of(message.lines, [], None))
+        rules = with_marks(self._rules.of(message.lines, [], message.placeholders))
         free = [n for n, line in enumerate(message.lines) if sources[n] and not rules.concern(line)]
         task.put([Line(task, n, sources[n], []) for n in free])
 

@@ -1,0 +1,97 @@
+"""Links that nobody needs to read from attention: those of text that was copied, and of the terms of a glossary."""
+
+import re
+from collections.abc import Sequence, Set
+
+from glassformer.alignment.links import Link
+from glassformer.generation.lexical.glossary import Glossary
+from glassformer.text.units import places_of
+from glassformer.text.words import Word
+
+Words = Sequence[Word]
+
+
+def link_known(
+    links: Sequence[Link],
+    source: str,
+    here: Words,
+    target: str,
+    there: Words,
+    glossary: Glossary | None,
+    copied: re.Pattern[str] | None,
+) -> list[Link]:
+    """Return the links of a pair, those of its terms and copies set right; see `link_terms` and `link_copies`."""
+    found = list(links)
+    if glossary is not None:
+        found = link_terms(found, source, here, target, there, glossary, copied)
+    return found if copied is None else link_copies(found, source, here, target, there, copied)
+
+
+def link_copies(
+    links: Sequence[Link], source: str, here: Words, target: str, there: Words, copied: re.Pattern[str]
+) -> list[Link]:
+    """Return the links of a pair, with each copy linked to what it is a copy of, and to nothing else.
+
+    `here` are the words of `source` and `there` those of `target`. Copies are what `copied` matches; of equal ones the
+    first stands for the first.
+    """
+    waiting = dict[str, list[tuple[int, int]]]()
+    for match in copied.finditer(source):
+        waiting.setdefault(match[0], []).append(match.span())
+    for match in copied.finditer(target):
+        if places := waiting.get(match[0]):
+            sources, targets = _words_at(here, *places.pop(0)), _words_at(there, *match.span())
+            others = [link for link in links if link.source not in sources and link.target not in targets]
+            links = _joined(others, sources, targets)
+    return sorted(links)
+
+
+def link_terms(
+    links: Sequence[Link],
+    source: str,
+    here: Words,
+    target: str,
+    there: Words,
+    glossary: Glossary,
+    copied: re.Pattern[str] | None = None,
+) -> list[Link]:
+    """Return the links of a pair, with each form of a term linked to the term that it stands for, and to nothing else.
+
+    `here` are the words of `source` and `there` those of `target`. A search that puts in a form seldom looks at its
+    term as it does so. Of more forms than terms those that are linked to the terms most are taken, then the first; the
+    links of fewer stay. A term that is part of a copy counts for nothing.
+    """
+    inside = [match.span() for match in copied.finditer(source)] if copied else []
+    places = dict[tuple[str, ...], list[tuple[int, int]]]()
+    for match in glossary.find(source):
+        if not any(begin < match.end and match.begin < end for begin, end in inside):
+            places.setdefault(match.forms, []).append((match.begin, match.end))
+    for forms, terms in places.items():
+        ours = [_words_at(here, *place) for place in terms]
+        theirs = [_words_at(there, *place) for place in places_of(forms, target)]
+        if len(theirs) < len(ours):
+            continue
+        own = {number for words in ours for number in words}
+        likeliest = sorted(range(len(theirs)), key=lambda n: -_share(links, own, theirs[n]))[: len(ours)]
+        for words, n in zip(ours, sorted(likeliest), strict=True):
+            links = _joined(links, words, theirs[n])
+    return sorted(links)
+
+
+def _share(links: Sequence[Link], sources: Set[int], targets: Sequence[int]) -> float:
+    """Return the probabilities of the links between these words, summed."""
+    return sum((link.probability for link in links if link.source in sources and link.target in targets), 0.0)
+
+
+def _joined(links: Sequence[Link], sources: list[int], targets: list[int]) -> list[Link]:
+    """Return the links with those of these words among themselves alone, and at least one for each target word."""
+    ours, theirs = set(sources), set(targets)
+    kept = [link for link in links if (link.source in ours) == (link.target in theirs)]
+    linked = {link.target for link in kept}
+    shares = ((target, sources[n * len(sources) // len(targets)]) for n, target in enumerate(targets))
+    return [*kept, *(Link(word, target) for target, word in shares if target not in linked)]
+
+
+def _words_at(words: Words, begin: int, end: int) -> list[int]:
+    """Return the numbers of the words that have one of these characters."""
+    return [number for number, word in enumerate(words) if word.start < end and begin < word.end]
