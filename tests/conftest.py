@@ -22,6 +22,8 @@ os.environ |= {
     "ORT_DISABLE_TELEMETRY": "1",
     "OMP_NUM_THREADS": "1",
 }
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in a script's background, where nothing could be interrupted
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 os.environ["GLASSFORMER_CALIBRATION"] = "off"  # no test may depend on what a busy machine measures
 
 from importlib import import_module

@@ -32,7 +32,7 @@ def test_it_needs_attention_alone_and_refuses_wrong_types():
     """In a process without the hook that checks annotations."""
     done = subprocess.run([sys.executable, "-c", UNCHECKED], capture_output=True, text=True, timeout=120, check=True)
     rooms, *messages = done.stdout.splitlines()
-    leaves = {"decoding", "device", "errors", "files", "meter", "pictures", "settings", "tensors"}
+    leaves = {"decoding", "device", "errors", "files", "meter", "pictures", "settings", "stopping", "tensors"}
     assert set(rooms.split()) - leaves == {"attention", "capture", "reference"}
     assert messages == [
         "model must be a torch.nn.Module, got str",

@@ -95,7 +95,8 @@ def test_two_of_which_one_is_stopped_and_later_killed_go_on_by_themselves(
     mishaps = f"13 {signal.SIGTERM} 1,17 {signal.SIGKILL} 1"
     process = torchrun(2, *flags(config), MISHAP=mishaps, TRACE=str(trace))
     err = finish_by_itself(process, config, 2, starts=3)
-    assert "exitcode: -9" in err
+    # torchrun names the process that was killed, unless the other one, which has lost it, ends first.
+    assert "exitcode: -9" in err or "process 0 of 2 has lost another one" in err
     made = updates_made(trace)
     assert set(made) == {"0", "1"}
     # All stop where one is asked to; what is lost later is less than all since then.
