@@ -47,6 +47,8 @@ class Stopped(BaseException):
 class _Interrupted(KeyboardInterrupt):
     """A Ctrl-C whose exception can be told to be alive, which Python's own can't."""
 
+    number = signal.SIGINT
+
 
 class _Unbroken(threading.local):
     """A context inside which no signal is raised: it is once all such contexts of the main thread have ended."""
@@ -196,5 +198,10 @@ def raising_signals() -> Iterator[None]:
             sys.unraisablehook = hook
             for number, handler in before.items():
                 signal.signal(number, handler)
-        if ending.number is not None:
+        if ending.number is not None and not _tells(sys.exception(), ending.number):
             raise ending.error(ending.number)
+
+
+def _tells(error: BaseException | None, number: int) -> bool:
+    """Return whether an exception tells of this signal; it then stays as it is, with its notes of what is kept."""
+    return isinstance(error, (Stopped, _Interrupted)) and error.number == number
