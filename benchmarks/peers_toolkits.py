@@ -69,6 +69,23 @@ class Toolkit(Protocol):
         ...
 
 
+@dataclass(frozen=True)
+class Peer:
+    """A toolkit of others, which an environment of its own has."""
+
+    python: Path
+    """The Python of that environment."""
+    corpus: Corpus
+    folder: Path
+    size: Size | None = None
+    """Sizes of the model; left out, those that the toolkit's authors give."""
+
+    def begin(self) -> None:
+        """Make the folder anew, with subwords learned from the corpus."""
+        make_empty(self.folder)
+        learn_subwords(self.python, self.corpus, self.folder)
+
+
 JOEYNMT = """
 import runpy
 from torch.optim import lr_scheduler
@@ -85,7 +102,7 @@ only printed."""
 
 
 @dataclass(frozen=True)
-class JoeyNMT:
+class JoeyNMT(Peer):
     """JoeyNMT 2.3.0 with the settings of its configs/iwslt14_deen_bpe.yaml.
 
     What differs: languages, files and 10,000 merges instead of 32,000 (its corpus has 160,000 pairs). No text is
@@ -95,16 +112,9 @@ class JoeyNMT:
     taken, since up to 100 updates follow the last validation.
     """
 
-    python: Path
-    corpus: Corpus
-    folder: Path
-    size: Size | None = None
-    """None takes the configuration's own."""
-
     def train(self, minutes: float) -> Trained:
         """Train for so many minutes, from where its updates begin."""
-        make_empty(self.folder)
-        learn_subwords(self.python, self.corpus, self.folder)
+        self.begin()
         config = self.config(self.corpus.valid)
         command = [self.python, "-c", JOEYNMT, "train", write_yaml(self.folder / "train.yaml", config), "--skip-test"]
         log = self.folder / "train.log"
@@ -232,7 +242,7 @@ def read_joeynmt_log(log: str, seconds: float) -> Trained:
 
 
 @dataclass(frozen=True)
-class Eole:
+class Eole(Peer):
     """Eole 0.6.4 with the settings for a Transformer of its documentation (FAQ), subwords as in its recipe wmt17.
 
     What differs: files, 10,000 merges for a vocabulary of 36,000, and what is for long trainings on several GPUs. An
@@ -244,16 +254,9 @@ class Eole:
     processors that are slow in it. The best checkpoint is that of the best BLEU in its log.
     """
 
-    python: Path
-    corpus: Corpus
-    folder: Path
-    size: Size | None = None
-    """None takes the documentation's own, those of the base Transformer."""
-
     def train(self, minutes: float) -> Trained:
         """Try its pace, then train for so many minutes, from where its updates begin."""
-        make_empty(self.folder)
-        learn_subwords(self.python, self.corpus, self.folder)
+        self.begin()
         config = self.config(warmup=8000, valid_steps=10**6) | {"report_every": 1}
         trial = write_yaml(self.folder / "trial.yaml", config)
         command = [*self._eole, "build_vocab", "--config", trial, "--n_sample", "-1"]

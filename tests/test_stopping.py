@@ -62,7 +62,7 @@ def test_an_error_that_a_library_makes_of_a_signal_is_a_signal_again(number, our
 
 
 def _dropped_by_compiled_code(work: Callable[[], None]) -> None:
-    """As a function's that LLVM calls when numba looks for it in its cache."""
+    """Work in a function that compiled code calls, as LLVM does when numba looks into its cache."""
 
     def compare(*_: object) -> int:
         work()
@@ -168,7 +168,7 @@ def test_what_another_thread_does_unbroken_lets_no_signal_wait():
 
 
 def test_whoever_handles_the_signal_when_it_can_be_raised_gets_it_once():
-    """As a training does, which saves first: its handler is set right after its folder has been made."""
+    """Handle it as a training does, which saves first: its handler is set right after its folder has been made."""
     told = []
 
     def work() -> None:

@@ -1,4 +1,4 @@
-"""What `distill` and `backtranslate` write on a cluster; here it is one process that does each block."""
+"""Pairs that `distill` and `backtranslate` write on a cluster; here one process does each block."""
 
 import json
 import shutil

@@ -136,7 +136,7 @@ PLANTED: dict[str, tuple[str, str, Callable[[], object]]] = {
 }
 """Each with the fault that must show it, the command, and what is changed in the command."""
 HANGING = ("deaf to a signal", "a hang")
-"""Those that are waited for in vain."""
+"""Faults that are waited for in vain."""
 
 
 class Middle(Random):

@@ -21,7 +21,7 @@ from typing import Any, NoReturn
 sys.path.append(str(Path(__file__).parents[1]))
 forked = import_module("forked")
 IMPORTED = ("glassformer.training.train", "glassformer.data.facts", "sacrebleu", "torch._dynamo")
-"""What a training imports on its way."""
+"""Modules that a training imports on its way."""
 
 
 def refuse(*_: object, **__: object) -> NoReturn:

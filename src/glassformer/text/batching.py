@@ -114,7 +114,7 @@ class Window:
     """Pairs of a corpus that are sorted, cut into batches and shuffled together."""
 
     lengths: tuple[Lengths, Lengths]
-    """Those of all sources and of all targets of the corpus."""
+    """Lengths of all sources of the corpus, and of all its targets."""
     blocks: Int[Tensor, " blocks"]
     """The numbers of the window's blocks, rising: block b has the `BLOCK` pairs from b * BLOCK on, or what is left."""
     batch_tokens: int
