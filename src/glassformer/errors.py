@@ -43,6 +43,15 @@ def noting(words: Callable[[], str]) -> Iterator[None]:
         raise
 
 
+def counted(number: int | float, noun: str) -> str:
+    """Return a number of things in words.
+
+    >>> counted(1, "line"), counted(2_000, "line")
+    ('1 line', '2,000 lines')
+    """
+    return f"{number:,.0f} {noun}{'' if round(number) == 1 else 's'}"
+
+
 def abridged(text: str, most: int = MOST_SHOWN) -> str:
     """Return the text, or of a longer one its beginning and three dots."""
     return text if len(text) <= most else f"{text[:most]}..."

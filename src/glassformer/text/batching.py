@@ -120,15 +120,17 @@ class Window:
     batch_tokens: int
     seed: int
 
-    def count_batches(self) -> int:
-        """Return the number of batches, which follows from how many pairs have which lengths."""
-        return len(_cuts(_runs(*self._keys()), self.batch_tokens))
+    def cut(self) -> Int[Tensor, " batches"]:
+        """Return where batches of the sorted pairs start, which follows from how many pairs have which lengths."""
+        return torch.tensor(_cuts(_runs(*self._keys()), self.batch_tokens), dtype=torch.int32)
 
-    def plan(self) -> list[Tensor]:
-        """Return the pairs of the window, numbered from 0, in their order, and where each batch starts and ends."""
+    def plan(self, starts: Int[Tensor, " batches"]) -> list[Tensor]:
+        """Return the pairs of the window, numbered from 0, in their order, and where each batch starts and ends.
+
+        `starts` is what `cut` returns.
+        """
         generator = torch.Generator().manual_seed(self.seed)
-        keys, base = self._keys()
-        starts = torch.tensor(_cuts(_runs(keys, base), self.batch_tokens))
+        keys, _ = self._keys()
         ends = torch.cat([starts[1:], starts.new_tensor([len(keys)])])
         order = torch.randperm(len(keys), generator=generator, dtype=torch.int32)
         keys = keys.index_select(0, order)
@@ -163,9 +165,10 @@ class Plan(Sequence[list[int]]):
     """The pairs of each batch of an epoch, window after window. The order of one window is held, the last asked for."""
 
     def __init__(self, windows: Sequence[Window]) -> None:
-        """Count the batches of all windows."""
+        """Cut all windows into batches."""
         self._windows = windows
-        self._ends = list(accumulate(window.count_batches() for window in windows))
+        self._starts = [window.cut() for window in windows]
+        self._ends = list(accumulate(map(len, self._starts)))
         self._held: tuple[int, list[Tensor]] = -1, []
 
     def __len__(self) -> int:
@@ -185,7 +188,7 @@ class Plan(Sequence[list[int]]):
         window = self._windows[number]
         if self._held[0] != number:
             self._held = -1, []  # two at a time would take twice the memory
-            self._held = number, window.plan()
+            self._held = number, window.plan(self._starts[number])
         order, starts, ends = self._held[1]
         batch = index - self._ends[number]  # counted from the window's end
         return window.number(order[starts[batch] : ends[batch]])

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from glassformer.data.facts import PairFacts, SideFacts
+from glassformer.errors import counted
 from glassformer.text.kinds import AUTO
 from glassformer.training.config import BATCH_TOKENS, INHERITED, TrainConfig
 
@@ -66,7 +67,7 @@ def choose_settings(config: TrainConfig, pairs: int, facts: PairFacts) -> list[D
 def settle(config: TrainConfig, pairs: int, facts: PairFacts, say: Callable[[str], object]) -> TrainConfig:
     """Return the settings with those that `choose_settings` decides, each of which is said."""
     if config.from_ is None and pairs < TOO_FEW_PAIRS:
-        say(f"only {_counted(pairs, 'pair')}: a model learns them by heart, and needs thousands for other text")
+        say(f"only {counted(pairs, 'pair')}: a model learns them by heart, and needs thousands for other text")
     decisions = choose_settings(config, pairs, facts)
     if decisions:
         say("chosen from the pairs (a flag changes each):")
@@ -103,7 +104,7 @@ def _characters(config: TrainConfig, pairs: int, source: SideFacts, target: Side
     updates = config.max_updates
     if config.max_epochs is config.max_minutes is updates is None:
         updates = max(FEWEST_UPDATES, min(MOST_UPDATES, round(UPDATES_A_PAIR * pairs)))
-        yield Decision("max_updates", updates, f"task characters, {_counted(pairs, 'pair')}")
+        yield Decision("max_updates", updates, f"task characters, {counted(pairs, 'pair')}")
     if updates is not None:
         yield Decision("validate_every", max(TASK_INTERVAL, updates // TASK_VALIDATIONS), "task characters")
     yield _metric(target)
@@ -161,11 +162,7 @@ def _why(kind: str, side: SideFacts) -> str:
         return f"{side.distinct_words} different symbols, with spaces between"
     if kind == "features":
         return "characters, and features such as <V> where there are any"
-    return f"lines of {side.characters:.0f} characters and {_counted(side.words, 'word')} on average"
-
-
-def _counted(number: int | float, what: str) -> str:
-    return f"{number:,.0f} {what}{'' if round(number) == 1 else 's'}"
+    return f"lines of {side.characters:.0f} characters and {counted(side.words, 'word')} on average"
 
 
 def _model(config: TrainConfig, pairs: int, source: SideFacts, target: SideFacts) -> Iterator[Decision]:
@@ -177,7 +174,7 @@ def _model(config: TrainConfig, pairs: int, source: SideFacts, target: SideFacts
     """
     short = is_brief(source) and is_brief(target)
     hasty = _is_hasty(config)
-    why = f"{_counted(pairs, 'pair')} of {'short lines' if short else 'sentences'}" + (
+    why = f"{counted(pairs, 'pair')} of {'short lines' if short else 'sentences'}" + (
         f", {config.max_minutes:g} minute{'s' * (config.max_minutes != 1)}"
         if hasty and config.max_minutes is not None
         else ""
@@ -201,7 +198,7 @@ def _batch(config: TrainConfig, pairs: int, source: SideFacts, target: SideFacts
     if is_brief(source) and is_brief(target):
         return Decision("batch_tokens", 1024, "short lines")
     size = BATCH_TOKENS if not _is_hasty(config) else 512 if pairs < FEW_PAIRS else 1024
-    return Decision("batch_tokens", size, f"{_counted(pairs, 'pair')} of sentences")
+    return Decision("batch_tokens", size, f"{counted(pairs, 'pair')} of sentences")
 
 
 def _metric(target: SideFacts) -> Decision:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
 
-from glassformer.errors import ArgumentError, ConfigError, shown
+from glassformer.errors import ArgumentError, ConfigError, counted, shown
 from glassformer.generation.config import SearchConfig
 from glassformer.generation.lexical.demands import MARK, Demands, State, Vocabulary, Wanted
 from glassformer.generation.lexical.glossary import Glossary, Match
@@ -73,8 +73,8 @@ class LexicalCounts:
     def __str__(self) -> str:
         forced = f" ({self.forced:,} forced)" if self.terms else ""
         counts = (
-            f"{_counted(self.terms, 'term')}{forced} and {_counted(self.placeholders, 'placeholder')} "
-            f"in {_counted(self.lines, 'line')}"
+            f"{counted(self.terms, 'term')}{forced} and {counted(self.placeholders, 'placeholder')} "
+            f"in {counted(self.lines, 'line')}"
         )
         if not self.missing:
             return counts
@@ -298,11 +298,6 @@ def glossaries_of(glossary: Glossaries, lines: int) -> list[Glossary | None]:
     if len(glossary) != lines:
         raise ConfigError(f"glossary must be one for each line, got {len(glossary)} for {lines} lines")
     return list(glossary)
-
-
-def _counted(number: int, noun: str) -> str:
-    """Return a number of things in words."""
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def _neighbours(text: str, begin: int, end: int) -> tuple[str, str]:
