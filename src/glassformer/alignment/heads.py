@@ -3,20 +3,18 @@
 from pathlib import Path
 from typing import Annotated
 
-from msgspec import Meta, Struct
-from msgspec.structs import asdict
+from msgspec import Meta
 
-from glassformer.decoding import Natural, read_json
+from glassformer.decoding import Natural
 from glassformer.errors import RunError
-from glassformer.files import write_json
-from glassformer.run.names import ALIGNING, WEIGHTS
-from glassformer.run.scores import are_other_weights, digest_of_weights
+from glassformer.run.fitted import Fitted, read_fitted, write_fitted
+from glassformer.run.names import ALIGNING
 from glassformer.transformer.config import ModelConfig
 
 Share = Annotated[float, Meta(ge=0, le=1)]
 
 
-class AligningHeads(Struct, frozen=True, kw_only=True):
+class AligningHeads(Fitted, frozen=True, kw_only=True):
     """The heads whose attention to the source aligns a run's translations best, and how well.
 
     Example: docs/howto/align.md.
@@ -49,16 +47,9 @@ class AligningHeads(Struct, frozen=True, kw_only=True):
         )
 
 
-class _KeptHeads(AligningHeads, frozen=True, kw_only=True):
-    weights: str = ""
-    """SHA-256 of the weights that they were chosen for; empty where nobody knows."""
-
-
 def write_heads(folder: str | Path, heads: AligningHeads) -> None:
     """Keep the choice in a run folder, for the weights that it has now. Example: docs/howto/align.md."""
-    folder = Path(folder)
-    weights = digest_of_weights(folder) if (folder / WEIGHTS).exists() else ""
-    write_json(folder / ALIGNING, asdict(_KeptHeads(**asdict(heads), weights=weights)))
+    write_fitted(Path(folder) / ALIGNING, heads)
 
 
 def read_aligning_heads(folder: Path, model: ModelConfig) -> AligningHeads | None:
@@ -67,14 +58,13 @@ def read_aligning_heads(folder: Path, model: ModelConfig) -> AligningHeads | Non
     Raises RunError if it is not of this model.
     """
     path = folder / ALIGNING
-    if not path.exists():
+    heads = read_fitted(path, AligningHeads)
+    if heads is None:
         return None
-    kept = read_json(path, _KeptHeads)
-    heads = AligningHeads(**{name: getattr(kept, name) for name in AligningHeads.__struct_fields__})
     known = model.heads_of(heads.attention) if heads.layer < model.decoder_layers else 0
     if max(heads.heads) >= known:
         raise RunError(
             f"{path} names head {max(heads.heads)} of {heads.attention}, which this model lacks: remove it, and the "
             "heads are chosen again"
         )
-    return None if are_other_weights(folder, kept.weights) else heads
+    return heads

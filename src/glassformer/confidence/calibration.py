@@ -6,16 +6,14 @@ from typing import Annotated, NamedTuple
 
 import torch
 from jaxtyping import Float
-from msgspec import Meta, Struct
-from msgspec.structs import asdict
+from msgspec import Meta
 from torch import Tensor
 
 from glassformer.confidence.features import FEATURES, Looking
-from glassformer.decoding import Natural, read_json
+from glassformer.decoding import Natural
 from glassformer.errors import ArgumentError, RunError
-from glassformer.files import write_json
-from glassformer.run.names import CALIBRATION, WEIGHTS
-from glassformer.run.scores import are_other_weights, digest_of_weights
+from glassformer.run.fitted import Fitted, read_fitted, write_fitted
+from glassformer.run.names import CALIBRATION
 from glassformer.transformer.config import ModelConfig
 
 BINS = 15
@@ -29,7 +27,7 @@ Parameter = Annotated[float, Meta(ge=-1e6, le=1e6)]
 Share = Annotated[float, Meta(ge=0, le=1)]
 
 
-class Calibration(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Calibration(Fitted, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The calibration of a run's words, as the run folder keeps it.
 
     A word is right with the probability sigmoid(bias + weights · features). Example: docs/howto/confidence.md.
@@ -69,16 +67,9 @@ class Calibration(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
         return (features.double() @ torch.tensor(self.weights, dtype=torch.float64) + self.bias).sigmoid()
 
 
-class _KeptCalibration(Calibration, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    fitted_for: str = ""
-    """SHA-256 of the model's weights that it was fitted for; empty where nobody knows."""
-
-
 def write_calibration(folder: str | Path, calibration: Calibration) -> None:
     """Keep a calibration in a run folder, for the weights that it has now. Example: docs/howto/confidence.md."""
-    folder = Path(folder)
-    weights = digest_of_weights(folder) if (folder / WEIGHTS).exists() else ""
-    write_json(folder / CALIBRATION, asdict(_KeptCalibration(**asdict(calibration), fitted_for=weights)))
+    write_fitted(Path(folder) / CALIBRATION, calibration)
 
 
 def read_calibration(folder: str | Path, model: ModelConfig) -> Calibration | None:
@@ -87,10 +78,9 @@ def read_calibration(folder: str | Path, model: ModelConfig) -> Calibration | No
     Raises RunError if it is not of this model.
     """
     path = Path(folder) / CALIBRATION
-    if not path.exists():
+    calibration = read_fitted(path, Calibration)
+    if calibration is None:
         return None
-    kept = read_json(path, _KeptCalibration)
-    calibration = Calibration(**{name: getattr(kept, name) for name in Calibration.__struct_fields__})
     attention = f"decoder.{calibration.layer}.source_attention"
     known = model.heads_of(attention) if calibration.layer < model.decoder_layers else 0
     if max(calibration.heads) >= known:
@@ -98,7 +88,7 @@ def read_calibration(folder: str | Path, model: ModelConfig) -> Calibration | No
             f"{path} names head {max(calibration.heads)} of {attention}, which this model lacks: fit it again with "
             "glassformer evaluate RUN --fit-calibration"
         )
-    return None if are_other_weights(Path(folder), kept.fitted_for) else calibration
+    return calibration
 
 
 def fit_logistic(

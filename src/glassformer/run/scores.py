@@ -1,16 +1,15 @@
 """scores.json and translations.jsonl of a run folder: what `glassformer evaluate --save` found out. Loads no torch."""
 
-import hashlib
 import json
 from collections.abc import Iterator, Sequence
-from functools import lru_cache
 from pathlib import Path
 
 from msgspec import Struct, to_builtins
 
 from glassformer.decoding import Natural, decode_json, read_bounded_lines, read_json
 from glassformer.files import replacing, write_json
-from glassformer.run.names import EVALUATIONS, TRANSLATIONS, WEIGHTS
+from glassformer.run.fitted import digest_of_weights
+from glassformer.run.names import EVALUATIONS, TRANSLATIONS
 from glassformer.scoring.scores import Score
 
 LONGEST = 1 << 28
@@ -118,22 +117,3 @@ def _read_kept(folder: Path) -> Iterator[KeptTranslations]:
             yield decode_json(line, KeptTranslations)
         except ValueError:
             continue
-
-
-def digest_of_weights(folder: Path) -> str:
-    """Return the SHA-256 of the weights in a run folder; it is computed once, unless they change."""
-    path = folder / WEIGHTS
-    state = path.stat()
-    return _digest(path, state.st_mtime_ns, state.st_size)
-
-
-def are_other_weights(folder: Path, digest: str) -> bool:
-    """Return whether the weights of a run folder are others than those with this digest; empty, it says nothing."""
-    return bool(digest) and (folder / WEIGHTS).exists() and digest != digest_of_weights(folder)
-
-
-@lru_cache(maxsize=64)
-def _digest(path: Path, changed: int, size: int) -> str:
-    """Return the digest of a file that was last changed at this time, and has this size."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
