@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from glassformer.errors import ArgumentError, ConfigError
 from glassformer.generation.config import SearchConfig
+from glassformer.generation.lexical.demands import Demands, State, Vocabulary, Wanted
 from glassformer.generation.lexical.glossary import Glossary
 from glassformer.generation.lexical.placeholders import protect
 from glassformer.generation.translator import Translation, Translator
@@ -250,3 +251,13 @@ def test_what_cannot_be_is_refused_in_a_sentence():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert translator.translate([], glossary=Glossary({})) == []
+
+
+def test_a_term_demanded_twice_is_written_twice_without_overlap():
+    tokenizer = make("word").target_tokenizer
+    demands = Demands([Wanted(("Katze Katze",), (n,)) for n in range(2)], Vocabulary(tokenizer))
+    state, met = State(), []
+    for token in tokenizer.encode(["Katze Katze Katze Katze"])[0]:
+        state = demands.advance(state, token)
+        met.append(state.met)
+    assert met == [0b00, 0b01, 0b01, 0b11]

@@ -1,5 +1,7 @@
 """Demands on a translation, and the part of them that a hypothesis has met: its text is followed token by token."""
 
+import math
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
@@ -86,6 +88,8 @@ class State(NamedTuple):
     """True while a forced demand is incomplete."""
     is_over: bool = False
     """True where the text would have ended by itself, so that all that follows is demanded."""
+    since: tuple[tuple[int, int], ...] = ()
+    """Entries with repetitions, each with the number of characters after the occurrence that met the last one."""
 
 
 class Options(NamedTuple):
@@ -112,8 +116,8 @@ class Demands:
         self.vocabulary = vocabulary
         self._shortest = [1 if one.is_put_in else min(map(vocabulary.most_tokens, one.forms)) for one in self.wanted]
         self._longest_form = max((len(form) for one in self.wanted for form in one.forms), default=0)
-        entries = [one.entry for one in self.wanted]
-        self._has_repetitions = len(set(entries)) < len(entries)
+        counts = Counter(one.entry for one in self.wanted)
+        self._repeated = {entry for entry, count in counts.items() if count > 1}
         self._starts: dict[str, dict[int, list[tuple[int, tuple[int, ...]]]]] = {}
         self._options: dict[str, Options] = {}
         self._chosen: dict[int, Tensor] = {}
@@ -125,14 +129,16 @@ class Demands:
         forced_ones = state.forced | (1 << forced if forced >= 0 else 0)
         if token >= self.first_put_in:
             met = state.met | 1 << token - self.first_put_in
-            return State(met, 0, (), state.text + STAND_IN, forced_ones, False, state.is_over)
+            since = tuple((entry, count + len(STAND_IN)) for entry, count in state.since)
+            return State(met, 0, (), state.text + STAND_IN, forced_ones, False, state.is_over, since)
         vocabulary = self.vocabulary
         piece = vocabulary.texts[token]
         met = state.met & ~state.loose if state.loose and vocabulary.continues_word[token] else state.met
         text = state.text + piece
-        found, loose = self._found(met, text, len(piece)) if piece else (0, state.loose & met)
+        since = self._since(state.since, met ^ state.met, len(piece))
+        found, loose = self._found(met, text, len(piece), since) if piece else (0, state.loose & met)
         begun = [(n, left[1:]) for n, left in state.begun if left[0] == token]
-        begun += self._starting(self._free(state), state.text, token)
+        begun += self._starting(state, token)
         entries = {self.wanted[n].entry for n in bits(found)}
         for n, left in begun:
             if not left and not (met | found) >> n & 1 and self.wanted[n].entry not in entries:
@@ -141,7 +147,14 @@ class Demands:
         met |= found
         still = tuple((n, left) for n, left in begun if left and not met >> n & 1)
         is_forcing = any(forced_ones >> n & 1 for n, _ in still)
-        return State(met, loose & met, still, text[-self._longest_form - 32 :], forced_ones, is_forcing, state.is_over)
+        since |= {self.wanted[n].entry: 0 for n in bits(found) if self.wanted[n].entry in self._repeated}
+        text = text[-self._longest_form - 32 :]
+        return State(met, loose & met, still, text, forced_ones, is_forcing, state.is_over, tuple(since.items()))
+
+    def _since(self, since: tuple[tuple[int, int], ...], unmet: int, new: int) -> dict[int, int]:
+        """Return `State.since` after `new` characters more, without the entries of which a demand is unmet again."""
+        left_out = {self.wanted[n].entry for n in bits(unmet)} if since else set[int]()
+        return {entry: count + new for entry, count in since if entry not in left_out}
 
     def options(self, state: State) -> Options:
         """Return the tokens that begin an unmet demand, or go on with one; only these if the search has forced one."""
@@ -149,7 +162,7 @@ class Demands:
             return _options([(left[0], n, 0) for n, left in state.begun if state.forced >> n & 1])
         going_on = [(left[0], n, len(left) - self._shortest[n]) for n, left in state.begun]
         options = self._beginnings(_context(state.text))
-        free = self._first(self._free(state))
+        free = self._startable(state)
         if free not in self._chosen:
             self._chosen[free] = torch.tensor([bool(free >> n & 1) for n in range(len(self.wanted))])
         chosen = self._chosen[free][options.demands]
@@ -181,18 +194,20 @@ class Demands:
             free &= ~(1 << n)
         return free
 
-    def _first(self, free: int) -> int:
-        """Return these demands but repetitions, which begin when the one before them is met."""
-        if not self._has_repetitions:
+    def _startable(self, state: State) -> int:
+        """Return the demands that may begin: a repetition does when the one before it is met."""
+        free = self._free(state)
+        if not self._repeated:
             return free
-        return sum(1 << n for n in {self.wanted[n].entry: n for n in reversed(bits(free))}.values())
+        unmet = self.all & ~state.met
+        return free & sum(1 << n for n in {self.wanted[n].entry: n for n in reversed(bits(unmet))}.values())
 
-    def _starting(self, free: int, text: str, token: int) -> list[tuple[int, tuple[int, ...]]]:
-        """Return which of these demands a token begins after a text, and what is left of each."""
-        context = _context(text)
+    def _starting(self, state: State, token: int) -> list[tuple[int, tuple[int, ...]]]:
+        """Return which demands a token begins, and what is left of each."""
+        context = _context(state.text)
         self._beginnings(context)
         begun = self._starts[context].get(token, ())
-        free = self._first(free) if begun else 0
+        free = self._startable(state) if begun else 0
         return [(n, left) for n, left in begun if free >> n & 1]
 
     def _beginnings(self, context: str) -> Options:
@@ -227,8 +242,11 @@ class Demands:
             found |= dict.fromkeys(chosen or spaced or glued)
         return list(found)
 
-    def _found(self, met: int, text: str, new: int) -> tuple[int, int]:
-        """Return the unmet demands of which a form ends among the `new` last characters, and the loose ones of them."""
+    def _found(self, met: int, text: str, new: int, since: dict[int, int]) -> tuple[int, int]:
+        """Return the unmet demands of which a form ends among the `new` last characters, and the loose ones of them.
+
+        A repetition doesn't overlap the one before it, after which there are `since` characters.
+        """
         found, loose, entries = 0, 0, set[int]()
         window = text[-new - self._longest_form - 1 :]
         for n, form in self._forms(met):
@@ -237,6 +255,8 @@ class Demands:
             begin = text.rfind(form)
             end = begin + len(form)
             if end <= len(text) - new or are_one_word(text[:begin], form) or are_one_word(form, text[end:]):
+                continue
+            if len(text) - begin > since.get(self.wanted[n].entry, math.inf):
                 continue
             found |= 1 << n
             entries.add(self.wanted[n].entry)
