@@ -70,6 +70,8 @@ class Side:
         self._device = torch.device(device[0] if device else "cpu")
         files = {part: folder / f"{part}.{size}.json" for part in ("train", "val")}
         self._batches = {part: json.loads(file.read_text()) for part, file in files.items() if file.exists()}
+        if self._device.type == "cuda":
+            torch.backends.cuda.enable_cudnn_sdp(False)  # as `train` does; the peers gain as much
         if issubclass(KINDS[kind], Ours):
             tame_memory()  # as `train` does
         else:

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from glassformer import device as device_module
-from glassformer.device import explaining_memory, pick_device, pick_precision
+from glassformer.device import attention_for_any_shape, explaining_memory, pick_device, pick_precision
 from glassformer.errors import ConfigError, OutOfMemoryError
 
 
@@ -69,6 +69,19 @@ def test_memory_that_has_run_out_is_explained(error):
 def test_other_errors_stay_as_they_are():
     with pytest.raises(RuntimeError, match=r"^shapes$"), explaining_memory(lambda: ""):
         raise RuntimeError("shapes")
+
+
+@pytest.mark.parametrize("before", [True, False])
+def test_attention_that_plans_for_each_shape_is_left_out_for_a_while(before):
+    used = torch.backends.cuda
+    at_first = used.cudnn_sdp_enabled()
+    used.enable_cudnn_sdp(before)
+    try:
+        with attention_for_any_shape():
+            assert not used.cudnn_sdp_enabled()
+        assert used.cudnn_sdp_enabled() == before
+    finally:
+        used.enable_cudnn_sdp(at_first)
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only Linux is asked")

@@ -9,6 +9,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from glassformer.capture.huggingface import uses_registry
 from glassformer.capture.record import Captured
 from glassformer.capture.running import attributes_set
 from glassformer.errors import ArgumentError
@@ -73,8 +74,10 @@ def adapted_attentions(model: nn.Module) -> dict[str, nn.Module]:
 
 
 def _adapter(module: nn.Module) -> Adapter | None:
+    """Return the adapter of a module; none where a later release of transformers has moved it to the registry."""
     package, _, family = type(module).__module__.partition("transformers.models.")
-    return None if package else ADAPTERS.get((family.partition(".")[0], type(module).__name__))
+    adapter = None if package else ADAPTERS.get((family.partition(".")[0], type(module).__name__))
+    return None if adapter is None or uses_registry(module) else adapter
 
 
 @contextmanager

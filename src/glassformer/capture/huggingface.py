@@ -24,10 +24,11 @@ def huggingface_attentions(model: nn.Module) -> dict[str, nn.Module]:
     """Return the modules that get their attention function from the registry, by their paths."""
     if "transformers" not in sys.modules:  # then the model isn't one of its
         return {}
-    return {name: module for name, module in model.named_modules() if _uses_registry(module)}
+    return {name: module for name, module in model.named_modules() if uses_registry(module)}
 
 
-def _uses_registry(module: nn.Module) -> bool:
+def uses_registry(module: nn.Module) -> bool:
+    """Return whether a module takes its attention function from the registry when it is called."""
     code = getattr(inspect.unwrap(type(module).forward), "__code__", None)
     return code is not None and "ALL_ATTENTION_FUNCTIONS" in code.co_names and hasattr(module, "config")
 

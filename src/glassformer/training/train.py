@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from msgspec import structs
 
-from glassformer.device import tame_memory, use_threads
+from glassformer.device import attention_for_any_shape, tame_memory, use_threads
 from glassformer.errors import ConfigError, RunError
 from glassformer.files import remove_unfinished, write_json
 from glassformer.run.config import is_run_folder, read_config
@@ -46,7 +46,7 @@ def train(config: TrainConfig, *, tracker: TrackedRun | None = None) -> TrainRes
     aren't at their defaults for changes. `tracker`, in place of `config.track`, is the module wandb, or another object
     with `init`, `log` and `finish` (see `Tracker`). Under torchrun the processes share every batch. Changes torch's
     global seed, its number of threads if `config.threads` is given, and how the process keeps memory
-    (`device.tame_memory`).
+    (`device.tame_memory`); while it runs, torch's attention on GPUs (`device.attention_for_any_shape`).
 
     Raises RunError for a run folder in the way, DataError for text that can't be used, ConfigError for settings that
     don't fit the text, DivergedError and OutOfMemoryError as their names say.
@@ -65,7 +65,7 @@ def train(config: TrainConfig, *, tracker: TrackedRun | None = None) -> TrainRes
     check_tracker(config.track, tracker)
     tame_memory()
     use_threads(config.threads)
-    with join_processes(config.device) as (processes, device):
+    with attention_for_any_shape(), join_processes(config.device) as (processes, device):
         display = TrainingDisplay(config.out / METRICS, shown=processes.first)
         check_settings_agree(config, processes)
         with processes.after_the_first():
@@ -141,7 +141,7 @@ def resume(folder: Path, *, tracker: TrackedRun | None = None, **changes: Any) -
         )
     check_tracker(config.track, tracker)
     use_threads(config.threads)
-    with join_processes(config.device) as (processes, device):
+    with attention_for_any_shape(), join_processes(config.device) as (processes, device):
         check_settings_agree(config, processes)
         return _continue(config, tracker, TrainingDisplay(folder / METRICS, shown=processes.first), processes, device)
 

@@ -1,5 +1,6 @@
 """varlen_attn, whose kernel is for GPUs alone: inside a capture it runs here too, beside each sequence by itself."""
 
+import inspect
 import math
 from typing import Any
 
@@ -47,6 +48,8 @@ def explicit(q: Tensor, k: Tensor, window: tuple[int, int], scale: float) -> Ten
     "settings", [{}, {"window_size": (-1, 0)}, {"window_size": (1, 2), "scale": 0.4}, {"enable_gqa": True}]
 )
 def test_sequences_are_a_padded_batch(varlen, settings):
+    if not settings.keys() <= inspect.signature(varlen.varlen_attn).parameters.keys():
+        pytest.skip(f"varlen_attn of torch {torch.__version__} has no {', '.join(settings)}")
     heads = 2 * H if "enable_gqa" in settings else H
     q, k, v = (torch.randn(sum(n), h, D) for n, h in ((OF_QUERIES, heads), (OF_KEYS, H), (OF_KEYS, H)))
     model = Packed(varlen.varlen_attn)
