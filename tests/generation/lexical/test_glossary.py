@@ -80,6 +80,16 @@ def test_a_line_of_another_form_is_named(line, tmp_path: Path):
         Glossary.read(path)
 
 
+@pytest.mark.parametrize("separator", [",", ";", " = "])
+def test_a_table_that_another_separator_parts_is_refused(separator, tmp_path: Path):
+    path = tmp_path / "terms.csv"
+    path.write_text(f"cat{separator}Katze\ndog{separator}Hund\n", encoding="utf-8")
+    with pytest.raises(DataError, match=rf"terms\.csv has no tab, and a '{separator.strip()}' in every line, got 'cat"):
+        Glossary.read(path)
+    path.write_text(f"cat{separator}Katze\ndog\n", encoding="utf-8")
+    assert len(Glossary.read(path)) == 2
+
+
 def test_a_source_that_is_kept_has_no_targets(tmp_path: Path):
     terms, keep = tmp_path / "terms.tsv", tmp_path / "keep.txt"
     terms.write_text("dog\tdog\ncat\tKatze\n", encoding="utf-8")

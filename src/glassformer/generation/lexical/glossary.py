@@ -76,10 +76,12 @@ class Glossary:
 
         A line of `terms` has a source, a tab, and the target; `|` stands between several forms. Without a target, or
         with the source again, the source is kept. A line of `keep` is a source. Raises DataError for a line of another
-        form, and for a source that is to be kept and has targets.
+        form, for a source that is to be kept and has targets, and for a table that commas or the like separate.
         """
         read: dict[str, list[str]] = {}
-        for number, line in [] if terms is None else _filled(terms):
+        filled = [] if terms is None else _filled(terms)
+        _check_separator(filled, terms)
+        for number, line in filled:
             source, forms = _parsed(line, number, terms)
             read.setdefault(_joined(source), []).extend(forms)
         for number, line in [] if keep is None else _filled(keep):
@@ -164,6 +166,19 @@ def _joined(text: str) -> str:
 def _filled(path: str | Path) -> list[tuple[int, str]]:
     """Return the lines of a file that aren't empty, with their numbers."""
     return [(n, line) for n, line in enumerate(read_lines(Path(path)), start=1) if line.strip()]
+
+
+def _check_separator(filled: list[tuple[int, str]], path: object) -> None:
+    """Raise DataError for terms without any tab, each line of which has the same other separator once."""
+    lines = [line for _, line in filled]
+    if any("\t" in line for line in lines):
+        return
+    for separator in (",", ";", "=", " - "):
+        if lines and all(line.count(separator) == 1 for line in lines):
+            raise DataError(
+                f"{path} has no tab, and a {separator.strip()!r} in every line, got {shown(lines[0])}: put a tab between "
+                "a source and its target"
+            )
 
 
 def _parsed(line: str, number: int, path: object) -> tuple[str, list[str]]:

@@ -1,10 +1,11 @@
 """Translation of lines of several sentences: sentence by sentence, or a few at a time where a run has learned that."""
 
 import re
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, get_args
 
-from glassformer.errors import ConfigError, shown
+from glassformer.errors import ConfigError, counted, shown
 from glassformer.generation.attention import Translation
 from glassformer.generation.config import SearchConfig, as_config
 from glassformer.generation.lexical.glossary import Glossary
@@ -89,7 +90,14 @@ def translate_in_segments(
     """Return the segments of each line and their translations, as `translate_paragraphs` joins them."""
     check_lines("lines", lines)
     check_segment("paragraph", config, sentences=sentences)
-    at_once = sentences_at_once(translator) if sentences is None else sentences
+    learned = sentences_at_once(translator)
+    at_once = learned if sentences is None else sentences
+    if at_once > learned and translator.folder is not None:
+        warnings.warn(
+            f"this run learned to read {counted(learned, 'sentence')} at once: given {at_once}, it may leave some out; "
+            f"train with --join-lines {at_once}",
+            stacklevel=3,
+        )
     glossaries = glossaries_of(glossary, len(lines))
     pattern = None if placeholders is None else compiled(placeholders)
     split = [
