@@ -47,7 +47,9 @@ class Part:
 
 PARTS = {
     "kernels": Part(("tests/attention/kernels/on_gpu.py",), 120),
-    "tests": Part(("-m", "pytest", "-n", "8", "-W", "default", "-p", "no:cacheprovider", "tests/gpu"), 240),
+    "tests": Part(
+        ("-m", "pytest", "-n", "8", "-W", "default", "-p", "no:cacheprovider", "--durations", "12", "tests/gpu"), 240
+    ),
     "attention": Part(("benchmarks/attention.py", "--only", "gpu", "--seconds", "0.4"), 120, "attention"),
     "observe": Part(("benchmarks/observe.py", "--only", "gpu", "--seconds", "0.4"), 150, "observe"),
     "sizes": Part(("benchmarks/observe.py", "--only", "sizes"), 150, "observe"),

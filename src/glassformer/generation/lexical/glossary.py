@@ -176,8 +176,8 @@ def _check_separator(filled: list[tuple[int, str]], path: object) -> None:
     for separator in (",", ";", "=", " - "):
         if lines and all(line.count(separator) == 1 for line in lines):
             raise DataError(
-                f"{path} has no tab, and a {separator.strip()!r} in every line, got {shown(lines[0])}: put a tab between "
-                "a source and its target"
+                f"{path} has no tab, and a {separator.strip()!r} in every line, got {shown(lines[0])}: put a tab "
+                "between a source and its target"
             )
 
 
