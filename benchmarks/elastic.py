@@ -284,7 +284,7 @@ def replayed(folder: Path, settings: list[str], phases: list[list[int]]) -> dict
 def undisturbed(folder: Path, settings: list[str], name: str) -> float:
     """Return the last validation loss of a training with two processes."""
     launcher = ["--standalone", "--nproc-per-node", "2"]
-    node = start_node([], launcher, [*settings, "--out", str(folder / name)], folder / f"made-{name}")
+    node = start_node([], launcher, [*settings, "--overwrite", "--out", str(folder / name)], folder / f"made-{name}")
     assert node.finish() == 0, node.lines[-10:]
     return validations(folder / name)[-1]["valid_loss"]
 
