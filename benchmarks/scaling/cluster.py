@@ -59,7 +59,7 @@ H100 = Gpu(
     products=775e12,  # one product of 8,192 on our H200, whose chip is the same (benchmarks/LOG.md); 989e12 on paper
     bandwidth=3.35e12,  # NVIDIA H100 SXM data sheet
     memory=80e9,  # the same
-    call=2048 / 6140 / 30,  # an update of base, 30 sub-layers, on our H200 (docs/speed.md): nothing but such starts
+    call=70.9e-3 / 30,  # an update of base, 30 sub-layers, of a shape seen before, on an H100 (benchmarks/LOG.md)
     copy=64e9,  # PCI Express 5.0 x16 (the same data sheet: 128 GB/s both ways together)
     mtbf=16_384 * 54 * 86_400 / 419,  # Llama 3 (2024, section 3.3.4): 419 failures of 16,384 H100s in 54 days
 )

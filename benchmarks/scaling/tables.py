@@ -50,7 +50,7 @@ class Recorded:
     lines: Mapping[str, Mapping[str, float]]
     """Seconds and processor seconds in which one worker translates a line, by preset."""
     gpu_tokens: float
-    """Tokens a second that an H200 translates into with base (benchmarks/generation.py)."""
+    """Tokens a second that our GPU translates into with base (benchmarks/generation.py)."""
     prepared: float
     """Lines a second that one core prepares (benchmarks/preparation.py)."""
     planned: Mapping[int, Mapping[str, float]]

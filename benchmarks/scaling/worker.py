@@ -6,6 +6,7 @@ FOLDER has questions.json, a list of [name, settings], and the pairs; answers.js
 """
 
 import json
+import math
 import os
 import statistics
 import subprocess
@@ -43,6 +44,10 @@ LINES = 32
 """Lines of a batch that is translated."""
 SIZES = (1 << 12, 1 << 18, 1 << 20, 1 << 22, 1 << 24)
 """Bytes of the tensors that the processes tell each other."""
+YARDSTICK = 5.0e-3
+"""Seconds of the product of `measure_yardstick` on a core whose seconds all answers are in."""
+PRODUCT = 1024, 512, 2048
+"""Rows, inner size and columns of the products that are timed."""
 
 
 def ask(folder: Path, processes: int, questions: list[tuple[str, dict[str, Any]]]) -> list[Any]:
@@ -72,9 +77,34 @@ def main(folder: Path) -> None:
             "burdens": lambda: time_burdens(processes, corpus),
             "translations": lambda **settings: time_translations(processes, **settings),
         }
-        answers = [known[name](**settings) for name, settings in questions]
+        answers = list[Any]()
+        for name, settings in questions:
+            before = measure_yardstick(processes)
+            answer = known[name](**settings)
+            answers.append(scaled(answer, 2 * YARDSTICK / (before + measure_yardstick(processes))))
         if processes.first:
             (folder / "answers.json").write_text(json.dumps(answers), encoding="utf-8")
+
+
+def measure_yardstick(processes: Processes) -> float:
+    """Return the seconds of a product in one process while the others wait.
+
+    What others do on the host changes the speed of a shared machine's cores by a third within minutes. So each answer
+    is held against the product right before and after it.
+    """
+    processes.agree(0)
+    seconds = _median(_product(), 25) if processes.first else 0.0
+    processes.agree(0)
+    return seconds
+
+
+def scaled(answer: Any, factor: float) -> Any:
+    """Return an answer with all its seconds times a factor: the floats, at any depth."""
+    if isinstance(answer, dict):
+        return {name: scaled(one, factor) for name, one in answer.items()}
+    if isinstance(answer, list):
+        return [scaled(one, factor) for one in answer]
+    return answer * factor if isinstance(answer, float) else answer
 
 
 def time_updates(
@@ -231,12 +261,19 @@ def time_collectives(processes: Processes) -> dict[str, list[list[float]]]:
 
 def time_burdens(processes: Processes, corpus: Corpus) -> dict[str, float]:
     """Return the processor seconds of an operation of products and of an update, all processes doing the same."""
-    a, b = torch.randn(1024, 512).bfloat16(), torch.randn(512, 2048).bfloat16()
+    multiply = _product()
     processes.agree(0)
-    products = _median(lambda: [torch.mm(a, b) for _ in range(8)], 25, time.process_time) / (8 * 2 * 1024 * 512 * 2048)
+    products = _median(lambda: [multiply() for _ in range(8)], 25, time.process_time) / (8 * 2 * math.prod(PRODUCT))
     processes.agree(0)
     found = time_updates(ALONE, corpus, case=BURDEN.to_json(), shard=False, updates=4)
     return {"products": products, "update": statistics.median(found["busy"])}
+
+
+def _product() -> Callable[[], torch.Tensor]:
+    """Return a function that multiplies two matrices."""
+    rows, inner, columns = PRODUCT
+    a, b = torch.randn(rows, inner).bfloat16(), torch.randn(inner, columns).bfloat16()
+    return lambda: torch.mm(a, b)
 
 
 def _median(work: Callable[[], Any], times: int, clock: Callable[[], float] = time.perf_counter) -> float:

@@ -29,10 +29,10 @@ def scaling() -> SimpleNamespace:
     sys.path.insert(0, str(ROOT / "benchmarks"))
     try:
         import scaling_model as script
-        from scaling import cluster, collectives, fit, local, memory, tables, translation, waiting, work
+        from scaling import cluster, collectives, fit, local, memory, tables, translation, waiting, work, worker
     finally:
         del sys.path[0]
-    parts: list[ModuleType] = [cluster, collectives, fit, local, memory, tables, translation, waiting, work]
+    parts: list[ModuleType] = [cluster, collectives, fit, local, memory, tables, translation, waiting, work, worker]
     return SimpleNamespace(script=script, **{part.__name__.rpartition(".")[2]: part for part in parts})
 
 
@@ -46,6 +46,12 @@ def config() -> ModelConfig:
 def batch(config) -> Batch:
     ids = [torch.arange(2, 2 + length) for length in LENGTHS]
     return Batch.of(ids, ids, config.source_pad, config.target_pad)
+
+
+def test_answers_are_in_the_seconds_of_one_yardstick_and_counts_stay(scaling):
+    answer = {"seconds": [1.0, 2.0], "peak": 7, "reduce": [[4096, 0.5]], "traffic": {"gather": [3, 8]}}
+    twice = {"seconds": [2.0, 4.0], "peak": 7, "reduce": [[4096, 1.0]], "traffic": {"gather": [3, 8]}}
+    assert scaling.worker.scaled(answer, 2.0) == twice
 
 
 def test_a_ring_and_a_tree_by_hand(scaling):
@@ -214,9 +220,9 @@ def test_a_device_waits_for_its_host_if_that_is_slower(scaling):
     cluster = scaling.cluster
     plan, config = cluster.Plan(8, 8 * 64), cluster.SIZES["base"]
     update = cluster.predict(cluster.H100, cluster.DGX, config, plan)
-    assert update.seconds == update.starts == pytest.approx(2048 / 6140)  # as measured with 2,048 tokens
+    assert update.seconds == update.starts == pytest.approx(70.9e-3)  # as measured with 2,048 tokens
     recorded = cluster.predict(cluster.H100, cluster.DGX, config, replace(plan, recorded=True))
-    assert recorded.seconds == recorded.passes + recorded.optimizer + recorded.messages < update.starts / 20
+    assert recorded.seconds == recorded.passes + recorded.optimizer + recorded.messages < update.starts / 5
 
 
 def test_more_devices_take_no_longer_per_token_and_never_gain_more_than_their_number(scaling):
