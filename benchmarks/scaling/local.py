@@ -54,9 +54,12 @@ class Constants:
         return replace(known, interruptions=lost)
 
     def slowdown(self, kind: str, processes: int) -> float:
-        """Return how many times as long products, or updates, take in so many processes that share the cores."""
+        """Return how many times as long products, or updates, take in so many processes that share the cores.
+
+        Others at work never make them faster: a measured gain is noise.
+        """
         turns = max(1.0, processes / self.cores)
-        return turns * self.burdens[str(processes)][kind] / self.burdens["1"][kind]
+        return turns * max(1.0, self.burdens[str(processes)][kind] / self.burdens["1"][kind])
 
     def message(self, kind: str, size: float, processes: int) -> float:
         """Return the seconds of a message of this size, between the measured ones by a straight line."""

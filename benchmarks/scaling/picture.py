@@ -44,7 +44,7 @@ def _draw_checks(axes: Any, found: Sequence[Mapping[str, Any]]) -> None:
             axes.annotate(str(one["processes"]), (one["measured"], ratio), **place)
     furthest = max(0.4, *(1.1 * abs(one["predicted"] / one["measured"] - 1) for one in found))
     axes.set(xscale="log", xlim=ends, ylim=(1 - furthest, 1 + furthest))
-    axes.legend(loc="lower left", ncols=2)
+    axes.legend(loc="best", ncols=2)
     title = f"1, 2 and 4 processes on 2 cores (band: {WITHIN:.0%})"
     style_axes(axes, title=title, x="measured seconds of an update, or a line", y="predicted / measured")
 
