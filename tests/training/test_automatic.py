@@ -94,7 +94,7 @@ def test_a_run_that_goes_on_keeps_its_tokenizers_and_size(tmp_path):
 
 WORDS = [("<V><PST>walk", "walked"), ("<N><PL>dog", "dogs")]
 PHONES = [("abbé", "a b e"), ("zoo", "z o")]
-PRESET = dict(preset="tiny", encoder_layers=3, decoder_layers=3, dropout=0.25, batch_tokens=512, optimizer="adam")
+PRESET = dict(preset="tiny", encoder_layers=3, decoder_layers=3, dropout=0.25, batch_tokens=512)
 
 
 def test_a_task_has_settings_of_its_own():
@@ -129,5 +129,5 @@ def test_a_limit_that_is_given_is_the_only_one_of_a_task(limit):
 
 
 def test_a_run_that_goes_on_keeps_its_tokenizers_and_size_in_a_task_too(tmp_path):
-    names = {"dropout", "batch_tokens", "optimizer", "max_updates", "validate_every", "metric"}
+    names = {"dropout", "batch_tokens", "max_updates", "validate_every", "metric"}
     assert set(chosen(WORDS, 3000, task="characters", from_=tmp_path)) == names

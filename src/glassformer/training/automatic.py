@@ -33,7 +33,6 @@ CHARACTERS = dict(
     decoder_layers=3,
     dropout=0.25,
     batch_tokens=512,
-    optimizer="adam",
 )
 """Settings of the task characters, measured by recipes/characters.py. Small batches and few layers make more updates in
 the same time."""
