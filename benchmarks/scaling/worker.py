@@ -77,11 +77,11 @@ def main(folder: Path) -> None:
             "burdens": lambda: time_burdens(processes, corpus),
             "translations": lambda **settings: time_translations(processes, **settings),
         }
-        answers = list[Any]()
+        answers, before = list[Any](), measure_yardstick(processes)
         for name, settings in questions:
-            before = measure_yardstick(processes)
-            answer = known[name](**settings)
-            answers.append(scaled(answer, 2 * YARDSTICK / (before + measure_yardstick(processes))))
+            answer, after = known[name](**settings), measure_yardstick(processes)
+            answers.append(scaled(answer, 2 * YARDSTICK / (before + after)))
+            before = after
         if processes.first:
             (folder / "answers.json").write_text(json.dumps(answers), encoding="utf-8")
 

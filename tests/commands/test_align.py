@@ -162,6 +162,8 @@ BAD = {
     "align --source source.txt --target short.txt": "source.txt has 60, short.txt has 57",
     "align --source missing.tsv": "missing.tsv: no such file",
     "align --source pairs.tsv --pieces": "--pieces is for a run folder: name one before all flags",
+    "align --source pairs.tsv --reverse run": "--reverse is for a run folder: name one before all flags",
+    "align --source pairs.tsv --device cpu": "--device is for a run folder: name one before all flags",
     "align --source pairs.tsv --precision int3": "--precision is for a run folder: name one before all flags",
     "align --source pairs.tsv --symmetrize all": "--symmetrize: expected one of grow-diag-final-and, intersection",
     "align run --source pairs.tsv --symmetrize union": "--symmetrize joins two directions: give --reverse",

@@ -49,6 +49,21 @@ def uninterrupted(tiny, tmp_path_factory) -> Path:
 # Interrupted and continued
 
 
+def test_no_update_takes_attention_that_plans_for_each_shape(settings, interrupting):
+    planned = list[bool]()
+    handle = register_optimizer_step_post_hook(lambda *_: planned.append(torch.backends.cuda.cudnn_sdp_enabled()))
+    before = torch.backends.cuda.cudnn_sdp_enabled()
+    try:
+        with interrupting(2):
+            stopped = train(settings("planned", max_updates=5)).folder
+        first = len(planned)
+        resume(stopped)
+    finally:
+        handle.remove()
+    assert (first > 0, len(planned) > first, any(planned)) == (True, True, False)
+    assert torch.backends.cuda.cudnn_sdp_enabled() == before
+
+
 def test_what_the_data_and_the_limits_decided_stays_when_a_training_goes_on(settings, interrupting, files):
     left = dict(tokenizer="auto", preset="auto", metric="auto", batch_tokens=None, warmup=None, validate_every=None)
     whole, stopped = (settings(out, **left, max_updates=24) for out in ("whole", "stopped"))

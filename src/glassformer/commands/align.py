@@ -68,9 +68,8 @@ def align(flags: AlignFlags) -> int:
     if flags.source is None:
         raise ConfigError("align needs --source, and --target unless one file has both sides")
     if flags.run is None:
-        for_runs = {"reverse": None, "pieces": False, "device": "auto", "precision": "auto"}
-        for name, left_out in for_runs.items():
-            if getattr(flags, name) != left_out:
+        for name in ("reverse", "pieces", "device", "precision"):
+            if getattr(flags, name) != getattr(AlignFlags, name):
                 raise ConfigError(f"--{name} is for a run folder: name one before all flags, or leave it out")
     if flags.run is not None and flags.symmetrize is not None and flags.reverse is None:
         raise ConfigError("--symmetrize joins two directions: give --reverse, a run of the other one, or leave it out")

@@ -80,7 +80,7 @@ def test_a_line_of_another_form_is_named(line, tmp_path: Path):
         Glossary.read(path)
 
 
-@pytest.mark.parametrize("separator", [",", ";", " = "])
+@pytest.mark.parametrize("separator", [",", ";", " = ", " - "])
 def test_a_table_that_another_separator_parts_is_refused(separator, tmp_path: Path):
     path = tmp_path / "terms.csv"
     path.write_text(f"cat{separator}Katze\ndog{separator}Hund\n", encoding="utf-8")

@@ -253,11 +253,26 @@ def test_what_cannot_be_is_refused_in_a_sentence():
         assert translator.translate([], glossary=Glossary({})) == []
 
 
+def met_after(vocabulary: Vocabulary, form: str, pieces: list[int]) -> list[int]:
+    """How many of two demands of a form are met after each piece."""
+    demands, state, met = Demands([Wanted((form,), (n,)) for n in range(2)], vocabulary), State(), []
+    for piece in pieces:
+        state = demands.advance(state, piece)
+        met.append(state.met.bit_count())
+    return met
+
+
 def test_a_term_demanded_twice_is_written_twice_without_overlap():
     tokenizer = make("word").target_tokenizer
-    demands = Demands([Wanted(("Katze Katze",), (n,)) for n in range(2)], Vocabulary(tokenizer))
-    state, met = State(), []
-    for token in tokenizer.encode(["Katze Katze Katze Katze"])[0]:
-        state = demands.advance(state, token)
-        met.append(state.met)
-    assert met == [0b00, 0b01, 0b01, 0b11]
+    four_words = tokenizer.encode(["Katze Katze Katze Katze"])[0]
+    assert met_after(Vocabulary(tokenizer), "Katze Katze", four_words) == [0, 1, 1, 2]
+
+
+@pytest.mark.parametrize(
+    ("pieces", "met"), [("东 京 东 京", [0, 1, 1, 2]), ("东京东 京", [1, 2]), ("东京 东 京", [1, 1, 2])]
+)
+def test_occurrences_are_counted_however_the_tokens_part_them(pieces, met):
+    vocabulary = Vocabulary(SymbolTokenizer(["东", "京", "东京", "东京东"]))
+    vocabulary.texts = [text.strip() for text in vocabulary.texts]  # as in a vocabulary of pieces
+    ids = vocabulary.tokenizer.encode([pieces])[0]
+    assert met_after(vocabulary, "东京", ids) == met

@@ -89,7 +89,7 @@ class State(NamedTuple):
     is_over: bool = False
     """True where the text would have ended by itself, so that all that follows is demanded."""
     since: tuple[tuple[int, int], ...] = ()
-    """Entries with repetitions, each with the number of characters after the occurrence that met the last one."""
+    """Entries with repetitions, each with the number of characters written since its last occurrence ended."""
 
 
 class Options(NamedTuple):
@@ -136,9 +136,9 @@ class Demands:
         met = state.met & ~state.loose if state.loose and vocabulary.continues_word[token] else state.met
         text = state.text + piece
         since = self._since(state.since, met ^ state.met, len(piece))
-        found, loose = self._found(met, text, len(piece), since) if piece else (0, state.loose & met)
+        found, loose, ended = self._found(met, text, len(piece), since) if piece else (0, state.loose & met, {})
         begun = [(n, left[1:]) for n, left in state.begun if left[0] == token]
-        begun += self._starting(state, token)
+        begun += self._starting(state._replace(met=met), token)
         entries = {self.wanted[n].entry for n in bits(found)}
         for n, left in begun:
             if not left and not (met | found) >> n & 1 and self.wanted[n].entry not in entries:
@@ -147,12 +147,16 @@ class Demands:
         met |= found
         still = tuple((n, left) for n, left in begun if left and not met >> n & 1)
         is_forcing = any(forced_ones >> n & 1 for n, _ in still)
-        since |= {self.wanted[n].entry: 0 for n in bits(found) if self.wanted[n].entry in self._repeated}
+        of_found = (self.wanted[n].entry for n in bits(found))
+        since |= {entry: ended.get(entry, 0) for entry in of_found if entry in self._repeated}
         text = text[-self._longest_form - 32 :]
         return State(met, loose & met, still, text, forced_ones, is_forcing, state.is_over, tuple(since.items()))
 
     def _since(self, since: tuple[tuple[int, int], ...], unmet: int, new: int) -> dict[int, int]:
-        """Return `State.since` after `new` characters more, without the entries of which a demand is unmet again."""
+        """Return `State.since` after `new` characters more, without the entries of which a demand is unmet again.
+
+        An occurrence before the one that was taken back is forgotten with it.
+        """
         left_out = {self.wanted[n].entry for n in bits(unmet)} if since else set[int]()
         return {entry: count + new for entry, count in since if entry not in left_out}
 
@@ -242,15 +246,16 @@ class Demands:
             found |= dict.fromkeys(chosen or spaced or glued)
         return list(found)
 
-    def _found(self, met: int, text: str, new: int, since: dict[int, int]) -> tuple[int, int]:
+    def _found(self, met: int, text: str, new: int, since: dict[int, int]) -> tuple[int, int, dict[int, int]]:
         """Return the unmet demands of which a form ends among the `new` last characters, and the loose ones of them.
 
-        A repetition doesn't overlap the one before it, after which there are `since` characters.
+        The third value has the number of characters after it by entry. A repetition doesn't overlap the one before it,
+        after which there are `since` characters.
         """
-        found, loose, entries = 0, 0, set[int]()
+        found, loose, ended = 0, 0, dict[int, int]()
         window = text[-new - self._longest_form - 1 :]
         for n, form in self._forms(met):
-            if form not in window or self.wanted[n].entry in entries:
+            if form not in window or self.wanted[n].entry in ended:
                 continue
             begin = text.rfind(form)
             end = begin + len(form)
@@ -259,10 +264,10 @@ class Demands:
             if len(text) - begin > since.get(self.wanted[n].entry, math.inf):
                 continue
             found |= 1 << n
-            entries.add(self.wanted[n].entry)
+            ended[self.wanted[n].entry] = len(text) - end
             if end == len(text) and is_spaced(form[-1]):
                 loose |= 1 << n
-        return found, loose
+        return found, loose, ended
 
     def _forms(self, met: int) -> list[tuple[int, str]]:
         """Return each unmet demand's forms, of those that are written."""

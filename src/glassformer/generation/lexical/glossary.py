@@ -171,13 +171,13 @@ def _filled(path: str | Path) -> list[tuple[int, str]]:
 def _check_separator(filled: list[tuple[int, str]], path: object) -> None:
     """Raise DataError for terms without any tab, each line of which has the same other separator once."""
     lines = [line for _, line in filled]
-    if any("\t" in line for line in lines):
+    if len(lines) < 2 or any("\t" in line for line in lines):
         return
     for separator in (",", ";", "=", " - "):
-        if lines and all(line.count(separator) == 1 for line in lines):
+        if all(line.count(separator) == 1 for line in lines):
             raise DataError(
                 f"{path} has no tab, and a {separator.strip()!r} in every line, got {shown(lines[0])}: put a tab "
-                "between a source and its target"
+                "between a source and its target; what is to be kept as it is goes into --keep"
             )
 
 

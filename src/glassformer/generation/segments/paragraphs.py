@@ -62,7 +62,7 @@ def translate_paragraphs(
     """Return the translation of each line, made of those of its sentences, with the white space between them.
 
     At most so many `sentences` go through the model at once; left out, as many as the run was trained to read
-    (`TrainConfig.join_lines`, else one). A sentence longer than the model reads or may answer
+    (`TrainConfig.join_lines`, else one); more are warned of. A sentence longer than the model reads or may answer
     (`config.max_source_tokens`, half of `config.max_length`) is split between clauses, or else at spaces: nothing is
     cut off. `glossary` and `placeholders` are as in `Translator.translate`; neither a term nor a placeholder is taken
     apart. Tokens and their log-probabilities are those of all sentences, each segment's with a `</s>` of its own; the
