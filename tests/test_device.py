@@ -77,7 +77,7 @@ def test_attention_that_plans_for_each_shape_is_left_out_for_a_while(before):
     at_first = used.cudnn_sdp_enabled()
     used.enable_cudnn_sdp(before)
     try:
-        with pytest.raises(KeyError, match="^False$"), attention_for_any_shape():
+        with pytest.raises(KeyError, match=r"^False$"), attention_for_any_shape():
             raise KeyError(used.cudnn_sdp_enabled())
         assert used.cudnn_sdp_enabled() == before
     finally:
