@@ -112,7 +112,7 @@ def test_a_mask_that_lets_queries_after_a_cache_look_ahead(make, kind):
 
     def second_part(**settings):
         cache = model(ids[:, :6], use_cache=True).past_key_values
-        return model(ids[:, 6:], attention_mask=ahead, past_key_values=cache, **settings)
+        return model(ids[:, 6:], attention_mask=ahead, cache=cache, **settings)
 
     plain = second_part().logits
     model.set_attn_implementation("eager")
