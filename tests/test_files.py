@@ -18,6 +18,7 @@ import pytest
 
 from glassformer.errors import DataError, RunError
 from glassformer.files import (
+    check_new_folder,
     exchange,
     is_temporary,
     link_or_copy,
@@ -374,3 +375,11 @@ def test_a_link_is_the_file_itself_or_else_a_copy(tmp_path, monkeypatch):
 def test_a_path_comes_back_from_its_text(name, expected):
     assert path_as_text(Path(name)) == expected
     assert path_from_text(expected) == Path(name)
+
+
+def test_what_a_kill_left_of_the_check_is_removed_where_it_was_tried(tmp_path):
+    """The folder that is to hold the new one was not there yet."""
+    left = tmp_path / ".out.abcd1234.tmp"
+    left.mkdir()
+    check_new_folder(tmp_path / "new" / "out")
+    assert not left.exists()

@@ -86,10 +86,10 @@ def check_new_folder(path: Path) -> None:
     """
     if path.name in ("", ".."):
         raise RunError(f"{path} can't be replaced by a new folder: give the name of one")
-    remove_unfinished(path.parent, path.name)
+    above = next(folder for folder in path.absolute().parents if folder.exists())
+    remove_unfinished(above, path.name)
     if path.is_symlink() or (path.exists() and (not path.is_dir() or any(path.iterdir()))):
         raise RunError(f"{path} is there already: give a new name, or remove it first")
-    above = next(folder for folder in path.absolute().parents if folder.exists())
     try:
         with unbroken:
             os.rmdir(tempfile.mkdtemp(prefix=f".{path.name[:_LONGEST]}.", suffix=".tmp", dir=above))
