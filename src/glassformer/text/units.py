@@ -54,13 +54,13 @@ def count_of(forms: Iterable[str], text: str) -> int:
     return len(places_of(forms, text))
 
 
-def places_of(forms: Iterable[str], text: str) -> list[tuple[int, int]]:
-    """Return where forms begin and end in a text, side by side, as whole words where spaces part words.
+def places_of(forms: Iterable[str], text: str, start: int = 0) -> list[tuple[int, int]]:
+    """Return where forms begin and end in a text, side by side from `start` on, as whole words where spaces part words.
 
     >>> places_of(["Hund", "roter Hund"], "roter Hund, Hunde, Hund")
     [(0, 10), (19, 23)]
     """
-    places, done = list[tuple[int, int]](), 0
+    places, done = list[tuple[int, int]](), start
     for end, begin in sorted((end, begin) for form in forms for begin, end in _places(form, text)):
         if begin >= done:
             places.append((begin, end))

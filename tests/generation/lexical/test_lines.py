@@ -268,11 +268,25 @@ def test_a_term_demanded_twice_is_written_twice_without_overlap():
     assert met_after(Vocabulary(tokenizer), "Katze Katze", four_words) == [0, 1, 1, 2]
 
 
-@pytest.mark.parametrize(
-    ("pieces", "met"), [("东 京 东 京", [0, 1, 1, 2]), ("东京东 京", [1, 2]), ("东京 东 京", [1, 1, 2])]
-)
-def test_occurrences_are_counted_however_the_tokens_part_them(pieces, met):
-    vocabulary = Vocabulary(SymbolTokenizer(["东", "京", "东京", "东京东"]))
-    vocabulary.texts = [text.strip() for text in vocabulary.texts]  # as in a vocabulary of pieces
-    ids = vocabulary.tokenizer.encode([pieces])[0]
-    assert met_after(vocabulary, "东京", ids) == met
+TWICE = {"target": ["Katze", "Katze Katze", "Haus"], "chinese": ["红色", "狗", "狗狗", "红红"]}
+
+
+@pytest.mark.parametrize(("target", "kind"), [("target", "word"), *(("chinese", kind) for kind in ("char", "unigram"))])
+@settings(max_examples=60, deadline=None)
+@given(data=st.data())
+def test_occurrences_are_counted_however_the_tokens_part_them(target, kind, data):
+    vocabulary = Vocabulary(make(kind, target).target_tokenizer)
+    form = data.draw(st.sampled_from(TWICE[target]))
+    parts = [i for i, text in enumerate(vocabulary.texts) if text.strip() and text.strip() in form * 2]
+    tokens = data.draw(st.lists(st.sampled_from(parts), max_size=9))
+    text = "".join(vocabulary.texts[i] for i in tokens)
+    assert (met_after(vocabulary, form, tokens) or [0])[-1] == min(2, count_of([form], text)), text
+
+
+def test_a_token_of_two_occurrences_meets_two_demands():
+    vocabulary = Vocabulary(SymbolTokenizer(["红", "红红", "红红红"]))
+    vocabulary.texts = [text.strip() for text in vocabulary.texts]  # as a vocabulary of pieces has them
+    counted = [
+        met_after(vocabulary, "红红", vocabulary.tokenizer.encode([text])[0]) for text in ("红红红 红", "红红 红 红")
+    ]
+    assert counted == [[1, 2], [1, 1, 2]]

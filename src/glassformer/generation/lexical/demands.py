@@ -1,6 +1,5 @@
 """Demands on a translation, and the part of them that a hypothesis has met: its text is followed token by token."""
 
-import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -11,7 +10,7 @@ from jaxtyping import Int
 from torch import Tensor
 
 from glassformer.text.tokenizer import EOS, UNK, Tokenizer
-from glassformer.text.units import are_one_word, is_single, is_spaced
+from glassformer.text.units import is_single, is_spaced, places_of
 
 MARK = "\uf8ff"  # a character that no vocabulary has
 STAND_IN = "\ufffc"
@@ -88,8 +87,10 @@ class State(NamedTuple):
     """True while a forced demand is incomplete."""
     is_over: bool = False
     """True where the text would have ended by itself, so that all that follows is demanded."""
-    since: tuple[tuple[int, int], ...] = ()
-    """Entries with repetitions, each with the number of characters written since its last occurrence ended."""
+    written: int = 0
+    """Characters of its whole text."""
+    ends: tuple[tuple[int, int], ...] = ()
+    """Entries with repetitions, each with the character of the whole text at which the last that counted ends."""
 
 
 class Options(NamedTuple):
@@ -122,43 +123,48 @@ class Demands:
         self._options: dict[str, Options] = {}
         self._chosen: dict[int, Tensor] = {}
         self._needed: dict[int, int] = {}
-        self._unmet_forms: dict[int, list[tuple[int, str]]] = {}
+        self._unmet_forms: dict[int, dict[int, tuple[list[int], tuple[str, ...]]]] = {}
 
     def advance(self, state: State, token: int, *, forced: int = -1) -> State:
         """Return the state after one more token; `forced` is the demand that the search chose it for, if it did so."""
         forced_ones = state.forced | (1 << forced if forced >= 0 else 0)
         if token >= self.first_put_in:
             met = state.met | 1 << token - self.first_put_in
-            since = tuple((entry, count + len(STAND_IN)) for entry, count in state.since)
-            return State(met, 0, (), state.text + STAND_IN, forced_ones, False, state.is_over, since)
+            text, written = state.text + STAND_IN, state.written + len(STAND_IN)
+            return State(met, 0, (), text, forced_ones, False, state.is_over, written, state.ends)
         vocabulary = self.vocabulary
         piece = vocabulary.texts[token]
         met = state.met & ~state.loose if state.loose and vocabulary.continues_word[token] else state.met
-        text = state.text + piece
-        since = self._since(state.since, met ^ state.met, len(piece))
-        found, loose, ended = self._found(met, text, len(piece), since) if piece else (0, state.loose & met, {})
+        text, written = state.text + piece, state.written + len(piece)
+        ends = self._ends_of_met(state, met)
+        left_out = written - len(text)
+        starts = {entry: max(0, end - left_out) for entry, end in ends.items()}
+        ended = self._ended(met, text, len(piece), starts)
         begun = [(n, left[1:]) for n, left in state.begun if left[0] == token]
         begun += self._starting(state._replace(met=met), token)
-        entries = {self.wanted[n].entry for n in bits(found)}
-        for n, left in begun:
-            if not left and not (met | found) >> n & 1 and self.wanted[n].entry not in entries:
-                found |= 1 << n
-                loose |= 1 << n if is_spaced(text[-1:] or " ") else 0
-        met |= found
+        entries = {self.wanted[n].entry for n in ended}
+        whole = [n for n, left in begun if not left and not met >> n & 1 and self.wanted[n].entry not in entries]
+        ended |= dict.fromkeys(whole, 0)
+        loose = 0 if piece else state.loose
+        if is_spaced(text[-1:] or " "):
+            loose |= sum(1 << n for n, after in ended.items() if not after)
+        met |= sum(1 << n for n in ended)
+        if self._repeated:
+            entries_of = ((self.wanted[n].entry, written - after) for n, after in ended.items())
+            ends |= {entry: end for entry, end in entries_of if entry in self._repeated}
         still = tuple((n, left) for n, left in begun if left and not met >> n & 1)
         is_forcing = any(forced_ones >> n & 1 for n, _ in still)
-        of_found = (self.wanted[n].entry for n in bits(found))
-        since |= {entry: ended.get(entry, 0) for entry in of_found if entry in self._repeated}
         text = text[-self._longest_form - 32 :]
-        return State(met, loose & met, still, text, forced_ones, is_forcing, state.is_over, tuple(since.items()))
+        return State(
+            met, loose & met, still, text, forced_ones, is_forcing, state.is_over, written, tuple(ends.items())
+        )
 
-    def _since(self, since: tuple[tuple[int, int], ...], unmet: int, new: int) -> dict[int, int]:
-        """Return `State.since` after `new` characters more, without the entries of which a demand is unmet again.
-
-        An occurrence before the one that was taken back is forgotten with it.
-        """
-        left_out = {self.wanted[n].entry for n in bits(unmet)} if since else set[int]()
-        return {entry: count + new for entry, count in since if entry not in left_out}
+    def _ends_of_met(self, state: State, met: int) -> dict[int, int]:
+        """Return `State.ends` but for entries of which a demand was met and is so no longer: they are searched anew."""
+        if not state.ends:
+            return {}
+        unmet = {self.wanted[n].entry for n in bits(state.met & ~met)}
+        return {entry: end for entry, end in state.ends if entry not in unmet}
 
     def options(self, state: State) -> Options:
         """Return the tokens that begin an unmet demand, or go on with one; only these if the search has forced one."""
@@ -246,37 +252,27 @@ class Demands:
             found |= dict.fromkeys(chosen or spaced or glued)
         return list(found)
 
-    def _found(self, met: int, text: str, new: int, since: dict[int, int]) -> tuple[int, int, dict[int, int]]:
-        """Return the unmet demands of which a form ends among the `new` last characters, and the loose ones of them.
+    def _ended(self, met: int, text: str, new: int, starts: dict[int, int]) -> dict[int, int]:
+        """Return the unmet demands of which a form ends among the `new` last characters, and how many follow each.
 
-        The third value has the number of characters after it by entry. A repetition doesn't overlap the one before it,
-        after which there are `since` characters.
+        Occurrences of an entry stand side by side, from its character in `starts` on: there the last that counted ends.
         """
-        found, loose, ended = 0, 0, dict[int, int]()
-        window = text[-new - self._longest_form - 1 :]
-        for n, form in self._forms(met):
-            if form not in window or self.wanted[n].entry in ended:
-                continue
-            begin = text.rfind(form)
-            end = begin + len(form)
-            if end <= len(text) - new or are_one_word(text[:begin], form) or are_one_word(form, text[end:]):
-                continue
-            if len(text) - begin > since.get(self.wanted[n].entry, math.inf):
-                continue
-            found |= 1 << n
-            ended[self.wanted[n].entry] = len(text) - end
-            if end == len(text) and is_spaced(form[-1]):
-                loose |= 1 << n
-        return found, loose, ended
+        found, window = dict[int, int](), text[-new - self._longest_form - 1 :]
+        for entry, (demands, forms) in self._unmet(met).items() if new else ():
+            if any(form in window for form in forms):
+                places = places_of(forms, text, starts.get(entry, 0))
+                found |= zip(demands, (len(text) - end for _, end in places if end > len(text) - new), strict=False)
+        return found
 
-    def _forms(self, met: int) -> list[tuple[int, str]]:
-        """Return each unmet demand's forms, of those that are written."""
-        key = self.all & ~met
-        if key not in self._unmet_forms:
-            self._unmet_forms[key] = [
-                (n, form) for n in bits(key) if not self.wanted[n].is_put_in for form in self.wanted[n].forms
-            ]
-        return self._unmet_forms[key]
+    def _unmet(self, met: int) -> dict[int, tuple[list[int], tuple[str, ...]]]:
+        """Return by entry the unmet demands that are written, and their forms."""
+        if met not in self._unmet_forms:
+            found = dict[int, tuple[list[int], tuple[str, ...]]]()
+            for n in bits(self.all & ~met):
+                if not self.wanted[n].is_put_in:
+                    found.setdefault(self.wanted[n].entry, ([], self.wanted[n].forms))[0].append(n)
+            self._unmet_forms[met] = found
+        return self._unmet_forms[met]
 
 
 def _context(text: str) -> str:
