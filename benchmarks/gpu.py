@@ -56,6 +56,7 @@ PARTS = {
     "generation": Part(
         ("benchmarks/generation.py", "--data", TEXT, "--only", "gpu", "--rounds", "3"), 200, "generation"
     ),
+    "shapes": Part(("benchmarks/training.py", "--data", TEXT, "--only", "shapes"), 120, "training"),
     "training": Part(("benchmarks/training.py", "--data", TEXT, "--only", "gpu", "--rounds", "3"), 240, "training"),
 }
 
@@ -65,7 +66,7 @@ def main(out: Path = ROOT / "runs" / "gpu", only: tuple[str, ...] = tuple(PARTS)
 
     Args:
         out: Folder for the log and the copies of the records.
-        only: kernels, tests, attention, observe, sizes, generation, training.
+        only: kernels, tests, attention, observe, sizes, generation, shapes, training.
         minutes: Time for all of them.
     """
     out.mkdir(parents=True, exist_ok=True)

@@ -1,6 +1,6 @@
 """Training speed: glassformer against a plain loop over torch.nn.Transformer and over Hugging Face's Marian.
 
-    python benchmarks/training.py --data DIR [--only tiny base breakdown cost loss gpu]
+    python benchmarks/training.py --data DIR [--only tiny base breakdown cost loss gpu shapes]
     python benchmarks/training.py --draw
 
 DIR is a folder with train.en, train.de, val.en and val.de (Multi30k, data/task1/raw of
@@ -48,7 +48,7 @@ WIDTHS, BATCHES = (64, 128, 256, 512), (512, 1024, 2048, 4096, 8192, 16384)
 COMPARED = {"torch.nn.Transformer": "stock", "Hugging Face Marian": "marian"}
 """The peers in the picture, by their names there."""
 PLOT = Path(__file__).parents[1] / "docs" / "img" / "training_speed.png"
-Part = Literal["tiny", "base", "breakdown", "cost", "loss", "gpu"]
+Part = Literal["tiny", "base", "breakdown", "cost", "loss", "gpu", "shapes"]
 
 
 def main(
@@ -67,7 +67,8 @@ def main(
     Args:
         data: Folder with train.en, train.de, val.en, val.de.
         only: tiny, base (speed and memory of that size), breakdown (of our step), cost (speed by width and by batch,
-            plotted in docs), loss (after equal updates), gpu.
+            plotted in docs), loss (after equal updates), gpu, shapes (our updates on a GPU, of batches with new shapes
+            and with the same again).
         rounds: Turns of each side.
         updates: Updates after which validation losses are compared.
         seeds: Seeds of each side whose validation losses are compared.
@@ -94,6 +95,7 @@ def main(
             "cost": lambda: cost(folder, rounds, widths, batches, plot),
             "loss": lambda: losses(folder, updates, seeds),
             "gpu": lambda: gpu(folder, rounds),
+            "shapes": lambda: shapes(folder),
         }
         measured = {part: parts[part]() for part in only}
     bench.keep("training", measured)
@@ -231,6 +233,19 @@ def gpu(
         figures = f"{ours['median']:.0f} tokens/s, {ours['MiB']:.0f} MiB, {ours['of the peak']:.1%} of the peak"
         summary.append(f"{size}: {figures}, {found[size]['summary']}")
     return found | {"summary": "; ".join(summary)}
+
+
+def shapes(folder: Path, device: str = "cuda", size: str = "base", updates: int = 20) -> dict[str, Any] | str:
+    """Measure updates of new shapes and of shapes seen before, with torch's own choice of attention and with ours."""
+    if device == "cuda" and not torch.cuda.is_available():
+        return "not run: this machine has no GPU"
+    found: dict[str, Any] = {}
+    for what in ("plans", "shapes"):  # each in a process of its own, for plans are kept
+        with Sides((f"ours bfloat16 {device}",), size, folder) as sides:
+            found[what] = sides.ask(f"ours bfloat16 {device}", what, 0, updates)
+        print(f"  {what:6}  " + ", ".join(f"{name} {value:.1f}" for name, value in found[what].items()))
+    ratios = (f"{name} {found['plans'][name] / found['shapes'][name]:.2f}" for name in ("new", "again"))
+    return found | {"summary": f"torch's own choice over ours: {', '.join(ratios)}"}
 
 
 def cost(folder: Path, rounds: int, widths: tuple[int, ...], batches: tuple[int, ...], plot: Path) -> dict[str, Any]:

@@ -4,6 +4,7 @@ The peers have their embeddings tied and scaled, scaled-dot-product attention an
 """
 
 import json
+import statistics
 import sys
 import time
 from collections.abc import Iterator
@@ -19,7 +20,7 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
 from glassformer.attention.packing import send
-from glassformer.device import tame_memory
+from glassformer.device import attention_for_any_shape, tame_memory
 from glassformer.text.batching import Batch, prefetch
 from glassformer.text.tokenizer import EOS
 from glassformer.training.schedule import inverse_square_root
@@ -43,6 +44,8 @@ PARTS = {  # of an event's nearest ancestor of such a name
     "products": ("aten::mm", "aten::addmm"),
     "layer norm": ("layer_norm",),
 }
+WARM_UP = 3
+"""Updates before those whose shapes are new: the first ones load libraries."""
 Pairs = list[tuple[list[int], list[int]]]
 
 
@@ -70,8 +73,6 @@ class Side:
         self._device = torch.device(device[0] if device else "cpu")
         files = {part: folder / f"{part}.{size}.json" for part in ("train", "val")}
         self._batches = {part: json.loads(file.read_text()) for part, file in files.items() if file.exists()}
-        if self._device.type == "cuda":
-            torch.backends.cuda.enable_cudnn_sdp(False)  # as `train` does; the peers gain as much
         if issubclass(KINDS[kind], Ours):
             tame_memory()  # as `train` does
         else:
@@ -83,12 +84,18 @@ class Side:
         self._peak, self._warmup = 1 / (4 * settings["d_model"]), 4 * settings["d_model"]
 
     def answer(self, what: str, first: int = 0, count: int = 0) -> Any:
-        """Answer `train` with tokens per second, `profile` with shares, `valid` with the loss, `memory` with MiB."""
+        """Answer `train` with tokens per second, `profile` with shares, `valid` with the loss, `memory` with MiB.
+
+        `shapes` is answered with milliseconds, `plans` too, with torch's own choice of attention: all else is computed
+        as `train` does, without what plans for each shape, from which the peers gain as much.
+        """
         if what == "memory":
             return self._memory()
-        if what == "valid":
-            return self._valid()
-        return self._profile(first, count) if what == "profile" else self._train(first, count)
+        if what == "plans":
+            return self._shapes(first, count)
+        parts = {"train": self._train, "profile": self._profile, "shapes": self._shapes}
+        with attention_for_any_shape():
+            return self._valid() if what == "valid" else parts[what](first, count)
 
     def _train(self, first: int, count: int) -> float:
         """Make this many updates, beginning with `first`; return target tokens per second."""
@@ -102,6 +109,29 @@ class Side:
             torch.cuda.synchronize()
         seconds = time.perf_counter() - start
         return sum(len(target) for pairs in several for _, target in pairs) / seconds
+
+    def _shapes(self, first: int, count: int) -> dict[str, float]:
+        """Return the median milliseconds of updates with batches that are new, and with the same ones again; and of
+        these what the GPU works, and how many kernels it is told to start."""
+        self._train(first + count, WARM_UP)
+        new, again = (statistics.median(self._milliseconds(first, count)) for _ in range(2))
+        activities = [torch.profiler.ProfilerActivity.CPU]
+        activities += [torch.profiler.ProfilerActivity.CUDA] if self._device.type == "cuda" else []
+        with torch.profiler.profile(activities=activities) as profile:
+            self._train(first, count)
+        averages = profile.key_averages()
+        kernels = sum(event.self_device_time_total for event in averages) / 1000 / count
+        launches = sum(event.count for event in averages if "LaunchKernel" in event.key) / count
+        return {"new": new, "again": again, "the GPU works": kernels, "launches": launches}
+
+    def _milliseconds(self, first: int, count: int) -> list[float]:
+        """Return the milliseconds of each of these updates, waited for one by one."""
+        taken = list[float]()
+        for number in range(first, first + count):
+            seconds = time.perf_counter()
+            self._train(number, 1)
+            taken.append(1000 * (time.perf_counter() - seconds))
+        return taken
 
     def _ready(self, several: list[Pairs]) -> Iterator[Any]:
         """Return the batches of these pairs. On a GPU each is made while the one before is used, for the peers too."""

@@ -80,7 +80,7 @@ def main(folder: Path) -> None:
         answers, before = list[Any](), measure_yardstick(processes)
         for name, settings in questions:
             answer, after = known[name](**settings), measure_yardstick(processes)
-            answers.append(scaled(answer, 2 * YARDSTICK / (before + after)))
+            answers.append(scaled(answer, (before + after) / 2))
             before = after
         if processes.first:
             (folder / "answers.json").write_text(json.dumps(answers), encoding="utf-8")
@@ -93,17 +93,16 @@ def measure_yardstick(processes: Processes) -> float:
     is held against the product right before and after it.
     """
     processes.agree(0)
-    (seconds,) = processes.agree(_median(_product(), 25) if processes.first else 0.0)
-    return seconds
+    return processes.agree(_median(_product(), 25) if processes.first else 0.0)[0]
 
 
-def scaled(answer: Any, factor: float) -> Any:
-    """Return an answer with all its seconds times a factor: the floats, at any depth."""
+def scaled(answer: Any, yardstick: float) -> Any:
+    """Return an answer from a core of this yardstick with its seconds, the floats at any depth, as of `YARDSTICK`."""
     if isinstance(answer, dict):
-        return {name: scaled(one, factor) for name, one in answer.items()}
+        return {name: scaled(one, yardstick) for name, one in answer.items()}
     if isinstance(answer, list):
-        return [scaled(one, factor) for one in answer]
-    return answer * factor if isinstance(answer, float) else answer
+        return [scaled(one, yardstick) for one in answer]
+    return answer * YARDSTICK / yardstick if isinstance(answer, float) else answer
 
 
 def time_updates(

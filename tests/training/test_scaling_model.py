@@ -49,9 +49,9 @@ def batch(config) -> Batch:
 
 
 def test_answers_are_in_the_seconds_of_one_yardstick_and_counts_stay(scaling):
-    answer = {"seconds": [1.0, 2.0], "peak": 7, "reduce": [[4096, 0.5]], "traffic": {"gather": [3, 8]}}
-    twice = {"seconds": [2.0, 4.0], "peak": 7, "reduce": [[4096, 1.0]], "traffic": {"gather": [3, 8]}}
-    assert scaling.worker.scaled(answer, 2.0) == twice
+    slow = {"seconds": [2.0, 4.0], "peak": 7, "reduce": [[4096, 1.0]], "traffic": {"gather": [3, 8]}}
+    half = {"seconds": [1.0, 2.0], "peak": 7, "reduce": [[4096, 0.5]], "traffic": {"gather": [3, 8]}}
+    assert scaling.worker.scaled(slow, 2 * scaling.worker.YARDSTICK) == half
 
 
 def test_a_ring_and_a_tree_by_hand(scaling):
@@ -222,7 +222,7 @@ def test_a_device_waits_for_its_host_if_that_is_slower(scaling):
     update = cluster.predict(cluster.H100, cluster.DGX, config, plan)
     assert update.seconds == update.starts == pytest.approx(70.9e-3)  # as measured with 2,048 tokens
     recorded = cluster.predict(cluster.H100, cluster.DGX, config, replace(plan, recorded=True))
-    assert recorded.seconds == recorded.passes + recorded.optimizer + recorded.messages < update.starts / 5
+    assert recorded.seconds == recorded.passes + recorded.optimizer + recorded.messages < update.starts / 16
 
 
 def test_more_devices_take_no_longer_per_token_and_never_gain_more_than_their_number(scaling):
