@@ -56,8 +56,8 @@ PARTS = {
     "generation": Part(
         ("benchmarks/generation.py", "--data", TEXT, "--only", "gpu", "--rounds", "3"), 200, "generation"
     ),
-    "shapes": Part(("benchmarks/training.py", "--data", TEXT, "--only", "shapes"), 120, "training"),
-    "training": Part(("benchmarks/training.py", "--data", TEXT, "--only", "gpu", "--rounds", "3"), 240, "training"),
+    "shapes": Part(("benchmarks/training.py", "--data", TEXT, "--only", "shapes"), 180, "training"),
+    "training": Part(("benchmarks/training.py", "--data", TEXT, "--only", "gpu", "--rounds", "3"), 360, "training"),
 }
 
 
