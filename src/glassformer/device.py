@@ -102,8 +102,8 @@ def mapped_memory() -> Iterator[None]:
 def attention_for_any_shape() -> Iterator[None]:
     """Keep torch on a GPU from cuDNN's attention inside, for batches whose shapes vary; the whole process's switch.
 
-    cuDNN makes a plan for each new shape, forward and backward: on an H100 an update of a new shape takes 524 ms, of one
-    seen before 70. Flash and memory-efficient attention make none: 65 ms and 54.
+    cuDNN makes a plan for each new shape, forward and backward: on an H100 an update of a new shape takes 524 ms, of
+    one seen before 70. Flash and memory-efficient attention make none: 65 ms and 54.
     """
     before = torch.backends.cuda.cudnn_sdp_enabled()
     torch.backends.cuda.enable_cudnn_sdp(False)

@@ -77,11 +77,32 @@ def test_tags_that_need_no_alignment_need_no_heads(random_run, tmp_path, capfd, 
 def test_html_that_goes_on_in_the_next_line_is_refused(here, capfd, run_command):
     """The rest of a script, in the lines after it, was translated."""
     for begin in ("<script>", "<!-- a", "a <pre>b"):
-        (here / "page.html").write_text(f"<p>a<p>b\n{begin}\nx = 1\n", encoding="utf-8")
-        assert run_command("translate run --format html --input page.html --output new.html SHORT") == 2
+        (here / "lines").write_text(f"<p>a<p>b\n{begin}\nx = 1\n", encoding="utf-8")
+        assert run_command("translate run --format html --input lines --output new.html SHORT") == 2
         said = run_command.complaint(without_cuts(capfd.readouterr().err))
         assert f"line 2: {begin.replace(' a', '').replace('a ', '').removesuffix('b')} isn't closed in its line" in said
         assert not (here / "new.html").exists()
+
+
+def test_a_web_page_is_translated_whole(here, capfd, translator, run_command):
+    page = "<html><script>\nf(1)\n</script><p>3 <b>May</b>\n  2024</p><p>June</p>\n"
+    (here / "page.html").write_text(page, encoding="utf-8")
+    [expected] = translate_markup(translator, [page], "html", SEARCH)
+    for format in ("", "--format html"):
+        assert run_command(f"translate run --input page.html {format} --output new.html SHORT") == 0
+        assert (here / "new.html").read_text(encoding="utf-8") == expected
+        assert "page.html: 2 of its texts translated\n" in capfd.readouterr().err
+    assert run_command("translate run --input page.html --format xml --output other.html SHORT") == 2
+    assert "a document says itself what it is, got xml" in run_command.complaint(capfd.readouterr().err)
+    assert not (here / "other.html").exists()
+
+
+def test_a_file_s_name_is_translated_with_a_hint(here, capfd, run_command):
+    assert run_command(f"translate run seven.txt {'long' * 300} SHORT") == 0
+    out, err = capfd.readouterr()
+    assert len(out.splitlines()) == 2
+    assert "seven.txt is a file, and its name is translated: --input seven.txt translates what it holds\n" in err
+    assert err.count("is a file") == 1
 
 
 def test_text_that_is_not_utf_8_or_begins_with_a_dash(here, capfd, run_command):

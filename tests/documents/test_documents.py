@@ -98,9 +98,32 @@ three four</i>
 some <b>bold</b>
 """.replace("\n", "\r\n")
 JSON = '{"title": "One", "n": [1.0, "Gr\\u00fc\\u00dfe",\n {"a : \\"b": "x \\"y\\"\\nz"}], "": "", "no": null}\n'
-FILES = {"one.xlf": XLIFF_1, "two.xliff": XLIFF_2, "m.tmx": TMX, "c.po": PO, "s.srt": SRT, "t.json": JSON}
+HTML = """<!DOCTYPE html>
+<html lang="en"><head><meta http-equiv="Content-Type" content="text/html; charset=UTF-8"><title>One &amp; ü</title>
+<script>
+if (a < b) write("<p>never</p>");
+</script></head><!-- kept
+kept -->
+<body><p class=x>
+  Two
+  more</p><p translate="no">never</p><p>12</p><p>with <b>tag</b></p></body></html>
+"""
+FILES = {
+    "page.html": HTML,
+    "one.xlf": XLIFF_1,
+    "two.xliff": XLIFF_2,
+    "m.tmx": TMX,
+    "c.po": PO,
+    "s.srt": SRT,
+    "t.json": JSON,
+}
 STATE = 'state="translated"'
 CHANGED = {
+    "page.html": [
+        '<html lang="en"><head><meta http-equiv="Content-Type" content="text/html; charset=UTF-8">'
+        "<title>[One &amp; ü&lt;]</title>",
+        '  [Two more&lt;]</p><p translate="no">never</p><p>12</p><p>with <b>tag</b></p></body></html>',
+    ],
     "one.xlf": [
         f'  <trans-unit id="1" ><source>One ü</source><target {STATE}>[One ü&lt;]</target></trans-unit><!-- kept -->',
         f"    <target {STATE}>[Two &amp; more&lt;]</target>",
@@ -192,6 +215,14 @@ HARD = {
         'msgid "<b>Q&A</b>\\nx"\nmsgstr ""\n"[<b>Q&A</b>\\n"\n"x]"\n',
     ),
     "tags.json": ('["1 < 2 <b>a&amp;b</b>"]', ["1 < 2 <b>a&amp;b</b>"], '["[1 < 2 <b>a&amp;b</b>]"]'),
+    "other characters where nothing says UTF-8.html": (
+        "<p>a&nbsp;&uuml; <!-- x --> <br>b <a title=c>&#252;</a>\u0007",
+        ["a&nbsp;&uuml; <!-- x -->", "b <a title=c>&#252;</a>\u0007"],
+        "<p>[a&nbsp;&uuml; <!-- x -->] <br>[b <a title=c>&#252;</a>\u0007]",
+    ),
+    "a mark of the byte order.htm": ("\ufeffa\n<p>ü<hr> b", ["a", "ü", "b"], "\ufeff[a]\n<p>[ü]<hr> [b]"),
+    "no tag.html": ("a\n b", ["a b"], "[a b]"),
+    "what isn't closed.html": ("a <b>c<p>d<script>e", ["a <b>c", "d<script>e"], "[a <b>c]<p>[d<script>e]"),
     "escaped tags.xlf": (
         UNITS.format("a &lt;b&gt;x&lt;/b&gt;&lt;br&gt; &amp;"),
         ['a <g id="0">x</g><x id="2"/> &amp;'],
@@ -229,12 +260,43 @@ def test_what_is_hard_to_read_is_read_and_written_as_it_was(name):
     assert apply(content.encode(), edits).decode() == expected
 
 
+@pytest.mark.parametrize(
+    ("head", "written"),
+    [
+        ("", "&#252; &amp;"),
+        ("<meta charset=latin1>", "&#252; &amp;"),
+        ("<META CharSet = 'UTF-8'/>", "ü &amp;"),
+        ("<meta content='text/html;charset=utf8'>", "ü &amp;"),
+        ("é", "ü &amp;"),
+    ],
+)
+def test_a_page_that_does_not_say_its_encoding_is_read_the_same_in_all(head, written):
+    content = f"{head}<p>a".encode()
+    [*_, unit] = read_units(content, Path("a.html"), None)
+    assert apply(content, unit.place("ü &")).decode() == f"{head}<p>{written}"
+
+
+@given(
+    st.lists(
+        st.sampled_from(
+            ["a", " ", "\n", "ü", "&lt;", "<p>", "</p>", "<b>", "</b>", "<!-- x -->", "<br>", "<code>x</code>"]
+        )
+    )
+)
+def test_a_page_whose_texts_stay_is_the_same_page(pieces):
+    content = "".join(pieces).encode()
+    units = read_units(content, Path("a.html"), None)
+    assert len(units) <= content.count(b"a") + content.count("ü".encode())
+    with_tags = [edit for unit in units if unit.has_tags for edit in unit.place(unit.source)]
+    assert apply(content, with_tags) == content
+
+
 def test_each_ending_of_a_document_has_a_reader():
     assert {*READERS, ".tmx"} == set(ENDINGS)
 
 
 def test_tags_are_given_as_xml_where_the_document_is_xml():
-    names = ["a.xlf", "a.XLIFF", "a.tmx", "a.po", "a.pot", "a.srt", "a.json"]
+    names = ["a.xlf", "a.XLIFF", "a.tmx", "a.po", "a.pot", "a.srt", "a.json", "a.htm"]
     assert [name for name in names if not has_html(name)] == names[:3]
 
 
@@ -355,6 +417,7 @@ BAD = {
         "f.po says that it is in ISO-8859-1: convert it with msgconv",
     ),
     "a.srt": (b"1\n", "has no cue such as 00:00:01,000"),
+    "a.html": (b"<p>\xff", "a.html is not UTF-8 .byte 3.: convert it with iconv"),
     "a.json": (b'{"a": }', "is not JSON: Expecting value"),
     "b.json": (b"[" * 100_000, "is not JSON"),
 }
@@ -385,7 +448,7 @@ def test_settings_that_a_document_can_not_have_are_refused(translator, tmp_path)
 
 
 @pytest.mark.parametrize("segment", ["line", "paragraph"])
-@pytest.mark.parametrize("kind", ["json", "po", "srt", "xlf", "tmx"])
+@pytest.mark.parametrize("kind", ["json", "po", "srt", "xlf", "tmx", "html"])
 def test_terms_and_placeholders_reach_every_kind_of_document(kind, segment, translator, tmp_path):
     texts = {
         "json": '{"a": "One %s. Two."}',
@@ -393,6 +456,7 @@ def test_terms_and_placeholders_reach_every_kind_of_document(kind, segment, tran
         "srt": "1\n00:00:01,000 --> 00:00:02,000\nOne %s. Two.\n",
         "xlf": '<xliff version="1.2"><trans-unit><source>One %s. Two.</source></trans-unit></xliff>',
         "tmx": '<tmx><tu><tuv xml:lang="en"><seg>One %s. Two.</seg></tuv></tu></tmx>',
+        "html": "<p>One\n%s. Two.</p>",
     }
     (tmp_path / f"a.{kind}").write_text(texts[kind])
     done = translate_document(
@@ -408,7 +472,7 @@ def test_terms_and_placeholders_reach_every_kind_of_document(kind, segment, tran
     out = (tmp_path / f"b.{kind}").read_text()
     assert (done.terms.terms, done.terms.placeholders, done.terms.missing) == (2, 1, [])
     assert all(word in out for word in ("Eins", "Zwei|Drei"))
-    assert out.count("%s") == (1 if kind in ("json", "srt") else 2)
+    assert out.count("%s") == (1 if kind in ("json", "srt", "html") else 2)
 
 
 def test_placeholders_of_a_document_are_copied_unless_that_is_turned_off(translator, tmp_path):

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from glassformer.alignment.links import pharaoh
 from glassformer.cluster.config import ClusterConfig
-from glassformer.documents.endings import ENDINGS, has_html, is_document
+from glassformer.documents.endings import ENDINGS, has_html, is_document, is_page
 from glassformer.errors import ConfigError, DataError
 from glassformer.generation.config import SearchConfig
 from glassformer.generation.lexical.placeholders import DEFAULT
@@ -42,8 +42,8 @@ class TranslateFlags:
     keeps what is done, and the same command with --resume continues; it refuses if the settings, or the device or
     precision that `auto` picks, are others.
 
-    An input that ends with .xliff, .xlf, .tmx, .po, .pot, .srt or .json is a document: its texts are translated and all
-    its other bytes stay.
+    An input that ends with .xliff, .xlf, .tmx, .po, .pot, .srt, .json, .html or .htm is a document: its texts are
+    translated and all its other bytes stay.
 
     With --cluster, input and output are folders, on this machine or in a store such as s3://bucket/folder. The input
     may have patterns: 'folder/*.parquet|*.txt.gz'. A row that can't be read is reported in OUTPUT/_problems.jsonl.
@@ -257,7 +257,7 @@ def _check_document(flags: TranslateFlags) -> None:
     for name in ("resume", "scores", "prefixes", "alignments", "confidence"):
         if getattr(flags, name):
             raise ConfigError(f"--{name} is for lines, not for a document")
-    if flags.format != "plain":
+    if flags.format not in ("plain", "html" if is_page(flags.input) else "plain"):
         raise ConfigError(f"--format is for lines: a document says itself what it is, got {flags.format}")
     if flags.search.n_best > 1:
         raise ConfigError(f"a document has one translation of each text: --n-best must be 1, got {flags.search.n_best}")
@@ -298,6 +298,14 @@ def _translate_document(translator: "Translator", flags: TranslateFlags, wanted:
     return FileCounts(done.cuts, done.terms)
 
 
+def _is_file(text: str) -> bool:
+    """Return whether a text is the name of a file."""
+    try:
+        return Path(text).is_file()
+    except OSError:  # too long for a name
+        return False
+
+
 def _warn_of_cuts(cuts: "Cuts", flags: TranslateFlags) -> None:
     """Say how many translations were cut, where, and what to do."""
     fix = f"a higher --max-length than {flags.search.max_length}"
@@ -325,6 +333,8 @@ def _translate_stream(
         total, chunks = len(flags.text), iter([(1, list(flags.text))])
         if total > 1 and sys.stderr.isatty() and all(len(text.split()) == 1 for text in flags.text):
             say(f'each word is translated by itself; quotes make them one text: "{" ".join(flags.text)}"')
+        for name in filter(_is_file, flags.text):
+            say(f"{name} is a file, and its name is translated: --input {name} translates what it holds")
     elif flags.input is None:
         total, chunks = None, stream.chunks_of_stream(sys.stdin.buffer, stream.LINES_AT_ONCE)
         if sys.stdin.isatty():

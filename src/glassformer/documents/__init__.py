@@ -1,1 +1,1 @@
-"""Documents that are translated in place: XLIFF, TMX, PO, subtitles and JSON, all other bytes as they were."""
+"""Documents that are translated in place, all other bytes as they were: XLIFF, TMX, PO, subtitles, JSON, web pages."""

@@ -4,7 +4,9 @@ from pathlib import Path
 
 XML = (".xliff", ".xlf", ".tmx")
 """Documents of XML, in which the tags of a text are given as XML."""
-OTHERS = (".po", ".pot", ".srt", ".json")
+PAGES = (".html", ".htm")
+"""Web pages."""
+OTHERS = (".po", ".pot", ".srt", ".json", *PAGES)
 """Documents in which the tags of a text are given as HTML."""
 ENDINGS = (*XML, *OTHERS)
 
@@ -16,6 +18,11 @@ def is_document(path: str | Path) -> bool:
     (True, False)
     """
     return Path(path).suffix.lower() in ENDINGS
+
+
+def is_page(path: str | Path) -> bool:
+    """Return whether a file is a web page by the ending of its name."""
+    return Path(path).suffix.lower() in PAGES
 
 
 def has_html(path: str | Path) -> bool:

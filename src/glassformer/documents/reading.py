@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 
-from glassformer.documents import po, strings, subtitles, tmx, xliff
+from glassformer.documents import pages, po, strings, subtitles, tmx, xliff
 from glassformer.documents.endings import ENDINGS
 from glassformer.documents.units import Unit
 from glassformer.errors import DataError
@@ -18,6 +18,8 @@ READERS: Mapping[str, Callable[[bytes, str], list[Unit]]] = {
     ".pot": po.read_units,
     ".srt": subtitles.read_units,
     ".json": strings.read_units,
+    ".html": pages.read_units,
+    ".htm": pages.read_units,
 }
 """The readers of documents by the ending of their names; that of .tmx has to know the languages too."""
 LARGEST = 1 << 26

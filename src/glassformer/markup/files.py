@@ -27,8 +27,8 @@ def translate_tagged_lines(
     for number, line in enumerate(lines if format == "html" else (), first):
         if unclosed := unclosed_in(line):
             raise DataError(
-                f"line {number}: {unclosed} isn't closed in its line, and each line is a text of its own: translate a "
-                "page whose parts have several lines with translate_markup from Python (docs/howto/tags.md)"
+                f"line {number}: {unclosed} isn't closed in its line, and each line is a text of its own: give a web "
+                "page as a file whose name ends with .html, which is translated whole"
             )
     documents = read_texts(lines, format, first, "line {}")
     found = translate_documents(translator, documents, config, wanted)
