@@ -86,6 +86,10 @@ DOCUMENTS = {
     ),
     "a.json": ("json", 1, '{"the": ["a cat", 1]}', '{"the": ["CAT A", 1]}'),
     "a.srt": ("srt", 1, f"1\n{CUE}\n<i>a cat</i>\n", f"1\n{CUE}\n<i>CAT A</i>\n"),
+    "a.htm": (
+        *("html", 2, "<title>the\ncat</title><script>a\nb</script><p>a <b>dog</b> <!-- x -->\n"),
+        "<title>CAT THE</title><script>a\nb</script><p><b>DOG</b> A <!-- x -->\n",
+    ),
     "a.XLF": (
         *("xliff", 1, '<xliff version="1.2"><trans-unit><source>a cat</source></trans-unit></xliff>'),
         '<xliff version="1.2"><trans-unit><source>a cat</source><target state="translated">CAT A</target>'
@@ -135,7 +139,7 @@ EXTERNAL = b'<!DOCTYPE tmx [<!ENTITY a SYSTEM "file:///etc/passwd">]><tmx>&a;</t
         (b"a", "x.txt", {"beam": "11"}, "beam must be a whole number from 1 to 10"),
         (b"a", "x.txt", {"beam": "-1"}, "beam must be"),
         (b"a", "x.txt", {"beam": "\u0663"}, "beam must be"),
-        (b"a", "x.txt", {"kind": "docx"}, "kind must be one of text, tmx, xliff, po, srt, json"),
+        (b"a", "x.txt", {"kind": "docx"}, "kind must be one of text, tmx, xliff, po, srt, json, html"),
         (b"a", "x.txt", {"run": "none"}, "there is no such run"),
         (b"a", "x.txt", {"colour": "red"}, "1 unknown fields"),
     ],

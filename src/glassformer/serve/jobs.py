@@ -47,9 +47,10 @@ KINDS: dict[JobKind, tuple[str, str]] = {
     "po": ("po", "text/x-gettext-translation"),
     "srt": ("srt", "application/x-subrip"),
     "json": ("json", "application/json"),
+    "html": ("html", "text/html"),
 }
 """The kinds of files, each with the ending of its names and the type of its content."""
-ENDINGS = {**{f".{kind}": kind for kind in KINDS if kind != "text"}, ".xlf": "xliff", ".pot": "po"}
+ENDINGS = {**{f".{kind}": kind for kind in KINDS if kind != "text"}, ".xlf": "xliff", ".pot": "po", ".htm": "html"}
 """The kinds of files by the endings of their names; others are text."""
 
 

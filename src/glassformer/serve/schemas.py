@@ -306,7 +306,7 @@ class AlternativesAnswer(Closed):
 # Jobs
 
 JobState = Literal["waiting", "running", "done", "failed", "cancelled"]
-JobKind = Literal["text", "tmx", "xliff", "po", "srt", "json"]
+JobKind = Literal["text", "tmx", "xliff", "po", "srt", "json", "html"]
 
 
 class Job(Closed):
