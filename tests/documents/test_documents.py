@@ -319,7 +319,8 @@ def test_a_large_document_takes_time_that_grows_with_its_length():
     units = read_units(large.encode(), Path("a.xlf"), None)
     began = time.thread_time()
     assert len([edit for one in units for edit in one.place("b")]) == 400
-    for name, text in {"a.po": "\n" * 50_000, "a.srt": "1:00:00,0 --> 1:00:00,0\n" + " " * 50_000}.items():
+    others = {"a.po": "\n" * 50_000, "a.srt": "1:00:00,0 --> 1:00:00,0\n" + " " * 50_000, "a.html": "<meta " * 50_000}
+    for name, text in others.items():
         with suppress(DataError):
             read_units(text.encode(), Path(name), None)
     assert time.thread_time() - began < 1, "each unit copied all that is before it"

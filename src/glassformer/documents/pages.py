@@ -10,6 +10,8 @@ from glassformer.markup.segments import SPACES, escape_text
 _AROUND = SPACES + "\ufeff"
 """White space around a text, and the byte order mark of a file."""
 _CHARSET = re.compile(r"<meta\b[^>]*\bcharset\s*=\s*[\"']?\s*([^\s\"'/>;]+)", re.IGNORECASE)
+_DECLARED_WITHIN = 1024
+"""Characters in which a page declares its encoding: browsers look no further (HTML, section 13.2.3.2)."""
 _UTF_8 = ("utf-8", "utf8")
 _SPACES = re.compile(f"[{SPACES}]+")
 
@@ -27,7 +29,7 @@ def read_units(content: bytes, name: str) -> list[Unit]:
 
 
 def _says_utf_8(text: str) -> bool:
-    declared = _CHARSET.search(text)
+    declared = _CHARSET.search(text, 0, _DECLARED_WITHIN)
     return declared is not None and declared[1].lower() in _UTF_8
 
 
