@@ -1,8 +1,10 @@
 """Documents: only the bytes of translations change, and the Translate Toolkit reads what comes out."""
 
 import difflib
+import re
 import time
 from contextlib import suppress
+from html import unescape
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -21,6 +23,7 @@ from glassformer.errors import ConfigError, DataError
 from glassformer.generation.config import SearchConfig
 from glassformer.generation.lexical.glossary import Glossary
 from glassformer.generation.translator import Translator
+from glassformer.markup.segments import Document
 from glassformer.text.tokenizer import SymbolTokenizer
 from glassformer.transformer.config import ModelConfig
 from glassformer.transformer.model import Transformer
@@ -221,6 +224,23 @@ HARD = {
         "<p>[a&nbsp;&uuml; <!-- x -->] <br>[b <a title=c>&#252;</a>\u0007]",
     ),
     "a mark of the byte order.htm": ("\ufeffa\n<p>ü<hr> b", ["a", "ü", "b"], "\ufeff[a]\n<p>[ü]<hr> [b]"),
+    "an end that is missing.html": (
+        "<p>a <kbd>X</p><p>b <code>Y<p>Z</p></code> c</p>",
+        ["a <kbd>X", "b <code>Y<p>Z</p></code> c"],
+        "<p>[a <kbd>X]</p><p>[b <code>Y<p>Z</p></code> c]</p>",
+    ),
+    "buttons.html": (
+        "<button>a</button><label>b <input></label>",
+        ["a", "b <input>"],
+        "<button>[a]</button><label>[b <input>]</label>",
+    ),
+    "references of thousands of digits.html": (
+        f"a &#{'1' * 5000}; &#{'0' * 5000}98;",
+        ["a \ufffd b"],
+        "[a &#65533; b]",
+    ),
+    "nothing.html": ("", [], ""),
+    "no letter.html": ("<p>1 &nbsp;<b>&lt;</b>", [], "<p>1 &nbsp;<b>&lt;</b>"),
     "no tag.html": ("a\n b", ["a b"], "[a b]"),
     "what isn't closed.html": ("a <b>c<p>d<script>e", ["a <b>c", "d<script>e"], "[a <b>c]<p>[d<script>e]"),
     "escaped tags.xlf": (
@@ -265,8 +285,10 @@ def test_what_is_hard_to_read_is_read_and_written_as_it_was(name):
     [
         ("", "&#252; &amp;"),
         ("<meta charset=latin1>", "&#252; &amp;"),
+        ("<!-- <meta charset=utf-8> -->", "&#252; &amp;"),
+        ("<meta name=description content='charset=utf-8'>", "&#252; &amp;"),
         ("<META CharSet = 'UTF-8'/>", "ü &amp;"),
-        ("<meta content='text/html;charset=utf8'>", "ü &amp;"),
+        ("<meta http-equiv=Content-Type content='text/html;charset=utf8'>", "ü &amp;"),
         ("é", "ü &amp;"),
     ],
 )
@@ -279,14 +301,21 @@ def test_a_page_that_does_not_say_its_encoding_is_read_the_same_in_all(head, wri
 @given(
     st.lists(
         st.sampled_from(
-            ["a", " ", "\n", "ü", "&lt;", "<p>", "</p>", "<b>", "</b>", "<!-- x -->", "<br>", "<code>x</code>"]
+            [
+                *("a", " ", "\r\n", "ü", "\ufeff", "&lt;", "<p>", "</p>", "<b>", "</b>", "<!-- x -->", "<br>", "<kbd>"),
+                *("<code>x</code>", "<script>a\n</script>", "<p translate=no>", "<style>", "<a", "<!--"),
+            ]
         )
     )
 )
 def test_a_page_whose_texts_stay_is_the_same_page(pieces):
     content = "".join(pieces).encode()
     units = read_units(content, Path("a.html"), None)
-    assert len(units) <= content.count(b"a") + content.count("ü".encode())
+    for unit in units:
+        [edit] = unit.place(unit.source)
+        read = content[edit.start : edit.end].decode()
+        assert unit.source == (read if unit.has_tags else re.sub(r"\s+", " ", unescape(read)))
+        assert read == read.strip("\ufeff \r\n")
     with_tags = [edit for unit in units if unit.has_tags for edit in unit.place(unit.source)]
     assert apply(content, with_tags) == content
 
@@ -319,10 +348,15 @@ def test_a_large_document_takes_time_that_grows_with_its_length():
     units = read_units(large.encode(), Path("a.xlf"), None)
     began = time.thread_time()
     assert len([edit for one in units for edit in one.place("b")]) == 400
-    others = {"a.po": "\n" * 50_000, "a.srt": "1:00:00,0 --> 1:00:00,0\n" + " " * 50_000, "a.html": "<meta " * 50_000}
+    others = {
+        "a.po": "\n" * 50_000,
+        "a.srt": "1:00:00,0 --> 1:00:00,0\n" + " " * 50_000,
+        "a.html": "a " + "<img> " * 20_000 + "b",
+    }
     for name, text in others.items():
         with suppress(DataError):
-            read_units(text.encode(), Path(name), None)
+            for one in read_units(text.encode(), Path(name), None):
+                Document(one.source, "html")
     assert time.thread_time() - began < 1, "each unit copied all that is before it"
 
 
@@ -418,6 +452,8 @@ BAD = {
         "f.po says that it is in ISO-8859-1: convert it with msgconv",
     ),
     "a.srt": (b"1\n", "has no cue such as 00:00:01,000"),
+    "b.html": (b"<meta charset=ISO-2022-JP><p>\x1b$B", "b.html says that it is in iso-2022-jp: convert it with iconv"),
+    "c.html": ("<meta charset=latin1><p>ü".encode(), "c.html says that it is in latin1: convert it"),
     "a.html": (b"<p>\xff", "a.html is not UTF-8 .byte 3.: convert it with iconv"),
     "a.json": (b'{"a": }', "is not JSON: Expecting value"),
     "b.json": (b"[" * 100_000, "is not JSON"),

@@ -325,6 +325,15 @@ def test_a_key_is_printed_once(tmp_path, monkeypatch, run_command, capfd):
     assert out.strip() not in (tmp_path / "keys.json").read_text(encoding="utf-8")
 
 
+def test_a_key_that_could_not_be_shown_is_not_added(tmp_path):
+    command = [sys.executable, "-m", "glassformer", "serve", "--keys", "keys.json", "--new-key", "alice"]
+    with open("/dev/full", "wb") as full:
+        done = subprocess.run(command, cwd=tmp_path, stdout=full, stderr=subprocess.PIPE, text=True)
+    assert done.returncode == 2
+    assert "keys.json was not written" in done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_without_the_extra_it_is_said(run, monkeypatch, run_command, capfd):
     for name in ("server", "app", "libretranslate", "translating", "jobs", "strict"):
         monkeypatch.delitem(sys.modules, f"glassformer.serve.{name}", raising=False)

@@ -1,5 +1,6 @@
 """`glassformer serve`: runs as a server, for the browser and for programs."""
 
+from functools import partial
 from shlex import quote
 
 from glassformer.serve.config import ServeConfig
@@ -35,7 +36,7 @@ def serve(config: ServeConfig) -> int:
     if config.keys is not None and config.new_key is not None:
         from glassformer.serve.keys import add_key
 
-        print(add_key(config.keys, config.new_key), flush=True)
+        add_key(config.keys, config.new_key, show=partial(print, flush=True))
         command = f"glassformer serve RUN --keys {quote(str(config.keys))}"
         say(f"keep this key, which is never shown again; start the server with {command}")
         return 0

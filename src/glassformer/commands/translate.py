@@ -6,12 +6,13 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, fields
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from glassformer.alignment.links import pharaoh
 from glassformer.cluster.config import ClusterConfig
 from glassformer.documents.endings import ENDINGS, has_html, is_document, is_page
-from glassformer.errors import ConfigError, DataError
+from glassformer.errors import ConfigError, DataError, counted
 from glassformer.generation.config import SearchConfig
 from glassformer.generation.lexical.placeholders import DEFAULT
 from glassformer.settings.checks import Flag
@@ -257,7 +258,8 @@ def _check_document(flags: TranslateFlags) -> None:
     for name in ("resume", "scores", "prefixes", "alignments", "confidence"):
         if getattr(flags, name):
             raise ConfigError(f"--{name} is for lines, not for a document")
-    if flags.format not in ("plain", "html" if is_page(flags.input) else "plain"):
+    allowed = ("plain", "html") if is_page(flags.input) else ("plain",)
+    if flags.format not in allowed:
         raise ConfigError(f"--format is for lines: a document says itself what it is, got {flags.format}")
     if flags.search.n_best > 1:
         raise ConfigError(f"a document has one translation of each text: --n-best must be 1, got {flags.search.n_best}")
@@ -276,7 +278,7 @@ def _translate_document(translator: "Translator", flags: TranslateFlags, wanted:
 
     def markup(texts: Sequence[str]) -> list[str]:
         """Return the translations of texts with tags, which are counted apart."""
-        found = translate_documents(translator, read_texts(texts, kind), flags.search, wanted)
+        found = translate_documents(translator, read_texts(texts, kind, 1, "text {} with tags"), flags.search, wanted)
         for number, one in enumerate(found, start=1):
             with_tags.count_parts(number, one.segments)
         return [one.text for one in found]
@@ -295,6 +297,9 @@ def _translate_document(translator: "Translator", flags: TranslateFlags, wanted:
     say(f"{flags.input}: {done.translated:,} of its texts translated{kept}")
     if with_tags.terms.lines:
         say(f"in texts with tags: {with_tags.terms}")
+    if with_tags.cuts.lines:
+        what = f"{counted(with_tags.cuts.lines, 'translation')} cut at the limit of tokens"
+        say(f"in texts with tags: {what}: try a higher --max-length than {flags.search.max_length}")
     return FileCounts(done.cuts, done.terms)
 
 
@@ -334,7 +339,8 @@ def _translate_stream(
         if total > 1 and sys.stderr.isatty() and all(len(text.split()) == 1 for text in flags.text):
             say(f'each word is translated by itself; quotes make them one text: "{" ".join(flags.text)}"')
         for name in filter(_is_file, flags.text):
-            say(f"{name} is a file, and its name is translated: --input {name} translates what it holds")
+            how = f"--input {quote(name)}{' --output FILE' if is_document(name) else ''}"
+            say(f"{name} is a file, and its name is translated: {how} translates what it holds")
     elif flags.input is None:
         total, chunks = None, stream.chunks_of_stream(sys.stdin.buffer, stream.LINES_AT_ONCE)
         if sys.stdin.isatty():

@@ -1,18 +1,19 @@
 """Web pages (.html, .htm): the texts between block elements, each with the tags that stand inside it."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from glassformer.documents.units import Edit, Unit, bytes_before, letters_in, text_of
-from glassformer.markup.scan import Part, decode_html, scan_html
+from glassformer.errors import DataError
+from glassformer.markup.scan import Part, attributes_of, decode_html, scan_html
 from glassformer.markup.segments import SPACES, escape_text
 
 _AROUND = SPACES + "\ufeff"
 """White space around a text, and the byte order mark of a file."""
-_CHARSET = re.compile(r"<meta\b[^>]*\bcharset\s*=\s*[\"']?\s*([^\s\"'/>;]+)", re.IGNORECASE)
-_DECLARED_WITHIN = 1024
-"""Characters in which a page declares its encoding: browsers look no further (HTML, section 13.2.3.2)."""
+_CHARSET = re.compile(r"\bcharset\s*=\s*[\"']?([^\s\"';]+)", re.IGNORECASE)
 _UTF_8 = ("utf-8", "utf8")
+_OTHER_LETTERS = ("iso-2022", "hz", "utf-7")
+"""Encodings in which bytes of ASCII are other characters, by how their names begin."""
 _SPACES = re.compile(f"[{SPACES}]+")
 
 
@@ -23,23 +24,36 @@ def read_units(content: bytes, name: str) -> list[Unit]:
     other characters as references, such as `&#252;`: browsers guess its encoding, and often not UTF-8.
     """
     text = text_of(content, name)
-    encoding = "ascii" if text.isascii() and not _says_utf_8(text) else "utf-8"
+    parts = scan_html(text)
+    declared = "utf-8" if text.startswith("\ufeff") else _declared(parts)
+    is_other = declared and declared not in _UTF_8
+    if is_other and (not text.isascii() or declared.startswith(_OTHER_LETTERS)):
+        raise DataError(f"{name} says that it is in {declared}: convert it with iconv -t utf-8, and let it say utf-8")
+    encoding = "utf-8" if declared in _UTF_8 or not text.isascii() else "ascii"
     places = bytes_before(text)
-    return [_unit(parts, places(place), encoding) for place, parts in _runs(text)]
+    return [_unit(run, places(place), encoding) for place, run in _runs(parts)]
 
 
-def _says_utf_8(text: str) -> bool:
-    declared = _CHARSET.search(text, 0, _DECLARED_WITHIN)
-    return declared is not None and declared[1].lower() in _UTF_8
+def _declared(parts: Sequence[Part]) -> str:
+    """Return the encoding that a page declares in a `<meta>`, in lower case; "" for none."""
+    for part in parts:
+        if part.name != "meta":
+            continue
+        given = attributes_of(part.raw)
+        is_type = given.get("http-equiv", "").lower() == "content-type"
+        found = _CHARSET.search(given.get("content", "")) if is_type else None
+        if charset := found[1] if found else given.get("charset", "").strip():
+            return charset.lower()
+    return ""
 
 
-def _runs(text: str) -> Iterator[tuple[int, list[Part]]]:
+def _runs(parts: Sequence[Part]) -> Iterator[tuple[int, list[Part]]]:
     """Yield the parts between two block elements, where they have letters, with the character they begin at.
 
     White space around them is left out.
     """
     place, start, run = 0, 0, list[Part]()
-    for part in [*scan_html(text), Part("block", "")]:
+    for part in [*parts, Part("block", "")]:
         if part.kind != "block":
             run.append(part)
         else:

@@ -15,10 +15,10 @@ Kind = Literal["text", "open", "close", "single", "atom", "block"]
 
 BLOCKS = frozenset(
     (
-        *("address", "article", "aside", "audio", "base", "blockquote", "body", "br", "canvas", "caption"),
+        *("address", "article", "aside", "audio", "base", "blockquote", "body", "br", "button", "canvas", "caption"),
         *("center", "col", "colgroup", "dd", "details", "dialog", "dir", "div", "dl", "dt", "fieldset"),
         *("figcaption", "figure", "footer", "form", "frame", "frameset", "h1", "h2", "h3", "h4", "h5", "h6"),
-        *("head", "header", "hgroup", "hr", "html", "iframe", "legend", "li", "link", "main", "menu", "meta"),
+        *("head", "header", "hgroup", "hr", "html", "iframe", "label", "legend", "li", "link", "main", "menu", "meta"),
         *("nav", "noframes", "noscript", "object", "ol", "optgroup", "option", "p", "pre", "search", "section"),
         *("select", "summary", "table", "tbody", "td", "template", "tfoot", "th", "thead", "title", "tr", "ul"),
         *("video",),
@@ -32,9 +32,9 @@ EMPTY = frozenset(
     )
 )
 """Elements of HTML that have no closing tag."""
-CODE = frozenset(("script", "style"))
+CODE = frozenset(("script", "style", "xmp"))
 """Elements of HTML whose content has no tags."""
-KEPT = frozenset(("code", "kbd", "math", "pre", "samp", "script", "style", "svg", "textarea", "var"))
+KEPT = frozenset(("code", "kbd", "math", "pre", "samp", "script", "style", "svg", "textarea", "var", "xmp"))
 """Elements of HTML whose content stays as it is."""
 
 UNCLOSED: dict[str, tuple[frozenset[str], frozenset[str]]] = {
@@ -61,9 +61,13 @@ XML_CODE = frozenset(("bpt", "ept", "it", "ph"))
 
 _HTML_NAME = re.compile(r"<(/?)([A-Za-z][^\s/>]*)")
 _XML_NAME = re.compile(r"<(/?)([^\s/>!?<]+)")
+_AFTER_NAME = re.compile(r"[\s/]")
 _SIGN = re.compile(r">|=\s*([\"'])")
 _ATTRIBUTE = re.compile(r"([^\s\"'=<>/]+)(?:\s*=\s*(\"[^\"]*\"|'[^']*'|[^\s\"'=<>]+))?")
 _CODE_END = {name: re.compile(f"</{name}", re.IGNORECASE) for name in CODE}
+_ZEROS = re.compile(r"&#0+(?=[0-9])")
+_BEYOND = re.compile(r"&#[0-9]{8,};?")
+"""A decimal reference that no character has. Python refuses to read thousands of digits."""
 _REFERENCE = re.compile(r"&(?:#x([0-9A-Fa-f]+)|#([0-9]+)|(amp|lt|gt|quot|apos));")
 
 
@@ -147,8 +151,8 @@ def scan_xml(text: str) -> list[Part]:
 
 
 def decode_html(raw: str) -> str:
-    """Return the text that a piece of HTML between tags stands for."""
-    return unescape(raw)
+    """Return the text that a piece of HTML between tags stands for; a number beyond all characters for U+FFFD."""
+    return unescape(_BEYOND.sub("\ufffd", _ZEROS.sub("&#", raw)))
 
 
 def decode_xml(raw: str) -> str:
@@ -158,7 +162,9 @@ def decode_xml(raw: str) -> str:
 
 def _referred(reference: re.Match[str]) -> str:
     hexadecimal, decimal, name = reference.groups()
-    return unescape(f"&{name};") if name else chr(int(hexadecimal, 16) if hexadecimal else int(decimal))
+    if name:
+        return unescape(f"&{name};")
+    return chr(int(hexadecimal, 16) if hexadecimal else int(decimal.lstrip("0") or "0"))
 
 
 class _Whole:
@@ -174,10 +180,12 @@ class _Whole:
     def is_closed_by(self, part: Part) -> bool:
         """Return whether it ends before a part without a closing tag of its own, as paragraphs and items of lists may.
 
-        So it does before a tag that opens its like, and before one that closes what it is in.
+        So it does before a tag that opens its like, and before one that closes what it is in. What stands in a sentence
+        as a word ends with the block around it.
         """
         if self.name not in UNCLOSED or (part.name == self.name and part.kind == "close"):
-            return False
+            ends_a_block = part.kind == "close" and part.name in BLOCKS
+            return self._kind == "atom" and ends_a_block and not self._inside[part.name]
         if part.kind == "close":
             return not self._inside[part.name]
         closing, around = UNCLOSED[self.name]
@@ -251,7 +259,7 @@ def _is_kept(part: Part) -> bool:
         return True
     if "translate" not in part.raw.lower():
         return False
-    attributes = _attributes(part.raw)
+    attributes = attributes_of(part.raw)
     return attributes.get("translate", "").lower() == "no" or "notranslate" in attributes.get("class", "").split()
 
 
@@ -259,14 +267,14 @@ def _is_protected(part: Part) -> bool:
     """Return whether an element of XML stays as it is: by translate="no", or XLIFF's mtype="protected"."""
     if "translate" not in part.raw and "mtype" not in part.raw:
         return False
-    attributes = _attributes(part.raw)
+    attributes = attributes_of(part.raw)
     return attributes.get("translate") == "no" or attributes.get("mtype") == "protected"
 
 
-def _attributes(raw: str) -> dict[str, str]:
+def attributes_of(raw: str) -> dict[str, str]:
     """Return the attributes of a tag; of several of one name the first, as browsers do."""
     found = dict[str, str]()
-    _, _, given = raw.replace("\n", " ").replace("\t", " ").partition(" ")
+    _, _, given = _AFTER_NAME.sub(" ", raw[1:], count=1).partition(" ")
     for match in _ATTRIBUTE.finditer(given):
         found.setdefault(match[1].lower(), (match[2] or "").strip("\"'"))
     return found

@@ -177,6 +177,7 @@ class _Builder:
             text = text[1:]
             for element in self._here:
                 element.has_space = True
+            self._here.clear()
         if not text:
             return
         self._texts.append(text)

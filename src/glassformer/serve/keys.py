@@ -11,7 +11,7 @@ import re
 import secrets
 import stat
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Annotated
 
@@ -84,10 +84,10 @@ class KeyFile:
             raise DataError(f"{self._path}: no such file of keys: make one with {how}") from None
 
 
-def add_key(path: Path, name: str) -> str:
-    """Make a key, add its hash to the file, and return it; it can't be read from there.
+def add_key(path: Path, name: str, show: Callable[[str], object] = lambda key: None) -> str:
+    """Make a key, `show` it, add its hash to the file, and return it; it can't be read from there.
 
-    Whatever stops it, the file holds all older keys.
+    Whatever stops it, the file holds all older keys, and a key that couldn't be shown isn't added.
     """
     if not NAME.fullmatch(name):
         raise ConfigError(f"new_key must be a name of at most 64 letters, digits and . _ @ -, got {name!r}")
@@ -99,6 +99,7 @@ def add_key(path: Path, name: str) -> str:
             raise ConfigError(f"new_key {name} is in {path} already: choose another name, or remove its entry")
         with replacing(path) as file:
             Path(file.name).chmod(mode)
+            show(given)
             file.write(format_json(encode(_File([*keys, Key(name, hash_of(given))])), indent=2) + b"\n")
     return given
 
