@@ -23,7 +23,6 @@ from glassformer.errors import ConfigError, DataError
 from glassformer.generation.config import SearchConfig
 from glassformer.generation.lexical.glossary import Glossary
 from glassformer.generation.translator import Translator
-from glassformer.markup.segments import Document
 from glassformer.text.tokenizer import SymbolTokenizer
 from glassformer.transformer.config import ModelConfig
 from glassformer.transformer.model import Transformer
@@ -351,12 +350,11 @@ def test_a_large_document_takes_time_that_grows_with_its_length():
     others = {
         "a.po": "\n" * 50_000,
         "a.srt": "1:00:00,0 --> 1:00:00,0\n" + " " * 50_000,
-        "a.html": "a " + "<img> " * 20_000 + "b",
+        "a.html": "<meta " * 50_000,
     }
     for name, text in others.items():
         with suppress(DataError):
-            for one in read_units(text.encode(), Path(name), None):
-                Document(one.source, "html")
+            read_units(text.encode(), Path(name), None)
     assert time.thread_time() - began < 1, "each unit copied all that is before it"
 
 

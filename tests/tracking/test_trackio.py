@@ -18,11 +18,14 @@ COURSE = dict(max_updates=7, validate_every=3, checkpoint_seconds=1e-9, score_pa
 @pytest.fixture
 def storage(tmp_path, monkeypatch):
     """trackio's own reader of its databases."""
-    monkeypatch.setenv("TRACKIO_DIR", str(tmp_path / "databases"))  # which trackio reads when it is first imported
+    folder = tmp_path / "databases"
+    monkeypatch.setenv("TRACKIO_DIR", str(folder))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of what it imports
         pytest.importorskip("trackio", reason="pip install 'glassformer[tracking]'")
         from trackio.sqlite_storage import SQLiteStorage
+    for module in ("utils", "sqlite_storage"):  # trackio reads the variable once: another test may have imported it
+        monkeypatch.setattr(f"trackio.{module}.TRACKIO_DIR", folder)
     return SQLiteStorage
 
 
