@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from glassformer.documents.units import Edit, Unit, bytes_before, letters_in, text_of
 from glassformer.errors import DataError
 from glassformer.markup.scan import Part, attributes_of, decode_html, scan_html
-from glassformer.markup.segments import SPACES, escape_text
+from glassformer.markup.segments import RUN_OF_SPACES, SPACES, escape_text
 
 _AROUND = SPACES + "\ufeff"
 """White space around a text, and the byte order mark of a file."""
@@ -14,7 +14,6 @@ _CHARSET = re.compile(r"\bcharset\s*=\s*[\"']?([^\s\"';]+)", re.IGNORECASE)
 _UTF_8 = ("utf-8", "utf8")
 _OTHER_LETTERS = ("iso-2022", "hz", "utf-7")
 """Encodings in which bytes of ASCII are other characters, by how their names begin."""
-_SPACES = re.compile(f"[{SPACES}]+")
 
 
 def read_units(content: bytes, name: str) -> list[Unit]:
@@ -48,10 +47,7 @@ def _declared(parts: Sequence[Part]) -> str:
 
 
 def _runs(parts: Sequence[Part]) -> Iterator[tuple[int, list[Part]]]:
-    """Yield the parts between two block elements, where they have letters, with the character they begin at.
-
-    White space around them is left out.
-    """
+    """Yield the parts between two block elements, where they have letters, with the character they begin at."""
     place, start, run = 0, 0, list[Part]()
     for part in [*parts, Part("block", "")]:
         if part.kind != "block":
@@ -64,7 +60,7 @@ def _runs(parts: Sequence[Part]) -> Iterator[tuple[int, list[Part]]]:
 
 
 def _unit(parts: list[Part], start: int, encoding: str) -> Unit:
-    """Return the unit of these parts, which begin at this byte."""
+    """Return the unit of these parts, which begin at this byte, without the white space around them."""
     raw = "".join(part.raw for part in parts)
     inner = raw.strip(_AROUND)
     start += len(raw[: raw.index(inner)].encode())
@@ -75,4 +71,4 @@ def _unit(parts: list[Part], start: int, encoding: str) -> Unit:
         html = translation if has_tags else escape_text(translation)
         return [Edit(start, end, html.encode(encoding, "xmlcharrefreplace"))]
 
-    return Unit(inner if has_tags else _SPACES.sub(" ", decode_html(inner)), place, has_tags=has_tags)
+    return Unit(inner if has_tags else RUN_OF_SPACES.sub(" ", decode_html(inner)), place, has_tags=has_tags)

@@ -274,8 +274,8 @@ def _is_protected(part: Part) -> bool:
 def attributes_of(raw: str) -> dict[str, str]:
     """Return the attributes of a tag; of several of one name the first, as browsers do."""
     found = dict[str, str]()
-    _, _, given = _AFTER_NAME.sub(" ", raw[1:], count=1).partition(" ")
-    for match in _ATTRIBUTE.finditer(given):
+    name = _AFTER_NAME.search(raw, 1)
+    for match in _ATTRIBUTE.finditer(raw, name.end() if name else len(raw)):
         found.setdefault(match[1].lower(), (match[2] or "").strip("\"'"))
     return found
 

@@ -12,7 +12,7 @@ from glassformer.markup.scan import Format, Part, decode_html, decode_xml, scan_
 
 SPACES = " \t\n\r\f\v\x1c\x1d\x1e\x1f\x85\u2028\u2029"
 """White space, of which the model reads any number as one space; the no-break space is not among it."""
-_SPACES = re.compile(f"[{SPACES}]+")
+RUN_OF_SPACES = re.compile(f"[{SPACES}]+")
 
 
 @dataclass(eq=False)
@@ -172,7 +172,7 @@ class _Builder:
 
     def add_text(self, text: str) -> None:
         """Add text between tags."""
-        text = _SPACES.sub(" ", text)
+        text = RUN_OF_SPACES.sub(" ", text)
         if text[:1] == " " and self._ends_in_space:
             text = text[1:]
             for element in self._here:
