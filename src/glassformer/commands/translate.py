@@ -253,6 +253,7 @@ def _check_format(flags: TranslateFlags) -> None:
 
 def _check_document(flags: TranslateFlags) -> None:
     """Raise ConfigError for flags that a document can't be translated with."""
+    assert flags.input is not None
     if flags.output is None:
         raise ConfigError(f"{flags.input} is a document, which is written whole: name its translation with --output")
     for name in ("resume", "scores", "prefixes", "alignments", "confidence"):
