@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from glassformer.attention.kernels.short import KEYS_AT_ONCE
 from glassformer.attention.packing import row_length
-from glassformer.training.muon import ITERATIONS
+from glassformer.training.muon import POLYNOMIALS
 from glassformer.transformer.config import ModelConfig
 from glassformer.transformer.model import weight_shapes
 
@@ -127,15 +127,15 @@ def muon_matrices(config: ModelConfig) -> list[tuple[int, int, int]]:
 
 
 def muon_products(config: ModelConfig) -> float:
-    """Return the multiplications and additions of Muon's Newton-Schulz iterations.
+    """Return the multiplications and additions of Muon's polynomials.
 
-    For a matrix of r rows and c columns, r the smaller, an iteration multiplies r x c by c x r, r x r by r x r, and
+    For a matrix of r rows and c columns, r the smaller, each multiplies r x c by c x r, r x r by r x r, and
     r x r by r x c.
     """
     total = 0.0
     for rows, columns, parts in muon_matrices(config):
         short, long = sorted((rows // parts, columns))
-        total += parts * ITERATIONS * 2 * (2 * short * short * long + short**3)
+        total += parts * len(POLYNOMIALS) * 2 * (2 * short * short * long + short**3)
     return total
 
 

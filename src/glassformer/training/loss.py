@@ -102,7 +102,7 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
                     logits = states[rows] @ product_weight.T
                     picked = logits[:real].gather(1, target).to(exact)
                     if grad_weight is None:
-                        log_prob = logits[:real].to(exact).log_softmax(1).gather(1, target)
+                        log_prob = _exact_softmax(logits.to(exact), target)[1]
                     else:
                         found.append(_softmax(logits, target, exact))
                         log_prob = found[-1].log_prob
@@ -121,7 +121,10 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
                     error[_at(target)] = at_target.squeeze(1).to(dtype)
                     error[real:] = 0
                     grad[rows] = error @ product_weight
-                    grad_weight += error.T @ states[rows]
+                    if states.dtype == exact:  # the product adds its result itself
+                        torch.addmm(grad_weight, error.T, states[rows], out=grad_weight)
+                    else:
+                        grad_weight += error.T @ states[rows]
             # -log p(class) = normaliser - its logit; the logits of all classes sum up to state . (sum of weights)
             state_sum = torch.stack([states[: len(targets)].to(exact).sum(0) for states in product_passes]).sum(0)
             loss = smoothing * normaliser_sum - of_class * (state_sum @ weight_sum) - (1 - smoothing) * log_prob_sum
@@ -171,9 +174,8 @@ def _softmax(logits: Tensor, targets: Tensor, exact: torch.dtype) -> _Prediction
     from that; an unlikely one's is off by up to 0.004, and at least -87.
     """
     if logits.dtype != torch.bfloat16:
-        log_probs = logits.to(exact).log_softmax(1)
-        log_prob = log_probs[: len(targets)].gather(1, targets)
-        probabilities = log_probs.exp_().to(logits.dtype)
+        probabilities, log_prob = _exact_softmax(logits.to(exact), targets)
+        probabilities = probabilities.to(logits.dtype)
         probabilities[_at(targets)] = 0.0
         return _Prediction(logits, probabilities, log_prob, -log_prob.expm1())
     probabilities = logits.softmax(1)
@@ -182,6 +184,18 @@ def _softmax(logits: Tensor, targets: Tensor, exact: torch.dtype) -> _Prediction
     others = probabilities[: len(targets)].sum(1, keepdim=True).to(exact).clamp_(max=1.0)
     log_prob = of_targets.clamp_(min=torch.finfo(torch.bfloat16).smallest_normal).log_()
     return _Prediction(logits, probabilities, torch.where(others < 0.5, torch.log1p(-others), log_prob), others)
+
+
+def _exact_softmax(logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the probabilities of the classes, and the log-probability of each target.
+
+    A logit less the largest one is how far its log-probability is from that of the likeliest class, which is the log of
+    a number that is never small. So no log-probabilities of all classes are made, which takes a CPU twice as long.
+    """
+    probabilities = logits.softmax(1)
+    rows = slice(len(targets))
+    behind = logits[rows].gather(1, targets) - logits[rows].amax(1, keepdim=True)
+    return probabilities, behind + probabilities[rows].amax(1, keepdim=True).log()
 
 
 def _pull_together(first: _Prediction, second: _Prediction, targets: Tensor, by: float) -> tuple[Tensor, list[Tensor]]:
