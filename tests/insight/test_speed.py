@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from glassformer.generation.config import SearchConfig
+from glassformer.generation.kernels.quantized import can_quantize
 from glassformer.insight.speed import compare_speed, peak_memory
 from glassformer.text.tokenizer import SymbolTokenizer
 
@@ -22,7 +23,11 @@ def test_memory_is_that_of_a_process_that_translates(folder):  # two processes, 
     small, large = (peak_memory(folder / name, ["a b"], "cpu") for name in ("small", "large"))
     if small is None:
         pytest.skip("this system doesn't say what a process took")
-    assert 2 * 2 * 2 * 24 * 600_000 < large - small < 5e8  # a byte for each, and again as much while they are read
+    more = (large - small) / (2 * 2 * 24 * 600_000)
+    if can_quantize():
+        assert 2 < more < 8.7  # a byte for each number, and again as much while they are read
+    else:
+        assert 8 < more < 14  # in float32: as they are read, as the model's, and laid out for products
 
 
 def test_a_smaller_model_is_faster(folder, monkeypatch):

@@ -130,7 +130,7 @@ def test_a_full_queue_and_a_deadline_are_said_and_a_worker_that_hangs_is_replace
     (process,) = narrow.do(lambda: pool.processes)
     os.kill(process, signal.SIGSTOP)
     wanted = {"q": LINES[0]}
-    with ThreadPoolExecutor(4) as clients:
+    with ThreadPoolExecutor(4) as clients, monkeypatch.context() as hasty:
 
         def ask_two(pending: int) -> list[Future]:
             """Let two more wait, so that so many do."""
@@ -140,7 +140,7 @@ def test_a_full_queue_and_a_deadline_are_said_and_a_worker_that_hangs_is_replace
             return asked
 
         patient = ask_two(2)
-        monkeypatch.setattr(service, "config", replace(service.config, deadline_seconds=0.5))
+        hasty.setattr(service, "config", replace(service.config, deadline_seconds=0.5))
         hurried = ask_two(4)
         busy = narrow.ask("POST", "/v1/translate", wanted)
         assert (busy.status, busy.json["code"], busy.headers["retry-after"]) == (503, "busy", "1")

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from glassformer.errors import ArgumentError, ConfigError
 from glassformer.generation.config import SearchConfig
+from glassformer.generation.kernels.quantized import can_quantize
 from glassformer.generation.lexical.demands import Demands, State, Vocabulary, Wanted
 from glassformer.generation.lexical.glossary import Glossary
 from glassformer.generation.lexical.placeholders import protect
@@ -221,7 +222,8 @@ def test_what_has_no_room_is_said_and_the_rest_is_there():
     assert placeholders_of(text) == Counter(["%s", "{b}"]), "placeholders without room stand at the end"
 
 
-def test_int8_and_one_line_alone_meet_them_too():
+@pytest.mark.parametrize("precision", [*(["int8"] if can_quantize() else []), "bfloat16"])
+def test_other_precisions_and_one_line_alone_meet_them_too(precision):
     symbols = SymbolTokenizer(TARGET)
     sizes = dict(d_model=64, heads=2, encoder_layers=1, decoder_layers=2, d_ff=64)
     source = make("char").source_tokenizer
@@ -232,11 +234,10 @@ def test_int8_and_one_line_alone_meet_them_too():
         )
     ).eval()
     glossary = Glossary({"cat": "Hund Katze", "Anna": []})
-    for precision in ("int8", "bfloat16"):
-        translator = Translator.of(model, source, symbols, precision)
-        for one in translator.translations(["the cat", "Anna {0} cat"], glossary=glossary, placeholders="default"):
-            assert one.lexical.missing == ()
-            assert one.text.count("{0}") == one.lexical.placeholders
+    translator = Translator.of(model, source, symbols, precision)
+    for one in translator.translations(["the cat", "Anna {0} cat"], glossary=glossary, placeholders="default"):
+        assert one.lexical.missing == ()
+        assert one.text.count("{0}") == one.lexical.placeholders
 
 
 @pytest.mark.usefixtures("unchecked")
