@@ -68,6 +68,15 @@ def test_what_has_no_single_translation_is_refused_before_a_cluster_is_looked_fo
         translate_folder("run", "corpus", "out", config=SearchConfig(beam=2, n_best=2))
 
 
+@pytest.mark.parametrize("name", ["page.HTML", "film.srt", "strings.json"])
+def test_a_document_is_refused_before_a_cluster_is_looked_for(folder, name):
+    (folder / "corpus" / name).touch()
+    with pytest.raises(
+        DataError, match=rf"{name} in .*corpus is a document, and a cluster translates lines: .*pattern"
+    ):
+        translate_folder("run", "corpus", "out")
+
+
 def make_work(folder, rounds: list[Any], monkeypatch: pytest.MonkeyPatch) -> tuple[bulk._Work, list[list[Any]]]:
     """Work whose rounds yield the blocks, or raise the errors, of a list each; and what each was asked for."""
     plan = Plan({}, (PlannedFile("a.txt", "a.txt", "text", 5000, "", None),))
