@@ -20,7 +20,11 @@ from glassformer.training.config import TrainConfig
 from glassformer.training.train import train
 
 ROOT = Path(__file__).parents[1]
-PAGES = [*sorted(ROOT.glob("README*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
+BUILT = ROOT / "docs" / "_build"
+PAGES = [
+    *sorted(ROOT.glob("README*.md")),
+    *(path for path in sorted((ROOT / "docs").rglob("*.md")) if BUILT not in path.parents),
+]
 MARK = "<!-- executed by tests/test_docs.py -->"
 EXECUTED = re.compile(rf"{MARK}\n```(sh|python)\n(.*?)```(?:\n\n```text\n(.*?)```)?", re.DOTALL)
 NOT_EXECUTED = re.compile(r"<!-- not executed: \S.* -->")
