@@ -21,7 +21,7 @@ import statistics
 import sys
 import tempfile
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -30,12 +30,13 @@ import tyro
 from scaling import tables, translation
 from scaling.calibrate import measure_alone, measure_together
 from scaling.cases import CHECKED, rows_of, write_pairs
-from scaling.local import Constants, predict_memory, predict_update
+from scaling.local import BEFORE, Constants, predict_memory, predict_update
 from scaling.picture import draw as draw_picture
 from scaling.work import Rows
 from scaling.worker import ask
 
 from glassformer.data.corpus import Corpus
+from glassformer.training.muon import POLYNOMIALS
 
 NAME = "scaling_model"
 PLOT = Path(__file__).parents[1] / "docs" / "img" / f"{NAME}.png"
@@ -137,6 +138,7 @@ def compare(folder: Path, counts: Sequence[int]) -> int:
                 for pairs in (*answer["pairs"], answer["counted_pairs"])
             ]
             common = {"what": "update", "model": name, "mode": mode, "processes": count}
+            common |= {"polynomials": len(POLYNOMIALS)}
             common |= {"rows": rows[:-1], "counted_rows": rows[-1][0]}
             measured = {"measured": statistics.median(answer["seconds"]), "measured_bytes": answer["peak"]}
             found.append(common | measured | {"counted": answer["traffic"]})
@@ -171,6 +173,7 @@ def predicted(known: Constants, one: dict[str, Any]) -> dict[str, Any]:
         lines = bench.last(NAME, "translation")
         return {"predicted": translation.predict_line(known, lines, one["model"], one["processes"])}
     case, mode = CHECKED[one["model"]], one["mode"]
+    known = replace(known, polynomials=one.get("polynomials", BEFORE))  # those of what was measured
     updates = [[Rows(*sizes) for sizes in update] for update in one["rows"]]
     predictions = [predict_update(known, case, rows, mode) for rows in updates]
     sums = [sum(parts.values()) for parts in predictions]

@@ -22,7 +22,11 @@ DOCS = ROOT / "docs"
 PAGES = {page.stem: page.read_text(encoding="utf-8") for page in (DOCS / "reference").glob("*.md")}
 ENTRY = re.compile(r"^\.\. auto(?:function|class|exception):: (\S+)$", re.MULTILINE)
 ENTRIES = [name for text in PAGES.values() for name in ENTRY.findall(text)]
-SOURCES = [*ROOT.glob("README*.md"), *DOCS.rglob("*.md"), *(ROOT / "src").rglob("*.py")]
+SOURCES = [
+    *ROOT.glob("README*.md"),
+    *(page for page in DOCS.rglob("*.md") if DOCS / "_build" not in page.parents),
+    *(ROOT / "src").rglob("*.py"),
+]
 PASSAGES = re.compile(
     r"^```(?:python|\{code-cell\} python)\n(?!%%)(.*?)^```|^ *>>> (from glassformer.*?)$", re.MULTILINE | re.DOTALL
 )

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from glassformer.data.corpus import Corpus
+from glassformer.training.muon import POLYNOMIALS
 from scaling.cases import BURDEN, LEARNED_FROM, Case, rows_of
 from scaling.fit import fit
 from scaling.local import wrapping
@@ -57,7 +58,7 @@ def measure_alone(folder: Path) -> dict[str, Any]:
 def measure_together(folder: Path, counts: Sequence[int]) -> dict[str, Any]:
     """Return what messages, burdens and sharded updates of one case take in so many processes."""
     corpus = Corpus(folder / "pairs")
-    found: dict[str, Any] = {"messages": {}, "burdens": {}, "interrupted": {}}
+    found: dict[str, Any] = {"messages": {}, "burdens": {}, "interrupted": {}, "polynomials": len(POLYNOMIALS)}
     for count in counts:
         sharded = {"case": BURDEN.to_json(), "shard": True, "updates": UPDATES}
         messages, burdens, updates = ask(folder, count, [("collectives", {}), ("burdens", {}), ("updates", sharded)])

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from glassformer.training.muon import POLYNOMIALS
 from glassformer.transformer.config import ModelConfig
 from scaling.collectives import Link, Network
 from scaling.local import traffic
@@ -32,9 +33,9 @@ PASS_BYTES: Mapping[str, float] = {
     "weights": 22,  # copied to bfloat16, gradient written, its norm, clipped and cleared
 }
 """Bytes moved for each amount of `Work`, counted by hand from the operators of the layers."""
-STEP_BYTES = {"adam": 28, "muon": 124}
+STEP_BYTES = {"adam": 28, "muon": 84 + 8 * len(POLYNOMIALS)}
 """Bytes moved for a weight by the optimizer. Fused Adam reads four numbers and writes three. Muon: momentum and look
-ahead 44, side by side and in bfloat16 14, five iterations 40, the step 6, decay and weights 20."""
+ahead 44, side by side and in bfloat16 14, each polynomial 8, the step 6, decay and weights 20."""
 
 
 @dataclass(frozen=True)

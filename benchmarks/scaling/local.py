@@ -18,6 +18,8 @@ MEAN_LENGTH = (SHORTEST + LONGEST) / 2
 """Tokens of a sentence of the generated pairs."""
 BUCKETS = 1 << 20, 25 << 20
 """Bytes of the first and of each further part of the gradients that torch's DDP sums at once."""
+BEFORE = 5
+"""Polynomials that Muon had when records didn't say how many."""
 SMALL_MESSAGES = 2
 """All-reduces of a few bytes in an update: the loss, and what the loop agrees on."""
 
@@ -42,12 +44,15 @@ class Constants:
     """Processor seconds of an operation of large products, and of an update, by number of processes that do the same,
     each by itself."""
     cores: int
+    polynomials: int
+    """Polynomials that Muon had when this was measured."""
     interruptions: Mapping[str, float]
     """Seconds that a sharded process at work loses with each message, beyond what the message takes by itself."""
 
     @classmethod
     def of(cls, records: Mapping[str, Any]) -> "Constants":
         """Return the constants that were recorded; what interruptions cost is what they leave unexplained."""
+        records = {"polynomials": BEFORE} | records
         names = [field.name for field in fields(cls) if field.name != "interruptions"]
         known = cls(**{name: records[name] for name in names}, interruptions=dict.fromkeys(records["interrupted"], 0.0))
         lost = {count: _lost(known, one) for count, one in records["interrupted"].items()}
@@ -99,7 +104,8 @@ def predict_update(constants: Constants, case: Case, rows: Sequence[Rows], mode:
     times = [_cost(constants, constants.update, work, processes) for work in works]
     # With a core each all wait for the slowest; with less they share what there is.
     gradients = max(times) if processes <= constants.cores else sum(times) / processes
-    optimizer = _cost(constants, constants.optimizer, count_optimizer_work(case.config, "muon"), processes)
+    step = count_optimizer_work(case.config, "muon", constants.polynomials)
+    optimizer = _cost(constants, constants.optimizer, step, processes)
     found = dict(gradients=gradients, optimizer=optimizer)
     if processes > 1:
         costs = constants.sharded if mode == "shard" else constants.replicated

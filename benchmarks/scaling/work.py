@@ -126,8 +126,8 @@ def muon_matrices(config: ModelConfig) -> list[tuple[int, int, int]]:
     ]
 
 
-def muon_products(config: ModelConfig) -> float:
-    """Return the multiplications and additions of Muon's polynomials.
+def muon_products(config: ModelConfig, polynomials: int = len(POLYNOMIALS)) -> float:
+    """Return the multiplications and additions of so many polynomials of Muon.
 
     For a matrix of r rows and c columns, r the smaller, each multiplies r x c by c x r, r x r by r x r, and
     r x r by r x c.
@@ -135,11 +135,11 @@ def muon_products(config: ModelConfig) -> float:
     total = 0.0
     for rows, columns, parts in muon_matrices(config):
         short, long = sorted((rows // parts, columns))
-        total += parts * len(POLYNOMIALS) * 2 * (2 * short * short * long + short**3)
+        total += parts * polynomials * 2 * (2 * short * short * long + short**3)
     return total
 
 
-def count_optimizer_work(config: ModelConfig, optimizer: str) -> OptimizerWork:
+def count_optimizer_work(config: ModelConfig, optimizer: str, polynomials: int = len(POLYNOMIALS)) -> OptimizerWork:
     """Return the work of a step of this optimizer, muon or adam."""
     weights = count_weights(config)
     if optimizer == "adam":
@@ -147,4 +147,4 @@ def count_optimizer_work(config: ModelConfig, optimizer: str) -> OptimizerWork:
     matrices = muon_matrices(config)
     taken = sum(rows * columns for rows, columns, _ in matrices)
     parts = sum(parts for _, _, parts in matrices)
-    return OptimizerWork(products=muon_products(config), matrices=parts, muon=taken, adam=weights - taken)
+    return OptimizerWork(products=muon_products(config, polynomials), matrices=parts, muon=taken, adam=weights - taken)

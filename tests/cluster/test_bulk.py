@@ -68,11 +68,11 @@ def test_what_has_no_single_translation_is_refused_before_a_cluster_is_looked_fo
         translate_folder("run", "corpus", "out", config=SearchConfig(beam=2, n_best=2))
 
 
-@pytest.mark.parametrize("name", ["page.HTML", "film.srt", "strings.json"])
+@pytest.mark.parametrize("name", ["page.HTML", "film.srt", "strings.json", "page.html.gz"])
 def test_a_document_is_refused_before_a_cluster_is_looked_for(folder, name):
     (folder / "corpus" / name).touch()
     with pytest.raises(
-        DataError, match=rf"{name} in .*corpus is a document, and a cluster translates lines: .*pattern"
+        DataError, match=rf"{name} in .*corpus is a document, and a cluster translates lines: .*/\*\.txt'"
     ):
         translate_folder("run", "corpus", "out")
 

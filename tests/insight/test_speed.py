@@ -27,7 +27,7 @@ def test_memory_is_that_of_a_process_that_translates(folder):  # two processes, 
     if can_quantize():
         assert 2 < more < 8.7  # a byte for each number, and again as much while they are read
     else:
-        assert 8 < more < 14  # in float32: as they are read, as the model's, and laid out for products
+        assert 8 < more < 14  # in float32, 4 bytes each: as they are read, as the model's, and laid out for products
 
 
 def test_a_smaller_model_is_faster(folder, monkeypatch):

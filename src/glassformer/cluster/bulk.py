@@ -98,19 +98,18 @@ def translate_folder(
 
     A row that can't be read has an empty translation and stands in `_problems.jsonl`. Workers and machines may be lost
     at any time. What is done at a stop stays in the output's folder `_unfinished`, and the same call with `resume`
-    continues. Raises DataError or ConfigError where files or settings can't be used, such as a document, which isn't
-    lines, and RunError where blocks of rows end each worker that gets them: these are named, and `resume` tries them
-    again.
+    continues. A document is refused. Raises DataError or ConfigError where files or settings can't be used, and
+    RunError where blocks of rows end each worker that gets them: these are named, and `resume` tries them again.
 
     Example: docs/howto/cluster.md.
     """
     search, wanted = as_config(config), FileSettings(segment, glossary, placeholders, sentences)
     wanted.check(search)
     source, names = find_files(place_of(input) if isinstance(input, Path) else input)
-    if documents := [name for name in names if is_document(name)]:
+    if documents := [name for name in names if is_document(output_name(name))]:
         raise DataError(
             f"{documents[0]} in {source} is a document, and a cluster translates lines: translate it by itself, "
-            "without a cluster, or leave it out by a pattern, such as '*.txt'"
+            f"without a cluster, or leave it out by a pattern, such as '{source}/*.txt'"
         )
     if search.n_best > 1 and (tables := [name for name in names if form_of(name).name != Text.name]):
         raise ConfigError(

@@ -48,6 +48,7 @@ class TranslateFlags:
 
     With --cluster, input and output are folders, on this machine or in a store such as s3://bucket/folder. The input
     may have patterns: 'folder/*.parquet|*.txt.gz'. A row that can't be read is reported in OUTPUT/_problems.jsonl.
+    Documents are refused there.
     """
 
     run: Annotated[Path, Flag(positional=True)]

@@ -102,7 +102,7 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
                     logits = states[rows] @ product_weight.T
                     picked = logits[:real].gather(1, target).to(exact)
                     if grad_weight is None:
-                        log_prob = _exact_softmax(logits.to(exact), target)[1]
+                        log_prob = _exact_softmax(logits[:real].to(exact), target)[1]
                     else:
                         found.append(_softmax(logits, target, exact))
                         log_prob = found[-1].log_prob
@@ -121,9 +121,9 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
                     error[_at(target)] = at_target.squeeze(1).to(dtype)
                     error[real:] = 0
                     grad[rows] = error @ product_weight
-                    if states.dtype == exact:  # the product adds its result itself
+                    if states.dtype == exact:
                         torch.addmm(grad_weight, error.T, states[rows], out=grad_weight)
-                    else:
+                    else:  # a product in bfloat16 can't add to a sum in float32
                         grad_weight += error.T @ states[rows]
             # -log p(class) = normaliser - its logit; the logits of all classes sum up to state . (sum of weights)
             state_sum = torch.stack([states[: len(targets)].to(exact).sum(0) for states in product_passes]).sum(0)
@@ -187,10 +187,10 @@ def _softmax(logits: Tensor, targets: Tensor, exact: torch.dtype) -> _Prediction
 
 
 def _exact_softmax(logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the probabilities of the classes, and the log-probability of each target.
+    """Return the probabilities of the classes, and the log-probability of each target; further rows are filling.
 
-    A logit less the largest one is how far its log-probability is from that of the likeliest class, which is the log of
-    a number that is never small. So no log-probabilities of all classes are made, which takes a CPU twice as long.
+    log p(target) = its logit - the largest logit + log of the largest probability. That probability is at least
+    1 / classes, so its log is exact. The log-probabilities of all classes would take a CPU twice as long.
     """
     probabilities = logits.softmax(1)
     rows = slice(len(targets))

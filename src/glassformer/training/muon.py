@@ -1,6 +1,7 @@
 """Muon: steps of matrices along the orthogonal matrix nearest to their momentum (Jordan et al. 2024).
 
-Source: https://kellerjordan.github.io/posts/muon. `orthogonal` takes better polynomials, one fewer (Amsel et al. 2025).
+Source: https://kellerjordan.github.io/posts/muon. `orthogonal` takes four better polynomials in place of its
+five (Amsel et al. 2025, "The Polar Express").
 """
 
 from collections import defaultdict
@@ -21,8 +22,9 @@ POLYNOMIALS = (
 )
 """a, b, c of each x -> a x + b (x xᵀ) x + c (x xᵀ)² x in turn. Together they move singular values towards 1.
 
-Each comes nearest to 1, at worst, for where those before it have brought the values from 0.003 to 1 (Amsel et al. 2025,
-section 4): a Remez iteration finds it. Each is of x / 1.01, so that rounding brings no value to where it would explode.
+Those before it bring the values from 0.003 to 1 into an interval. On that interval its largest distance to 1 is the
+smallest that such a polynomial can have (Amsel et al. 2025, section 4). The coefficients hold a division of x by 1.01:
+past its interval a polynomial is steep, and rounding takes values there.
 """
 TOGETHER = 1 << 22
 """Most numbers, in matrices of one shape, that are worked on at once."""
@@ -79,8 +81,9 @@ class Muon:
 def orthogonal(matrices: Float[Tensor, "many rows columns"], dtype: torch.dtype) -> Float[Tensor, "many rows columns"]:
     """Return about U Vᵀ for each matrix U S Vᵀ.
 
-    Singular values become 0.78 to 1.21, those below 0.003 of the matrix's norm less. Products are in `dtype`; a matrix
-    of zeros stays one. A matrix of numbers so small that their squares underflow is only scaled.
+    Singular values become 0.78 to 1.21, those below 0.003 of the matrix's Frobenius norm less. Products are in `dtype`;
+    in bfloat16 the bounds are a little wider. A matrix of zeros stays one. A matrix of numbers so small that their
+    squares underflow is only scaled.
     """
     flat = matrices.mT if matrices.shape[1] > matrices.shape[2] else matrices
     size = torch.linalg.matrix_norm(flat, keepdim=True)  # no singular value is above it
