@@ -52,7 +52,7 @@ class Constants:
     @classmethod
     def of(cls, records: Mapping[str, Any]) -> "Constants":
         """Return the constants that were recorded; what interruptions cost is what they leave unexplained."""
-        records = {"polynomials": BEFORE} | records
+        records = {"polynomials": BEFORE, **records}
         names = [field.name for field in fields(cls) if field.name != "interruptions"]
         known = cls(**{name: records[name] for name in names}, interruptions=dict.fromkeys(records["interrupted"], 0.0))
         lost = {count: _lost(known, one) for count, one in records["interrupted"].items()}
