@@ -19,13 +19,13 @@ from typing import Any, Protocol
 import torch
 import yaml
 
-from glassformer import score
+from glassformer import TrainConfig, score
 from glassformer.device import pick_precision
 
 MERGES = 10_000
 """Merges of the joint BPE, as in the protocol of recipes/multi30k.py."""
-WATCHED = 500
-"""Pairs of the validation text that JoeyNMT translates while it trains."""
+WATCHED = TrainConfig.score_pairs
+"""Pairs of the validation text that JoeyNMT translates while it trains: as many as glassformer does, 500."""
 LANGUAGES = (("src", "en"), ("tgt", "de"))
 
 

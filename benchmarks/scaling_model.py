@@ -21,7 +21,7 @@ import statistics
 import sys
 import tempfile
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -138,8 +138,7 @@ def compare(folder: Path, counts: Sequence[int]) -> int:
                 for pairs in (*answer["pairs"], answer["counted_pairs"])
             ]
             common = {"what": "update", "model": name, "mode": mode, "processes": count}
-            common |= {"polynomials": len(POLYNOMIALS)}
-            common |= {"rows": rows[:-1], "counted_rows": rows[-1][0]}
+            common |= {"polynomials": len(POLYNOMIALS), "rows": rows[:-1], "counted_rows": rows[-1][0]}
             measured = {"measured": statistics.median(answer["seconds"]), "measured_bytes": answer["peak"]}
             found.append(common | measured | {"counted": answer["traffic"]})
         for preset, answer in zip(presets, answers[len(cases) :], strict=True):
@@ -173,9 +172,8 @@ def predicted(known: Constants, one: dict[str, Any]) -> dict[str, Any]:
         lines = bench.last(NAME, "translation")
         return {"predicted": translation.predict_line(known, lines, one["model"], one["processes"])}
     case, mode = CHECKED[one["model"]], one["mode"]
-    known = replace(known, polynomials=one.get("polynomials", BEFORE))  # those of what was measured
     updates = [[Rows(*sizes) for sizes in update] for update in one["rows"]]
-    predictions = [predict_update(known, case, rows, mode) for rows in updates]
+    predictions = [predict_update(known, case, rows, mode, one.get("polynomials", BEFORE)) for rows in updates]
     sums = [sum(parts.values()) for parts in predictions]
     return {
         "predicted": statistics.median(sums),

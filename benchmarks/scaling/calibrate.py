@@ -58,13 +58,14 @@ def measure_alone(folder: Path) -> dict[str, Any]:
 def measure_together(folder: Path, counts: Sequence[int]) -> dict[str, Any]:
     """Return what messages, burdens and sharded updates of one case take in so many processes."""
     corpus = Corpus(folder / "pairs")
-    found: dict[str, Any] = {"messages": {}, "burdens": {}, "interrupted": {}, "polynomials": len(POLYNOMIALS)}
+    found: dict[str, Any] = {"messages": {}, "burdens": {}, "interrupted": {}}
     for count in counts:
         sharded = {"case": BURDEN.to_json(), "shard": True, "updates": UPDATES}
         messages, burdens, updates = ask(folder, count, [("collectives", {}), ("burdens", {}), ("updates", sharded)])
         found["messages"][str(count)], found["burdens"][str(count)] = messages, burdens
         found["interrupted"][str(count)] = {
             "seconds": statistics.median(updates["seconds"]),
+            "polynomials": len(POLYNOMIALS),
             "rows": [[list(asdict(one).values()) for one in rows_of(corpus, p, count)] for p in updates["pairs"]],
         }
     return found

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, fields, replace
 from itertools import pairwise
 from typing import Any
 
+from glassformer.training.muon import POLYNOMIALS
 from glassformer.transformer.config import ModelConfig
 from glassformer.transformer.model import weight_shapes
 from scaling.cases import BURDEN, LONGEST, SHORTEST, Case
@@ -44,15 +45,12 @@ class Constants:
     """Processor seconds of an operation of large products, and of an update, by number of processes that do the same,
     each by itself."""
     cores: int
-    polynomials: int
-    """Polynomials that Muon had when this was measured."""
     interruptions: Mapping[str, float]
     """Seconds that a sharded process at work loses with each message, beyond what the message takes by itself."""
 
     @classmethod
     def of(cls, records: Mapping[str, Any]) -> "Constants":
         """Return the constants that were recorded; what interruptions cost is what they leave unexplained."""
-        records = {"polynomials": BEFORE, **records}
         names = [field.name for field in fields(cls) if field.name != "interruptions"]
         known = cls(**{name: records[name] for name in names}, interruptions=dict.fromkeys(records["interrupted"], 0.0))
         lost = {count: _lost(known, one) for count, one in records["interrupted"].items()}
@@ -80,7 +78,8 @@ class Constants:
 def _lost(known: Constants, measured: Mapping[str, Any]) -> float:
     """Return the seconds for each message that sharded updates took and that nothing else explains."""
     updates = [[Rows(*sizes) for sizes in update] for update in measured["rows"]]
-    expected = statistics.median(sum(predict_update(known, BURDEN, rows, "shard").values()) for rows in updates)
+    count = measured.get("polynomials", BEFORE)
+    expected = statistics.median(sum(predict_update(known, BURDEN, rows, "shard", count).values()) for rows in updates)
     return max(0.0, measured["seconds"] - expected) / count_messages(BURDEN.config, "shard")
 
 
@@ -97,14 +96,19 @@ def wrapping(case: Case) -> dict[str, float]:
     return dict(once=1, groups=layers + 1, tensors=tensors, weights=count_weights(config))
 
 
-def predict_update(constants: Constants, case: Case, rows: Sequence[Rows], mode: str) -> dict[str, float]:
-    """Return the seconds of an update by part; `rows` has the share of each process, `mode` is plain, ddp or shard."""
+def predict_update(
+    constants: Constants, case: Case, rows: Sequence[Rows], mode: str, polynomials: int = len(POLYNOMIALS)
+) -> dict[str, float]:
+    """Return the seconds of an update by part; `rows` has the share of each process, `mode` is plain, ddp or shard.
+
+    `polynomials` are those of Muon in the code that the prediction is for.
+    """
     processes = len(rows)
     works = [count_work(case.config, one) for one in rows]
     times = [_cost(constants, constants.update, work, processes) for work in works]
     # With a core each all wait for the slowest; with less they share what there is.
     gradients = max(times) if processes <= constants.cores else sum(times) / processes
-    step = count_optimizer_work(case.config, "muon", constants.polynomials)
+    step = count_optimizer_work(case.config, "muon", polynomials)
     optimizer = _cost(constants, constants.optimizer, step, processes)
     found = dict(gradients=gradients, optimizer=optimizer)
     if processes > 1:

@@ -104,9 +104,9 @@ def translate(flags: TranslateFlags) -> int:
     """Translate from file to file, as a stream, or a document; or a folder, on a cluster."""
     if flags.pool.is_wanted:
         return _translate_folder(flags)
-    whole = flags.input is not None and is_document(flags.input)
-    if whole:
-        _check_document(flags)
+    document = flags.input if flags.input is not None and is_document(flags.input) else None
+    if document is not None:
+        _check_document(flags, document)
     elif flags.overwrite_targets or flags.languages is not None:
         raise ConfigError(f"--overwrite-targets and --languages are for documents ({', '.join(ENDINGS)})")
     elif flags.input is not None:
@@ -121,15 +121,15 @@ def translate(flags: TranslateFlags) -> int:
     _check_flags(flags)
     for path in filter(None, (flags.alignments, flags.confidence, flags.output)):
         check_writable(path)
-    placeholders = _placeholders(flags, DEFAULT if whole and not flags.search.sample else NONE)
+    placeholders = _placeholders(flags, DEFAULT if document is not None and not flags.search.sample else NONE)
     wanted = FileSettings(flags.segment, _glossary(flags), placeholders, flags.sentences)
     wanted.check(flags.search, has_prefixes=flags.prefixes is not None)
     _check_files(flags)
     translator = Translator.load(flags.run, flags.device, flags.precision)
     counts = FileCounts()
     beside = flags.alignments is not None or flags.confidence is not None
-    if whole:
-        counts = _translate_document(translator, flags, wanted)
+    if document is not None:
+        counts = _translate_document(translator, flags, document, wanted)
     elif flags.input is None or flags.output is None or beside or flags.format != "plain":
         _translate_stream(translator, flags, wanted, counts)
     else:
@@ -143,7 +143,7 @@ def translate(flags: TranslateFlags) -> int:
             resume=flags.resume,
             **vars(wanted),
         )
-    if counts.terms.lines or (wanted.is_lexical and not whole):
+    if counts.terms.lines or (wanted.is_lexical and document is None):
         say(str(counts.terms))
     if counts.cuts.lines:
         _warn_of_cuts(counts.cuts, flags)
@@ -252,30 +252,30 @@ def _check_format(flags: TranslateFlags) -> None:
     check_search(flags.search)
 
 
-def _check_document(flags: TranslateFlags) -> None:
+def _check_document(flags: TranslateFlags, document: Path) -> None:
     """Raise ConfigError for flags that a document can't be translated with."""
-    assert flags.input is not None
     if flags.output is None:
-        raise ConfigError(f"{flags.input} is a document, which is written whole: name its translation with --output")
+        raise ConfigError(f"{document} is a document, which is written whole: name its translation with --output")
     for name in ("resume", "scores", "prefixes", "alignments", "confidence"):
         if getattr(flags, name):
             raise ConfigError(f"--{name} is for lines, not for a document")
-    allowed = ("plain", "html") if is_page(flags.input) else ("plain",)
+    allowed = ("plain", "html") if is_page(document) else ("plain",)
     if flags.format not in allowed:
         raise ConfigError(f"--format is for lines: a document says itself what it is, got {flags.format}")
     if flags.search.n_best > 1:
         raise ConfigError(f"a document has one translation of each text: --n-best must be 1, got {flags.search.n_best}")
 
 
-def _translate_document(translator: "Translator", flags: TranslateFlags, wanted: "FileSettings") -> "FileCounts":
+def _translate_document(
+    translator: "Translator", flags: TranslateFlags, document: Path, wanted: "FileSettings"
+) -> "FileCounts":
     """Translate a document and say what was left out; return the counts of cut translations, and of terms."""
     from glassformer.documents.document import translate_document
     from glassformer.generation.files import FileCounts
     from glassformer.markup.translate import read_texts, translate_documents
 
-    assert flags.input is not None
     assert flags.output is not None
-    kind: Literal["html", "xml"] = "html" if has_html(flags.input) else "xml"
+    kind: Literal["html", "xml"] = "html" if has_html(document) else "xml"
     with_tags = FileCounts()
 
     def markup(texts: Sequence[str]) -> list[str]:
@@ -287,7 +287,7 @@ def _translate_document(translator: "Translator", flags: TranslateFlags, wanted:
 
     done = translate_document(
         translator,
-        flags.input,
+        document,
         flags.output,
         config=flags.search,
         **vars(wanted),
@@ -296,7 +296,7 @@ def _translate_document(translator: "Translator", flags: TranslateFlags, wanted:
         markup=markup,
     )
     kept = f", {done.kept:,} have a translation and keep it" if done.kept else ""
-    say(f"{flags.input}: {done.translated:,} of its texts translated{kept}")
+    say(f"{document}: {done.translated:,} of its texts translated{kept}")
     if with_tags.terms.lines:
         say(f"in texts with tags: {with_tags.terms}")
     if with_tags.cuts.lines:

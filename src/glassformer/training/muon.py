@@ -1,7 +1,7 @@
 """Muon: steps of matrices along the orthogonal matrix nearest to their momentum (Jordan et al. 2024).
 
-Source: https://kellerjordan.github.io/posts/muon. `orthogonal` takes four better polynomials in place of its
-five (Amsel et al. 2025, "The Polar Express").
+Source: https://kellerjordan.github.io/posts/muon. `orthogonal` takes four better polynomials (Amsel et al. 2025,
+"The Polar Express") in place of five times the same.
 """
 
 from collections import defaultdict
@@ -22,8 +22,8 @@ POLYNOMIALS = (
 )
 """a, b, c of each x -> a x + b (x xᵀ) x + c (x xᵀ)² x in turn. Together they move singular values towards 1.
 
-Those before it bring the values from 0.003 to 1 into an interval. On that interval its largest distance to 1 is the
-smallest that such a polynomial can have (Amsel et al. 2025, section 4). The coefficients hold a division of x by 1.01:
+The polynomials before one bring the values from 0.003 to 1 into an interval. There that one stays as near to 1 as such
+a polynomial can, at its farthest point (Amsel et al. 2025, section 4). The coefficients hold a division of x by 1.01:
 past its interval a polynomial is steep, and rounding takes values there.
 """
 TOGETHER = 1 << 22
