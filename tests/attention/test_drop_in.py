@@ -157,11 +157,14 @@ def assert_no_worse(found: Tensor, theirs: Tensor, exact: Tensor) -> None:
     assert error <= 3 * allowed + 4 * torch.finfo(found.dtype).eps * scale
 
 
+def doubled(call: dict[str, Any]) -> dict[str, Any]:
+    return {n: x.double() if isinstance(x, Tensor) and x.is_floating_point() else x for n, x in call.items()}
+
+
 def in_double(
     module: nn.Module, inputs: list[Tensor], call: dict[str, Any]
 ) -> tuple[nn.Module, list[Tensor], dict[str, Any]]:
-    numbers = {n: x.double() if isinstance(x, Tensor) and x.is_floating_point() else x for n, x in call.items()}
-    return copy.deepcopy(module).double(), [x.double() for x in inputs], numbers
+    return copy.deepcopy(module).double(), [x.double() for x in inputs], doubled(call)
 
 
 def open_rows(case: dict[str, Any], call: dict[str, Any], shape: tuple[int, int, int, int]) -> Tensor:
@@ -211,6 +214,9 @@ def test_same_results_and_same_errors_as_torch(case):
     torch.backends.mha.set_fastpath_enabled(False)  # which never reads is_causal, and differs from torch itself
     try:
         expected = outcome(theirs, inputs, call, case["grad"])
+        if not isinstance(expected, Exception) and case["dtype"] == torch.float64 and case["mask_dtype"]:
+            # A listed departure: torch's fused kernel reads a float32 mask of double scores wrongly.
+            expected = outcome(theirs, inputs, doubled(call), case["grad"])
     finally:
         torch.backends.mha.set_fastpath_enabled(True)
 

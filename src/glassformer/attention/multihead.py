@@ -66,7 +66,8 @@ class MultiheadAttention(nn.MultiheadAttention):
     1, E). `dropout` acts on the weights, in training only. `add_zero_attn` adds a key and value of zeros.
 
     Differs from torch: a query that may look nowhere gets weights and attention output of exactly zero, not NaN; uint8
-    masks count as boolean, with a DeprecationWarning; added keys stay visible under `is_causal`.
+    masks count as boolean, with a DeprecationWarning; added keys stay visible under `is_causal`; a float32 mask beside
+    float64 inputs is added as it is, which torch's fused kernel for CPUs misreads.
 
     The Transformer's layers call its parts (`project`, `project_query`, `project_memory`, `attend`), so that keys and
     values can be cached.
