@@ -55,6 +55,7 @@ def test_a_text_comes_back_line_by_line(new_client, monkeypatch):
         assert result.headers["content-disposition"] == 'attachment; filename="translated.txt"'
         assert [len(fields["lines"]) for _, fields in asks.pool.asked] == [2, 2]
         assert {fields["beam"] for _, fields in asks.pool.asked} == {3}
+        assert not any(fields["paragraphs"] for _, fields in asks.pool.asked)
         assert (await asks.call("DELETE", f"/v1/jobs/{number}")).status == 204
         assert (await asks.call("GET", f"/v1/jobs/{number}")).status == 404
         await asks.server.jobs.stop()
@@ -117,6 +118,18 @@ def test_a_document_comes_back_with_its_texts_translated(new_client, name, monke
     asyncio.run(work())
 
 
+@pytest.mark.parametrize("name", ["a.txt", "a.htm"])
+def test_a_job_translates_sentence_by_sentence_where_that_is_asked_for(new_client, name):
+    async def work() -> None:
+        asks = new_client()
+        reply = await send(asks, b"The cat. A dog.\n", name, segment="paragraph")
+        assert (await ended(asks, reply.json["id"]))["state"] == "done"
+        assert [fields["paragraphs"] for _, fields in asks.pool.asked] == [True]
+        await asks.server.jobs.stop()
+
+    asyncio.run(work())
+
+
 ENTITIES = b'<!DOCTYPE tmx [<!ENTITY a "aaaa"><!ENTITY b "&a;&a;">]><tmx><body><tu>&b;</tu></body></tmx>'
 EXTERNAL = b'<!DOCTYPE tmx [<!ENTITY a SYSTEM "file:///etc/passwd">]><tmx>&a;</tmx>'
 
@@ -140,6 +153,7 @@ EXTERNAL = b'<!DOCTYPE tmx [<!ENTITY a SYSTEM "file:///etc/passwd">]><tmx>&a;</t
         (b"a", "x.txt", {"beam": "-1"}, "beam must be"),
         (b"a", "x.txt", {"beam": "\u0663"}, "beam must be"),
         (b"a", "x.txt", {"kind": "docx"}, "kind must be one of text, tmx, xliff, po, srt, json, html"),
+        (b"a", "x.txt", {"segment": "sentence"}, "segment must be line or paragraph"),
         (b"a", "x.txt", {"run": "none"}, "there is no such run"),
         (b"a", "x.txt", {"colour": "red"}, "1 unknown fields"),
     ],

@@ -34,6 +34,7 @@ def test_lines_and_outer_spaces_stay_where_they_were(client):
     text = "  the cat \r\n\n\ta dog\nsat\n"
     assert asks("POST", "/translate", {**ASK, "q": text}).json["translatedText"] == "  THE CAT \r\n\n\tA DOG\nSAT\n"
     assert asks.pool.asked[-1][1]["lines"] == ["the cat", "a dog", "sat"]
+    assert asks.pool.asked[-1][1]["paragraphs"] is True, "clients of LibreTranslate send whole paragraphs"
     assert asks("POST", "/translate", {**ASK, "q": " \n "}).json == {"translatedText": " \n "}
 
 
@@ -46,6 +47,7 @@ def test_html_has_its_tags_on_the_words_that_their_words_became(client):
     assert reply.json["translatedText"] == translated
     assert asks.pool.asked[-1][1]["lines"] == ["the cat & a < dog"]
     assert asks.pool.asked[-1][1]["linked"] == [0]
+    assert asks.pool.asked[-1][1]["paragraphs"] is True
     assert reply.json["alternatives"] == []
 
 

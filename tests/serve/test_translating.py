@@ -29,9 +29,23 @@ def test_a_request_is_handed_on_as_it_is(client):
     assert fields == {
         **{"lines": ["the cat", "a dog"], "beam": 7, "n_best": 2, "length_penalty": 1.0, "max_length": 99},
         **{"prefixes": ["THE", ["▁A"]], "scores": True, "confidence": True, "placeholders": None, "terms": []},
-        "attention": Facts(["source"], [1], ["entropy"], 3),
+        **{"attention": Facts(["source"], [1], ["entropy"], 3), "paragraphs": False},
     }
     assert asks("POST", "/v1/translate", {"q": "a", "run": "tiny"}).status == 200
+
+
+def test_paragraphs_have_texts_and_scores_alone(client):
+    asks = client()
+    wanted = {"q": ["The cat. A dog."], "segment": "paragraph"}
+    assert asks("POST", "/v1/translate", wanted).status == 200
+    assert asks.pool.asked[-1][1]["paragraphs"] is True
+    more = {"n_best": 2, "prefixes": ["A"], "scores": True, "confidence": True, "attention": {}}
+    for name, value in more.items():
+        reply = asks("POST", "/v1/translate", {**wanted, name: value})
+        assert (reply.status, reply.json["code"]) == (400, "invalid")
+        assert reply.json["error"].endswith(f"for each line: leave out {name}")
+    reply = asks("POST", "/v1/translate", {**wanted, "segment": "sentence"})
+    assert "segment must be 'line' or 'paragraph'" in reply.json["error"]
 
 
 def test_terms_and_placeholders_are_handed_on(client):

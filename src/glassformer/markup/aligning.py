@@ -1,7 +1,7 @@
 """Alignment of a text with its translation, for tags: of words as small as the model's tokens allow."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from glassformer.alignment.attention import AttentionAligner
@@ -10,6 +10,7 @@ from glassformer.alignment.known import link_known
 from glassformer.alignment.links import Link
 from glassformer.errors import ConfigError
 from glassformer.generation.lexical.glossary import Glossary
+from glassformer.generation.segments.sentences import Segments
 from glassformer.generation.translator import Translator
 from glassformer.text.tokenizer import Tokenizer
 from glassformer.text.units import units_of
@@ -22,6 +23,19 @@ class LinkedPair(NamedTuple):
     source: list[Word]
     target: list[Word]
     links: list[Link]
+
+
+def joined_pair(pairs: Iterable[LinkedPair], segments: Segments, translations: Sequence[str]) -> LinkedPair:
+    """Return the pairs of a line's sentences as that of the line and of their translations, joined."""
+    whole = LinkedPair([], [], [])
+    for pair, begin, there in zip(pairs, segments.starts(), segments.starts(translations), strict=True):
+        words, links = (len(whole.source), len(whole.target)), pair.links
+        whole.source.extend(Word(text, begin + start, begin + end) for text, start, end in pair.source)
+        whole.target.extend(Word(text, there + start, there + end) for text, start, end in pair.target)
+        whole.links.extend(
+            link._replace(source=words[0] + link.source, target=words[1] + link.target) for link in links
+        )
+    return whole
 
 
 class TagAligner:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import Any, get_args
 
 from glassformer.errors import ConfigError, DataError, shown
@@ -12,12 +13,11 @@ from glassformer.generation.segments.paragraphs import Segment as Segmentation
 from glassformer.generation.segments.paragraphs import joined_translation, translate_in_segments
 from glassformer.generation.segments.sentences import Segments
 from glassformer.generation.translator import Translation, Translator
-from glassformer.markup.aligning import LinkedPair, TagAligner
+from glassformer.markup.aligning import LinkedPair, TagAligner, joined_pair
 from glassformer.markup.place import place_tags
 from glassformer.markup.scan import Format
 from glassformer.markup.segments import Document
 from glassformer.text.tokenizer import check_lines
-from glassformer.text.words import Word
 
 FORMATS: tuple[Format, ...] = get_args(Format)
 ONLY_MARKS = "(?!)"
@@ -138,19 +138,7 @@ def _linked(
     pairs = iter(TagAligner(translator).align(sources, targets, wanted.pattern, wanted.glossary) if sources else ())
     found = list[LinkedPair]()
     for part in parts:
-        whole = LinkedPair([], [], [])
-        if part is not None:
-            segments, translations = part
-            begins = segments.starts([one.text for one in translations])
-            for source, target in zip(segments.starts(), begins, strict=True):
-                _append(whole, next(pairs), source, target)
-        found.append(whole)
+        segments, translations = part or (Segments([], [""]), [])
+        own = islice(pairs, len(translations))
+        found.append(joined_pair(own, segments, [one.text for one in translations]))
     return found
-
-
-def _append(whole: LinkedPair, pair: LinkedPair, source: int, target: int) -> None:
-    """Add the words of a sentence and of its translation, which begin with these characters."""
-    here, there = len(whole.source), len(whole.target)
-    whole.source.extend(Word(text, source + start, source + end) for text, start, end in pair.source)
-    whole.target.extend(Word(text, target + start, target + end) for text, start, end in pair.target)
-    whole.links.extend(link._replace(source=here + link.source, target=there + link.target) for link in pair.links)

@@ -50,6 +50,8 @@ KINDS: dict[JobKind, tuple[str, str]] = {
     "html": ("html", "text/html"),
 }
 """The kinds of files, each with the ending of its names and the type of its content."""
+FIELDS = ("run", "source", "target", "kind", "segment", "beam")
+"""The fields of a form, beside its file."""
 ENDINGS = {**{f".{kind}": kind for kind in KINDS if kind != "text"}, ".xlf": "xliff", ".pot": "po", ".htm": "html"}
 """The kinds of files by the endings of their names; others are text."""
 
@@ -139,6 +141,8 @@ class _Work:
     run: ServedRun
     kind: JobKind
     search: dict[str, int]
+    paragraphs: bool
+    """Its lines are translated sentence by sentence."""
     file: _TextFile | _DocumentFile | None
     """The file, which is forgotten once it is translated."""
     total: int
@@ -244,7 +248,11 @@ class Jobs:
         losses = 0
         while True:
             try:
-                return [*await self._service.ask(work.run, kind, LONGEST, **fields, **work.search)]
+                return [
+                    *await self._service.ask(
+                        work.run, kind, LONGEST, paragraphs=work.paragraphs, **fields, **work.search
+                    )
+                ]
             except Refusal as failure:
                 losses += failure.code == "worker_lost"
                 if failure.code not in ("busy", "starting", "worker_lost") or losses == MOST_LOSSES:
@@ -267,7 +275,7 @@ def make_router(service: Service, jobs: Jobs) -> APIRouter:
         status: {"model": Failure} for status in (400, 403, 404, 413, 429, 500, 503)
     }
     router = APIRouter(prefix="/v1/jobs", tags=["Jobs"], responses=failures)
-    fields = {name: {"type": "string"} for name in ("run", "source", "target", "kind", "beam")}
+    fields = {name: {"type": "string"} for name in FIELDS}
     form = {
         "type": "object",
         "required": ["file"],
@@ -309,7 +317,7 @@ def make_router(service: Service, jobs: Jobs) -> APIRouter:
 
 async def _planned(service: Service, visit: Visit, given: dict[str, Any]) -> _Work:
     """Return the job that a form asks for."""
-    if unknown := set(given) - {"file", "run", "source", "target", "kind", "beam"}:
+    if unknown := set(given) - {"file", *FIELDS}:
         raise Refusal("invalid", f"the form has {len(unknown)} unknown fields")
     if not isinstance(given.get("file"), tuple):
         raise Refusal("invalid", "file is missing: send a form with a file of that name")
@@ -321,6 +329,9 @@ async def _planned(service: Service, visit: Visit, given: dict[str, Any]) -> _Wo
     if not re.fullmatch("[0-9]{1,4}", wanted) or not 1 <= int(wanted) <= service.config.max_beam:
         raise Refusal("invalid", f"beam must be a whole number from 1 to {service.config.max_beam}")
     search = service.search(beam=int(wanted))
+    segment = given.get("segment") or "line"
+    if segment not in ("line", "paragraph"):
+        raise Refusal("invalid", "segment must be line or paragraph")
     chosen = {side: str(given[side]) for side in ("run", "source", "target") if given.get(side)}
     run = service.chosen(Choosing(**chosen))
     languages = (run.source, run.target) if run.source else None
@@ -333,7 +344,8 @@ async def _planned(service: Service, visit: Visit, given: dict[str, Any]) -> _Wo
         if len(line) > config.max_line_chars:
             raise Refusal("too_long", f"line {number} has {len(line):,} characters, at most {config.max_line_chars:,}")
     service.count(visit, lines)
-    return _Work(secrets.token_hex(16), visit.key, run, kind, search, file, len(lines))
+    paragraphs = segment == "paragraph"
+    return _Work(secrets.token_hex(16), visit.key, run, kind, search, paragraphs, file, len(lines))
 
 
 async def _blocks(path: Path) -> AsyncIterator[bytes]:

@@ -150,7 +150,8 @@ async def _with_tags(service: Service, run: ServedRun, texts: list[str], visit: 
     linked = [n for n, segment in enumerate(segments) if segment.elements]
     rows: list[dict[str, Any]] = []
     if lines:
-        rows = await service.ask(run, messages.TranslateTagged, lines=lines, linked=linked, **service.search())
+        asked: dict[str, Any] = dict(lines=lines, paragraphs=True, linked=linked)
+        rows = await service.ask(run, messages.TranslateTagged, **asked, **service.search())
     return await to_thread(put_in_documents, documents, rows)
 
 
@@ -158,7 +159,8 @@ async def _found(service: Service, run: ServedRun, lines: list[str], n_best: int
     """Return up to `n_best` translations of each line."""
     if not lines:
         return []
-    rows = await service.ask(run, messages.Translate, lines=lines, **service.search(n_best=n_best))
+    search = service.search(n_best=n_best)
+    rows = await service.ask(run, messages.Translate, lines=lines, paragraphs=True, **search)
     return [[one["text"] for one in row["translations"]] for row in rows]
 
 

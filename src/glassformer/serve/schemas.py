@@ -153,6 +153,8 @@ class TranslateRequest(Choosing):
 
     q: str | Texts
     """The line, or several."""
+    segment: Literal["line", "paragraph"] = "line"
+    """paragraph: each line is translated sentence by sentence. The answer then has one text with its score for each."""
     beam: Positive | None = None
     """By default 5, or what the server allows where that is less; at least `n_best`."""
     n_best: Positive = 1

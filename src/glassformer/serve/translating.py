@@ -122,12 +122,29 @@ def _admitted(service: Service, wanted: TranslateRequest, lines: list[str], visi
                 raise Refusal("too_long", f"a prefix may have at most {service.config.max_line_chars:,} characters")
     if wanted.glossary is not None:
         _check_terms(service, wanted.glossary)
+    if wanted.segment == "paragraph":
+        _check_paragraphs(wanted)
     most = service.config.max_attention_lines
     if wanted.attention is not None and len(lines) > most:
         raise Refusal("too_many_lines", f"attention is observed for at most {most} lines at once, got {len(lines)}")
     run = service.chosen(wanted)
     service.admit(visit, lines)
     return run
+
+
+def _check_paragraphs(wanted: TranslateRequest) -> None:
+    """Raise Refusal for what the sentences of a line can't have together."""
+    asked = {
+        "n_best": wanted.n_best > 1,
+        "prefixes": wanted.prefixes is not None,
+        "scores": wanted.scores,
+        "confidence": wanted.confidence,
+        "attention": wanted.attention is not None,
+    }
+    if too_much := [name for name, is_asked in asked.items() if is_asked]:
+        raise Refusal(
+            "invalid", f"segment paragraph has one text with its score for each line: leave out {', '.join(too_much)}"
+        )
 
 
 def _check_terms(service: Service, terms: Sequence[Term]) -> None:
@@ -154,7 +171,8 @@ def _asked(wanted: TranslateRequest, lines: list[str]) -> dict[str, Any]:
     names = ("length_penalty", "prefixes", "placeholders", "scores", "confidence")
     fields = {name: getattr(wanted, name) for name in names}
     terms = [(term.source, _forms(term)) for term in wanted.glossary or ()]
-    return {**fields, "lines": lines, "terms": terms, "attention": facts_of(wanted.attention)}
+    fields |= {"lines": lines, "paragraphs": wanted.segment == "paragraph"}
+    return {**fields, "terms": terms, "attention": facts_of(wanted.attention)}
 
 
 def _answer(run: ServedRun, rows: list[dict[str, Any]]) -> dict[str, Any]:

@@ -18,10 +18,13 @@ from glassformer.generation.config import SearchConfig
 from glassformer.generation.kernels import passes
 from glassformer.generation.kernels.quantized import can_quantize
 from glassformer.generation.lexical.glossary import Glossary
+from glassformer.generation.lexical.lines import LexicalUse
 from glassformer.generation.lexical.placeholders import compiled
+from glassformer.generation.segments.paragraphs import translate_paragraphs
 from glassformer.generation.translator import Translator
 from glassformer.markup.aligning import TagAligner
-from glassformer.markup.translate import ONLY_MARKS
+from glassformer.markup.segments import Document
+from glassformer.markup.translate import ONLY_MARKS, translate_markup
 from glassformer.page.report import page
 from glassformer.serve.schemas import AlternativesAnswer, TranslateAnswer
 from glassformer.serve.workers import answers, messages, worker
@@ -37,6 +40,7 @@ from glassformer.serve.workers.messages import (
     Translate,
     TranslateTagged,
 )
+from glassformer.serve.workers.rows import put_in_documents
 from glassformer.serve.workers.worker import Worker, is_exact
 
 SETTINGS = messages.Settings("", "cpu", "float32", 1, 1, 0.02, 400, 64, True)
@@ -150,6 +154,69 @@ def test_lines_for_tags_have_their_words_and_links_and_marks_are_copied(run, des
     assert at_work.last(2).value[0]["text"].count("\U000f0000") == 1
     at_work.worker.receive(TranslateTagged(id=3, linked=[], **(fields | {"lines": ["the cat " * 40]})))
     assert at_work.last(3).code == "too_long"
+
+
+# The second line's sentence is longer than may be translated at once, and one that may not be cut is in the third.
+PARAGRAPHS = ["The cat sat on a mat.  The dog sat! ", "the cat sat, " * 9, "Cat. At www.the.cat The dog. On a log.", ""]
+
+
+@pytest.mark.parametrize("placeholders", [None, True])
+def test_paragraphs_are_translated_sentence_by_sentence(run, desk, placeholders):
+    translator = Translator.load(run, "cpu", "float32")
+    config = SearchConfig(beam=2, max_length=60)
+    rules = dict(glossary=Glossary({"dog": ["log"]}), placeholders="default" if placeholders else None)
+    expected = translate_paragraphs(translator, PARAGRAPHS, config, **rules)
+    at_work = desk(translator, terms=[("dog", ["log"])])
+    asked = dict(beam=2, max_length=60, paragraphs=True, placeholders=placeholders)
+    at_work.worker.receive(translate(1, PARAGRAPHS, **asked))
+    assert at_work.texts(1) == [[one.text] for one in expected]
+    rows = at_work.last(1).value
+    assert [row["translations"][0]["score"] for row in rows] == pytest.approx([one.score for one in expected])
+    used = [LexicalUse(**row["terms"] or {}) for row in rows]
+    wanted = [one.lexical or LexicalUse() for one in expected]
+    assert [(use.terms, use.placeholders) for use in used] == [(use.terms, use.placeholders) for use in wanted]
+    whole = desk(translator, terms=[("dog", ["log"])])
+    whole.worker.receive(translate(1, PARAGRAPHS[:1], beam=2, max_length=60))
+    assert whole.texts(1) != at_work.texts(1)[:1], "a line is translated whole where nobody asks for paragraphs"
+
+    at_work.worker.receive(translate(2, PARAGRAPHS, **asked, n_best=2))
+    assert [len(texts) for texts in at_work.texts(2)] == [2, 2, 2, 1]
+    assert [best for best, *_ in at_work.texts(2)] == [one.text for one in expected]
+
+
+def test_as_many_sentences_go_together_as_the_run_has_learned(run, desk, monkeypatch):
+    monkeypatch.setattr(worker, "sentences_at_once", lambda translator: 2)
+    translator = Translator.load(run, "cpu", "float32")
+    lines = ["The cat. The dog. The mat."]
+    expected = translator.translate(["The cat. The dog.", "The mat."], SearchConfig(beam=2, max_length=60))
+    at_work = desk(translator)
+    at_work.worker.receive(translate(1, lines, beam=2, max_length=60, paragraphs=True))
+    assert at_work.texts(1) == [[" ".join(expected)]]
+
+
+def test_tags_of_paragraphs_are_those_of_their_sentences(run, desk):
+    translator = Translator.load(run, "cpu", "float32")
+    texts = [
+        "<p>The <b>cat</b> sat. The <code>x. Y</code> dog <i>sat on</i> a log.</p> The mat.",
+        "<b>Dog!</b>",
+    ]
+    expected = translate_markup(translator, texts, "html", SearchConfig(beam=2, max_length=60), segment="paragraph")
+    documents = [Document(text, "html") for text in texts]
+    segments = [segment for document in documents for segment in document.segments]
+    at_work = desk(translator)
+    linked = [n for n, segment in enumerate(segments) if segment.elements]
+    lines = [segment.text for segment in segments]
+    fields = dict(seconds=60.0, lines=lines, linked=linked, beam=2, max_length=60)
+    at_work.worker.receive(TranslateTagged(id=1, paragraphs=True, **fields))
+    assert len(linked) < len(lines)
+    assert put_in_documents(documents, at_work.last(1).value) == expected
+
+
+def test_a_part_of_a_paragraph_that_is_too_long_is_told_of_by_its_line(desk):
+    at_work = desk(max_source_tokens=20)
+    lines = ["The cat. The dog.", "A dog. At www." + "the.cat." * 20 + " The mat."]
+    at_work.worker.receive(translate(1, lines, paragraphs=True, placeholders=True))
+    assert (at_work.last(1).code, str(at_work.last(1).error)[:10]) == ("too_long", "line 2 has")
 
 
 def test_requests_that_come_together_share_a_batch(desk):

@@ -14,6 +14,8 @@ from glassformer.generation.config import SearchConfig
 from glassformer.generation.engine import Stack
 from glassformer.generation.lexical.lines import LexicalLine
 from glassformer.generation.search import Hypothesis
+from glassformer.generation.segments.paragraphs import joined_translation
+from glassformer.generation.segments.sentences import Segments
 from glassformer.generation.translator import Translator, translation_of
 from glassformer.insight.heads import Head
 from glassformer.page.inspection import choose_want
@@ -45,7 +47,10 @@ def line_answer(
     with terms or placeholders. A piece is what the model has written, a stand-in where a text was put in its place.
     """
     made = [translation_of(translator, "", [], one, config, lexical=lexical) for one in found]
-    answers = [_translated(translator, *both, scores) for both in zip(made, found, strict=True)]
+    answers = [_translated(one) for one in made]
+    if scores:
+        for one, answer in zip(found, answers, strict=True):
+            answer["pieces"] = _pieces(translator, one)
     if confidence:
         for one, answer in zip(found, answers, strict=True):
             is_free = not one.forced and not one.put_in
@@ -54,23 +59,47 @@ def line_answer(
                 put_in = {place: lexical.wanted[n].forms[0] for place, n in one.put_in}
                 answer["words"] = words_in(answer["text"], answer["words"], put_in)
     pieces = translator.source_tokenizer.tokens(source) if scores or with_source else None
+    return {"translations": answers, "terms": _terms(made), "source_pieces": pieces, "attention": None}
+
+
+def paragraph_answer(
+    translator: Translator,
+    sentences: Segments,
+    found: Sequence[tuple[Sequence[Hypothesis], LexicalLine | None]],
+    config: SearchConfig,
+) -> dict[str, Any]:
+    """Return what was found for the sentences of a line, with their terms and placeholders, as JSON: texts and scores.
+
+    The line's second translation is made of the second ones of its sentences, or the last ones that they have.
+    """
+    rows = [
+        [translation_of(translator, "", [], one, config, lexical=lexical) for one in best] for best, lexical in found
+    ]
+    made = [
+        joined_translation(sentences, [row[min(n, len(row) - 1)] for row in rows], config)
+        for n in range(max(map(len, rows), default=1))
+    ]
+    answers = [_translated(one) for one in made]
+    return {"translations": answers, "terms": _terms(made), "source_pieces": None, "attention": None}
+
+
+def _translated(made: Translation) -> dict[str, Any]:
+    """Return a translation as JSON, without its pieces and words."""
+    probability = as_probability(made.log_prob)
+    return {"text": made.text, "score": made.score, "probability": probability, "pieces": None, "words": None}
+
+
+def _terms(made: Sequence[Translation]) -> dict[str, Any] | None:
+    """Return the terms and placeholders of the best translation as JSON."""
     use = made[0].lexical if made else None
-    terms = None if use is None else asdict(use) | {"missing": list(use.missing)}
-    return {"translations": answers, "terms": terms, "source_pieces": pieces, "attention": None}
+    return None if use is None else asdict(use) | {"missing": list(use.missing)}
 
 
-def _translated(translator: Translator, made: Translation, hypothesis: Hypothesis, scores: bool) -> dict[str, Any]:
-    """Return one translation as JSON, without its words."""
+def _pieces(translator: Translator, hypothesis: Hypothesis) -> list[dict[str, Any]]:
+    """Return the pieces of a translation as JSON."""
     log_probs = hypothesis.token_log_probs
     tokens = translator.target_tokenizer.tokens([*hypothesis.ids, EOS][: len(log_probs)])
-    pieces = [{"piece": token, "probability": as_probability(p)} for token, p in zip(tokens, log_probs, strict=True)]
-    return {
-        "text": made.text,
-        "score": made.score,
-        "probability": as_probability(made.log_prob),
-        "pieces": pieces if scores else None,
-        "words": None,
-    }
+    return [{"piece": token, "probability": as_probability(p)} for token, p in zip(tokens, log_probs, strict=True)]
 
 
 def _words(

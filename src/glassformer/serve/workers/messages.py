@@ -56,6 +56,9 @@ class Translate(Request, frozen=True, tag=True):
     """Lines to translate. The answer is a list of `schemas.TranslatedLine`."""
 
     lines: list[str]
+    paragraphs: bool = False
+    """Translate each line sentence by sentence, as many of them at once as the run has learned to read. The answer has
+    text and scores alone, and there can be no prefixes."""
     beam: int = 5
     n_best: int = 1
     length_penalty: float = 1.0
@@ -75,7 +78,9 @@ class TranslateTagged(Request, frozen=True, tag=True):
     where the words of `source` and `target` begin and end, and their `links` (source, target, probability)."""
 
     lines: list[str]
-    linked: list[int]
+    paragraphs: bool = False
+    """Translate each line sentence by sentence, as `Translate` does."""
+    linked: list[int] = []
     """The numbers of the lines whose words are wanted with their links."""
     placeholders: bool | None = None
     """True copies placeholders; None leaves the choice to the server."""

@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from functools import partial
+from itertools import islice
 
 import torch
 from msgspec import Struct
@@ -21,12 +22,15 @@ from glassformer.generation.config import SearchConfig
 from glassformer.generation.constraints import Prefixes
 from glassformer.generation.kernels import passes
 from glassformer.generation.lexical.lines import LexicalLine
+from glassformer.generation.lexical.placeholders import compiled
 from glassformer.generation.search import Hypothesis
+from glassformer.generation.segments.paragraphs import segments_that_fit, sentences_at_once
+from glassformer.generation.segments.sentences import Segments
 from glassformer.generation.translator import Translator, ids_of_prefixes, rules_of, search_lexically, translation_of
 from glassformer.insight.heads import Head, read_heads
 from glassformer.run.names import HEADS
 from glassformer.serve.workers import messages
-from glassformer.serve.workers.answers import as_probability, line_answer, packed, wants_of
+from glassformer.serve.workers.answers import as_probability, line_answer, packed, paragraph_answer, wants_of
 from glassformer.serve.workers.batching import Line, Lines, Steps, Task, Turns
 from glassformer.serve.workers.messages import Facts, Failure
 from glassformer.serve.workers.tagged import tagged_rows, with_marks
@@ -63,6 +67,7 @@ class Worker:
         calibration = read_calibration(translator.folder, translator.engine.config) if translator.folder else None
         self._estimator = ConfidenceEstimator(translator, calibration) if calibration else None
         self._rules = ServerRules(settings)
+        self._sentences = sentences_at_once(translator)
 
     def start(self) -> None:
         """Start the threads that compute."""
@@ -108,33 +113,36 @@ class Worker:
             max_source_tokens=self._settings.max_source_tokens,
             batch_tokens=self._settings.batch_tokens,
         )
-        sources = self._sources(message.lines)
-        prefixes = self._prefixes(message)
+        rules = self._rules.of(message.lines, message.terms, message.placeholders)
+        lines = self._as_segments(message, config, rules)
+        texts = [text for line in lines for text in line.texts]
+        sources = self._sources(texts, _lines_of(lines))
+        prefixes = self._prefixes(message) if message.prefixes else [[] for _ in texts]
         task = Lines(message.id, until, config=config, alone=any(prefixes))
         found: list[list[Hypothesis]] = [[Hypothesis([], [], 0.0, 0.0)] for _ in sources]
-        rules = self._rules.of(message.lines, message.terms, message.placeholders)
-        concerned = [n for n, line in enumerate(message.lines) if sources[n] and rules.concern(line)]
-        lines = [Line(task, n, ids, prefix) for n, (ids, prefix) in enumerate(zip(sources, prefixes, strict=True))]
+        concerned = [n for n, text in enumerate(texts) if sources[n] and rules.concern(text)]
         later = set(concerned)
-        task.put([line for line in lines if line.ids and line.number not in later])
+        task.put([Line(task, n, ids, prefixes[n]) for n, ids in enumerate(sources) if ids and n not in later])
 
         task.found = found
-        task.finish = partial(self._finish, task, message, sources, config, rules, concerned)
+        task.finish = partial(self._finish, task, message, lines, sources, config, rules, concerned)
         return task if task.missing else Steps(message.id, until, steps=_at_once(task.finish))
 
     def _finish(
         self,
         task: Lines,
         message: messages.Translate,
+        lines: Sequence[Segments],
         sources: list[list[int]],
         config: SearchConfig,
         rules: Rules,
         concerned: Sequence[int],
     ) -> None:
-        """Answer a request whose other lines than those that the rules concern are translated.
+        """Answer a request of which all is translated but the texts of these numbers, which the rules concern.
 
         It is answered at once, or step by step where that takes longer.
         """
+        texts = [text for line in lines for text in line.texts]
         wanted = dict(scores=message.scores, confidence=message.confidence, with_source=bool(message.attention))
 
         def steps() -> Iterator[None]:
@@ -142,10 +150,15 @@ class Worker:
             for first in range(0, len(concerned), LEXICAL_AT_ONCE):
                 numbers = concerned[first : first + LEXICAL_AT_ONCE]
                 prefixes = [message.prefixes[n] for n in numbers] if message.prefixes else None
-                lines = [message.lines[n] for n in numbers]
-                for n, one in zip(numbers, self._search_under(rules, lines, config, prefixes), strict=True):
+                under = self._search_under(rules, [texts[n] for n in numbers], config, prefixes)
+                for n, one in zip(numbers, under, strict=True):
                     lexical[n], sources[n], task.found[n] = one
                 yield
+            if message.paragraphs:
+                found = iter([(best, lexical.get(n)) for n, best in enumerate(task.found)])
+                of_lines = [(line, list(islice(found, len(line.texts)))) for line in lines]
+                self._answer(task, [paragraph_answer(self._translator, *one, config) for one in of_lines])
+                return
             answers = []
             for n, (ids, best) in enumerate(zip(sources, task.found, strict=True)):
                 answer = line_answer(
@@ -178,14 +191,16 @@ class Worker:
             max_source_tokens=self._settings.max_source_tokens,
             batch_tokens=self._settings.batch_tokens,
         )
-        task = Lines(message.id, until, config=config, found=[[] for _ in message.lines])
-        sources = self._sources(message.lines)
         rules = with_marks(self._rules.of(message.lines, [], message.placeholders))
-        free = [n for n, line in enumerate(message.lines) if sources[n] and not rules.concern(line)]
+        lines = self._as_segments(message, config, rules)
+        texts = [text for line in lines for text in line.texts]
+        sources = self._sources(texts, _lines_of(lines))
+        task = Lines(message.id, until, config=config, found=[[] for _ in texts])
+        free = [n for n, text in enumerate(texts) if sources[n] and not rules.concern(text)]
         task.put([Line(task, n, sources[n], []) for n in free])
 
         def steps() -> Iterator[None]:
-            rows = yield from tagged_rows(self._translator, message.lines, task.found, message.linked, config, rules)
+            rows = yield from tagged_rows(self._translator, lines, task.found, message.linked, config, rules)
             self._answer(task, rows)
 
         def finish() -> None:
@@ -270,16 +285,28 @@ class Worker:
         task = Steps(message.id, until, steps=_at_once(answer))
         return task
 
-    def _sources(self, lines: Sequence[str]) -> list[list[int]]:
-        """Return the ids of lines with `</s>`; none of an empty line."""
+    def _as_segments(
+        self, message: messages.Translate | messages.TranslateTagged, config: SearchConfig, rules: Rules
+    ) -> list[Segments]:
+        """Return each line as what goes through the model: whole, or its sentences."""
+        if not message.paragraphs:
+            return [Segments([line], ["", ""]) for line in message.lines]
+        pattern = None if rules.placeholders is None else compiled(rules.placeholders)
+        return [
+            segments_that_fit(self._translator, line, config, self._sentences, glossary=rules.glossary, pattern=pattern)
+            for line in message.lines
+        ]
+
+    def _sources(self, texts: Sequence[str], lines: Sequence[int] = (1,)) -> list[list[int]]:
+        """Return the ids of texts with `</s>`, none of an empty text; `lines` has the number of each one's line."""
         most = self._settings.max_source_tokens
         try:
-            encoded = self._translator.source_tokenizer.encode(lines)
+            encoded = self._translator.source_tokenizer.encode(texts)
         except DataError:  # whose message has the code
             raise Failure("invalid", "a line begins with the code of a language that the model doesn't know") from None
-        for number, ids in enumerate(encoded, start=1):
+        for number, ids in zip(lines, encoded, strict=True):
             if len(ids) >= most:
-                where = f"line {number}" if len(lines) > 1 else "the line"
+                where = f"line {number}" if lines[-1] > 1 else "the line"
                 raise Failure("too_long", f"{where} has {len(ids):,} tokens, and at most {most - 1:,} are translated")
         return [[*ids, EOS] if ids else [] for ids in encoded]
 
@@ -427,6 +454,11 @@ class Worker:
 def is_exact(translator: Translator) -> bool:
     """Return whether a line's numbers are the same to the last bit whatever else is in its batch."""
     return translator.precision.int8 and passes.compiled() is not None
+
+
+def _lines_of(lines: Sequence[Segments]) -> list[int]:
+    """Return the number of the line of each of its texts, from 1."""
+    return [number for number, line in enumerate(lines, start=1) for _ in line.texts]
 
 
 def _at_once(act: Callable[[], None]) -> Iterator[None]:
