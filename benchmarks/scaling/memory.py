@@ -24,7 +24,8 @@ class Memory:
     optimizer: float
     """What the optimizer keeps: Muon a momentum for each of its weights, Adam two means for each of its own."""
     copies: float
-    """Weights in bfloat16 from the forward to the backward pass, and the whole ones of no layer if they are sharded."""
+    """Weights that are there from the forward to the backward pass: in bfloat16, or if they are sharded the whole ones
+    of no layer in float32, since a layer's are gathered in bfloat16 and freed."""
     activations: float
     """What the backward pass needs of the forward pass."""
     loss: float
@@ -66,11 +67,10 @@ def count_memory(
     d, classes = config.d_model, config.target_pad
     linear = sum(rows * columns for rows, columns, _ in muon_matrices(config))
     shards = processes if mode == "shard" else 1
-    copies = HALF * linear
-    gathered = 0.0
+    copies, gathered = HALF * linear, 0.0
     if mode == "shard":
-        copies += FLOAT * (weights - linear)
-        gathered = FLOAT * (weights - linear) + 2 * FLOAT * linear / (config.encoder_layers + config.decoder_layers)
+        copies = FLOAT * (weights - linear)
+        gathered = copies + 2 * HALF * linear / (config.encoder_layers + config.decoder_layers)
     encoder, decoder = activation_bytes(config, length, device)
     activations = config.encoder_layers * encoder * rows.source + config.decoder_layers * decoder * rows.target
     activations += (d + 8) * (rows.source + rows.target)

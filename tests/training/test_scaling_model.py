@@ -177,7 +177,15 @@ def test_sharded_memory_falls_and_activations_stay(scaling, config):
     assert part.optimizer == whole.optimizer / 4
     assert whole.optimizer == 2 * whole.weights
     assert part.activations == whole.activations
-    assert part.copies > whole.copies
+    assert part.gathered > whole.gathered == 0
+
+
+def test_memory_is_about_what_was_measured(scaling):
+    error = {"plain": 0.16, "ddp": 0.03, "shard": 0.11}
+    found = [one for one in scaling.script.checked() if one["what"] == "update"]
+    assert {one["mode"] for one in found} == set(error)
+    for one in found:
+        assert one["predicted_bytes"] == pytest.approx(one["measured_bytes"], rel=error[one["mode"]]), one["model"]
 
 
 def test_gradients_are_summed_once_and_weights_gathered_as_counted(scaling):

@@ -43,8 +43,8 @@ class DistillFlags:
     trained on both. With --beam 4 --n-best 4 it sees four translations of each text, with --sample --n-best 4 four
     draws, with --beam 20 --consensus the one that most agree with.
 
-    Every flag of `glassformer train` sets the student's training. Each stage prints its counts. After a stop the same
-    command goes on where it was.
+    Every flag of `glassformer train` but --resume, --overwrite and --shard sets the student's training. Each stage
+    prints its counts. After a stop the same command goes on where it was.
 
     With --cluster the teacher, and the run of --round-trip, translate on a Ray cluster, and write the same. The folder
     of --written must be one that all its machines reach. The student is trained here.
@@ -63,8 +63,8 @@ class BacktranslateFlags:
     what went wrong, and a student is trained on these pairs and the real ones. With --sample the sources are drawn
     rather than searched for, which is better where there is much text (Edunov et al. 2018).
 
-    Every flag of `glassformer train` sets the student's training; --from RUN goes on from a model that is there. Each
-    stage prints its counts. After a stop the same command goes on where it was.
+    Every flag of `glassformer train` but --resume, --overwrite and --shard sets the student's training; --from RUN goes
+    on from a model that is there. Each stage prints its counts. After a stop the same command goes on where it was.
 
     With --cluster the run, and that of --round-trip, translate on a Ray cluster, and write the same. The folder of
     --written must be one that all its machines reach. The student is trained here.

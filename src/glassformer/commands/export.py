@@ -29,9 +29,9 @@ class ExportFlags:
     take subword tokenizers, trained here or as a .model file, and none takes --tokenizer symbols. onnx and web refuse
     tokenizers with rules for characters of their own (OPUS-MT's), which transformers.js can't follow. Pruned heads are
     really absent in onnx and web, become zeros in huggingface, and go as far as a stack's attentions have equally many
-    in ctranslate2 and argos. Models with --norm-first go anywhere but to huggingface. Attention of all heads comes out
-    of onnx and web; ctranslate2 returns the mean of the heads that `glassformer align` has chosen. docs/howto/export.md
-    has the table.
+    in ctranslate2 and argos. Models with norm_first layers go anywhere but to huggingface. Attention of all heads comes
+    out of onnx and web; ctranslate2 returns the mean of the heads that `glassformer align` has chosen.
+    docs/howto/export.md has the table.
     """
 
     run: Annotated[Path, Flag(positional=True)]
