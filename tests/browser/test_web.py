@@ -125,8 +125,8 @@ class Tab:
 
     def settled(self) -> None:
         self.until(
-            "(({ writer, source }) => writer.lines.map((l) => l.before + l.text + l.after).join('\\n') === source.text"
-            " && !writer.waiting().length)(glassformer)"
+            "(({ writer, source }) => !writer.waiting().length && source.text.replace(/\\n/g, '')"
+            " === writer.sentences.map((one) => one.before + one.text + one.after).join(''))(glassformer)"
         )
 
     def translate(self, **wanted: Any) -> list[dict[str, Any]]:

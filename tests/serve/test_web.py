@@ -106,8 +106,8 @@ class Tab:
 
     def settled(self) -> None:
         self.until(
-            "(({ writer, source }) => writer.lines.map((l) => l.before + l.text + l.after).join('\\n') === source.text"
-            " && !writer.waiting().length)(glassformer)"
+            "(({ writer, source }) => !writer.waiting().length && source.text.replace(/\\n/g, '')"
+            " === writer.sentences.map((one) => one.before + one.text + one.after).join(''))(glassformer)"
         )
 
     def look(self, word: int) -> str:
@@ -189,6 +189,39 @@ def test_lines_are_translated_in_order_and_only_new_ones_are_asked_for(tab):
     tab.until("document.querySelector('[role=status]').textContent.split('\\n').length === 3")  # is read out
     tab.get_by_label("Clear the text").click()
     tab.until("!document.querySelector('.word')")
+
+
+def test_sentences_of_a_line_are_translated_apart_and_stand_in_it_together(tab):
+    tab.write(f"{DOGS}。{MEN}\n{MEN}")
+    first, last = tab.locator(".line").all()
+    assert re.fullmatch(rf"{DOGS_SURE} \S+ {MEN_SURE} \S+", first.inner_text()), first.inner_text()
+    assert last.inner_text().startswith(MEN_SURE)
+    assert tab.asked.count(f"{tab.address}v1/translate/stream") == 2, "a sentence that is there twice is asked for once"
+    copied = tab.evaluate("glassformer.writer.text")
+    assert copied.split("\n") == [first.inner_text(), last.inner_text()]
+
+    focused = tab.locator(WORD).nth(8)
+    tab.look(8)
+    lit = tab.locator(".under .heat").all_inner_texts()
+    assert set(lit) <= set(MEN.split()), "the words of the second sentence take colour where they stand"
+    before = tab.evaluate(
+        "document.querySelector('.under').textContent.indexOf(document.querySelector('.heat').textContent)"
+    )
+    assert before >= len(DOGS)
+    assert focused.get_attribute("aria-pressed") == "true"
+    tab.keyboard.press("Escape")
+
+    tab.write(f"{DOGS}。three old men sing now bank\n{MEN}")
+    assert tab.asked.count(f"{tab.address}v1/translate/stream") == 3, "the other sentences are known"
+    tab.locator("#source").press("Control+Home")
+    tab.get_by_role("button", name="Other translations").click()
+    tab.until("document.querySelectorAll('.choices button').length === 5")
+    assert tab.evaluate("glassformer.chosen.sentence") == 0, "the caret is in the first"
+    tab.keyboard.press("Escape")
+    tab.locator("#source").press("Control+Home")
+    tab.locator("#source").press("End")
+    tab.get_by_role("button", name="Other translations").click()
+    tab.until("glassformer.chosen?.sentence === 1")
 
 
 @pytest.fixture
@@ -327,7 +360,7 @@ def test_another_word_is_chosen_and_the_translation_goes_on_from_it(tab):
 def test_other_translations_are_there_when_asked_for(tab):
     tab.write(f"{MEN}\n{DOGS}")  # the caret is in the last line
     best = tab.locator(".line").last.inner_text()
-    tab.get_by_text("Other translations").click()
+    tab.get_by_role("button", name="Other translations").click()
     tab.until("document.querySelectorAll('.choices button').length === 5")
     others = [row.inner_text() for row in tab.locator(".choice").all()]
     assert len({*others, best}) == 5
@@ -431,13 +464,13 @@ def test_it_waits_as_long_as_the_server_says(tab, status, code):
 def test_a_line_that_is_refused_says_why_and_the_others_are_translated(tab):
     refuse_once(tab, 400, "too_long")
     tab.write(f"{MEN}\n{DOGS}")
-    assert tab.locator(".failure").inner_text().startswith("This line is too long")
+    assert tab.locator(".failure").inner_text().startswith("This sentence is too long")
     assert tab.words()[:5] == DOGS_SURE.split()
     assert tab.get_by_text("Try again").count() == 0
     tab.write("")
     refuse_once(tab, 503, "deadline")
     tab.write(f"{MEN}\n{DOGS}")
-    assert tab.locator(".failure").inner_text().startswith("This line took too long")
+    assert tab.locator(".failure").inner_text().startswith("This sentence took too long")
     assert tab.words()[:5] == DOGS_SURE.split()
     tab.get_by_text("Try again").click()
     tab.settled()

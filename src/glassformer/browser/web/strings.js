@@ -15,7 +15,7 @@ const OWN = {
       ({
         missing: `A file of this page could not be loaded: ${message}.`,
         broken: `The model could not be run in this browser: ${message}.`,
-        too_long: "This line is too long: break it into several.",
+        too_long: "This sentence is too long: break it into several.",
       })[code] ?? message,
   },
   zh: {
@@ -27,7 +27,7 @@ const OWN = {
       ({
         missing: `无法加载此页面的文件：${message}。`,
         broken: `此浏览器无法运行模型：${message}。`,
-        too_long: "这一行太长，请分成几行。",
+        too_long: "这一句太长，请分成几句。",
       })[code] ?? message,
   },
 };

@@ -156,9 +156,9 @@ def _ends_sentence(line: str, found: re.Match[str]) -> bool:
         return True
     last = _WORD.search(line, max(0, found.start("other") - _LONGEST), found.start("other"))
     word = last[1] if last else ""
-    if first.isdigit() and not (word.isalpha() and len(word) > 3):  # No. 5, am 3. 4
+    if first.isdecimal() and not (word.isalpha() and len(word) > 3):  # No. 5, am 3. 4
         return False
-    if word.isdigit():
+    if word.isdecimal():
         return len(word) > 2
     if re.fullmatch(r"\d+[.,]\d+%?", word):
         return True

@@ -21,7 +21,7 @@ export class App {
     Object.assign(this, { root, api, languages, pause });
     this.writer = new Writer(this.api, () => this.draw());
     this.runs = [];
-    this.chosen = null; // { key, line, word } of the translation's word that is looked at; word -1: none
+    this.chosen = null; // { key, sentence, word } of the translation's word that is looked at; word -1: none
     this.words = languages[recall("language") ?? (navigator.language.startsWith("zh") ? "zh" : "en")] ?? languages.en;
     this.followTheme();
     this.build("");
@@ -71,7 +71,7 @@ export class App {
     const chosen = this.chosen;
     this.build(this.source.text);
     this.languageButton.focus();
-    if (chosen) this.choose(chosen.line, chosen.word);
+    if (chosen) this.choose(chosen.sentence, chosen.word);
   }
 
   // Make all parts, in the language of the interface.
@@ -187,7 +187,7 @@ export class App {
     this.notice.show(null);
     if (!this.runs.length) return this.load();
     this.writer.retry();
-    if (trouble && chosen) this.choose(chosen.line, chosen.word);
+    if (trouble && chosen) this.choose(chosen.sentence, chosen.word);
   }
 
   async copy() {
@@ -205,22 +205,22 @@ export class App {
     return this.writer.results.get(this.chosen.key);
   }
 
-  // The line whose translation was taken from others: that which is looked at, else the last; -1: none.
+  // The sentence whose translation was taken from others: that which is looked at, else the last; -1: none.
   get undoable() {
-    const { lines, results } = this.writer;
-    const isChanged = (line) => results.get(lines[line]?.key)?.previous !== undefined;
-    return isChanged(this.chosen?.line) ? this.chosen.line : lines.findLastIndex((_, line) => isChanged(line));
+    const { sentences, results } = this.writer;
+    const isChanged = (sentence) => results.get(sentences[sentence]?.key)?.previous !== undefined;
+    return isChanged(this.chosen?.sentence) ? this.chosen.sentence : sentences.findLastIndex((_, sentence) => isChanged(sentence));
   }
 
   // Look at a word of the translation.
-  choose(line, word) {
-    const { key } = this.writer.lines[line];
+  choose(sentence, word) {
+    const { key } = this.writer.sentences[sentence];
     const result = this.writer.results.get(key);
     if (word < 0) return this.showOthers();
-    this.chosen = { key, line, word };
+    this.chosen = { key, sentence, word };
     this.trouble = null;
     this.open(true);
-    this.target.mark(line, word);
+    this.target.mark(sentence, word);
     const { first, last } = result.words[word];
     return this.attempt(() => Promise.all([this.glass.show(result, first, last), this.choices.showWords(result, first)]));
   }
@@ -228,7 +228,7 @@ export class App {
   // Somebody pointed at a place of the text: while a translation is looked at, show which of its words look there.
   pointed(place) {
     if (!this.chosen || this.figures.hidden || !this.glass.data) return;
-    const at = place - this.source.startOf(this.chosen.line);
+    const at = place - this.source.startOf(this.chosen.sentence);
     const word = this.glass.sourceWords.find(({ start, end }) => start <= at && at <= end);
     if (word) this.glass.choose({ side: "to", token: word.first });
   }
@@ -249,46 +249,46 @@ export class App {
   }
 
   lightSource(words, weights) {
-    const { line } = this.chosen;
-    this.source.light({ line, words: words.map(({ start, end }, n) => ({ start, end, weight: weights[n] })) });
-    this.target.mark(line, this.glass.word);
+    const { sentence } = this.chosen;
+    this.source.light({ sentence, words: words.map(({ start, end }, n) => ({ start, end, weight: weights[n] })) });
+    this.target.mark(sentence, this.glass.word);
   }
 
   lightTarget(words, chosen, weights) {
-    const { line } = this.chosen;
-    this.source.light({ line, words: words.filter((_, n) => n === chosen).map(({ start, end }) => ({ start, end, chosen: true })) });
-    this.target.mark(line, -1, weights);
+    const { sentence } = this.chosen;
+    this.source.light({ sentence, words: words.filter((_, n) => n === chosen).map(({ start, end }) => ({ start, end, chosen: true })) });
+    this.target.mark(sentence, -1, weights);
   }
 
-  // What is looked at may have moved to another line, or be there no more.
+  // What is looked at may have moved to another sentence, or be there no more.
   follow() {
     if (!this.chosen) return;
-    const { lines, results } = this.writer;
-    const { key, line } = this.chosen;
-    const now = lines[line]?.key === key ? line : lines.findIndex((one) => one.key === key);
+    const { sentences, results } = this.writer;
+    const { key, sentence } = this.chosen;
+    const now = sentences[sentence]?.key === key ? sentence : sentences.findIndex((one) => one.key === key);
     if (now < 0 || !results.has(key)) return this.close(false);
-    this.chosen.line = now;
+    this.chosen.sentence = now;
     if (!this.figures.hidden && this.glass.result === results.get(key)) this.glass.paint();
   }
 
   close(focus = true) {
-    const { line, word } = this.chosen;
+    const { sentence, word } = this.chosen;
     this.chosen = null;
     this.panel.hidden = true;
     this.root.classList.remove("looking");
     this.choices.leave();
     this.source.light(null);
     this.target.mark(-1, -1);
-    if (focus) this.target.focus(line, Math.max(0, word));
+    if (focus) this.target.focus(sentence, Math.max(0, word));
   }
 
-  // Offer other translations of the line that is looked at, else of that which the caret is in, else of the first.
+  // Offer other translations of the sentence that is looked at, else of that which the caret is in, else of the first.
   showOthers() {
-    const { lines, results } = this.writer;
-    const has = (line) => results.has(lines[line]?.key);
-    const line = this.chosen?.line ?? (has(this.source.line) ? this.source.line : lines.findIndex((_, n) => has(n)));
-    const { key } = lines[line];
-    this.chosen = { key, line, word: -1 };
+    const { sentences, results } = this.writer;
+    const has = (sentence) => results.has(sentences[sentence]?.key);
+    const sentence = this.chosen?.sentence ?? (has(this.source.sentence) ? this.source.sentence : sentences.findIndex((_, n) => has(n)));
+    const { key } = sentences[sentence];
+    this.chosen = { key, sentence, word: -1 };
     this.trouble = null;
     this.open(false);
     this.source.light(null);
@@ -299,13 +299,13 @@ export class App {
   // Take what was chosen among other words or other translations.
   take({ result, prefix, isCurrent }) {
     if (isCurrent) return null;
-    const { line, word, key } = this.chosen;
+    const { sentence, word, key } = this.chosen;
     return this.attempt(async () => {
       const made = result ?? (await this.goOn(prefix));
       this.writer.replace(key, made);
       if (word < 0) this.close();
-      else await this.choose(line, Math.min(word, made.words.length - 1));
-      if (word >= 0) this.target.focus(line, word);
+      else await this.choose(sentence, Math.min(word, made.words.length - 1));
+      if (word >= 0) this.target.focus(sentence, word);
     });
   }
 
@@ -317,10 +317,10 @@ export class App {
   }
 
   undo() {
-    const line = this.undoable;
+    const sentence = this.undoable;
     if (this.chosen) this.close(false);
-    this.writer.undo(this.writer.lines[line].key);
-    this.target.focus(line, 0);
+    this.writer.undo(this.writer.sentences[sentence].key);
+    this.target.focus(sentence, 0);
   }
 }
 

@@ -1,4 +1,4 @@
-// Lists to choose from: other words in the place of one, and other translations of a line.
+// Lists to choose from: other words in the place of one, and other translations of a sentence.
 import { make, percent } from "../web/drawing.js";
 import { roving, stopAt } from "./keys.js";
 import { resultOf } from "./writer.js";
@@ -56,7 +56,7 @@ export class Choices {
     } else if (result.text.startsWith(row.upTo)) row.parts.push([result.text.slice(row.upTo.length)]);
   }
 
-  // Offer other translations of a line, as a beam search finds them.
+  // Offer other translations of a sentence, as a beam search finds them.
   async showLines(result) {
     const { api, words, run } = this.app;
     const mine = this.begin(words.othersTitle, words.othersHint);

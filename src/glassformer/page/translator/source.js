@@ -1,5 +1,6 @@
 // The text that is typed. Under it lies the same text as words, which take colours.
 import { colour, ink, make, percent, reveal, shade } from "../web/drawing.js";
+import { split } from "./lines.js";
 
 export class Source {
   constructor(app) {
@@ -44,24 +45,24 @@ export class Source {
     this.field.focus();
   }
 
-  // The line that the caret is in.
-  get line() {
-    return this.text.slice(0, this.field.selectionStart).split("\n").length - 1;
+  // The number of the sentence that the caret is in.
+  get sentence() {
+    const caret = this.field.selectionStart;
+    return Math.max(0, split(this.text).findLastIndex(({ start, before }) => start - before.length <= caret));
   }
 
-  // Where the words of a line begin.
-  startOf(line) {
-    const lines = this.text.split("\n");
-    return lines.slice(0, line).reduce((sum, { length }) => sum + length + 1, 0) + /^\s*/.exec(lines[line])[0].length;
+  // Where the words of a sentence begin.
+  startOf(sentence) {
+    return split(this.text)[sentence]?.start ?? this.text.length;
   }
 
-  // Colour words of a line: { line, words: [{ start, end, weight, chosen }] }, places within the line; or none.
+  // Colour words: { sentence, words: [{ start, end, weight, chosen }] }, places within the sentence of this number; or none.
   light(lit) {
     const { text } = this;
     this.clearing.hidden = !text;
     this.element.classList.toggle("lit", lit !== null);
     if (!lit) return this.under.replaceChildren(text + "\u200b"); // so that a last empty line has a height
-    const first = this.startOf(lit.line);
+    const first = this.startOf(lit.sentence);
     const most = lit.words.reduce((a, { weight }) => Math.max(a, weight ?? 0), 0);
     const parts = [];
     let at = 0;

@@ -9,7 +9,7 @@ export class Target {
   constructor(app) {
     const { words } = app;
     this.app = app;
-    this.shown = []; // of each line: what it shows, and its element
+    this.shown = []; // of each sentence: what it shows, and its element
     this.text = make("div", { class: "written", role: "group", "aria-label": words.translation });
     roving(this.text, WORD);
     this.hint = make("p", { class: "says" });
@@ -19,24 +19,26 @@ export class Target {
     this.element = make("section", { class: "pane target", "aria-label": words.translation }, this.text, this.hint, tools);
   }
 
-  // Show the lines of the writer; only those that changed are made anew.
+  // Show the sentences of the writer in their lines; only those that changed are made anew.
   draw() {
     const { writer, words, run } = this.app;
-    const { lines } = writer;
+    const { sentences, gaps } = writer;
     this.text.lang = run?.target ?? "";
-    lines.forEach((line, n) => {
-      const [result, failure, text] = [writer.results.get(line.key), writer.failures.get(line.key), writer.shown(line)];
-      const of = { result, failure, text, before: line.before, after: line.after, isDraft: writer.isDrafted(line) };
+    sentences.forEach((one, n) => {
+      const [result, failure, text] = [writer.results.get(one.key), writer.failures.get(one.key), writer.shown(one)];
+      const of = { result, failure, text, before: one.before, after: gaps[n], isDraft: writer.isDrafted(one) };
       if (this.shown[n] && Object.keys(of).every((name) => this.shown[n].of[name] === of[name])) return;
-      const element = this.line(line, of, n);
-      if (this.shown[n]) this.shown[n].element.replaceWith(element);
-      else this.text.append(element);
-      this.shown[n] = { of, element };
+      this.shown[n] = { of, element: this.sentence(one, of, n) };
     });
-    for (const { element } of this.shown.splice(lines.length)) element.remove();
+    this.shown.length = sentences.length;
+    const lines = [];
+    sentences.forEach(({ line }, n) => (lines[line] ??= []).push(this.shown[n].element));
+    while (this.text.children.length < lines.length) this.text.append(make("div", { class: "line", dir: "auto" }));
+    while (this.text.children.length > lines.length) this.text.lastChild.remove();
+    lines.forEach((elements, n) => hold(this.text.children[n], elements));
     stopAt(this.text, WORD, this.text.querySelector(`${WORD}[tabindex="0"]`));
     this.text.setAttribute("aria-busy", String(writer.waiting().length > 0));
-    const done = lines.filter(({ key }) => writer.results.has(key));
+    const done = sentences.filter(({ key }) => writer.results.has(key));
     const isUnsure = this.text.querySelector(".unsure") !== null;
     const isCalibrated = done.some(({ key }) => writer.results.get(key).words.some(({ right }) => (right ?? null) !== null));
     const unsure = isCalibrated ? words.doubtful : words.unsure;
@@ -46,13 +48,13 @@ export class Target {
     this.buttons.undo.hidden = this.app.undoable < 0;
   }
 
-  line(line, { result, failure, text, isDraft }, n) {
+  sentence(sentence, { result, failure, text, before, after, isDraft }, n) {
     const isStale = !result && !isDraft;
-    const element = make("div", { class: isStale ? "line stale" : "line", dir: "auto" });
-    if (failure) element.append(...this.failed(failure));
-    else if (result) element.append(line.before, ...this.wordsOf(result, n), line.after);
-    else if (isStale) element.append(line.before + text + line.after);
-    else element.append(...this.draft(line));
+    const element = make("span", { class: isStale ? "sentence stale" : "sentence" });
+    if (failure) element.append(...this.failed(failure), after);
+    else if (result) element.append(before, ...this.wordsOf(result, n), after);
+    else if (isStale) element.append(before + text + after);
+    else element.append(...this.draft(sentence), after);
     return element;
   }
 
@@ -62,14 +64,14 @@ export class Target {
     return [make("span", { class: "failure" }, words.failure(failure)), " ", failure.code === "deadline" ? again : ""];
   }
 
-  // What is written of a line, and faint what follows of the text that it takes the place of.
+  // What is written of a sentence, and faint what follows of the text that it takes the place of.
   draft({ before, stale }) {
     const { text } = this.app.writer.draft;
     const rest = text.length < stale.length ? stale.slice(text.length) : "";
     return [before, text, make("span", { class: "caret", "aria-hidden": "true" }), make("span", { class: "rest", "aria-hidden": "true" }, rest)];
   }
 
-  wordsOf(result, line) {
+  wordsOf(result, sentence) {
     const letters = [...result.text];
     const parts = [];
     let at = 0;
@@ -86,11 +88,11 @@ export class Target {
           title: percent(probability),
           "aria-label": isUnsure ? `${name}, ${percent(probability)}` : null,
           "aria-pressed": "false",
-          onclick: () => this.isSelecting() || this.app.choose(line, n),
+          onclick: () => this.isSelecting() || this.app.choose(sentence, n),
           onkeydown: (event) => {
             if (!isEnter(event)) return;
             event.preventDefault();
-            this.app.choose(line, n);
+            this.app.choose(sentence, n);
           },
         },
         name,
@@ -107,30 +109,36 @@ export class Target {
     return !selection.isCollapsed && this.text.contains(selection.anchorNode);
   }
 
-  word(line, n) {
-    return this.shown[line]?.element.querySelectorAll(WORD)[n];
+  word(sentence, n) {
+    return this.shown[sentence]?.element.querySelectorAll(WORD)[n];
   }
 
-  focus(line, n) {
-    this.word(line, n)?.focus();
+  focus(sentence, n) {
+    this.word(sentence, n)?.focus();
   }
 
-  // Frame the chosen word, and colour the words of its line by these weights, if given.
-  mark(line, n, weights = []) {
+  // Frame the chosen word, and colour the words of its sentence by these weights, if given.
+  mark(sentence, n, weights = []) {
     const most = weights.reduce((a, b) => Math.max(a, b), 0);
     for (const word of this.text.querySelectorAll(`.heat, ${WORD}[aria-pressed="true"]`)) {
       word.setAttribute("aria-pressed", "false");
       word.classList.remove("heat");
       word.removeAttribute("style");
     }
-    const chosen = this.word(line, weights.length ? weights.indexOf(most) : n);
+    const chosen = this.word(sentence, weights.length ? weights.indexOf(most) : n);
     if (chosen && !weights.length) chosen.setAttribute("aria-pressed", "true");
     if (chosen) reveal(this.text, chosen);
     weights.forEach((weight, at) => {
-      const word = this.word(line, at);
+      const word = this.word(sentence, at);
       word.classList.add("heat");
       word.style.background = colour(this.app.palette, shade(weight, most));
       word.style.color = ink(this.app.palette, shade(weight, most));
     });
   }
+}
+
+// Let an element hold these children, and leave alone those that are in their place: what is in focus or marked stays so.
+function hold(parent, children) {
+  for (const child of [...parent.childNodes]) if (!children.includes(child)) child.remove();
+  children.forEach((child, n) => child === parent.childNodes[n] || parent.insertBefore(child, parent.childNodes[n] ?? null));
 }

@@ -1,31 +1,31 @@
-// Translates a text line after line, and keeps what it has: only lines that are new are asked for.
+// Translates a text sentence after sentence, and keeps what it has: only sentences that are new are asked for.
 import { ApiError } from "./errors.js";
-import { places, split } from "./lines.js";
+import { gaps, places, split } from "./lines.js";
 
-const KEPT = 500; // translations of lines
+const KEPT = 500; // translations of sentences
 const WAITS = ["unauthorized", "forbidden", "too_many", "busy", "starting"]; // typing on doesn't help with these
-const OF_A_LINE = ["invalid", "too_long", "too_large", "deadline"]; // another line may do
+const OF_A_SENTENCE = ["invalid", "too_long", "too_large", "deadline"]; // another one may do
 
 export class Writer {
   // `changed` is called whenever something else is to be shown.
   constructor(api, changed) {
     this.api = api;
     this.changed = changed;
-    this.lines = []; // { before, text, after, key, stale }
+    this.sentences = []; // { before, text, after, start, line, key, stale }
     this.results = new Map(); // by key
     this.failures = new Map();
-    this.draft = null; // { key, text } of the line that is being written
+    this.draft = null; // { key, text } of the sentence that is being written
     this.error = null;
   }
 
-  // Translate another text, or the same with another run. A line that is under way and still there goes on.
+  // Translate another text, or the same with another run. A sentence that is under way and still there goes on.
   write(text, run) {
-    const older = this.lines;
-    const lines = split(text);
-    const from = places(older, lines);
-    this.lines = lines.map((line, n) => ({ ...line, key: keyOf(run, line.text), stale: this.shown(older[from[n]]) }));
+    const older = this.sentences;
+    const newer = split(text);
+    const from = places(older, newer);
+    this.sentences = newer.map((one, n) => ({ ...one, key: keyOf(run, one.text), stale: this.shown(older[from[n]]) }));
     this.run = run;
-    const present = new Set(this.lines.map(({ key }) => key));
+    const present = new Set(this.sentences.map(({ key }) => key));
     for (const key of this.failures.keys()) if (!present.has(key)) this.failures.delete(key); // typed again, it is tried again
     if (this.error && !WAITS.includes(this.error.code)) this.error = null;
     if (this.aborting && !this.waiting().some(({ key }) => key === this.aborting.key)) this.aborting.controller.abort();
@@ -41,27 +41,32 @@ export class Writer {
     this.go();
   }
 
-  // Lines that have no translation yet.
+  // Sentences that have no translation yet.
   waiting() {
-    return this.lines.filter(({ text, key }) => text && !this.results.has(key) && !this.failures.has(key));
+    return this.sentences.filter(({ text, key }) => text && !this.results.has(key) && !this.failures.has(key));
   }
 
-  // The text that stands for a line: its translation, what is written of it, or what stood there before.
-  shown(line) {
-    if (!line?.text) return "";
-    if (this.results.has(line.key)) return this.results.get(line.key).text;
-    return (this.isDrafted(line) && this.draft.text) || line.stale;
+  // The text that stands for a sentence: its translation, what is written of it, or what stood there before.
+  shown(sentence) {
+    if (!sentence?.text) return "";
+    if (this.results.has(sentence.key)) return this.results.get(sentence.key).text;
+    return (this.isDrafted(sentence) && this.draft.text) || sentence.stale;
   }
 
-  isDrafted(line) {
-    return this.draft?.key === line.key;
+  isDrafted(sentence) {
+    return this.draft?.key === sentence.key;
+  }
+
+  // The white space after each sentence's translation, within its line.
+  get gaps() {
+    return gaps(this.sentences, this.sentences.map((one) => this.shown(one)));
   }
 
   async go() {
     if (this.isGoing) return;
     this.isGoing = true;
     try {
-      for (let line; !this.error && (line = this.waiting()[0]); ) await this.translate(line, this.run);
+      for (let next; !this.error && (next = this.waiting()[0]); ) await this.translate(next, this.run);
     } finally {
       this.isGoing = false;
     }
@@ -81,7 +86,7 @@ export class Writer {
     } catch (error) {
       if (controller.signal.aborted) return;
       if (!(error instanceof ApiError)) throw error;
-      if (OF_A_LINE.includes(error.code)) this.failures.set(key, error);
+      if (OF_A_SENTENCE.includes(error.code)) this.failures.set(key, error);
       else this.error = error;
     } finally {
       this.aborting = this.draft = null;
@@ -92,10 +97,10 @@ export class Writer {
   keep(key, result) {
     this.results.delete(key); // so that the newest is last
     this.results.set(key, result);
-    if (this.results.size > Math.max(KEPT, 2 * this.lines.length)) this.results.delete(this.results.keys().next().value);
+    if (this.results.size > Math.max(KEPT, 2 * this.sentences.length)) this.results.delete(this.results.keys().next().value);
   }
 
-  // Put another translation in a line's place.
+  // Put another translation in a sentence's place.
   replace(key, result) {
     this.keep(key, { ...result, previous: this.results.get(key) }); // which may have one too
     this.changed();
@@ -108,13 +113,16 @@ export class Writer {
   }
 
   get text() {
-    return this.lines.map((line) => line.before + this.shown(line) + line.after).join("\n");
+    const after = this.gaps;
+    const lines = [];
+    this.sentences.forEach((one, n) => (lines[one.line] = (lines[one.line] ?? "") + one.before + this.shown(one) + after[n]));
+    return lines.join("\n");
   }
 }
 
 const keyOf = (run, text) => `${run.run}\n${text}`;
 
-// A translation of a line, with what was asked.
+// A translation of a sentence, with what was asked.
 export function resultOf(q, run, { source_pieces, translations }, n = 0) {
   return { ...translations[n], q, run: run.run, source_pieces };
 }

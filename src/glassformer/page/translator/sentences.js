@@ -1,0 +1,58 @@
+// The sentences of a line, by the rules of generation/segments/sentences.py, which says why they are as they are: in doubt
+// two sentences stay together. A test compares both.
+
+const OPENING = "\"'“”„‘‚«‹»›(\\[{「『《〈（【¿¡\\u2013\\u2014*_"; // in a class of characters
+const CLOSING = "\"'”“’‘»›«‹)\\]}」』》〉）】*_";
+const ALWAYS = "。！？｡．।॥؟۔։።፧፨။៕"; // they end a sentence wherever they stand
+const LONGEST = 40; // characters before a full stop in which its word is looked for
+const ABBREVIATIONS = new Set(
+  `
+mr mrs ms dr prof rev hon st sr jr gen col capt lt sgt gov sen rep pres vs no nos vol fig figs eq eqs ch sec pp ed eds
+cf ca approx dept est inc ltd co corp bros ave blvd mt jan feb mar apr jun jul aug sep sept oct nov dec
+hr fr frau nr bzw ggf vgl usw evtl bspw str abb bd hrsg mio mrd tel zzgl inkl exkl dipl ing phil med jh
+mme mlle mm art av env chap réf éd sra srta dra avda pág núm ud uds sig dott avv sigg dhr mevr mw bijv blz
+г гг ул им тов стр рис табл см руб тыс млн млрд пр просп обл inż mgr hab ul pl al tzn np αρ σελ
+`
+    .trim()
+    .split(/\s+/),
+);
+
+const SPACE = "[^\\S\\u00a0\\u202f]";
+const END = new RegExp(
+  `(?:(?<always>[${ALWAYS}]+[!?…]*[${CLOSING}]*)|(?<other>(?<![.!?…])[.!?…]+(?:[\\u00a0\\u202f]?[${CLOSING}]| »(?=\\s|$))*(?=${SPACE})))(?<gap>\\s*)`,
+  "gu",
+);
+const FIRST = new RegExp(`[${OPENING}\\s]*(.)`, "suy");
+const WORD = new RegExp(`[${OPENING}]*([^\\s${OPENING}]*)$`, "u");
+
+// Return the places at which a sentence ends, but for the end of the line.
+export function sentenceEnds(line) {
+  const ends = [];
+  for (const found of line.matchAll(END)) {
+    const { always, other, gap } = found.groups;
+    const end = found.index + found[0].length - gap.length;
+    if (always === undefined ? endsSentence(line, found.index, end, other) : endsQuotation(line, always, end + gap.length)) ends.push(end);
+  }
+  return ends;
+}
+
+// Whether a mark that ends sentences does so here: the sentence around 「...。」 may go on, with と.
+function endsQuotation(line, always, next) {
+  return ALWAYS.includes(always.at(-1)) || !/[\u3041-\u309f]/.test(line.slice(next, next + 1));
+}
+
+// Whether a full stop, or another mark that means other things too, ends a sentence.
+function endsSentence(line, start, end, mark) {
+  FIRST.lastIndex = end;
+  const first = FIRST.exec(line)?.[1];
+  if (first === undefined) return true;
+  if (/\p{Lowercase}/u.test(first) || !/[\p{L}\p{N}\p{S}\p{P}]/u.test(first)) return false;
+  if (!/^\.[^.!?…]*$/.test(mark)) return true;
+  const word = WORD.exec(line.slice(Math.max(0, start - LONGEST), start))?.[1] ?? "";
+  const [length, isWord] = [[...word].length, /^\p{L}+$/u.test(word)];
+  if (/\p{Nd}/u.test(first) && !(isWord && length > 3)) return false; // No. 5, am 3. 4
+  if (/^\p{Nd}+$/u.test(word)) return length > 2;
+  if (/^\p{Nd}+[.,]\p{Nd}+%?$/u.test(word)) return true;
+  const isInitial = isWord && length === 1 && !/\p{Lo}/u.test(word);
+  return !(isInitial || word.includes(".") || ABBREVIATIONS.has(word.toLowerCase()));
+}
