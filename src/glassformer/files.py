@@ -86,10 +86,20 @@ def check_new_folder(path: Path) -> None:
     """
     if path.name in ("", ".."):
         raise RunError(f"{path} can't be replaced by a new folder: give the name of one")
-    above = next(folder for folder in path.absolute().parents if folder.exists())
-    remove_unfinished(above, path.name)
+    remove_unfinished(_nearest(path), path.name)
     if path.is_symlink() or (path.exists() and (not path.is_dir() or any(path.iterdir()))):
         raise RunError(f"{path} is there already: give a new name, or remove it first")
+    check_place(path)
+
+
+def _nearest(path: Path) -> Path:
+    """Return the nearest of the folders above that is there."""
+    return next(folder for folder in path.absolute().parents if folder.exists())
+
+
+def check_place(path: Path) -> None:
+    """Raise RunError where no folder can be made at `path`. Call it before long work."""
+    above = _nearest(path)
     try:
         with unbroken:
             os.rmdir(tempfile.mkdtemp(prefix=f".{path.name[:_LONGEST]}.", suffix=".tmp", dir=above))
@@ -250,7 +260,7 @@ def open_own(path: Path, flags: int, *, error: type[GlassformerError] = RunError
         if stat.S_ISREG(os.fstat(descriptor).st_mode):
             return descriptor
         os.close(descriptor)
-    raise error(f"{path} must be a file, and is a link, a folder, a pipe or a device: remove it")
+    raise error(f"{path} must be a file, and is a link, a folder, a pipe or a device: remove it, or give another name")
 
 
 def open_to_append(path: Path, *, error: type[GlassformerError] = RunError) -> int:

@@ -95,7 +95,8 @@ def test_a_tracker_gets_the_rounds(whole):
 def test_the_report_and_the_smaller_run(whole, given):
     report, said, out = whole
     first = "18 of 18 heads, for comparison:"
-    assert said == [first, "14 of 18 heads:", first, "9 of 18 heads:"]
+    speed = "measuring the speed of both, 26 times in turn"
+    assert said == [first, "14 of 18 heads:", first, "9 of 18 heads:", speed]
     assert [one.heads for one in report.rounds] == [14, 9]
     assert [one.heads for one in report.unpruned] == [18, 18]
     of_a_head = 4 * 8 * 24 + 3 * 8
@@ -211,8 +212,9 @@ def test_stopped_and_given_again_it_continues(config, whole, tmp_path, monkeypat
         return train_once(settings)
 
     monkeypatch.setattr(module, "train_once", stopped)
-    with pytest.raises(SystemError):
+    with pytest.raises(SystemError) as lost:
         prune(config())
+    assert lost.value.__notes__ == ["what is done is kept: the same command continues"]
     assert not (tmp_path / "pruned").exists()
     with pytest.raises(ConfigError, match=r"\.pruned\.pruning holds a pruning with other settings"):
         prune(config(keep=0.4))

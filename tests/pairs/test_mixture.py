@@ -48,7 +48,9 @@ def test_parallel_files_in_pairs(files):
 
 
 def test_what_cannot_be_used_is_named(files):
-    with pytest.raises(ConfigError, match=r"the weight of a file must be at least 1, got a\.tsv:0$"):
-        open_pairs(Path("a.tsv:0"))
+    for weight in ("0", "1001", "99999999999999999999"):
+        with pytest.raises(ConfigError, match=rf"must be a whole number from 1 to 1,000, got a\.tsv:{weight}$"):
+            open_pairs(Path(f"a.tsv:{weight}"))
+    assert len(open_pairs(Path("a.tsv:1000")).parts) == 1
     with pytest.raises(DataError, match=r"^c\.tsv: no such file$"):
         open_pairs((*files, Path("c.tsv:2"))).check()

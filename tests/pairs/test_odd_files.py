@@ -233,6 +233,9 @@ def test_columns_can_be_named_or_counted(tmp_path):
         assert list(PairFiles(path, columns=columns)) == [pair]
     with pytest.raises(DataError, match=r"has no column 'es' \(its columns are id, en, de, fr\)$"):
         list(PairFiles(path, columns=("en", "es")))
+    path.write_text("a,b,c\nx,y,z\n")
+    with pytest.raises(DataError, match=r"has no column 'd' \(its columns are a, b, c\)$"):
+        list(PairFiles(path, columns=("a", "d")))
     path.write_text("id,Frage,Antwort\n1,a,b\n")
     for columns in (("2", "3"), ("frage", "ANTWORT")):
         assert list(PairFiles(path, columns=columns)) == [("a", "b")]
@@ -242,6 +245,8 @@ def test_columns_can_be_named_or_counted(tmp_path):
     path.write_text("english,german\none,eins\n")
     with pytest.raises(DataError, match=r"no column 'germn' \(.* english, german\): did you mean german\?"):
         list(PairFiles(path, columns=("english", "germn")))
+    with pytest.raises(DataError, match=r"^--columns must name two columns of .*, got .* twice$"):
+        list(PairFiles(path, columns=("english", "english")))
     (tmp_path / "numbers.tsv").write_text("2\t1\n3\t4\n")
     assert list(PairFiles(tmp_path / "numbers.tsv", columns=("1", "2"))) == [("2", "1"), ("3", "4")]
     (tmp_path / "plain.tsv").write_text("1\tone\teins\n2\ttwo\tzwei\n")

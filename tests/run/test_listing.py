@@ -262,8 +262,11 @@ def test_no_runs(tmp_path):
     fix = "name another folder, or make one with glassformer train --source PAIRS --out"
     with pytest.raises(RunError, match=f"^there are no runs in {tmp_path}: {fix} {tmp_path}/NAME$"):
         find_runs(tmp_path)
-    with pytest.raises(RunError, match=f"^there are no runs in {tmp_path}/gone, which is no folder: {fix}"):
+    with pytest.raises(RunError, match=f"^{tmp_path}/gone is not there: {fix}"):
         find_runs(tmp_path / "gone")
+    (tmp_path / "file").touch()
+    with pytest.raises(RunError, match=r"file is a file, and not a folder of runs: name another folder$"):
+        find_runs(tmp_path / "file")
 
 
 # What is shown

@@ -54,6 +54,29 @@ def test_only_this_machine_reaches_it_without_keys():
         ServeConfig(run=(Path("run"),), host=host, keys=Path("keys.json")).check()
 
 
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (
+            {"cors_origin": ("example.org",)},
+            "cors_origin must be an origin such as https://example.org, got 'example.org'",
+        ),
+        ({"cors_origin": ("https://example.org/a",)}, "cors_origin must be an origin"),
+        (
+            {"allow_host": ("http://example.org",)},
+            "allow_host must be a name alone, such as translate.example.org, got",
+        ),
+        ({"allow_host": ("example.org:8000",)}, "allow_host must be a name alone"),
+        ({"max_n_best": 11}, "max_n_best must be at most max_beam"),
+    ],
+)
+def test_settings_that_can_never_work_are_said(changes, message):
+    with pytest.raises(ConfigError, match=re.escape(message)):
+        ServeConfig(run=(Path("run"),), **changes).check()
+    good = dict(cors_origin=("https://example.org", "http://localhost:3000"), allow_host=("a.example.org", "[::1]"))
+    ServeConfig(run=(Path("run"),), **good).check()
+
+
 def test_the_unit_and_the_container_start_it():
     unit = (DOCS / "serve" / "glassformer.service").read_text(encoding="utf-8")
     program, *words = shlex.split(re.search(r"^ExecStart=(.*)$", unit, re.MULTILINE)[1])

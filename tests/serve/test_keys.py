@@ -83,6 +83,10 @@ def test_wrong_names_and_files_are_said(path, tmp_path):
         path.write_text(damage, encoding="utf-8")
         with pytest.raises(DataError, match="is damaged, or not of glassformer"):
             KeyFile(path)
+    for nothing in ("", '{"keys": []}'):
+        path.write_text(nothing, encoding="utf-8")
+        with pytest.raises(DataError, match=r"has no keys, so that nobody could use the server: make one with gl"):
+            KeyFile(path)
 
 
 def test_keys_that_are_added_at_the_same_time_are_all_there(path):

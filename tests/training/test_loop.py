@@ -5,12 +5,14 @@ import itertools
 import json
 import math
 import shutil
+import signal
 
 import pytest
 import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.testing import assert_close
 
+from glassformer.commands.train import report
 from glassformer.errors import DivergedError, OutOfMemoryError
 from glassformer.generation.translator import Translator
 from glassformer.pictures import can_draw
@@ -18,6 +20,7 @@ from glassformer.run.folder import load_run
 from glassformer.scoring.scores import Score
 from glassformer.training import loop, pace, progress, validation
 from glassformer.training.config import TrainConfig
+from glassformer.training.result import TrainResult
 from glassformer.training.step import Step
 from glassformer.training.train import resume, train
 
@@ -258,6 +261,19 @@ def test_a_higher_limit_changes_the_interval_of_validations_and_not_the_warm_up(
     assert "about 60 updates: --warmup 2 --validate-every 5\n" in capfd.readouterr().err
     resume(config.out)
     assert "about" not in capfd.readouterr().err
+
+
+def test_a_signal_that_comes_while_it_ends_is_told_of(settings, monkeypatch):
+    finish = loop.TrainingLoop._finish
+
+    def late(self: loop.TrainingLoop) -> TrainResult:
+        signal.raise_signal(signal.SIGTERM)
+        return finish(self)
+
+    monkeypatch.setattr(loop.TrainingLoop, "_finish", late)
+    result = train(settings(max_updates=3))
+    assert (result.finished, result.updates, result.signal) == (True, 3, signal.SIGTERM)
+    assert report(result) == 0, "it has done what it was asked to do"
 
 
 def test_stopped_while_updates_are_left_out_it_goes_on_to_one_that_can_be_saved(settings, spoiling, interrupting):

@@ -67,7 +67,7 @@ def choose_heads(translator: Translator, sources: Sequence[str], targets: Sequen
     if len(real) < FEWEST:
         raise DataError(
             f"choosing the heads that align takes at least {FEWEST} pairs to learn an alignment from, got {len(real)}: "
-            "give more of the kind that the run was trained on"
+            "give more, of the kind that the run was trained on (--data FILE); the choice is kept"
         )
     source_words, target_words = ([[word.text for word in side[n].words] for n in real] for side in (here, there))
     aligner = Aligner.train(source_words, target_words)

@@ -4,10 +4,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from glassformer.errors import ConfigError
+from glassformer.errors import ConfigError, DataError
 from glassformer.generation.config import SearchConfig
 from glassformer.settings.checks import Flag
-from glassformer.terminal import say
+from glassformer.terminal import loading, say
 from glassformer.tracking.tracker import NONE, Track
 
 if TYPE_CHECKING:
@@ -106,12 +106,22 @@ def _scores_of_file(flags: EvaluateFlags, hypotheses: Path) -> "list[Score]":
     from glassformer.pairs.lines import read_lines
     from glassformer.scoring.scores import score_all
 
-    if flags.run is not None or flags.source is not None or flags.target is None or flags.save or flags.track != NONE:
-        raise ConfigError(
-            "--hypotheses are scored against --target, without a run folder, --source, --save and --track"
+    if flags.target is None:
+        raise ConfigError("--hypotheses needs --target, the file of references")
+    default = EvaluateFlags()
+    for name in ("run", "source", "columns", "output", "save", "track", "device", "precision", "search"):
+        if getattr(flags, name) != getattr(default, name):
+            flag = {"run": "RUN", "search": "a flag of the search"}.get(name, f"--{name}")
+            raise ConfigError(
+                f"--hypotheses are scored as they stand, and {flag} is for translations of a run: leave out one of both"
+            )
+    found, wanted = (list(read_lines(path)) for path in (hypotheses, flags.target))
+    if len(found) != len(wanted):
+        raise DataError(
+            f"--hypotheses and --target must have the same number of lines: {hypotheses} has {len(found):,}, "
+            f"{flags.target} {len(wanted):,}"
         )
-    lines = (list(read_lines(path)) for path in (hypotheses, flags.target))
-    return score_all(*lines, tokenize=flags.tokenize, symbols=flags.symbols)
+    return score_all(found, wanted, tokenize=flags.tokenize, symbols=flags.symbols)
 
 
 def _figures_of_run(flags: EvaluateFlags) -> list[object]:
@@ -119,20 +129,21 @@ def _figures_of_run(flags: EvaluateFlags) -> list[object]:
 
     The translations are written if wanted.
     """
-    from glassformer.confidence.diagram import draw_reliability
-    from glassformer.confidence.estimate import measure_calibration
-    from glassformer.device import tame_memory
-    from glassformer.files import check_writable, replacing
-    from glassformer.generation.files import progress_words
-    from glassformer.generation.stream import LINES_AT_ONCE, counting, in_chunks
-    from glassformer.generation.translator import Translator
-    from glassformer.pairs.files import PairFiles
-    from glassformer.run.names import EVALUATIONS
-    from glassformer.run.scores import read_evaluations, save_evaluation
-    from glassformer.scoring.scores import score_all, seem_swapped
-    from glassformer.text.tokenizer import SymbolTokenizer
-    from glassformer.tracking.results import track_scores
-    from glassformer.tracking.tracker import check_tracker
+    with loading():
+        from glassformer.confidence.diagram import draw_reliability
+        from glassformer.confidence.estimate import measure_calibration
+        from glassformer.device import tame_memory
+        from glassformer.files import check_writable, replacing
+        from glassformer.generation.files import progress_words
+        from glassformer.generation.stream import LINES_AT_ONCE, counting, in_chunks
+        from glassformer.generation.translator import Translator
+        from glassformer.pairs.files import PairFiles
+        from glassformer.run.names import EVALUATIONS
+        from glassformer.run.scores import read_evaluations, save_evaluation
+        from glassformer.scoring.scores import score_all, seem_swapped
+        from glassformer.text.tokenizer import SymbolTokenizer
+        from glassformer.tracking.results import track_scores
+        from glassformer.tracking.tracker import check_tracker
 
     if flags.run is None or flags.source is None:
         raise ConfigError("give a run folder and --source (and --target), or --hypotheses and --target")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from glassformer.errors import DataError, RunError
 from glassformer.settings.checks import Count, Flag
-from glassformer.terminal import say
+from glassformer.terminal import loading, say
 
 if TYPE_CHECKING:
     from glassformer.alignment.heads import AligningHeads
@@ -46,17 +46,18 @@ class HeadsFlags:
 
 def study_heads(flags: HeadsFlags) -> int:
     """Print the table of heads; leave it in the run folder, with its picture."""
-    from glassformer.device import pick_device, tame_memory
-    from glassformer.files import write_json
-    from glassformer.insight.chart import draw_heads
-    from glassformer.insight.heads import table_lines
-    from glassformer.insight.study import Sentences
-    from glassformer.insight.study import study_heads as study
-    from glassformer.insight.syntax import Treebank
-    from glassformer.pairs.files import PairFiles
-    from glassformer.pictures import can_draw
-    from glassformer.run.folder import load_run
-    from glassformer.run.names import HEADS, HEADS_PICTURE
+    with loading():
+        from glassformer.device import pick_device, tame_memory
+        from glassformer.files import write_json
+        from glassformer.insight.chart import draw_heads
+        from glassformer.insight.heads import table_lines
+        from glassformer.insight.study import Sentences
+        from glassformer.insight.study import study_heads as study
+        from glassformer.insight.syntax import Treebank
+        from glassformer.pairs.files import PairFiles
+        from glassformer.pictures import can_draw
+        from glassformer.run.folder import load_run
+        from glassformer.run.names import HEADS, HEADS_PICTURE
 
     pairs = PairFiles.of(flags.data, "--data", flags.columns)
     tame_memory()

@@ -7,6 +7,7 @@ from typing import Annotated
 
 from glassformer.files import check_new_folder
 from glassformer.settings.checks import Flag
+from glassformer.terminal import loading
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,7 +25,8 @@ class ImportFlags:
 
 def import_model(flags: ImportFlags) -> int:
     """Write the run folder of a Marian model."""
-    from glassformer.interop.huggingface import import_marian
+    with loading():
+        from glassformer.interop.huggingface import import_marian
 
     check_new_folder(flags.out)
     run = import_marian(flags.from_, flags.out)

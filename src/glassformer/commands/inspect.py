@@ -6,6 +6,7 @@ from typing import Annotated
 
 from glassformer.generation.config import Hypotheses
 from glassformer.settings.checks import Flag
+from glassformer.terminal import loading
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,11 +34,15 @@ class InspectFlags:
 
 def inspect_run(flags: InspectFlags) -> int:
     """Write the page."""
-    from glassformer.device import tame_memory
-    from glassformer.files import check_writable
-    from glassformer.page.inspection import inspect
+    from glassformer.files import check_apart, check_writable
+    from glassformer.run.config import own_files
 
     check_writable(flags.out)
+    check_apart({"--out": flags.out}, own_files(flags.run))
+    with loading():
+        from glassformer.device import tame_memory
+        from glassformer.page.inspection import inspect
+
     tame_memory()
     page = inspect(flags.run, flags.source, flags.target, hypotheses=flags.hypotheses, device=flags.device)
     page.save(flags.out)

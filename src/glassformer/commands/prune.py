@@ -3,15 +3,17 @@
 import sys
 
 from glassformer.insight.config import PruneConfig
+from glassformer.terminal import loading
 
 
 def prune_heads(config: PruneConfig) -> int:
     """Prune a run into a new run folder, and print what it cost."""
-    from glassformer.device import tame_memory
-    from glassformer.insight.chart import draw_pruning
-    from glassformer.insight.prune import prune, report_lines
-    from glassformer.pictures import can_draw
-    from glassformer.run.names import PRUNED_PICTURE
+    with loading():
+        from glassformer.device import tame_memory
+        from glassformer.insight.chart import draw_pruning
+        from glassformer.insight.prune import prune, report_lines
+        from glassformer.pictures import can_draw
+        from glassformer.run.names import PRUNED_PICTURE
 
     tame_memory()
     pruning = prune(config, lambda line: print(line, file=sys.stderr))

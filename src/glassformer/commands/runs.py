@@ -7,6 +7,7 @@ from typing import Annotated
 
 from glassformer.errors import ConfigError
 from glassformer.settings.checks import Device, Flag
+from glassformer.terminal import loading
 
 FOLDER = Path("runs")
 
@@ -59,22 +60,33 @@ def list_runs(flags: RunsFlags) -> int:
     return 0
 
 
+def _check_picture(path: Path) -> None:
+    """Raise ConfigError for a name that says another format than is drawn."""
+    if path.suffix.lower() not in ("", ".png"):
+        raise ConfigError(f"--picture is drawn as PNG, so its name must end in .png, got {path}")
+
+
 def _compare(flags: RunsFlags, both: tuple[Path, Path]) -> int:
     """Print two runs beside each other, and draw their curves if wanted."""
-    from glassformer.files import check_writable
-    from glassformer.insight.comparison import compare_runs
+    from glassformer.files import check_apart, check_writable
     from glassformer.pairs.files import PairFiles
     from glassformer.pictures import load_matplotlib
+    from glassformer.run.config import own_files
     from glassformer.run.curves import draw_comparison
 
     if flags.folder is not None:
         raise ConfigError(f"--compare takes two run folders, and no folder to search: leave out {flags.folder}")
     if flags.picture is not None:
+        _check_picture(flags.picture)
         check_writable(flags.picture)
+        for run in both:
+            check_apart({"--picture": flags.picture}, {"--pairs": flags.pairs} | own_files(run))
         load_matplotlib("curves")
     pairs = PairFiles.of(flags.pairs, "--pairs", flags.columns) if flags.pairs else None
     if pairs is not None:
         pairs.check()
+    with loading():
+        from glassformer.insight.comparison import compare_runs
     for line in compare_runs(*both, pairs, device=flags.device).lines():
         print(line)
     if flags.picture is not None:

@@ -81,7 +81,8 @@ def report(result: "TrainResult") -> int:
     from glassformer.training.advice import command_to_go_on
     from glassformer.training.train import read_choices, read_settings
 
-    status = 0 if result.signal is None else 128 + result.signal  # as shells count: 130 for Ctrl-C, 143 for SIGTERM
+    # As shells count: 130 for Ctrl-C, 143 for SIGTERM.
+    status = 0 if result.finished or result.signal is None else 128 + result.signal
     if os.environ.get("RANK", "0") != "0":  # only the first process that torchrun started prints
         return status
     if not result.finished:

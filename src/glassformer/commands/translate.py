@@ -102,6 +102,9 @@ class TranslateFlags:
 
 def translate(flags: TranslateFlags) -> int:
     """Translate from file to file, as a stream, or a document; or a folder, on a cluster."""
+    for name, path, stream in (("--input", flags.input, "input"), ("--output", flags.output, "output")):
+        if path == Path("-"):
+            raise ConfigError(f"{name} must be a file, got -: leave it out for standard {stream}")
     if flags.pool.is_wanted:
         return _translate_folder(flags)
     document = flags.input if flags.input is not None and is_document(flags.input) else None

@@ -12,7 +12,7 @@ from rich.table import Table
 
 from glassformer.demo.dates import DatePhrase, make_dates
 from glassformer.errors import RunError
-from glassformer.files import replacing
+from glassformer.files import check_place, replacing
 from glassformer.generation.config import SearchConfig
 from glassformer.generation.translator import Translator
 from glassformer.run.config import is_run_folder, read_config
@@ -42,6 +42,7 @@ def demonstrate(out: Path, seed: int) -> int:
             f"{out} is there already, and the demonstration replaces only a run that it made: choose another --out"
         )
     if not again:
+        check_place(out)
         _check_replaceable(data)
     console = Console(highlight=False, soft_wrap=True)
     splits = make_dates(seed=seed, train=60_000)

@@ -79,7 +79,10 @@ class Comparison:
             yield "± and p: sacreBLEU's paired bootstrap resampling; a difference of p < 0.05 is hardly luck"
         else:
             yield ""
-            yield "no scores: glassformer evaluate RUN --source FILE --save for both, or give --pairs FILE"
+            yield (
+                "no test set that both were scored on: glassformer evaluate RUN --source FILE --save for both, with "
+                "one FILE, or give --pairs FILE"
+            )
 
 
 def compare_runs(

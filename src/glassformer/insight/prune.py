@@ -14,9 +14,18 @@ from pathlib import Path
 
 from glassformer.decoding import read_json
 from glassformer.device import pick_device, use_threads
-from glassformer.errors import ArgumentError, ConfigError, DivergedError, GlassformerError, OutOfMemoryError, RunError
+from glassformer.errors import (
+    ArgumentError,
+    ConfigError,
+    DivergedError,
+    GlassformerError,
+    OutOfMemoryError,
+    RunError,
+    noting,
+)
 from glassformer.files import (
     alone,
+    check_place,
     flush_folder,
     move_folder,
     new_folder,
@@ -27,7 +36,7 @@ from glassformer.files import (
 from glassformer.generation.config import SearchConfig
 from glassformer.insight.config import PruneConfig
 from glassformer.insight.gates import least_missed
-from glassformer.insight.speed import Speed, compare_speed, peak_memory
+from glassformer.insight.speed import TURNS, Speed, compare_speed, peak_memory
 from glassformer.insight.study import Sentences
 from glassformer.pairs.files import Pair, PairFiles
 from glassformer.run.config import TrainingRecord, languages_of, read_config
@@ -152,6 +161,7 @@ def prune(
             files.check()
     check_bleu_tokenizer(config.tokenize)
     use_threads(config.threads)
+    check_place(config.out)
     if work.is_symlink():
         raise RunError(f"{work} is a link, and must be a folder of its own: remove it")
     work.mkdir(parents=True, exist_ok=True)
@@ -186,7 +196,8 @@ def _prune_or_advise(
 ) -> Pruning | int:
     """Do the rounds in the folder `work`; an error says what to do about it, and leaves no folder without a round."""
     try:
-        return _prune_in(work, config, total, gone, say)
+        with noting(lambda: "what is done is kept: the same command continues" if _has_rounds(work) else ""):
+            return _prune_in(work, config, total, gone, say)
     except DivergedError as error:
         rate = "its default" if config.learning_rate is None else f"{config.learning_rate:g}"
         raise DivergedError(
@@ -199,9 +210,14 @@ def _prune_or_advise(
             f"--batch-tokens than {config.batch_tokens:,}"
         ) from error
     except GlassformerError:
-        if not any(path.is_dir() for path in work.iterdir()):  # nothing was trained, so other settings may be tried
+        if not _has_rounds(work):  # nothing was trained, so other settings may be tried
             remove_at_once(work)
         raise
+
+
+def _has_rounds(work: Path) -> bool:
+    """Return whether a training was begun in the folder of a pruning."""
+    return work.is_dir() and any(path.is_dir() for path in work.iterdir())
 
 
 def _metric(config: PruneConfig) -> str:
@@ -242,6 +258,7 @@ def _prune_in(work: Path, config: PruneConfig, total: int, gone: int, say: Calla
         pruned, unpruned = trained, whole
     model = open_run(pruned).model_config
     lines = [source for source, _ in _draw_pairs(config.valid_pairs or config.pairs, config.seed, SPEED_LINES)]
+    say(f"measuring the speed of both, {TURNS + 1} times in turn")
     report = Pruning(
         metric=_metric(config),
         rounds=rounds,

@@ -175,7 +175,8 @@ class MarianConfig(Struct, frozen=True, kw_only=True):
 def read_marian_config(folder: Path) -> MarianConfig:
     """Read the config.json of a Marian model; RunError where there is none."""
     if not folder.is_dir():
-        raise RunError(f"{folder}: no such folder")
+        what = "a file, and the folder of a model was expected" if folder.exists() else "no such folder"
+        raise RunError(f"{folder}: {what}")
     path = folder / CONFIG
     try:
         data = read_limited(path, MOST_BYTES)

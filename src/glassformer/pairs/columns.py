@@ -55,14 +55,14 @@ class ColumnChooser:
     """Called with the choice in words."""
 
     def is_header(self, names: Sequence[str], following: Sequence[Sequence[Any]] = ()) -> bool:
-        """Return whether the cells of a first row are names: all different, and two of them known or wanted.
+        """Return whether the cells of a first row are names: all different, and two of them known, or one wanted.
 
         An "id" among more than two is enough, or a word above numbers in the rows that follow. Two cells must be a
         source and a target, or two languages.
         """
         lower = [name.strip().lower() for name in names]
-        wanted = [name.strip().lower() for name in self.wanted or ()]
-        if not all(map(str.isdecimal, wanted)) and set(wanted) <= set(lower):
+        wanted = {name.strip().lower() for name in self.wanted or ()}
+        if {name for name in wanted if not name.isdecimal()} & set(lower):
             return True
         is_key = len(names) > 2 and KEYS & set(lower)
         if (is_key or _stand_above_numbers(lower, following)) and len(set(lower)) == len(lower):
@@ -106,6 +106,8 @@ class ColumnChooser:
         if self.wanted is None:
             return None
         left, right = (self._find(names, one, what) for one in self.wanted)
+        if left == right:
+            raise DataError(f"--columns must name two columns of {self.path}, got {shown(names[left])} twice")
         return left, right
 
     def _known(self, names: Sequence[str]) -> tuple[int, int] | None:

@@ -199,7 +199,7 @@ class PairBlock:
             elif "\t" not in line:
                 raise DataError(
                     f"{files.source}, line {number}: expected source<tab>target, found no tab; "
-                    "for two parallel files give the target file as well"
+                    "for two parallel files name the second one with --target"
                 )
         raise AssertionError("a block that can't be read has a line that can't be read")
 

@@ -8,6 +8,9 @@ from pathlib import Path
 from glassformer.errors import ConfigError
 from glassformer.pairs.files import Pair, PairBlock, PairFiles
 
+MOST_TIMES = 1000
+"""The greatest weight of a file."""
+
 
 @dataclass(frozen=True)
 class PairMixture:
@@ -95,6 +98,9 @@ def _weighted(path: Path) -> tuple[Path, int]:
     found = re.fullmatch(r"(.+):(\d+)", str(path))
     if found is None or path.exists():
         return path, 1
-    if found[2] == "0":
-        raise ConfigError(f"the weight of a file must be at least 1, got {path}")
+    if not (len(found[2]) <= 4 and 1 <= int(found[2]) <= MOST_TIMES):
+        raise ConfigError(
+            f"the weight of a file, how often its pairs are read, must be a whole number from 1 to {MOST_TIMES:,}, "
+            f"got {path}"
+        )
     return Path(found[1]), int(found[2])

@@ -95,7 +95,8 @@ def find_runs(folder: Path) -> list[RunSummary]:
     """Return the runs below a folder, or the folder itself if it is one; the last changed first."""
     fix = f"name another folder, or make one with glassformer train --source PAIRS --out {quote(str(folder))}/NAME"
     if not folder.is_dir():
-        raise RunError(f"there are no runs in {folder}, which is no folder: {fix}")
+        what = "is a file, and not a folder of runs" if folder.exists() else "is not there"
+        raise RunError(f"{folder} {what}: {'name another folder' if folder.exists() else fix}")
     runs = [summarize(path) for path in _run_folders(folder, DEPTH)]
     if not runs:
         raise RunError(f"there are no runs in {folder}: {fix}")

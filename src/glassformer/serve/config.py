@@ -1,11 +1,12 @@
 """Every setting and limit of the server, with its default. One flag each on the command line. Loads no FastAPI."""
 
 import ipaddress
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-from glassformer.errors import ConfigError
+from glassformer.errors import ConfigError, shown
 from glassformer.generation.config import HYPOTHESES
 from glassformer.settings.checks import BatchTokens, Count, Device, Flag, Natural, Number, Positive, Threads, Whole
 from glassformer.settings.docstrings import with_fields
@@ -136,6 +137,12 @@ class ServeConfig:
                 f"host must be an address of this machine alone, such as 127.0.0.1, got {self.host}: other "
                 "machines need a key, so give `keys`; glassformer serve --keys keys.json --new-key NAME makes one"
             )
+        for origin in self.cors_origin:
+            if not re.fullmatch(r"https?://[^/\s]+", origin):
+                raise ConfigError(f"cors_origin must be an origin such as https://example.org, got {shown(origin)}")
+        for name in self.allow_host:
+            if not re.fullmatch(r"[^/:\s]+|\[[0-9a-fA-F:.]+\]", name):
+                raise ConfigError(f"allow_host must be a name alone, such as translate.example.org, got {shown(name)}")
         if self.max_n_best > self.max_beam:
             raise ConfigError(
                 f"max_n_best must be at most max_beam, got max_n_best {self.max_n_best} and max_beam {self.max_beam}"

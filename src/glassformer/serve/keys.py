@@ -21,7 +21,7 @@ from msgspec.json import format as format_json
 
 from glassformer.decoding import MOST_BYTES, read_json, read_limited
 from glassformer.errors import ConfigError, DataError
-from glassformer.files import is_at, open_own, remove_unfinished, replacing, try_lock
+from glassformer.files import check_writable, is_at, open_own, remove_unfinished, replacing, try_lock
 from glassformer.stopping import unbroken_ends
 
 PREFIX = "gf_"
@@ -54,6 +54,9 @@ class KeyFile:
         self._known: tuple[tuple[int, int, int] | None, list[Key]] = (None, [])
         """Keep the signs by which a change of the file is seen, and its keys."""
         self._refresh()
+        if not self._known[1]:
+            how = f"glassformer serve --keys {path} --new-key NAME"
+            raise DataError(f"{path} has no keys, so that nobody could use the server: make one with {how}")
 
     def name_of(self, given: str | None) -> str | None:
         """Return the name of the key that was given; None where it is none of these, or the file can't be read now."""
@@ -91,6 +94,7 @@ def add_key(path: Path, name: str, show: Callable[[str], object] = lambda key: N
     """
     if not NAME.fullmatch(name):
         raise ConfigError(f"new_key must be a name of at most 64 letters, digits and . _ @ -, got {name!r}")
+    check_writable(path)
     given = PREFIX + secrets.token_hex(16)
     with _held(path) as mode:
         remove_unfinished(path.parent, path.name)

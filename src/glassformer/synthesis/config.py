@@ -7,7 +7,7 @@ from typing import Annotated, ClassVar, Literal
 from glassformer.errors import ConfigError, shown
 from glassformer.files import followed
 from glassformer.generation.config import SearchConfig
-from glassformer.settings.checks import Count, Flag, Number, check_settings
+from glassformer.settings.checks import Choice, Count, Flag, Number, check_settings
 from glassformer.settings.docstrings import with_fields
 from glassformer.training.config import TrainConfig
 
@@ -50,7 +50,7 @@ class SynthesisConfig:
     the student can tell these pairs from real ones, and translates like the real ones what has no tag."""
     real_weight: Count = 1
     """Train on each real pair so many times as often as on a written one."""
-    writing_precision: Annotated[str, Flag("TYPE")] = "auto"
+    writing_precision: Annotated[str, Choice("auto", "float32", "bfloat16", "float16", "int8")] = "auto"
     """Precision in which the run writes: float32, bfloat16, float16, int8, or auto: what is fastest here."""
     search: Annotated[SearchConfig, Flag(without=SEARCH_WITHOUT)] = field(default_factory=SearchConfig)
     """The search, or the draws, of what the run writes; all of the `n_best` are taken."""

@@ -6,20 +6,26 @@ from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from glassformer.device import use_threads
+from glassformer.device import pick_device, use_threads
 from glassformer.errors import ConfigError, noting
 from glassformer.files import alone, check_new_folder, folders_above, remove_at_once
 from glassformer.generation.files import digest_of_files, digest_of_run
 from glassformer.generation.stream import count_lines
 from glassformer.pairs.files import PairFiles
+from glassformer.pairs.kinds import peek_lines
 from glassformer.pairs.mixture import Pairs, Paths
 from glassformer.run.config import languages_of
 from glassformer.run.folder import open_run
+from glassformer.scoring.scores import check_bleu_tokenizer
 from glassformer.synthesis.config import BacktranslateConfig, DistillConfig, SynthesisConfig
 from glassformer.synthesis.mixture import has_valid_table, student_settings, write_mixture
 from glassformer.synthesis.stages import Counts, Stage, in_words
 from glassformer.synthesis.text import write_text
 from glassformer.synthesis.written import BACK, Writer, write_here, write_hypotheses
+from glassformer.text.kinds import AUTO
+from glassformer.text.tokenizer import check_kind
+from glassformer.tracking.tracker import check_tracker
+from glassformer.training.config import TrainConfig
 from glassformer.training.result import TrainResult
 from glassformer.training.train import is_begun, train_once
 
@@ -90,9 +96,20 @@ def _train_student(config: SynthesisConfig, say: Say, writer: Writer | None) -> 
     work = _Work(config, say, writer)
     if not is_begun(work.settings):
         check_new_folder(config.student.out)  # before hours of writing
+        _check_student(config.student)
     pairs = work.pairs()
     with _keeping(config.folder):
         return Student(pairs, train_once(work.settings))
+
+
+def _check_student(config: TrainConfig) -> None:
+    """Raise ConfigError, or DataError, for settings that the student's training would refuse on this machine."""
+    for kind in (config.tokenizer, config.source_tokenizer, config.target_tokenizer):
+        if kind not in (None, AUTO):
+            check_kind(kind)
+    check_bleu_tokenizer(config.tokenize)
+    check_tracker(config.track)
+    pick_device(config.device)
 
 
 @contextmanager
@@ -149,6 +166,11 @@ class _Work:
 
     def pairs(self) -> WrittenPairs:
         """Do the stages that are left, and return the pairs."""
+        for path in self._config.text:
+            if any("\t" in line for line in peek_lines(path, 1)):
+                self._say(f"{path} has tabs: each line is translated as it stands; pairs go before all flags")
+        if self._config.student.source is None:
+            self._say("no real pairs are given: the student learns from the written ones alone")
         counts: Counts = {}
         use_threads(self._config.student.threads)
         folder = self._config.folder

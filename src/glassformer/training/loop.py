@@ -4,6 +4,7 @@ import math
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from shlex import quote
 from types import TracebackType
 
@@ -181,7 +182,8 @@ class TrainingLoop:
             stack.callback(self.checkpoints.close)
             stack.push(self._explain)
             signal = self._train(interruption)
-            return self._finish() if signal is None else self._stop(signal)
+            # One that came too late to interrupt it is told of: it may have been meant for what comes after.
+            return replace(self._finish(), signal=interruption.signal) if signal is None else self._stop(signal)
 
     def _explain(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

@@ -14,6 +14,7 @@ from glassformer.decoding import read_json
 from glassformer.device import pick_device
 from glassformer.errors import RunError
 from glassformer.files import (
+    check_place,
     exchange,
     flush_folder,
     folders_above,
@@ -65,6 +66,7 @@ def prepare_run(config: TrainConfig, say: Say, launch: str = "") -> None:
             "continue it with --resume, or replace it with --overwrite" if unfinished else "--overwrite replaces it"
         )
         raise RunError(f"{config.out} exists: {advice}, or choose another --out")
+    check_place(config.out)
     _check_nothing_is_lost(config)
     out = followed(config.out)
     if out in (Path.cwd(), *Path.cwd().parents):

@@ -28,7 +28,7 @@ class TrainResult:
     score: float | None
     """Validation score of the weights in the run folder."""
     signal: int | None = None
-    """The signal that interrupted it."""
+    """The signal that interrupted it, or that came while it ended."""
     concerns: tuple[Concern, ...] = ()
     """Aims that a finished training didn't reach."""
 
