@@ -11,6 +11,7 @@ from typing import Any
 import jaxtyping
 import pytest
 import torch
+import torch.nn.functional as F
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
@@ -183,6 +184,18 @@ def open_rows(case: dict[str, Any], call: dict[str, Any], shape: tuple[int, int,
         blocked = blocked | mask
     added = case["add_bias_kv"] or case["add_zero_attn"]
     return torch.ones(shape[:3], dtype=torch.bool) if added else ~blocked.all(-1)
+
+
+@pytest.mark.parametrize("name", ["attn_mask", "key_padding_mask"])
+def test_a_float32_mask_beside_float64_is_added_as_it_is(name):
+    torch.manual_seed(3)
+    ours = MultiheadAttention(8, 2, dtype=torch.float64, batch_first=True)
+    query, key = torch.randn(2, 3, 8, dtype=torch.float64), torch.randn(2, 17, 8, dtype=torch.float64)
+    mask = torch.randn((3, 17) if name == "attn_mask" else (2, 17))
+    found, _ = ours(query, key, key, need_weights=False, **{name: mask})
+    _, weights = ours(query, key, key, average_attn_weights=False, **{name: mask.double()})
+    value = F.linear(key, ours.in_proj_weight[16:], ours.in_proj_bias[16:]).unflatten(-1, (2, 4)).transpose(1, 2)
+    assert_close(found, ours.out_proj((weights @ value).transpose(1, 2).flatten(2)), atol=1e-12, rtol=1e-12)
 
 
 def laid(rows: Tensor, case: dict[str, Any]) -> Tensor:

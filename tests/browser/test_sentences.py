@@ -7,6 +7,7 @@ import pytest
 
 from glassformer.generation.segments.sentences import ABBREVIATIONS, split_sentences
 
+LINES = "../../page/translator/lines.js"
 PIECES = [
     *(
         "It rained",
@@ -24,7 +25,7 @@ PIECES = [
         "下雨了",
         "と言った",
     ),
-    *("はい", "मैं आया", "نعم", "Ende", "über", "²", "x", "A", "5", "🙂", "ª", "É"),
+    *(">>deu<<", ">>", "はい", "मैं आया", "نعم", "Ende", "über", "²", "x", "A", "5", "🙂", "ª", "É"),
 ]
 MARKS = [
     ".",
@@ -61,7 +62,7 @@ def cases() -> list[dict[str, Any]]:
 
 def test_sentences_and_the_white_space_between_them_are_ours(in_node):
     asked = cases()
-    found = in_node("sentences.mjs", "../../page/translator/lines.js", asked)
+    found = in_node("sentences.mjs", LINES, asked)
     several = 0
     for case, answer in zip(asked, found, strict=True):
         line, split = case["text"], split_sentences(case["text"])
@@ -80,12 +81,16 @@ def test_sentences_and_the_white_space_between_them_are_ours(in_node):
     assert several > 500
 
 
+def test_lines_of_words_and_symbols_stay_whole(in_node):
+    case = {"text": " a. B c \nD. E", "translations": ["x"], "segment": "line"}
+    ((one, other),) = (answer["sentences"] for answer in in_node("sentences.mjs", LINES, [case]))
+    assert (one["before"], one["text"], one["after"], other["text"]) == (" ", "a. B c", " ", "D. E")
+
+
 @pytest.mark.parametrize("text", ["", "\n", " a. B\n\n C. \r\nD", "A. B.\nC. D.\n"])
 def test_lines_keep_their_numbers_and_sentences_their_places(in_node, text):
-    ((*sentences,),) = (
-        answer["sentences"]
-        for answer in in_node("sentences.mjs", "../../page/translator/lines.js", [{"text": text, "translations": [""]}])
-    )
+    (answer,) = in_node("sentences.mjs", LINES, [{"text": text, "translations": [""]}])
+    sentences = answer["sentences"]
     lines = text.replace("\r\n", "\n").split("\n")
     assert [[one["text"] for one in sentences if one["line"] == n] for n in range(len(lines))] == [
         split_sentences(line).texts or [""] for line in lines

@@ -224,6 +224,18 @@ def test_sentences_of_a_line_are_translated_apart_and_stand_in_it_together(tab):
     tab.until("glassformer.chosen?.sentence === 1")
 
 
+def test_what_is_in_focus_stays_so_while_the_next_sentence_is_written(tab):
+    tab.write(f"{DOGS}。")
+    tab.locator(WORD).nth(1).focus()
+    tab.evaluate("window.focused = document.activeElement")
+    tab.evaluate(SLOWLY)
+    tab.evaluate(f"glassformer.source.text = {f'{DOGS}。{MEN}'!r}; glassformer.write()")
+    tab.settled()
+    tab.evaluate("restore()")
+    assert tab.locator(".line").inner_text().count(" ") > 10
+    assert tab.evaluate("document.activeElement === focused && focused.isConnected")
+
+
 @pytest.fixture
 def three_runs(tab) -> Iterator[Tab]:
     """The page of a server that has two more runs. What they translate is their name."""

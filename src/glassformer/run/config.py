@@ -145,3 +145,9 @@ def is_run_folder(folder: Path) -> bool:
     except RunError:
         return False
     return True
+
+
+def has_sentences(training: Mapping[str, Any]) -> bool:
+    """Return whether the lines of a training are sentences, as far as is known: runs of words have smaller tokens."""
+    known = (training.get("settings") or {}) | (training.get("chosen") or {})
+    return not {known.get("tokenizer"), known.get("source_tokenizer")} & {"char", "features", "symbols"}

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from glassformer.errors import ConfigError, RunError, shown
-from glassformer.run.config import LANGUAGE_CODE, read_config
+from glassformer.run.config import LANGUAGE_CODE, has_sentences, read_config
 from glassformer.run.lock import check_free
 from glassformer.run.names import CONFIG, RESUME, WEIGHTS
 from glassformer.transformer.config import ModelConfig
@@ -22,6 +22,8 @@ class ServedRun:
     """Code of the source language; empty where nothing says it."""
     target: str
     model: ModelConfig
+    has_sentences: bool
+    """Its lines are sentences, so that a paragraph is translated sentence by sentence."""
 
 
 def open_runs(folders: Sequence[Path], languages: Sequence[str]) -> list[ServedRun]:
@@ -74,4 +76,4 @@ def _open(folder: Path) -> ServedRun:
         model = ModelConfig.from_json(config.model)
     except ConfigError as error:
         raise RunError(f"{folder / CONFIG} is damaged: {error}") from None
-    return ServedRun(folder.resolve().name, folder, source, target, model)
+    return ServedRun(folder.resolve().name, folder, source, target, model, has_sentences(config.training.to_json()))

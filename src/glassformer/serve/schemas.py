@@ -101,6 +101,9 @@ class Run(Closed):
     heads: int
     precision: str
     parameters: int
+    segment: Literal["line", "paragraph"]
+    """paragraph: the page and LibreTranslate's routes translate a line sentence by sentence. line: they translate it
+    whole, because the run reads words or symbols."""
     ready: bool
 
 

@@ -104,6 +104,7 @@ def _described(service: Service, run: ServedRun) -> Run:
         heads=model.heads,
         precision=ready.precision if ready else "",
         parameters=ready.parameters if ready else 0,
+        segment="paragraph" if run.has_sentences else "line",
         ready=ready is not None,
     )
 

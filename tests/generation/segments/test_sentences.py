@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from glassformer.demo.dates import make_dates
 from glassformer.generation.segments.sentences import join_short, merged_spans, split_long, split_sentences
 
 SENTENCES = {
@@ -45,6 +46,17 @@ def test_a_line_takes_no_longer_than_its_length(unit):
     split = split_sentences(line)
     assert "".join(split.texts).replace(" ", "") == line.replace(" ", "")
     assert time.thread_time() - began < 1, "the word before each full stop was looked for from the line's beginning"
+
+
+def test_a_date_is_never_cut_in_two():
+    for date in make_dates(train=2000, valid=1, test=1).train:
+        assert split_sentences(date.phrase).texts == [date.phrase]
+
+
+def test_the_code_of_a_language_holds_for_its_whole_line_and_begins_no_sentence():
+    assert split_sentences(">>deu<< It rained. It poured.").texts == [">>deu<< It rained. It poured."]
+    assert split_sentences("He said. >>Bravo<< he cried. Yes.").texts == ["He said. >>Bravo<< he cried.", "Yes."]
+    assert split_sentences("下雨了。>>deu<<").texts == ["下雨了。>>deu<<"]
 
 
 def test_chinese_and_japanese_need_no_space():

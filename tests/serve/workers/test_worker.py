@@ -14,6 +14,7 @@ import torch
 from msgspec import structs
 
 from glassformer.attention.want import Want
+from glassformer.errors import DataError
 from glassformer.generation.config import SearchConfig
 from glassformer.generation.kernels import passes
 from glassformer.generation.kernels.quantized import can_quantize
@@ -212,11 +213,40 @@ def test_tags_of_paragraphs_are_those_of_their_sentences(run, desk):
     assert put_in_documents(documents, at_work.last(1).value) == expected
 
 
+@pytest.mark.parametrize("kind", [Translate, TranslateTagged])
+def test_a_code_that_no_sentence_may_have_and_too_many_sentences_are_refused_and_the_worker_goes_on(
+    desk, monkeypatch, kind
+):
+    at_work = desk()
+    encode = type(at_work.worker._translator.source_tokenizer).encode
+
+    def refusing(self: object, lines: list[str]) -> list[list[int]]:
+        if any(line.startswith(">>") for line in lines):
+            raise DataError("the model knows no language >>fra<<, but >>deu<<")
+        return encode(self, lines)
+
+    monkeypatch.setattr(type(at_work.worker._translator.source_tokenizer), "encode", refusing)
+    asked = dict(seconds=60.0, beam=1, max_length=8, paragraphs=True)
+    at_work.worker.receive(kind(id=1, lines=[">>fra<< the cat. The dog."], **asked))
+    assert (at_work.last(1).code, at_work.last(1).error) == (
+        "invalid",
+        "a line begins with the code of a language that the model doesn't know",
+    )
+    monkeypatch.setattr(worker, "MOST_SENTENCES", 5)
+    at_work.worker.receive(kind(id=2, lines=["The cat. The dog. The mat.", "The cat. The dog. The mat."], **asked))
+    assert (at_work.last(2).code, at_work.last(2).error) == (
+        "too_long",
+        "the text has more than 5 sentences: send it in parts",
+    )
+    at_work.worker.receive(kind(id=3, lines=["The cat. The dog.", ""], **asked))
+    assert isinstance(at_work.last(3), Answer)
+
+
 def test_a_part_of_a_paragraph_that_is_too_long_is_told_of_by_its_line(desk):
     at_work = desk(max_source_tokens=20)
     lines = ["The cat. The dog.", "A dog. At www." + "the.cat." * 20 + " The mat."]
     at_work.worker.receive(translate(1, lines, paragraphs=True, placeholders=True))
-    assert (at_work.last(1).code, str(at_work.last(1).error)[:10]) == ("too_long", "line 2 has")
+    assert (at_work.last(1).code, at_work.last(1).error[:20]) == ("too_long", "a part of line 2 has")
 
 
 def test_requests_that_come_together_share_a_batch(desk):

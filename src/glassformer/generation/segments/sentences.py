@@ -32,6 +32,8 @@ CLAUSE = re.compile("(?:[,;:]|[–—])(?=\\s)|[，、；：،؛]")
 _SHORT = """
 mr mrs ms dr prof rev hon st sr jr gen col capt lt sgt gov sen rep pres vs no nos vol fig figs eq eqs ch sec pp ed eds
 cf ca approx dept est inc ltd co corp bros ave blvd mt jan feb mar apr jun jul aug sep sept oct nov dec
+janv févr avr juil déc ene abr ago dic gen mag giu lug ott set out fev mai jän mär okt dez mrt maj
+янв февр фев мар апр авг сент сен окт нояб ноя дек niedz pon wt śr czw pt sob
 hr fr frau nr bzw ggf vgl usw evtl bspw str abb bd hrsg mio mrd tel zzgl inkl exkl dipl ing phil med jh
 mme mlle mm art av env chap réf éd sra srta dra avda pág núm ud uds sig dott avv sigg dhr mevr mw bijv blz
 г гг ул им тов стр рис табл см руб тыс млн млрд пр просп обл inż mgr hab ul pl al tzn np αρ σελ
@@ -83,6 +85,8 @@ class Segments:
         return parts
 
 
+_CODE = re.compile(r">>[^\s<>]+<<")
+"""The code of the language to translate into, with which a line for a multilingual model begins."""
 _HIRAGANA = re.compile("[\u3041-\u309f]")
 
 
@@ -109,6 +113,8 @@ def split_sentences(line: str, whole: Sequence[Span] = ()) -> Segments:
     """Return the sentences of a line, or of lines: the end of a line ends a sentence too.
 
     No sentence ends within a part of the line that is `whole`, such as a name with a full stop (see `merged_spans`).
+    A line that begins with the code of a language, >>deu<<, stays whole, since the code holds for all of it; and no
+    sentence begins with >>, which a multilingual model would read as a code.
 
     >>> split_sentences("他来了。她走了！").texts
     ['他来了。', '她走了！']
@@ -116,7 +122,9 @@ def split_sentences(line: str, whole: Sequence[Span] = ()) -> Segments:
     ['Yahoo! Inc. is there.', 'It pays.']
     """
     ends = [0]
-    for found in _END.finditer(line):
+    for found in () if _CODE.match(line) else _END.finditer(line):
+        if line.startswith(">>", found.end()):
+            continue
         if _ends_quotation(line, found) if found["always"] else _ends_sentence(line, found):
             ends.append(found.end("always" if found["always"] else "other"))
     ends += [place.start() for place in re.finditer("[\r\n]+", line)]

@@ -299,9 +299,11 @@ export class App {
   // Take what was chosen among other words or other translations.
   take({ result, prefix, isCurrent }) {
     if (isCurrent) return null;
-    const { sentence, word, key } = this.chosen;
+    const { word, key } = this.chosen;
     return this.attempt(async () => {
       const made = result ?? (await this.goOn(prefix));
+      const sentence = this.writer.sentences.findIndex((one) => one.key === key); // it may have moved meanwhile
+      if (sentence < 0) return;
       this.writer.replace(key, made);
       if (word < 0) this.close();
       else await this.choose(sentence, Math.min(word, made.words.length - 1));

@@ -3,26 +3,30 @@ import { sentenceEnds } from "./sentences.js";
 
 // Return the sentences of a text, of an empty line one without words: each with the white space around it, the place where
 // its words begin in the text, and the number of its line.
-export function split(text) {
+//
+// `segment` is "line" for a run that reads words or symbols: then each line is one.
+export function split(text, segment) {
   const sentences = [];
   let at = 0;
   text.split(/(\r\n|\n|\r)/).forEach((row, n) => {
-    if (n % 2 === 0) sentences.push(...inLine(row).map((one) => ({ ...one, start: at + one.start, line: n / 2 })));
+    const ends = segment === "line" ? [] : sentenceEnds(row);
+    if (n % 2 === 0) sentences.push(...inLine(row, ends).map((one) => ({ ...one, start: at + one.start, line: n / 2 })));
     at += row.length;
   });
   return sentences;
 }
 
-function inLine(row) {
+function inLine(row, ends) {
   const found = [];
   let [from, gap] = [0, ""];
-  for (const end of new Set([...sentenceEnds(row), row.length])) {
-    const [, before, text, after] = /^(\s*)(.*?)(\s*)$/s.exec(row.slice(from, end));
-    gap += before;
+  for (const end of new Set([...ends, row.length])) {
+    const piece = row.slice(from, end);
+    const [text, begins] = [piece.trim(), piece.length - piece.trimStart().length];
+    gap += piece.slice(0, begins);
     if (text) {
       if (found.length) found.at(-1).after = gap;
-      found.push({ before: found.length ? "" : gap, text, after: "", start: from + before.length });
-      gap = after;
+      found.push({ before: found.length ? "" : gap, text, after: "", start: from + begins });
+      gap = piece.slice(begins + text.length);
     }
     from = end;
   }

@@ -9,6 +9,8 @@ const ABBREVIATIONS = new Set(
   `
 mr mrs ms dr prof rev hon st sr jr gen col capt lt sgt gov sen rep pres vs no nos vol fig figs eq eqs ch sec pp ed eds
 cf ca approx dept est inc ltd co corp bros ave blvd mt jan feb mar apr jun jul aug sep sept oct nov dec
+janv févr avr juil déc ene abr ago dic gen mag giu lug ott set out fev mai jän mär okt dez mrt maj
+янв февр фев мар апр авг сент сен окт нояб ноя дек niedz pon wt śr czw pt sob
 hr fr frau nr bzw ggf vgl usw evtl bspw str abb bd hrsg mio mrd tel zzgl inkl exkl dipl ing phil med jh
 mme mlle mm art av env chap réf éd sra srta dra avda pág núm ud uds sig dott avv sigg dhr mevr mw bijv blz
 г гг ул им тов стр рис табл см руб тыс млн млрд пр просп обл inż mgr hab ul pl al tzn np αρ σελ
@@ -28,9 +30,11 @@ const WORD = new RegExp(`[${OPENING}]*([^\\s${OPENING}]*)$`, "u");
 // Return the places at which a sentence ends, but for the end of the line.
 export function sentenceEnds(line) {
   const ends = [];
+  if (/^>>[^\s<>]+<</.test(line)) return ends; // the code of a language holds for the whole line
   for (const found of line.matchAll(END)) {
     const { always, other, gap } = found.groups;
     const end = found.index + found[0].length - gap.length;
+    if (line.startsWith(">>", end + gap.length)) continue;
     if (always === undefined ? endsSentence(line, found.index, end, other) : endsQuotation(line, always, end + gap.length)) ends.push(end);
   }
   return ends;

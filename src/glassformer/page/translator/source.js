@@ -48,12 +48,12 @@ export class Source {
   // The number of the sentence that the caret is in.
   get sentence() {
     const caret = this.field.selectionStart;
-    return Math.max(0, split(this.text).findLastIndex(({ start, before }) => start - before.length <= caret));
+    return Math.max(0, split(this.text, this.app.run?.segment).findLastIndex(({ start, before }) => start - before.length <= caret));
   }
 
   // Where the words of a sentence begin.
   startOf(sentence) {
-    return split(this.text)[sentence]?.start ?? this.text.length;
+    return split(this.text, this.app.run?.segment)[sentence]?.start ?? this.text.length;
   }
 
   // Colour words: { sentence, words: [{ start, end, weight, chosen }] }, places within the sentence of this number; or none.

@@ -26,13 +26,19 @@ export class Target {
     this.text.lang = run?.target ?? "";
     sentences.forEach((one, n) => {
       const [result, failure, text] = [writer.results.get(one.key), writer.failures.get(one.key), writer.shown(one)];
-      const of = { result, failure, text, before: one.before, after: gaps[n], isDraft: writer.isDrafted(one) };
-      if (this.shown[n] && Object.keys(of).every((name) => this.shown[n].of[name] === of[name])) return;
-      this.shown[n] = { of, element: this.sentence(one, of, n) };
+      const of = { result, failure, text, isDraft: writer.isDrafted(one) };
+      this.shown[n] ??= { of: {}, spaces: [new Text(), new Text()] };
+      const shown = this.shown[n];
+      [one.before, gaps[n]].forEach((space, side) => shown.spaces[side].data === space || (shown.spaces[side].data = space));
+      if (Object.keys(of).every((name) => shown.of[name] === of[name])) return;
+      Object.assign(shown, { of, element: this.sentence(one, of, n) });
     });
     this.shown.length = sentences.length;
     const lines = [];
-    sentences.forEach(({ line }, n) => (lines[line] ??= []).push(this.shown[n].element));
+    sentences.forEach(({ line }, n) => {
+      const { element, spaces } = this.shown[n];
+      (lines[line] ??= []).push(spaces[0], element, spaces[1]);
+    });
     while (this.text.children.length < lines.length) this.text.append(make("div", { class: "line", dir: "auto" }));
     while (this.text.children.length > lines.length) this.text.lastChild.remove();
     lines.forEach((elements, n) => hold(this.text.children[n], elements));
@@ -48,13 +54,13 @@ export class Target {
     this.buttons.undo.hidden = this.app.undoable < 0;
   }
 
-  sentence(sentence, { result, failure, text, before, after, isDraft }, n) {
+  sentence(sentence, { result, failure, text, isDraft }, n) {
     const isStale = !result && !isDraft;
     const element = make("span", { class: isStale ? "sentence stale" : "sentence" });
-    if (failure) element.append(...this.failed(failure), after);
-    else if (result) element.append(before, ...this.wordsOf(result, n), after);
-    else if (isStale) element.append(before + text + after);
-    else element.append(...this.draft(sentence), after);
+    if (failure) element.append(...this.failed(failure));
+    else if (result) element.append(...this.wordsOf(result, n));
+    else if (isStale) element.append(text);
+    else element.append(...this.draft(sentence));
     return element;
   }
 
@@ -65,10 +71,10 @@ export class Target {
   }
 
   // What is written of a sentence, and faint what follows of the text that it takes the place of.
-  draft({ before, stale }) {
+  draft({ stale }) {
     const { text } = this.app.writer.draft;
     const rest = text.length < stale.length ? stale.slice(text.length) : "";
-    return [before, text, make("span", { class: "caret", "aria-hidden": "true" }), make("span", { class: "rest", "aria-hidden": "true" }, rest)];
+    return [text, make("span", { class: "caret", "aria-hidden": "true" }), make("span", { class: "rest", "aria-hidden": "true" }, rest)];
   }
 
   wordsOf(result, sentence) {

@@ -21,7 +21,7 @@ export class Writer {
   // Translate another text, or the same with another run. A sentence that is under way and still there goes on.
   write(text, run) {
     const older = this.sentences;
-    const newer = split(text);
+    const newer = split(text, run.segment);
     const from = places(older, newer);
     this.sentences = newer.map((one, n) => ({ ...one, key: keyOf(run, one.text), stale: this.shown(older[from[n]]) }));
     this.run = run;

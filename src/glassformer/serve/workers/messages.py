@@ -58,7 +58,7 @@ class Translate(Request, frozen=True, tag=True):
     lines: list[str]
     paragraphs: bool = False
     """Translate each line sentence by sentence, as many of them at once as the run has learned to read. The answer has
-    text and scores alone, and there can be no prefixes."""
+    no pieces, words or attention, and there can be no prefixes."""
     beam: int = 5
     n_best: int = 1
     length_penalty: float = 1.0

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from functools import partial
 from itertools import islice
+from typing import Any
 
 import torch
 from msgspec import Struct
@@ -39,6 +40,8 @@ from glassformer.text.tokenizer import EOS
 
 SLICE = 0.05
 """Seconds that a task which goes step by step may compute before it is another's turn."""
+MOST_SENTENCES = 4000
+"""Sentences of a request. No other request is read while its lines are taken apart, 0.2 ms a sentence."""
 MOST_WAITS = 5
 """A batch waits for further requests at most so many times `gather_seconds`, or longer after one that took long."""
 WAITED_SHARE, LONGEST_WAIT = 1 / 25, 0.1
@@ -117,7 +120,7 @@ class Worker:
         lines = self._as_segments(message, config, rules)
         texts = [text for line in lines for text in line.texts]
         sources = self._sources(texts, _lines_of(lines))
-        prefixes = self._prefixes(message) if message.prefixes else [[] for _ in texts]
+        prefixes = self._prefixes(message.prefixes, message.max_length) if message.prefixes else [[] for _ in texts]
         task = Lines(message.id, until, config=config, alone=any(prefixes))
         found: list[list[Hypothesis]] = [[Hypothesis([], [], 0.0, 0.0)] for _ in sources]
         concerned = [n for n, text in enumerate(texts) if sources[n] and rules.concern(text)]
@@ -156,8 +159,12 @@ class Worker:
                 yield
             if message.paragraphs:
                 found = iter([(best, lexical.get(n)) for n, best in enumerate(task.found)])
-                of_lines = [(line, list(islice(found, len(line.texts)))) for line in lines]
-                self._answer(task, [paragraph_answer(self._translator, *one, config) for one in of_lines])
+                rows = []
+                for line in lines:
+                    own = list(islice(found, len(line.texts)))
+                    rows.append(paragraph_answer(self._translator, line, own, config))
+                    yield
+                self._answer(task, rows)
                 return
             answers = []
             for n, (ids, best) in enumerate(zip(sources, task.found, strict=True)):
@@ -292,36 +299,40 @@ class Worker:
         if not message.paragraphs:
             return [Segments([line], ["", ""]) for line in message.lines]
         pattern = None if rules.placeholders is None else compiled(rules.placeholders)
-        return [
-            segments_that_fit(self._translator, line, config, self._sentences, glossary=rules.glossary, pattern=pattern)
-            for line in message.lines
-        ]
+        rest: dict[str, Any] = dict(glossary=rules.glossary, pattern=pattern)
+        found, count = list[Segments](), 0
+        for line in message.lines:
+            try:
+                found.append(segments_that_fit(self._translator, line, config, self._sentences, **rest))
+            except DataError:
+                raise _unknown_code() from None
+            count += len(found[-1].texts)
+            if count > MOST_SENTENCES:
+                raise Failure("too_long", f"the text has more than {MOST_SENTENCES:,} sentences: send it in parts")
+        return found
 
     def _sources(self, texts: Sequence[str], lines: Sequence[int] = (1,)) -> list[list[int]]:
         """Return the ids of texts with `</s>`, none of an empty text; `lines` has the number of each one's line."""
         most = self._settings.max_source_tokens
         try:
             encoded = self._translator.source_tokenizer.encode(texts)
-        except DataError:  # whose message has the code
-            raise Failure("invalid", "a line begins with the code of a language that the model doesn't know") from None
+        except DataError:
+            raise _unknown_code() from None
         for number, ids in zip(lines, encoded, strict=True):
             if len(ids) >= most:
                 where = f"line {number}" if lines[-1] > 1 else "the line"
+                where = where if lines.count(number) == 1 else f"a part of {where}"
                 raise Failure("too_long", f"{where} has {len(ids):,} tokens, and at most {most - 1:,} are translated")
         return [[*ids, EOS] if ids else [] for ids in encoded]
 
-    def _prefixes(self, message: messages.Translate) -> list[list[int]]:
-        """Return the ids of the prefixes of a request's lines."""
-        if message.prefixes is None:
-            return [[] for _ in message.lines]
-        for number, prefix in enumerate(message.prefixes):
+    def _prefixes(self, prefixes: Prefixes, most: int) -> list[list[int]]:
+        """Return the ids of the prefixes of a request's lines, which may have `most` pieces."""
+        for number, prefix in enumerate(prefixes):
             if not isinstance(prefix, str):
                 self._known(prefix, f"prefixes[{number}]")
-        ids = ids_of_prefixes(self._translator.target_tokenizer, message.prefixes)
-        if (longest := max(map(len, ids), default=0)) > message.max_length:
-            raise Failure(
-                "too_long", f"a prefix has {longest:,} pieces, and max_length is {message.max_length:,}: raise it"
-            )
+        ids = ids_of_prefixes(self._translator.target_tokenizer, prefixes)
+        if (longest := max(map(len, ids), default=0)) > most:
+            raise Failure("too_long", f"a prefix has {longest:,} pieces, and max_length is {most:,}: raise it")
         return ids
 
     def _known(self, pieces: Sequence[str], name: str) -> None:
@@ -454,6 +465,11 @@ class Worker:
 def is_exact(translator: Translator) -> bool:
     """Return whether a line's numbers are the same to the last bit whatever else is in its batch."""
     return translator.precision.int8 and passes.compiled() is not None
+
+
+def _unknown_code() -> Failure:
+    """Return what to say where the tokenizer's own message has text of the request."""
+    return Failure("invalid", "a line begins with the code of a language that the model doesn't know")
 
 
 def _lines_of(lines: Sequence[Segments]) -> list[int]:
