@@ -48,7 +48,7 @@ def test_a_command_that_fails(folder, stream):
     status, errors = shell(folder, "runs nowhere", stream)
     assert status == 2
     silent = stream in ("errors closed", "all closed", "errors full")
-    assert errors.startswith("" if silent else "glassformer: error: there are no runs in nowhere")
+    assert errors.startswith("" if silent else "glassformer: error: nowhere is not there")
     assert errors.count("\n") == (0 if silent else 1)
 
 

@@ -50,7 +50,7 @@ class SynthesisConfig:
     the student can tell these pairs from real ones, and translates like the real ones what has no tag."""
     real_weight: Count = 1
     """Train on each real pair so many times as often as on a written one."""
-    writing_precision: Annotated[str, Choice("auto", "float32", "bfloat16", "float16", "int8")] = "auto"
+    writing_precision: Annotated[str, Choice("auto", "float32", "bfloat16", "float16", "int8"), Flag("TYPE")] = "auto"
     """Precision in which the run writes: float32, bfloat16, float16, int8, or auto: what is fastest here."""
     search: Annotated[SearchConfig, Flag(without=SEARCH_WITHOUT)] = field(default_factory=SearchConfig)
     """The search, or the draws, of what the run writes; all of the `n_best` are taken."""
