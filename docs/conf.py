@@ -18,7 +18,7 @@ release = version_of("glassformer")
 copyright = f"{author}, Apache-2.0"
 
 extensions = ["myst_nb", "sphinx.ext.autodoc"]
-exclude_patterns = ["_build", "map.md"]
+exclude_patterns = ["_build", "jupyter_execute", "map.md"]
 nb_execution_raise_on_error = True
 nb_execution_show_tb = True
 nb_execution_timeout = 300
