@@ -146,6 +146,7 @@ BAD = {
     "inspect run 3 --out run/model.safetensors": "--out and the run's model.safetensors must be two files",
     "runs --compare run run --picture run/curves.png": "--picture and the run's curves.png must be two files",
     "runs --compare run run --picture new.jpg": "its name must end in .png, got new.jpg",
+    "evaluate run --source pairs.tsv --calibration --diagram new.jpg": "its name must end in .png, got new.jpg",
     "translate run --input seven.txt --output - SHORT": "--output must be a file, got -: leave it out for standard out",
     "translate run --input - SHORT": "--input must be a file, got -: leave it out for standard input",
     "train pairs.tsv --out pairs.tsv/new": "no folder to write new to (Not a directory): choose another place",

@@ -8,8 +8,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from glassformer.errors import abridged
-from glassformer.files import replacing
+from glassformer.errors import DataError, abridged
+from glassformer.files import check_writable, replacing
 
 MAIN, SECOND, ACCENT = "#2b6fae", "#08306b", "#c2410c"
 """Our main series, a second of the same kind, and what stands against them."""
@@ -41,6 +41,13 @@ _MANY_LETTERS = (  # of fonts with Chinese, Japanese and Korean letters, which m
 def can_draw() -> bool:
     """Return whether matplotlib is installed."""
     return find_spec("matplotlib") is not None
+
+
+def check_picture(path: Path) -> None:
+    """Raise DataError where no picture can be written to `path`, or its name says another format."""
+    check_writable(path)
+    if path.suffix.lower() not in ("", ".png"):
+        raise DataError(f"a picture is drawn as PNG, so its name must end in .png, got {path}")
 
 
 def load_matplotlib(purpose: str) -> Any:

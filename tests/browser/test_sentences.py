@@ -1,10 +1,12 @@
 """The page splits lines into sentences, and joins their translations, as `translate --segment paragraph` does."""
 
 import random
+import re
 from typing import Any
 
 import pytest
 
+from glassformer.browser.folder import SOURCE
 from glassformer.generation.segments.sentences import ABBREVIATIONS, split_sentences
 
 LINES = "../../page/translator/lines.js"
@@ -79,6 +81,11 @@ def test_sentences_and_the_white_space_between_them_are_ours(in_node):
         parts = zip(sentences, texts, answer["gaps"], strict=True)
         assert "".join(one["before"] + text + gap for one, text, gap in parts) == split.joined(texts), line
     assert several > 500
+
+
+def test_both_lists_of_abbreviations_are_one():
+    code = (SOURCE / "page" / "translator" / "sentences.js").read_text(encoding="utf-8")
+    assert set(re.search(r"ABBREVIATIONS = new Set\(\s*`([^`]*)`", code)[1].split()) == ABBREVIATIONS
 
 
 def test_lines_of_words_and_symbols_stay_whole(in_node):

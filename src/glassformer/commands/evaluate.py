@@ -74,7 +74,7 @@ def evaluate(flags: EvaluateFlags) -> int:
 
 def _check_calibration(flags: EvaluateFlags) -> None:
     """Raise ConfigError for flags of a calibration that don't go together, before anything is computed."""
-    from glassformer.files import check_writable
+    from glassformer.pictures import check_picture
 
     if flags.fit_calibration and flags.calibration:
         raise ConfigError(
@@ -84,7 +84,7 @@ def _check_calibration(flags: EvaluateFlags) -> None:
     if flags.diagram is not None:
         if not flags.calibration:
             raise ConfigError("--diagram draws what --calibration measures: give both")
-        check_writable(flags.diagram)
+        check_picture(flags.diagram)
     if flags.hypotheses is not None and (flags.fit_calibration or flags.calibration):
         raise ConfigError("--fit-calibration and --calibration need a run folder in place of --hypotheses")
     if flags.search.replace_unknown and (flags.fit_calibration or flags.calibration):

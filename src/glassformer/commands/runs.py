@@ -60,25 +60,18 @@ def list_runs(flags: RunsFlags) -> int:
     return 0
 
 
-def _check_picture(path: Path) -> None:
-    """Raise ConfigError for a name that says another format than is drawn."""
-    if path.suffix.lower() not in ("", ".png"):
-        raise ConfigError(f"--picture is drawn as PNG, so its name must end in .png, got {path}")
-
-
 def _compare(flags: RunsFlags, both: tuple[Path, Path]) -> int:
     """Print two runs beside each other, and draw their curves if wanted."""
-    from glassformer.files import check_apart, check_writable
+    from glassformer.files import check_apart
     from glassformer.pairs.files import PairFiles
-    from glassformer.pictures import load_matplotlib
+    from glassformer.pictures import check_picture, load_matplotlib
     from glassformer.run.config import own_files
     from glassformer.run.curves import draw_comparison
 
     if flags.folder is not None:
         raise ConfigError(f"--compare takes two run folders, and no folder to search: leave out {flags.folder}")
     if flags.picture is not None:
-        _check_picture(flags.picture)
-        check_writable(flags.picture)
+        check_picture(flags.picture)
         for run in both:
             check_apart({"--picture": flags.picture}, {"--pairs": flags.pairs} | own_files(run))
         load_matplotlib("curves")

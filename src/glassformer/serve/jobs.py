@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, get_args
 
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import StreamingResponse
@@ -25,7 +25,7 @@ from glassformer.markup.scan import Format
 from glassformer.markup.segments import Document
 from glassformer.serve.guard.visits import Visit
 from glassformer.serve.languages import ServedRun
-from glassformer.serve.schemas import Choosing, Failure, Job, JobKind, JobState
+from glassformer.serve.schemas import Choosing, Failure, Job, JobKind, JobState, Segment
 from glassformer.serve.service import Service
 from glassformer.serve.strict import read_form
 from glassformer.serve.workers import messages
@@ -330,8 +330,8 @@ async def _planned(service: Service, visit: Visit, given: dict[str, Any]) -> _Wo
         raise Refusal("invalid", f"beam must be a whole number from 1 to {service.config.max_beam}")
     search = service.search(beam=int(wanted))
     segment = given.get("segment") or "line"
-    if segment not in ("line", "paragraph"):
-        raise Refusal("invalid", "segment must be line or paragraph")
+    if segment not in get_args(Segment):
+        raise Refusal("invalid", f"segment must be {' or '.join(get_args(Segment))}")
     chosen = {side: str(given[side]) for side in ("run", "source", "target") if given.get(side)}
     run = service.chosen(Choosing(**chosen))
     languages = (run.source, run.target) if run.source else None

@@ -1,6 +1,5 @@
 // The text that is typed. Under it lies the same text as words, which take colours.
 import { colour, ink, make, percent, reveal, shade } from "../web/drawing.js";
-import { split } from "./lines.js";
 
 export class Source {
   constructor(app) {
@@ -48,12 +47,12 @@ export class Source {
   // The number of the sentence that the caret is in.
   get sentence() {
     const caret = this.field.selectionStart;
-    return Math.max(0, split(this.text, this.app.run?.segment).findLastIndex(({ start, before }) => start - before.length <= caret));
+    return Math.max(0, this.app.writer.sentences.findLastIndex(({ start, before }) => start - before.length <= caret));
   }
 
   // Where the words of a sentence begin.
   startOf(sentence) {
-    return split(this.text, this.app.run?.segment)[sentence]?.start ?? this.text.length;
+    return this.app.writer.sentences[sentence]?.start ?? this.text.length;
   }
 
   // Colour words: { sentence, words: [{ start, end, weight, chosen }] }, places within the sentence of this number; or none.
