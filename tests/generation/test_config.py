@@ -32,8 +32,10 @@ BOUNDS = {
     ("top_k", "at least 0"): (-1,),
     ("top_p", "above 0 and at most 1"): (0.0, 1.1),
 }
-NO_BEAM = "coverage_penalty chooses among the hypotheses of a beam: it needs beam above 1, no sample"
-NOTHING_TO_CHOOSE = "consensus chooses among several translations: it needs beam above 1, or sample with n_best above 1"
+NO_BEAM = "coverage_penalty chooses among the hypotheses of a beam: it needs a `beam` above 1, and no `sample`"
+NOTHING_TO_CHOOSE = (
+    "`consensus` chooses among several translations: it needs a `beam` above 1, or `sample` with n_best above 1"
+)
 TOGETHER = [
     (dict(beam=2, n_best=3), "n_best must be at most the beam, got n_best 3 and beam 2"),
     (dict(min_length=8, max_length=7), "min_length must be at most max_length, got min_length 8, max_length 7"),
@@ -41,6 +43,8 @@ TOGETHER = [
     (dict(coverage_penalty=0.5, sample=True), NO_BEAM),
     (dict(consensus=True, beam=1), NOTHING_TO_CHOOSE),
     (dict(consensus=True, sample=True), NOTHING_TO_CHOOSE),
+    (dict(temperature=0.7), "temperature is for draws: give `sample` too, or leave it out"),
+    (dict(top_k=3, top_p=0.9), "top_k is for draws: give `sample` too, or leave it out"),
 ]
 
 

@@ -168,7 +168,7 @@ def test_what_cannot_be_is_said_in_a_sentence(untaught):
     with pytest.raises(ConfigError, match=r"^text with tags has one translation, got n_best 2: leave it out$"):
         translate_markup(untaught, ["a"], "html", SearchConfig(n_best=2))
     with pytest.raises(
-        ConfigError, match=r"^text with tags is translated by a search, not by drawing: leave out sample"
+        ConfigError, match=r"^text with tags is translated by a search, not by drawing: leave out `sample`"
     ):
         translate_markup(untaught, ["a"], "html", SearchConfig(sample=True))
     with pytest.raises(ArgumentError, match=r"^texts must be a sequence of lines, got one str: pass \[line\]"):

@@ -41,6 +41,7 @@ def test_the_sides_and_the_folder():
         ({"text": TEXT, "length_factor": 0.5}, "length_factor must be at least 1, got 0.5"),
         ({"text": TEXT, "min_score": 0.5}, "min_score must be at least -1e9 and at most 0, got 0.5"),
         ({"text": TEXT, "min_agreement": 101.0}, "min_agreement must be at least 0 and at most 100, got 101"),
+        ({"text": TEXT, "min_agreement": 30.0}, "min_agreement is for what round_trip translates back, got 30: give"),
     ],
 )
 def test_settings_that_cannot_work(changes, message):

@@ -82,8 +82,8 @@ def test_scores():
 
 def test_agreement():
     pair = WrittenPair("how are you", "HOW ARE YOU", -0.5, 35.0)
-    assert left_out(pair, min_agreement=35.0) is None
-    assert left_out(pair, min_agreement=36.0) == "not coming back"
+    assert left_out(pair, round_trip=Path("back"), min_agreement=35.0) is None
+    assert left_out(pair, round_trip=Path("back"), min_agreement=36.0) == "not coming back"
 
 
 def test_pairs_that_stand_already():

@@ -65,7 +65,7 @@ def test_a_value_out_of_bounds_is_refused(name, value, expected):
         (dict(decompose=True, tokenizer="x.model"), r"decompose is for tokenizers that learn .* got x.model for"),
         (
             dict(resample=0.5, cooldown=1.0),
-            "resample ends where the cooldown begins, so that cooldown 1 leaves none of resample 0.5: lower cooldown",
+            "`cooldown` 1 leaves nothing of resample 0.5, which ends where the cooldown begins: lower it",
         ),
         (
             dict(resample=0.5, source_tokenizer="char", target_tokenizer="symbols"),
@@ -80,7 +80,7 @@ def test_a_value_out_of_bounds_is_refused(name, value, expected):
         (dict(source_language="en"), "source_language and target_language belong together: give both, or neither"),
         (dict(source_language="English", target_language="d"), "target_language must be a code, such as en or pt-BR"),
         (dict(source_language="en_US", target_language="de"), "source_language must be a code, .*, got 'en_US'"),
-        (dict(overwrite=True, resume=True), "overwrite and resume exclude each other"),
+        (dict(overwrite=True, resume=True), "`overwrite` and `resume` exclude each other"),
         (dict(target=Path("t.de"), valid_target=Path("v.de")), "valid_target is given without valid_source"),
     ],
     ids=str,

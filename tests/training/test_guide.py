@@ -151,6 +151,6 @@ def test_without_a_head_to_guide_it_says_so(random_run, pairs, tmp_path):
     model = without_heads(random_run(folder, symbols, symbols).model, {GUIDED: [0, 1, 2]})
     write_config(folder, model.config, symbols, symbols, TrainingRecord())
     write_weights(folder, model.state_dict())
-    message = "guide needs a head in decoder.0.source_attention, of which the model has none left: leave guide out"
+    message = "`guide` needs a head in decoder.0.source_attention, of which the model has none left: leave it out"
     with pytest.raises(ConfigError, match=f"^{message}$"):
         train(TrainConfig(source=pairs / "train.tsv", from_=folder, out=tmp_path / "guided", guide=0.5, device="cpu"))

@@ -297,6 +297,11 @@ def test_stopped_while_too_many_updates_are_left_out_it_says_what_is_saved(setti
     assert "\ngoing on from update 5\n" in capfd.readouterr().err
 
 
+def test_one_process_says_that_it_splits_nothing(settings, capfd):
+    train(settings(max_updates=1, shard=True))
+    assert "this is the only one: torchrun starts several\n" in capfd.readouterr().err
+
+
 def test_too_many_in_a_row_end_the_training_and_a_lower_rate_goes_on(settings, spoiling, files):
     config = settings(max_updates=60, max_left_out=7, checkpoint_seconds=OFTEN)
     message = (

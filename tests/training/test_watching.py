@@ -43,7 +43,7 @@ def test_a_watched_training_that_goes_on_comes_to_the_same_weights_and_lines(fil
 
 
 def test_watch_and_guide_exclude_each_other(files, tiny, tmp_path):
-    with pytest.raises(ConfigError, match="watch and guide exclude each other"):
+    with pytest.raises(ConfigError, match="`watch` and `guide` exclude each other"):
         tiny(tmp_path / "run", **files, watch=3, guide=1.0)
 
 

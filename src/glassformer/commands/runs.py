@@ -45,8 +45,8 @@ def list_runs(flags: RunsFlags) -> int:
     """Print the runs below a folder, or two beside each other."""
     if flags.compare is not None:
         return _compare(flags, flags.compare)
-    if flags.picture is not None or flags.pairs or flags.columns is not None:
-        raise ConfigError("--picture, --pairs and --columns are for two runs: name them with --compare")
+    if flags.picture is not None or flags.pairs or flags.columns is not None or flags.device != "auto":
+        raise ConfigError("--picture, --pairs, --columns and --device are for two runs: name them with --compare")
     from glassformer.run.listing import advice, as_lines, as_table, find_runs
 
     runs = find_runs(flags.folder or FOLDER)
@@ -75,6 +75,10 @@ def _compare(flags: RunsFlags, both: tuple[Path, Path]) -> int:
         for run in both:
             check_apart({"--picture": flags.picture}, {"--pairs": flags.pairs} | own_files(run))
         load_matplotlib("curves")
+    if not flags.pairs and flags.columns is not None:
+        raise ConfigError("--columns are those of --pairs: give both")
+    if not flags.pairs and flags.device != "auto":
+        raise ConfigError("--device is where --pairs are translated: give both")
     pairs = PairFiles.of(flags.pairs, "--pairs", flags.columns) if flags.pairs else None
     if pairs is not None:
         pairs.check()

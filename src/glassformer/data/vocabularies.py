@@ -11,6 +11,7 @@ from pathlib import Path
 from glassformer.data.processes import map_in_order
 from glassformer.data.sample import TextSample
 from glassformer.decoding import decode_message
+from glassformer.errors import ConfigError, DataError
 from glassformer.text.tokenizer import train_tokenizer
 
 
@@ -18,6 +19,8 @@ from glassformer.text.tokenizer import train_tokenizer
 class VocabularySettings:
     """The arguments of `train_tokenizer` for one vocabulary, and where to write it."""
 
+    name: str
+    """What an error calls the vocabulary."""
     stem: str
     """Path of the file to write, without its ending."""
     kind: str
@@ -34,14 +37,17 @@ class VocabularyTrainer:
     def __call__(self, parts: list[bytes]) -> list[bytes]:
         values, text = map(decode_message, parts)
         settings = VocabularySettings(**values)
-        tokenizer = train_tokenizer(
-            Counter(text) if isinstance(text, dict) else text,
-            kind=settings.kind,
-            vocab_size=settings.vocab_size,
-            seed=settings.seed,
-            coverage=settings.coverage,
-            decompose=settings.decompose,
-        )
+        try:
+            tokenizer = train_tokenizer(
+                Counter(text) if isinstance(text, dict) else text,
+                kind=settings.kind,
+                vocab_size=settings.vocab_size,
+                seed=settings.seed,
+                coverage=settings.coverage,
+                decompose=settings.decompose,
+            )
+        except (ConfigError, DataError) as error:
+            raise type(error)(f"{settings.name}: {error}") from None
         return [os.fsencode(tokenizer.save(Path(settings.stem)))]
 
 

@@ -12,6 +12,8 @@ HYPOTHESES = Whole(at_least=1, limit=1024)
 Hypotheses = Annotated[int, HYPOTHESES]
 STOPPING = ("exact", "heuristic", "first")
 PENALTIES = ("wu", "plain")
+OF_DRAWS = ("temperature", "top_k", "top_p")
+"""Settings that say how the next token is drawn; a search has no use for them."""
 
 
 @with_fields
@@ -79,12 +81,17 @@ class SearchConfig:
             )
         if self.coverage_penalty and (self.sample or self.beam == 1):
             raise ConfigError(
-                "coverage_penalty chooses among the hypotheses of a beam: it needs beam above 1, no sample"
+                "coverage_penalty chooses among the hypotheses of a beam: it needs a `beam` above 1, and no `sample`"
             )
         if self.consensus and (self.n_best if self.sample else self.beam) == 1:
             raise ConfigError(
-                "consensus chooses among several translations: it needs beam above 1, or sample with n_best above 1"
+                "`consensus` chooses among several translations: it needs a `beam` above 1, or `sample` with n_best "
+                "above 1"
             )
+        if not self.sample and (
+            given := [name for name in OF_DRAWS if getattr(self, name) != getattr(SearchConfig, name)]
+        ):
+            raise ConfigError(f"{given[0]} is for draws: give `sample` too, or leave it out")
 
     def normaliser(self, length: int) -> float:
         """Return what a log-probability over `length` tokens is divided by to become a score."""

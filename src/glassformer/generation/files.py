@@ -93,7 +93,7 @@ class FileSettings:
         """Raise ConfigError where the settings can't be combined."""
         check_segment(self.segment, config, has_prefixes=has_prefixes, sentences=self.sentences)
         if self.is_lexical and config.sample:
-            raise ConfigError("a glossary and placeholders need a search: they can't be combined with sample")
+            raise ConfigError("a glossary and placeholders need a search: they can't be combined with `sample`")
 
 
 def translate_file(

@@ -117,7 +117,7 @@ def translate_documents(
 def check_search(config: SearchConfig) -> None:
     """Raise ConfigError for a search that tags can't come back from."""
     if config.sample:
-        raise ConfigError("text with tags is translated by a search, not by drawing: leave out sample")
+        raise ConfigError("text with tags is translated by a search, not by drawing: leave out `sample`")
     if config.n_best > 1:
         raise ConfigError(f"text with tags has one translation, got n_best {config.n_best}: leave it out")
 

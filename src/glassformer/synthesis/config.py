@@ -72,6 +72,10 @@ class SynthesisConfig:
             raise ConfigError(
                 f"real_weight is for real pairs, of which there are none, got {self.real_weight}: leave it out"
             )
+        if self.round_trip is None and self.min_agreement != SynthesisConfig.min_agreement:
+            raise ConfigError(
+                f"min_agreement is for what round_trip translates back, got {self.min_agreement:g}: give both"
+            )
         if self.tag is not None and not _is_within_a_line(self.tag):
             raise ConfigError(f"tag must be text within a line, such as <BT>, got {shown(self.tag)}")
         if self.student.out.name in ("", ".."):

@@ -243,9 +243,11 @@ class TrainConfig:
         self._check_files()
         self._check_languages()
         if self.watch is not None and self.guide:
-            raise ConfigError("watch and guide exclude each other, for both take over attention: leave one out")
+            raise ConfigError("`watch` and `guide` exclude each other, for both take over attention: leave one out")
         if self.overwrite and self.resume:
-            raise ConfigError("overwrite and resume exclude each other: one replaces the run, the other continues it")
+            raise ConfigError(
+                "`overwrite` and `resume` exclude each other: one replaces the run, the other continues it"
+            )
 
     def _check_tokenizers(self) -> None:
         """Raise ConfigError for settings of the text that the tokenizers can't follow."""
@@ -254,8 +256,8 @@ class TrainConfig:
                 raise ConfigError(f"{name} must name a kind or a file, got '': leave it out")
         if self.resample and self.cooldown == 1:
             raise ConfigError(
-                "resample ends where the cooldown begins, so that cooldown 1 leaves none of resample "
-                f"{self.resample:g}: lower cooldown"
+                f"`cooldown` 1 leaves nothing of resample {self.resample:g}, which ends where the cooldown begins: "
+                "lower it"
             )
         kind = self.source_tokenizer or self.tokenizer
         if self.decompose and (kind == "symbols" or kind.endswith(SUBWORD_ENDINGS)):

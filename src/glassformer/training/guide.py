@@ -38,7 +38,7 @@ class Guide:
     def prepare(path: Path, pairs: Corpus, model: ModelConfig, say: Callable[[str], None]) -> None:
         """Learn the alignment of these pairs and write it to `path`; ConfigError if the model has no head to guide."""
         if not model.heads_of(GUIDED):
-            raise ConfigError(f"guide needs a head in {GUIDED}, of which the model has none left: leave guide out")
+            raise ConfigError(f"`guide` needs a head in {GUIDED}, of which the model has none left: leave it out")
         say("learning which source token each target token stands for")
         AlignmentModel.of_corpus(pairs, model.source_vocab_size, model.target_vocab_size).save(path)
 

@@ -122,6 +122,8 @@ class TrainingLoop:
         number = str(dtype).removeprefix("torch.")
         shared = f" and {processes.size - 1} more" if processes.size > 1 else ""
         display.say(f"model: {size:,} parameters, training on {device}{shared} with {number} products")
+        if config.shard and processes.size == 1:
+            display.say("shard splits the model among processes, and this is the only one: torchrun starts several")
         if self.state.update:
             self._say_what_is_lost()
         self.curves = CurveDrawer(self.folder, shown=processes.first)

@@ -78,7 +78,7 @@ def test_what_a_paragraph_can_not_have_is_refused(translator, tmp_path):
         translate_paragraphs(translator, ["Aa"], SearchConfig(n_best=2))
     with pytest.raises(ConfigError, match="prefixes are those of lines"):
         translate_file(translator, tmp_path / "in", tmp_path / "out", prefixes=tmp_path / "in", segment="paragraph")
-    with pytest.raises(ConfigError, match="sentences 2 needs the segment paragraph: a line goes through"):
+    with pytest.raises(ConfigError, match="`sentences` 2 needs `segment` paragraph: a line goes through"):
         translate_file(translator, tmp_path / "in", tmp_path / "out", sentences=2)
     with pytest.raises(ConfigError, match="sentences must be at least 1, got 0"):
         translate_paragraphs(translator, ["Aa"], sentences=0)

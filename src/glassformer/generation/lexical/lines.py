@@ -186,7 +186,9 @@ class LexicalRules:
         concern, or whose translation has its terms by itself, has the translation that it has without them.
         """
         if config.sample:
-            raise ConfigError("glossary and placeholders need a search, which weighs what it writes: leave out sample")
+            raise ConfigError(
+                "glossary and placeholders need a search, which weighs what it writes: leave out `sample`"
+            )
         found: list[list[Hypothesis]] = [[] for _ in lines]
         free = [i for i, line in enumerate(lines) if len(line.wanted) <= AT_ONCE and not line.is_put_in]
         for i, hypotheses in zip(free, search(free, None, progress), strict=True):

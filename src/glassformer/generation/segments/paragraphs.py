@@ -38,15 +38,15 @@ def check_segment(
     if sentences is not None:
         _SENTENCES.check("sentences", sentences)
         if segment == "line":
-            raise ConfigError(f"sentences {sentences} needs the segment paragraph: a line goes through the model whole")
+            raise ConfigError(f"`sentences` {sentences} needs `segment` paragraph: a line goes through the model whole")
     if segment == "line":
         return
     if config.n_best > 1:
         raise ConfigError(
-            f"segment paragraph joins one translation of each sentence: n_best must be 1, got {config.n_best}"
+            f"`segment` paragraph joins one translation of each sentence: n_best must be 1, got {config.n_best}"
         )
     if has_prefixes:
-        raise ConfigError("segment paragraph translates sentences, and prefixes are those of lines: leave out one")
+        raise ConfigError("`segment` paragraph translates sentences, and `prefixes` are those of lines: leave out one")
 
 
 def translate_paragraphs(
