@@ -114,6 +114,7 @@ def test_fields_of_two_dataclasses_inside_may_have_one_name():
         ("R --to here --max-minutes two", "--max-minutes: expected a number of minutes, got 'two'"),
         ("R --to here --beam 2.5", "--beam: expected a whole number, got '2.5'"),
         ("R --to here --max-minuts 2", "do has no flag --max-minuts: did you mean --max-minutes?"),
+        ("R --to here --hlep", "do has no flag --hlep: did you mean --help?"),
         ("R --to here --zzz=2", "do has no flag --zzz: see glassformer do --help"),
         ("R --to here --columns a", "--columns: expected 2 arguments"),
         ("R --to", "--to: expected one argument"),

@@ -54,9 +54,10 @@ class ExportFlags:
     runtime: Path | None = None
     """With --to web: the folder of onnxruntime-web. Left out: where npm puts it, node_modules here or above."""
     source_language: Annotated[str, Flag("CODE")] | None = None
-    """Code of the source language, such as en, for the model card and --to argos. Left out: as it was trained."""
+    """Code of the source language, such as en, for the model card and --to argos. Left out, as --target-language then
+    is too: as it was trained."""
     target_language: Annotated[str, Flag("CODE")] | None = None
-    """Code of the target language."""
+    """Code of the target language; it belongs to --source-language."""
     name: str | None = None
     """The model's name in the model card. Left out: that of the run folder."""
     license: str | None = None
@@ -72,6 +73,8 @@ def export_model(flags: ExportFlags) -> int:
             known = " or ".join(filter(None, (", ".join(takers[:-1]), takers[-1])))
             why = ", whose page always shows it" if (name, flags.to) == ("attention", "web") else ""
             raise ConfigError(f"{name} is for --to {known}: leave it out with --to {flags.to}{why}")
+    if (flags.source_language is None) != (flags.target_language is None):
+        raise ConfigError("give both --source-language and --target-language, or neither")
     read_config(flags.run)
     if flags.run.resolve() in flags.out.resolve().parents:
         raise ConfigError(f"--out must not be in the run folder itself, got {flags.out}: choose a place beside it")
@@ -82,8 +85,6 @@ def export_model(flags: ExportFlags) -> int:
     from glassformer.run.folder import load_run
     from glassformer.run.lock import check_free
 
-    if (flags.source_language is None) != (flags.target_language is None):
-        raise ConfigError("give both --source-language and --target-language, or neither")
     languages = None
     if flags.source_language is not None and flags.target_language is not None:
         languages = flags.source_language, flags.target_language

@@ -320,7 +320,7 @@ def _unknown(command: Command, word: str) -> str:
             advice = ": give files with --source and --target"
         return f"{command.name} has no use for {shown(word)}{advice}"
     flag = word.partition("=")[0]
-    known = [argument.flag for argument in command.arguments.values() if not argument.mark.positional]
+    known = ["--help", *(argument.flag for argument in command.arguments.values() if not argument.mark.positional)]
     if not flag.startswith("--"):  # one letter, which may be the first of a flag
         begins = [one for one in known if one.startswith(f"-{flag}")]
         advice = f": did you mean {begins[0]}?" if begins else advice

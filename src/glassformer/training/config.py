@@ -91,7 +91,8 @@ class TrainConfig:
     tokenizers and sizes are kept."""
     resume: bool = False
     """Continue the unfinished run in the output folder from its last checkpoint, with the settings it was started
-    with; limits, device, precision, threads, learning rate and batch size may be given anew."""
+    with. What may be given anew: limits, patience, device, precision, threads, shard, learning rate, weight decay,
+    clipping, updates to leave out, batch size, checkpoints, watch and track."""
 
     task: Annotated[str, Choice(*TASKS)] | None = None
     """Settings for a kind of task, each of which its own flag changes. characters: from words to words or sounds
