@@ -14,17 +14,20 @@ from typing import Any
 import pyarrow
 import pyarrow.parquet
 import pytest
+import torch
 
 from glassformer.cluster.config import ClusterConfig
 from glassformer.errors import ConfigError, DataError
 from glassformer.generation.config import SearchConfig
 from glassformer.generation.files import translate_file
 from glassformer.generation.translator import Translator
+from glassformer.text.tokenizer import SymbolTokenizer
 
 pytest.importorskip("ray", reason="pip install 'glassformer[cluster]'")
 
 from glassformer.cluster import bulk
 from glassformer.cluster.dataset import translate_dataset
+from glassformer.cluster.weights import pack_run, unpack_run
 
 CONFIG = SearchConfig(beam=1, max_length=6, max_source_tokens=20)
 BEAM = SearchConfig(beam=2, max_length=6, max_source_tokens=20)
@@ -168,6 +171,12 @@ def test_a_dataset_gets_a_column_of_translations(two_nodes, run):
     assert sorted(made, key=lambda row: row["id"]) == [
         {"id": n, "line": text, "german": german} for n, (text, german) in enumerate(zip(texts, expected, strict=True))
     ]
+
+
+def test_a_worker_knows_how_many_sentences_its_run_reads_at_once(two_nodes, random_run, tmp_path):
+    random_run(tmp_path / "run", SymbolTokenizer("ab"), SymbolTokenizer("AB"), settings={"join_lines": 3})
+    packed = pack_run(tmp_path / "run")
+    assert unpack_run(packed, "cpu", "float32", threads=torch.get_num_threads()).sentences == 3
 
 
 def test_a_teacher_writes_on_the_cluster_what_it_writes_here(two_nodes, run, tmp_path, monkeypatch, run_command):

@@ -66,7 +66,7 @@ def test_auto_is_the_same_precision_for_a_run_and_for_its_model(folder):
 
 def test_a_run_has_all_that_was_written(folder):
     run = load_run(folder)
-    assert run.training == {"settings": {"note": "Grüße"}}
+    assert run.training == TrainingRecord(settings={"note": "Grüße"})
     weights = load_file(folder / "model.safetensors")
     assert all(torch.equal(value, weights[name]) for name, value in run.model.state_dict().items())
     assert {path.name for path in folder.iterdir()} == {CONFIG, WEIGHTS, "source.spm", "target.symbols"}

@@ -14,7 +14,6 @@ from glassformer.errors import ConfigError, DataError, RunError
 from glassformer.files import alone
 from glassformer.generation.config import SearchConfig
 from glassformer.generation.translator import Translator
-from glassformer.run.config import languages_of
 from glassformer.run.folder import load_run, open_run
 from glassformer.synthesis import student as module
 from glassformer.synthesis.config import BacktranslateConfig, DistillConfig, SynthesisConfig
@@ -206,9 +205,9 @@ def test_several_translations_of_each_text(config, writer):
 
 def test_the_student_has_the_languages_of_the_run(config, run, writer):
     distill(config(run=run), writer=writer())
-    assert languages_of(open_run("out").training) == ("en", "de")
+    assert open_run("out").training.languages == ("en", "de")
     distill(config(BacktranslateConfig, run=run, student={"out": Path("back")}), writer=writer())
-    assert languages_of(open_run("back").training) == ("de", "en")
+    assert open_run("back").training.languages == ("de", "en")
 
 
 @pytest.mark.parametrize(

@@ -252,6 +252,11 @@ def test_a_model_without_an_end_or_with_another_size_is_refused(tmp_path):
         train(str(path), 100)
 
 
+def test_words_are_read_by_characters_and_sentences_by_longer_tokens(tokenizers):
+    characterwise = {kind for kind, tokenizer in tokenizers.items() if tokenizer.is_characterwise}
+    assert characterwise == {"char", "features", "symbols"}
+
+
 def test_kinds_are_checked_by_name_and_models_by_their_file(tmp_path):
     for kind in (*KINDS, str(users_model(tmp_path / "mine.model"))):
         check_kind(kind)

@@ -21,7 +21,6 @@ from glassformer.errors import RunError
 from glassformer.files import new_folder, write_json
 from glassformer.interop.onnx.export import export_onnx
 from glassformer.interop.onnx.validate import Likeness
-from glassformer.run.config import has_sentences
 from glassformer.run.folder import Run
 from glassformer.run.languages import name_of
 from glassformer.transformer.model import count_parameters
@@ -102,7 +101,7 @@ def _described(run: Run, name: str, quantization: str | None, languages: tuple[s
         "heads": config.heads,
         "precision": quantization or "float32",
         "parameters": count_parameters(config),
-        "segment": "paragraph" if has_sentences(run.training) else "line",
+        "segment": "line" if run.source_tokenizer.is_characterwise else "paragraph",
     }
 
 

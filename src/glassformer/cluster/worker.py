@@ -57,7 +57,7 @@ class BlockWorker:
         with warnings.catch_warnings(record=True) as warned:
             warnings.simplefilter("always")
             found = translations_of_chunk(self._translator, texts, first, job.config, wanted=job.wanted)
-        if warned:
+        if warned and job.wanted.segment == "line":
             problems += cut_sources(self._translator, texts, first, job.config)
         problems += cut_translations(found, first, job.config)
         output = form.output(piece, found, first, job.config, scores=job.scores)

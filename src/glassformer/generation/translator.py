@@ -71,12 +71,17 @@ class Translator:
         target_tokenizer: Tokenizer,
         *,
         folder: Path | None = None,
+        sentences: int | None = None,
     ) -> None:
-        """Join an engine and its tokenizers; `folder` is the run folder that they are from."""
+        """Join an engine and its tokenizers; `folder` is the run folder that they are from.
+
+        `sentences` is how many of them the model was trained to read at once, if that is known.
+        """
         self.engine = engine
         self.source_tokenizer = source_tokenizer
         self.target_tokenizer = target_tokenizer
         self.folder = folder
+        self.sentences = sentences
 
     @classmethod
     def of(
@@ -107,7 +112,8 @@ class Translator:
             each = 1 if picked.int8 else picked.dtype.itemsize
             check_memory(run.model_config, f"{folder} needs a larger machine", bytes_each=each)
         engine = Engine(run.model_config, run.weights, picked.dtype, where, int8=picked.int8)
-        return cls(engine, run.source_tokenizer, run.target_tokenizer, folder=Path(folder))
+        sides = run.source_tokenizer, run.target_tokenizer
+        return cls(engine, *sides, folder=Path(folder), sentences=run.training.join_lines)
 
     @property
     def precision(self) -> Precision:

@@ -39,7 +39,7 @@ from glassformer.insight.gates import least_missed
 from glassformer.insight.speed import TURNS, Speed, compare_speed, peak_memory
 from glassformer.insight.study import Sentences
 from glassformer.pairs.files import Pair, PairFiles
-from glassformer.run.config import TrainingRecord, languages_of, read_config
+from glassformer.run.config import TrainingRecord, read_config
 from glassformer.run.folder import load_run, open_run, training_metric, write_config, write_weights
 from glassformer.run.metrics import read_metrics
 from glassformer.run.names import LOCK, METRICS, PRUNED, WEIGHTS
@@ -314,7 +314,7 @@ def _remove_some(folder: Path, left: int, config: PruneConfig, out: Path) -> Non
     pruned = without_heads(run.model, removed)
     with new_folder(out) as made:
         write_weights(made, pruned.state_dict())
-        record = TrainingRecord(removed=removed, languages=languages_of(run.training))
+        record = TrainingRecord(removed=removed, languages=run.training.languages)
         write_config(made, pruned.config, run.source_tokenizer, run.target_tokenizer, record)
 
 

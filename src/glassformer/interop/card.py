@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from glassformer.errors import ConfigError, shown
-from glassformer.run.config import LANGUAGE_CODE, languages_of
+from glassformer.run.config import LANGUAGE_CODE
 from glassformer.run.folder import Run
 from glassformer.run.languages import name_of
 from glassformer.run.metrics import Validation, read_metrics
@@ -68,7 +68,7 @@ class Layout:
 
 def languages_for(run: Run, facts: CardFacts) -> tuple[str, str] | None:
     """Return the codes of a run's languages: those that the user gave, else those that it was trained with."""
-    return facts.languages or languages_of(run.training)
+    return facts.languages or run.training.languages
 
 
 def model_card(folder: Path, run: Run, layout: Layout, facts: CardFacts) -> str:
@@ -165,11 +165,9 @@ def _scores(evaluations: Sequence[Evaluation], best: Validation | None) -> Itera
 
 def _data(run: Run) -> Iterator[str]:
     """Yield how many pairs it was trained with, or its origin."""
-    training = run.training
-    pairs: Mapping[str, Mapping[str, int]] = training.get("pairs") or {}
-    if training.get("imported"):
-        yield f"It was imported from a model in the layout {_plain(str(training['imported']))}."
-    if pairs:
+    if run.training.imported:
+        yield f"It was imported from a model in the layout {_plain(run.training.imported)}."
+    if pairs := run.training.pairs:
         rows = "\n".join(
             f"| {_plain(name)} | {counts.get('read', 0):,} | {counts.get('kept', 0):,} | "
             f"{counts.get('source_tokens', 0):,} | {counts.get('target_tokens', 0):,} |"

@@ -124,12 +124,6 @@ def decode_config(data: bytes, folder: Path) -> RunConfig:
         raise ValueError(f"is damaged: {error}") from None
 
 
-def languages_of(training: Mapping[str, Any]) -> tuple[str, str] | None:
-    """Return the codes of the languages in the JSON of a TrainingRecord, if it has them."""
-    found = training.get("languages")
-    return None if found is None else (found[0], found[1])
-
-
 def names_its_format(data: bytes) -> bool:
     """Return whether these bytes are JSON with a version of the format, as every config.json of glassformer is."""
     try:
@@ -145,9 +139,3 @@ def is_run_folder(folder: Path) -> bool:
     except RunError:
         return False
     return True
-
-
-def has_sentences(training: Mapping[str, Any]) -> bool:
-    """Return whether the lines of a training are sentences, as far as is known: runs of words have smaller tokens."""
-    known = (training.get("settings") or {}) | (training.get("chosen") or {})
-    return not {known.get("tokenizer"), known.get("source_tokenizer")} & {"char", "features", "symbols"}

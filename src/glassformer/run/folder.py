@@ -15,7 +15,6 @@ Nothing in it is a pickle.
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -42,7 +41,7 @@ class Run:
     model: Transformer
     source_tokenizer: Tokenizer
     target_tokenizer: Tokenizer
-    training: Mapping[str, Any]
+    training: TrainingRecord
 
 
 @dataclass(frozen=True)
@@ -57,8 +56,8 @@ class RunFolder:
     """The tensors by name, each read when it is asked for."""
     source_tokenizer: Tokenizer
     target_tokenizer: Tokenizer
-    training: Mapping[str, Any]
-    """The settings of its training, and the counts of its pairs."""
+    training: TrainingRecord
+    """The settings of its training, the counts of its pairs, its languages."""
     tokenizer_files: tuple[Path, Path]
     """Files of the source's and the target's tokenizer."""
 
@@ -180,7 +179,7 @@ def open_run(folder: Path | str) -> RunFolder:
             f"{folder}: {files[0].name} and {files[1].name} have {source.vocab_size} and "
             f"{target.vocab_size} ids, the model {sizes[0]} and {sizes[1]}: these files are not of one run"
         )
-    return RunFolder(model, weights, source, target, config.training.to_json(), files)
+    return RunFolder(model, weights, source, target, config.training, files)
 
 
 def training_metric(folder: Path) -> str | None:

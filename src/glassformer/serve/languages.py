@@ -6,9 +6,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from glassformer.errors import ConfigError, RunError, shown
-from glassformer.run.config import LANGUAGE_CODE, has_sentences, read_config
+from glassformer.run.config import LANGUAGE_CODE, read_config
 from glassformer.run.lock import check_free
 from glassformer.run.names import CONFIG, RESUME, WEIGHTS
+from glassformer.text.loading import load_tokenizer
 from glassformer.transformer.config import ModelConfig
 
 
@@ -76,4 +77,5 @@ def _open(folder: Path) -> ServedRun:
         model = ModelConfig.from_json(config.model)
     except ConfigError as error:
         raise RunError(f"{folder / CONFIG} is damaged: {error}") from None
-    return ServedRun(folder.resolve().name, folder, source, target, model, has_sentences(config.training.to_json()))
+    has_sentences = not load_tokenizer(folder / config.source_tokenizer).is_characterwise
+    return ServedRun(folder.resolve().name, folder, source, target, model, has_sentences)

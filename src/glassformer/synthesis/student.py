@@ -14,7 +14,6 @@ from glassformer.generation.stream import count_lines
 from glassformer.pairs.files import PairFiles
 from glassformer.pairs.kinds import peek_lines
 from glassformer.pairs.mixture import Pairs, Paths
-from glassformer.run.config import languages_of
 from glassformer.run.folder import open_run
 from glassformer.scoring.scores import check_bleu_tokenizer
 from glassformer.synthesis.config import BacktranslateConfig, DistillConfig, SynthesisConfig
@@ -237,7 +236,7 @@ def _languages(config: SynthesisConfig) -> tuple[str, str] | None:
     languages = config.student.languages
     forward = config.writes == "target"
     for run, is_forward in ((config.run, forward), (config.round_trip, not forward)):
-        known = None if run is None else languages_of(open_run(run).training)
+        known = None if run is None else open_run(run).training.languages
         if known is None:
             continue
         its = known if is_forward else (known[1], known[0])

@@ -19,7 +19,7 @@ from glassformer.decoding import MOST_BYTES, read_limited
 from glassformer.errors import ArgumentError, ConfigError, DataError, shown
 from glassformer.pairs.lines import LONGEST_LINE
 from glassformer.text.decomposition import decomposition_rules
-from glassformer.text.features import find_features
+from glassformer.text.features import find_features, is_feature
 from glassformer.text.kinds import KINDS, SUBWORD_ENDINGS
 from glassformer.text.model_file import with_round_scores
 
@@ -77,6 +77,11 @@ class Tokenizer(ABC):
 
         One that stands for none of them, such as a lone space, begins and ends at the same place.
         """
+
+    @property
+    def is_characterwise(self) -> bool:
+        """Return whether each token is a character, a feature or a symbol: what is read so is mostly a word."""
+        return all(len(text) < 2 or is_feature(text) for text in self.texts(range(self.vocab_size)))
 
     def unknown(self, lines: Sequence[str]) -> list[str]:
         """Return the pieces of these lines that have no id of their own, each once, in their order; no spaces."""
@@ -286,6 +291,10 @@ class SymbolTokenizer(Tokenizer):
     def texts(self, ids: Sequence[int]) -> list[str]:
         tokens = zip(ids, self.tokens(ids), strict=True)
         return ["" if i in (EOS, UNK, self.pad) else f" {token}" for i, token in tokens]
+
+    @property
+    def is_characterwise(self) -> bool:
+        return True
 
     def id_of(self, token: str) -> int | None:
         return self._ids.get(token, {"</s>": EOS, "<unk>": UNK}.get(token))

@@ -25,7 +25,7 @@ from glassformer.files import (
     scratch_folder,
 )
 from glassformer.pairs.files import Pair
-from glassformer.run.config import TrainingRecord, is_run_folder, languages_of
+from glassformer.run.config import TrainingRecord, is_run_folder
 from glassformer.run.folder import RunFolder, open_run, write_config
 from glassformer.run.lock import check_free
 from glassformer.run.names import FILES, INITIAL, RESUME
@@ -181,7 +181,7 @@ def _make_run(
     check_model(config, model)
     settled.peak(model.d_model)  # refuses what can't be
     chosen = {name: value for name, value in settled.to_json().items() if value != config.to_json()[name]}
-    inherited = None if origin is None else languages_of(origin.training)
+    inherited = None if origin is None else origin.training.languages
     training = TrainingRecord(
         settings=config.to_json(),
         chosen=chosen,

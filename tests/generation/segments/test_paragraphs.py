@@ -9,7 +9,7 @@ from glassformer.generation.files import Cuts, translate_file
 from glassformer.generation.lexical.glossary import Glossary
 from glassformer.generation.lexical.lines import LexicalUse
 from glassformer.generation.lexical.placeholders import compiled
-from glassformer.generation.segments.paragraphs import segments_that_fit, sentences_at_once, translate_paragraphs
+from glassformer.generation.segments.paragraphs import segments_that_fit, translate_paragraphs
 from glassformer.generation.translator import Translator
 from glassformer.text.tokenizer import SymbolTokenizer
 from glassformer.transformer.config import ModelConfig
@@ -76,7 +76,7 @@ def test_what_a_paragraph_can_not_have_is_refused(translator, tmp_path):
     (tmp_path / "in").write_text("Aa\n")
     with pytest.raises(ConfigError, match="n_best must be 1, got 2"):
         translate_paragraphs(translator, ["Aa"], SearchConfig(n_best=2))
-    with pytest.raises(ConfigError, match="prefixes are those of lines"):
+    with pytest.raises(ConfigError, match="`prefixes` are those of lines"):
         translate_file(translator, tmp_path / "in", tmp_path / "out", prefixes=tmp_path / "in", segment="paragraph")
     with pytest.raises(ConfigError, match="`sentences` 2 needs `segment` paragraph: a line goes through"):
         translate_file(translator, tmp_path / "in", tmp_path / "out", sentences=2)
@@ -93,7 +93,7 @@ def test_sentences_go_together_where_the_run_was_trained_so_or_a_number_says_it(
     random_run(tmp_path / "alone", words, words)
     random_run(tmp_path / "joined", words, words, settings={"join_lines": 2})
     alone, joined = (Translator.load(tmp_path / name, "cpu", "float32") for name in ("alone", "joined"))
-    assert (sentences_at_once(alone), sentences_at_once(joined)) == (1, 2)
+    assert (alone.sentences, joined.sentences) == (1, 2)
     line, search = "Aa Bb. Bb Aa. Aa.", SearchConfig(beam=2, max_length=16)
     [by_default] = translate_paragraphs(joined, [line], search)
     with pytest.warns(match=r"learned to read 1 sentence at once: given 2, .*; train with --join-lines 2"):

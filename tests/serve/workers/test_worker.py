@@ -185,9 +185,9 @@ def test_paragraphs_are_translated_sentence_by_sentence(run, desk, placeholders)
     assert [best for best, *_ in at_work.texts(2)] == [one.text for one in expected]
 
 
-def test_as_many_sentences_go_together_as_the_run_has_learned(run, desk, monkeypatch):
-    monkeypatch.setattr(worker, "sentences_at_once", lambda translator: 2)
+def test_as_many_sentences_go_together_as_the_run_has_learned(run, desk):
     translator = Translator.load(run, "cpu", "float32")
+    translator.sentences = 2
     lines = ["The cat. The dog. The mat."]
     expected = translator.translate(["The cat. The dog.", "The mat."], SearchConfig(beam=2, max_length=60))
     at_work = desk(translator)

@@ -20,7 +20,6 @@ from glassformer.generation.segments.sentences import (
     split_sentences,
 )
 from glassformer.generation.translator import Translator
-from glassformer.run.config import read_config
 from glassformer.settings.checks import Whole
 from glassformer.text.tokenizer import check_lines
 
@@ -90,9 +89,9 @@ def translate_in_segments(
     """Return the segments of each line and their translations, as `translate_paragraphs` joins them."""
     check_lines("lines", lines)
     check_segment("paragraph", config, sentences=sentences)
-    learned = sentences_at_once(translator)
-    at_once = learned if sentences is None else sentences
-    if at_once > learned and translator.folder is not None:
+    learned = translator.sentences
+    at_once = (learned or 1) if sentences is None else sentences
+    if learned is not None and at_once > learned:
         warnings.warn(
             f"this run learned to read {counted(learned, 'sentence')} at once: given {at_once}, it may leave some out; "
             f"train with --join-lines {at_once}",
@@ -109,11 +108,6 @@ def translate_in_segments(
     given = None if all(own is None for own in of_texts) else of_texts
     found = iter(translator.translations(texts, config, progress, glossary=given, placeholders=placeholders))
     return [(one, [next(found) for _ in one.texts]) for one in split]
-
-
-def sentences_at_once(translator: Translator) -> int:
-    """Return how many sentences the translator's run was trained to read at once; 1 where it has no folder."""
-    return 1 if translator.folder is None else read_config(translator.folder).training.join_lines
 
 
 def segments_that_fit(

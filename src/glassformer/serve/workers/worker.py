@@ -25,7 +25,7 @@ from glassformer.generation.kernels import passes
 from glassformer.generation.lexical.lines import LexicalLine
 from glassformer.generation.lexical.placeholders import compiled
 from glassformer.generation.search import Hypothesis
-from glassformer.generation.segments.paragraphs import segments_that_fit, sentences_at_once
+from glassformer.generation.segments.paragraphs import segments_that_fit
 from glassformer.generation.segments.sentences import Segments
 from glassformer.generation.translator import Translator, ids_of_prefixes, rules_of, search_lexically, translation_of
 from glassformer.insight.heads import Head, read_heads
@@ -70,7 +70,7 @@ class Worker:
         calibration = read_calibration(translator.folder, translator.engine.config) if translator.folder else None
         self._estimator = ConfidenceEstimator(translator, calibration) if calibration else None
         self._rules = ServerRules(settings)
-        self._sentences = sentences_at_once(translator)
+        self._sentences = translator.sentences or 1
 
     def start(self) -> None:
         """Start the threads that compute."""
