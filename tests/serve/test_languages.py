@@ -39,7 +39,7 @@ def pairs(folders, languages=()) -> dict:
 
 def test_languages_are_those_of_the_config_or_of_the_flag(copies):
     assert pairs(copies) == {"ende": ("en", "de"), "enfr": ("en", "fr"), "plain": ("", "")}
-    given = ["plain=pt:pt-BR", f"{copies[0]}=nl-de"]
+    given = ["plain=pt:pt-BR", f"{copies[0].parent}/./ende/=nl-de"]
     assert pairs(copies, given) == {"ende": ("nl", "de"), "enfr": ("en", "fr"), "plain": ("pt", "pt-BR")}
     assert read_config(copies[0]).training.languages == ("en", "de")
     assert (name_of("de"), name_of("xx")) == ("German", "xx")

@@ -76,6 +76,7 @@ def test_several_texts_in_html_are_asked_for_at_once(client):
         ({"alternatives": -1}, "invalid", "alternatives must be greater than or equal to 0"),
         ({"alternatives": "2"}, "invalid", "alternatives must be a valid integer"),
         ({"alternatives": 5}, "invalid", "alternatives must be at most 4, got 5"),
+        ({"alternatives": 5, "format": "html"}, "invalid", "alternatives must be at most 4, got 5"),
         ({"q": "x" * 5_001}, "too_long", "the line has 5,001 characters"),
         ({"q": ["x" * 4_999] * 11}, "too_long", "a request may have at most 50,000 characters, got 54,989"),
         ({"q": ["x"] * 129}, "too_many_lines", "q may have at most 128 lines, got 129"),

@@ -28,6 +28,10 @@ def test_the_sides_and_the_folder():
         ({}, "text is missing: give files of text in the source language with `text`, or real pairs, whose sources"),
         ({"kind": BacktranslateConfig}, "text is missing: give files of text in the target language .* whose targets"),
         ({"text": TEXT, "real_weight": 2}, "real_weight is for real pairs, of which there are none, got 2: leave it"),
+        (
+            {"student": {"source": (Path("a.tsv:500"), Path("b.tsv"))}, "real_weight": 3},
+            "real_weight, times the weight of a file, must be at most 1,000, got 1,500: lower it",
+        ),
         ({"text": TEXT, "tag": " "}, "tag must be text within a line, such as <BT>, got ' '"),
         ({"text": TEXT, "tag": "a\nb"}, r"tag must be text within a line, such as <BT>, got 'a\\nb'"),
         ({"text": TEXT, "tag": "\udcff"}, r"tag must be text within a line, such as <BT>, got '\\udcff'"),

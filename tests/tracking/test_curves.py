@@ -88,6 +88,16 @@ def test_a_tracker_that_fails_does_not_end_the_training(settings, notebook):
     assert (result.finished, result.updates, len(given)) == (True, 7, 1)
 
 
+@pytest.mark.parametrize("fails", ["init", "log"])
+def test_a_tracker_that_failed_gets_what_it_missed(settings, notebook, interrupting, fails):
+    failing, working = notebook(fails), notebook()
+    with interrupting(4), pytest.warns(TrackerWarning):
+        run = train(settings(**COURSE), tracker=failing).folder
+    resume(run, tracker=working)
+    assert working.begun[0]["resume"] == ("allow" if fails == "log" else "never")
+    assert (working.steps("train/loss"), working.steps("valid/loss")) == updates(run)
+
+
 def test_tensorboard_reads_a_training_back_that_was_stopped(settings, crashing, interrupting, read_board):
     pytest.importorskip("tensorboard", reason="pip install 'glassformer[tracking]'")
     config = settings(**COURSE, track="tensorboard")

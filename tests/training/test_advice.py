@@ -81,6 +81,11 @@ def test_a_training_far_too_short_is_advised_to_be_longer():
     assert command == "glassformer train --from run --max-minutes 5 --out run-more"
 
 
+def test_a_training_without_an_update_is_advised_too():
+    config = TrainConfig(out=Path("run"), warmup=100)
+    assert [concern.times for concern in concerns(config, metrics([3.0], [1.0]), 0, warmup=100)] == [1000]
+
+
 def test_the_command_trains_on_with_the_same_files_and_limits():
     files = dict(source=(Path("a b.tsv"), Path("c.tsv:2")), columns=("en", "de"), out=Path("run"))
     own = dict(tokenizer="char", preset="base", d_model=64)  # which the run keeps

@@ -240,6 +240,8 @@ class Jobs:
             work.state = "cancelled"
             raise
         finally:
+            if work.state == "running":  # a fault of ours, which the log shows
+                work.state, work.error = "failed", "the server failed: see its log"
             work.ended = time.monotonic()
             work.rows, work.file = [], None
 

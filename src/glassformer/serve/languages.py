@@ -26,6 +26,10 @@ class ServedRun:
     has_sentences: bool
     """Its lines are sentences, so that a paragraph is translated sentence by sentence."""
 
+    def is_named(self, text: str) -> bool:
+        """Return whether a flag means this run: by its name, or by its folder."""
+        return text == self.name or (text != "" and Path(text) == self.folder)
+
 
 def open_runs(folders: Sequence[Path], languages: Sequence[str]) -> list[ServedRun]:
     """Return the runs of these folders; `languages` are RUN=SOURCE-TARGET.
@@ -38,10 +42,9 @@ def open_runs(folders: Sequence[Path], languages: Sequence[str]) -> list[ServedR
     pairs: dict[tuple[str, str], ServedRun] = {}
     for folder in folders:
         run = _open(folder)
-        for key in (str(folder), run.name):
-            if key in given:
-                source, target = given.pop(key)
-                run = replace(run, source=source, target=target)
+        for key in filter(run.is_named, list(given)):
+            source, target = given.pop(key)
+            run = replace(run, source=source, target=target)
         if run.name in runs and runs[run.name].folder.resolve() == folder.resolve():
             raise ConfigError(f"{folder} is named twice: name each run once")
         if run.name in runs:
@@ -63,7 +66,7 @@ def read_pair(text: str) -> tuple[str, tuple[str, str]]:
     pair = codes.split(":") if ":" in codes else codes.split("-")
     if not run or len(pair) != 2 or not all(re.fullmatch(LANGUAGE_CODE, code) for code in pair):
         raise ConfigError(f"languages must be RUN=SOURCE-TARGET, such as runs/news=en-de, got {shown(text)}")
-    return run.rstrip("/"), (pair[0], pair[1])
+    return run, (pair[0], pair[1])
 
 
 def _open(folder: Path) -> ServedRun:

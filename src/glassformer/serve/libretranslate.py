@@ -121,6 +121,9 @@ def _checked(model: type[Model], given: dict[str, Any]) -> Model:
 
 async def _translate(service: Service, wanted: LibreRequest, visit: Visit) -> LibreAnswer:
     run = service.for_target(wanted.target) if wanted.source == AUTO else service.for_pair(wanted.source, wanted.target)
+    n_best = 1 + (wanted.alternatives or 0)
+    if n_best > (most := service.config.max_n_best):
+        raise Refusal("invalid", f"alternatives must be at most {most - 1}, got {n_best - 1}")
     texts = [wanted.q] if isinstance(wanted.q, str) else list(wanted.q)
     service.check_chars(texts)
     if wanted.format == "html":
@@ -128,10 +131,6 @@ async def _translate(service: Service, wanted: LibreRequest, visit: Visit) -> Li
     documents = [segments_of(_LINES.split(text)) for text in texts]
     lines = [" ".join(line.splitlines()) for document in documents for line in document.texts]
     service.admit(visit, lines)
-    extra = wanted.alternatives or 0
-    if extra > (most := service.config.max_n_best - 1):
-        raise Refusal("invalid", f"alternatives must be at most {most}, got {extra}")
-    n_best = 1 + extra
     found = await _found(service, run, lines, n_best)
     answers: list[list[str]] = []
     for document in documents:

@@ -7,6 +7,8 @@ from typing import Annotated, ClassVar, Literal
 from glassformer.errors import ConfigError, shown
 from glassformer.files import followed
 from glassformer.generation.config import SearchConfig
+from glassformer.pairs.files import PairFiles
+from glassformer.pairs.mixture import MOST_TIMES, PairMixture
 from glassformer.settings.checks import Choice, Count, Flag, Number, check_settings
 from glassformer.settings.docstrings import with_fields
 from glassformer.training.config import TrainConfig
@@ -76,6 +78,11 @@ class SynthesisConfig:
             raise ConfigError(
                 f"min_agreement is for what round_trip translates back, got {self.min_agreement:g}: give both"
             )
+        times = max((weight * self.real_weight for _, weight in self.real_parts), default=1)
+        if times > MOST_TIMES:
+            raise ConfigError(
+                f"real_weight, times the weight of a file, must be at most {MOST_TIMES:,}, got {times:,}: lower it"
+            )
         if self.tag is not None and not _is_within_a_line(self.tag):
             raise ConfigError(f"tag must be text within a line, such as <BT>, got {shown(self.tag)}")
         if self.student.out.name in ("", ".."):
@@ -90,6 +97,14 @@ class SynthesisConfig:
     def given(self) -> Side:
         """The side of the student's pairs that the text is."""
         return "source" if self.writes == "target" else "target"
+
+    @property
+    def real_parts(self) -> tuple[tuple[PairFiles, int], ...]:
+        """The files of real pairs and their weights."""
+        if self.student.source is None:
+            return ()
+        pairs = self.student.pairs
+        return pairs.parts if isinstance(pairs, PairMixture) else ((pairs, 1),)
 
     @property
     def folder(self) -> Path:

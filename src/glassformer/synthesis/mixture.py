@@ -7,8 +7,7 @@ from typing import BinaryIO
 
 from glassformer.errors import DataError
 from glassformer.files import new_folder
-from glassformer.pairs.files import Pair, PairFiles
-from glassformer.pairs.mixture import PairMixture
+from glassformer.pairs.files import Pair
 from glassformer.synthesis.config import SynthesisConfig
 from glassformer.synthesis.filters import PairFilter, read_pairs
 from glassformer.synthesis.stages import Counts
@@ -23,7 +22,7 @@ def write_mixture(config: SynthesisConfig, folder: Path, text: Path, written: Pa
     pairs = PairFilter(config, read_pairs(config, text, written, None))
     read = empty = real = 0
     with new_folder(folder) as made:
-        for (files, _), stem in zip(_real_parts(config), _real_stems(config), strict=True):
+        for (files, _), stem in zip(config.real_parts, _real_stems(config), strict=True):
             with _Sides(made / stem) as sides:
                 for pair in files:
                     read += 1
@@ -53,7 +52,7 @@ def write_mixture(config: SynthesisConfig, folder: Path, text: Path, written: Pa
 
 def student_settings(config: SynthesisConfig, folder: Path) -> TrainConfig:
     """Return the settings of the student's training on the pairs in a folder that `write_mixture` has filled."""
-    weights = [weight * config.real_weight for _, weight in _real_parts(config)]
+    weights = [weight * config.real_weight for _, weight in config.real_parts]
     stems = [*(folder / stem for stem in _real_stems(config)), folder / WRITTEN]
     settings = replace(
         config.student,
@@ -74,16 +73,8 @@ def has_valid_table(student: TrainConfig) -> bool:
     return student.columns is not None and student.valid_source is not None and student.valid_target is None
 
 
-def _real_parts(config: SynthesisConfig) -> tuple[tuple[PairFiles, int], ...]:
-    """Return the files of real pairs and their weights."""
-    if config.student.source is None:
-        return ()
-    pairs = config.student.pairs
-    return pairs.parts if isinstance(pairs, PairMixture) else ((pairs, 1),)
-
-
 def _real_stems(config: SynthesisConfig) -> list[str]:
-    return [f"{REAL}-{number}" if number > 1 else REAL for number, _ in enumerate(_real_parts(config), start=1)]
+    return [f"{REAL}-{number}" if number > 1 else REAL for number, _ in enumerate(config.real_parts, start=1)]
 
 
 class _Sides:

@@ -5,7 +5,7 @@ from heapq import merge
 from pathlib import Path
 from typing import Any
 
-from msgspec import Struct
+from msgspec import Struct, to_builtins
 
 from glassformer.capture.sightings import Sighting, read_sightings
 from glassformer.decoding import read_json
@@ -19,11 +19,13 @@ KINDS = {Report: "train", Validation: "valid", Sighting: "attention"}
 """The first word of the names of each kind of figures."""
 
 
-class _Begun(Struct, frozen=True, forbid_unknown_fields=True):
+class _Begun(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """The run in a tracker that an unfinished training goes on with."""
 
     tracker: str
     id: str
+    sent: dict[str, int] | None = None
+    """The last step of each kind that the tracker has got, where it failed; left out: all of the run folder's."""
 
 
 class TrackedTraining:
@@ -36,18 +38,22 @@ class TrackedTraining:
     def __init__(self, session: Session, folder: Path, config: Mapping[str, Any]) -> None:
         """Read which figures were sent already. Call it before lines are removed from metrics.jsonl."""
         self._session, self._folder, self._config = session, folder, config
-        self._before = self._read_begun()
-        self._sent = _last_steps(folder) if self._before else {}
+        self._id: str | None = None
+        self._sent: dict[str, int] = {}
+        if begun := self._read_begun():
+            self._id = begun.id
+            self._sent = _last_steps(folder) if begun.sent is None else begun.sent
 
     def restore(self) -> str | None:
         """Begin the run, or go on with it, and send it what the run folder has and it lacks; return where it is.
 
         Call it when the run folder is what it was at the checkpoint that training goes on from.
         """
-        id = self._session.begin(self._config, self._before)
-        if id != self._before:
-            self._sent = {}
-            write_json(self._folder / RESUME / TRACKED, {"tracker": self._session.tracker, "id": id})
+        id = self._session.begin(self._config, self._id)
+        if not self._session.has_failed:
+            self._sent = self._sent if id == self._id else {}
+            self._id = id
+        self._keep()
         if (last := self._session.last_steps()) is not None:
             self._sent = dict(last)
         metrics = read_metrics(self._folder / METRICS)
@@ -57,20 +63,32 @@ class TrackedTraining:
 
     def add(self, figures: Figures) -> None:
         """Send figures, unless they were sent before the training was stopped."""
-        if _step(figures) > self._sent.get(KINDS[type(figures)], -1):
-            self._session.log(_scalars(figures), _step(figures))
+        kind, step = KINDS[type(figures)], _step(figures)
+        if self._session.has_failed or step <= self._sent.get(kind, -1):
+            return
+        self._session.log(_scalars(figures), step)
+        if self._session.has_failed:
+            self._keep()
+        else:
+            self._sent[kind] = step
 
     def finish(self) -> None:
         """End the run in the tracker, which keeps what it has."""
         self._session.finish()
 
-    def _read_begun(self) -> str | None:
-        """Return the id of the run in this tracker, if there is one."""
+    def _keep(self) -> None:
+        """Write which run in the tracker has the figures, if one does, and where it failed how far they got."""
+        if self._id is not None:
+            begun = _Begun(self._session.tracker, self._id, self._sent if self._session.has_failed else None)
+            write_json(self._folder / RESUME / TRACKED, to_builtins(begun))
+
+    def _read_begun(self) -> _Begun | None:
+        """Return what is known of the run in this tracker, if there is one."""
         path = self._folder / RESUME / TRACKED
         if not path.exists():
             return None
         begun = read_json(path, _Begun)
-        return begun.id if begun.tracker == self._session.tracker else None
+        return begun if begun.tracker == self._session.tracker else None
 
 
 def _step(figures: Figures) -> int:

@@ -47,6 +47,11 @@ class Session:
         return name_of(self._tracker)
 
     @property
+    def has_failed(self) -> bool:
+        """Whether the tracker failed, and gets nothing more."""
+        return self._failed
+
+    @property
     def place(self) -> str | None:
         """Where the figures are, in words, if the tracker tells and has not failed."""
         return None if self._failed else getattr(self._tracker, "place", None)

@@ -37,7 +37,7 @@ def concerns(config: TrainConfig, metrics: Metrics, updates: int, warmup: int) -
     if updates < warmup:
         yield Concern(
             f"the learning rate never reached its peak: {updates:,} of {warmup:,} updates of its warm-up were made",
-            10 if config.warmup is None else math.ceil(10 * warmup / updates),
+            10 if config.warmup is None else math.ceil(10 * warmup / max(1, updates)),
         )
     if validations and all(map(_is_worthless, validations)):
         yield Concern(

@@ -1,5 +1,6 @@
 """Terms and placeholders of the server's flags, for the runs that they are of, and those that a request adds."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -40,6 +41,13 @@ def test_files_are_for_all_runs_or_for_one():
     assert found == {"de": {"cat": ["Katze", "Kater"], **common}, "fr": {"cat": ["chat"], **common}}
     assert read_terms(ServeConfig(glossary=("fr=own.tsv",)), RUNS) == {"de": [], "fr": [("cat", ["chat"])]}
     assert read_terms(ServeConfig(), RUNS) == {"de": [], "fr": []}
+
+
+@pytest.mark.usefixtures("folder")
+def test_a_run_is_named_as_it_is_typed():
+    run = replace(RUNS[0], name="lr=0.1", folder=Path("runs/lr=0.1"))
+    for given in ("runs/lr=0.1=own.tsv", "./runs/lr=0.1/=own.tsv", "lr=0.1=own.tsv"):
+        assert read_terms(ServeConfig(glossary=(given,)), [run]) == {"lr=0.1": [("cat", ["chat"])]}
 
 
 @pytest.mark.usefixtures("folder")

@@ -152,7 +152,9 @@ export class App {
 
   write() {
     clearTimeout(this.pausing);
-    if (this.run) this.writer.write(this.source.text, this.run);
+    if (!this.run) return;
+    this.trouble = null; // that of what was looked at
+    this.writer.write(this.source.text, this.run);
   }
 
   // Show what the writer has.
@@ -216,7 +218,7 @@ export class App {
   choose(sentence, word) {
     const { key } = this.writer.sentences[sentence];
     const result = this.writer.results.get(key);
-    if (word < 0) return this.showOthers();
+    if (word < 0) return this.showOthers(sentence);
     this.chosen = { key, sentence, word };
     this.trouble = null;
     this.open(true);
@@ -273,7 +275,8 @@ export class App {
 
   close(focus = true) {
     const { sentence, word } = this.chosen;
-    this.chosen = null;
+    this.chosen = this.trouble = null;
+    this.notice.show(this.writer.error);
     this.panel.hidden = true;
     this.root.classList.remove("looking");
     this.choices.leave();
@@ -282,11 +285,16 @@ export class App {
     if (focus) this.target.focus(sentence, Math.max(0, word));
   }
 
-  // Offer other translations of the sentence that is looked at, else of that which the caret is in, else of the first.
-  showOthers() {
+  // The sentence that is looked at, else that which the caret is in, else the first that is translated.
+  get here() {
     const { sentences, results } = this.writer;
     const has = (sentence) => results.has(sentences[sentence]?.key);
-    const sentence = this.chosen?.sentence ?? (has(this.source.sentence) ? this.source.sentence : sentences.findIndex((_, n) => has(n)));
+    return this.chosen?.sentence ?? (has(this.source.sentence) ? this.source.sentence : sentences.findIndex((_, n) => has(n)));
+  }
+
+  // Offer other translations of a sentence.
+  showOthers(sentence = this.here) {
+    const { sentences, results } = this.writer;
     const { key } = sentences[sentence];
     this.chosen = { key, sentence, word: -1 };
     this.trouble = null;

@@ -97,7 +97,9 @@ export class Writer {
   keep(key, result) {
     this.results.delete(key); // so that the newest is last
     this.results.set(key, result);
-    if (this.results.size > Math.max(KEPT, 2 * this.sentences.length)) this.results.delete(this.results.keys().next().value);
+    if (this.results.size <= Math.max(KEPT, 2 * this.sentences.length)) return;
+    const present = new Set(this.sentences.map((one) => one.key));
+    this.results.delete([...this.results.keys()].find((old) => !present.has(old)));
   }
 
   // Put another translation in a sentence's place.

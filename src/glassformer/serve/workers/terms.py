@@ -1,5 +1,6 @@
 """Terms and placeholders: those of the server's flags, for all requests, and a request's own. Loads no torch."""
 
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -25,11 +26,10 @@ def read_terms(config: ServeConfig, runs: Sequence[ServedRun]) -> dict[str, Term
     if config.placeholders is not None:
         compiled(config.placeholders)
     found: dict[str, dict[str, Sequence[str]]] = {run.name: {} for run in runs}
-    for text in sorted(config.glossary, key=lambda given: _of_run(given, runs) is not None):
-        run = _of_run(text, runs)
-        path = text if run is None else text.partition("=")[2]
+    entries = [_entry(text, runs) for text in config.glossary]
+    for run, path in sorted(entries, key=lambda entry: entry[0] is not None):
         for name in found if run is None else [run.name]:
-            found[name] |= _forms(Glossary.read(Path(path)))
+            found[name] |= _forms(Glossary.read(path))
     if config.keep is not None:
         kept = _forms(Glossary.read(keep=config.keep))
         for terms in found.values():
@@ -41,14 +41,15 @@ def _forms(glossary: Glossary) -> dict[str, Sequence[str]]:
     return {term.source: term.forms for term in glossary.terms}
 
 
-def _of_run(text: str, runs: Sequence[ServedRun]) -> ServedRun | None:
-    """Return the run that a text such as runs/news=terms.tsv names; None where it is a file alone."""
-    name, equals, _ = text.partition("=")
-    if not equals or Path(text).exists():
-        return None
-    for run in runs:
-        if name.rstrip("/") in (str(run.folder).rstrip("/"), run.name):
-            return run
+def _entry(text: str, runs: Sequence[ServedRun]) -> tuple[ServedRun | None, Path]:
+    """Return the run and the file that a text such as runs/news=terms.tsv names; the run is None for a file alone."""
+    if "=" not in text or Path(text).exists():
+        return None, Path(text)
+    for equals in re.finditer("=", text):  # the name of a run may have some, too
+        for run in runs:
+            if run.is_named(text[: equals.start()]):
+                return run, Path(text[equals.end() :])
+    name = text.partition("=")[0]
     raise ConfigError(f"glossary must be FILE or RUN=FILE, got {text}: {name} is not among the runs")
 
 

@@ -455,6 +455,7 @@ class Worker:
             self._send(messages.Answer(task.id, value))
 
     def _refuse(self, task: Task, code: str, error: str) -> None:
+        task.cancelled = True  # its other lines are searched for nobody
         if self._tasks.pop(task.id, None):
             self._send(messages.Refused(task.id, code, error))
 
