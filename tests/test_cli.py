@@ -44,7 +44,7 @@ BAD = {
     "TRAIN PAIRS --tokenize 14a": "--tokenize must be auto or one of .*13a.* got '14a'",
     "TRAIN PAIRS --join-lines 0": "--join-lines must be at least 1, got 0",
     "TRAIN PAIRS --d-model 0": "--d-model must be at least 1, got 0",
-    "TRAIN PAIRS --valid-target target.txt": "as many lines as each other: valid.tsv has 11, target.txt has",
+    "TRAIN PAIRS --valid-target target.txt": "the same number of lines: valid.tsv has 11, target.txt has",
     "TRAIN PAIRS --overwrite --resume": "--overwrite and --resume exclude each other",
     # folders in the way
     "AGAIN PAIRS --out run": "run exists: --overwrite replaces it, or choose another --out",

@@ -172,7 +172,9 @@ def test_an_unknown_path_is_a_key_error_that_names_the_others(make):
     with capture(make.encoder()) as captured:
         assert repr(captured) == "Captured 0 attentions"
         for kind in (KeyError, GlassformerError):
-            with pytest.raises(kind, match=r"^nothing was captured of 'x': choose one of none, for none was called$"):
+            with pytest.raises(
+                kind, match=r"^nothing was captured of 'x': no attention was called, so there is none to choose: call"
+            ):
                 captured.calls("x")
             with pytest.raises(kind, match=r"^layers.0.self_attn was not called: call the model inside the context$"):
                 _ = captured["layers.0.self_attn"]

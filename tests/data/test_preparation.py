@@ -178,7 +178,9 @@ def test_a_text_that_the_vocabulary_does_not_know_is_refused_or_said(said):
     assert said == []
     check_known(replace(counts, target_unknown=3), said.append)
     assert said == ["0.3% of the target tokens are unknown to the vocabulary, and will be read and written as ⁇"]
-    with pytest.raises(DataError, match=r"^26% of the source tokens are unknown to the vocabulary: the text is in"):
+    with pytest.raises(
+        DataError, match=r"^26% of the source tokens are unknown to the vocabulary, which was trained on text in"
+    ):
         check_known(replace(counts, source_unknown=260), said.append)
 
 

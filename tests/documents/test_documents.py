@@ -472,7 +472,9 @@ def test_settings_that_a_document_can_not_have_are_refused(translator, tmp_path)
     (tmp_path / "a.tmx").write_text("<tmx/>")
     with pytest.raises(ConfigError, match="n_best must be 1, got 2"):
         translate_document(translator, tmp_path / "a.tmx", tmp_path / "b", config=SearchConfig(n_best=2))
-    with pytest.raises(ConfigError, match="the run says none of its own: name them"):
+    with pytest.raises(
+        ConfigError, match="the run doesn't say which two it translates: give `languages`, such as en de"
+    ):
         translate_document(translator, tmp_path / "a.tmx", tmp_path / "b")
     with pytest.raises(ConfigError, match=r"output and input must be two files, got .*a\.tmx for both"):
         translate_document(translator, tmp_path / "a.tmx", tmp_path / "a.tmx", languages=("en", "de"))

@@ -218,5 +218,5 @@ def test_heads_that_do_not_exist_are_refused(model, removed, message):
 def test_the_module_as_a_whole_says_how_it_is_called():
     attention = MultiheadAttention(24, 3, batch_first=True)
     attention.keep_heads([1])
-    with pytest.raises(ArgumentError, match="an attention that has lost heads is called by its parts"):
+    with pytest.raises(ArgumentError, match=r"this attention has lost heads, .*: call its methods project and attend"):
         attention(*[torch.randn(2, 5, 24)] * 3)

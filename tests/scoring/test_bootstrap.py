@@ -49,7 +49,9 @@ def test_a_clear_difference_is_no_luck_and_none_is():
 
 @pytest.mark.parametrize(("first", "second", "references"), [(GOOD, BAD[1:], REFERENCES), ([], [], [])])
 def test_lines_that_do_not_match_are_refused(first, second, references):
-    with pytest.raises(DataError, match="two systems and the references must have as many lines, and some, got"):
+    with pytest.raises(
+        DataError, match="both systems and the references must have the same number of lines, at least 1, got"
+    ):
         paired_bootstrap(first, second, references)
 
 

@@ -140,7 +140,7 @@ def test_edit_distance_is_the_fewest_edits(left, right):
 def test_errors():
     with pytest.raises(ConfigError, match="metric must be one of bleu, chrf, exact, wer, ser, got 'blue'"):
         score(["a"], ["a"], "blue")
-    with pytest.raises(DataError, match="2 hypotheses do not match 3 references"):
+    with pytest.raises(DataError, match="the same number of lines, got 2 and 3: give one reference for each"):
         score(["a", "b"], ["a", "b", "c"], "exact")
     with pytest.raises(DataError, match="nothing to score: there are no references"):
         score([], [], "bleu")

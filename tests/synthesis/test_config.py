@@ -37,8 +37,11 @@ def test_the_sides_and_the_folder():
         ({"text": TEXT, "tag": "\udcff"}, r"tag must be text within a line, such as <BT>, got '\\udcff'"),
         ({"text": TEXT, "student": {"out": Path("big")}}, "out must be another folder than the run that writes, got b"),
         ({"text": TEXT, "student": {"out": Path("..")}}, "out must be a new folder, got ..: give it a name"),
-        ({"text": TEXT, "student": {"resume": True}}, "student must leave out resume: the same call goes on by itself"),
-        ({"text": TEXT, "student": {"overwrite": True}}, "student must leave out overwrite: .* and replaces none"),
+        (
+            {"text": TEXT, "student": {"resume": True}},
+            "student must leave out resume: a repeated call continues by itself",
+        ),
+        ({"text": TEXT, "student": {"overwrite": True}}, "student must leave out overwrite: .* and replaces no run"),
         ({"text": TEXT, "written": Path("small")}, "written must be a folder of its own, outside of out, got small: c"),
         ({"text": TEXT, "written": Path("small/a/b")}, "written must be a folder of its own, .* got small/a/b: choose"),
         ({"text": TEXT, "written": Path("big")}, "written must be a folder of its own, outside of out, got big: cho"),

@@ -58,8 +58,8 @@ def test_a_value_out_of_bounds_is_refused(name, value, expected):
     [
         (
             dict(learning_rate=5.0),
-            r"learning_rate \* weight_decay must be less than 1, or each update takes off more than there is, got "
-            r"5 \* 0.3: lower one of them$",
+            r"learning_rate \* weight_decay must be less than 1, got 5 \* 0.3: each update would take more off a "
+            "weight than the weight itself; lower one of the two$",
         ),
         (dict(decompose=True, source_tokenizer="symbols"), "decompose is for tokenizers that learn .* got symbols for"),
         (dict(decompose=True, tokenizer="x.model"), r"decompose is for tokenizers that learn .* got x.model for"),
@@ -139,7 +139,7 @@ def test_weights_decay_unless_they_are_a_finished_models():
 
 def test_a_decay_is_refused_that_is_too_much_for_the_rate_left_out():
     with pytest.raises(
-        ConfigError, match=r"learning_rate \* weight_decay must be less than 1, .* got 0.01 \* 100: lower"
+        ConfigError, match=r"learning_rate \* weight_decay must be less than 1, got 0.01 \* 100: .*; lower"
     ):
         config(weight_decay=100.0).peak(50)
 

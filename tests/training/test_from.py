@@ -186,7 +186,9 @@ def test_from_what_is_no_run(further, tmp_path):
 
 def test_text_that_the_vocabulary_does_not_know_is_refused_with_the_share(further, tmp_path):
     (tmp_path / "other.tsv").write_text("x y z a\ta b c d\n" * 30)
-    with pytest.raises(DataError, match=r"^60% of the source tokens are unknown to the vocabulary: the text is in"):
+    with pytest.raises(
+        DataError, match=r"^60% of the source tokens are unknown to the vocabulary, which was trained on text in"
+    ):
         train(further(source=tmp_path / "other.tsv"))
     assert not (tmp_path / "further").exists()
 

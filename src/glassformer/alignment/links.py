@@ -69,9 +69,10 @@ def symmetrize(
 ) -> list[Link]:
     """Return one alignment of a pair made of two, in the order of the source.
 
-    A link in both has the mean of its probabilities, a link in one half of its own. `grow-diag-final-and` (Koehn et
-    al. 2003) begins with the intersection, takes in what is beside it and in the union, diagonally too, while it
-    brings a word that has no link yet, and then links of either direction between two words that have none.
+    A link that both have gets the mean of its two probabilities; a link that only one has gets half of its probability.
+    `grow-diag-final-and` (Koehn et al. 2003) begins with the intersection. Then it adds links of the union that are
+    beside a chosen link, diagonally too, if they bring a word that has no link yet. At last it adds links of either
+    direction between two words that have no link yet.
 
     >>> forward, backward = read_pharaoh("0-0 1-1 1-2"), read_pharaoh("0-0 1-1 3-3")
     >>> pharaoh(symmetrize(forward, backward, "intersection"))

@@ -156,7 +156,9 @@ class MultiheadAttention(nn.MultiheadAttention):
                 query, key, value, key_padding_mask, need_weights, attn_mask, average_attn_weights, is_causal
             )
         if self.num_heads * self.head_dim != self.embed_dim:
-            raise ArgumentError("an attention that has lost heads is called by its parts: project and attend")
+            raise ArgumentError(
+                "this attention has lost heads, so it can't be called as a whole: call its methods project and attend"
+            )
         weights = (self.in_proj_weight, self.in_proj_bias, self.out_proj.weight, self.out_proj.bias)
         further = (self.bias_k, self.bias_v)
         masks, wanted = (key_padding_mask, attn_mask, is_causal), (need_weights, average_attn_weights)
@@ -343,7 +345,7 @@ class MultiheadAttention(nn.MultiheadAttention):
     def computed_by(self, attention: AttentionFunction) -> Iterator[None]:
         """Let this function compute the attention between the module's projections inside the context."""
         if self._attention is not None:
-            raise ArgumentError("this attention is captured, gated or guided already: one at a time")
+            raise ArgumentError("this attention is captured, gated or guided already: leave that context first")
         self.__dict__["_attention"] = attention
         try:
             yield

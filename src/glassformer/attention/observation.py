@@ -152,11 +152,12 @@ class Observation:
         }
 
     def to_pandas(self) -> dict[str, Any]:
-        """Return DataFrames: `queries` with a row for each entry, head and query, `keys` with one for each key.
+        """Return the facts as DataFrames by name: `queries`, `keys` and `heads`, each if there are facts for it.
 
-        `queries` has what is one number for each query (entropy, distance, lse, max_score, sink, mass) and the top
-        weights and keys, `keys` received, `heads`, with a row for each head, agreement; maps are in none of them. Needs
-        the extra `pandas`.
+        `queries` has a row for each entry, head and query, with the facts that are one number for each query (entropy,
+        distance, lse, max_score, sink, mass) and the top weights and their keys. `keys` has a row for each entry, head
+        and key, with received. `heads` has a row for each entry and head, with agreement. Maps are in none of them.
+        Needs the extra `pandas`; ImportError without it.
         """
         try:
             import pandas as pd

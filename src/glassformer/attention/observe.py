@@ -41,12 +41,12 @@ def observe(
 ) -> tuple[Float[Tensor, "batch heads q_len d_value"], Observation]:
     """Return softmax(q kᵀ scale + bias) v, and what `want` asks about the weights (Vaswani et al. 2017, section 3.2.1).
 
-    Exact, in one pass over blocks of queries (Rabe and Staats 2021, arXiv:2112.05682): no fact but `weights` takes
-    batch x heads x q_len x k_len numbers, neither here nor in the backward pass. Everything is differentiable.
-    (Under torch.compile, tracing and function transforms, for gradients of gradients, and on devices other than CPU
-    and CUDA, the plain operations that torch understands are used, which do hold all weights. If numba is installed,
-    the extra `fast`, it computes output, entropy, received, distance, lse, top and rows of float32 on a CPU in half the
-    time, head_mean of long ones in four fifths; it compiles for some seconds when a machine first needs it.)
+    Output and facts are exact, computed in one pass over blocks of queries (Rabe and Staats 2021, arXiv:2112.05682). No
+    fact but `weights` takes batch x heads x q_len x k_len numbers, neither here nor in the backward pass. Everything is
+    differentiable. Under torch.compile, tracing and function transforms, for gradients of gradients, and on devices
+    other than CPU and CUDA, torch's plain operations are used, which do hold all weights. With numba (the extra `fast`)
+    output, entropy, received, distance, lse, top and rows of float32 inputs take half the time on a CPU, and head_mean
+    of long inputs takes four fifths. numba compiles for some seconds when a machine first needs it.
 
     >>> q, k, v = torch.zeros(1, 1, 2, 4), torch.zeros(1, 1, 3, 4), torch.tensor([[[[1.0], [2.0], [6.0]]]])
     >>> output, observation = observe(q, k, v, causal=True, want=Want(weights=True, entropy=True))
@@ -64,10 +64,10 @@ def observe(
     softmax and have no value (gpt-oss): weights then sum to less than 1, lse has the sink in it, and entropy sums over
     the keys alone.
 
-    With `dropout` (0 outside training) the facts describe the weights that made the output, which dropout left; entropy
-    and lse describe the softmax. Positions are indices; under `causal`, where the queries are the last, those of
-    queries count from k_len - q_len. `budget` is the most bytes that blocks may take, if that shall be less than is
-    fastest (128 MiB on a CPU); the least is a single query of a single head.
+    With `dropout` (0 outside training) the facts describe the weights after dropout, which made the output; entropy and
+    lse describe the softmax before it. Positions are indices. Under `causal` the queries are the last positions: query
+    i has position k_len - q_len + i. `budget` is the most bytes that blocks may take. Left out, they take what is
+    fastest (128 MiB on a CPU). The smallest block is a single query of a single head.
 
     A query that may look nowhere has zero output, weights, entropy and distance, and an lse of -inf. Facts about
     half-precision inputs are computed and returned in float32; output, head_mean and weights have the inputs' dtype.

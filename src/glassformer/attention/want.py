@@ -48,18 +48,19 @@ class Want:
     """The largest score of each query, max s: (batch, heads, q_len); -inf where a query looks nowhere."""
 
     sink: int = 0
-    """Number of the first keys, on which the weight of each query is wanted: (batch, heads, q_len)."""
+    """The weight of each query on the first `sink` keys together: (batch, heads, q_len)."""
 
     mass: Tensor | None = None
-    """A mask, boolean, that broadcasts to (batch, heads, q_len, k_len): the weight of each query inside it is wanted,
-    (batch, heads, q_len)."""
+    """The weight of each query inside this boolean mask: (batch, heads, q_len). The mask broadcasts to (batch, heads,
+    q_len, k_len)."""
 
     agreement: Tensor | None = None
-    """An alignment, boolean, (batch, q_len, k_len) or the same for all entries, (1, q_len, k_len): the weight on the
-    aligned keys is wanted, the mean over the queries that have any, (batch, heads). 0 if none has."""
+    """The weight on the keys that this boolean alignment gives to a query, as the mean over the queries that have such
+    keys: (batch, heads); 0 if none has. The alignment is (batch, q_len, k_len), or (1, q_len, k_len) for all entries.
+    """
 
     top: int = 0
-    """Number of the largest weights of each query, with their keys, to return: twice (batch, heads, q_len, top)."""
+    """The `top` largest weights of each query, and their keys: two tensors (batch, heads, q_len, top)."""
 
     rows: Sequence[int] = ()
     """All weights of these queries: (batch, heads, len(rows), k_len)."""

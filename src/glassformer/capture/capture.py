@@ -32,18 +32,20 @@ def capture(
 ) -> Iterator[Captured]:
     """Record facts about every attention of a model while the model is called inside the context.
 
-    These attentions are found, in this order: `torch.nn.MultiheadAttention` and glassformer's, alone or inside any
-    model, in training and inference, on torch's fast path too, and the step-by-step forms of `glassformer.reference`;
-    Hugging Face models that use `AttentionInterface`, as nearly all do, including generation with a cache, and 17
-    families with code of their own (15 of transformers 5.24), from their weights; and wherever else a module calls
-    `F.scaled_dot_product_attention`, `F.multi_head_attention_forward`, `flex_attention`, `varlen_attn` or `attend`,
-    under the path of that module. `observe` computes the facts, exactly. The model's outputs stay the same up to
-    rounding. Where gradients are on, the facts have gradients. Afterwards the model is as it was, also after an error.
-    Call `backward` inside the context where the model has checkpoints: they compute the forward pass again, which is
-    not recorded twice. What is compiled runs uncompiled inside the context, in all threads.
+    It finds three kinds of attention, in this order. First, `torch.nn.MultiheadAttention` and glassformer's, alone or
+    inside any model, in training and inference, on torch's fast path too, and the step-by-step forms of
+    `glassformer.reference`. Second, that of Hugging Face models which use `AttentionInterface`, as nearly all do,
+    including generation with a cache; for 17 families with code of their own (15 since transformers 5.24) it takes the
+    weights that they return. Third, any call of `F.scaled_dot_product_attention`, `F.multi_head_attention_forward`,
+    `flex_attention`, `varlen_attn` or `attend` in another module, under the path of that module.
+
+    `observe` computes the facts, exactly. The model's outputs stay the same up to rounding. Where gradients are on, the
+    facts have gradients. Afterwards the model is as it was, also after an error. If the model uses activation
+    checkpointing, call `backward` inside the context: the forward pass that it repeats is not recorded twice. Compiled
+    code runs uncompiled inside the context, in all threads.
 
     A module that computes attention in another way, with a softmax and a product of its own or with an operator of
-    another library, is not recorded: a warning at the end of the context names it, and `unseen` of the record.
+    another library, is not recorded. A warning at the end of the context names it, and so does the record's `unseen`.
 
     `layers` are paths of attentions, or of modules that call attention, as in `model.named_modules()`; `*` stands for
     any part of a path. Left out, every attention is recorded. An attention that is called several times in one forward

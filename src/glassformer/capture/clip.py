@@ -15,16 +15,16 @@ THRESHOLD = 100.0
 
 @torch.no_grad()
 def qk_clip(model: nn.Module, seen: Sighting | Figures | None, threshold: float = THRESHOLD) -> dict[str, list[int]]:
-    """Make smaller the queries and keys of heads whose largest score was above the threshold; return these heads.
+    """Scale down the queries and keys of heads whose largest score was above the threshold; return these heads.
 
-    With the largest score s of a head its rows of both projections, biases too, are multiplied by sqrt(threshold / s),
-    so that on the same inputs its scores are multiplied by threshold / s, and the largest is the threshold (QK-Clip:
-    Kimi K2, arXiv:2507.20534, section 2.1, which takes 100). Other heads, values and outputs stay as they are. A bias
-    that is added to the scores, such as a mask's, isn't made smaller.
+    Let s be the largest score of a head. Its rows of the query and key projections, with their biases, are multiplied
+    by sqrt(threshold / s). On the same inputs its scores are then multiplied by threshold / s, and the largest one is
+    the threshold (QK-Clip: Kimi K2, arXiv:2507.20534, section 2.1, which takes 100). Other heads, values and outputs
+    stay as they are. A bias that is added to the scores, such as a mask's, isn't scaled.
 
-    `seen` is what `watch` saw of this model in the step before: call it after the optimizer's step. None, which `log`
-    returns of a step that wasn't looked at, leaves all as it is. For torch.nn.MultiheadAttention and glassformer's.
-    Raises ArgumentError for other attentions, and where `seen` has no max_score.
+    `seen` is what `watch` saw of this model in the step before. Call `qk_clip` after the optimizer's step. None, which
+    `log` returns for a step that wasn't looked at, changes nothing. It works on torch.nn.MultiheadAttention and
+    glassformer's. Raises ArgumentError for other attentions, and where `seen` has no max_score.
 
     >>> import torch
     >>> from glassformer import MultiheadAttention, Want, watch

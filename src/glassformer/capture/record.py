@@ -66,13 +66,13 @@ class UnknownAttentionError(ArgumentError, KeyError):
 
 
 class Captured(Mapping[str, Observation]):
-    """The Observation of each attention of a model, by its path: `captured["encoder.layers.0.self_attn"]`.
+    """Hold the Observation of each attention of a model, by its path: `captured["encoder.layers.0.self_attn"]`.
 
     Calls that continue one another, such as the steps of generation with a cache, are joined into one Observation, with
-    the queries of all steps. An attention that is called several times in one forward pass, such as a layer that the
-    model shares, has a name for each: `captured["layer.attention@0"]`, `captured["layer.attention@1"]`. Calls on
-    different inputs stay apart: `calls` returns them. Where a single attention is recorded, and each of its calls has
-    one query and as many keys, as in a head that pools, they are taken for steps of generation: `calls` has them apart.
+    the queries of all steps. An attention that is called several times in one forward pass, such as a shared layer, has
+    a name for each call: `captured["layer.attention@0"]`, `captured["layer.attention@1"]`. Calls on different inputs
+    are not joined: `calls` returns them. If a single attention is recorded, and each of its calls has one query and the
+    same number of keys, as in a pooling head, the calls are taken for steps of generation; `calls` returns each.
 
     Example: docs/inside.md.
     """
@@ -296,7 +296,7 @@ class Captured(Mapping[str, Observation]):
             return self.describe_unseen()
         if len(self):
             return f"choose one of {', '.join(self)}"
-        return "choose one of none, for none was called"
+        return "no attention was called, so there is none to choose: call the model inside the context"
 
     def _groups(self, path: str) -> dict[str, list[int]]:
         """Return the names under which the calls of a module are read, each with the numbers of its calls."""

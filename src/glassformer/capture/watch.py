@@ -55,18 +55,18 @@ def watch(
     loggers: Sequence[Logger | ScalarWriter] = (),
     alarm: Callable[[Sighting], object] | None = None,
 ) -> "Watch":
-    """Return a context in which the first step of a training is looked at, and those that are multiples of `every`.
+    """Return a context that records the first step of a training, and each step whose number is a multiple of `every`.
 
-    Call `log(step)` of what it gives at the end of each step, after the backward pass. A step that is looked at runs
-    inside `capture`, and what was captured is reduced to a few numbers for each head, without gradients. On all other
-    steps the model is untouched. Several forward passes of a step are taken together. Passes in evaluation mode
-    (`model.eval()`) are left out, and a pass that is computed again for checkpointing counts once.
+    At the end of each step, after the backward pass, call the context's `log(step)`. A recorded step runs inside
+    `capture`, and its facts are reduced to a few numbers for each head, without gradients. On all other steps the model
+    is untouched. Several forward passes of a step are taken together. Passes in evaluation mode (`model.eval()`) are
+    left out, and a pass that activation checkpointing computes again counts once.
 
-    `want` may ask for entropy, max_score, sink, lse and distance; `Sighting` says what becomes of them. `layers` are
-    paths as in `capture`. Each step that is looked at is added to `file` as a line of JSON. `loggers` get `log(dict)`,
-    or `add_scalar` for each number, with the figures of `Sighting.to_scalars`. A head whose entropy collapses, or whose
-    scores run away, is named in the Sighting, and warned of: `alarm` is called with the Sighting, and left out gives an
-    AttentionWarning.
+    `want` may ask for entropy, max_score, sink, lse and distance; `Sighting` says how they are reduced. `layers` are
+    paths as in `capture`. Each recorded step adds a line of JSON to `file`. Each of the `loggers` gets the figures of
+    `Sighting.to_scalars`, by `log(dict)` or by `add_scalar` for each number. If a head's entropy collapses, or its
+    scores run away, the Sighting names the head, and `alarm` is called with the Sighting. Without `alarm` an
+    AttentionWarning is given.
 
     Raises ArgumentError where `capture` does, and for what can't be watched.
 

@@ -23,16 +23,17 @@ class ClusterConfig:
     """
 
     cluster: Annotated[str | None, Flag("ADDRESS")] = None
-    """Translate on a Ray cluster: its address, or local: one of this machine alone, which is started and ended, or
-    auto: the one that runs here already, or else local."""
+    """Translate on a Ray cluster. Give its address; or local: one on this machine alone, which is started and ended;
+    or auto: the one that runs here already, else local."""
     workers: Natural = 0
-    """On a cluster: number of workers; 0: one for each GPU, or without any for each group of --cores cores."""
+    """On a cluster: number of workers. 0: one for each GPU, or without GPUs one for each --cores CPU cores."""
     cores: Threads = 1
     """On a cluster: cores of each worker."""
     patience: Positive = 600.0
-    """On a cluster: seconds without a block done after which all that is left is given to workers that are there."""
+    """On a cluster: if no block is done for this many seconds, the rest is given to the workers that are left."""
     column: Annotated[str | None, Flag("NAME")] = None
-    """On a cluster: what to translate of parquet and JSON lines. Left out: their only text, or text, or source."""
+    """On a cluster: the column of parquet or JSON lines to translate. Left out: the only one with text, else text or
+    source."""
 
     def __post_init__(self) -> None:
         check_settings(self)

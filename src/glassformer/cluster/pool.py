@@ -118,9 +118,9 @@ def pick_pool(config: ClusterConfig, device: str) -> Pool:
     if not fitting or config.workers > fitting:
         all_cores, all_gpus = ([machine[place] for machine in _machines()] for place in (0, 1))
         raise ConfigError(
-            f"workers must be at most {fitting}, for which there is room with {config.cores} cores each on {kind}, got "
+            f"workers must be at most {fitting}, as many as have room with {config.cores} cores each on {kind}, got "
             f"{config.workers or 1}: the cluster has {sum(all_cores)} cores, at most {max(all_cores, default=0)} on "
-            f"one machine, and {sum(all_gpus)} GPUs"
+            f"one machine, and {sum(all_gpus)} GPUs: lower `workers` or `cores`"
         )
     return Pool(config.workers or fitting, config.cores, kind)
 

@@ -25,10 +25,10 @@ Aligned = tuple[Sequence[Word], Sequence[Word], Sequence[Link]]
 class AlignFlags:
     """Align the words of pairs: which word of the source each word of the target stands for.
 
-    Without a run folder the alignment is learned from the pairs alone, by statistics. With one it is read from the
-    attention that the model pays to the source as it reads the target. Which of its heads align best is found out at
-    the first use, by how well they agree with the statistics, and kept in the run folder. A word is what white space
-    separates; in scripts without spaces it is a letter, with a run folder a token.
+    Without a run folder the alignment is learned from the pairs alone, by statistics. With a run folder it is read from
+    the model's attention to the source while the model reads the target. The first use chooses the heads that agree
+    best with the statistics, and keeps the choice in the run folder. Words are separated by white space. In scripts
+    without spaces a word is a letter, or with a run folder a token.
     """
 
     run: Annotated[Path | None, Flag(positional=True)] = None

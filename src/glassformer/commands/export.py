@@ -25,13 +25,14 @@ README = "README.md"
 class ExportFlags:
     """Write a run's model in the layout of another library, with a model card.
 
-    huggingface, ctranslate2, onnx and web take vocabularies that are shared or separate, argos only shared ones; all
-    take subword tokenizers, trained here or as a .model file, and none takes --tokenizer symbols. onnx and web refuse
-    tokenizers with rules for characters of their own (OPUS-MT's), which transformers.js can't follow. Pruned heads are
-    really absent in onnx and web, become zeros in huggingface, and go as far as a stack's attentions have equally many
-    in ctranslate2 and argos. Models with norm_first layers go anywhere but to huggingface. Attention of all heads comes
-    out of onnx and web; ctranslate2 returns the mean of the heads that `glassformer align` has chosen.
-    docs/howto/export.md has the table.
+    All layouts take subword tokenizers, trained here or from a .model file; none takes --tokenizer symbols. argos takes
+    only a shared vocabulary, the others separate ones too. onnx and web refuse tokenizers with character rules of their
+    own (OPUS-MT's), which transformers.js can't follow. All but huggingface take models with norm_first layers.
+
+    Pruned heads are left out in onnx and web, and become zeros in huggingface. In ctranslate2 and argos all attentions
+    of a stack have equally many heads, so an attention with fewer gets zeros. onnx and web give the attention of all
+    heads; ctranslate2 gives the mean of the heads that `glassformer align` has chosen. docs/howto/export.md has the
+    table.
     """
 
     run: Annotated[Path, Flag(positional=True)]

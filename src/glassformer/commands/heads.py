@@ -23,10 +23,10 @@ class HeadsFlags:
     """Show what each attention head of a run does on your sentences.
 
     Each head has its own line: how much the loss rises without it, how sure and how spread its weights are, on which
-    relative position they mostly fall, and its role (positional, syntactic and rare words by the criteria of Voita et
-    al. 2019, end: it rests on the sentence's end). Below are those that align best: those that `glassformer align` has
-    chosen for the run, or else those that the sentences tell. Leaves heads.json and, with matplotlib, heads.png in the
-    run folder.
+    relative position they mostly fall, and its role. The roles positional, syntactic and rare words follow the criteria
+    of Voita et al. 2019; a head with the role end rests on the end of the sentence. Below stand the heads that align
+    best: those that `glassformer align` has chosen for the run, or else those that align best on these sentences. The
+    command writes heads.json and, with matplotlib, heads.png into the run folder.
     """
 
     run: Annotated[Path, Flag(positional=True)]

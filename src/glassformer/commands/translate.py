@@ -38,10 +38,10 @@ HEADINGS = {"cluster": tuple(one.name for one in fields(ClusterConfig)), **SEARC
 class TranslateFlags:
     """Translate lines: arguments, standard input, or a file.
 
-    Each line of output belongs to the line of input at its place; empty lines stay empty. With --n-best above 1
-    every line gives up to so many lines: its number, a tab, the translation. Stopped on the way from file to file, it
-    keeps what is done, and the same command with --resume continues; it refuses if the settings, or the device or
-    precision that `auto` picks, are others.
+    Line n of the output is the translation of line n of the input; empty lines stay empty. With --n-best N above 1
+    each line gives up to N lines: its number, a tab, a translation. If a translation from file to file is stopped,
+    what is done is kept, and the same command with --resume continues. It refuses to continue if the settings have
+    changed, or the device or precision that `auto` picks.
 
     An input that ends with .xliff, .xlf, .tmx, .po, .pot, .srt, .json, .html or .htm is a document: its texts are
     translated and all its other bytes stay.
@@ -62,11 +62,11 @@ class TranslateFlags:
     prefixes: Path | None = None
     """File with what each line's translation must begin with, a line for each line of the input; empty: anything."""
     format: Literal["plain", "xml", "html"] = "plain"
-    """The kind of lines: text, or text with tags, which come back on the words that their words became. A line of xml
-    is well-formed by itself, of html any piece of it."""
+    """The kind of lines: plain text, or text with tags. A tag comes back around the translation of its words. A line of
+    xml must be well-formed by itself; a line of html may be any piece of HTML."""
     glossary: Path | None = None
-    """File of terms, each with a tab and what it must be in the translation (several forms with | between them) if it
-    stands in the line; without that it is kept."""
+    """File of terms, one a line: the term, a tab, its translation (several forms with | between them). If a line has
+    the term, its translation has one of the forms. A term without a translation is kept."""
     keep: Path | None = None
     """File of words that are kept as they are, a line each."""
     placeholders: Annotated[str | None, Flag("PATTERN")] = None
@@ -75,8 +75,8 @@ class TranslateFlags:
     resume: bool = False
     """Continue from OUTPUT.partial, where the same command was stopped, to the same bytes as without the stop."""
     segment: Literal["line", "paragraph"] = "line"
-    """line: each line goes through the model as it is. paragraph: sentence by sentence, joined as they stood, so that
-    no line is too long."""
+    """line: translate each line as it is. paragraph: translate each line sentence by sentence, so that none is too
+    long, and join the translations as the sentences stood."""
     sentences: int | None = None
     """With --segment paragraph: most sentences that go through the model at once. Left out: as many as the run was
     trained to read (`train --join-lines`)."""
@@ -85,11 +85,11 @@ class TranslateFlags:
     languages: Annotated[tuple[str, str], Flag("CODE")] | None = None
     """Documents: languages of a .tmx file, such as en de. Left out: those of the run."""
     alignments: Path | None = None
-    """File to write which source word each word of the translations stands for, a line of 0-0 1-2 (source before
-    target) for each line of the output, by the heads that `glassformer align RUN` has chosen."""
+    """File for the word alignments: for each line of the output a line of links such as 0-0 1-2 (source before target).
+    They come from the heads that `glassformer align RUN` has chosen."""
     confidence: Path | None = None
-    """File to write how likely each word is right, and which source words may be left out, a line of JSON for each line
-    of the output. The run needs a calibration: `glassformer evaluate RUN --fit-calibration`."""
+    """File for the confidence: for each line of the output a line of JSON with how likely each word is right, and which
+    source words may be left out. The run needs a calibration: `glassformer evaluate RUN --fit-calibration`."""
     scores: bool = False
     """Put the score (log-probability / length penalty) and a tab before each translation."""
     device: Annotated[str, Flag("DEVICE")] = "auto"

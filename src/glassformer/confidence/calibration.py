@@ -43,19 +43,20 @@ class Calibration(Fitted, frozen=True, kw_only=True, forbid_unknown_fields=True)
     heads: Annotated[tuple[Natural, ...], Meta(min_length=1, max_length=1024)]
     """Heads of that attention; their mean is taken."""
     shift: Annotated[int, Meta(ge=0, le=1)]
-    """0: the state that writes a token looks; 1: the one that reads it."""
+    """The decoder state whose attention counts. 0: the one that writes a token; 1: the one that reads it."""
     omitted_below: Annotated[float, Meta(ge=0, le=1e6)]
     """A source word that gets less attention than this, in tokens of the translation, counts as left out."""
     omissions_found: Share
-    """Share of the words found in the fit whose counterpart had been taken out of the translation."""
+    """In the fit: of the source words whose counterpart was taken out of the translation, the share that was named as
+    left out."""
     false_alarms: Share
-    """Share of the other source words that were named there too."""
+    """In the fit: of the other source words, the share that was named as left out too."""
     lines: Natural
-    """Number of pairs that it was fitted on."""
+    """Number of pairs that the calibration was fitted on."""
     words: Natural
-    """Number of their words."""
+    """Number of words in the translations of these pairs."""
     right: Share
-    """Share of these that were right."""
+    """Share of these words that are right."""
 
     @property
     def looking(self) -> Looking:

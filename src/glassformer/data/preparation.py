@@ -266,10 +266,9 @@ def check_known(counts: PairCounts, say: Say) -> None:
         share = unknown / tokens
         if share > MOST_UNKNOWN:
             raise DataError(
-                f"{share:.0%} of the {side} tokens are unknown to the vocabulary: the text is in another language, "
-                "script or form than the text that it was trained on (are source and target swapped?): give other "
-                "text, or train a vocabulary on this one, without --from, a sentencepiece model, or a low "
-                "--character-coverage"
+                f"{share:.0%} of the {side} tokens are unknown to the vocabulary, which was trained on text in another "
+                "language, script or form: are source and target swapped? If not, give other text, or train a new "
+                "vocabulary on this text: leave out --from and sentencepiece models, or raise --character-coverage"
             )
         if share > NOTABLE_UNKNOWN:
             say(f"{share:.1%} of the {side} tokens are unknown to the vocabulary, and will be read and written as ⁇")

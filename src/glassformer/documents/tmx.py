@@ -16,7 +16,10 @@ def read_units(content: bytes, name: str, languages: tuple[str, str] | None) -> 
     if file.root.name != "tmx":
         raise DataError(f"{name} is XML with the root element {file.root.name}, tmx was expected")
     if languages is None:
-        raise ConfigError(f"{name} has languages, and the run says none of its own: name them, languages en de")
+        raise ConfigError(
+            f"{name} holds several languages, and the run doesn't say which two it translates: give `languages`, such "
+            "as en de"
+        )
     found = [_unit(file, one, *languages) for one in file.root.descendants("tu")]
     if not any(found):
         raise DataError(f"{name} has no segment in the language {languages[0]}")

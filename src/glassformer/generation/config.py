@@ -33,19 +33,21 @@ class SearchConfig:
     n_best: Hypotheses = 1
     """Translations returned for each source, best first; at most the beam."""
     length_penalty: Annotated[float, Number(at_least=0, at_most=20)] = 1.0
-    """Exponent alpha by which long translations are favoured: log-probability / penalty; 0 compares sums."""
+    """Exponent alpha of the penalty in score = log-probability / penalty. A larger one favours long translations; 0
+    compares sums."""
     penalty: Annotated[str, Choice(*PENALTIES)] = "plain"
     """plain: length^alpha. wu: ((5 + length) / 6)^alpha (Wu et al. 2016, section 7). Length counts </s>."""
     stopping: Annotated[str, Choice(*STOPPING)] = "heuristic"
-    """exact: until no open hypothesis can still win. heuristic: once as many as the beam have finished and none still
-    open has, at its present length, a better score than all of these. first: once as many as the beam have
-    finished. (Hugging Face's early_stopping "never", False and True; first is CTranslate2's patience 1.)"""
+    """When a search stops. first: once as many hypotheses as the beam have finished. heuristic: as first, but only
+    once the best open one, at its present length, scores no better than the worst of these. exact: once no open one
+    can still win. (Hugging Face's early_stopping True, False and "never"; first is CTranslate2's patience 1.)"""
     consensus: bool = False
     """Choose of all that the beam has found, or of the n_best draws, not the likeliest translation but the one that the
     others agree with most (minimum Bayes risk: Kumar & Byrne 2004); worth a beam of 20."""
     coverage_penalty: Annotated[float, Number(at_least=0, less_than=math.inf, limit=1e6)] = 0.0
-    """Beam search: how much a score falls for source tokens that got less than one token's attention in all: times
-    the sum of log(min(attention, 1)), attention of the last layer, mean of its heads (Wu et al. 2016, section 7)."""
+    """Beam search: penalise source tokens whose attention adds up to less than 1. The score gets this number times the
+    sum of log(min(attention, 1)), with the last layer's attention, averaged over its heads (Wu et al. 2016, section 7).
+    """
     min_length: Natural = 0
     """Shortest translation in tokens, without </s>."""
     no_repeat_ngram: Annotated[int, Whole(at_least=0, limit=1024)] = 0

@@ -112,19 +112,21 @@ def translate_file(
 ) -> FileCounts:
     """Translate the lines of the file `input` (UTF-8, plain or .gz) into the file `output`.
 
-    `output` is another file than `input`, and appears when it is complete. What is done at a stop stays in
-    `output`.partial, and the same call with `resume` continues to the same bytes as without the stop. It refuses if
-    the beginning of the input, the settings, the device, the precision or the files of the translator's run folder are
-    others; a translator made by `Translator.of` has no folder, and that its model is the same is for the caller to see
-    to.
+    `output` must be another file than `input`; it appears when it is complete. If the call is stopped, what is done
+    stays in `output`.partial. The same call with `resume` then continues, and writes the same bytes as without the
+    stop. It refuses to continue if the beginning of the input, the settings, the device, the precision or the files of
+    the translator's run folder have changed. A translator made by `Translator.of` has no run folder: the caller must
+    see to it that its model is the same.
 
-    `prefixes` is a file with what each line's translation must begin with, a line for each line of the input
-    (empty: anything). With `scores` each translation stands after its score and a tab, with `config.n_best` above 1
-    after the number of its line and a tab. With the `segment` "paragraph" lines are translated sentence by
-    sentence, or so many `sentences` at once, see `translate_paragraphs`. `glossary` and `placeholders` are as in
-    `Translator.translate`. Returned are the counts of cut translations, and of terms and placeholders, in the lines
-    that this call has translated. On a terminal a line of progress shows on standard error. DataError or
-    ConfigError says which file or setting can't be used.
+    `prefixes` is a file with a line for each line of the input, with which its translation must begin (an empty line
+    allows anything). With `scores`, a score and a tab stand before each translation. With `config.n_best` above 1, the
+    number of the line and a tab stand before these. With the `segment` "paragraph" lines are translated sentence by
+    sentence, or `sentences` of them at once (see `translate_paragraphs`). `glossary` and `placeholders` are as in
+    `Translator.translate`.
+
+    Returns the counts of cut translations, and of terms and placeholders, in the lines that this call has translated.
+    On a terminal a line of progress shows on standard error. Raises DataError or ConfigError, which says which file or
+    setting can't be used.
 
     >>> import tempfile
     >>> from pathlib import Path

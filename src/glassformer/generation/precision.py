@@ -33,8 +33,8 @@ def pick_generation_precision(name: str, device: torch.device, own: torch.dtype)
             raise ConfigError(f"precision int8 is for a CPU, got the device {device}: take the precision auto")
         if not can_quantize():
             raise ConfigError(
-                "precision int8 needs a CPU with instructions for it (VNNI, AMX) and a torch with oneDNN, and one of "
-                "them lacks here: take the precision auto, which picks what is fast here"
+                "precision int8 needs a CPU with instructions for it (VNNI, AMX) and a torch with oneDNN, and this "
+                "machine lacks one of them: take the precision auto, which picks what is fast here"
             )
         return Precision(torch.float32, int8=True)
     if name != "auto":

@@ -25,13 +25,13 @@ class AlignedHead:
     head: int
 
     found: float
-    """Share of the queries whose largest weight falls on one of their keys."""
+    """Share of the queries whose largest weight falls on one of their aligned keys."""
 
     by_position: float
-    """The same share for always looking at the one relative position that is best at it."""
+    """The same share for the single relative position that would score best, taken for every query."""
 
     weight: float
-    """Mean weight on these keys."""
+    """Mean weight that a query has on its aligned keys."""
 
     def __str__(self) -> str:
         found = f"{self.found:.1%} found ({self.by_position:.1%} by position)"
@@ -41,10 +41,10 @@ class AlignedHead:
 def study_alignment(*captures: Captured) -> list[AlignedHead]:
     """Measure how well each head of a model follows an alignment, in the order of the layers.
 
-    Each capture has recorded `Want(agreement=alignment, top=1)` of a batch of its own; several are taken together.
-    Attentions of other lengths than the alignment are left out: in a model that reads a source and writes a target,
-    an alignment of target and source is that of the decoder's attention to the source. The path in a result has the
-    number of the call where the model uses a layer several times. `plot_alignment` draws the results.
+    Each capture must have recorded `Want(agreement=alignment, top=1)` on a batch of its own; several captures give one
+    result. Attentions whose lengths differ from the alignment's are left out. So in an encoder-decoder an alignment of
+    target and source measures the decoder's attention to the source. Where the model uses a layer several times, the
+    path in a result ends with the number of the call. `plot_alignment` draws the results.
 
     Raises ArgumentError if no capture has these facts, or if the alignment gives no query a key.
 

@@ -134,14 +134,14 @@ def from_torch(
         p / 10000^(2i / d_model), p counted from 0. Our model's are split: interleaved ones become so by one
         permutation of the width throughout the weights.
 
-    The weights don't show these ids and conventions, and nothing warns if one is wrong: so none has a default, and
-    logits should be compared once.
+    The weights don't show these ids and conventions, and nothing warns if one is wrong. So none has a default: compare
+    the logits of both models once.
 
-    Neither `start` nor `target_pad` can follow anything in a target, so neither is predicted: the model's target ids
-    are `end`, then all others but these two in the caller's order, then `start`, from which our decoding starts as it
-    does from padding otherwise. Logits of predicted ids are the caller's; probabilities are over these ids alone. The
-    model's source ids are the caller's but for `source_pad`, which comes last. The embeddings are two even if the
-    caller's are one, because source padding and `start` are both the last id.
+    Neither `start` nor `target_pad` can follow anything in a target, so the model predicts neither. Its target ids are
+    `end`, then all others except these two in the caller's order, then `start`. Decoding starts from `start`, as it
+    starts from padding in our other models. Logits of predicted ids are the caller's; probabilities are over these ids
+    alone. The model's source ids are the caller's, except for `source_pad`, which comes last. Source and target have
+    embeddings of their own even if the caller's share one, because source padding and `start` are both the last id.
 
     Weights are copied. ArgumentError says what our model can't hold.
     """

@@ -45,17 +45,18 @@ def translate_markup(
     glossary: Glossary | None = None,
     placeholders: str | None = None,
 ) -> list[str]:
-    """Return the best translation of each text in HTML or XML, with its tags on the words that their words became.
+    """Return the best translation of each text in HTML or XML, with each tag around the translation of its words.
 
-    `format` is "html" (any piece of HTML, however it is written) or "xml" (well-formed, each text one segment;
-    DataError for what isn't). Text between block elements of HTML is translated apart. Tags and attributes come back as
-    they were, each once, nested as they were. Elements that say `translate="no"`, and in HTML code and the class
-    notranslate, stay as they are. With the `segment` "paragraph" a text between block elements is translated by
-    sentences, so many `sentences` at once (see `translate_paragraphs`). `progress` is told how many segments are done;
-    `glossary` (one for all) and `placeholders` are as in `Translator.translate`.
+    `format` is "html" (any piece of HTML, however it is written) or "xml" (each text must be well-formed, and is one
+    segment; DataError if it isn't well-formed). In HTML each text between block elements is translated by itself. Every
+    tag and attribute comes back once, unchanged, and nested as before. Elements with `translate="no"` stay as they are,
+    and in HTML also code (such as `code` and `pre`) and elements of the class notranslate. With the `segment`
+    "paragraph" a text between block elements is translated sentence by sentence, or `sentences` of them at once (see
+    `translate_paragraphs`). `progress` is told how many segments are done. `glossary` (one for all texts) and
+    `placeholders` are as in `Translator.translate`.
 
-    Which heads align decides where tags go: `choose_heads` finds the best once for a run folder. Raises ConfigError for
-    settings that draw or return several translations.
+    The aligning heads decide where tags go: `choose_heads` finds the best ones, once for a run folder. Raises
+    ConfigError for settings that draw a translation or return several.
 
     Example: docs/howto/tags.md.
     """

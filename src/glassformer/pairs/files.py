@@ -156,8 +156,8 @@ class PairFiles:
 
     def _unequal(self, sources: int, targets: int) -> DataError:
         return DataError(
-            f"source and target must have as many lines as each other: {self.source} has {sources}, "
-            f"{self.target} has {targets}"
+            f"source and target must have the same number of lines: {self.source} has {sources}, "
+            f"{self.target} has {targets}: line n of one must be the translation of line n of the other"
         )
 
 

@@ -53,8 +53,8 @@ def paired_bootstrap(
 
     if not len(first) == len(second) == len(references) or not references:
         raise DataError(
-            f"two systems and the references must have as many lines, and some, got {len(first)}, {len(second)} and "
-            f"{len(references)}"
+            f"both systems and the references must have the same number of lines, at least 1, got {len(first)}, "
+            f"{len(second)} and {len(references)}"
         )
     if len(references) > MOST_LINES:
         raise DataError(f"at most {MOST_LINES:,} lines can be resampled, got {len(references):,}: take fewer")

@@ -56,7 +56,10 @@ def score(
     if metric not in METRICS:
         raise ConfigError(f"metric must be one of {', '.join(METRICS)}, got {shown(metric)}")
     if len(hypotheses) != len(references):
-        raise DataError(f"{len(hypotheses)} hypotheses do not match {len(references)} references")
+        raise DataError(
+            f"hypotheses and references must have the same number of lines, got {len(hypotheses)} and "
+            f"{len(references)}: give one reference for each hypothesis"
+        )
     if not references:
         raise DataError("nothing to score: there are no references")
     if metric in ("bleu", "chrf"):

@@ -46,8 +46,8 @@ class ServeConfig:
     """The number of CPU threads of each process. Without it the processes of a run share out the cores."""
 
     glossary: Annotated[tuple[str, ...], Flag("FILE")] = ()
-    """The files of terms that translations must have: a term, a tab, what must be in the translation if it is in the
-    line, several forms with | between them. RUN=FILE is for one run alone."""
+    """The files of terms, one a line: the term, a tab, its translation (several forms with | between them). If a text
+    has the term, its translation has one of the forms. RUN=FILE is for one run alone."""
     keep: Path | None = None
     """The file of words that are kept as they are, a line each."""
     placeholders: Annotated[str | None, Flag("PATTERN")] = None
@@ -109,20 +109,20 @@ class ServeConfig:
     job_minutes: Positive = 60.0
     """The result of a job is kept for so many minutes."""
     deadline_seconds: Seconds = 30.0
-    """A translation may take so long. The search looks at the time at each step."""
+    """A translation may take this many seconds. The search looks at the time at each step."""
     slow_seconds: Seconds = 60.0
-    """A client may take so long to send a request, or to read a part of an answer."""
+    """A client may take this many seconds to send a request, or to read a part of an answer."""
     keep_alive_seconds: Seconds = 5.0
-    """A connection without a request stays open for so long."""
+    """A connection without a request stays open for this many seconds."""
     drain_seconds: Seconds = 25.0
-    """Once the server is to end, what is under way may take so long."""
+    """When the server is told to end, requests under way may take this many seconds."""
     gather_ms: Annotated[float, Number(at_least=0, limit=1_000)] = 3.0
-    """After each request a batch waits so long for another, but five times as long at most."""
+    """After each request a batch waits this many milliseconds for another one, at most five times as long in all."""
     batch_tokens: BatchTokens = 4096
-    """A batch may have so many source tokens, times the beam, padding included."""
+    """A batch may have this many source tokens, times the beam, padding included."""
     share_batches: bool = False
-    """Let requests share batches where the last bits of their numbers then depend on each other. In int8 with the extra
-    fast they don't, so there requests share batches anyway."""
+    """Let requests share batches even where the last bits of one request's numbers then depend on the others. In int8
+    with the extra `fast` they don't, so there requests always share batches."""
 
     def check(self) -> None:
         """Raise ConfigError for settings that exclude one another."""

@@ -34,22 +34,22 @@ class SynthesisConfig:
     """Folder for what each stage leaves. Students that share it share the pairs too, as far as settings are the same.
     Left out: the name of --out and .pairs."""
     length_factor: Annotated[float, Number(at_least=1, limit=1e9)] = 3.0
-    """Leave out written pairs in which one side is longer or shorter, beside the other, than is usual here: by more
-    than this factor from the median (in characters, 5 more on each side). It finds endless repetitions, and text cut
-    short. A large number leaves out none."""
+    """Leave out written pairs whose ratio of lengths differs from the median ratio by more than this factor. Lengths
+    are in characters, with 5 added to each side. This finds endless repetitions, and text that was cut short. A large
+    number leaves out none."""
     min_score: Annotated[float, Number(at_least=-1e9, at_most=0)] | None = None
     """Leave out what was written with a lower score than this, in nats a token: -1 leaves out what the run finds less
     likely than 0.37 a token. The scores' quartiles are printed. Left out: any score will do."""
     keep_copies: bool = False
     """Keep written pairs whose two sides are the same text; left out, a copy counts as a failure to translate."""
     round_trip: Annotated[Path | None, Flag("RUN")] = None
-    """A run of the other direction, which translates back what was written: pairs that don't come back near to the text
-    are left out. It takes as long again as the writing, with a beam of 1."""
+    """A run of the other direction, which translates back what was written. Pairs in which what comes back is far from
+    the text are left out. It takes as long again as the writing. Its search has a beam of 1."""
     min_agreement: Annotated[float, Number(at_least=0, at_most=100)] = 20.0
-    """With --round-trip: the least chrF, 0 to 100, of a text's way back against the text."""
+    """With --round-trip: the lowest chrF, 0 to 100, of what comes back against the text."""
     tag: Annotated[str | None, Flag("TEXT")] = None
-    """Put this before each written pair's source, such as <BT> (tagged back-translation, Caswell et al. 2019), so that
-    the student can tell these pairs from real ones, and translates like the real ones what has no tag."""
+    """Put this before each written pair's source, such as <BT> (tagged back-translation, Caswell et al. 2019). The
+    student can then tell written pairs from real ones, and translates text without it like the real ones."""
     real_weight: Count = 1
     """Train on each real pair so many times as often as on a written one."""
     writing_precision: Annotated[str, Choice("auto", "float32", "bfloat16", "float16", "int8"), Flag("TYPE")] = "auto"
@@ -63,7 +63,8 @@ class SynthesisConfig:
         check_settings(self)
         if given := [name for name in STUDENT_WITHOUT if getattr(self.student, name)]:
             raise ConfigError(
-                f"student must leave out {given[0]}: the same call goes on by itself, in one process, and replaces none"
+                f"student must leave out {given[0]}: a repeated call continues by itself, trains in one process, and "
+                "replaces no run"
             )
         if not self.text and self.student.source is None:
             raise ConfigError(

@@ -95,9 +95,9 @@ class TrainConfig:
     clipping, updates to leave out, batch size, checkpoints, watch and track."""
 
     task: Annotated[str, Choice(*TASKS)] | None = None
-    """Settings for a kind of task, each of which its own flag changes. characters: from words to words or sounds
-    (pronunciation, inflection, segmentation, normalisation), character by character, with features such as <V> as one
-    token; see docs/howto/characters.md."""
+    """A kind of task, which brings settings of its own; the flag of a setting overrides it. characters: turn words into
+    words or sounds, character by character (pronunciation, inflection, segmentation, normalisation). A feature such as
+    <V> is one token. See docs/howto/characters.md."""
     tokenizer: Annotated[str, Flag("KIND")] = AUTO
     """Kind of tokenizer: unigram, bpe, char, word (sentencepiece, learned from the text), features (characters, and
     each feature such as <V> or <PST> as one token), symbols (split at spaces), or the path of a sentencepiece model: a
@@ -117,16 +117,16 @@ class TrainConfig:
     character_coverage: Annotated[float, Number(at_least=0.98, at_most=1)] = 1.0
     """Share of the text's characters that get ids of their own, 0.98 or more; the rest become <unk>."""
     decompose: bool = False
-    """Read each source character that has parts as these (Unicode NFD): 한 as its three letters, é as e and an accent.
-    For text whose letters matter, such as words to be pronounced; source and target then have separate vocabularies."""
+    """Split each source character into its parts, if it has any (Unicode NFD): 한 into three letters, é into e and an
+    accent. Use it where letters matter, as in words to pronounce. Source and target then have separate vocabularies."""
     max_tokens: Annotated[int, Whole(at_least=2, limit=LONGEST, note="one token and </s>")] = 256
     """Training pairs with a longer side are left out (tokens, with </s>)."""
     max_ratio: Annotated[float, Number(at_least=1, limit=1e9)] = 9.0
     """Training pairs whose lengths in tokens differ by a larger factor are left out."""
     join_lines: Annotated[int, Whole(at_least=1, limit=100)] = 1
-    """Train on joined neighbouring lines too, up to so many, as far as --max-tokens allows: each line comes once more,
-    with its neighbours. Then `translate --segment paragraph` gives the model so many sentences at once. 1 joins none.
-    """
+    """Train also on neighbouring lines joined into one, at most this many, as far as --max-tokens allows. Each line is
+    then read once more, with its neighbours, and `translate --segment paragraph` gives the model this many sentences
+    at once. 1 joins none."""
 
     preset: Annotated[str, Choice(AUTO, *PRESETS)] = AUTO
     """Size of the model: tiny (2.3M parameters with 8,000 ids), small (6.0M), base or big (Vaswani et al. 2017). auto:
@@ -161,40 +161,41 @@ class TrainConfig:
     """Updates over which the learning rate rises. Left out: a tenth of those that the limits allow (of a limit in
     minutes by the speed of the first seconds), at most 4 * d_model."""
     cooldown: Share = 0.3
-    """Share of the training, its end, over which the learning rate falls to 0 in a line; 0: it doesn't. Once it falls,
-    patience counts no more."""
+    """Share of the training, at its end, over which the learning rate falls linearly to 0; with 0 it doesn't fall. Once
+    it falls, patience no longer counts."""
     resample: Share = 0.0
-    """Share of the sentences that are split into other subwords each time they are seen (subword regularisation: for
-    bpe Provilkov et al. 2020, for unigram Kudo 2018; other tokenizers have no other way to split), until the cooldown.
-    Continued, such a training draws other splits than it would have."""
+    """Share of the sentences that are split into random subwords each time they are read, until the cooldown (subword
+    regularisation: Provilkov et al. 2020 for bpe, Kudo 2018 for unigram). Other tokenizers can split text in one way
+    only. A training that is stopped and continued draws other splits than it would have drawn without the stop."""
     label_smoothing: Probability = 0.1
     """Share of the probability that the loss spreads over the whole vocabulary."""
     r_drop: Weight = 0.0
-    """Weight of R-Drop (Liang et al. 2021; they take 5): every batch is seen twice, and the two predictions, which
-    dropout makes differ, are pulled together. 0: seen once."""
+    """Weight of R-Drop (Liang et al. 2021, who take 5): the model reads every batch twice, and the loss pulls together
+    the two predictions, which differ by dropout. 0: it reads each batch once."""
     guide: Weight = 0.0
-    """Weight of guided attention (Chen et al. 2016): the decoder's first source head is pulled to the source of the
-    token just written, by an alignment that is learned from the pairs beforehand (see `glassformer align`).
-    0: it is left free."""
+    """Weight of guided attention (Chen et al. 2016): a loss pulls the first head of decoder.0.source_attention to the
+    source tokens of the token just written. Their alignment is learned from the pairs beforehand (see
+    `glassformer align`). 0: no guide."""
     weight_decay: Weight | None = None
-    """Each update takes this share, times the learning rate, off the weights of matrices and embeddings (Loshchilov &
-    Hutter 2019). Left out: 0.3; with --from 0."""
+    """Each update reduces the weights of matrices and embeddings by this share times the learning rate (decoupled
+    weight decay, Loshchilov & Hutter 2019). Left out: 0.3, or 0 with --from."""
     clip_norm: Annotated[float, Number(at_least=0, limit=1e9, note=OFF)] = 1.0
     """Largest norm of the gradient; 0 leaves it as it is."""
     qk_clip: Weight = 0.0
-    """Largest score of a head: after an update in which one was above it, the head's queries and keys are made smaller
-    (QK-Clip: Kimi K2, 2025; they take 100). For trainings whose scores run away, which --watch names. 0: none."""
+    """Largest attention score that a head may have. After an update in which a score was larger, the head's query and
+    key projections are scaled down (QK-Clip: Kimi K2, 2025, which takes 100). It is for trainings whose scores run
+    away, which --watch reports. 0: no limit."""
     max_left_out: Count = 20
     """Stop after about this many updates in a row that had to be left out: their loss was not a number, or jumped."""
     max_epochs: Count | None = None
-    """Stop after this many passes over the training pairs. With no limit given (this, updates or minutes): after
-    100, or sooner, as soon as both 20 passes and 8,000 updates are made; patience may end it sooner too."""
+    """Stop after this many passes over the training pairs. Without any limit (passes, updates or minutes) stop after
+    100 passes, or as soon as both 20 passes and 8,000 updates are made. Patience may end the training sooner."""
     max_updates: Count | None = None
     """Stop after this many updates."""
     max_minutes: Positive | None = None
     """Stop after this many minutes of training."""
     patience: Annotated[int, Whole(at_least=0, limit=MOST, note=OFF)] = 20
-    """End after this many validations without a better score, the cooldown still to come; 0 never does."""
+    """End the training after this many validations without a better score; the cooldown is still done. 0: never."""
 
     validate_every: Count | None = None
     """Updates between validations, each of which keeps the weights for averaging. Left out: a twelfth of those that the
@@ -327,8 +328,8 @@ class TrainConfig:
         """Raise ConfigError where an update would take off more than there is."""
         if rate * self.decay >= 1:
             raise ConfigError(
-                f"learning_rate * weight_decay must be less than 1, or each update takes off more than there is, got "
-                f"{rate:g} * {self.decay:g}: lower one of them"
+                f"learning_rate * weight_decay must be less than 1, got {rate:g} * {self.decay:g}: each update would "
+                "take more off a weight than the weight itself; lower one of the two"
             )
 
     @property

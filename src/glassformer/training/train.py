@@ -77,11 +77,11 @@ def train(config: TrainConfig, *, tracker: TrackedRun | None = None) -> TrainRes
 
 
 def train_once(config: TrainConfig, *, tracker: TrackedRun | None = None) -> TrainResult:
-    """Train, go on with the training of these settings, or if it is finished return what it came to.
+    """Begin the training of these settings, or continue it, or return its result if it is finished.
 
-    For a program that is started again after a stop, perhaps with another device, number of threads or tracker (see
-    `train`). In one process, without torchrun. Raises RunError if the run folder was trained with other settings,
-    unless `config.overwrite`.
+    This is for a program that is started again after a stop, perhaps with another device, number of threads or tracker
+    (see `train`). It trains in one process, without torchrun. Raises RunError if the run folder was trained with other
+    settings, unless `config.overwrite` is set.
 
     Example: docs/howto/resume.md.
     """
@@ -122,10 +122,10 @@ def _shown(value: Any) -> str:
 def resume(folder: Path, *, tracker: TrackedRun | None = None, **changes: Any) -> TrainResult:
     """Go on with the unfinished training in a run folder from its last checkpoint, as `train` does.
 
-    It has the settings that it was started with, but for `changes` of those that may be changed (limits, device,
-    precision, learning rate, batch size: `CHANGEABLE` in `training.config`), which hold from now on. `tracker` is as in
-    `train`; the run in it goes on. Raises RunError if
-    the training is finished, or another process is at it, ConfigError for other changes.
+    It keeps the settings that it was started with, except for `changes`, which hold from now on. Only some settings may
+    be changed (limits, device, precision, learning rate, batch size: `CHANGEABLE` in `training.config`). `tracker` is
+    as in `train`, and its run goes on. Raises RunError if the training is finished, or if another process trains in the
+    folder, and ConfigError for other changes.
 
     Example: docs/howto/resume.md.
     """
@@ -221,8 +221,8 @@ def _was_begun(config: TrainConfig, launch: str) -> bool:
     if not launch:
         if is_restarted():
             raise RunError(
-                f"{config.out} exists, and it can't be known whether this torchrun has begun it, which has started its "
-                "processes again: give torchrun an --rdzv-id"
+                f"{config.out} exists, and torchrun has started its processes again: without an --rdzv-id it can't be "
+                "known whether this launch of torchrun began that run; give torchrun an --rdzv-id"
             )
         return False
     if read_config(config.out).training.launch != launch:

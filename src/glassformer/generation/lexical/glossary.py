@@ -32,11 +32,12 @@ class Match:
 
 
 class Glossary:
-    """Terms with their translations: of each that stands in a line, one form stands in the translation.
+    """Hold terms with their translations: if a line has a term, its translation has one of the term's forms.
 
-    Words match whole; in scripts without spaces between words any part of a line does. An entry with a capital matches
-    text written just so. One without matches also with a capital first letter, and in lines of capitals; then its
-    forms may be written so too. Of entries that overlap, the one that begins first counts, then the longest.
+    A term matches whole words; in scripts without spaces between words it matches any part of a line. A term with a
+    capital letter matches only text that is written in the same way. A term without capitals also matches where its
+    first letter is a capital, and in lines that are all capitals; its forms may then be written in that way too. Where
+    terms overlap, the one that begins first counts, and among these the longest.
 
     >>> glossary = Glossary({"dog": ["Hund", "Rüde"], "Dog": [], "red dog": "Rotfuchs"})
     >>> [match.forms for match in glossary.find("Dog sees red dog and hotdog; a dog.")]

@@ -58,15 +58,18 @@ def translate_paragraphs(
     glossary: Glossaries = None,
     placeholders: str | None = None,
 ) -> list[Translation]:
-    """Return the translation of each line, made of those of its sentences, with the white space between them.
+    """Return the translation of each line: the translations of its sentences, with the white space between them.
 
-    At most so many `sentences` go through the model at once; left out, as many as the run was trained to read
-    (`TrainConfig.join_lines`, else one); more are warned of. A sentence longer than the model reads or may answer
-    (`config.max_source_tokens`, half of `config.max_length`) is split between clauses, or else at spaces: nothing is
-    cut off. `glossary` and `placeholders` are as in `Translator.translate`; neither a term nor a placeholder is taken
-    apart. Tokens and their log-probabilities are those of all sentences, each segment's with a `</s>` of its own; the
-    score is the sum of theirs, each times its length penalty, divided by the length penalty of all. `progress` is told
-    after each batch how many segments that were. Raises ConfigError for `n_best` above 1.
+    At most `sentences` sentences go through the model at once. Left out, it is as many as the run was trained to read
+    (`TrainConfig.join_lines`, else one); a larger number gives a warning. A sentence that is too long for the model to
+    read (`config.max_source_tokens`) or to answer (half of `config.max_length`) is split between clauses, or else at
+    spaces; nothing is cut off. `glossary` and `placeholders` are as in `Translator.translate`; no term and no
+    placeholder is split.
+
+    A Translation has the tokens of all its segments, and their log-probabilities, each segment's with a `</s>` of its
+    own. Its score is the sum of the segments' scores, each times its length penalty, divided by the length penalty of
+    the whole. `progress` is called after each batch with the number of its segments. Raises ConfigError for `n_best`
+    above 1.
 
     Example: docs/howto/documents.md.
     """
