@@ -297,7 +297,8 @@ def test_finished_sources_stay_while_they_are_less_than_an_eighth(monkeypatch, h
 def test_abandoned_sources_end_at_once_and_the_others_go_on_unchanged(monkeypatch, how):
     engine, width = Engine.of(random_model(34)), 3 if how == "beam" else 1
     rows = steps_taken(engine, monkeypatch)
-    config = SearchConfig(beam=width, min_length=9, sample=how == "sample", top_k=1)
+    draws = dict(sample=True, top_k=1) if how == "sample" else {}
+    config = SearchConfig(beam=width, min_length=9, **draws)
     batch = engine, *padded(SOURCES), [9] * len(SOURCES), config
 
     def search(gone: Callable[[], Container[int]]) -> list[Hypothesis]:
@@ -322,7 +323,8 @@ def test_abandoned_sources_end_at_once_and_the_others_go_on_unchanged(monkeypatc
 @pytest.mark.parametrize("settings", [{}, dict(min_length=4, no_repeat_ngram=2)], ids=str)
 @pytest.mark.parametrize("how", ["greedy", "sample"])
 def test_a_stream_is_the_translation_token_by_token(how, settings):
-    config = SearchConfig(beam=1, sample=how == "sample", temperature=1.5, **settings)
+    draws = dict(sample=True, temperature=1.5) if how == "sample" else {}
+    config = SearchConfig(beam=1, **draws, **settings)
     for seed in SEEDS:
         engine = Engine.of(random_model(seed))
         for source, limit in zip(SOURCES[3:8], LIMITS[3:8], strict=True):

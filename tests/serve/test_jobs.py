@@ -7,7 +7,7 @@ import pytest
 
 from glassformer.serve import jobs
 from glassformer.serve.keys import add_key
-from glassformer.serve.workers.messages import Failure
+from glassformer.serve.workers.messages import Refusal
 
 TMX = """<?xml version="1.0" encoding="UTF-8"?>
 <tmx version="1.4"><header srclang="en" datatype="plaintext" segtype="sentence" adminlang="en" o-tmf="x"
@@ -201,7 +201,7 @@ def test_a_job_waits_for_room_and_its_failure_is_told(new_client, monkeypatch):
     async def work() -> None:
         asks, answers = (
             new_client(),
-            [Failure("busy", "full"), Failure("worker_lost", "lost"), Failure("failed", "not finite")],
+            [Refusal("busy", "full"), Refusal("worker_lost", "lost"), Refusal("failed", "not finite")],
         )
 
         async def ask(*_, **__) -> None:
@@ -220,7 +220,7 @@ def test_a_job_ends_that_ends_workers_or_cannot_be_written(new_client, monkeypat
     monkeypatch.setattr(jobs, "PAUSE", 0.01)
 
     async def work() -> None:
-        asks, answers = new_client(), [Failure("worker_lost", "lost")] * 5
+        asks, answers = new_client(), [Refusal("worker_lost", "lost")] * 5
         answer = asks.pool.ask
 
         async def lose(*_, **__) -> None:

@@ -13,7 +13,7 @@ from glassformer.serve.languages import open_runs, read_pair
 from glassformer.serve.meters import Meters
 from glassformer.serve.schemas import Choosing
 from glassformer.serve.service import Service
-from glassformer.serve.workers.messages import Failure
+from glassformer.serve.workers.messages import Refusal
 
 
 @pytest.fixture
@@ -90,9 +90,9 @@ def test_a_request_chooses_its_run(copies):
         ({"source": "en"}, "unknown_run"),
         ({"source": "de", "target": "en"}, "unknown_language"),
     ):
-        with pytest.raises(Failure) as failure:
+        with pytest.raises(Refusal) as failure:
             chosen(**wanted)
         assert failure.value.code == code
     both = Service(config, open_runs(copies, ["plain=fr-de"]), {}, Meters())
-    with pytest.raises(Failure, match="source can't be auto for this target: it may be en, fr"):
+    with pytest.raises(Refusal, match="source can't be auto for this target: it may be en, fr"):
         both.for_target("de")

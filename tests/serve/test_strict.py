@@ -5,7 +5,7 @@ import time
 import pytest
 
 from glassformer.serve.strict import parse_json
-from glassformer.serve.workers.messages import Failure
+from glassformer.serve.workers.messages import Refusal
 
 HOSTILE = {
     b"": "not JSON",
@@ -31,7 +31,7 @@ HOSTILE = {
 
 @pytest.mark.parametrize(("body", "message"), HOSTILE.items(), ids=range(len(HOSTILE)))
 def test_what_is_no_json_or_too_much_of_it_is_refused(body, message):
-    with pytest.raises(Failure, match=message) as failure:
+    with pytest.raises(Refusal, match=message) as failure:
         parse_json(body)
     assert failure.value.code == "invalid"
 

@@ -114,14 +114,17 @@ def translate(flags: TranslateFlags) -> int:
         raise ConfigError(f"--overwrite-targets and --languages are for documents ({', '.join(ENDINGS)})")
     elif flags.input is not None:
         _check_input(flags.input)
+    _check_flags(flags)
     with loading():
         from glassformer.device import tame_memory
         from glassformer.files import check_writable
         from glassformer.generation.files import FileCounts, FileSettings, translate_file
         from glassformer.generation.translator import Translator
+        from glassformer.markup.translate import check_search
 
     tame_memory()
-    _check_flags(flags)
+    if flags.format != "plain":
+        check_search(flags.search)
     for path in filter(None, (flags.alignments, flags.confidence, flags.output)):
         check_writable(path)
     placeholders = _placeholders(flags, DEFAULT if document is not None and not flags.search.sample else NONE)
@@ -247,12 +250,9 @@ def _placeholders(flags: TranslateFlags, left_out: str = NONE) -> str | None:
 
 def _check_format(flags: TranslateFlags) -> None:
     """Raise ConfigError for a setting that text with tags can't have."""
-    from glassformer.markup.translate import check_search
-
     for name in ("alignments", "confidence", "prefixes", "resume", "scores"):
         if getattr(flags, name):
             raise ConfigError(f"--{name} is for plain text, and can't be combined with --format {flags.format}")
-    check_search(flags.search)
 
 
 def _check_document(flags: TranslateFlags, document: Path) -> None:

@@ -173,7 +173,7 @@ class Translator:
 
         Example: docs/generation.md.
         """
-        rules = self._rules(glossary, placeholders)
+        rules = rules_of(self, glossary, placeholders)
         best = self._translated(lines, config, progress, prefixes, rules, attention, layers, best_only=True)
         return [translations[0] for translations in best]
 
@@ -193,7 +193,7 @@ class Translator:
 
         Example: docs/generation.md.
         """
-        rules = self._rules(glossary, placeholders)
+        rules = rules_of(self, glossary, placeholders)
         return self._translated(lines, config, progress, prefixes, rules, attention, layers)
 
     def map_batches(
@@ -237,7 +237,7 @@ class Translator:
         log_probs = log_probs_of_targets(self.engine, [source_ids], [target_ids])[0].tolist()
         total = sum(log_probs)
         hypothesis = Hypothesis(target_ids[:-1], log_probs, total, total / config.normaliser(len(target_ids)))
-        return self._translation(source, source_ids, hypothesis, config, self._observed(source_ids, hypothesis, wants))
+        return translation_of(self, source, source_ids, hypothesis, config, wants)
 
     def stream(self, line: str, config: SearchConfig | None = None) -> Iterator[str]:
         """Yield the translation of a line piece by piece, as it is written: greedily, or with `config.sample` drawn.
@@ -405,12 +405,6 @@ class Translator:
         log_probs = None if config.sample else [hypothesis.log_prob for hypothesis in hypotheses]
         return [hypotheses[i] for i in by_agreement(texts, log_probs)[: config.n_best]]
 
-    def _rules(self, glossary: Glossaries, placeholders: str | None) -> LexicalRules | None:
-        if glossary is None and placeholders is None:
-            return None
-        stand_in, vocabulary = self._lexicon
-        return LexicalRules(glossary, placeholders, self.source_tokenizer, vocabulary, stand_in.source)
-
     @cached_property
     def _lexicon(self) -> tuple[StandIn, Vocabulary]:
         found = find_stand_in(self.engine, self.source_tokenizer, self.target_tokenizer)
@@ -424,36 +418,6 @@ class Translator:
         if len(prefixes) != len(lines):
             raise ConfigError(f"prefixes must be one for each line, got {len(prefixes)} for {len(lines)} lines")
         return ids_of_prefixes(self.target_tokenizer, prefixes)
-
-    def _translation(
-        self,
-        line: str,
-        source: list[int],
-        hypothesis: Hypothesis,
-        config: SearchConfig,
-        attention: TranslationAttention | None = None,
-        lexical: LexicalLine | None = None,
-    ) -> Translation:
-        tokens = self.target_tokenizer.tokens(hypothesis.ids)
-        facts = hypothesis.score, hypothesis.log_prob, tokens, hypothesis.token_log_probs, attention
-        cut = 0 < len(hypothesis.token_log_probs) == len(hypothesis.ids)
-
-        def attended(among: Sequence[int]) -> list[int]:
-            return align(self.engine, self._tensor([source]), self._decoder_input(hypothesis), among)
-
-        def spelled(text: str, places: Sequence[int], surfaces: Sequence[str]) -> str:
-            if config.replace_unknown and UNK in (hypothesis.ids[place] for place in places):
-                return replace_unknown(text, hypothesis.ids, places, surfaces[: len(source) - 1], attended)
-            return text
-
-        if lexical is not None:
-            for place, n in hypothesis.put_in:
-                tokens[place] = lexical.wanted[n].forms[0]
-            text = lexical.text(self.target_tokenizer, hypothesis, spelled)
-            return Translation(text, *facts, lexical.use(text, hypothesis), cut)
-        (text,) = self.target_tokenizer.decode([hypothesis.ids])
-        surfaces = self.source_tokenizer.surfaces(line) if config.replace_unknown else []
-        return Translation(spelled(text, range(len(hypothesis.ids)), surfaces), *facts, cut=cut)
 
     def _decoder_input(self, hypothesis: Hypothesis) -> Tensor:
         """Return what the decoder read as it chose the hypothesis's tokens: its start, then all but the last."""
@@ -488,7 +452,26 @@ def translation_of(
     the rules read it that the search heeded.
     """
     observed = translator._observed(source, found, wants) if wants is not None and source else None
-    return translator._translation(line, source, found, config, observed, lexical)
+    tokens = translator.target_tokenizer.tokens(found.ids)
+    facts = found.score, found.log_prob, tokens, found.token_log_probs, observed
+    cut = 0 < len(found.token_log_probs) == len(found.ids)
+
+    def attended(among: Sequence[int]) -> list[int]:
+        return align(translator.engine, translator._tensor([source]), translator._decoder_input(found), among)
+
+    def spelled(text: str, places: Sequence[int], surfaces: Sequence[str]) -> str:
+        if config.replace_unknown and UNK in (found.ids[place] for place in places):
+            return replace_unknown(text, found.ids, places, surfaces[: len(source) - 1], attended)
+        return text
+
+    if lexical is not None:
+        for place, n in found.put_in:
+            tokens[place] = lexical.wanted[n].forms[0]
+        text = lexical.text(translator.target_tokenizer, found, spelled)
+        return Translation(text, *facts, lexical.use(text, found), cut)
+    (text,) = translator.target_tokenizer.decode([found.ids])
+    surfaces = translator.source_tokenizer.surfaces(line) if config.replace_unknown else []
+    return Translation(spelled(text, range(len(found.ids)), surfaces), *facts, cut=cut)
 
 
 def search_lexically(
@@ -502,4 +485,7 @@ def search_lexically(
 
 def rules_of(translator: Translator, glossary: Glossaries, placeholders: str | None) -> LexicalRules | None:
     """Return the rules that `Translator.translate` makes of these; None without any."""
-    return translator._rules(glossary, placeholders)
+    if glossary is None and placeholders is None:
+        return None
+    stand_in, vocabulary = translator._lexicon
+    return LexicalRules(glossary, placeholders, translator.source_tokenizer, vocabulary, stand_in.source)

@@ -22,7 +22,7 @@ from glassformer.serve.schemas import DetectRequest, LibreRequest, Status
 from glassformer.serve.service import Service
 from glassformer.serve.strict import invalid
 from glassformer.serve.website import add_website
-from glassformer.serve.workers.messages import Failure, Settings
+from glassformer.serve.workers.messages import Refusal, Settings
 from glassformer.serve.workers.pool import Pool
 from glassformer.serve.workers.terms import read_terms
 
@@ -96,7 +96,7 @@ class Server:
             docs_url=None,
             redoc_url=None,
             exception_handlers={
-                Failure: _failed,
+                Refusal: _failed,
                 RequestValidationError: _misunderstood,
                 HTTPException: _refused,
                 Exception: _broken,
@@ -147,7 +147,7 @@ class Server:
 
 
 async def _failed(request: Request, failure: Exception) -> JSONResponse:
-    assert isinstance(failure, Failure)
+    assert isinstance(failure, Refusal)
     body = {"error": str(failure), "code": failure.code}
     return JSONResponse(body, STATUS[failure.code], headers=failure_headers(failure))
 

@@ -29,7 +29,7 @@ from glassformer.serve.schemas import Choosing, Failure, Job, JobKind, JobState,
 from glassformer.serve.service import Service
 from glassformer.serve.strict import read_form
 from glassformer.serve.workers import messages
-from glassformer.serve.workers.messages import Failure as Refusal
+from glassformer.serve.workers.messages import Refusal
 from glassformer.serve.workers.rows import Row, put_in_documents
 
 AT_ONCE = 32
@@ -63,7 +63,7 @@ class _TextFile:
     """Ask for the translations of lines."""
 
     def __init__(self, data: bytes) -> None:
-        """Read them; Failure for what isn't UTF-8. An empty text has none, and only a newline ends a line."""
+        """Read them; Refusal for what isn't UTF-8. An empty text has none, and only a newline ends a line."""
         try:
             text = data.removeprefix(b"\xef\xbb\xbf").decode()
         except UnicodeDecodeError as error:
@@ -86,7 +86,7 @@ class _DocumentFile:
     message: type[messages.Request] = messages.TranslateTagged
 
     def __init__(self, data: bytes, kind: JobKind, languages: tuple[str, str] | None) -> None:
-        """Read its texts, but those that have a translation; Failure where it can't be read."""
+        """Read its texts, but those that have a translation; Refusal where it can't be read."""
         ending = KINDS[kind][0]
         self._data = data
         self._texts: list[tuple[Unit, Document | Segments]] = []
@@ -183,7 +183,7 @@ class Jobs:
         return sum(work.ended is None for work in self._works.values())
 
     def begin(self, work: _Work) -> None:
-        """Take on a job; Failure where there are too many."""
+        """Take on a job; Refusal where there are too many."""
         self._forget()
         self._folder = self._folder or TemporaryDirectory(prefix="glassformer-jobs-")
         if len(self._works) >= self._service.config.max_jobs:
@@ -192,7 +192,7 @@ class Jobs:
         work.task = asyncio.create_task(self._run(work))
 
     def find(self, number: str, key: str) -> _Work:
-        """Return the job of this id, if it belongs to the key; Failure where there is none."""
+        """Return the job of this id, if it belongs to the key; Refusal where there is none."""
         self._forget()
         work = self._works.get(number)
         if work is None or work.key != key:

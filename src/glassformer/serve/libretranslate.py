@@ -26,7 +26,7 @@ from glassformer.serve.schemas import (
 from glassformer.serve.service import Service
 from glassformer.serve.strict import StrictRoute, content_type, invalid, read_form, read_json
 from glassformer.serve.workers import messages
-from glassformer.serve.workers.messages import Failure as Refusal
+from glassformer.serve.workers.messages import Refusal
 from glassformer.serve.workers.rows import put_in_documents
 
 Model = TypeVar("Model", bound=Closed)

@@ -14,7 +14,7 @@ from glassformer.serve.guard.visits import Visit
 from glassformer.serve.languages import ServedRun
 from glassformer.serve.meters import Meters
 from glassformer.serve.schemas import AttentionWanted, Choosing
-from glassformer.serve.workers.messages import Answer, Event, Facts, Failure, Request
+from glassformer.serve.workers.messages import Answer, Event, Facts, Refusal, Request
 from glassformer.serve.workers.pool import Pool
 
 _ENDS = re.compile(r"[\n\r\0]")
@@ -44,7 +44,7 @@ class Service:
         """Return the run that a request chooses: by name, by its languages, or the only one."""
         if wanted.run is not None:
             if wanted.run not in self.runs:
-                raise Failure("unknown_run", f"there is no such run: there are {self._shown(self.runs)}")
+                raise Refusal("unknown_run", f"there is no such run: there are {self._shown(self.runs)}")
             return self.runs[wanted.run]
         if wanted.source and wanted.target:
             return self.for_pair(wanted.source, wanted.target)
@@ -54,7 +54,7 @@ class Service:
             if wanted.source in (None, "", run.source) and wanted.target in (None, "", run.target)
         ]
         if len(fitting) != 1:
-            raise Failure("unknown_run", f"name a run, or source and target: there are {self._shown(self.runs)}")
+            raise Refusal("unknown_run", f"name a run, or source and target: there are {self._shown(self.runs)}")
         return fitting[0]
 
     def for_pair(self, source: str, target: str) -> ServedRun:
@@ -65,13 +65,13 @@ class Service:
         for code, place in ((source, 0), (target, 1)):
             known = sorted({pair[place] for pair in self._pairs})
             if code not in known:
-                raise Failure("unknown_language", f"{('source', 'target')[place]} must be one of {self._shown(known)}")
-        raise Failure("unknown_language", f"this pair is not translated: {self._shown(map('-'.join, self._pairs))} are")
+                raise Refusal("unknown_language", f"{('source', 'target')[place]} must be one of {self._shown(known)}")
+        raise Refusal("unknown_language", f"this pair is not translated: {self._shown(map('-'.join, self._pairs))} are")
 
     def _check_languages(self) -> None:
-        """Raise Failure where no run says its languages: then none can be asked for."""
+        """Raise Refusal where no run says its languages: then none can be asked for."""
         if not self._pairs:
-            raise Failure(
+            raise Refusal(
                 "unknown_language",
                 "no run of this server says its languages: whoever runs it names them with "
                 "--languages RUN=SOURCE-TARGET",
@@ -82,12 +82,12 @@ class Service:
         self._check_languages()
         runs = [run for pair, run in self._pairs.items() if pair[1] == target]
         if not runs:
-            raise Failure(
+            raise Refusal(
                 "unknown_language", f"target must be one of {self._shown(sorted({p[1] for p in self._pairs}))}"
             )
         if len(runs) > 1:
             sources = self._shown(sorted(run.source for run in runs))
-            raise Failure("unknown_language", f"source can't be auto for this target: it may be {sources}")
+            raise Refusal("unknown_language", f"source can't be auto for this target: it may be {sources}")
         return runs[0]
 
     def only_source(self) -> str:
@@ -95,7 +95,7 @@ class Service:
         self._check_languages()
         sources = sorted({source for source, _ in self._pairs})
         if len(sources) != 1:
-            raise Failure(
+            raise Refusal(
                 "unknown_language", f"languages are not detected: name the source, which may be {self._shown(sources)}"
             )
         return sources[0]
@@ -106,42 +106,42 @@ class Service:
     # How much
 
     def admit(self, visit: Visit, lines: Sequence[str]) -> None:
-        """Raise Failure for lines that are too many or too long, or more than their client may have translated now."""
+        """Raise Refusal for lines that are too many or too long, or more than their client may have translated now."""
         config = self.config
         if len(lines) > config.max_lines:
-            raise Failure("too_many_lines", f"q may have at most {config.max_lines:,} lines, got {len(lines):,}")
+            raise Refusal("too_many_lines", f"q may have at most {config.max_lines:,} lines, got {len(lines):,}")
         for number, line in enumerate(lines, start=1):
             if len(line) > config.max_line_chars:
                 where = f"line {number}" if len(lines) > 1 else "the line"
                 most = f"at most {config.max_line_chars:,}"
-                raise Failure("too_long", f"{where} has {len(line):,} characters, and may have {most}: split it")
+                raise Refusal("too_long", f"{where} has {len(line):,} characters, and may have {most}: split it")
         self.check_chars(lines)
         self.count(visit, lines)
 
     def check_chars(self, texts: Sequence[str]) -> None:
-        """Raise Failure for texts that have too many characters together."""
+        """Raise Refusal for texts that have too many characters together."""
         total, most = sum(map(len, texts)), self.config.max_chars
         if total > most:
-            raise Failure("too_long", f"a request may have at most {most:,} characters, got {total:,}")
+            raise Refusal("too_long", f"a request may have at most {most:,} characters, got {total:,}")
 
     def count(self, visit: Visit, lines: Sequence[str]) -> None:
-        """Note the size of a request; Failure where its client has had its characters of this minute."""
+        """Note the size of a request; Refusal where its client has had its characters of this minute."""
         visit.lines, visit.chars = len(lines), sum(map(len, lines))
         if self.config.log_text:
             visit.text = list(lines)
         if wait := self._allowance.take(visit.key, visit.chars, time.monotonic()):
             most = self.config.max_chars_per_minute
-            raise Failure(
+            raise Refusal(
                 "too_many", f"at most {most:,} characters a minute are translated for a client", math.ceil(wait)
             )
 
     def check_line(self, line: str, name: str = "q") -> None:
-        """Raise Failure for a text that is not one line."""
+        """Raise Refusal for a text that is not one line."""
         if _ENDS.search(line):
-            raise Failure("invalid", f"{name} has an end of line within a line: send a list with an entry for each")
+            raise Refusal("invalid", f"{name} has an end of line within a line: send a list with an entry for each")
 
     def search(self, *, beam: int | None = None, n_best: int = 1, max_length: int | None = None) -> dict[str, int]:
-        """Return a message's fields of the search; Failure for one that is wider or longer than is allowed.
+        """Return a message's fields of the search; Refusal for one that is wider or longer than is allowed.
 
         What a request leaves out is the default, or the limit where that is less.
         """
@@ -156,9 +156,9 @@ class Service:
             ("max_length", max_length, config.max_length),
         ):
             if value > most:
-                raise Failure("invalid", f"{name} must be at most {most}, got {value}")
+                raise Refusal("invalid", f"{name} must be at most {most}, got {value}")
         if n_best > beam:
-            raise Failure("invalid", f"n_best must be at most the beam, got n_best {n_best} and beam {beam}")
+            raise Refusal("invalid", f"n_best must be at most the beam, got n_best {n_best} and beam {beam}")
         return {"beam": beam, "n_best": n_best, "max_length": max_length}
 
     # The answer

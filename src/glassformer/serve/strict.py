@@ -12,7 +12,7 @@ from starlette.exceptions import HTTPException
 from glassformer.decoding import decode_strictly
 from glassformer.errors import closest
 from glassformer.serve import schemas
-from glassformer.serve.workers.messages import Failure
+from glassformer.serve.workers.messages import Refusal
 
 
 def _fields(model: type) -> Iterable[str]:
@@ -48,24 +48,24 @@ class _StrictRequest(Request):
         """Return the body; FastAPI hands on an HTTPException as it is."""
         try:
             return parse_json(await self.body())
-        except Failure as failure:
+        except Refusal as failure:
             raise HTTPException(400, str(failure)) from None
 
 
 def parse_json(body: bytes) -> Any:
     """Return the value of a body of JSON.
 
-    Raises Failure for what isn't UTF-8 or JSON, for NaN and Infinity, names that an object has twice, halves of
+    Raises Refusal for what isn't UTF-8 or JSON, for NaN and Infinity, names that an object has twice, halves of
     surrogate pairs, numbers of thousands of digits, and deep nesting.
     """
     try:
         value = decode_strictly(body)
     except RecursionError:
-        raise Failure("invalid", "the body is nested too deeply") from None
+        raise Refusal("invalid", "the body is nested too deeply") from None
     except UnicodeDecodeError:
-        raise Failure("invalid", "the body is not UTF-8") from None
+        raise Refusal("invalid", "the body is not UTF-8") from None
     except ValueError:
-        raise Failure("invalid", "the body is not JSON, or has NaN, huge numbers or a name twice in it") from None
+        raise Refusal("invalid", "the body is not JSON, or has NaN, huge numbers or a name twice in it") from None
     _check([value])
     return value
 
@@ -79,7 +79,7 @@ async def read_json(request: Request) -> dict[str, Any]:
     """Return the object in a request's body of JSON."""
     value = parse_json(await request.body())
     if not isinstance(value, dict):
-        raise Failure("invalid", "the body must be an object")
+        raise Refusal("invalid", "the body must be an object")
     return value
 
 
@@ -89,10 +89,10 @@ async def read_form(request: Request, most_bytes: int = 1 << 20) -> dict[str, An
         async with request.form(max_files=1, max_fields=MOST_FIELDS, max_part_size=most_bytes) as form:
             found = [(name, await _value(value)) for name, value in form.multi_items()]
     except HTTPException:
-        raise Failure("invalid", "the body is not a form that can be read, or has too many fields") from None
+        raise Refusal("invalid", "the body is not a form that can be read, or has too many fields") from None
     fields = dict(found)
     if len(fields) < len(found):
-        raise Failure("invalid", "a field of a form may be given once")
+        raise Refusal("invalid", "a field of a form may be given once")
     _check([value for value in fields.values() if isinstance(value, str)])
     return fields
 
@@ -139,12 +139,12 @@ def _name(place: Sequence[int | str]) -> str:
 
 
 def _check(values: list[Any]) -> None:
-    """Raise Failure for values that are nested too deeply, or hold a text that can't be written."""
+    """Raise Refusal for values that are nested too deeply, or hold a text that can't be written."""
     depth = 0
     while values:
         depth += 1
         if depth > DEEPEST:
-            raise Failure("invalid", "the body is nested too deeply")
+            raise Refusal("invalid", "the body is nested too deeply")
         below: list[Any] = []
         for value in values:
             if isinstance(value, str):
@@ -153,7 +153,7 @@ def _check(values: list[Any]) -> None:
                 below += value
             elif isinstance(value, dict):
                 if len(value) > MOST_FIELDS:
-                    raise Failure("invalid", f"an object may have at most {MOST_FIELDS} fields")
+                    raise Refusal("invalid", f"an object may have at most {MOST_FIELDS} fields")
                 below += [*value.keys(), *value.values()]
         values = below
 
@@ -162,4 +162,4 @@ def _check_text(text: str) -> None:
     try:
         text.encode()
     except UnicodeEncodeError:
-        raise Failure("invalid", "the body has half of a surrogate pair, which is no character") from None
+        raise Refusal("invalid", "the body has half of a surrogate pair, which is no character") from None

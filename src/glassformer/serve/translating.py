@@ -24,8 +24,7 @@ from glassformer.serve.schemas import (
 from glassformer.serve.service import Service, facts_of
 from glassformer.serve.strict import StrictRoute
 from glassformer.serve.workers import messages
-from glassformer.serve.workers.messages import Answer
-from glassformer.serve.workers.messages import Failure as Refusal
+from glassformer.serve.workers.messages import Answer, Refusal
 from glassformer.text.units import units_of
 
 LONGEST_TERM = 200

@@ -18,7 +18,7 @@ from glassformer.serve.guard.sign_in import SignIn
 from glassformer.serve.guard.visits import LEFT, Visit, known_method, log_error, log_visit
 from glassformer.serve.keys import KeyFile
 from glassformer.serve.meters import Meters
-from glassformer.serve.workers.messages import Failure
+from glassformer.serve.workers.messages import Refusal
 
 ENDING = 1.0
 """Seconds that a route may go on once its answer is sent."""
@@ -67,7 +67,7 @@ class Guard:
                 return
             self._hosts.check_origin(scope, headers)
             if self.draining and scope["path"] not in ALWAYS:
-                raise Failure("stopping", "the server is about to end", retry_after=5)
+                raise Refusal("stopping", "the server is about to end", retry_after=5)
             check_encoding(headers)
             if await self._is_about_signing_in(scope, headers, receive, send, visit):
                 return
@@ -77,7 +77,7 @@ class Guard:
             body = await self._body(scope, headers, receive, visit)
             if is_key_in_body:
                 self._check_key(scope, headers, body, visit)
-        except Failure as failure:
+        except Refusal as failure:
             await send.failure(failure, challenge(headers) if failure.code == "unauthorized" else {})
             return
         except ConnectionAbortedError:
@@ -140,13 +140,13 @@ class Guard:
         return False
 
     def _check_key(self, scope: Scope, headers: dict[str, str], body: bytes, visit: Visit) -> None:
-        """Raise Failure where keys are needed and none of them was given."""
+        """Raise Refusal where keys are needed and none of them was given."""
         if self._keys is None or scope["path"] == LIVE:
             return
         name = self._name_of(scope, headers, body)
         if name is None:
             wrong = bool(given_key(headers, body))
-            raise Failure(
+            raise Refusal(
                 "forbidden" if scope["path"] in LIBRE and "authorization" not in headers else "unauthorized",
                 f"{'this API key was not accepted' if wrong else 'this needs an API key'}: "
                 "ask whoever runs the server for one",

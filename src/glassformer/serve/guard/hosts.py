@@ -6,7 +6,7 @@ from urllib.parse import urlsplit
 from glassformer.serve.config import ServeConfig
 from glassformer.serve.guard.asgi import Scope
 from glassformer.serve.guard.sending import SAFETY
-from glassformer.serve.workers.messages import Failure
+from glassformer.serve.workers.messages import Refusal
 
 
 class Hosts:
@@ -17,7 +17,7 @@ class Hosts:
         self._origins = config.cors_origin
 
     def check_host(self, headers: dict[str, str]) -> None:
-        """Raise Failure unless the server was called by a name that is allowed, or by an address in numbers.
+        """Raise Refusal unless the server was called by a name that is allowed, or by an address in numbers.
 
         A page of another site can make its own name lead here (DNS rebinding), but not a number.
         """
@@ -25,22 +25,22 @@ class Hosts:
         name = host.rpartition(":")[0] if host.rpartition(":")[2].isdecimal() else host
         if name in self._names or (name and _is_address(name.strip("[]"))):
             return
-        raise Failure("forbidden", "the server may not be called by this name: allow it with --allow-host NAME")
+        raise Refusal("forbidden", "the server may not be called by this name: allow it with --allow-host NAME")
 
     def is_preflight(self, scope: Scope, headers: dict[str, str]) -> bool:
         """Return whether a browser asks, for a page whose origin is allowed, what that page may send."""
         return scope["method"] == "OPTIONS" and headers.get("origin") in self._origins
 
     def check_origin(self, scope: Scope, headers: dict[str, str]) -> None:
-        """Raise Failure for a request that a page of another site lets a browser make."""
+        """Raise Refusal for a request that a page of another site lets a browser make."""
         origin = headers.get("origin")
         if origin is None:
             if headers.get("sec-fetch-site") == "cross-site" and scope["method"] not in ("GET", "HEAD"):
-                raise Failure("forbidden", "pages of other sites may not use the server")
+                raise Refusal("forbidden", "pages of other sites may not use the server")
             return
         if origin in self._origins or is_own(headers):
             return
-        raise Failure("forbidden", "pages of this origin may not use the server: allow it with --cors-origin ORIGIN")
+        raise Refusal("forbidden", "pages of this origin may not use the server: allow it with --cors-origin ORIGIN")
 
     def answer_headers(self, scope: Scope) -> dict[str, str]:
         """Return the header fields that an answer gets."""

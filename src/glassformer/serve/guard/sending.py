@@ -5,7 +5,7 @@ import json
 
 from glassformer.serve.guard.asgi import Message, Send
 from glassformer.serve.guard.visits import Visit
-from glassformer.serve.workers.messages import Failure
+from glassformer.serve.workers.messages import Refusal
 
 CONTENT_POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:; connect-src 'self'; "
@@ -28,7 +28,7 @@ STATUS = {
     **{"encoding": 415, "headers": 431, "too_many": 429, "failed": 500},
     **dict.fromkeys(("busy", "deadline", "worker_lost", "stopping", "starting", "cancelled"), 503),
 }
-"""The status of each code of `schemas.Failure`."""
+"""The status of each code of `schemas.Refusal`."""
 
 
 class Sending:
@@ -58,7 +58,7 @@ class Sending:
         except TimeoutError:
             raise ConnectionAbortedError from None
 
-    async def failure(self, failure: Failure, headers: dict[str, str]) -> None:
+    async def failure(self, failure: Refusal, headers: dict[str, str]) -> None:
         """Send what a request failed with before it reached a route, and close the connection."""
         more = {"content-type": "application/json", "connection": "close"} | failure_headers(failure) | headers
         body = json.dumps({"error": str(failure), "code": failure.code}).encode()
@@ -72,6 +72,6 @@ class Sending:
         await self({"type": "http.response.body", "body": body})
 
 
-def failure_headers(failure: Failure) -> dict[str, str]:
+def failure_headers(failure: Refusal) -> dict[str, str]:
     """Return the header fields that go with a failure."""
     return {} if failure.retry_after is None else {"retry-after": str(failure.retry_after)}

@@ -27,7 +27,7 @@ from glassformer.serve.guard.sending import Sending
 from glassformer.serve.guard.sessions import Sessions
 from glassformer.serve.guard.visits import Visit
 from glassformer.serve.keys import KeyFile, hash_of
-from glassformer.serve.workers.messages import Failure
+from glassformer.serve.workers.messages import Refusal
 
 MOST_BYTES = 4096
 """Largest body of somebody who signs in."""
@@ -96,11 +96,11 @@ class SignIn:
     async def answer(
         self, scope: Scope, headers: dict[str, str], receive: Receive, send: Sending, visit: Visit
     ) -> None:
-        """Sign somebody in or out; Failure for a request that may not."""
+        """Sign somebody in or out; Refusal for a request that may not."""
         if scope["method"] != "POST":
-            raise Failure("wrong_method", "the route doesn't take this method")
+            raise Refusal("wrong_method", "the route doesn't take this method")
         if not is_own(headers):
-            raise Failure("forbidden", "only a page of this server may sign in or out: send the key with each request")
+            raise Refusal("forbidden", "only a page of this server may sign in or out: send the key with each request")
         body = await read_body(headers, receive, visit, most=MOST_BYTES, seconds=self._seconds)
         if scope["path"] == SIGN_OUT:
             self._sessions.end(read_cookie(headers) or "")
@@ -109,7 +109,7 @@ class SignIn:
         try:
             form = form_fields(body)
         except ValueError:
-            raise Failure("invalid", "the body is not a form that can be read") from None
+            raise Refusal("invalid", "the body is not a form that can be read") from None
         await self._sign_in(form, headers, send, visit)
 
     async def _sign_in(self, form: dict[str, str], headers: dict[str, str], send: Sending, visit: Visit) -> None:
@@ -126,10 +126,10 @@ class SignIn:
             await _lead_to(page, headers, send, cookie_with(self._sessions.begin(hash_of(given), now), headers))
         elif wait := math.ceil(self._attempts.take(visit.key, 1, now)):
             if is_of_page(headers):
-                raise Failure("too_many", "there were too many attempts to sign in", wait)
+                raise Refusal("too_many", "there were too many attempts to sign in", wait)
             await _show(send, 429, words, page, {"retry-after": str(wait)}, words["often"].format(wait))
         elif is_of_page(headers):
-            raise Failure("unauthorized", "this key was not accepted")
+            raise Refusal("unauthorized", "this key was not accepted")
         else:
             await _show(send, 401, words, page, CHALLENGE, words["wrong"])
 

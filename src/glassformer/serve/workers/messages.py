@@ -151,7 +151,7 @@ class Refused(Struct, frozen=True, tag=True):
     error: str
 
 
-class Failure(Exception):
+class Refusal(Exception):
     """A request that the server didn't do. It is answered with the code and the sentence, which has none of its text.
 
     Raised inside `glassformer serve` alone. Example: docs/howto/serve.md.

@@ -18,9 +18,9 @@ from glassformer.serve.workers.messages import (
     Broken,
     Cancel,
     Event,
-    Failure,
     Measured,
     Ready,
+    Refusal,
     Refused,
     Settings,
 )
@@ -92,12 +92,12 @@ class Pool:
         return [worker.pid for worker in self._workers if worker.ready is not None and worker.pid is not None]
 
     async def ask(self, kind: type[messages.Request], seconds: float, **fields: Any) -> list[dict[str, Any]]:
-        """Let a worker do something within so many seconds, and return the answer; Failure where it isn't done."""
+        """Let a worker do something within so many seconds, and return the answer; Refusal where it isn't done."""
         async with aclosing(self.follow(kind, seconds, **fields)) as coming:
             async for message in coming:
                 if isinstance(message, Answer):
                     return message.value
-        raise AssertionError("a request ends with an answer or a Failure")
+        raise AssertionError("a request ends with an answer or a Refusal")
 
     async def follow(
         self, kind: type[messages.Request], seconds: float, **fields: Any
@@ -113,9 +113,9 @@ class Pool:
                     async with asyncio.timeout(max(0.0, until - time.monotonic())):
                         message = await coming.get()
                 except TimeoutError:
-                    raise Failure("deadline", f"it took longer than {seconds:g} s: ask for less at once") from None
+                    raise Refusal("deadline", f"it took longer than {seconds:g} s: ask for less at once") from None
                 if isinstance(message, Refused):
-                    raise Failure(message.code, message.error)
+                    raise Refusal(message.code, message.error)
                 yield message
                 if isinstance(message, Answer):
                     return
@@ -123,12 +123,12 @@ class Pool:
             worker.leave(number)
 
     def _choose(self) -> "_Worker":
-        """Return the ready worker that has least to do; Failure where there is none, or enough waits already."""
+        """Return the ready worker that has least to do; Refusal where there is none, or enough waits already."""
         ready = [worker for worker in self._workers if worker.ready is not None]
         if not ready:
-            raise Failure("starting", "no worker of this run is ready yet", retry_after=1)
+            raise Refusal("starting", "no worker of this run is ready yet", retry_after=1)
         if self.pending >= self._queue:
-            raise Failure("busy", f"{self._queue} requests wait already: try again later", retry_after=1)
+            raise Refusal("busy", f"{self._queue} requests wait already: try again later", retry_after=1)
         return min(ready, key=lambda worker: len(worker.waiting))
 
     async def _keep(self, worker: "_Worker") -> None:

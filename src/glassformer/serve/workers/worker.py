@@ -33,7 +33,7 @@ from glassformer.run.names import HEADS
 from glassformer.serve.workers import messages
 from glassformer.serve.workers.answers import as_probability, line_answer, packed, paragraph_answer, wants_of
 from glassformer.serve.workers.batching import Line, Lines, Steps, Task, Turns
-from glassformer.serve.workers.messages import Facts, Failure
+from glassformer.serve.workers.messages import Facts, Refusal
 from glassformer.serve.workers.tagged import tagged_rows, with_marks
 from glassformer.serve.workers.terms import LEXICAL_AT_ONCE, Rules, ServerRules
 from glassformer.text.tokenizer import EOS
@@ -97,7 +97,7 @@ class Worker:
                 task = self._stream(message, until)
             else:
                 task = self._alternatives(message, until)
-        except Failure as failure:
+        except Refusal as failure:
             self._send(messages.Refused(message.id, failure.code, str(failure)))
             return
         with self._changed:
@@ -280,7 +280,7 @@ class Worker:
     def _alternatives(self, message: messages.Alternatives, until: float) -> Task:
         (source,) = self._sources([message.line])
         if not source:
-            raise Failure("invalid", "q is empty: its translation is empty too")
+            raise Refusal("invalid", "q is empty: its translation is empty too")
         self._known(message.prefix, "prefix")
 
         def answer() -> None:
@@ -308,7 +308,7 @@ class Worker:
                 raise _unknown_code() from None
             count += len(found[-1].texts)
             if count > MOST_SENTENCES:
-                raise Failure("too_long", f"the text has more than {MOST_SENTENCES:,} sentences: send it in parts")
+                raise Refusal("too_long", f"the text has more than {MOST_SENTENCES:,} sentences: send it in parts")
         return found
 
     def _sources(self, texts: Sequence[str], lines: Sequence[int] = (1,)) -> list[list[int]]:
@@ -322,7 +322,7 @@ class Worker:
             if len(ids) >= most:
                 where = f"line {number}" if lines[-1] > 1 else "the line"
                 where = where if lines.count(number) == 1 else f"a part of {where}"
-                raise Failure("too_long", f"{where} has {len(ids):,} tokens, and at most {most - 1:,} are translated")
+                raise Refusal("too_long", f"{where} has {len(ids):,} tokens, and at most {most - 1:,} are translated")
         return [[*ids, EOS] if ids else [] for ids in encoded]
 
     def _prefixes(self, prefixes: Prefixes, most: int) -> list[list[int]]:
@@ -332,14 +332,14 @@ class Worker:
                 self._known(prefix, f"prefixes[{number}]")
         ids = ids_of_prefixes(self._translator.target_tokenizer, prefixes)
         if (longest := max(map(len, ids), default=0)) > most:
-            raise Failure("too_long", f"a prefix has {longest:,} pieces, and max_length is {most:,}: raise it")
+            raise Refusal("too_long", f"a prefix has {longest:,} pieces, and max_length is {most:,}: raise it")
         return ids
 
     def _known(self, pieces: Sequence[str], name: str) -> None:
-        """Raise Failure where the vocabulary lacks one of the pieces."""
+        """Raise Refusal where the vocabulary lacks one of the pieces."""
         for place, piece in enumerate(pieces):
             if not self._translator.target_tokenizer.id_of(piece):
-                raise Failure("invalid", f"{name} has a piece that the vocabulary lacks, at place {place}")
+                raise Refusal("invalid", f"{name} has a piece that the vocabulary lacks, at place {place}")
 
     # From tasks to answers
 
@@ -468,9 +468,9 @@ def is_exact(translator: Translator) -> bool:
     return translator.precision.int8 and passes.compiled() is not None
 
 
-def _unknown_code() -> Failure:
+def _unknown_code() -> Refusal:
     """Return what to say where the tokenizer's own message has text of the request."""
-    return Failure("invalid", "a line begins with the code of a language that the model doesn't know")
+    return Refusal("invalid", "a line begins with the code of a language that the model doesn't know")
 
 
 def _lines_of(lines: Sequence[Segments]) -> list[int]:
