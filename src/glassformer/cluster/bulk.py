@@ -43,7 +43,7 @@ from glassformer.errors import ConfigError, DataError, RunError, noting
 from glassformer.generation.config import SearchConfig, as_config
 from glassformer.generation.files import FileSettings, digest_of_run, settings_of_output
 from glassformer.generation.lexical.glossary import Glossary
-from glassformer.generation.segments.paragraphs import Segment
+from glassformer.generation.segments.sentences import Segmentation
 from glassformer.meter import Meter
 from glassformer.run.folder import open_run
 
@@ -81,7 +81,7 @@ def translate_folder(
     precision: str = "auto",
     scores: bool = False,
     resume: bool = False,
-    segment: Segment = "line",
+    segment: Segmentation = "line",
     glossary: Glossary | None = None,
     placeholders: str | None = None,
     sentences: int | None = None,

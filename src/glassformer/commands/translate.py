@@ -15,6 +15,7 @@ from glassformer.documents.endings import ENDINGS, has_html, is_document, is_pag
 from glassformer.errors import ConfigError, DataError, counted
 from glassformer.generation.config import SearchConfig
 from glassformer.generation.lexical.placeholders import DEFAULT
+from glassformer.generation.segments.sentences import Segmentation
 from glassformer.settings.checks import Flag
 from glassformer.terminal import loading, say
 
@@ -74,7 +75,7 @@ class TranslateFlags:
     none: nothing. Left out: default in documents, none in lines."""
     resume: bool = False
     """Continue from OUTPUT.partial, where the same command was stopped, to the same bytes as without the stop."""
-    segment: Literal["line", "paragraph"] = "line"
+    segment: Segmentation = "line"
     """line: translate each line as it is. paragraph: translate each line sentence by sentence, so that none is too
     long, and join the translations as the sentences stood."""
     sentences: int | None = None

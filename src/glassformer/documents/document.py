@@ -14,7 +14,7 @@ from glassformer.generation.files import Cuts, FileCounts, FileSettings, transla
 from glassformer.generation.lexical.glossary import Glossary
 from glassformer.generation.lexical.lines import LexicalCounts
 from glassformer.generation.lexical.placeholders import DEFAULT
-from glassformer.generation.segments.paragraphs import Segment
+from glassformer.generation.segments.sentences import Segmentation
 from glassformer.generation.translator import Translator
 from glassformer.pairs.lines import readable
 from glassformer.run.config import read_config
@@ -47,7 +47,7 @@ def translate_document(
     output: str | Path,
     *,
     config: SearchConfig | None = None,
-    segment: Segment = "line",
+    segment: Segmentation = "line",
     sentences: int | None = None,
     glossary: Glossary | None = None,
     placeholders: str | None = DEFAULT,

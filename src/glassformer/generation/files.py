@@ -16,7 +16,8 @@ from glassformer.generation.lexical.lines import LexicalCounts
 from glassformer.generation.lexical.placeholders import compiled
 from glassformer.generation.partial import PartialOutput, is_finished, partial_output
 from glassformer.generation.precision import Precision
-from glassformer.generation.segments.paragraphs import Segment, check_segment, translate_paragraphs, use_of_parts
+from glassformer.generation.segments.paragraphs import check_segment, translate_paragraphs, use_of_parts
+from glassformer.generation.segments.sentences import Segmentation
 from glassformer.generation.translator import Translation, Translator
 from glassformer.pairs.files import PairFiles
 from glassformer.pairs.lines import read_lines
@@ -74,7 +75,7 @@ class FileCounts:
 class FileSettings:
     """Holds the demands on each line's translation, besides the settings of the search."""
 
-    segment: Segment = "line"
+    segment: Segmentation = "line"
     glossary: Glossary | None = None
     placeholders: str | None = None
     sentences: int | None = None
@@ -105,7 +106,7 @@ def translate_file(
     prefixes: str | Path | None = None,
     scores: bool = False,
     resume: bool = False,
-    segment: Segment = "line",
+    segment: Segmentation = "line",
     sentences: int | None = None,
     glossary: Glossary | None = None,
     placeholders: str | None = None,

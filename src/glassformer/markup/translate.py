@@ -9,9 +9,8 @@ from glassformer.errors import ConfigError, DataError, shown
 from glassformer.generation.config import SearchConfig, as_config
 from glassformer.generation.files import FileSettings
 from glassformer.generation.lexical.glossary import Glossary
-from glassformer.generation.segments.paragraphs import Segment as Segmentation
 from glassformer.generation.segments.paragraphs import joined_translation, translate_in_segments
-from glassformer.generation.segments.sentences import Segments
+from glassformer.generation.segments.sentences import Segmentation, Segments
 from glassformer.generation.translator import Translation, Translator
 from glassformer.markup.aligning import LinkedPair, TagAligner, joined_pair
 from glassformer.markup.place import place_tags

@@ -9,7 +9,7 @@ from msgspec import Meta, Struct, to_builtins
 
 from glassformer.decoding import FileName, Natural, decode_json, read_limited
 from glassformer.errors import RunError, closest_path
-from glassformer.run.names import CONFIG, FILES, FORMAT, WEIGHTS
+from glassformer.run.names import CONFIG, FILES, FORMAT, RESUME, WEIGHTS
 
 LANGUAGE_CODE = r"[A-Za-z]{2,8}(?:-[A-Za-z0-9]{1,8})*"
 """The code of a language, as BCP 47 has it: en, pt-BR."""
@@ -88,6 +88,15 @@ def read_config(folder: Path) -> RunConfig:
         return decode_config(read_limited(path, MOST_BYTES), folder)
     except ValueError as error:
         raise RunError(f"{path} {error}") from None
+
+
+def check_weights(folder: Path) -> None:
+    """Raise RunError where a run folder has no weights."""
+    if (folder / WEIGHTS).exists():
+        return
+    is_unfinished = (folder / RESUME).exists()
+    fix = "its training has not reached a first validation" if is_unfinished else "copy it again from where it was trained"
+    raise RunError(f"{folder / WEIGHTS} is missing: {fix}")
 
 
 def own_files(folder: Path) -> dict[str, Path]:

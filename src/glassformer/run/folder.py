@@ -21,8 +21,8 @@ from torch import Tensor
 
 from glassformer.errors import ConfigError, RunError
 from glassformer.files import write_json
-from glassformer.run.config import RunConfig, TrainingRecord, read_config
-from glassformer.run.names import CONFIG, FORMAT, RESUME, WEIGHTS
+from glassformer.run.config import RunConfig, TrainingRecord, check_weights, read_config
+from glassformer.run.names import CONFIG, FORMAT, WEIGHTS
 from glassformer.scoring.scores import METRICS
 from glassformer.tensors import open_tensors, write_tensors
 from glassformer.text.loading import load_tokenizer
@@ -161,14 +161,7 @@ def open_run(folder: Path | str) -> RunFolder:
         model = ModelConfig.from_json(config.model)
     except ConfigError as error:
         raise RunError(f"{folder / CONFIG} is damaged: {error}") from None
-    if not (folder / WEIGHTS).exists():
-        unfinished = (folder / RESUME).exists()
-        fix = (
-            "its training has not reached a first validation"
-            if unfinished
-            else "copy it again from where it was trained"
-        )
-        raise RunError(f"{folder / WEIGHTS} is missing: {fix}")
+    check_weights(folder)
     weights = WeightFile(folder / WEIGHTS)
     weights.check(model)
     files = folder / config.source_tokenizer, folder / config.target_tokenizer

@@ -20,12 +20,12 @@ from glassformer.documents.endings import has_html
 from glassformer.documents.reading import lines_of, read_kind
 from glassformer.documents.units import Edit, Unit, apply
 from glassformer.errors import GlassformerError
-from glassformer.generation.segments.sentences import Segments
+from glassformer.generation.segments.sentences import Segmentation, Segments
 from glassformer.markup.scan import Format
 from glassformer.markup.segments import Document
 from glassformer.serve.guard.visits import Visit
 from glassformer.serve.languages import ServedRun
-from glassformer.serve.schemas import Choosing, Failure, Job, JobKind, JobState, Segment
+from glassformer.serve.schemas import Choosing, Failure, Job, JobKind, JobState
 from glassformer.serve.service import Service
 from glassformer.serve.strict import read_form
 from glassformer.serve.workers import messages
@@ -332,8 +332,8 @@ async def _planned(service: Service, visit: Visit, given: dict[str, Any]) -> _Wo
         raise Refusal("invalid", f"beam must be a whole number from 1 to {service.config.max_beam}")
     search = service.search(beam=int(wanted))
     segment = given.get("segment") or "line"
-    if segment not in get_args(Segment):
-        raise Refusal("invalid", f"segment must be {' or '.join(get_args(Segment))}")
+    if segment not in get_args(Segmentation):
+        raise Refusal("invalid", f"segment must be {' or '.join(get_args(Segmentation))}")
     chosen = {side: str(given[side]) for side in ("run", "source", "target") if given.get(side)}
     run = service.chosen(Choosing(**chosen))
     languages = (run.source, run.target) if run.source else None

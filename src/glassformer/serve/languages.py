@@ -6,9 +6,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from glassformer.errors import ConfigError, RunError, shown
-from glassformer.run.config import LANGUAGE_CODE, read_config
+from glassformer.run.config import LANGUAGE_CODE, check_weights, read_config
 from glassformer.run.lock import check_free
-from glassformer.run.names import CONFIG, RESUME, WEIGHTS
+from glassformer.run.names import CONFIG
 from glassformer.text.loading import load_tokenizer
 from glassformer.transformer.config import ModelConfig
 
@@ -72,9 +72,7 @@ def read_pair(text: str) -> tuple[str, tuple[str, str]]:
 def _open(folder: Path) -> ServedRun:
     config = read_config(folder)
     check_free(folder)
-    if not (folder / WEIGHTS).exists():
-        fix = "its training has not reached a first validation" if (folder / RESUME).exists() else "copy it again"
-        raise RunError(f"{folder / WEIGHTS} is missing: {fix}")
+    check_weights(folder)
     source, target = config.training.languages or ("", "")
     try:
         model = ModelConfig.from_json(config.model)

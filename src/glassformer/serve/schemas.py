@@ -7,14 +7,14 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from glassformer.generation.segments.sentences import Segmentation
+
 Positive = Annotated[int, Field(ge=1)]
 Exponent = Annotated[float, Field(ge=0, le=20, allow_inf_nan=False)]
 Probability = Annotated[float, Field(ge=0, le=1)]
 Texts = Annotated[list[str], Field(fail_fast=True)]
 """A list whose first wrong entry is the only one that is told of: there may be a million."""
 Stack = Literal["encoder", "decoder", "source"]
-Segment = Literal["line", "paragraph"]
-"""What goes through the model at once: a line, or of a line its sentences."""
 
 
 class Closed(BaseModel):
@@ -103,7 +103,7 @@ class Run(Closed):
     heads: int
     precision: str
     parameters: int
-    segment: Segment
+    segment: Segmentation
     """paragraph: the page and LibreTranslate's routes translate a line sentence by sentence. line: they translate it
     whole, because the run reads words or symbols."""
     ready: bool
@@ -158,7 +158,7 @@ class TranslateRequest(Choosing):
 
     q: str | Texts
     """The line, or several."""
-    segment: Segment = "line"
+    segment: Segmentation = "line"
     """paragraph: each line is translated sentence by sentence. The answer then has one text with its score for each."""
     beam: Positive | None = None
     """By default 5, or what the server allows where that is less; at least `n_best`."""

@@ -3,7 +3,7 @@
 import re
 import warnings
 from collections.abc import Callable, Sequence
-from typing import Any, Literal, get_args
+from typing import Any, get_args
 
 from glassformer.errors import ConfigError, counted, shown
 from glassformer.generation.attention import Translation
@@ -12,6 +12,7 @@ from glassformer.generation.lexical.glossary import Glossary
 from glassformer.generation.lexical.lines import Glossaries, LexicalUse, glossaries_of
 from glassformer.generation.lexical.placeholders import compiled, protect
 from glassformer.generation.segments.sentences import (
+    Segmentation,
     Segments,
     join_short,
     merged_spans,
@@ -23,8 +24,7 @@ from glassformer.generation.translator import Translator
 from glassformer.settings.checks import Whole
 from glassformer.text.tokenizer import check_lines
 
-Segment = Literal["line", "paragraph"]
-SEGMENTS: tuple[Segment, ...] = get_args(Segment)
+SEGMENTATIONS: tuple[Segmentation, ...] = get_args(Segmentation)
 _SENTENCES = Whole(at_least=1)
 
 
@@ -32,8 +32,8 @@ def check_segment(
     segment: str, config: SearchConfig, *, has_prefixes: bool = False, sentences: int | None = None
 ) -> None:
     """Raise ConfigError for another word, and where what is set is about a line as a whole, or about sentences."""
-    if segment not in SEGMENTS:
-        raise ConfigError(f"segment must be one of {', '.join(SEGMENTS)}, got {shown(segment)}")
+    if segment not in SEGMENTATIONS:
+        raise ConfigError(f"segment must be one of {', '.join(SEGMENTATIONS)}, got {shown(segment)}")
     if sentences is not None:
         _SENTENCES.check("sentences", sentences)
         if segment == "line":

@@ -11,9 +11,12 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, chain, pairwise
+from typing import Literal
 
 from glassformer.text.joining import is_dense
 
+Segmentation = Literal["line", "paragraph"]
+"""How a line goes through the model: whole, or sentence by sentence."""
 OPENING = "\"'“”„‘‚«‹»›(\\[{「『《〈（【¿¡–—*_"
 """Characters that may stand before the first letter of a sentence; guillemets point either way."""
 CLOSING = "\"'”“’‘»›«‹)\\]}」』》〉）】*_"
