@@ -23,6 +23,7 @@ from glassformer.errors import ConfigError, DataError
 from glassformer.generation.config import SearchConfig
 from glassformer.generation.lexical.glossary import Glossary
 from glassformer.generation.translator import Translator
+from glassformer.markup.translate import translate_markup
 from glassformer.text.tokenizer import SymbolTokenizer
 from glassformer.transformer.config import ModelConfig
 from glassformer.transformer.model import Transformer
@@ -397,31 +398,27 @@ def test_a_document_has_the_translations_of_its_texts(translator, tmp_path):
     done = translate_document(translator, source, tmp_path / "out.json", config=SEARCH)
     one, two, three = (f"{text}" for text in translator.translate(["One Two", "Two.", "One"], SEARCH))
     assert (tmp_path / "out.json").read_text() == f'["{one}", "{two}\\n\\n{three}", 5]'
-    assert (done.translated, done.kept, done.tagged) == (2, 0, 0)
-    assert done.cuts.lines == sum(cut for cut in (translator.translations(["One Two"], SEARCH)[0].cut, True) if cut)
+    assert (done.translated, done.kept) == (2, 0)
+    [first] = translator.translations(["One Two"], SEARCH)
+    assert done.plain.cuts.lines == first.cut + 1
     again = translate_document(translator, str(source), tmp_path / "o.json", config=SEARCH, segment="paragraph")
     assert again.translated == 2
 
 
-def test_what_is_translated_is_kept_or_replaced_and_tags_wait_for_markup(translator, tmp_path):
+def test_what_is_translated_is_kept_or_replaced_and_tags_come_back(translator, tmp_path):
     (tmp_path / "a.xlf").write_text(XLIFF_1, encoding="utf-8")
-    given: list[str] = []
-
-    def markup(texts):
-        given.extend(texts)
-        return [text.replace("with", "mit") for text in texts]
-
     done = translate_document(translator, tmp_path / "a.xlf", tmp_path / "b.xlf", config=SEARCH)
-    assert (done.translated, done.kept, done.tagged) == (3, 1, 1)
+    assert (done.translated, done.kept) == (4, 1)
     assert 'state="final">fertig<' in (tmp_path / "b.xlf").read_text(encoding="utf-8")
-    done = translate_document(
-        translator, tmp_path / "a.xlf", tmp_path / "c.xlf", config=SEARCH, overwrite_targets=True, markup=markup
-    )
-    assert (done.translated, done.kept, done.tagged) == (5, 0, 0)
-    assert given == ['with <g id="1">tag</g>']
+    done = translate_document(translator, tmp_path / "a.xlf", tmp_path / "c.xlf", config=SEARCH, overwrite_targets=True)
+    assert (done.translated, done.kept) == (5, 0)
     out = (tmp_path / "c.xlf").read_text(encoding="utf-8")
-    assert '<target state="translated">mit <g id="1">tag</g></target></trans-unit>' in out
+    (expected,) = translate_markup(translator, ['with <g id="1">tag</g>'], format="xml", config=SEARCH)
+    assert f'<target state="translated">{expected}</target></trans-unit>' in out
     assert "fertig" not in out
+    draws = SearchConfig(sample=True)
+    with pytest.raises(ConfigError, match="text with tags is translated by a search"):
+        translate_document(translator, tmp_path / "a.xlf", tmp_path / "d.xlf", config=draws, placeholders=None)
 
 
 BAD = {
@@ -507,7 +504,8 @@ def test_terms_and_placeholders_reach_every_kind_of_document(kind, segment, tran
         languages=("en", "de"),
     )
     out = (tmp_path / f"b.{kind}").read_text()
-    assert (done.terms.terms, done.terms.placeholders, done.terms.missing) == (2, 1, [])
+    terms = done.plain.terms
+    assert (terms.terms, terms.placeholders, terms.missing) == (2, 1, [])
     assert all(word in out for word in ("Eins", "Zwei|Drei"))
     assert out.count("%s") == (1 if kind in ("json", "srt", "html") else 2)
 
@@ -517,7 +515,7 @@ def test_placeholders_of_a_document_are_copied_unless_that_is_turned_off(transla
     for name, found, options in (("b.po", 2, {}), ("c.po", 1, {"placeholders": None})):
         done = translate_document(translator, tmp_path / "a.po", tmp_path / name, config=SEARCH, **options)
         assert (tmp_path / name).read_text().count("%(n)s") == found
-        assert done.terms.placeholders == found - 1
+        assert done.plain.terms.placeholders == found - 1
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@
 
 import json
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from glassformer.alignment.links import pharaoh
 from glassformer.cluster.config import ClusterConfig
-from glassformer.documents.endings import ENDINGS, has_html, is_document, is_page
+from glassformer.documents.endings import ENDINGS, is_document, is_page
 from glassformer.errors import ConfigError, DataError, counted
 from glassformer.generation.config import SearchConfig
 from glassformer.generation.lexical.placeholders import DEFAULT
@@ -275,20 +275,8 @@ def _translate_document(
 ) -> "FileCounts":
     """Translate a document and say what was left out; return the counts of cut translations, and of terms."""
     from glassformer.documents.document import translate_document
-    from glassformer.generation.files import FileCounts
-    from glassformer.markup.translate import read_texts, translate_documents
 
     assert flags.output is not None
-    kind: Literal["html", "xml"] = "html" if has_html(document) else "xml"
-    with_tags = FileCounts()
-
-    def markup(texts: Sequence[str]) -> list[str]:
-        """Return the translations of texts with tags, which are counted apart."""
-        found = translate_documents(translator, read_texts(texts, kind, 1, "text {} with tags"), flags.search, wanted)
-        for number, one in enumerate(found, start=1):
-            with_tags.count_parts(number, one.segments)
-        return [one.text for one in found]
-
     done = translate_document(
         translator,
         document,
@@ -297,16 +285,15 @@ def _translate_document(
         **vars(wanted),
         languages=flags.languages,
         overwrite_targets=flags.overwrite_targets,
-        markup=markup,
     )
     kept = f", {done.kept:,} have a translation and keep it" if done.kept else ""
     say(f"{document}: {done.translated:,} of its texts translated{kept}")
-    if with_tags.terms.lines:
-        say(f"in texts with tags: {with_tags.terms}")
-    if with_tags.cuts.lines:
-        what = f"{counted(with_tags.cuts.lines, 'translation')} cut at the limit of tokens"
+    if done.tagged.terms.lines:
+        say(f"in texts with tags: {done.tagged.terms}")
+    if done.tagged.cuts.lines:
+        what = f"{counted(done.tagged.cuts.lines, 'translation')} cut at the limit of tokens"
         say(f"in texts with tags: {what}: try a higher --max-length than {flags.search.max_length}")
-    return FileCounts(done.cuts, done.terms)
+    return done.plain
 
 
 def _is_file(text: str) -> bool:

@@ -1,26 +1,25 @@
 """Translation of a document, of which all bytes but those of the translations stay as they are."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from glassformer.decoding import read_limited
+from glassformer.documents.endings import has_html
 from glassformer.documents.reading import LARGEST, lines_of, read_units
 from glassformer.documents.units import apply
 from glassformer.errors import ConfigError, DataError
 from glassformer.files import check_apart, check_writable, replacing
 from glassformer.generation.config import SearchConfig, as_config
-from glassformer.generation.files import Cuts, FileCounts, FileSettings, translations_of_chunk
+from glassformer.generation.files import FileCounts, FileSettings, translations_of_chunk
 from glassformer.generation.lexical.glossary import Glossary
-from glassformer.generation.lexical.lines import LexicalCounts
 from glassformer.generation.lexical.placeholders import DEFAULT
 from glassformer.generation.segments.sentences import Segmentation
 from glassformer.generation.translator import Translator
+from glassformer.markup.segments import Document, Format
+from glassformer.markup.translate import check_search, read_texts, translate_documents
 from glassformer.pairs.lines import readable
 from glassformer.run.config import read_config
-
-Markup = Callable[[Sequence[str]], Sequence[str]]
-"""Translates texts that hold tags, of XML in XLIFF and TMX, of HTML in other documents; returns them with the same."""
 
 
 @dataclass(frozen=True)
@@ -33,12 +32,10 @@ class DocumentResult:
     translated: int
     kept: int
     """Units that had a translation already, which stayed."""
-    tagged: int
-    """Units with tags in their text, which were left untranslated."""
-    cuts: Cuts
-    """Units whose translation reached its limit before its end, counted from 1 among those without tags."""
-    terms: LexicalCounts = field(default_factory=LexicalCounts)
-    """Terms and placeholders of the units without tags, which are counted in the same way."""
+    plain: FileCounts
+    """Cut translations, and terms and placeholders, of the units without tags, which are counted from 1."""
+    tagged: FileCounts
+    """The same of the units with tags, which are counted from 1 too."""
 
 
 def translate_document(
@@ -53,7 +50,6 @@ def translate_document(
     placeholders: str | None = DEFAULT,
     languages: tuple[str, str] | None = None,
     overwrite_targets: bool = False,
-    markup: Markup | None = None,
 ) -> DocumentResult:
     """Translate a document: XLIFF 1.2 or 2 (.xliff, .xlf), .tmx, .po, .pot, .srt, the strings of .json,
     or a web page (.html, .htm).
@@ -63,11 +59,11 @@ def translate_document(
     the `segment` "paragraph" its sentences too, so many `sentences` at once (see `translate_paragraphs`). `glossary`
     and `placeholders` are as in `Translator.translate`, but placeholders are copied unless that is None: programs
     fail without theirs. `languages` are those of a TMX file, such as ("en", "de"); left
-    out, those of the run. Texts with tags are given to `markup`, as XML (of XLIFF and TMX) or HTML, and stay
-    untranslated without it.
+    out, those of the run. Tags in a text come back on the words that their words became, as `translate_markup` does it.
 
-    `output` is another file than `input`, and appears when it is complete. DataError says why a document can't be
-    read: it is of another kind, damaged, not UTF-8, larger than 64 MiB, or declares entities.
+    `output` is another file than `input`, and appears when it is complete. Raises DataError for a document that can't
+    be read: it is of another kind, damaged, not UTF-8, larger than 64 MiB, or declares entities. Raises ConfigError for
+    settings that don't go together, and where text with tags is to be drawn.
 
     Example: docs/howto/documents.md.
     """
@@ -84,16 +80,18 @@ def translate_document(
     open_units = [unit for unit in units if overwrite_targets or not unit.is_translated]
     plain = [unit for unit in open_units if not unit.has_tags]
     tagged = [unit for unit in open_units if unit.has_tags]
-    counts = FileCounts()
-    texts = _translated(translator, [unit.source for unit in plain], config, wanted, counts)
-    done = [*zip(plain, texts, strict=True)]
-    if markup is not None:
-        done += zip(tagged, markup([unit.source for unit in tagged]), strict=True)
-    edits = [edit for unit, text in done for edit in unit.place(text)]
+    result = DocumentResult(len(open_units), len(units) - len(open_units), FileCounts(), FileCounts())
+    format: Format = "html" if has_html(input) else "xml"
+    read = read_texts([unit.source for unit in tagged], format, 1, "text {} with tags")
+    if read:
+        check_search(config)
+    texts = _translated(translator, [unit.source for unit in plain], config, wanted, result.plain)
+    if read:
+        texts += _translated_with_tags(translator, read, config, wanted, result.tagged)
+    edits = [edit for unit, text in zip([*plain, *tagged], texts, strict=True) for edit in unit.place(text)]
     with replacing(output) as file:
         file.write(apply(content, edits))
-    left = len(plain) + len(tagged) - len(done)
-    return DocumentResult(len(done), len(units) - len(open_units), left, counts.cuts, counts.terms)
+    return result
 
 
 def _languages_of_run(translator: Translator) -> tuple[str, str] | None:
@@ -114,3 +112,13 @@ def _translated(
         counts.count_parts(number, of_unit)
         texts.append(one.joined([translation.text for translation in of_unit]))
     return texts
+
+
+def _translated_with_tags(
+    translator: Translator, texts: Sequence[Document], config: SearchConfig, wanted: FileSettings, counts: FileCounts
+) -> list[str]:
+    """Return the translation of each text, with its tags."""
+    found = translate_documents(translator, texts, config, wanted)
+    for number, one in enumerate(found, start=1):
+        counts.count_parts(number, one.segments)
+    return [one.text for one in found]

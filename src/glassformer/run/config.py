@@ -94,8 +94,9 @@ def check_weights(folder: Path) -> None:
     """Raise RunError where a run folder has no weights."""
     if (folder / WEIGHTS).exists():
         return
-    is_unfinished = (folder / RESUME).exists()
-    fix = "its training has not reached a first validation" if is_unfinished else "copy it again from where it was trained"
+    fix = "copy it again from where it was trained"
+    if (folder / RESUME).exists():
+        fix = "its training has not reached a first validation"
     raise RunError(f"{folder / WEIGHTS} is missing: {fix}")
 
 
