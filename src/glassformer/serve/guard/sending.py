@@ -28,7 +28,7 @@ STATUS = {
     **{"encoding": 415, "headers": 431, "too_many": 429, "failed": 500},
     **dict.fromkeys(("busy", "deadline", "worker_lost", "stopping", "starting", "cancelled"), 503),
 }
-"""The status of each code of `schemas.Refusal`."""
+"""The status of each code of `schemas.Failure`."""
 
 
 class Sending:
