@@ -8,6 +8,7 @@ import io
 import json
 import lzma
 import random
+import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -77,6 +78,11 @@ def _stop_training() -> None:
     updates = []
 
     def stop(*_: object) -> None:
+        # A checkpoint is left out while another is written, which takes longer on a busy computer.
+        deadline = time.monotonic() + 60
+        before = f"resume/checkpoint-*{len(updates)}"
+        while updates and not any(Path("unfinished").glob(before)) and time.monotonic() < deadline:
+            time.sleep(0.001)
         updates.append(1)
         if len(updates) == 6:
             raise KeyboardInterrupt
