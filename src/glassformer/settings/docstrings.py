@@ -55,5 +55,6 @@ class _DocWithFields:
 
     def __get__(self, instance: object, owner: type) -> str:
         wrapper = textwrap.TextWrapper(WIDTH, initial_indent=" " * 4, subsequent_indent=" " * 8)
+        wrapper.break_on_hyphens = False  # a flag stays in one piece
         described = [wrapper.fill(f"{name}: {doc}") for name, doc in field_docs(owner).items()]
         return "\n".join([inspect.cleandoc(self._text), "", FIELDS, *described])
