@@ -35,7 +35,9 @@ BAD = {
     "TRAIN --source untrainable.tsv --valid-source valid.tsv": "left out 3 empty",
     "TRAIN": "source is missing: give the file of training pairs before all flags",
     # settings
-    "TRAIN PAIRS --vocab-size 500": "the shared vocabulary: --vocab-size 500 is larger than .* give at most 10",
+    "TRAIN PAIRS --vocab-size 500": (
+        "the shared vocabulary: --vocab-size 500 is larger than this text allows .* give at most 10"
+    ),
     "TRAIN PAIRS --tokenizer unigram --vocab-size 500": "--vocab-size 500 is larger .* at most .*, or leave it out",
     "TRAIN PAIRS --tokenizer unigram --vocab-size 5": "--vocab-size 5 cannot hold .* give at least .*, or",
     "TRAIN PAIRS --tokenizer words": "--tokenizer must be one of unigram, bpe, .*, features, symbols, .* got 'words'",
@@ -132,8 +134,10 @@ BAD = {
     # scoring
     "evaluate": "give a run folder and --source .*or --hypotheses and --target",
     "runs run --compare run run": "--compare takes two run folders, and no folder to search: leave out run",
-    "runs run --picture new.png": "--columns and --device are for two runs: name them with --compare",
-    "runs run --device cpu": "--columns and --device are for two runs: name them with --compare",
+    "runs run --picture new.png": (
+        "--picture, --pairs, --columns and --device are for two runs: name them with --compare"
+    ),
+    "runs run --device cpu": "--picture, --pairs, --columns and --device are for two runs: name them with --compare",
     "runs --compare run run --columns a b": "--columns are those of --pairs: give both",
     "runs --compare run run --device cpu": "--device is where --pairs are translated: give both",
     "translate run SHORT --input seven.txt --temperature 0.7": "--temperature is for draws: give --sample too",

@@ -173,7 +173,9 @@ def test_an_unknown_path_is_a_key_error_that_names_the_others(make):
         assert repr(captured) == "Captured 0 attentions"
         for kind in (KeyError, GlassformerError):
             with pytest.raises(
-                kind, match=r"^nothing was captured of 'x': no attention was called, so there is none to choose: call"
+                kind,
+                match=r"^nothing was captured of 'x': no attention was called, so there is none to choose: call "
+                r"the model inside the context$",
             ):
                 captured.calls("x")
             with pytest.raises(kind, match=r"^layers.0.self_attn was not called: call the model inside the context$"):

@@ -114,8 +114,8 @@ def test_files_of_different_length_are_named_with_both_counts(tmp_path, monkeypa
     for source, target in ((2, 3), (3, 2), (0, 1), (5, 0), (1, 7), (2, 11)):
         left = write(tmp_path / f"left{ending}", b"a\n" * source)
         right = write(tmp_path / f"right{ending}", b"b\n" * target)
-        message = f"the same number of lines: {left} has {source}, {right} has {target}: line n of one"
-        with pytest.raises(DataError, match=re.escape(message)):
+        message = f"the same number of lines: {left} has {source}, {right} has {target}: line n of one must be the "
+        with pytest.raises(DataError, match=f"{re.escape(message)}translation of line n of the other$"):
             list(PairFiles(left, right))
 
 

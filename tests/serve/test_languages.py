@@ -14,6 +14,7 @@ from glassformer.serve.meters import Meters
 from glassformer.serve.schemas import Choosing
 from glassformer.serve.service import Service
 from glassformer.serve.workers.messages import Refusal
+from glassformer.text.tokenizer import train_tokenizer
 
 
 @pytest.fixture
@@ -51,6 +52,13 @@ def test_languages_are_those_of_the_config_or_of_the_flag(copies):
 def test_languages_that_are_none_are_refused(text):
     with pytest.raises(ConfigError, match=r"^languages must be RUN=SOURCE-TARGET, such as runs/news=en-de, got "):
         read_pair(text)
+
+
+def test_lines_of_words_are_translated_whole_also_where_the_run_goes_on_from_another(random_run, copies, tmp_path):
+    letters = train_tokenizer(["cat", "dog"], kind="char", vocab_size=None, seed=1)
+    random_run(tmp_path / "words", letters, letters, settings={"from_": "another", "tokenizer": "auto"})
+    found = {run.name: run.segment for run in open_runs([copies[0], tmp_path / "words"], ["words=en-fr"])}
+    assert found == {"ende": "paragraph", "words": "line"}
 
 
 def test_what_cannot_be_served_is_said(copies, holding, tmp_path):

@@ -19,6 +19,7 @@ from typing import Any
 from glassformer.browser.runtime import WEBASSEMBLY, WEBGPU, Runtime, Variant, find_runtime
 from glassformer.errors import RunError
 from glassformer.files import new_folder, write_json
+from glassformer.generation.segments.sentences import segmentation_of
 from glassformer.interop.onnx.export import export_onnx
 from glassformer.interop.onnx.validate import Likeness
 from glassformer.run.folder import Run
@@ -101,7 +102,7 @@ def _described(run: Run, name: str, quantization: str | None, languages: tuple[s
         "heads": config.heads,
         "precision": quantization or "float32",
         "parameters": count_parameters(config),
-        "segment": "line" if run.source_tokenizer.is_characterwise else "paragraph",
+        "segment": segmentation_of(run.source_tokenizer),
     }
 
 

@@ -92,7 +92,7 @@ def capturing_adapted(modules: Mapping[str, nn.Module], captured: Captured) -> I
 @contextmanager
 def _reading_weights(name: str, module: nn.Module, captured: Captured) -> Iterator[None]:
     if isinstance(module.__dict__.get("forward"), _ForwardAndRead):
-        raise ArgumentError(f"{name or 'model'} is being captured already: one capture at a time")
+        raise ArgumentError(f"{name or 'model'} is being captured already: leave that context first")
     adapter = _adapter(module)
     assert adapter is not None
     with attributes_set(module, forward=_ForwardAndRead(module, adapter, partial(captured.add_weights, name))):

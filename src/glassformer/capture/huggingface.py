@@ -50,7 +50,7 @@ def capturing_huggingface(model: nn.Module, modules: Mapping[str, nn.Module], ca
 
     all_modules = huggingface_attentions(model)
     if any(module in _FUNCTIONS for module in all_modules.values()):
-        raise ArgumentError("model is being captured already: one capture at a time")
+        raise ArgumentError("model is being captured already: leave that context first")
     AttentionInterface.register(NAME, _dispatch)
     AttentionMaskInterface.register(NAME, sdpa_mask)
     configs: dict[int, Any] = {id(module.config): module.config for module in model.modules() if _has_config(module)}

@@ -37,7 +37,7 @@ def _reading_weights(name: str, module: Any, record: Record) -> Iterator[None]:
     if isinstance(module, transformer.MultiHeadAttention):
         attention, heads = module.scaled_dot_product_attention, module.h
         if isinstance(attention.__dict__.get("get_weights"), _GetAndRecord):
-            raise ArgumentError(f"{name or 'model'} is being captured already: one capture at a time")
+            raise ArgumentError(f"{name or 'model'} is being captured already: leave that context first")
         with attributes_set(attention, get_weights=_GetAndRecord(attention, heads, record)):
             yield
     elif isinstance(module, multi_head.MultiHeadAttention):

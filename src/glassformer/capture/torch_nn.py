@@ -38,7 +38,8 @@ def capturing_torch(modules: Mapping[str, nn.MultiheadAttention], captured: Capt
                 copied.end()
             if "forward" in module.__dict__:
                 raise ArgumentError(
-                    f"{name or 'model'} is being captured already, or its forward was replaced: one capture at a time"
+                    f"{name or 'model'} is being captured already, or its forward was replaced: "
+                    "leave that context first"
                 )
             ours = module if isinstance(module, MultiheadAttention) else as_ours(module)
             stack.enter_context(ours.computed_by(recording_function(captured.place(name))))

@@ -40,10 +40,9 @@ except ImportError as error:
 
 from glassformer.documents.endings import is_document
 from glassformer.errors import ConfigError, DataError, RunError, noting
-from glassformer.generation.config import SearchConfig, as_config
+from glassformer.generation.config import SearchConfig, Segmentation, as_config
 from glassformer.generation.files import FileSettings, digest_of_run, settings_of_output
 from glassformer.generation.lexical.glossary import Glossary
-from glassformer.generation.segments.sentences import Segmentation
 from glassformer.meter import Meter
 from glassformer.run.folder import open_run
 

@@ -13,9 +13,8 @@ from glassformer.alignment.links import pharaoh
 from glassformer.cluster.config import ClusterConfig
 from glassformer.documents.endings import ENDINGS, is_document, is_page
 from glassformer.errors import ConfigError, DataError, counted
-from glassformer.generation.config import SearchConfig
+from glassformer.generation.config import SearchConfig, Segmentation
 from glassformer.generation.lexical.placeholders import DEFAULT
-from glassformer.generation.segments.sentences import Segmentation
 from glassformer.settings.checks import Flag
 from glassformer.terminal import loading, say
 

@@ -20,7 +20,7 @@ class VocabularySettings:
     """The arguments of `train_tokenizer` for one vocabulary, and where to write it."""
 
     name: str
-    """What an error calls the vocabulary."""
+    """Name of the vocabulary in errors: "the source's vocabulary"."""
     stem: str
     """Path of the file to write, without its ending."""
     kind: str

@@ -10,14 +10,13 @@ from glassformer.documents.reading import LARGEST, lines_of, read_units
 from glassformer.documents.units import apply
 from glassformer.errors import ConfigError, DataError
 from glassformer.files import check_apart, check_writable, replacing
-from glassformer.generation.config import SearchConfig, as_config
+from glassformer.generation.config import SearchConfig, Segmentation, as_config
 from glassformer.generation.files import FileCounts, FileSettings, translations_of_chunk
 from glassformer.generation.lexical.glossary import Glossary
 from glassformer.generation.lexical.placeholders import DEFAULT
-from glassformer.generation.segments.sentences import Segmentation
 from glassformer.generation.translator import Translator
 from glassformer.markup.segments import Document, Format
-from glassformer.markup.translate import check_search, read_texts, translate_documents
+from glassformer.markup.translate import read_texts, translate_documents
 from glassformer.pairs.lines import readable
 from glassformer.run.config import read_config
 
@@ -35,7 +34,7 @@ class DocumentResult:
     plain: FileCounts
     """Cut translations, and terms and placeholders, of the units without tags, which are counted from 1."""
     tagged: FileCounts
-    """The same of the units with tags, which are counted from 1 too."""
+    """Cut translations, and terms and placeholders, of the units with tags, which are counted from 1 too."""
 
 
 def translate_document(
@@ -83,12 +82,10 @@ def translate_document(
     result = DocumentResult(len(open_units), len(units) - len(open_units), FileCounts(), FileCounts())
     format: Format = "html" if has_html(input) else "xml"
     read = read_texts([unit.source for unit in tagged], format, 1, "text {} with tags")
-    if read:
-        check_search(config)
-    texts = _translated(translator, [unit.source for unit in plain], config, wanted, result.plain)
-    if read:
-        texts += _translated_with_tags(translator, read, config, wanted, result.tagged)
-    edits = [edit for unit, text in zip([*plain, *tagged], texts, strict=True) for edit in unit.place(text)]
+    # Those with tags come first, so that settings which they can't have are refused before the long work.
+    texts = _translated_with_tags(translator, read, config, wanted, result.tagged) if read else []
+    texts += _translated(translator, [unit.source for unit in plain], config, wanted, result.plain)
+    edits = [edit for unit, text in zip([*tagged, *plain], texts, strict=True) for edit in unit.place(text)]
     with replacing(output) as file:
         file.write(apply(content, edits))
     return result

@@ -2,7 +2,7 @@
 
 import math
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Literal, get_args
 
 from glassformer.errors import ArgumentError, ConfigError, shown
 from glassformer.settings.checks import LONGEST, BatchTokens, Choice, Natural, Number, Seed, Whole, check_settings
@@ -12,6 +12,9 @@ HYPOTHESES = Whole(at_least=1, limit=1024)
 Hypotheses = Annotated[int, HYPOTHESES]
 STOPPING = ("exact", "heuristic", "first")
 PENALTIES = ("wu", "plain")
+Segmentation = Literal["line", "paragraph"]
+"""A way for a line to go through the model: whole, or sentence by sentence."""
+SEGMENTATIONS: tuple[Segmentation, ...] = get_args(Segmentation)
 OF_DRAWS = ("temperature", "top_k", "top_p")
 """Settings that say how the next token is drawn; a search has no use for them."""
 

@@ -28,7 +28,7 @@ class AlignedHead:
     """Share of the queries whose largest weight falls on one of their aligned keys."""
 
     by_position: float
-    """The same share for the single relative position that would score best, taken for every query."""
+    """Share of the queries that have an aligned key at the one relative position which would score best."""
 
     weight: float
     """Mean weight that a query has on its aligned keys."""

@@ -6,11 +6,11 @@ from itertools import islice
 from typing import Any, get_args
 
 from glassformer.errors import ConfigError, DataError, shown
-from glassformer.generation.config import SearchConfig, as_config
+from glassformer.generation.config import SearchConfig, Segmentation, as_config
 from glassformer.generation.files import FileSettings
 from glassformer.generation.lexical.glossary import Glossary
 from glassformer.generation.segments.paragraphs import joined_translation, translate_in_segments
-from glassformer.generation.segments.sentences import Segmentation, Segments
+from glassformer.generation.segments.sentences import Segments
 from glassformer.generation.translator import Translation, Translator
 from glassformer.markup.aligning import LinkedPair, TagAligner, joined_pair
 from glassformer.markup.place import place_tags

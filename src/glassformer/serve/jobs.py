@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, get_args
+from typing import Any
 
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import StreamingResponse
@@ -20,7 +20,8 @@ from glassformer.documents.endings import has_html
 from glassformer.documents.reading import lines_of, read_kind
 from glassformer.documents.units import Edit, Unit, apply
 from glassformer.errors import GlassformerError
-from glassformer.generation.segments.sentences import Segmentation, Segments
+from glassformer.generation.config import SEGMENTATIONS
+from glassformer.generation.segments.sentences import Segments
 from glassformer.markup.scan import Format
 from glassformer.markup.segments import Document
 from glassformer.serve.guard.visits import Visit
@@ -332,8 +333,8 @@ async def _planned(service: Service, visit: Visit, given: dict[str, Any]) -> _Wo
         raise Refusal("invalid", f"beam must be a whole number from 1 to {service.config.max_beam}")
     search = service.search(beam=int(wanted))
     segment = given.get("segment") or "line"
-    if segment not in get_args(Segmentation):
-        raise Refusal("invalid", f"segment must be {' or '.join(get_args(Segmentation))}")
+    if segment not in SEGMENTATIONS:
+        raise Refusal("invalid", f"segment must be {' or '.join(SEGMENTATIONS)}")
     chosen = {side: str(given[side]) for side in ("run", "source", "target") if given.get(side)}
     run = service.chosen(Choosing(**chosen))
     languages = (run.source, run.target) if run.source else None

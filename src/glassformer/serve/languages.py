@@ -6,6 +6,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from glassformer.errors import ConfigError, RunError, shown
+from glassformer.generation.config import Segmentation
+from glassformer.generation.segments.sentences import segmentation_of
 from glassformer.run.config import LANGUAGE_CODE, check_weights, read_config
 from glassformer.run.lock import check_free
 from glassformer.run.names import CONFIG
@@ -23,8 +25,8 @@ class ServedRun:
     """Code of the source language; empty where nothing says it."""
     target: str
     model: ModelConfig
-    has_sentences: bool
-    """Its lines are sentences, so that a paragraph is translated sentence by sentence."""
+    segment: Segmentation
+    """How the page and LibreTranslate's routes translate a line: whole, or sentence by sentence."""
 
     def is_named(self, text: str) -> bool:
         """Return whether a flag means this run: by its name, or by its folder."""
@@ -78,5 +80,5 @@ def _open(folder: Path) -> ServedRun:
         model = ModelConfig.from_json(config.model)
     except ConfigError as error:
         raise RunError(f"{folder / CONFIG} is damaged: {error}") from None
-    has_sentences = not load_tokenizer(folder / config.source_tokenizer).is_characterwise
-    return ServedRun(folder.resolve().name, folder, source, target, model, has_sentences)
+    segment = segmentation_of(load_tokenizer(folder / config.source_tokenizer))
+    return ServedRun(folder.resolve().name, folder, source, target, model, segment)

@@ -149,7 +149,7 @@ async def _with_tags(service: Service, run: ServedRun, texts: list[str], visit: 
     linked = [n for n, segment in enumerate(segments) if segment.elements]
     rows: list[dict[str, Any]] = []
     if lines:
-        asked: dict[str, Any] = dict(lines=lines, paragraphs=run.has_sentences, linked=linked)
+        asked: dict[str, Any] = dict(lines=lines, paragraphs=run.segment == "paragraph", linked=linked)
         rows = await service.ask(run, messages.TranslateTagged, **asked, **service.search())
     return await to_thread(put_in_documents, documents, rows)
 
@@ -159,7 +159,7 @@ async def _found(service: Service, run: ServedRun, lines: list[str], n_best: int
     if not lines:
         return []
     search = service.search(n_best=n_best)
-    rows = await service.ask(run, messages.Translate, lines=lines, paragraphs=run.has_sentences, **search)
+    rows = await service.ask(run, messages.Translate, lines=lines, paragraphs=run.segment == "paragraph", **search)
     return [[one["text"] for one in row["translations"]] for row in rows]
 
 

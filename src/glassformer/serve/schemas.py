@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from glassformer.generation.segments.sentences import Segmentation
+from glassformer.generation.config import Segmentation
 
 Positive = Annotated[int, Field(ge=1)]
 Exponent = Annotated[float, Field(ge=0, le=20, allow_inf_nan=False)]

@@ -103,7 +103,7 @@ def _described(service: Service, run: ServedRun) -> Run:
         heads=model.heads,
         precision=ready.precision if ready else "",
         parameters=ready.parameters if ready else 0,
-        segment="paragraph" if run.has_sentences else "line",
+        segment=run.segment,
         ready=ready is not None,
     )
 

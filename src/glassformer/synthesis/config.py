@@ -101,7 +101,7 @@ class SynthesisConfig:
 
     @property
     def real_parts(self) -> tuple[tuple[PairFiles, int], ...]:
-        """The files of real pairs and their weights."""
+        """Return the files of real pairs and their weights."""
         if self.student.source is None:
             return ()
         pairs = self.student.pairs

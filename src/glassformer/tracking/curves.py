@@ -50,9 +50,8 @@ class TrackedTraining:
         Call it when the run folder is what it was at the checkpoint that training goes on from.
         """
         id = self._session.begin(self._config, self._id)
-        if not self._session.has_failed:
-            self._sent = self._sent if id == self._id else {}
-            self._id = id
+        if not self._session.has_failed and id != self._id:
+            self._id, self._sent = id, {}
         self._keep()
         if (last := self._session.last_steps()) is not None:
             self._sent = dict(last)

@@ -48,7 +48,7 @@ class Session:
 
     @property
     def has_failed(self) -> bool:
-        """Whether the tracker failed, and gets nothing more."""
+        """Return whether the tracker has failed. Then it gets nothing more."""
         return self._failed
 
     @property

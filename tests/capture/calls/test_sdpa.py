@@ -337,7 +337,7 @@ def test_nested_tensors_are_refused():
 def test_a_second_capture_copies_and_other_models_inside():
     model, other, ids = NanoGPT(), NanoGPT(), torch.randint(17, (B, Q))
     with capture(model) as captured:
-        with pytest.raises(ArgumentError, match=r"is being captured already: one capture at a time"), capture(model):
+        with pytest.raises(ArgumentError, match=r"is being captured already: leave that context first"), capture(model):
             pass
         copied: Callable[[Tensor], Tensor] = copy.deepcopy(model)
         assert_close(copied(ids), model(ids))

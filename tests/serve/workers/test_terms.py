@@ -28,7 +28,7 @@ def folder(tmp_path, monkeypatch) -> Path:
 
 
 RUNS = [
-    ServedRun(name, Path("runs") / name, "en", code, ModelConfig.tiny(source_vocab_size=9, target_vocab_size=9), True)
+    ServedRun(name, Path("runs") / name, "en", code, ModelConfig.tiny(source_vocab_size=9, target_vocab_size=9), "line")
     for name, code in (("de", "de"), ("fr", "fr"))
 ]
 

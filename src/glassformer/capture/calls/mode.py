@@ -66,7 +66,7 @@ def capturing_calls(
     """
     chosen = {name: module for name, module in callers.items() if matches(name, patterns)}
     if not _CALLERS.isdisjoint(chosen.values()):
-        raise ArgumentError("model is being captured already: one capture at a time")
+        raise ArgumentError("model is being captured already: leave that context first")
     if not chosen and not any(map(may_call_flex, callers.values())):
         yield
         return

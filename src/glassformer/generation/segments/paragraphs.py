@@ -3,16 +3,15 @@
 import re
 import warnings
 from collections.abc import Callable, Sequence
-from typing import Any, get_args
+from typing import Any
 
 from glassformer.errors import ConfigError, counted, shown
 from glassformer.generation.attention import Translation
-from glassformer.generation.config import SearchConfig, as_config
+from glassformer.generation.config import SEGMENTATIONS, SearchConfig, as_config
 from glassformer.generation.lexical.glossary import Glossary
 from glassformer.generation.lexical.lines import Glossaries, LexicalUse, glossaries_of
 from glassformer.generation.lexical.placeholders import compiled, protect
 from glassformer.generation.segments.sentences import (
-    Segmentation,
     Segments,
     join_short,
     merged_spans,
@@ -24,7 +23,6 @@ from glassformer.generation.translator import Translator
 from glassformer.settings.checks import Whole
 from glassformer.text.tokenizer import check_lines
 
-SEGMENTATIONS: tuple[Segmentation, ...] = get_args(Segmentation)
 _SENTENCES = Whole(at_least=1)
 
 

@@ -11,12 +11,11 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, chain, pairwise
-from typing import Literal
 
+from glassformer.generation.config import Segmentation
 from glassformer.text.joining import is_dense
+from glassformer.text.tokenizer import Tokenizer
 
-Segmentation = Literal["line", "paragraph"]
-"""How a line goes through the model: whole, or sentence by sentence."""
 OPENING = "\"'“”„‘‚«‹»›(\\[{「『《〈（【¿¡–—*_"
 """Characters that may stand before the first letter of a sentence; guillemets point either way."""
 CLOSING = "\"'”“’‘»›«‹)\\]}」』》〉）】*_"
@@ -110,6 +109,11 @@ def merged_spans(spans: Iterable[Span]) -> list[Span]:
         else:
             merged.append((begin, end))
     return merged
+
+
+def segmentation_of(tokenizer: Tokenizer) -> Segmentation:
+    """Return how the lines of a run with this source tokenizer are translated: words whole, text by sentences."""
+    return "line" if tokenizer.is_characterwise else "paragraph"
 
 
 def split_sentences(line: str, whole: Sequence[Span] = ()) -> Segments:
