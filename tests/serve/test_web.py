@@ -117,7 +117,8 @@ class Tab:
 
     def looked(self) -> str:
         self.until("document.querySelectorAll('.choices button').length > 2")
-        self.until("document.querySelector('.beside').getAttribute('aria-busy') === 'false'")
+        for part in (".beside", ".readout"):  # two requests, either of which may be the later
+            self.until(f"document.querySelector('{part}').getAttribute('aria-busy') === 'false'")
         self.until("document.querySelector('.ahead span.choice span') !== null")  # how the sentence goes on
         return plain(self.page.locator(".readout").inner_text())
 
@@ -367,6 +368,34 @@ def test_another_word_is_chosen_and_the_translation_goes_on_from_it(tab):
     assert tab.words()[6:9] == ["zwei", "alte", "Hunde"]
     assert not tab.locator(".panel").is_visible()
     assert not tab.get_by_text("Undo").is_visible()
+
+
+@pytest.mark.parametrize("others", [False, True])
+def test_attention_that_comes_late_changes_nothing_else(tab, others):
+    tab.write(f"{MEN}\n{DOGS}")
+    tab.look(1)  # these maps stay until those of the other line are there
+    held: list[Any] = []
+    tab.route(
+        "**/v1/translate",
+        lambda route: held.append(route) if "attention" in route.request.post_data_json else route.fallback(),
+    )
+    tab.locator(WORD).nth(8).click()
+    tab.until("document.querySelector('.ahead span.choice span') !== null")
+    if others:
+        tab.get_by_role("button", name="Other translations").click()
+        tab.until("document.querySelectorAll('.choices button').length === 5")
+    else:
+        tab.keyboard.press("Escape")
+    (route,) = held
+    route.continue_()
+    tab.until("document.querySelector('.readout').getAttribute('aria-busy') === 'false'")
+    tab.unroute_all()
+    assert tab.locator(".looked").is_visible() is False
+    if others:
+        assert tab.locator(".beside").inner_text().startswith("Other translations")
+    else:
+        assert tab.evaluate("glassformer.chosen") is None
+    assert tab.look(8).startswith("“Hunde” looks at ")
 
 
 def test_other_translations_are_there_when_asked_for(tab):

@@ -207,6 +207,11 @@ export class App {
     return this.writer.results.get(this.chosen.key);
   }
 
+  // The maps are of the translation that is looked at. Those of another stay while the server is asked for its own.
+  get isMapped() {
+    return Boolean(this.chosen) && !this.figures.hidden && this.glass.result === this.result;
+  }
+
   // The sentence whose translation was taken from others: that which is looked at, else the last; -1: none.
   get undoable() {
     const { sentences, results } = this.writer;
@@ -229,7 +234,7 @@ export class App {
 
   // Somebody pointed at a place of the text: while a translation is looked at, show which of its words look there.
   pointed(place) {
-    if (!this.chosen || this.figures.hidden || !this.glass.data) return;
+    if (!this.isMapped) return;
     const at = place - this.source.startOf(this.chosen.sentence);
     const word = this.glass.sourceWords.find(({ start, end }) => start <= at && at <= end);
     if (word) this.glass.choose({ side: "to", token: word.first });
@@ -245,18 +250,20 @@ export class App {
   // The glass chose another word, of either text.
   looked() {
     const { side, token } = this.glass.state;
-    if (side !== "from" || this.glass.word === this.chosen.word) return;
+    if (!this.isMapped || side !== "from" || this.glass.word === this.chosen.word) return;
     this.chosen.word = this.glass.word;
     this.attempt(() => this.choices.showWords(this.result, token));
   }
 
   lightSource(words, weights) {
+    if (!this.isMapped) return;
     const { sentence } = this.chosen;
     this.source.light({ sentence, words: words.map(({ start, end }, n) => ({ start, end, weight: weights[n] })) });
     this.target.mark(sentence, this.glass.word);
   }
 
   lightTarget(words, chosen, weights) {
+    if (!this.isMapped) return;
     const { sentence } = this.chosen;
     this.source.light({ sentence, words: words.filter((_, n) => n === chosen).map(({ start, end }) => ({ start, end, chosen: true })) });
     this.target.mark(sentence, -1, weights);
@@ -270,7 +277,7 @@ export class App {
     const now = sentences[sentence]?.key === key ? sentence : sentences.findIndex((one) => one.key === key);
     if (now < 0 || !results.has(key)) return this.close(false);
     this.chosen.sentence = now;
-    if (!this.figures.hidden && this.glass.result === results.get(key)) this.glass.paint();
+    if (this.isMapped) this.glass.paint();
   }
 
   close(focus = true) {

@@ -31,6 +31,7 @@ export class Glass extends Chosen {
   async show(result, first, last) {
     const mine = (this.newest = Symbol("request"));
     result.attention ??= this.app.api.attention(result);
+    this.readout.setAttribute("aria-busy", "true");
     try {
       const data = await result.attention;
       if (mine !== this.newest) return;
@@ -39,6 +40,8 @@ export class Glass extends Chosen {
     } catch (error) {
       result.attention = undefined; // to be asked for again
       throw error;
+    } finally {
+      if (mine === this.newest) this.readout.setAttribute("aria-busy", "false");
     }
   }
 
