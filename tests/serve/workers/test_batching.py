@@ -5,13 +5,18 @@ import time
 import pytest
 
 from glassformer.generation.config import SearchConfig
-from glassformer.serve.workers.batching import Line, Lines, Steps, Turns
+from glassformer.serve.workers.batching import Line, Lines, Rows, Steps, Turns
 
 GREEDY, WIDE = SearchConfig(beam=1), SearchConfig(beam=5)
 
 
+def no_rows() -> Rows:
+    yield
+    return []
+
+
 def request(number: int, lengths: list[int], config: SearchConfig = GREEDY, *, alone: bool = False) -> Lines:
-    task = Lines(number, time.monotonic() + 60, config=config, alone=alone)
+    task = Lines(number, time.monotonic() + 60, config=config, alone=alone, found=[], rest=no_rows(), rest_waits=False)
     task.put([Line(task, n, [7] * length, []) for n, length in enumerate(lengths)])
     return task
 
@@ -111,7 +116,7 @@ def test_a_batch_waits_for_others_only_while_there_is_room():
 
 def test_steps_take_turns_with_batches():
     queue = turns(most_lines=1)
-    stream = Steps(9, time.monotonic() + 60)
+    stream = Steps(9, time.monotonic() + 60, steps=no_rows())
     queue.add(stream)
     queue.add(request(1, [5, 5]))
     seen = []

@@ -28,7 +28,7 @@ from glassformer.markup.segments import Document
 from glassformer.markup.translate import ONLY_MARKS, translate_markup
 from glassformer.page.report import page
 from glassformer.serve.schemas import AlternativesAnswer, TranslateAnswer
-from glassformer.serve.workers import answers, messages, worker
+from glassformer.serve.workers import answers, messages, requests, worker
 from glassformer.serve.workers.messages import (
     Alternatives,
     Answer,
@@ -45,6 +45,8 @@ from glassformer.serve.workers.rows import put_in_documents
 from glassformer.serve.workers.worker import Worker, is_exact
 
 SETTINGS = messages.Settings("", "cpu", "float32", 1, 1, 0.02, 400, 64, True)
+SEARCH = dict(seconds=60.0, beam=5, n_best=1, max_length=256)
+"""How a request is searched, where it doesn't say otherwise."""
 LINES = ["the cat sat on the mat", "a dog", "", "on a log", "the dog and a cat sat on a log", "cat"]
 pytestmark = pytest.mark.usefixtures("unchecked")
 
@@ -103,7 +105,11 @@ def pieces_of(translator: Translator, text: str) -> list[str]:
 
 
 def translate(number: int, lines: list[str], **fields: Any) -> Translate:
-    return Translate(id=number, seconds=fields.pop("seconds", 60.0), lines=lines, **fields)
+    return Translate(id=number, lines=lines, **(SEARCH | fields))
+
+
+def tagged(number: int, lines: list[str], **fields: Any) -> TranslateTagged:
+    return TranslateTagged(id=number, lines=lines, **(SEARCH | fields))
 
 
 @pytest.mark.parametrize("precision", ["float32", "int8"])
@@ -139,8 +145,8 @@ def test_lines_are_translated_as_alone_whoever_shares_their_batch(run, desk, pre
 def test_lines_for_tags_have_their_words_and_links_and_marks_are_copied(run, desk):
     at_work, translator = desk(), Translator.load(run, "cpu", "float32")
     lines = ["the cat sat", "a \U000f0000 dog", "", "on a log"]
-    fields = dict(seconds=60.0, lines=lines, beam=2, max_length=8)
-    at_work.worker.receive(TranslateTagged(id=1, linked=[0, 1], **fields))
+    few = dict(beam=2, max_length=8)
+    at_work.worker.receive(tagged(1, lines, linked=[0, 1], **few))
     expected = translator.translate(lines, SearchConfig(beam=2, max_length=8), placeholders=ONLY_MARKS)
     answer = at_work.last(1)
     assert [row["text"] for row in answer.value] == expected
@@ -151,9 +157,9 @@ def test_lines_for_tags_have_their_words_and_links_and_marks_are_copied(run, des
         assert row["target"] == [[word.start, word.end] for word in pair.target]
         assert row["links"] == [list(link) for link in pair.links]
     assert [row["source"] for row in answer.value[2:]] == [[], []]
-    at_work.worker.receive(TranslateTagged(id=2, linked=[], **(fields | {"lines": ["\U000f0000"]})))
+    at_work.worker.receive(tagged(2, ["\U000f0000"], **few))
     assert at_work.last(2).value[0]["text"].count("\U000f0000") == 1
-    at_work.worker.receive(TranslateTagged(id=3, linked=[], **(fields | {"lines": ["the cat " * 40]})))
+    at_work.worker.receive(tagged(3, ["the cat " * 40], **few))
     assert at_work.last(3).code == "too_long"
 
 
@@ -207,13 +213,12 @@ def test_tags_of_paragraphs_are_those_of_their_sentences(run, desk):
     at_work = desk(translator)
     linked = [n for n, segment in enumerate(segments) if segment.elements]
     lines = [segment.text for segment in segments]
-    fields = dict(seconds=60.0, lines=lines, linked=linked, beam=2, max_length=60)
-    at_work.worker.receive(TranslateTagged(id=1, paragraphs=True, **fields))
+    at_work.worker.receive(tagged(1, lines, linked=linked, paragraphs=True, beam=2, max_length=60))
     assert len(linked) < len(lines)
     assert put_in_documents(documents, at_work.last(1).value) == expected
 
 
-@pytest.mark.parametrize("kind", [Translate, TranslateTagged])
+@pytest.mark.parametrize("kind", [translate, tagged])
 def test_a_code_that_no_sentence_may_have_and_too_many_sentences_are_refused_and_the_worker_goes_on(
     desk, monkeypatch, kind
 ):
@@ -226,19 +231,19 @@ def test_a_code_that_no_sentence_may_have_and_too_many_sentences_are_refused_and
         return encode(self, lines)
 
     monkeypatch.setattr(type(at_work.worker._translator.source_tokenizer), "encode", refusing)
-    asked = dict(seconds=60.0, beam=1, max_length=8, paragraphs=True)
-    at_work.worker.receive(kind(id=1, lines=[">>fra<< the cat. The dog."], **asked))
+    asked = dict(beam=1, max_length=8, paragraphs=True)
+    at_work.worker.receive(kind(1, [">>fra<< the cat. The dog."], **asked))
     assert (at_work.last(1).code, at_work.last(1).error) == (
         "invalid",
         "a line begins with the code of a language that the model doesn't know",
     )
-    monkeypatch.setattr(worker, "MOST_SENTENCES", 5)
-    at_work.worker.receive(kind(id=2, lines=["The cat. The dog. The mat.", "The cat. The dog. The mat."], **asked))
+    monkeypatch.setattr(requests, "MOST_SENTENCES", 5)
+    at_work.worker.receive(kind(2, ["The cat. The dog. The mat.", "The cat. The dog. The mat."], **asked))
     assert (at_work.last(2).code, at_work.last(2).error) == (
         "too_long",
         "the text has more than 5 sentences: send it in parts",
     )
-    at_work.worker.receive(kind(id=3, lines=["The cat. The dog.", ""], **asked))
+    at_work.worker.receive(kind(3, ["The cat. The dog.", ""], **asked))
     assert isinstance(at_work.last(3), Answer)
 
 
@@ -371,7 +376,7 @@ def test_terms_of_the_server_and_of_a_request_are_in_its_translations(run, desk)
     expected = translator.translate(LINES, SearchConfig(**few), glossary=merged)
     assert at_work.texts(2) == [[text] for text in expected]
     assert "dog and" in expected[0]
-    at_work.worker.receive(TranslateTagged(id=3, seconds=60.0, lines=LINES, linked=[0], **few))
+    at_work.worker.receive(tagged(3, LINES, linked=[0], **few))
     assert [row["text"] for row in at_work.last(3).value] == [one.text for one in alone]
     at_work.worker.receive(translate(4, ["a cat"], prefixes=["the log"], **few))
     [with_prefix] = translator.translate(["a cat"], SearchConfig(**few), prefixes=["the log"], glossary=glossary)
@@ -403,7 +408,7 @@ def test_placeholders_are_copied_and_words_have_their_places_in_the_text(run, de
 
 REFUSALS = [
     (translate(1, ["a", "cat " * 70]), "too_long", "line 2 has 70 tokens, and at most 63 are translated"),
-    (Stream(1, 60.0, "cat " * 70), "too_long", "the line has 70 tokens"),
+    (Stream(1, 60.0, "cat " * 70, 256), "too_long", "the line has 70 tokens"),
     (
         translate(1, ["a"], prefixes=[["secret"]]),
         "invalid",
@@ -422,7 +427,7 @@ REFUSALS = [
         "layers must be from 0 to 1 for the source, got 2",
     ),
     (translate(1, LINES, seconds=0.0), "deadline", "the time for it is up"),
-    (Stream(1, 0.0, "a dog"), "deadline", "the time for it is up"),
+    (Stream(1, 0.0, "a dog", 256), "deadline", "the time for it is up"),
 ]
 
 
@@ -478,7 +483,7 @@ def test_numbers_that_overflow_are_a_failure_and_not_the_end(run, desk, monkeypa
 
     translator.engine.step_best = spoiled
     at_work.worker.receive(translate(1, ["a dog"], beam=1))
-    at_work.worker.receive(Stream(2, 60.0, "a dog"))
+    at_work.worker.receive(Stream(2, 60.0, "a dog", 256))
     assert (at_work.last(1).code, at_work.last(2).__class__) == ("failed", Answer)
     translator.engine.step_best = step_best
     at_work.worker.receive(translate(3, ["a dog"], beam=1))
@@ -487,7 +492,7 @@ def test_numbers_that_overflow_are_a_failure_and_not_the_end(run, desk, monkeypa
 
 def test_weights_that_a_page_cannot_hold_are_counted_before_they_are_computed(desk, monkeypatch):
     monkeypatch.setattr(answers, "MOST_WEIGHTS", 50)
-    monkeypatch.setattr(worker, "translation_of", None)
+    monkeypatch.setattr(requests, "translation_of", None)
     at_work = desk()
     for number, facts in enumerate((["weights"], ["weights", "entropy"]), start=1):
         at_work.worker.receive(translate(number, ["the cat sat"], attention=Facts(["source"], [0], facts, 8)))

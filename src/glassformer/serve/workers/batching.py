@@ -8,8 +8,9 @@ document can't keep a short line waiting for more than the batches that are unde
 import time
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass, field
+from typing import Any
 
 from glassformer.generation.config import SearchConfig
 from glassformer.generation.search import Hypothesis
@@ -17,9 +18,8 @@ from glassformer.generation.search import Hypothesis
 NEAR, ALWAYS_NEAR = 2.0, 8
 """Lengths of a batch's lines differ from the first one's by at most this factor, or this many tokens."""
 
-
-def _nothing() -> None:
-    """Do nothing."""
+Rows = Generator[None, None, list[dict[str, Any]]]
+"""Work that goes step by step and returns the rows of an answer."""
 
 
 @dataclass(frozen=True)
@@ -48,25 +48,38 @@ class Task:
 
 
 @dataclass(eq=False)
+class Steps(Task):
+    """A request that is worked on step by step: a stream, or what attention is observed for."""
+
+    steps: Rows = field(kw_only=True)
+
+
+@dataclass(eq=False, kw_only=True)
 class Lines(Task):
     """A request for translations of lines."""
 
-    config: SearchConfig = field(default_factory=SearchConfig)
+    config: SearchConfig
     waiting: list[Line] = field(default_factory=list)
     """The lines that no batch has taken, shortest first."""
     missing: int = 0
     """Number of lines that have no translation."""
     alone: bool = False
     """Its batches hold no lines of others."""
-    found: list[list[Hypothesis]] = field(default_factory=list)
+    found: list[list[Hypothesis]]
     """Hold what was found for each line."""
-    finish: Callable[[], None] = _nothing
-    """Do what remains once nothing is missing."""
+    rest: Rows
+    """Make the answer, once nothing is missing."""
+    rest_waits: bool
+    """The answer takes longer, so it waits for its turn."""
 
     def put(self, lines: list[Line]) -> None:
         """Add the lines to search for."""
         self.waiting = sorted(lines, key=_length)
         self.missing = len(lines)
+
+    def following(self) -> Steps:
+        """Return what remains to be done once nothing is missing."""
+        return Steps(self.id, self.until, self.cancelled, steps=self.rest)
 
     def pop_longest(self) -> Line:
         """Take out the longest line that waits."""
@@ -79,13 +92,6 @@ class Lines(Task):
         if place < 0 or len(self.waiting[place].ids) < least:
             return None
         return self.waiting.pop(place)
-
-
-@dataclass(eq=False)
-class Steps(Task):
-    """A request that is worked on step by step: a stream, or what attention is observed for."""
-
-    steps: Iterator[None] = field(default_factory=lambda: iter(()))
 
 
 class Turns:

@@ -52,48 +52,47 @@ class Request(Struct, frozen=True, tag=True):
     """The time that is left for it."""
 
 
-class Translate(Request, frozen=True, tag=True):
-    """Lines to translate. The answer is a list of `schemas.TranslatedLine`."""
+class OfLines(Request, frozen=True, kw_only=True):
+    """A request for translations of lines, and how to search for them."""
 
     lines: list[str]
     paragraphs: bool = False
-    """Translate each line sentence by sentence, as many of them at once as the run has learned to read. The answer has
-    no pieces, words or attention, and there can be no prefixes."""
-    beam: int = 5
-    n_best: int = 1
+    """Translate each line sentence by sentence, as many of them at once as the run has learned to read."""
+    placeholders: bool | None = None
+    """True copies placeholders, False translates them; None leaves the choice to the server."""
+    beam: int
+    n_best: int
+    max_length: int
     length_penalty: float = 1.0
-    max_length: int = 256
+
+
+class Translate(OfLines, frozen=True, tag=True, kw_only=True):
+    """Lines to translate. The answer is a list of `schemas.TranslatedLine`.
+
+    That of paragraphs has no pieces, words or attention, and there can be no prefixes.
+    """
+
     prefixes: list[str | list[str]] | None = None
     terms: Terms = []
     """Its own terms; of those with the same source they count, and not the server's."""
-    placeholders: bool | None = None
-    """True copies placeholders, False translates them; None leaves the choice to the server."""
     scores: bool = False
     confidence: bool = False
     attention: Facts | None = None
 
 
-class TranslateTagged(Request, frozen=True, tag=True):
+class TranslateTagged(OfLines, frozen=True, tag=True, kw_only=True):
     """Lines with marks for what stays as it is. The answer has for each line its `text`, and of those that are linked
     where the words of `source` and `target` begin and end, and their `links` (source, target, probability)."""
 
-    lines: list[str]
-    paragraphs: bool = False
-    """Translate each line sentence by sentence, as `Translate` does."""
     linked: list[int] = []
     """The numbers of the lines whose words are wanted with their links."""
-    placeholders: bool | None = None
-    """True copies placeholders; None leaves the choice to the server."""
-    beam: int = 5
-    n_best: int = 1
-    max_length: int = 256
 
 
 class Stream(Request, frozen=True, tag=True):
     """A line to translate greedily, token by token. Events come first, then an answer as that of Translate."""
 
     line: str
-    max_length: int = 256
+    max_length: int
     attention: Facts | None = None
 
 

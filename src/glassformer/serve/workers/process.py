@@ -24,7 +24,8 @@ from glassformer.errors import GlassformerError
 from glassformer.generation.config import SearchConfig
 from glassformer.generation.translator import Translator
 from glassformer.serve.workers import messages
-from glassformer.serve.workers.worker import Send, Worker, is_exact
+from glassformer.serve.workers.requests import Send
+from glassformer.serve.workers.worker import Worker, is_exact
 from glassformer.transformer.model import count_parameters
 
 CANARY = SearchConfig(beam=2, max_length=8)
