@@ -57,7 +57,7 @@ CHINESE = {
     "title": "登录",
     "label": "密钥",
     "button": "登录",
-    "note": "密钥由服务器的管理者发放。",
+    "note": "密钥由服务器管理员发放。",
     "other": "en",
     "other_name": "English",
     "wrong": "密钥不正确。",
