@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from glassformer.browser.folder import SOURCE
 from glassformer.browser.runtime import TESTED, WEBASSEMBLY, Variant
+from glassformer.page.assets import PACKAGE
 
 NODE = shutil.which("node")
-WEB = SOURCE / "browser" / "web"
+WEB = PACKAGE / "browser" / "web"
 
 
 @pytest.fixture(scope="session")

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from glassformer.browser.folder import SOURCE
 from glassformer.generation.segments.sentences import ABBREVIATIONS, split_sentences
+from glassformer.page.assets import PACKAGE
 
 LINES = "../../page/translator/lines.js"
 PIECES = [
@@ -84,7 +84,7 @@ def test_sentences_and_the_white_space_between_them_are_ours(in_node):
 
 
 def test_both_lists_of_abbreviations_are_one():
-    code = (SOURCE / "page" / "translator" / "sentences.js").read_text(encoding="utf-8")
+    code = (PACKAGE / "page" / "translator" / "sentences.js").read_text(encoding="utf-8")
     assert set(re.search(r"ABBREVIATIONS = new Set\(\s*`([^`]*)`", code)[1].split()) == ABBREVIATIONS
 
 

@@ -5,7 +5,6 @@ import re
 import time
 from contextlib import suppress
 from html import unescape
-from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
@@ -14,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from glassformer.documents.document import translate_document
-from glassformer.documents.endings import ENDINGS, has_html
+from glassformer.documents.endings import ENDINGS_OF, kind_of, tags_of
 from glassformer.documents.reading import READERS, read_units
 from glassformer.documents.subtitles import break_lines
 from glassformer.documents.tags import as_html, as_xml
@@ -159,7 +158,9 @@ def bracketed(name: str) -> str:
     """The file of this name with each text in brackets as its translation."""
     coding = "iso-8859-1" if name == "m.tmx" else "utf-8"
     content = FILES[name].encode(coding)
-    units = [one for one in read_units(content, Path(name), ("en", "de")) if not (one.has_tags or one.is_translated)]
+    units = [
+        one for one in read_units(content, kind_of(name), name, ("en", "de")) if not (one.has_tags or one.is_translated)
+    ]
     return apply(content, [edit for one in units for edit in one.place(f"[{one.source}<]")]).decode(coding)
 
 
@@ -273,7 +274,7 @@ HARD = {
 @pytest.mark.parametrize("name", HARD)
 def test_what_is_hard_to_read_is_read_and_written_as_it_was(name):
     content, sources, expected = HARD[name]
-    units = read_units(content.encode(), Path(name), ("en", "de"))
+    units = read_units(content.encode(), kind_of(name), name, ("en", "de"))
     assert [unit.source for unit in units] == sources
     assert not any(unit.is_translated for unit in units)
     edits = [edit for one in units for edit in one.place(f"[{one.source}]")]
@@ -294,7 +295,7 @@ def test_what_is_hard_to_read_is_read_and_written_as_it_was(name):
 )
 def test_a_page_that_does_not_say_its_encoding_is_read_the_same_in_all(head, written):
     content = f"{head}<p>a".encode()
-    [*_, unit] = read_units(content, Path("a.html"), None)
+    [*_, unit] = read_units(content, "html", "a.html", None)
     assert apply(content, unit.place("ü &")).decode() == f"{head}<p>{written}"
 
 
@@ -310,7 +311,7 @@ def test_a_page_that_does_not_say_its_encoding_is_read_the_same_in_all(head, wri
 )
 def test_a_page_whose_texts_stay_is_the_same_page(pieces):
     content = "".join(pieces).encode()
-    units = read_units(content, Path("a.html"), None)
+    units = read_units(content, "html", "a.html", None)
     for unit in units:
         [edit] = unit.place(unit.source)
         read = content[edit.start : edit.end].decode()
@@ -320,13 +321,13 @@ def test_a_page_whose_texts_stay_is_the_same_page(pieces):
     assert apply(content, with_tags) == content
 
 
-def test_each_ending_of_a_document_has_a_reader():
-    assert {*READERS, ".tmx"} == set(ENDINGS)
+def test_each_kind_of_document_has_a_reader():
+    assert {*READERS, "tmx"} == set(ENDINGS_OF)
 
 
 def test_tags_are_given_as_xml_where_the_document_is_xml():
     names = ["a.xlf", "a.XLIFF", "a.tmx", "a.po", "a.pot", "a.srt", "a.json", "a.htm"]
-    assert [name for name in names if not has_html(name)] == names[:3]
+    assert [name for name in names if tags_of(kind_of(name)) == "xml"] == names[:3]
 
 
 @given(
@@ -345,7 +346,7 @@ def test_tags_of_html_are_read_back_as_they_were(pieces):
 def test_a_large_document_takes_time_that_grows_with_its_length():
     unit = '<trans-unit id="1"><source>a</source></trans-unit>\n'
     large = f'<xliff version="1.2"><!--{" " * (1 << 24)}--><file><body>{unit * 400}</body></file></xliff>'
-    units = read_units(large.encode(), Path("a.xlf"), None)
+    units = read_units(large.encode(), "xliff", "a.xlf", None)
     began = time.thread_time()
     assert len([edit for one in units for edit in one.place("b")]) == 400
     others = {
@@ -355,7 +356,7 @@ def test_a_large_document_takes_time_that_grows_with_its_length():
     }
     for name, text in others.items():
         with suppress(DataError):
-            read_units(text.encode(), Path(name), None)
+            read_units(text.encode(), kind_of(name), name, None)
     assert time.thread_time() - began < 1, "each unit copied all that is before it"
 
 

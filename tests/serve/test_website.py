@@ -8,11 +8,12 @@ from typing import Any
 import pytest
 from fastapi import FastAPI
 
+from glassformer.page.assets import PACKAGE
 from glassformer.serve import website
 from glassformer.serve.keys import add_key
 
 WEB = Path(website.__file__).parent / "web"
-TRANSLATOR = website.PACKAGE / "page" / "translator"
+TRANSLATOR = PACKAGE / "page" / "translator"
 SHARED = {"chosen.js", "data.js", "drawing.js", "map.js", "overview.js", "page.css", "saving.js", "words.js"}
 IMPORTS = re.compile(r'^import [^;]*? from "([^"]+)";$', re.MULTILINE)
 ATTRIBUTES = re.compile(r'(?:src|href)="(static/[^"]+)"')

@@ -22,12 +22,12 @@ from glassformer.files import new_folder, write_json
 from glassformer.generation.segments.sentences import segmentation_of
 from glassformer.interop.onnx.export import export_onnx
 from glassformer.interop.onnx.validate import Likeness
+from glassformer.page.assets import translator_code
 from glassformer.run.folder import Run
 from glassformer.run.languages import name_of
 from glassformer.transformer.model import count_parameters
 
-SOURCE = Path(__file__).parents[1]
-FOLDERS = ("browser/web", "page/translator", "page/web")
+WEB = Path(__file__).parent / "web"
 DOCUMENT, MANIFEST, CODE, MODEL, RUNTIME = "index.html", "glassformer.json", "code", "model", "runtime"
 OPENED = "opened.js"
 """The one script that stands in the document itself: it must work where modules can't be loaded."""
@@ -141,12 +141,7 @@ def _copy_runtime(runtime: Runtime, variant: Variant, made: Path) -> dict[str, s
 
 def _copy_code(made: Path) -> str:
     """Copy scripts and styles, in folders as they lie in the package, and return the path of these folders."""
-    sources = [path for folder in FOLDERS for path in sorted((SOURCE / folder).iterdir())]
-    contents = {
-        path.relative_to(SOURCE): path.read_bytes()
-        for path in sources
-        if path.suffix in (".js", ".css") and path.name != OPENED
-    }
+    contents = {path: content for path, content in translator_code("browser/web").items() if Path(path).name != OPENED}
     folder = Path(CODE, _digest(b"".join(contents.values())))
     for path, content in contents.items():
         place = made / folder / path
@@ -157,9 +152,8 @@ def _copy_code(made: Path) -> str:
 
 def _document(code: str) -> str:
     """Return the document, whose policy allows the one script that stands in it, by its digest."""
-    web = SOURCE / "browser" / "web"
-    text = (web / DOCUMENT).read_text(encoding="utf-8")
-    inline = (web / OPENED).read_text(encoding="utf-8")
+    text = (WEB / DOCUMENT).read_text(encoding="utf-8")
+    inline = (WEB / OPENED).read_text(encoding="utf-8")
     digest = base64.b64encode(hashlib.sha256(inline.encode()).digest()).decode()
     return text.replace("{code}", code).replace("{digest}", digest).replace("{inline}", inline)
 

@@ -38,7 +38,7 @@ try:
 except ImportError as error:
     raise ImportError(f'a cluster needs {error.name}: pip install "glassformer[cluster]"') from None
 
-from glassformer.documents.endings import is_document
+from glassformer.documents.endings import kind_of
 from glassformer.errors import ConfigError, DataError, RunError, noting
 from glassformer.generation.config import SearchConfig, Segmentation, as_config
 from glassformer.generation.files import FileSettings, digest_of_run, settings_of_output
@@ -105,7 +105,7 @@ def translate_folder(
     search, wanted = as_config(config), FileSettings(segment, glossary, placeholders, sentences)
     wanted.check(search)
     source, names = find_files(place_of(input) if isinstance(input, Path) else input)
-    if documents := [name for name in names if is_document(output_name(name))]:
+    if documents := [name for name in names if kind_of(output_name(name))]:
         raise DataError(
             f"{documents[0]} in {source} is a document, and a cluster translates lines: translate it by itself, "
             f"without a cluster, or leave it out by a pattern, such as '{source}/*.txt'"

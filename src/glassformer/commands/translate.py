@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from glassformer.alignment.links import pharaoh
 from glassformer.cluster.config import ClusterConfig
-from glassformer.documents.endings import ENDINGS, is_document, is_page
+from glassformer.documents.endings import ENDINGS, kind_of
 from glassformer.errors import ConfigError, DataError, counted
 from glassformer.generation.config import SearchConfig, Segmentation
 from glassformer.generation.lexical.placeholders import DEFAULT
@@ -107,7 +107,7 @@ def translate(flags: TranslateFlags) -> int:
             raise ConfigError(f"{name} must be a file, got -: leave it out for standard {stream}")
     if flags.pool.is_wanted:
         return _translate_folder(flags)
-    document = flags.input if flags.input is not None and is_document(flags.input) else None
+    document = flags.input if flags.input is not None and kind_of(flags.input) else None
     if document is not None:
         _check_document(flags, document)
     elif flags.overwrite_targets or flags.languages is not None:
@@ -262,7 +262,7 @@ def _check_document(flags: TranslateFlags, document: Path) -> None:
     for name in ("resume", "scores", "prefixes", "alignments", "confidence"):
         if getattr(flags, name):
             raise ConfigError(f"--{name} is for lines, not for a document")
-    allowed = ("plain", "html") if is_page(document) else ("plain",)
+    allowed = ("plain", "html") if kind_of(document) == "html" else ("plain",)
     if flags.format not in allowed:
         raise ConfigError(f"--format is for lines: a document says itself what it is, got {flags.format}")
     if flags.search.n_best > 1:
@@ -331,7 +331,7 @@ def _translate_stream(
         if total > 1 and sys.stderr.isatty() and all(len(text.split()) == 1 for text in flags.text):
             say(f'each word is translated by itself; quotes make them one text: "{" ".join(flags.text)}"')
         for name in filter(_is_file, flags.text):
-            how = f"--input {quote(name)}{' --output FILE' if is_document(name) else ''}"
+            how = f"--input {quote(name)}{' --output FILE' if kind_of(name) else ''}"
             say(f"{name} is a file, and its name is translated: {how} translates what it holds")
     elif flags.input is None:
         total, chunks = None, stream.chunks_of_stream(sys.stdin.buffer, stream.LINES_AT_ONCE)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from glassformer.decoding import read_limited
-from glassformer.documents.endings import has_html
+from glassformer.documents.endings import ENDINGS, kind_of, tags_of
 from glassformer.documents.reading import LARGEST, lines_of, read_units
 from glassformer.documents.units import apply
 from glassformer.errors import ConfigError, DataError
@@ -15,7 +15,7 @@ from glassformer.generation.files import FileCounts, FileSettings, translations_
 from glassformer.generation.lexical.glossary import Glossary
 from glassformer.generation.lexical.placeholders import DEFAULT
 from glassformer.generation.translator import Translator
-from glassformer.markup.segments import Document, Format
+from glassformer.markup.segments import Document
 from glassformer.markup.translate import read_texts, translate_documents
 from glassformer.pairs.lines import readable
 from glassformer.run.config import read_config
@@ -67,6 +67,9 @@ def translate_document(
     Example: docs/howto/documents.md.
     """
     input, output, config = Path(input), Path(output), as_config(config)
+    kind = kind_of(input)
+    if kind is None:
+        raise DataError(f"{input} must be a document that ends with one of {', '.join(ENDINGS)}")
     wanted = FileSettings(segment, glossary, placeholders, sentences)
     wanted.check(config)
     if config.n_best > 1:
@@ -75,13 +78,12 @@ def translate_document(
     check_writable(output)
     with readable(input):
         content = read_limited(input, LARGEST, error=DataError)
-    units = read_units(content, input, languages or _languages_of_run(translator))
+    units = read_units(content, kind, str(input), languages or _languages_of_run(translator))
     open_units = [unit for unit in units if overwrite_targets or not unit.is_translated]
     plain = [unit for unit in open_units if not unit.has_tags]
     tagged = [unit for unit in open_units if unit.has_tags]
     result = DocumentResult(len(open_units), len(units) - len(open_units), FileCounts(), FileCounts())
-    format: Format = "html" if has_html(input) else "xml"
-    read = read_texts([unit.source for unit in tagged], format, 1, "text {} with tags")
+    read = read_texts([unit.source for unit in tagged], tags_of(kind), 1, "text {} with tags")
     # Those with tags come first, so that settings which they can't have are refused before the long work.
     texts = _translated_with_tags(translator, read, config, wanted, result.tagged) if read else []
     texts += _translated(translator, [unit.source for unit in plain], config, wanted, result.plain)

@@ -1,30 +1,33 @@
 """Kinds of documents by the endings of their names. Loads none of their readers: every command looks at it."""
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Literal
 
-XML = (".xliff", ".xlf", ".tmx")
-"""Documents of XML, in which the tags of a text are given as XML."""
-PAGES = (".html", ".htm")
-"""Web pages."""
-OTHERS = (".po", ".pot", ".srt", ".json", *PAGES)
-"""Documents in which the tags of a text are given as HTML."""
-ENDINGS = (*XML, *OTHERS)
+DocumentKind = Literal["xliff", "tmx", "po", "srt", "json", "html"]
+
+ENDINGS_OF: Mapping[DocumentKind, tuple[str, ...]] = {
+    "xliff": (".xliff", ".xlf"),
+    "tmx": (".tmx",),
+    "po": (".po", ".pot"),
+    "srt": (".srt",),
+    "json": (".json",),
+    "html": (".html", ".htm"),
+}
+"""The endings of the names of each kind, the usual one first."""
+ENDINGS = tuple(ending for endings in ENDINGS_OF.values() for ending in endings)
 
 
-def is_document(path: str | Path) -> bool:
-    """Return whether a file is a document by the ending of its name.
+def kind_of(path: str | Path) -> DocumentKind | None:
+    """Return the kind of document that a file is, by the ending of its name; None for no document.
 
-    >>> is_document("a.XLIFF"), is_document("a.txt")
-    (True, False)
+    >>> kind_of("a.XLF"), kind_of("a.txt")
+    ('xliff', None)
     """
-    return Path(path).suffix.lower() in ENDINGS
+    ending = Path(path).suffix.lower()
+    return next((kind for kind, endings in ENDINGS_OF.items() if ending in endings), None)
 
 
-def is_page(path: str | Path) -> bool:
-    """Return whether a file is a web page by the ending of its name."""
-    return Path(path).suffix.lower() in PAGES
-
-
-def has_html(path: str | Path) -> bool:
-    """Return whether tags in a document's texts are given as HTML, and not as XML, as in XLIFF and TMX."""
-    return Path(path).suffix.lower() not in XML
+def tags_of(kind: DocumentKind) -> Literal["xml", "html"]:
+    """Return how the tags of a document's texts are given: as XML in XLIFF and TMX, which are XML, else as HTML."""
+    return "xml" if kind in ("xliff", "tmx") else "html"

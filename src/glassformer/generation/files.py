@@ -7,12 +7,12 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from glassformer.errors import ConfigError, noting
+from glassformer.errors import noting
 from glassformer.files import check_apart
 from glassformer.generation import stream
 from glassformer.generation.config import SearchConfig, Segmentation, as_config
 from glassformer.generation.lexical.glossary import Glossary
-from glassformer.generation.lexical.lines import LexicalCounts
+from glassformer.generation.lexical.lines import LexicalCounts, check_searches
 from glassformer.generation.lexical.placeholders import compiled
 from glassformer.generation.partial import PartialOutput, is_finished, partial_output
 from glassformer.generation.precision import Precision
@@ -92,8 +92,8 @@ class FileSettings:
     def check(self, config: SearchConfig, *, has_prefixes: bool = False) -> None:
         """Raise ConfigError where the settings can't be combined."""
         check_segment(self.segment, config, has_prefixes=has_prefixes, sentences=self.sentences)
-        if self.is_lexical and config.sample:
-            raise ConfigError("a glossary and placeholders need a search: they can't be combined with `sample`")
+        if self.is_lexical:
+            check_searches(config)
 
 
 def translate_file(

@@ -1,9 +1,10 @@
-"""The files in web/ that make up a page: style, scripts, and the document around them."""
+"""The files that make up a page: style, scripts, and the document around them."""
 
 import re
 from pathlib import Path
 
-FOLDER = Path(__file__).parent / "web"
+PACKAGE = Path(__file__).parents[1]
+FOLDER = PACKAGE / "page" / "web"
 SCRIPTS = (
     *("data", "drawing", "words", "saving", "overview", "chosen", "map"),
     *("detail", "texts", "strips", "table", "page"),
@@ -25,6 +26,16 @@ def style() -> str:
 def document() -> str:
     """Return the HTML document, a template for `str.format` with title, css, script and data."""
     return _read("page.html")
+
+
+def translator_code(own: str) -> dict[str, bytes]:
+    """Return the scripts and styles of a page that translates, by their places in the package.
+
+    `own` is the folder of what such a page has for itself, such as serve/web.
+    """
+    paths = [path for folder in (own, "page/translator", "page/web") for path in sorted((PACKAGE / folder).iterdir())]
+    code = [path for path in paths if path.suffix in (".js", ".css")]
+    return {path.relative_to(PACKAGE).as_posix(): path.read_bytes() for path in code}
 
 
 def _read(name: str) -> str:

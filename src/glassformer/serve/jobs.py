@@ -16,8 +16,8 @@ from typing import Any
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import StreamingResponse
 
-from glassformer.documents.endings import has_html
-from glassformer.documents.reading import lines_of, read_kind
+from glassformer.documents.endings import ENDINGS_OF, DocumentKind, kind_of, tags_of
+from glassformer.documents.reading import lines_of, read_units
 from glassformer.documents.units import Edit, Unit, apply
 from glassformer.errors import GlassformerError
 from glassformer.generation.config import SEGMENTATIONS
@@ -41,20 +41,18 @@ PAUSE = 0.5
 """Seconds before a job that found the queue full tries again."""
 MOST_LOSSES = 3
 """Workers that may be lost over the same lines: those lines may be what ends them."""
-KINDS: dict[JobKind, tuple[str, str]] = {
-    "text": ("txt", "text/plain; charset=utf-8"),
-    "tmx": ("tmx", "application/x-tmx+xml"),
-    "xliff": ("xliff", "application/xliff+xml"),
-    "po": ("po", "text/x-gettext-translation"),
-    "srt": ("srt", "application/x-subrip"),
-    "json": ("json", "application/json"),
-    "html": ("html", "text/html"),
+MEDIA_TYPES: dict[JobKind, str] = {
+    "text": "text/plain; charset=utf-8",
+    "tmx": "application/x-tmx+xml",
+    "xliff": "application/xliff+xml",
+    "po": "text/x-gettext-translation",
+    "srt": "application/x-subrip",
+    "json": "application/json",
+    "html": "text/html",
 }
-"""The kinds of files, each with the ending of its names and the type of its content."""
+"""The kinds of files, each with the type of its content."""
 FIELDS = ("run", "source", "target", "kind", "segment", "beam")
 """The fields of a form, beside its file."""
-ENDINGS = {**{f".{kind}": kind for kind in KINDS if kind != "text"}, ".xlf": "xliff", ".pot": "po", ".htm": "html"}
-"""The kinds of files by the endings of their names; others are text."""
 
 
 class _TextFile:
@@ -86,18 +84,17 @@ class _DocumentFile:
 
     message: type[messages.Request] = messages.TranslateTagged
 
-    def __init__(self, data: bytes, kind: JobKind, languages: tuple[str, str] | None) -> None:
+    def __init__(self, data: bytes, kind: DocumentKind, languages: tuple[str, str] | None) -> None:
         """Read its texts, but those that have a translation; Refusal where it can't be read."""
-        ending = KINDS[kind][0]
         self._data = data
         self._texts: list[tuple[Unit, Document | Segments]] = []
         self.lines = list[str]()
         self._linked = set[int]()
         try:
-            units = read_kind(data, f".{ending}", "the file", languages)
+            units = read_units(data, kind, "the file", languages)
             for unit in units:
                 if not unit.is_translated:
-                    self._take(unit, "html" if has_html(f"document.{ending}") else "xml")
+                    self._take(unit, tags_of(kind))
         except GlassformerError as error:
             raise Refusal("invalid", str(error)) from None
 
@@ -306,9 +303,9 @@ def make_router(service: Service, jobs: Jobs) -> APIRouter:
         work = jobs.find(number, request.state.visit.key)
         if work.state != "done":
             raise Refusal("not_found", f"the job has no result: it is {work.state}")
-        ending, kind = KINDS[work.kind]
-        headers = {"content-disposition": f'attachment; filename="translated.{ending}"'}
-        return StreamingResponse(_blocks(jobs.path(work)), media_type=kind, headers=headers)
+        ending = ".txt" if work.kind == "text" else ENDINGS_OF[work.kind][0]
+        headers = {"content-disposition": f'attachment; filename="translated{ending}"'}
+        return StreamingResponse(_blocks(jobs.path(work)), media_type=MEDIA_TYPES[work.kind], headers=headers)
 
     @router.delete("/{number}", status_code=204)
     async def remove(number: str, request: Request) -> None:
@@ -325,9 +322,9 @@ async def _planned(service: Service, visit: Visit, given: dict[str, Any]) -> _Wo
     if not isinstance(given.get("file"), tuple):
         raise Refusal("invalid", "file is missing: send a form with a file of that name")
     name, data = given["file"]
-    kind = str(given.get("kind") or ENDINGS.get(Path(name.lower()).suffix, "text"))
-    if kind not in KINDS:
-        raise Refusal("invalid", f"kind must be one of {', '.join(KINDS)}")
+    kind = str(given.get("kind") or kind_of(name) or "text")
+    if kind not in MEDIA_TYPES:
+        raise Refusal("invalid", f"kind must be one of {', '.join(MEDIA_TYPES)}")
     wanted = str(given.get("beam") or service.search()["beam"])
     if not re.fullmatch("[0-9]{1,4}", wanted) or not 1 <= int(wanted) <= service.config.max_beam:
         raise Refusal("invalid", f"beam must be a whole number from 1 to {service.config.max_beam}")

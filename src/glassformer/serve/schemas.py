@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from glassformer.documents.endings import DocumentKind
 from glassformer.generation.config import Segmentation
 
 Positive = Annotated[int, Field(ge=1)]
@@ -313,7 +314,7 @@ class AlternativesAnswer(Closed):
 # Jobs
 
 JobState = Literal["waiting", "running", "done", "failed", "cancelled"]
-JobKind = Literal["text", "tmx", "xliff", "po", "srt", "json", "html"]
+JobKind = Literal["text", DocumentKind]
 
 
 class Job(Closed):

@@ -13,8 +13,9 @@ from pathlib import Path
 
 from fastapi import FastAPI, HTTPException, Request, Response
 
-PACKAGE = Path(__file__).parents[1]
-FOLDERS = ("serve/web", "page/translator", "page/web")
+from glassformer.page.assets import translator_code
+
+DOCUMENT = Path(__file__).parent / "web" / "index.html"
 TYPES = {".js": "text/javascript; charset=utf-8", ".css": "text/css; charset=utf-8"}
 FOR_EVER, ASK = "private, max-age=31536000, immutable", "no-cache"
 
@@ -42,8 +43,9 @@ def add_website(app: FastAPI, *, has_keys: bool) -> None:
 @cache
 def files() -> dict[str, WebFile]:
     """Return the page's scripts and styles, by their places in the package."""
-    paths = [path for folder in FOLDERS for path in sorted((PACKAGE / folder).iterdir()) if path.suffix in TYPES]
-    return {path.relative_to(PACKAGE).as_posix(): _web_file(path.read_bytes(), TYPES[path.suffix]) for path in paths}
+    return {
+        path: _web_file(content, TYPES[Path(path).suffix]) for path, content in translator_code("serve/web").items()
+    }
 
 
 @cache
@@ -55,7 +57,7 @@ def version() -> str:
 @cache
 def document(has_keys: bool) -> WebFile:
     """Return the document, with the addresses of this version's files."""
-    text = (PACKAGE / "serve" / "web" / "index.html").read_text(encoding="utf-8")
+    text = DOCUMENT.read_text(encoding="utf-8")
     text = text.replace("{version}", version()).replace("{has_keys}", "true" if has_keys else "false")
     return _web_file(text.encode(), "text/html; charset=utf-8")
 

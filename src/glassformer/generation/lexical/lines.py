@@ -28,6 +28,12 @@ def _ignored(lines: int) -> None:
     """Tell nobody how many lines are done."""
 
 
+def check_searches(config: SearchConfig) -> None:
+    """Raise ConfigError where translations are drawn: terms and placeholders need a search."""
+    if config.sample:
+        raise ConfigError("glossary and placeholders need a search, which weighs what it writes: leave out `sample`")
+
+
 @dataclass(frozen=True)
 class LexicalUse:
     """The terms and placeholders of a translation.
@@ -185,10 +191,7 @@ class LexicalRules:
         then those whose translations lack something are searched again under their demands. A line that the rules don't
         concern, or whose translation has its terms by itself, has the translation that it has without them.
         """
-        if config.sample:
-            raise ConfigError(
-                "glossary and placeholders need a search, which weighs what it writes: leave out `sample`"
-            )
+        check_searches(config)
         found: list[list[Hypothesis]] = [[] for _ in lines]
         free = [i for i, line in enumerate(lines) if len(line.wanted) <= AT_ONCE and not line.is_put_in]
         for i, hypotheses in zip(free, search(free, None, progress), strict=True):
