@@ -177,6 +177,11 @@ def test_a_worker_knows_how_many_sentences_its_run_reads_at_once(two_nodes, rand
     random_run(tmp_path / "run", SymbolTokenizer("ab"), SymbolTokenizer("AB"), settings={"join_lines": 3})
     packed = pack_run(tmp_path / "run")
     assert unpack_run(packed, "cpu", "float32", threads=torch.get_num_threads()).sentences == 3
+    (tmp_path / "source").mkdir()
+    write(tmp_path / "source" / "a.txt", ["a b. b a."])
+    places = (tmp_path / name for name in ("run", "source", "out"))
+    with pytest.warns(match=r"learned to read 3 sentences at once: given 4, .*; train with --join-lines 4"):
+        assert bulk.translate_folder(*places, **SETTINGS, segment="paragraph", sentences=4).rows == 1
 
 
 def test_a_teacher_writes_on_the_cluster_what_it_writes_here(two_nodes, run, tmp_path, monkeypatch, run_command):

@@ -43,6 +43,7 @@ from glassformer.errors import ConfigError, DataError, RunError, noting
 from glassformer.generation.config import SearchConfig, Segmentation, as_config
 from glassformer.generation.files import FileSettings, digest_of_run, settings_of_output
 from glassformer.generation.lexical.glossary import Glossary
+from glassformer.generation.segments.paragraphs import warn_of_more_than_learned
 from glassformer.meter import Meter
 from glassformer.run.folder import open_run
 
@@ -165,7 +166,9 @@ def _translate(
     order: _Order, cluster: ClusterConfig, say: Callable[[str], None] | None, *, resume: bool, advice: str
 ) -> BulkResult:
     """Connect to the cluster, and do there what is left; `advice` says how a stopped translation is continued."""
-    open_run(order.run)  # which says what is missing or wrong in it, before others are asked to read it
+    run = open_run(order.run)  # which says what is missing or wrong in it, before others are asked to read it
+    if order.wanted.segment == "paragraph":  # a worker's warnings are of its lines
+        warn_of_more_than_learned(run.training.join_lines, order.wanted.sentences)
     digest = digest_of_run(order.run)
     logging.getLogger("ray.data").setLevel(logging.ERROR)  # else it tells of each execution
     with connected(cluster, size_of_run(order.run)):

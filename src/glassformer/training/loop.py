@@ -15,7 +15,7 @@ from glassformer.data.preparation import TRAIN, VALID
 from glassformer.device import explaining_memory, pick_precision
 from glassformer.errors import FULL, DivergedError, RunError, describe_full
 from glassformer.files import remove_at_once, remove_unfinished
-from glassformer.run.config import read_config
+from glassformer.run.config import TrainingRecord, read_config
 from glassformer.run.folder import load_weights, write_weights
 from glassformer.run.metrics import Report, Validation, read_metrics
 from glassformer.run.names import ALIGNMENT, INITIAL, METRICS, RESUME, WATCHED, WEIGHTS
@@ -80,11 +80,7 @@ class TrainingLoop:
         with processes.after_the_first():
             if self.integrity is not None:
                 self.integrity.check(corpora, (sizes.source_vocab_size, sizes.target_vocab_size))
-        torch.manual_seed(config.seed)
-        check_model(config, sizes)
-        model = Transformer(sizes)
-        if (initial := self.resume / INITIAL).exists():
-            load_weights(model, read_tensors(initial), initial)
+        model = self._first_model(sizes)
         self.model = model if config.shard and processes.size > 1 else model.to(device)
         self.peak = config.peak(model.config.d_model)
         self.step = Step(
@@ -108,30 +104,48 @@ class TrainingLoop:
         self.validator = Validator(config, dtype, valid_loader, text, (source, target), processes)
         self.checkpoints = Checkpoints(self.resume, processes, config.checkpoint_seconds)
         self.state = self.checkpoints.load(self.step)
-        before = TrainConfig.from_json(saved.training.settings or {})  # `resume` may have been given others
-        before = before.settled(saved.training.chosen or {})
-        if before.patience != config.patience:
-            self.state.forget_patience()
-        if any(getattr(before, name) != getattr(config, name) for name in ("max_updates", "max_epochs", "max_minutes")):
-            self.state.interval = 0
+        self._plan_anew(saved.training)
         self._taken_up = False
         self.sign = -1 if config.metric in LOWER_IS_BETTER else 1  # makes a higher score the better one
         self.limits = Limits(config)
         self.stopwatch = Stopwatch(config.max_minutes)
-        size = sum(parameter.numel() for parameter in model.parameters())
-        number = str(dtype).removeprefix("torch.")
-        shared = f" and {processes.size - 1} more" if processes.size > 1 else ""
-        display.say(f"model: {size:,} parameters, training on {device}{shared} with {number} products")
-        if config.shard and processes.size == 1:
-            display.say("shard splits the model among processes, and this is the only one: torchrun starts several")
-        if self.state.update:
-            self._say_what_is_lost()
+        self._introduce(model, dtype)
         self.curves = CurveDrawer(self.folder, shown=processes.first)
         self.watcher = Watcher(model, config.watch if processes.first else None, self.folder / WATCHED, display)
         self.tally = Tally(self.state.reported, device)
         self.began = time.monotonic() - self.state.seconds
         self.warmup = warmup_updates(config, model.config.d_model, self.state.planned)
         self.interval = self.state.interval or validation_interval(config, 0)
+
+    def _first_model(self, sizes: ModelConfig) -> Transformer:
+        """Return the model before its first update: new, or with the weights that training begins from."""
+        torch.manual_seed(self.config.seed)
+        check_model(self.config, sizes)
+        model = Transformer(sizes)
+        if (initial := self.resume / INITIAL).exists():
+            load_weights(model, read_tensors(initial), initial)
+        return model
+
+    def _plan_anew(self, saved: TrainingRecord) -> None:
+        """Forget what the checkpoint has decided by settings that `resume` was given others of."""
+        before = TrainConfig.from_json(saved.settings or {}).settled(saved.chosen or {})
+        if before.patience != self.config.patience:
+            self.state.forget_patience()
+        ends = ("max_updates", "max_epochs", "max_minutes")
+        if any(getattr(before, name) != getattr(self.config, name) for name in ends):
+            self.state.interval = 0
+
+    def _introduce(self, model: Transformer, dtype: torch.dtype) -> None:
+        """Say what is trained and where, and from which update on."""
+        processes, say = self.processes, self.display.say
+        size = sum(parameter.numel() for parameter in model.parameters())
+        number = str(dtype).removeprefix("torch.")
+        shared = f" and {processes.size - 1} more" if processes.size > 1 else ""
+        say(f"model: {size:,} parameters, training on {self.device}{shared} with {number} products")
+        if self.config.shard and processes.size == 1:
+            say("shard splits the model among processes, and this is the only one: torchrun starts several")
+        if self.state.update:
+            self._say_what_is_lost()
 
     def _guide(self, pairs: Corpus) -> Guide:
         """Return the guide of attention; the alignment that it follows is learned once, by the first process."""

@@ -90,14 +90,8 @@ def translate_in_segments(
     """Return the segments of each line and their translations, as `translate_paragraphs` joins them."""
     check_lines("lines", lines)
     check_segment("paragraph", config, sentences=sentences)
-    learned = translator.sentences
-    at_once = (learned or 1) if sentences is None else sentences
-    if learned is not None and at_once > learned:
-        warnings.warn(
-            f"this run learned to read {counted(learned, 'sentence')} at once: given {at_once}, it may leave some out; "
-            f"train with --join-lines {at_once}",
-            stacklevel=3,
-        )
+    at_once = (translator.sentences or 1) if sentences is None else sentences
+    warn_of_more_than_learned(translator.sentences, sentences, stacklevel=3)
     glossaries = glossaries_of(glossary, len(lines))
     pattern = None if placeholders is None else compiled(placeholders)
     split = [
@@ -109,6 +103,16 @@ def translate_in_segments(
     given = None if all(own is None for own in of_texts) else of_texts
     found = iter(translator.translations(texts, config, progress, glossary=given, placeholders=placeholders))
     return [(one, [next(found) for _ in one.texts]) for one in split]
+
+
+def warn_of_more_than_learned(learned: int | None, sentences: int | None, stacklevel: int = 1) -> None:
+    """Warn of more sentences at once than a run learned to read, if that is known."""
+    if learned is not None and sentences is not None and sentences > learned:
+        warnings.warn(
+            f"this run learned to read {counted(learned, 'sentence')} at once: given {sentences}, it may leave some "
+            f"out; train with --join-lines {sentences}",
+            stacklevel=stacklevel + 1,
+        )
 
 
 def segments_that_fit(
