@@ -7,7 +7,7 @@ from functools import cache
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from glassformer.errors import ArgumentError, ConfigError
@@ -77,6 +77,9 @@ LINES = st.lists(st.lists(st.sampled_from([*SOURCE, *PLACEHOLDERS]), max_size=6)
 @pytest.mark.parametrize("kind", KINDS)
 @settings(max_examples=8, deadline=None)
 @given(terms=GLOSSARIES, lines=LINES, beam=st.sampled_from([1, 2, 4]))
+@example(  # in characters both forms begin with a space, and there is room for the shorter one alone
+    terms={"Anna": ["Hund Anna", "Katze"], "cat cat": ["Katze Katze"]}, lines=["Anna cat Anna cat cat Anna"], beam=2
+)
 def test_terms_are_there_and_placeholders_are_copied_whatever_the_model(kind, terms, lines, beam):
     glossary = Glossary(terms)
     translator = make(kind)

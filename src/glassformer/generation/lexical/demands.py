@@ -99,7 +99,7 @@ class Options(NamedTuple):
     tokens: Int[Tensor, " options"]
     demands: Int[Tensor, " options"]
     extra: Int[Tensor, " options"]
-    """Number of tokens that it takes beyond the shortest form of the demand."""
+    """Number of tokens that it takes beyond the shortest form of the demand, or shortest end of a forced one."""
 
 
 class Demands:
@@ -169,7 +169,8 @@ class Demands:
     def options(self, state: State) -> Options:
         """Return the tokens that begin an unmet demand, or go on with one; only these if the search has forced one."""
         if state.is_forcing:
-            return _options([(left[0], n, 0) for n, left in state.begun if state.forced >> n & 1])
+            least = _least_left(state)
+            return _options([(left[0], n, len(left) - least[n]) for n, left in state.begun if n in least])
         going_on = [(left[0], n, len(left) - self._shortest[n]) for n, left in state.begun]
         options = self._beginnings(_context(state.text))
         free = self._startable(state)
@@ -189,8 +190,7 @@ class Demands:
             self._needed[unmet] = sum(self._shortest[n] for n in bits(unmet))
         needed = self._needed[unmet]
         if state.is_forcing:
-            forced = {n: len(left) for n, left in state.begun if state.forced >> n & 1}
-            needed += sum(left - self._shortest[n] for n, left in forced.items())
+            needed += sum(left - self._shortest[n] for n, left in _least_left(state).items())
         return needed
 
     def late(self, state: State) -> int:
@@ -273,6 +273,15 @@ class Demands:
                     found.setdefault(self.wanted[n].entry, ([], self.wanted[n].forms))[0].append(n)
             self._unmet_forms[met] = found
         return self._unmet_forms[met]
+
+
+def _least_left(state: State) -> dict[int, int]:
+    """Return how many tokens each demand that is being forced still needs: its forms may begin alike."""
+    least = dict[int, int]()
+    for n, left in state.begun:
+        if state.forced >> n & 1:
+            least[n] = min(len(left), least.get(n, len(left)))
+    return least
 
 
 def _context(text: str) -> str:
