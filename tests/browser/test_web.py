@@ -265,6 +265,45 @@ def test_a_file_that_is_missing_or_another_is_named(opened):
     tab.said.clear()
 
 
+def test_a_description_that_is_none_is_named(opened):
+    tab = opened()
+    tab.route("**/glassformer.json", lambda route: route.fulfill(body="<!doctype html>"))
+    tab.goto(tab.address)
+    tab.get_by_text("glassformer.json: ").wait_for()
+    tab.unroute_all()
+    tab.get_by_role("button", name="Try again").click()
+    tab.locator("#source").fill(LINES[0])
+    tab.settled()
+    assert tab.locator(WORD).count() > 0
+
+
+BREAKS = """
+const works = onmessage;
+let isBroken = false;
+onmessage = (event) => {
+  const { id, kind, q } = event.data;
+  isBroken ||= q === "break";
+  if (isBroken && kind !== "load") postMessage({ id, error: { code: "broken", message: "device lost" } });
+  else works(event);
+};
+"""
+
+
+def test_what_computes_is_started_again_once_it_is_broken(opened):
+    tab = opened()
+
+    def breaking(route: Any) -> None:
+        route.fulfill(body=route.fetch().text() + BREAKS, content_type="text/javascript")
+
+    tab.route("**/worker.js", breaking, times=1)
+    tab.open()
+    tab.locator("#source").fill("break")
+    tab.get_by_text("device lost").wait_for()
+    tab.locator("#source").fill(LINES[0])
+    tab.settled()
+    assert tab.locator(WORD).count() > 0
+
+
 def test_opened_as_a_file_it_says_how_to_open_it(browser, folder):
     page = browser.new_page(locale="en-GB")
     page.goto((folder / "index.html").as_uri())

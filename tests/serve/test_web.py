@@ -5,6 +5,7 @@ import random
 import re
 import shutil
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -370,32 +371,147 @@ def test_another_word_is_chosen_and_the_translation_goes_on_from_it(tab):
     assert not tab.get_by_text("Undo").is_visible()
 
 
+@contextmanager
+def late(tab: Tab, path: str, wanted: str | None = None) -> Iterator[list[Any]]:
+    """Hold back what a path is asked for, or those requests that have this field, until the end. Gives what is held."""
+    held: list[Any] = []
+
+    def hold(route: Any) -> None:
+        if wanted is None or route.request.post_data_json.get(wanted):
+            held.append(route)
+        else:
+            route.fallback()
+
+    tab.route(path, hold)
+    yield held
+    for route in held:
+        route.continue_()
+    tab.unroute(path, hold)
+
+
+FAILED = "Failed to load resource: the server responded with a status of {} (Internal Server Error)"
+BUSY = "document.querySelector('{}').getAttribute('aria-busy') === '{}'"
+
+
 @pytest.mark.parametrize("others", [False, True])
 def test_attention_that_comes_late_changes_nothing_else(tab, others):
     tab.write(f"{MEN}\n{DOGS}")
     tab.look(1)  # these maps stay until those of the other line are there
-    held: list[Any] = []
-    tab.route(
-        "**/v1/translate",
-        lambda route: held.append(route) if "attention" in route.request.post_data_json else route.fallback(),
-    )
-    tab.locator(WORD).nth(8).click()
-    tab.until("document.querySelector('.ahead span.choice span') !== null")
-    if others:
-        tab.get_by_role("button", name="Other translations").click()
-        tab.until("document.querySelectorAll('.choices button').length === 5")
-    else:
-        tab.keyboard.press("Escape")
-    (route,) = held
-    route.continue_()
-    tab.until("document.querySelector('.readout').getAttribute('aria-busy') === 'false'")
-    tab.unroute_all()
+    with late(tab, "**/v1/translate", "attention") as held:
+        tab.locator(WORD).nth(8).click()
+        tab.until(BUSY.format(".beside", "false"))
+        assert len(held) == 1
+        tab.evaluate("glassformer.pointed(0)")  # the caret, and the maps, are of the other line
+        tab.locator(".cell").first.click()
+        assert tab.evaluate("glassformer.chosen.word") == 2
+        assert tab.locator(".under .chosen").count() == 0
+        if others:
+            tab.get_by_role("button", name="Other translations").click()
+            tab.until("document.querySelectorAll('.choices button').length === 5")
+        else:
+            tab.keyboard.press("Escape")
+    tab.until("glassformer.writer.results.get(glassformer.writer.sentences[1].key).attention.then(() => true)")
     assert tab.locator(".looked").is_visible() is False
     if others:
         assert tab.locator(".beside").inner_text().startswith("Other translations")
     else:
         assert tab.evaluate("glassformer.chosen") is None
     assert tab.look(8).startswith("“Hunde” looks at ")
+
+
+def test_the_words_to_choose_from_are_those_of_the_word_that_is_looked_at(tab):
+    tab.write(f"{MEN}\n{DOGS}")
+    tab.look(1)
+    before = tab.words()
+    with late(tab, "**/v1/alternatives"):
+        tab.locator(WORD).nth(8).click()
+        tab.locator(CHOICE).nth(1).click()  # of the other line, until its own are there
+    tab.looked()
+    assert tab.words() == before
+    assert tab.locator(f'{CHOICE}[aria-current="true"]').inner_text().startswith("Hunde")
+
+
+def test_a_word_that_is_taken_late_goes_where_it_belongs_and_takes_no_focus(tab):
+    tab.write(f"{DOGS}\n{MEN}\n{DOGS}")
+    with late(tab, "**/v1/translate", "prefixes") as held:
+        tab.locator(WORD).nth(14).click()
+        tab.locator(CHOICE, has_text="Männer").click()
+        tab.until("Boolean(glassformer.taking)")
+        tab.wait_for_timeout(100)
+        assert len(held) == 3  # attention, how it goes on after each word, and after that which was taken
+    tab.until("glassformer.target.word(2, 2).innerText === 'Männer'")
+    assert tab.evaluate("glassformer.chosen.sentence") == 2
+    tab.get_by_text("Undo").click()
+    with late(tab, "**/v1/translate", "prefixes"):
+        tab.locator(WORD).nth(14).click()
+        tab.locator(CHOICE, has_text="Männer").click()
+        tab.keyboard.press("Escape")
+        tab.locator("#source").focus()
+    tab.until("glassformer.target.word(2, 2).innerText === 'Männer'")
+    assert not tab.locator(".panel").is_visible()
+    assert tab.evaluate("document.activeElement.id") == "source"
+
+
+def test_a_look_that_fails_leaves_nothing_of_another(tab):
+    tab.write(f"{MEN}\n{DOGS}")
+    tab.look(1)
+    failing = dict(status=500, json={"error": "it failed", "code": "failed"})
+    for path in ("**/v1/alternatives", "**/v1/translate"):
+        tab.route(path, lambda route: route.fulfill(**failing))
+    tab.locator(WORD).nth(8).click()
+    tab.wait_for_selector(".notice:not([hidden])")
+    tab.until(BUSY.format(".beside", "false"))
+    assert tab.locator(CHOICE).count() == 0
+    tab.until("document.querySelector('.looked').hidden")
+    tab.unroute_all()
+    tab.get_by_role("button", name="Try again").click()
+    assert tab.looked().startswith("“Hunde” looks at ")
+    assert {tab.said.pop(), tab.said.pop()} == {FAILED.format(500)}
+
+
+def test_maps_take_the_theme_while_they_are_hidden_and_wait_for_the_first_attention(opened):
+    tab = opened()
+    tab.write(f"{MEN}\n{DOGS}")
+    with late(tab, "**/v1/translate", "attention"):
+        tab.locator(WORD).nth(1).click()
+        tab.until(BUSY.format(".beside", "false"))
+        assert tab.locator(".cross").is_hidden()
+    tab.looked()
+    tab.keyboard.press("Escape")
+    tab.get_by_text("Dark").click()
+    with late(tab, "**/v1/translate", "attention"):
+        tab.locator(WORD).nth(8).click()
+        tab.locator(".cross").hover()
+        tab.locator(".cell").first.click()
+    assert tab.looked().startswith("“Hunde” looks at ")
+
+
+def test_what_was_typed_is_not_lost_when_the_languages_are_swapped(three_runs):
+    tab = three_runs
+    tab.write(DOGS)
+    tab.locator("#source").fill(MEN)
+    tab.get_by_label("Swap the languages").click()
+    assert tab.locator("#source").input_value() == MEN
+
+
+def test_arrow_keys_follow_the_script_and_leave_the_browser_its_own(tab):
+    tab.write(DOGS)
+    tab.evaluate("document.querySelector('.line').dir = 'rtl'")
+    tab.locator(WORD).first.focus()
+    tab.keyboard.press("ArrowLeft")
+    assert tab.evaluate("document.activeElement.innerText") == "alte"
+    tab.keyboard.press("Shift+ArrowRight")
+    assert tab.evaluate("document.activeElement.innerText") == "alte"
+    tab.keyboard.press("ArrowRight")
+    assert tab.evaluate("document.activeElement.innerText") == "zwei"
+    tab.evaluate("document.querySelector('.line').dir = 'auto'")
+
+
+def test_a_browser_without_a_segmenter_shows_the_same(opened):
+    tab = opened(lambda tab: tab.add_init_script("delete Intl.Segmenter"))
+    tab.write(DOGS)
+    assert tab.evaluate("Intl.Segmenter === undefined")
+    assert tab.look(2).startswith("“Hunde” looks at ")
 
 
 def test_other_translations_are_there_when_asked_for(tab):
@@ -440,9 +556,15 @@ def test_the_keyboard_does_it_all(tab):
         tab.keyboard.press("Tab")
         reached.add(tab.evaluate("document.activeElement.className || document.activeElement.tagName"))
     assert {"cell", "cross", "close"} <= reached
+    tab.locator(".close").focus()
     tab.keyboard.press("Escape")
     assert not tab.locator(".panel").is_visible()
     assert tab.evaluate(focused) == chosen
+    tab.look(2)
+    tab.locator("#source").focus()
+    tab.keyboard.press("Escape")
+    assert not tab.locator(".panel").is_visible()
+    assert tab.evaluate("document.activeElement.id") == "source", "who is typing goes on"
 
 
 def test_it_fits_a_phone(opened):

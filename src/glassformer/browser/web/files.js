@@ -58,7 +58,9 @@ async function fetched(address, { path, size, digest }, count) {
   const bytes = new Uint8Array(size);
   let come = 0;
   for (const reader = response.body.getReader(); ; ) {
-    const { done, value } = await reader.read();
+    const { done, value } = await reader.read().catch((error) => {
+      throw new FileError(path, error.message);
+    });
     if (done) break;
     if (come + value.length > size) throw new FileError(path, `more than ${size} bytes`);
     bytes.set(value, come);

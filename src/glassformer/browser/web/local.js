@@ -55,6 +55,7 @@ export class LocalApi {
   // Start a worker, in the place of one that failed.
   start() {
     this.worker?.terminate();
+    for (const told of [...this.asked.values()]) told({ error: { code: "broken", message: "the worker was ended" } });
     this.worker = new Worker(new URL("worker.js", import.meta.url), { type: "module" });
     this.worker.onmessage = ({ data }) => this.asked.get(data.id)?.(data);
     this.worker.onerror = ({ message }) => {
@@ -99,16 +100,18 @@ export class LocalApi {
 
   // Yields what the worker tells of a request until it is done.
   async *events(kind, wanted, signal) {
+    const { worker } = this;
     const id = ++this.count;
     const [come, waiting] = [[], []];
     this.asked.set(id, (news) => (waiting.length ? waiting.shift()(news) : come.push(news)));
-    const leave = () => this.worker.postMessage({ id, kind: "leave" });
+    const leave = () => worker.postMessage({ id, kind: "leave" });
     signal?.addEventListener("abort", leave);
     if (signal?.aborted) leave(); // while the model was loading
-    this.worker.postMessage({ id, kind, ...wanted });
+    worker.postMessage({ id, kind, ...wanted });
     try {
       for (;;) {
         const news = come.length ? come.shift() : await new Promise((resolve) => waiting.push(resolve));
+        if (news.error?.code === "broken" && worker === this.worker) this.loading = null; // the next one starts another
         if (news.error) throw new ApiError(news.error.code, news.error.message);
         yield news;
         if (news.done) return;
@@ -128,7 +131,11 @@ async function fetchJson(address) {
     throw new ApiError("missing", `${address.pathname}: ${error.message}`);
   }
   if (!response.ok) throw new ApiError("missing", `${address.pathname}: HTTP ${response.status}`);
-  return response.json();
+  try {
+    return await response.json();
+  } catch (error) {
+    throw new ApiError("missing", `${address.pathname}: ${error.message}`);
+  }
 }
 
 // The weights of an attention, as page/web/data.js reads facts.

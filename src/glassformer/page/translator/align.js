@@ -4,7 +4,10 @@ const SPACED = /[\s\u2581]/gu; // SentencePiece writes U+2581 for a space
 const UNWRITTEN = /^(<unk>|⁇|<0x[0-9A-F]{2}>|<s>|<pad>)$/; // pieces that don't show what they stand for
 const FARTHEST = 40; // characters that pieces may leave out: what is found later is another word
 const APART = /[\p{Script=Han}\p{Script=Hiragana}\p{Script=Katakana}\p{Script=Thai}\p{Script=Lao}\p{Script=Khmer}]/u;
-const graphemes = new Intl.Segmenter(undefined, { granularity: "grapheme" });
+const CHARACTER = /\P{M}\p{M}*|\p{M}+/gu; // with its marks, for browsers that can't tell graphemes
+const graphemes = Intl.Segmenter
+  ? new Intl.Segmenter(undefined, { granularity: "grapheme" })
+  : { segment: (text) => Array.from(text.matchAll(CHARACTER), ({ 0: segment, index }) => ({ segment, index })) };
 const plain = (text) => text.normalize("NFKC").toLowerCase().replace(SPACED, "");
 
 // [start, end] of each piece in the text, or null of those that aren't found there, such as the last one, </s>.

@@ -25,7 +25,7 @@ export class App {
     this.words = languages[recall("language") ?? (navigator.language.startsWith("zh") ? "zh" : "en")] ?? languages.en;
     this.followTheme();
     this.build("");
-    root.addEventListener("keydown", (event) => event.key === "Escape" && this.chosen && this.close());
+    root.addEventListener("keydown", (event) => event.key === "Escape" && !event.isComposing && this.chosen && this.close(document.activeElement !== this.source.field));
     window.addEventListener("online", () => (this.trouble ?? this.writer.error)?.code === "offline" && this.retry());
     this.load();
   }
@@ -99,6 +99,7 @@ export class App {
     this.chosen = null;
     this.root.classList.remove("looking");
     this.source.text = text;
+    this.source.field.lang = this.run?.source ?? "";
     this.root.replaceChildren(
       make("header", {}, make("h1", {}, "glassformer"), make("div", { class: "tools" }, this.languageButton, this.themeButton)),
       this.bar.element,
@@ -136,10 +137,11 @@ export class App {
     this.write();
   }
 
-  // Translate back: what was the translation becomes the text.
+  // Translate back: what was the translation becomes the text, once there is one of all of it.
   swap(run) {
-    const { text } = this.writer;
-    if (text.trim()) this.source.text = text;
+    this.write(); // what was typed just now counts, too
+    const { text, sentences, results } = this.writer;
+    if (text.trim() && sentences.every((one) => !one.text || results.has(one.key))) this.source.text = text;
     this.use(run);
   }
 
@@ -207,7 +209,7 @@ export class App {
     return this.writer.results.get(this.chosen.key);
   }
 
-  // The maps are of the translation that is looked at. Those of another stay while the server is asked for its own.
+  // Whether the maps are of the translation that is looked at. Those of another stay while the server is asked for its own.
   get isMapped() {
     return Boolean(this.chosen) && !this.figures.hidden && this.glass.result === this.result;
   }
@@ -245,6 +247,10 @@ export class App {
     this.panel.hidden = false;
     this.figures.hidden = !hasFigures;
     this.root.classList.add("looking");
+  }
+
+  hideFigures() {
+    this.figures.hidden = true;
   }
 
   // The glass chose another word, of either text.
@@ -287,6 +293,7 @@ export class App {
     this.panel.hidden = true;
     this.root.classList.remove("looking");
     this.choices.leave();
+    this.glass.leave();
     this.source.light(null);
     this.target.mark(-1, -1);
     if (focus) this.target.focus(sentence, Math.max(0, word));
@@ -305,24 +312,31 @@ export class App {
     const { key } = sentences[sentence];
     this.chosen = { key, sentence, word: -1 };
     this.trouble = null;
+    this.glass.leave();
     this.open(false);
     this.source.light(null);
     this.target.mark(-1, -1);
     return this.attempt(() => this.choices.showLines(results.get(key)));
   }
 
-  // Take what was chosen among other words or other translations.
+  // Take what was chosen among other words or other translations; while the server is asked for it, more may be chosen.
   take({ result, prefix, isCurrent }) {
     if (isCurrent) return null;
-    const { word, key } = this.chosen;
+    const { key } = this.chosen;
+    const isOfWord = !this.figures.hidden;
+    const mine = (this.taking = Symbol("choice"));
     return this.attempt(async () => {
       const made = result ?? (await this.goOn(prefix));
-      const sentence = this.writer.sentences.findIndex((one) => one.key === key); // it may have moved meanwhile
-      if (sentence < 0) return;
+      if (mine !== this.taking || !this.writer.sentences.some((one) => one.key === key)) return;
       this.writer.replace(key, made);
-      if (word < 0) this.close();
-      else await this.choose(sentence, Math.min(word, made.words.length - 1));
-      if (word >= 0) this.target.focus(sentence, word);
+      if (this.chosen?.key !== key) return; // it is looked at no more
+      if (!isOfWord) return this.close();
+      const { sentence, word } = this.chosen; // it may have moved
+      const last = made.words.length - 1;
+      const at = word < 0 ? last : Math.min(word, last);
+      await this.choose(sentence, at);
+      const { activeElement } = document;
+      if (activeElement === document.body || this.panel.contains(activeElement)) this.target.focus(sentence, at);
     });
   }
 
@@ -334,6 +348,7 @@ export class App {
   }
 
   undo() {
+    this.taking = null;
     const sentence = this.undoable;
     if (this.chosen) this.close(false);
     this.writer.undo(this.writer.sentences[sentence].key);
@@ -348,11 +363,13 @@ async function copied(text) {
       () => true,
       () => false,
     );
+  const { activeElement } = document;
   const field = make("textarea", { class: "unseen" });
   field.value = text;
   document.body.append(field);
   field.select();
   const done = document.execCommand("copy");
   field.remove();
+  activeElement?.focus();
   return done;
 }

@@ -23,11 +23,11 @@ export class Choices {
     const mine = this.begin(words.alternatives, words.alternativesHint);
     const { q, run } = result;
     const prefix = result.pieces.slice(0, first).map(({ piece }) => piece);
-    const { alternatives } = await api.alternatives({ q, run, prefix, count: COUNT });
-    if (mine !== this.newest) return;
+    const offered = await this.wanted(mine, api.alternatives({ q, run, prefix, count: COUNT }));
+    if (!offered) return;
     const before = first === 0 ? "" : textBefore(result, first);
     const current = result.words.find((word) => word.first === first);
-    const rows = alternatives.map(({ piece, probability, text }) => {
+    const rows = offered.alternatives.map(({ piece, probability, text }) => {
       const isCurrent = piece === result.pieces[first]?.piece;
       const word = isCurrent && current ? current : { text: text.slice(before.length).trim() || words.end, probability };
       return { piece, probability: word.probability, isCurrent, prefix: [...prefix, piece], upTo: text, parts: [[word.text, true]] };
@@ -38,8 +38,8 @@ export class Choices {
     const open = rows.filter(({ piece, isCurrent }) => piece !== "</s>" && !isCurrent).slice(0, room);
     if (!open.length) return;
     const prefixes = open.map((row) => row.prefix);
-    const answer = await api.translate({ q: open.map(() => q), run, beam: 1, prefixes, scores: true, confidence: true });
-    if (mine !== this.newest) return;
+    const answer = await this.wanted(mine, api.translate({ q: open.map(() => q), run, beam: 1, prefixes, scores: true, confidence: true }));
+    if (!answer) return;
     open.forEach((row, n) => this.complete(row, resultOf(q, this.app.run, { ...answer.lines[n], source_pieces: result.source_pieces }), first));
     const seen = new Set();
     rows.sort((a, b) => b.isCurrent - a.isCurrent || b.probability - a.probability);
@@ -62,8 +62,10 @@ export class Choices {
     const mine = this.begin(words.othersTitle, words.othersHint);
     const { q } = result;
     const beam = api.most("max_beam", BEAM);
-    const { lines } = await api.translate({ q, run: result.run, beam, n_best: api.most("max_n_best", beam), scores: true, confidence: true });
-    if (mine !== this.newest) return;
+    const asked = { q, run: result.run, beam, n_best: api.most("max_n_best", beam), scores: true, confidence: true };
+    const answer = await this.wanted(mine, api.translate(asked));
+    if (!answer) return;
+    const { lines } = answer;
     const found = lines[0].translations.map((_, n) => resultOf(q, run, lines[0], n));
     this.fill(found.map((one) => ({ result: one, parts: news(one, result), probability: one.probability, isCurrent: one.text === result.text })));
   }
@@ -77,15 +79,30 @@ export class Choices {
     return (this.newest = Symbol("request"));
   }
 
+  // An answer, or its error; neither where it is wanted no more.
+  async wanted(mine, request) {
+    try {
+      const answer = await request;
+      return mine === this.newest ? answer : null;
+    } catch (error) {
+      if (mine !== this.newest) return null;
+      this.element.setAttribute("aria-busy", "false");
+      if (this.filled !== mine) this.list.replaceChildren(); // those of what was looked at before
+      throw error;
+    }
+  }
+
   // What was asked for is wanted no more.
   leave() {
     this.newest = null;
+    this.element.setAttribute("aria-busy", "false");
     this.list.replaceChildren();
   }
 
   fill(rows) {
     const focused = [...this.list.children].findIndex((row) => row.contains(document.activeElement));
     this.list.replaceChildren(...rows.map((row) => this.row(row)));
+    this.filled = this.newest;
     this.element.setAttribute("aria-busy", "false");
     const buttons = [...this.list.querySelectorAll("button")];
     stopAt(this.list, "button", buttons.find((button) => button.getAttribute("aria-current")));
@@ -97,7 +114,7 @@ export class Choices {
     bar.style.width = `${Math.max(1, Math.round(100 * row.probability))}%`;
     const button = make(
       "button",
-      { type: "button", title: parts.map(([text]) => text).join(""), "aria-current": row.isCurrent ? "true" : null, onclick: () => this.app.take(row) },
+      { type: "button", title: parts.map(([text]) => text).join(""), "aria-current": row.isCurrent ? "true" : null, onclick: () => this.filled === this.newest && this.app.take(row) },
       make("span", { class: "choice", dir: "auto" }, ...parts.map(([text, isNew]) => make(isNew ? "b" : "span", {}, text))),
       make("span", { class: "percent" }, percent(row.probability)),
       bar,

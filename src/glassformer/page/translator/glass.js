@@ -39,10 +39,18 @@ export class Glass extends Chosen {
       this.choose({ side: "from", token: first, count: last - first });
     } catch (error) {
       result.attention = undefined; // to be asked for again
+      if (mine !== this.newest) return;
+      if (this.result !== result) this.app.hideFigures(); // they are another's
       throw error;
     } finally {
       if (mine === this.newest) this.readout.setAttribute("aria-busy", "false");
     }
+  }
+
+  // What was asked for is wanted no more.
+  leave() {
+    this.newest = null;
+    this.readout.setAttribute("aria-busy", "false");
   }
 
   take(result, data) {
@@ -133,8 +141,8 @@ export class Glass extends Chosen {
 
   // Draw again, in another size or theme; what is hidden, when it is shown.
   redraw() {
-    if (!this.root.clientWidth) this.data = null;
     if (!this.data) return;
+    if (!this.root.clientWidth) return void (this.map.drawnAt = null);
     this.overview.draw();
     this.drawHead();
     this.paint();

@@ -3,7 +3,9 @@ const STEPS = { ArrowRight: 1, ArrowDown: 1, ArrowLeft: -1, ArrowUp: -1, Home: -
 
 export function roving(box, selector) {
   box.addEventListener("keydown", (event) => {
-    const step = STEPS[event.key];
+    if (event.altKey || event.ctrlKey || event.metaKey || event.shiftKey) return; // the browser's own
+    const isTurned = /Left|Right/.test(event.key) && getComputedStyle(event.target).direction === "rtl";
+    const step = isTurned ? -STEPS[event.key] : STEPS[event.key];
     const all = [...box.querySelectorAll(selector)];
     const at = all.indexOf(event.target);
     if (!step || at < 0) return;

@@ -15,8 +15,13 @@ export class Notice {
     if (error === this.error) return;
     this.error = error;
     clearInterval(this.ticking);
+    const hadFocus = this.element.contains(document.activeElement);
     this.element.hidden = !error;
-    if (!error) return this.element.replaceChildren();
+    if (!error) {
+      this.element.replaceChildren();
+      if (hadFocus) this.app.source.field.focus();
+      return;
+    }
     if (error.code === "unauthorized") return this.askKey();
     const { words } = this.app;
     const again = make("button", { type: "button", onclick: () => this.app.retry() }, words.again);
@@ -51,7 +56,7 @@ export class Notice {
       app.retry();
     };
     this.element.replaceChildren(make("form", { onsubmit }, user, label, field, make("button", { type: "submit" }, words.useKey)));
-    field.focus();
+    if (document.activeElement !== app.source.field) field.focus(); // who is typing goes on
   }
 
   destroy() {

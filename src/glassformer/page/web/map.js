@@ -21,7 +21,7 @@ export class HeadMap {
       onpointerdown: (event) => this.press(event),
       onkeydown: (event) => this.steer(event),
     });
-    this.figure = make("div", { class: "figure" }, this.map, this.cross);
+    this.figure = make("div", { class: "figure", hidden: true }, this.map, this.cross);
     this.says = make("p", { class: "says" });
     this.element = make("div", { class: "scroll" }, this.figure);
   }

@@ -39,6 +39,7 @@ class Page extends Chosen {
     const light = document.body.dataset.jpThemeLight;
     this.root.dataset.theme = (light === undefined ? system.matches : light === "false") ? "dark" : "light";
     this.listen(system, "change", () => {
+      if (this.hasOwnTheme) return;
       if (light === undefined) this.root.dataset.theme = system.matches ? "dark" : "light";
       this.redraw();
     });
@@ -122,6 +123,7 @@ class Page extends Chosen {
       button("SVG", "Save the map as an SVG picture", () => this.saveSvg()),
     ];
     const theme = button("Theme", "Change between light and dark", () => {
+      this.hasOwnTheme = true;
       this.root.dataset.theme = this.root.dataset.theme === "dark" ? "light" : "dark";
       this.redraw();
     });
@@ -229,6 +231,7 @@ export default {
     await draw();
     return () => {
       newest++;
+      model.off("change:data", draw);
       page?.destroy();
     };
   },
