@@ -9,6 +9,7 @@ import select
 import signal
 import subprocess
 import sys
+import textwrap
 import time
 from importlib.metadata import version
 from pathlib import Path
@@ -248,6 +249,45 @@ def wait_for_line(stream: io.FileIO, seconds: float = 60.0) -> bytes:
     """The next line, or nothing after so many seconds."""
     ready, _, _ = select.select([stream], [], [], seconds)
     return stream.readline() if ready else b""
+
+
+def test_a_run_or_file_that_is_not_there_is_told_of_before_torch_is_loaded(tmp_path):
+    code = (
+        "import sys\nfrom glassformer.cli import main\n"
+        "for line in sys.stdin:\n"
+        "    try: main(line.split())\n"
+        "    except SystemExit as e: assert e.code == 2, line\n"
+        "    assert 'torch' not in sys.modules, line\n"
+    )
+    commands = """\
+        translate nosuch text
+        translate nosuch --input p.tsv --output out --cluster local
+        evaluate nosuch --source p.tsv
+        inspect nosuch text
+        heads nosuch --data p.tsv
+        prune nosuch --data p.tsv --out new
+        align nosuch --source p.tsv
+        distill nosuch p.tsv --out new
+        backtranslate nosuch p.tsv --text p.tsv --out new
+        export nosuch --to onnx --out new
+        serve nosuch
+        runs nosuch
+        train --source nosuch.tsv --out new
+        train --resume --out nosuch
+        check nosuch.tsv
+    """
+    (tmp_path / "p.tsv").write_text("a\tb\n")
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        input=textwrap.dedent(commands),
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        env=environment(),
+    )
+    assert done.returncode == 0, done.stderr
+    errors = [line for line in done.stderr.splitlines() if line.startswith("glassformer: error: nosuch")]
+    assert len(errors) == len(commands.split("\n")) - 1
 
 
 @pytest.mark.parametrize("command", ["--help", "train --help", "runs --help", "translate --help", "evaluate --help"])

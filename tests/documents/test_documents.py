@@ -5,6 +5,7 @@ import re
 import time
 from contextlib import suppress
 from html import unescape
+from typing import get_args
 from xml.etree import ElementTree
 
 import pytest
@@ -13,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from glassformer.documents.document import translate_document
-from glassformer.documents.endings import ENDINGS_OF, kind_of, tags_of
+from glassformer.documents.endings import ENDINGS_OF, DocumentKind, kind_of, tags_of
 from glassformer.documents.reading import READERS, read_units
 from glassformer.documents.subtitles import break_lines
 from glassformer.documents.tags import as_html, as_xml
@@ -322,7 +323,7 @@ def test_a_page_whose_texts_stay_is_the_same_page(pieces):
 
 
 def test_each_kind_of_document_has_a_reader():
-    assert {*READERS, "tmx"} == set(ENDINGS_OF)
+    assert {*READERS, "tmx"} == set(ENDINGS_OF) == set(get_args(DocumentKind))
 
 
 def test_tags_are_given_as_xml_where_the_document_is_xml():

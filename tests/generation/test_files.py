@@ -343,6 +343,13 @@ def test_a_file_is_not_translated_into_its_own_place(translator, folder):
     assert (folder / "in").read_text().splitlines() == SOURCES
 
 
+def test_terms_are_refused_with_sampling_before_anything_is_written(translator, folder):
+    output, sampling = folder / "out", SearchConfig(sample=True)
+    with pytest.raises(ConfigError, match=r"glossary and placeholders need a search, .*: leave out `sample`"):
+        translate_file(translator, folder / "in", output, config=sampling, placeholders=r"\d+")
+    assert not output.exists()
+
+
 def test_a_stop_says_what_it_leaves_and_a_model_without_a_folder_resumes_too(translator, folder, monkeypatch):
     monkeypatch.setattr(stream, "LINES_AT_ONCE", 2)
     translate_file(translator, folder / "in", folder / "whole")

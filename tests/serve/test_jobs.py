@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 
+from glassformer.documents.endings import ENDINGS_OF
 from glassformer.serve import jobs
 from glassformer.serve.keys import add_key
 from glassformer.serve.workers.messages import Refusal
@@ -260,3 +261,7 @@ def test_results_are_removed_after_their_time(new_client, monkeypatch):
         await asks.server.jobs.stop()
 
     asyncio.run(work())
+
+
+def test_each_kind_of_document_can_be_sent():
+    assert set(jobs.MEDIA_TYPES) == {"text", *ENDINGS_OF}

@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 
 from glassformer.alignment.links import Link, Symmetrization, pharaoh, symmetrize
 from glassformer.errors import ConfigError
+from glassformer.files import check_apart, check_writable, replacing
 from glassformer.pairs.files import Pair, PairFiles
+from glassformer.run.config import own_files
 from glassformer.settings.checks import Choice, Flag
 from glassformer.terminal import loading, say
 from glassformer.text.words import Word, split_words
@@ -77,17 +79,15 @@ def align(flags: AlignFlags) -> int:
     data = PairFiles.of(flags.data, "--data", flags.columns) if flags.data else None
     for files in filter(None, (pairs, data)):
         files.check()
-    with loading():
-        from glassformer.device import tame_memory
-        from glassformer.files import check_apart, check_writable, replacing
-        from glassformer.run.config import own_files
-
     if flags.output is not None:
         check_writable(flags.output)
     own = [own_files(run) for run in (flags.run, flags.reverse) if run is not None]
     given = {"--source": flags.source, "--target": flags.target, "--data": flags.data}
     for read in (given, *own):
         check_apart({"--output": flags.output}, read)
+    with loading():
+        from glassformer.device import tame_memory
+
     tame_memory()
     lines = _lines(flags, _aligned(flags, pairs, data))
     if flags.output is None:

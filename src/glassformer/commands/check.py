@@ -44,13 +44,6 @@ class CheckFlags:
 
 def check_pairs(flags: CheckFlags) -> int:
     """Print the facts about the pairs, and how `glassformer train` would take them."""
-    with loading():
-        from glassformer.data.facts import describe_pairs, shortened
-        from glassformer.data.preparation import Preparation
-        from glassformer.pairs.mixture import unweighted
-        from glassformer.training.automatic import settle
-        from glassformer.training.prepare import data_settings
-
     config = TrainConfig(
         source=flags.source,
         target=flags.target,
@@ -61,6 +54,15 @@ def check_pairs(flags: CheckFlags) -> int:
         task=flags.task,
         out=Path("run"),
     )
+    for pairs in filter(None, (config.pairs, config.valid_pairs)):
+        pairs.check()
+    with loading():
+        from glassformer.data.facts import describe_pairs, shortened
+        from glassformer.data.preparation import Preparation
+        from glassformer.pairs.mixture import unweighted
+        from glassformer.training.automatic import settle
+        from glassformer.training.prepare import data_settings
+
     preparation = Preparation.from_files(data_settings(config), show)
     facts = describe_pairs(unweighted(config.pairs))
     show(f"{config.pairs.name}: {facts.pairs:,} {'pair' if facts.pairs == 1 else 'pairs'}, for example")

@@ -7,12 +7,18 @@ from glassformer.cluster.config import ClusterConfig
 from glassformer.commands.train import HEADINGS as TRAIN
 from glassformer.commands.train import report
 from glassformer.generation.config import SearchConfig
+from glassformer.run.config import read_config
 from glassformer.settings.checks import Flag
-from glassformer.synthesis.config import SEARCH_WITHOUT, STUDENT_WITHOUT, BacktranslateConfig, DistillConfig
+from glassformer.synthesis.config import (
+    SEARCH_WITHOUT,
+    STUDENT_WITHOUT,
+    BacktranslateConfig,
+    DistillConfig,
+    SynthesisConfig,
+)
 from glassformer.terminal import loading, say
 
 if TYPE_CHECKING:
-    from glassformer.synthesis.config import SynthesisConfig
     from glassformer.synthesis.student import Student
     from glassformer.synthesis.written import Writer
 
@@ -76,6 +82,7 @@ class BacktranslateFlags:
 
 def distill_teacher(flags: DistillFlags) -> int:
     """Let a teacher write targets, and train a student on them."""
+    _check_runs(flags.config)
     with loading():
         from glassformer.synthesis.student import distill
 
@@ -85,6 +92,7 @@ def distill_teacher(flags: DistillFlags) -> int:
 
 def train_on_backtranslations(flags: BacktranslateFlags) -> int:
     """Let a run of the other direction write sources, and train a student on them."""
+    _check_runs(flags.config)
     with loading():
         from glassformer.synthesis.student import backtranslate
 
@@ -92,7 +100,13 @@ def train_on_backtranslations(flags: BacktranslateFlags) -> int:
     return _report(backtranslate(flags.config, say, writer=writer))
 
 
-def _writer(config: "SynthesisConfig", pool: ClusterConfig) -> "Writer | None":
+def _check_runs(config: SynthesisConfig) -> None:
+    """Raise RunError for a run that can't be read, before torch is loaded."""
+    for run in filter(None, (config.run, config.round_trip)):
+        read_config(run)
+
+
+def _writer(config: SynthesisConfig, pool: ClusterConfig) -> "Writer | None":
     """Return what translates on the cluster that the flags name, or None where they name none."""
     if not pool.is_wanted:
         return None

@@ -6,12 +6,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from glassformer.errors import DataError, RunError
+from glassformer.pairs.files import PairFiles
+from glassformer.run.config import read_config
 from glassformer.settings.checks import Count, Flag
 from glassformer.terminal import loading, say
 
 if TYPE_CHECKING:
     from glassformer.alignment.heads import AligningHeads
-    from glassformer.pairs.files import PairFiles
     from glassformer.transformer.config import ModelConfig
 
 MOST_PAIRS = 3000
@@ -46,6 +47,9 @@ class HeadsFlags:
 
 def study_heads(flags: HeadsFlags) -> int:
     """Print the table of heads; leave it in the run folder, with its picture."""
+    read_config(flags.run)
+    pairs = PairFiles.of(flags.data, "--data", flags.columns)
+    pairs.check()
     with loading():
         from glassformer.device import pick_device, tame_memory
         from glassformer.files import write_json
@@ -54,12 +58,10 @@ def study_heads(flags: HeadsFlags) -> int:
         from glassformer.insight.study import Sentences
         from glassformer.insight.study import study_heads as study
         from glassformer.insight.syntax import Treebank
-        from glassformer.pairs.files import PairFiles
         from glassformer.pictures import can_draw
         from glassformer.run.folder import load_run
         from glassformer.run.names import HEADS, HEADS_PICTURE
 
-    pairs = PairFiles.of(flags.data, "--data", flags.columns)
     tame_memory()
     run = load_run(flags.run, pick_device(flags.device))
     trees = None if flags.trees is None else Treebank(flags.trees)
@@ -75,7 +77,7 @@ def study_heads(flags: HeadsFlags) -> int:
     return 0
 
 
-def _aligning(flags: HeadsFlags, model: "ModelConfig", pairs: "PairFiles") -> "AligningHeads | None":
+def _aligning(flags: HeadsFlags, model: "ModelConfig", pairs: PairFiles) -> "AligningHeads | None":
     """Return the heads that align best, as the run folder keeps them or as pairs tell; None, and why, without any."""
     from glassformer.alignment.choice import choose_heads
     from glassformer.alignment.heads import read_aligning_heads

@@ -25,10 +25,10 @@ class ImportFlags:
 
 def import_model(flags: ImportFlags) -> int:
     """Write the run folder of a Marian model."""
+    check_new_folder(flags.out)
     with loading():
         from glassformer.interop.huggingface import import_marian
 
-    check_new_folder(flags.out)
     run = import_marian(flags.from_, flags.out)
     parameters = sum(parameter.numel() for parameter in run.model.parameters())
     print(f"{flags.out}: {parameters / 1e6:.1f} million parameters")

@@ -3,11 +3,15 @@
 import sys
 
 from glassformer.insight.config import PruneConfig
+from glassformer.run.config import read_config
 from glassformer.terminal import loading
 
 
 def prune_heads(config: PruneConfig) -> int:
     """Prune a run into a new run folder, and print what it cost."""
+    read_config(config.run)
+    for pairs in filter(None, (config.pairs, config.valid_pairs)):
+        pairs.check()
     with loading():
         from glassformer.device import tame_memory
         from glassformer.insight.chart import draw_pruning

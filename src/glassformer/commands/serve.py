@@ -42,9 +42,10 @@ def serve(config: ServeConfig) -> int:
         return 0
     from glassformer.serve.languages import open_runs
 
+    runs = open_runs(config.run, config.languages)
     try:
         from glassformer.serve.server import run_server
     except ImportError as error:
         raise ImportError(f'serving needs {error.name}: pip install "glassformer[serve]"') from None
-    run_server(config, open_runs(config.run, config.languages))
+    run_server(config, runs)
     return 0

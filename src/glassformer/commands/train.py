@@ -6,6 +6,7 @@ from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Any
 
+from glassformer.run.config import read_config
 from glassformer.terminal import loading
 from glassformer.training.config import TrainConfig
 
@@ -66,6 +67,7 @@ def train(config: TrainConfig) -> int:
 
 def resume(folder: Path, given: Mapping[str, Any]) -> int:
     """Continue the training of a run folder, with the settings that were `given`, even where one is the default."""
+    read_config(folder)  # what is wrong with it is said before torch is loaded
     with loading():
         from glassformer.training.train import read_settings
         from glassformer.training.train import resume as resume_training

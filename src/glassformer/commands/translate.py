@@ -15,6 +15,7 @@ from glassformer.documents.endings import ENDINGS, kind_of
 from glassformer.errors import ConfigError, DataError, counted
 from glassformer.generation.config import SearchConfig, Segmentation
 from glassformer.generation.lexical.placeholders import DEFAULT
+from glassformer.run.config import read_config
 from glassformer.settings.checks import Flag
 from glassformer.terminal import loading, say
 
@@ -105,6 +106,7 @@ def translate(flags: TranslateFlags) -> int:
     for name, path, stream in (("--input", flags.input, "input"), ("--output", flags.output, "output")):
         if path == Path("-"):
             raise ConfigError(f"{name} must be a file, got -: leave it out for standard {stream}")
+    read_config(flags.run)  # what is wrong with it is said before torch is loaded
     if flags.pool.is_wanted:
         return _translate_folder(flags)
     document = flags.input if flags.input is not None and kind_of(flags.input) else None

@@ -2,7 +2,10 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from glassformer.markup.scan import Format
 
 DocumentKind = Literal["xliff", "tmx", "po", "srt", "json", "html"]
 
@@ -28,6 +31,6 @@ def kind_of(path: str | Path) -> DocumentKind | None:
     return next((kind for kind, endings in ENDINGS_OF.items() if ending in endings), None)
 
 
-def tags_of(kind: DocumentKind) -> Literal["xml", "html"]:
+def tags_of(kind: DocumentKind) -> "Format":
     """Return how the tags of a document's texts are given: as XML in XLIFF and TMX, which are XML, else as HTML."""
     return "xml" if kind in ("xliff", "tmx") else "html"

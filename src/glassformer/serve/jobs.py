@@ -138,7 +138,7 @@ class _Work:
     key: str
     run: ServedRun
     kind: JobKind
-    search: dict[str, int]
+    search: dict[str, Any]
     paragraphs: bool
     """Its lines are translated sentence by sentence."""
     file: _TextFile | _DocumentFile | None

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from glassformer.documents.endings import DocumentKind
-from glassformer.generation.config import Segmentation
+from glassformer.generation.config import SearchConfig, Segmentation
 
 Positive = Annotated[int, Field(ge=1)]
 Exponent = Annotated[float, Field(ge=0, le=20, allow_inf_nan=False)]
@@ -164,7 +164,7 @@ class TranslateRequest(Choosing):
     beam: Positive | None = None
     """By default 5, or what the server allows where that is less; at least `n_best`."""
     n_best: Positive = 1
-    length_penalty: Exponent = 1.0
+    length_penalty: Exponent = SearchConfig.length_penalty
     max_length: Positive | None = None
     """By default 256, or what the server allows where that is less."""
     prefixes: Annotated[list[str | Texts], Field(fail_fast=True)] | None = None

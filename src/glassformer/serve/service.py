@@ -140,7 +140,14 @@ class Service:
         if _ENDS.search(line):
             raise Refusal("invalid", f"{name} has an end of line within a line: send a list with an entry for each")
 
-    def search(self, *, beam: int | None = None, n_best: int = 1, max_length: int | None = None) -> dict[str, int]:
+    def search(
+        self,
+        *,
+        beam: int | None = None,
+        n_best: int = 1,
+        max_length: int | None = None,
+        length_penalty: float = SearchConfig.length_penalty,
+    ) -> dict[str, Any]:
         """Return a message's fields of the search; Refusal for one that is wider or longer than is allowed.
 
         What a request leaves out is the default, or the limit where that is less.
@@ -159,7 +166,7 @@ class Service:
                 raise Refusal("invalid", f"{name} must be at most {most}, got {value}")
         if n_best > beam:
             raise Refusal("invalid", f"n_best must be at most the beam, got n_best {n_best} and beam {beam}")
-        return {"beam": beam, "n_best": n_best, "max_length": max_length}
+        return dict(beam=beam, n_best=n_best, max_length=max_length, length_penalty=length_penalty)
 
     # The answer
 

@@ -47,7 +47,8 @@ def make_router(service: Service) -> APIRouter:
     async def translate(wanted: TranslateRequest, request: Request) -> Any:
         """Translate lines, with scores, probabilities of words, and attention."""
         lines = [wanted.q] if isinstance(wanted.q, str) else list(wanted.q)
-        search = service.search(beam=wanted.beam, n_best=wanted.n_best, max_length=wanted.max_length)
+        names = ("beam", "n_best", "max_length", "length_penalty")
+        search = service.search(**{name: getattr(wanted, name) for name in names})
         run = _admitted(service, wanted, lines, request.state.visit)
         rows = await service.ask(run, messages.Translate, **search, **_asked(wanted, lines))
         return as_json(_answer(run, rows))
@@ -168,7 +169,7 @@ def _forms(term: Term) -> list[str]:
 
 def _asked(wanted: TranslateRequest, lines: list[str]) -> dict[str, Any]:
     """Return the fields of the message for a worker."""
-    names = ("length_penalty", "prefixes", "placeholders", "scores", "confidence")
+    names = ("prefixes", "placeholders", "scores", "confidence")
     fields = {name: getattr(wanted, name) for name in names}
     terms = [(term.source, _forms(term)) for term in wanted.glossary or ()]
     fields |= {"lines": lines, "paragraphs": wanted.segment == "paragraph"}

@@ -127,7 +127,7 @@ class TrainingLoop:
         return model
 
     def _plan_anew(self, saved: TrainingRecord) -> None:
-        """Forget what the checkpoint has decided by settings that `resume` was given others of."""
+        """Forget what the checkpoint decided by settings that have changed since."""
         before = TrainConfig.from_json(saved.settings or {}).settled(saved.chosen or {})
         if before.patience != self.config.patience:
             self.state.forget_patience()

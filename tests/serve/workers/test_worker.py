@@ -14,7 +14,7 @@ import torch
 from msgspec import structs
 
 from glassformer.attention.want import Want
-from glassformer.errors import DataError
+from glassformer.errors import DataError, GlassformerError
 from glassformer.generation.config import SearchConfig
 from glassformer.generation.kernels import passes
 from glassformer.generation.kernels.quantized import can_quantize
@@ -45,7 +45,7 @@ from glassformer.serve.workers.rows import put_in_documents
 from glassformer.serve.workers.worker import Worker, is_exact
 
 SETTINGS = messages.Settings("", "cpu", "float32", 1, 1, 0.02, 400, 64, True)
-SEARCH = dict(seconds=60.0, beam=5, n_best=1, max_length=256)
+SEARCH = dict(seconds=60.0, beam=5, n_best=1, max_length=256, length_penalty=1.0)
 """How a request is searched, where it doesn't say otherwise."""
 LINES = ["the cat sat on the mat", "a dog", "", "on a log", "the dog and a cat sat on a log", "cat"]
 pytestmark = pytest.mark.usefixtures("unchecked")
@@ -488,6 +488,32 @@ def test_numbers_that_overflow_are_a_failure_and_not_the_end(run, desk, monkeypa
     translator.engine.step_best = step_best
     at_work.worker.receive(translate(3, ["a dog"], beam=1))
     assert at_work.texts(3)
+
+
+def test_an_answer_that_cannot_be_made_is_a_failure_and_not_the_end(desk, monkeypatch):
+    def overflowing(*arguments: Any, **settings: Any) -> Any:
+        raise GlassformerError("the numbers overflowed")
+
+    at_work = desk()
+    with monkeypatch.context() as patch:
+        patch.setattr(requests, "line_answer", overflowing)
+        at_work.worker.receive(translate(1, ["a dog"], beam=1))
+        at_work.worker.receive(translate(2, ["a dog"], beam=1, scores=True))
+        assert [at_work.last(number).code for number in (1, 2)] == ["failed", "failed"]
+    at_work.worker.receive(translate(3, ["a dog"], beam=1))
+    assert at_work.texts(3)
+
+
+def test_what_is_translated_is_answered_before_the_next_turn(desk, monkeypatch):
+    monkeypatch.setattr(worker, "SLICE", 0.0)
+    at_work = desk(share_batches=False)
+    for number in range(1, 4):
+        at_work.worker.receive(translate(number, ["The cat. The dog.", "A mat."], paragraphs=True, max_length=8))
+        at_work.worker.receive(Alternatives(10 * number, 60.0, "a dog", [], 2))
+    for number in range(1, 4):
+        at_work.last(10 * number)
+    ended = [message.id for message in at_work.sent if isinstance(message, Answer)]
+    assert ended == [1, 10, 2, 20, 3, 30]
 
 
 def test_weights_that_a_page_cannot_hold_are_counted_before_they_are_computed(desk, monkeypatch):

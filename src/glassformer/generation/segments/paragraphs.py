@@ -105,7 +105,7 @@ def translate_in_segments(
     return [(one, [next(found) for _ in one.texts]) for one in split]
 
 
-def warn_of_more_than_learned(learned: int | None, sentences: int | None, stacklevel: int = 1) -> None:
+def warn_of_more_than_learned(learned: int | None, sentences: int | None, stacklevel: int) -> None:
     """Warn of more sentences at once than a run learned to read, if that is known."""
     if learned is not None and sentences is not None and sentences > learned:
         warnings.warn(

@@ -49,7 +49,7 @@ class Task:
 
 @dataclass(eq=False)
 class Steps(Task):
-    """A request that is worked on step by step: a stream, or what attention is observed for."""
+    """A request that is worked on step by step: a stream, alternatives, or what remains to do for translated lines."""
 
     steps: Rows = field(kw_only=True)
 
@@ -70,7 +70,7 @@ class Lines(Task):
     rest: Rows
     """Make the answer, once nothing is missing."""
     rest_waits: bool
-    """The answer takes longer, so it waits for its turn."""
+    """Let the answer, which takes longer, wait for its turn; else it is made right after the last batch."""
 
     def put(self, lines: list[Line]) -> None:
         """Add the lines to search for."""

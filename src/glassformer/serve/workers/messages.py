@@ -63,13 +63,13 @@ class OfLines(Request, frozen=True, kw_only=True):
     beam: int
     n_best: int
     max_length: int
-    length_penalty: float = 1.0
+    length_penalty: float
 
 
 class Translate(OfLines, frozen=True, tag=True, kw_only=True):
     """Lines to translate. The answer is a list of `schemas.TranslatedLine`.
 
-    That of paragraphs has no pieces, words or attention, and there can be no prefixes.
+    The answer for paragraphs has no pieces, words or attention, and paragraphs can't have prefixes.
     """
 
     prefixes: list[str | list[str]] | None = None

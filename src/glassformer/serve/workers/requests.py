@@ -52,7 +52,7 @@ class RequestReader:
         self._sentences = translator.sentences or 1
 
     def task_of(self, message: messages.Request, until: float) -> Task:
-        """Return what is to be done for a request, which is waited for until this time; Refusal for what can't be."""
+        """Return the task of a request, which is waited for until this time; Refusal for one that can't be done."""
         if isinstance(message, messages.Translate):
             return self._lines(message, until)
         if isinstance(message, messages.TranslateTagged):
@@ -163,7 +163,7 @@ class RequestReader:
     def _search_under(
         self, rules: Rules, lines: Sequence[str], config: SearchConfig, prefixes: Prefixes | None = None
     ) -> list[Found]:
-        """Search for lines that the rules concern."""
+        """Return what a search under the rules finds for lines that they concern."""
         lexical = rules_of(self._translator, *rules)
         assert lexical is not None
         return search_lexically(self._translator, lines, config, prefixes, lexical)
@@ -185,23 +185,23 @@ class RequestReader:
         config = SearchConfig(beam=1, max_length=message.max_length, max_source_tokens=self._settings.max_source_tokens)
         (source,) = self._sources([message.line])
         rules = self._rules.of([message.line], [], None)
-        return self._written_line(message, config, source, rules)
+        return self._write_line(message, config, source, rules)
 
-    def _written_line(self, message: messages.Stream, config: SearchConfig, source: list[int], rules: Rules) -> Rows:
-        """Write a line, and return its answer."""
+    def _write_line(self, message: messages.Stream, config: SearchConfig, source: list[int], rules: Rules) -> Rows:
+        """Write a line's translation, tell of it meanwhile, and return its answer."""
         pieces = self._translator.source_tokenizer.tokens(source)
         self._send(messages.Event(message.id, "start", {"source_pieces": pieces}))
         if source and rules.concern(message.line):
             ((lexical, ids, found),) = self._search_under(rules, [message.line], config)
         else:
-            lexical, ids, found = None, source, (yield from self._written(message, config))
+            lexical, ids, found = None, source, (yield from self._write_pieces(message, config))
         asked = dict(scores=True, confidence=True)
         answer = line_answer(self._translator, ids, found, config, **asked, estimator=self._estimator, lexical=lexical)
         if message.attention is not None and ids:
             answer["attention"] = yield from self._attention(message.attention, ids, found, config)
         return [answer]
 
-    def _written(self, message: messages.Stream, config: SearchConfig) -> Generator[None, None, list[Hypothesis]]:
+    def _write_pieces(self, message: messages.Stream, config: SearchConfig) -> Generator[None, None, list[Hypothesis]]:
         """Write a line's translation, a token a step, and tell of each; return it."""
         ids, log_probs = list[int](), list[float]()
         for one in self._translator.write(message.line, config):
@@ -223,9 +223,9 @@ class RequestReader:
 
     def _likeliest(self, message: messages.Alternatives) -> Rows:
         """Return the likeliest tokens after a prefix, in one step."""
+        yield from ()  # no step comes between the rows and their answer
         most = self._settings.max_source_tokens
         found = self._translator.alternatives(message.line, message.prefix, message.count, max_source_tokens=most)
-        yield
         return [{"piece": one.token, "probability": as_probability(one.log_prob), "text": one.text} for one in found]
 
     # Ids

@@ -4,6 +4,7 @@
 share out torch's threads as `glassformer.generation.batches` does. `process` is the program that runs one.
 """
 
+import math
 import threading
 import time
 from collections.abc import Sequence
@@ -81,7 +82,7 @@ class Worker:
         while True:
             work = self._next(answered)
             if isinstance(work, Steps):
-                self._advance(work)
+                self._advance(work, time.monotonic() + SLICE)
                 answered = 0.0
             elif work:
                 self._search(work)
@@ -167,11 +168,10 @@ class Worker:
                 self._turns.add(rest)
                 self._changed.notify_all()
         if not task.rest_waits:
-            self._advance(rest)
+            self._advance(rest, math.inf)
 
-    def _advance(self, task: Steps) -> None:
-        """Work on a task step by step until its slice is over, and let it wait for its next turn."""
-        until = time.monotonic() + SLICE
+    def _advance(self, task: Steps, until: float) -> None:
+        """Work on a task step by step until this time, and then let it wait for its next turn."""
         try:
             while True:
                 next(task.steps)
