@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from glassformer.errors import ArgumentError, ConfigError
 from glassformer.generation.config import SearchConfig
 from glassformer.generation.kernels.quantized import can_quantize
-from glassformer.generation.lexical.demands import Demands, State, Vocabulary, Wanted
+from glassformer.generation.lexical.demands import Demand, Demands, State, Vocabulary
 from glassformer.generation.lexical.glossary import Glossary
 from glassformer.generation.lexical.placeholders import protect
 from glassformer.generation.translator import Translation, Translator
@@ -259,7 +259,7 @@ def test_what_cannot_be_is_refused_in_a_sentence():
 
 def met_after(vocabulary: Vocabulary, form: str, pieces: list[int]) -> list[int]:
     """How many of two demands of a form are met after each piece."""
-    demands, state, met = Demands([Wanted((form,), (n,)) for n in range(2)], vocabulary), State(), []
+    demands, state, met = Demands([Demand((form,), (n,)) for n in range(2)], vocabulary), State(), []
     for piece in pieces:
         state = demands.advance(state, piece)
         met.append(state.met.bit_count())

@@ -55,7 +55,7 @@ class Vocabulary:
 
 
 @dataclass(frozen=True)
-class Wanted:
+class Demand:
     """A text that the translation must contain, in one of its forms, and the source's tokens that it is for."""
 
     forms: tuple[str, ...]
@@ -66,7 +66,7 @@ class Wanted:
     entry: int = 0
     """Number what it is a repetition of: an occurrence of a form counts for one of each entry's."""
 
-    def within(self, tokens: int) -> "Wanted":
+    def within(self, tokens: int) -> "Demand":
         """Return the same for a source of which the first `tokens` are read."""
         return replace(self, positions=tuple(place for place in self.positions if place < tokens))
 
@@ -109,7 +109,7 @@ class Demands:
     that stands for it in the source out of the translation.
     """
 
-    def __init__(self, wanted: Sequence[Wanted], vocabulary: Vocabulary, *, forbids_stand_in: bool = False) -> None:
+    def __init__(self, wanted: Sequence[Demand], vocabulary: Vocabulary, *, forbids_stand_in: bool = False) -> None:
         self.wanted = tuple(wanted)
         self.forbids_stand_in = forbids_stand_in
         self.all = (1 << len(self.wanted)) - 1

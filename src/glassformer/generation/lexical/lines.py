@@ -8,7 +8,7 @@ from itertools import accumulate
 
 from glassformer.errors import ArgumentError, ConfigError, counted, shown
 from glassformer.generation.config import SearchConfig
-from glassformer.generation.lexical.demands import MARK, Demands, State, Vocabulary, Wanted
+from glassformer.generation.lexical.demands import MARK, Demand, Demands, State, Vocabulary
 from glassformer.generation.lexical.glossary import Glossary, Match
 from glassformer.generation.lexical.placeholders import Protected, compiled, protect, put_in
 from glassformer.generation.search import Hypothesis
@@ -99,7 +99,7 @@ class LexicalLine:
     """Hold its tokens, without `</s>`; a placeholder is one token."""
     surfaces: list[str]
     """Hold the text of each token, where there is something to find in the line."""
-    wanted: tuple[Wanted, ...]
+    wanted: tuple[Demand, ...]
     surroundings: tuple[tuple[str, str], ...] = field(repr=False)
     """Hold the source's characters before and after each of `wanted`; empty at either end."""
 
@@ -239,18 +239,18 @@ class LexicalRules:
         if not line.placeholders and not matches:
             return LexicalLine(line, (), plain, self._source_tokenizer.surfaces(text), (), ())
         ids, surfaces, ends = self._tokens(line, plain)
-        wanted, surroundings = list[Wanted](), list[tuple[str, str]]()
+        wanted, surroundings = list[Demand](), list[tuple[str, str]]()
         entries = {forms: n for n, forms in enumerate(dict.fromkeys(match.forms for match in matches))}
         spans = [
             (text.index(mark), (placeholder,)) for mark, placeholder in zip(line.marks, line.placeholders, strict=True)
         ]
         for n, (begin, forms) in enumerate(spans):
-            wanted.append(Wanted(forms, _positions(text, ends, begin, begin + 1), True, -1 - n))
+            wanted.append(Demand(forms, _positions(text, ends, begin, begin + 1), True, -1 - n))
             surroundings.append(_neighbours(text, begin, begin + 1))
         for match in matches:
             written = tuple(form for form in match.forms if any(self._vocabulary.sequences(form)))
             positions = _positions(text, ends, match.begin, match.end)
-            wanted.append(Wanted(written or match.forms, positions, not written, entries[match.forms]))
+            wanted.append(Demand(written or match.forms, positions, not written, entries[match.forms]))
             surroundings.append(_neighbours(text, match.begin, match.end))
         return LexicalLine(line, matches, ids, surfaces, tuple(wanted), tuple(surroundings))
 
