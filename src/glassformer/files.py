@@ -41,6 +41,14 @@ GUARDED = sum(getattr(os, name, 0) for name in _WHERE_THERE_ARE)
 """Flags to open a file with: a link is not followed, a pipe doesn't wait for its other end, bytes stay as they are."""
 
 
+def check_name(path: Path) -> None:
+    """Raise RunError for the path of a run folder, or of a file in it, that isn't UTF-8: safetensors takes no other."""
+    try:
+        str(path).encode()
+    except UnicodeEncodeError:
+        raise RunError(f"{path}: the name of a run folder must be UTF-8, rename it or choose another") from None
+
+
 def check_writable(path: Path) -> None:
     """Raise DataError where no file can be written to `path`. Call it before long work."""
     if path.is_dir():

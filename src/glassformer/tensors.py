@@ -15,7 +15,7 @@ from torch import Tensor
 
 from glassformer.decoding import check_regular
 from glassformer.errors import RunError
-from glassformer.files import replacement
+from glassformer.files import check_name, replacement
 
 _CHECKSUM = "blake2b"
 
@@ -35,14 +35,6 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[s
                 number = int(found[1])
                 raise OSError(number, os.strerror(number), str(path)) from None
             raise
-
-
-def check_name(path: Path) -> None:
-    """Raise RunError for the path of a file of tensors that isn't UTF-8: safetensors takes no other."""
-    try:
-        str(path).encode()
-    except UnicodeEncodeError:
-        raise RunError(f"{path}: the name of a run folder must be UTF-8, rename it or choose another") from None
 
 
 def read_tensors(path: Path) -> dict[str, Tensor]:

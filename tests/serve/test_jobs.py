@@ -1,6 +1,7 @@
 """Jobs: files of text and documents, with progress, a result, and only for whom they belong to."""
 
 import asyncio
+import shutil
 from dataclasses import replace
 
 import pytest
@@ -265,3 +266,19 @@ def test_results_are_removed_after_their_time(new_client, monkeypatch):
 
 def test_each_kind_of_document_can_be_sent():
     assert set(jobs.MEDIA_TYPES) == {"text", *ENDINGS_OF}
+
+
+def test_a_folder_that_is_removed_costs_the_results_in_it_alone(new_client):
+    async def work() -> None:
+        asks = new_client()
+        first = (await send(asks, b"a")).json["id"]
+        await ended(asks, first)
+        shutil.rmtree(asks.server.jobs.path(asks.server.jobs.find(first, "127.0.0.1")).parent)
+        reply = await asks.call("GET", f"/v1/jobs/{first}/result")
+        assert (reply.status, reply.json["error"]) == (404, "the job has no result: its file was removed")
+        second = (await send(asks, b"b")).json["id"]
+        assert (await ended(asks, second))["state"] == "done"
+        assert (await asks.call("GET", f"/v1/jobs/{second}/result")).body == b"B\n"
+        await asks.server.jobs.stop()
+
+    asyncio.run(work())

@@ -118,3 +118,25 @@ def test_a_link_is_no_file_of_keys_to_add_to(path):
     with pytest.raises(DataError, match=r"keys\.json must be a file, and is a link"):
         add_key(path, "alice")
     assert not path.with_name("elsewhere").exists()
+
+
+@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="only root may give files away")
+def test_a_file_of_keys_keeps_its_owner(path):
+    add_key(path, "alice")
+    os.chown(path, 65534, 65534)
+    path.chmod(0o640)
+    add_key(path, "bob")
+    found = path.stat()
+    assert (found.st_uid, found.st_gid, stat.S_IMODE(found.st_mode)) == (65534, 65534, 0o640)
+    assert [key.name for key in keys._read(path)] == ["alice", "bob"]
+
+
+def test_a_file_of_keys_whose_owner_cannot_be_kept_stays_as_it_is(path, monkeypatch):
+    add_key(path, "alice")
+    before = path.read_bytes()
+    found = path.stat()
+    monkeypatch.setattr(os, "chown", Mock(side_effect=PermissionError))
+    other = os.stat_result([*found[:4], found.st_uid + 1, *found[5:]])
+    with pytest.raises(DataError, match="belongs to a user or group that this user can't give a file to"):
+        keys._make_like(path, other, path)
+    assert path.read_bytes() == before

@@ -1,6 +1,8 @@
 """Which run translates which languages: from its config, from flags, and never two for one pair."""
 
+import os
 import shutil
+from pathlib import Path
 
 import pytest
 
@@ -73,6 +75,11 @@ def test_what_cannot_be_served_is_said(copies, holding, tmp_path):
         pairs([ende, namesake])
     with pytest.raises(ConfigError, match=r"^languages are given for none, which is not among the runs"):
         pairs(copies, ["none=en-de"])
+    with pytest.raises(ConfigError, match=r"^languages are given twice for ende: leave out one"):
+        pairs([ende], ["ende=en-de", "ende=fr-it"])
+    shutil.copytree(plain, odd := Path(os.fsdecode(os.fsencode(tmp_path) + b"/\xff")))
+    with pytest.raises(RunError, match="the name of a run folder must be UTF-8"):
+        pairs([odd])
     with pytest.raises(RunError, match="no such run folder"):
         pairs([tmp_path / "ended"])
     (plain / "model.safetensors").unlink()

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import signal
 import socket
@@ -11,18 +12,20 @@ import time
 import urllib.error
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
+from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
 from libretranslatepy import LibreTranslateAPI
 
+from glassformer.errors import ConfigError
 from glassformer.generation.config import SearchConfig
 from glassformer.generation.translator import Translator
 from glassformer.markup.translate import translate_markup
 from glassformer.serve import server
 from glassformer.serve.config import ServeConfig
 from glassformer.serve.keys import add_key
-from glassformer.serve.server import listen
+from glassformer.serve.server import listen, say_hello
 from glassformer.serve.workers import pool as workers
 
 LINES = ["the cat sat on the mat", "a dog", "on a log"]
@@ -340,3 +343,15 @@ def test_without_the_extra_it_is_said(run, monkeypatch, run_command, capfd):
     monkeypatch.setitem(sys.modules, "fastapi", None)
     assert run_command(f"serve {run}") == 2
     assert 'serving needs fastapi: pip install "glassformer[serve]"' in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("host", ["a..b", "a" * 64 + ".org", "no such host"])
+def test_a_host_that_is_none_is_said(host):
+    with pytest.raises(ConfigError, match=rf"^host must be an address of this machine, got '{re.escape(host)}' \("):
+        listen(host, 0)
+
+
+def test_an_address_in_brackets_is_shown_as_one(capsys):
+    with listen("127.0.0.1", 0) as listening:
+        say_hello(ServeConfig(run=(Path("run"),), host="[::1]"), [], listening)
+    assert capsys.readouterr().out.startswith("http://[::1]:")

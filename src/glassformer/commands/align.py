@@ -79,6 +79,8 @@ def align(flags: AlignFlags) -> int:
     data = PairFiles.of(flags.data, "--data", flags.columns) if flags.data else None
     for files in filter(None, (pairs, data)):
         files.check()
+    if flags.output == Path("-"):
+        raise ConfigError("--output must be a file, got -: leave it out for standard output")
     if flags.output is not None:
         check_writable(flags.output)
     own = [own_files(run) for run in (flags.run, flags.reverse) if run is not None]

@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, BinaryIO
 
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import StreamingResponse
@@ -183,7 +183,7 @@ class Jobs:
     def begin(self, work: _Work) -> None:
         """Take on a job; Refusal where there are too many."""
         self._forget()
-        self._folder = self._folder or TemporaryDirectory(prefix="glassformer-jobs-")
+        self._folder = self._folder or _new_folder()
         if len(self._works) >= self._service.config.max_jobs:
             raise Refusal("busy", f"there are {len(self._works)} jobs already: remove those that are done", 60)
         self._works[work.id] = work
@@ -260,13 +260,25 @@ class Jobs:
             await asyncio.sleep(PAUSE)
 
     def _write(self, work: _Work, file: _TextFile | _DocumentFile) -> None:
-        self.path(work).write_bytes(file.written(work.rows))
+        content = file.written(work.rows)
+        try:
+            self.path(work).write_bytes(content)
+        except FileNotFoundError:  # temporary folders are removed after some days
+            assert self._folder is not None
+            self._folder.cleanup()
+            self._folder = _new_folder()
+            self.path(work).write_bytes(content)
 
     def _forget(self) -> None:
         """Remove the jobs whose time is over."""
         before = time.monotonic() - 60 * self._service.config.job_minutes
         for work in [work for work in self._works.values() if work.ended is not None and work.ended < before]:
             self.remove(work)
+
+
+def _new_folder() -> TemporaryDirectory[str]:
+    """Return a folder for results, which others may remove."""
+    return TemporaryDirectory(prefix="glassformer-jobs-", ignore_cleanup_errors=True)
 
 
 def make_router(service: Service, jobs: Jobs) -> APIRouter:
@@ -303,9 +315,13 @@ def make_router(service: Service, jobs: Jobs) -> APIRouter:
         work = jobs.find(number, request.state.visit.key)
         if work.state != "done":
             raise Refusal("not_found", f"the job has no result: it is {work.state}")
+        try:
+            file = jobs.path(work).open("rb")
+        except FileNotFoundError:
+            raise Refusal("not_found", "the job has no result: its file was removed") from None
         ending = ".txt" if work.kind == "text" else ENDINGS_OF[work.kind][0]
         headers = {"content-disposition": f'attachment; filename="translated{ending}"'}
-        return StreamingResponse(_blocks(jobs.path(work)), media_type=MEDIA_TYPES[work.kind], headers=headers)
+        return StreamingResponse(_blocks(file), media_type=MEDIA_TYPES[work.kind], headers=headers)
 
     @router.delete("/{number}", status_code=204)
     async def remove(number: str, request: Request) -> None:
@@ -348,8 +364,8 @@ async def _planned(service: Service, visit: Visit, given: dict[str, Any]) -> _Wo
     return _Work(secrets.token_hex(16), visit.key, run, kind, search, paragraphs, file, len(lines))
 
 
-async def _blocks(path: Path) -> AsyncIterator[bytes]:
-    """Yield a file in blocks."""
-    with path.open("rb") as file:
+async def _blocks(file: BinaryIO) -> AsyncIterator[bytes]:
+    """Yield a file in blocks, and close it."""
+    with file:
         while block := await asyncio.to_thread(file.read, 1 << 16):
             yield block

@@ -96,31 +96,28 @@ def add_key(path: Path, name: str, show: Callable[[str], object] = lambda key: N
         raise ConfigError(f"new_key must be a name of at most 64 letters, digits and . _ @ -, got {name!r}")
     check_writable(path)
     given = PREFIX + secrets.token_hex(16)
-    with _held(path) as mode:
+    with _held(path) as before:
         remove_unfinished(path.parent, path.name)
         keys = _read(path)
         if any(key.name == name for key in keys):
             raise ConfigError(f"new_key {name} is in {path} already: choose another name, or remove its entry")
         with replacing(path) as file:
-            Path(file.name).chmod(mode)
+            _make_like(Path(file.name), before, path)
             show(given)
             file.write(format_json(encode(_File([*keys, Key(name, hash_of(given))])), indent=2) + b"\n")
     return given
 
 
 @unbroken_ends
-def _held(path: Path) -> Iterator[int]:
-    """Keep other processes from adding a key to the file, which is made if it is missing; give the mode that it has.
-
-    It keeps its mode, because another user may run the server. A new one is for its owner alone.
-    """
+def _held(path: Path) -> Iterator[os.stat_result]:
+    """Keep other processes from adding a key to the file, which is made if it is missing; tell its mode and owner."""
     for _ in range(TRIES):
         descriptor = open_own(path, os.O_RDWR | os.O_CREAT, error=DataError)
         try:
             if try_lock(descriptor) is not False and is_at(descriptor, path):  # it may have been replaced in between
                 found = os.fstat(descriptor)
                 try:
-                    yield stat.S_IMODE(found.st_mode) if found.st_size else 0o600
+                    yield found
                 finally:
                     if not found.st_size and is_at(descriptor, path):
                         path.unlink()  # nothing came of it
@@ -129,6 +126,25 @@ def _held(path: Path) -> Iterator[int]:
             os.close(descriptor)
         time.sleep(WAIT)
     raise DataError(f"{path}: another process is adding a key to it: try again")
+
+
+def _make_like(new: Path, before: os.stat_result, path: Path) -> None:
+    """Give a file the mode and the owner of the one in whose place it comes: another user may run the server.
+
+    In the place of an empty one it is for its owner alone. Raises DataError where the owner can't be kept.
+    """
+    if not before.st_size:
+        new.chmod(0o600)
+        return
+    own = new.stat()
+    if (own.st_uid, own.st_gid) != (before.st_uid, before.st_gid):
+        try:
+            os.chown(new, before.st_uid, before.st_gid)
+        except PermissionError:
+            raise DataError(
+                f"{path} belongs to a user or group that this user can't give a file to: add the key as its owner"
+            ) from None
+    new.chmod(stat.S_IMODE(before.st_mode))
 
 
 def _read(path: Path) -> list[Key]:

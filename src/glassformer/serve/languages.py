@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from glassformer.errors import ConfigError, RunError, shown
+from glassformer.files import check_name
 from glassformer.generation.config import Segmentation
 from glassformer.generation.segments.sentences import segmentation_of
 from glassformer.run.config import LANGUAGE_CODE, check_weights, read_config
@@ -39,7 +40,11 @@ def open_runs(folders: Sequence[Path], languages: Sequence[str]) -> list[ServedR
     Raises RunError for a folder that is no run, or is being trained; ConfigError where two runs have the same name or
     the same pair of languages, and for languages of no run.
     """
-    given = dict(map(read_pair, languages))
+    named = list(map(read_pair, languages))
+    given = dict(named)
+    if len(given) < len(named):
+        twice = next(run for n, (run, _) in enumerate(named) if run in dict(named[:n]))
+        raise ConfigError(f"languages are given twice for {twice}: leave out one of them")
     runs: dict[str, ServedRun] = {}
     pairs: dict[tuple[str, str], ServedRun] = {}
     for folder in folders:
@@ -73,6 +78,7 @@ def read_pair(text: str) -> tuple[str, tuple[str, str]]:
 
 def _open(folder: Path) -> ServedRun:
     config = read_config(folder)
+    check_name(folder.resolve())
     check_free(folder)
     check_weights(folder)
     source, target = config.training.languages or ("", "")

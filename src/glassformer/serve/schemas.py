@@ -135,7 +135,7 @@ class AttentionWanted(Closed):
     stacks: Annotated[list[Stack], Field(fail_fast=True)] = ["encoder", "decoder", "source"]
     """encoder: the source's attention to itself; decoder: the translation's to what is written; source: its
     attention to the source."""
-    layers: Annotated[list[Annotated[int, Field(ge=0)]], Field(fail_fast=True)] | None = None
+    layers: Annotated[list[Annotated[int, Field(ge=0, lt=1 << 16)]], Field(fail_fast=True, min_length=1)] | None = None
     """Layers, from 0; all by default."""
     facts: Annotated[list[Literal["weights", "entropy", "received", "top", "tiles"]], Field(fail_fast=True)] | None = (
         None

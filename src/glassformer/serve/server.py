@@ -15,7 +15,7 @@ import h11
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from glassformer.errors import ConfigError
+from glassformer.errors import ConfigError, shown
 from glassformer.serve.app import Server
 from glassformer.serve.config import ServeConfig
 from glassformer.serve.guard.visits import log
@@ -74,8 +74,9 @@ def listen(host: str, port: int) -> socket.socket:
         family, kind, protocol, _, address = socket.getaddrinfo(
             host.strip("[]"), port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )[0]
-    except socket.gaierror as error:
-        raise ConfigError(f"host must be an address of this machine, got {host} ({error.strerror})") from None
+    except (socket.gaierror, UnicodeError) as error:
+        reason = getattr(error, "strerror", None) or "no name of a host"
+        raise ConfigError(f"host must be an address of this machine, got {shown(host)} ({reason})") from None
     listening = socket.socket(family, kind, protocol)
     try:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -96,7 +97,8 @@ def listen(host: str, port: int) -> socket.socket:
 
 def say_hello(config: ServeConfig, runs: Sequence[ServedRun], listening: socket.socket) -> None:
     """Print where the server is, what it serves, and what is needed to use it."""
-    host = f"[{config.host}]" if ":" in config.host else config.host
+    bare = config.host.strip("[]")
+    host = f"[{bare}]" if ":" in bare else bare
     print(f"http://{host}:{listening.getsockname()[1]}", flush=True)
     for run in runs:
         if run.source:

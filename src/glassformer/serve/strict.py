@@ -88,7 +88,7 @@ async def read_form(request: Request, most_bytes: int = 1 << 20) -> dict[str, An
     try:
         async with request.form(max_files=1, max_fields=MOST_FIELDS, max_part_size=most_bytes) as form:
             found = [(name, await _value(value)) for name, value in form.multi_items()]
-    except HTTPException:
+    except (HTTPException, UnicodeError):
         raise Refusal("invalid", "the body is not a form that can be read, or has too many fields") from None
     fields = dict(found)
     if len(fields) < len(found):

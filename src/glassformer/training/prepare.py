@@ -14,6 +14,7 @@ from glassformer.decoding import read_json
 from glassformer.device import pick_device
 from glassformer.errors import RunError
 from glassformer.files import (
+    check_name,
     check_place,
     exchange,
     flush_folder,
@@ -30,7 +31,7 @@ from glassformer.run.folder import RunFolder, open_run, write_config
 from glassformer.run.lock import check_free
 from glassformer.run.names import FILES, INITIAL, RESUME
 from glassformer.scoring.scores import check_bleu_tokenizer
-from glassformer.tensors import check_name, write_tensors
+from glassformer.tensors import write_tensors
 from glassformer.text.loading import load_tokenizer
 from glassformer.text.tokenizer import ENDINGS
 from glassformer.text.vocabulary import VOCABULARY

@@ -2,11 +2,13 @@
 
 import asyncio
 import base64
+import json
 import logging
 import time
 
 import pytest
 
+from glassformer.serve.guard.credentials import given_key
 from glassformer.serve.guard.paths import LIBRE
 from glassformer.serve.guard.sending import SAFETY
 from glassformer.serve.keys import add_key
@@ -64,6 +66,13 @@ def test_pages_of_other_sites_may_not_use_it(client, headers, allowed):
         assert reply.status == 200
     else:
         refused(reply, 403, "forbidden")
+
+
+def test_an_origin_may_be_written_as_people_write_it(client):
+    asks = client(cors_origin=("https://Page.Example.org:443", "http://other.example.org:8080"))
+    for origin in ("https://page.example.org", "http://other.example.org:8080"):
+        assert asks("POST", "/translate", ASK, origin=origin).status == 200
+    refused(asks("POST", "/translate", ASK, origin="http://other.example.org"), 403, "forbidden")
 
 
 def test_a_page_that_is_allowed_may_ask_before_it_sends(client):
@@ -224,19 +233,31 @@ def test_every_route_but_liveness_needs_a_key(client, keys, method, path):
     assert asks("GET", "/health/live").json == {"status": "ok"}
 
 
+MULTIPART = "multipart/form-data; boundary=x"
+
+
 def test_a_key_comes_in_a_header_or_where_clients_of_libretranslate_have_it(client, keys):
     asks, key = client(keys=keys[0]), keys[1]
     form = f"q=the+cat&source=en&target=de&api_key={key}".encode()
-    parts = "".join(
-        f'--x\r\nContent-Disposition: form-data; name="{name}"\r\n\r\n{value}\r\n'
-        for name, value in (*ASK.items(), ("api_key", key))
+    fields = "".join(
+        f'--x\r\nContent-Disposition: form-data; name="{name}"\r\n\r\n{value}\r\n' for name, value in ASK.items()
     )
+    parts = f'{fields}--x\r\nContent-Disposition: form-data; name="api_key"\r\n\r\n{key}\r\n'
+
+    escaped = json.dumps(ASK | {"api_key": key}).replace("_", "\\u005f")
+
+    def in_form(name: str) -> bytes:
+        return f"{fields}--x\r\nContent-Disposition: form-data; {name}\r\n\r\n{key}\r\n--x--\r\n".encode()
+
     for reply in (
         asks("POST", "/translate", ASK, authorization=f"Bearer {key}"),
         asks("POST", "/translate", ASK, authorization=basic(key)),
         asks("POST", "/translate", ASK | {"api_key": key}),
         asks("POST", "/translate", form, content_type="application/x-www-form-urlencoded"),
         asks("POST", "/translate", f"{parts}--x--\r\n".encode(), content_type="multipart/form-data; boundary=x"),
+        asks("POST", "/translate", in_form('name="api_key"\r\nContent-Type: text/plain'), content_type=MULTIPART),
+        asks("POST", "/translate", in_form("name=api_key"), content_type=MULTIPART),
+        asks("POST", "/translate", escaped.encode(), content_type="application/json"),
     ):
         assert (reply.status, reply.json) == (200, {"translatedText": "THE CAT"})
     refused(asks("POST", "/translate", ASK | {"api_key": key[:-1]}), 403, "forbidden")
@@ -312,3 +333,17 @@ def test_an_error_of_the_server_is_told_without_its_message(client, caplog, monk
     assert "ValueError" in caplog.text
     assert "in fail" in caplog.text
     assert message not in caplog.text
+
+
+@pytest.mark.parametrize("line", [b"content-disposition:", b"content-disposition: ;name=api_key\r\n", b"a: b\r\n"])
+def test_a_form_is_searched_for_a_key_in_time_that_grows_with_its_length(line):
+    headers = {"content-type": MULTIPART}
+    began = time.thread_time()
+    assert given_key(headers, line * ((1 << 20) // len(line))) is None
+    assert time.thread_time() - began < 2
+
+
+def test_a_form_in_an_encoding_that_is_none_is_refused(client):
+    body = b'--x\r\nContent-Disposition: form-data; name="q"\r\n\r\na\r\n--x--\r\n'
+    reply = client()("POST", "/translate", body, content_type=f"{MULTIPART}; charset=undefined")
+    refused(reply, 400, "invalid")

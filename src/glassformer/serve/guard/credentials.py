@@ -14,7 +14,11 @@ MOST_KEY_CHARS = 256
 CHALLENGE = {"www-authenticate": 'Bearer realm="key"'}
 """Says that a key is needed, to who can't be asked for a name and a password."""
 BASIC_CHALLENGE = {"www-authenticate": 'Basic realm="any name, and the key as password", charset="UTF-8"'}
-_KEY_OF_FORM = re.compile(rb'name="api_key"\r\n\r\n([^\r\n]{1,256})\r\n')
+_KEY_OF_FORM = re.compile(
+    rb'(?im:^content-disposition:[^\r\n]{0,300};[ \t]*name=(?:"api_key"|api_key(?=[;\r])))[^\r\n]*\r\n'
+    rb"(?:[^\r\n]{1,300}\r\n){0,8}\r\n([^\r\n]{1,256})\r\n"
+)
+"""The part of a form with the key. Every repetition is bounded: anybody may send a body that is searched."""
 
 
 def may_have_key_in_body(scope: Scope, headers: dict[str, str]) -> bool:
@@ -38,7 +42,7 @@ def given_key(headers: dict[str, str], body: bytes) -> str | None:
     with suppress(ValueError):
         if kind == "application/x-www-form-urlencoded":
             return form_fields(body).get("api_key", "")[:MOST_KEY_CHARS]
-        if kind == "application/json" and b'"api_key"' in body:
+        if kind == "application/json":
             found = decode_json(body, Any)
             key = found.get("api_key") if isinstance(found, dict) else None
             return key[:MOST_KEY_CHARS] if isinstance(key, str) else None

@@ -14,7 +14,7 @@ class Hosts:
 
     def __init__(self, config: ServeConfig) -> None:
         self._names = {"localhost", config.host.lower(), *(name.lower() for name in config.allow_host)}
-        self._origins = config.cors_origin
+        self._origins = tuple(map(_as_sent, config.cors_origin))
 
     def check_host(self, headers: dict[str, str]) -> None:
         """Raise Refusal unless the server was called by a name that is allowed, or by an address in numbers.
@@ -59,6 +59,12 @@ class Hosts:
 def is_own(headers: dict[str, str]) -> bool:
     """Return whether a browser says that a page of this server makes the request."""
     return "origin" in headers and _host_of(headers["origin"]) == headers.get("host", "").lower()
+
+
+def _as_sent(origin: str) -> str:
+    """Return an origin as browsers send it: in small letters, without the port that its scheme has anyway."""
+    scheme, _, host = origin.lower().partition("://")
+    return f"{scheme}://{host.removesuffix({'http': ':80', 'https': ':443'}[scheme])}"
 
 
 def _host_of(origin: str) -> str | None:

@@ -212,9 +212,9 @@ class _Worker:
 
     def take(self, number: int, until: float, coming: "asyncio.Queue[Any]", message: Struct) -> None:
         """Give the process a request, whose messages go into the queue."""
+        self._send(message)  # first: what can't be sent must not be waited for
         self.waiting[number] = coming
         self._owed[number] = until
-        self._send(message)
 
     def leave(self, number: int) -> None:
         """Wait no longer for a request."""
