@@ -20,6 +20,7 @@ from glassformer.pairs import files as pairs
 from glassformer.pairs.files import PairFiles
 from glassformer.text.loading import load_tokenizer
 from glassformer.text.tokenizer import UNK, train_tokenizer
+from glassformer.training.config import TrainConfig
 
 ARRAYS = {
     f"{part}/{side}.{end}" for part in ("train", "valid") for side in ("source", "target") for end in ("ids", "offsets")
@@ -228,7 +229,7 @@ def test_the_digest_stays_as_it_was(settings, write_pairs, tmp_path, monkeypatch
     monkeypatch.setattr(preparation.sentencepiece, "__version__", "0.2.0")
     monkeypatch.setattr(preparation.sys, "byteorder", "little")
     files = write_pairs(tmp_path / "fixed", [("a b", "A B"), ("c", "C")])
-    assert Preparation.from_files(replace(settings, pairs=files), print).digest == "dc70e6f607facb06f9e3cb6065faa8f6"
+    assert Preparation.from_files(replace(settings, pairs=files), print).digest == "67e1fea37fe5d5de6e4c8966700771f8"
 
 
 def test_progress_is_said_where_there_is_no_terminal(settings, make, small_blocks, said, monkeypatch):
@@ -242,3 +243,31 @@ def test_progress_is_said_where_there_is_no_terminal(settings, make, small_block
         assert sum(line.startswith(f"{what}: ") and facts in line for line in said) > 10
     assert any(" left, " in line for line in said)
     assert said[-1].startswith("valid: 60 of 60 pairs")
+
+
+def test_an_empty_pair_is_never_the_one_that_is_held_out(settings, make, tmp_path, write_pairs):
+    good = [(f"w{i} x y z", f"z y x w{i}") for i in range(19)]
+    fits = dict(kinds=("char", "char"), vocab_sizes=(None, None))
+    for number in range(12):
+        pairs = write_pairs(tmp_path / str(number), [*good, (f"lonely line {number}", " ")])
+        counts = make(replace(settings, pairs=pairs, **fits), f"made{number}")
+        assert (counts["valid"]["kept"], counts["valid"]["empty"]) == (1, 0)
+
+
+def test_a_file_that_is_read_several_times_has_the_same_pairs_held_out(settings, make, tmp_path, syllables):
+    path = tmp_path / "few.tsv"
+    path.write_text("".join(f"{source}\t{target}\n" for source, target in syllables(15)), encoding="utf-8")
+    fits = dict(kinds=("char", "char"), vocab_sizes=(None, None))
+    for number, name in enumerate((f"{path}", f"{path}:3")):
+        config = TrainConfig(source=Path(name), out=tmp_path / "run")
+        counts = make(replace(settings, pairs=config.pairs, **fits), f"made{number}")
+        assert counts["valid"]["kept"] == 1
+    texts = [(tmp_path / f"made{number}" / "valid.json").read_text() for number in (0, 1)]
+    assert texts[0] == texts[1]
+
+
+def test_only_pairs_that_are_kept_are_scored(settings, make, tmp_path, syllables, write_pairs):
+    good = syllables(5, seed=6)
+    valid = write_pairs(tmp_path / "valid", [("x y", " "), *good, (" ", "y")])
+    make(replace(settings, valid_pairs=valid))
+    assert json.loads((tmp_path / "made" / "valid.json").read_text())["pairs"] == [list(pair) for pair in good]

@@ -262,6 +262,13 @@ HARD = {
         ["a"],
         UNITS.format('a</source><target state="translated">[a]</target>').replace("</target></source>", "</target>"),
     ),
+    "segments that wait for their translation.xlf": (
+        UNITS.format('a</source><target><mrk mtype="seg" mid="1"/> <mrk mid="2"> </mrk></target>').replace(
+            "</target></source>", "</target>"
+        ),
+        ["a"],
+        UNITS.format('a</source><target state="translated">[a]</target>').replace("</target></source>", "</target>"),
+    ),
     "the language before its regions.tmx": (
         '<tmx><tu><tuv xml:lang="en-GB"><seg>a</seg></tuv><tuv xml:lang="EN"><seg>b</seg></tuv></tu></tmx>',
         ["b"],
@@ -526,3 +533,20 @@ def test_placeholders_of_a_document_are_copied_unless_that_is_turned_off(transla
 )
 def test_a_cue_breaks_into_as_many_lines(text, count, lines):
     assert break_lines(text, count) == lines
+
+
+TWO_REGIONS = '<tmx><tu><tuv xml:lang="en-GB"><seg>a</seg></tuv><tuv xml:lang="en-US"><seg>b</seg></tuv></tu></tmx>'
+APART = '<tmx><tu><tuv xml:lang="pt-BR"><seg>a</seg></tuv></tu><tu><tuv xml:lang="pt"><seg>b</seg></tuv></tu></tmx>'
+
+
+@pytest.mark.parametrize(
+    ("content", "languages", "sources"),
+    [
+        (TWO_REGIONS, ("en", "en-GB"), ["b"]),
+        (TWO_REGIONS, ("en-GB", "en"), ["a"]),
+        (APART, ("pt", "pt-BR"), ["b"]),
+        (APART, ("pt-BR", "pt"), ["a"]),
+    ],
+)
+def test_a_source_is_never_its_own_target(content, languages, sources):
+    assert [unit.source for unit in read_units(content.encode(), "tmx", "m.tmx", languages)] == sources

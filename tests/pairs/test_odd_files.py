@@ -12,6 +12,7 @@ import sys
 import tarfile
 import zipfile
 from collections.abc import Callable
+from csv import QUOTE_ALL, writer
 from datetime import datetime
 from typing import Any
 
@@ -453,3 +454,24 @@ def test_a_missing_library_is_named_with_its_extra(tmp_path, monkeypatch, module
     (tmp_path / name).write_bytes(content)
     with pytest.raises(ImportError, match=rf'pip install "glassformer\[{extra}\]"'):
         list(PairFiles(tmp_path / name))
+
+
+@pytest.mark.parametrize("joint", [",", ";", "\t", "|"])
+def test_cells_of_several_lines_do_not_hide_what_separates_them(tmp_path, joint):
+    rows = [("Hello there\nworld; fine, | or", "Hallo dort\nWelt; gut, | ja"), ('He said "a, b"', "x")] * 5
+    path = tmp_path / "a.csv"
+    with path.open("w", newline="") as file:
+        writer(file, delimiter=joint, quoting=QUOTE_ALL).writerows([("en", "de"), *rows])
+    assert list(PairFiles(path)) == [tuple(" ".join(cell.split("\n")) for cell in row) for row in rows]
+
+
+def test_languages_of_a_memory_may_be_spelled_in_capitals_too(tmp_path):
+    pytest.importorskip("translate", reason="pip install 'glassformer[formats]'")
+    units = "".join(
+        f'<tu><tuv xml:lang="{en}"><seg>x{n}</seg></tuv><tuv xml:lang="{de}"><seg>y{n}</seg></tuv></tu>'
+        for n, (en, de) in enumerate([("EN", "DE"), ("en", "de"), ("En", "dE")])
+    )
+    path = tmp_path / "a.tmx"
+    path.write_text(f'<?xml version="1.0"?><tmx version="1.4"><header srclang="en"/><body>{units}</body></tmx>')
+    expected = [("x0", "y0"), ("x1", "y1"), ("x2", "y2")]
+    assert list(PairFiles(path)) == list(PairFiles(path, columns=("en", "de"))) == expected

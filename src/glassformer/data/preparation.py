@@ -165,18 +165,19 @@ class Preparation:
             valid_pairs = settings.valid_pairs
             encoded = self._encode(unlimited, settings.valid_pairs, self.valid.pairs, [])
         valid = self._write(folder / VALID, encoded)
-        scored = list(spread((pair for pair in valid_pairs if all(pair)), valid.kept, settings.score_pairs))
+        with_text = (pair for pair in valid_pairs if all(map(str.strip, pair)))
+        scored = list(spread(with_text, valid.kept, settings.score_pairs))
         write_json(folder / VALID_TEXT, {"pairs": scored})
         pairs = {TRAIN: train.to_json(), VALID: valid.to_json()}
         return {"source": source.name, "target": target.name, "pairs": pairs}
 
     def _choose_held_out(self) -> HeldOut:
-        """Choose the pairs that are held out: none where there are validation files."""
-        if self.valid is not None:
-            return HeldOut()
+        """Choose the pairs that are held out: none where there are validation files, or no pair can be used."""
         training, settings = self.training, self.settings
-        count = min(MOST_HELD_OUT, max(1, training.pairs // 20))
-        return choose_held_out(training.lowest, training.pairs, count, settings.seed, settings.pairs.name)
+        if self.valid is not None or not training.usable:
+            return HeldOut()
+        count = min(MOST_HELD_OUT, max(1, training.usable // 20))
+        return choose_held_out(training.lowest, training.usable, count, settings.seed, settings.pairs.name)
 
     def _train_vocabularies(
         self, folder: Path, held_out: HeldOut, check_vocab_sizes: Callable[[int, int], object]

@@ -31,7 +31,9 @@ class ScanResult:
     digest: str
     """Hexadecimal digest of the content. The files' names, and whether they are packed, don't change it."""
     lowest: Mapping[int, int]
-    """The lowest ranks of sources (see `source_rank`), and how many pairs have each."""
+    """The lowest ranks of the sources of usable pairs (see `source_rank`), and how many of these have each."""
+    usable: int
+    """Pairs with text on both sides, each counted once, however often its file is read."""
     sample: Sequence[Pair] = ()
     """Some of the pairs, drawn at random."""
 
@@ -46,9 +48,14 @@ class PairScanner:
     def __call__(self, parts: list[bytes]) -> list[bytes]:
         block = PairBlock.from_parts(parts)
         sources, targets = block.pairs()
-        frequency = Counter(source_rank(source, self.seed) for source in sources) if self.most else {}
+        usable = [
+            source
+            for source, target in zip(sources, targets, strict=True)
+            if not block.repeated and source.strip() and target.strip()
+        ]
+        frequency = Counter(source_rank(source, self.seed) for source in usable) if self.most else {}
         ranks = sorted(frequency)[: self.most]
-        figures = len(sources), sum(map(len, sources)) + sum(map(len, targets)), block.share
+        figures = len(sources), sum(map(len, sources)) + sum(map(len, targets)), block.share, len(usable)
         digest = hashlib.blake2b(block.source).digest() + hashlib.blake2b(block.target).digest()
         drawn = [] if block.repeated else self._draw(sources, targets, digest, block.first)
         counts = array("q", (frequency[rank] for rank in ranks))
@@ -88,15 +95,15 @@ def scan_pairs(
     files are empty.
     """
     files.check()
-    pairs = characters = 0
+    pairs = characters = usable = 0
     digest = hashlib.blake2b(digest_size=16)
     lowest: Counter[int] = Counter()
     sample: list[tuple[float, str, str]] = []
     blocks = (block.to_parts() for block in files.blocks(say))
     with closing(map_in_order(PairScanner(seed, most), blocks, workers)) as scanned:
         for figures, content, ranks, counts, drawn in scanned:
-            more, length, share = decode_message(figures)
-            pairs, characters = pairs + more, characters + length
+            more, length, share, with_text = decode_message(figures)
+            pairs, characters, usable = pairs + more, characters + length, usable + with_text
             digest.update(content)
             lowest.update(dict(zip(array("Q", ranks), array("q", counts), strict=True)))
             for high in sorted(lowest)[most:]:  # none of the `most` lowest of all is ever among these
@@ -106,4 +113,4 @@ def scan_pairs(
     if not pairs:
         raise DataError(f"{files.name} is empty: at least one pair is needed")
     drawn_pairs = [(source, target) for _, source, target in sample]
-    return ScanResult(pairs, characters, digest.hexdigest(), dict(lowest), drawn_pairs)
+    return ScanResult(pairs, characters, digest.hexdigest(), dict(lowest), usable, drawn_pairs)

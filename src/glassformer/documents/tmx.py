@@ -28,7 +28,7 @@ def read_units(content: bytes, name: str, languages: tuple[str, str] | None) -> 
 
 def _unit(file: XmlFile, owner: Element, source: str, target: str) -> Unit | None:
     variants = [child for child in owner.children if child.name == "tuv"]
-    from_, into = (_variant(variants, code) for code in (source, target))
+    from_, into = _pair(variants, source, target)
     segment = from_ and from_.find("seg")
     filled = into and into.find("seg")
     if from_ is None or segment is None or (into is not None and filled is None):
@@ -57,10 +57,17 @@ def _unit(file: XmlFile, owner: Element, source: str, target: str) -> Unit | Non
     )
 
 
-def _variant(variants: list[Element], code: str) -> Element | None:
-    """Return the first variant in a language, or else the first in one of its regions: en-GB is en."""
+def _pair(variants: list[Element], source: str, target: str) -> tuple[Element | None, Element | None]:
+    """Return the variants in two languages, which are never the same one.
+
+    Each is the first in its language, or else the first in one of its regions, en-GB for en, that isn't the other's.
+    """
     languages = [(one.attributes.get("xml:lang") or one.attributes.get("lang") or "").lower() for one in variants]
-    for known in (languages, [language.partition("-")[0] for language in languages]):
-        if code.lower() in known:
-            return variants[known.index(code.lower())]
-    return None
+    regions = [language.partition("-")[0] for language in languages]
+    found: list[Element | None] = [None, None]
+    for known in (languages, regions):
+        for side, code in enumerate((source, target)):
+            named = (one for one, name in zip(variants, known, strict=True) if name == code.lower())
+            found[side] = found[side] or next((one for one in named if all(one is not other for other in found)), None)
+    from_, into = found
+    return from_, into

@@ -10,6 +10,8 @@ UNTRANSLATED = ("new", "needs-translation", "initial")
 """States of what isn't translated yet: many tools then leave a copy of the source as the target."""
 _STATE = re.compile(rb"\bstate\s*=\s*(?:\"[^\"]*\"|'[^']*')")
 
+_MARKS = re.compile(rb"</?(?:[\w.-]+:)?mrk\b[^<>]*>")
+
 
 def read_units(content: bytes, name: str) -> list[Unit]:
     """Return the units of an XLIFF file; DataError where it is none, or of a version that is not known."""
@@ -60,11 +62,18 @@ def _unit(file: XmlFile, owner: Element, state_in_target: Element | None) -> Uni
 
 def _is_translation(file: XmlFile, target: Element, source: Element, unit: Element) -> bool:
     """Return whether a target holds a translation: not where it is a copy of its source, by what its state says."""
-    if not (target.text.strip() or target.children):
+    if _is_empty(file, target):
         return False
     state = (target if unit.name == "trans-unit" else unit).attributes.get("state", "")
     here, there = (file.content[one.inside : one.closing] for one in (target, source))
     return here != there or state not in UNTRANSLATED
+
+
+def _is_empty(file: XmlFile, target: Element) -> bool:
+    """Return whether a target has no text, and no more than the marks of segments (`mrk`) that wait for it."""
+    if not target.children:
+        return not target.text.strip()
+    return not _MARKS.sub(b"", file.content[target.inside : target.closing]).strip()
 
 
 def _state_edits(file: XmlFile, element: Element) -> list[Edit]:

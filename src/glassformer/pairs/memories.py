@@ -48,7 +48,11 @@ def _is_finished_in_xliff(unit: Any) -> bool:
 def _tmx_units(path: Path, languages: ColumnChooser) -> Iterator[tuple[str, str]]:
     """Yield the segments of two languages of a TMX file."""
     store = _parsed(path, kinds.TMX)
-    held = [{language_of(node): node for node in unit.getlanguageNodes()} for unit in store.units]
+    spelled = dict[str, str]()  # each language as it is written first: EN is en
+    held = list[dict[str, Any]]()
+    for unit in store.units:
+        named = ((language_of(node), node) for node in unit.getlanguageNodes())
+        held.append({spelled.setdefault(code.lower(), code): node for code, node in named})
     names = list(dict.fromkeys(name for unit in held for name in unit))
     if not names:
         return

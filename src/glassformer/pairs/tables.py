@@ -75,11 +75,17 @@ def _csv_rows(path: Path, columns: ColumnChooser) -> Iterator[Row]:
         yield from _delimited(path, numbered, columns)
 
 
+_QUOTED = re.compile(rf'(?m)(^|[{re.escape("".join(DELIMITERS))}])"(?:[^"]|"")*(?:"|\Z)')
+"""A quoted cell, which may have several lines, or the rest of the text where it has no end; and the sign before it."""
+
+
 def _delimiter(lines: Sequence[str]) -> str:
-    """Return the sign that stands equally often, and most often, in each of these lines, outside of quotes."""
+    """Return the sign that stands equally often, and most often, in each of these lines, outside of quoted cells."""
+    bare = _QUOTED.sub(r"\1", "".join(lines))
+    rows = [row for row in re.split("\r\n|\r|\n", bare) if row.strip(" ")]
 
     def likeness(sign: str) -> tuple[int, int]:
-        counts = Counter(re.sub('"[^"]*"', "", line).count(sign) for line in lines if line.strip())
+        counts = Counter(row.count(sign) for row in rows)
         times, agreeing = max(
             ((times, agreeing) for times, agreeing in counts.items() if times), default=(0, 0), key=itemgetter(1)
         )
