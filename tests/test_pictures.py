@@ -5,8 +5,9 @@ import runpy
 from pathlib import Path
 
 import pytest
+import torch
 
-from glassformer import pictures
+from glassformer import Want, observe_weights, pictures
 from glassformer.pictures import ACCENT, COLORMAP, INK, MAIN, MUTED, SECOND, UNKNOWN, ink_on
 
 pytest.importorskip("matplotlib", reason="pip install 'glassformer[plots]'")
@@ -63,3 +64,10 @@ def test_the_curve_of_pruning_shows_each_seed_and_the_mean():
     legend = [text.get_text() for text in axes.get_legend().get_texts()]
     assert {"one seed", "mean of the seeds", "all heads, trained as long"} <= set(legend)
     assert [text.get_text() for text in axes.texts] == ["-0.75, 2 seeds", "-2.00, 1 seed"]
+
+
+def test_half_a_surrogate_pair_is_drawn_as_a_question_mark(tmp_path):
+    weights = torch.eye(2)[None, None]
+    picture = observe_weights(weights, want=Want(weights=True)).plot(["\ud800", "b"])
+    assert [label.get_text() for label in picture.axes[0].get_xticklabels()] == ["?", "b"]
+    picture.savefig(tmp_path / "picture.png")

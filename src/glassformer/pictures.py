@@ -138,7 +138,7 @@ def write_tokens(axis: Any, tokens: Sequence[str], *, turned: bool = False) -> N
         return
     axis.set_ticks(range(len(tokens)))
     axis.set_ticklabels(
-        [abridged(token, MOST_LETTERS) for token in tokens],
+        [_written(token) for token in tokens],
         parse_math=False,
         fontfamily=_fonts(),
         rotation=90 if turned else 0,
@@ -149,7 +149,12 @@ def write_tokens(axis: Any, tokens: Sequence[str], *, turned: bool = False) -> N
 def write_legend(axes: Any) -> None:
     """Write the legend of axes whose labels hold tokens."""
     for text in axes.legend().get_texts():
-        text.set(text=abridged(text.get_text(), MOST_LETTERS), parse_math=False, fontfamily=_fonts())
+        text.set(text=_written(text.get_text()), parse_math=False, fontfamily=_fonts())
+
+
+def _written(token: str) -> str:
+    """Return a token as a picture shows it: at most MOST_LETTERS, and a question mark for half a surrogate pair."""
+    return abridged(token, MOST_LETTERS).encode(errors="replace").decode()
 
 
 def _fonts() -> list[str]:

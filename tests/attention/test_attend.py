@@ -519,3 +519,12 @@ def test_dropout_in_causal_attention_from_the_start_blocks_what_comes_later(monk
     assert 0.4 < dropped < 0.6
     expected = 2 * weigh(q, k, keep=keep)
     assert_close(weights.where(weights == 0, expected), weights)
+
+
+@pytest.mark.parametrize("q_len", [1, 3])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.float16])
+def test_a_bias_may_have_another_type(q_len, dtype):
+    torch.manual_seed(2)
+    q, k, v = torch.randn(1, 2, q_len, 4), torch.randn(1, 2, 3, 4), torch.randn(1, 2, 3, 4)
+    bias = torch.randn(1, 1, q_len, 3).to(dtype)
+    assert_close(attend(q, k, v, bias=bias), attend(q, k, v, bias=bias.float()))

@@ -498,3 +498,17 @@ def test_measured_by_shows_what_attention_is_computed_from_and_changes_nothing()
     assert_close(shown[0].q, q)
     assert shown[1].q is q
     assert shown[1].k is k
+
+
+def test_a_mask_that_is_expanded_over_the_keys_has_the_gradients_of_its_copy():
+    torch.manual_seed(1)
+    module, x = MultiheadAttention(32, 4, batch_first=True), torch.randn(2, 128, 32)
+    mask = torch.randn(8, 128, 1).expand(8, 128, 128)
+    padding = torch.zeros(2, 128, dtype=torch.bool)
+    padding[:, :7] = True
+    gradients = []
+    for one in (mask, mask.contiguous()):
+        module.zero_grad()
+        module(x, x, x, attn_mask=one, key_padding_mask=padding)[0].sum().backward()
+        gradients.append([parameter.grad.clone() for parameter in module.parameters()])
+    assert_close(*gradients, rtol=0, atol=0)

@@ -2,6 +2,7 @@
 
 import copy
 import re
+from contextlib import ExitStack
 
 import pytest
 import torch
@@ -168,3 +169,30 @@ def test_soft_capped_layers_that_are_not_chosen_are_capped_too(make):
     with capture(model, layers="*.1.self_attn") as captured:
         assert_close(model(**inputs).logits, plain, rtol=1e-4, atol=1e-5)
     assert list(captured) == ["model.layers.1.self_attn"]
+
+
+@torch.no_grad()
+def test_a_part_of_a_model_is_recorded_and_the_rest_computed(make):
+    model, inputs = make.family("llama")
+    plain = model(**inputs).logits
+    with capture(model.model.layers[0]) as captured:
+        assert_close(model(**inputs).logits, plain, rtol=1e-4, atol=1e-5)
+    assert len(captured) == 1
+
+
+@torch.no_grad()
+def test_two_models_of_one_config_end_in_any_order(make):
+    one, inputs = make.family("llama")
+    other = type(one)(one.config).eval()
+    said = one.config._attn_implementation
+    first, second = ExitStack(), ExitStack()
+    of_one, of_other = first.enter_context(capture(one)), second.enter_context(capture(other))
+    one(**inputs)
+    first.close()
+    other(**inputs)
+    one(**inputs)
+    second.close()
+    assert (len(of_one), len(of_other)) == (2, 2)
+    assert one.config._attn_implementation == said
+    one(**inputs)
+    assert not huggingface._REDIRECTED

@@ -12,6 +12,7 @@ from glassformer.attention.want import Want
 from glassformer.errors import ArgumentError, ConfigError
 from glassformer.generation.config import SearchConfig
 from glassformer.generation.kernels.passes import best_classes
+from glassformer.generation.lexical.glossary import Glossary
 from glassformer.generation.translator import Translation, Translator, ids_of_prefixes
 from glassformer.text.tokenizer import EOS, UNK, SubwordTokenizer, SymbolTokenizer, Tokenizer, train_tokenizer
 from glassformer.transformer.config import ModelConfig
@@ -504,3 +505,34 @@ def test_a_precision_may_be_chosen(model, translator, precision, far):
         for config in (GREEDY, BEAM):
             assert chosen.translate(WORDS, config) == translator.translate(WORDS, config)
     assert all(chosen.translate(WORDS, LONGEST))
+
+
+def test_half_a_surrogate_pair_is_named_wherever_text_is_given():
+    translator, half = make_translator("unigram"), "a\ud800"
+    for call in (
+        lambda: translator.translate(["a", half]),
+        lambda: translator.translate(["a", "b"], prefixes=["", half]),
+        lambda: translator.score(["a", half], ["a", "b"]),
+        lambda: translator.score(["a", "b"], ["a", half]),
+    ):
+        with pytest.raises(
+            ArgumentError, match=r"\w+\[1\] has half a surrogate pair, which is no character: take it out"
+        ):
+            call()
+    for call in (
+        lambda: list(translator.stream(half)),
+        lambda: translator.alternatives(half),
+        lambda: translator.read(half, "a", attention={}),
+        lambda: translator.read("a", half, attention={}),
+        lambda: Glossary({"a": half}),
+        lambda: Glossary({half: "a"}),
+    ):
+        with pytest.raises(ArgumentError, match="has half a surrogate pair"):
+            call()
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize("count", [0, -1, True, 2.5, "x"])
+def test_the_number_of_alternatives_is_checked(count):
+    with pytest.raises(ConfigError, match=r"^count must be "):
+        make_translator("unigram").alternatives("a", count=count)

@@ -308,3 +308,10 @@ def test_what_observe_saw_is_a_page(hypotheses_of):
         page(seen)
     with pytest.raises(ArgumentError, match=r"weights must be floating-point, .* got torch.int64 \(5,\)"):
         page(torch.arange(5))
+
+
+def test_attention_without_queries_is_nothing_to_show():
+    heads = torch.randn(1, 2, 3, 4)
+    _, seen = observe(heads[:, :, :0], heads, heads, want=Want(weights=True))
+    with pytest.raises(ArgumentError, match="nothing was captured that a page can draw"):
+        page(seen)

@@ -75,6 +75,8 @@ def attend(
     if causal and keep is None and bias is None and q.shape[-2] == k.shape[-2]:
         return F.scaled_dot_product_attention(q, k, v, is_causal=True, dropout_p=dropout)
     keep = _with_causal(keep, causal, q, k)
+    if bias is not None and bias.dtype not in (q.dtype, torch.float32):  # the fused kernel takes no other
+        bias = bias.to(torch.promote_types(q.dtype, torch.float32))
     mask = keep if bias is None else bias if keep is None else bias.masked_fill(~keep, -math.inf)
     if mask is None or q.device.type == "cpu":
         return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=dropout)

@@ -2,6 +2,7 @@
 
 import inspect
 import sys
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -53,18 +54,17 @@ def capturing_huggingface(model: nn.Module, modules: Mapping[str, nn.Module], ca
         raise ArgumentError("model is being captured already: leave that context first")
     AttentionInterface.register(NAME, _dispatch)
     AttentionMaskInterface.register(NAME, sdpa_mask)
-    configs: dict[int, Any] = {id(module.config): module.config for module in model.modules() if _has_config(module)}
-    before = {key: config._attn_implementation for key, config in configs.items()}
+    configs = list({id(module.config): module.config for module in model.modules() if _has_config(module)}.values())
     names = {module: name for name, module in modules.items()}
     function = _recording_function(names, captured, ALL_ATTENTION_FUNCTIONS["sdpa"])
     try:
         _FUNCTIONS.update(dict.fromkeys(all_modules.values(), function))
-        for config in configs.values():
-            config._attn_implementation_internal = NAME
+        for config in configs:
+            _redirect(config)
         yield
     finally:
-        for key, config in configs.items():
-            config._attn_implementation_internal = before[key]
+        for config in configs:
+            _restore(config)
         for module in all_modules.values():
             _FUNCTIONS.pop(module, None)
 
@@ -73,13 +73,42 @@ _FUNCTIONS: dict[nn.Module, Callable[..., Any]] = {}
 """The attention function of each module that is being captured: the registry knows one function for all models."""
 
 
+_REDIRECTED: dict[int, tuple[Any, Any, int]] = {}
+"""Each config of a model that is being captured, by its id: with what it said before, and how many captures use it."""
+_LOCK = threading.Lock()
+
+
+def _redirect(config: Any) -> None:
+    """Let the models of a config take their attention from here."""
+    with _LOCK:
+        _, before, count = _REDIRECTED.get(id(config), (config, config._attn_implementation, 0))
+        _REDIRECTED[id(config)] = config, before, count + 1
+        config._attn_implementation_internal = NAME
+
+
+def _restore(config: Any) -> None:
+    """Let a config say what it said before, once no capture uses it."""
+    with _LOCK:
+        if id(config) not in _REDIRECTED:
+            return
+        _, before, count = _REDIRECTED.pop(id(config))
+        if count > 1:
+            _REDIRECTED[id(config)] = config, before, count - 1
+        else:
+            config._attn_implementation_internal = before
+
+
 def _dispatch(module: nn.Module, *arguments: Any, **settings: Any) -> tuple[Tensor, None]:
-    if module not in _FUNCTIONS:
+    function = _FUNCTIONS.get(module)
+    if function is None:  # it isn't captured, but others with its config are: their function computes for it, too
+        config = getattr(module, "config", None)
+        function = next((one for known, one in list(_FUNCTIONS.items()) if known.config is config), None)
+    if function is None:
         raise ArgumentError(
             f"{NAME} works inside capture() alone: this model was copied or saved there; "
             "model.set_attn_implementation('sdpa') mends it"
         )
-    return _FUNCTIONS[module](module, *arguments, **settings)
+    return function(module, *arguments, **settings)
 
 
 def _has_config(module: nn.Module) -> bool:

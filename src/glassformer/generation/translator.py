@@ -39,6 +39,7 @@ from glassformer.generation.lexical.stand_in import StandIn, find_stand_in
 from glassformer.generation.precision import Precision, pick_generation_precision
 from glassformer.generation.search import Hypothesis, stream
 from glassformer.run.folder import open_run
+from glassformer.settings.checks import Whole
 from glassformer.text.columns import texts_of, with_texts
 from glassformer.text.tokenizer import EOS, UNK, Tokenizer, check_lines
 from glassformer.transformer.model import Transformer, check_memory
@@ -226,6 +227,8 @@ class Translator:
         """
         config = as_config(config)
         wants = check_attention(self.engine, attention, layers)
+        check_lines("source", [source])
+        check_lines("target", [target])
         sides = ((self.source_tokenizer, source, "source"), (self.target_tokenizer, target, "target"))
         source_ids, target_ids = (
             ended(tokenizer.encode([line]), [line], config.max_source_tokens, side)[0]
@@ -296,6 +299,7 @@ class Translator:
         that the vocabulary lacks; cuts a longer line, with a warning. Example: docs/generation.md.
         """
         check_lines("line", [line])
+        Whole(at_least=1).check("count", count)
         (source,) = ended(self.source_tokenizer.encode([line]), [line], max_source_tokens, "source")
         if not source:
             raise ConfigError("line is empty: its translation is empty too")

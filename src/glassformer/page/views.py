@@ -293,7 +293,7 @@ def _axis(known: list[str] | None, given: Sequence[str] | None, length: int, nam
 
 def _drawable(views: list[View]) -> list[View]:
     """Return the views that have something to draw. Raises ArgumentError if there are none."""
-    kept = [view for view in views if view.facts]
+    kept = [view for view in views if view.facts and (not view.heads or all(x.numel() for x in view.facts.values()))]
     if not kept:
         raise ArgumentError(
             f"nothing was captured that a page can draw: capture with Want(weights=True), or for long inputs {ADVICE}"

@@ -22,6 +22,7 @@ from glassformer.text.decomposition import decomposition_rules
 from glassformer.text.features import find_features, is_feature
 from glassformer.text.kinds import KINDS, SUBWORD_ENDINGS
 from glassformer.text.model_file import with_round_scores
+from glassformer.text.units import HALF
 
 EOS, UNK = 0, 1
 UNKNOWN = "⁇"
@@ -315,7 +316,7 @@ class SymbolTokenizer(Tokenizer):
 
 
 def check_lines(name: str, lines: Sequence[str]) -> None:
-    """Raise ArgumentError unless these are a sequence of str."""
+    """Raise ArgumentError unless these are a sequence of str that can be encoded."""
     if isinstance(lines, str):
         raise ArgumentError(f"{name} must be a sequence of lines, got one str: pass [line]")
     if not isinstance(lines, Sequence):
@@ -327,6 +328,8 @@ def check_lines(name: str, lines: Sequence[str]) -> None:
             raise ArgumentError(
                 f"{name}[{i}] must be at most {LONGEST_LINE:,} characters long, got {len(line):,}: split it"
             )
+        if not line.isascii() and HALF.search(line):
+            raise ArgumentError(f"{name}[{i}] has half a surrogate pair, which is no character: take it out")
 
 
 def train_tokenizer(

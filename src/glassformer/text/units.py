@@ -8,6 +8,8 @@ from collections.abc import Iterable, Iterator
 
 from glassformer.text.words import UNSPACED, Word
 
+HALF = re.compile("[\ud800-\udfff]")
+"""Half a surrogate pair, as JSON and names of files may hold: no encoding has it."""
 _SINGLE = f"{UNSPACED}\u1100-\u11ff\u3130-\u318f\uac00-\ud7af\uffa0-\uffdc"
 """Letters each of which is a unit; Hangul is among them because particles follow its words without a space."""
 _MARKS = (

@@ -148,3 +148,10 @@ def test_what_is_whole_stays_in_one_piece(text, spans):
 
 def test_spans_that_overlap_are_one():
     assert merged_spans([(5, 9), (0, 2), (1, 3), (6, 7), (3, 4)]) == [(0, 3), (3, 4), (5, 9)]
+
+
+def test_a_line_of_marks_is_split_like_any_other():
+    text = "a" + "\u0301" * 3000
+    pieces = split_long(text, len, 100)
+    assert "".join(pieces) == text
+    assert max(map(len, pieces)) <= 100

@@ -268,9 +268,9 @@ def own(bias: Tensor) -> Tensor:
 def where_in(mask: Tensor, block: Block) -> tuple[slice, slice, slice, slice]:
     """Return where a block lies in a mask that broadcasts to (B, H, L, S)."""
     whole = slice(None)
-    parts = (block.entries, block.heads, block.rows)
-    entries, heads, rows = (part if size > 1 else whole for part, size in zip(parts, mask.shape[:3], strict=True))
-    return entries, heads, rows, block.keys
+    parts = (block.entries, block.heads, block.rows, block.keys)
+    entries, heads, rows, keys = (part if size > 1 else whole for part, size in zip(parts, mask.shape, strict=True))
+    return entries, heads, rows, keys
 
 
 def _part(mask: Tensor | None, block: Block) -> Tensor | None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from glassformer.errors import ArgumentError, DataError, shown
 from glassformer.pairs.lines import read_lines
-from glassformer.text.units import units_of
+from glassformer.text.units import HALF, units_of
 from glassformer.text.words import Word
 
 
@@ -55,6 +55,8 @@ class Glossary:
             for text in (source, *given):
                 if not isinstance(text, str):
                     raise ArgumentError(f"terms must be str with str, or with several, got {shown(text)}")
+                if HALF.search(text):
+                    raise ArgumentError(f"a term has half a surrogate pair, got {shown(text)}: take it out")
             if not units_of(source):
                 raise DataError(f"a term must have letters or marks, got {shown(source)}: remove it")
             merged[_joined(source)] |= dict.fromkeys(_joined(form) for form in given if form.strip())

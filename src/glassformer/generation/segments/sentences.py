@@ -192,7 +192,8 @@ def split_long(text: str, length_of: Callable[[str], int], most: int, whole: Seq
     places = _outside(_inside(text, [found.end() for found in CLAUSE.finditer(text)]), whole)
     places = places or _outside(_inside(text, [found.end() for found in re.finditer(r"\s+", text)]), whole)
     places = places or _outside(
-        [place for place in range(1, len(text)) if not unicodedata.combining(text[place])] or [1], whole
+        [place for place in range(1, len(text)) if not unicodedata.combining(text[place])] or range(1, len(text)),
+        whole,
     )
     if not places:
         return [text]
