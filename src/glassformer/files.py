@@ -42,7 +42,7 @@ GUARDED = sum(getattr(os, name, 0) for name in _WHERE_THERE_ARE)
 
 
 def check_name(path: Path) -> None:
-    """Raise RunError for the path of a run folder, or of a file in it, that isn't UTF-8: safetensors takes no other."""
+    """Raise RunError unless the path of a run folder, or of a file in it, is UTF-8, as safetensors needs."""
     try:
         str(path).encode()
     except UnicodeEncodeError:
@@ -158,7 +158,7 @@ def replacement(path: Path) -> Iterator[Path]:
 @unbroken_ends
 def replacing(path: Path) -> Iterator[BinaryIO]:
     """Give a temporary file to write to: it takes the place of `path`, or is removed where an error comes."""
-    with replacement(path) as temporary, temporary.open("wb") as file:
+    with replacement(path) as temporary, temporary.open("xb") as file:
         yield file
 
 

@@ -23,7 +23,7 @@ def write(path: Path, rows: list[str]) -> Path:
 
 def chosen_of(files: PairFiles, count: int = 100, seed: int = 3) -> HeldOut:
     scanned = scan_pairs(files, seed=seed, most=1000, workers=0)
-    return choose_held_out(scanned.lowest, scanned.pairs, count, seed, files.name)
+    return choose_held_out(scanned.lowest, scanned.usable, count, seed, files.name)
 
 
 def halves(files: PairFiles, count: int = 100, seed: int = 3) -> tuple[list[Pair], list[Pair]]:

@@ -91,3 +91,12 @@ def test_files_that_cannot_be_used(tmp_path, write_pairs):
     for workers in (0, 2):
         with pytest.raises(DataError, match=r"target, line 301: not UTF-8 \(byte 0xe9 at column 4\)"):
             scanned(files, workers=workers)
+
+
+def test_pairs_that_may_be_held_out_have_both_sides_and_count_once(tmp_path, write_pairs):
+    good = rows(40)
+    files = write_pairs(tmp_path, [*good, ("alone", " "), ("", "also")])
+    once, thrice = scanned(files), scanned(PairMixture(((files, 3),)))
+    assert (once.pairs, once.usable, thrice.pairs, thrice.usable) == (42, 40, 126, 40)
+    assert once.lowest == thrice.lowest
+    assert source_rank("alone", 7) not in once.lowest

@@ -133,10 +133,14 @@ def test_a_file_of_keys_keeps_its_owner(path):
 
 def test_a_file_of_keys_whose_owner_cannot_be_kept_stays_as_it_is(path, monkeypatch):
     add_key(path, "alice")
-    before = path.read_bytes()
-    found = path.stat()
-    monkeypatch.setattr(os, "chown", Mock(side_effect=PermissionError))
-    other = os.stat_result([*found[:4], found.st_uid + 1, *found[5:]])
+    before, make_like, shown = path.read_bytes(), keys._make_like, list[str]()
+
+    def of_another(new, found, place) -> None:
+        make_like(new, os.stat_result([*found[:4], found.st_uid + 1, *found[5:]]), place)
+
+    monkeypatch.setattr(keys, "_make_like", of_another)
+    monkeypatch.setattr(os, "fchown", Mock(side_effect=PermissionError))
     with pytest.raises(DataError, match="belongs to a user or group that this user can't give a file to"):
-        keys._make_like(path, other, path)
-    assert path.read_bytes() == before
+        add_key(path, "bob", shown.append)
+    assert (path.read_bytes(), shown) == (before, [])
+    assert [one.name for one in path.parent.iterdir()] == [path.name]

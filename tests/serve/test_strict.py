@@ -63,7 +63,7 @@ FIELDS = {
     '{"q": "a", "attention": {"stacks": ["secret"]}}': "attention.stacks[0] must be 'encoder', 'decoder' or 'source'",
     '{"q": "a", "attention": {"layers": [-1]}}': "attention.layers[0] must be",
     '{"q": "a", "attention": {"layers": [100000000000000000000]}}': "attention.layers[0] must be less than 65536",
-    '{"q": "a", "attention": {"layers": []}}': "attention.layers",
+    '{"q": "a", "attention": {"layers": []}}': "attention.layers must have at least one entry",
     '{"q": "a", "attention": {"top": 65}}': "attention.top must be less than or equal to 64",
     '{"q": "a", "prefixes": [[1]]}': "prefixes[0]",
 }

@@ -76,6 +76,7 @@ _FUNCTIONS: dict[nn.Module, Callable[..., Any]] = {}
 _REDIRECTED: dict[int, tuple[Any, Any, int]] = {}
 """Each config of a model that is being captured, by its id: with what it said before, and how many captures use it."""
 _LOCK = threading.Lock()
+"""Guard `_REDIRECTED`."""
 
 
 def _redirect(config: Any) -> None:

@@ -167,7 +167,7 @@ def _translate(
 ) -> BulkResult:
     """Connect to the cluster, and do there what is left; `advice` says how a stopped translation is continued."""
     run = open_run(order.run)  # which says what is missing or wrong in it, before others are asked to read it
-    warn_of_more_than_learned(run.training.join_lines, order.wanted.sentences, stacklevel=3)  # the workers' isn't shown
+    warn_of_more_than_learned(run.training.join_lines, order.wanted.sentences, stacklevel=3)  # a worker's isn't shown
     digest = digest_of_run(order.run)
     logging.getLogger("ray.data").setLevel(logging.ERROR)  # else it tells of each execution
     with connected(cluster, size_of_run(order.run)):

@@ -172,7 +172,7 @@ class Preparation:
         return {"source": source.name, "target": target.name, "pairs": pairs}
 
     def _choose_held_out(self) -> HeldOut:
-        """Choose the pairs that are held out: none where there are validation files, or no pair can be used."""
+        """Choose the pairs that are held out; none where validation files are given or no pair can be used."""
         training, settings = self.training, self.settings
         if self.valid is not None or not training.usable:
             return HeldOut()

@@ -75,12 +75,12 @@ def _csv_rows(path: Path, columns: ColumnChooser) -> Iterator[Row]:
         yield from _delimited(path, numbered, columns)
 
 
-_QUOTED = re.compile(rf'(?m)(^|[{re.escape("".join(DELIMITERS))}])"(?:[^"]|"")*(?:"|\Z)')
+_QUOTED = re.compile(rf'(?m)(^|[{re.escape("".join(DELIMITERS))}])"[^"]*(?:""[^"]*)*(?:"|\Z)')
 """A quoted cell, which may have several lines, or the rest of the text where it has no end; and the sign before it."""
 
 
 def _delimiter(lines: Sequence[str]) -> str:
-    """Return the sign that stands equally often, and most often, in each of these lines, outside of quoted cells."""
+    """Return the sign that stands equally often, and most often, in most rows, outside of quoted cells."""
     bare = _QUOTED.sub(r"\1", "".join(lines))
     rows = [row for row in re.split("\r\n|\r|\n", bare) if row.strip(" ")]
 

@@ -15,6 +15,7 @@ from typing import Any, BinaryIO
 
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import StreamingResponse
+from starlette.background import BackgroundTask
 
 from glassformer.documents.endings import ENDINGS_OF, DocumentKind, kind_of, tags_of
 from glassformer.documents.reading import lines_of, read_units
@@ -264,9 +265,11 @@ class Jobs:
         try:
             self.path(work).write_bytes(content)
         except FileNotFoundError:  # temporary folders are removed after some days
-            assert self._folder is not None
-            self._folder.cleanup()
-            self._folder = _new_folder()
+            if self._works.get(work.id) is not work:
+                return  # it was removed meanwhile, or all of them
+            gone, self._folder = self._folder, _new_folder()
+            if gone is not None:
+                gone.cleanup()
             self.path(work).write_bytes(content)
 
     def _forget(self) -> None:
@@ -321,7 +324,8 @@ def make_router(service: Service, jobs: Jobs) -> APIRouter:
             raise Refusal("not_found", "the job has no result: its file was removed") from None
         ending = ".txt" if work.kind == "text" else ENDINGS_OF[work.kind][0]
         headers = {"content-disposition": f'attachment; filename="translated{ending}"'}
-        return StreamingResponse(_blocks(file), media_type=MEDIA_TYPES[work.kind], headers=headers)
+        closing = BackgroundTask(file.close)  # also where nobody reads it
+        return StreamingResponse(_blocks(file), media_type=MEDIA_TYPES[work.kind], headers=headers, background=closing)
 
     @router.delete("/{number}", status_code=204)
     async def remove(number: str, request: Request) -> None:

@@ -13,7 +13,7 @@ import stat
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, BinaryIO
 
 from msgspec import Meta, Struct
 from msgspec.json import encode
@@ -102,7 +102,7 @@ def add_key(path: Path, name: str, show: Callable[[str], object] = lambda key: N
         if any(key.name == name for key in keys):
             raise ConfigError(f"new_key {name} is in {path} already: choose another name, or remove its entry")
         with replacing(path) as file:
-            _make_like(Path(file.name), before, path)
+            _make_like(file, before, path)
             show(given)
             file.write(format_json(encode(_File([*keys, Key(name, hash_of(given))])), indent=2) + b"\n")
     return given
@@ -128,23 +128,23 @@ def _held(path: Path) -> Iterator[os.stat_result]:
     raise DataError(f"{path}: another process is adding a key to it: try again")
 
 
-def _make_like(new: Path, before: os.stat_result, path: Path) -> None:
+def _make_like(new: BinaryIO, before: os.stat_result, path: Path) -> None:
     """Give a file the mode and the owner of the one in whose place it comes: another user may run the server.
 
-    In the place of an empty one it is for its owner alone. Raises DataError where the owner can't be kept.
+    In the place of an empty one it is for its owner alone. Raises DataError where the owner can't be kept. The file is
+    named by its descriptor: at its path somebody else may have put a link.
     """
-    if not before.st_size:
-        new.chmod(0o600)
-        return
-    own = new.stat()
-    if (own.st_uid, own.st_gid) != (before.st_uid, before.st_gid):
+    own = os.fstat(new.fileno())
+    if before.st_size and (own.st_uid, own.st_gid) != (before.st_uid, before.st_gid):
         try:
-            os.chown(new, before.st_uid, before.st_gid)
-        except PermissionError:
+            os.fchown(new.fileno(), before.st_uid, before.st_gid)
+        except OSError:
             raise DataError(
                 f"{path} belongs to a user or group that this user can't give a file to: add the key as its owner"
             ) from None
-    new.chmod(stat.S_IMODE(before.st_mode))
+    mode = stat.S_IMODE(before.st_mode) if before.st_size else 0o600
+    if hasattr(os, "fchmod"):
+        os.fchmod(new.fileno(), mode)
 
 
 def _read(path: Path) -> list[Key]:

@@ -37,8 +37,8 @@ class ServedRun:
 def open_runs(folders: Sequence[Path], languages: Sequence[str]) -> list[ServedRun]:
     """Return the runs of these folders; `languages` are RUN=SOURCE-TARGET.
 
-    Raises RunError for a folder that is no run, or is being trained; ConfigError where two runs have the same name or
-    the same pair of languages, and for languages of no run.
+    Raises RunError for a folder that is no run, is being trained, or has a name that isn't UTF-8; ConfigError where two
+    runs have the same name or the same pair of languages, and for languages of no run, or given twice for one.
     """
     named = list(map(read_pair, languages))
     given = dict(named)

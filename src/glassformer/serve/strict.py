@@ -123,7 +123,8 @@ def invalid(errors: Iterable[Mapping[str, Any]]) -> str:
                 else f"{name} must be an object"
             )
         else:
-            said.setdefault(name, f"{name} must be {message}")
+            must = "have at least one entry" if error["type"] == "too_short" else f"be {message}"
+            said.setdefault(name, f"{name} must {must}")
     return "; ".join(list(said.values())[:3])
 
 

@@ -335,12 +335,16 @@ def test_an_error_of_the_server_is_told_without_its_message(client, caplog, monk
     assert message not in caplog.text
 
 
-@pytest.mark.parametrize("line", [b"content-disposition:", b"content-disposition: ;name=api_key\r\n", b"a: b\r\n"])
+LINES = [b"content-disposition:", b"content-disposition: ;name=api_key\r\n", b"a: b\r\n"]
+LINES += [b"content-disposition:" + b";name=api_key" * 21 + b";\r\n"]
+
+
+@pytest.mark.parametrize("line", LINES)
 def test_a_form_is_searched_for_a_key_in_time_that_grows_with_its_length(line):
     headers = {"content-type": MULTIPART}
     began = time.thread_time()
     assert given_key(headers, line * ((1 << 20) // len(line))) is None
-    assert time.thread_time() - began < 2
+    assert time.thread_time() - began < 1
 
 
 def test_a_form_in_an_encoding_that_is_none_is_refused(client):

@@ -111,7 +111,7 @@ export class LocalApi {
     try {
       for (;;) {
         const news = come.length ? come.shift() : await new Promise((resolve) => waiting.push(resolve));
-        if (news.error?.code === "broken" && worker === this.worker) this.loading = null; // the next one starts another
+        if (news.error?.code === "broken" && worker === this.worker) this.loading = null; // the next request starts another worker
         if (news.error) throw new ApiError(news.error.code, news.error.message);
         yield news;
         if (news.done) return;

@@ -185,7 +185,7 @@ def split_long(text: str, length_of: Callable[[str], int], most: int, whole: Seq
     """Return the text in pieces of at most `most` by `length_of`; joined, they are the text.
 
     It is split at the mark between clauses that is nearest to its middle, or without one at a space, or else between
-    characters. One character is never split, however long it is, nor is a part that is `whole`.
+    letters, and within a letter with many marks where there is no other place. A part that is `whole` is never split.
     """
     if len(text.strip()) < 2 or length_of(text) <= most:
         return [text]

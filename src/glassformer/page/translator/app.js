@@ -323,11 +323,14 @@ export class App {
   take({ result, prefix, isCurrent }) {
     if (isCurrent) return null;
     const { key } = this.chosen;
-    const isOfWord = !this.figures.hidden;
+    const isOfWord = this.choices.isOfWord;
     const mine = (this.taking = Symbol("choice"));
     return this.attempt(async () => {
-      const made = result ?? (await this.goOn(prefix));
-      if (mine !== this.taking || !this.writer.sentences.some((one) => one.key === key)) return;
+      const lost = (error) => {
+        if (mine === this.taking) throw error; // else it is wanted no more
+      };
+      const made = result ?? (await this.goOn(prefix).catch(lost));
+      if (!made || mine !== this.taking || !this.writer.sentences.some((one) => one.key === key)) return;
       this.writer.replace(key, made);
       if (this.chosen?.key !== key) return; // it is looked at no more
       if (!isOfWord) return this.close();

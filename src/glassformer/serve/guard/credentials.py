@@ -15,10 +15,10 @@ CHALLENGE = {"www-authenticate": 'Bearer realm="key"'}
 """Says that a key is needed, to who can't be asked for a name and a password."""
 BASIC_CHALLENGE = {"www-authenticate": 'Basic realm="any name, and the key as password", charset="UTF-8"'}
 _KEY_OF_FORM = re.compile(
-    rb'(?im:^content-disposition:[^\r\n]{0,300};[ \t]*name=(?:"api_key"|api_key(?=[;\r])))[^\r\n]*\r\n'
-    rb"(?:[^\r\n]{1,300}\r\n){0,8}\r\n([^\r\n]{1,256})\r\n"
+    rb'(?im:^content-disposition:(?>[^\r\n]{0,300}?;[ \t]*name=(?:"api_key"|api_key(?=[;\r]))))[^\r\n]*+\r\n'
+    rb"(?>(?:[^\r\n]{1,300}\r\n){0,8})\r\n([^\r\n]{1,256})\r\n"
 )
-"""The part of a form with the key. Every repetition is bounded: anybody may send a body that is searched."""
+"""Find the part of a form that holds the key. No line is tried twice: anybody may send a body that is searched."""
 
 
 def may_have_key_in_body(scope: Scope, headers: dict[str, str]) -> bool:
