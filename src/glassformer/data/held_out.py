@@ -24,6 +24,11 @@ class HeldOut:
         return bool(self.ranks) and source_rank(source, self.seed) in self._set
 
 
+def is_usable(source: str, target: str) -> bool:
+    """Return whether both sides of a pair have text: others are neither trained on nor scored."""
+    return bool(source.strip() and target.strip())
+
+
 def choose_held_out(lowest: Mapping[int, int], total: int, count: int, seed: int, name: str) -> HeldOut:
     """Choose at most `count` of `total` pairs for validation, so that at least one is left for training.
 

@@ -15,7 +15,7 @@ import sentencepiece
 
 from glassformer.data.corpus import write_corpus
 from glassformer.data.encode import EncodedPairs, PairCounts, PairEncoder
-from glassformer.data.held_out import HeldOut, choose_held_out
+from glassformer.data.held_out import HeldOut, choose_held_out, is_usable
 from glassformer.data.kept import FORMAT
 from glassformer.data.processes import count_workers, map_in_order
 from glassformer.data.sample import LINES, NOTHING, SYMBOLS, TextSample, sample_text
@@ -165,8 +165,8 @@ class Preparation:
             valid_pairs = settings.valid_pairs
             encoded = self._encode(unlimited, settings.valid_pairs, self.valid.pairs, [])
         valid = self._write(folder / VALID, encoded)
-        with_text = (pair for pair in valid_pairs if all(map(str.strip, pair)))
-        scored = list(spread(with_text, valid.kept, settings.score_pairs))
+        usable = (pair for pair in valid_pairs if is_usable(*pair))
+        scored = list(spread(usable, valid.kept, settings.score_pairs))
         write_json(folder / VALID_TEXT, {"pairs": scored})
         pairs = {TRAIN: train.to_json(), VALID: valid.to_json()}
         return {"source": source.name, "target": target.name, "pairs": pairs}

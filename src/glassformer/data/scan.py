@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 
-from glassformer.data.held_out import source_rank
+from glassformer.data.held_out import is_usable, source_rank
 from glassformer.data.processes import map_in_order
 from glassformer.decoding import decode_message
 from glassformer.errors import DataError
@@ -51,7 +51,7 @@ class PairScanner:
         usable = [
             source
             for source, target in zip(sources, targets, strict=True)
-            if not block.repeated and source.strip() and target.strip()
+            if not block.repeated and is_usable(source, target)
         ]
         frequency = Counter(source_rank(source, self.seed) for source in usable) if self.most else {}
         ranks = sorted(frequency)[: self.most]

@@ -7,11 +7,10 @@ from glassformer.decoding import decode_anything, decode_strictly
 from glassformer.documents.tags import as_html, has_html_tags
 from glassformer.documents.units import Edit, Unit, bytes_before, letters_in, text_of
 from glassformer.errors import DataError
+from glassformer.text.units import HALF
 
 _STRING = re.compile(r'"((?:[^"\\]|\\.)*)"(\s*:)?')
 """A string, and the colon that says that it is a key."""
-_HALF = re.compile("[\ud800-\udfff]")
-"""Half of a surrogate pair, which no tokenizer reads."""
 
 
 def read_units(content: bytes, name: str) -> list[Unit]:
@@ -27,7 +26,7 @@ def read_units(content: bytes, name: str) -> list[Unit]:
         if found[2] is not None:
             continue
         source = decode_anything(f'"{found[1]}"'.encode())
-        if letters_in(source) and not _HALF.search(source):
+        if letters_in(source) and not HALF.search(source):
             start = places(found.start())
             units.append(_unit(source, start, places(found.end()), is_ascii=is_ascii))
     return units

@@ -249,10 +249,6 @@ export class App {
     this.root.classList.add("looking");
   }
 
-  hideFigures() {
-    this.figures.hidden = true;
-  }
-
   // The glass chose another word, of either text.
   looked() {
     const { side, token } = this.glass.state;
@@ -323,7 +319,6 @@ export class App {
   take({ result, prefix, isCurrent }) {
     if (isCurrent) return null;
     const { key } = this.chosen;
-    const isOfWord = this.choices.isOfWord;
     const mine = (this.taking = Symbol("choice"));
     return this.attempt(async () => {
       const lost = (error) => {
@@ -333,7 +328,7 @@ export class App {
       if (!made || mine !== this.taking || !this.writer.sentences.some((one) => one.key === key)) return;
       this.writer.replace(key, made);
       if (this.chosen?.key !== key) return; // it is looked at no more
-      if (!isOfWord) return this.close();
+      if (!prefix) return this.close(); // another translation of all of it, not another word
       const { sentence, word } = this.chosen; // it may have moved
       const last = made.words.length - 1;
       const at = word < 0 ? last : Math.min(word, last);

@@ -74,8 +74,7 @@ export class Choices {
     this.title.textContent = title;
     this.says.textContent = says;
     this.element.setAttribute("aria-label", title);
-    this.isOfWord = title === this.app.words.alternatives;
-    this.list.classList.toggle("ahead", this.isOfWord);
+    this.list.classList.toggle("ahead", title === this.app.words.alternatives);
     this.element.setAttribute("aria-busy", "true");
     return (this.newest = Symbol("request"));
   }

@@ -40,7 +40,7 @@ export class Glass extends Chosen {
     } catch (error) {
       result.attention = undefined; // to be asked for again
       if (mine !== this.newest) return;
-      if (this.result !== result) this.app.hideFigures(); // they are another's
+      if (this.result !== result) this.app.figures.hidden = true; // they are another's
       throw error;
     } finally {
       if (mine === this.newest) this.readout.setAttribute("aria-busy", "false");

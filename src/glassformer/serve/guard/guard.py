@@ -133,7 +133,7 @@ class Guard:
             visit.route = path
             await self._sign_in.answer(scope, headers, receive, send, visit)
             return True
-        if path in PAGES and self._name_of(scope, headers, b"") is None:
+        if path in PAGES and self._name_of(scope, headers, given_key(headers, b"")) is None:
             visit.route = path
             await self._sign_in.ask(scope, headers, send)
             return True
@@ -143,20 +143,20 @@ class Guard:
         """Raise Refusal where keys are needed and none of them was given."""
         if self._keys is None or scope["path"] == LIVE:
             return
-        name = self._name_of(scope, headers, body)
+        given = given_key(headers, body)
+        name = self._name_of(scope, headers, given)
         if name is None:
-            wrong = bool(given_key(headers, body))
             raise Refusal(
                 "forbidden" if scope["path"] in LIBRE and "authorization" not in headers else "unauthorized",
-                f"{'this API key was not accepted' if wrong else 'this needs an API key'}: "
+                f"{'this API key was not accepted' if given else 'this needs an API key'}: "
                 "ask whoever runs the server for one",
             )
         visit.key = name
 
-    def _name_of(self, scope: Scope, headers: dict[str, str], body: bytes) -> str | None:
+    def _name_of(self, scope: Scope, headers: dict[str, str], given: str | None) -> str | None:
         """Return the name of the key that was given, or by which its sender has signed in."""
         if self._keys is None or self._sign_in is None:
             return None
-        if given := given_key(headers, body):
+        if given:
             return self._keys.name_of(given)
         return self._sign_in.name_of(scope, headers)
