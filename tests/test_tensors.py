@@ -168,6 +168,6 @@ def test_what_one_may_read_others_may_read(path):
 def test_a_name_that_is_not_utf_8_is_refused(tmp_path):
     path = tmp_path / "odd \udcff.safetensors"
     for refused in (lambda: write_tensors(path, {"x": torch.ones(2)}), lambda: read_tensors(path)):
-        with pytest.raises(RunError, match="the name of a run folder must be UTF-8"):
+        with pytest.raises(RunError, match="the name of a folder must be UTF-8"):
             refused()
     assert list(tmp_path.iterdir()) == []

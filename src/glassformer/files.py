@@ -42,11 +42,11 @@ GUARDED = sum(getattr(os, name, 0) for name in _WHERE_THERE_ARE)
 
 
 def check_name(path: Path) -> None:
-    """Raise RunError unless the path of a run folder, or of a file in it, is UTF-8, as safetensors needs."""
+    """Raise RunError unless the path of a folder, or of a file in it, is UTF-8, as safetensors and onnxruntime need."""
     try:
         str(path).encode()
     except UnicodeEncodeError:
-        raise RunError(f"{path}: the name of a run folder must be UTF-8, rename it or choose another") from None
+        raise RunError(f"{path}: the name of a folder must be UTF-8, rename it or choose another") from None
 
 
 def check_writable(path: Path) -> None:

@@ -1,5 +1,6 @@
 """Runs exported to CTranslate2, which itself says what they translate to and how likely they find it."""
 
+import io
 import json
 import sys
 from dataclasses import replace
@@ -20,7 +21,7 @@ from glassformer.generation.translator import Translator
 from glassformer.insight.prune import without_heads
 from glassformer.interop.ctranslate2 import QUANTIZATIONS, export_ctranslate2
 from glassformer.run.folder import Run, write_weights
-from glassformer.text.tokenizer import EOS, SymbolTokenizer, Tokenizer
+from glassformer.text.tokenizer import EOS, SubwordTokenizer, SymbolTokenizer, Tokenizer
 from glassformer.text.vocabulary import VocabularyTokenizer
 from glassformer.transformer.model import Transformer
 
@@ -142,6 +143,22 @@ def test_two_sentencepiece_models_of_one_vocabulary(random_run, sides, joint, en
     source, target = (VocabularyTokenizer(side.proto, joint(">>deu<<")) for side in sides)
     run = random_run(tmp_path / "run", source, target, shared=True)
     check_same(run, [*english, f">>deu<< {english[0]}"], [*german, german[1]], tmp_path / "out")
+
+
+def test_a_model_of_the_users_own_ends_sources_as_all_do(random_run, english, german, tmp_path):
+    model = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter([*english, *german] * 20),
+        model_writer=model,
+        vocab_size=60,
+        hard_vocab_limit=False,
+        minloglevel=2,
+        eos_piece="[EOS]",
+    )
+    own = SubwordTokenizer(model.getvalue())
+    assert own.tokens([EOS]) == ["[EOS]"]
+    run = random_run(tmp_path / "run", own, own, shared=True)
+    check_same(run, english, german, tmp_path / "out")
 
 
 def test_unknown_pieces_are_unknown_to_both(run, german, tmp_path):

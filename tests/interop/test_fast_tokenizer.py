@@ -3,6 +3,7 @@
 import io
 import json
 import random
+import struct
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 import sentencepiece
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sentencepiece import sentencepiece_model_pb2
 
 from glassformer.errors import RunError
 from glassformer.interop.fast_tokenizer import fast_tokenizer, tokenizer_settings, write_fast_tokenizers
@@ -176,7 +178,42 @@ def test_transformers_js_has_our_ids_and_texts(made, transformers_js):
         assert answers[name]["texts"] == one.decode(ids[name])
 
 
+def with_rules(units: dict[int, int], results: bytes = b"a\0", size: int = 256) -> SubwordTokenizer:
+    """A model whose rules for characters are this double array, which sentencepiece takes as it is."""
+    model = sentencepiece_model_pb2.ModelProto.FromString(ours("char").proto)
+    trie = struct.pack(f"<{size}I", *(units.get(n, 0) for n in range(size)))
+    model.normalizer_spec.precompiled_charsmap = struct.pack("<I", len(trie)) + trie + results
+    return SubwordTokenizer(model.SerializeToString())
+
+
+def unit(place: int, child: int, label: int = 0, *, has_value: bool = False) -> int:
+    """A unit of a double array, whose children begin at `child`."""
+    return (place ^ child) << 10 | label | 256 * has_value
+
+
+def two_ways_to_each(levels: int) -> dict[int, int]:
+    """A double array in which 2 ** levels keys lead to the same value."""
+    places = {4 * n + label: (n, label) for n in range(1, levels + 1) for label in (1, 2)}
+    units = {at: unit(at, 4 * n + 4, label, has_value=n == levels) for at, (n, label) in places.items()}
+    return {0: unit(0, 4), 4 * levels + 4: 1 << 31} | units
+
+
+ONE_RULE = {0: unit(0, 4), 4 ^ 97: unit(4 ^ 97, 8, 97, has_value=True), 8: 1 << 31}
+"""The rule for the character a."""
+
 REFUSED: dict[str, tuple[Callable[[], Tokenizer], str]] = {
+    "a rule that is no text": (
+        lambda: with_rules(ONE_RULE, b"\xff\0"),
+        "^the source tokenizer has rules for characters that can't be read: 'utf-8' codec can't decode byte 0xff in ",
+    ),
+    "rules without end": (
+        lambda: with_rules(two_ways_to_each(40)),
+        "^the source tokenizer has rules for characters that can't be read: there are too many: ",
+    ),
+    "one rule": (
+        lambda: with_rules(ONE_RULE),
+        "has rules for characters of its own, such as 'a' to 'a', and transformers.js",
+    ),
     "rules of its own": (
         lambda: with_options(normalization_rule_name="nmt_nfkc"),
         "the source tokenizer has rules for characters of its own, such as '.*' to '.*', and transformers.js",

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from torch.testing import assert_close
 
 from glassformer.errors import DataError, RunError
@@ -15,7 +16,7 @@ from glassformer.generation.translator import Translator
 from glassformer.interop.fast_tokenizer import write_fast_tokenizers
 from glassformer.interop.huggingface import export_marian, import_marian
 from glassformer.text.batching import pad_source
-from glassformer.text.tokenizer import SymbolTokenizer
+from glassformer.text.tokenizer import EOS, SymbolTokenizer
 from glassformer.text.vocabulary import VocabularyTokenizer
 from glassformer.transformer.model import Transformer
 
@@ -252,6 +253,66 @@ def test_weights_that_are_not_finite_are_refused(marian, tmp_path):
         import_marian(tmp_path / "marian", tmp_path / "run")
 
 
+QUERIES = "model.encoder.layers.1.self_attn.q_proj"
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        (
+            {f"{QUERIES}.weight": (26, 24), f"{QUERIES[:-6]}k_proj.weight": (22, 24)},
+            r"weight must be \(24, 24\), got \(26, 24\)",
+        ),
+        ({f"{QUERIES}.weight": (24, 23)}, r"weight must be \(24, 24\), got \(24, 23\)"),
+        ({f"{QUERIES}.bias": ()}, r"bias must be \(24,\), got \(\)"),
+    ],
+)
+def test_projections_of_other_shapes_are_refused(changed, message, marian, tmp_path):
+    marian()
+    path = tmp_path / "marian" / "model.safetensors"
+    save_file(load_file(path) | {name: torch.ones(shape) for name, shape in changed.items()}, path)
+    with pytest.raises(RunError, match=rf"model.safetensors does not fit config.json: {QUERIES}.{message}$"):
+        import_marian(tmp_path / "marian", tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_an_output_of_another_shape_is_refused(marian, tmp_path):
+    marian(tie_word_embeddings=False)
+    path = tmp_path / "marian" / "model.safetensors"
+    weights = load_file(path)
+    save_file(weights | {"lm_head.weight": torch.ones(())}, path)
+    with pytest.raises(RunError, match=r"fit config.json: lm_head.weight must be \(\d+, 24\), got \(\)$"):
+        import_marian(tmp_path / "marian", tmp_path / "run")
+
+
+def test_numbers_beyond_float32_are_refused_by_the_name_of_the_file(marian, tmp_path):
+    marian()
+    path = tmp_path / "marian" / "model.safetensors"
+    weights = load_file(path)
+    large = torch.full_like(weights[f"{QUERIES}.bias"], 1e300, dtype=torch.float64)
+    save_file(weights | {f"{QUERIES}.bias": large}, path)
+    with pytest.raises(RunError, match=rf"^{path}: {QUERIES}.bias holds numbers beyond float32: download it again$"):
+        import_marian(tmp_path / "marian", tmp_path / "run")
+
+
+@torch.no_grad()
+def test_a_source_of_a_thousand_tokens_is_read(random_run, sides, tmp_path):
+    run = random_run(tmp_path / "run", *sides, encoder_layers=1, decoder_layers=1)
+    export_marian(run, tmp_path / "marian")
+    theirs = transformers.MarianMTModel.from_pretrained(tmp_path / "marian").eval()
+    source, start = torch.full((1, 1023), 5), torch.tensor([[run.model.target_pad]])
+    expected = run.model(torch.cat([source, torch.tensor([[EOS]])], dim=1), start)
+    found = theirs(torch.cat([source, torch.tensor([[EOS]])], dim=1), decoder_input_ids=start).logits
+    assert_close(found[..., : run.model.target_pad], expected, rtol=1e-4, atol=1e-4)
+
+
+def test_an_export_needs_a_name_in_utf_8(random_run, sides, tmp_path):
+    run = random_run(tmp_path / "run", *sides)
+    with pytest.raises(RunError, match=r"the name of a folder must be UTF-8, rename it or choose another$"):
+        export_marian(run, tmp_path / "d\udcff")
+    assert [path.name for path in tmp_path.iterdir()] == ["run"]
+
+
 def test_vocabulary_tokenizer_needs_the_reserved_ids(sides):
     with pytest.raises(DataError, match="a vocabulary must have <pad> = 2, got None"):
         VocabularyTokenizer(sides[0].proto, {"</s>": 0, "<unk>": 1, "a": 2})
@@ -259,7 +320,7 @@ def test_vocabulary_tokenizer_needs_the_reserved_ids(sides):
 
 def test_the_command_line_imports_and_exports(run_command, marian, tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    marian(max_position_embeddings=512)
+    marian(max_position_embeddings=1024)
 
     def call(command: str) -> tuple[int, str]:
         code = run_command(command)

@@ -7,6 +7,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn.utils import prune
 from torch.testing import assert_close
 
 from glassformer.attention.replace import replace_attention
@@ -456,6 +457,23 @@ def test_changed_layers_that_cannot_be_held_are_refused(place, module, message):
     parent, _, name = place.rpartition(".")
     setattr(theirs.transformer.get_submodule(parent), name, module)
     with pytest.raises(ArgumentError, match=f"^{re.escape(message)}$"):
+        converted(theirs)
+
+
+@pytest.mark.parametrize(
+    ("place", "kind", "change"),
+    [
+        ("encoder.layers.0.linear1", "weight_mask", lambda part: prune.l1_unstructured(part, "weight", 0.5)),
+        ("encoder.norm", "bias_mask", lambda part: prune.random_unstructured(part, "bias", 0.5)),
+    ],
+)
+def test_weights_by_other_names_are_refused(place, kind, change):
+    theirs = Theirs()
+    change(theirs.transformer.get_submodule(place))
+    name = place.replace(".0.", "[0].")
+    with pytest.raises(
+        ArgumentError, match=rf"^{re.escape(name)} must have its weights as they are used, got {kind}: "
+    ):
         converted(theirs)
 
 

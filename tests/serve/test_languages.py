@@ -78,7 +78,7 @@ def test_what_cannot_be_served_is_said(copies, holding, tmp_path):
     with pytest.raises(ConfigError, match=r"^languages are given twice for ende: leave out one"):
         pairs([ende], ["ende=en-de", "ende=fr-it"])
     shutil.copytree(plain, odd := Path(os.fsdecode(os.fsencode(tmp_path) + b"/\xff")))
-    with pytest.raises(RunError, match="the name of a run folder must be UTF-8"):
+    with pytest.raises(RunError, match="the name of a folder must be UTF-8"):
         pairs([odd])
     with pytest.raises(RunError, match="no such run folder"):
         pairs([tmp_path / "ended"])

@@ -5,16 +5,22 @@ from collections.abc import Iterator
 
 import torch
 
+_MOST = 1 << 17
+"""Beginnings of texts that are read; the rules of NFD have 14,000. A few units can spell any number."""
+
 
 def read_rules(charsmap: bytes) -> Iterator[tuple[str, str]]:
     """Yield the rules of a `precompiled_charsmap`: a text, and the one that takes its place.
 
     Where several texts of rules begin alike, the longest is taken. The charsmap is the number of bytes of a trie, the
     trie, and the results, each ended by a zero byte. The trie is a double array (darts-clone) over the bytes of the
-    texts; its values are places among the results.
+    texts; its values are places among the results. ValueError if it is none, or
+    has more rules than NFD by far, once they are reached.
     """
     if not charsmap:
         return
+    if len(charsmap) < 4:
+        raise ValueError("cut short")
     (size,) = struct.unpack_from("<I", charsmap)
     results = charsmap[4 + size :]
     for key, value in _keys(torch.frombuffer(bytearray(charsmap[4 : 4 + size]), dtype=torch.int32).long() & 0xFFFFFFFF):
@@ -22,13 +28,19 @@ def read_rules(charsmap: bytes) -> Iterator[tuple[str, str]]:
 
 
 def _keys(units: torch.Tensor) -> Iterator[tuple[bytes, int]]:
-    """Yield each key of a double array with its value, all keys of one length at a time."""
+    """Yield each key of a double array with its value, those of one length at a time; ValueError where it has none."""
     labels = torch.arange(1, 256)
     nodes, prefixes = torch.zeros(1, dtype=torch.long), [b""]
+    left = _MOST
     while len(nodes):
+        left -= len(nodes)
+        if left < 0:
+            raise ValueError("there are too many")
         found = units[nodes]
         first = nodes ^ ((found >> 10) << ((found & 512) >> 6))  # where the children of each begin
         for n in ((found >> 8) & 1).nonzero().flatten().tolist():
+            if first[n] >= len(units):
+                raise ValueError("a value beyond its end")
             if prefixes[n]:
                 yield prefixes[n], int(units[first[n]] & 0x7FFFFFFF)
         children = first[:, None] ^ labels

@@ -13,7 +13,7 @@ from torch.nn.functional import pad
 from glassformer.alignment.heads import AligningHeads
 from glassformer.errors import ConfigError, RunError
 from glassformer.files import new_folder
-from glassformer.interop.huggingface import check_subwords
+from glassformer.interop.huggingface import POSITIONS, check_subwords
 from glassformer.run.folder import Run
 from glassformer.text.tokenizer import EOS, UNK
 from glassformer.transformer.config import ModelConfig
@@ -29,7 +29,6 @@ QUANTIZATIONS = (
     "bfloat16",
     "float32",
 )
-POSITIONS = 1024  # sinusoids are stored; CTranslate2 cuts sources to as many tokens unless told otherwise
 
 
 def export_ctranslate2(
@@ -135,6 +134,7 @@ def _spec(run: Run, aligning: AligningHeads | None) -> Any:
     spec: Any = specs.TransformerSpec(encoder, decoder)
     tokenizers = run.source_tokenizer, run.target_tokenizer
     source, tokens = (tokenizer.tokens(range(tokenizer.pad)) for tokenizer in tokenizers)
+    source[EOS] = tokens[EOS] = "</s>"  # what ends a source, however the run's own vocabulary writes it
     spec.register_source_vocabulary(source)
     spec.register_target_vocabulary(tokens)
     spec.config.eos_token = tokens[EOS]

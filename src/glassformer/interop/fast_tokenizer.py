@@ -178,13 +178,16 @@ def _decomposition(file: ModelFile, side: str) -> list[dict[str, Any]]:
     expected = {
         c: parts for c in map(chr, range(sys.maxunicode + 1)) if (parts := unicodedata.normalize("NFD", c)) != c
     }
-    for text, result in read_rules(file.charsmap):
-        if expected.pop(text, None) != result:
-            raise _inexact(
-                side,
-                f"has rules for characters of its own, such as {text!r} to {result!r}, and transformers.js knows no "
-                "such rules",
-            )
+    try:
+        for text, result in read_rules(file.charsmap):
+            if expected.pop(text, None) != result:
+                raise _inexact(
+                    side,
+                    f"has rules for characters of its own, such as {text!r} to {result!r}, and transformers.js "
+                    "knows no such rules",
+                )
+    except ValueError as error:
+        raise _inexact(side, f"has rules for characters that can't be read: {error}") from None
     known = {character for piece in file.pieces for character in piece.text}
     if newer := [c for c, parts in expected.items() if c in known or known.intersection(parts)]:
         raise _inexact(side, f"leaves {newer[0]!r} whole, and transformers.js would read its parts")

@@ -4,7 +4,7 @@ A folder of config.json, model.safetensors, source.spm, target.spm and vocab.jso
 target_vocab.json. Only JSON, safetensors and sentencepiece: transformers isn't needed.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from torch.nn.functional import pad
 
 from glassformer.decoding import MOST_BYTES, Natural, decode_json, read_limited
 from glassformer.errors import ConfigError, DataError, RunError, shown
-from glassformer.files import new_folder, write_json
+from glassformer.files import check_name, new_folder, write_json
 from glassformer.run.config import TrainingRecord
 from glassformer.run.folder import Run, WeightFile, load_run, write_config, write_weights
 from glassformer.tensors import write_tensors
@@ -28,6 +28,8 @@ from glassformer.transformer.model import Transformer, check_memory, weight_shap
 CONFIG, WEIGHTS, PICKLED = "config.json", "model.safetensors", "pytorch_model.bin"
 _ACTIVATIONS = {"relu": "relu", "swish": "swish", "silu": "swish", "gelu": "gelu"}
 _SOURCE_EMBEDDING, _TARGET_EMBEDDING = "model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight"
+POSITIONS = 1024
+"""Tokens that a source or a target has at most in other programs, as many as `SearchConfig` takes of a source."""
 _NEVER = -1e4  # added to the logits of padding and of ids that fill a vocabulary up; float16 holds it
 # The parts of a layer, ours and theirs. The projections of an attention are one matrix with us.
 _ENCODER_LAYER = {
@@ -81,6 +83,7 @@ def export_marian(run: Run, out: Path) -> None:
     for setting in ("norm_first", "final_norm"):
         if getattr(config, setting):
             raise RunError(f"this run's model has {setting}, which the Marian layout lacks: it can't be exported")
+    check_name(out)
     size, vocabularies = marian_size(config), marian_vocabularies(run)
     with new_folder(out) as made:
         write_tensors(made / WEIGHTS, _theirs(model, size), {"format": "pt"})
@@ -91,7 +94,7 @@ def export_marian(run: Run, out: Path) -> None:
             {
                 "tokenizer_class": "MarianTokenizer",
                 "separate_vocabs": not config.shared_vocab,
-                "model_max_length": 512,
+                "model_max_length": POSITIONS,
                 "source_lang": None,
                 "target_lang": None,
             },
@@ -278,9 +281,19 @@ def _ours(theirs: Mapping[str, Tensor], config: ModelConfig, folder: Path) -> di
     def take(*names: str) -> Tensor:
         for name in names:
             if name in theirs:
-                return theirs[name].float()
+                weight = theirs[name].float()
+                if not weight.isfinite().all():  # of float64: the others are read as finite
+                    raise RunError(f"{folder / WEIGHTS}: {name} holds numbers beyond float32: download it again")
+                return weight
         raise RunError(f"{folder / WEIGHTS} is no Marian model, or cut short: {names[0]} is missing")
 
+    def joined(parts: Sequence[str], *shape: int) -> Tensor:
+        weights = [take(name) for name in parts]
+        for name, weight in zip(parts, weights, strict=True):
+            _check_shape(folder, name, weight, shape)
+        return torch.cat(weights)
+
+    d_model = config.d_model
     ours: dict[str, Tensor] = {}
     ours["target_embedding.weight"] = take(_TARGET_EMBEDDING, "model.shared.weight", "lm_head.weight")
     if not config.shared_vocab:
@@ -288,15 +301,17 @@ def _ours(theirs: Mapping[str, Tensor], config: ModelConfig, folder: Path) -> di
     for our, their in _parts(config):
         for kind in ("weight", "bias"):
             if our.endswith("attention"):
-                ours[f"{our}.in_proj_{kind}"] = torch.cat([take(f"{their}.{x}_proj.{kind}") for x in "qkv"])
+                shape = (d_model, d_model) if kind == "weight" else (d_model,)
+                ours[f"{our}.in_proj_{kind}"] = joined([f"{their}.{x}_proj.{kind}" for x in "qkv"], *shape)
                 ours[f"{our}.out_proj.{kind}"] = take(f"{their}.out_proj.{kind}")
             else:
                 ours[f"{our}.{kind}"] = take(f"{their}.{kind}")
     if not config.tied_output:
-        ours["output.weight"] = take("lm_head.weight")[:-1]
+        ours["output.weight"] = joined(["lm_head.weight"], config.target_vocab_size, d_model)[:-1]
     if config.output_bias:
         ours["output_bias"] = take("final_logits_bias").flatten()[:-1]
-    _check_shapes(ours, config, folder)
+    for name, shape in weight_shapes(config).items():
+        _check_shape(folder, name, ours[name], shape)
     return ours
 
 
@@ -311,12 +326,9 @@ def _parts(config: ModelConfig) -> Iterator[tuple[str, str]]:
                 yield f"{side}.{n}.{our}", f"model.{side}.layers.{n}.{their}"
 
 
-def _check_shapes(ours: Mapping[str, Tensor], config: ModelConfig, folder: Path) -> None:
-    for name, shape in weight_shapes(config).items():
-        if ours[name].shape != shape:
-            raise RunError(
-                f"{folder}: {WEIGHTS} does not fit {CONFIG}: {name} must be {shape}, got {tuple(ours[name].shape)}"
-            )
+def _check_shape(folder: Path, name: str, weight: Tensor, shape: tuple[int, ...]) -> None:
+    if weight.shape != shape:
+        raise RunError(f"{folder}: {WEIGHTS} does not fit {CONFIG}: {name} must be {shape}, got {tuple(weight.shape)}")
 
 
 def _vocabulary(tokenizer: Tokenizer, size: int, side: str) -> dict[str, int]:
@@ -405,7 +417,7 @@ def marian_config(config: ModelConfig) -> dict[str, Any]:
         "eos_token_id": EOS,
         "forced_eos_token_id": EOS,
         "is_encoder_decoder": True,
-        "max_position_embeddings": 512,
+        "max_position_embeddings": POSITIONS,
         "normalize_before": False,
         "normalize_embedding": False,
         "pad_token_id": size - 1,

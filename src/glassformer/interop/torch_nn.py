@@ -197,6 +197,7 @@ def _settings(encoder: Any, decoder: Any) -> dict[str, Any]:
     for place, norm in norms.items():
         if norm is not None:
             _check_norm(place, norm)
+            _check_names(place, norm, _NORM[1])
     if (encoder.norm is None) != (decoder.norm is None):
         missing, there = sorted(norms, key=lambda place: norms[place] is not None)
         raise ArgumentError(
@@ -222,7 +223,7 @@ def _settings_by_place(encoder: Any, decoder: Any) -> Iterator[tuple[str, str, A
         for n, layer in enumerate(stack.layers):
             place = f"{name}.layers[{n}]"
             _check_class(place, layer, (layer_kind,))
-            for theirs, (classes, _) in parts.values():
+            for theirs, (classes, axes) in parts.values():
                 part = getattr(layer, theirs)
                 _check_class(f"{place}.{theirs}", part, classes)
                 if classes is _NORM[0]:
@@ -231,6 +232,7 @@ def _settings_by_place(encoder: Any, decoder: Any) -> Iterator[tuple[str, str, A
                     _check_attention(f"{place}.{theirs}", part)
                     yield "d_model", f"{place}.{theirs}", part.embed_dim
                     yield "heads", f"{place}.{theirs}", part.num_heads
+                _check_names(f"{place}.{theirs}", part, axes)
             yield "d_ff", f"{place}.linear1", layer.linear1.out_features
             yield "activation", place, _activation(place, layer.activation)
             yield "norm_first", place, layer.norm_first
@@ -246,6 +248,15 @@ def _check_class(place: str, module: Any, classes: tuple[type, ...]) -> None:
         else "what another class computes, a custom one, a subclass or a wrapper, can't be read from its weights"
     )
     raise ArgumentError(f"{place} must be a torch.nn.{classes[0].__name__}, got {type(module).__name__}: {fix}")
+
+
+def _check_names(place: str, part: nn.Module, known: Mapping[str, int | None]) -> None:
+    """Raise ArgumentError where a part keeps its weights by other names, as under torch.nn.utils.prune."""
+    if unknown := sorted(set(part.state_dict()) - set(known)):
+        raise ArgumentError(
+            f"{place} must have its weights as they are used, got {unknown[0]}: first call remove of "
+            "torch.nn.utils.prune or remove_weight_norm"
+        )
 
 
 def _check_norm(place: str, norm: Any) -> None:

@@ -212,9 +212,9 @@ def _check_models(encoder: transformer.TransformerEncoder, decoder: transformer.
             if sizes[size] != other:
                 raise InputError(f"{size} of the {name} must be the other model's {other}, got {sizes[size]}")
     for ours, theirs in _layer_pairs(encoder, decoder, fast):
-        attention, other = next(_attention_pairs(ours, theirs))
-        if attention.h != other.num_heads:
-            raise InputError(f"heads_num must be the other model's {other.num_heads}, got {attention.h}")
+        for attention, other in _attention_pairs(ours, theirs):
+            if attention.h != other.num_heads:
+                raise InputError(f"heads_num must be the other model's {other.num_heads}, got {attention.h}")
         if ours.ffn.linear1.out_features != config.d_ff:
             raise InputError(f"d_ff must be the other model's {config.d_ff}, got {ours.ffn.linear1.out_features}")
         for ours_norm, theirs_norm in _norm_pairs(ours, theirs):

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 
 from glassformer.errors import DataError
-from glassformer.files import new_folder, write_json
+from glassformer.files import check_name, new_folder, write_json
 from glassformer.interop.fast_tokenizer import write_fast_tokenizers
 from glassformer.interop.huggingface import CONFIG, marian_config, marian_vocabularies, write_marian_files
 from glassformer.interop.onnx.generate import OnnxTranslator
@@ -39,6 +39,7 @@ def export_onnx(
     RunError. Needs the extra `onnx`.
     """
     graph_file(out, ENCODER, quantization)  # an unknown quantization is refused before any work
+    check_name(out)
     vocabularies = marian_vocabularies(run)
     lines = [] if validate is None else list(read_lines(validate))
     if validate is not None and not lines:

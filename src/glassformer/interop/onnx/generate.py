@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from glassformer.errors import RunError
+from glassformer.files import check_name
 from glassformer.generation.batches import batches_by_length, ended, longest_target
 from glassformer.generation.config import SearchConfig
 from glassformer.interop.huggingface import read_marian_config, read_marian_tokenizers
@@ -46,6 +47,7 @@ class OnnxTranslator:
     @classmethod
     def load(cls, folder: Path, quantization: str | None = None, threads: int = 0) -> "OnnxTranslator":
         """Load the graphs of a folder that were exported with this quantization; 0 threads: onnxruntime chooses."""
+        check_name(folder)
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = threads
         paths = [graph_file(folder, name, quantization) for name in (ENCODER, DECODER)]
