@@ -144,6 +144,48 @@ def test_shapes_that_do_not_belong_together_are_explained(q, k, v, message, lear
         attend(*(torch.randn(shape, requires_grad=learns) for shape in (q, k, v)))
 
 
+FLOAT, DOUBLE = torch.float32, torch.float64
+
+
+@pytest.mark.parametrize("q_len", [1, Q])
+@pytest.mark.parametrize(
+    "dtypes", [(FLOAT, DOUBLE, FLOAT), (FLOAT, FLOAT, DOUBLE), (DOUBLE, FLOAT, FLOAT), (torch.int64,) * 3]
+)
+@pytest.mark.usefixtures("unchecked")
+def test_dtypes_that_do_not_belong_together_are_explained(dtypes, q_len):
+    inputs = [x.to(dtype) for x, dtype in zip(heads(q_len), dtypes, strict=True)]
+    message = "q, k and v must have one floating-point dtype, got {}, {} and {}: pass ".format(*dtypes)
+    with pytest.raises(ArgumentError, match=f"^{message}"):
+        attend(*inputs)
+
+
+def test_autocast_gives_inputs_one_dtype():
+    q, k, v = heads()
+    with torch.autocast("cpu", torch.bfloat16):
+        found = attend(q.float(), k.bfloat16(), v.float())
+    exact = explicit(q, k, v, torch.ones(Q, K))
+    assert_close(found.double(), exact, **TOLERANCE[torch.bfloat16])
+
+
+# torch's fused kernel misreads float32 beside float64, from 8 keys on.
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("length", [7, 8, 9, 64])
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("of_bias", DTYPES)
+def test_a_bias_of_any_dtype_is_added_as_it_is(dtype, of_bias, length, causal):
+    inputs = [x.requires_grad_() for x in heads(length, length, dtype)]
+    bias = torch.randn(1, H, length, length, dtype=torch.float64).to(of_bias)
+    allowed = past(length, length) if causal else torch.ones(length, length)
+    exact = explicit(*inputs, allowed, bias.to(torch.promote_types(dtype, torch.float32)).double())
+    found = attend(*inputs, bias=bias, causal=causal)
+    assert_close(found.double(), exact, **TOLERANCE[dtype])
+    towards = torch.randn_like(found)
+    expected = torch.autograd.grad(exact, inputs, towards.double())
+    grads = torch.autograd.grad(found, inputs, towards)
+    for grad, of_exact in zip(grads, expected, strict=True):
+        assert (grad - of_exact).norm() <= 2 * TOLERANCE[dtype]["rtol"] * of_exact.norm()
+
+
 @pytest.mark.parametrize("dropout", [-0.1, 1.5, math.nan])
 def test_dropout_must_be_a_probability(dropout):
     with pytest.raises(ArgumentError, match=f"dropout must be a probability, 0 to 1, got {dropout}"):
@@ -157,6 +199,8 @@ def test_causal_refuses_more_queries_than_keys():
 
 
 WRONG = {
+    r"keep must be a tensor, got \[\[True, True\]\]: ": {"keep": [[True, True]]},
+    r"bias must be a tensor, got 0.5: ": {"bias": 0.5},
     r"keep must be boolean \(True = may look\), got torch.float32: .*scores as bias=": {
         "keep": torch.zeros(B, 1, 1, K)
     },

@@ -253,6 +253,13 @@ def test_its_text_is_a_line_for_each_fact():
     ]
 
 
+def test_its_text_names_a_head_once_where_all_are_alike():
+    q = torch.zeros(1, 2, 2, 4)
+    _, seen = observe(q, q, q, want=Want(mass=torch.ones(1, 1, 1, 2, dtype=torch.bool)))
+    line = "  mass         100.0% of a query's weight on average; head 0 100.0%  (1 x 2 x 2)"
+    assert repr(seen).splitlines()[1:] == [line]
+
+
 def test_its_text_has_every_fact_that_was_wanted():
     seen = see()
     for of, first in ((seen, "a batch of 2"), (seen[0], "one entry"), (seen[0:0], "a batch of 0")):

@@ -15,7 +15,7 @@ from torch.testing import assert_close
 
 from glassformer.attention.kernels import choose
 from glassformer.attention.observation import Observation
-from glassformer.attention.observe import observe
+from glassformer.attention.observe import observe, observe_weights
 from glassformer.attention.want import NOTHING, SUMMARY, Want
 from glassformer.errors import ArgumentError
 
@@ -625,3 +625,24 @@ def test_wrong_arguments_are_explained(message):
     q, k, v = (given.pop(name) for name in "qkv")
     with pytest.raises(ArgumentError, match=message):
         observe(q, k, v, **given)
+
+
+def test_weights_of_zero_have_finite_gradients_of_entropy():
+    scores = torch.randn(1, 1, 4, 4, dtype=torch.float64, requires_grad=True)
+    keep = torch.ones(4, 4, dtype=torch.bool).tril()
+    weights = scores.masked_fill(~keep, -torch.inf).softmax(-1)
+    entropy = observe_weights(weights, Want(entropy=True)).entropy
+    (found,) = torch.autograd.grad(entropy.sum(), scores)
+    of_rows = [-(row * row.log()).sum() for row in (scores[0, 0, n, : n + 1].softmax(-1) for n in range(4))]
+    assert_close(entropy[0, 0], torch.stack(of_rows))
+    (expected,) = torch.autograd.grad(sum(of_rows), scores)
+    assert_close(found, expected)
+
+
+def test_rows_of_zeros_have_no_entropy_and_no_gradient():
+    weights = torch.zeros(1, 1, 2, 3, requires_grad=True)
+    entropy = observe_weights(weights, Want(entropy=True)).entropy
+    entropy.sum().backward()
+    assert not entropy.any()
+    assert weights.grad is not None
+    assert not weights.grad.any()

@@ -336,6 +336,16 @@ def test_facts_of_weights_that_exist():
         observe_weights(expected["weights"], Want(mass=MASS[..., 1:]))
 
 
+@pytest.mark.parametrize("length", [2, 300])
+@pytest.mark.parametrize("window", [2**64, (10**30, None)])
+def test_a_window_may_be_wider_than_any_text(window, length):
+    q, k, v = (torch.randn(1, 2, length, 8) for _ in range(3))
+    expected = observe(q, k, v, want=Want(entropy=True))
+    found = observe(q, k, v, window=window, want=Want(entropy=True))
+    assert_close(found[0], expected[0])
+    assert_close(found[1].entropy, expected[1].entropy)
+
+
 OF_WINDOWS = r"window must be a whole number of positions, 0 or more, or \(left, right\), .* got "
 WRONG = {
     r"softcap must be a number above 0, got 0: Gemma 2 has 50.0": {"softcap": 0},

@@ -37,7 +37,7 @@ def attend(
 
     `keep` (True = may look), `bias` (added to the scores; -inf blocks) and `causal` (see `masks.causal`) combine.
     `dropout` is the probability with which a weight is dropped; pass 0 outside training. A query that may look
-    nowhere returns zeros, with finite gradients. Raises ArgumentError for shapes and masks that don't fit.
+    nowhere returns zeros, with finite gradients. Raises ArgumentError for shapes, dtypes and masks that don't fit.
 
     >>> q, k, v = torch.zeros(1, 1, 2, 4), torch.zeros(1, 1, 3, 4), torch.tensor([[[[1.0], [2.0], [6.0]]]])
     >>> attend(q, k, v).squeeze().tolist()  # equal scores: the mean of the values
@@ -75,7 +75,7 @@ def attend(
     if causal and keep is None and bias is None and q.shape[-2] == k.shape[-2]:
         return F.scaled_dot_product_attention(q, k, v, is_causal=True, dropout_p=dropout)
     keep = _with_causal(keep, causal, q, k)
-    if bias is not None and bias.dtype not in (q.dtype, torch.float32):  # the fused kernel takes no other
+    if bias is not None and bias.dtype != q.dtype:  # the fused kernel takes no other, and misreads float32 by float64
         bias = bias.to(torch.promote_types(q.dtype, torch.float32))
     mask = keep if bias is None else bias if keep is None else bias.masked_fill(~keep, -math.inf)
     if mask is None or q.device.type == "cpu":
@@ -166,7 +166,12 @@ def _check_shapes(q: Tensor, k: Tensor, v: Tensor) -> None:
     if len(of_q) == len(of_k) == len(of_v) == 4:
         batch, heads, _, width = of_q
         if of_k[0] == batch and of_k[1] == heads and of_k[3] == width and of_k[:3] == of_v[:3]:
-            return
+            if (q.dtype == k.dtype == v.dtype and q.is_floating_point()) or _is_cast(q):
+                return
+            raise ArgumentError(
+                f"q, k and v must have one floating-point dtype, got {q.dtype}, {k.dtype} and {v.dtype}: pass "
+                "k.to(q.dtype), say"
+            )
         if of_k[:3] == of_v[:3] and of_k[0] == batch and of_k[3] == width:
             raise ArgumentError(
                 f"q, k and v must have the same heads, got {heads} and {of_k[1]}: where a key head serves several, "
@@ -176,6 +181,11 @@ def _check_shapes(q: Tensor, k: Tensor, v: Tensor) -> None:
         "q, k and v must be (batch, heads, q_len, d_head), (batch, heads, k_len, d_head) and (batch, heads, k_len, "
         f"d_value) of one batch, got {tuple(of_q)}, {tuple(of_k)} and {tuple(of_v)}: of one entry or head, pass x[None]"
     )
+
+
+def _is_cast(q: Tensor) -> bool:
+    """Return whether autocast gives all inputs one dtype."""
+    return q.device.type != "meta" and torch.is_autocast_enabled(q.device.type)
 
 
 def _without_padding(k: Tensor, v: Tensor, keep: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:

@@ -192,6 +192,7 @@ def check_tensors(**given: object) -> None:
 def check_masks(keep: Tensor | None, bias: Tensor | None, q: Tensor, k: Tensor) -> None:
     """Raise ArgumentError unless `keep` is boolean, `bias` floating-point, and both broadcast to the scores."""
     if keep is not None:
+        check_tensors(keep=keep)
         if keep.dtype != torch.bool:
             raise ArgumentError(
                 f"keep must be boolean (True = may look), got {keep.dtype}: pass keep.bool(), or what is added to the "
@@ -199,6 +200,7 @@ def check_masks(keep: Tensor | None, bias: Tensor | None, q: Tensor, k: Tensor) 
             )
         check_broadcast("keep", keep, (*q.shape[:3], k.shape[2]))
     if bias is not None:
+        check_tensors(bias=bias)
         if not bias.is_floating_point():
             raise ArgumentError(
                 f"bias must be floating-point (added to the scores), got {bias.dtype}: pass a boolean mask as keep="

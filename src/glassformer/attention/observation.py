@@ -263,7 +263,7 @@ def _said(name: str, facts: dict[str, Tensor]) -> str:
                 x = x.masked_fill(facts[score] == -torch.inf, torch.nan)
         by_head = x.nanmean(-1) if x.dim() == 2 else x.nanmean((0, -1))
         low, high = int(by_head.nan_to_num(torch.inf).argmin()), int(by_head.nan_to_num(-torch.inf).argmax())
-        range_ = f"head {low} {by_head[low]:{form}}, head {high} {by_head[high]:{form}}"
+        range_ = ", ".join(f"head {head} {by_head[head]:{form}}" for head in dict.fromkeys((low, high)))
         return f"{x.nanmean():{form}} {words} on average; {range_}  ({size})"
     if name == "received":
         by_head = x if x.dim() == 2 else x.mean(0)

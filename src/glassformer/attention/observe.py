@@ -80,10 +80,10 @@ def observe(
         return handle_torch_function(observe, (q, k, v), q, k, v, **settings)
     check_tensors(q=q, k=k, v=v)
     _check_heads(q, k, v)
+    check_masks(keep, bias, q, k)
     for name, x in (("k", k), ("v", v), ("keep", keep), ("bias", bias)):
         if x is not None and x.device != q.device:
             raise ArgumentError(f"{name} must be where q is, on {q.device}, got {x.device}: pass {name}.to(q.device)")
-    check_masks(keep, bias, q, k)
     if scale is not None and (isinstance(scale, bool) or not isinstance(scale, int | float)):
         raise ArgumentError(f"scale must be a number, got {type(scale).__name__}: one that learns can multiply q")
     if not isinstance(want, Want):
@@ -132,7 +132,7 @@ def observe_weights(weights: Float[Tensor, "batch heads q_len k_len"], want: Wan
     w = weights.to(torch.promote_types(weights.dtype, torch.float32))
     facts = facts_of_weights(w, want, first=0, dtype=weights.dtype)
     if want.entropy:
-        facts["entropy"] = torch.special.entr(w).sum(-1)
+        facts["entropy"] = torch.special.entr(w.where(w != 0, 1.0)).sum(-1)  # 0 as well, and with a finite gradient
     return Observation(facts, want, batch=len(weights))
 
 

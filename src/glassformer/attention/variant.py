@@ -9,6 +9,9 @@ from torch import Tensor
 from glassformer.attention.masks import check_tensors
 from glassformer.errors import ArgumentError, shown
 
+_FARTHEST = 1 << 62
+"""Positions: farther than any are apart, and still a number that torch can subtract."""
+
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Variant:
@@ -54,7 +57,7 @@ def _sides(window: int | tuple[int | None, int | None] | None) -> tuple[int | No
     """Return how far a window reaches to the left and to the right."""
     sides = window if isinstance(window, Sequence) else (window, window)
     if len(sides) == 2 and all(map(_is_side, sides)):
-        left, right = sides
+        left, right = (None if side is None else min(side, _FARTHEST) for side in sides)
         return left, right
     raise ArgumentError(
         "window must be a whole number of positions, 0 or more, or (left, right), where None has no end, got "
