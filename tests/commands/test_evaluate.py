@@ -1,10 +1,15 @@
 """`glassformer evaluate`: scores of a run and of a file; bad input is in test_cli.py."""
 
 import json
+import os
 import shutil
 from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
 
 from glassformer.generation.config import SearchConfig
+from glassformer.generation.translator import Translator
 from glassformer.run.scores import read_evaluations, read_translations
 from glassformer.scoring.scores import score_all
 
@@ -65,6 +70,49 @@ def test_scores_that_cannot_be_kept_are_said_before_the_work(here, capfd, run_co
     assert run_command("evaluate damaged --source valid.tsv --output never.txt SHORT --save") == 2
     assert "damaged/scores.json is damaged" in run_command.complaint(capfd.readouterr().err)
     assert not (here / "never.txt").exists()
+
+
+def test_test_sets_of_one_name_are_kept_apart(here, capfd, run_command):
+    run, lines = shutil.copytree(here / "run", here / "both"), (here / "valid.tsv").read_text().splitlines()
+    for folder, count in (("one", 3), ("other", 2)):
+        (here / folder).mkdir()
+        (here / folder / "test.tsv").write_text("".join(f"{line}\n" for line in lines[:count]))
+        assert run_command(f"evaluate both --source {folder}/test.tsv SHORT --save") == 0
+    assert run_command("evaluate both --source other/test.tsv --columns 2 1 SHORT --save") == 0
+    assert [(one.source, one.lines) for one in read_evaluations(run)] == [("test.tsv", n) for n in (3, 2, 2)]
+    assert [len(one.lines) for one in read_translations(run)] == [3, 2, 2]
+    (here / "one/test.tsv").write_text(f"{lines[0]}\n")
+    assert run_command("evaluate both --source ./one/../one/test.tsv SHORT --save") == 0
+    assert [one.lines for one in read_evaluations(run)] == [2, 2, 1]
+    assert [len(one.lines) for one in read_translations(run)] == [2, 2, 1]
+
+
+@pytest.mark.parametrize(
+    ("flags", "file"),
+    [
+        ("--save", "kept/scores.json"),
+        ("--fit-calibration", "kept/calibration.json"),
+        ("--output kept/found.txt", "kept/found.txt"),
+    ],
+)
+def test_a_folder_that_may_not_be_written_is_said_before_the_work(flags, file, here, capfd, run_command, monkeypatch):
+    shutil.copytree(here / "run", here / "kept")
+    allowed = os.access
+    monkeypatch.setattr(os, "access", lambda path, mode: Path(path).name != "kept" and allowed(path, mode))
+    monkeypatch.setattr(Translator, "translations", lambda *_: pytest.fail("translated"))
+    assert run_command(f"evaluate kept --source valid.tsv SHORT {flags}") == 2
+    folder, _, name = file.partition("/")
+    complaint = run_command.complaint(capfd.readouterr().err)
+    assert f"{folder}: {name} can't be written into this folder: allow it, or choose another" in complaint
+
+
+def test_scores_are_printed_where_a_calibration_cannot_be_fitted(here, capfd, run_command):
+    (here / "few.tsv").write_text("".join((here / "valid.tsv").read_text().splitlines(keepends=True)[:2]))
+    shutil.copytree(here / "run", here / "kept")
+    assert run_command("evaluate kept --source few.tsv SHORT --fit-calibration") == 2
+    out, err = capfd.readouterr()
+    assert [line.split()[0] for line in out.splitlines()] == ["BLEU", "chrF", "exact", "word", "symbol"]
+    assert "a calibration takes at least 100 words" in run_command.complaint(err)
 
 
 def test_swapped_sides_are_said(here, capfd, translator, run_command):

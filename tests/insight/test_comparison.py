@@ -1,6 +1,7 @@
 """Two runs beside each other: what differs, and scores that are only compared on the same lines."""
 
 import shutil
+from pathlib import Path
 
 import pytest
 
@@ -38,7 +39,7 @@ def both(made, tmp_path):
 def keep(run, hypotheses, references=REFERENCES, search="beam 5"):
     save_evaluation(
         run,
-        source="test.tsv",
+        source=Path("test.tsv"),
         target=None,
         lines=len(references),
         search=search,

@@ -68,7 +68,9 @@ def test_what_is_unknown_is_left_out(random_run, sides, tmp_path):
 def test_scores_of_evaluate_are_in_the_card_until_the_weights_change(trained):
     for value in (12.0, BLEU.value):  # the second takes the place of the first
         scores = [Score("BLEU", value, BLEU.signature), Score("symbol error rate", 9.5, "edits per symbol")]
-        save_evaluation(trained, source="test.en", target="test.de", lines=1000, search="beam 5", scores=scores)
+        save_evaluation(
+            trained, source=Path("test.en"), target=Path("test.de"), lines=1000, search="beam 5", scores=scores
+        )
     metadata, body = card(trained)
     (model,) = metadata["model-index"]
     (result,) = model["results"]
@@ -105,7 +107,9 @@ NAMES = [
 
 @pytest.mark.parametrize("name", NAMES)
 def test_any_name_reads_back_from_the_metadata(trained, name):
-    save_evaluation(trained, source=f"{name}\x85\u2028\ufeff", target=None, lines=1, search="beam 1", scores=[BLEU])
+    save_evaluation(
+        trained, source=Path(f"{name}\x85\u2028\ufeff"), target=None, lines=1, search="beam 1", scores=[BLEU]
+    )
     metadata, body = card(trained, name=name)
     assert metadata["model-index"][0]["name"] == name
     assert metadata["model-index"][0]["results"][0]["dataset"]["name"] == f"{name}\x85\u2028\ufeff"

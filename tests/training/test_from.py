@@ -184,6 +184,13 @@ def test_from_what_is_no_run(further, tmp_path):
     assert not (tmp_path / "further").exists()
 
 
+def test_resampling_is_refused_where_that_run_splits_text_in_one_way(further, trained):
+    message = f"resample is for tokenizers that can split text in several ways, and those of {trained} can't: leave it"
+    with pytest.raises(ConfigError, match=f"^{re.escape(message)}"):
+        train(further(resample=0.5))
+    assert not further().out.exists()
+
+
 def test_text_that_the_vocabulary_does_not_know_is_refused_with_the_share(further, tmp_path):
     (tmp_path / "other.tsv").write_text("x y z a\ta b c d\n" * 30)
     with pytest.raises(

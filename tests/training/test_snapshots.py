@@ -50,7 +50,7 @@ def saved(tmp_path):
     checksums = {}
     for update in (5, 11, 23):
         weights = {"a": torch.tensor(float(update))}
-        checksums[update] = save_best(tmp_path / "resume", tmp_path / "model.safetensors", weights, update)
+        checksums[update] = save_best(tmp_path / "resume", tmp_path / "model.safetensors", weights, update, [])
         assert best(tmp_path) == update
     return checksums
 
@@ -88,12 +88,41 @@ def test_damaged_best_weights_are_not_taken_for_the_best(tmp_path, saved):
     assert best(tmp_path) is None
 
 
-def test_the_best_weights_of_some_updates_are_kept(tmp_path):
+def kept_best(folder):
+    return sorted(int(path.stem.removeprefix("best-")) for path in folder.glob("best-*"))
+
+
+def test_the_best_weights_of_the_last_updates_and_of_each_checkpoint_are_kept(tmp_path):
+    file, checksums = tmp_path / "model.safetensors", {}
+    for update in range(1, 30, 2):
+        weights = {"a": torch.tensor(float(update))}
+        checkpoints = [point for point in (3, 6) if point <= update]
+        checksums[update] = save_best(tmp_path, file, weights, update, checkpoints)
+    assert kept_best(tmp_path) == [1, 3, 5, *range(15, 30, 2)]
+    assert restore_best(tmp_path, file, 5, checksums[5])
+    assert best(tmp_path) == 5
+    assert kept_best(tmp_path) == [1, 3, 5]
+    checksums[7] = save_best(tmp_path, file, {"a": torch.tensor(7.0)}, 7, [])
+    assert kept_best(tmp_path) == [1, 3, 5, 7]
+
+
+def test_only_the_last_best_weights_are_kept_where_no_checkpoint_needs_others(tmp_path):
     for update in range(1, 20):
-        save_best(tmp_path, tmp_path / "model.safetensors", {"a": torch.tensor(float(update))}, update)
-    assert len(list(tmp_path.glob("best-*"))) == KEPT_BEST
-    restore_best(tmp_path, tmp_path / "model.safetensors", 3, "")  # not kept any more
-    assert best(tmp_path) == 19
+        save_best(tmp_path, tmp_path / "model.safetensors", {"a": torch.tensor(float(update))}, update, [])
+    assert kept_best(tmp_path) == [*range(20 - KEPT_BEST, 20)]
+
+
+def test_best_weights_that_are_missing_are_not_taken_for_later_ones(tmp_path, saved):
+    (tmp_path / "resume" / "best-000000011.safetensors").unlink()
+    with pytest.warns(UserWarning, match=r"best-000000011\.safetensors is missing; the next validation counts as the"):
+        assert not restore_best(tmp_path / "resume", tmp_path / "model.safetensors", 11, saved[11])
+    assert best(tmp_path) is None
+
+
+def test_runs_that_know_no_checksum_keep_the_best_weights_that_they_have(tmp_path, saved):
+    (tmp_path / "resume" / "best-000000011.safetensors").unlink()
+    assert restore_best(tmp_path / "resume", tmp_path / "model.safetensors", 11, "")
+    assert best(tmp_path) == 23
 
 
 def test_a_damaged_one_is_left_out_of_the_mean_with_a_warning(tmp_path):

@@ -1,5 +1,6 @@
 """`glassformer evaluate`: score translations against references."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -124,8 +125,8 @@ def _scores_of_file(flags: EvaluateFlags, hypotheses: Path) -> "list[Score]":
     return score_all(found, wanted, tokenize=flags.tokenize, symbols=flags.symbols)
 
 
-def _figures_of_run(flags: EvaluateFlags) -> list[object]:
-    """Return what to print of a run: its scores, the metric of its training first, and what is asked of its confidence.
+def _figures_of_run(flags: EvaluateFlags) -> Iterator[object]:
+    """Yield what to print of a run: its scores, the metric of its training first, and what is asked of its confidence.
 
     The translations are written if wanted.
     """
@@ -138,7 +139,7 @@ def _figures_of_run(flags: EvaluateFlags) -> list[object]:
         from glassformer.generation.stream import LINES_AT_ONCE, counting, in_chunks
         from glassformer.generation.translator import Translator
         from glassformer.pairs.files import PairFiles
-        from glassformer.run.names import EVALUATIONS
+        from glassformer.run.names import CALIBRATION, EVALUATIONS, TRANSLATIONS
         from glassformer.run.scores import read_evaluations, save_evaluation
         from glassformer.scoring.scores import score_all, seem_swapped
         from glassformer.text.tokenizer import SymbolTokenizer
@@ -156,9 +157,13 @@ def _figures_of_run(flags: EvaluateFlags) -> list[object]:
     sources, references = [source for source, _ in pairs], [reference for _, reference in pairs]
     translator = Translator.load(flags.run, flags.device, flags.precision)
     calibration = _calibration_of(translator) if flags.calibration else None
-    if flags.save:  # what is wrong there is said before a long translation, not in place of its scores
+    # What is wrong there is said before a long translation, not in place of its scores.
+    if flags.save:
         read_evaluations(flags.run)
         check_writable(flags.run / EVALUATIONS)
+        check_writable(flags.run / TRANSLATIONS)
+    if flags.fit_calibration:
+        check_writable(flags.run / CALIBRATION)
     chunks = counting(in_chunks(sources, LINES_AT_ONCE), progress_words(translator), "lines", len(sources))
     translations = [one for _, lines in chunks for one in translator.translations(lines, flags.search)]
     hypotheses = [one.text for one in translations]
@@ -170,8 +175,9 @@ def _figures_of_run(flags: EvaluateFlags) -> list[object]:
     if flags.save:
         save_evaluation(
             flags.run,
-            source=flags.source.name,
-            target=None if flags.target is None else flags.target.name,
+            source=flags.source,
+            target=flags.target,
+            columns=flags.columns,
             lines=len(sources),
             search=_in_words(flags.search),
             scores=scores,
@@ -183,15 +189,14 @@ def _figures_of_run(flags: EvaluateFlags) -> list[object]:
     chrf = next(one.value for one in scores if one.name == "chrF")
     if seem_swapped(hypotheses, sources, chrf):
         say("the translations are more like the sources than like the references: are the two sides swapped?")
-    figures = list[object](scores)
+    yield from scores
     if flags.fit_calibration:
-        figures.append(_fitted(translator, flags.run, sources, translations, references))
+        yield _fitted(translator, flags.run, sources, translations, references)
     if calibration is not None:
         measured = measure_calibration(translator, calibration, sources, translations, references)
-        figures.append(measured)
         if flags.diagram is not None:
             draw_reliability(measured, flags.diagram)
-    return figures
+        yield measured
 
 
 def _calibration_of(translator: "Translator") -> "Calibration":

@@ -7,7 +7,7 @@ from pathlib import Path
 from msgspec import Struct, to_builtins
 
 from glassformer.decoding import Natural, decode_json, read_bounded_lines, read_json
-from glassformer.files import replacing, write_json
+from glassformer.files import followed, path_as_text, replacing, write_json
 from glassformer.run.fitted import digest_of_weights
 from glassformer.run.names import EVALUATIONS, TRANSLATIONS
 from glassformer.scoring.scores import Score
@@ -35,6 +35,8 @@ class Evaluation(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The name of the file with the sources."""
     target: str | None = None
     """The name of the file with the references; None where they are in the same file."""
+    place: str = ""
+    """Where these files are, and their columns; empty where an older version scored them."""
     lines: Natural
     search: str
     """The search, in words."""
@@ -50,6 +52,8 @@ class KeptTranslations(Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """The name of the file with the sources."""
     target: str | None = None
     """The name of the file with the references; None where they are in the same file."""
+    place: str = ""
+    """Where these files are, and their columns; empty where an older version scored them."""
     search: str
     """The search, in words."""
     lines: list[tuple[str, str]]
@@ -63,8 +67,9 @@ class _Saved(Struct, frozen=True, forbid_unknown_fields=True):
 def save_evaluation(
     folder: Path,
     *,
-    source: str,
-    target: str | None,
+    source: Path,
+    target: Path | None,
+    columns: tuple[str, str] | None = None,
     lines: int,
     search: str,
     scores: Sequence[Score],
@@ -75,21 +80,27 @@ def save_evaluation(
     `translations` are the lines that were scored, each with its reference.
     """
     weights = digest_of_weights(folder)
+    names = dict(source=source.name, target=None if target is None else target.name)
+    place = " ".join([*(path_as_text(followed(path)) for path in (source, target) if path), *(columns or ())])
+
+    def is_another(one: Evaluation | KeptTranslations) -> bool:
+        return (one.source, one.target) != tuple(names.values()) or one.place not in ("", place)
+
     if translations:
-        kept = KeptTranslations(weights=weights, source=source, target=target, search=search, lines=list(translations))
-        older = [one for one in _read_kept(folder) if (one.source, one.target) != (source, target)]
+        kept = KeptTranslations(weights=weights, **names, place=place, search=search, lines=list(translations))
+        older = list(filter(is_another, _read_kept(folder)))
         with replacing(folder / TRANSLATIONS) as file:
             for one in (*older, kept):
                 file.write(json.dumps(to_builtins(one)).encode() + b"\n")
     evaluation = Evaluation(
         weights=weights,
-        source=source,
-        target=target,
+        **names,
+        place=place,
         lines=lines,
         search=search,
         scores=[SavedScore(name=one.name, value=one.value, signature=one.signature) for one in scores],
     )
-    others = [one for one in read_evaluations(folder) if (one.source, one.target) != (source, target)]
+    others = filter(is_another, read_evaluations(folder))
     write_json(folder / EVALUATIONS, to_builtins(_Saved([*others, evaluation])))
 
 

@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from glassformer.text.tokenizer import EOS, UNK, SubwordTokenizer, Tokenizer
+from glassformer.text.tokenizer import EOS, UNK, Tokenizer
 
 
 class Resampler:
@@ -14,10 +14,7 @@ class Resampler:
 
     def __init__(self, tokenizers: Sequence[Tokenizer], share: float) -> None:
         """`share` is the probability of each sequence. A tokenizer without other splittings changes nothing."""
-        self._tokenizers = [
-            tokenizer if isinstance(tokenizer, SubwordTokenizer) and tokenizer.can_sample else None
-            for tokenizer in tokenizers
-        ]
+        self._tokenizers = [tokenizer if tokenizer.can_sample else None for tokenizer in tokenizers]
         self._share = share
 
     def resample(self, side: int, sequences: Sequence[Int[Tensor, " _"]], seed: int) -> list[Int[Tensor, " _"]]:

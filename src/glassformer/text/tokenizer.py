@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence
 from contextlib import nullcontext
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import sentencepiece
 
@@ -80,6 +81,20 @@ class Tokenizer(ABC):
         """
 
     @property
+    def can_sample(self) -> bool:
+        """Return whether text can be split in other ways: not where tokens are characters, words or symbols."""
+        return False
+
+    def sample(self, lines: Sequence[str], seed: int) -> list[list[int]]:
+        """Return the ids of each line as `encode` does, but split into pieces at random, where that can be.
+
+        The same lines and seed give the same ids only in the same process: sentencepiece mixes in a number of the
+        process's own. A bpe model leaves out each merge with probability 0.1 (BPE-dropout, Provilkov et al. 2020); a
+        unigram model draws a splitting with its probability to the power of 0.2 (Kudo 2018).
+        """
+        return self.encode(lines)
+
+    @property
     def is_characterwise(self) -> bool:
         """Return whether each token is a character, a feature or a symbol: what is read so is mostly a word."""
         return all(len(text) < 2 or is_feature(text) for text in self.texts(range(self.vocab_size)))
@@ -98,7 +113,38 @@ class Tokenizer(ABC):
         """Write the tokenizer to `stem` with its own ending and return the path."""
 
 
-class SubwordTokenizer(Tokenizer):
+class SentencepieceTokenizer(Tokenizer):
+    """A tokenizer that has a sentencepiece model."""
+
+    suffix = ".spm"
+
+    def __init__(self, proto: bytes) -> None:
+        self.proto = proto
+        self._processor = read_sentencepiece(proto)
+
+    @cached_property
+    def can_sample(self) -> bool:
+        try:
+            self._processor.encode("", enable_sampling=True, alpha=0.5, nbest_size=-1)
+        except RuntimeError:
+            return False
+        return True
+
+    @cached_property
+    def _merges(self) -> bool:
+        """Return whether it is a bpe model: its scores are numbers of merges, others' are log-probabilities."""
+        return all(self._processor.get_score(i).is_integer() for i in range(self._processor.get_piece_size()))
+
+    def _sampled(self, lines: Sequence[str], seed: int, kind: type) -> list[list[Any]]:
+        """Return the pieces of each line as `sample` splits them: their names (str), or the model's numbers (int)."""
+        sentencepiece.set_random_generator_seed(seed)  # only threads that a call starts heed it
+        alpha = 0.1 if self._merges else 0.2
+        return self._processor.encode(
+            list(lines), out_type=kind, enable_sampling=True, alpha=alpha, nbest_size=-1, num_threads=1
+        )
+
+
+class SubwordTokenizer(SentencepieceTokenizer):
     """A sentencepiece model (Kudo and Richardson 2018).
 
     Where every character stood in the training text, `decode(encode(text))` is `text` with runs of spaces made one and
@@ -111,11 +157,8 @@ class SubwordTokenizer(Tokenizer):
     ['9 May 1024']
     """
 
-    suffix = ".spm"
-
     def __init__(self, proto: bytes) -> None:
-        self.proto = proto
-        self._processor = read_sentencepiece(proto)
+        super().__init__(proto)
         if self._processor.eos_id() < 0:
             raise DataError("a sentencepiece model must have the piece </s>: train it without --eos_id=-1")
         # Models that glassformer trained have our ids already; others may have <unk> = 0, <s> = 1, </s> = 2.
@@ -191,32 +234,8 @@ class SubwordTokenizer(Tokenizer):
     def encode(self, lines: Sequence[str]) -> list[list[int]]:
         return self._as_ids(self._processor.encode(list(lines), num_threads=1))  # the cores are shared out elsewhere
 
-    @cached_property
-    def can_sample(self) -> bool:
-        """Return whether text can be split in other ways: not where tokens are characters or words."""
-        try:
-            self._processor.encode("", enable_sampling=True, alpha=0.5, nbest_size=-1)
-        except RuntimeError:
-            return False
-        return True
-
-    @cached_property
-    def _merges(self) -> bool:
-        """Return whether it is a bpe model: its scores are numbers of merges, others' are log-probabilities."""
-        return all(self._processor.get_score(i).is_integer() for i in self._pieces)
-
     def sample(self, lines: Sequence[str], seed: int) -> list[list[int]]:
-        """Return the ids of each line as `encode` does, but split into pieces at random.
-
-        The same lines and seed give the same ids only in the same process: sentencepiece mixes in a number of the
-        process's own. A bpe model leaves out each merge with probability 0.1 (BPE-dropout, Provilkov et al. 2020); a
-        unigram model draws a splitting with its probability to the power of 0.2 (Kudo 2018).
-        """
-        sentencepiece.set_random_generator_seed(seed)  # only threads that a call starts heed it
-        pieces = self._processor.encode(
-            list(lines), enable_sampling=True, alpha=0.1 if self._merges else 0.2, nbest_size=-1, num_threads=1
-        )
-        return self._as_ids(pieces)
+        return self._as_ids(self._sampled(lines, seed, int))
 
     def _as_ids(self, rows: list[list[int]]) -> list[list[int]]:
         """Return our ids for the model's own numbers of the pieces."""

@@ -1,28 +1,25 @@
 """The Marian layout: sentencepiece models whose pieces have their ids in a vocabulary file."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from glassformer.decoding import MOST_BYTES, Natural, decode_json, read_limited
 from glassformer.errors import DataError
 from glassformer.files import write_json
-from glassformer.text.tokenizer import EOS, UNK, UNKNOWN, Tokenizer, piece_spans, piece_surfaces, read_sentencepiece
+from glassformer.text.tokenizer import EOS, UNK, UNKNOWN, SentencepieceTokenizer, piece_spans, piece_surfaces
 
 VOCABULARY = ".vocab.json"
 
 
-class VocabularyTokenizer(Tokenizer):
+class VocabularyTokenizer(SentencepieceTokenizer):
     """A sentencepiece model and a vocabulary from pieces to ids. `</s>` = 0, `<unk>` = 1, `<pad>` = the last.
 
     For a multilingual model a line may begin with the code of the language to translate into, `>>deu<< ...`, if the
     vocabulary has that code.
     """
 
-    suffix = ".spm"
-
     def __init__(self, proto: bytes, vocabulary: Mapping[str, int]) -> None:
-        self.proto = proto
-        self._processor = read_sentencepiece(proto)
+        super().__init__(proto)
         self._ids = dict(vocabulary)
         self.vocab_size = len(self._ids)
         self.pad = self.vocab_size - 1
@@ -41,12 +38,18 @@ class VocabularyTokenizer(Tokenizer):
 
         Raises DataError for the code of a language that the model doesn't know.
         """
-        split = [self._split_code(line) for line in lines]
         # The cores are shared out elsewhere, and a line alone would wait for threads to start.
-        encoded = self._processor.encode([text for _, text in split], out_type=str, num_threads=1)
+        return self._encoded(lines, lambda texts: self._processor.encode(texts, out_type=str, num_threads=1))
+
+    def sample(self, lines: Sequence[str], seed: int) -> list[list[int]]:
+        return self._encoded(lines, lambda texts: self._sampled(texts, seed, str))
+
+    def _encoded(self, lines: Sequence[str], split: Callable[[list[str]], list[list[str]]]) -> list[list[int]]:
+        """Return the ids of each line, which `split` splits into pieces, without the code at its beginning."""
+        parts = [self._split_code(line) for line in lines]
         return [
             [*code, *(self._ids.get(piece, UNK) for piece in pieces)]
-            for (code, _), pieces in zip(split, encoded, strict=True)
+            for (code, _), pieces in zip(parts, split([text for _, text in parts]), strict=True)
         ]
 
     def _split_code(self, line: str) -> tuple[list[int], str]:

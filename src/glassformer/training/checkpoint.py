@@ -84,6 +84,10 @@ class Checkpoints:
             _restore(_tensors(step), paths, files)
             return _decode(paths[0], files[0], "position", TrainingState)
 
+    def updates(self) -> list[int]:
+        """Return the updates of the checkpoints in the folder, whole or not."""
+        return [_update_of(path) for path in self._all()]
+
     def _marks(self) -> dict[str, str]:
         """Return the checksums of each complete checkpoint, by its update; those of damaged files are empty."""
         return {

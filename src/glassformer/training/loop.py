@@ -353,7 +353,9 @@ class TrainingLoop:
             if state.update:  # the weights to begin with are no part of the mean
                 save_snapshot(self.resume, weights, state.update, keep=self.config.average)
             if best:
-                state.best_checksum = save_best(self.resume, self.folder / WEIGHTS, weights, state.update)
+                state.best_checksum = save_best(
+                    self.resume, self.folder / WEIGHTS, weights, state.update, self.checkpoints.updates()
+                )
         (state.seconds,) = self.processes.agree(self._seconds())  # the others wait for the first
         self.display.show_validation(
             Validation(state.update, loss, self.config.metric, score, state.seconds), samples, best=best

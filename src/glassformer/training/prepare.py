@@ -12,7 +12,7 @@ from glassformer.data.kept import PREPARED, KeptCorpora, read_entry, write_entry
 from glassformer.data.preparation import TRAIN, VALID, VALID_TEXT, DataSettings, Preparation, Say, check_known
 from glassformer.decoding import read_json
 from glassformer.device import pick_device
-from glassformer.errors import RunError
+from glassformer.errors import ConfigError, RunError
 from glassformer.files import (
     check_name,
     check_place,
@@ -73,6 +73,11 @@ def prepare_run(config: TrainConfig, say: Say, launch: str = "") -> None:
     if out in (Path.cwd(), *Path.cwd().parents):
         raise RunError(f"{config.out} is the current folder: go out of it to replace it, or choose another --out")
     origin = None if config.from_ is None else open_run(config.from_)
+    if config.resample and origin and not (origin.source_tokenizer.can_sample or origin.target_tokenizer.can_sample):
+        raise ConfigError(
+            f"resample is for tokenizers that can split text in several ways, and those of {config.from_} can't: leave "
+            "it out"
+        )
     check_bleu_tokenizer(config.tokenize)
 
     preparation = Preparation.from_files(data_settings(config, origin), say)

@@ -7,7 +7,7 @@ Snapshots have a checksum. That of the best weights is in the `TrainingState`, s
 """
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 
 from torch import Tensor
@@ -18,7 +18,7 @@ from glassformer.files import link_or_copy, replacement
 from glassformer.tensors import check_tensors, read_tensors, write_checked_tensors, write_tensors
 
 KEPT_BEST = 8
-"""Best weights that are kept: more than come between two checkpoints, as a rule."""
+"""Last best weights that are kept, beside those that a checkpoint needs."""
 
 
 def save_snapshot(folder: Path, weights: Mapping[str, Tensor], update: int, keep: int) -> None:
@@ -35,39 +35,53 @@ def drop_snapshots_after(folder: Path, update: int) -> None:
             path.unlink()
 
 
-def save_best(folder: Path, weights_file: Path, weights: Mapping[str, Tensor], update: int) -> str:
-    """Write the best weights so far to `weights_file`, and return its checksum; the folder keeps the last few best."""
+def save_best(
+    folder: Path, weights_file: Path, weights: Mapping[str, Tensor], update: int, checkpoints: Collection[int]
+) -> str:
+    """Write the best weights so far to `weights_file`, and return its checksum.
+
+    The folder keeps the last few best, and those that were the best at the updates of `checkpoints`.
+    """
     best = _best(folder, update)
     write_tensors(best, weights, {"format": "pt"})
     _, checksum = fingerprint(best)
     _link(best, weights_file)
-    for old in sorted(folder.glob("best-*.safetensors"))[:-KEPT_BEST]:
-        old.unlink()
+    kept = sorted(folder.glob("best-*.safetensors"))
+    # Two for each checkpoint: its own update may have been validated after it was written.
+    needed = {path for point in checkpoints for path in [one for one in kept if _update_of(one) <= point][-2:]}
+    for old in kept[:-KEPT_BEST]:
+        if old not in needed:
+            old.unlink()
     return checksum
 
 
 def restore_best(folder: Path, weights_file: Path, update: int, checksum: str) -> bool:
     """Make `weights_file` what it was when the weights of this update were the best (0: there was no such file).
 
-    Return False, with a warning, where those weights have another checksum than this one, which may be empty, and
-    `weights_file` has too.
+    Return False, with a warning, where neither those weights are there with this checksum, which may be empty, nor
+    `weights_file` has it.
     """
     for path in folder.glob("best-*.safetensors"):
         if _update_of(path) > update:
             path.unlink()
     best = _best(folder, update)
-    if best.exists():  # else they are so old that they aren't kept any more, and no better ones came
-        if checksum and fingerprint(best)[1] != checksum:
-            if weights_file.is_file() and fingerprint(weights_file)[1] == checksum:
-                _link(weights_file, best)
-                return True
-            warnings.warn(f"{best} is damaged; the next validation counts as the best so far", stacklevel=2)
-            weights_file.unlink(missing_ok=True)
-            return False
-        _link(best, weights_file)
-    elif not update:
+    if not update:
         weights_file.unlink(missing_ok=True)
+    elif _is(best, checksum):
+        _link(best, weights_file)
+    elif _is(weights_file, checksum):
+        _link(weights_file, best)
+    else:
+        what = "damaged" if best.exists() else "missing"
+        warnings.warn(f"{best} is {what}; the next validation counts as the best so far", stacklevel=2)
+        weights_file.unlink(missing_ok=True)
+        return False
     return True
+
+
+def _is(file: Path, checksum: str) -> bool:
+    """Return whether a file is there, and has this checksum if one is known."""
+    return file.is_file() and (not checksum or fingerprint(file)[1] == checksum)
 
 
 def _best(folder: Path, update: int) -> Path:
