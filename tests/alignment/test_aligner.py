@@ -130,10 +130,16 @@ def test_no_more_cells_are_learned_from_than_there_may_be(monkeypatch, longest):
     assert 100 < learned[0] <= 200
 
 
+@pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize(
     ("sources", "targets", "error", "message"),
     [
         ("a b", ["A B"], ArgumentError, r"sources must be a sequence of lines, got one str: pass \[line\]"),
+        (iter(["a b"]), ["A B"], ArgumentError, r"sources must be a sequence of lines, got .*: pass list\(...\)"),
+        (["a b", None], ["A", "B"], ArgumentError, r"sources\[1\] must be a line of text, or its words, got None"),
+        (["a b"], [3], ArgumentError, r"targets\[0\] must be a line of text, or its words, got 3"),
+        ([b"a b"], ["A B"], ArgumentError, r"sources\[0\] must be a line of text, or its words, got b'a b'"),
+        ([["a", 3]], ["A B"], ArgumentError, r"sources\[0\] must be a line of text, or its words, got \['a', 3\]"),
         (["a b"], [], ArgumentError, "sources and targets must be pairs, got 1 sources, 0 targets"),
         (
             ["a", ""],

@@ -34,6 +34,8 @@ def linked(function, links, source, target, *known) -> str:
         ("a dog runs", "er rennt", [Link(1, 1)], "1-1"),
         ("dogs run", "Hund rennt", [Link(1, 0)], "1-0"),
         ("dog, runs", "es rennt Hund.", [Link(1, 2)], "0-2"),
+        ("the dog-name", "Hund Name da", [Link(0, 2), Link(1, 2)], "0-2 1-0 1-1"),  # both terms are one word here
+        ("a dog name", "ein Hund-Name", [Link(0, 0), Link(0, 1)], "0-0 1-1 2-1"),
     ],
 )
 def test_a_form_is_linked_to_its_term_and_to_nothing_else(source, target, before, after):
@@ -56,6 +58,9 @@ def test_where_words_have_no_spaces_the_units_of_a_form_are_linked():
         ("({a}) sees", "sieht {a}.", [Link(1, 1)], "0-1"),
         ("{a} sees", "sieht", [Link(1, 0)], "1-0"),
         ("{a}{b} sees", "sieht {a}{b}", [Link(1, 0)], "0-1 1-0"),
+        ("{a}@{b} failed", "failed {b} {a}", [Link(1, 0)], "0-1 0-2 1-0"),
+        ("from {a}-{b}", "von {a} bis {b}", [Link(0, 0)], "0-0 1-1 1-3"),
+        ("open {a} {b} now", "jetzt {a}{b}", [Link(3, 0)], "1-1 2-1 3-0"),
     ],
 )
 def test_a_copy_is_linked_to_itself_and_to_nothing_else(source, target, before, after):

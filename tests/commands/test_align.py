@@ -43,6 +43,22 @@ def test_data_are_learned_from_too(both, run_command, capsys):
     assert lines_of(capsys.readouterr().out) == [pharaoh(links) for links in aligner.align(seven, seven)]
 
 
+def test_columns_are_those_of_the_table_where_other_pairs_are_two_files(both, here, run_command, capsys):
+    assert run_command("align --source seven.txt --target seven.txt --data pairs.tsv") == 0
+    expected = capsys.readouterr().out
+    rows = "".join(f"{n}\t{line}\n" for n, line in enumerate(lines_of((here / "pairs.tsv").read_text())))
+    (here / "table.tsv").write_text(f"id\tasked\tanswered\n{rows}")
+    columns = "--columns asked answered"
+    assert run_command(f"align --source seven.txt --target seven.txt --data table.tsv {columns}") == 0
+    assert capsys.readouterr().out == expected
+    assert run_command("align --source pairs.tsv --data source.txt target.txt") == 0
+    expected = capsys.readouterr().out
+    assert run_command(f"align --source table.tsv --data source.txt target.txt {columns}") == 0
+    assert capsys.readouterr().out == expected
+    assert run_command(f"align --source seven.txt --target seven.txt --data source.txt target.txt {columns}") == 2
+    assert "--columns are for one file of both sides, got two files" in capsys.readouterr().err
+
+
 @pytest.fixture
 def run(here):
     write_heads(here / "run", HEADS)

@@ -212,9 +212,8 @@ def _tokenizer(path: str) -> None:
 
 def _heads(folder: str) -> None:
     from glassformer.insight.heads import read_heads
-    from glassformer.run.names import HEADS
 
-    read_heads(Path(folder) / HEADS)
+    read_heads(Path(folder))
 
 
 def _sightings(path: str) -> None:

@@ -161,6 +161,16 @@ def test_the_pairs_may_be_columns_of_tables(config, given, whole, tmp_path):
     assert [(one.score, one.loss) for one in pruning.rounds] == [(one.score, one.loss) for one in whole[0].rounds]
 
 
+def test_columns_are_those_of_the_table_where_other_pairs_are_two_files(config, tmp_path):
+    sides, columns = (tmp_path / "a.txt", tmp_path / "b.txt"), ("asked", "answered")
+    table = (tmp_path / "table.tsv",)
+    for data, valid, expected in ((sides, table, (None, columns)), (table, sides, (columns, None))):
+        mixed = config(data=data, valid=valid, columns=columns)
+        assert (mixed.pairs.columns, mixed.valid_pairs.columns) == expected
+    with pytest.raises(ConfigError, match="columns are for one file of both sides, got two files: leave them out"):
+        _ = config(data=sides, valid=sides, columns=columns).pairs
+
+
 def test_all_heads_may_go(config, tmp_path):
     report = prune(config(keep=0.0, rounds=1, updates=2))
     assert set(report.attentions.values()) == {0}

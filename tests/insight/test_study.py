@@ -1,7 +1,9 @@
 """What heads do, against statistics of weights written out, and the command that shows it."""
 
 import json
+import os
 import re
+import sys
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -9,6 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 import torch.nn.functional as F
+from safetensors.torch import load_file, save_file
 from torch import Tensor
 from torch.testing import assert_close
 
@@ -17,7 +20,15 @@ from glassformer.attention.masks import keep_from_ids
 from glassformer.errors import DataError, RunError
 from glassformer.insight.heads import Head, read_heads, table_lines
 from glassformer.insight.prune import without_heads
-from glassformer.insight.study import FREQUENT, Sentences, _Statistics, role_of, study_heads
+from glassformer.insight.study import (
+    BATCH_TOKENS,
+    FREQUENT,
+    Sentences,
+    _batches_of_similar_length,
+    _Statistics,
+    role_of,
+    study_heads,
+)
 from glassformer.insight.syntax import Syntax
 from glassformer.run.folder import load_run
 from glassformer.training.config import TrainConfig
@@ -106,7 +117,10 @@ def test_the_command_prints_a_table_and_leaves_figures_and_a_picture(run, pairs,
     expected = study_heads(loaded, Sentences.from_pairs(loaded, pairs, 500))
     assert lines == [*table_lines(expected), f"{folder / 'heads.png'}: their picture"]
     assert (folder / "heads.png").read_bytes().startswith(b"\x89PNG")
-    assert read_heads(folder / "heads.json") == expected
+    assert read_heads(folder) == expected
+    weights = load_file(folder / "model.safetensors")
+    save_file({name: weight + 1 for name, weight in weights.items()}, folder / "model.safetensors")
+    assert read_heads(folder) == []
     # Files that the command left don't stand in the way of a training that overwrites the run.
     (folder / "mine.txt").write_text("")
     config = TrainConfig(source=file, valid_source=file, out=folder, tokenizer="symbols", overwrite=True)
@@ -129,8 +143,42 @@ def test_the_pairs_may_be_columns_of_a_table(run, file, tmp_path, capsys, run_co
 @pytest.mark.parametrize("content", ["{}", '{"heads": [{"head": 1}]}', "not JSON", json.dumps({"heads": [1]})])
 def test_a_file_of_something_else_is_an_error(tmp_path, content):
     (tmp_path / "heads.json").write_text(content)
-    with pytest.raises(RunError, match=r"heads.json is not a file that `glassformer heads` wrote \(.*: run it again"):
-        read_heads(tmp_path / "heads.json")
+    with pytest.raises(
+        RunError, match=r"heads.json is damaged, or not of glassformer: .*: run `glassformer heads` again$"
+    ):
+        read_heads(tmp_path)
+
+
+def test_what_older_versions_wrote_is_read(run, file, tmp_path, run_command):
+    folder = tmp_path / "run"
+    assert run_command(f"heads {folder} --data {file}") == 0
+    expected = read_heads(folder)
+    kept = json.loads((folder / "heads.json").read_text())
+    (folder / "heads.json").write_text(json.dumps({"heads": kept["heads"]}))
+    assert read_heads(folder) == expected != []
+
+
+def test_the_file_is_there_before_the_table_is_read(run, file, tmp_path, run_command, monkeypatch):
+    folder = tmp_path / "run"
+
+    read, write = os.pipe()
+    os.close(read)
+    with open(write, "w", buffering=1) as closed:  # each line is written as it is printed
+        monkeypatch.setattr(sys, "stdout", closed)
+        assert run_command(f"heads {folder} --data {file}") == 0
+        monkeypatch.undo()
+    assert {head.attention for head in read_heads(folder)} == set(load_run(folder).model.attentions)
+    assert (folder / "heads.png").exists()
+
+
+@pytest.mark.parametrize(
+    "lengths", [[(3, 400)] + [(4, 4)] * 499, [(n % 7 + 1, n % 11 + 1) for n in range(999)], [(1, 3000), (2, 2)]]
+)
+def test_batches_have_room_for_their_longest_pair(lengths):
+    batches = _batches_of_similar_length(lengths)
+    assert sorted(n for batch in batches for n in batch) == list(range(len(lengths)))
+    padded = [len(batch) * max(max(lengths[n]) for n in batch) for batch in batches if len(batch) > 1]
+    assert max(padded, default=0) <= BATCH_TOKENS
 
 
 @pytest.mark.parametrize(

@@ -174,3 +174,16 @@ def test_other_settings_cannot_be_changed_by_continuing():
         match=r"leave out `d_model`, `seed` \(only `max_epochs`, .*`watch`, `track` can be changed",
     ):
         config().continued(asked.out, asked.changes())
+
+
+def test_columns_are_those_of_the_table_where_other_pairs_are_two_files():
+    one, other, columns = Path("a.txt"), Path("b.txt"), ("en", "de")
+    for files, expected in (
+        (dict(source=one, target=other, valid_source=Path("v.csv")), [None, columns]),
+        (dict(source=one, target=None, valid_source=Path("v.en"), valid_target=Path("v.de")), [columns, None]),
+        (dict(source=one, target=None, valid_source=Path("v.csv")), [columns, columns]),
+    ):
+        made = config(**files, columns=columns)
+        assert [made.pairs.columns, made.valid_pairs.columns] == expected
+    with pytest.raises(ConfigError, match="columns are for one file of both sides, got two files: leave them out"):
+        _ = config(source=one, target=other, columns=columns).pairs

@@ -10,7 +10,7 @@ from torch import Tensor
 from glassformer.alignment.learning import LONGEST, choose_pairs
 from glassformer.alignment.links import Link, Symmetrization, check_symmetrization, symmetrize
 from glassformer.alignment.model import AlignmentModel
-from glassformer.errors import ArgumentError, DataError
+from glassformer.errors import ArgumentError, DataError, shown
 from glassformer.text.words import split_words
 
 Line = str | Sequence[str]
@@ -74,8 +74,9 @@ class Aligner:
         directions are joined as `symmetrize` says. Raises DataError for a pair that `check_lengths` refuses.
         """
         check_symmetrization(symmetrization)
-        aligned: list[list[Link]] = [[] for _ in sources]
-        for n, forward, backward in self._model.posteriors(self._pairs(sources, targets)):
+        pairs = self._pairs(sources, targets)
+        aligned: list[list[Link]] = [[] for _ in pairs]
+        for n, forward, backward in self._model.posteriors(pairs):
             aligned[n] = symmetrize(_links(forward), _links(backward), symmetrization)
         return aligned
 
@@ -141,14 +142,25 @@ def _links(probabilities: Float[Tensor, "target_words source_words"]) -> list[Li
 
 
 def _pairs_of_words(sources: Sequence[Line], targets: Sequence[Line]) -> list[tuple[list[str], list[str]]]:
-    """Return the words of each pair in small letters; ArgumentError unless there are as many targets as sources."""
+    """Return the words of each pair in small letters; ArgumentError for what are no lines, or not as many of both."""
     for name, lines in (("sources", sources), ("targets", targets)):
-        if isinstance(lines, str):
-            raise ArgumentError(f"{name} must be a sequence of lines, got one str: pass [line]")
+        _check_lines(name, lines)
     if len(sources) != len(targets):
         raise ArgumentError(f"sources and targets must be pairs, got {len(sources)} sources, {len(targets)} targets")
     x, y = ([_words(line) for line in lines] for lines in (sources, targets))
     return list(zip(x, y, strict=True))
+
+
+def _check_lines(name: str, lines: object) -> None:
+    """Raise ArgumentError unless these are a sequence of lines, each a text or its words."""
+    if isinstance(lines, str):
+        raise ArgumentError(f"{name} must be a sequence of lines, got one str: pass [line]")
+    if not isinstance(lines, Sequence):
+        raise ArgumentError(f"{name} must be a sequence of lines, got {shown(lines)}: pass list(...)")
+    for n, line in enumerate(lines):
+        words = line if isinstance(line, Sequence) and not isinstance(line, str | bytes) else [line]
+        if not all(isinstance(word, str) for word in words):
+            raise ArgumentError(f"{name}[{n}] must be a line of text, or its words, got {shown(line)}")
 
 
 def _words(line: Line) -> list[str]:

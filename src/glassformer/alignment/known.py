@@ -38,12 +38,14 @@ def link_copies(
     waiting = dict[str, list[tuple[int, int]]]()
     for match in copied.finditer(source):
         waiting.setdefault(match[0], []).append(match.span())
-    for match in copied.finditer(target):
-        if places := waiting.get(match[0]):
-            sources, targets = _words_at(here, *places.pop(0)), _words_at(there, *match.span())
-            others = [link for link in links if link.source not in sources and link.target not in targets]
-            links = _joined(others, sources, targets)
-    return sorted(links)
+    pairs = [
+        (_words_at(here, *places.pop(0)), _words_at(there, *match.span()))
+        for match in copied.finditer(target)
+        if (places := waiting.get(match[0]))
+    ]
+    ours, theirs = ({number for pair in pairs for number in pair[side]} for side in (0, 1))
+    others = [link for link in links if link.source not in ours and link.target not in theirs]
+    return _joined(others, pairs)
 
 
 def link_terms(
@@ -66,6 +68,7 @@ def link_terms(
     for match in glossary.find(source):
         if not any(begin < match.end and match.begin < end for begin, end in inside):
             places.setdefault(match.forms, []).append((match.begin, match.end))
+    pairs = list[tuple[list[int], list[int]]]()
     for forms, terms in places.items():
         ours = [_words_at(here, *place) for place in terms]
         theirs = [_words_at(there, *place) for place in places_of(forms, target)]
@@ -73,9 +76,15 @@ def link_terms(
             continue
         own = {number for words in ours for number in words}
         likeliest = sorted(range(len(theirs)), key=lambda n: -_share(links, own, theirs[n]))[: len(ours)]
-        for words, n in zip(ours, sorted(likeliest), strict=True):
-            links = _joined(links, words, theirs[n])
-    return sorted(links)
+        pairs += zip(ours, (theirs[n] for n in sorted(likeliest)), strict=True)
+    sources, targets = ({number for pair in pairs for number in pair[side]} for side in (0, 1))
+    kept = [
+        link
+        for link in links
+        if (link.source not in sources and link.target not in targets)
+        or any(link.source in words and link.target in form for words, form in pairs)
+    ]
+    return _joined(kept, pairs)
 
 
 def _share(links: Sequence[Link], sources: Set[int], targets: Sequence[int]) -> float:
@@ -83,13 +92,14 @@ def _share(links: Sequence[Link], sources: Set[int], targets: Sequence[int]) -> 
     return sum((link.probability for link in links if link.source in sources and link.target in targets), 0.0)
 
 
-def _joined(links: Sequence[Link], sources: list[int], targets: list[int]) -> list[Link]:
-    """Return the links with those of these words among themselves alone, and at least one for each target word."""
-    ours, theirs = set(sources), set(targets)
-    kept = [link for link in links if (link.source in ours) == (link.target in theirs)]
-    linked = {link.target for link in kept}
-    shares = ((target, sources[n * len(sources) // len(targets)]) for n, target in enumerate(targets))
-    return [*kept, *(Link(word, target) for target, word in shares if target not in linked)]
+def _joined(links: Sequence[Link], pairs: Sequence[tuple[list[int], list[int]]]) -> list[Link]:
+    """Return the links, sorted, with one more for each target word that has none to the source words of its pair."""
+    found = list(links)
+    for sources, targets in pairs:
+        linked = {link.target for link in found if link.source in sources}
+        shares = ((target, sources[n * len(sources) // len(targets)]) for n, target in enumerate(targets))
+        found += [Link(word, target) for target, word in shares if target not in linked]
+    return sorted(found)
 
 
 def _words_at(words: Words, begin: int, end: int) -> list[int]:

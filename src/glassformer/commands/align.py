@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 from glassformer.alignment.links import Link, Symmetrization, pharaoh, symmetrize
 from glassformer.errors import ConfigError
 from glassformer.files import check_apart, check_writable, replacing
-from glassformer.pairs.files import Pair, PairFiles
+from glassformer.pairs.files import Pair, PairFiles, columns_of_each
 from glassformer.run.config import own_files
 from glassformer.settings.checks import Choice, Flag
 from glassformer.terminal import loading, say
@@ -75,8 +75,9 @@ def align(flags: AlignFlags) -> int:
                 raise ConfigError(f"--{name} is for a run folder: name one before all flags, or leave it out")
     if flags.run is not None and flags.symmetrize is not None and flags.reverse is None:
         raise ConfigError("--symmetrize joins two directions: give --reverse, a run of the other one, or leave it out")
-    pairs = PairFiles(flags.source, flags.target, flags.columns)
-    data = PairFiles.of(flags.data, "--data", flags.columns) if flags.data else None
+    of_pairs, of_data = columns_of_each(flags.columns, flags.target is None, len(flags.data) == 1)
+    pairs = PairFiles(flags.source, flags.target, of_pairs)
+    data = PairFiles.of(flags.data, "--data", of_data) if flags.data else None
     for files in filter(None, (pairs, data)):
         files.check()
     if flags.output == Path("-"):

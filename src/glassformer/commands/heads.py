@@ -1,6 +1,6 @@
 """`glassformer heads`: what each attention head of a run does."""
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -52,27 +52,28 @@ def study_heads(flags: HeadsFlags) -> int:
     pairs.check()
     with loading():
         from glassformer.device import pick_device, tame_memory
-        from glassformer.files import write_json
         from glassformer.insight.chart import draw_heads
-        from glassformer.insight.heads import table_lines
+        from glassformer.insight.heads import table_lines, write_heads
         from glassformer.insight.study import Sentences
         from glassformer.insight.study import study_heads as study
         from glassformer.insight.syntax import Treebank
         from glassformer.pictures import can_draw
         from glassformer.run.folder import load_run
-        from glassformer.run.names import HEADS, HEADS_PICTURE
+        from glassformer.run.names import HEADS_PICTURE
 
     tame_memory()
     run = load_run(flags.run, pick_device(flags.device))
     trees = None if flags.trees is None else Treebank(flags.trees)
     heads = study(run, Sentences.from_pairs(run, pairs, flags.sentences, trees))
-    for line in table_lines(heads):
+    write_heads(flags.run, heads)
+    drawn = can_draw()
+    if drawn:
+        draw_heads(heads, flags.run / HEADS_PICTURE)
+    for line in table_lines(heads):  # whose reader may have enough of it, and end this
         print(line)
     if (aligning := _aligning(flags, run.model.config, pairs)) is not None:
         print(f"aligns best: {aligning}")
-    write_json(flags.run / HEADS, {"heads": [asdict(head) for head in heads]})
-    if can_draw():
-        draw_heads(heads, flags.run / HEADS_PICTURE)
+    if drawn:
         print(f"{flags.run / HEADS_PICTURE}: their picture")
     return 0
 

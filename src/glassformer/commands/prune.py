@@ -24,9 +24,11 @@ def prune_heads(config: PruneConfig) -> int:
     if isinstance(pruning, int):
         print("what is done is kept: the same command continues")
         return 128 + pruning
-    for line in report_lines(pruning):
-        print(line)
-    if can_draw():
+    drawn = can_draw()
+    if drawn:
         draw_pruning(pruning, config.out / PRUNED_PICTURE)
+    for line in report_lines(pruning):  # whose reader may have enough of it, and end this
+        print(line)
+    if drawn:
         print(f"{config.out / PRUNED_PICTURE}: the scores")
     return 0

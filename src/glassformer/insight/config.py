@@ -6,7 +6,7 @@ from typing import Annotated
 
 from glassformer.errors import ConfigError
 from glassformer.files import followed
-from glassformer.pairs.files import PairFiles
+from glassformer.pairs.files import PairFiles, columns_of_each
 from glassformer.scoring.scores import METRICS
 from glassformer.settings.checks import (
     BatchTokens,
@@ -99,10 +99,14 @@ class PruneConfig:
     @property
     def pairs(self) -> PairFiles:
         """Return the files of `data`."""
-        return PairFiles.of(self.data, "--data", self.columns)
+        return PairFiles.of(self.data, "--data", self._columns[0])
 
     @property
     def valid_pairs(self) -> PairFiles | None:
         """Return the files of `valid`, or None if there are none."""
-        columns = self.columns if len(self.valid) == 1 else None
-        return PairFiles.of(self.valid, "--valid", columns) if self.valid else None
+        return PairFiles.of(self.valid, "--valid", self._columns[1]) if self.valid else None
+
+    @property
+    def _columns(self) -> list[tuple[str, str] | None]:
+        """The columns of `data` and of `valid`."""
+        return columns_of_each(self.columns, len(self.data) == 1, len(self.valid) == 1)

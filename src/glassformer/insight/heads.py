@@ -4,11 +4,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from msgspec import Struct
-
-from glassformer.decoding import MOST_BYTES, decode_json, read_limited
 from glassformer.errors import RunError
 from glassformer.insight.syntax import Syntax
+from glassformer.run.fitted import Fitted, read_fitted, write_fitted
+from glassformer.run.names import HEADS
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,18 +44,27 @@ class Head:
     """positional, syntactic, rare words, end, or empty for none of these."""
 
 
-class _HeadsFile(Struct, frozen=True):
-    """The content of heads.json that is read again."""
+class _HeadsFile(Fitted, frozen=True, kw_only=True):
+    """The content of heads.json."""
 
     heads: list[Head]
 
 
-def read_heads(path: Path) -> list[Head]:
-    """Read the file that `glassformer heads` wrote. Raises RunError if it is something else."""
+def write_heads(folder: Path, heads: Sequence[Head]) -> None:
+    """Keep what was measured in a run folder, for the weights that it has now."""
+    write_fitted(folder / HEADS, _HeadsFile(heads=list(heads)))
+
+
+def read_heads(folder: Path) -> list[Head]:
+    """Return what `glassformer heads` measured of a run's weights; nothing where it did not, or of other weights.
+
+    Raises RunError if the file is something else.
+    """
     try:
-        return decode_json(read_limited(path, MOST_BYTES), _HeadsFile).heads
-    except ValueError as error:
-        raise RunError(f"{path} is not a file that `glassformer heads` wrote ({error}): run it again") from None
+        kept = read_fitted(folder / HEADS, _HeadsFile)
+    except RunError as error:
+        raise RunError(f"{error}: run `glassformer heads` again") from None
+    return [] if kept is None else kept.heads
 
 
 def table_lines(heads: Sequence[Head]) -> Iterator[str]:

@@ -31,7 +31,7 @@ FREQUENT = 500
 END = 0.5
 """Mean weight on the sentence's end that makes a head one that rests there."""
 BATCH_TOKENS = 2048
-"""Most tokens in a batch."""
+"""Most tokens of a side of a batch, padding among them."""
 LONGEST = 1024
 """Most tokens of a sentence that is studied: all weights of its attention are held at once."""
 
@@ -85,11 +85,14 @@ class Sentences:
 
 
 def _batches_of_similar_length(lengths: Sequence[tuple[int, int]]) -> list[list[int]]:
-    """Return the numbers of the pairs, given by their lengths, in batches of at most BATCH_TOKENS tokens a side."""
+    """Return the numbers of the pairs, given by their lengths, in batches; BATCH_TOKENS counts padding."""
     batches: list[list[int]] = [[]]
+    longest = 0
     for n in sorted(range(len(lengths)), key=lambda n: lengths[n]):
-        if batches[-1] and max(lengths[n]) * (len(batches[-1]) + 1) > BATCH_TOKENS:
+        longest = max(longest, *lengths[n])
+        if batches[-1] and longest * (len(batches[-1]) + 1) > BATCH_TOKENS:
             batches.append([])
+            longest = max(lengths[n])
         batches[-1].append(n)
     return batches
 

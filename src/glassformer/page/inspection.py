@@ -10,7 +10,6 @@ from glassformer.generation.translator import Translator
 from glassformer.insight.heads import read_heads
 from glassformer.page.report import MOST_WEIGHTS, Page, page
 from glassformer.page.views import LONG_INPUT_WANT
-from glassformer.run.names import HEADS
 from glassformer.transformer.config import ModelConfig
 
 
@@ -43,7 +42,7 @@ def inspect(run: Path, source: str, target: str | None = None, *, hypotheses: in
         (translations,) = translator.translate_n_best([source], search, attention=want)
     else:
         translations = [translator.read(source, target, attention=want)]
-    heads = read_heads(run / HEADS) if (run / HEADS).exists() else []
+    heads = read_heads(run)
     short = source if len(source) <= 60 else source[:59] + "…"
     return page(translations, title=f"{run.resolve().name}: {short}", heads=heads)
 

@@ -28,6 +28,17 @@ BLOCK_BYTES, MOST_BLOCK_BYTES = 1 << 19, 1 << 26
 depends on both (`scan_pairs`)."""
 
 
+def columns_of_each(columns: tuple[str, str] | None, *are_one_file: bool) -> list[tuple[str, str] | None]:
+    """Return the columns for each of several pairs of files, of which some may be one file of both sides.
+
+    Columns are for these; where there is none, for all, which refuse them.
+
+    >>> columns_of_each(("en", "de"), True, False), columns_of_each(("en", "de"), False)
+    ([('en', 'de'), None], [('en', 'de')])
+    """
+    return [columns if is_one or not any(are_one_file) else None for is_one in are_one_file]
+
+
 @dataclass(frozen=True)
 class PairFiles:
     """The files that hold pairs: line n of `source` belongs to line n of `target`.

@@ -5,8 +5,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TypeVar
 
-from msgspec import Struct
-from msgspec.structs import asdict, replace
+from msgspec import Struct, to_builtins
+from msgspec.structs import replace
 
 from glassformer.decoding import read_json
 from glassformer.files import write_json
@@ -26,7 +26,7 @@ F = TypeVar("F", bound=Fitted)
 def write_fitted(path: Path, fitted: Fitted) -> None:
     """Write a file of a run folder, for the weights that the folder has now."""
     digest = digest_of_weights(path.parent) if (path.parent / WEIGHTS).exists() else ""
-    write_json(path, asdict(replace(fitted, fitted_for=digest)))
+    write_json(path, to_builtins(replace(fitted, fitted_for=digest)))
 
 
 def read_fitted(path: Path, kind: type[F]) -> F | None:

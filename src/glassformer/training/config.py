@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 from glassformer.errors import ConfigError, shown
 from glassformer.files import path_as_text, path_from_text
+from glassformer.pairs.files import columns_of_each
 from glassformer.pairs.mixture import Pairs, Paths, open_pairs
 from glassformer.run.config import LANGUAGE_CODE
 from glassformer.scoring.scores import METRICS
@@ -355,14 +356,20 @@ class TrainConfig:
                 "source is missing: give the file of training pairs before all flags, or with "
                 "--source (or --resume to continue a run)"
             )
-        return open_pairs(self.source, self.target, self.columns)
+        return open_pairs(self.source, self.target, self._columns[0])
 
     @property
     def valid_pairs(self) -> Pairs | None:
         """Files of the validation pairs, if they are given."""
         if self.valid_source is None:
             return None
-        return open_pairs(self.valid_source, self.valid_target, self.columns if self.valid_target is None else None)
+        return open_pairs(self.valid_source, self.valid_target, self._columns[1])
+
+    @property
+    def _columns(self) -> list[tuple[str, str] | None]:
+        """The columns of the training pairs and of the validation pairs."""
+        of_valid = self.valid_source is not None and self.valid_target is None
+        return columns_of_each(self.columns, self.target is None, of_valid)
 
     @property
     def shares_vocab(self) -> bool:

@@ -19,7 +19,6 @@ from glassformer.generation.segments.paragraphs import segments_that_fit
 from glassformer.generation.segments.sentences import Segments
 from glassformer.generation.translator import Translator, ids_of_prefixes, rules_of, search_lexically, translation_of
 from glassformer.insight.heads import Head, read_heads
-from glassformer.run.names import HEADS
 from glassformer.serve.workers import messages
 from glassformer.serve.workers.answers import as_probability, line_answer, packed, paragraph_answer, wants_of
 from glassformer.serve.workers.batching import Line, Lines, Rows, Steps, Task
@@ -44,8 +43,7 @@ class RequestReader:
         self._translator = translator
         self._settings = settings
         self._send = send
-        heads = translator.folder / HEADS if translator.folder else None
-        self._heads: list[Head] = read_heads(heads) if heads and heads.exists() else []
+        self._heads: list[Head] = read_heads(translator.folder) if translator.folder else []
         calibration = read_calibration(translator.folder, translator.engine.config) if translator.folder else None
         self._estimator = ConfidenceEstimator(translator, calibration) if calibration else None
         self._rules = ServerRules(settings)
