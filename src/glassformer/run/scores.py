@@ -80,21 +80,24 @@ def save_evaluation(
     `translations` are the lines that were scored, each with its reference.
     """
     weights = digest_of_weights(folder)
-    names = dict(source=source.name, target=None if target is None else target.name)
+    names = source.name, None if target is None else target.name
     place = " ".join([*(path_as_text(followed(path)) for path in (source, target) if path), *(columns or ())])
 
     def is_another(one: Evaluation | KeptTranslations) -> bool:
-        return (one.source, one.target) != tuple(names.values()) or one.place not in ("", place)
+        return (one.source, one.target) != names or one.place not in ("", place)
 
     if translations:
-        kept = KeptTranslations(weights=weights, **names, place=place, search=search, lines=list(translations))
+        kept = KeptTranslations(
+            weights=weights, source=names[0], target=names[1], place=place, search=search, lines=list(translations)
+        )
         older = list(filter(is_another, _read_kept(folder)))
         with replacing(folder / TRANSLATIONS) as file:
             for one in (*older, kept):
                 file.write(json.dumps(to_builtins(one)).encode() + b"\n")
     evaluation = Evaluation(
         weights=weights,
-        **names,
+        source=names[0],
+        target=names[1],
         place=place,
         lines=lines,
         search=search,

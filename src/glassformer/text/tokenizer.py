@@ -80,7 +80,7 @@ class Tokenizer(ABC):
         One that stands for none of them, such as a lone space, begins and ends at the same place.
         """
 
-    @property
+    @cached_property
     def can_sample(self) -> bool:
         """Return whether text can be split in other ways: not where tokens are characters, words or symbols."""
         return False
