@@ -55,10 +55,10 @@ def check_writable(path: Path) -> None:
         raise DataError(f"{path} is a folder: give the name of a file to write")
     if not path.parent.is_dir():
         raise DataError(f"{path.parent}: no such folder to write {path.name} to")
-    if not os.access(path.parent, os.W_OK | os.X_OK):
-        raise DataError(f"{path.parent}: {path.name} can't be written into this folder: allow it, or choose another")
     if path.exists() and not path.is_file():
         raise DataError(f"{path} is a device or a pipe, which a file can't replace: give the name of a file to write")
+    if not os.access(path.parent, os.W_OK | os.X_OK):
+        raise DataError(f"{path.parent}: {path.name} can't be written into this folder: allow it, or choose another")
 
 
 def check_apart(written: Mapping[str, Path | None], read: Mapping[str, Path | Iterable[Path] | None]) -> None:

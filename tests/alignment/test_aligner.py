@@ -130,16 +130,10 @@ def test_no_more_cells_are_learned_from_than_there_may_be(monkeypatch, longest):
     assert 100 < learned[0] <= 200
 
 
-@pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize(
     ("sources", "targets", "error", "message"),
     [
         ("a b", ["A B"], ArgumentError, r"sources must be a sequence of lines, got one str: pass \[line\]"),
-        (iter(["a b"]), ["A B"], ArgumentError, r"sources must be a sequence of lines, got .*: pass list\(...\)"),
-        (["a b", None], ["A", "B"], ArgumentError, r"sources\[1\] must be a line of text, or its words, got None"),
-        (["a b"], [3], ArgumentError, r"targets\[0\] must be a line of text, or its words, got 3"),
-        ([b"a b"], ["A B"], ArgumentError, r"sources\[0\] must be a line of text, or its words, got b'a b'"),
-        ([["a", 3]], ["A B"], ArgumentError, r"sources\[0\] must be a line of text, or its words, got \['a', 3\]"),
         (["a b"], [], ArgumentError, "sources and targets must be pairs, got 1 sources, 0 targets"),
         (
             ["a", ""],
@@ -158,6 +152,25 @@ def test_no_more_cells_are_learned_from_than_there_may_be(monkeypatch, longest):
 def test_what_cannot_be_learned_from_is_refused(sources, targets, error, message):
     with pytest.raises(error, match=f"^{message}$"):
         Aligner.train(sources, targets)
+
+
+@pytest.mark.parametrize(
+    ("sources", "targets", "message"),
+    [
+        (iter(["a b"]), ["A B"], r"sources must be a sequence of lines, got .*: pass list\(...\)"),
+        (["a b", None], ["A", "B"], r"sources\[1\] must be a line of text, or its words, got None"),
+        (["a b"], [3], r"targets\[0\] must be a line of text, or its words, got 3"),
+        ([b"a b"], ["A B"], r"sources\[0\] must be a line of text, or its words, got b'a b'"),
+        ([["a", 3]], ["A B"], r"sources\[0\] must be a line of text, or its words, got \['a', 3\]"),
+    ],
+)
+@pytest.mark.usefixtures("unchecked")
+def test_what_are_no_lines_is_named(sources, targets, message, aligner):
+    with pytest.raises(ArgumentError, match=f"^{message}$"):
+        Aligner.train(sources, targets)
+    with pytest.raises(ArgumentError, match=f"^{message}$"):
+        aligner.align(sources, targets)
+    assert aligner.align(["a"], [["B"]]) == [[]]
 
 
 def test_pairs_that_are_too_long_to_learn_from_are_counted_in_the_log(monkeypatch, caplog):

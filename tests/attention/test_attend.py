@@ -155,14 +155,17 @@ FLOAT, DOUBLE = torch.float32, torch.float64
 def test_dtypes_that_do_not_belong_together_are_explained(dtypes, q_len):
     inputs = [x.to(dtype) for x, dtype in zip(heads(q_len), dtypes, strict=True)]
     message = "q, k and v must have one floating-point dtype, got {}, {} and {}: pass ".format(*dtypes)
-    with pytest.raises(ArgumentError, match=f"^{message}"):
-        attend(*inputs)
+    for cast in (False, True):
+        with pytest.raises(ArgumentError) as error, torch.autocast("cpu", torch.bfloat16, enabled=cast):
+            attend(*inputs)
+        assert str(error.value).startswith(message)
 
 
 def test_autocast_gives_inputs_one_dtype():
     q, k, v = heads()
     with torch.autocast("cpu", torch.bfloat16):
         found = attend(q.float(), k.bfloat16(), v.float())
+    assert found.dtype == torch.bfloat16
     exact = explicit(q, k, v, torch.ones(Q, K))
     assert_close(found.double(), exact, **TOLERANCE[torch.bfloat16])
 

@@ -342,6 +342,7 @@ def test_a_window_may_be_wider_than_any_text(window, length):
     q, k, v = (torch.randn(1, 2, length, 8) for _ in range(3))
     expected = observe(q, k, v, want=Want(entropy=True))
     found = observe(q, k, v, window=window, want=Want(entropy=True))
+    assert found[0].shape == q.shape
     assert_close(found[0], expected[0])
     assert_close(found[1].entropy, expected[1].entropy)
 

@@ -79,7 +79,8 @@ def test_test_sets_of_one_name_are_kept_apart(here, capfd, run_command):
         (here / folder / "test.tsv").write_text("".join(f"{line}\n" for line in lines[:count]))
         assert run_command(f"evaluate both --source {folder}/test.tsv SHORT --save") == 0
     assert run_command("evaluate both --source other/test.tsv --columns 2 1 SHORT --save") == 0
-    assert [(one.source, one.lines) for one in read_evaluations(run)] == [("test.tsv", n) for n in (3, 2, 2)]
+    kept = [("test.tsv", 3, None), ("test.tsv", 2, None), ("test.tsv", 2, ("2", "1"))]
+    assert [(one.source, one.lines, one.columns) for one in read_evaluations(run)] == kept
     assert [len(one.lines) for one in read_translations(run)] == [3, 2, 2]
     (here / "one/test.tsv").write_text(f"{lines[0]}\n")
     assert run_command("evaluate both --source ./one/../one/test.tsv SHORT --save") == 0

@@ -36,10 +36,10 @@ def both(made, tmp_path):
     return shutil.copytree(made / "one", tmp_path / "one"), shutil.copytree(made / "other", tmp_path / "other")
 
 
-def keep(run, hypotheses, references=REFERENCES, search="beam 5"):
+def keep(run, hypotheses, references=REFERENCES, search="beam 5", folder="."):
     save_evaluation(
         run,
-        source=Path("test.tsv"),
+        source=Path(folder, "test.tsv"),
         target=None,
         lines=len(references),
         search=search,
@@ -67,6 +67,10 @@ def test_scores_come_from_kept_translations_of_the_same_lines(both):
     text = "\n".join(compare_runs(*both).lines())
     assert f"{test.scores[0].second:.2f} ± {test.scores[0].second_margin:.2f}" in text
     assert f"{test.scores[0].difference:+.2f}" in text
+    keep(both[1], FIRST, search="beam 1", folder="elsewhere")  # the same test set, whose files were moved
+    (test,) = compare_runs(*both).tests
+    assert test.searches == ("beam 5", "beam 1")
+    keep(both[1], SECOND[::-1], references=REFERENCES[::-1], folder="elsewhere")
     keep(both[1], SECOND[::-1], references=REFERENCES[::-1])
     assert compare_runs(*both).tests == []
 

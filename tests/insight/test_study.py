@@ -172,10 +172,17 @@ def test_the_file_is_there_before_the_table_is_read(run, file, tmp_path, run_com
 
 
 @pytest.mark.parametrize(
-    "lengths", [[(3, 400)] + [(4, 4)] * 499, [(n % 7 + 1, n % 11 + 1) for n in range(999)], [(1, 3000), (2, 2)]]
+    ("lengths", "sizes"),
+    [
+        ([(3, 400)] + [(4, 4)] * 499, [5, 495]),
+        ([(1, 3000), (2, 2)], [1, 1]),
+        ([(4, 4)] * 513, [512, 1]),
+        ([(1, 2), (3, 1000), (3, 1000), (3, 1000)], [2, 2]),
+    ],
 )
-def test_batches_have_room_for_their_longest_pair(lengths):
+def test_batches_have_room_for_their_longest_pair(lengths, sizes):
     batches = _batches_of_similar_length(lengths)
+    assert list(map(len, batches)) == sizes
     assert sorted(n for batch in batches for n in batch) == list(range(len(lengths)))
     padded = [len(batch) * max(max(lengths[n]) for n in batch) for batch in batches if len(batch) > 1]
     assert max(padded, default=0) <= BATCH_TOKENS

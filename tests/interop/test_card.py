@@ -71,9 +71,13 @@ def test_scores_of_evaluate_are_in_the_card_until_the_weights_change(trained):
         save_evaluation(
             trained, source=Path("test.en"), target=Path("test.de"), lines=1000, search="beam 5", scores=scores
         )
+    columns = dict(columns=("en", "de"), lines=9, search="beam 1")
+    save_evaluation(trained, source=Path("test.csv"), target=None, scores=[BLEU], **columns)
     metadata, body = card(trained)
     (model,) = metadata["model-index"]
-    (result,) = model["results"]
+    result, of_table = model["results"]
+    assert of_table["dataset"]["name"] == "test.csv (columns en, de)"
+    assert "On `test.csv (columns en, de)`, 9 lines, searched with beam 1" in body
     assert (model["name"], result["dataset"]) == ("dates", {"name": "test.en, test.de", "type": "unknown"})
     assert result["metrics"] == [{"type": "bleu", "value": 34.57, "name": f"BLEU ({BLEU.signature})"}]
     assert "On `test.en, test.de`, 1,000 lines, searched with beam 5" in body

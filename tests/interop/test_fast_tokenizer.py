@@ -179,7 +179,7 @@ def test_transformers_js_has_our_ids_and_texts(made, transformers_js):
 
 
 def with_rules(units: dict[int, int], results: bytes = b"a\0", size: int = 256) -> SubwordTokenizer:
-    """A model whose rules for characters are this double array, which sentencepiece takes as it is."""
+    """Return a model whose rules for characters are this double array, which sentencepiece takes as it is."""
     model = sentencepiece_model_pb2.ModelProto.FromString(ours("char").proto)
     trie = struct.pack(f"<{size}I", *(units.get(n, 0) for n in range(size)))
     model.normalizer_spec.precompiled_charsmap = struct.pack("<I", len(trie)) + trie + results
@@ -187,12 +187,12 @@ def with_rules(units: dict[int, int], results: bytes = b"a\0", size: int = 256) 
 
 
 def unit(place: int, child: int, label: int = 0, *, has_value: bool = False) -> int:
-    """A unit of a double array, whose children begin at `child`."""
+    """Return a unit of a double array, whose children begin at `child`."""
     return (place ^ child) << 10 | label | 256 * has_value
 
 
 def two_ways_to_each(levels: int) -> dict[int, int]:
-    """A double array in which 2 ** levels keys lead to the same value."""
+    """Return a double array in which 2 ** levels keys lead to the same value."""
     places = {4 * n + label: (n, label) for n in range(1, levels + 1) for label in (1, 2)}
     units = {at: unit(at, 4 * n + 4, label, has_value=n == levels) for at, (n, label) in places.items()}
     return {0: unit(0, 4), 4 * levels + 4: 1 << 31} | units

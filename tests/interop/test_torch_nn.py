@@ -471,10 +471,9 @@ def test_weights_by_other_names_are_refused(place, kind, change):
     theirs = Theirs()
     change(theirs.transformer.get_submodule(place))
     name = place.replace(".0.", "[0].")
-    with pytest.raises(
-        ArgumentError, match=rf"^{re.escape(name)} must have its weights as they are used, got {kind}: "
-    ):
+    with pytest.raises(ArgumentError) as error:
         converted(theirs)
+    assert str(error.value).startswith(f"{name} must have its weights as they are used, got {kind}: first call ")
 
 
 def test_too_few_ids_are_refused():

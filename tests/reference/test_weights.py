@@ -268,6 +268,7 @@ def test_a_setting_of_another_value_is_refused_both_ways(parts, setting, message
 @each("name", ["encoder.1.self_attention", "decoder.2.self_attention", "decoder.0.source_attention"])
 def test_other_heads_anywhere_in_the_model_are_refused_both_ways(name):
     fast = fast_model(heads_left={name: 2})
+    assert fast.get_submodule(name).num_heads == 2
     assert_refused_both_ways(f"heads_num {OTHER} 2, got 3", reference_model(), fast)
 
 

@@ -4,6 +4,7 @@ import json
 import random
 import signal
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import NoReturn
 
@@ -19,6 +20,7 @@ from glassformer.synthesis import student as module
 from glassformer.synthesis.config import BacktranslateConfig, DistillConfig, SynthesisConfig
 from glassformer.synthesis.student import backtranslate, distill, write_pairs
 from glassformer.training import progress
+from glassformer.training.config import TrainConfig
 
 LETTERS = "abcdefghijklmnop"
 
@@ -63,6 +65,16 @@ def test_what_text_alone_may_mean_is_said_and_what_the_student_would_refuse_come
         with pytest.raises(ConfigError):
             distill(config(student={"out": Path("late"), **changes}), said.append)
         assert said == []
+
+
+def test_a_student_whose_text_cannot_be_split_anew_is_refused_before_the_writing(config, run):
+    files = dict(source=Path("pairs.tsv"), valid_source=Path("valid.tsv"), out=Path("late"))
+    student, said = TrainConfig(**files, from_=run, resample=0.5), list[str]()
+    with pytest.raises(
+        ConfigError, match=r"^resample is for tokenizers that can split text in several ways, and those"
+    ):
+        distill(replace(config(), student=student), said.append)
+    assert said == []
 
 
 def names(folder: Path) -> list[str]:

@@ -1,8 +1,11 @@
+import pytest
 import torch
 
 from glassformer.text.resampling import Resampler
-from glassformer.text.tokenizer import EOS, train_tokenizer
+from glassformer.text.tokenizer import EOS, UNK, SubwordTokenizer, train_tokenizer
 from glassformer.text.vocabulary import VocabularyTokenizer
+
+LINES = ["one old house", "the two new nurses", "two houses"] * 5
 
 
 def test_a_language_code_has_no_surface(tmp_path):
@@ -19,19 +22,37 @@ def test_a_language_code_has_no_surface(tmp_path):
     assert tokenizer.surfaces(">>deu<< one")[0] == ""
 
 
-def test_lines_are_split_anew_into_the_same_text():
-    lines = ["one old house", "the two new nurses", "two houses"] * 5
-    pieces = train_tokenizer(lines, kind="unigram", vocab_size=None, seed=1)
-    names = [">>deu<<", *pieces.tokens(range(2, pieces.pad))]
-    vocabulary = {piece: i for i, piece in enumerate(["</s>", "<unk>", *names, "<pad>"])}
-    tokenizer = VocabularyTokenizer(pieces.proto, vocabulary)
-    assert tokenizer.can_sample
-    given = [f">>deu<< {line}" for line in lines]
-    ids = tokenizer.encode(given)
+@pytest.fixture
+def unigram() -> SubwordTokenizer:
+    return train_tokenizer(LINES, kind="unigram", vocab_size=None, seed=1)
+
+
+def split_anew(tokenizer: VocabularyTokenizer, ids: list[list[int]]) -> list[list[int]]:
     resampler = Resampler((tokenizer, tokenizer), share=1.0)
-    drawn = resampler.resample(1, [torch.tensor([*row, EOS]) for row in ids], seed=3)
-    found = [row.tolist() for row in drawn]
+    return [row.tolist() for row in resampler.resample(1, [torch.tensor([*row, EOS]) for row in ids], seed=3)]
+
+
+def of_pieces(unigram: SubwordTokenizer, pieces: list[str]) -> VocabularyTokenizer:
+    names = ["</s>", "<unk>", ">>deu<<", *pieces, "<pad>"]
+    return VocabularyTokenizer(unigram.proto, {piece: i for i, piece in enumerate(names)})
+
+
+def test_lines_are_split_anew_into_the_same_text(unigram):
+    tokenizer = of_pieces(unigram, unigram.tokens(range(2, unigram.pad)))
+    assert tokenizer.can_sample
+    ids = tokenizer.encode([f">>deu<< {line}" for line in LINES])
+    found = split_anew(tokenizer, ids)
     assert found != [[*row, EOS] for row in ids]
     assert {row[0] for row in found} == {2}
     assert {row[-1] for row in found} == {EOS}
+    assert tokenizer.decode(found) == tokenizer.decode(ids)
+
+
+def test_lines_stay_where_a_piece_of_the_other_splitting_has_no_id(unigram):
+    used = sorted({i for row in unigram.encode(LINES) for i in row})
+    tokenizer = of_pieces(unigram, unigram.tokens(used))
+    ids = tokenizer.encode(LINES)
+    assert any(UNK in row for row in tokenizer.sample(LINES, seed=3))
+    found = split_anew(tokenizer, ids)
+    assert not any(UNK in row for row in found)
     assert tokenizer.decode(found) == tokenizer.decode(ids)

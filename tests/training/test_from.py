@@ -122,6 +122,19 @@ def test_interrupted_it_goes_on_to_the_same_weights_though_that_run_is_gone(
     assert not (config.out / "resume").exists()
 
 
+def test_where_that_models_weights_stay_the_best_they_are_kept_after_an_interruption(
+    further, trained, files, interrupting
+):
+    config = further(learning_rate=1.0, clip_norm=0.0, max_updates=20)
+    with interrupting(13):
+        assert not train(config).finished
+    resume(config.out)
+    scores = [line["valid_loss"] for line in files.metrics(config.out) if "valid_loss" in line]
+    assert scores[0] == min(scores)
+    before, after = files.weights(trained), files.weights(config.out)
+    assert all(after[name].equal(before[name]) for name in before)
+
+
 @pytest.mark.parametrize(("given", "kept"), [({}, "exp_avg"), ({"optimizer": "muon"}, "momentum")], ids=str)
 def test_finished_weights_are_trained_on_by_adam_unless_told_otherwise(further, interrupting, given, kept):
     config = further(max_updates=9, **given)

@@ -60,9 +60,18 @@ def test_the_best_weights_are_again_those_of_an_earlier_update(tmp_path, saved):
     assert restore_best(resume, file, 11, saved[11])
     assert best(tmp_path) == 11
     assert sorted(path.name for path in resume.iterdir()) == [f"best-{n:09d}.safetensors" for n in (5, 11)]
-    assert restore_best(resume, file, 0, "")
+    assert restore_best(resume, file, None, "")
     assert best(tmp_path) is None
     assert list(resume.iterdir()) == []
+
+
+def test_the_weights_to_begin_with_may_be_the_best(tmp_path):
+    file, checksums = tmp_path / "model.safetensors", {}
+    for update in (0, 5):
+        checksums[update] = save_best(tmp_path, file, {"a": torch.tensor(float(update))}, update, [])
+    assert restore_best(tmp_path, file, 0, checksums[0])
+    assert best(tmp_path) == 0
+    assert kept_best(tmp_path) == [0]
 
 
 def flip(path):

@@ -142,7 +142,7 @@ def _links(probabilities: Float[Tensor, "target_words source_words"]) -> list[Li
 
 
 def _pairs_of_words(sources: Sequence[Line], targets: Sequence[Line]) -> list[tuple[list[str], list[str]]]:
-    """Return the words of each pair in small letters; ArgumentError for what are no lines, or not as many of both."""
+    """Return the words of each pair in small letters; ArgumentError unless both are lines, and as many."""
     for name, lines in (("sources", sources), ("targets", targets)):
         _check_lines(name, lines)
     if len(sources) != len(targets):

@@ -9,6 +9,8 @@ from glassformer.text.units import places_of
 from glassformer.text.words import Word
 
 Words = Sequence[Word]
+_Pairs = list[tuple[list[int], list[int]]]
+"""The words of a term or a copy in the source, and those that stand for it in the target."""
 
 
 def link_known(
@@ -38,13 +40,13 @@ def link_copies(
     waiting = dict[str, list[tuple[int, int]]]()
     for match in copied.finditer(source):
         waiting.setdefault(match[0], []).append(match.span())
-    pairs = [
+    pairs: _Pairs = [
         (_words_at(here, *places.pop(0)), _words_at(there, *match.span()))
         for match in copied.finditer(target)
         if (places := waiting.get(match[0]))
     ]
-    ours, theirs = ({number for pair in pairs for number in pair[side]} for side in (0, 1))
-    others = [link for link in links if link.source not in ours and link.target not in theirs]
+    sources, targets = _words_of(pairs)
+    others = [link for link in links if link.source not in sources and link.target not in targets]
     return _joined(others, pairs)
 
 
@@ -68,7 +70,7 @@ def link_terms(
     for match in glossary.find(source):
         if not any(begin < match.end and match.begin < end for begin, end in inside):
             places.setdefault(match.forms, []).append((match.begin, match.end))
-    pairs = list[tuple[list[int], list[int]]]()
+    pairs: _Pairs = []
     for forms, terms in places.items():
         ours = [_words_at(here, *place) for place in terms]
         theirs = [_words_at(there, *place) for place in places_of(forms, target)]
@@ -77,7 +79,7 @@ def link_terms(
         own = {number for words in ours for number in words}
         likeliest = sorted(range(len(theirs)), key=lambda n: -_share(links, own, theirs[n]))[: len(ours)]
         pairs += zip(ours, (theirs[n] for n in sorted(likeliest)), strict=True)
-    sources, targets = ({number for pair in pairs for number in pair[side]} for side in (0, 1))
+    sources, targets = _words_of(pairs)
     kept = [
         link
         for link in links
@@ -92,7 +94,12 @@ def _share(links: Sequence[Link], sources: Set[int], targets: Sequence[int]) -> 
     return sum((link.probability for link in links if link.source in sources and link.target in targets), 0.0)
 
 
-def _joined(links: Sequence[Link], pairs: Sequence[tuple[list[int], list[int]]]) -> list[Link]:
+def _words_of(pairs: _Pairs) -> tuple[set[int], set[int]]:
+    """Return all source words of these pairs, and all target words."""
+    return {word for sources, _ in pairs for word in sources}, {word for _, targets in pairs for word in targets}
+
+
+def _joined(links: Sequence[Link], pairs: _Pairs) -> list[Link]:
     """Return the links, sorted, with one more for each target word that has none to the source words of its pair."""
     found = list(links)
     for sources, targets in pairs:

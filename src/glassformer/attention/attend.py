@@ -48,7 +48,7 @@ def attend(
     if has_torch_function_variadic(q, k, v):  # as when `capture` sees every call
         masks: dict[str, Any] = {"keep": keep, "bias": bias, "causal": causal}
         return handle_torch_function(attend, (q, k, v), q, k, v, **masks, dropout=dropout)
-    _check_shapes(q, k, v)
+    _check_inputs(q, k, v)
     check_masks(keep, bias, q, k)
     if causal:
         check_causal(q.shape[-2], k.shape[-2])
@@ -158,7 +158,7 @@ def check_dropout(dropout: float) -> None:
         raise ArgumentError(f"dropout must be a probability, 0 to 1, got {dropout}")
 
 
-def _check_shapes(q: Tensor, k: Tensor, v: Tensor) -> None:
+def _check_inputs(q: Tensor, k: Tensor, v: Tensor) -> None:
     """Raise ArgumentError if q, k and v don't belong together."""
     if not (isinstance(q, Tensor) and isinstance(k, Tensor) and isinstance(v, Tensor)):
         check_tensors(q=q, k=k, v=v)
@@ -166,7 +166,7 @@ def _check_shapes(q: Tensor, k: Tensor, v: Tensor) -> None:
     if len(of_q) == len(of_k) == len(of_v) == 4:
         batch, heads, _, width = of_q
         if of_k[0] == batch and of_k[1] == heads and of_k[3] == width and of_k[:3] == of_v[:3]:
-            if (q.dtype == k.dtype == v.dtype and q.is_floating_point()) or _is_cast(q):
+            if (q.dtype == k.dtype == v.dtype and q.is_floating_point()) or _are_cast(q, k, v):
                 return
             raise ArgumentError(
                 f"q, k and v must have one floating-point dtype, got {q.dtype}, {k.dtype} and {v.dtype}: pass "
@@ -183,9 +183,14 @@ def _check_shapes(q: Tensor, k: Tensor, v: Tensor) -> None:
     )
 
 
-def _is_cast(q: Tensor) -> bool:
-    """Return whether autocast gives all inputs one dtype."""
-    return q.device.type != "meta" and torch.is_autocast_enabled(q.device.type)
+def _are_cast(*inputs: Tensor) -> bool:
+    """Return whether autocast gives all of these one dtype; it leaves float64 and whole numbers as they are."""
+    device = inputs[0].device.type
+    return (
+        device != "meta"
+        and torch.is_autocast_enabled(device)
+        and all(x.is_floating_point() and x.dtype != torch.float64 for x in inputs)
+    )
 
 
 def _without_padding(k: Tensor, v: Tensor, keep: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:

@@ -10,7 +10,7 @@ from glassformer.attention.masks import check_tensors
 from glassformer.errors import ArgumentError, shown
 
 _FARTHEST = 1 << 62
-"""Positions: farther than any are apart, and still a number that torch can subtract."""
+"""Most positions that a window reaches: more than any text has, few enough for arithmetic with 64 bits."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

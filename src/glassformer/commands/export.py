@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from glassformer.errors import ConfigError, RunError
-from glassformer.files import check_new_folder, new_folder
+from glassformer.files import check_name, check_new_folder, new_folder
 from glassformer.run.config import read_config
 from glassformer.settings.checks import Flag
 from glassformer.terminal import say
@@ -80,6 +80,8 @@ def export_model(flags: ExportFlags) -> int:
     if flags.run.resolve() in flags.out.resolve().parents:
         raise ConfigError(f"--out must not be in the run folder itself, got {flags.out}: choose a place beside it")
     target.check(flags.out)
+    if flags.to != "ctranslate2":
+        check_name(flags.out)
     say(target.doing)  # loading torch alone takes seconds
 
     from glassformer.interop.card import CardFacts

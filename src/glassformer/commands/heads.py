@@ -6,8 +6,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from glassformer.errors import DataError, RunError
+from glassformer.files import check_writable
 from glassformer.pairs.files import PairFiles
 from glassformer.run.config import read_config
+from glassformer.run.names import HEADS, HEADS_PICTURE
 from glassformer.settings.checks import Count, Flag
 from glassformer.terminal import loading, say
 
@@ -50,6 +52,7 @@ def study_heads(flags: HeadsFlags) -> int:
     read_config(flags.run)
     pairs = PairFiles.of(flags.data, "--data", flags.columns)
     pairs.check()
+    check_writable(flags.run / HEADS)
     with loading():
         from glassformer.device import pick_device, tame_memory
         from glassformer.insight.chart import draw_heads
@@ -59,7 +62,6 @@ def study_heads(flags: HeadsFlags) -> int:
         from glassformer.insight.syntax import Treebank
         from glassformer.pictures import can_draw
         from glassformer.run.folder import load_run
-        from glassformer.run.names import HEADS_PICTURE
 
     tame_memory()
     run = load_run(flags.run, pick_device(flags.device))
@@ -69,7 +71,7 @@ def study_heads(flags: HeadsFlags) -> int:
     drawn = can_draw()
     if drawn:
         draw_heads(heads, flags.run / HEADS_PICTURE)
-    for line in table_lines(heads):  # whose reader may have enough of it, and end this
+    for line in table_lines(heads):  # last: whoever reads it may close the pipe, which ends the command
         print(line)
     if (aligning := _aligning(flags, run.model.config, pairs)) is not None:
         print(f"aligns best: {aligning}")

@@ -27,7 +27,7 @@ def prune_heads(config: PruneConfig) -> int:
     drawn = can_draw()
     if drawn:
         draw_pruning(pruning, config.out / PRUNED_PICTURE)
-    for line in report_lines(pruning):  # whose reader may have enough of it, and end this
+    for line in report_lines(pruning):  # last: whoever reads it may close the pipe, which ends the command
         print(line)
     if drawn:
         print(f"{config.out / PRUNED_PICTURE}: the scores")

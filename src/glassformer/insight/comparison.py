@@ -156,21 +156,25 @@ def _translated(run: Path, pairs: PairFiles, device: str) -> list[KeptTranslatio
 
 
 def _tests(first: Sequence[KeptTranslations], second: Sequence[KeptTranslations]) -> Iterator[TestSet]:
-    """Yield the test sets of the same name and the same references, with the scores of both."""
-    for one in first:
-        for other in second:
-            references = [reference for _, reference in one.lines]
-            if (one.source, one.target) != (other.source, other.target) or not references:
-                continue
-            if references != [reference for _, reference in other.lines]:
-                continue
-            lines, others = ([line for line, _ in kept.lines] for kept in (one, other))
-            yield TestSet(
-                name=one.source,
-                lines=len(references),
-                searches=(one.search, other.search),
-                scores=paired_bootstrap(lines, others, references),
-            )
+    """Yield the test sets of the same name and the same references, with the latest scores of both."""
+    ours, theirs = ({_test_set(one): one for one in kept} for kept in (first, second))
+    for test, one in ours.items():
+        *_, references = test
+        if not references or test not in theirs:
+            continue
+        other = theirs[test]
+        lines, others = ([line for line, _ in kept.lines] for kept in (one, other))
+        yield TestSet(
+            name=one.source,
+            lines=len(references),
+            searches=(one.search, other.search),
+            scores=paired_bootstrap(lines, others, references),
+        )
+
+
+def _test_set(kept: KeptTranslations) -> tuple[str, str | None, tuple[str, ...]]:
+    """Return the names of the files and the references, which tell a test set wherever its files are."""
+    return kept.source, kept.target, tuple(reference for _, reference in kept.lines)
 
 
 def _shown(value: Any) -> str:

@@ -108,5 +108,5 @@ class PruneConfig:
 
     @property
     def _columns(self) -> list[tuple[str, str] | None]:
-        """The columns of `data` and of `valid`."""
+        """Return the columns of `data` and of `valid`."""
         return columns_of_each(self.columns, len(self.data) == 1, len(self.valid) == 1)

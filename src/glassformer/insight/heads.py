@@ -56,7 +56,7 @@ def write_heads(folder: Path, heads: Sequence[Head]) -> None:
 
 
 def read_heads(folder: Path) -> list[Head]:
-    """Return what `glassformer heads` measured of a run's weights; nothing where it did not, or of other weights.
+    """Return what `glassformer heads` left in a run folder; an empty list where it studied no or other weights.
 
     Raises RunError if the file is something else.
     """

@@ -85,7 +85,7 @@ class Sentences:
 
 
 def _batches_of_similar_length(lengths: Sequence[tuple[int, int]]) -> list[list[int]]:
-    """Return the numbers of the pairs, given by their lengths, in batches; BATCH_TOKENS counts padding."""
+    """Return the numbers of the pairs, given by their lengths, in batches of at most BATCH_TOKENS, or one pair."""
     batches: list[list[int]] = [[]]
     longest = 0
     for n in sorted(range(len(lengths)), key=lambda n: lengths[n]):

@@ -177,7 +177,8 @@ def _data(run: Run) -> Iterator[str]:
 
 
 def _files_of(evaluation: Evaluation) -> str:
-    return evaluation.source if evaluation.target is None else f"{evaluation.source}, {evaluation.target}"
+    files = ", ".join(filter(None, (evaluation.source, evaluation.target)))
+    return files if evaluation.columns is None else f"{files} (columns {', '.join(evaluation.columns)})"
 
 
 def _called(code: str) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import torch
 
 _MOST = 1 << 17
-"""Beginnings of texts that are read; the rules of NFD have 14,000. A few units can spell any number."""
+"""Most beginnings of texts that are read; the rules of NFD have 14,000. A damaged trie can spell any number."""
 
 
 def read_rules(charsmap: bytes) -> Iterator[tuple[str, str]]:
@@ -14,8 +14,8 @@ def read_rules(charsmap: bytes) -> Iterator[tuple[str, str]]:
 
     Where several texts of rules begin alike, the longest is taken. The charsmap is the number of bytes of a trie, the
     trie, and the results, each ended by a zero byte. The trie is a double array (darts-clone) over the bytes of the
-    texts; its values are places among the results. ValueError if it is none, or
-    has more rules than NFD by far, once they are reached.
+    texts; its values are places among the results. Raises ValueError for what is
+    none, and, once they are reached, for far more rules than NFD has.
     """
     if not charsmap:
         return
@@ -28,7 +28,7 @@ def read_rules(charsmap: bytes) -> Iterator[tuple[str, str]]:
 
 
 def _keys(units: torch.Tensor) -> Iterator[tuple[bytes, int]]:
-    """Yield each key of a double array with its value, those of one length at a time; ValueError where it has none."""
+    """Yield each key of a double array with its value, those of one length at a time; ValueError as in `read_rules`."""
     labels = torch.arange(1, 256)
     nodes, prefixes = torch.zeros(1, dtype=torch.long), [b""]
     left = _MOST

@@ -13,7 +13,7 @@ from torch.nn.functional import pad
 from glassformer.alignment.heads import AligningHeads
 from glassformer.errors import ConfigError, RunError
 from glassformer.files import new_folder
-from glassformer.interop.huggingface import POSITIONS, check_subwords
+from glassformer.interop.huggingface import MOST_TOKENS, check_subwords
 from glassformer.run.folder import Run
 from glassformer.text.tokenizer import EOS, UNK
 from glassformer.transformer.config import ModelConfig
@@ -120,7 +120,7 @@ def _spec(run: Run, aligning: AligningHeads | None) -> Any:
         decoder.projection.bias = weights["output_bias"].numpy()
     for name, stack in (("encoder", encoder), ("decoder", decoder)):
         stack.scale_embeddings = config.d_model**0.5 if config.scale_embedding else 1.0
-        stack.position_encodings.encodings = sinusoids(POSITIONS, config.d_model).numpy()
+        stack.position_encodings.encodings = sinusoids(MOST_TOKENS, config.d_model).numpy()
         if config.final_norm:
             _fill_norm(stack.layer_norm, weights, f"{name}_norm")
         for n, layer in enumerate(stack.layer):

@@ -17,6 +17,7 @@ from torch.nn.functional import pad
 from glassformer.decoding import MOST_BYTES, Natural, decode_json, read_limited
 from glassformer.errors import ConfigError, DataError, RunError, shown
 from glassformer.files import check_name, new_folder, write_json
+from glassformer.generation.config import SearchConfig
 from glassformer.run.config import TrainingRecord
 from glassformer.run.folder import Run, WeightFile, load_run, write_config, write_weights
 from glassformer.tensors import write_tensors
@@ -28,8 +29,8 @@ from glassformer.transformer.model import Transformer, check_memory, weight_shap
 CONFIG, WEIGHTS, PICKLED = "config.json", "model.safetensors", "pytorch_model.bin"
 _ACTIVATIONS = {"relu": "relu", "swish": "swish", "silu": "swish", "gelu": "gelu"}
 _SOURCE_EMBEDDING, _TARGET_EMBEDDING = "model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight"
-POSITIONS = 1024
-"""Tokens that a source or a target has at most in other programs, as many as `SearchConfig` takes of a source."""
+MOST_TOKENS = SearchConfig.max_source_tokens
+"""Most tokens of a source in other programs."""
 _NEVER = -1e4  # added to the logits of padding and of ids that fill a vocabulary up; float16 holds it
 # The parts of a layer, ours and theirs. The projections of an attention are one matrix with us.
 _ENCODER_LAYER = {
@@ -94,7 +95,7 @@ def export_marian(run: Run, out: Path) -> None:
             {
                 "tokenizer_class": "MarianTokenizer",
                 "separate_vocabs": not config.shared_vocab,
-                "model_max_length": POSITIONS,
+                "model_max_length": MOST_TOKENS,
                 "source_lang": None,
                 "target_lang": None,
             },
@@ -282,7 +283,7 @@ def _ours(theirs: Mapping[str, Tensor], config: ModelConfig, folder: Path) -> di
         for name in names:
             if name in theirs:
                 weight = theirs[name].float()
-                if not weight.isfinite().all():  # of float64: the others are read as finite
+                if theirs[name].dtype == torch.float64 and not weight.isfinite().all():
                     raise RunError(f"{folder / WEIGHTS}: {name} holds numbers beyond float32: download it again")
                 return weight
         raise RunError(f"{folder / WEIGHTS} is no Marian model, or cut short: {names[0]} is missing")
@@ -417,7 +418,7 @@ def marian_config(config: ModelConfig) -> dict[str, Any]:
         "eos_token_id": EOS,
         "forced_eos_token_id": EOS,
         "is_encoder_decoder": True,
-        "max_position_embeddings": POSITIONS,
+        "max_position_embeddings": MOST_TOKENS,
         "normalize_before": False,
         "normalize_embedding": False,
         "pad_token_id": size - 1,

@@ -254,8 +254,8 @@ def _check_names(place: str, part: nn.Module, known: Mapping[str, int | None]) -
     """Raise ArgumentError where a part keeps its weights by other names, as under torch.nn.utils.prune."""
     if unknown := sorted(set(part.state_dict()) - set(known)):
         raise ArgumentError(
-            f"{place} must have its weights as they are used, got {unknown[0]}: first call remove of "
-            "torch.nn.utils.prune or remove_weight_norm"
+            f"{place} must have its weights as they are used, got {unknown[0]}: first call "
+            "torch.nn.utils.prune.remove, remove_weight_norm or remove_spectral_norm"
         )
 
 

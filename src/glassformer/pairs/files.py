@@ -29,9 +29,9 @@ depends on both (`scan_pairs`)."""
 
 
 def columns_of_each(columns: tuple[str, str] | None, *are_one_file: bool) -> list[tuple[str, str] | None]:
-    """Return the columns for each of several pairs of files, of which some may be one file of both sides.
+    """Return the columns for each of several pairs of files: only one file of both sides takes them.
 
-    Columns are for these; where there is none, for all, which refuse them.
+    Where none is one file, all get them, and refuse them.
 
     >>> columns_of_each(("en", "de"), True, False), columns_of_each(("en", "de"), False)
     ([('en', 'de'), None], [('en', 'de')])

@@ -35,8 +35,10 @@ class Evaluation(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The name of the file with the sources."""
     target: str | None = None
     """The name of the file with the references; None where they are in the same file."""
+    columns: tuple[str, str] | None = None
+    """The columns of the source and of the reference, where they were named."""
     place: str = ""
-    """Where these files are, and their columns; empty where an older version scored them."""
+    """The paths of these files; empty where an older version scored them."""
     lines: Natural
     search: str
     """The search, in words."""
@@ -52,8 +54,10 @@ class KeptTranslations(Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """The name of the file with the sources."""
     target: str | None = None
     """The name of the file with the references; None where they are in the same file."""
+    columns: tuple[str, str] | None = None
+    """The columns of the source and of the reference, where they were named."""
     place: str = ""
-    """Where these files are, and their columns; empty where an older version scored them."""
+    """The paths of these files; empty where an older version scored them."""
     search: str
     """The search, in words."""
     lines: list[tuple[str, str]]
@@ -81,14 +85,20 @@ def save_evaluation(
     """
     weights = digest_of_weights(folder)
     names = source.name, None if target is None else target.name
-    place = " ".join([*(path_as_text(followed(path)) for path in (source, target) if path), *(columns or ())])
+    place = " ".join(path_as_text(followed(path)) for path in (source, target) if path)
 
     def is_another(one: Evaluation | KeptTranslations) -> bool:
-        return (one.source, one.target) != names or one.place not in ("", place)
+        return (one.source, one.target, one.columns) != (*names, columns) or one.place not in ("", place)
 
     if translations:
         kept = KeptTranslations(
-            weights=weights, source=names[0], target=names[1], place=place, search=search, lines=list(translations)
+            weights=weights,
+            source=names[0],
+            target=names[1],
+            columns=columns,
+            place=place,
+            search=search,
+            lines=list(translations),
         )
         older = list(filter(is_another, _read_kept(folder)))
         with replacing(folder / TRANSLATIONS) as file:
@@ -98,6 +108,7 @@ def save_evaluation(
         weights=weights,
         source=names[0],
         target=names[1],
+        columns=columns,
         place=place,
         lines=lines,
         search=search,

@@ -21,7 +21,7 @@ class Resampler:
         """Return sequences of the source (side 0) or the target (side 1), some split anew; each ends with `</s>`.
 
         The same seed gives the same result in one process, another one in another process. A sequence with an unknown
-        token, whose text is lost, stays as it is.
+        token, before or after, stays as it is.
         """
         tokenizer = self._tokenizers[side]
         if tokenizer is None:
@@ -32,5 +32,6 @@ class Resampler:
         texts = tokenizer.decode([sequences[n].tolist() for n in chosen])
         resampled = list(sequences)
         for n, ids in zip(chosen, tokenizer.sample(texts, seed), strict=True):
-            resampled[n] = sequences[n].new_tensor([*ids, EOS])
+            if UNK not in ids:
+                resampled[n] = sequences[n].new_tensor([*ids, EOS])
         return resampled

@@ -367,7 +367,7 @@ class TrainConfig:
 
     @property
     def _columns(self) -> list[tuple[str, str] | None]:
-        """The columns of the training pairs and of the validation pairs."""
+        """Return the columns of the training pairs and of the validation pairs."""
         of_valid = self.valid_source is not None and self.valid_target is None
         return columns_of_each(self.columns, self.target is None, of_valid)
 

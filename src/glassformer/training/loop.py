@@ -182,8 +182,8 @@ class TrainingLoop:
                 self.watcher.restore(saved)
                 self.display.restore(saved, -1 if self.state.best is None else self.state.validated)
                 drop_snapshots_after(self.resume, saved)
-                best = self.state.best_update, self.state.best_checksum
-                lost = not restore_best(self.resume, self.folder / WEIGHTS, *best)
+                update = None if self.state.best is None else self.state.best_update
+                lost = not restore_best(self.resume, self.folder / WEIGHTS, update, self.state.best_checksum)
         if self.processes.agree(lost) != [0]:  # the largest value: only the first can know
             self.state.forget_best()
 

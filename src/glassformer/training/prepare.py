@@ -73,11 +73,7 @@ def prepare_run(config: TrainConfig, say: Say, launch: str = "") -> None:
     if out in (Path.cwd(), *Path.cwd().parents):
         raise RunError(f"{config.out} is the current folder: go out of it to replace it, or choose another --out")
     origin = None if config.from_ is None else open_run(config.from_)
-    if config.resample and origin and not (origin.source_tokenizer.can_sample or origin.target_tokenizer.can_sample):
-        raise ConfigError(
-            f"resample is for tokenizers that can split text in several ways, and those of {config.from_} can't: leave "
-            "it out"
-        )
+    check_resampling(config, origin)
     check_bleu_tokenizer(config.tokenize)
 
     preparation = Preparation.from_files(data_settings(config, origin), say)
@@ -117,6 +113,15 @@ def prepare_run(config: TrainConfig, say: Say, launch: str = "") -> None:
                 prepared.keep(made, preparation.digest)
             except OSError as error:
                 say(f"what was prepared can't be kept for further runs: {error}")
+
+
+def check_resampling(config: TrainConfig, origin: RunFolder | None) -> None:
+    """Raise ConfigError where text is to be split anew, and the tokenizers of the run `origin` split it in one way."""
+    if config.resample and origin and not (origin.source_tokenizer.can_sample or origin.target_tokenizer.can_sample):
+        raise ConfigError(
+            f"resample is for tokenizers that can split text in several ways, and those of {config.from_} can't: leave "
+            "it out"
+        )
 
 
 def check_model(config: TrainConfig, model: ModelConfig) -> None:

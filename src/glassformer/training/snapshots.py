@@ -47,7 +47,7 @@ def save_best(
     _, checksum = fingerprint(best)
     _link(best, weights_file)
     kept = sorted(folder.glob("best-*.safetensors"))
-    # Two for each checkpoint: its own update may have been validated after it was written.
+    # Two for each checkpoint, which may be older than its own update's validation: the best before that is needed too.
     needed = {path for point in checkpoints for path in [one for one in kept if _update_of(one) <= point][-2:]}
     for old in kept[:-KEPT_BEST]:
         if old not in needed:
@@ -55,21 +55,22 @@ def save_best(
     return checksum
 
 
-def restore_best(folder: Path, weights_file: Path, update: int, checksum: str) -> bool:
-    """Make `weights_file` what it was when the weights of this update were the best (0: there was no such file).
+def restore_best(folder: Path, weights_file: Path, update: int | None, checksum: str) -> bool:
+    """Make `weights_file` what it was when the weights of this update were the best (None: there was no such file).
 
     Return False, with a warning, where neither those weights are there with this checksum, which may be empty, nor
     `weights_file` has it.
     """
     for path in folder.glob("best-*.safetensors"):
-        if _update_of(path) > update:
+        if update is None or _update_of(path) > update:
             path.unlink()
-    best = _best(folder, update)
-    if not update:
+    if update is None:
         weights_file.unlink(missing_ok=True)
-    elif _is(best, checksum):
+        return True
+    best = _best(folder, update)
+    if _has_checksum(best, checksum):
         _link(best, weights_file)
-    elif _is(weights_file, checksum):
+    elif _has_checksum(weights_file, checksum):
         _link(weights_file, best)
     else:
         what = "damaged" if best.exists() else "missing"
@@ -79,8 +80,8 @@ def restore_best(folder: Path, weights_file: Path, update: int, checksum: str) -
     return True
 
 
-def _is(file: Path, checksum: str) -> bool:
-    """Return whether a file is there, and has this checksum if one is known."""
+def _has_checksum(file: Path, checksum: str) -> bool:
+    """Return whether a file is there, with this checksum if one is known."""
     return file.is_file() and (not checksum or fingerprint(file)[1] == checksum)
 
 

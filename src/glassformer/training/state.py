@@ -77,7 +77,7 @@ class TrainingState:
 
     def forget_best(self) -> None:
         """Count the next validation as the best so far: the weights of the best one are lost."""
-        self.best, self.best_update, self.validated = None, 0, 0
+        self.best, self.best_update, self.best_checksum, self.validated = None, 0, "", 0
 
     def forget_patience(self) -> None:
         """Count from now on how long there was no better validation."""
